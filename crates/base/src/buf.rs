@@ -1,0 +1,210 @@
+//! Receive buffers: owned, movable, recycled through a pool that one core owns.
+
+use core::fmt;
+
+/// Capacity of a pooled buffer, in bytes: an MTU-1500 frame with room to spare.
+pub const POOLED: usize = 2048;
+
+/// An owned packet buffer and the window of it that is still of interest.
+///
+/// A received frame travels in one of these from the device to the socket without a copy:
+/// each layer narrows the window. Dropping one frees it; the fast path gives it back to the
+/// core's [`PktPool`] instead.
+pub struct PktBuf {
+    data: Box<[u8]>,
+    off: u32,
+    len: u32,
+}
+
+impl PktBuf {
+    /// A zeroed buffer of `capacity` bytes with an empty window at its start.
+    pub fn with_capacity(capacity: usize) -> PktBuf {
+        PktBuf {
+            data: vec![0; capacity].into_boxed_slice(),
+            off: 0,
+            len: 0,
+        }
+    }
+
+    /// A buffer that holds a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> PktBuf {
+        PktBuf {
+            data: bytes.into(),
+            off: 0,
+            len: bytes.len() as u32,
+        }
+    }
+
+    /// Bytes of memory that this buffer pins, whatever its window.
+    pub fn capacity(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Length of the window.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether the window is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes in the window.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.data[self.off as usize..(self.off + self.len) as usize]
+    }
+
+    /// The bytes in the window, to change.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.data[self.off as usize..(self.off + self.len) as usize]
+    }
+
+    /// The whole memory, for a device to fill; follow with [`PktBuf::set_window`].
+    pub fn raw_mut(&mut self) -> &mut [u8] {
+        &mut self.data
+    }
+
+    /// Sets the window to `len` bytes from `off`, clamped to the memory.
+    pub fn set_window(&mut self, off: usize, len: usize) {
+        let off = off.min(self.data.len());
+        self.off = off as u32;
+        self.len = len.min(self.data.len() - off) as u32;
+    }
+
+    /// Drops `n` bytes from the front of the window (all of it when there are fewer).
+    pub fn trim_front(&mut self, n: usize) {
+        let n = (n as u64).min(u64::from(self.len)) as u32;
+        self.off += n;
+        self.len -= n;
+    }
+
+    /// Keeps the first `n` bytes of the window (all of it when there are fewer).
+    pub fn truncate(&mut self, n: usize) {
+        self.len = (n as u64).min(u64::from(self.len)) as u32;
+    }
+
+    /// Room behind the window, in bytes.
+    pub fn tail_room(&self) -> usize {
+        self.data.len() - (self.off + self.len) as usize
+    }
+
+    /// Appends as much of `bytes` as fits behind the window; returns how much that was.
+    pub fn append(&mut self, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(self.tail_room());
+        let end = (self.off + self.len) as usize;
+        self.data[end..end + n].copy_from_slice(&bytes[..n]);
+        self.len += n as u32;
+        n
+    }
+}
+
+impl fmt::Debug for PktBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "PktBuf({}+{} of {})",
+            self.off,
+            self.len,
+            self.data.len()
+        )
+    }
+}
+
+/// A core's stock of packet buffers of [`POOLED`] bytes. Not shared, so it needs no lock.
+pub struct PktPool {
+    free: Vec<PktBuf>,
+    limit: usize,
+    /// Buffers that had to be allocated because the stock was empty.
+    pub misses: u64,
+}
+
+impl PktPool {
+    /// A pool that keeps at most `limit` buffers.
+    pub fn new(limit: usize) -> PktPool {
+        PktPool {
+            free: Vec::new(),
+            limit,
+            misses: 0,
+        }
+    }
+
+    /// A buffer with an empty window and at least `capacity` bytes of memory (contents are
+    /// whatever the last user left: fill before reading).
+    pub fn take(&mut self, capacity: usize) -> PktBuf {
+        if capacity <= POOLED
+            && let Some(mut b) = self.free.pop()
+        {
+            b.set_window(0, 0);
+            return b;
+        }
+        self.misses += 1;
+        PktBuf::with_capacity(capacity.max(POOLED))
+    }
+
+    /// Takes a buffer back; one of another size, or one too many, is freed.
+    pub fn put(&mut self, b: PktBuf) {
+        if b.data.len() == POOLED && self.free.len() < self.limit {
+            self.free.push(b);
+        }
+    }
+
+    /// Buffers in stock.
+    pub fn len(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Whether the stock is empty.
+    pub fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+}
+
+impl Default for PktPool {
+    fn default() -> PktPool {
+        PktPool::new(1024)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_never_leaves_the_memory() {
+        let mut b = PktBuf::copy_of(b"hello world");
+        b.trim_front(6);
+        assert_eq!(b.as_slice(), b"world");
+        b.truncate(100);
+        assert_eq!(b.len(), 5);
+        b.trim_front(100);
+        assert!(b.is_empty());
+        b.set_window(4, 1000);
+        assert_eq!(b.as_slice(), b"o world");
+        b.set_window(1000, 1);
+        assert!(b.is_empty());
+    }
+
+    #[test]
+    fn append_stops_at_the_end() {
+        let mut b = PktBuf::with_capacity(8);
+        assert_eq!(b.append(b"12345"), 5);
+        assert_eq!(b.append(b"6789"), 3);
+        assert_eq!(b.as_slice(), b"12345678");
+        assert_eq!(b.tail_room(), 0);
+    }
+
+    #[test]
+    fn pool_recycles_only_its_own_size() {
+        let mut p = PktPool::new(1);
+        let b = p.take(100);
+        assert_eq!((b.capacity(), p.misses), (POOLED, 1));
+        p.put(b);
+        p.put(PktBuf::with_capacity(100));
+        assert_eq!(p.len(), 1);
+        p.put(PktBuf::with_capacity(POOLED));
+        assert_eq!(p.len(), 1, "over the limit is freed");
+        assert_eq!(p.take(9000).capacity(), 9000);
+        assert_eq!(p.len(), 1, "a large request leaves the stock alone");
+    }
+}
