@@ -1,1 +1,18 @@
-//! placeholder
+//! The platform seam. All time, locking, queueing, parking and thread creation of the stack and
+//! of the organizations goes through [`Platform`], so the same code runs on the machine
+//! ([`Native`]) and on N virtual cores in virtual time ([`Virtual`]).
+
+pub mod class;
+pub mod lane;
+pub mod native;
+pub mod order;
+pub mod platform;
+pub mod queue;
+pub mod solo;
+pub mod virt;
+
+pub use class::{LockClass, LockStats, Work};
+pub use lane::PerLane;
+pub use native::Native;
+pub use platform::{Event, Lock, Locks, Platform, Shared, Solo, Thread, Woken};
+pub use virt::Virtual;

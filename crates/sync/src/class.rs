@@ -1,0 +1,179 @@
+//! Lock classes and their order, and the classes of protocol work: declared once, here.
+
+/// A class of locks. Every lock belongs to one; results are reported by class.
+///
+/// The discriminant is the level. A thread may take a lock only when every lock that it holds
+/// has a lower level, or an equal one where [`LockClass::nests_with_itself`] says so. Debug
+/// builds and the virtual platform check it at every acquisition.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum LockClass {
+    /// Rare control operations: ports, listeners, interfaces, start and stop.
+    Control = 0,
+    /// Device side of a receive queue: polling it.
+    NicRx = 1,
+    /// `msgp`: the global connection table (Willmann et al., section 3.1).
+    ConnHashtable = 2,
+    /// `connp-l`: one group of connections; `up:shared`: the whole stack.
+    Group = 3,
+    /// FireEngine and PEF: an squeue's queue and flags (never held while processing).
+    Squeue = 4,
+    /// `msgp`: one connection's TCP state.
+    Connection = 5,
+    /// One connection's send buffer.
+    Sndbuf = 6,
+    /// One connection's receive buffer.
+    Rcvbuf = 7,
+    /// A listener's queue of accepted connections.
+    Listener = 8,
+    /// The route table.
+    RouteHashtable = 9,
+    /// One route.
+    Route = 10,
+    /// Neighbour (ARP) cache.
+    Neighbour = 11,
+    /// Device side of a transmit queue: the doorbell.
+    NicTx = 12,
+    /// Descriptor ring of a transmit queue.
+    TxRing = 13,
+    /// A poller's ready list.
+    Poller = 14,
+    /// A message queue of the platform, and the insides of a device. Always innermost.
+    Leaf = 15,
+}
+
+impl LockClass {
+    /// All classes, in order of level.
+    pub const ALL: [LockClass; 16] = [
+        LockClass::Control,
+        LockClass::NicRx,
+        LockClass::ConnHashtable,
+        LockClass::Group,
+        LockClass::Squeue,
+        LockClass::Connection,
+        LockClass::Sndbuf,
+        LockClass::Rcvbuf,
+        LockClass::Listener,
+        LockClass::RouteHashtable,
+        LockClass::Route,
+        LockClass::Neighbour,
+        LockClass::NicTx,
+        LockClass::TxRing,
+        LockClass::Poller,
+        LockClass::Leaf,
+    ];
+
+    /// The level: locks are taken in ascending order.
+    pub const fn level(self) -> u8 {
+        self as u8
+    }
+
+    /// Whether two locks of this class may be held at once. None may today.
+    pub const fn nests_with_itself(self) -> bool {
+        false
+    }
+
+    /// The name in results (`organizations.md`, "Counting").
+    pub const fn name(self) -> &'static str {
+        match self {
+            LockClass::Control => "control",
+            LockClass::NicRx => "nic_rx",
+            LockClass::ConnHashtable => "conn_hashtable",
+            LockClass::Group => "group",
+            LockClass::Squeue => "squeue",
+            LockClass::Connection => "connection",
+            LockClass::Sndbuf => "sndbuf",
+            LockClass::Rcvbuf => "rcvbuf",
+            LockClass::Listener => "listener",
+            LockClass::RouteHashtable => "route_hashtable",
+            LockClass::Route => "route",
+            LockClass::Neighbour => "neighbour",
+            LockClass::NicTx => "nic_tx",
+            LockClass::TxRing => "tx_ring",
+            LockClass::Poller => "poller",
+            LockClass::Leaf => "leaf",
+        }
+    }
+}
+
+/// What a lock has seen. A lock is *contended* when its first attempt fails because another
+/// thread has it; recursion is not contention, a success after spinning is.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockStats {
+    /// Successful acquisitions.
+    pub acquisitions: u64,
+    /// Acquisitions whose first attempt failed.
+    pub contended: u64,
+    /// Time spent waiting in contended acquisitions, ns.
+    pub wait_ns: u64,
+    /// Time held, ns: measured on a sample of acquisitions and scaled up.
+    pub hold_ns: u64,
+}
+
+impl LockStats {
+    /// Adds `other` to this.
+    pub fn add(&mut self, other: LockStats) {
+        self.acquisitions += other.acquisitions;
+        self.contended += other.contended;
+        self.wait_ns += other.wait_ns;
+        self.hold_ns += other.hold_ns;
+    }
+
+    /// What was counted since `earlier`.
+    pub fn since(self, earlier: LockStats) -> LockStats {
+        LockStats {
+            acquisitions: self.acquisitions.saturating_sub(earlier.acquisitions),
+            contended: self.contended.saturating_sub(earlier.contended),
+            wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
+            hold_ns: self.hold_ns.saturating_sub(earlier.hold_ns),
+        }
+    }
+}
+
+/// A class of protocol work, for [`crate::Platform::charge`]: free on the machine, costed from
+/// a table on virtual cores.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Work {
+    /// One frame taken from a receive queue and parsed.
+    RxFrame = 0,
+    /// One connection lookup.
+    Lookup,
+    /// One segment through header prediction.
+    TcpFast,
+    /// One segment through full TCP input.
+    TcpSlow,
+    /// One segment emitted.
+    TcpOutput,
+    /// One timer run.
+    Timer,
+    /// One socket call.
+    SockCall,
+    /// Bytes copied.
+    Copy,
+    /// Bytes checksummed.
+    Checksum,
+    /// One doorbell.
+    Doorbell,
+    /// One frame handled by an ideal peer.
+    Peer,
+    /// Anything else, in nanoseconds.
+    Nanos,
+}
+
+impl Work {
+    /// How many classes there are.
+    pub const COUNT: usize = Work::Nanos as usize + 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_follow_the_table() {
+        for (i, c) in LockClass::ALL.iter().enumerate() {
+            assert_eq!(usize::from(c.level()), i, "{}", c.name());
+        }
+    }
+}

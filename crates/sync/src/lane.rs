@@ -1,0 +1,3 @@
+//! To be written.
+/// placeholder
+pub struct PerLane;

@@ -1,0 +1,139 @@
+//! The traits of the platform seam.
+
+use core::ops::DerefMut;
+use perimeter_base::Time;
+use std::os::fd::RawFd;
+
+use crate::class::{LockClass, LockStats, Work};
+
+/// The machine that stack and organizations run on. Cheap to clone: a handle.
+pub trait Platform: Clone + Send + Sync + 'static {
+    /// A counted mutual-exclusion lock.
+    type Lock<T: Send + 'static>: Lock<T>;
+    /// A place where one thread parks.
+    type Event: Event;
+    /// A started thread.
+    type Thread: Thread;
+
+    /// The time now. Reading costs 15–20 ns on the machine: read once a burst.
+    fn now(&self) -> Time;
+
+    /// Declares protocol work of `units` units. Compiles to nothing on the machine; costs
+    /// virtual time on virtual cores. Never a scheduling point.
+    fn charge(&self, work: Work, units: u64);
+
+    /// How many cores there are.
+    fn cores(&self) -> usize;
+
+    /// A small number that identifies the calling thread while it lives, dense from 0. Numbers
+    /// of ended threads are given out again.
+    fn lane(&self) -> usize;
+
+    /// A new lock around `value`.
+    fn lock<T: Send + 'static>(&self, class: LockClass, value: T) -> Self::Lock<T>;
+
+    /// A new event, not set.
+    fn event(&self) -> Self::Event;
+
+    /// Starts a thread, pinned to `core` (modulo [`Platform::cores`]) if one is given.
+    fn spawn(
+        &self,
+        name: &str,
+        core: Option<usize>,
+        body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> Self::Thread;
+
+    /// Lets others run: a scheduling point on virtual cores, `sched_yield` on the machine.
+    fn yield_now(&self);
+
+    /// Sleeps until `until`.
+    fn sleep_until(&self, until: Time);
+
+    /// 128 bits of secret for keyed hashes and initial sequence numbers: from the kernel on the
+    /// machine, from the seed on virtual cores.
+    fn secret(&self) -> [u64; 2];
+}
+
+/// A started thread.
+pub trait Thread: Send + 'static {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// The panic message, if it ended by panic.
+    fn join(self) -> Result<(), String>;
+}
+
+/// A counted lock. Counts are kept under the lock itself, so that counting adds no sharing.
+pub trait Lock<T: Send + 'static>: Send + Sync + 'static {
+    /// Access to the value; releases when dropped.
+    type Guard<'a>: DerefMut<Target = T>
+    where
+        Self: 'a;
+
+    /// Takes the lock, waiting as long as it takes.
+    fn lock(&self) -> Self::Guard<'_>;
+
+    /// Takes the lock if nobody has it. A failure counts as neither acquisition nor contention.
+    fn try_lock(&self) -> Option<Self::Guard<'_>>;
+
+    /// What the lock has seen so far. Takes the lock, without counting that.
+    fn stats(&self) -> LockStats;
+
+    /// The class.
+    fn class(&self) -> LockClass;
+}
+
+/// Why [`Event::wait_fds`] returned.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// The event was set.
+    Set,
+    /// A descriptor is readable.
+    Readable,
+    /// The deadline passed.
+    Timeout,
+}
+
+/// A place where one thread parks: an auto-reset flag with at most one waiter at a time.
+///
+/// Setting it when nobody is parked costs one atomic operation and no system call; a set before
+/// the wait is not lost.
+pub trait Event: Send + Sync + 'static {
+    /// Sets the flag and wakes the waiter, if there is one.
+    fn set(&self);
+
+    /// Waits until the flag is set or `deadline` has passed ([`Time::NEVER`]: no deadline).
+    /// Clears the flag; tells whether it was set.
+    fn wait(&self, deadline: Time) -> bool;
+
+    /// Clears the flag without waiting; tells whether it was set.
+    fn take(&self) -> bool;
+
+    /// As [`Event::wait`], but also returns when one of `fds` is readable. Descriptors exist on
+    /// the machine only; virtual platforms take an empty list.
+    fn wait_fds(&self, fds: &[RawFd], deadline: Time) -> Woken;
+}
+
+/// Which kind of lock an organization puts around what all its threads share (queues of the
+/// NIC, routes, pools, pollers): real ones, or none where there is one thread.
+pub trait Locks<P: Platform>: Send + Sync + 'static {
+    /// The lock type.
+    type Of<T: Send + 'static>: Lock<T>;
+
+    /// A new lock of this kind.
+    fn new<T: Send + 'static>(platform: &P, class: LockClass, value: T) -> Self::Of<T>;
+}
+
+/// The platform's real locks.
+pub struct Shared;
+
+impl<P: Platform> Locks<P> for Shared {
+    type Of<T: Send + 'static> = P::Lock<T>;
+
+    fn new<T: Send + 'static>(platform: &P, class: LockClass, value: T) -> P::Lock<T> {
+        platform.lock(class, value)
+    }
+}
+
+/// No lock: a plain flag, for organizations in which one thread does everything (`up`).
+pub struct Solo;
