@@ -1,0 +1,111 @@
+//! The device seam: what the stack needs from anything that carries frames.
+
+use perimeter_base::{PktBuf, PktPool, Time, TxRing};
+use perimeter_wire::MacAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// A received frame.
+#[derive(Debug)]
+pub struct RxFrame {
+    /// The frame, from the link-layer header on ([`Medium::Ip`]: from the IP header on).
+    pub buf: PktBuf,
+    /// The device's flow hash: the symmetric Toeplitz hash of `perimeter_wire::Toeplitz`, so
+    /// that the organization need not compute it again. `None` when the device has none.
+    pub hash: Option<u32>,
+    /// The device has verified the transport checksum.
+    pub csum_ok: bool,
+}
+
+/// What a device's frames start with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// An Ethernet header.
+    Ethernet,
+    /// An IP header.
+    Ip,
+}
+
+/// What a device can do.
+#[derive(Clone, Debug)]
+pub struct Capabilities {
+    /// Name, for people.
+    pub name: String,
+    /// What frames start with.
+    pub medium: Medium,
+    /// Link-layer address (zero for [`Medium::Ip`]).
+    pub mac: MacAddr,
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// It completes transport checksums (`TxDesc::offload`).
+    pub tx_checksum: bool,
+}
+
+/// Somebody to tell that frames have arrived: an interrupt line. Called from any thread, also
+/// by the device's own peer; must not block.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// What [`RxQueue::arm`] found.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum RxStatus {
+    /// Frames are waiting: poll again. The interrupt is not armed.
+    Ready,
+    /// Nothing waits. The waker will be called when a frame arrives; and a frame already under
+    /// way arrives at this time, if any, without a call ([`Time::NEVER`]: none is known).
+    Armed(Time),
+}
+
+/// One receive queue. Polled by one thread at a time (the stack holds its lock).
+pub trait RxQueue: Send {
+    /// Moves up to `max` frames that have arrived by `now` to `out`; returns how many. Buffers
+    /// come from `pool`.
+    fn poll(&mut self, now: Time, pool: &mut PktPool, out: &mut Vec<RxFrame>, max: usize) -> usize;
+
+    /// Arms the interrupt, unless frames wait. One call, one interrupt: polling disarms.
+    fn arm(&mut self, now: Time) -> RxStatus;
+
+    /// Sets who is told. Replaces the last one.
+    fn set_waker(&mut self, waker: Waker);
+
+    /// A descriptor that becomes readable when frames arrive, for devices of the host. The
+    /// waker is not called by such a device.
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Time spent on the other end's work inside `poll` since the beginning, ns. Not the
+    /// stack's: benchmarks subtract it.
+    fn peer_ns(&self) -> u64 {
+        0
+    }
+}
+
+/// One transmit queue. Rung by one thread at a time (the stack holds its lock).
+pub trait TxQueue: Send {
+    /// The doorbell: takes frames from the front of `ring`, in order, as many as it can now.
+    /// What it consumed is completed when [`TxQueue::completed`] says so. What it leaves (a
+    /// paced or full device) is offered again at the next doorbell.
+    fn doorbell(&mut self, now: Time, ring: &mut TxRing);
+
+    /// Tickets completed so far: pages of descriptors below this are no longer read.
+    fn completed(&self) -> u64;
+
+    /// When it can take more, if it left frames in the ring because of pacing.
+    fn ready_at(&self) -> Time {
+        Time::ZERO
+    }
+
+    /// Time spent on the other end's work inside `doorbell` since the beginning, ns.
+    fn peer_ns(&self) -> u64 {
+        0
+    }
+}
+
+/// A device, before the stack takes its queues.
+pub trait Device: Send {
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Takes it apart into queues: receive queue `i` gets the flows that RSS maps to `i`.
+    fn open(self: Box<Self>) -> (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>);
+}
