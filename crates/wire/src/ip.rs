@@ -1,0 +1,153 @@
+//! IPv4 headers (RFC 791).
+
+use core::net::Ipv4Addr;
+
+use crate::checksum;
+use crate::error::WireError;
+
+/// Protocol number of ICMPv4.
+pub const PROTO_ICMP: u8 = 1;
+/// Protocol number of TCP.
+pub const PROTO_TCP: u8 = 6;
+/// Protocol number of UDP.
+pub const PROTO_UDP: u8 = 17;
+
+/// "Don't fragment" in the flags and fragment offset field.
+pub(crate) const FLAG_DF: u16 = 0x4000;
+/// "More fragments" in the flags and fragment offset field.
+const FLAG_MF: u16 = 0x2000;
+/// Mask of the fragment offset, in units of 8 bytes.
+const OFFSET_MASK: u16 = 0x1fff;
+
+/// An IPv4 header. Options are skipped on parsing and never emitted.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Ipv4Hdr {
+    /// Source address.
+    pub src: Ipv4Addr,
+    /// Destination address.
+    pub dst: Ipv4Addr,
+    /// Protocol number of the payload.
+    pub protocol: u8,
+    /// Time to live, in hops.
+    pub ttl: u8,
+    /// Type of service: DSCP in the upper six bits, ECN (RFC 3168) in the
+    /// lower two.
+    pub tos: u8,
+    /// Identification, shared by the fragments of a datagram.
+    pub ident: u16,
+    /// Length of the datagram in bytes, header included.
+    pub total_len: u16,
+    /// Length of the header in bytes, options included: 20 to 60 as parsed.
+    /// [`Ipv4Hdr::emit`] always writes 20 bytes.
+    pub header_len: u8,
+    /// Routers must not fragment the datagram.
+    pub dont_fragment: bool,
+    /// More fragments of the datagram follow.
+    pub more_fragments: bool,
+    /// Offset of the payload in the original datagram, in bytes; a multiple
+    /// of 8.
+    pub frag_offset: u16,
+}
+
+impl Ipv4Hdr {
+    /// Length in bytes of a header without options.
+    pub const LEN: usize = 20;
+
+    /// Reads the header at the start of `bytes`, which may go on beyond the
+    /// datagram (Ethernet pads short frames).
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`], [`WireError::BadVersion`],
+    /// [`WireError::BadHeaderLen`], [`WireError::BadTotalLen`], and with
+    /// `verify_checksum` [`WireError::BadIpChecksum`]. When it succeeds,
+    /// `20 <= header_len <= total_len <= bytes.len()`.
+    #[inline]
+    pub fn parse(bytes: &[u8], verify_checksum: bool) -> Result<Ipv4Hdr, WireError> {
+        let hdr = Self::parse_quoted(bytes)?;
+        if hdr.total_len < u16::from(hdr.header_len) || usize::from(hdr.total_len) > bytes.len() {
+            return Err(WireError::BadTotalLen);
+        }
+        if verify_checksum && checksum::checksum(&bytes[..usize::from(hdr.header_len)]) != 0 {
+            return Err(WireError::BadIpChecksum);
+        }
+        Ok(hdr)
+    }
+
+    /// Reads a header whose datagram may be cut short, as ICMP quotes it (RFC
+    /// 792). The total length is not checked against `bytes` and the checksum
+    /// is not verified: routers and middleboxes change fields of quotes.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`], [`WireError::BadVersion`],
+    /// [`WireError::BadHeaderLen`]. When it succeeds,
+    /// `20 <= header_len <= bytes.len()`.
+    #[inline]
+    pub fn parse_quoted(bytes: &[u8]) -> Result<Ipv4Hdr, WireError> {
+        let h = bytes
+            .first_chunk::<{ Self::LEN }>()
+            .ok_or(WireError::Truncated)?;
+        if h[0] >> 4 != 4 {
+            return Err(WireError::BadVersion);
+        }
+        let header_len = (h[0] & 0x0f) * 4;
+        if usize::from(header_len) < Self::LEN || usize::from(header_len) > bytes.len() {
+            return Err(WireError::BadHeaderLen);
+        }
+        let fragment = u16::from_be_bytes([h[6], h[7]]);
+        Ok(Ipv4Hdr {
+            src: Ipv4Addr::new(h[12], h[13], h[14], h[15]),
+            dst: Ipv4Addr::new(h[16], h[17], h[18], h[19]),
+            protocol: h[9],
+            ttl: h[8],
+            tos: h[1],
+            ident: u16::from_be_bytes([h[4], h[5]]),
+            total_len: u16::from_be_bytes([h[2], h[3]]),
+            header_len,
+            dont_fragment: fragment & FLAG_DF != 0,
+            more_fragments: fragment & FLAG_MF != 0,
+            frag_offset: (fragment & OFFSET_MASK) * 8,
+        })
+    }
+
+    /// Whether this is one fragment of a datagram and not a whole one.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.more_fragments || self.frag_offset != 0
+    }
+
+    /// Length of the payload in bytes; zero if the lengths contradict.
+    #[inline]
+    pub fn payload_len(&self) -> u16 {
+        self.total_len.saturating_sub(u16::from(self.header_len))
+    }
+
+    /// Writes a header without options, its checksum filled in, to the start of
+    /// `out` and returns its length, 20. `total_len` is written as it is; the
+    /// lower three bits of `frag_offset` are lost.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Ipv4Hdr::LEN`].
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let out = &mut out[..Self::LEN];
+        let mut fragment = self.frag_offset / 8;
+        if self.dont_fragment {
+            fragment |= FLAG_DF;
+        }
+        if self.more_fragments {
+            fragment |= FLAG_MF;
+        }
+        out[0] = 0x45;
+        out[1] = self.tos;
+        out[2..4].copy_from_slice(&self.total_len.to_be_bytes());
+        out[4..6].copy_from_slice(&self.ident.to_be_bytes());
+        out[6..8].copy_from_slice(&fragment.to_be_bytes());
+        out[8] = self.ttl;
+        out[9] = self.protocol;
+        out[10..12].fill(0);
+        out[12..16].copy_from_slice(&self.src.octets());
+        out[16..20].copy_from_slice(&self.dst.octets());
+        let check = checksum::checksum(out);
+        out[10..12].copy_from_slice(&check.to_be_bytes());
+        Self::LEN
+    }
+}
