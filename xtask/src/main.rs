@@ -1,2 +1,42 @@
-//! placeholder
-fn main() {}
+//! Tasks of the project that are neither a test nor a part of the product: each is a module with
+//! its arguments and a `run`, and a line in [`Command`].
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod packetdrill;
+mod packetdrill_script;
+
+/// `cargo xtask <task>`.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    version,
+    about = "Tasks of the Perimeter project"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The tasks.
+#[derive(Subcommand)]
+enum Command {
+    /// Run packetdrill scripts against our TCP, or against the host's to get a baseline.
+    Packetdrill(packetdrill::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Packetdrill(args) => packetdrill::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
