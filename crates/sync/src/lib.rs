@@ -3,16 +3,21 @@
 //! ([`Native`]) and on N virtual cores in virtual time ([`Virtual`]).
 
 pub mod class;
+pub mod counters;
 pub mod lane;
 pub mod native;
 pub mod order;
 pub mod platform;
 pub mod queue;
+mod shim;
 pub mod solo;
 pub mod virt;
 
 pub use class::{LockClass, LockStats, Work};
+pub use counters::PerLaneCounters;
 pub use lane::PerLane;
 pub use native::Native;
 pub use platform::{Event, Lock, Locks, Platform, Shared, Solo, Thread, Woken};
+pub use queue::{Mpsc, Spsc};
+pub use solo::{OwnerGate, SoloLock, WrongThread};
 pub use virt::Virtual;

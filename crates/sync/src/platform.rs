@@ -1,13 +1,23 @@
 //! The traits of the platform seam.
 
 use core::ops::DerefMut;
+use core::panic::Location;
 use perimeter_base::Time;
 use std::os::fd::RawFd;
 
 use crate::class::{LockClass, LockStats, Work};
 
-/// The machine that stack and organizations run on. Cheap to clone: a handle.
-pub trait Platform: Clone + Send + Sync + 'static {
+/// Only this crate makes platforms, because memory safety rests on them: [`crate::PerLane`] and
+/// [`crate::SoloLock`] hand out `&mut` on the word of [`Platform::lane`].
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for crate::Native {}
+    impl Sealed for crate::Virtual {}
+}
+
+/// The machine that stack and organizations run on. Cheap to clone: a handle. Sealed: see
+/// [`Platform::lane`] for what implementations must guarantee.
+pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// A counted mutual-exclusion lock.
     type Lock<T: Send + 'static>: Lock<T>;
     /// A place where one thread parks.
@@ -27,6 +37,10 @@ pub trait Platform: Clone + Send + Sync + 'static {
 
     /// A small number that identifies the calling thread while it lives, dense from 0. Numbers
     /// of ended threads are given out again.
+    ///
+    /// Safety of other types rests on this: two threads that may run between two scheduling
+    /// points of each other never have the same lane, and all that a lane's earlier thread did
+    /// happens before its number is given out again.
     fn lane(&self) -> usize;
 
     /// A new lock around `value`.
@@ -45,6 +59,25 @@ pub trait Platform: Clone + Send + Sync + 'static {
 
     /// Lets others run: a scheduling point on virtual cores, `sched_yield` on the machine.
     fn yield_now(&self);
+
+    /// A place where another thread may come in between: called around every operation on a
+    /// shared queue. Nothing on the machine; a scheduling point on virtual cores.
+    #[inline(always)]
+    fn checkpoint(&self) {}
+
+    /// Tells the order checker that the calling thread takes a lock of `class` which is not one
+    /// of [`Platform::lock`] (a [`crate::SoloLock`]). Called in debug builds only.
+    ///
+    /// # Panics
+    /// If the class is out of order.
+    fn note_lock(&self, class: LockClass, at: &'static Location<'static>) {
+        let _ = (class, at);
+    }
+
+    /// The counterpart of [`Platform::note_lock`], at release.
+    fn note_unlock(&self, class: LockClass) {
+        let _ = class;
+    }
 
     /// Sleeps until `until`.
     fn sleep_until(&self, until: Time);
@@ -135,5 +168,6 @@ impl<P: Platform> Locks<P> for Shared {
     }
 }
 
-/// No lock: a plain flag, for organizations in which one thread does everything (`up`).
+/// No lock: a plain flag, for organizations in which one thread does everything (`up`). Its
+/// locks are [`crate::SoloLock`].
 pub struct Solo;

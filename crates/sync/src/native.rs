@@ -1,3 +1,0 @@
-//! To be written.
-/// placeholder
-pub struct Native;

@@ -1,0 +1,121 @@
+//! The machine: threads of the operating system, the time-stamp counter, futexes.
+
+mod clock;
+pub mod event;
+mod lock;
+mod thread;
+
+use core::panic::Location;
+
+use perimeter_base::Time;
+
+use crate::class::{LockClass, Work};
+use crate::platform::Platform;
+use clock::Ticks;
+pub use event::NativeEvent;
+pub use lock::{NativeGuard, NativeLock};
+pub use thread::NativeThread;
+
+/// The machine as a [`Platform`].
+///
+/// A plain copy: no count is kept. Each value made by [`Native::new`] has its own epoch; copies
+/// share it, and so must everything that compares times.
+#[derive(Copy, Clone, Debug)]
+pub struct Native {
+    ticks: &'static Ticks,
+    /// The counter at creation: the epoch.
+    origin: u64,
+}
+
+impl Native {
+    /// The machine, with the epoch now. The first one in a process calibrates the clock, which
+    /// takes up to 200 ms.
+    pub fn new() -> Native {
+        let ticks = Ticks::get();
+        // What is computed once is computed here, not in somebody's fast path.
+        thread::cpus();
+        Native {
+            ticks,
+            origin: ticks.raw(),
+        }
+    }
+}
+
+impl Default for Native {
+    fn default() -> Self {
+        Native::new()
+    }
+}
+
+impl Platform for Native {
+    type Lock<T: Send + 'static> = NativeLock<T>;
+    type Event = NativeEvent;
+    type Thread = NativeThread;
+
+    #[inline]
+    fn now(&self) -> Time {
+        self.ticks.since(self.origin)
+    }
+
+    #[inline(always)]
+    fn charge(&self, _work: Work, _units: u64) {}
+
+    fn cores(&self) -> usize {
+        thread::cpus().len()
+    }
+
+    #[inline(always)]
+    fn lane(&self) -> usize {
+        crate::lane::current()
+    }
+
+    fn lock<T: Send + 'static>(&self, class: LockClass, value: T) -> NativeLock<T> {
+        NativeLock::new(class, value)
+    }
+
+    fn event(&self) -> NativeEvent {
+        NativeEvent::new(*self)
+    }
+
+    /// # Panics
+    /// If the system refuses another thread.
+    fn spawn(
+        &self,
+        name: &str,
+        core: Option<usize>,
+        body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> NativeThread {
+        NativeThread::spawn(name, core, body)
+    }
+
+    fn yield_now(&self) {
+        std::thread::yield_now();
+    }
+
+    fn note_lock(&self, class: LockClass, at: &'static Location<'static>) {
+        crate::order::check(class, at);
+        crate::order::taken(class, at);
+    }
+
+    fn note_unlock(&self, class: LockClass) {
+        crate::order::released(class);
+    }
+
+    fn sleep_until(&self, until: Time) {
+        loop {
+            let left = until.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            // A year at a time: the sum with the system's clock must not overflow.
+            std::thread::sleep(left.min(core::time::Duration::from_secs(31_536_000)));
+        }
+    }
+
+    fn secret(&self) -> [u64; 2] {
+        thread::secret()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,187 @@
+//! Bounded queues between threads. No lock, no allocation after creation.
+//!
+//! On virtual cores each operation is a scheduling point before and after, and atomic between:
+//! the rings' own interleavings are the business of the loom models (`tests/loom_queue.rs`).
+
+#[doc(hidden)]
+pub mod mpsc;
+#[doc(hidden)]
+pub mod spsc;
+
+use crate::platform::Platform;
+
+/// A bounded queue that any number of threads push to, in one order that all agree on:
+/// linearizable, hence FIFO for each producer. Meant for one consumer at a time; which thread
+/// that is may change (as the drainer of an squeue does), and two at once are harmless.
+#[derive(Debug)]
+pub struct Mpsc<P, T> {
+    platform: P,
+    ring: mpsc::Ring<T>,
+}
+
+impl<P: Platform, T: Send> Mpsc<P, T> {
+    /// A queue of exactly `capacity` places.
+    ///
+    /// # Panics
+    /// If `capacity` is zero or beyond a quarter of the address space.
+    pub fn new(platform: P, capacity: usize) -> Self {
+        Mpsc {
+            platform,
+            ring: mpsc::Ring::new(capacity),
+        }
+    }
+
+    /// Appends `value`.
+    ///
+    /// # Errors
+    /// Gives `value` back when the queue is full.
+    #[inline]
+    pub fn push(&self, value: T) -> Result<(), T> {
+        self.platform.checkpoint();
+        let done = self.ring.push(value);
+        self.platform.checkpoint();
+        done
+    }
+
+    /// Takes the oldest value; `None` when the queue is empty.
+    #[inline]
+    pub fn pop(&self) -> Option<T> {
+        self.platform.checkpoint();
+        let value = self.ring.pop();
+        self.platform.checkpoint();
+        value
+    }
+
+    /// Moves up to `max` of the oldest values to the end of `out`, as one operation: cheaper
+    /// than as many [`Mpsc::pop`]. How many it were; 0 only when the queue is empty or `max` 0.
+    #[inline]
+    pub fn pop_many(&self, out: &mut Vec<T>, max: usize) -> usize {
+        self.platform.checkpoint();
+        let n = self.ring.pop_many(out, max);
+        self.platform.checkpoint();
+        n
+    }
+
+    /// How many values wait, at one moment during the call; an estimate under heavy use.
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether no value waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many values there is room for.
+    pub fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+}
+
+/// A bounded queue from one thread to one other, made of two ends; no atomic read-modify-write.
+#[derive(Debug)]
+pub struct Spsc;
+
+impl Spsc {
+    /// The two ends of a queue of exactly `capacity` places.
+    ///
+    /// # Panics
+    /// If `capacity` is zero or beyond a quarter of the address space.
+    pub fn channel<P: Platform, T: Send>(
+        platform: P,
+        capacity: usize,
+    ) -> (SpscProducer<P, T>, SpscConsumer<P, T>) {
+        let (producer, consumer) = spsc::channel(capacity);
+        (
+            SpscProducer {
+                platform: platform.clone(),
+                end: producer,
+            },
+            SpscConsumer {
+                platform,
+                end: consumer,
+            },
+        )
+    }
+}
+
+/// The end of a [`Spsc`] that pushes.
+#[derive(Debug)]
+pub struct SpscProducer<P, T> {
+    platform: P,
+    end: spsc::Producer<T>,
+}
+
+/// The end of a [`Spsc`] that pops.
+#[derive(Debug)]
+pub struct SpscConsumer<P, T> {
+    platform: P,
+    end: spsc::Consumer<T>,
+}
+
+impl<P: Platform, T: Send> SpscProducer<P, T> {
+    /// Appends `value`.
+    ///
+    /// # Errors
+    /// Gives `value` back when the queue is full.
+    #[inline]
+    pub fn push(&mut self, value: T) -> Result<(), T> {
+        self.platform.checkpoint();
+        let done = self.end.push(value);
+        self.platform.checkpoint();
+        done
+    }
+
+    /// How many values wait; the consumer may have taken some since.
+    pub fn len(&self) -> usize {
+        self.end.len()
+    }
+
+    /// Whether no value waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many values there is room for.
+    pub fn capacity(&self) -> usize {
+        self.end.capacity()
+    }
+}
+
+impl<P: Platform, T: Send> SpscConsumer<P, T> {
+    /// Takes the oldest value; `None` when the queue is empty.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        self.platform.checkpoint();
+        let value = self.end.pop();
+        self.platform.checkpoint();
+        value
+    }
+
+    /// Moves up to `max` of the oldest values to the end of `out`; how many it were.
+    #[inline]
+    pub fn pop_many(&mut self, out: &mut Vec<T>, max: usize) -> usize {
+        self.platform.checkpoint();
+        let n = self.end.pop_many(out, max);
+        self.platform.checkpoint();
+        n
+    }
+
+    /// How many values wait; the producer may have added some since.
+    pub fn len(&self) -> usize {
+        self.end.len()
+    }
+
+    /// Whether no value waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many values there is room for.
+    pub fn capacity(&self) -> usize {
+        self.end.capacity()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
