@@ -31,10 +31,13 @@ pub use prr::Prr;
 pub use usage::CwndUsage;
 
 use cubic::Cubic;
-use hystart::HyState;
+use hystart::{HyState, LOW_WINDOW, Sample};
 
 /// The slow-start threshold before the first loss: unlimited.
 pub const SSTHRESH_INFINITE: u32 = u32::MAX;
+
+/// The largest window: what a scaled receive window can reach (RFC 7323, section 2.3).
+const CWND_MAX: u32 = 1 << 30;
 
 /// Which algorithm governs the window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
@@ -182,53 +185,232 @@ impl Cc {
         self.cwnd < self.ssthresh
     }
 
-    /// An acknowledgment of new data outside fast recovery.
+    /// An acknowledgment of new data outside fast recovery. Duplicate acknowledgments
+    /// (`acked` 0) change nothing but the RTT state.
     #[inline]
     pub fn on_ack(&mut self, a: &Ack) {
-        let _ = a;
+        if self.kind == CcKind::Cubic
+            && let Some(rtt) = a.rtt_ns
+        {
+            self.on_rtt(rtt, a);
+        }
+        if !a.cwnd_limited || a.acked == 0 {
+            return;
+        }
+        let mut acked = a.acked.min(CWND_MAX);
+        if self.cwnd < self.ssthresh {
+            acked = self.slow_start(acked);
+            if acked == 0 {
+                return;
+            }
+        }
+        let per_segment = match self.kind {
+            CcKind::NewReno => u64::from(self.cwnd),
+            CcKind::Cubic => {
+                let now = cubic::ticks(a.now.nanos());
+                let cnt = self.cubic.update(self.cwnd, self.mss, acked, now);
+                u64::from(cnt) * u64::from(self.mss)
+            }
+        };
+        self.grow(acked, per_segment);
+    }
+
+    /// Slow start up to the threshold; returns the octets it did not use.
+    #[inline]
+    fn slow_start(&mut self, acked: u32) -> u32 {
+        let plus_plus = self.hystart == HyStart::PlusPlus
+            && self.kind == CcKind::Cubic
+            && self.ssthresh == SSTHRESH_INFINITE;
+        let step = if plus_plus {
+            self.hy.growth(acked, self.mss)
+        } else {
+            acked
+        };
+        let room = self.ssthresh - self.cwnd;
+        let used = step.min(room);
+        self.cwnd = (self.cwnd + used).min(CWND_MAX);
+        self.cubic.stale = true;
+        step - used
+    }
+
+    /// Congestion avoidance: one segment per `per_segment` octets acknowledged.
+    #[inline]
+    fn grow(&mut self, acked: u32, per_segment: u64) {
+        let mut credit = u64::from(self.credit);
+        let mut segs = 0;
+        // The credit was earned at a slower rate than the one that holds now: it buys one
+        // segment, no more.
+        if credit >= per_segment {
+            credit = 0;
+            segs = 1;
+        }
+        credit += u64::from(acked);
+        if credit >= per_segment {
+            segs += credit / per_segment;
+            credit %= per_segment;
+        }
+        self.credit = u32::try_from(credit).unwrap_or(u32::MAX);
+        if segs > 0 {
+            let next = u64::from(self.cwnd) + segs * u64::from(self.mss);
+            self.cwnd = u32::try_from(next).unwrap_or(CWND_MAX).min(CWND_MAX);
+            self.cubic.stale = true;
+        }
+    }
+
+    /// A round-trip sample: the minimum, and whether slow start should end.
+    #[inline]
+    fn on_rtt(&mut self, rtt_ns: u64, a: &Ack) {
+        let rtt = u32::try_from(rtt_ns / 1_000).unwrap_or(u32::MAX).max(1);
+        if self.cubic.just_reduced(cubic::ticks(a.now.nanos())) {
+            return;
+        }
+        if self.cubic.delay_min == 0 || rtt < self.cubic.delay_min {
+            self.cubic.delay_min = rtt;
+        }
+        if !self.hy.done
+            && self.hystart != HyStart::Off
+            && self.in_slow_start()
+            && u64::from(self.cwnd) >= u64::from(LOW_WINDOW) * u64::from(self.mss)
+        {
+            self.watch_slow_start(rtt, a);
+        }
+    }
+
+    fn watch_slow_start(&mut self, rtt: u32, a: &Ack) {
+        let s = Sample {
+            rtt,
+            delay_min: self.cubic.delay_min,
+            snd_una: a.snd_una,
+            snd_nxt: a.snd_nxt,
+            now: a.now.micros() as u32,
+        };
+        let ends = match self.hystart {
+            HyStart::Off => false,
+            HyStart::Classic => self.hy.classic(&s),
+            HyStart::PlusPlus => self.ssthresh == SSTHRESH_INFINITE && self.hy.plus_plus(&s),
+        };
+        if ends {
+            self.ssthresh = self.cwnd;
+        }
     }
 
     /// A loss was detected other than by timeout (entering fast recovery): sets `ssthresh`,
     /// remembers what [`Cc::undo`] restores. The window itself is left to [`Prr`] or
-    /// [`Cc::set_cwnd`]. `flight` is FlightSize, octets sent and not acknowledged, without
-    /// those sent by limited transmit.
-    pub fn on_loss(&mut self, flight: u32, now: Time) {
-        let _ = (flight, now);
+    /// [`Cc::set_cwnd`].
+    ///
+    /// `flight` is FlightSize, octets sent and not acknowledged, without those sent by
+    /// limited transmit. NewReno halves it (RFC 5681, equation 4); CUBIC reduces the window,
+    /// which [`CwndUsage`] keeps from exceeding what was used (RFC 9438, section 4.6).
+    pub fn on_loss(&mut self, flight: u32) {
+        self.save();
+        self.reduce(flight);
     }
 
-    /// The retransmission timer fired. The window becomes one segment; `first` is false when
-    /// the same segment timed out before without progress: then `ssthresh` is left alone
-    /// (RFC 5681, section 3.1) and so is what [`Cc::undo`] restores.
-    pub fn on_rto(&mut self, flight: u32, first: bool, now: Time) {
-        let _ = (flight, first, now);
+    fn save(&mut self) {
+        self.saved = Saved {
+            cwnd: self.cwnd,
+            ssthresh: self.ssthresh,
+            w_max: self.cubic.w_max,
+        };
+    }
+
+    fn reduce(&mut self, flight: u32) {
+        self.credit = 0;
+        self.ssthresh = match self.kind {
+            CcKind::Cubic => self.cubic.on_loss(self.cwnd, self.mss),
+            CcKind::NewReno => {
+                let segs = flight.min(self.cwnd) / 2 / self.mss;
+                segs.max(2) * self.mss
+            }
+        };
+    }
+
+    /// The retransmission timer fired. The window becomes one segment.
+    ///
+    /// `first` is false when the same segment timed out before without progress: then
+    /// `ssthresh` is left alone (RFC 5681, section 3.1) and so is what [`Cc::undo`] restores.
+    /// Pass false also when the timer fires within fast recovery, which has reduced already
+    /// (Linux).
+    pub fn on_rto(&mut self, flight: u32, first: bool) {
+        if first {
+            self.save();
+            self.reduce(flight);
+        }
+        self.cubic.on_rto();
+        self.hy = HyState::default();
+        self.cwnd = self.mss;
+        self.credit = 0;
+        self.cubic.stale = true;
     }
 
     /// Recovery is over: the window becomes `ssthresh`.
     pub fn on_recovery_exit(&mut self) {
-        self.cwnd = self.ssthresh.min(self.cwnd.max(self.ssthresh));
+        if self.ssthresh != SSTHRESH_INFINITE {
+            self.set_cwnd(self.ssthresh);
+        }
     }
 
     /// Call before the first new data when nothing is outstanding. `idle_ns` is the time
     /// since the last data was sent, `rto_ns` the current timeout.
     ///
     /// Time spent idle does not count towards CUBIC's growth (RFC 9438, section 4.2). With
-    /// `restart` (Linux's `tcp_slow_start_after_idle`, RFC 2861) the window also halves for
-    /// every timeout that passed, down to the initial window.
+    /// `restart` (Linux's `tcp_slow_start_after_idle`, RFC 2861) and after more than a
+    /// timeout, the window also halves for every timeout that passed, down to the initial
+    /// window, and `ssthresh` remembers three quarters of it.
     pub fn on_tx_start(&mut self, idle_ns: u64, rto_ns: u64, restart: bool, now: Time) {
-        let _ = (idle_ns, rto_ns, restart, now);
+        let ticks = cubic::ticks(now.nanos());
+        self.cubic.skip_idle(cubic::ticks(idle_ns), ticks);
+        if !restart || idle_ns <= rto_ns {
+            return;
+        }
+        let floor = (u32::from(self.iw_segments) * self.mss).min(self.cwnd);
+        if self.ssthresh != SSTHRESH_INFINITE {
+            let remembered = (u64::from(self.cwnd) * 3 / 4) as u32;
+            self.ssthresh = self.ssthresh.max(remembered);
+        }
+        let mut left = idle_ns;
+        let mut cwnd = self.cwnd;
+        // At most 31 rounds: the window reaches its floor.
+        while left > rto_ns && cwnd > floor {
+            left -= rto_ns;
+            cwnd /= 2;
+        }
+        self.set_cwnd(cwnd.max(floor));
+        self.credit = 0;
     }
 
-    /// Sets the window (at least one segment).
+    /// Sets the window, within one segment and 1 GiB.
     #[inline]
     pub fn set_cwnd(&mut self, octets: u32) {
-        self.cwnd = octets.max(self.mss);
+        self.cwnd = octets.clamp(self.mss, CWND_MAX);
+        self.cubic.stale = true;
     }
 
-    /// The last loss event was spurious: restores window and threshold from before it.
-    pub fn undo(&mut self) {}
+    /// The last loss event was spurious: restores window and threshold from before it, if
+    /// they are larger than now (RFC 4015, section 3.2; RFC 9438, section 4.9). CUBIC starts
+    /// a new epoch from there. Does nothing a second time.
+    pub fn undo(&mut self) {
+        let saved = core::mem::take(&mut self.saved);
+        if saved.cwnd == 0 {
+            return;
+        }
+        self.set_cwnd(self.cwnd.max(saved.cwnd));
+        self.ssthresh = self.ssthresh.max(saved.ssthresh);
+        self.cubic.w_max = saved.w_max;
+        self.cubic.end_epoch();
+    }
 
-    /// The segment size changed: the window keeps its octets, but at least one segment.
+    /// The segment size changed: the window keeps its number of octets, but is at least one
+    /// segment.
     pub fn on_mss_change(&mut self, mss: u32) {
         self.mss = mss.clamp(1, 65_535);
+        self.cubic.end_epoch();
+        self.set_cwnd(self.cwnd);
+        if self.ssthresh != SSTHRESH_INFINITE {
+            self.ssthresh = self.ssthresh.max(2 * self.mss);
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;
