@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use perimeter_wire::{
-    Csum, FlowKey, Frame, MAX_HEADERS, MacAddr, SegOut, Seq, TcpFlags, TcpOptions, Template,
-    Toeplitz, checksum, finish_checksum, parse_ipv4_tcp,
+    Csum, FlowKey, Frame, MAX_HEADERS, MacAddr, SegOut, Seq, TcpFlags, TcpFrame, TcpOptions,
+    Template, Toeplitz, checksum, finish_checksum, parse_ipv4_tcp, parse_ipv4_tcp_into,
 };
 
 fn key() -> FlowKey {
@@ -79,6 +79,20 @@ fn parse(c: &mut Criterion) {
             },
         )
     });
+    // As a receive path does it: a burst of frames, results kept.
+    let mut frames = [TcpFrame::default(); 32];
+    let mut group = c.benchmark_group("parse/burst");
+    group.throughput(Throughput::Elements(32));
+    group.bench_function("ack_ts_trust", |b| {
+        b.iter(|| {
+            for frame in &mut frames {
+                let packet = black_box(&out[14..len]);
+                let _ = black_box(parse_ipv4_tcp_into(packet, 14, Csum::Trust, frame));
+            }
+            black_box(&frames).len()
+        })
+    });
+    group.finish();
     seg.opts.sack.push(Seq(1), Seq(2));
     let len = template.emit(&mut out, 0, &seg, 0);
     c.bench_function("parse/ack_ts_sack_trust", |b| {

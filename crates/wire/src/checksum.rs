@@ -16,7 +16,7 @@ const STEP: usize = 64;
 /// Adds the words of `bytes`, which start at an even offset of the checksummed
 /// range, to the partial `init`. A last odd byte is padded with a zero byte.
 /// The result is at most 65535.
-#[inline]
+#[inline(never)]
 pub fn sum(bytes: &[u8], init: u32) -> u32 {
     // RFC 1071, section 2(B): the sum may be taken in the machine's own byte
     // order and swapped once at the end; section 2(C): in words of any width.
@@ -40,6 +40,18 @@ pub fn sum(bytes: &[u8], init: u32) -> u32 {
     }
     let native = fold64(wide);
     u32::from(fold64(u64::from(u16::from_be(native)) + u64::from(init)))
+}
+
+/// [`sum`] for a few bytes, a multiple of 4 known at compile time: headers.
+#[inline]
+pub(crate) fn sum_fixed<const N: usize>(bytes: &[u8; N]) -> u32 {
+    const { assert!(N.is_multiple_of(4)) };
+    let (words, _) = bytes.as_chunks::<4>();
+    let wide = words
+        .iter()
+        .map(|w| u64::from(u32::from_ne_bytes(*w)))
+        .sum();
+    u32::from(u16::from_be(fold64(wide)))
 }
 
 /// Sum of the 32-bit words of whole steps, in native byte order. The lanes are

@@ -67,7 +67,7 @@ impl Ipv4Hdr {
         if hdr.total_len < u16::from(hdr.header_len) || usize::from(hdr.total_len) > bytes.len() {
             return Err(WireError::BadTotalLen);
         }
-        if verify_checksum && checksum::checksum(&bytes[..usize::from(hdr.header_len)]) != 0 {
+        if verify_checksum && !checksum_ok(&bytes[..usize::from(hdr.header_len)]) {
             return Err(WireError::BadIpChecksum);
         }
         Ok(hdr)
@@ -150,4 +150,14 @@ impl Ipv4Hdr {
         out[10..12].copy_from_slice(&check.to_be_bytes());
         Self::LEN
     }
+}
+
+/// Whether the checksum of a header verifies.
+#[inline]
+fn checksum_ok(header: &[u8]) -> bool {
+    let sum = match <&[u8; Ipv4Hdr::LEN]>::try_from(header) {
+        Ok(plain) => checksum::sum_fixed(plain),
+        Err(_) => checksum::sum(header, 0),
+    };
+    checksum::fold(sum) == 0xffff
 }

@@ -28,7 +28,7 @@ pub use arp::{ArpOp, ArpPacket};
 pub use error::WireError;
 pub use eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EtherHdr, MacAddr};
 pub use flow::{FlowKey, Toeplitz};
-pub use frame::{Csum, Frame, TcpFrame, parse_ipv4_tcp};
+pub use frame::{Csum, Frame, TcpFrame, parse_ipv4_tcp, parse_ipv4_tcp_into};
 pub use icmp::{IcmpQuote, Icmpv4};
 pub use ip::{Ipv4Hdr, PROTO_ICMP, PROTO_TCP, PROTO_UDP};
 pub use seq::Seq;
