@@ -1,3 +1,218 @@
-//! To be written.
-/// placeholder
-pub struct Virtual;
+//! N virtual cores in virtual time: the platform for exploring interleavings from a seed, and
+//! for predicting core counts that the machine lacks.
+//!
+//! Virtual threads are stackful coroutines, one of which runs at a time; all of a simulation
+//! runs on one OS thread, and any number of simulations may run on different OS threads. The
+//! scheduler decides at *scheduling points*: lock, try-lock and unlock, event operations,
+//! [`Platform::checkpoint`], yielding, sleeping, starting and joining. Nothing else switches,
+//! so code between two points is atomic: a loop without a point never ends.
+//!
+//! A simulation that fails names its seed; [`Failure::config`] replays it step by step.
+//!
+//! ```
+//! use perimeter_sync::virt::{Schedule, Virtual, VirtualConfig};
+//! use perimeter_sync::{Lock, LockClass, Platform, Thread};
+//! use std::sync::Arc;
+//!
+//! let cfg = VirtualConfig {
+//!     seed: 7,
+//!     schedule: Schedule::Random { switch_one_in: 2 },
+//!     ..VirtualConfig::default()
+//! };
+//! let (sum, report) = Virtual::run(cfg, |p| {
+//!     let sum = Arc::new(p.lock(LockClass::Leaf, 0));
+//!     let threads: Vec<_> = (0..4)
+//!         .map(|i| {
+//!             let sum = sum.clone();
+//!             p.spawn("adder", None, Box::new(move || *sum.lock() += i))
+//!         })
+//!         .collect();
+//!     for t in threads {
+//!         t.join().unwrap();
+//!     }
+//!     let sum = *sum.lock();
+//!     sum
+//! })
+//! .unwrap();
+//! assert_eq!(sum, 6);
+//! assert_eq!(report.locks[LockClass::Leaf as usize].acquisitions, 5);
+//! ```
+
+mod config;
+mod embedded;
+mod event;
+mod lock;
+mod rng;
+mod shared;
+mod stacks;
+mod state;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+
+use parking_lot::Mutex;
+use perimeter_base::Time;
+use std::sync::Arc;
+
+use crate::class::{LockClass, Work};
+use crate::platform::Platform;
+use shared::Shared;
+use state::{Doing, Op};
+
+pub use config::{Cost, CostTable, Failure, FailureKind, Report, Schedule, VirtualConfig};
+pub use embedded::Embedded;
+pub use event::VirtualEvent;
+pub use lock::{VirtualGuard, VirtualLock};
+pub use stacks::stacks_alive;
+pub use thread::VirtualThread;
+
+/// The handle of one simulation.
+///
+/// Usable from OS threads outside the simulation too, where waiting sleeps in the kernel; in a
+/// simulation started by [`Virtual::run`] such a thread gets its turn when the run has ended.
+#[derive(Clone)]
+pub struct Virtual {
+    shared: Arc<Shared>,
+}
+
+impl Virtual {
+    /// Runs `main` as a virtual thread on core 0 until all virtual threads have ended, on the
+    /// calling OS thread.
+    ///
+    /// # Errors
+    /// What ended the run early: deadlock, livelock, a broken lock order, a panic, a lost
+    /// wake-up, a failed check. All virtual threads have been unwound then.
+    pub fn run<R: Send + 'static>(
+        cfg: VirtualConfig,
+        main: impl FnOnce(Virtual) -> R + Send + 'static,
+    ) -> Result<(R, Report), Failure> {
+        let shared = Shared::new(cfg.clone(), false, None);
+        let handle = Virtual {
+            shared: shared.clone(),
+        };
+        let result = Arc::new(Mutex::new(None));
+        let out = result.clone();
+        let body = Box::new(move || {
+            let r = main(handle);
+            *out.lock() = Some(r);
+        });
+        let (failure, report) = shared.drive(|| {
+            shared.with(|st| st.add("main", Some(0), body));
+            shared.run_all();
+            shared.finish()
+        });
+        match (failure, result.lock().take()) {
+            (None, Some(r)) => Ok((r, report)),
+            (Some(f), _) => Err(f),
+            // Without a failure `main` has returned, for all threads have ended.
+            (None, None) => unreachable!("a run without failure and without result"),
+        }
+    }
+
+    /// Registers a check for the end of the run (and for a deadlock, where its complaint is
+    /// added): queues empty, all bytes acknowledged, nobody waiting for what is there.
+    ///
+    /// It runs outside the virtual threads and must not wait for a lock.
+    pub fn quiescence(&self, check: impl FnMut() -> Result<(), String> + Send + 'static) {
+        self.shared.with(|st| st.hooks.push(Box::new(check)));
+    }
+
+    /// Registers a check for every moment at which no thread can run, before time jumps to the
+    /// next deadline: what a timeout would repair later is found here.
+    pub fn idle_check(&self, check: impl FnMut() -> Result<(), String> + Send + 'static) {
+        self.shared.with(|st| st.idle_hooks.push(Box::new(check)));
+    }
+
+    /// How the run has gone so far.
+    pub fn report(&self) -> Report {
+        self.shared.with(|st| st.report())
+    }
+}
+
+impl Platform for Virtual {
+    type Lock<T: Send + 'static> = VirtualLock<T>;
+    type Event = VirtualEvent;
+    type Thread = VirtualThread;
+
+    #[inline]
+    fn now(&self) -> Time {
+        self.shared.now()
+    }
+
+    #[inline]
+    fn charge(&self, work: Work, units: u64) {
+        if self.shared.inside() {
+            // SAFETY: inside; the reference ends here.
+            unsafe { self.shared.st() }.charge(work, units);
+        }
+    }
+
+    fn cores(&self) -> usize {
+        self.shared.cores
+    }
+
+    #[inline]
+    fn lane(&self) -> usize {
+        if self.shared.inside() {
+            // SAFETY: inside; the reference ends here.
+            return unsafe { self.shared.st() }.running as usize;
+        }
+        let me = std::thread::current().id();
+        self.shared.with(|st| st.foreign_lane(me)) as usize
+    }
+
+    fn lock<T: Send + 'static>(&self, class: LockClass, value: T) -> VirtualLock<T> {
+        VirtualLock::new(self.shared.clone(), class, value)
+    }
+
+    fn event(&self) -> VirtualEvent {
+        VirtualEvent::new(self.shared.clone())
+    }
+
+    fn spawn(
+        &self,
+        name: &str,
+        core: Option<usize>,
+        body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> VirtualThread {
+        thread::spawn(&self.shared, name, core, body)
+    }
+
+    fn yield_now(&self) {
+        if self.shared.inside() {
+            self.shared.point(Op::Yield, 0);
+        }
+    }
+
+    fn sleep_until(&self, until: Time) {
+        let sh = &*self.shared;
+        if !sh.inside() {
+            return sh.outside("sleeping", |st| (st.now() >= until.0).then_some(()));
+        }
+        sh.point(Op::Sleep, 0);
+        if sh.tearing() {
+            return;
+        }
+        {
+            // SAFETY: inside; the reference ends before the suspension.
+            let st = unsafe { sh.st() };
+            if until.0 <= st.now() {
+                return;
+            }
+            st.park(Doing::Sleep, until.0);
+        }
+        sh.suspend();
+    }
+
+    fn secret(&self) -> [u64; 2] {
+        self.shared.secret
+    }
+
+    #[inline]
+    fn checkpoint(&self) {
+        if self.shared.inside() {
+            self.shared.point(Op::Checkpoint, 0);
+        }
+    }
+}

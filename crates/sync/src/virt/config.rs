@@ -1,0 +1,240 @@
+//! What a simulation is told, and what it tells.
+
+use core::fmt;
+use perimeter_base::Time;
+
+use crate::class::{LockClass, LockStats, Work};
+
+/// Who runs next.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Schedule {
+    /// Virtual-time order, for prediction: every core has a clock, and the thread on the core
+    /// whose clock is smallest runs. Without jitter the seed makes no difference.
+    Time {
+        /// Every cost varies by up to this many percent either way, 0 to 100.
+        jitter_percent: u32,
+    },
+    /// At each scheduling point a switch to a random runnable thread, for exploration. Cores
+    /// play no part: any runnable thread may run.
+    Random {
+        /// A switch happens with probability one in this many (1: always).
+        switch_one_in: u32,
+    },
+    /// Probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010): random priorities,
+    /// lowered at random points. A bug that takes `depth` ordering constraints in a run of n
+    /// threads and k steps is found with probability at least 1/(n k^(depth-1)) per seed.
+    Pct {
+        /// How many ordering constraints to look for, from 1; there are `depth - 1` points of
+        /// change among the first [`VirtualConfig::pct_steps`] steps.
+        depth: u32,
+    },
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Schedule::Time { jitter_percent } => write!(f, "time:jitter={jitter_percent}"),
+            Schedule::Random { switch_one_in } => write!(f, "random:one_in={switch_one_in}"),
+            Schedule::Pct { depth } => write!(f, "pct:depth={depth}"),
+        }
+    }
+}
+
+/// What a class of work costs: `base_ns` plus `unit_ps` for each unit.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Nanoseconds per charge.
+    pub base_ns: u32,
+    /// Picoseconds per unit (a frame, a segment, a byte).
+    pub unit_ps: u32,
+}
+
+impl Cost {
+    /// The cost in nanoseconds of `units` units.
+    #[inline]
+    pub const fn nanos(self, units: u64) -> u64 {
+        (self.base_ns as u64).saturating_add(units.saturating_mul(self.unit_ps as u64) / 1000)
+    }
+}
+
+/// What everything costs in virtual time. The defaults are of a 3 GHz server core with the
+/// caches warm, to be replaced by a calibration on the machine that is predicted.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct CostTable {
+    /// By class of work, indexed by `Work as usize`.
+    pub work: [Cost; Work::COUNT],
+    /// Passing a scheduling point, ns. At least 1, or a thread that polls would stop time.
+    pub point_ns: u32,
+    /// Taking and releasing a free lock whose line is in the own cache, ns.
+    pub lock_ns: u32,
+    /// Taking over a lock last held on another core: its line moves, ns.
+    pub line_move_ns: u32,
+    /// Waking a parked thread, paid by the waker (a futex call), ns.
+    pub wake_ns: u32,
+    /// From the wake-up until a thread on an idle core could run (interrupt, leaving the idle
+    /// state), ns.
+    pub wake_latency_ns: u32,
+    /// A core goes on to another thread, ns.
+    pub switch_ns: u32,
+    /// Creating a thread, ns.
+    pub spawn_ns: u32,
+    /// How long a contender spins before it parks, while the owner runs on another core, ns.
+    pub spin_ns: u32,
+    /// Threads that share a core take turns after this long, at their scheduling points, ns.
+    pub slice_ns: u32,
+}
+
+impl Default for CostTable {
+    fn default() -> Self {
+        let mut work = [Cost::default(); Work::COUNT];
+        let mut set = |w: Work, base_ns, unit_ps| work[w as usize] = Cost { base_ns, unit_ps };
+        set(Work::RxFrame, 0, 15_000);
+        set(Work::Lookup, 0, 10_000);
+        set(Work::TcpFast, 0, 30_000);
+        set(Work::TcpSlow, 0, 120_000);
+        set(Work::TcpOutput, 0, 40_000);
+        set(Work::Timer, 0, 60_000);
+        set(Work::SockCall, 0, 40_000);
+        set(Work::Copy, 10, 60);
+        set(Work::Checksum, 5, 100);
+        set(Work::Doorbell, 0, 40_000);
+        set(Work::Peer, 0, 60_000);
+        set(Work::Nanos, 0, 1_000);
+        CostTable {
+            work,
+            point_ns: 1,
+            lock_ns: 12,
+            line_move_ns: 70,
+            wake_ns: 900,
+            wake_latency_ns: 2_500,
+            switch_ns: 1_300,
+            spawn_ns: 5_000,
+            spin_ns: 20_000,
+            slice_ns: 3_000_000,
+        }
+    }
+}
+
+/// A simulation: the same configuration gives the same run, step by step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VirtualConfig {
+    /// Every choice is drawn from it.
+    pub seed: u64,
+    /// Virtual cores, at least 1.
+    pub cores: usize,
+    /// Who runs next.
+    pub schedule: Schedule,
+    /// What things cost.
+    pub costs: CostTable,
+    /// More scheduling points than this are a livelock (embedded: per command).
+    pub max_steps: u64,
+    /// More virtual time than this is a livelock.
+    pub max_time: Time,
+    /// Estimated length of a run in steps, for [`Schedule::Pct`]: take it from the
+    /// [`Report`] of an earlier run.
+    pub pct_steps: u64,
+}
+
+impl Default for VirtualConfig {
+    fn default() -> Self {
+        VirtualConfig {
+            seed: 0,
+            cores: 4,
+            schedule: Schedule::Time { jitter_percent: 5 },
+            costs: CostTable::default(),
+            max_steps: 50_000_000,
+            max_time: Time::from_millis(3_600_000),
+            pct_steps: 2_000,
+        }
+    }
+}
+
+/// How a run went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// Scheduling points passed.
+    pub steps: u64,
+    /// Switches from one thread to another.
+    pub switches: u64,
+    /// Virtual time at the end: the largest clock of all cores.
+    pub virtual_time: Time,
+    /// Hash over every scheduling point: which thread, which operation, on what, when. Equal
+    /// hashes mean equal runs.
+    pub trace_hash: u64,
+    /// Threads started, the first included.
+    pub threads: u64,
+    /// What the locks of each class have seen, indexed by level.
+    pub locks: [LockStats; LockClass::ALL.len()],
+    /// Virtual time that each core spent with nothing to run before its last work, ns. Empty
+    /// in exploration, where there is one clock.
+    pub idle_ns: Vec<u64>,
+}
+
+/// What kind of failure ended a run.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum FailureKind {
+    /// Nobody can run, nobody has a deadline, and threads have not finished.
+    Deadlock,
+    /// A lock was taken against the order of [`LockClass`], or by its own holder.
+    LockOrder,
+    /// More scheduling points than [`VirtualConfig::max_steps`].
+    StepLimit,
+    /// More virtual time than [`VirtualConfig::max_time`].
+    TimeLimit,
+    /// A virtual thread panicked.
+    Panic,
+    /// A thread sleeps on an event although what it waits for is there.
+    LostWakeup,
+    /// A quiescence check said no.
+    Quiescence,
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FailureKind::Deadlock => "deadlock",
+            FailureKind::LockOrder => "lock order violated",
+            FailureKind::StepLimit => "step limit exceeded (livelock?)",
+            FailureKind::TimeLimit => "time limit exceeded (livelock?)",
+            FailureKind::Panic => "panic",
+            FailureKind::LostWakeup => "lost wake-up",
+            FailureKind::Quiescence => "quiescence check failed",
+        })
+    }
+}
+
+/// Why a run failed, and how to see it again: [`Failure::config`] replays it step by step.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What kind.
+    pub kind: FailureKind,
+    /// What happened, with each thread and what it waits for; several lines.
+    pub detail: String,
+    /// The configuration that replays the run.
+    pub config: VirtualConfig,
+    /// At which scheduling point.
+    pub steps: u64,
+    /// When, in virtual time.
+    pub at: Time,
+    /// The trace hash at that point.
+    pub trace_hash: u64,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} [seed {} schedule {} cores {} step {} time {:?} trace {:016x}]: {}",
+            self.kind,
+            self.config.seed,
+            self.config.schedule,
+            self.config.cores,
+            self.steps,
+            self.at,
+            self.trace_hash,
+            self.detail
+        )
+    }
+}
+
+impl std::error::Error for Failure {}

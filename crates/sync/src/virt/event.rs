@@ -1,0 +1,198 @@
+//! Events in virtual time.
+
+use perimeter_base::Time;
+use std::cell::UnsafeCell;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use super::shared::Shared;
+use super::state::{Doing, NONE, Op};
+use crate::platform::{Event, Woken};
+
+/// All of an event.
+pub(super) struct EventHead {
+    id: u32,
+    flag: bool,
+    waiter: u32,
+    label: Option<Box<str>>,
+    /// True: whoever waits should have been woken.
+    pub(super) condition: Option<Box<dyn FnMut() -> bool + Send>>,
+}
+
+impl EventHead {
+    /// Its label and number.
+    pub(super) fn name(&self) -> String {
+        match &self.label {
+            Some(l) => format!("\"{l}\" #{}", self.id),
+            None => format!("#{}", self.id),
+        }
+    }
+}
+
+/// An event of a [`super::Virtual`] platform.
+pub struct VirtualEvent {
+    shared: Arc<Shared>,
+    head: UnsafeCell<EventHead>,
+}
+
+// SAFETY: `head` is used under the baton only.
+unsafe impl Send for VirtualEvent {}
+// SAFETY: as above.
+unsafe impl Sync for VirtualEvent {}
+
+impl VirtualEvent {
+    pub(super) fn new(shared: Arc<Shared>) -> VirtualEvent {
+        VirtualEvent {
+            head: UnsafeCell::new(EventHead {
+                id: shared.id(),
+                flag: false,
+                waiter: NONE,
+                label: None,
+                condition: None,
+            }),
+            shared,
+        }
+    }
+
+    /// The head.
+    ///
+    /// # Safety
+    /// As for [`Shared::st`].
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn head(&self) -> &mut EventHead {
+        // SAFETY: by the contract.
+        unsafe { &mut *self.head.get() }
+    }
+
+    /// Names the event in failures.
+    pub fn label(&self, label: &str) {
+        self.shared.with(|_| {
+            // SAFETY: under the baton.
+            unsafe { self.head() }.label = Some(label.into());
+        });
+    }
+
+    /// Registers what the waiter waits for. Whenever no thread can run, a thread parked here
+    /// while `condition` holds has lost its wake-up, which fails the run: also where a timeout
+    /// would have hidden it. The condition must not take locks that virtual threads may hold.
+    pub fn condition(&self, condition: impl FnMut() -> bool + Send + 'static) {
+        let old = self.shared.with(|st| {
+            st.conditions = true;
+            // SAFETY: under the baton.
+            unsafe { self.head() }
+                .condition
+                .replace(Box::new(condition))
+        });
+        drop(old);
+    }
+
+    /// Takes the flag under the baton.
+    #[inline]
+    fn take_flag(&self) -> bool {
+        // SAFETY: callers are inside, or hold the baton.
+        std::mem::take(&mut unsafe { self.head() }.flag)
+    }
+
+    fn wait_outside(&self, deadline: Time) -> bool {
+        self.shared.outside("an event", |st| {
+            if self.take_flag() {
+                Some(true)
+            } else if deadline.0 <= st.now() {
+                Some(false)
+            } else {
+                None
+            }
+        })
+    }
+}
+
+/// Signs a waiter off, also when its thread is unwound.
+struct Waiting<'a>(&'a VirtualEvent);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // SAFETY: inside; the reference ends here.
+        unsafe { self.0.head() }.waiter = NONE;
+    }
+}
+
+impl Event for VirtualEvent {
+    fn set(&self) {
+        let sh = &*self.shared;
+        let inside = sh.inside();
+        if inside {
+            // SAFETY: the number never changes.
+            sh.point(Op::Set, unsafe { (*self.head.get()).id });
+        }
+        sh.with(|st| {
+            // SAFETY: under the baton.
+            let head = unsafe { self.head() };
+            let w = head.waiter;
+            if w != NONE && matches!(st.thread(w).doing, Doing::Event(_)) {
+                head.waiter = NONE;
+                st.wake(w);
+            } else {
+                head.flag = true;
+            }
+        });
+        if !inside {
+            sh.kick();
+        } else if sh.explores {
+            // SAFETY: as above.
+            sh.point(Op::Set, unsafe { (*self.head.get()).id });
+        }
+    }
+
+    fn wait(&self, deadline: Time) -> bool {
+        let sh = &*self.shared;
+        if !sh.inside() {
+            return self.wait_outside(deadline);
+        }
+        // SAFETY: the number never changes.
+        sh.point(Op::Wait, unsafe { (*self.head.get()).id });
+        if self.take_flag() {
+            return true;
+        }
+        if sh.tearing() {
+            return false;
+        }
+        {
+            // SAFETY: inside; the references end before the suspension.
+            let (st, head) = unsafe { (sh.st(), self.head()) };
+            if deadline.0 <= st.now() {
+                return false;
+            }
+            assert!(head.waiter == NONE, "two threads wait for one event");
+            head.waiter = st.running;
+            st.park(Doing::Event(self.head.get()), deadline.0);
+        }
+        let waiting = Waiting(self);
+        sh.suspend();
+        drop(waiting);
+        // SAFETY: inside.
+        if unsafe { sh.st() }.me().timed_out {
+            // A set between the timeout and now has left its flag.
+            self.take_flag()
+        } else {
+            true
+        }
+    }
+
+    fn take(&self) -> bool {
+        let sh = &*self.shared;
+        if sh.inside() {
+            // SAFETY: the number never changes.
+            sh.point(Op::Take, unsafe { (*self.head.get()).id });
+        }
+        sh.with(|_| self.take_flag())
+    }
+
+    fn wait_fds(&self, _fds: &[RawFd], deadline: Time) -> Woken {
+        if self.wait(deadline) {
+            Woken::Set
+        } else {
+            Woken::Timeout
+        }
+    }
+}

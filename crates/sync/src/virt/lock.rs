@@ -1,0 +1,376 @@
+//! Locks in virtual time.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::config::FailureKind;
+use super::shared::Shared;
+use super::state::{NONE, OUTSIDE, Op, State};
+use crate::class::{LockClass, LockStats};
+use crate::platform::Lock;
+
+/// All of a lock but its value.
+pub(super) struct LockHead {
+    pub(super) id: u32,
+    pub(super) class: LockClass,
+    /// Slot of the holder, `NONE` or `OUTSIDE`.
+    pub(super) owner: u32,
+    waiters: VecDeque<u32>,
+    stats: LockStats,
+    since: u64,
+    last_core: u32,
+}
+
+/// A lock of a [`super::Virtual`] platform. Its order is checked at every acquisition that may
+/// wait; a failed [`Lock::try_lock`] can't deadlock, so it is exempt.
+///
+/// Under [`super::Schedule::Time`] a contender spins while the owner runs on another core, up
+/// to [`super::CostTable::spin_ns`], and gets the lock handed over; a parked one is woken and
+/// tries again, so others may come first. In exploration the next owner, and whether the lock
+/// is handed over or left open, are drawn from the seed. Embedded: first come, first served.
+pub struct VirtualLock<T> {
+    shared: Arc<Shared>,
+    head: UnsafeCell<LockHead>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `head` is used under the baton only, `value` by the owner only.
+unsafe impl<T: Send> Send for VirtualLock<T> {}
+// SAFETY: as above; the value is handed from thread to thread, hence `T: Send`.
+unsafe impl<T: Send> Sync for VirtualLock<T> {}
+
+/// Access to the value of a [`VirtualLock`].
+pub struct VirtualGuard<'a, T: Send + 'static> {
+    lock: &'a VirtualLock<T>,
+    /// Released by the thread that took it.
+    here: PhantomData<*const ()>,
+}
+
+impl<T: Send + 'static> VirtualLock<T> {
+    pub(super) fn new(shared: Arc<Shared>, class: LockClass, value: T) -> VirtualLock<T> {
+        let id = shared.id();
+        VirtualLock {
+            head: UnsafeCell::new(LockHead {
+                id,
+                class,
+                owner: NONE,
+                waiters: VecDeque::new(),
+                stats: LockStats::default(),
+                since: 0,
+                last_core: NONE,
+            }),
+            value: UnsafeCell::new(value),
+            shared,
+        }
+    }
+
+    /// The head.
+    ///
+    /// # Safety
+    /// As for [`Shared::st`].
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn head(&self) -> &mut LockHead {
+        // SAFETY: by the contract.
+        unsafe { &mut *self.head.get() }
+    }
+
+    fn guard(&self) -> VirtualGuard<'_, T> {
+        VirtualGuard {
+            lock: self,
+            here: PhantomData,
+        }
+    }
+
+    /// Checks the order for the running thread.
+    #[inline]
+    fn check_order(&self) {
+        // SAFETY: inside; the references end before `fail`.
+        let (st, head) = unsafe { (self.shared.st(), self.head()) };
+        let level = head.class.level();
+        let bad = st.me().held.iter().find(|(_, c)| {
+            c.level() > level || (c.level() == level && !head.class.nests_with_itself())
+        });
+        if let Some(&(id, class)) = bad {
+            let text = format!(
+                "thread {} \"{}\" takes {} #{} while it holds {} #{id}{}",
+                st.running,
+                st.threads[st.running as usize].name,
+                head.class.name(),
+                head.id,
+                class.name(),
+                if id == head.id { ", the same lock" } else { "" }
+            );
+            self.shared.fail(FailureKind::LockOrder, text);
+        }
+    }
+
+    /// Waits for the lock, which somebody has.
+    #[cold]
+    fn lock_slow(&self) {
+        let sh = &*self.shared;
+        if std::thread::panicking() {
+            sh.dying();
+        }
+        // SAFETY: inside; no reference is in use across a suspension, here and below.
+        let (me, start) = unsafe {
+            self.head().stats.contended += 1;
+            let st = sh.st();
+            st.class_stats[self.head().class as usize].contended += 1;
+            (st.running, st.now())
+        };
+        let waiting = Waiting { lock: self, me };
+        let mut again = false;
+        loop {
+            unsafe {
+                let (st, head) = (sh.st(), self.head());
+                if again {
+                    head.waiters.push_front(me);
+                } else {
+                    head.waiters.push_back(me);
+                }
+                st.park_lock(self.head.get(), head.owner);
+            }
+            again = true;
+            sh.suspend();
+            let (st, head) = unsafe { (sh.st(), self.head()) };
+            if head.owner == NONE {
+                head.acquire(st, me);
+            }
+            if head.owner == me {
+                let waited = st.now().saturating_sub(start);
+                head.stats.wait_ns += waited;
+                st.class_stats[head.class as usize].wait_ns += waited;
+                break;
+            }
+        }
+        std::mem::forget(waiting);
+    }
+
+    /// Takes the lock from outside the virtual threads.
+    fn lock_outside(&self) -> VirtualGuard<'_, T> {
+        let name = format!("lock {} #{}", self.class().name(), self.id());
+        self.shared.outside(&name, |_| {
+            // SAFETY: under the baton.
+            let head = unsafe { self.head() };
+            (head.owner == NONE).then(|| head.acquire_outside())
+        });
+        self.guard()
+    }
+
+    fn id(&self) -> u32 {
+        // SAFETY: the number never changes, so no writer can be racing for it.
+        unsafe { (*self.head.get()).id }
+    }
+}
+
+/// Takes a waiter out of the queue again if its thread is unwound.
+struct Waiting<'a, T: Send + 'static> {
+    lock: &'a VirtualLock<T>,
+    me: u32,
+}
+
+impl<T: Send + 'static> Drop for Waiting<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: inside, on the thread that is being unwound.
+        let (st, head) = unsafe { (self.lock.shared.st(), self.lock.head()) };
+        head.waiters.retain(|&w| w != self.me);
+        if head.owner == self.me {
+            // Handed over before the simulation failed.
+            head.release(st, false);
+        }
+    }
+}
+
+impl LockHead {
+    /// Gives the free lock to `slot`.
+    #[inline]
+    fn acquire(&mut self, st: &mut State, slot: u32) {
+        self.owner = slot;
+        self.stats.acquisitions += 1;
+        st.class_stats[self.class as usize].acquisitions += 1;
+        let core = {
+            let t = st.thread(slot);
+            t.held.push((self.id, self.class));
+            t.core as u32
+        };
+        if st.clocked && slot == st.running {
+            let costs = &st.cfg.costs;
+            let moved = self.last_core != core && self.last_core != NONE;
+            let ns = costs.lock_ns + if moved { costs.line_move_ns } else { 0 };
+            st.spend(u64::from(ns));
+        }
+        self.last_core = core;
+        self.since = st.now();
+    }
+
+    fn acquire_outside(&mut self) {
+        self.owner = OUTSIDE;
+        self.stats.acquisitions += 1;
+    }
+
+    /// Releases the lock and lets the next one in.
+    fn release(&mut self, st: &mut State, explores: bool) {
+        let now = st.now();
+        let owner = std::mem::replace(&mut self.owner, NONE);
+        if owner < OUTSIDE {
+            let held = now.saturating_sub(self.since);
+            self.stats.hold_ns += held;
+            st.class_stats[self.class as usize].hold_ns += held;
+            let id = self.id;
+            let list = &mut st.thread(owner).held;
+            if let Some(i) = list.iter().rposition(|h| h.0 == id) {
+                list.remove(i);
+            }
+        }
+        if !self.waiters.is_empty() {
+            self.release_to(st, now, explores);
+        }
+    }
+
+    #[cold]
+    fn release_to(&mut self, st: &mut State, now: u64, explores: bool) {
+        if st.teardown {
+            // Only who is being unwound already may still get it: its destructor wants it.
+            let threads = &st.threads;
+            let next = self
+                .waiters
+                .iter()
+                .position(|&w| threads[w as usize].unwinding);
+            if let Some(w) = next.and_then(|i| self.waiters.remove(i)) {
+                self.acquire(st, w);
+                st.wake(w);
+            }
+            return;
+        }
+        if st.clocked {
+            let spinner = self.waiters.iter().position(|&w| st.spins(w, now));
+            if let Some(w) = spinner.and_then(|i| self.waiters.remove(i)) {
+                let at = now + u64::from(st.cfg.costs.line_move_ns);
+                self.acquire(st, w);
+                self.since = at;
+                st.unspin(w, at);
+            } else if let Some(w) = self.waiters.pop_front() {
+                st.wake(w);
+            }
+            return;
+        }
+        let i = if explores {
+            st.rng.below(self.waiters.len() as u64) as usize
+        } else {
+            0
+        };
+        if let Some(w) = self.waiters.remove(i) {
+            if !explores || st.rng.below(2) == 0 {
+                self.acquire(st, w);
+            }
+            st.wake(w);
+        }
+    }
+}
+
+impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
+    type Guard<'a> = VirtualGuard<'a, T>;
+
+    #[inline]
+    fn lock(&self) -> VirtualGuard<'_, T> {
+        if !self.shared.inside() {
+            return self.lock_outside();
+        }
+        self.check_order();
+        self.shared.point(Op::Lock, self.id());
+        // SAFETY: inside; the references end here.
+        let (st, head) = unsafe { (self.shared.st(), self.head()) };
+        if head.owner == NONE {
+            head.acquire(st, st.running);
+        } else {
+            self.lock_slow();
+        }
+        self.guard()
+    }
+
+    fn try_lock(&self) -> Option<VirtualGuard<'_, T>> {
+        if !self.shared.inside() {
+            let free = self.shared.with(|_| {
+                // SAFETY: under the baton.
+                let head = unsafe { self.head() };
+                (head.owner == NONE).then(|| head.acquire_outside())
+            });
+            return free.map(|()| self.guard());
+        }
+        self.shared.point(Op::TryLock, self.id());
+        // SAFETY: inside; the references end here.
+        let (st, head) = unsafe { (self.shared.st(), self.head()) };
+        if head.owner != NONE {
+            return None;
+        }
+        head.acquire(st, st.running);
+        Some(self.guard())
+    }
+
+    fn stats(&self) -> LockStats {
+        // SAFETY: under the baton.
+        self.shared.with(|_| unsafe { self.head() }.stats)
+    }
+
+    fn class(&self) -> LockClass {
+        // SAFETY: the class never changes, so no writer can be racing for it.
+        unsafe { (*self.head.get()).class }
+    }
+}
+
+impl<T: Send + 'static> Deref for VirtualGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard is the lock's only one.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T: Send + 'static> DerefMut for VirtualGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard is the lock's only one.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T: Send + 'static> Drop for VirtualGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        let lock = self.lock;
+        let sh = &*lock.shared;
+        if !sh.inside() {
+            sh.with(|st| {
+                // SAFETY: under the baton.
+                unsafe { lock.head() }.release(st, false);
+            });
+            sh.kick();
+            return;
+        }
+        // The point may unwind this thread (a failure elsewhere): it releases all the same.
+        let release = Release(lock);
+        sh.point(Op::Unlock, lock.id());
+        drop(release);
+        if sh.explores {
+            // Between the release and what the thread does next to shared memory.
+            sh.point(Op::Unlock, lock.id());
+        }
+    }
+}
+
+struct Release<'a, T: Send + 'static>(&'a VirtualLock<T>);
+
+impl<T: Send + 'static> Drop for Release<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: inside; the references end here.
+        let (st, head) = unsafe { (self.0.shared.st(), self.0.head()) };
+        head.release(st, self.0.shared.explores);
+    }
+}
