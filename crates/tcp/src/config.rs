@@ -1,0 +1,197 @@
+//! Settings of a connection.
+
+use core::time::Duration;
+
+use crate::cc::CcKind;
+
+/// Octets of an IPv4 and a TCP header without options: what separates an MTU from the MSS
+/// option (RFC 9293, section 3.7.1).
+pub const HEADERS: u16 = 40;
+
+/// The smallest send MSS that is honoured, in octets, whatever the peer or a router says.
+///
+/// Smaller ones multiply the work per byte without any network needing them (CVE-2019-11479);
+/// 48 is Linux's floor.
+pub const MIN_MSS: u16 = 48;
+
+/// The smallest path MTU believed from ICMP, in octets; Linux's `min_pmtu`. RFC 791 lets a
+/// link go down to 68, which only attackers use.
+pub const MIN_PMTU: u16 = 552;
+
+/// Keepalive settings (RFC 9293, section 3.8.4).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe. Linux: 2 h.
+    pub idle: Duration,
+    /// Time between probes. Linux: 75 s.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is given up. Linux: 9.
+    pub probes: u8,
+}
+
+impl Default for Keepalive {
+    fn default() -> Keepalive {
+        Keepalive {
+            idle: Duration::from_secs(7200),
+            interval: Duration::from_secs(75),
+            probes: 9,
+        }
+    }
+}
+
+/// What a connection is made with. The defaults are Linux's where it has one.
+///
+/// Times are kept in milliseconds inside a connection; longer than 49 days counts as that.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The MSS to advertise, in octets: the link's MTU less [`HEADERS`]. It bounds what is
+    /// sent as well. Default 1460.
+    pub mss: u16,
+    /// Offer and accept window scaling (RFC 7323, section 2). Default true.
+    pub window_scale: bool,
+    /// Offer and accept timestamps (RFC 7323, section 3). Default true.
+    pub timestamps: bool,
+    /// Offer and accept selective acknowledgments (RFC 2018). Default true.
+    pub sack: bool,
+    /// Receive buffer in octets: the most that is advertised. Default 256 KiB.
+    pub rcv_buf: u32,
+    /// The largest that the receive buffer may be made later, in octets; the window scale is
+    /// chosen for it, since it can't change. Default 15 MiB, which gives a shift of 8.
+    pub rcv_buf_max: u32,
+    /// Send buffer in octets. Default 256 KiB.
+    pub snd_buf: u32,
+    /// Congestion control. Default CUBIC.
+    pub congestion: CcKind,
+    /// Initial window in segments (RFC 6928). Default 10.
+    pub initial_window: u32,
+    /// Initial retransmission timeout (RFC 6298, section 2.1). Default 1 s.
+    pub rto_initial: Duration,
+    /// Smallest retransmission timeout. Default 200 ms, as Linux (RFC 6298 says 1 s).
+    pub rto_min: Duration,
+    /// Largest retransmission timeout. Default 120 s, as Linux.
+    pub rto_max: Duration,
+    /// How long an acknowledgment may wait for a second segment (RFC 9293, section 3.8.6.3:
+    /// below 500 ms). Default 40 ms.
+    pub delayed_ack: Duration,
+    /// Switch off Nagle's algorithm. Default false.
+    pub nodelay: bool,
+    /// Hold partial segments back until uncorked or for one RTO. Default false.
+    pub cork: bool,
+    /// Keepalive probes. Default none.
+    pub keepalive: Option<Keepalive>,
+    /// How long data may stay unacknowledged before the connection is aborted (RFC 5482).
+    /// Default none: `data_retries` decides.
+    pub user_timeout: Option<Duration>,
+    /// Retransmissions of a SYN before giving up. Default 6.
+    pub syn_retries: u8,
+    /// Consecutive retransmission timeouts before giving up (RFC 9293, section 3.8.3: R2).
+    /// Default 15.
+    pub data_retries: u8,
+    /// The same for a connection that its application has closed. Default 8.
+    pub orphan_retries: u8,
+    /// Length of TIME-WAIT, 2 MSL. Default 60 s.
+    pub time_wait: Duration,
+    /// How long a closed connection stays in FIN-WAIT-2 for the peer's FIN. Default 60 s.
+    pub fin_wait_2: Duration,
+    /// Most memory that out-of-order segments may pin, in octets. Default 512 KiB.
+    pub max_reassembly_bytes: u32,
+    /// Start over in slow start after an idle time of one RTO (RFC 2861 as Linux does it).
+    /// Default true.
+    pub slow_start_after_idle: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            mss: 1460,
+            window_scale: true,
+            timestamps: true,
+            sack: true,
+            rcv_buf: 256 * 1024,
+            rcv_buf_max: 15 * 1024 * 1024,
+            snd_buf: 256 * 1024,
+            congestion: CcKind::default(),
+            initial_window: 10,
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(120),
+            delayed_ack: Duration::from_millis(40),
+            nodelay: false,
+            cork: false,
+            keepalive: None,
+            user_timeout: None,
+            syn_retries: 6,
+            data_retries: 15,
+            orphan_retries: 8,
+            time_wait: Duration::from_secs(60),
+            fin_wait_2: Duration::from_secs(60),
+            max_reassembly_bytes: 512 * 1024,
+            slow_start_after_idle: true,
+        }
+    }
+}
+
+impl Config {
+    /// Settings for a link of `mtu` octets, the rest as by default.
+    pub fn for_mtu(mtu: u16) -> Config {
+        Config {
+            mss: mtu.saturating_sub(HEADERS).max(MIN_MSS),
+            ..Config::default()
+        }
+    }
+
+    /// The window scale to offer: the least shift that lets 16 bits express the largest
+    /// receive buffer; `None` when scaling is off.
+    pub fn wscale(&self) -> Option<u8> {
+        if !self.window_scale {
+            return None;
+        }
+        let mut space = self.rcv_buf_max.max(self.rcv_buf);
+        let mut shift = 0;
+        while space > 0xffff && shift < 14 {
+            space >>= 1;
+            shift += 1;
+        }
+        Some(shift)
+    }
+
+    /// The window to put into a SYN or SYN-ACK, which is never scaled (RFC 7323, section
+    /// 2.2).
+    pub fn initial_rcv_wnd(&self) -> u16 {
+        self.rcv_buf.min(0xffff) as u16
+    }
+}
+
+/// A duration in whole milliseconds, at most `u32::MAX`.
+pub(crate) fn millis(d: Duration) -> u32 {
+    u32::try_from(d.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_scale_covers_the_largest_buffer() {
+        let table = [
+            (65_535, Some(0)),
+            (65_536, Some(1)),
+            (6 << 20, Some(7)),
+            (15 << 20, Some(8)),
+            (u32::MAX, Some(14)),
+        ];
+        for (max, shift) in table {
+            let cfg = Config {
+                rcv_buf: 1000,
+                rcv_buf_max: max,
+                ..Config::default()
+            };
+            assert_eq!(cfg.wscale(), shift, "{max}");
+        }
+        let off = Config {
+            window_scale: false,
+            ..Config::default()
+        };
+        assert_eq!(off.wscale(), None);
+    }
+}

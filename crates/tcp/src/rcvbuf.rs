@@ -1,0 +1,305 @@
+//! The receive buffer: what has arrived in order and the application has not read.
+
+use std::collections::VecDeque;
+
+use perimeter_base::PktBuf;
+
+/// Slots for buffers that an empty queue keeps, so that short exchanges don't allocate.
+const IDLE_SLOTS: usize = 4;
+
+/// A queue of packet buffers in the order of the stream.
+///
+/// Small segments are gathered into the tail room of the last buffer, so that the memory
+/// pinned stays near twice the octets held, however they were cut. An empty buffer owns no
+/// payload memory and, once it has been used, a queue of four slots.
+#[derive(Debug, Default)]
+pub struct RcvBuf {
+    bufs: VecDeque<PktBuf>,
+    len: u32,
+    limit: u32,
+    memory: usize,
+    /// Distance from the front to the octet after the urgent data, while it is ahead.
+    urgent: Option<u32>,
+    eof: bool,
+}
+
+impl RcvBuf {
+    /// An empty buffer that wants to hold at most `limit` octets.
+    pub fn new(limit: u32) -> RcvBuf {
+        RcvBuf {
+            limit,
+            ..RcvBuf::default()
+        }
+    }
+
+    /// Octets held.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether no data is held.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The most that the buffer wants to hold.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Changes the limit; what is held stays.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// Octets until the limit: what [`app_read`](crate::Tcb::app_read) is to be told.
+    #[inline]
+    pub fn space(&self) -> u32 {
+        self.limit.saturating_sub(self.len)
+    }
+
+    /// Octets of memory that the buffer pins, bookkeeping included.
+    pub fn memory(&self) -> usize {
+        self.memory + self.bufs.capacity() * size_of::<PktBuf>()
+    }
+
+    /// Whether the peer has sent all it will.
+    pub fn eof(&self) -> bool {
+        self.eof
+    }
+
+    /// The peer's FIN is in order ([`Events::EOF`](crate::Events::EOF)).
+    pub fn set_eof(&mut self) {
+        self.eof = true;
+    }
+
+    /// Whether a reader would get data or the end of the stream at once.
+    pub fn is_readable(&self) -> bool {
+        self.len > 0 || self.eof
+    }
+
+    /// Octets until the end of the urgent data; `None` if there is none ahead.
+    pub fn urgent(&self) -> Option<u32> {
+        self.urgent
+    }
+
+    /// The urgent data ends `ahead` octets after the front.
+    pub fn set_urgent(&mut self, ahead: u32) {
+        self.urgent = Some(ahead);
+    }
+
+    /// Appends the next data in order. Returns the buffer, emptied, if its data was moved
+    /// into the one before: it can be recycled.
+    #[inline]
+    pub fn push(&mut self, mut buf: PktBuf) -> Option<PktBuf> {
+        let n = buf.len();
+        if n == 0 {
+            return Some(buf);
+        }
+        self.len += n as u32;
+        if let Some(tail) = self.bufs.back_mut() {
+            // Worth a copy only where a buffer would be pinned for less than half of itself.
+            let wasteful = |b: &PktBuf| b.len() * 2 < b.capacity();
+            if tail.tail_room() > 0 && (wasteful(&buf) || wasteful(tail)) {
+                let moved = tail.append(buf.as_slice());
+                buf.trim_front(moved);
+                if buf.is_empty() {
+                    return Some(buf);
+                }
+            }
+        }
+        self.memory += buf.capacity();
+        self.bufs.push_back(buf);
+        None
+    }
+
+    /// Takes the next buffer out, or the first `max` octets of it. A buffer that is cut is
+    /// cut by copying its smaller side. `None` if there is no data or `max` is 0.
+    ///
+    /// Moving buffers out lets the copy to the application happen outside any lock.
+    pub fn pop(&mut self, max: usize) -> Option<PktBuf> {
+        let front = self.bufs.front_mut()?;
+        let out = if front.len() <= max {
+            let out = self.bufs.pop_front()?;
+            self.memory -= out.capacity();
+            out
+        } else if max == 0 {
+            return None;
+        } else if max <= front.len() / 2 {
+            let out = PktBuf::copy_of(&front.as_slice()[..max]);
+            front.trim_front(max);
+            out
+        } else {
+            let rest = PktBuf::copy_of(&front.as_slice()[max..]);
+            self.memory -= front.capacity();
+            self.memory += rest.capacity();
+            let mut out = core::mem::replace(front, rest);
+            out.truncate(max);
+            out
+        };
+        self.consumed(out.len());
+        Some(out)
+    }
+
+    /// Moves up to `max` octets to the end of `out`, in whole buffers but for the last; returns
+    /// how many.
+    pub fn take(&mut self, max: usize, out: &mut Vec<PktBuf>) -> usize {
+        let mut taken = 0;
+        while taken < max
+            && let Some(buf) = self.pop(max - taken)
+        {
+            taken += buf.len();
+            out.push(buf);
+        }
+        taken
+    }
+
+    /// Copies as much as fits into `out` and drops it from the buffer; returns how much.
+    /// Emptied buffers go to `recycle`. Cheaper than [`RcvBuf::pop`] for short reads.
+    pub fn read(&mut self, out: &mut [u8], recycle: &mut dyn FnMut(PktBuf)) -> usize {
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(front) = self.bufs.front_mut()
+        {
+            let n = front.len().min(out.len() - filled);
+            out[filled..filled + n].copy_from_slice(&front.as_slice()[..n]);
+            front.trim_front(n);
+            filled += n;
+            if front.is_empty()
+                && let Some(empty) = self.bufs.pop_front()
+            {
+                self.memory -= empty.capacity();
+                recycle(empty);
+            }
+        }
+        self.consumed(filled);
+        filled
+    }
+
+    /// Copies as much as fits into `out` and leaves the buffer as it is (MSG_PEEK).
+    pub fn peek(&self, out: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for buf in &self.bufs {
+            let n = buf.len().min(out.len() - filled);
+            out[filled..filled + n].copy_from_slice(&buf.as_slice()[..n]);
+            filled += n;
+            if filled == out.len() {
+                break;
+            }
+        }
+        filled
+    }
+
+    /// Drops all data; the end of the stream stays marked.
+    pub fn clear(&mut self) {
+        self.bufs = VecDeque::new();
+        self.memory = 0;
+        self.len = 0;
+        self.urgent = None;
+    }
+
+    #[inline]
+    fn consumed(&mut self, n: usize) {
+        self.len -= n as u32;
+        if let Some(ahead) = self.urgent {
+            self.urgent = ahead.checked_sub(n as u32).filter(|&left| left > 0);
+        }
+        if self.bufs.is_empty() && self.bufs.capacity() > IDLE_SLOTS {
+            self.bufs = VecDeque::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A received frame: 66 octets of headers, payload, room behind it.
+    fn frame(payload: &[u8]) -> PktBuf {
+        let mut b = PktBuf::with_capacity(2048);
+        b.raw_mut()[66..66 + payload.len()].copy_from_slice(payload);
+        b.set_window(66, payload.len());
+        b
+    }
+
+    #[test]
+    fn tiny_segments_pin_little() {
+        for n in [1, 7, 100, 700, 991, 1023, 1025, 1448] {
+            let mut r = RcvBuf::new(1 << 20);
+            while r.len() < 100_000 {
+                r.push(frame(&vec![1; n]));
+                r.push(frame(&[2]));
+            }
+            let bound = 23 * r.len() as usize / 10 + 2 * 2048;
+            assert!(r.memory <= bound, "{n}: {} for {}", r.memory, r.len());
+        }
+    }
+
+    #[test]
+    fn an_emptied_buffer_comes_back() {
+        let mut r = RcvBuf::new(1 << 20);
+        assert!(r.push(frame(b"abc")).is_none());
+        assert!(r.push(frame(b"def")).is_some_and(|b| b.is_empty()));
+        assert!(r.push(frame(b"")).is_some());
+        assert_eq!(r.pop(100).expect("data").as_slice(), b"abcdef");
+        assert_eq!((r.memory, r.len()), (0, 0));
+        assert!(r.pop(100).is_none());
+    }
+
+    #[test]
+    fn the_urgent_mark_moves_with_reading() {
+        let mut r = RcvBuf::new(100);
+        r.push(frame(b"0123456789"));
+        r.set_urgent(4);
+        let mut out = [0; 3];
+        r.read(&mut out, &mut |_| {});
+        assert_eq!(r.urgent(), Some(1));
+        r.read(&mut out, &mut |_| {});
+        assert_eq!(r.urgent(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_flat_buffer(ops in prop::collection::vec((0u8..6, 0usize..2000), 1..200)) {
+            let mut r = RcvBuf::new(1 << 20);
+            let mut model: Vec<u8> = Vec::new();
+            let mut next = 0u8;
+            for (op, n) in ops {
+                match op {
+                    0..=2 => {
+                        let n = if op == 0 { n % 1449 } else { n % 50 };
+                        let bytes: Vec<u8> = (0..n).map(|i| next.wrapping_add(i as u8)).collect();
+                        next = next.wrapping_add(n as u8).wrapping_add(31);
+                        model.extend_from_slice(&bytes);
+                        r.push(frame(&bytes));
+                    }
+                    3 => {
+                        let mut out = Vec::new();
+                        let took = r.take(n, &mut out);
+                        prop_assert_eq!(took, n.min(model.len()));
+                        let got: Vec<u8> = out.iter().flat_map(|b| b.as_slice().to_vec()).collect();
+                        let want: Vec<u8> = model.drain(..took).collect();
+                        prop_assert_eq!(got, want);
+                    }
+                    4 => {
+                        let mut out = vec![0; n];
+                        let took = r.read(&mut out, &mut |_| {});
+                        let want: Vec<u8> = model.drain(..took).collect();
+                        prop_assert_eq!(&out[..took], &want[..]);
+                    }
+                    _ => {
+                        let mut out = vec![0; n];
+                        let saw = r.peek(&mut out);
+                        prop_assert_eq!(saw, n.min(model.len()));
+                        prop_assert_eq!(&out[..saw], &model[..saw]);
+                    }
+                }
+                prop_assert_eq!(r.len() as usize, model.len());
+                prop_assert_eq!(r.bufs.iter().map(PktBuf::capacity).sum::<usize>(), r.memory);
+            }
+        }
+    }
+}

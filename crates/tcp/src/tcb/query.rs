@@ -1,0 +1,368 @@
+//! The application's side: closing, settings, and what can be asked.
+
+use core::time::Duration;
+
+use perimeter_base::Time;
+use perimeter_wire::{Seq, TcpFlags, TcpHdr};
+
+use super::types::{Events, Rst, TcpError, Unreachable};
+use super::{State, Step, TS_LEN, Tcb, flag, tick};
+use crate::cc::{CcKind, SSTHRESH_INFINITE};
+use crate::config::{HEADERS, Keepalive, MIN_MSS, MIN_PMTU, millis};
+use crate::info::{CaState, Info};
+use crate::sack::DUP_THRESH;
+
+impl Tcb {
+    /// The application sends no more: a FIN follows what is queued. Run the output loop.
+    pub fn shutdown_write(&mut self, now: Time) -> bool {
+        let was_open = matches!(
+            self.state,
+            State::SynReceived | State::Established | State::CloseWait
+        );
+        if self.state == State::SynSent {
+            self.finish(None);
+            return false;
+        }
+        self.step(Step::CloseSend);
+        if was_open {
+            self.flags |= flag::FIN_QUEUED;
+            self.arm_keepalive(now);
+            self.refresh_fast();
+        }
+        was_open
+    }
+
+    /// The application reads no more. What still arrives is acknowledged and delivered as
+    /// before (Linux does so), unless the connection is being closed: then new data resets it.
+    pub fn shutdown_read(&mut self) {
+        self.flags |= flag::READ_SHUT;
+    }
+
+    /// The application has closed the socket and nobody will read or write any more. If
+    /// unread data is left, call [`Tcb::abort`] instead (RFC 9293, section 3.10.4, RFC 2525
+    /// section 2.17).
+    ///
+    /// Sends a FIN after what is queued; bounds the time in FIN-WAIT-2; data that arrives from
+    /// now on is answered with a reset. Run the output loop if it returns true; in SYN-SENT
+    /// the connection is [`State::Closed`] at once.
+    pub fn close(&mut self, now: Time) -> bool {
+        self.flags |= flag::ORPHAN | flag::READ_SHUT;
+        let output = self.shutdown_write(now);
+        if self.state == State::FinWait2 {
+            self.aux_at = now + Duration::from_millis(u64::from(self.set.fin_wait_2_ms));
+        }
+        output
+    }
+
+    /// Gives the connection up at once. Returns the reset to send if the peer knows of the
+    /// connection. The state is [`State::Closed`] afterwards.
+    pub fn abort(&mut self, now: Time) -> Option<Rst> {
+        let rst = match self.state {
+            State::Closed | State::SynSent | State::TimeWait => None,
+            _ => Some(self.reset(now)),
+        };
+        self.finish(None);
+        rst
+    }
+
+    /// Switches Nagle's algorithm off or on. Switching it off pushes what was held, corked or
+    /// not (as Linux): run the output loop if it returns true.
+    pub fn set_nodelay(&mut self, on: bool) -> bool {
+        self.set_flag(flag::NODELAY, on);
+        if on {
+            self.flags |= flag::PUSH;
+        }
+        on && self.state.is_synchronized()
+    }
+
+    /// Holds partial segments, or lets them go: run the output loop if it returns true.
+    pub fn set_cork(&mut self, on: bool) -> bool {
+        let was = self.has(flag::CORK);
+        self.set_flag(flag::CORK, on);
+        if was && !on {
+            self.flags |= flag::PUSH;
+        }
+        was && !on && self.state.is_synchronized()
+    }
+
+    /// Sets or removes keepalive. Re-read [`Tcb::deadline`] afterwards.
+    pub fn set_keepalive(&mut self, keep: Option<Keepalive>, now: Time) {
+        self.set.keep_probes = keep.map_or(0, |k| k.probes.max(1));
+        if let Some(k) = keep {
+            self.set.keep_idle_ms = millis(k.idle);
+            self.set.keep_interval_ms = millis(k.interval);
+        }
+        self.arm_keepalive(now);
+    }
+
+    /// Sets or removes the user timeout (RFC 5482).
+    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.set.user_timeout_ms = timeout.map_or(0, |t| millis(t).max(1));
+    }
+
+    /// Sets how long FIN-WAIT-2 of a closed connection lasts (TCP_LINGER2).
+    pub fn set_fin_wait_2(&mut self, timeout: Duration) {
+        self.set.fin_wait_2_ms = millis(timeout);
+    }
+
+    /// Changes the receive buffer's size; [`Tcb::app_read`] tells the space that results.
+    pub fn set_rcv_buf(&mut self, octets: u32) {
+        self.set.rcv_buf = octets.clamp(1, 1 << 30);
+    }
+
+    /// Asks that what has been received be acknowledged at once (TCP_QUICKACK): run the
+    /// output loop if it returns true.
+    pub fn set_quick_ack(&mut self) -> bool {
+        self.quick = self.quick.max(1);
+        if self.delack_at != Time::NEVER {
+            self.flags |= flag::ACK_NOW;
+            return true;
+        }
+        false
+    }
+
+    /// Changes the congestion control. The window is kept; the threshold is learnt anew.
+    pub fn set_congestion(&mut self, kind: CcKind) {
+        if self.cc.kind() != kind {
+            let cwnd = self.cc.cwnd();
+            let mut cc = crate::cc::Cc::new(kind, u32::from(self.mss), u32::from(self.set.iw));
+            cc.set_cwnd(cwnd);
+            self.cc = cc;
+        }
+    }
+
+    /// An ICMP destination-unreachable message that quotes our segment at `seq`.
+    ///
+    /// RFC 5927: believed only if it quotes something outstanding. Fatal while connecting, a
+    /// soft error afterwards, which is reported if the connection then times out (RFC 1122,
+    /// section 4.2.3.9).
+    pub fn on_unreachable(&mut self, e: Unreachable, seq: Seq) -> Events {
+        let outstanding = seq.since(self.snd_una) < self.snd_nxt.since(self.snd_una);
+        if !outstanding {
+            return Events::NONE;
+        }
+        let error = match e {
+            Unreachable::Net => TcpError::NetUnreachable,
+            Unreachable::Host => TcpError::HostUnreachable,
+            Unreachable::Protocol => TcpError::ProtocolUnreachable,
+            Unreachable::Port => TcpError::Refused,
+        };
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            return self.finish(Some(error));
+        }
+        self.soft_error = Some(error);
+        Events::NONE
+    }
+
+    /// An ICMP fragmentation-needed message that quotes our segment at `seq`: lowers the MSS
+    /// and sends again what is outstanding. True: run the output loop.
+    pub fn on_packet_too_big(&mut self, mtu: u16, seq: Seq, now: Time) -> bool {
+        let flight = self.snd_nxt.since(self.snd_una);
+        if seq.since(self.snd_una) >= flight || !self.state.is_synchronized() {
+            return false;
+        }
+        let path = mtu.max(MIN_PMTU) - HEADERS;
+        if path >= self.path_mss.min(self.adv_mss).min(self.peer_mss) {
+            return false;
+        }
+        self.path_mss = path;
+        self.mss = self.effective_mss();
+        self.cc.on_mss_change(u32::from(self.mss));
+        self.resend_all(now);
+        true
+    }
+
+    /// The next moment at which [`Tcb::on_timer`] has something to do.
+    #[inline]
+    pub fn deadline(&self) -> Time {
+        self.rexmt_at.min(self.delack_at).min(self.aux_at)
+    }
+
+    /// State of the connection.
+    #[inline]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The error that ended the connection, if it was not taken yet.
+    pub fn error(&self) -> Option<TcpError> {
+        self.error
+    }
+
+    /// Takes that error, or else the last soft error (SO_ERROR): each is reported once.
+    pub fn take_error(&mut self) -> Option<TcpError> {
+        self.error.take().or_else(|| self.soft_error.take())
+    }
+
+    /// Whether the application may queue data to send.
+    #[inline]
+    pub fn can_send(&self) -> bool {
+        self.state.may_send() && !self.has(flag::FIN_QUEUED)
+    }
+
+    /// Whether the peer may still send data.
+    pub fn can_receive(&self) -> bool {
+        self.state.may_receive()
+    }
+
+    /// Whether the handshake is complete and the connection not yet closed.
+    pub fn is_connected(&self) -> bool {
+        self.state.is_synchronized() && self.state != State::TimeWait
+    }
+
+    /// Whether anything sent, SYN and FIN included, is unacknowledged.
+    pub fn has_outstanding(&self) -> bool {
+        self.snd_una != self.snd_nxt
+    }
+
+    /// Whether [`Tcb::plan`] has something whatever the send buffer holds: an acknowledgment,
+    /// a SYN, a FIN, a probe, a retransmission.
+    pub fn wants_output(&self) -> bool {
+        let fin_due = self.has(flag::FIN_QUEUED) && !self.has(flag::FIN_SENT);
+        self.has(flag::ACK_NOW | flag::SYN_DUE | flag::PROBE | flag::HEAD_LOST)
+            || fin_due
+            || self.ca != CaState::Open
+    }
+
+    /// SND.UNA: the first octet of the send buffer.
+    pub fn snd_una(&self) -> Seq {
+        self.snd_una
+    }
+
+    /// SND.NXT.
+    pub fn snd_nxt(&self) -> Seq {
+        self.snd_nxt
+    }
+
+    /// RCV.NXT.
+    pub fn rcv_nxt(&self) -> Seq {
+        self.rcv_nxt
+    }
+
+    /// Congestion window, octets.
+    pub fn cwnd(&self) -> u32 {
+        self.cc.cwnd()
+    }
+
+    /// The peer's window, octets.
+    pub fn snd_wnd(&self) -> u32 {
+        self.snd_wnd
+    }
+
+    /// Send MSS, octets, options deducted.
+    pub fn mss(&self) -> u16 {
+        self.mss
+    }
+
+    /// Smoothed round-trip time; zero before the first sample.
+    pub fn srtt(&self) -> Duration {
+        Duration::from_nanos(self.rtt.srtt())
+    }
+
+    /// Octets from the front of the receive stream (RCV.NXT) to the end of urgent data; `None`
+    /// without urgent data ahead. Asked for on [`Events::URGENT`].
+    pub fn urgent_mark(&self) -> Option<u32> {
+        self.has(flag::URGENT)
+            .then(|| self.rcv_up.since(self.rcv_nxt))
+    }
+
+    /// Octets of memory behind this block: scoreboard and out-of-order data.
+    pub fn memory(&self) -> usize {
+        self.reasm.as_ref().map_or(0, |r| r.memory())
+            + self.scoreboard.as_ref().map_or(0, |s| size_of_val(&**s))
+    }
+
+    /// Whether a SYN that arrives for this connection in TIME-WAIT may open a new one in its
+    /// place: it is provably new, by timestamp or by sequence number (RFC 6191, section 2; RFC
+    /// 9293, section 3.10.7.4, MAY-2). Returns the least ISS for the new connection, so that
+    /// its sequence numbers don't overlap the old ones.
+    pub fn time_wait_reuse(&self, syn: &TcpHdr) -> Option<Seq> {
+        let plain_syn = syn.flags.contains(TcpFlags::SYN)
+            && !syn.flags.intersects(TcpFlags::RST | TcpFlags::ACK);
+        if self.state != State::TimeWait || !plain_syn {
+            return None;
+        }
+        let newer = match syn.opts.ts {
+            Some((val, _)) if self.has(flag::TS) => {
+                let ahead = val.wrapping_sub(self.ts_recent) as i32;
+                ahead > 0 || (ahead == 0 && syn.seq.gt(self.rcv_nxt))
+            }
+            _ => syn.seq.gt(self.rcv_nxt),
+        };
+        // A window's worth beyond the last octet sent (Linux).
+        newer.then(|| self.snd_nxt + 0xffff + 2)
+    }
+
+    /// A snapshot for TCP_INFO.
+    pub fn info(&self, now: Time) -> Info {
+        let mss = u32::from(self.mss).max(1);
+        let segs = |octets: u32| octets.div_ceil(mss);
+        let flight = self.snd_nxt.since(self.snd_una);
+        let pipe = self.pipe();
+        let (sacked, lost, retrans) = self.loss_counts();
+        let age = |then: u32| Duration::from_nanos(u64::from(tick(now).wrapping_sub(then)) << 20);
+        let ns = Duration::from_nanos;
+        let c = &self.count;
+        Info {
+            state: self.state,
+            ca_state: self.ca,
+            timestamps: self.has(flag::TS),
+            sack: self.has(flag::SACK),
+            snd_wscale: self.has(flag::WSCALE).then_some(self.snd_shift),
+            rcv_wscale: self.has(flag::WSCALE).then_some(self.rcv_shift),
+            retransmits: self.retries,
+            probes: self.probes,
+            backoff: self.rtt.backoffs(),
+            rto: ns(self.rtt.rto()),
+            srtt: ns(self.rtt.srtt()),
+            rttvar: ns(self.rtt.rttvar()),
+            min_rtt: ns(self.rtt.min_rtt().unwrap_or(0)),
+            snd_mss: u32::from(self.mss),
+            rcv_mss: u32::from(self.rcv_mss),
+            adv_mss: u32::from(self.adv_mss - if self.has(flag::TS) { TS_LEN } else { 0 }),
+            pmtu: u32::from(self.path_mss) + u32::from(HEADERS),
+            unacked: segs(flight),
+            in_flight: segs(pipe),
+            sacked: segs(sacked),
+            lost: segs(lost),
+            retrans: segs(retrans),
+            snd_cwnd: self.cc.cwnd() / mss,
+            snd_ssthresh: match self.cc.ssthresh() {
+                SSTHRESH_INFINITE => u32::MAX,
+                octets => octets / mss,
+            },
+            cwnd_bytes: self.cc.cwnd(),
+            snd_wnd: self.snd_wnd,
+            rcv_wnd: self.rcv_adv.since(self.rcv_nxt),
+            reordering: DUP_THRESH,
+            total_retrans: c.retrans,
+            bytes_acked: c.bytes_acked,
+            bytes_received: c.bytes_received,
+            bytes_sent: c.bytes_acked + u64::from(self.data_in_flight()) + c.bytes_retrans,
+            bytes_retrans: c.bytes_retrans,
+            segs_out: c.segs_out,
+            segs_in: c.segs_in,
+            data_segs_in: c.data_segs_in,
+            data_segs_out: c.data_segs_out,
+            last_data_sent: age(self.last_tx),
+            last_rcv: age(self.last_rx),
+            ooo_bytes: self.reasm.as_ref().map_or(0, |r| r.len()),
+            adv_mss_option: u32::from(self.adv_mss.max(MIN_MSS)),
+        }
+    }
+
+    /// Octets of data sent and not acknowledged: the flight without SYN and FIN.
+    pub(super) fn data_in_flight(&self) -> u32 {
+        let control =
+            u32::from(self.has(flag::FIN_SENT)) + u32::from(self.has(flag::SYN_OUT));
+        self.snd_nxt.since(self.snd_una).saturating_sub(control)
+    }
+
+    fn set_flag(&mut self, bit: u32, on: bool) {
+        if on {
+            self.flags |= bit;
+        } else {
+            self.flags &= !bit;
+        }
+    }
+}
