@@ -141,3 +141,6 @@ impl Rtt {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

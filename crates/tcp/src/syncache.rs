@@ -5,7 +5,10 @@
 //! section 3.3).
 
 use perimeter_base::Time;
-use perimeter_wire::{FlowKey, SegOut, Seq, TcpHdr};
+use perimeter_wire::tcp::MAX_WSCALE;
+use perimeter_wire::{FlowKey, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions};
+
+use crate::isn::{IsnGen, ts_clock};
 
 /// What a listener offers to those who connect.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -31,7 +34,7 @@ pub struct Established {
     pub iss: Seq,
     /// The peer's; `RCV.NXT = irs + 1`.
     pub irs: Seq,
-    /// The MSS that the peer announced, at least [`MIN_MSS`]; 536 if it announced none.
+    /// The MSS that the peer announced, at least [`MIN_MSS`]; 536 (IPv6: 1220) if none.
     pub mss: u16,
     /// Window shifts (send, receive) if both ends use window scaling.
     pub wscale: Option<(u8, u8)>,
@@ -45,8 +48,11 @@ pub struct Established {
     pub sack: bool,
     /// The peer's window from the acknowledgment, octets, scaled.
     pub snd_wnd: u32,
-    /// The window offered in the SYN-ACK, octets.
+    /// The window offered in the SYN-ACK, octets; the peer may have been told less: at most
+    /// 65,535, since the window of a SYN is not scaled.
     pub rcv_wnd: u32,
+    /// The MSS that we announced, octets.
+    pub rcv_mss: u16,
     /// Round trip of SYN-ACK and ACK, unless the SYN-ACK was retransmitted and timestamps
     /// cannot tell (Karn).
     pub rtt_ns: Option<u64>,
@@ -82,11 +88,11 @@ pub enum AckAction {
     /// The handshake is complete and the entry removed: make the connection, give it the
     /// segment.
     Established(Established),
-    /// Acceptable entry, unacceptable acknowledgment: reply with a reset of this sequence
+    /// An entry, but an unacceptable acknowledgment: reply with a reset of this sequence
     /// number (RFC 9293, section 3.10.7.4: `<SEQ=SEG.ACK><CTL=RST>`). The entry stays.
     Rst(Seq),
-    /// Drop silently, or answer with the SYN-ACK again if given.
-    Ignore(Option<SegOut>),
+    /// Drop silently: outside the window or an old duplicate (PAWS). The entry stays.
+    Ignore,
     /// No entry for this key.
     None,
 }
@@ -110,22 +116,164 @@ pub struct SynStats {
     pub backlog_full: u64,
 }
 
-/// The cache.
+/// No entry.
+const NIL: u32 = u32::MAX;
+/// SYN-ACK retransmissions before an entry is dropped (Linux's `tcp_synack_retries`).
+pub const RETRIES: u8 = 5;
+/// Timer levels: after the first SYN-ACK and after each retransmission.
+const LEVELS: usize = RETRIES as usize + 1;
+/// Wait after the first SYN-ACK; it doubles per level.
+const TIMEOUT: u64 = 1_000_000_000;
+
+const TIMESTAMPS: u8 = 1;
+const SACK: u8 = 2;
+const WSCALE: u8 = 4;
+const RESENT: u8 = 8;
+
+/// A half-open connection. It stands in two lists: its bucket's, newest first, and its
+/// timer level's, in the order of their deadlines.
+#[derive(Clone, Debug)]
+struct Entry {
+    /// When the first SYN-ACK was sent.
+    sent: Time,
+    deadline: Time,
+    key: FlowKey,
+    iss: Seq,
+    irs: Seq,
+    ts_recent: u32,
+    ts_offset: u32,
+    rcv_wnd: u32,
+    /// Next in the bucket; next free when unused.
+    chain: u32,
+    prev: u32,
+    next: u32,
+    peer_mss: u16,
+    mss: u16,
+    snd_wscale: u8,
+    rcv_wscale: u8,
+    flags: u8,
+    /// Timer level, the number of timer retransmissions; `u8::MAX` when unused.
+    level: u8,
+}
+
+const _: () = assert!(size_of::<Entry>() <= 96);
+
+impl Entry {
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn syn_ack(&self, now: Time) -> SegOut {
+        let ts = self
+            .has(TIMESTAMPS)
+            .then(|| (ts_clock(now, self.ts_offset), self.ts_recent));
+        SegOut {
+            seq: self.iss,
+            ack: self.irs + 1,
+            flags: TcpFlags::SYN | TcpFlags::ACK,
+            // The window of a SYN is not scaled (RFC 7323, section 2.2).
+            window: self.rcv_wnd.min(65_535) as u16,
+            urgent: 0,
+            opts: TcpOptions {
+                mss: Some(self.mss),
+                wscale: self.has(WSCALE).then_some(self.rcv_wscale),
+                sack_permitted: self.has(SACK),
+                ts,
+                ..TcpOptions::default()
+            },
+        }
+    }
+
+    fn established(&self, seg: &TcpHdr, now: Time) -> Established {
+        let shift = if self.has(WSCALE) { self.snd_wscale } else { 0 };
+        let echo = seg.opts.ts.filter(|_| self.has(TIMESTAMPS));
+        let rtt_ns = match echo {
+            // The echo names the SYN-ACK that was answered, also after retransmission. An
+            // echo from before the first or after now is forged.
+            Some((_, ecr)) if self.has(RESENT) => {
+                let ms = ts_clock(now, self.ts_offset).wrapping_sub(ecr);
+                let age = now.since(self.sent).as_millis();
+                (u128::from(ms) <= age).then_some(u64::from(ms) * 1_000_000)
+            }
+            None if self.has(RESENT) => None,
+            _ => Some(now.nanos_since(self.sent)),
+        };
+        let in_order = seg.seq.le(self.irs + 1);
+        Established {
+            iss: self.iss,
+            irs: self.irs,
+            mss: self.peer_mss,
+            wscale: self
+                .has(WSCALE)
+                .then_some((self.snd_wscale, self.rcv_wscale)),
+            timestamps: self.has(TIMESTAMPS),
+            ts_recent: match echo {
+                Some((val, _)) if in_order => val,
+                _ => self.ts_recent,
+            },
+            ts_offset: self.ts_offset,
+            sack: self.has(SACK),
+            snd_wnd: u32::from(seg.window) << shift,
+            rcv_wnd: self.rcv_wnd,
+            rcv_mss: self.mss,
+            rtt_ns,
+            retransmitted: self.has(RESENT),
+        }
+    }
+}
+
+#[derive(Copy, Clone, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+/// The cache: a hash table of half-open connections, bounded per bucket and in all.
+///
+/// Under a flood the oldest entry of a bucket makes room, so a legitimate handshake survives
+/// as long as its round trip is shorter than the flood takes to fill one bucket, which the
+/// keyed hash keeps a stranger from aiming at (Lemon, "Resisting SYN flood DoS attacks with a
+/// SYN cache", 2002).
 pub struct SynCache {
+    entries: Vec<Entry>,
+    free: u32,
+    buckets: Box<[u32]>,
+    depth: usize,
+    live: usize,
+    levels: [List; LEVELS],
+    r#gen: IsnGen,
     stats: SynStats,
 }
 
 impl SynCache {
+    /// Buckets and depth when nothing else is wanted: 15,360 entries, under 1.5 MB.
+    pub const DEFAULT_SIZE: (usize, usize) = (512, 30);
+
     /// A cache of `buckets` (rounded up to a power of two) × `depth` entries, keyed with 128
-    /// secret bits. Memory is allocated per bucket, on its first use.
+    /// secret bits. Entries are allocated as they are needed and reused.
     pub fn new(buckets: usize, depth: usize, k0: u64, k1: u64) -> SynCache {
-        let _ = (buckets, depth, k0, k1);
+        let buckets = buckets.clamp(1, 1 << 20).next_power_of_two();
         SynCache {
+            entries: Vec::new(),
+            free: NIL,
+            buckets: vec![NIL; buckets].into_boxed_slice(),
+            depth: depth.clamp(1, 1 << 10),
+            live: 0,
+            levels: [List {
+                head: NIL,
+                tail: NIL,
+            }; LEVELS],
+            r#gen: IsnGen::new(k0, k1),
             stats: SynStats::default(),
         }
     }
 
-    /// A SYN for a listener. `iss` and `ts_offset` are used if it makes a new entry.
+    /// A SYN for a listener. `iss` and `ts_offset` are used if it makes a new entry
+    /// ([`IsnGen::iss`], [`IsnGen::ts_offset`]).
+    ///
+    /// A SYN for an entry that exists, whatever its sequence number, gets the SYN-ACK again
+    /// and changes nothing: a peer that has started anew answers it with a reset, which
+    /// removes the entry (RFC 9293, section 3.5.1), and a stranger achieves nothing.
     pub fn on_syn(
         &mut self,
         key: FlowKey,
@@ -135,64 +283,337 @@ impl SynCache {
         ts_offset: u32,
         now: Time,
     ) -> SynAction {
-        let _ = (key, seg, l, iss, ts_offset, now);
-        SynAction::Drop(SynDrop::Backlog)
+        let odd = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
+        let to_self = key.local == key.remote && key.local_port == key.remote_port;
+        if !seg.flags.contains(TcpFlags::SYN) || seg.flags.intersects(odd) || to_self {
+            return SynAction::Drop(SynDrop::Malformed);
+        }
+        let bucket = self.bucket(&key);
+        if let Some(i) = self.find(bucket, &key) {
+            let e = &mut self.entries[i as usize];
+            e.flags |= RESENT;
+            self.stats.retransmitted += 1;
+            return SynAction::SendSynAck(e.syn_ack(now));
+        }
+        if l.full {
+            self.stats.backlog_full += 1;
+            return SynAction::Drop(SynDrop::Backlog);
+        }
+        let e = new_entry(key, seg, l, iss, ts_offset, now);
+        let reply = e.syn_ack(now);
+        self.stats.added += 1;
+        self.insert(bucket, e);
+        SynAction::SendSynAck(reply)
     }
 
-    /// A segment with ACK and without SYN or RST that belongs to no connection. `len` is its
-    /// payload length.
+    /// A segment with ACK and without SYN or RST that belongs to no connection.
     pub fn on_ack(&mut self, key: &FlowKey, seg: &TcpHdr, now: Time) -> AckAction {
-        let _ = (key, seg, now);
-        AckAction::None
+        let bucket = self.bucket(key);
+        let Some(i) = self.find(bucket, key) else {
+            return AckAction::None;
+        };
+        let e = &self.entries[i as usize];
+        if seg.ack != e.iss + 1 {
+            return AckAction::Rst(seg.ack);
+        }
+        let stale = e.has(TIMESTAMPS)
+            && seg
+                .opts
+                .ts
+                .is_some_and(|(val, _)| Seq(val).lt(Seq(e.ts_recent)));
+        // Data may have overtaken the bare acknowledgment; it completes the handshake as well.
+        if stale || !seg.seq.between(e.irs + 1, e.irs + 1 + e.rcv_wnd.max(1)) {
+            return AckAction::Ignore;
+        }
+        let done = e.established(seg, now);
+        self.remove(bucket, i);
+        self.stats.completed += 1;
+        AckAction::Established(done)
     }
 
     /// The accept queue was full when [`SynCache::on_ack`] completed the handshake: the entry
-    /// returns, the acknowledgment counts as lost, and the SYN-ACK is sent again later.
+    /// returns as if the acknowledgment had been lost, and the SYN-ACK is sent again later
+    /// (Linux).
     pub fn put_back(&mut self, key: FlowKey, e: &Established, now: Time) {
-        let _ = (key, e, now);
+        let bucket = self.bucket(&key);
+        if self.find(bucket, &key).is_some() {
+            return;
+        }
+        self.stats.completed = self.stats.completed.saturating_sub(1);
+        self.stats.backlog_full += 1;
+        let (snd_wscale, rcv_wscale) = e.wscale.unwrap_or((0, 0));
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        self.insert(
+            bucket,
+            Entry {
+                sent: now,
+                deadline: now.plus(TIMEOUT),
+                key,
+                iss: e.iss,
+                irs: e.irs,
+                ts_recent: e.ts_recent,
+                ts_offset: e.ts_offset,
+                rcv_wnd: e.rcv_wnd,
+                chain: NIL,
+                prev: NIL,
+                next: NIL,
+                peer_mss: e.mss,
+                mss: e.rcv_mss,
+                snd_wscale,
+                rcv_wscale,
+                flags: flag(e.timestamps, TIMESTAMPS)
+                    | flag(e.sack, SACK)
+                    | flag(e.wscale.is_some(), WSCALE)
+                    | RESENT,
+                level: 0,
+            },
+        );
     }
 
-    /// A reset. Returns whether it removed an entry.
+    /// A reset. It removes the entry only at exactly the expected sequence number (RFC 5961,
+    /// section 3.2). Returns whether it did.
     pub fn on_rst(&mut self, key: &FlowKey, seg: &TcpHdr) -> bool {
-        let _ = (key, seg);
-        false
+        self.abort_if(key, |e| seg.seq == e.irs + 1)
     }
 
-    /// An ICMP hard error quoting a segment with sequence number `seq`. Returns whether it
-    /// removed an entry.
+    /// An ICMP hard error quoting a segment of ours with sequence number `seq`, which must be
+    /// that of the SYN-ACK (RFC 5927, section 4.1). Returns whether it removed an entry.
     pub fn on_unreachable(&mut self, key: &FlowKey, seq: Seq) -> bool {
-        let _ = (key, seq);
-        false
+        self.abort_if(key, |e| seq == e.iss)
+    }
+
+    fn abort_if(&mut self, key: &FlowKey, accept: impl Fn(&Entry) -> bool) -> bool {
+        let bucket = self.bucket(key);
+        match self.find(bucket, key) {
+            Some(i) if accept(&self.entries[i as usize]) => {
+                self.remove(bucket, i);
+                self.stats.aborted += 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Removes every entry whose key `gone` accepts (a listener closed). Returns how many.
     pub fn remove_if(&mut self, gone: &mut dyn FnMut(&FlowKey) -> bool) -> usize {
-        let _ = gone;
-        0
+        let mut n = 0;
+        for i in 0..self.entries.len() {
+            let e = &self.entries[i];
+            if e.level == u8::MAX || !gone(&e.key) {
+                continue;
+            }
+            let bucket = self.bucket(&e.key);
+            self.remove(bucket, i as u32);
+            n += 1;
+        }
+        n
     }
 
     /// When [`SynCache::on_timer`] wants to be called; [`Time::NEVER`] if the cache is empty.
     pub fn deadline(&self) -> Time {
-        Time::NEVER
+        let heads = self.levels.iter().filter(|l| l.head != NIL);
+        heads
+            .map(|l| self.entries[l.head as usize].deadline)
+            .min()
+            .unwrap_or(Time::NEVER)
     }
 
-    /// Sends SYN-ACKs again that are due and drops entries that ran out of retries.
+    /// Sends SYN-ACKs again that are due and drops entries that ran out of retries: each
+    /// entry at most once per call.
     pub fn on_timer(&mut self, now: Time, send: &mut dyn FnMut(&FlowKey, SegOut)) {
-        let _ = (now, send);
+        // From the last level down: an entry that moves up one is not met again.
+        for level in (0..LEVELS).rev() {
+            while let Some(e) = self.entries.get_mut(self.levels[level].head as usize)
+                && e.deadline <= now
+            {
+                let i = self.levels[level].head;
+                if level + 1 == LEVELS {
+                    let bucket = bucket_of(&self.r#gen, &self.buckets, &e.key);
+                    self.remove(bucket, i);
+                    self.stats.timed_out += 1;
+                    continue;
+                }
+                e.flags |= RESENT;
+                send(&e.key, e.syn_ack(now));
+                self.stats.retransmitted += 1;
+                self.unlink(i);
+                self.entries[i as usize].deadline = now.plus(TIMEOUT << (level + 1));
+                self.link(i, level + 1);
+            }
+        }
     }
 
     /// Entries held.
     pub fn len(&self) -> usize {
-        0
+        self.live
     }
 
     /// Whether no entry is held.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.live == 0
+    }
+
+    /// Most entries that it can hold.
+    pub fn capacity(&self) -> usize {
+        self.buckets.len() * self.depth
+    }
+
+    /// Octets of memory pinned.
+    pub fn memory(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.buckets.len() * size_of::<u32>()
     }
 
     /// Counters since the cache was made.
     pub fn stats(&self) -> SynStats {
         self.stats
     }
+
+    fn bucket(&self, key: &FlowKey) -> usize {
+        bucket_of(&self.r#gen, &self.buckets, key)
+    }
+
+    fn find(&self, bucket: usize, key: &FlowKey) -> Option<u32> {
+        let mut i = self.buckets[bucket];
+        while let Some(e) = self.entries.get(i as usize) {
+            if e.key == *key {
+                return Some(i);
+            }
+            i = e.chain;
+        }
+        None
+    }
+
+    /// Puts an entry at the head of its bucket, evicting the oldest if the bucket is full.
+    fn insert(&mut self, bucket: usize, mut e: Entry) {
+        let (mut n, mut last) = (0, NIL);
+        let mut i = self.buckets[bucket];
+        while let Some(x) = self.entries.get(i as usize) {
+            n += 1;
+            last = i;
+            i = x.chain;
+        }
+        if n >= self.depth {
+            self.remove(bucket, last);
+            self.stats.evicted += 1;
+        }
+        e.chain = self.buckets[bucket];
+        let i = match self.entries.get_mut(self.free as usize) {
+            Some(slot) => {
+                let i = self.free;
+                self.free = slot.chain;
+                *slot = e;
+                i
+            }
+            None => {
+                self.entries.push(e);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.buckets[bucket] = i;
+        self.live += 1;
+        self.link(i, 0);
+    }
+
+    fn remove(&mut self, bucket: usize, i: u32) {
+        self.unlink(i);
+        let after = self.entries[i as usize].chain;
+        if self.buckets[bucket] == i {
+            self.buckets[bucket] = after;
+        } else {
+            let mut p = self.buckets[bucket];
+            while let Some(e) = self.entries.get_mut(p as usize) {
+                if e.chain == i {
+                    e.chain = after;
+                    break;
+                }
+                p = e.chain;
+            }
+        }
+        let e = &mut self.entries[i as usize];
+        e.level = u8::MAX;
+        e.chain = self.free;
+        self.free = i;
+        self.live -= 1;
+    }
+
+    /// Appends to a timer level. All of a level wait equally long, so its order is that of the
+    /// deadlines as long as time does not run backwards; if it does, the entry waits for those
+    /// before it.
+    fn link(&mut self, i: u32, level: usize) {
+        let tail = self.levels[level].tail;
+        let e = &mut self.entries[i as usize];
+        e.level = level as u8;
+        e.prev = tail;
+        e.next = NIL;
+        match self.entries.get_mut(tail as usize) {
+            Some(t) => t.next = i,
+            None => self.levels[level].head = i,
+        }
+        self.levels[level].tail = i;
+    }
+
+    fn unlink(&mut self, i: u32) {
+        let e = &self.entries[i as usize];
+        let (prev, next, level) = (e.prev, e.next, usize::from(e.level));
+        match self.entries.get_mut(prev as usize) {
+            Some(p) => p.next = next,
+            None => self.levels[level].head = next,
+        }
+        match self.entries.get_mut(next as usize) {
+            Some(n) => n.prev = prev,
+            None => self.levels[level].tail = prev,
+        }
+    }
 }
+
+fn bucket_of(r#gen: &IsnGen, buckets: &[u32], key: &FlowKey) -> usize {
+    r#gen.bucket(key) as usize & (buckets.len() - 1)
+}
+
+fn new_entry(
+    key: FlowKey,
+    seg: &TcpHdr,
+    l: &ListenParams,
+    iss: Seq,
+    ts_offset: u32,
+    now: Time,
+) -> Entry {
+    let o = &seg.opts;
+    let (mut flags, mut snd_wscale, mut rcv_wscale, mut ts_recent) = (0, 0, 0, 0);
+    if let (true, Some((val, _))) = (l.timestamps, o.ts) {
+        flags |= TIMESTAMPS;
+        ts_recent = val;
+    }
+    if l.sack && o.sack_permitted {
+        flags |= SACK;
+    }
+    if let (Some(ours), Some(theirs)) = (l.wscale, o.wscale) {
+        flags |= WSCALE;
+        snd_wscale = theirs.min(MAX_WSCALE);
+        rcv_wscale = ours.min(MAX_WSCALE);
+    }
+    // RFC 9293, section 3.7.1: what holds if the peer announces nothing.
+    let default_mss = if key.remote.is_ipv6() { 1220 } else { 536 };
+    Entry {
+        sent: now,
+        deadline: now.plus(TIMEOUT),
+        key,
+        iss,
+        irs: seg.seq,
+        ts_recent,
+        ts_offset,
+        rcv_wnd: l.rcv_wnd,
+        chain: NIL,
+        prev: NIL,
+        next: NIL,
+        peer_mss: o.mss.unwrap_or(default_mss).max(MIN_MSS),
+        mss: l.mss,
+        snd_wscale,
+        rcv_wscale,
+        flags,
+        level: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;
