@@ -211,7 +211,7 @@ pub struct Failure {
     /// What happened, with each thread and what it waits for; several lines.
     pub detail: String,
     /// The configuration that replays the run.
-    pub config: VirtualConfig,
+    pub config: Box<VirtualConfig>,
     /// At which scheduling point.
     pub steps: u64,
     /// When, in virtual time.

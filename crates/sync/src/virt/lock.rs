@@ -115,7 +115,7 @@ impl<T: Send + 'static> VirtualLock<T> {
         if std::thread::panicking() {
             sh.dying();
         }
-        // SAFETY: inside; no reference is in use across a suspension, here and below.
+        // SAFETY: inside; the references end here.
         let (me, start) = unsafe {
             self.head().stats.contended += 1;
             let st = sh.st();
@@ -125,8 +125,9 @@ impl<T: Send + 'static> VirtualLock<T> {
         let waiting = Waiting { lock: self, me };
         let mut again = false;
         loop {
-            unsafe {
-                let (st, head) = (sh.st(), self.head());
+            {
+                // SAFETY: inside; the references end before the suspension.
+                let (st, head) = unsafe { (sh.st(), self.head()) };
                 if again {
                     head.waiters.push_front(me);
                 } else {
@@ -136,6 +137,7 @@ impl<T: Send + 'static> VirtualLock<T> {
             }
             again = true;
             sh.suspend();
+            // SAFETY: inside again; the references end before the next suspension.
             let (st, head) = unsafe { (sh.st(), self.head()) };
             if head.owner == NONE {
                 head.acquire(st, me);

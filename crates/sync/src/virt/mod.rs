@@ -7,7 +7,10 @@
 //! [`Platform::checkpoint`], yielding, sleeping, starting and joining. Nothing else switches,
 //! so code between two points is atomic: a loop without a point never ends.
 //!
-//! A simulation that fails names its seed; [`Failure::config`] replays it step by step.
+//! A simulation that fails names its seed; [`Failure::config`] replays it step by step. Its
+//! threads are unwound: operations that wait end by unwinding, except in destructors of a
+//! thread that is being unwound already, where locks work as usual, events time out at once and
+//! nothing switches voluntarily.
 //!
 //! ```
 //! use perimeter_sync::virt::{Schedule, Virtual, VirtualConfig};
@@ -43,6 +46,7 @@ mod embedded;
 mod event;
 mod lock;
 mod rng;
+mod sched;
 mod shared;
 mod stacks;
 mod state;

@@ -107,8 +107,10 @@ fn time_order_without_jitter_ignores_the_seed() {
     assert_eq!(one.1.virtual_time, two.1.virtual_time);
 }
 
+type Named = (&'static str, Box<dyn FnOnce() + Send>);
+
 /// Spawns the bodies and joins them.
-fn all(p: &Virtual, bodies: Vec<(&str, Box<dyn FnOnce() + Send>)>) {
+fn all(p: &Virtual, bodies: Vec<Named>) {
     let ts: Vec<_> = bodies
         .into_iter()
         .map(|(n, b)| p.spawn(n, None, b))
@@ -172,7 +174,7 @@ fn deadlock_is_reported_with_who_waits_for_what() {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        let again = Virtual::run(f.config.clone(), abba).unwrap_err();
+        let again = Virtual::run(*f.config.clone(), abba).unwrap_err();
         assert_eq!(
             (again.steps, again.trace_hash, again.detail),
             (f.steps, f.trace_hash, f.detail)
@@ -319,11 +321,32 @@ fn limits_end_livelocks() {
 }
 
 /// Counts its life; its destructor takes a lock.
-struct Counted(Arc<AtomicU32>, Arc<VirtualLock<u32>>);
+struct Counted {
+    _life: Life,
+    lock: Arc<VirtualLock<u32>>,
+}
+
+/// A field of its own, dropped even when `Counted::drop` is unwound while it waits.
+struct Life(Arc<AtomicU32>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicU32>, lock: &Arc<VirtualLock<u32>>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted {
+            _life: Life(count.clone()),
+            lock: lock.clone(),
+        }
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        *self.1.lock() += 1;
+        *self.lock.lock() += 1;
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -338,8 +361,7 @@ fn a_panic_fails_the_run_and_unwinds_all_threads() {
             let never = Arc::new(p.event());
             let ts: Vec<_> = (0..6)
                 .map(|i| {
-                    a.fetch_add(1, Ordering::Relaxed);
-                    let c = Counted(a.clone(), lock.clone());
+                    let c = Counted::new(&a, &lock);
                     let (lock, never, p2) = (lock.clone(), never.clone(), p.clone());
                     p.spawn(
                         "victim",
@@ -387,7 +409,7 @@ fn resume_quietly(text: &'static str) {
 fn threads_that_cannot_be_unwound_are_leaked_not_fatal() {
     let f = Virtual::run(random(1), |p: Virtual| {
         let lock = Arc::new(p.lock(LockClass::Leaf, 0));
-        let counter = Arc::new(AtomicU32::new(1));
+        let counter = Arc::new(AtomicU32::new(0));
         let q = p.clone();
         let t = p.spawn(
             "stubborn",
@@ -395,7 +417,7 @@ fn threads_that_cannot_be_unwound_are_leaked_not_fatal() {
             Box::new(move || {
                 // The guard outlives the destructor that wants the lock again.
                 let _g = lock.lock();
-                let _c = Counted(counter, lock.clone());
+                let _c = Counted::new(&counter, &lock);
                 q.sleep_until(Time::from_millis(9));
             }),
         );
@@ -707,8 +729,8 @@ fn embedded_panic_reaches_the_caller_and_ends_it() {
     let sim = Embedded::new(VirtualConfig::default());
     let p = sim.platform();
     let lock = Arc::new(p.lock(LockClass::Leaf, 0));
-    let dropped = Arc::new(AtomicU32::new(1));
-    let c = Counted(dropped.clone(), lock.clone());
+    let dropped = Arc::new(AtomicU32::new(0));
+    let c = Counted::new(&dropped, &lock);
     let q = p.clone();
     p.spawn(
         "sleeper",
@@ -737,10 +759,10 @@ fn embedded_panic_reaches_the_caller_and_ends_it() {
 
 #[test]
 fn embedded_drop_unwinds_what_is_blocked() {
-    let dropped = Arc::new(AtomicU32::new(1));
+    let dropped = Arc::new(AtomicU32::new(0));
     let sim = Embedded::new(VirtualConfig::default());
     let p = sim.platform();
-    let c = Counted(dropped.clone(), Arc::new(p.lock(LockClass::Leaf, 0)));
+    let c = Counted::new(&dropped, &Arc::new(p.lock(LockClass::Leaf, 0)));
     let e = p.event();
     p.spawn(
         "blocked",

@@ -1,0 +1,410 @@
+//! Scheduling: what happens at a scheduling point, who runs next, parking, waking, timers.
+
+use std::cmp::Reverse;
+
+use super::config::{FailureKind, Schedule};
+use super::lock::LockHead;
+use super::state::{Core, Doing, NEVER, NONE, OUTSIDE, Op, State};
+
+/// Scheduling points that one thread may pass alone under PCT while others could run. PCT
+/// assumes that threads end or block; one that polls must not starve what it polls for.
+const PCT_PATIENCE: u64 = 10_000;
+
+impl State {
+    // ---- scheduling points ------------------------------------------------------------
+
+    /// The running thread passes a scheduling point. True: it must suspend (it is queued).
+    #[inline]
+    pub(super) fn step(&mut self, op: Op, object: u32) -> bool {
+        self.steps += 1;
+        let me = self.running;
+        self.mix((op as u64) << 56 | u64::from(me) << 32 | u64::from(object));
+        if self.steps > self.step_limit {
+            self.step_limit_hit();
+            return true;
+        }
+        self.spend(u64::from(self.cfg.costs.point_ns));
+        if self.clocked {
+            let c = &self.cores[self.threads[me as usize].core];
+            if c.clock <= self.horizon && c.clock < c.slice_end && op != Op::Yield {
+                return false;
+            }
+            return self.step_clocked(op);
+        }
+        self.step_flat(op)
+    }
+
+    #[inline]
+    fn mix(&mut self, x: u64) {
+        self.hash = (self.hash ^ x)
+            .wrapping_mul(0x9fb2_1c65_1e98_df25)
+            .rotate_left(29);
+    }
+
+    #[cold]
+    fn step_limit_hit(&mut self) {
+        let d = self.describe();
+        self.fail(FailureKind::StepLimit, d);
+    }
+
+    fn step_clocked(&mut self, op: Op) -> bool {
+        let me = self.running;
+        let core = self.threads[me as usize].core;
+        let slice = u64::from(self.cfg.costs.slice_ns);
+        let c = &mut self.cores[core];
+        if c.clock >= c.slice_end || op == Op::Yield {
+            c.slice_end = c.clock.saturating_add(slice);
+            let due = c
+                .queue
+                .front()
+                .is_some_and(|&h| self.threads[h as usize].ready_at <= c.clock);
+            if due {
+                c.queue.push_back(me);
+                self.threads[me as usize].ready_at = c.clock;
+                c.current = NONE;
+                return true;
+            }
+        }
+        // Nobody else is behind this clock: go on without a switch.
+        self.cores[core].clock > self.horizon
+    }
+
+    fn step_flat(&mut self, op: Op) -> bool {
+        if let Some(&Reverse((at, ..))) = self.timers.peek()
+            && at <= self.clock
+            && !self.embedded
+        {
+            self.fire(self.clock);
+        }
+        let me = self.running;
+        match self.cfg.schedule {
+            Schedule::Time { .. } => {
+                if op != Op::Yield || self.ready.is_empty() {
+                    return false;
+                }
+            }
+            Schedule::Random { switch_one_in } => {
+                if self.ready.is_empty()
+                    || (op != Op::Yield && self.rng.below(u64::from(switch_one_in)) != 0)
+                {
+                    return false;
+                }
+                let i = self.rng.below(self.ready.len() as u64) as usize;
+                self.next = self.ready.swap_remove_back(i).unwrap_or(NONE);
+            }
+            Schedule::Pct { .. } => {
+                if !self.step_pct(op) {
+                    return false;
+                }
+            }
+        }
+        self.ready.push_back(me);
+        true
+    }
+
+    /// PCT: lowers the running thread at points of change, when it yields and when it runs
+    /// alone for too long; tells whether another one comes first now.
+    fn step_pct(&mut self, op: Op) -> bool {
+        let mut lower = None;
+        while let Some(&at) = self.changes.get(self.changed) {
+            if self.steps < at {
+                break;
+            }
+            // Below every initial priority, and each change below the one before.
+            lower = Some((1 << 30) - self.changed as u64);
+            self.changed += 1;
+        }
+        self.alone += 1;
+        if op == Op::Yield || self.alone > PCT_PATIENCE {
+            self.alone = 0;
+            self.lowest = self.lowest.saturating_sub(1);
+            lower = Some(self.lowest);
+        }
+        if let Some(p) = lower {
+            self.me().priority = p;
+            self.resched = true;
+        }
+        if !self.resched {
+            return false;
+        }
+        self.resched = false;
+        let mine = self.me().priority;
+        self.first_by_priority()
+            .is_some_and(|(_, slot)| self.threads[slot as usize].priority > mine)
+    }
+
+    /// Index and slot of the runnable thread with the highest priority, not the running one.
+    fn first_by_priority(&self) -> Option<(usize, u32)> {
+        self.ready
+            .iter()
+            .copied()
+            .enumerate()
+            .max_by_key(|&(i, s)| (self.threads[s as usize].priority, Reverse(i)))
+    }
+
+    // ---- choosing ---------------------------------------------------------------------
+
+    /// Who runs next; none when nobody can at this time, or after a failure.
+    pub(super) fn pick(&mut self) -> Option<u32> {
+        if self.teardown {
+            return None;
+        }
+        let slot = if self.clocked {
+            self.pick_clocked()?
+        } else {
+            self.pick_flat()?
+        };
+        let serial = self.threads[slot as usize].serial;
+        if serial != self.last_run {
+            self.last_run = serial;
+            self.switches += 1;
+            self.alone = 0;
+            self.mix(self.clock ^ serial << 48);
+        }
+        Some(slot)
+    }
+
+    fn pick_flat(&mut self) -> Option<u32> {
+        if self.clock > self.cfg.max_time.0 && !self.embedded {
+            self.time_limit_hit();
+            return None;
+        }
+        let next = std::mem::replace(&mut self.next, NONE);
+        if next != NONE {
+            return Some(next);
+        }
+        match self.cfg.schedule {
+            Schedule::Time { .. } => self.ready.pop_front(),
+            Schedule::Random { .. } => {
+                let i = self.rng.below(self.ready.len() as u64) as usize;
+                self.ready.swap_remove_back(i)
+            }
+            Schedule::Pct { .. } => {
+                let (i, _) = self.first_by_priority()?;
+                self.resched = false;
+                self.ready.swap_remove_back(i)
+            }
+        }
+    }
+
+    #[cold]
+    fn time_limit_hit(&mut self) {
+        let d = self.describe();
+        self.fail(FailureKind::TimeLimit, d);
+    }
+
+    /// When the core could go on: with its occupant, with its queue, or by parking a spinner
+    /// that others wait behind.
+    fn key(&self, c: &Core) -> u64 {
+        if c.current != NONE && !c.spinning {
+            return c.clock;
+        }
+        let Some(&head) = c.queue.front() else {
+            return NEVER;
+        };
+        let at = c.clock.max(self.threads[head as usize].ready_at);
+        if c.spinning {
+            return at.max(self.threads[c.current as usize].spin_until);
+        }
+        at
+    }
+
+    fn pick_clocked(&mut self) -> Option<u32> {
+        loop {
+            let (mut best, mut first, mut second) = (usize::MAX, NEVER, NEVER);
+            for (i, c) in self.cores.iter().enumerate() {
+                let k = self.key(c);
+                if k < first {
+                    (best, second, first) = (i, first, k);
+                } else if k < second {
+                    second = k;
+                }
+            }
+            self.drop_stale();
+            let timer = self.timers.peek().map_or(NEVER, |t| t.0.0);
+            if first == NEVER {
+                // Idle: the driver looks around before it lets time jump.
+                return None;
+            }
+            if timer <= first {
+                self.clock = self.clock.max(timer);
+                self.fire(timer);
+                continue;
+            }
+            if first > self.cfg.max_time.0 {
+                self.time_limit_hit();
+                return None;
+            }
+            let c = &mut self.cores[best];
+            if c.spinning {
+                (c.spinning, c.current, c.clock) = (false, NONE, first);
+                continue;
+            }
+            if c.current == NONE {
+                let slot = c.queue.pop_front()?;
+                c.idle_ns += first - c.clock;
+                c.clock = first;
+                c.current = slot;
+                let other = c.last != slot;
+                c.last = slot;
+                if other {
+                    let ns = self.jittered(u64::from(self.cfg.costs.switch_ns));
+                    self.cores[best].clock += ns;
+                }
+                let c = &mut self.cores[best];
+                c.slice_end = c.clock.saturating_add(u64::from(self.cfg.costs.slice_ns));
+                continue;
+            }
+            self.clock = self.clock.max(first);
+            self.horizon = second.min(timer);
+            return Some(c.current);
+        }
+    }
+
+    // ---- blocking and waking ----------------------------------------------------------
+
+    /// The running thread stops running until it is woken, or `deadline`. It must suspend.
+    pub(super) fn park(&mut self, doing: Doing, deadline: u64) {
+        let slot = self.running;
+        let seq = if deadline == NEVER {
+            0
+        } else {
+            self.timer_seq += 1;
+            self.timers.push(Reverse((deadline, self.timer_seq, slot)));
+            self.timer_seq
+        };
+        let t = &mut self.threads[slot as usize];
+        (t.doing, t.timer, t.timed_out) = (doing, seq, false);
+        if self.clocked {
+            let core = t.core;
+            let c = &mut self.cores[core];
+            (c.current, c.spinning) = (NONE, false);
+        }
+    }
+
+    /// The running thread waits for a lock whose owner is `owner`; with cores' clocks it spins
+    /// first if the owner runs on another core.
+    pub(super) fn park_lock(&mut self, head: *const LockHead, owner: u32) {
+        let slot = self.running;
+        self.park(Doing::Lock(head), NEVER);
+        if !self.clocked || owner >= OUTSIDE || self.cfg.costs.spin_ns == 0 {
+            return;
+        }
+        let (oc, mc) = (
+            self.threads[owner as usize].core,
+            self.threads[slot as usize].core,
+        );
+        let o = &self.cores[oc];
+        if oc != mc && o.current == owner && !o.spinning {
+            let until = self.cores[mc].clock + u64::from(self.cfg.costs.spin_ns);
+            self.threads[slot as usize].spin_until = until;
+            let c = &mut self.cores[mc];
+            (c.current, c.spinning) = (slot, true);
+        }
+    }
+
+    /// Whether a waiter for a lock still spins at `now`.
+    pub(super) fn spins(&self, slot: u32, now: u64) -> bool {
+        let t = &self.threads[slot as usize];
+        let c = &self.cores[t.core];
+        c.spinning && c.current == slot && t.spin_until >= now
+    }
+
+    /// A spinner has got its lock at `at`: it goes on on its core.
+    pub(super) fn unspin(&mut self, slot: u32, at: u64) {
+        let t = &mut self.threads[slot as usize];
+        t.doing = Doing::Ready;
+        let core = t.core;
+        let c = &mut self.cores[core];
+        c.spinning = false;
+        c.clock = c.clock.max(at);
+        self.horizon = self.horizon.min(c.clock);
+    }
+
+    /// Makes a parked thread runnable.
+    pub(super) fn wake(&mut self, slot: u32) {
+        let me = self.running;
+        let by_core = if me == NONE || !self.clocked {
+            NONE
+        } else {
+            self.spend(u64::from(self.cfg.costs.wake_ns));
+            self.threads[me as usize].core as u32
+        };
+        let now = self.now();
+        let latency = u64::from(self.cfg.costs.wake_latency_ns);
+        let t = &mut self.threads[slot as usize];
+        if t.timer != 0 {
+            t.timer = 0;
+            self.stale += 1;
+        }
+        let at = if by_core == NONE || by_core == t.core as u32 {
+            now
+        } else {
+            now + latency
+        };
+        self.make_ready(slot, at);
+        if self.stale > 64 && self.stale > self.timers.len() / 2 {
+            let threads = &self.threads;
+            self.timers
+                .retain(|&Reverse((_, seq, s))| threads[s as usize].timer == seq);
+            self.stale = 0;
+        }
+    }
+
+    pub(super) fn make_ready(&mut self, slot: u32, at: u64) {
+        let t = &mut self.threads[slot as usize];
+        t.doing = Doing::Ready;
+        t.ready_at = at;
+        if !self.clocked {
+            self.ready.push_back(slot);
+            self.resched = true;
+            return;
+        }
+        let core = t.core;
+        let c = &mut self.cores[core];
+        if c.spinning && c.current == slot {
+            // It stopped spinning unnoticed, having nobody behind it.
+            (c.spinning, c.current) = (false, NONE);
+        }
+        c.queue.push_back(slot);
+        let k = self.key(&self.cores[core]);
+        let mine = self.running != NONE && self.threads[self.running as usize].core == core;
+        if !mine {
+            self.horizon = self.horizon.min(k);
+        }
+    }
+
+    // ---- timers -----------------------------------------------------------------------
+
+    fn drop_stale(&mut self) {
+        while let Some(&Reverse((_, seq, slot))) = self.timers.peek() {
+            if self.threads[slot as usize].timer == seq {
+                return;
+            }
+            self.timers.pop();
+            self.stale = self.stale.saturating_sub(1);
+        }
+    }
+
+    /// Wakes every thread whose deadline is not after `until`.
+    pub(super) fn fire(&mut self, until: u64) {
+        loop {
+            self.drop_stale();
+            match self.timers.peek() {
+                Some(&Reverse((at, _, slot))) if at <= until => {
+                    self.timers.pop();
+                    let t = self.thread(slot);
+                    (t.timer, t.timed_out) = (0, true);
+                    self.make_ready(slot, at);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The earliest deadline of a parked thread.
+    pub(super) fn next_deadline(&mut self) -> Option<u64> {
+        self.drop_stale();
+        self.timers.peek().map(|t| t.0.0)
+    }
+}
