@@ -1,5 +1,19 @@
 //! Devices: what carries frames between a stack and something else.
+//!
+//! [`device`] is the seam. [`mem`] is a memory NIC with an ideal peer, for benchmarks; [`wire`]
+//! puts two stacks back to back; [`fault`] wraps any device and damages what passes; [`tap`] is
+//! the host's kernel; [`pcap`] records any device; [`script`] is a raw-IP device that a script
+//! feeds.
 
+mod csum;
 pub mod device;
+pub mod fault;
+mod irq;
+pub mod mem;
+pub mod pace;
+pub mod pattern;
+pub mod rng;
+pub mod rss;
+pub mod wire;
 
 pub use device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};

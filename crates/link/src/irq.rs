@@ -1,0 +1,96 @@
+//! The interrupt line of a receive queue.
+//!
+//! The consumer arms it with the time until which it will sleep anyway; a producer that places a
+//! frame due earlier raises it, once. Arming and raising are a store–load handshake: each side
+//! writes its own word (the ring's index, the armed time), passes a full fence, and reads the
+//! other's. So either the producer sees the line armed or the consumer sees the frame.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use perimeter_base::Time;
+use perimeter_sync::{Lock, LockClass, Platform};
+
+use crate::device::{RxStatus, Waker};
+
+pub(crate) struct Irq<P: Platform> {
+    /// 0: not armed. Otherwise the consumer sleeps until this time at most. Written by the
+    /// consumer (arming, disarming) and, from armed to 0 only, by the producer that raises.
+    armed: AtomicU64,
+    /// How long after the first frame the interrupt comes, ns.
+    coalesce: u64,
+    /// False: pure polling, nobody is ever called.
+    enabled: bool,
+    waker: P::Lock<Option<Waker>>,
+}
+
+impl<P: Platform> Irq<P> {
+    pub(crate) fn new(platform: &P, enabled: bool, coalesce: u64) -> Irq<P> {
+        Irq {
+            armed: AtomicU64::new(0),
+            coalesce,
+            enabled,
+            waker: platform.lock(LockClass::Leaf, None),
+        }
+    }
+
+    pub(crate) fn set_waker(&self, waker: Waker) {
+        *self.waker.lock() = Some(waker);
+    }
+
+    pub(crate) fn disarm(&self) {
+        if self.enabled {
+            self.armed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Arms, unless `next` (the earliest due time of what is under way) says that something is
+    /// there. `next` is called again after arming.
+    pub(crate) fn arm(&self, now: Time, mut next: impl FnMut() -> Time) -> RxStatus {
+        let due = next();
+        if due <= now {
+            return RxStatus::Ready;
+        }
+        if !self.enabled {
+            return RxStatus::Armed(due);
+        }
+        let mut until = due.plus(self.coalesce);
+        self.armed.store(until.0.max(1), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let due = next();
+        if due <= now {
+            self.disarm();
+            return RxStatus::Ready;
+        }
+        // Placed meanwhile, too early for its producer to see the line armed.
+        until = until.min(due.plus(self.coalesce));
+        RxStatus::Armed(until)
+    }
+
+    /// Tells the consumer of a frame due at `due`, if it would sleep past that. The caller has
+    /// placed the frame and holds no lock of class [`LockClass::Leaf`].
+    pub(crate) fn raise(&self, due: Time) {
+        if !self.enabled {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        self.raise_fenced(due);
+    }
+
+    /// As [`Irq::raise`], after a sequentially consistent fence of the caller's.
+    #[inline]
+    pub(crate) fn raise_fenced(&self, due: Time) {
+        let until = self.armed.load(Ordering::Relaxed);
+        if until != 0 && due.plus(self.coalesce).0 < until {
+            self.call();
+        }
+    }
+
+    #[cold]
+    fn call(&self) {
+        if self.armed.swap(0, Ordering::Relaxed) != 0 {
+            let waker = self.waker.lock().clone();
+            if let Some(waker) = waker {
+                waker();
+            }
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! The ideal peer: a TCP of RFC 9293 that only does what the other end of a benchmark must.
+//!
+//! It acknowledges what comes, in the ratio asked for, and never loses anything of its own, so
+//! it needs no retransmission timer; a segment of its own that a fault injector dropped is sent
+//! again after three duplicate ACKs. What is not the light path is in `slow.rs`.
+
+use core::sync::atomic::Ordering;
+use perimeter_base::{Time, TxDesc};
+use std::sync::Arc;
+
+use super::flow::{
+    BLOCKED, Flow, Flows, HOLES, Key, LONE, SOURCE, State, TOUCHED, TS, WSCALE,
+};
+use super::item::{Delayed, Item, Seg, What};
+use super::stats::PeerCounts;
+use super::{NicConfig, Shared};
+use crate::pattern::Pattern;
+
+pub(crate) const FIN: u8 = 0x01;
+pub(crate) const SYN: u8 = 0x02;
+pub(crate) const RST: u8 = 0x04;
+pub(crate) const PSH: u8 = 0x08;
+pub(crate) const ACK: u8 = 0x10;
+pub(crate) const URG: u8 = 0x20;
+
+/// Room that data leaves for acknowledgments in a ring to a receive queue.
+const RESERVE: usize = 64;
+/// Room that one frame may need.
+const PER_FRAME: usize = 8;
+/// The timestamp clock's tick, ns (RFC 7323, section 5.4: between 1 ms and 1 s).
+const TS_TICK: u64 = 1_000_000;
+
+/// The way to one receive queue.
+pub(crate) struct Lane {
+    pub frames: rtrb::Producer<Item>,
+    pub delayed: rtrb::Producer<Delayed>,
+    /// Room in `frames`, at least.
+    pub room: usize,
+    /// Due time of the earliest frame placed in this burst.
+    pub earliest: Time,
+}
+
+impl Lane {
+    /// Whether there is room for more than `n` frames. Looks at the consumer's index, a line of
+    /// another core, only if the last known room is too little.
+    #[inline]
+    pub(crate) fn has_room(&mut self, n: usize) -> bool {
+        if self.room <= n {
+            self.room = self.frames.slots();
+        }
+        self.room > n
+    }
+}
+
+/// A TCP segment as the doorbell sees it. Numbers in host order.
+#[derive(Clone, Copy)]
+pub(crate) struct In {
+    pub key: Key,
+    pub seq: u32,
+    pub ack: u32,
+    pub window: u16,
+    pub flags: u8,
+    /// Length of all headers and of the payload.
+    pub head: usize,
+    pub len: u32,
+    pub ts: Option<(u32, u32)>,
+}
+
+/// The peer's part in one transmit queue.
+pub(crate) struct Peer {
+    pub config: Arc<NicConfig>,
+    pub shared: Arc<Shared>,
+    pub pattern: &'static Pattern,
+    pub flows: Flows,
+    pub lanes: Vec<Lane>,
+    pub counts: PeerCounts,
+    /// Flows whose last segment of this burst is not acknowledged.
+    pub touched: Vec<u32>,
+    /// Flows with data to send and no room to place it.
+    pub blocked: std::collections::VecDeque<u32>,
+    /// Flows in TIME-WAIT, oldest first, with their generation.
+    pub waiting: std::collections::VecDeque<(u32, u32)>,
+    pub scratch: Vec<u8>,
+    pub verify_in: u32,
+    /// Our scaled window and scale.
+    pub window: u16,
+    pub wscale: u8,
+    pub secret: u64,
+}
+
+/// Reads an unsigned number in network order.
+#[inline(always)]
+fn be32(b: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+#[inline(always)]
+fn be16(b: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([b[at], b[at + 1]])
+}
+
+impl Peer {
+    /// Takes frames from the front of `descs`; how many.
+    pub(crate) fn burst(&mut self, now: Time, descs: &[TxDesc]) -> usize {
+        for lane in &mut self.lanes {
+            lane.earliest = Time::NEVER;
+        }
+        self.serve_blocked(now);
+        let mut taken = 0;
+        for (i, d) in descs.iter().enumerate() {
+            if let Some(next) = descs.get(i + 2) {
+                self.prefetch(next);
+            }
+            let mut at = now;
+            if !self.lanes.iter_mut().all(|l| l.has_room(PER_FRAME)) {
+                self.counts.rx_full += 1;
+                break;
+            }
+            if self.shared.tx_pacer.is_limited() {
+                let bytes = d.frame_len() + crate::pace::OVERHEAD;
+                match self.shared.tx_pacer.send(now, bytes, crate::pace::FIFO_NS) {
+                    Some(t) => at = t,
+                    None => break,
+                }
+            }
+            self.frame(at, d);
+            taken += 1;
+        }
+        self.counts.frames += taken as u64;
+        self.settle_lone(now);
+        taken
+    }
+
+    /// Starts loading what the frame after next needs.
+    #[inline]
+    fn prefetch(&self, d: &TxDesc) {
+        let h = d.headers();
+        if let Some(h) = h.get(..38) {
+            self.flows.prefetch(Key {
+                host: be32(h, 26),
+                peer: be32(h, 30),
+                ports: be32(h, 34).rotate_left(16),
+            });
+        }
+    }
+
+    /// One frame, whose last bit arrives at `now` plus half a round trip.
+    #[inline]
+    fn frame(&mut self, now: Time, d: &TxDesc) {
+        match self.parse(d.headers(), d.payload_len()) {
+            Some(s) => {
+                let light = s.flags & (SYN | FIN | RST | URG | ACK) == ACK;
+                if let Some(slot) = self.flows.find(s.key)
+                    && light
+                {
+                    let f = &self.flows.hot[slot as usize];
+                    let usable = f.state == State::Established && f.flags & HOLES == 0;
+                    let inside = s.len == 0 || s.seq == f.rcv_nxt;
+                    if usable && inside && s.len <= self.config.peer.window {
+                        return self.light(now, slot, &s, d);
+                    }
+                }
+                self.slow_segment(now, &s, d.headers(), d);
+            }
+            None => self.slow_frame(now, d),
+        }
+    }
+
+    /// The segment of an unfragmented IPv4 frame to the peer's station whose headers are all in
+    /// `h`; `None` if it is anything else. `rest` is the number of frame bytes behind `h`.
+    #[inline]
+    pub(crate) fn parse(&self, h: &[u8], rest: usize) -> Option<In> {
+        if h.len() < 54 || h[..6] != self.config.peer_mac.0 || h[12..15] != [8, 0, 0x45] {
+            return None;
+        }
+        if h[23] != 6 || be16(h, 20) & 0x3fff != 0 {
+            return None;
+        }
+        let total = usize::from(be16(h, 16));
+        let tcp = usize::from(h[46] >> 4) * 4;
+        let head = 34 + tcp;
+        if tcp < 20 || head > h.len() || 20 + tcp > total || total + 14 > h.len() + rest {
+            return None;
+        }
+        let ts = if h[46] >> 4 == 8 && h[54..58] == [1, 1, 8, 10] {
+            Some((be32(h, 58), be32(h, 62)))
+        } else {
+            None
+        };
+        Some(In {
+            key: Key {
+                host: be32(h, 26),
+                peer: be32(h, 30),
+                ports: be32(h, 34).rotate_left(16),
+            },
+            seq: be32(h, 38),
+            ack: be32(h, 42),
+            window: be16(h, 48),
+            flags: h[47],
+            head,
+            len: (total - 20 - tcp) as u32,
+            ts,
+        })
+    }
+
+    /// The light path: in order, established, only ACK (and PSH).
+    #[inline]
+    fn light(&mut self, now: Time, slot: u32, s: &In, d: &TxDesc) {
+        if self.config.peer.verify_every != 0 && s.len != 0 {
+            self.sample(slot, s, d.headers(), d);
+        }
+        let f = &mut self.flows.hot[slot as usize];
+        if s.len != 0 {
+            f.rcv_nxt = f.rcv_nxt.wrapping_add(s.len);
+            f.received += u64::from(s.len);
+            f.unacked += s.len;
+            if let Some((val, _)) = s.ts {
+                f.ts_recent = val;
+            }
+            if f.unacked >= f.threshold {
+                self.send_ack(now, slot);
+            } else if f.flags & TOUCHED == 0 {
+                f.flags |= TOUCHED;
+                self.touched.push(slot);
+            }
+        }
+        let f = &self.flows.hot[slot as usize];
+        if f.flags & SOURCE != 0 || f.snd_una != f.snd_nxt {
+            self.on_ack(now, slot, s);
+        }
+    }
+
+    /// When what is sent in answer at `now` arrives.
+    #[inline]
+    pub(crate) fn due(&self, now: Time, wire_len: usize) -> Time {
+        let t = now.plus(self.config.peer.rtt_ns);
+        if self.shared.rx_pacer.is_limited() {
+            return self
+                .shared
+                .rx_pacer
+                .send(t, wire_len, u64::MAX)
+                .unwrap_or(t);
+        }
+        t
+    }
+
+    /// The fields of a segment of this flow.
+    #[inline]
+    pub(crate) fn segment(&self, now: Time, f: &Flow, flags: u8) -> Seg {
+        Seg {
+            src: f.key.peer,
+            dst: f.key.host,
+            ports: f.key.ports,
+            seq: f.snd_nxt,
+            ack: f.rcv_nxt,
+            tsval: (now.0 / TS_TICK) as u32,
+            tsecr: f.ts_recent,
+            window: if f.flags & WSCALE != 0 {
+                self.window
+            } else {
+                self.config.peer.window.min(65_535) as u16
+            },
+            len: 0,
+            phase: 0,
+            flags,
+            ts: f.flags & TS != 0,
+        }
+    }
+
+    /// Places a segment in the ring to its receive queue.
+    #[inline]
+    pub(crate) fn place(&mut self, now: Time, rxq: u8, hash: u32, seg: Seg) {
+        let due = self.due(now, seg.wire_len());
+        self.place_item(
+            rxq,
+            Item {
+                due,
+                hash,
+                hashed: true,
+                what: What::Seg(seg),
+            },
+        );
+    }
+
+    #[inline]
+    pub(crate) fn place_item(&mut self, rxq: u8, item: Item) {
+        let lane = &mut self.lanes[usize::from(rxq)];
+        lane.earliest = lane.earliest.min(item.due);
+        match lane.frames.push(item) {
+            Ok(()) => lane.room = lane.room.saturating_sub(1),
+            Err(_) => self.counts.rx_dropped += 1,
+        }
+    }
+
+    /// Acknowledges everything in order.
+    #[inline]
+    pub(crate) fn send_ack(&mut self, now: Time, slot: u32) {
+        let f = &self.flows.hot[slot as usize];
+        let seg = self.segment(now, f, ACK);
+        let (rxq, hash) = (f.rxq, f.hash);
+        self.place(now, rxq, hash, seg);
+        self.counts.acks += 1;
+        self.acknowledged(slot);
+    }
+
+    /// Notes that a segment with the current RCV.NXT is on its way.
+    #[inline]
+    pub(crate) fn acknowledged(&mut self, slot: u32) {
+        let f = &mut self.flows.hot[slot as usize];
+        let shared = &self.flows.shared[slot as usize];
+        f.unacked = 0;
+        shared.acked.store(f.received, Ordering::Relaxed);
+        if f.flags & LONE != 0 {
+            f.flags &= !LONE;
+            shared.lone.store(0, Ordering::Release);
+        }
+    }
+
+    /// Bytes of data sent and not acknowledged.
+    fn outstanding(&self, slot: u32) -> u32 {
+        let f = &self.flows.hot[slot as usize];
+        let flight = f.snd_nxt.wrapping_sub(f.snd_una);
+        flight - u32::from(flight != 0 && self.flows.cold[slot as usize].fin_sent)
+    }
+
+    /// At the burst's end: flows with an unacknowledged lone segment get a timer, if none runs.
+    fn settle_lone(&mut self, now: Time) {
+        while let Some(slot) = self.touched.pop() {
+            let f = &mut self.flows.hot[slot as usize];
+            f.flags &= !TOUCHED;
+            if f.unacked == 0 {
+                continue;
+            }
+            let tick = (now.0 >> 16) as u32;
+            let running = (f.timer.wrapping_sub(tick) as i32) > 0;
+            if !running && !self.start_timer(now, slot) {
+                self.send_ack(now, slot);
+                continue;
+            }
+            let f = &mut self.flows.hot[slot as usize];
+            f.flags |= LONE;
+            let shared = &self.flows.shared[slot as usize];
+            shared.snd_nxt.store(f.snd_nxt, Ordering::Relaxed);
+            let word = u64::from(f.rcv_nxt) << 32 | u64::from(f.ts_recent);
+            shared.lone.store(word.max(1), Ordering::Release);
+        }
+    }
+
+    /// Starts a flow's delayed-acknowledgment timer, which runs in its receive queue; false if
+    /// there is no room.
+    fn start_timer(&mut self, now: Time, slot: u32) -> bool {
+        let wait = self.config.peer.delayed_ack_ns;
+        let f = &self.flows.hot[slot as usize];
+        let due = now.plus(wait).plus(self.config.peer.rtt_ns);
+        let timer = Delayed {
+            due,
+            flow: slot,
+            generation: self.flows.shared[slot as usize]
+                .generation
+                .load(Ordering::Relaxed),
+            hash: f.hash,
+            seg: self.segment(now, f, ACK),
+        };
+        let lane = &mut self.lanes[usize::from(f.rxq)];
+        if lane.delayed.push(timer).is_err() {
+            return false;
+        }
+        lane.earliest = lane.earliest.min(due);
+        // It may have fired from then on; one tick later so that it surely has.
+        self.flows.hot[slot as usize].timer = ((due.0 >> 16) as u32).wrapping_add(1);
+        true
+    }
+
+    /// Takes in SEG.ACK and SEG.WND of a segment, as the sender of data.
+    pub(crate) fn on_ack(&mut self, now: Time, slot: u32, s: &In) {
+        let f = &mut self.flows.hot[slot as usize];
+        let flight = f.snd_nxt.wrapping_sub(f.snd_una);
+        let newly = s.ack.wrapping_sub(f.snd_una);
+        if newly > flight {
+            return;
+        }
+        let window = u32::from(s.window) << f.snd_wscale;
+        let same_window = window == f.snd_wnd;
+        f.snd_wnd = window;
+        if newly == 0 {
+            if s.len == 0 && same_window && flight != 0 {
+                self.duplicate_ack(now, slot);
+            }
+        } else {
+            f.snd_una = s.ack;
+            self.cumulative_ack(now, slot);
+        }
+        self.pump(now, slot);
+    }
+
+    fn cumulative_ack(&mut self, now: Time, slot: u32) {
+        let f = &self.flows.hot[slot as usize];
+        let cold = &mut self.flows.cold[slot as usize];
+        cold.dup_acks = 0;
+        let data = cold.sent - u64::from(self.outstanding(slot));
+        self.flows.shared[slot as usize]
+            .delivered
+            .store(data, Ordering::Relaxed);
+        let cold = &mut self.flows.cold[slot as usize];
+        if let Some(recover) = cold.recover {
+            if (f.snd_una.wrapping_sub(recover) as i32) >= 0 {
+                cold.recover = None;
+            } else {
+                // A partial acknowledgment: the next hole (RFC 6582, section 3.2).
+                self.retransmit(now, slot);
+            }
+        }
+    }
+
+    fn duplicate_ack(&mut self, now: Time, slot: u32) {
+        let f = &self.flows.hot[slot as usize];
+        let cold = &mut self.flows.cold[slot as usize];
+        cold.dup_acks = cold.dup_acks.saturating_add(1);
+        if cold.dup_acks == 3 && cold.recover.is_none() {
+            cold.recover = Some(f.snd_nxt);
+            self.retransmit(now, slot);
+        }
+    }
+
+    /// Sends the first unacknowledged segment again.
+    pub(crate) fn retransmit(&mut self, now: Time, slot: u32) {
+        let f = &self.flows.hot[slot as usize];
+        let cold = &self.flows.cold[slot as usize];
+        let outstanding = self.outstanding(slot);
+        let len = outstanding.min(cold.mss);
+        let mut seg = self.segment(now, f, ACK | PSH);
+        seg.seq = f.snd_una;
+        seg.len = len as u16;
+        seg.phase = Pattern::phase(cold.sent - u64::from(outstanding)) as u16;
+        if outstanding == len && cold.fin_sent {
+            seg.flags |= FIN;
+        }
+        let (rxq, hash) = (f.rxq, f.hash);
+        self.place(now, rxq, hash, seg);
+        self.counts.retransmits += 1;
+        self.acknowledged(slot);
+    }
+
+    /// Sends what windows and room allow; closes when a limit is reached.
+    pub(crate) fn pump(&mut self, now: Time, slot: u32) {
+        if self.flows.hot[slot as usize].flags & SOURCE == 0 {
+            return;
+        }
+        let mut placed = false;
+        loop {
+            let f = &self.flows.hot[slot as usize];
+            let cold = &self.flows.cold[slot as usize];
+            if !matches!(f.state, State::Established) {
+                break;
+            }
+            let left = cold.limit - cold.sent;
+            let flight = f.snd_nxt.wrapping_sub(f.snd_una);
+            let usable = f.snd_wnd.min(self.config.peer.source_window);
+            let usable = usable.saturating_sub(flight);
+            let len = u64::from(usable.min(cold.mss)).min(left) as u32;
+            // Silly window: less than a segment only when nothing else is under way, or at the
+            // end (RFC 9293, section 3.8.6.2.1).
+            let worth = len == cold.mss || (len != 0 && (flight == 0 || u64::from(len) == left));
+            if left != 0 && !worth {
+                break;
+            }
+            if !self.lanes[usize::from(f.rxq)].has_room(RESERVE) {
+                if f.flags & BLOCKED == 0 {
+                    self.flows.hot[slot as usize].flags |= BLOCKED;
+                    self.blocked.push_back(slot);
+                }
+                break;
+            }
+            let mut seg = self.segment(now, f, ACK | PSH);
+            seg.len = len as u16;
+            seg.phase = Pattern::phase(cold.sent) as u16;
+            let ends = u64::from(len) == left;
+            if ends {
+                seg.flags |= FIN;
+            }
+            let (rxq, hash) = (f.rxq, f.hash);
+            self.place(now, rxq, hash, seg);
+            self.counts.data += 1;
+            placed = true;
+            let cold = &mut self.flows.cold[slot as usize];
+            let f = &mut self.flows.hot[slot as usize];
+            cold.sent += u64::from(len);
+            f.snd_nxt = f.snd_nxt.wrapping_add(len + u32::from(ends));
+            if ends {
+                cold.fin_sent = true;
+                f.state = State::FinWait;
+            }
+        }
+        if placed {
+            self.acknowledged(slot);
+        }
+    }
+
+    /// Lets flows that found no room try again, each once.
+    fn serve_blocked(&mut self, now: Time) {
+        for _ in 0..self.blocked.len() {
+            let Some(&slot) = self.blocked.front() else {
+                break;
+            };
+            let f = &mut self.flows.hot[slot as usize];
+            if !self.lanes[usize::from(f.rxq)].has_room(RESERVE) {
+                break;
+            }
+            self.blocked.pop_front();
+            if f.flags & BLOCKED != 0 {
+                f.flags &= !BLOCKED;
+                self.pump(now, slot);
+            }
+        }
+    }
+
+    /// Compares the payload of one segment in [`super::PeerConfig::verify_every`] with the
+    /// stream.
+    #[inline]
+    fn sample(&mut self, slot: u32, s: &In, h: &[u8], d: &TxDesc) {
+        self.verify_in -= 1;
+        if self.verify_in == 0 {
+            self.verify_in = self.config.peer.verify_every;
+            self.verify(slot, s, h, d);
+        }
+    }
+
+    #[cold]
+    pub(crate) fn verify(&mut self, slot: u32, s: &In, h: &[u8], d: &TxDesc) {
+        let f = &self.flows.hot[slot as usize];
+        let ahead = s.seq.wrapping_sub(f.rcv_nxt) as i32;
+        let Some(mut offset) = f.received.checked_add_signed(i64::from(ahead)) else {
+            return;
+        };
+        let mut left = s.len as usize;
+        self.counts.verified += 1;
+        let mut good = super::slow::checksum_right(h, s, d);
+        // SAFETY: the doorbell has not completed this descriptor.
+        let parts = unsafe { [d.parts[0].bytes(), d.parts[1].bytes()] };
+        let owned = d.owned.as_ref().map_or(&[][..], |b| b.as_slice());
+        for span in [&h[s.head.min(h.len())..], parts[0], parts[1], owned] {
+            let span = &span[..span.len().min(left)];
+            good &= self.pattern.matches(offset, span);
+            offset += span.len() as u64;
+            left -= span.len();
+        }
+        if !good {
+            self.counts.verify_errors += 1;
+        }
+    }
+
+}

@@ -1,0 +1,305 @@
+//! Queues of the memory NIC.
+
+use core::sync::atomic::{Ordering, fence};
+use perimeter_base::{PktPool, Time, TxRing, buf::POOLED};
+use perimeter_sync::{Lock, Platform, Work};
+use std::sync::Arc;
+
+use super::flow::FlowShared;
+use super::item::{Delayed, Item, What};
+use super::peer::Peer;
+use super::stats::Published;
+use super::{NicConfig, Port};
+use crate::device::{RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use crate::pattern::Pattern;
+
+/// What comes from one transmit queue.
+struct Inbound {
+    frames: rtrb::Consumer<Item>,
+    timers: rtrb::Consumer<Delayed>,
+    flows: Arc<[FlowShared]>,
+}
+
+pub(super) struct MemRx<P: Platform> {
+    platform: P,
+    config: Arc<NicConfig>,
+    ports: Arc<[Port<P>]>,
+    index: usize,
+    inbound: Vec<Inbound>,
+    /// Where polling starts, so that no transmit queue starves another.
+    turn: usize,
+    pattern: &'static Pattern,
+    frame_room: usize,
+    peer_ns: u64,
+}
+
+impl<P: Platform> MemRx<P> {
+    pub(super) fn new(
+        platform: &P,
+        config: Arc<NicConfig>,
+        ports: Arc<[Port<P>]>,
+        index: usize,
+    ) -> MemRx<P> {
+        let frame_room = (config.mtu as usize + 14).max(POOLED);
+        MemRx {
+            platform: platform.clone(),
+            config,
+            ports,
+            index,
+            inbound: Vec::new(),
+            turn: 0,
+            pattern: Pattern::get(),
+            frame_room,
+            peer_ns: 0,
+        }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        frames: rtrb::Consumer<Item>,
+        timers: rtrb::Consumer<Delayed>,
+        flows: Arc<[FlowShared]>,
+    ) {
+        self.inbound.push(Inbound {
+            frames,
+            timers,
+            flows,
+        });
+    }
+
+    /// When the earliest frame or timer under way is due.
+    fn next_due(&mut self) -> Time {
+        let port = &self.ports[self.index];
+        let mut due = Time::NEVER;
+        if port.mailbox.len.load(Ordering::Acquire) != 0 {
+            let frames = port.mailbox.frames.lock();
+            due = frames.front().map_or(Time::NEVER, |f| f.0);
+        }
+        for i in &mut self.inbound {
+            if let Ok(item) = i.frames.peek() {
+                due = due.min(item.due);
+            }
+            // Also one that has nothing to acknowledge any more: until it is due its flow relies
+            // on it for the next lone segment.
+            if let Ok(timer) = i.timers.peek() {
+                due = due.min(timer.due);
+            }
+        }
+        due
+    }
+
+    fn mailbox(&mut self, now: Time, out: &mut Vec<RxFrame>, max: usize) {
+        let mailbox = &self.ports[self.index].mailbox;
+        if mailbox.len.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut frames = mailbox.frames.lock();
+        while out.len() < max && frames.front().is_some_and(|f| f.0 <= now) {
+            if let Some((_, hash, buf)) = frames.pop_front() {
+                out.push(RxFrame {
+                    buf,
+                    hash: Some(hash),
+                    csum_ok: true,
+                });
+            }
+        }
+        mailbox.len.store(frames.len(), Ordering::Release);
+    }
+
+    /// Moves what one transmit queue has sent.
+    fn drain(
+        &mut self,
+        turn: usize,
+        now: Time,
+        pool: &mut PktPool,
+        out: &mut Vec<RxFrame>,
+        max: usize,
+    ) {
+        let (src, dst) = (self.config.peer_mac, self.config.mac);
+        let inbound = &mut self.inbound[turn];
+        while out.len() < max {
+            match inbound.frames.peek() {
+                Ok(item) if item.due <= now => {}
+                _ => break,
+            }
+            let Ok(item) = inbound.frames.pop() else {
+                break;
+            };
+            let (buf, hash) = match item.what {
+                What::Seg(seg) => {
+                    let mut buf = pool.take(self.frame_room);
+                    seg.build(&mut buf, src, dst, self.pattern);
+                    (buf, Some(item.hash))
+                }
+                What::Raw(buf) => (buf, item.hashed.then_some(item.hash)),
+            };
+            out.push(RxFrame {
+                buf,
+                hash,
+                csum_ok: true,
+            });
+        }
+        while out.len() < max {
+            match inbound.timers.peek() {
+                Ok(timer) if timer.due <= now => {}
+                _ => break,
+            }
+            let Ok(timer) = inbound.timers.pop() else {
+                break;
+            };
+            let word = word_of(&inbound.flows, &timer);
+            if word == 0 {
+                continue;
+            }
+            let mut seg = timer.seg;
+            seg.seq = inbound.flows[timer.flow as usize]
+                .snd_nxt
+                .load(Ordering::Acquire);
+            seg.ack = (word >> 32) as u32;
+            seg.tsecr = word as u32;
+            seg.tsval = (now.0 / 1_000_000) as u32;
+            let mut buf = pool.take(self.frame_room);
+            seg.build(&mut buf, src, dst, self.pattern);
+            out.push(RxFrame {
+                buf,
+                hash: Some(timer.hash),
+                csum_ok: true,
+            });
+        }
+    }
+}
+
+/// What a timer would acknowledge: 0 if nothing, or if its flow is gone.
+fn word_of(flows: &[FlowShared], timer: &Delayed) -> u64 {
+    let shared = &flows[timer.flow as usize];
+    if shared.generation.load(Ordering::Acquire) != timer.generation {
+        return 0;
+    }
+    shared.lone.load(Ordering::Acquire)
+}
+
+impl<P: Platform> RxQueue for MemRx<P> {
+    fn poll(
+        &mut self,
+        now: Time,
+        pool: &mut PktPool,
+        out: &mut Vec<RxFrame>,
+        max: usize,
+    ) -> usize {
+        self.ports[self.index].irq.disarm();
+        let before = out.len();
+        let max = before.saturating_add(max);
+        self.platform.checkpoint();
+        if self.next_due() > now {
+            return 0;
+        }
+        let start = self.platform.now();
+        self.mailbox(now, out, max);
+        let queues = self.inbound.len();
+        for i in 0..queues {
+            self.drain((self.turn + i) % queues, now, pool, out, max);
+        }
+        self.turn = (self.turn + 1) % queues;
+        let n = out.len() - before;
+        self.platform.charge(Work::Peer, n as u64);
+        self.peer_ns += self.platform.now().nanos_since(start);
+        n
+    }
+
+    fn arm(&mut self, now: Time) -> RxStatus {
+        let ports = self.ports.clone();
+        ports[self.index].irq.arm(now, || self.next_due())
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.ports[self.index].irq.set_waker(waker);
+    }
+
+    fn peer_ns(&self) -> u64 {
+        self.peer_ns
+    }
+}
+
+pub(super) struct MemTx<P: Platform> {
+    platform: P,
+    peer: Peer,
+    ports: Arc<[Port<P>]>,
+    published: Arc<[Published]>,
+    index: usize,
+    completed: u64,
+    ready_at: Time,
+    peer_ns: u64,
+}
+
+/// How long a doorbell that found a ring full suggests to wait, ns: what a receive queue needs
+/// for some hundred frames.
+const FULL_WAIT: u64 = 5_000;
+
+impl<P: Platform> MemTx<P> {
+    pub(super) fn new(
+        platform: &P,
+        peer: Peer,
+        ports: Arc<[Port<P>]>,
+        published: Arc<[Published]>,
+        index: usize,
+    ) -> MemTx<P> {
+        MemTx {
+            platform: platform.clone(),
+            peer,
+            ports,
+            published,
+            index,
+            completed: 0,
+            ready_at: Time::ZERO,
+            peer_ns: 0,
+        }
+    }
+}
+
+impl<P: Platform> TxQueue for MemTx<P> {
+    fn doorbell(&mut self, now: Time, ring: &mut TxRing) {
+        let start = self.platform.now();
+        self.platform.checkpoint();
+        let n = self.peer.burst(now, ring.pending());
+        if n == ring.len() {
+            ring.clear();
+            self.ready_at = Time::ZERO;
+        } else {
+            ring.consume(n);
+            self.ready_at = if self.peer.shared.tx_pacer.is_limited() {
+                self.peer.shared.tx_pacer.ready_at().max(now.plus(1))
+            } else {
+                now.plus(FULL_WAIT)
+            };
+        }
+        self.completed = ring.ticket() - ring.len() as u64;
+        let published = &self.published[self.index];
+        published.publish(&self.peer.counts);
+        published
+            .flows
+            .store(self.peer.flows.len() as u64, Ordering::Relaxed);
+        self.platform.charge(Work::Peer, n as u64);
+        if self.peer.config.interrupts {
+            // One fence for all receive queues: see `irq`.
+            fence(Ordering::SeqCst);
+            for (lane, port) in self.peer.lanes.iter().zip(self.ports.iter()) {
+                if lane.earliest != Time::NEVER {
+                    port.irq.raise_fenced(lane.earliest);
+                }
+            }
+        }
+        self.peer_ns += self.platform.now().nanos_since(start);
+    }
+
+    fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    fn ready_at(&self) -> Time {
+        self.ready_at
+    }
+
+    fn peer_ns(&self) -> u64 {
+        self.peer_ns
+    }
+}

@@ -1,0 +1,409 @@
+//! Two devices back to back: what one sends, the other receives.
+//!
+//! A frame is copied once, at the doorbell, into a buffer that the receiving side has posted, as
+//! a NIC's DMA would. Each direction has a latency, a rate and faults of its own.
+
+use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing, buf::POOLED};
+use perimeter_sync::{Lock, LockClass, Platform, Work};
+use perimeter_wire::MacAddr;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::csum;
+use crate::device::{
+    Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
+};
+use crate::fault::{FaultConfig, FaultCounts, FaultCounters, Faults, Packet};
+use crate::irq::Irq;
+use crate::pace::{FIFO_NS, OVERHEAD, Pacer};
+use crate::rss::Rss;
+
+/// One end of a wire.
+#[derive(Clone, Debug)]
+pub struct EndConfig {
+    /// Name, for people.
+    pub name: String,
+    /// Link-layer address.
+    pub mac: MacAddr,
+    /// Receive queues, at least 1.
+    pub rx_queues: usize,
+    /// Transmit queues, at least 1.
+    pub tx_queues: usize,
+    /// Frames that wait in a receive queue at most; more are dropped, as by a NIC whose ring is
+    /// full.
+    pub rx_ring: usize,
+    /// What this end's *outgoing* frames meet.
+    pub faults: FaultConfig,
+}
+
+impl EndConfig {
+    /// End number `index`: one queue each way, no faults.
+    pub fn new(index: usize) -> EndConfig {
+        EndConfig {
+            name: format!("wire{index}"),
+            mac: MacAddr([0x02, 0x50, 0x4d, 1, 0, index as u8]),
+            rx_queues: 1,
+            tx_queues: 1,
+            rx_ring: 4096,
+            faults: FaultConfig::default(),
+        }
+    }
+}
+
+/// A wire between two stacks.
+#[derive(Clone, Debug)]
+pub struct WireConfig {
+    /// The two ends.
+    pub ends: [EndConfig; 2],
+    /// Largest IP packet, bytes; at least 68.
+    pub mtu: u32,
+    /// What frames start with.
+    pub medium: Medium,
+    /// One way, ns.
+    pub latency_ns: u64,
+    /// Rate of each direction, Gb/s; `None`: unlimited.
+    pub gbps: Option<f64>,
+    /// Checksums are offloaded: completed by the device if there are faults, else neither
+    /// computed nor verified by anybody.
+    pub checksum_offload: bool,
+    /// Call wakers. False: pure polling.
+    pub interrupts: bool,
+    /// The interrupt comes this long after the first frame, ns.
+    pub coalesce_ns: u64,
+}
+
+impl Default for WireConfig {
+    fn default() -> WireConfig {
+        WireConfig {
+            ends: [EndConfig::new(1), EndConfig::new(2)],
+            mtu: 1500,
+            medium: Medium::Ethernet,
+            latency_ns: 5_000,
+            gbps: None,
+            checksum_offload: true,
+            interrupts: true,
+            coalesce_ns: 0,
+        }
+    }
+}
+
+/// Frames on their way to one receive queue, in order of arrival.
+#[derive(Default)]
+struct Flight {
+    frames: VecDeque<(Time, RxFrame)>,
+    /// Buffers that the receiver has posted.
+    posted: Vec<PktBuf>,
+    dropped: u64,
+}
+
+impl Flight {
+    fn add(&mut self, due: Time, frame: RxFrame, limit: usize) {
+        if self.frames.len() >= limit {
+            self.dropped += 1;
+            self.posted.push(frame.buf);
+            return;
+        }
+        // Nearly always at the end; reordered frames go where their time says.
+        let mut at = self.frames.len();
+        while at > 0 && self.frames[at - 1].0 > due {
+            at -= 1;
+        }
+        self.frames.insert(at, (due, frame));
+    }
+}
+
+struct Port<P: Platform> {
+    flight: P::Lock<Flight>,
+    irq: Irq<P>,
+}
+
+/// One direction, as its transmit queues share it.
+struct Direction<P: Platform> {
+    ports: Arc<[Port<P>]>,
+    pacer: Pacer,
+    rss: Rss,
+    /// Shared by the direction's queues, so that a seed means one sequence of faults.
+    faults: Option<P::Lock<Faults>>,
+    counters: Arc<FaultCounters>,
+}
+
+/// One end of a wire. A [`Device`].
+pub struct End<P: Platform> {
+    platform: P,
+    config: Arc<WireConfig>,
+    side: usize,
+    out: Arc<Direction<P>>,
+    inbound: Arc<[Port<P>]>,
+}
+
+/// What happened on one direction of a wire. Cheap to clone.
+pub struct WireHandle<P: Platform> {
+    out: Arc<Direction<P>>,
+}
+
+impl<P: Platform> Clone for WireHandle<P> {
+    fn clone(&self) -> Self {
+        WireHandle {
+            out: self.out.clone(),
+        }
+    }
+}
+
+impl<P: Platform> WireHandle<P> {
+    /// What the faults did.
+    pub fn faults(&self) -> FaultCounts {
+        self.out.counters.read()
+    }
+
+    /// Frames dropped because a receive queue was full.
+    pub fn overflows(&self) -> u64 {
+        let dropped = |p: &Port<P>| p.flight.lock().dropped;
+        self.out.ports.iter().map(dropped).sum()
+    }
+
+    /// Frames under way or waiting to be polled.
+    pub fn in_flight(&self) -> usize {
+        let waiting = |p: &Port<P>| p.flight.lock().frames.len();
+        self.out.ports.iter().map(waiting).sum()
+    }
+}
+
+/// Two ends and, for each, the handle of the direction that it sends on.
+pub fn pair<P: Platform>(
+    platform: &P,
+    config: WireConfig,
+) -> ([End<P>; 2], [WireHandle<P>; 2]) {
+    let mut config = config;
+    config.mtu = config.mtu.max(68);
+    for end in &mut config.ends {
+        end.rx_queues = end.rx_queues.clamp(1, 64);
+        end.tx_queues = end.tx_queues.clamp(1, 64);
+    }
+    let config = Arc::new(config);
+    let ports = |side: usize| -> Arc<[Port<P>]> {
+        (0..config.ends[side].rx_queues)
+            .map(|_| Port {
+                flight: platform.lock(LockClass::Leaf, Flight::default()),
+                irq: Irq::new(platform, config.interrupts, config.coalesce_ns),
+            })
+            .collect()
+    };
+    let ports = [ports(0), ports(1)];
+    let direction = |side: usize| {
+        let faults = &config.ends[side].faults;
+        Arc::new(Direction {
+            ports: ports[1 - side].clone(),
+            pacer: Pacer::new(config.gbps),
+            rss: Rss::even(ports[1 - side].len()),
+            faults: (!faults.is_clean())
+                .then(|| platform.lock(LockClass::Leaf, Faults::new(faults.clone()))),
+            counters: Arc::new(FaultCounters::default()),
+        })
+    };
+    let out = [direction(0), direction(1)];
+    let handles = [0, 1].map(|side: usize| WireHandle {
+        out: out[side].clone(),
+    });
+    let ends = [0, 1].map(|side: usize| End {
+        platform: platform.clone(),
+        config: config.clone(),
+        side,
+        out: out[side].clone(),
+        inbound: ports[side].clone(),
+    });
+    (ends, handles)
+}
+
+impl<P: Platform> Device for End<P> {
+    fn capabilities(&self) -> Capabilities {
+        let end = &self.config.ends[self.side];
+        let ethernet = self.config.medium == Medium::Ethernet;
+        Capabilities {
+            name: end.name.clone(),
+            medium: self.config.medium,
+            mac: if ethernet { end.mac } else { MacAddr::default() },
+            mtu: self.config.mtu,
+            tx_checksum: self.config.checksum_offload,
+        }
+    }
+
+    fn open(self: Box<Self>) -> (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>) {
+        let rx = (0..self.inbound.len()).map(|index| {
+            Box::new(EndRx {
+                platform: self.platform.clone(),
+                ports: self.inbound.clone(),
+                index,
+            }) as Box<dyn RxQueue>
+        });
+        let tx = (0..self.config.ends[self.side].tx_queues).map(|_| {
+            Box::new(EndTx {
+                platform: self.platform.clone(),
+                config: self.config.clone(),
+                limit: self.config.ends[1 - self.side].rx_ring.max(1),
+                out: self.out.clone(),
+                earliest: vec![Time::NEVER; self.out.ports.len()],
+                packets: Vec::new(),
+                spare: Vec::new(),
+                completed: 0,
+                ready_at: Time::ZERO,
+            }) as Box<dyn TxQueue>
+        });
+        (rx.collect(), tx.collect())
+    }
+}
+
+struct EndRx<P: Platform> {
+    platform: P,
+    ports: Arc<[Port<P>]>,
+    index: usize,
+}
+
+/// Buffers that a receive queue keeps posted beyond what is under way.
+const POSTED: usize = 512;
+
+impl<P: Platform> RxQueue for EndRx<P> {
+    fn poll(
+        &mut self,
+        now: Time,
+        pool: &mut PktPool,
+        out: &mut Vec<RxFrame>,
+        max: usize,
+    ) -> usize {
+        let port = &self.ports[self.index];
+        port.irq.disarm();
+        let mut flight = port.flight.lock();
+        let mut n = 0;
+        while n < max && flight.frames.front().is_some_and(|f| f.0 <= now) {
+            let Some((_, frame)) = flight.frames.pop_front() else {
+                break;
+            };
+            // A buffer for a buffer.
+            if flight.posted.len() < POSTED {
+                flight.posted.push(pool.take(POOLED));
+            }
+            out.push(frame);
+            n += 1;
+        }
+        drop(flight);
+        self.platform.charge(Work::Peer, n as u64);
+        n
+    }
+
+    fn arm(&mut self, now: Time) -> RxStatus {
+        let port = &self.ports[self.index];
+        port.irq.arm(now, || {
+            let flight = port.flight.lock();
+            flight.frames.front().map_or(Time::NEVER, |f| f.0)
+        })
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.ports[self.index].irq.set_waker(waker);
+    }
+}
+
+struct EndTx<P: Platform> {
+    platform: P,
+    config: Arc<WireConfig>,
+    limit: usize,
+    out: Arc<Direction<P>>,
+    /// Per receive queue: due time of the earliest frame placed by this doorbell.
+    earliest: Vec<Time>,
+    /// What the faults made of one frame.
+    packets: Vec<Packet>,
+    spare: Vec<PktBuf>,
+    completed: u64,
+    ready_at: Time,
+}
+
+impl<P: Platform> EndTx<P> {
+    /// Copies a frame and sends what the faults make of it. `now`: when its last bit leaves.
+    fn send(&mut self, now: Time, d: &TxDesc) {
+        let out = self.out.clone();
+        let mut buf = match self.spare.pop() {
+            Some(b) if b.capacity() >= d.frame_len() => b,
+            _ => PktBuf::with_capacity(d.frame_len().max(POOLED)),
+        };
+        let Some(n) = csum::copy_out(d, buf.raw_mut()) else {
+            return;
+        };
+        buf.set_window(0, n);
+        let due = now.plus(self.config.latency_ns);
+        let Some(faults) = &out.faults else {
+            self.deliver(due, buf, d.offload.csum_start != 0);
+            return;
+        };
+        csum::complete(buf.as_mut_slice(), d.offload);
+        let mut packets = std::mem::take(&mut self.packets);
+        faults.lock().pass(
+            Packet { due, buf },
+            self.config.medium,
+            &out.counters,
+            &mut packets,
+        );
+        for p in packets.drain(..) {
+            self.deliver(p.due, p.buf, false);
+        }
+        self.packets = packets;
+    }
+
+    fn deliver(&mut self, due: Time, buf: PktBuf, csum_ok: bool) {
+        let hash = match self.config.medium {
+            Medium::Ethernet => self.out.rss.hash_ethernet(buf.as_slice()),
+            Medium::Ip => self.out.rss.hash_ip(buf.as_slice()),
+        };
+        let q = hash.map_or(0, |h| self.out.rss.queue(h));
+        let frame = RxFrame { buf, hash, csum_ok };
+        let mut flight = self.out.ports[q].flight.lock();
+        flight.add(due, frame, self.limit);
+        // For the next frames, under this lock rather than one of their own.
+        if self.spare.is_empty() {
+            let keep = flight.posted.len().saturating_sub(32);
+            self.spare.extend(flight.posted.drain(keep..));
+        }
+        drop(flight);
+        self.earliest[q] = self.earliest[q].min(due);
+    }
+}
+
+impl<P: Platform> TxQueue for EndTx<P> {
+    fn doorbell(&mut self, now: Time, ring: &mut TxRing) {
+        let mut n = 0;
+        let limited = self.out.pacer.is_limited();
+        for d in ring.pending() {
+            let mut at = now;
+            if limited {
+                let bytes = d.frame_len() + OVERHEAD;
+                match self.out.pacer.send(now, bytes, FIFO_NS) {
+                    Some(t) => at = t,
+                    None => break,
+                }
+            }
+            self.send(at, d);
+            n += 1;
+        }
+        if n == ring.len() {
+            ring.clear();
+            self.ready_at = Time::ZERO;
+        } else {
+            ring.consume(n);
+            self.ready_at = self.out.pacer.ready_at().max(now.plus(1));
+        }
+        self.completed = ring.ticket() - ring.len() as u64;
+        self.platform.charge(Work::Peer, n as u64);
+        for (port, due) in self.out.ports.iter().zip(&mut self.earliest) {
+            if *due != Time::NEVER {
+                port.irq.raise(*due);
+                *due = Time::NEVER;
+            }
+        }
+    }
+
+    fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    fn ready_at(&self) -> Time {
+        self.ready_at
+    }
+}
