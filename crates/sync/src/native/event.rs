@@ -74,6 +74,10 @@ impl<K: Kernel> Core<K> {
         }
     }
 
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
     #[inline]
     pub fn set(&self) {
         // Release: the waiter sees what was written before. Also when it is SET already, so no
