@@ -256,6 +256,10 @@ impl Scoreboard {
         let mut j = i;
         let (mut from, mut to) = (left, right);
         let mut held = 0;
+        let fresh_from = match self.ranges.get(i) {
+            Some(x) if x.0.le(left) => x.1,
+            _ => left,
+        };
         while let Some(x) = self.ranges.get(j)
             && x.0.since(una) <= r
         {
@@ -280,10 +284,10 @@ impl Scoreboard {
         u.newly_sacked += fresh;
         if fresh > 0
             && let Some(h) = highest
-            && left.lt(h)
-            && left.ge(self.high_rxt)
+            && fresh_from.lt(h)
+            && fresh_from.ge(self.high_rxt)
         {
-            self.saw_reordering(h.since(left), u);
+            self.saw_reordering(h.since(fresh_from), u);
         }
     }
 
