@@ -1,5 +1,6 @@
 //! Locks in virtual time.
 
+use core::panic::Location;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use super::config::FailureKind;
 use super::shared::Shared;
-use super::state::{NONE, OUTSIDE, Op, State};
+use super::state::{Held, NONE, OUTSIDE, Op, State};
 use crate::class::{LockClass, LockStats};
 use crate::platform::Lock;
 
@@ -24,8 +25,8 @@ pub(super) struct LockHead {
     last_core: u32,
 }
 
-/// A lock of a [`super::Virtual`] platform. Its order is checked at every acquisition that may
-/// wait; a failed [`Lock::try_lock`] can't deadlock, so it is exempt.
+/// A lock of a [`super::Virtual`] platform. Its order is checked at every acquisition, attempts
+/// included, as in debug builds of the native platform.
 ///
 /// Under [`super::Schedule::Time`] a contender spins while the owner runs on another core, up
 /// to [`super::CostTable::spin_ns`], and gets the lock handed over; a parked one is woken and
@@ -82,29 +83,6 @@ impl<T: Send + 'static> VirtualLock<T> {
         VirtualGuard {
             lock: self,
             here: PhantomData,
-        }
-    }
-
-    /// Checks the order for the running thread.
-    #[inline]
-    fn check_order(&self) {
-        // SAFETY: inside; the references end before `fail`.
-        let (st, head) = unsafe { (self.shared.st(), self.head()) };
-        let level = head.class.level();
-        let bad = st.me().held.iter().find(|(_, c)| {
-            c.level() > level || (c.level() == level && !head.class.nests_with_itself())
-        });
-        if let Some(&(id, class)) = bad {
-            let text = format!(
-                "thread {} \"{}\" takes {} #{} while it holds {} #{id}{}",
-                st.running,
-                st.threads[st.running as usize].name,
-                head.class.name(),
-                head.id,
-                class.name(),
-                if id == head.id { ", the same lock" } else { "" }
-            );
-            self.shared.fail(FailureKind::LockOrder, text);
         }
     }
 
@@ -169,6 +147,40 @@ impl<T: Send + 'static> VirtualLock<T> {
     }
 }
 
+/// Checks whether the running thread may take a lock of `class`, and notes where it does.
+#[inline]
+pub(super) fn check_order(
+    shared: &Shared,
+    id: u32,
+    class: LockClass,
+    at: &'static Location<'static>,
+) {
+    // SAFETY: inside; the reference ends before `fail`.
+    let st = unsafe { shared.st() };
+    let check = st.cfg.check_lock_order;
+    let me = st.me();
+    me.at = at;
+    if !check {
+        return;
+    }
+    let bad = me.held.iter().find(|h| {
+        h.class.level() > class.level() || (h.class == class && !class.nests_with_itself())
+    });
+    if let Some(&held) = bad {
+        let new = Held { id, class, at };
+        let same = if id == held.id && id != NONE {
+            ", the same lock"
+        } else {
+            ""
+        };
+        let text = format!(
+            "thread {} \"{}\": {new} while it holds {held}{same}",
+            st.running, st.threads[st.running as usize].name,
+        );
+        shared.fail(FailureKind::LockOrder, text);
+    }
+}
+
 /// Takes a waiter out of the queue again if its thread is unwound.
 struct Waiting<'a, T: Send + 'static> {
     lock: &'a VirtualLock<T>,
@@ -196,7 +208,11 @@ impl LockHead {
         st.class_stats[self.class as usize].acquisitions += 1;
         let core = {
             let t = st.thread(slot);
-            t.held.push((self.id, self.class));
+            t.held.push(Held {
+                id: self.id,
+                class: self.class,
+                at: t.at,
+            });
             t.core as u32
         };
         if st.clocked && slot == st.running {
@@ -224,7 +240,7 @@ impl LockHead {
             st.class_stats[self.class as usize].hold_ns += held;
             let id = self.id;
             let list = &mut st.thread(owner).held;
-            if let Some(i) = list.iter().rposition(|h| h.0 == id) {
+            if let Some(i) = list.iter().rposition(|h| h.id == id) {
                 list.remove(i);
             }
         }
@@ -278,11 +294,12 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
     type Guard<'a> = VirtualGuard<'a, T>;
 
     #[inline]
+    #[track_caller]
     fn lock(&self) -> VirtualGuard<'_, T> {
         if !self.shared.inside() {
             return self.lock_outside();
         }
-        self.check_order();
+        check_order(&self.shared, self.id(), self.class(), Location::caller());
         self.shared.point(Op::Lock, self.id());
         // SAFETY: inside; the references end here.
         let (st, head) = unsafe { (self.shared.st(), self.head()) };
@@ -294,6 +311,7 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
         self.guard()
     }
 
+    #[track_caller]
     fn try_lock(&self) -> Option<VirtualGuard<'_, T>> {
         if !self.shared.inside() {
             let free = self.shared.with(|_| {
@@ -303,6 +321,7 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
             });
             return free.map(|()| self.guard());
         }
+        check_order(&self.shared, self.id(), self.class(), Location::caller());
         self.shared.point(Op::TryLock, self.id());
         // SAFETY: inside; the references end here.
         let (st, head) = unsafe { (self.shared.st(), self.head()) };

@@ -44,6 +44,7 @@
 mod config;
 mod embedded;
 mod event;
+mod explore;
 mod lock;
 mod rng;
 mod sched;
@@ -55,6 +56,7 @@ mod thread;
 #[cfg(test)]
 mod tests;
 
+use core::panic::Location;
 use parking_lot::Mutex;
 use perimeter_base::Time;
 use std::sync::Arc;
@@ -62,11 +64,12 @@ use std::sync::Arc;
 use crate::class::{LockClass, Work};
 use crate::platform::Platform;
 use shared::Shared;
-use state::{Doing, Op};
+use state::{Doing, Held, NONE, Op};
 
 pub use config::{Cost, CostTable, Failure, FailureKind, Report, Schedule, VirtualConfig};
 pub use embedded::Embedded;
 pub use event::VirtualEvent;
+pub use explore::{Explored, explore};
 pub use lock::{VirtualGuard, VirtualLock};
 pub use stacks::stacks_alive;
 pub use thread::VirtualThread;
@@ -186,6 +189,27 @@ impl Platform for Virtual {
     fn yield_now(&self) {
         if self.shared.inside() {
             self.shared.point(Op::Yield, 0);
+        }
+    }
+
+    fn note_lock(&self, class: LockClass, at: &'static Location<'static>) {
+        if self.shared.inside() {
+            lock::check_order(&self.shared, NONE, class, at);
+            let id = NONE;
+            self.shared
+                .with(|st| st.me().held.push(Held { id, class, at }));
+        }
+    }
+
+    fn note_unlock(&self, class: LockClass) {
+        if self.shared.inside() {
+            self.shared.with(|st| {
+                let held = &mut st.me().held;
+                let mine = |h: &Held| h.id == NONE && h.class == class;
+                if let Some(i) = held.iter().rposition(mine) {
+                    held.remove(i);
+                }
+            });
         }
     }
 

@@ -1,6 +1,8 @@
 //! All state of one simulation: threads, cores, timers, counts. No function here suspends or
 //! runs code of the simulated program, so a `&mut State` never lives across either.
 
+use core::fmt;
+use core::panic::Location;
 use corosensei::{Coroutine, Yielder, stack::DefaultStack};
 use perimeter_base::Time;
 use std::cmp::Reverse;
@@ -63,6 +65,25 @@ pub(super) enum Doing {
     Join(u64),
 }
 
+/// A lock that a thread holds.
+#[derive(Copy, Clone)]
+pub(super) struct Held {
+    /// `NONE` for locks that are not this platform's.
+    pub(super) id: u32,
+    pub(super) class: LockClass,
+    pub(super) at: &'static Location<'static>,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.class.name())?;
+        if self.id != NONE {
+            write!(f, " #{}", self.id)?;
+        }
+        write!(f, " (taken at {})", self.at)
+    }
+}
+
 /// A virtual thread. The slot number is its lane.
 pub(super) struct Thd {
     pub(super) name: String,
@@ -81,8 +102,10 @@ pub(super) struct Thd {
     pub(super) timed_out: bool,
     /// End of its spinning for a lock.
     pub(super) spin_until: u64,
-    /// Locks held: id and class.
-    pub(super) held: Vec<(u32, LockClass)>,
+    /// Locks held, in order of acquisition.
+    pub(super) held: Vec<Held>,
+    /// Where the lock that it takes, or waits for, is taken in the program.
+    pub(super) at: &'static Location<'static>,
     pub(super) priority: u64,
     /// Being unwound: it must not be unwound again, and its destructors must not wait.
     pub(super) unwinding: bool,
@@ -195,7 +218,7 @@ impl State {
             step_limit: cfg.max_steps,
             switches: 0,
             last_run: 0,
-            hash: cfg.seed ^ 0x5bd1_e995_9d1b_54a7,
+            hash: 0x5bd1_e995_9d1b_54a7,
             changes,
             changed: 0,
             resched: false,
@@ -314,6 +337,7 @@ impl State {
             timed_out: false,
             spin_until: 0,
             held: Vec::new(),
+            at: Location::caller(),
             priority: 0,
             unwinding: false,
             torn_ops: 0,
@@ -411,7 +435,8 @@ impl State {
                     // SAFETY: the thread is suspended inside `lock` and borrows the lock.
                     let h = unsafe { &*h };
                     format!(
-                        "waits for lock {} #{} held by {}",
+                        "waits at {} for lock {} #{} held by {}",
+                        t.at,
                         h.class.name(),
                         h.id,
                         self.owner(h.owner)
@@ -441,8 +466,8 @@ impl State {
             }
             if !t.held.is_empty() {
                 out.push_str("; holds");
-                for (id, class) in &t.held {
-                    let _ = write!(out, " {} #{id}", class.name());
+                for h in &t.held {
+                    let _ = write!(out, " {h}");
                 }
             }
         }
