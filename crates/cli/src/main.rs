@@ -1,2 +1,186 @@
-//! placeholder
-fn main() {}
+//! `perimeter`: the command line of the stack and its laboratory.
+#![forbid(unsafe_code)]
+
+mod args;
+
+use args::{Bench, Cli, Command};
+use clap::Parser;
+use perimeter_lab::{
+    Error, linux, organizations, organizations::Organization, progress::Bar, report::Build,
+    settings::Settings, table,
+};
+use std::{
+    fs,
+    io::{self, IsTerminal, Write},
+    path::Path,
+    process::ExitCode,
+    time::Instant,
+};
+
+/// Version as printed by `--version`.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) if !e.use_stderr() => {
+            // Help and version. A reader that has gone away is no error.
+            let _ = e.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => return fail(&one_line(&e), 2),
+    };
+    let outcome = match cli.command {
+        Command::Bench(bench) => run(&bench, started),
+        Command::Orgs { json } => orgs(json),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail(&e.to_string(), e.exit_code()),
+    }
+}
+
+/// Prints one line on standard error.
+fn fail(line: &str, code: u8) -> ExitCode {
+    let _ = writeln!(io::stderr(), "perimeter: {line}");
+    ExitCode::from(code)
+}
+
+/// A usage error in one line: its first paragraph and, if there is one, the tip.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n");
+    let flat = |p: &str| p.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Without a subcommand the whole help comes instead of a message.
+    let mut line = match paragraphs.next() {
+        Some(first) if first.starts_with("error: ") => flat(&first["error: ".len()..]),
+        _ => "a subcommand is missing (bench, orgs); see `perimeter --help`".into(),
+    };
+    if let Some(tip) = paragraphs.find(|p| p.trim_start().starts_with("tip:")) {
+        line.push_str("; ");
+        line.push_str(&flat(tip));
+    }
+    line
+}
+
+/// Prints to standard output; a reader that has gone away is no error.
+fn print(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::Io {
+            context: "writing to standard output".into(),
+            source: e,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn orgs(json: bool) -> Result<(), Error> {
+    let list = organizations::canonical();
+    if json {
+        let text = serde_json::to_string_pretty(&list).map_err(|e| Error::Run(e.to_string()))?;
+        return print(&(text + "\n"));
+    }
+    // Bare names for programs; a terminal has room for what they mean.
+    let width = list.iter().map(|e| e.name.len()).max().unwrap_or(0);
+    let explain = io::stdout().is_terminal();
+    let text: String = list
+        .iter()
+        .map(|e| match explain {
+            true => format!("{:width$}  {}\n", e.name, e.summary),
+            false => format!("{}\n", e.name),
+        })
+        .collect();
+    print(&text)
+}
+
+fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
+    let settings = bench.settings();
+    settings.check()?;
+    let to_stdout = bench.json.as_deref() == Some(Path::new("-"));
+    if let Some(path) = bench.json.as_deref().filter(|_| !to_stdout) {
+        check_writable(path)?;
+    }
+    remark(&settings);
+    let linux = |o: &Organization| matches!(o, Organization::Linux { .. });
+    if settings.organizations.iter().any(linux) {
+        // While this is the only thread. Without success the backend falls back and says so.
+        linux::gain_namespaces();
+    }
+    let build = Build {
+        version: VERSION.into(),
+        commit: Some(env!("PERIMETER_COMMIT").to_string()).filter(|c| !c.is_empty()),
+        debug: cfg!(debug_assertions),
+    };
+    let report = perimeter_lab::bench(&settings, build, started, &mut Bar::new())?;
+    if to_stdout {
+        return print(&report.to_json());
+    }
+    let printed = print(&table::render(&report));
+    if let Some(path) = &bench.json {
+        write_whole(path, &report.to_json())?;
+    }
+    printed
+}
+
+/// Says on standard error what the settings imply.
+fn remark(settings: &Settings) {
+    let single = settings.organizations.iter().find(|o| o.single_threaded());
+    if let Some(o) = single.filter(|_| settings.threads > 1) {
+        let _ = writeln!(
+            io::stderr(),
+            "perimeter: `{}` is one thread; --threads applies to the others",
+            o.name()
+        );
+    }
+}
+
+/// Finds out before a long run whether its result can be written, without writing anything.
+fn check_writable(path: &Path) -> Result<(), Error> {
+    let input = |why: String| Err(Error::Input(format!("--json {}: {why}", path.display())));
+    if path.as_os_str().is_empty() {
+        return input("an empty file name".into());
+    }
+    if path.is_dir() {
+        return input("is a directory".into());
+    }
+    if path.exists() {
+        return match fs::OpenOptions::new().append(true).open(path) {
+            Ok(_) => Ok(()),
+            Err(e) => input(e.to_string()),
+        };
+    }
+    match directory_of(path).metadata() {
+        Ok(d) if !d.is_dir() => input("its parent is no directory".into()),
+        Ok(d) if d.permissions().readonly() => input("its directory is read-only".into()),
+        Ok(_) => Ok(()),
+        Err(e) => input(format!("its directory: {e}")),
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    }
+}
+
+/// Writes a file such that nobody ever sees a part of it.
+fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
+    let failed = |source| Error::Io {
+        context: format!("writing {}", path.display()),
+        source,
+    };
+    // A device or a pipe can't be replaced by renaming.
+    if path.exists() && !path.is_file() {
+        return fs::write(path, text).map_err(failed);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = directory_of(path).join(format!(".{name}.{}", std::process::id()));
+    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
+    written.map_err(|e| {
+        let _ = fs::remove_file(&part);
+        failed(e)
+    })
+}

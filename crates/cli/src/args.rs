@@ -1,0 +1,129 @@
+//! The command line's arguments. Every value is parsed strictly by the lab's own parsers.
+
+use clap::{Args, Parser, Subcommand};
+use perimeter_lab::{
+    organizations::Organization,
+    settings::{self, Device, Direction, Inbound, MAX_PARALLEL, Settings},
+    units,
+};
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+/// One TCP/IP stack under many parallel organizations, and the laboratory that compares them.
+#[derive(Debug, Parser)]
+#[command(name = "perimeter", version = crate::VERSION, propagate_version = false, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  perimeter orgs                      the organizations of this build
+  perimeter bench --quick             every organization, within 30 seconds
+  perimeter bench --help              the benchmark's settings";
+
+const BENCH_EXAMPLES: &str = "Examples:
+  perimeter bench --quick
+  perimeter bench --org up,connp-l:128 --conns 6,192 --seconds 10 --repeat 5
+  perimeter bench --org linux --conns 192 --direction both --json result.json
+  perimeter bench --org connp-l:128 --inbound affine --nics 6 --link-gbps 1 --json - | jq .runs
+
+Times are CPU ns per 1448 bytes of payload. A row that is not `valid` should not be quoted.
+Exit code: 0 measured, 1 a run failed, 2 a request that can't be served.";
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the parallel TCP benchmark
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(Bench),
+    /// Print the canonical names of the organizations
+    Orgs {
+        /// Print JSON with a summary of each
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Arguments of `perimeter bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Organizations to compare, `linux` for the host's own sockets
+    /// [default: up,connp-l:128,linux]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Organization::parse)]
+    org: Option<Vec<Organization>>,
+    /// Numbers of connections [default: 1,6,192,16384]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = settings::connections)]
+    conns: Option<Vec<u32>>,
+    /// Device of our organizations: mem or tap [default: mem]
+    #[arg(long, value_parser = Device::from_str)]
+    device: Option<Device>,
+    /// Which way the file goes: send, receive or both [default: send]
+    #[arg(long, value_parser = Direction::from_str)]
+    direction: Option<Direction>,
+    /// Who does inbound work: nic (core i polls NIC i), thread (one per NIC) or affine (the
+    /// application's core) [default: nic]
+    #[arg(long, value_parser = Inbound::from_str)]
+    inbound: Option<Inbound>,
+    /// Round trip of the ideal peer [default: 50us]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    rtt: Option<Duration>,
+    /// Application threads, an event loop each [default: cores]
+    #[arg(long, value_name = "N", value_parser = parallel)]
+    threads: Option<usize>,
+    /// Network interfaces [default: cores]
+    #[arg(long, value_name = "N", value_parser = parallel)]
+    nics: Option<usize>,
+    /// Pace each NIC to this many Gb/s [default: not paced]
+    #[arg(long, value_name = "G", value_parser = units::gbps)]
+    link_gbps: Option<f64>,
+    /// Most bytes of one send call [default: 65536]
+    #[arg(long, value_name = "B", value_parser = write_size)]
+    write_size: Option<usize>,
+    /// Measured seconds of each run [default: 5]
+    #[arg(long, value_name = "S", value_parser = units::seconds)]
+    seconds: Option<Duration>,
+    /// Runs of each configuration, interleaved [default: 3]
+    #[arg(long, value_name = "R", value_parser = repeat)]
+    repeat: Option<u32>,
+    /// End within 30 seconds, whatever is listed
+    #[arg(long)]
+    quick: bool,
+    /// Write the report as JSON to a file, or to standard output (`-`) instead of the table
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+}
+
+impl Bench {
+    /// The settings, with defaults where nothing was said.
+    pub fn settings(&self) -> Settings {
+        let d = Settings::default();
+        Settings {
+            organizations: self.org.clone().unwrap_or(d.organizations),
+            connections: self.conns.clone().unwrap_or(d.connections),
+            device: self.device.unwrap_or(d.device),
+            direction: self.direction.unwrap_or(d.direction),
+            inbound: self.inbound.unwrap_or(d.inbound),
+            rtt: self.rtt.unwrap_or(d.rtt),
+            threads: self.threads.unwrap_or(d.threads),
+            nics: self.nics.unwrap_or(d.nics),
+            link_gbps: self.link_gbps,
+            write_size: self.write_size.unwrap_or(d.write_size),
+            seconds: self.seconds.unwrap_or(d.seconds),
+            repeat: self.repeat.unwrap_or(d.repeat),
+            quick: self.quick,
+        }
+    }
+}
+
+fn parallel(text: &str) -> Result<usize, String> {
+    Ok(units::whole(text, "the number", 1..=MAX_PARALLEL)? as usize)
+}
+
+fn write_size(text: &str) -> Result<usize, String> {
+    Ok(units::whole(text, "the size in bytes", 1..=16 << 20)? as usize)
+}
+
+fn repeat(text: &str) -> Result<u32, String> {
+    Ok(units::whole(text, "the number of repeats", 1..=1000)? as u32)
+}

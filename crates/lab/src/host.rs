@@ -1,0 +1,268 @@
+//! What is known about the machine: its description, and what it did during a run.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+
+/// Description of the machine, as recorded with every report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Processor's name as the kernel reports it.
+    pub cpu: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Kernel name and release.
+    pub kernel: String,
+    /// Machine architecture.
+    pub arch: String,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+}
+
+impl Host {
+    /// Reads the description; what can't be read is `unknown` or 0.
+    pub fn read() -> Self {
+        let cpu = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown".into());
+        let release = read("/proc/sys/kernel/osrelease");
+        let memory = field(&read("/proc/meminfo"), "MemTotal")
+            .and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok())
+            .unwrap_or(0);
+        Host {
+            cpu,
+            cores: cores(),
+            kernel: match release.trim() {
+                "" => "unknown".into(),
+                r => format!("Linux {r}"),
+            },
+            arch: std::env::consts::ARCH.into(),
+            memory_bytes: memory * 1024,
+        }
+    }
+}
+
+/// Cores that this process may use, at least 1.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// A file's text, empty if it can't be read.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Value of the first `name : value` line.
+fn field(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim().to_string())
+    })
+}
+
+/// Counters of the machine and of this process at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// CPU time of all threads of this process, user and system, in ns. The kernel charges protocol
+    /// work in interrupt context to the thread that it interrupts, so nearly all of it is here.
+    pub process_cpu_ns: u64,
+    /// CPU time of the kernel's per-core interrupt threads, which take over when that work piles
+    /// up, in ns.
+    pub softirq_ns: u64,
+    /// Busy time of all cores, in ns, in steps of the kernel's tick (10 ms).
+    pub busy_ns: u64,
+    /// Time that the hypervisor gave to others, in ns.
+    pub steal_ns: u64,
+    /// Voluntary context switches of this process.
+    pub voluntary: u64,
+    /// Involuntary context switches of this process.
+    pub involuntary: u64,
+}
+
+impl Machine {
+    /// Reads the counters.
+    pub fn read(softirq_threads: &SoftirqThreads) -> Self {
+        let mut machine = Machine {
+            softirq_ns: softirq_threads.cpu_ns(),
+            ..Machine::default()
+        };
+        (machine.busy_ns, machine.steal_ns) = parse_stat(&read("/proc/stat"));
+        #[cfg(target_os = "linux")]
+        {
+            use nix::sys::resource::{UsageWho, getrusage};
+            if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
+                machine.voluntary = usage.voluntary_context_switches() as u64;
+                machine.involuntary = usage.involuntary_context_switches() as u64;
+            }
+            use rustix::time::{ClockId, clock_gettime};
+            let t = clock_gettime(ClockId::ProcessCPUTime);
+            machine.process_cpu_ns = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
+        }
+        machine
+    }
+
+    /// What happened since `earlier`.
+    pub fn since(&self, earlier: &Machine) -> Machine {
+        Machine {
+            process_cpu_ns: self.process_cpu_ns.saturating_sub(earlier.process_cpu_ns),
+            softirq_ns: self.softirq_ns.saturating_sub(earlier.softirq_ns),
+            busy_ns: self.busy_ns.saturating_sub(earlier.busy_ns),
+            steal_ns: self.steal_ns.saturating_sub(earlier.steal_ns),
+            voluntary: self.voluntary.saturating_sub(earlier.voluntary),
+            involuntary: self.involuntary.saturating_sub(earlier.involuntary),
+        }
+    }
+
+    /// CPU time that a run cost the whole machine, without what unrelated processes used.
+    pub fn cpu_ns(&self) -> u64 {
+        self.process_cpu_ns + self.softirq_ns
+    }
+
+    /// Signs, for a window of `wall_ns`, that something else disturbed it.
+    pub fn disturbances(&self, wall_ns: u64) -> Vec<String> {
+        let mut signs = Vec::new();
+        let capacity = wall_ns.saturating_mul(cores() as u64).max(1);
+        let percent = |ns: u64| ns as f64 * 100.0 / capacity as f64;
+        let steal = percent(self.steal_ns);
+        if steal > 1.0 {
+            signs.push(format!("the hypervisor took {steal:.0} % of the cores"));
+        }
+        let others = percent(self.busy_ns.saturating_sub(self.cpu_ns()));
+        if others > 10.0 {
+            signs.push(format!("other processes used {others:.0} % of the cores"));
+        }
+        signs
+    }
+}
+
+/// Busy and stolen ns of all cores from the text of `/proc/stat`, whose unit is 1/100 s
+/// (USER_HZ, fixed by the kernel's ABI on every supported architecture).
+fn parse_stat(text: &str) -> (u64, u64) {
+    let Some(line) = text.lines().find(|l| l.starts_with("cpu ")) else {
+        return (0, 0);
+    };
+    // user nice system idle iowait irq softirq steal …
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map(|v| v.parse().unwrap_or(0))
+        .collect();
+    let at = |i: usize| ticks.get(i).copied().unwrap_or(0);
+    let busy = at(0) + at(1) + at(2) + at(5) + at(6);
+    (busy * 10_000_000, at(7) * 10_000_000)
+}
+
+/// The kernel's per-core interrupt threads, found once.
+#[derive(Debug, Clone, Default)]
+pub struct SoftirqThreads {
+    pids: Vec<u32>,
+}
+
+impl SoftirqThreads {
+    /// Finds them; empty where `/proc` hides them.
+    pub fn find() -> Self {
+        let mut pids = Vec::new();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+                continue;
+            };
+            if read(&format!("/proc/{pid}/comm")).starts_with("ksoftirqd/") {
+                pids.push(pid);
+            }
+        }
+        SoftirqThreads { pids }
+    }
+
+    /// Their CPU time in ns.
+    fn cpu_ns(&self) -> u64 {
+        self.pids
+            .iter()
+            .filter_map(|pid| {
+                let text = read(&format!("/proc/{pid}/schedstat"));
+                text.split_whitespace().next()?.parse::<u64>().ok()
+            })
+            .sum()
+    }
+}
+
+/// CPU time of the calling thread in ns.
+pub fn thread_cpu_ns() -> u64 {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::time::{ClockId, clock_gettime};
+        let t = clock_gettime(ClockId::ThreadCPUTime);
+        t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    }
+    #[cfg(not(target_os = "linux"))]
+    0
+}
+
+/// Pins the calling thread to the `index`-th of the cores that it may use, wrapping around.
+/// Returns the core, or `None` if the system refuses.
+pub fn pin(index: usize) -> Option<usize> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let allowed = sched_getaffinity(None).ok()?;
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
+            .filter(|&c| allowed.is_set(c))
+            .collect();
+        let core = *cores.get(index % cores.len().max(1))?;
+        let mut one = CpuSet::new();
+        one.set(core);
+        sched_setaffinity(None, &one).ok()?;
+        Some(core)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = index;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_line() {
+        let text = "cpu  10 2 30 400 5 6 7 8 0 0\ncpu0 1 1 1 1\n";
+        assert_eq!(parse_stat(text), (55 * 10_000_000, 8 * 10_000_000));
+        assert_eq!(parse_stat(""), (0, 0));
+        assert_eq!(parse_stat("cpu  x y\n"), (0, 0));
+    }
+
+    #[test]
+    fn fields() {
+        let text = "a: b\nmodel name\t: Some CPU: v2\nmodel name : other\n";
+        assert_eq!(field(text, "model name").as_deref(), Some("Some CPU: v2"));
+        assert_eq!(field(text, "none"), None);
+    }
+
+    #[test]
+    fn disturbances_are_named() {
+        let wall = 1_000_000_000;
+        let quiet = Machine {
+            process_cpu_ns: 100,
+            busy_ns: 100,
+            ..Machine::default()
+        };
+        assert!(quiet.disturbances(wall).is_empty());
+        let all = wall * cores() as u64;
+        let noisy = Machine {
+            busy_ns: all / 2,
+            steal_ns: all / 4,
+            ..Machine::default()
+        };
+        assert_eq!(noisy.disturbances(wall).len(), 2);
+    }
+
+    #[test]
+    fn the_process_is_seen_to_work() {
+        let threads = SoftirqThreads::find();
+        let before = Machine::read(&threads);
+        let mut x = 1u64;
+        for i in 0..3_000_000u64 {
+            x = std::hint::black_box(x.wrapping_mul(31).wrapping_add(i));
+        }
+        let delta = Machine::read(&threads).since(&before);
+        assert!(delta.cpu_ns() > 100_000, "{delta:?} {x}");
+    }
+}

@@ -1,0 +1,302 @@
+//! Backend: the host kernel's own sockets, the comparison for every organization.
+//!
+//! Two network namespaces joined by veth pairs at MTU 1500 with TSO, GSO and GRO off; `sendfile`
+//! of one file under TCP_CORK; epoll event loops; a receiver that discards. The kernel runs the
+//! peer's protocol work inside the sender's calls, so only the whole machine's CPU is reported.
+//! Where namespaces can't be made, plain loopback stands in, marked as not comparable.
+
+mod netlink;
+mod sockets;
+mod veth;
+
+use crate::{
+    Error,
+    content::{Content, FILE_SIZE},
+    error::Context as _,
+    host,
+    organizations::Organization,
+    plan::Configuration,
+    run::{Backend, Sample, Session, Times, Traits, Window},
+    settings::{Direction, Settings},
+    stats,
+    workload::{Crew, Phase, Roles, Tally, Worker, drive, spread},
+};
+use nix::sched::CloneFlags;
+use rustix::fd::OwnedFd;
+use std::{
+    fs,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+use veth::Links;
+
+/// Makes network namespaces possible for an unprivileged process, by moving it into a user
+/// namespace of its own that maps only its own user and group. Does nothing where they are possible
+/// already; returns whether they are now. The process must have a single thread, so the command
+/// line calls this first of all.
+pub fn gain_namespaces() -> bool {
+    if namespaces_possible() {
+        return true;
+    }
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if nix::sched::unshare(CloneFlags::CLONE_NEWUSER).is_err() {
+        return false;
+    }
+    // user_namespaces(7): setgroups must be given up before an unprivileged gid_map.
+    let maps = [
+        ("setgroups", "deny".to_string()),
+        ("gid_map", format!("{0} {0} 1", gid.as_raw())),
+        ("uid_map", format!("{0} {0} 1", uid.as_raw())),
+    ];
+    for (file, text) in maps {
+        if fs::write(format!("/proc/self/{file}"), text).is_err() {
+            return false;
+        }
+    }
+    namespaces_possible()
+}
+
+/// Whether a thread of this process may make a network namespace.
+fn namespaces_possible() -> bool {
+    thread::spawn(|| nix::sched::unshare(CloneFlags::CLONE_NEWNET).is_ok())
+        .join()
+        .unwrap_or(false)
+}
+
+/// The backend `linux`.
+#[derive(Debug, Default)]
+pub struct Kernel {
+    /// Why there are no namespaces, if there are none.
+    loopback: Option<String>,
+}
+
+impl Backend for Kernel {
+    fn check(
+        &mut self,
+        settings: &Settings,
+        configurations: &[Configuration],
+    ) -> Result<(), Error> {
+        let most = configurations.iter().map(|c| c.connections).max();
+        sockets::allow_descriptors(most.unwrap_or(0), settings)?;
+        self.loopback = Links::make(1).err().map(|e| e.to_string());
+        Ok(())
+    }
+
+    fn traits(&self, settings: &Settings, _: &Configuration) -> Traits {
+        let mut notes = Vec::new();
+        if let Some(reason) = &self.loopback {
+            notes.push(format!(
+                "not comparable: plain loopback with its large MTU, as {reason}"
+            ));
+        }
+        let defaults = Settings::default();
+        if settings.link_gbps.is_some() || settings.rtt != defaults.rtt {
+            notes.push("linux: --link-gbps and --rtt have no effect".into());
+        }
+        notes.push(
+            "linux: the kernel does the peer's work inside our calls; compare cpu, the whole machine's"
+                .into(),
+        );
+        Traits {
+            device: if self.loopback.is_some() {
+                "loopback".into()
+            } else {
+                "veth".into()
+            },
+            inbound: "kernel".into(),
+            comparable: self.loopback.is_none(),
+            notes,
+        }
+    }
+
+    fn prepare(
+        &mut self,
+        settings: &Settings,
+        configuration: &Configuration,
+        deadline: Option<Instant>,
+    ) -> Result<Box<dyn Session>, Error> {
+        let links = match self.loopback {
+            None => Some(Links::make(settings.nics)?),
+            Some(_) => None,
+        };
+        let threads = configuration.threads;
+        let places = spread(configuration.connections as usize, threads, settings.nics);
+        let pairs = sockets::establish(links.as_ref(), &places, deadline)?;
+        let content = Content::new(FILE_SIZE);
+        let file = Arc::new(sockets::memory_file(content.bytes())?);
+        let mut near: Vec<Vec<OwnedFd>> = (0..threads).map(|_| Vec::new()).collect();
+        let mut far: Vec<Vec<OwnedFd>> = (0..threads).map(|_| Vec::new()).collect();
+        for (pair, place) in pairs.into_iter().zip(&places) {
+            near[place.thread].push(pair.near);
+            far[place.thread].push(pair.far);
+        }
+        let pinned = configuration.organization == Organization::Linux { pinned: true };
+        let roles = |source, sink| Roles {
+            source,
+            sink,
+            write_size: settings.write_size,
+        };
+        let (near_roles, far_roles) = match settings.direction {
+            Direction::Send => (roles(true, false), roles(false, true)),
+            Direction::Receive => (roles(false, true), roles(true, false)),
+            Direction::Both => (roles(true, true), roles(true, true)),
+        };
+        let mut workers = Vec::new();
+        let sides = [("app", near, near_roles), ("peer", far, far_roles)];
+        for (side, sockets, roles) in sides {
+            for (i, sockets) in sockets.into_iter().enumerate() {
+                let (content, file) = (content.clone(), file.clone());
+                // The application's threads are pinned; the peer's go where there is room.
+                let core = match (pinned, side) {
+                    (true, _) => Some(0),
+                    (false, "app") => Some(i),
+                    _ => None,
+                };
+                let worker: Worker = Box::new(move |control, set| {
+                    if let Some(core) = core {
+                        host::pin(core);
+                    }
+                    let mut endpoint = sockets::KernelEndpoint::new(sockets, file, roles)?;
+                    set();
+                    drive(&mut endpoint, roles, &content, control)
+                });
+                workers.push((format!("{side}-{i}"), worker));
+            }
+        }
+        Ok(Box::new(KernelSession {
+            crew: Crew::start(workers)?,
+            links,
+            threads,
+        }))
+    }
+}
+
+struct KernelSession {
+    crew: Crew,
+    links: Option<Links>,
+    threads: usize,
+}
+
+impl KernelSession {
+    /// Retransmissions so far, of both sides. On loopback, of the whole host.
+    fn retransmits(&self) -> Result<u64, Error> {
+        match &self.links {
+            Some(links) => Ok(links.near.retransmits()? + links.far.retransmits()?),
+            None => Ok(veth::retransmitted(
+                &fs::read_to_string("/proc/net/snmp").context("reading TCP counters")?,
+            )),
+        }
+    }
+}
+
+impl Session for KernelSession {
+    fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
+        self.crew.run(Phase::Warm, time)
+    }
+
+    fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
+        let retransmits = self.retransmits()?;
+        let window = Window::open();
+        self.crew.run(Phase::Measure, time)?;
+        let (machine, elapsed) = window.close();
+        let retransmits = self.retransmits()?.saturating_sub(retransmits);
+        let tallies = self.crew.finish()?;
+        let times = Times::of(&tallies[..self.threads]);
+        let mut by_connection: Vec<u64> = received(&tallies).collect();
+        let bytes: u64 = by_connection.iter().sum();
+        let goodput = tallies
+            .iter()
+            .map(|t| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64)
+            .sum();
+        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
+        Ok(Sample {
+            elapsed,
+            goodput,
+            segments: Sample::segments_in(bytes),
+            times,
+            cpu_ns: machine.cpu_ns(),
+            locks: Vec::new(),
+            retransmits,
+            context_switches: machine.voluntary + machine.involuntary,
+            involuntary_switches: machine.involuntary,
+            connection_min,
+            connection_median,
+            verified_bytes: tallies.iter().map(|t| t.verified).sum(),
+            valid: times.valid() && bytes > 0,
+            disturbances: machine.disturbances(elapsed.as_nanos() as u64),
+        })
+    }
+}
+
+/// Bytes received by each connection and direction that has a sink.
+fn received(tallies: &[Tally]) -> impl Iterator<Item = u64> + '_ {
+    tallies
+        .iter()
+        .filter(|t| t.sink)
+        .flat_map(|t| t.received.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The whole backend in each direction with few and more connections, if the machine permits.
+    #[test]
+    fn moves_and_verifies_bytes_over_veth() {
+        if !namespaces_possible() {
+            eprintln!("skipped: network namespaces are not permitted here");
+            return;
+        }
+        for (direction, connections) in [
+            (Direction::Send, 1),
+            (Direction::Send, 40),
+            (Direction::Receive, 6),
+            (Direction::Both, 6),
+        ] {
+            let settings = Settings {
+                organizations: vec![Organization::Linux { pinned: false }],
+                connections: vec![connections],
+                direction,
+                threads: 2,
+                nics: 3,
+                ..Settings::default()
+            };
+            let configuration = &crate::plan::grid(&settings)[0];
+            let mut kernel = Kernel::default();
+            kernel
+                .check(&settings, std::slice::from_ref(configuration))
+                .unwrap();
+            assert_eq!(kernel.loopback, None);
+            let mut session = kernel.prepare(&settings, configuration, None).unwrap();
+            session.warm_up(Duration::from_millis(100)).unwrap();
+            let sample = session.measure(Duration::from_millis(300)).unwrap();
+            assert!(sample.goodput > 1e6, "{direction}: {sample:?}");
+            assert!(sample.verified_bytes > 0, "{direction}: {sample:?}");
+            assert!(sample.connection_min > 0, "{direction}: {sample:?}");
+            assert!(sample.cpu_ns > 0 && sample.times.stack.is_none());
+        }
+    }
+
+    #[test]
+    fn loopback_is_marked() {
+        let settings = Settings {
+            organizations: vec![Organization::Linux { pinned: true }],
+            connections: vec![3],
+            threads: 1,
+            ..Settings::default()
+        };
+        let configuration = &crate::plan::grid(&settings)[0];
+        let mut kernel = Kernel {
+            loopback: Some("a test says so".into()),
+        };
+        let traits = kernel.traits(&settings, configuration);
+        assert_eq!(traits.device, "loopback");
+        assert!(!traits.comparable);
+        assert!(traits.notes[0].contains("not comparable"));
+        let mut session = kernel.prepare(&settings, configuration, None).unwrap();
+        session.warm_up(Duration::from_millis(50)).unwrap();
+        let sample = session.measure(Duration::from_millis(200)).unwrap();
+        assert!(sample.goodput > 1e6, "{sample:?}");
+    }
+}

@@ -1,0 +1,325 @@
+//! Links between two network namespaces: veth pairs at MTU 1500 without segmentation offload.
+
+use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, Request, attributes, find};
+use crate::{Error, error::Context as _, settings::MTU};
+use nix::sched::CloneFlags;
+use std::{
+    fs::{self, File},
+    net::Ipv4Addr,
+    os::fd::AsRawFd,
+    thread,
+};
+
+// linux/rtnetlink.h, linux/if_link.h, linux/veth.h, linux/if_addr.h
+const RTM_NEWLINK: u16 = 16;
+const RTM_NEWADDR: u16 = 20;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFF_UP: u32 = 1;
+const AF_INET: u8 = 2;
+// linux/genetlink.h, linux/ethtool_netlink.h
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
+const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
+const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
+const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
+const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
+const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
+const ETHTOOL_A_BITSET_BITS: u16 = 3;
+const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
+const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+
+/// Offloads that would let one pass through the stack carry several segments.
+const OFFLOADS: [&str; 7] = [
+    "tx-generic-segmentation",
+    "tx-tcp-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp-accecn-segmentation",
+    "rx-gro",
+    "rx-lro",
+];
+
+/// A network namespace, held by a descriptor. It vanishes, with its links, when the last thread,
+/// socket and descriptor in it is gone, however the process ends.
+#[derive(Debug)]
+pub struct Namespace {
+    handle: File,
+}
+
+impl Namespace {
+    /// Makes one and moves the calling thread into it.
+    fn enter_new() -> Result<Namespace, Error> {
+        nix::sched::unshare(CloneFlags::CLONE_NEWNET).context("making a network namespace")?;
+        let handle = File::open("/proc/thread-self/ns/net").context("opening the namespace")?;
+        Ok(Namespace { handle })
+    }
+
+    /// Moves the calling thread into it.
+    fn enter(&self) -> Result<(), Error> {
+        nix::sched::setns(&self.handle, CloneFlags::CLONE_NEWNET)
+            .context("entering a network namespace")
+    }
+
+    /// Runs `work` on a thread inside the namespace and waits for it.
+    ///
+    /// # Errors
+    /// Those of `work`, or that the namespace can't be entered.
+    pub fn within<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        thread::scope(|scope| {
+            let body = || {
+                self.enter()?;
+                work()
+            };
+            scope
+                .spawn(body)
+                .join()
+                .unwrap_or_else(|_| Err(Error::Run("a set-up thread panicked".into())))
+        })
+    }
+
+    /// Retransmitted TCP segments since the namespace was made.
+    ///
+    /// # Errors
+    /// The counters can't be read.
+    pub fn retransmits(&self) -> Result<u64, Error> {
+        self.within(|| {
+            let text =
+                fs::read_to_string("/proc/thread-self/net/snmp").context("reading TCP counters")?;
+            Ok(retransmitted(&text))
+        })
+    }
+}
+
+/// `RetransSegs` from the text of an snmp file: a line of names, then one of values.
+pub fn retransmitted(text: &str) -> u64 {
+    let mut tcp = text.lines().filter(|l| l.starts_with("Tcp:"));
+    let (Some(names), Some(values)) = (tcp.next(), tcp.next()) else {
+        return 0;
+    };
+    names
+        .split_whitespace()
+        .zip(values.split_whitespace())
+        .find(|(n, _)| *n == "RetransSegs")
+        .and_then(|(_, v)| v.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Two namespaces joined by one veth pair per NIC.
+#[derive(Debug)]
+pub struct Links {
+    /// The side under test.
+    pub near: Namespace,
+    /// The peer's side.
+    pub far: Namespace,
+    /// Number of pairs.
+    pub nics: usize,
+}
+
+impl Links {
+    /// Makes both namespaces and their links.
+    ///
+    /// # Errors
+    /// The first step that the system refused; nothing is left behind.
+    pub fn make(nics: usize) -> Result<Links, Error> {
+        // On a thread of its own, which takes its change of namespace with it.
+        thread::scope(|scope| {
+            scope
+                .spawn(|| Self::make_here(nics))
+                .join()
+                .unwrap_or_else(|_| Err(Error::Run("a set-up thread panicked".into())))
+        })
+    }
+
+    fn make_here(nics: usize) -> Result<Links, Error> {
+        let far = Namespace::enter_new()?;
+        let near = Namespace::enter_new()?;
+        let route = Netlink::route()?;
+        for nic in 0..nics {
+            create_pair(&route, nic, &far)?;
+        }
+        configure(&route, nics, "near", near_address)?;
+        far.enter()?;
+        configure(&Netlink::route()?, nics, "far", far_address)?;
+        Ok(Links { near, far, nics })
+    }
+}
+
+/// Address of the near end of NIC `nic`. RFC 2544, C.2.2: 198.18.0.0/15 is set aside for
+/// benchmarks.
+pub fn near_address(nic: usize) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, nic as u8, 1)
+}
+
+/// Address of the far end of NIC `nic`.
+pub fn far_address(nic: usize) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, nic as u8, 2)
+}
+
+/// `struct ifinfomsg`.
+fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..16].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+fn create_pair(route: &Netlink, nic: usize, far: &Namespace) -> Result<(), Error> {
+    let mtu = MTU.to_ne_bytes();
+    let far_fd = (far.handle.as_raw_fd() as u32).to_ne_bytes();
+    let peer = |r: Request| {
+        r.raw(&link_header(0, 0, 0))
+            .string(IFLA_IFNAME, &format!("far{nic}"))
+            .attribute(IFLA_MTU, &mtu)
+            .attribute(IFLA_NET_NS_FD, &far_fd)
+    };
+    let request = Request::new(
+        RTM_NEWLINK,
+        NLM_F_CREATE | NLM_F_EXCL,
+        &link_header(0, 0, 0),
+    )
+    .string(IFLA_IFNAME, &format!("near{nic}"))
+    .attribute(IFLA_MTU, &mtu)
+    .nested(IFLA_LINKINFO, |r| {
+        r.string(IFLA_INFO_KIND, "veth")
+            .nested(IFLA_INFO_DATA, |r| r.nested(VETH_INFO_PEER, peer))
+    });
+    route.call(request).context("making a veth pair")?;
+    Ok(())
+}
+
+/// Gives the links of one side their addresses, switches offloads off and brings them up.
+fn configure(
+    route: &Netlink,
+    nics: usize,
+    side: &str,
+    address: fn(usize) -> Ipv4Addr,
+) -> Result<(), Error> {
+    let ethtool = Ethtool::open()?;
+    for nic in 0..nics {
+        let name = format!("{side}{nic}");
+        let index = index_of(&name)?;
+        ethtool.switch_off(&name)?;
+        let ip = address(nic).octets();
+        let mut header = [AF_INET, 24, 0, 0, 0, 0, 0, 0];
+        header[4..8].copy_from_slice(&index.to_ne_bytes());
+        let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &header)
+            .attribute(IFA_LOCAL, &ip)
+            .attribute(IFA_ADDRESS, &ip);
+        route.call(request).context("giving a link its address")?;
+        let up = Request::new(RTM_NEWLINK, 0, &link_header(index, IFF_UP, IFF_UP));
+        route.call(up).context("bringing a link up")?;
+    }
+    Ok(())
+}
+
+/// Index of interface `name` in the calling thread's namespace.
+fn index_of(name: &str) -> Result<u32, Error> {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )
+    .context("opening a socket")?;
+    rustix::net::netdevice::name_to_index(&socket, name).context("finding a link")
+}
+
+/// The ethtool family of generic netlink (Linux 5.6 and later).
+struct Ethtool {
+    socket: Netlink,
+    family: u16,
+}
+
+impl Ethtool {
+    fn open() -> Result<Ethtool, Error> {
+        let socket = Netlink::generic()?;
+        let request = Request::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0])
+            .string(CTRL_ATTR_FAMILY_NAME, "ethtool");
+        let answers = socket
+            .call(request)
+            .context("finding the kernel's ethtool interface")?;
+        let family = answers
+            .first()
+            .and_then(|a| find(a.get(4..)?, CTRL_ATTR_FAMILY_ID))
+            .and_then(|v| v.first_chunk())
+            .map(|v| u16::from_ne_bytes(*v))
+            .ok_or_else(|| Error::Run("the kernel's ethtool interface gave no answer".into()))?;
+        Ok(Ethtool { socket, family })
+    }
+
+    /// Switches all [`OFFLOADS`] of a device off, and makes sure that they are.
+    fn switch_off(&self, device: &str) -> Result<(), Error> {
+        for feature in OFFLOADS {
+            let request = self.request(ETHTOOL_MSG_FEATURES_SET, device).nested(
+                ETHTOOL_A_FEATURES_WANTED,
+                |r| {
+                    r.nested(ETHTOOL_A_BITSET_BITS, |r| {
+                        r.nested(ETHTOOL_A_BITSET_BITS_BIT, |r| {
+                            r.string(ETHTOOL_A_BITSET_BIT_NAME, feature)
+                        })
+                    })
+                },
+            );
+            // Kernels differ in which features they know; what counts is checked below.
+            let _ = self.socket.call(request);
+        }
+        let active = self.active(device)?;
+        match OFFLOADS.iter().find(|f| active.iter().any(|a| a == *f)) {
+            None => Ok(()),
+            Some(f) => Err(Error::Unavailable(format!(
+                "{f} can't be switched off on a veth link"
+            ))),
+        }
+    }
+
+    /// Names of the features that are on.
+    fn active(&self, device: &str) -> Result<Vec<String>, Error> {
+        let request = self.request(ETHTOOL_MSG_FEATURES_GET, device);
+        let answers = self
+            .socket
+            .call(request)
+            .context("reading the offloads of a link")?;
+        let answer = answers.first().and_then(|a| a.get(4..)).unwrap_or_default();
+        let bits = find(answer, ETHTOOL_A_FEATURES_ACTIVE)
+            .and_then(|set| find(set, ETHTOOL_A_BITSET_BITS))
+            .ok_or_else(|| Error::Run("the kernel doesn't tell a link's offloads".into()))?;
+        Ok(attributes(bits)
+            .into_iter()
+            .filter_map(|(_, bit)| find(bit, ETHTOOL_A_BITSET_BIT_NAME))
+            .map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').into())
+            .collect())
+    }
+
+    fn request(&self, command: u8, device: &str) -> Request {
+        Request::new(self.family, 0, &[command, 1, 0, 0]).nested(ETHTOOL_A_FEATURES_HEADER, |r| {
+            r.string(ETHTOOL_A_HEADER_DEV_NAME, device)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snmp_text() {
+        let text = "Ip: A B\nIp: 1 2\nTcp: InSegs RetransSegs OutRsts\nTcp: 5 42 7\n";
+        assert_eq!(retransmitted(text), 42);
+        assert_eq!(retransmitted("Tcp: RetransSegs\n"), 0);
+        assert_eq!(retransmitted(""), 0);
+    }
+}

@@ -1,0 +1,518 @@
+//! The report as JSON: every setting, the machine, and for each configuration the medians with
+//! their spread and the raw samples.
+
+use crate::{
+    host::Host,
+    plan::Configuration,
+    run::{Locks, Sample, Traits},
+    settings::{BUFFER, Device, Direction, Inbound, MTU, SEGMENT, Settings},
+    stats::{Spread, median},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Version of the JSON layout. Fields may be added without a new one.
+pub const SCHEMA: &str = "perimeter-bench/1";
+
+/// Which build made a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Build {
+    /// Version of the program.
+    pub version: String,
+    /// Source commit, with `+` if the tree was altered; unknown outside a checkout.
+    pub commit: Option<String>,
+    /// Whether it was built without optimisation, in which case its figures mean little.
+    pub debug: bool,
+}
+
+/// A whole benchmark.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Program version.
+    pub version: String,
+    /// Source commit, if known.
+    pub commit: Option<String>,
+    /// Whether the program was built without optimisation.
+    pub debug_build: bool,
+    /// Start, in seconds since 1970 UTC.
+    pub started_unix: u64,
+    /// The machine.
+    pub host: Host,
+    /// What was asked for.
+    pub settings: Asked,
+    /// One entry for each configuration that ran.
+    pub runs: Vec<Row>,
+    /// Remarks on the whole.
+    pub notes: Vec<String>,
+}
+
+/// The settings in JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // The names are those of `Settings`, where they are described.
+pub struct Asked {
+    pub organizations: Vec<String>,
+    pub connections: Vec<u32>,
+    pub device: Device,
+    pub direction: Direction,
+    pub inbound: Inbound,
+    pub rtt_ns: u64,
+    pub threads: usize,
+    pub nics: usize,
+    pub link_gbps: Option<f64>,
+    pub write_size: usize,
+    pub seconds: f64,
+    pub repeat: u32,
+    pub quick: bool,
+    pub buffer_bytes: usize,
+    pub mtu: u32,
+    pub segment_bytes: u64,
+}
+
+/// One configuration. Times per segment are CPU ns per [`SEGMENT`] bytes of payload; single numbers
+/// are medians over the repeats.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Organization.
+    pub org: String,
+    /// What carried the frames.
+    pub device: String,
+    /// Inbound mode.
+    pub inbound: String,
+    /// Direction of the file.
+    pub direction: Direction,
+    /// Established connections.
+    pub connections: u32,
+    /// Application threads.
+    pub threads: usize,
+    /// NICs.
+    pub nics: usize,
+    /// Payload, Mb/s.
+    pub goodput_mbps: Spread,
+    /// Stack; null where it can't be told from the peer.
+    pub stack_ns_per_segment: Option<Spread>,
+    /// Ideal peer; null where it can't be told from the stack.
+    pub peer_ns_per_segment: Option<f64>,
+    /// The application's event loop.
+    pub app_ns_per_segment: Option<f64>,
+    /// Parked.
+    pub idle_ns_per_segment: Option<f64>,
+    /// Spinning or polling without result.
+    pub spin_ns_per_segment: Option<f64>,
+    /// CPU of the whole machine.
+    pub cpu_ns_per_segment: Option<f64>,
+    /// Whether the accounting of every repeat holds.
+    pub valid: bool,
+    /// Whether the row may be compared with the others.
+    pub comparable: bool,
+    /// Lock counters by class, median of each over the repeats.
+    pub locks: Vec<Locks>,
+    /// Retransmitted segments, median.
+    pub retransmits: u64,
+    /// Context switches of the process, median.
+    pub context_switches: u64,
+    /// The involuntary ones of those, median.
+    pub involuntary_context_switches: u64,
+    /// Bytes of the least-served connection, as a share of the median connection's; least of the
+    /// repeats.
+    pub least_served: f64,
+    /// Received bytes compared with their expected content, all repeats.
+    pub verified_bytes: u64,
+    /// Every repeat.
+    pub samples: Vec<Raw>,
+    /// Remarks on this row.
+    pub notes: Vec<String>,
+}
+
+/// One repeat, raw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Raw {
+    /// Measured time in s.
+    pub seconds: f64,
+    /// Payload, Mb/s.
+    pub goodput_mbps: f64,
+    /// Payload in units of [`SEGMENT`] bytes.
+    pub segments: f64,
+    /// Elapsed time of the threads under test, ns.
+    pub thread_ns: u64,
+    /// Their CPU clocks, ns.
+    pub thread_cpu_ns: u64,
+    /// Application, ns.
+    pub app_ns: u64,
+    /// Stack, ns.
+    pub stack_ns: Option<u64>,
+    /// Peer, ns.
+    pub peer_ns: Option<u64>,
+    /// Spinning, ns.
+    pub spin_ns: u64,
+    /// Parked, ns.
+    pub idle_ns: u64,
+    /// Whole machine, ns.
+    pub cpu_ns: u64,
+    /// Retransmitted segments.
+    pub retransmits: u64,
+    /// Context switches.
+    pub context_switches: u64,
+    /// Involuntary ones.
+    pub involuntary_context_switches: u64,
+    /// Bytes of the least-served connection.
+    pub connection_bytes_min: u64,
+    /// Bytes of the median connection.
+    pub connection_bytes_median: u64,
+    /// Whether the accounting holds.
+    pub valid: bool,
+    /// Signs of disturbance.
+    pub disturbances: Vec<String>,
+}
+
+impl From<&Sample> for Raw {
+    fn from(s: &Sample) -> Raw {
+        Raw {
+            seconds: s.elapsed.as_secs_f64(),
+            goodput_mbps: s.goodput * 8.0 / 1e6,
+            segments: s.segments,
+            thread_ns: s.times.elapsed,
+            thread_cpu_ns: s.times.cpu,
+            app_ns: s.times.app,
+            stack_ns: s.times.stack,
+            peer_ns: s.times.peer,
+            spin_ns: s.times.spin,
+            idle_ns: s.times.idle,
+            cpu_ns: s.cpu_ns,
+            retransmits: s.retransmits,
+            context_switches: s.context_switches,
+            involuntary_context_switches: s.involuntary_switches,
+            connection_bytes_min: s.connection_min,
+            connection_bytes_median: s.connection_median,
+            valid: s.valid,
+            disturbances: s.disturbances.clone(),
+        }
+    }
+}
+
+impl Report {
+    /// Puts a report together.
+    pub fn new(
+        settings: &Settings,
+        build: Build,
+        host: Host,
+        started: SystemTime,
+        runs: Vec<Row>,
+        mut notes: Vec<String>,
+    ) -> Report {
+        if build.debug {
+            notes.push("built without optimisation: the figures mean little".into());
+        }
+        Report {
+            schema: SCHEMA.into(),
+            version: build.version,
+            commit: build.commit,
+            debug_build: build.debug,
+            started_unix: started
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
+            host,
+            settings: Asked::from(settings),
+            runs,
+            notes,
+        }
+    }
+
+    /// The report as indented JSON with a final newline.
+    pub fn to_json(&self) -> String {
+        // Strings, finite numbers and lists only: there is nothing that could fail to serialize.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+}
+
+impl From<&Settings> for Asked {
+    fn from(s: &Settings) -> Asked {
+        Asked {
+            organizations: s.organizations.iter().map(|o| o.name().into()).collect(),
+            connections: s.connections.clone(),
+            device: s.device,
+            direction: s.direction,
+            inbound: s.inbound,
+            rtt_ns: s.rtt.as_nanos() as u64,
+            threads: s.threads,
+            nics: s.nics,
+            link_gbps: s.link_gbps,
+            write_size: s.write_size,
+            seconds: s.seconds.as_secs_f64(),
+            repeat: s.repeat,
+            quick: s.quick,
+            buffer_bytes: BUFFER,
+            mtu: MTU,
+            segment_bytes: SEGMENT,
+        }
+    }
+}
+
+/// One row from the samples (at least one) of a configuration.
+pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[Sample]) -> Row {
+    let spread = |f: &dyn Fn(&Sample) -> Option<f64>| {
+        let values: Option<Vec<f64>> = samples.iter().map(f).collect();
+        Spread::of(&values?)
+    };
+    let per_segment = |s: &Sample, ns: u64| (s.segments > 0.0).then(|| ns as f64 / s.segments);
+    let of =
+        |f: &dyn Fn(&Sample) -> u64| spread(&|s| per_segment(s, f(s))).map(|spread| spread.median);
+    let count = |f: &dyn Fn(&Sample) -> u64| {
+        median(&samples.iter().map(|s| f(s) as f64).collect::<Vec<_>>()).unwrap_or(0.0) as u64
+    };
+    let goodput = spread(&|s| Some(s.goodput * 8.0 / 1e6)).unwrap_or(Spread {
+        median: 0.0,
+        min: 0.0,
+        max: 0.0,
+    });
+    let mut notes = traits.notes.clone();
+    notes.extend(remarks(samples));
+    Row {
+        org: c.organization.name().into(),
+        device: traits.device.clone(),
+        inbound: traits.inbound.clone(),
+        direction: settings.direction,
+        connections: c.connections,
+        threads: c.threads,
+        nics: settings.nics,
+        goodput_mbps: goodput,
+        stack_ns_per_segment: spread(&|s| per_segment(s, s.times.stack?)),
+        peer_ns_per_segment: spread(&|s| per_segment(s, s.times.peer?)).map(|s| s.median),
+        app_ns_per_segment: of(&|s| s.times.app),
+        idle_ns_per_segment: of(&|s| s.times.idle),
+        spin_ns_per_segment: of(&|s| s.times.spin),
+        cpu_ns_per_segment: of(&|s| s.cpu_ns),
+        valid: samples.iter().all(|s| s.valid),
+        comparable: traits.comparable,
+        locks: median_locks(samples),
+        retransmits: count(&|s| s.retransmits),
+        context_switches: count(&|s| s.context_switches),
+        involuntary_context_switches: count(&|s| s.involuntary_switches),
+        least_served: samples.iter().map(least_served).fold(1.0, f64::min),
+        verified_bytes: samples.iter().map(|s| s.verified_bytes).sum(),
+        samples: samples.iter().map(Raw::from).collect(),
+        notes,
+    }
+}
+
+/// Share of the median connection's bytes that the least-served one got.
+fn least_served(s: &Sample) -> f64 {
+    if s.connection_median == 0 {
+        return 0.0;
+    }
+    (s.connection_min as f64 / s.connection_median as f64).min(1.0)
+}
+
+/// What a reader has to know about these samples.
+fn remarks(samples: &[Sample]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let of = samples.len();
+    let invalid = samples.iter().filter(|s| !s.valid).count();
+    if invalid > 0 {
+        notes.push(format!(
+            "{invalid} of {of} repeats are invalid: the parts of the thread time don't sum up within 5 %"
+        ));
+    }
+    let starved = samples.iter().filter(|s| least_served(s) < 0.1).count();
+    if starved > 0 {
+        notes.push(format!(
+            "in {starved} of {of} repeats the least-served connection got under a tenth of the median's bytes"
+        ));
+    }
+    let mut seen = Vec::new();
+    for s in samples {
+        for d in &s.disturbances {
+            if !seen.contains(d) {
+                seen.push(d.clone());
+            }
+        }
+    }
+    if let Some(first) = seen.first() {
+        let more = match seen.len() {
+            1 => String::new(),
+            n => format!(" (and {} more such signs)", n - 1),
+        };
+        notes.push(format!("disturbed: {first}{more}"));
+    }
+    notes
+}
+
+/// Median of each lock counter over the repeats, by class.
+fn median_locks(samples: &[Sample]) -> Vec<Locks> {
+    let mut classes: BTreeMap<&str, Vec<&Locks>> = BTreeMap::new();
+    for lock in samples.iter().flat_map(|s| &s.locks) {
+        classes.entry(&lock.class).or_default().push(lock);
+    }
+    classes
+        .into_iter()
+        .map(|(class, locks)| {
+            let of = |f: &dyn Fn(&Locks) -> u64| {
+                let values: Vec<f64> = locks.iter().map(|l| f(l) as f64).collect();
+                median(&values).unwrap_or(0.0) as u64
+            };
+            Locks {
+                class: class.into(),
+                acquisitions: of(&|l| l.acquisitions),
+                contended: of(&|l| l.contended),
+                wait_ns: of(&|l| l.wait_ns),
+                hold_ns: of(&|l| l.hold_ns),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{organizations::Organization, run::Times};
+    use std::time::Duration;
+
+    fn sample(goodput: f64, stack: Option<u64>, contended: u64) -> Sample {
+        Sample {
+            elapsed: Duration::from_secs(1),
+            goodput,
+            segments: goodput / SEGMENT as f64,
+            times: Times {
+                elapsed: 2_000_000_000,
+                cpu: 1_900_000_000,
+                app: 100_000_000,
+                stack,
+                peer: stack.map(|_| 100_000_000),
+                spin: 0,
+                idle: 100_000_000,
+            },
+            cpu_ns: 1_900_000_000,
+            locks: vec![Locks {
+                class: "group".into(),
+                acquisitions: 100,
+                contended,
+                wait_ns: 5,
+                hold_ns: 6,
+            }],
+            retransmits: 3,
+            context_switches: 10,
+            involuntary_switches: 4,
+            connection_min: 5,
+            connection_median: 100,
+            verified_bytes: 1000,
+            valid: stack.is_some(),
+            disturbances: vec!["noise".into()],
+        }
+    }
+
+    /// A report with one row of our own and one of the host's kernel.
+    pub(crate) fn example() -> Report {
+        let settings = Settings::default();
+        let configuration = |organization| Configuration {
+            organization,
+            connections: 6,
+            threads: 2,
+        };
+        let traits = Traits {
+            device: "mem".into(),
+            inbound: "nic".into(),
+            comparable: true,
+            notes: vec!["a remark".into()],
+        };
+        let ours = [
+            sample(144_800_000.0, Some(1_000_000), 1),
+            sample(289_600_000.0, Some(4_000_000), 9),
+            sample(144_800_000.0, Some(3_000_000), 3),
+        ];
+        let linux = [sample(144_800_000.0, None, 0)];
+        let rows = vec![
+            row(
+                &settings,
+                &configuration(Organization::Ours("connp-l:128".into())),
+                &traits,
+                &ours,
+            ),
+            row(
+                &settings,
+                &configuration(Organization::Linux { pinned: false }),
+                &traits,
+                &linux,
+            ),
+        ];
+        let build = Build {
+            version: "0.0.0".into(),
+            commit: None,
+            debug: false,
+        };
+        Report::new(
+            &settings,
+            build,
+            Host::read(),
+            SystemTime::now(),
+            rows,
+            Vec::new(),
+        )
+    }
+
+    #[test]
+    fn medians_per_segment() {
+        let report = example();
+        let row = &report.runs[0];
+        assert_eq!(row.goodput_mbps.median, 1158.4);
+        assert_eq!(row.goodput_mbps.max, 2316.8);
+        // 10, 20 and 30 ns a segment.
+        let stack = row.stack_ns_per_segment.unwrap();
+        assert_eq!((stack.min, stack.median, stack.max), (10.0, 20.0, 30.0));
+        assert_eq!(row.peer_ns_per_segment, Some(1000.0));
+        assert_eq!(row.locks[0].contended, 3);
+        assert!(row.valid);
+        assert!(row.notes.iter().any(|n| n.contains("least-served")));
+        assert!(row.notes.iter().any(|n| n.contains("noise")));
+        let linux = &report.runs[1];
+        assert_eq!(linux.stack_ns_per_segment, None);
+        assert_eq!(linux.peer_ns_per_segment, None);
+        assert!(!linux.valid);
+    }
+
+    #[test]
+    fn json_has_the_promised_keys_and_round_trips() {
+        let report = example();
+        let text = report.to_json();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for run in value["runs"].as_array().unwrap() {
+            let run = run.as_object().unwrap();
+            for key in [
+                "org",
+                "device",
+                "inbound",
+                "connections",
+                "threads",
+                "goodput_mbps",
+                "stack_ns_per_segment",
+                "peer_ns_per_segment",
+                "app_ns_per_segment",
+                "idle_ns_per_segment",
+                "cpu_ns_per_segment",
+                "valid",
+                "locks",
+                "retransmits",
+                "context_switches",
+            ] {
+                assert!(run.contains_key(key), "{key} is missing");
+            }
+            for key in ["median", "min", "max"] {
+                assert!(run["goodput_mbps"][key].is_f64(), "{key}");
+            }
+            for key in ["class", "acquisitions", "contended", "wait_ns", "hold_ns"] {
+                assert!(!run["locks"][0][key].is_null(), "{key}");
+            }
+        }
+        assert!(value["runs"][0]["stack_ns_per_segment"]["median"].is_f64());
+        assert!(value["runs"][1]["stack_ns_per_segment"].is_null());
+        for key in ["schema", "version", "commit", "host", "settings", "notes"] {
+            assert!(value.as_object().unwrap().contains_key(key), "{key}");
+        }
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+}

@@ -1,0 +1,243 @@
+//! What a benchmark was asked to do, checked before anything starts.
+
+use crate::{Error, organizations::Organization, units};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr, time::Duration};
+
+/// Most connections of one configuration; bounds memory, not a protocol limit.
+pub const MAX_CONNECTIONS: u64 = 1_000_000;
+/// Most threads and most NICs.
+pub const MAX_PARALLEL: u64 = 256;
+/// Send and receive buffer of every socket, in bytes, as in the paper (section 3). A limit, not an
+/// allocation.
+pub const BUFFER: usize = 256 * 1024;
+/// Maximum transmission unit of every link, in bytes.
+pub const MTU: u32 = 1500;
+/// Payload of a full segment: [`MTU`] less 20 bytes IPv4, 20 TCP, 12 timestamps (RFC 7323).
+pub const SEGMENT: u64 = 1448;
+
+macro_rules! names {
+    ($type:ident, $what:literal, $($variant:ident = $name:literal),+) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $($type::$variant => $name),+ })
+            }
+        }
+        impl FromStr for $type {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($name => Ok($type::$variant),)+
+                    _ => Err(format!(
+                        concat!("unknown ", $what, " `{}` (known: {})"),
+                        text, [$($name),+].join(", ")
+                    )),
+                }
+            }
+        }
+    };
+}
+
+/// What carries the frames of our organizations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The memory NIC with its ideal peer.
+    Mem,
+    /// A TAP interface to the host kernel.
+    Tap,
+}
+names!(Device, "device", Mem = "mem", Tap = "tap");
+
+/// Which way the file goes, seen from the stack under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// The stack under test sends.
+    Send,
+    /// The stack under test receives.
+    Receive,
+    /// Each connection carries the file both ways.
+    Both,
+}
+names!(
+    Direction,
+    "direction",
+    Send = "send",
+    Receive = "receive",
+    Both = "both"
+);
+
+/// Who does inbound protocol work (`architecture`: how benchmarks are made honest).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Inbound {
+    /// Core i polls NIC i inline; input usually belongs to other threads' connections too.
+    Nic,
+    /// One pinned, interrupt-like thread for each NIC: the paper's.
+    Thread,
+    /// Input is steered to the application's core.
+    Affine,
+}
+names!(
+    Inbound,
+    "inbound mode",
+    Nic = "nic",
+    Thread = "thread",
+    Affine = "affine"
+);
+
+/// A benchmark's settings. [`Settings::check`] is the gate; the runner expects checked ones.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Rows, in the order of the report.
+    pub organizations: Vec<Organization>,
+    /// Numbers of connections, each run under every organization.
+    pub connections: Vec<u32>,
+    /// Device of our organizations.
+    pub device: Device,
+    /// Direction of the file.
+    pub direction: Direction,
+    /// Inbound mode of our organizations.
+    pub inbound: Inbound,
+    /// Round trip of the ideal peer.
+    pub rtt: Duration,
+    /// Application threads, an event loop each.
+    pub threads: usize,
+    /// Number of NICs.
+    pub nics: usize,
+    /// Pacing of each NIC in Gb/s; `None` for as fast as the processor goes.
+    pub link_gbps: Option<f64>,
+    /// Most bytes that one send call hands over.
+    pub write_size: usize,
+    /// Measured time of each run, after warm-up.
+    pub seconds: Duration,
+    /// Runs of each configuration.
+    pub repeat: u32,
+    /// Bound the entire command to [`crate::plan::QUICK`].
+    pub quick: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let cores = crate::host::cores();
+        Settings {
+            organizations: vec![
+                Organization::Ours("up".into()),
+                Organization::Ours("connp-l:128".into()),
+                Organization::Linux { pinned: false },
+            ],
+            connections: vec![1, 6, 192, 16_384],
+            device: Device::Mem,
+            direction: Direction::Send,
+            inbound: Inbound::Nic,
+            rtt: Duration::from_micros(50),
+            threads: cores,
+            nics: cores,
+            link_gbps: None,
+            write_size: 64 * 1024,
+            seconds: Duration::from_secs(5),
+            repeat: 3,
+            quick: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks what the parsers of the single values can't see.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with one line.
+    pub fn check(&self) -> Result<(), Error> {
+        let input = |line: String| Err(Error::Input(line));
+        if self.organizations.is_empty() || self.connections.is_empty() {
+            return input("nothing to run: --org and --conns each need at least one entry".into());
+        }
+        if let Some(twice) = first_repeated(&self.organizations) {
+            return input(format!("--org lists `{}` twice", twice.name()));
+        }
+        if let Some(twice) = first_repeated(&self.connections) {
+            return input(format!("--conns lists {twice} twice"));
+        }
+        let ranges = [
+            ("--threads", self.threads as u64, 1..=MAX_PARALLEL),
+            ("--nics", self.nics as u64, 1..=MAX_PARALLEL),
+            ("--repeat", u64::from(self.repeat), 1..=1000),
+            ("--write-size", self.write_size as u64, 1..=16 << 20),
+        ];
+        for (flag, value, range) in ranges {
+            if !range.contains(&value) {
+                return input(format!(
+                    "{flag} must be from {} to {}",
+                    range.start(),
+                    range.end()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Threads that a row really has: one under `up`.
+    pub fn threads_of(&self, organization: &Organization) -> usize {
+        if organization.single_threaded() {
+            1
+        } else {
+            self.threads
+        }
+    }
+}
+
+/// First entry that occurs a second time.
+fn first_repeated<T: PartialEq>(list: &[T]) -> Option<&T> {
+    list.iter()
+        .enumerate()
+        .find_map(|(i, x)| list[..i].contains(x).then_some(x))
+}
+
+/// Parses one number of connections.
+///
+/// # Errors
+/// A line that says what is wrong.
+pub fn connections(text: &str) -> Result<u32, String> {
+    let n = units::whole(text, "a number of connections", 1..=MAX_CONNECTIONS)?;
+    u32::try_from(n).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn enumerations_round_trip() {
+        for d in [Device::Mem, Device::Tap] {
+            assert_eq!(d.to_string().parse(), Ok(d));
+        }
+        for d in [Direction::Send, Direction::Receive, Direction::Both] {
+            assert_eq!(d.to_string().parse(), Ok(d));
+        }
+        for i in [Inbound::Nic, Inbound::Thread, Inbound::Affine] {
+            assert_eq!(i.to_string().parse(), Ok(i));
+        }
+        let error = "eth0".parse::<Device>().unwrap_err();
+        assert!(error.contains("mem, tap"), "{error}");
+    }
+
+    #[test]
+    fn defaults_are_good_and_damage_is_seen() {
+        Settings::default().check().unwrap();
+        let damages: [fn(&mut Settings); 7] = [
+            |s| s.organizations.clear(),
+            |s| s.organizations.push(s.organizations[0].clone()),
+            |s| s.connections = vec![6, 6],
+            |s| s.threads = 0,
+            |s| s.nics = 0,
+            |s| s.repeat = 0,
+            |s| s.write_size = 0,
+        ];
+        for (i, damage) in damages.iter().enumerate() {
+            let mut s = Settings::default();
+            damage(&mut s);
+            assert!(matches!(s.check(), Err(Error::Input(_))), "damage {i}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The threads of one run, moved together through its phases.
+
+use super::{Control, Phase, Tally};
+use crate::Error;
+use std::{
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// What one thread does: makes its endpoint, calls the given function when it is ready, waits until
+/// that returns, and then runs [`super::drive`].
+pub type Worker = Box<dyn FnOnce(&Control, &dyn Fn()) -> Result<Tally, Error> + Send>;
+
+/// How often the controlling thread looks for workers that failed.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// The threads of a run. Dropping it stops and joins them.
+#[derive(Debug)]
+pub struct Crew {
+    control: Arc<Control>,
+    threads: Vec<JoinHandle<Result<Tally, Error>>>,
+}
+
+impl Crew {
+    /// Starts a thread for each named worker and waits until all are ready.
+    ///
+    /// # Errors
+    /// The first worker's error, or the system's when a thread can't be started.
+    pub fn start(workers: Vec<(String, Worker)>) -> Result<Crew, Error> {
+        let (tell, ready) = mpsc::channel();
+        let mut crew = Crew {
+            control: Arc::new(Control::default()),
+            threads: Vec::with_capacity(workers.len()),
+        };
+        for (name, worker) in workers {
+            let (control, tell) = (crew.control.clone(), tell.clone());
+            let body = move || {
+                let set = || {
+                    // The controller may have given up already; the phase says so.
+                    let _ = tell.send(());
+                    while control.phase() == Phase::Set {
+                        thread::park_timeout(Duration::from_millis(1));
+                    }
+                };
+                worker(&control, &set)
+            };
+            let thread = thread::Builder::new().name(name).spawn(body);
+            crew.threads.push(thread.map_err(|source| Error::Io {
+                context: "starting a thread".into(),
+                source,
+            })?);
+        }
+        drop(tell);
+        let mut waiting = crew.threads.len();
+        while waiting > 0 {
+            match ready.recv_timeout(WATCH) {
+                Ok(()) => waiting -= 1,
+                Err(_) => crew.check()?,
+            }
+        }
+        Ok(crew)
+    }
+
+    /// Moves all to `phase` and lets them work for `time`.
+    ///
+    /// # Errors
+    /// The error of a worker that ended early.
+    pub fn run(&mut self, phase: Phase, time: Duration) -> Result<(), Error> {
+        self.control.advance(phase);
+        for t in &self.threads {
+            t.thread().unpark();
+        }
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.check();
+            }
+            thread::sleep(left.min(WATCH));
+            self.check()?;
+        }
+    }
+
+    /// Ends the measurement and collects what each thread did, in the order of the workers.
+    ///
+    /// # Errors
+    /// The first worker's error.
+    pub fn finish(mut self) -> Result<Vec<Tally>, Error> {
+        self.control.advance(Phase::Stop);
+        let threads = std::mem::take(&mut self.threads);
+        // Join all before looking at any result: an early return would leave threads running.
+        let results: Vec<_> = threads.into_iter().map(join).collect();
+        results.into_iter().collect()
+    }
+
+    /// Reports a worker that ended although nobody stopped it.
+    fn check(&mut self) -> Result<(), Error> {
+        let Some(i) = self.threads.iter().position(JoinHandle::is_finished) else {
+            return Ok(());
+        };
+        let ended = self.threads.swap_remove(i);
+        self.control.advance(Phase::Stop);
+        match join(ended) {
+            Err(e) => Err(e),
+            Ok(_) => Err(Error::Run("a worker thread ended early".into())),
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.control.advance(Phase::Stop);
+        for t in self.threads.drain(..) {
+            t.thread().unpark();
+            // Its result no longer matters; a panic was printed by the thread.
+            let _ = t.join();
+        }
+    }
+}
+
+fn join(thread: JoinHandle<Result<Tally, Error>>) -> Result<Tally, Error> {
+    let name = thread.thread().name().unwrap_or("?").to_string();
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Error::Run(format!("thread {name} panicked"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steady() -> Worker {
+        Box::new(|control, set| {
+            set();
+            while control.phase() != Phase::Stop {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(Tally {
+                calls: 7,
+                ..Tally::default()
+            })
+        })
+    }
+
+    #[test]
+    fn all_threads_are_collected() {
+        let workers = vec![("a".into(), steady()), ("b".into(), steady())];
+        let mut crew = Crew::start(workers).unwrap();
+        crew.run(Phase::Warm, Duration::from_millis(5)).unwrap();
+        crew.run(Phase::Measure, Duration::from_millis(5)).unwrap();
+        let tallies = crew.finish().unwrap();
+        assert_eq!(tallies.iter().map(|t| t.calls).sum::<u64>(), 14);
+    }
+
+    #[test]
+    fn failures_come_through_from_every_phase() {
+        let at_set: Worker = Box::new(|_, _| Err(Error::Run("no endpoint".into())));
+        let error = Crew::start(vec![("a".into(), steady()), ("b".into(), at_set)]).unwrap_err();
+        assert_eq!(error.to_string(), "no endpoint");
+
+        let later: Worker = Box::new(|_, set| {
+            set();
+            Err(Error::Run("broken".into()))
+        });
+        let mut crew = Crew::start(vec![("a".into(), steady()), ("b".into(), later)]).unwrap();
+        let error = crew.run(Phase::Warm, Duration::from_secs(20)).unwrap_err();
+        assert_eq!(error.to_string(), "broken");
+
+        let panicking: Worker = Box::new(|_, set| {
+            set();
+            panic!("deliberate");
+        });
+        let mut crew = Crew::start(vec![("b".into(), panicking)]).unwrap();
+        let error = crew.run(Phase::Warm, Duration::from_secs(20)).unwrap_err();
+        assert!(error.to_string().contains("thread b panicked"), "{error}");
+    }
+}

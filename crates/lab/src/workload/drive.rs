@@ -1,0 +1,430 @@
+//! The event loop of one thread.
+
+use super::{Endpoint, Inside, PATIENCE, Ready};
+use crate::{Error, content::Content, error::Context as _, host};
+use quanta::Clock;
+use std::{
+    io,
+    sync::atomic::{AtomicU8, Ordering},
+};
+
+/// Largest single read or discard, in bytes: a full receive buffer.
+const READ: usize = 256 * 1024;
+/// One read in this many is copied out and compared. Prime, so that it falls in step with nothing.
+const SAMPLE: u64 = 61;
+/// Most bytes compared at a time: comparing must stay a small part of the run.
+const SAMPLE_BYTES: usize = 16 * 1024;
+
+/// Phase of a run, common to all its threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    /// Endpoints are being made; event loops wait.
+    Set,
+    /// Traffic flows and isn't counted.
+    Warm,
+    /// Traffic is counted.
+    Measure,
+    /// Counting has ended; event loops return.
+    Stop,
+}
+
+/// The phase, as shared by the threads of a run. It only moves forward.
+#[derive(Debug, Default)]
+pub struct Control {
+    phase: AtomicU8,
+}
+
+impl Control {
+    /// The present phase.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Set,
+            1 => Phase::Warm,
+            2 => Phase::Measure,
+            _ => Phase::Stop,
+        }
+    }
+
+    /// Moves on to `phase`; going back is ignored.
+    pub fn advance(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+    }
+}
+
+/// What a thread does with its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roles {
+    /// Sends the file.
+    pub source: bool,
+    /// Receives, discards and samples.
+    pub sink: bool,
+    /// Most bytes of one send call.
+    pub write_size: usize,
+}
+
+/// What one thread did between the phases [`Phase::Measure`] and [`Phase::Stop`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tally {
+    /// Length of the thread's window in ns.
+    pub elapsed_ns: u64,
+    /// The thread's CPU clock in ns.
+    pub cpu_ns: u64,
+    /// Outside the endpoint's calls, in ns.
+    pub app_ns: u64,
+    /// Inside the endpoint's calls that send or receive, in ns.
+    pub call_ns: u64,
+    /// Inside the endpoint's [`Endpoint::wait`], in ns.
+    pub wait_ns: u64,
+    /// How the time inside divides, if the endpoint can tell.
+    pub inside: Option<Inside>,
+    /// Bytes sent, by connection: acknowledged ones where the stack tells, else taken ones.
+    pub sent: Vec<u64>,
+    /// Bytes received, by connection.
+    pub received: Vec<u64>,
+    /// Whether the thread's connections receive at all.
+    pub sink: bool,
+    /// Send and receive calls.
+    pub calls: u64,
+    /// Received bytes that were compared with the file, over the whole life of the thread.
+    pub verified: u64,
+}
+
+/// Cumulative counters of a thread; two of them make a [`Tally`].
+#[derive(Debug, Clone, Default)]
+struct Counters {
+    at: u64,
+    cpu_ns: u64,
+    call_ns: u64,
+    wait_ns: u64,
+    calls: u64,
+    inside: Option<Inside>,
+    sent: Vec<u64>,
+    received: Vec<u64>,
+}
+
+/// Runs the event loop on `endpoint` until [`Phase::Stop`].
+///
+/// The clock is read around each call, which moves up to a whole buffer; never per segment.
+///
+/// # Errors
+/// The first error of the endpoint other than `WouldBlock`, an early end of stream, or received
+/// bytes that differ from the file. Errors that come with the stop are none.
+pub fn drive<E: Endpoint>(
+    endpoint: &mut E,
+    roles: Roles,
+    content: &Content,
+    control: &Control,
+) -> Result<Tally, Error> {
+    let mut event_loop = EventLoop::new(endpoint, roles, content);
+    let mut ready: Vec<Ready> = Vec::with_capacity(256);
+    let mut phase = control.phase();
+    let mut start = event_loop.counters();
+    loop {
+        let now = control.phase();
+        if now != phase {
+            phase = now;
+            match phase {
+                Phase::Measure => start = event_loop.counters(),
+                Phase::Stop => break,
+                Phase::Set | Phase::Warm => {}
+            }
+        }
+        match event_loop.turn(&mut ready) {
+            Ok(()) => {}
+            Err(_) if control.phase() == Phase::Stop => break,
+            Err(e) => return Err(e),
+        }
+    }
+    let end = event_loop.counters();
+    Ok(event_loop.tally(&start, &end))
+}
+
+struct EventLoop<'a, E> {
+    endpoint: &'a mut E,
+    roles: Roles,
+    content: &'a Content,
+    clock: Clock,
+    call_ns: u64,
+    wait_ns: u64,
+    calls: u64,
+    reads: u64,
+    verified: u64,
+    sent: Vec<u64>,
+    received: Vec<u64>,
+    buffer: Vec<u8>,
+}
+
+impl<'a, E: Endpoint> EventLoop<'a, E> {
+    fn new(endpoint: &'a mut E, roles: Roles, content: &'a Content) -> Self {
+        let n = endpoint.connections();
+        EventLoop {
+            endpoint,
+            roles,
+            content,
+            clock: Clock::new(),
+            call_ns: 0,
+            wait_ns: 0,
+            calls: 0,
+            reads: 0,
+            verified: 0,
+            sent: vec![0; n],
+            received: vec![0; n],
+            buffer: vec![0; SAMPLE_BYTES],
+        }
+    }
+
+    /// One wait and what it found ready.
+    fn turn(&mut self, ready: &mut Vec<Ready>) -> Result<(), Error> {
+        let before = self.clock.raw();
+        let waited = self.endpoint.wait(ready, PATIENCE);
+        self.wait_ns += self.clock.delta_as_nanos(before, self.clock.raw());
+        waited.context("waiting for sockets")?;
+        for r in ready.iter() {
+            if r.writable && self.roles.source {
+                self.send(r.connection)?;
+            }
+            if r.readable && self.roles.sink {
+                self.receive(r.connection)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, connection: usize) -> Result<(), Error> {
+        let at = self.content.position(self.sent[connection]);
+        let len = self.roles.write_size.min(self.content.bytes().len() - at);
+        let result = self.timed(|e| e.send_file(connection, at, len));
+        if let Some(n) = progress(result).context("sending")? {
+            self.sent[connection] += n as u64;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, connection: usize) -> Result<(), Error> {
+        self.reads += 1;
+        let sampled = self.reads.is_multiple_of(SAMPLE);
+        let result = if sampled {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let result = self.timed(|e| e.read(connection, &mut buffer));
+            self.buffer = buffer;
+            result
+        } else {
+            self.timed(|e| e.discard(connection, READ))
+        };
+        let Some(n) = progress(result).context("receiving")? else {
+            return Ok(());
+        };
+        if n == 0 {
+            return Err(Error::Run(format!(
+                "the peer ended connection {connection} early"
+            )));
+        }
+        let offset = self.received[connection];
+        if sampled {
+            if let Some(at) = self.content.first_difference(offset, &self.buffer[..n]) {
+                return Err(Error::Run(format!(
+                    "connection {connection} received a wrong byte at offset {at}"
+                )));
+            }
+            self.verified += n as u64;
+        }
+        self.received[connection] += n as u64;
+        Ok(())
+    }
+
+    fn timed<T>(&mut self, call: impl FnOnce(&mut E) -> T) -> T {
+        let before = self.clock.raw();
+        let result = call(self.endpoint);
+        self.call_ns += self.clock.delta_as_nanos(before, self.clock.raw());
+        self.calls += 1;
+        result
+    }
+
+    fn counters(&self) -> Counters {
+        let taken = |c: usize| self.endpoint.acknowledged(c).unwrap_or(self.sent[c]);
+        Counters {
+            sent: (0..self.sent.len()).map(taken).collect(),
+            received: self.received.clone(),
+            call_ns: self.call_ns,
+            wait_ns: self.wait_ns,
+            calls: self.calls,
+            inside: self.endpoint.inside(),
+            // The clocks come last: copying the counts above belongs to no window.
+            cpu_ns: host::thread_cpu_ns(),
+            at: self.clock.raw(),
+        }
+    }
+
+    fn tally(&self, start: &Counters, end: &Counters) -> Tally {
+        let elapsed_ns = self.clock.delta_as_nanos(start.at, end.at);
+        let call_ns = end.call_ns - start.call_ns;
+        let wait_ns = end.wait_ns - start.wait_ns;
+        Tally {
+            elapsed_ns,
+            cpu_ns: end.cpu_ns - start.cpu_ns,
+            app_ns: elapsed_ns.saturating_sub(call_ns + wait_ns),
+            call_ns,
+            wait_ns,
+            inside: end.inside.zip(start.inside).map(|(e, s)| Inside {
+                peer_ns: e.peer_ns - s.peer_ns,
+                spin_ns: e.spin_ns - s.spin_ns,
+                idle_ns: e.idle_ns - s.idle_ns,
+            }),
+            sent: difference(&end.sent, &start.sent),
+            received: difference(&end.received, &start.received),
+            sink: self.roles.sink,
+            calls: end.calls - start.calls,
+            verified: self.verified,
+        }
+    }
+}
+
+/// `WouldBlock` and `Interrupted` as `None`.
+fn progress(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(n) => Ok(Some(n)),
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn difference(end: &[u64], start: &[u64]) -> Vec<u64> {
+    end.iter().zip(start).map(|(e, s)| e - s).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+    /// Both ends of each connection in one place: what is sent can be received, through a bounded
+    /// buffer, in small and odd pieces.
+    struct Pipe {
+        content: Content,
+        buffers: Vec<VecDeque<u8>>,
+        turns: u64,
+        stop_after: u64,
+        damage_at: Option<u64>,
+        control: Arc<Control>,
+    }
+
+    impl Endpoint for Pipe {
+        fn connections(&self) -> usize {
+            self.buffers.len()
+        }
+        fn wait(&mut self, ready: &mut Vec<Ready>, _: Duration) -> io::Result<()> {
+            self.turns += 1;
+            if self.turns == self.stop_after / 2 {
+                self.control.advance(Phase::Measure);
+            }
+            if self.turns >= self.stop_after {
+                self.control.advance(Phase::Stop);
+            }
+            ready.clear();
+            ready.extend((0..self.buffers.len()).map(|connection| Ready {
+                connection,
+                readable: true,
+                writable: true,
+            }));
+            Ok(())
+        }
+        fn send_file(&mut self, c: usize, at: usize, len: usize) -> io::Result<usize> {
+            let n = len.min(5000 - self.buffers[c].len()).min(777);
+            if n == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.buffers[c].extend(&self.content.bytes()[at..at + n]);
+            if self.damage_at == Some(self.turns) {
+                self.buffers[c].iter_mut().for_each(|b| *b ^= 1);
+            }
+            Ok(n)
+        }
+        fn discard(&mut self, c: usize, max: usize) -> io::Result<usize> {
+            let n = max.min(self.buffers[c].len()).min(500);
+            if n == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.buffers[c].drain(..n);
+            Ok(n)
+        }
+        fn read(&mut self, c: usize, buffer: &mut [u8]) -> io::Result<usize> {
+            let n = buffer.len().min(self.buffers[c].len());
+            for b in &mut buffer[..n] {
+                *b = self.buffers[c].pop_front().unwrap();
+            }
+            if n == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Ok(n)
+        }
+        fn inside(&self) -> Option<Inside> {
+            Some(Inside::default())
+        }
+    }
+
+    fn run(damage_at: Option<u64>) -> Result<Tally, Error> {
+        let control = Arc::new(Control::default());
+        let content = Content::new(4096);
+        let mut pipe = Pipe {
+            content: content.clone(),
+            buffers: vec![VecDeque::new(); 7],
+            turns: 0,
+            stop_after: 4000,
+            damage_at,
+            control: control.clone(),
+        };
+        let roles = Roles {
+            source: true,
+            sink: true,
+            write_size: 1000,
+        };
+        control.advance(Phase::Warm);
+        drive(&mut pipe, roles, &content, &control)
+    }
+
+    #[test]
+    fn counts_and_verifies() {
+        let tally = run(None).unwrap();
+        assert!(tally.sent.iter().all(|&b| b > 100_000), "{tally:?}");
+        assert!(tally.verified > 10_000);
+        for (s, r) in tally.sent.iter().zip(&tally.received) {
+            assert!(s.abs_diff(*r) <= 5000);
+        }
+        let parts = tally.app_ns + tally.call_ns + tally.wait_ns;
+        assert_eq!(parts, tally.elapsed_ns);
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found() {
+        // Damage fills a whole buffer of each connection, more than sampling can skip.
+        let mut found = 0;
+        for turn in 1000..1100 {
+            match run(Some(turn)) {
+                Err(Error::Run(line)) => {
+                    assert!(line.contains("wrong byte"), "{line}");
+                    found += 1;
+                }
+                Err(e) => panic!("{e}"),
+                Ok(_) => {}
+            }
+        }
+        assert!(found > 0, "no damage was found in 100 runs");
+    }
+
+    #[test]
+    fn phases_only_advance() {
+        let control = Control::default();
+        assert_eq!(control.phase(), Phase::Set);
+        control.advance(Phase::Stop);
+        control.advance(Phase::Warm);
+        assert_eq!(control.phase(), Phase::Stop);
+    }
+}

@@ -1,0 +1,87 @@
+//! The parallel TCP workload: one event loop per thread over any kind of socket.
+//!
+//! A backend implements [`Endpoint`]: one thread's sockets with their poller. [`drive()`] is the
+//! event loop, written once; [`Crew`] runs one loop on each thread and moves them all through the
+//! phases of a run.
+
+mod crew;
+mod drive;
+mod spread;
+
+pub use crew::{Crew, Worker};
+pub use drive::{Control, Phase, Roles, Tally, drive};
+pub use spread::{Place, spread};
+
+use std::{io, time::Duration};
+
+/// Longest time that an event loop sleeps without looking at the phase of the run.
+pub const PATIENCE: Duration = Duration::from_millis(10);
+
+/// One socket's readiness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// Index of the connection within its endpoint.
+    pub connection: usize,
+    /// Data, end of stream or an error can be read.
+    pub readable: bool,
+    /// There is room to send.
+    pub writable: bool,
+}
+
+/// What an endpoint knows about the time spent inside its calls, cumulative, in ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Inside {
+    /// Work of the ideal peer on this thread.
+    pub peer_ns: u64,
+    /// Spinning: polling or waiting for a lock without result.
+    pub spin_ns: u64,
+    /// Parked, using no processor.
+    pub idle_ns: u64,
+}
+
+/// One thread's sockets and poller. Connections are named by index, from 0 to
+/// [`Endpoint::connections`] − 1. All calls are non-blocking but [`Endpoint::wait`]; a socket that
+/// can't go on returns [`io::ErrorKind::WouldBlock`]. Readiness is level-triggered, or
+/// edge-triggered if the endpoint reports a socket again until it has returned `WouldBlock`.
+pub trait Endpoint {
+    /// Number of connections.
+    fn connections(&self) -> usize;
+
+    /// Replaces `ready` by the sockets that are ready, sleeping at most `timeout` while there is
+    /// none. An empty result is no error. Costs in proportion to what is ready.
+    ///
+    /// # Errors
+    /// What the poller reports.
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()>;
+
+    /// Sends, without copying, at most `len` bytes of the file from position `at`; `at + len` is
+    /// within the file. Returns how many were taken, at least 1.
+    ///
+    /// # Errors
+    /// `WouldBlock` without room; else what the socket reports.
+    fn send_file(&mut self, connection: usize, at: usize, len: usize) -> io::Result<usize>;
+
+    /// Discards at most `max` received bytes without looking at them. Returns how many; 0 at the
+    /// end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` without data; else what the socket reports.
+    fn discard(&mut self, connection: usize, max: usize) -> io::Result<usize>;
+
+    /// Reads received bytes into `buffer`. Returns how many; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` without data; else what the socket reports.
+    fn read(&mut self, connection: usize, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// How the time inside this endpoint's calls divides; `None` where the host's kernel does the
+    /// work and nobody can tell.
+    fn inside(&self) -> Option<Inside>;
+
+    /// Bytes acknowledged by the peer on `connection` since it was opened, if the stack tells;
+    /// else the event loop counts what the stack took.
+    fn acknowledged(&self, connection: usize) -> Option<u64> {
+        let _ = connection;
+        None
+    }
+}
