@@ -58,6 +58,9 @@ pub struct Reassembly {
     fin: Option<Seq>,
     octets: u32,
     memory: usize,
+    /// Tree operations and octets copied.
+    #[cfg(test)]
+    work: u64,
 }
 
 impl Default for Reassembly {
@@ -77,6 +80,8 @@ impl Reassembly {
             fin: None,
             octets: 0,
             memory: 0,
+            #[cfg(test)]
+            work: 0,
         }
     }
 
@@ -136,10 +141,10 @@ impl Reassembly {
             start = prev_end;
         }
         // And what sticks out to the right.
+        let asked = end;
         if let Some((&right, b)) = self.segs.range(start..end).next_back()
             && right + b.len() as u64 > end
         {
-            self.note_duplicate(&mut out, right, end);
             data.truncate((right - start) as usize);
             end = right;
         }
@@ -147,6 +152,9 @@ impl Reassembly {
             out.dropped = true;
             out.duplicate = None;
             return out;
+        }
+        if end < asked {
+            self.note_duplicate(&mut out, end, asked);
         }
         let run = self.join(start, end);
         self.touch(run);
@@ -166,13 +174,15 @@ impl Reassembly {
         let end = start + len as u64;
         let sparse = len <= GATHER / 4;
         let cost = OVERHEAD + if sparse { len } else { data.capacity() };
-        if self.memory + cost > limit || self.segs.len() >= MAX_SEGMENTS {
+        let absorbs = self.segs.range(start..end).next().is_some();
+        if self.memory + cost > limit || (self.segs.len() >= MAX_SEGMENTS && !absorbs) {
             return false;
         }
         let mut fresh = len as u32;
         while let Some((&at, _)) = self.segs.range(start..end).next() {
             let Some(b) = self.remove(at) else { break };
             self.note_duplicate(out, at, at + b.len() as u64);
+            self.count(b.len());
             let from = (at - start) as usize;
             data.as_mut_slice()[from..from + b.len()].copy_from_slice(b.as_slice());
             fresh -= b.len() as u32;
@@ -206,7 +216,9 @@ impl Reassembly {
         let Some(mut b) = self.remove(at) else {
             return false;
         };
+        self.count(data.len());
         if !room {
+            self.count(b.len());
             let mut bigger = PktBuf::with_capacity(grown);
             bigger.append(b.as_slice());
             b = bigger;
@@ -217,12 +229,14 @@ impl Reassembly {
     }
 
     fn add(&mut self, at: u64, b: PktBuf) {
+        self.count(1);
         self.octets += b.len() as u32;
         self.memory += b.capacity() + OVERHEAD;
         self.segs.insert(at, b);
     }
 
     fn remove(&mut self, at: u64) -> Option<PktBuf> {
+        self.count(1);
         let b = self.segs.remove(&at)?;
         self.octets -= b.len() as u32;
         self.memory -= b.capacity() + OVERHEAD;
@@ -303,6 +317,14 @@ impl Reassembly {
         }
     }
 
+    #[inline]
+    fn count(&mut self, _n: usize) {
+        #[cfg(test)]
+        {
+            self.work += _n as u64;
+        }
+    }
+
     fn run_around(&self, at: u64) -> Option<(u64, u64)> {
         let (&s, &e) = self.runs.range(..=at).next_back()?;
         (at < e).then_some((s, e))
@@ -318,6 +340,7 @@ impl Reassembly {
         while let Some((&s, &e)) = self.runs.range(..=end).next_back()
             && e >= start
         {
+            self.count(1);
             self.runs.remove(&s);
             start = start.min(s);
             end = end.max(e);
@@ -331,6 +354,7 @@ impl Reassembly {
         while let Some((&s, &e)) = self.runs.first_key_value()
             && s < to
         {
+            self.count(1);
             self.runs.remove(&s);
             if e > to {
                 self.runs.insert(to, e);
