@@ -227,13 +227,19 @@ fn find_scripts(args: &Args) -> Result<Vec<Script>> {
     Ok(scripts)
 }
 
+/// The adapter's flags: defaults, then what the script sets, then what the user does.
 fn adapter_flags(org: &str, extra: Option<&str>, settings: &Settings) -> String {
-    let mut flags = vec![format!(
-        "org={org},ipv4={LOCAL},remote={REMOTE},mtu=1500,cc=cubic"
-    )];
-    flags.extend(settings.flags.iter().cloned());
-    flags.extend(extra.map(str::to_owned));
-    flags.join(",")
+    let base = format!("org={org},ipv4={LOCAL},remote={REMOTE},mtu=1500,cc=cubic");
+    let script = settings.flags.join(",");
+    let mut flags: Vec<(&str, &str)> = Vec::new();
+    for part in [&base, &script, extra.unwrap_or_default()] {
+        for (name, value) in part.split(',').filter_map(|f| f.split_once('=')) {
+            flags.retain(|(known, _)| *known != name);
+            flags.push((name, value));
+        }
+    }
+    let flags = flags.iter().map(|(name, value)| format!("{name}={value}"));
+    flags.collect::<Vec<_>>().join(",")
 }
 
 /// Builds the adapter and says where cargo put it.
@@ -607,6 +613,18 @@ mod tests {
             assert_eq!(first_error(text).as_deref(), Some(want));
         }
         assert_eq!(first_error("\n"), None);
+    }
+
+    #[test]
+    fn later_flags_replace_earlier_ones() {
+        let settings = Settings {
+            commands: Vec::new(),
+            flags: vec!["cc=reno".into(), "sack=0".into()],
+        };
+        assert_eq!(
+            adapter_flags("connp-l:8", Some("mtu=9000,seed=3"), &settings),
+            "org=connp-l:8,ipv4=192.168.0.1,remote=192.0.2.1,cc=reno,sack=0,mtu=9000,seed=3"
+        );
     }
 
     #[test]

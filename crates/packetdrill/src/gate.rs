@@ -1,10 +1,11 @@
 //! Which thread may run while the virtual clock stands still, and who is asleep.
 //!
-//! packetdrill has two threads: the *driver*, which reads the script, injects packets and moves
-//! the clock, and a second one that makes the calls a script marks as blocking. When something
-//! wakes that second thread, the clock must not move on before it has left the call *and* read
-//! the time, since packetdrill compares that time with the script. So the driver settles after
-//! whatever may have woken somebody.
+//! packetdrill has two threads: the *driver*, which reads the script and injects packets, and a
+//! second one that makes the calls a script marks as blocking. When something wakes that second
+//! thread, the clock must not move on before it has left the call *and* read the time, since
+//! packetdrill compares that time with the script. So whoever moves the clock settles after
+//! whatever may have woken somebody. That is the driver, except that the second thread waits for
+//! the time of its next call by itself, while the driver waits for it.
 //!
 //! Everybody here sleeps in the kernel: packetdrill takes a call for blocked when `/proc` shows
 //! its thread asleep, and it runs both under `SCHED_RR`.
@@ -16,7 +17,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use perimeter_base::Time;
 
-/// Longest real time that the driver waits for a woken thread. Reached only if that thread dies
+/// Longest real time that anybody waits for a woken thread. Reached only if that thread dies
 /// or leaves a call without reading the clock; the script then goes on, less exact.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(1);
 
@@ -26,7 +27,7 @@ pub struct Gate {
     state: Mutex<State>,
     /// Sleepers wait here for a new generation.
     woken: Condvar,
-    /// The driver waits here for quiet.
+    /// Who moves the clock waits here for quiet.
     quiet: Condvar,
 }
 
@@ -81,11 +82,16 @@ impl Gate {
         Some(Inside { gate: self })
     }
 
-    /// The calling thread has read the clock after its call.
-    pub fn stamped(&self) {
+    /// The calling thread reads the clock: true if this is the first time after its call, for
+    /// which the clock has been held.
+    pub fn stamp(&self) -> bool {
         let mut state = self.lock();
-        state.unstamped.retain(|&t| t != thread::current().id());
+        let Some(at) = (state.unstamped.iter()).position(|&t| t == thread::current().id()) else {
+            return false;
+        };
+        state.unstamped.swap_remove(at);
         self.quiet.notify_all();
+        true
     }
 
     /// To be read before trying what [`Gate::sleep`] then waits for.
@@ -128,7 +134,7 @@ impl Gate {
         self.lock().deadlines.iter().min().copied()
     }
 
-    /// Waits until all other threads' calls sleep or have ended with the clock read.
+    /// Waits until all calls sleep or have ended with the clock read; not for use inside one.
     /// `asleep_elsewhere` of them sleep inside the backend.
     pub fn settle(&self, asleep_elsewhere: usize) {
         let until = Instant::now() + SETTLE_AT_MOST;
@@ -174,7 +180,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn the_driver_waits_for_the_clock_to_be_read() {
+    fn settling_waits_for_the_clock_to_be_read() {
         let gate = Arc::new(Gate::new());
         let stamped = Arc::new(AtomicBool::new(false));
         let (tx, rx) = std::sync::mpsc::channel();
@@ -188,7 +194,7 @@ mod tests {
                 drop(inside);
                 thread::sleep(Duration::from_millis(30));
                 stamped.store(true, Ordering::SeqCst);
-                gate.stamped();
+                assert!(gate.stamp());
             })
         };
         rx.recv().unwrap();

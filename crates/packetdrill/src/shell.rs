@@ -172,28 +172,20 @@ impl Shell {
 
     // ---- the clock ----
 
-    /// What `gettimeofday` shows. Each reading by the driver takes a microsecond, as packetdrill
-    /// spins on the clock for the last twenty before an event.
+    /// What `gettimeofday` shows. A reading takes a microsecond, as packetdrill spins on the clock
+    /// for the last twenty before an event, but for the one that takes the time of a call's end.
     pub fn read_clock(&self) -> Time {
-        if self.gate.is_driver() {
-            self.run_until(self.backend.now() + Duration::from_micros(1));
-        } else {
-            self.gate.stamped();
+        let now = self.backend.now();
+        if self.gate.stamp() {
+            return now;
         }
+        self.run_until(now + Duration::from_micros(1));
         self.backend.now()
     }
 
     /// `usleep`: lets virtual time pass, running what is due.
     pub fn pass(&self, time: Duration) {
-        if self.gate.is_driver() {
-            self.run_until(self.backend.now() + time);
-            return;
-        }
-        let _inside = self.gate.enter();
-        let end = self.backend.now() + time;
-        while self.backend.now() < end {
-            self.gate.sleep(self.gate.generation(), Some(end));
-        }
+        self.run_until(self.backend.now() + time);
     }
 
     fn run_until(&self, end: Time) {
@@ -216,12 +208,10 @@ impl Shell {
     }
 
     /// After something that may have woken other threads: lets them run until they sleep or have
-    /// left their calls. Only the driver waits.
+    /// left their calls. Not for use inside a call of such a thread.
     fn stir(&self) {
         self.gate.stir();
-        if self.gate.is_driver() {
-            self.settle();
-        }
+        self.settle();
     }
 
     fn settle(&self) {
@@ -279,7 +269,10 @@ impl Shell {
             self.wait(timeout, || op(Mode::NoWait))
         };
         // The call itself may have woken others: data for a reader on the same stack, a close.
-        self.stir();
+        match inside {
+            Some(_) => self.gate.stir(),
+            None => self.stir(),
+        }
         result
     }
 
