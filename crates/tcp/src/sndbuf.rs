@@ -94,6 +94,7 @@ pub struct SndBuf {
     limit: u32,
     memory: usize,
     more: bool,
+    unpushed: u32,
 }
 
 impl SndBuf {
@@ -145,14 +146,22 @@ impl SndBuf {
         Queued {
             len: self.len,
             more_coming: self.more,
+            unpushed: self.unpushed,
         }
     }
 
-    /// The application has announced that more follows (MSG_MORE), or, by a send without the
-    /// flag, that nothing does. An acknowledgment clears it, as in Linux: the announcement
-    /// concerns the push at hand, not the connection.
+    /// Says whether what is pushed from now on is announced to be followed by more at once
+    /// (MSG_MORE): call it before pushing, for every send. An acknowledgment ends the
+    /// announcement, as in Linux: it concerns the send at hand, not the connection.
     pub fn set_more(&mut self, more: bool) {
         self.more = more;
+    }
+
+    /// `n` octets were appended.
+    #[inline]
+    fn grown(&mut self, n: u32) {
+        self.len += n;
+        self.unpushed = if self.more { self.unpushed + n } else { 0 };
     }
 
     /// Queues `bytes` by reference. The limit is the caller's to check; at most 2³¹ octets
@@ -161,7 +170,7 @@ impl SndBuf {
         if bytes.is_empty() {
             return;
         }
-        self.len += bytes.len() as u32;
+        self.grown(bytes.len() as u32);
         self.memory += bytes.len();
         self.chunks.push_back(Chunk::Shared(bytes));
     }
@@ -189,7 +198,7 @@ impl SndBuf {
             self.memory += chunk.capacity();
             self.chunks.push_back(Chunk::Owned(chunk));
         }
-        self.len += accepted as u32;
+        self.grown(accepted as u32);
         accepted
     }
 
@@ -200,6 +209,7 @@ impl SndBuf {
         let n = n.min(self.len);
         self.more = false;
         self.len -= n;
+        self.unpushed = self.unpushed.min(self.len);
         self.head += n as usize;
         while let Some(front) = self.chunks.front() {
             let len = front.len();
@@ -261,6 +271,25 @@ impl SndBuf {
             };
         }
         self.copied(skip, len, pool)
+    }
+
+    /// Copies the octets that start `off` octets after SND.UNA into `out`; returns how many
+    /// there were.
+    pub fn copy(&self, off: u32, out: &mut [u8]) -> usize {
+        let mut skip = self.head + off as usize;
+        let mut filled = 0;
+        for chunk in &self.chunks {
+            let bytes = chunk.bytes();
+            let tail = bytes.get(skip..).unwrap_or(&[]);
+            skip = skip.saturating_sub(bytes.len());
+            let n = tail.len().min(out.len() - filled);
+            out[filled..filled + n].copy_from_slice(&tail[..n]);
+            filled += n;
+            if filled == out.len() {
+                break;
+            }
+        }
+        filled
     }
 
     /// Moves the cursor to the chunk with the octet `at`, counted from the start of the first.
@@ -376,11 +405,14 @@ mod tests {
     #[test]
     fn more_lasts_until_an_acknowledgment() {
         let mut b = SndBuf::new(100);
-        b.push_copy(&[1; 20]);
         b.set_more(true);
+        b.push_copy(&[1; 20]);
         assert!(b.queued().more_coming);
         b.ack(1, &mut |_| {});
-        assert!(!b.queued().more_coming);
+        let q = b.queued();
+        assert_eq!((q.more_coming, q.unpushed), (false, 19));
+        b.push_copy(&[1; 1]);
+        assert_eq!(b.queued().unpushed, 0);
     }
 
     proptest! {
@@ -417,6 +449,9 @@ mod tests {
                         let len = (n % 1500).min(model.len() - off);
                         let p = b.parts(off as u32, len as u32, &mut pool);
                         prop_assert_eq!(read(&b, &p), &model[off..off + len]);
+                        let mut copy = vec![0; len];
+                        prop_assert_eq!(b.copy(off as u32, &mut copy), len);
+                        prop_assert_eq!(&copy[..], &model[off..off + len]);
                     }
                 }
                 prop_assert_eq!(b.len() as usize, model.len());

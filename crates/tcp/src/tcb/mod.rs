@@ -26,11 +26,11 @@ use perimeter_wire::Seq;
 use crate::cc::{Cc, CwndUsage, Prr};
 use crate::config::{Config, MIN_MSS, millis};
 use crate::info::CaState;
-use crate::reasm::Reassembly;
 use crate::rtt::Rtt;
 use crate::sack::Scoreboard;
 use crate::syncache::Established;
 
+use receive::OutOfOrder;
 pub use state::State;
 use state::Step;
 use types::{Events, Rst, TcpError};
@@ -184,7 +184,8 @@ pub struct Tcb {
     /// The right edge of the window advertised last; never moves back.
     rcv_adv: Seq,
     /// Free space of the receive buffer: what the application left, less what was delivered.
-    rcv_space: u32,
+    /// Negative when a shrunken buffer is overdrawn.
+    rcv_space: i32,
     /// Last.ACK.sent (RFC 7323, section 4.3).
     last_ack: Seq,
     /// TS.Recent.
@@ -221,6 +222,8 @@ pub struct Tcb {
     rtt_seq: Seq,
     /// When the last segment arrived, in [`tick`]s.
     last_rx: u32,
+    /// When the last segment with data arrived, in [`tick`]s.
+    last_data_rx: u32,
     /// When data was last sent, in [`tick`]s.
     last_tx: u32,
     /// Largest SND.WND seen.
@@ -238,7 +241,7 @@ pub struct Tcb {
 
     // Rare from here on.
     scoreboard: Option<Box<Scoreboard>>,
-    reasm: Option<Box<Reassembly>>,
+    ooo: Option<Box<OutOfOrder>>,
     /// When the current silence began: the oldest unanswered transmission, in [`tick`]s.
     stall_since: u32,
     /// When an acknowledgment of something unacceptable was last sent, in [`tick`]s.
@@ -299,7 +302,7 @@ impl Tcb {
             snd_wl2: iss,
             rcv_nxt: irs,
             rcv_adv: irs,
-            rcv_space: set.rcv_buf,
+            rcv_space: set.rcv_buf as i32,
             last_ack: irs,
             ts_recent: 0,
             ts_offset,
@@ -320,6 +323,7 @@ impl Tcb {
             rtt_at: now,
             rtt_seq: iss,
             last_rx: tick(now),
+            last_data_rx: tick(now).wrapping_sub(1 << 30),
             last_tx: tick(now),
             max_wnd: 0,
             snd_sml: iss,
@@ -330,7 +334,7 @@ impl Tcb {
             rtt: set.rtt(),
             count: Counters::default(),
             scoreboard: None,
-            reasm: None,
+            ooo: None,
             stall_since: tick(now),
             oow_at: tick(now).wrapping_sub(1 << 30),
             challenge_sec: u32::MAX,
@@ -363,6 +367,7 @@ impl Tcb {
         let mut t = Tcb::base(cfg, State::Established, first, e.irs + 1, e.ts_offset, now);
         t.iss = e.iss;
         t.irs = e.irs;
+        t.recover = e.iss;
         t.negotiated(e.mss, e.wscale, e.timestamps.then_some(e.ts_recent), e.sack);
         t.snd_wnd = e.snd_wnd;
         t.max_wnd = e.snd_wnd;
@@ -431,7 +436,7 @@ impl Tcb {
     fn refresh_fast(&mut self) {
         let fast = self.state == State::Established
             && self.ca == CaState::Open
-            && self.reasm.is_none()
+            && self.ooo.is_none()
             && self.scoreboard.is_none()
             && self.dupacks == 0
             && self.probes == 0
@@ -462,7 +467,7 @@ impl Tcb {
         self.delack_at = Time::NEVER;
         self.aux_at = Time::NEVER;
         self.scoreboard = None;
-        self.reasm = None;
+        self.ooo = None;
         self.flags &= !(flag::FAST
             | flag::ACK_NOW
             | flag::SYN_DUE

@@ -1,1 +1,440 @@
-//! Stub.
+//! Which segment to send next.
+
+use perimeter_base::Time;
+use perimeter_wire::{SegOut, Seq, TcpFlags, TcpOptions};
+
+use super::types::{Queued, SegPlan};
+use super::{State, Tcb, flag, tick};
+use crate::info::CaState;
+use crate::sack::NextSeg;
+
+/// Why there is no data to send.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Blocked {
+    /// Nothing is queued that has not been sent.
+    Empty,
+    /// The congestion window is full.
+    Cwnd,
+    /// The peer's window is full.
+    Window,
+    /// A partial segment waits for more data or an acknowledgment.
+    Held,
+}
+
+/// Ticks after received data within which sending counts as an answer to it: the delayed
+/// acknowledgment's 40 ms. Such a connection is interactive, and its acknowledgments can ride
+/// on the answers (Linux's ping-pong mode).
+const ANSWER_WITHIN: u32 = 39;
+
+impl Tcb {
+    /// The next segment to send, or `None`. It counts as sent: its payload must be taken from
+    /// the send buffer and emitted. Check for room before asking.
+    ///
+    /// `q` is the send buffer as of now: everything that [`Input::acked`](super::types::Input)
+    /// told was released from it.
+    #[inline]
+    pub fn plan(&mut self, q: Queued, now: Time) -> Option<SegPlan> {
+        let flight = self.snd_nxt.since(self.snd_una);
+        let mss = u32::from(self.mss);
+        let end = flight + mss;
+        if self.has(flag::FAST)
+            && flight > 0
+            && end <= q.len
+            && end <= self.snd_wnd
+            && end <= self.cc.cwnd()
+        {
+            return Some(self.new_segment(q, flight, mss, TcpFlags::ACK, now));
+        }
+        self.plan_slow(q, now)
+    }
+
+    /// Everything that is not the next full segment of an undisturbed transfer.
+    fn plan_slow(&mut self, q: Queued, now: Time) -> Option<SegPlan> {
+        if self.has(flag::SYN_DUE) {
+            return Some(self.syn(now));
+        }
+        if !self.state.is_synchronized() || self.has(flag::SYN_OUT) {
+            return None;
+        }
+        if self.has(flag::PROBE)
+            && let Some(plan) = self.plan_probe(q, now)
+        {
+            return Some(plan);
+        }
+        if matches!(self.ca, CaState::Recovery | CaState::Loss)
+            && let Some(plan) = self.plan_again(q, now)
+        {
+            return Some(plan);
+        }
+        let blocked = match self.plan_new(q, now) {
+            Ok(plan) => return Some(plan),
+            Err(why) => why,
+        };
+        self.end_of_run(blocked, now);
+        if self.has(flag::ACK_NOW) {
+            return Some(self.pure(self.snd_nxt, now));
+        }
+        None
+    }
+
+    /// A SYN, or a SYN-ACK after SYNs have crossed.
+    fn syn(&mut self, now: Time) -> SegPlan {
+        self.flags &= !flag::SYN_DUE;
+        let first = self.snd_nxt == self.iss;
+        let crossed = self.state != State::SynSent;
+        if first {
+            self.snd_nxt = self.iss + 1;
+            self.rtt_seq = self.snd_nxt;
+            self.rtt_at = now;
+            self.flags |= flag::TIMING;
+            self.stall_since = tick(now);
+            self.rexmt_at = now.plus(self.rtt.rto());
+        } else {
+            self.flags &= !flag::TIMING;
+            self.count.retrans += 1;
+            if self.rexmt_at == Time::NEVER {
+                self.rexmt_at = now.plus(self.rtt.rto());
+            }
+        }
+        self.last_ack = self.rcv_nxt;
+        self.count.segs_out += 1;
+        let offer = self.set.offer_wscale;
+        // A SYN-ACK repeats only what the peer's SYN had.
+        let wscale = (offer != u8::MAX && (!crossed || self.has(flag::WSCALE))).then_some(offer);
+        let window = (self.rcv_space.max(0) as u32).min(0xffff);
+        if crossed {
+            self.rcv_adv = self.rcv_adv.max(self.rcv_nxt + window);
+        }
+        SegPlan {
+            seg: SegOut {
+                seq: self.iss,
+                ack: if crossed { self.rcv_nxt } else { Seq(0) },
+                flags: if crossed {
+                    TcpFlags::SYN | TcpFlags::ACK
+                } else {
+                    TcpFlags::SYN
+                },
+                window: window as u16,
+                urgent: 0,
+                opts: TcpOptions {
+                    mss: Some(self.adv_mss),
+                    wscale,
+                    sack_permitted: self.has(flag::SACK),
+                    ts: self.has(flag::TS).then(|| (self.ts_now(now), self.ts_recent)),
+                    ..TcpOptions::default()
+                },
+            },
+            off: 0,
+            len: 0,
+        }
+    }
+
+    /// The persist or keepalive timer wants to hear from the peer.
+    ///
+    /// What was held back goes out if the window has any room (RFC 9293, section 3.8.6.2.1: the
+    /// override timeout). Otherwise a segment below the window, which the peer must answer
+    /// (sections 3.8.4 and 3.8.6.1), without data, as Linux does.
+    fn plan_probe(&mut self, q: Queued, now: Time) -> Option<SegPlan> {
+        self.flags &= !flag::PROBE;
+        let sent = self.data_in_flight();
+        if self.snd_una != self.snd_nxt {
+            return None;
+        }
+        let unsent = q.len.saturating_sub(sent);
+        if unsent > 0 && self.snd_wnd > 0 {
+            let len = unsent.min(self.snd_wnd).min(self.payload_room());
+            let fin = self.fin_with(len == unsent);
+            let flags = TcpFlags::ACK | TcpFlags::PSH | fin;
+            return Some(self.new_segment(q, sent, len, flags, now));
+        }
+        Some(self.pure(self.snd_una - 1, now))
+    }
+
+    /// Retransmission, while there is room in the congestion window.
+    fn plan_again(&mut self, q: Queued, now: Time) -> Option<SegPlan> {
+        let pipe = self.pipe();
+        let room = self.cc.cwnd().saturating_sub(pipe);
+        if room == 0 || self.snd_una == self.snd_nxt {
+            return None;
+        }
+        let Some(sb) = &self.scoreboard else {
+            if !self.has(flag::HEAD_LOST) {
+                return None;
+            }
+            self.flags &= !flag::HEAD_LOST;
+            let len = self.payload_room().min(self.snd_nxt.since(self.snd_una));
+            return Some(self.again(q, self.snd_una, len, now));
+        };
+        let flight = self.snd_nxt.since(self.snd_una);
+        let unsent = q.len.saturating_sub(self.data_in_flight());
+        let fits = flight + unsent.min(u32::from(self.mss)) <= self.snd_wnd;
+        let next = sb.next_seg(self.snd_nxt, unsent > 0 && fits)?;
+        let (seq, len) = match next {
+            NextSeg::New => return None,
+            NextSeg::Retransmit { seq, len } => (seq, len.min(self.payload_room())),
+            NextSeg::Rescue { seq, len } => (seq, len.min(self.payload_room())),
+        };
+        if len > room && pipe > 0 {
+            return None;
+        }
+        let sent = match next {
+            NextSeg::Retransmit { .. } => NextSeg::Retransmit { seq, len },
+            other => other,
+        };
+        if let Some(sb) = &mut self.scoreboard {
+            sb.on_sent(sent, self.snd_nxt);
+        }
+        Some(self.again(q, seq, len, now))
+    }
+
+    /// New data, with the FIN if that is next.
+    fn plan_new(&mut self, q: Queued, now: Time) -> Result<SegPlan, Blocked> {
+        self.flags &= !flag::CWND_FULL;
+        if self.has(flag::FIN_SENT) {
+            return Err(Blocked::Empty);
+        }
+        let flight = self.snd_nxt.since(self.snd_una);
+        let unsent = q.len.saturating_sub(flight);
+        let fin_queued = self.has(flag::FIN_QUEUED);
+        if unsent == 0 {
+            if !fin_queued {
+                return Err(Blocked::Empty);
+            }
+            // A FIN alone waits for no window: it is nothing to buffer (as BSD and Linux).
+            let flags = TcpFlags::ACK | TcpFlags::FIN;
+            return Ok(self.new_segment(q, flight, 0, flags, now));
+        }
+        if flight == 0 {
+            self.resume(now);
+        }
+        let room = self.payload_room();
+        let mut len = unsent.min(room);
+        let window = self.snd_wnd.saturating_sub(flight);
+        let cwnd = self.cc.cwnd().saturating_sub(self.pipe());
+        if window < len {
+            // Sender's silly-window avoidance (RFC 9293, section 3.8.6.2.1): less than a
+            // segment only if it is half of the largest window seen.
+            if window == 0 || window < self.max_wnd / 2 {
+                return Err(Blocked::Window);
+            }
+            len = window;
+        }
+        if cwnd < len {
+            self.flags |= flag::CWND_FULL;
+            return Err(Blocked::Cwnd);
+        }
+        let last = len == unsent;
+        if len < room && last && !fin_queued && self.hold_partial(q, flight) {
+            return Err(Blocked::Held);
+        }
+        let flags = TcpFlags::ACK | self.fin_with(last);
+        Ok(self.new_segment(q, flight, len, flags, now))
+    }
+
+    /// Whether a partial last segment waits: for more data (cork, MSG_MORE), or for the
+    /// acknowledgment of another partial one (Nagle's algorithm, RFC 9293 section 3.7.4, in
+    /// Minshall's variant, as Linux).
+    fn hold_partial(&self, q: Queued, flight: u32) -> bool {
+        if self.has(flag::PUSH) {
+            return false;
+        }
+        let small_out = flight > 0 && self.snd_sml.gt(self.snd_una);
+        self.has(flag::CORK) || q.more_coming || (!self.has(flag::NODELAY) && small_out)
+    }
+
+    fn fin_with(&self, last: bool) -> TcpFlags {
+        if last && self.has(flag::FIN_QUEUED) && !self.has(flag::FIN_SENT) {
+            TcpFlags::FIN
+        } else {
+            TcpFlags::NONE
+        }
+    }
+
+    /// The first data after everything was acknowledged: the congestion window may be stale
+    /// (RFC 2861; RFC 9438, section 4.2).
+    fn resume(&mut self, now: Time) {
+        let idle = u64::from(tick(now).wrapping_sub(self.last_tx)) << 20;
+        let restart = self.has(flag::IDLE_RESTART);
+        self.cc.on_tx_start(idle, self.rtt.rto(), restart, now);
+    }
+
+    /// Payload that fits beside the options of a segment sent now.
+    fn payload_room(&self) -> u32 {
+        let mss = u32::from(self.mss);
+        match &self.ooo {
+            Some(ooo) if self.has(flag::SACK) => {
+                let mut opts = TcpOptions {
+                    ts: self.has(flag::TS).then_some((0, 0)),
+                    ..TcpOptions::default()
+                };
+                let without = opts.wire_len(false);
+                ooo.queue.sack_blocks(&mut opts.sack);
+                let sack = (opts.wire_len(false) - without) as u32;
+                mss.saturating_sub(sack).max(1)
+            }
+            _ => mss,
+        }
+    }
+
+    /// A segment of `len` octets of new data at `off`, with `flags`; a FIN among them follows
+    /// the data.
+    #[inline]
+    fn new_segment(
+        &mut self,
+        q: Queued,
+        off: u32,
+        len: u32,
+        flags: TcpFlags,
+        now: Time,
+    ) -> SegPlan {
+        let seq = self.snd_nxt;
+        self.burst = self.burst.wrapping_add(1);
+        let mut flags = flags;
+        let pushed = q.len.saturating_sub(q.unpushed);
+        // The end of what the application wrote; and, within a burst, every second segment:
+        // receivers that gather segments deliver them then (what Linux's smallest segmentation
+        // offload bursts look like on the wire).
+        if len > 0 && ((off < pushed && off + len >= pushed) || self.burst & 1 == 0) {
+            flags |= TcpFlags::PSH;
+        }
+        let fin = flags.contains(TcpFlags::FIN);
+        self.snd_nxt += len + u32::from(fin);
+        if fin {
+            self.flags |= flag::FIN_SENT;
+        }
+        if len < u32::from(self.mss) {
+            self.snd_sml = self.snd_nxt;
+        }
+        if !self.has(flag::TIMING) && self.ca == CaState::Open {
+            self.flags |= flag::TIMING;
+            self.rtt_seq = self.snd_nxt;
+            self.rtt_at = now;
+        }
+        if self.rexmt_at == Time::NEVER || self.has(flag::PERSIST) {
+            self.arm_rexmt(now);
+        }
+        if self.ca == CaState::Recovery {
+            self.prr.on_send(len);
+        }
+        self.sent_data(len, now);
+        SegPlan {
+            seg: self.header(seq, flags, now),
+            off,
+            len,
+        }
+    }
+
+    #[cold]
+    fn arm_rexmt(&mut self, now: Time) {
+        if self.has(flag::PERSIST) {
+            self.leave_persist();
+        }
+        self.stall_since = tick(now);
+        self.rexmt_at = now.plus(self.rtt.rto());
+        self.refresh_fast();
+    }
+
+    /// `len` octets of sequence space from `seq` once more; the FIN may be the last of them.
+    fn again(&mut self, q: Queued, seq: Seq, len: u32, now: Time) -> SegPlan {
+        let fin = self.has(flag::FIN_SENT) && seq + len == self.snd_nxt;
+        let octets = len - u32::from(fin);
+        let off = seq.since(self.snd_una);
+        let mut flags = TcpFlags::ACK;
+        if fin {
+            flags |= TcpFlags::FIN;
+        }
+        let pushed = q.len.saturating_sub(q.unpushed);
+        if octets > 0 && off < pushed && off + octets >= pushed {
+            flags |= TcpFlags::PSH;
+        }
+        if self.rexmt_at == Time::NEVER || seq == self.snd_una {
+            self.rexmt_at = now.plus(self.rtt.rto());
+        }
+        if self.ca == CaState::Recovery {
+            self.prr.on_send(len);
+        }
+        self.burst = self.burst.wrapping_add(1);
+        self.count.retrans += 1;
+        self.count.bytes_retrans += u64::from(octets);
+        self.sent_data(octets, now);
+        SegPlan {
+            seg: self.header(seq, flags, now),
+            off,
+            len: octets,
+        }
+    }
+
+    /// A segment without data.
+    fn pure(&mut self, seq: Seq, now: Time) -> SegPlan {
+        SegPlan {
+            seg: self.header(seq, TcpFlags::ACK, now),
+            off: 0,
+            len: 0,
+        }
+    }
+
+    #[inline]
+    fn sent_data(&mut self, len: u32, now: Time) {
+        let t = tick(now);
+        self.last_tx = t;
+        self.count.data_segs_out = self.count.data_segs_out.wrapping_add(u32::from(len > 0));
+        if t.wrapping_sub(self.last_data_rx) < ANSWER_WITHIN {
+            self.quick = 0;
+        }
+    }
+
+    /// The header of any segment but a SYN. It acknowledges all that has arrived.
+    #[inline]
+    fn header(&mut self, seq: Seq, flags: TcpFlags, now: Time) -> SegOut {
+        let window = self.window_field();
+        if self.last_ack != self.rcv_nxt {
+            self.quick = self.quick.saturating_sub(1);
+            self.last_ack = self.rcv_nxt;
+        }
+        self.flags &= !flag::ACK_NOW;
+        self.delack_at = Time::NEVER;
+        self.count.segs_out = self.count.segs_out.wrapping_add(1);
+        let mut seg = SegOut {
+            seq,
+            ack: self.rcv_nxt,
+            flags,
+            window,
+            urgent: 0,
+            opts: TcpOptions::default(),
+        };
+        if self.has(flag::TS) {
+            seg.opts.ts = Some((self.ts_now(now), self.ts_recent));
+        }
+        if let Some(ooo) = &self.ooo
+            && self.has(flag::SACK)
+        {
+            ooo.queue.sack_blocks(&mut seg.opts.sack);
+        }
+        seg
+    }
+
+    /// `plan` has no data to send: notes why, for congestion control, and sees to it that
+    /// blocked data is not forgotten.
+    fn end_of_run(&mut self, blocked: Blocked, now: Time) {
+        let flight = self.snd_nxt.since(self.snd_una);
+        let full = blocked == Blocked::Cwnd;
+        if self.burst > 0 || full {
+            self.usage.on_send(self.snd_una, self.snd_nxt, flight, full);
+            self.burst = 0;
+        }
+        self.flags &= !flag::WANTS;
+        match blocked {
+            Blocked::Empty => self.flags &= !flag::PUSH,
+            Blocked::Cwnd => {}
+            Blocked::Window | Blocked::Held => {
+                self.flags |= flag::WANTS;
+                if flight == 0 && self.rexmt_at == Time::NEVER {
+                    self.flags |= flag::PERSIST;
+                    self.stall_since = tick(now);
+                    self.rexmt_at = now.plus(self.rtt.rto());
+                    self.refresh_fast();
+                }
+            }
+        }
+    }
+}

@@ -268,7 +268,7 @@ impl Tcb {
 
     /// Octets of memory behind this block: scoreboard and out-of-order data.
     pub fn memory(&self) -> usize {
-        self.reasm.as_ref().map_or(0, |r| r.memory())
+        self.ooo.as_ref().map_or(0, |o| o.queue.memory())
             + self.scoreboard.as_ref().map_or(0, |s| size_of_val(&**s))
     }
 
@@ -334,7 +334,7 @@ impl Tcb {
             cwnd_bytes: self.cc.cwnd(),
             snd_wnd: self.snd_wnd,
             rcv_wnd: self.rcv_adv.since(self.rcv_nxt),
-            reordering: DUP_THRESH,
+            reordering: self.scoreboard.as_ref().map_or(DUP_THRESH, |s| s.reordering()),
             total_retrans: c.retrans,
             bytes_acked: c.bytes_acked,
             bytes_received: c.bytes_received,
@@ -346,7 +346,7 @@ impl Tcb {
             data_segs_out: c.data_segs_out,
             last_data_sent: age(self.last_tx),
             last_rcv: age(self.last_rx),
-            ooo_bytes: self.reasm.as_ref().map_or(0, |r| r.len()),
+            ooo_bytes: self.ooo.as_ref().map_or(0, |o| o.queue.len()),
             adv_mss_option: u32::from(self.adv_mss.max(MIN_MSS)),
         }
     }

@@ -1,1 +1,186 @@
-//! Stub.
+//! What happens when nothing does: retransmission, persist, delayed acknowledgment, keepalive,
+//! and the end of waiting.
+
+use core::time::Duration;
+
+use perimeter_base::Time;
+
+use super::types::{Events, TcpError, TimerOutcome};
+use super::{State, Tcb, flag, tick, ticks_of_ms};
+use crate::info::CaState;
+
+impl Tcb {
+    /// [`Tcb::deadline`] has come. Calling early does nothing.
+    pub fn on_timer(&mut self, now: Time) -> TimerOutcome {
+        let mut out = TimerOutcome::default();
+        if self.delack_at <= now {
+            self.delack_at = Time::NEVER;
+            self.flags |= flag::ACK_NOW;
+            out.output = true;
+        }
+        if self.rexmt_at <= now {
+            self.rexmt_at = Time::NEVER;
+            if self.has(flag::PERSIST) {
+                self.on_persist(now, &mut out);
+            } else if self.snd_una != self.snd_nxt {
+                self.on_rto(now, &mut out);
+            }
+        }
+        if self.aux_at <= now {
+            self.aux_at = Time::NEVER;
+            self.on_aux(now, &mut out);
+        }
+        out
+    }
+
+    /// The retransmission timer (RFC 6298, section 5.4 on).
+    fn on_rto(&mut self, now: Time, out: &mut TimerOutcome) {
+        let syn = self.has(flag::SYN_OUT);
+        let limit = match () {
+            () if syn => self.set.syn_retries,
+            () if self.has(flag::ORPHAN) => self.set.orphan_retries,
+            () => self.set.data_retries,
+        };
+        let first = self.retries == 0;
+        if first {
+            // The timer was last set when the peer was last heard of, or when the oldest
+            // segment was sent.
+            self.stall_since = tick(Time(now.nanos().saturating_sub(self.rtt.rto())));
+        }
+        if self.gives_up(self.retries, limit, now) {
+            self.time_out(now, out);
+            return;
+        }
+        self.retries = self.retries.saturating_add(1);
+        self.rtt.backoff();
+        if syn {
+            self.flags |= flag::SYN_DUE;
+            self.rexmt_at = now.plus(self.rtt.rto());
+            self.rexmt_at = self.rexmt_at.min(self.user_limit(now));
+        } else {
+            let flight = self.snd_nxt.since(self.snd_una);
+            let reduces = first && self.ca != CaState::Recovery;
+            self.cc.on_rto(flight, reduces);
+            self.resend_all(now);
+            self.rexmt_at = self.rexmt_at.min(self.user_limit(now));
+        }
+        out.output = true;
+    }
+
+    /// The persist timer: asks a peer with a closed window, or overrides what held data back.
+    /// The interval backs off like the retransmission timeout (RFC 9293, section 3.8.6.1).
+    fn on_persist(&mut self, now: Time, out: &mut TimerOutcome) {
+        let limit = match () {
+            () if self.has(flag::ORPHAN) => self.set.orphan_retries,
+            () => self.set.data_retries,
+        };
+        if self.gives_up(self.probes, limit, now) {
+            self.time_out(now, out);
+            return;
+        }
+        self.flags |= flag::PROBE;
+        self.rtt.backoff();
+        self.probes = self.probes.saturating_add(1);
+        self.rexmt_at = now.plus(self.rtt.rto()).min(self.user_limit(now));
+        self.refresh_fast();
+        out.output = true;
+    }
+
+    /// Whether it is time to give up: the user timeout has passed since the peer was last
+    /// heard of about this, or without one, after `limit` attempts (RFC 9293, section 3.8.3).
+    fn gives_up(&self, attempts: u8, limit: u8, now: Time) -> bool {
+        if self.set.user_timeout_ms > 0 {
+            let silent = tick(now).wrapping_sub(self.stall_since);
+            return silent >= ticks_of_ms(self.set.user_timeout_ms);
+        }
+        attempts >= limit
+    }
+
+    /// When the user timeout would pass: timers don't wait beyond it.
+    fn user_limit(&self, now: Time) -> Time {
+        match self.set.user_timeout_ms {
+            0 => Time::NEVER,
+            ms => {
+                let silent = tick(now).wrapping_sub(self.stall_since);
+                after_ticks(now, ticks_of_ms(ms).saturating_sub(silent))
+            }
+        }
+    }
+
+    fn time_out(&mut self, now: Time, out: &mut TimerOutcome) {
+        let error = self.soft_error.take().unwrap_or(TcpError::TimedOut);
+        // A peer that comes back should learn that we are gone.
+        if self.state.is_synchronized() {
+            out.reply = Some(self.reset(now));
+        }
+        out.events |= self.finish(Some(error));
+    }
+
+    fn on_aux(&mut self, now: Time, out: &mut TimerOutcome) {
+        match self.state {
+            State::TimeWait => out.events |= self.finish(None),
+            State::FinWait2 if self.has(flag::ORPHAN) => out.events |= self.finish(None),
+            State::Closed | State::SynSent | State::SynReceived => {}
+            _ => self.on_keepalive(now, out),
+        }
+    }
+
+    /// Keepalive (RFC 9293, section 3.8.4). The timer is not re-armed by traffic: when it
+    /// fires it looks at how long the peer has been silent.
+    fn on_keepalive(&mut self, now: Time, out: &mut TimerOutcome) {
+        if self.set.keep_probes == 0 {
+            return;
+        }
+        if self.snd_una != self.snd_nxt || self.has(flag::PERSIST) {
+            // Data is out: its own timer watches the peer.
+            self.arm_keepalive(now);
+            return;
+        }
+        let silent = tick(now).wrapping_sub(self.last_rx);
+        let idle = ticks_of_ms(self.set.keep_idle_ms);
+        if silent < idle {
+            self.aux_at = after_ticks(now, idle - silent);
+            return;
+        }
+        let timed_out = match self.set.user_timeout_ms {
+            0 => self.probes >= self.set.keep_probes,
+            ms => self.probes > 0 && silent >= ticks_of_ms(ms),
+        };
+        if timed_out {
+            self.time_out(now, out);
+            return;
+        }
+        self.probes = self.probes.saturating_add(1);
+        self.flags |= flag::PROBE;
+        self.aux_at = now + Duration::from_millis(u64::from(self.set.keep_interval_ms.max(1)));
+        self.refresh_fast();
+        out.output = true;
+    }
+
+    /// Starts or stops the keepalive timer, as the settings and the state have it.
+    pub(super) fn arm_keepalive(&mut self, now: Time) {
+        let watching = matches!(
+            self.state,
+            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
+        ) && !(self.state == State::FinWait2 && self.has(flag::ORPHAN));
+        if !watching {
+            return;
+        }
+        self.aux_at = if self.set.keep_probes > 0 {
+            after_ticks(now, ticks_of_ms(self.set.keep_idle_ms))
+        } else {
+            Time::NEVER
+        };
+    }
+}
+
+fn after_ticks(now: Time, ticks: u32) -> Time {
+    now.plus(u64::from(ticks.max(1)) << 20)
+}
+
+impl TimerOutcome {
+    /// Whether the connection is finished.
+    pub fn closed(&self) -> bool {
+        self.events.contains(Events::CLOSED)
+    }
+}

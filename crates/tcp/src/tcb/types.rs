@@ -250,6 +250,9 @@ pub struct Queued {
     /// The application has said that more follows at once (MSG_MORE): hold a partial last
     /// segment back as if corked.
     pub more_coming: bool,
+    /// Octets at the end that no push follows yet: those written with the announcement that
+    /// more comes. PSH marks the end of what is before them.
+    pub unpushed: u32,
 }
 
 /// A segment to send.
