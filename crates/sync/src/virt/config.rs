@@ -65,6 +65,11 @@ pub struct CostTable {
     pub work: [Cost; Work::COUNT],
     /// Passing a scheduling point, ns. At least 1, or a thread that polls would stop time.
     pub point_ns: u32,
+    /// Yielding (a system call), ns.
+    pub yield_ns: u32,
+    /// An operation on shared memory: an attempt at a lock, an event's flag, either side of a
+    /// queue operation, ns.
+    pub atomic_ns: u32,
     /// Taking and releasing a free lock whose line is in the own cache, ns.
     pub lock_ns: u32,
     /// Taking over a lock last held on another core: its line moves, ns.
@@ -80,6 +85,9 @@ pub struct CostTable {
     pub spawn_ns: u32,
     /// How long a contender spins before it parks, while the owner runs on another core, ns.
     pub spin_ns: u32,
+    /// A parked contender that has waited this long gets the lock handed over, so that those
+    /// who spin can't starve it (parking_lot's eventual fairness), ns.
+    pub fair_ns: u32,
     /// Threads that share a core take turns after this long, at their scheduling points, ns.
     pub slice_ns: u32,
 }
@@ -103,6 +111,8 @@ impl Default for CostTable {
         CostTable {
             work,
             point_ns: 1,
+            yield_ns: 400,
+            atomic_ns: 6,
             lock_ns: 12,
             line_move_ns: 70,
             wake_ns: 900,
@@ -110,6 +120,7 @@ impl Default for CostTable {
             switch_ns: 1_300,
             spawn_ns: 5_000,
             spin_ns: 20_000,
+            fair_ns: 500_000,
             slice_ns: 3_000_000,
         }
     }
@@ -133,6 +144,10 @@ pub struct VirtualConfig {
     /// Estimated length of a run in steps, for [`Schedule::Pct`]: take it from the
     /// [`Report`] of an earlier run.
     pub pct_steps: u64,
+    /// In exploration time moves by little while anybody can run, so timers would fire at rest
+    /// only. With probability one in this many, a scheduling point lets time jump to the next
+    /// deadline all the same, as if everybody had been delayed (0: never).
+    pub early_timer_one_in: u32,
     /// Whether taking a lock against the order of [`LockClass`] fails the run. Without it only
     /// those seeds fail that do deadlock.
     pub check_lock_order: bool,
@@ -148,6 +163,7 @@ impl Default for VirtualConfig {
             max_steps: 50_000_000,
             max_time: Time::from_millis(3_600_000),
             pct_steps: 2_000,
+            early_timer_one_in: 0,
             check_lock_order: true,
         }
     }

@@ -32,6 +32,7 @@ impl EventHead {
 /// An event of a [`super::Virtual`] platform.
 pub struct VirtualEvent {
     shared: Arc<Shared>,
+    id: u32,
     head: UnsafeCell<EventHead>,
 }
 
@@ -42,9 +43,11 @@ unsafe impl Sync for VirtualEvent {}
 
 impl VirtualEvent {
     pub(super) fn new(shared: Arc<Shared>) -> VirtualEvent {
+        let id = shared.id();
         VirtualEvent {
+            id,
             head: UnsafeCell::new(EventHead {
-                id: shared.id(),
+                id,
                 flag: false,
                 waiter: NONE,
                 label: None,
@@ -101,6 +104,7 @@ impl VirtualEvent {
             } else if deadline.0 <= st.now() {
                 Some(false)
             } else {
+                st.expect_more("waiting for an event");
                 None
             }
         })
@@ -122,8 +126,7 @@ impl Event for VirtualEvent {
         let sh = &*self.shared;
         let inside = sh.inside();
         if inside {
-            // SAFETY: the number never changes.
-            sh.point(Op::Set, unsafe { (*self.head.get()).id });
+            sh.point(Op::Set, self.id);
         }
         sh.with(|st| {
             // SAFETY: under the baton.
@@ -139,8 +142,7 @@ impl Event for VirtualEvent {
         if !inside {
             sh.kick();
         } else if sh.explores {
-            // SAFETY: as above.
-            sh.point(Op::Set, unsafe { (*self.head.get()).id });
+            sh.point(Op::Set, self.id);
         }
     }
 
@@ -149,8 +151,7 @@ impl Event for VirtualEvent {
         if !sh.inside() {
             return self.wait_outside(deadline);
         }
-        // SAFETY: the number never changes.
-        sh.point(Op::Wait, unsafe { (*self.head.get()).id });
+        sh.point(Op::Wait, self.id);
         if self.take_flag() {
             return true;
         }
@@ -182,8 +183,7 @@ impl Event for VirtualEvent {
     fn take(&self) -> bool {
         let sh = &*self.shared;
         if sh.inside() {
-            // SAFETY: the number never changes.
-            sh.point(Op::Take, unsafe { (*self.head.get()).id });
+            sh.point(Op::Take, self.id);
         }
         sh.with(|_| self.take_flag())
     }

@@ -34,6 +34,8 @@ pub(super) struct LockHead {
 /// is handed over or left open, are drawn from the seed. Embedded: first come, first served.
 pub struct VirtualLock<T> {
     shared: Arc<Shared>,
+    id: u32,
+    class: LockClass,
     head: UnsafeCell<LockHead>,
     value: UnsafeCell<T>,
 }
@@ -64,6 +66,8 @@ impl<T: Send + 'static> VirtualLock<T> {
                 last_core: NONE,
             }),
             value: UnsafeCell::new(value),
+            id,
+            class,
             shared,
         }
     }
@@ -90,15 +94,18 @@ impl<T: Send + 'static> VirtualLock<T> {
     #[cold]
     fn lock_slow(&self) {
         let sh = &*self.shared;
-        if std::thread::panicking() {
+        // SAFETY: inside; the references end here.
+        if unsafe { sh.st() }.panicking() {
             sh.dying();
         }
-        // SAFETY: inside; the references end here.
+        // SAFETY: as above.
         let (me, start) = unsafe {
             self.head().stats.contended += 1;
             let st = sh.st();
             st.class_stats[self.head().class as usize].contended += 1;
-            (st.running, st.now())
+            let now = st.now();
+            st.me().waits_since = now;
+            (st.running, now)
         };
         let waiting = Waiting { lock: self, me };
         let mut again = false;
@@ -132,18 +139,20 @@ impl<T: Send + 'static> VirtualLock<T> {
 
     /// Takes the lock from outside the virtual threads.
     fn lock_outside(&self) -> VirtualGuard<'_, T> {
-        let name = format!("lock {} #{}", self.class().name(), self.id());
-        self.shared.outside(&name, |_| {
+        let name = format!("lock {} #{}", self.class.name(), self.id);
+        self.shared.outside(&name, |st| {
             // SAFETY: under the baton.
             let head = unsafe { self.head() };
-            (head.owner == NONE).then(|| head.acquire_outside())
+            if head.owner == NONE {
+                head.acquire_outside();
+                return Some(());
+            }
+            if head.owner != OUTSIDE {
+                st.expect_more(&name);
+            }
+            None
         });
         self.guard()
-    }
-
-    fn id(&self) -> u32 {
-        // SAFETY: the number never changes, so no writer can be racing for it.
-        unsafe { (*self.head.get()).id }
     }
 }
 
@@ -265,6 +274,15 @@ impl LockHead {
             return;
         }
         if st.clocked {
+            let fair = u64::from(st.cfg.costs.fair_ns);
+            let first = self.waiters[0];
+            let overdue = now > st.thread(first).waits_since.saturating_add(fair);
+            if overdue && !st.spins(first, now) {
+                self.waiters.pop_front();
+                self.acquire(st, first);
+                st.wake(first);
+                return;
+            }
             let spinner = self.waiters.iter().position(|&w| st.spins(w, now));
             if let Some(w) = spinner.and_then(|i| self.waiters.remove(i)) {
                 let at = now + u64::from(st.cfg.costs.line_move_ns);
@@ -299,8 +317,8 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
         if !self.shared.inside() {
             return self.lock_outside();
         }
-        check_order(&self.shared, self.id(), self.class(), Location::caller());
-        self.shared.point(Op::Lock, self.id());
+        check_order(&self.shared, self.id, self.class, Location::caller());
+        self.shared.point(Op::Lock, self.id);
         // SAFETY: inside; the references end here.
         let (st, head) = unsafe { (self.shared.st(), self.head()) };
         if head.owner == NONE {
@@ -321,8 +339,8 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
             });
             return free.map(|()| self.guard());
         }
-        check_order(&self.shared, self.id(), self.class(), Location::caller());
-        self.shared.point(Op::TryLock, self.id());
+        check_order(&self.shared, self.id, self.class, Location::caller());
+        self.shared.point(Op::TryLock, self.id);
         // SAFETY: inside; the references end here.
         let (st, head) = unsafe { (self.shared.st(), self.head()) };
         if head.owner != NONE {
@@ -338,8 +356,7 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
     }
 
     fn class(&self) -> LockClass {
-        // SAFETY: the class never changes, so no writer can be racing for it.
-        unsafe { (*self.head.get()).class }
+        self.class
     }
 }
 
@@ -376,11 +393,11 @@ impl<T: Send + 'static> Drop for VirtualGuard<'_, T> {
         }
         // The point may unwind this thread (a failure elsewhere): it releases all the same.
         let release = Release(lock);
-        sh.point(Op::Unlock, lock.id());
+        sh.point(Op::Unlock, lock.id);
         drop(release);
         if sh.explores {
             // Between the release and what the thread does next to shared memory.
-            sh.point(Op::Unlock, lock.id());
+            sh.point(Op::Unlock, lock.id);
         }
     }
 }

@@ -216,7 +216,13 @@ impl Platform for Virtual {
     fn sleep_until(&self, until: Time) {
         let sh = &*self.shared;
         if !sh.inside() {
-            return sh.outside("sleeping", |st| (st.now() >= until.0).then_some(()));
+            return sh.outside("sleeping", |st| {
+                if st.now() >= until.0 {
+                    return Some(());
+                }
+                st.expect_more("sleeping");
+                None
+            });
         }
         sh.point(Op::Sleep, 0);
         if sh.tearing() {

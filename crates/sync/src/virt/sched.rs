@@ -23,7 +23,13 @@ impl State {
             self.step_limit_hit();
             return true;
         }
-        self.spend(u64::from(self.cfg.costs.point_ns));
+        let costs = &self.cfg.costs;
+        let ns = match op {
+            Op::Yield => costs.yield_ns,
+            Op::Checkpoint | Op::Set | Op::Take | Op::TryLock => costs.atomic_ns,
+            _ => costs.point_ns,
+        };
+        self.spend(u64::from(ns.max(1)));
         if self.clocked {
             let c = &self.cores[self.threads[me as usize].core];
             if c.clock <= self.horizon && c.clock < c.slice_end && op != Op::Yield {
@@ -75,6 +81,15 @@ impl State {
             && !self.embedded
         {
             self.fire(self.clock);
+        }
+        let early = u64::from(self.cfg.early_timer_one_in);
+        if early != 0
+            && !self.embedded
+            && self.rng.below(early) == 0
+            && let Some(at) = self.next_deadline()
+        {
+            self.clock = self.clock.max(at);
+            self.fire(at);
         }
         let me = self.running;
         match self.cfg.schedule {

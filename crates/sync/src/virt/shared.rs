@@ -122,10 +122,8 @@ impl Shared {
     }
 
     /// Waits, on an OS thread outside, until `f` gives something. Every stop of the simulation
-    /// is a reason to look again.
-    ///
-    /// # Panics
-    /// If the simulation has ended, so that it can never give anything.
+    /// and every release from outside is a reason to look again. `f` panics when the simulation
+    /// has ended and can never give anything.
     pub(super) fn outside<R>(&self, what: &str, mut f: impl FnMut(&mut State) -> Option<R>) -> R {
         if self.driving() {
             // SAFETY: the driving thread, between virtual threads.
@@ -139,13 +137,13 @@ impl Shared {
             if let Some(r) = f(st) {
                 return r;
             }
-            assert!(!st.finished, "{what} would block forever: no simulation");
             self.idle.wait(&mut baton);
         }
     }
 
-    /// Tells an embedded simulation that something may run.
+    /// Something was released from outside: tells others there, and an embedded simulation.
     pub(super) fn kick(&self) {
+        self.idle.notify_all();
         if let (Some(k), false) = (&self.kick, self.driving()) {
             k();
         }
@@ -158,7 +156,7 @@ impl Shared {
     pub(super) fn point(&self, op: Op, object: u32) {
         // SAFETY: callers checked `inside`; the reference ends before the suspension.
         let st = unsafe { self.st() };
-        if st.teardown || std::thread::panicking() {
+        if st.teardown || st.panicking() {
             return self.torn();
         }
         if st.step(op, object) {
@@ -195,9 +193,14 @@ impl Shared {
         if me.torn_ops > TORN_OPS {
             self.abandon();
         }
-        me.unwinding = true;
+        let before = std::mem::replace(&mut me.unwinding, true);
         // A destructor that unwinds while its thread does would abort the process.
-        if !std::thread::panicking() {
+        let now = if st.base_panicking {
+            before
+        } else {
+            std::thread::panicking()
+        };
+        if !now {
             resume_unwind(Box::new(Torn));
         }
     }
@@ -221,7 +224,8 @@ impl Shared {
     #[inline]
     pub(super) fn tearing(&self) -> bool {
         // SAFETY: inside.
-        unsafe { self.st() }.teardown || std::thread::panicking()
+        let st = unsafe { self.st() };
+        st.teardown || st.panicking()
     }
 
     /// Ends the simulation with a failure that the running thread has caused, and unwinds it.
@@ -245,6 +249,7 @@ impl Shared {
         }
         let baton = self.baton();
         let restore = Restore(CURRENT.replace(self));
+        self.with(|st| st.base_panicking = std::thread::panicking());
         let r = f();
         drop(restore);
         drop(baton);

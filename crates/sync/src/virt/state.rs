@@ -100,7 +100,8 @@ pub(super) struct Thd {
     pub(super) timer: u64,
     /// Why it was woken: by its timer?
     pub(super) timed_out: bool,
-    /// End of its spinning for a lock.
+    /// Since when it waits for a lock, and the end of its spinning.
+    pub(super) waits_since: u64,
     pub(super) spin_until: u64,
     /// Locks held, in order of acquisition.
     pub(super) held: Vec<Held>,
@@ -168,6 +169,9 @@ pub(super) struct State {
     pub(super) failure: Option<Box<Failure>>,
     /// The simulation has failed: threads are being unwound.
     pub(super) teardown: bool,
+    /// The driving OS thread counts as panicking for reasons of its own: it drives from a
+    /// destructor, or an earlier simulation had to leak a thread in the middle of unwinding.
+    pub(super) base_panicking: bool,
     /// Nothing will ever run again.
     pub(super) finished: bool,
     pub(super) class_stats: [LockStats; LockClass::ALL.len()],
@@ -226,6 +230,7 @@ impl State {
             alone: 0,
             failure: None,
             teardown: false,
+            base_panicking: false,
             finished: false,
             class_stats: [LockStats::default(); LockClass::ALL.len()],
             hooks: Vec::new(),
@@ -257,6 +262,21 @@ impl State {
         } else {
             self.clock
         }
+    }
+
+    /// Whether the running thread panics. Only the OS thread's count of panics can tell, so
+    /// nobody is suspended in the middle of unwinding until the simulation is torn down.
+    #[inline]
+    pub(super) fn panicking(&self) -> bool {
+        std::thread::panicking() && !self.base_panicking
+    }
+
+    /// For waiting outside: panics if nothing will ever happen again.
+    pub(super) fn expect_more(&self, what: &str) {
+        assert!(
+            !self.finished,
+            "{what} would block forever: the simulation has ended"
+        );
     }
 
     /// Lets `ns` pass for the running thread, jittered. Free when embedded.
@@ -335,6 +355,7 @@ impl State {
             ready_at: 0,
             timer: 0,
             timed_out: false,
+            waits_since: 0,
             spin_until: 0,
             held: Vec::new(),
             at: Location::caller(),

@@ -317,4 +317,52 @@ fn threads_that_cannot_be_unwound_are_leaked_not_fatal() {
     })
     .unwrap_err();
     assert_eq!(f.kind, FailureKind::Panic, "{f}");
+    // This OS thread counts as panicking from now on. Simulations work on it all the same.
+    assert!(std::thread::panicking());
+    let elsewhere = std::thread::spawn(|| Virtual::run(random(5), mixture).unwrap());
+    let here = Virtual::run(random(5), mixture).unwrap();
+    assert_eq!(here, elsewhere.join().unwrap());
+    let f = Virtual::run(random(6), |p: Virtual| {
+        let e = p.event();
+        let t = p.spawn(
+            "sleeper",
+            None,
+            Box::new(move || assert!(e.wait(Time::NEVER))),
+        );
+        t.join().unwrap();
+    });
+    assert_eq!(f.unwrap_err().kind, FailureKind::Deadlock);
+}
+
+/// A timeout that comes while its cause is still being worked on.
+fn slow_reply(p: Virtual) {
+    let reply = Arc::new(p.event());
+    let (r, q) = (reply.clone(), p.clone());
+    let t = p.spawn(
+        "server",
+        None,
+        Box::new(move || {
+            for _ in 0..50 {
+                q.checkpoint();
+            }
+            r.set();
+        }),
+    );
+    if !reply.wait(Time::from_millis(200)) {
+        resume_quietly("timed out");
+    }
+    t.join().unwrap();
+}
+
+#[test]
+fn early_timers_meet_work_under_way() {
+    let found = |one_in| {
+        let cfg = VirtualConfig {
+            early_timer_one_in: one_in,
+            ..random(0)
+        };
+        explore(&cfg, 0..200, slow_reply, |_, (), _| ()).is_err()
+    };
+    assert!(!found(0));
+    assert!(found(100));
 }

@@ -293,6 +293,37 @@ fn threads_of_one_core_never_overlap_in_time() {
 }
 
 #[test]
+fn spinners_do_not_starve_a_parked_waiter() {
+    let (shares, _) = Virtual::run(time(1, 4, 10), |p: Virtual| {
+        let lock = Arc::new(p.lock(LockClass::Group, ()));
+        let counts: Arc<[AtomicU64; 6]> = Arc::default();
+        let ts: Vec<_> = (0..6)
+            .map(|i| {
+                let (p2, lock, counts) = (p.clone(), lock.clone(), counts.clone());
+                let body = move || {
+                    while p2.now() < Time::from_millis(60) {
+                        let _g = lock.lock();
+                        p2.charge(Work::Nanos, 9_000);
+                        counts[i].fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                // Cores 0 and 1 have two threads each.
+                p.spawn("hog", Some(i), Box::new(body))
+            })
+            .collect();
+        for t in ts {
+            t.join().unwrap();
+        }
+        counts.each_ref().map(|c| c.load(Ordering::Relaxed))
+    })
+    .unwrap();
+    let sum: u64 = shares.iter().sum();
+    // Never idle for long, and nobody is left out.
+    assert!((5_500..6_700).contains(&sum), "{shares:?}");
+    assert!(shares.iter().all(|&s| s > 60), "{shares:?}");
+}
+
+#[test]
 fn waiting_and_holding_are_measured_in_virtual_time() {
     let (stats, _) = Virtual::run(time(1, 2, 0), |p: Virtual| {
         let lock = Arc::new(p.lock(LockClass::Group, ()));
@@ -411,6 +442,24 @@ fn locks_outlive_their_simulation() {
     .unwrap();
     assert_eq!(*lock.lock(), 6);
     assert_eq!(lock.stats().acquisitions, 2);
+}
+
+#[test]
+fn os_threads_outside_contend_for_locks_of_an_ended_simulation() {
+    let (lock, _) = Virtual::run(random(1), |p: Virtual| p.lock(LockClass::Leaf, 0)).unwrap();
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| {
+                for _ in 0..1000 {
+                    let mut g = lock.lock();
+                    let v = *g;
+                    std::thread::yield_now();
+                    *g = v + 1;
+                }
+            });
+        }
+    });
+    assert_eq!(*lock.lock(), 4000);
 }
 
 #[test]
