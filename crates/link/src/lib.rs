@@ -10,6 +10,7 @@ pub mod device;
 pub mod fault;
 mod irq;
 pub mod mem;
+pub mod null;
 pub mod pace;
 pub mod pattern;
 pub mod rng;

@@ -10,10 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::csum;
-use crate::device::{
-    Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
-};
-use crate::fault::{FaultConfig, FaultCounts, FaultCounters, Faults, Packet};
+use crate::device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use crate::fault::{FaultConfig, FaultCounters, FaultCounts, Faults, Packet};
 use crate::irq::Irq;
 use crate::pace::{FIFO_NS, OVERHEAD, Pacer};
 use crate::rss::Rss;
@@ -169,10 +167,7 @@ impl<P: Platform> WireHandle<P> {
 }
 
 /// Two ends and, for each, the handle of the direction that it sends on.
-pub fn pair<P: Platform>(
-    platform: &P,
-    config: WireConfig,
-) -> ([End<P>; 2], [WireHandle<P>; 2]) {
+pub fn pair<P: Platform>(platform: &P, config: WireConfig) -> ([End<P>; 2], [WireHandle<P>; 2]) {
     let mut config = config;
     config.mtu = config.mtu.max(68);
     for end in &mut config.ends {
@@ -221,7 +216,11 @@ impl<P: Platform> Device for End<P> {
         Capabilities {
             name: end.name.clone(),
             medium: self.config.medium,
-            mac: if ethernet { end.mac } else { MacAddr::default() },
+            mac: if ethernet {
+                end.mac
+            } else {
+                MacAddr::default()
+            },
             mtu: self.config.mtu,
             tx_checksum: self.config.checksum_offload,
         }
@@ -262,13 +261,7 @@ struct EndRx<P: Platform> {
 const POSTED: usize = 512;
 
 impl<P: Platform> RxQueue for EndRx<P> {
-    fn poll(
-        &mut self,
-        now: Time,
-        pool: &mut PktPool,
-        out: &mut Vec<RxFrame>,
-        max: usize,
-    ) -> usize {
+    fn poll(&mut self, now: Time, pool: &mut PktPool, out: &mut Vec<RxFrame>, max: usize) -> usize {
         let port = &self.ports[self.index];
         port.irq.disarm();
         let mut flight = port.flight.lock();

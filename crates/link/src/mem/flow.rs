@@ -120,7 +120,8 @@ pub(crate) struct Cold {
     pub fin_sent: bool,
 }
 
-/// What others may read of a connection. Written by its transmit queue only.
+/// What others may read of a connection. Written by its transmit queue only, but for `fired`.
+#[repr(align(64))]
 pub(crate) struct FlowShared {
     /// Bytes of the stack's stream acknowledged.
     pub acked: AtomicU64,
@@ -128,6 +129,10 @@ pub(crate) struct FlowShared {
     pub delivered: AtomicU64,
     /// A lone segment's acknowledgment: number and timestamp to echo; 0 when there is none.
     pub lone: AtomicU64,
+    /// What `acked` becomes by it.
+    pub lone_acked: AtomicU64,
+    /// The last `lone` that the receive queue has acknowledged. Written by that queue only.
+    pub fired: AtomicU64,
     pub snd_nxt: AtomicU32,
     /// Counts the uses of the slot: odd while in use.
     pub generation: AtomicU32,
@@ -141,11 +146,19 @@ impl FlowShared {
             acked: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
             lone: AtomicU64::new(0),
+            lone_acked: AtomicU64::new(0),
+            fired: AtomicU64::new(0),
             snd_nxt: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             host: AtomicU64::new(0),
             peer: AtomicU64::new(0),
         }
+    }
+
+    /// Whether the receive queue has acknowledged the lone segment announced last.
+    pub(crate) fn lone_is_acknowledged(&self) -> bool {
+        let lone = self.lone.load(Ordering::Acquire);
+        lone != 0 && self.fired.load(Ordering::Acquire) == lone
     }
 }
 
@@ -169,7 +182,11 @@ pub(crate) fn report(shared: &[FlowShared], out: &mut Vec<FlowReport>) {
             out.push(FlowReport {
                 host: addr(s.host.load(Ordering::Relaxed)),
                 peer: addr(s.peer.load(Ordering::Relaxed)),
-                acked: s.acked.load(Ordering::Relaxed),
+                acked: if s.lone_is_acknowledged() {
+                    s.lone_acked.load(Ordering::Relaxed)
+                } else {
+                    s.acked.load(Ordering::Relaxed)
+                },
                 delivered: s.delivered.load(Ordering::Relaxed),
             });
         }
@@ -372,7 +389,11 @@ mod tests {
         let mut rng = SplitMix64::new(11);
         for _ in 0..40_000 {
             let ports = rng.below(500) as u32;
-            let key = Key { host: 9, peer: 8, ports };
+            let key = Key {
+                host: 9,
+                peer: 8,
+                ports,
+            };
             assert_eq!(flows.find(key), model.get(&ports).copied());
             match model.get(&ports) {
                 Some(&slot) if rng.chance(0.6) => {

@@ -314,9 +314,7 @@ impl<P: Platform> Nic<P> {
 
     fn peer(&self, flows: Flows, lanes: Vec<Lane>) -> Peer {
         let wanted = self.config.peer.window;
-        let wscale = (0u8..14)
-            .find(|&s| wanted >> s <= 65_535)
-            .unwrap_or(14);
+        let wscale = (0u8..14).find(|&s| wanted >> s <= 65_535).unwrap_or(14);
         Peer {
             config: self.config.clone(),
             shared: self.shared.clone(),
@@ -427,9 +425,7 @@ impl<P: Platform> PeerHandle<P> {
             ports: u32::from(from.port()) << 16 | u32::from(to.port()),
         };
         let cfg = &self.config.peer;
-        let wscale = (0u8..14)
-            .find(|&s| cfg.window >> s <= 65_535)
-            .unwrap_or(14);
+        let wscale = (0u8..14).find(|&s| cfg.window >> s <= 65_535).unwrap_or(14);
         let syn = SegOut {
             seq: Seq(key.iss(self.secret)),
             flags: TcpFlags::SYN,
@@ -461,5 +457,7 @@ impl<P: Platform> PeerHandle<P> {
 
 /// The peer does not play this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not an address of the ideal peer: it must be in the NIC's subnet and not the stack's own")]
+#[error(
+    "{0} is not an address of the ideal peer: it must be in the NIC's subnet and not the stack's own"
+)]
 pub struct NotOurs(pub Ipv4Addr);

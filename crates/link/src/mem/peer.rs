@@ -9,7 +9,7 @@ use perimeter_base::{Time, TxDesc};
 use std::sync::Arc;
 
 use super::flow::{
-    BLOCKED, Flow, Flows, HOLES, Key, LONE, SOURCE, State, TOUCHED, TS, WSCALE,
+    BLOCKED, Flow, FlowShared, Flows, HOLES, Key, LONE, SOURCE, State, TOUCHED, TS, WSCALE,
 };
 use super::item::{Delayed, Item, Seg, What};
 use super::stats::PeerCounts;
@@ -211,6 +211,9 @@ impl Peer {
         }
         let f = &mut self.flows.hot[slot as usize];
         if s.len != 0 {
+            if f.flags & LONE != 0 {
+                resolve_lone(f, &self.flows.shared[slot as usize]);
+            }
             f.rcv_nxt = f.rcv_nxt.wrapping_add(s.len);
             f.received += u64::from(s.len);
             f.unacked += s.len;
@@ -342,6 +345,7 @@ impl Peer {
             let shared = &self.flows.shared[slot as usize];
             shared.snd_nxt.store(f.snd_nxt, Ordering::Relaxed);
             let word = u64::from(f.rcv_nxt) << 32 | u64::from(f.ts_recent);
+            shared.lone_acked.store(f.received, Ordering::Relaxed);
             shared.lone.store(word.max(1), Ordering::Release);
         }
     }
@@ -548,5 +552,15 @@ impl Peer {
             self.counts.verify_errors += 1;
         }
     }
+}
 
+/// Forgets an announced lone segment, as more has come; counts it if its timer has fired.
+#[cold]
+fn resolve_lone(f: &mut Flow, shared: &FlowShared) {
+    if shared.lone_is_acknowledged() {
+        shared.acked.store(f.received, Ordering::Relaxed);
+        f.unacked = 0;
+    }
+    f.flags &= !LONE;
+    shared.lone.store(0, Ordering::Release);
 }

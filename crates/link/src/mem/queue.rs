@@ -151,10 +151,10 @@ impl<P: Platform> MemRx<P> {
             if word == 0 {
                 continue;
             }
+            let shared = &inbound.flows[timer.flow as usize];
+            shared.fired.store(word, Ordering::Release);
             let mut seg = timer.seg;
-            seg.seq = inbound.flows[timer.flow as usize]
-                .snd_nxt
-                .load(Ordering::Acquire);
+            seg.seq = shared.snd_nxt.load(Ordering::Acquire);
             seg.ack = (word >> 32) as u32;
             seg.tsecr = word as u32;
             seg.tsval = (now.0 / 1_000_000) as u32;
@@ -175,17 +175,15 @@ fn word_of(flows: &[FlowShared], timer: &Delayed) -> u64 {
     if shared.generation.load(Ordering::Acquire) != timer.generation {
         return 0;
     }
-    shared.lone.load(Ordering::Acquire)
+    let word = shared.lone.load(Ordering::Acquire);
+    if shared.fired.load(Ordering::Relaxed) == word {
+        return 0;
+    }
+    word
 }
 
 impl<P: Platform> RxQueue for MemRx<P> {
-    fn poll(
-        &mut self,
-        now: Time,
-        pool: &mut PktPool,
-        out: &mut Vec<RxFrame>,
-        max: usize,
-    ) -> usize {
+    fn poll(&mut self, now: Time, pool: &mut PktPool, out: &mut Vec<RxFrame>, max: usize) -> usize {
         self.ports[self.index].irq.disarm();
         let before = out.len();
         let max = before.saturating_add(max);

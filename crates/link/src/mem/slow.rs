@@ -568,7 +568,12 @@ mod tests {
             for _ in 0..40 {
                 let l = 1 + rng.below(300) as u32;
                 let r = l + 1 + rng.below(40) as u32;
-                insert_range(&mut ranges, base, base.wrapping_add(l), base.wrapping_add(r));
+                insert_range(
+                    &mut ranges,
+                    base,
+                    base.wrapping_add(l),
+                    base.wrapping_add(r),
+                );
                 model[l as usize..r as usize].fill(true);
                 let mut shown = [false; 400];
                 let mut last = 0;
