@@ -35,7 +35,7 @@ Exit code: 0 measured, 1 a run failed, 2 a request that can't be served.";
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the parallel TCP benchmark
-    #[command(after_help = BENCH_EXAMPLES)]
+    #[command(after_help = BENCH_EXAMPLES, allow_negative_numbers = true)]
     Bench(Bench),
     /// Print the canonical names of the organizations
     Orgs {

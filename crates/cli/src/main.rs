@@ -7,7 +7,7 @@ use args::{Bench, Cli, Command};
 use clap::Parser;
 use perimeter_lab::{
     Error, linux, organizations, organizations::Organization, progress::Bar, report::Build,
-    settings::Settings, table,
+    table,
 };
 use std::{
     fs,
@@ -102,7 +102,6 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
     if let Some(path) = bench.json.as_deref().filter(|_| !to_stdout) {
         check_writable(path)?;
     }
-    remark(&settings);
     let linux = |o: &Organization| matches!(o, Organization::Linux { .. });
     if settings.organizations.iter().any(linux) {
         // While this is the only thread. Without success the backend falls back and says so.
@@ -122,18 +121,6 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
         write_whole(path, &report.to_json())?;
     }
     printed
-}
-
-/// Says on standard error what the settings imply.
-fn remark(settings: &Settings) {
-    let single = settings.organizations.iter().find(|o| o.single_threaded());
-    if let Some(o) = single.filter(|_| settings.threads > 1) {
-        let _ = writeln!(
-            io::stderr(),
-            "perimeter: `{}` is one thread; --threads applies to the others",
-            o.name()
-        );
-    }
 }
 
 /// Finds out before a long run whether its result can be written, without writing anything.

@@ -242,7 +242,16 @@ pub fn bench(
         .zip(&bench.backends)
         .zip(&bench.samples)
         .filter(|(_, samples)| !samples.is_empty())
-        .map(|((c, b), samples)| report::row(settings, c, &b.traits(settings, c), samples))
+        .map(|((c, b), samples)| {
+            let mut traits = b.traits(settings, c);
+            if c.threads < settings.threads {
+                traits.notes.push(format!(
+                    "{} is one thread; --threads applies to the other rows",
+                    c.organization.name()
+                ));
+            }
+            report::row(settings, c, &traits, samples)
+        })
         .collect();
     let notes = bench.notes(passes);
     Ok(Report::new(

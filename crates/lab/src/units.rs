@@ -70,7 +70,10 @@ fn decimal(text: &str) -> Result<f64, String> {
 /// A line that says what is wrong.
 pub fn whole(text: &str, what: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
     let bounds = || format!("{what} must be from {} to {}", range.start(), range.end());
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+    if text.is_empty() {
+        return Err(format!("an empty entry; {}", bounds()));
+    }
+    if !text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(format!("`{text}` is not a whole number; {}", bounds()));
     }
     match text.parse::<u64>() {

@@ -19,10 +19,11 @@ use crate::{
     run::{Backend, Sample, Session, Times, Traits, Window},
     settings::{Direction, Settings},
     stats,
-    workload::{Crew, Phase, Roles, Tally, Worker, drive, spread},
+    workload::{Control, Crew, Phase, Roles, Tally, Worker, drive, spread},
 };
 use nix::sched::CloneFlags;
 use rustix::fd::OwnedFd;
+use sockets::{KernelEndpoint, Worksite};
 use std::{
     fs,
     sync::Arc,
@@ -72,13 +73,10 @@ pub struct Kernel {
 }
 
 impl Backend for Kernel {
-    fn check(
-        &mut self,
-        settings: &Settings,
-        configurations: &[Configuration],
-    ) -> Result<(), Error> {
-        let most = configurations.iter().map(|c| c.connections).max();
-        sockets::allow_descriptors(most.unwrap_or(0), settings)?;
+    fn check(&mut self, _: &Settings, configurations: &[Configuration]) -> Result<(), Error> {
+        for c in configurations {
+            sockets::allow_descriptors(c.connections, c.threads)?;
+        }
         self.loopback = Links::make(1).err().map(|e| e.to_string());
         Ok(())
     }
@@ -117,64 +115,106 @@ impl Backend for Kernel {
         deadline: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
         let links = match self.loopback {
-            None => Some(Links::make(settings.nics)?),
+            None => Some(Arc::new(Links::make(settings.nics)?)),
             Some(_) => None,
         };
-        let threads = configuration.threads;
-        let places = spread(configuration.connections as usize, threads, settings.nics);
-        let pairs = sockets::establish(links.as_ref(), &places, deadline)?;
         let content = Content::new(FILE_SIZE);
-        let file = Arc::new(sockets::memory_file(content.bytes())?);
-        let mut near: Vec<Vec<OwnedFd>> = (0..threads).map(|_| Vec::new()).collect();
-        let mut far: Vec<Vec<OwnedFd>> = (0..threads).map(|_| Vec::new()).collect();
-        for (pair, place) in pairs.into_iter().zip(&places) {
-            near[place.thread].push(pair.near);
-            far[place.thread].push(pair.far);
-        }
-        let pinned = configuration.organization == Organization::Linux { pinned: true };
-        let roles = |source, sink| Roles {
-            source,
-            sink,
-            write_size: settings.write_size,
+        let job = Job {
+            file: Arc::new(sockets::memory_file(content.bytes())?),
+            content,
+            site: Worksite {
+                links: links.clone(),
+                deadline,
+            },
+            pinned: configuration.organization == Organization::Linux { pinned: true },
         };
-        let (near_roles, far_roles) = match settings.direction {
-            Direction::Send => (roles(true, false), roles(false, true)),
-            Direction::Receive => (roles(false, true), roles(true, false)),
-            Direction::Both => (roles(true, true), roles(true, true)),
-        };
-        let mut workers = Vec::new();
-        let sides = [("app", near, near_roles), ("peer", far, far_roles)];
-        for (side, sockets, roles) in sides {
-            for (i, sockets) in sockets.into_iter().enumerate() {
-                let (content, file) = (content.clone(), file.clone());
-                // The application's threads are pinned; the peer's go where there is room.
-                let core = match (pinned, side) {
-                    (true, _) => Some(0),
-                    (false, "app") => Some(i),
-                    _ => None,
-                };
-                let worker: Worker = Box::new(move |control, set| {
-                    if let Some(core) = core {
-                        host::pin(core);
-                    }
-                    let mut endpoint = sockets::KernelEndpoint::new(sockets, file, roles)?;
-                    set();
-                    drive(&mut endpoint, roles, &content, control)
-                });
-                workers.push((format!("{side}-{i}"), worker));
-            }
+        let (near_roles, far_roles) = roles(settings);
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for (i, nics) in nics_by_thread(settings, configuration, links.is_some())
+            .into_iter()
+            .enumerate()
+        {
+            let of = links.as_ref().map_or(1, |_| settings.nics);
+            let (a, b) = sockets::sides(nics, of);
+            // The application's threads are pinned; the peer's go where there is room.
+            let make = move |site: &Worksite, control: &Control| a.establish(site, control);
+            near.push((format!("app-{i}"), job.worker(near_roles, Some(i), make)));
+            let make = move |site: &Worksite, control: &Control| b.establish(site, control);
+            far.push((format!("peer-{i}"), job.worker(far_roles, None, make)));
         }
+        near.append(&mut far);
         Ok(Box::new(KernelSession {
-            crew: Crew::start(workers)?,
+            crew: Crew::start(near)?,
             links,
-            threads,
+            _file: job.file,
+            threads: configuration.threads,
         }))
     }
 }
 
+/// What the near and the far side do.
+fn roles(settings: &Settings) -> (Roles, Roles) {
+    let roles = |source, sink| Roles {
+        source,
+        sink,
+        write_size: settings.write_size,
+    };
+    match settings.direction {
+        Direction::Send => (roles(true, false), roles(false, true)),
+        Direction::Receive => (roles(false, true), roles(true, false)),
+        Direction::Both => (roles(true, true), roles(true, true)),
+    }
+}
+
+/// The NIC of each connection of each thread.
+fn nics_by_thread(settings: &Settings, c: &Configuration, links: bool) -> Vec<Vec<usize>> {
+    let nics = if links { settings.nics } else { 1 };
+    let mut by_thread = vec![Vec::new(); c.threads];
+    for place in spread(c.connections as usize, c.threads, nics) {
+        by_thread[place.thread].push(place.nic);
+    }
+    by_thread
+}
+
+/// What all workers of a run share.
+struct Job {
+    content: Content,
+    file: Arc<OwnedFd>,
+    site: Worksite,
+    pinned: bool,
+}
+
+impl Job {
+    /// A thread that establishes its connections by `make` and runs the event loop on them, on the
+    /// given core if any.
+    fn worker(
+        &self,
+        roles: Roles,
+        core: Option<usize>,
+        make: impl FnOnce(&Worksite, &Control) -> Result<Vec<OwnedFd>, Error> + Send + 'static,
+    ) -> Worker {
+        let (content, file) = (self.content.clone(), self.file.clone());
+        let site = self.site.clone();
+        let core = if self.pinned { Some(0) } else { core };
+        Box::new(move |control, set| {
+            if let Some(core) = core {
+                host::pin(core);
+            }
+            let sockets = make(&site, control)?;
+            let mut endpoint = KernelEndpoint::new(sockets, file, roles)?;
+            set();
+            drive(&mut endpoint, roles, &content, control)
+        })
+    }
+}
+
+/// A prepared run. The crew comes first, so that its threads have ended before what they share is
+/// dropped: they have descriptor tables of their own, and a descriptor that a worker dropped last
+/// would stay open in the main table.
 struct KernelSession {
     crew: Crew,
-    links: Option<Links>,
+    links: Option<Arc<Links>>,
+    _file: Arc<OwnedFd>,
     threads: usize,
 }
 
@@ -242,7 +282,6 @@ mod tests {
     use super::*;
 
     /// The whole backend in each direction with few and more connections, if the machine permits.
-    #[test]
     fn moves_and_verifies_bytes_over_veth() {
         if !namespaces_possible() {
             eprintln!("skipped: network namespaces are not permitted here");
@@ -278,7 +317,22 @@ mod tests {
         }
     }
 
+    /// One test for both kinds, as it counts the descriptors of the process.
     #[test]
+    fn runs_over_veth_and_loopback_leave_nothing_behind() {
+        moves_and_verifies_bytes_over_veth();
+        loopback_is_marked();
+        let open: Vec<_> = fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+            .filter(|to| {
+                let to = to.to_string_lossy();
+                to.contains("perimeter-bench") || to.starts_with("net:")
+            })
+            .collect();
+        assert!(open.is_empty(), "{open:?}");
+    }
+
     fn loopback_is_marked() {
         let settings = Settings {
             organizations: vec![Organization::Linux { pinned: true }],

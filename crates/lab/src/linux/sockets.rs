@@ -4,9 +4,10 @@ use super::veth::{self, Links};
 use crate::{
     Error,
     error::Context as _,
-    settings::{BUFFER, Settings},
-    workload::{Endpoint, Inside, Place, Ready, Roles},
+    settings::BUFFER,
+    workload::{Control, Endpoint, Inside, Phase, Ready, Roles},
 };
+use nix::sched::CloneFlags;
 use rustix::{
     buffer::spare_capacity,
     event::epoll,
@@ -19,30 +20,31 @@ use rustix::{
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
-/// First listening port.
-const PORT: u16 = 5001;
 /// Connections to one address and port: fewer than the 28,232 ports that the kernel picks from by
 /// default (net.ipv4.ip_local_port_range).
 const PER_PORT: usize = 16_384;
 /// Congestion control of every socket: the host's default may pace (bbr), and our stack's is CUBIC.
 const CONGESTION: &str = "cubic";
-/// Descriptors of a run besides its connections': listeners, pollers, the file, standard streams.
-const SPARE_DESCRIPTORS: u64 = 128;
+/// Descriptors of a thread besides its connections': listeners for up to 256 NICs, pollers, the
+/// file, standard streams.
+const SPARE_DESCRIPTORS: u64 = 600;
+/// Longest time to establish one connection.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Events taken from one wait.
 const EVENTS: usize = 128;
 
-/// Raises the limit on descriptors for `connections`, two for each.
+/// Makes room for the descriptors of a thread with `connections`, each of which needs one. Worker
+/// threads have descriptor tables of their own ([`Worksite::enter`]), so this is not per process.
 ///
 /// # Errors
 /// [`Error::Unavailable`] if the system doesn't permit that many.
-pub fn allow_descriptors(connections: u32, settings: &Settings) -> Result<(), Error> {
-    let need = 2 * u64::from(connections)
-        + SPARE_DESCRIPTORS
-        + 4 * (settings.threads + settings.nics) as u64;
+pub fn allow_descriptors(connections: u32, threads: usize) -> Result<(), Error> {
+    let need = u64::from(connections).div_ceil(threads as u64) + SPARE_DESCRIPTORS;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|n| n >= need) {
         return Ok(());
@@ -57,8 +59,8 @@ pub fn allow_descriptors(connections: u32, settings: &Settings) -> Result<(), Er
     );
     raised.map_err(|_| {
         Error::Unavailable(format!(
-            "linux with {connections} connections needs {need} descriptors, but the limit is {}; \
-             raise it (`ulimit -Hn`) or list fewer connections",
+            "linux: {connections} connections on {threads} threads need {need} descriptors for \
+             each thread, but the limit is {}; raise it (`ulimit -Hn`) or list fewer connections",
             limit.maximum.unwrap_or(0)
         ))
     })
@@ -79,64 +81,150 @@ pub fn memory_file(content: &[u8]) -> Result<OwnedFd, Error> {
     Ok(file)
 }
 
-/// Both ends of an established connection.
-#[derive(Debug)]
-pub struct Pair {
-    /// The side under test, which connected.
-    pub near: OwnedFd,
-    /// The peer, which accepted.
-    pub far: OwnedFd,
+/// Where one thread makes its sockets.
+#[derive(Debug, Clone)]
+pub struct Worksite {
+    /// The links; loopback without.
+    pub links: Option<Arc<Links>>,
+    /// When establishing has to be over.
+    pub deadline: Option<Instant>,
 }
 
-/// Establishes one connection for each place, over the links or else over loopback.
-///
-/// # Errors
-/// What the system says, or that the deadline passed.
-pub fn establish(
-    links: Option<&Links>,
-    places: &[Place],
-    deadline: Option<Instant>,
-) -> Result<Vec<Pair>, Error> {
-    let nics = links.map_or(1, |l| l.nics);
-    let ports = places.len().div_ceil(PER_PORT).max(1);
-    let listen = || {
-        let mut listeners = Vec::with_capacity(nics * ports);
-        for nic in 0..nics {
-            let address = links.map_or(Ipv4Addr::LOCALHOST, |_| veth::far_address(nic));
-            for port in 0..ports {
-                // Loopback has the host's ports: let it pick free ones.
-                let port = if links.is_some() {
-                    PORT + port as u16
-                } else {
-                    0
-                };
-                listeners.push(listener(SocketAddrV4::new(address, port))?);
-            }
+impl Worksite {
+    /// Moves the calling thread to its side's namespace and gives it a descriptor table of its
+    /// own. The limit on descriptors holds per table, and many hosts set it below what 16,384
+    /// connections need in one; besides, calls on a table that isn't shared skip an atomic
+    /// reference count, which is in the kernel's favour.
+    fn enter(&self, far: bool) -> Result<(), Error> {
+        if let Some(links) = &self.links {
+            let side = if far { &links.far } else { &links.near };
+            side.enter()?;
         }
-        Ok(listeners)
+        nix::sched::unshare(CloneFlags::CLONE_FILES).context("separating descriptor tables")
+    }
+}
+
+/// Waits for the end of the run after the other side has given up: the error that comes first is
+/// then the cause, not its consequence.
+fn give_up(control: &Control) -> Error {
+    while control.phase() != Phase::Stop {
+        thread::sleep(Duration::from_millis(1));
+    }
+    Error::Run("the other side of the connections gave up".into())
+}
+
+/// The near side of one thread's connections: connects to what the far side tells.
+#[derive(Debug)]
+pub struct Near {
+    /// NIC of each connection, in order.
+    pub nics: Vec<usize>,
+    /// From the far side: one listening address for each NIC and block of [`PER_PORT`].
+    pub listening: mpsc::Receiver<Vec<SocketAddrV4>>,
+    /// To the far side: the listener of each connection that was made.
+    pub connected: mpsc::SyncSender<usize>,
+}
+
+/// The far side of one thread's connections: listens and accepts.
+#[derive(Debug)]
+pub struct Far {
+    /// Number of connections to accept.
+    pub connections: usize,
+    /// Number of NICs.
+    pub nics: usize,
+    /// To the near side.
+    pub listening: mpsc::SyncSender<Vec<SocketAddrV4>>,
+    /// From the near side.
+    pub connected: mpsc::Receiver<usize>,
+}
+
+/// Both sides for one thread whose connections use the given NICs (of `of` NICs).
+pub fn sides(nics: Vec<usize>, of: usize) -> (Near, Far) {
+    let (tell_listening, listening) = mpsc::sync_channel(1);
+    // The near side stays this far ahead at most, well within the listeners' backlog.
+    let (tell_connected, connected) = mpsc::sync_channel(64);
+    let connections = nics.len();
+    let near = Near {
+        nics,
+        listening,
+        connected: tell_connected,
     };
-    let listeners = match links {
-        Some(l) => l.far.within(listen)?,
-        None => listen()?,
+    let far = Far {
+        connections,
+        nics: of,
+        listening: tell_listening,
+        connected,
     };
-    let connect = || {
-        let mut pairs = Vec::with_capacity(places.len());
-        for (k, place) in places.iter().enumerate() {
-            if k % 64 == 0 && deadline.is_some_and(|d| Instant::now() > d) {
+    (near, far)
+}
+
+impl Near {
+    /// Establishes all connections, on the calling thread.
+    ///
+    /// # Errors
+    /// What the system says, or that the deadline passed.
+    pub fn establish(self, site: &Worksite, control: &Control) -> Result<Vec<OwnedFd>, Error> {
+        site.enter(false)?;
+        let Ok(listening) = self.listening.recv() else {
+            return Err(give_up(control));
+        };
+        let mut sockets = Vec::with_capacity(self.nics.len());
+        for (k, nic) in self.nics.iter().enumerate() {
+            if site.deadline.is_some_and(|d| Instant::now() > d) {
                 return Err(Error::Run(format!(
-                    "out of time after {k} of {} connections were established",
-                    places.len()
+                    "out of time after {k} of {} connections of a thread",
+                    self.nics.len()
                 )));
             }
-            let nic = place.nic % nics;
-            pairs.push(pair(&listeners[nic * ports + k / PER_PORT])?);
+            let listener = nic * ports(self.nics.len()) + k / PER_PORT;
+            sockets.push(connect(&listening[listener])?);
+            if self.connected.send(listener).is_err() {
+                return Err(give_up(control));
+            }
         }
-        Ok(pairs)
-    };
-    match links {
-        Some(l) => l.near.within(connect),
-        None => connect(),
+        Ok(sockets)
     }
+}
+
+impl Far {
+    /// Accepts all connections, on the calling thread, in the order in which they were made.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn establish(self, site: &Worksite, control: &Control) -> Result<Vec<OwnedFd>, Error> {
+        site.enter(true)?;
+        let mut listeners = Vec::new();
+        let mut listening = Vec::new();
+        for nic in 0..self.nics {
+            let ip = match site.links {
+                Some(_) => veth::far_address(nic),
+                None => Ipv4Addr::LOCALHOST,
+            };
+            for _ in 0..ports(self.connections) {
+                let (listener, address) = listen(ip)?;
+                listeners.push(listener);
+                listening.push(address);
+            }
+        }
+        if self.listening.send(listening).is_err() {
+            return Err(give_up(control));
+        }
+        let mut sockets = Vec::with_capacity(self.connections);
+        while sockets.len() < self.connections {
+            let Ok(i) = self.connected.recv() else {
+                return Err(give_up(control));
+            };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = net::accept_with(&listeners[i], flags).context("accepting")?;
+            sockopt::set_tcp_cork(&socket, true).context("corking a socket")?;
+            sockets.push(socket);
+        }
+        Ok(sockets)
+    }
+}
+
+/// Listening ports per NIC for one thread's connections.
+fn ports(connections: usize) -> usize {
+    connections.div_ceil(PER_PORT).max(1)
 }
 
 /// A TCP socket with the benchmark's buffers and congestion control, which accepted ones inherit.
@@ -163,26 +251,30 @@ fn socket() -> Result<OwnedFd, Error> {
     Ok(socket)
 }
 
-fn listener(address: SocketAddrV4) -> Result<OwnedFd, Error> {
+/// A listener on a port that the kernel picks.
+fn listen(ip: Ipv4Addr) -> Result<(OwnedFd, SocketAddrV4), Error> {
     let socket = socket()?;
-    net::bind(&socket, &address).context("binding a listener")?;
-    net::listen(&socket, 128).context("listening")?;
-    Ok(socket)
+    net::bind(&socket, &SocketAddrV4::new(ip, 0)).context("binding a listener")?;
+    net::listen(&socket, 1024).context("listening")?;
+    // Accepting waits only for the last packet of a handshake that is all but done.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))
+        .context("setting a timeout")?;
+    let address = net::getsockname(&socket).context("asking a listener's address")?;
+    let address = SocketAddrV4::try_from(address).context("asking a listener's address")?;
+    Ok((socket, address))
 }
 
-fn pair(listener: &OwnedFd) -> Result<Pair, Error> {
+/// A connection to `to`, established, non-blocking and corked. The route to a NIC's far end leads
+/// over that NIC and gives its near end as the source.
+fn connect(to: &SocketAddrV4) -> Result<OwnedFd, Error> {
     let near = socket()?;
-    // The route to a NIC's far end leads over that NIC and gives its near end as source.
-    let to = net::getsockname(listener).context("asking a listener's address")?;
-    net::connect(&near, &to).context("connecting")?;
-    let far = net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-        .context("accepting")?;
+    sockopt::set_socket_timeout(&near, sockopt::Timeout::Send, Some(PATIENCE))
+        .context("setting a timeout")?;
+    net::connect(&near, to).context("connecting")?;
     rustix::io::ioctl_fionbio(&near, true).context("making a socket non-blocking")?;
-    for end in [&near, &far] {
-        // Full segments only, though the file is sent in pieces.
-        sockopt::set_tcp_cork(end, true).context("corking a socket")?;
-    }
-    Ok(Pair { near, far })
+    // Full segments only, though the file is sent in pieces.
+    sockopt::set_tcp_cork(&near, true).context("corking a socket")?;
+    Ok(near)
 }
 
 /// One thread's kernel sockets with their epoll, level-triggered.

@@ -66,7 +66,10 @@ impl Namespace {
     }
 
     /// Moves the calling thread into it.
-    fn enter(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn enter(&self) -> Result<(), Error> {
         nix::sched::setns(&self.handle, CloneFlags::CLONE_NEWNET)
             .context("entering a network namespace")
     }
@@ -125,8 +128,6 @@ pub struct Links {
     pub near: Namespace,
     /// The peer's side.
     pub far: Namespace,
-    /// Number of pairs.
-    pub nics: usize,
 }
 
 impl Links {
@@ -154,7 +155,7 @@ impl Links {
         configure(&route, nics, "near", near_address)?;
         far.enter()?;
         configure(&Netlink::route()?, nics, "far", far_address)?;
-        Ok(Links { near, far, nics })
+        Ok(Links { near, far })
     }
 }
 
