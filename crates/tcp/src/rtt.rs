@@ -9,6 +9,9 @@
 //! * [`Rtt::backoff`] when the retransmission or persist timer fires.
 //! * [`Rtt::reset_backoff`] when an acknowledgment advances `SND.UNA` but gives no sample.
 
+use perimeter_base::Time;
+use perimeter_wire::Seq;
+
 /// Nanoseconds in a millisecond.
 const MS: u64 = 1_000_000;
 
@@ -139,6 +142,86 @@ impl Rtt {
             self.initial_ms = 3000;
             self.backoff = 0;
         }
+    }
+}
+
+/// Send times kept by [`SendTimes`].
+const TIMES: usize = 32;
+
+/// When recent segments were first sent, for several RTT samples per round trip without the
+/// timestamp option, and with more than its millisecond of resolution.
+///
+/// A connection times one segment per round trip, which is enough for the timeout. HyStart
+/// needs eight or more ([`crate::cc::Cc::wants_samples`]): while it asks, keep one of these in
+/// a box, call [`SendTimes::on_send`] for every new segment and take the RTT sample from
+/// [`SendTimes::on_ack`]; drop it when HyStart has lost interest and it is empty.
+#[derive(Clone, Debug)]
+pub struct SendTimes {
+    /// One past the segment's last octet, and the clock in µs (which wraps).
+    ring: [(Seq, u32); TIMES],
+    head: u8,
+    len: u8,
+}
+
+impl Default for SendTimes {
+    fn default() -> SendTimes {
+        SendTimes::new()
+    }
+}
+
+impl SendTimes {
+    /// An empty record.
+    pub fn new() -> SendTimes {
+        SendTimes {
+            ring: [(Seq(0), 0); TIMES],
+            head: 0,
+            len: 0,
+        }
+    }
+
+    /// Whether no segment is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// New data up to `end` was sent. Segments are recorded at most every `window`/24 octets,
+    /// so that the record spans the window; when it is full, newer ones are not.
+    #[inline]
+    pub fn on_send(&mut self, end: Seq, window: u32, now: Time) {
+        if self.len > 0 {
+            let last = usize::from(self.head + self.len - 1) % TIMES;
+            let near = end.since(self.ring[last].0) < window / 24;
+            if near || usize::from(self.len) == TIMES {
+                return;
+            }
+        }
+        let at = usize::from(self.head + self.len) % TIMES;
+        self.ring[at] = (end, now.micros() as u32);
+        self.len += 1;
+    }
+
+    /// Everything before `ack` was acknowledged: the age of the segment sent last among those
+    /// that this releases, ns.
+    #[inline]
+    pub fn on_ack(&mut self, ack: Seq, now: Time) -> Option<u64> {
+        let mut sent = None;
+        while self.len > 0 {
+            let (end, at) = self.ring[usize::from(self.head)];
+            if end.gt(ack) {
+                break;
+            }
+            sent = Some(at);
+            self.head = (self.head + 1) % TIMES as u8;
+            self.len -= 1;
+        }
+        let us = (now.micros() as u32).wrapping_sub(sent?);
+        Some(u64::from(us.max(1)) * 1_000)
+    }
+
+    /// Something was sent again: an acknowledgment may now be for either copy (Karn).
+    #[inline]
+    pub fn clear(&mut self) {
+        self.len = 0;
     }
 }
 

@@ -5,7 +5,9 @@
 //! | moment | call |
 //! |---|---|
 //! | connection established | [`Cc::new`], [`CwndUsage::new`] |
-//! | a data segment was sent | [`CwndUsage::on_send`]; in recovery also [`Prr::on_send`] |
+//! | an output run has sent data | [`CwndUsage::on_send`] |
+//! | new data was sent, [`Cc::wants_samples`] | [`crate::rtt::SendTimes::on_send`] |
+//! | a segment was sent in recovery | [`Prr::on_send`] |
 //! | first new data after `SND.UNA == SND.NXT` | [`Cc::on_tx_start`] before sending |
 //! | ACK of new data, outside recovery (open, disorder, loss after RTO) | [`Cc::on_ack`] |
 //! | entering fast recovery | [`Cc::on_loss`], then [`Prr::new`] |
@@ -88,8 +90,9 @@ impl FromStr for CcKind {
 /// What one acknowledgment of new data says to congestion control.
 #[derive(Copy, Clone, Debug)]
 pub struct Ack {
-    /// Octets newly acknowledged, cumulatively. In slow start after a timeout octets that
-    /// were SACKed before count too, as the cumulative point passes them.
+    /// Octets that left the network according to this acknowledgment: acknowledged or SACKed
+    /// for the first time, each once ([`crate::sack::SackUpdate::delivered`]; without a
+    /// scoreboard, what SND.UNA advanced by).
     pub acked: u32,
     /// Whether the window, not the application or the peer, was what limited sending:
     /// [`CwndUsage::is_limited`]. The window grows only if so (RFC 7661's concern).
@@ -177,6 +180,17 @@ impl Cc {
     /// The segment size the state counts in, octets.
     pub fn mss(&self) -> u32 {
         self.mss
+    }
+
+    /// Whether RTT samples, many per round trip, would be of use now: slow start watches for
+    /// its end. See [`crate::rtt::SendTimes`].
+    #[inline]
+    pub fn wants_samples(&self) -> bool {
+        self.kind == CcKind::Cubic
+            && self.hystart != HyStart::Off
+            && !self.hy.done
+            && self.in_slow_start()
+            && u64::from(self.cwnd) * 2 >= u64::from(LOW_WINDOW) * u64::from(self.mss)
     }
 
     /// `cwnd < ssthresh`.

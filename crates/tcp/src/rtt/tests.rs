@@ -105,3 +105,54 @@ fn absurd_samples_stay_in_range() {
     assert!(r.rto() >= 200 * MS);
     assert!(size_of::<Rtt>() <= 40);
 }
+
+#[test]
+fn send_times_give_the_age_of_what_was_sent_last() {
+    for base in [Seq(0), Seq(u32::MAX - 2_500)] {
+        let at = Time::from_micros;
+        let mut t = SendTimes::new();
+        for i in 0..5u32 {
+            t.on_send(base + (i + 1) * 1_000, 10_000, at(100 * u64::from(i)));
+        }
+        assert_eq!(t.on_ack(base + 999, at(5_000)), None);
+        assert_eq!(t.on_ack(base + 2_000, at(5_000)), Some(4_900_000));
+        assert_eq!(t.on_ack(base + 2_000, at(6_000)), None, "a duplicate");
+        assert_eq!(t.on_ack(base + 4_500, at(6_000)), Some(5_700_000));
+        t.clear();
+        assert!(t.is_empty());
+        assert_eq!(t.on_ack(base + 5_000, at(6_000)), None, "Karn");
+    }
+}
+
+#[test]
+fn send_times_span_any_window() {
+    let base = Seq(u32::MAX - 1_000_000);
+    for segs in [1u32, 10, 31, 32, 33, 100, 5_000] {
+        let window = segs * 1_000;
+        let mut t = SendTimes::new();
+        let mut samples = 0;
+        let mut acked = 0;
+        for i in 0..segs * 10 {
+            t.on_send(
+                base + (i + 1) * 1_000,
+                window,
+                Time::from_micros(u64::from(i)),
+            );
+            if i + 1 >= segs {
+                acked += 1_000;
+                let rtt = t.on_ack(base + acked, Time::from_micros(u64::from(i) + 1));
+                assert!(
+                    rtt.is_none_or(|ns| ns == u64::from(segs) * 1_000),
+                    "{rtt:?}"
+                );
+                samples += u32::from(rtt.is_some());
+            }
+        }
+        let rounds = samples as f64 / 9.0;
+        assert!(
+            rounds >= f64::from(segs.min(15)),
+            "{rounds} samples of {segs}"
+        );
+    }
+    assert!(size_of::<SendTimes>() <= 264);
+}
