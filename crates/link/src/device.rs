@@ -90,7 +90,9 @@ pub trait TxQueue: Send {
     /// Tickets completed so far: pages of descriptors below this are no longer read.
     fn completed(&self) -> u64;
 
-    /// When it can take more, if it left frames in the ring because of pacing.
+    /// When the next doorbell is wanted, if one is: it left frames in the ring (it is paced or
+    /// full), or it holds frames back itself (a fault injector) though the ring may be empty.
+    /// [`Time::ZERO`]: none is wanted.
     fn ready_at(&self) -> Time {
         Time::ZERO
     }

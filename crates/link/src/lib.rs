@@ -13,8 +13,10 @@ pub mod mem;
 pub mod null;
 pub mod pace;
 pub mod pattern;
+pub mod pcap;
 pub mod rng;
 pub mod rss;
+pub mod script;
 pub mod wire;
 
 pub use device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};

@@ -13,12 +13,16 @@
 //! protocols, frames that are not IP) the packet is *dropped*, as the frame check sequence would
 //! have it; other damage counts the same way.
 
+mod device;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::{PktBuf, Time};
 
 use crate::device::Medium;
 use crate::pace::{OVERHEAD, Pacer};
 use crate::rng::SplitMix64;
+
+pub use device::{FaultHandle, Faulty};
 
 /// Which faults, and how often. Probabilities are per packet, clamped to 0..=1.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,6 +139,12 @@ fault_counters! {
     swallowed,
     /// Packets that found the bottleneck's queue full.
     queue_dropped,
+}
+
+impl FaultCounters {
+    fn note_queue_drop(&self) {
+        self.queue_dropped.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// A packet under way and when it arrives.
