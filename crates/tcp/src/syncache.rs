@@ -130,8 +130,8 @@ const SACK: u8 = 2;
 const WSCALE: u8 = 4;
 const RESENT: u8 = 8;
 
-/// A half-open connection. It stands in two lists: its bucket's, newest first, and its
-/// timer level's, in the order of their deadlines.
+/// A half-open connection. Besides its bucket it stands in its timer level's list, in the
+/// order of deadlines.
 #[derive(Clone, Debug)]
 struct Entry {
     /// When the first SYN-ACK was sent.
@@ -143,9 +143,8 @@ struct Entry {
     ts_recent: u32,
     ts_offset: u32,
     rcv_wnd: u32,
-    /// Next in the bucket; next free when unused.
-    chain: u32,
     prev: u32,
+    /// Next in the timer level; next free when unused.
     next: u32,
     peer_mss: u16,
     mss: u16,
@@ -237,7 +236,9 @@ struct List {
 pub struct SynCache {
     entries: Vec<Entry>,
     free: u32,
-    buckets: Box<[u32]>,
+    /// Per bucket, oldest first: part of the hash, and the entry. The tag spares a look at
+    /// entries that are not meant, which under a flood would each be a cache miss.
+    buckets: Box<[Vec<(u32, u32)>]>,
     depth: usize,
     live: usize,
     levels: [List; LEVELS],
@@ -246,7 +247,7 @@ pub struct SynCache {
 }
 
 impl SynCache {
-    /// Buckets and depth when nothing else is wanted: 15,360 entries, under 1.5 MB.
+    /// Buckets and depth when nothing else is wanted: 15,360 entries, at most 3 MiB.
     pub const DEFAULT_SIZE: (usize, usize) = (512, 30);
 
     /// A cache of `buckets` (rounded up to a power of two) × `depth` entries, keyed with 128
@@ -256,7 +257,7 @@ impl SynCache {
         SynCache {
             entries: Vec::new(),
             free: NIL,
-            buckets: vec![NIL; buckets].into_boxed_slice(),
+            buckets: vec![Vec::new(); buckets].into_boxed_slice(),
             depth: depth.clamp(1, 1 << 10),
             live: 0,
             levels: [List {
@@ -288,8 +289,8 @@ impl SynCache {
         if !seg.flags.contains(TcpFlags::SYN) || seg.flags.intersects(odd) || to_self {
             return SynAction::Drop(SynDrop::Malformed);
         }
-        let bucket = self.bucket(&key);
-        if let Some(i) = self.find(bucket, &key) {
+        let place = self.place(&key);
+        if let Some(i) = self.find(place, &key) {
             let e = &mut self.entries[i as usize];
             e.flags |= RESENT;
             self.stats.retransmitted += 1;
@@ -302,14 +303,14 @@ impl SynCache {
         let e = new_entry(key, seg, l, iss, ts_offset, now);
         let reply = e.syn_ack(now);
         self.stats.added += 1;
-        self.insert(bucket, e);
+        self.insert(place, e);
         SynAction::SendSynAck(reply)
     }
 
     /// A segment with ACK and without SYN or RST that belongs to no connection.
     pub fn on_ack(&mut self, key: &FlowKey, seg: &TcpHdr, now: Time) -> AckAction {
-        let bucket = self.bucket(key);
-        let Some(i) = self.find(bucket, key) else {
+        let place = self.place(key);
+        let Some(i) = self.find(place, key) else {
             return AckAction::None;
         };
         let e = &self.entries[i as usize];
@@ -326,7 +327,7 @@ impl SynCache {
             return AckAction::Ignore;
         }
         let done = e.established(seg, now);
-        self.remove(bucket, i);
+        self.remove(place, i);
         self.stats.completed += 1;
         AckAction::Established(done)
     }
@@ -335,8 +336,8 @@ impl SynCache {
     /// returns as if the acknowledgment had been lost, and the SYN-ACK is sent again later
     /// (Linux).
     pub fn put_back(&mut self, key: FlowKey, e: &Established, now: Time) {
-        let bucket = self.bucket(&key);
-        if self.find(bucket, &key).is_some() {
+        let place = self.place(&key);
+        if self.find(place, &key).is_some() {
             return;
         }
         self.stats.completed = self.stats.completed.saturating_sub(1);
@@ -344,7 +345,7 @@ impl SynCache {
         let (snd_wscale, rcv_wscale) = e.wscale.unwrap_or((0, 0));
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         self.insert(
-            bucket,
+            place,
             Entry {
                 sent: now,
                 deadline: now.plus(TIMEOUT),
@@ -354,7 +355,6 @@ impl SynCache {
                 ts_recent: e.ts_recent,
                 ts_offset: e.ts_offset,
                 rcv_wnd: e.rcv_wnd,
-                chain: NIL,
                 prev: NIL,
                 next: NIL,
                 peer_mss: e.mss,
@@ -383,10 +383,10 @@ impl SynCache {
     }
 
     fn abort_if(&mut self, key: &FlowKey, accept: impl Fn(&Entry) -> bool) -> bool {
-        let bucket = self.bucket(key);
-        match self.find(bucket, key) {
+        let place = self.place(key);
+        match self.find(place, key) {
             Some(i) if accept(&self.entries[i as usize]) => {
-                self.remove(bucket, i);
+                self.remove(place, i);
                 self.stats.aborted += 1;
                 true
             }
@@ -402,8 +402,8 @@ impl SynCache {
             if e.level == u8::MAX || !gone(&e.key) {
                 continue;
             }
-            let bucket = self.bucket(&e.key);
-            self.remove(bucket, i as u32);
+            let place = self.place(&e.key);
+            self.remove(place, i as u32);
             n += 1;
         }
         n
@@ -428,8 +428,8 @@ impl SynCache {
             {
                 let i = self.levels[level].head;
                 if level + 1 == LEVELS {
-                    let bucket = bucket_of(&self.r#gen, &self.buckets, &e.key);
-                    self.remove(bucket, i);
+                    let key = e.key;
+                    self.remove(self.place(&key), i);
                     self.stats.timed_out += 1;
                     continue;
                 }
@@ -460,7 +460,10 @@ impl SynCache {
 
     /// Octets of memory pinned.
     pub fn memory(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>() + self.buckets.len() * size_of::<u32>()
+        let slots: usize = self.buckets.iter().map(Vec::capacity).sum();
+        self.entries.capacity() * size_of::<Entry>()
+            + slots * size_of::<(u32, u32)>()
+            + size_of_val(&*self.buckets)
     }
 
     /// Counters since the cache was made.
@@ -468,39 +471,31 @@ impl SynCache {
         self.stats
     }
 
-    fn bucket(&self, key: &FlowKey) -> usize {
-        bucket_of(&self.r#gen, &self.buckets, key)
+    /// The bucket of a key, and its tag there.
+    fn place(&self, key: &FlowKey) -> (usize, u32) {
+        let h = self.r#gen.bucket(key);
+        (h as usize & (self.buckets.len() - 1), (h >> 32) as u32)
     }
 
-    fn find(&self, bucket: usize, key: &FlowKey) -> Option<u32> {
-        let mut i = self.buckets[bucket];
-        while let Some(e) = self.entries.get(i as usize) {
-            if e.key == *key {
-                return Some(i);
-            }
-            i = e.chain;
-        }
-        None
+    fn find(&self, (bucket, tag): (usize, u32), key: &FlowKey) -> Option<u32> {
+        self.buckets[bucket]
+            .iter()
+            .filter(|x| x.0 == tag)
+            .map(|x| x.1)
+            .find(|&i| self.entries[i as usize].key == *key)
     }
 
-    /// Puts an entry at the head of its bucket, evicting the oldest if the bucket is full.
-    fn insert(&mut self, bucket: usize, mut e: Entry) {
-        let (mut n, mut last) = (0, NIL);
-        let mut i = self.buckets[bucket];
-        while let Some(x) = self.entries.get(i as usize) {
-            n += 1;
-            last = i;
-            i = x.chain;
-        }
-        if n >= self.depth {
-            self.remove(bucket, last);
+    /// Puts an entry into its bucket, evicting the oldest if that is full.
+    fn insert(&mut self, (bucket, tag): (usize, u32), e: Entry) {
+        if self.buckets[bucket].len() >= self.depth {
+            let (tag, oldest) = self.buckets[bucket][0];
+            self.remove((bucket, tag), oldest);
             self.stats.evicted += 1;
         }
-        e.chain = self.buckets[bucket];
         let i = match self.entries.get_mut(self.free as usize) {
             Some(slot) => {
                 let i = self.free;
-                self.free = slot.chain;
+                self.free = slot.next;
                 *slot = e;
                 i
             }
@@ -509,29 +504,17 @@ impl SynCache {
                 self.entries.len() as u32 - 1
             }
         };
-        self.buckets[bucket] = i;
+        self.buckets[bucket].push((tag, i));
         self.live += 1;
         self.link(i, 0);
     }
 
-    fn remove(&mut self, bucket: usize, i: u32) {
+    fn remove(&mut self, (bucket, _): (usize, u32), i: u32) {
         self.unlink(i);
-        let after = self.entries[i as usize].chain;
-        if self.buckets[bucket] == i {
-            self.buckets[bucket] = after;
-        } else {
-            let mut p = self.buckets[bucket];
-            while let Some(e) = self.entries.get_mut(p as usize) {
-                if e.chain == i {
-                    e.chain = after;
-                    break;
-                }
-                p = e.chain;
-            }
-        }
+        self.buckets[bucket].retain(|x| x.1 != i);
         let e = &mut self.entries[i as usize];
         e.level = u8::MAX;
-        e.chain = self.free;
+        e.next = self.free;
         self.free = i;
         self.live -= 1;
     }
@@ -564,10 +547,6 @@ impl SynCache {
             None => self.levels[level].tail = prev,
         }
     }
-}
-
-fn bucket_of(r#gen: &IsnGen, buckets: &[u32], key: &FlowKey) -> usize {
-    r#gen.bucket(key) as usize & (buckets.len() - 1)
 }
 
 fn new_entry(
@@ -603,7 +582,6 @@ fn new_entry(
         ts_recent,
         ts_offset,
         rcv_wnd: l.rcv_wnd,
-        chain: NIL,
         prev: NIL,
         next: NIL,
         peer_mss: o.mss.unwrap_or(default_mss).max(MIN_MSS),
