@@ -64,9 +64,9 @@ impl Tcb {
         if advanced > 0 {
             self.count.bytes_acked += u64::from(out.acked);
             p.rtt_ns = self.take_rtt(seg, now);
-            match p.rtt_ns {
-                Some(ns) => self.rtt.sample(ns),
-                None => self.rtt.reset_backoff(),
+            // Without a sample the back-off stays (Karn): the timeout may have been too short.
+            if let Some(ns) = p.rtt_ns {
+                self.rtt.sample(ns);
             }
             self.retries = 0;
             self.soft_error = None;
@@ -117,6 +117,10 @@ impl Tcb {
 
     /// The RTT sample of an acknowledgment that advances: the timed segment's age, or, where
     /// retransmission has spoilt that (Karn), the echoed timestamp's, to the millisecond.
+    ///
+    /// An echo from before the last timeout is no sample: where the acknowledgment was lost,
+    /// not the data, it would measure the timeout itself, and the next timeout would be longer
+    /// for it (the receiver does not record timestamps of duplicates below its window).
     pub(super) fn take_rtt(&mut self, seg: &TcpHdr, now: Time) -> Option<u64> {
         if self.has(flag::TIMING) {
             if seg.ack.lt(self.rtt_seq) {
@@ -127,8 +131,9 @@ impl Tcb {
         }
         let (_, ecr) = seg.opts.ts.filter(|_| self.has(flag::TS))?;
         let ms = self.ts_now(now).wrapping_sub(ecr);
+        let since_rto = ecr.wrapping_sub(self.rto_ts) as i32 >= 0;
         // Older than the longest timeout, or from the future: not an echo of ours.
-        (ecr != 0 && ms < 1 << 20).then(|| u64::from(ms.max(1)) * 1_000_000)
+        (since_rto && ms < 1 << 20).then(|| u64::from(ms.max(1)) * 1_000_000)
     }
 
     fn take_sack(&mut self, old_una: Seq, seg: &TcpHdr, p: &mut Progress) {

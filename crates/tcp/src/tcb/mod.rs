@@ -248,6 +248,8 @@ pub struct Tcb {
     oow_at: u32,
     /// The second in which challenge acknowledgments are being counted.
     challenge_sec: u32,
+    /// Our timestamp clock when the retransmission timer last fired.
+    rto_ts: u32,
     iss: Seq,
     irs: Seq,
     /// RCV.UP while `URGENT` is set.
@@ -338,6 +340,7 @@ impl Tcb {
             stall_since: tick(now),
             oow_at: tick(now).wrapping_sub(1 << 30),
             challenge_sec: u32::MAX,
+            rto_ts: (now.millis() as u32).wrapping_add(ts_offset),
             iss,
             irs,
             rcv_up: irs,

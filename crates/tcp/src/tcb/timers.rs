@@ -52,6 +52,7 @@ impl Tcb {
             return;
         }
         self.retries = self.retries.saturating_add(1);
+        self.rto_ts = self.ts_now(now);
         self.rtt.backoff();
         if syn {
             self.flags |= flag::SYN_DUE;
