@@ -112,12 +112,16 @@ impl VirtualEvent {
 }
 
 /// Signs a waiter off, also when its thread is unwound.
-struct Waiting<'a>(&'a VirtualEvent);
+struct Waiting<'a>(&'a VirtualEvent, u32);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         // SAFETY: inside; the reference ends here.
-        unsafe { self.0.head() }.waiter = NONE;
+        let head = unsafe { self.0.head() };
+        // After a set the next thread may be waiting here already.
+        if head.waiter == self.1 {
+            head.waiter = NONE;
+        }
     }
 }
 
@@ -156,9 +160,10 @@ impl Event for VirtualEvent {
             return true;
         }
         if sh.tearing() {
-            return false;
+            sh.step_aside();
+            return self.take_flag();
         }
-        {
+        let waiting = {
             // SAFETY: inside; the references end before the suspension.
             let (st, head) = unsafe { (sh.st(), self.head()) };
             if deadline.0 <= st.now() {
@@ -167,8 +172,8 @@ impl Event for VirtualEvent {
             assert!(head.waiter == NONE, "two threads wait for one event");
             head.waiter = st.running;
             st.park(Doing::Event(self.head.get()), deadline.0);
-        }
-        let waiting = Waiting(self);
+            Waiting(self, st.running)
+        };
         sh.suspend();
         drop(waiting);
         // SAFETY: inside.

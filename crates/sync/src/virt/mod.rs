@@ -226,7 +226,7 @@ impl Platform for Virtual {
         }
         sh.point(Op::Sleep, 0);
         if sh.tearing() {
-            return;
+            return sh.step_aside();
         }
         {
             // SAFETY: inside; the reference ends before the suspension.

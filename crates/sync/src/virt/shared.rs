@@ -219,6 +219,22 @@ impl Shared {
         }
     }
 
+    /// In place of waiting while [`Shared::tearing`]: lets the other threads be unwound a bit.
+    /// A destructor that waits for another thread in a loop sees it end that way.
+    #[cold]
+    pub(super) fn step_aside(&self) {
+        self.dying();
+        // SAFETY: inside; the reference ends before the suspension.
+        let st = unsafe { self.st() };
+        let me = st.me();
+        me.doing = Doing::Ready;
+        me.torn_ops += 1;
+        if me.torn_ops > TORN_OPS {
+            self.abandon();
+        }
+        self.suspend();
+    }
+
     /// Whether operations that wait must not: the simulation is torn down, or a destructor of
     /// a panicking thread is running.
     #[inline]
@@ -481,25 +497,29 @@ impl Shared {
     pub(super) fn tear_down(&self) {
         self.with(|st| st.teardown = true);
         loop {
-            let mut progress = false;
+            let (mut progress, mut fresh) = (false, false);
             for slot in 0..self.with(|st| st.threads.len() as u32) {
                 let due = self.with(|st| {
                     let t = st.thread(slot);
-                    t.coro.is_some() && (!t.unwinding || matches!(t.doing, Doing::Ready))
+                    let new = t.coro.is_some() && !t.unwinding;
+                    fresh |= new;
+                    new || (t.coro.is_some() && matches!(t.doing, Doing::Ready))
                 });
                 if due {
                     self.resume(slot);
                     progress = true;
                 }
             }
-            if progress {
+            if fresh {
                 continue;
             }
-            // Last those that never ran: what they own may want locks when it is dropped.
-            let Some(body) = self.with(State::drop_unstarted) else {
-                break;
-            };
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(body)));
+            // After those that run: what the bodies that never ran own may want locks when it
+            // is dropped.
+            match self.with(State::drop_unstarted) {
+                Some(body) => drop(catch_unwind(AssertUnwindSafe(|| drop(body)))),
+                None if !progress => break,
+                None => {}
+            }
         }
         self.with(|st| {
             for slot in 0..st.threads.len() as u32 {

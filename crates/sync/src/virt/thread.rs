@@ -68,6 +68,7 @@ impl Thread for VirtualThread {
         }
         sh.point(Op::Join, self.slot);
         if sh.tearing() {
+            sh.step_aside();
             return self.result(true);
         }
         {

@@ -334,6 +334,55 @@ fn threads_that_cannot_be_unwound_are_leaked_not_fatal() {
     assert_eq!(f.unwrap_err().kind, FailureKind::Deadlock);
 }
 
+/// Says that its worker has gone.
+struct Gone(Arc<AtomicU32>, Arc<VirtualEvent>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::Relaxed);
+        self.1.set();
+    }
+}
+
+/// Stops a worker and waits for its end, as a stack does when it is dropped.
+struct Stop(Arc<AtomicU32>, Arc<VirtualEvent>, Option<VirtualThread>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        while self.0.load(Ordering::Relaxed) == 0 {
+            self.1.wait(Time::NEVER);
+        }
+        let _ = self.2.take().map(Thread::join);
+        self.0.store(2, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn destructors_that_wait_for_workers_end() {
+    for seed in 0..50 {
+        let gone = Arc::new(AtomicU32::new(0));
+        let seen = gone.clone();
+        let f = Virtual::run(random(seed), move |p: Virtual| {
+            let event = Arc::new(p.event());
+            let work = p.event();
+            let last = Gone(gone.clone(), event.clone());
+            let q = p.clone();
+            let body = move || {
+                let _last = last;
+                q.sleep_until(Time::from_millis(1));
+                work.wait(Time::NEVER);
+            };
+            let worker = p.spawn("worker", None, Box::new(body));
+            let _stop = Stop(gone, event, Some(worker));
+            p.sleep_until(Time(seed * 50_000));
+            resume_quietly("planned");
+        })
+        .unwrap_err();
+        assert!(f.detail.contains("planned"), "{f}");
+        assert_eq!(seen.load(Ordering::Relaxed), 2, "seed {seed}");
+    }
+}
+
 /// A timeout that comes while its cause is still being worked on.
 fn slow_reply(p: Virtual) {
     let reply = Arc::new(p.event());

@@ -433,6 +433,31 @@ fn events_keep_a_set_and_time_out() {
 }
 
 #[test]
+fn an_event_serves_one_thread_after_another() {
+    for seed in 0..100 {
+        Virtual::run(random(seed), |p: Virtual| {
+            let event = Arc::new(p.event());
+            let ts: Vec<_> = (0..3)
+                .map(|_| {
+                    let e = event.clone();
+                    let body = move || assert!(e.wait(Time::NEVER));
+                    let t = p.spawn("waiter", None, Box::new(body));
+                    // Until it is parked, for time moves when nobody can run. The next one may
+                    // come as soon as this one has been woken, before it has run.
+                    p.sleep_until(p.now().plus(1_000_000));
+                    event.set();
+                    t
+                })
+                .collect();
+            for t in ts {
+                t.join().unwrap();
+            }
+        })
+        .unwrap();
+    }
+}
+
+#[test]
 fn locks_outlive_their_simulation() {
     let (lock, _) = Virtual::run(random(1), |p: Virtual| {
         let l = p.lock(LockClass::Leaf, 5);
