@@ -1,1 +1,123 @@
-//! placeholder
+//! The organization seam: who may touch connection state, when, and under what.
+//!
+//! An organization takes the pieces of `perimeter_stack` (tables, connections, buffers, timers),
+//! puts its own protection around them, and says where a packet or a call runs. The protocol
+//! is the same under all of them.
+#![forbid(unsafe_code)]
+
+pub mod connp_l;
+pub mod engine;
+pub mod instance;
+pub mod open;
+mod serve;
+pub mod spec;
+#[cfg(feature = "testing")]
+pub mod split;
+pub mod up;
+
+pub use engine::{Engine, Stats};
+pub use open::{Inbound, Options, Platforms, open};
+pub use spec::{OrgSpec, SpecError};
+
+use core::marker::PhantomData;
+use perimeter_base::Time;
+use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, Conn, Ctx, Kind, Listener, SockId};
+use perimeter_sync::{LockClass, LockStats, Locks, Platform};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+/// Platform `P` with locks `L` around what is shared.
+pub struct On<P, L>(PhantomData<fn() -> (P, L)>);
+
+impl<P: Platform, L: Locks<P>> Kind for On<P, L> {
+    type P = P;
+    type L = L;
+}
+
+/// An organization: a point in the grid of placement, dispatch and protection.
+///
+/// All methods may be called from any thread that the organization allows; each call leaves
+/// what is to be done outside the perimeter in `cx.after`.
+pub trait Org: Send + Sync + Sized + 'static {
+    /// Platform, and the locks around shared services.
+    type K: Kind;
+
+    /// Makes it.
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self;
+
+    /// An inbound thread hands over a burst: the segments in `cx.segs`, in order of arrival.
+    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>);
+
+    /// Synchronous: runs the operation on that connection and gives the result; `None` if the
+    /// connection has gone.
+    fn call<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Option<Q::Out>;
+
+    /// Asynchronous: runs the operation some time soon, also on connections that no
+    /// application holds any more.
+    fn post<Q: Op<Self::K, Out = ()>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    );
+
+    /// Opens a connection for a complete flow.
+    ///
+    /// # Errors
+    /// The flow exists.
+    fn connect(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists>;
+
+    /// Adds a listener wherever its SYNs may arrive.
+    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>);
+
+    /// Removes it there, with the handshakes under way.
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>);
+
+    /// An ICMP error about a flow.
+    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp);
+
+    /// Runs timers that are due.
+    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>);
+
+    /// When timers are due: not later than the earliest.
+    fn next_timer(&self) -> Time;
+
+    /// Runs `f` on every connection, for inspection.
+    fn for_each(&self, f: &mut dyn FnMut(&mut Conn<Self::K>));
+
+    /// Connections, those that linger included.
+    fn live(&self) -> usize;
+
+    /// Resets all connections: the stack is being dropped.
+    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>);
+
+    /// Lock counts by class.
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats));
+}
+
+/// A complete flow to be opened.
+#[derive(Copy, Clone, Debug)]
+pub struct Flow {
+    /// Its ends.
+    pub key: FlowKey,
+    /// Its hash.
+    pub hash: u32,
+    /// The interface that it leaves by.
+    pub iface: u16,
+}

@@ -1,1 +1,49 @@
-//! placeholder
+//! Perimeter: a user-space TCP/IP stack in which the parallel organization (who may touch
+//! connection state, when, and under what) is chosen at run time.
+//!
+//! The types follow `std::net` and `mio`: [`TcpListener`] and [`TcpStream`] block or not,
+//! [`Poll`] tells readiness. A [`Stack`] owns devices and addresses; sockets belong to a stack
+//! and may be shared between threads, except under the one-threaded organization `up`.
+//!
+//! ```
+//! use perimeter::{Stack, link};
+//! use std::io::{Read, Write};
+//!
+//! // Two stacks, back to back over a wire in memory.
+//! let native = perimeter::Native::default();
+//! let ([a, b], _) = link::wire::pair(&native, link::wire::WireConfig::default());
+//! let stack = |org: &str, end, addr: &str| -> Result<Stack, perimeter::BuildError> {
+//!     Stack::builder().on_native(native.clone()).organization(org)?.interface(end, &[addr])?.build()
+//! };
+//! let server = stack("connp-l:4", a, "10.0.0.1/24")?;
+//! let client = stack("up:shared", b, "10.0.0.2/24")?;
+//! let listener = server.listen("10.0.0.1:80")?;
+//! let t = std::thread::spawn(move || -> std::io::Result<()> {
+//!     let (mut s, _peer) = listener.accept()?;
+//!     s.write_all(b"hello")
+//! });
+//! let mut text = String::new();
+//! client.connect("10.0.0.1:80")?.read_to_string(&mut text)?;
+//! assert_eq!(text, "hello");
+//! t.join().unwrap()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod file;
+pub mod poll;
+mod stack;
+mod tcp;
+
+pub use bytes::Bytes;
+pub use error::BuildError;
+pub use file::SharedFile;
+pub use perimeter_link as link;
+pub use perimeter_org::{Inbound, OrgSpec, Stats};
+pub use perimeter_stack::{Cidr, Config, ConnInfo, Route};
+pub use perimeter_sync::{LockStats, Native, Virtual};
+pub use perimeter_tcp::{CaState, CcKind, Config as TcpConfig, Info, Keepalive, State};
+pub use poll::{Event, Events, Interest, Poll, Registry, Source, Token, Trigger, Waker};
+pub use stack::{Builder, Stack};
+pub use tcp::{TcpListener, TcpStream};

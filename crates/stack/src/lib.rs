@@ -1,1 +1,33 @@
-//! placeholder
+//! IP, routes, neighbours, connection tables, sockets and readiness, and the glue between them
+//! and TCP. Generic over the platform and over who may touch what: it never knows which
+//! organization it works for.
+#![forbid(unsafe_code)]
+
+pub mod commons;
+pub mod conn;
+pub mod count;
+pub mod glue;
+pub mod id;
+pub mod input;
+pub mod kind;
+pub mod listener;
+pub mod net;
+pub mod ops;
+pub mod poller;
+pub mod port;
+pub mod ready;
+pub mod shard;
+pub mod wheel;
+
+pub use commons::{Commons, Config, IfaceSpec};
+pub use conn::{Access, Bufs, Conn, ConnInfo, Seg};
+pub use count::Count;
+pub use id::SockId;
+pub use kind::{Ctx, Kind, Lk};
+pub use listener::Listener;
+pub use net::{Cidr, Route};
+pub use ops::{Op, SockError};
+pub use shard::Shard;
+
+/// Frames taken from a device at once.
+pub const BURST: usize = 32;

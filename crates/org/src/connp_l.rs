@@ -1,0 +1,203 @@
+//! `connp-l:N`: connection groups behind locks.
+//!
+//! **Background.** Willmann, Rixner, Cox, section 3.3: connection-level parallelism without
+//! protocol threads (`organizations.md`, "connp-l").
+//!
+//! **Binding.** A connection belongs to group `hash mod N` for life, by the symmetric flow
+//! hash. N may far exceed the number of threads: 4 to 128 in the paper.
+//!
+//! **Processing.** The calling thread, be it the application's or the inbound one, takes the
+//! *one* lock of the group and runs the protocol itself. Private to a group: connection table,
+//! connections, timers, SYN cache and wildcard listeners. No other lock of the protocol is
+//! taken inside.
+//!
+//! **Limits.** Bookkeeping visits every group, also empty ones: SYN-cache updates are
+//! broadcast lazily by a timer, [`BOOKKEEPING`] apart. It is why the paper's contention at 6
+//! connections keeps falling as N grows.
+//!
+//! **Inferences.** Listeners are replicated into every group (the paper names the table but
+//! not its wildcard entries). Nobody waits for buffer space inside a group. Accepted
+//! connections leave the group like wake-ups and reach their listener after release; if it has
+//! gone, the connection is posted back to be aborted. Transmit rings, route table and pollers
+//! have locks of their own, as the driver and the socket layer of the paper's kernel have.
+//! Whether timers are due is read from an unlocked hint, so that polling does not visit groups
+//! that have nothing to do.
+
+use crate::{Flow, On, Org, OrgSpec};
+use core::sync::atomic::{AtomicU64, Ordering};
+use perimeter_base::Time;
+use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, Conn, Ctx, Listener, Shard, SockId};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+/// Time between the rounds that visit every group, ns (FreeBSD's SYN-cache timer: 500 ms).
+pub const BOOKKEEPING: u64 = 500_000_000;
+
+type Kd<P> = On<P, Shared>;
+
+/// A group: its lock, and when its timers are due. On cache lines of its own.
+#[repr(align(128))]
+struct Group<P: Platform> {
+    shard: P::Lock<Shard<Kd<P>>>,
+    /// Written under the lock, read without it.
+    due: AtomicU64,
+}
+
+/// The groups.
+pub struct ConnpL<P: Platform> {
+    groups: Box<[Group<P>]>,
+    /// Not later than the earliest `due` of all groups.
+    next: AtomicU64,
+    round: AtomicU64,
+}
+
+impl<P: Platform> ConnpL<P> {
+    fn index(&self, hash: u32) -> usize {
+        hash as usize % self.groups.len()
+    }
+
+    /// Runs `f` under the group's lock; afterwards the timer hints are true again.
+    #[inline]
+    fn enter<R>(&self, index: usize, f: impl FnOnce(&mut Shard<Kd<P>>) -> R) -> R {
+        let group = &self.groups[index];
+        let mut shard = group.shard.lock();
+        let out = f(&mut shard);
+        let due = shard.next_timer().0;
+        if due != group.due.load(Ordering::Relaxed) {
+            // Sequentially consistent, against `on_timers`: of a store here and a store there,
+            // at least one side sees the other's.
+            group.due.store(due, Ordering::SeqCst);
+            if due < self.next.load(Ordering::SeqCst) {
+                self.next.fetch_min(due, Ordering::SeqCst);
+            }
+        }
+        out
+    }
+}
+
+impl<P: Platform> Org for ConnpL<P> {
+    type K = Kd<P>;
+
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        let n = match spec {
+            OrgSpec::ConnpL { groups } => *groups,
+            _ => 128,
+        };
+        let group = |i| Group {
+            shard: sh.p.lock(LockClass::Group, Shard::new(i, sh)),
+            due: AtomicU64::new(u64::MAX),
+        };
+        ConnpL {
+            groups: (0..n).map(group).collect(),
+            next: AtomicU64::new(u64::MAX),
+            round: AtomicU64::new(sh.p.now().0),
+        }
+    }
+
+    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let mut segs = core::mem::take(&mut cx.segs);
+        for seg in segs.drain(..) {
+            self.enter(self.index(seg.hash), |shard| shard.input(sh, cx, seg));
+        }
+        cx.segs = segs;
+    }
+
+    fn call<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Option<Q::Out> {
+        self.enter(usize::from(id.shard()), |shard| shard.call(sh, cx, id, op))
+    }
+
+    fn post<Q: Op<Self::K, Out = ()>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) {
+        self.enter(usize::from(id.shard()), |shard| shard.posted(sh, cx, id, op));
+    }
+
+    fn connect(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        self.enter(self.index(flow.hash), |shard| {
+            shard.connect(sh, cx, flow.key, flow.hash, flow.iface, config)
+        })
+    }
+
+    fn listen(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        for i in 0..self.groups.len() {
+            self.enter(i, |shard| shard.listen(l.clone()));
+        }
+    }
+
+    fn unlisten(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        for i in 0..self.groups.len() {
+            self.enter(i, |shard| shard.unlisten(l));
+        }
+    }
+
+    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        let index = self.index(sh.flow_hash(key));
+        self.enter(index, |shard| shard.icmp(sh, cx, key, what));
+    }
+
+    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let now = cx.now(&sh.p).0;
+        let round = self.round.load(Ordering::Relaxed);
+        let bookkeeping = now >= round.saturating_add(BOOKKEEPING)
+            && self
+                .round
+                .compare_exchange(round, now, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        // Whoever lowers a group's hint from here on lowers this too, so nothing is lost
+        // between here and the end of the walk.
+        self.next.store(u64::MAX, Ordering::SeqCst);
+        for (i, g) in self.groups.iter().enumerate() {
+            if bookkeeping || g.due.load(Ordering::SeqCst) <= now {
+                self.enter(i, |shard| shard.on_timers(sh, cx));
+            }
+            self.next.fetch_min(g.due.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+    }
+
+    fn next_timer(&self) -> Time {
+        let round = self.round.load(Ordering::Relaxed).saturating_add(BOOKKEEPING);
+        Time(self.next.load(Ordering::Acquire).min(round))
+    }
+
+    fn for_each(&self, f: &mut dyn FnMut(&mut Conn<Self::K>)) {
+        for g in &self.groups {
+            g.shard.lock().for_each(f);
+        }
+    }
+
+    fn live(&self) -> usize {
+        self.groups.iter().map(|g| g.shard.lock().len()).sum()
+    }
+
+    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        for i in 0..self.groups.len() {
+            self.enter(i, |shard| shard.abort_all(sh, cx));
+        }
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        for g in &self.groups {
+            add(LockClass::Group, g.shard.stats());
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! The facade's back: one object-safe trait, one indirect call per socket call.
+//!
+//! Calls carry owned or copied arguments only, so that a proxy in another process can
+//! implement the same trait.
+
+use crate::Org;
+use crate::instance::{Ev, Instance, OpenError};
+use crate::serve::Joins;
+use crate::spec::OrgSpec;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use perimeter_base::{Bytes, Time};
+use perimeter_stack::listener::Accepted;
+use perimeter_stack::net::Cidr;
+use perimeter_stack::ops::{
+    Close, Data, How, Look, Received, Recv, Released, SendData, Set, Setting, Shutdown, TakeError,
+    Wait, Watching,
+};
+use perimeter_stack::poller::{Notify, Ready};
+use perimeter_stack::ready::{self, Want};
+use perimeter_stack::{ConnInfo, Count, Kind, SockError, SockId};
+use perimeter_sync::{Event, LockClass, LockStats, Platform};
+use perimeter_tcp::{Config, State, TcpError};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Why a call failed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The organization has one thread, and this is another.
+    WrongThread,
+    /// No route to the address, or the local address is not ours.
+    NoRoute,
+    /// Address or port is in use.
+    AddrInUse,
+    /// The socket says.
+    Sock(SockError),
+    /// A time limit passed.
+    TimedOut,
+    /// All pollers are in use.
+    TooManyPollers,
+    /// The socket is registered with this poller already, or is not.
+    Registered(bool),
+}
+
+impl From<SockError> for Fault {
+    fn from(e: SockError) -> Fault {
+        Fault::Sock(e)
+    }
+}
+
+/// What a stack has counted.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Counters by name.
+    pub counts: Vec<(String, u64)>,
+    /// Locks by class name, those that were used.
+    pub locks: BTreeMap<&'static str, LockStats>,
+    /// Time spent on the other end's work inside our devices, ns.
+    pub peer_ns: u64,
+    /// Connections, those that linger included.
+    pub connections: usize,
+    /// Memory that sockets pin, bytes.
+    pub memory: u64,
+}
+
+impl Stats {
+    /// The counter of that name; 0 if there is none.
+    pub fn count(&self, name: &str) -> u64 {
+        self.counts.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v)
+    }
+}
+
+/// A running stack of any organization on any platform.
+pub trait Engine: Send + Sync {
+    /// Which organization it is.
+    fn spec(&self) -> &OrgSpec;
+    /// The time on its platform.
+    fn now(&self) -> Time;
+    /// What connections are made with unless told otherwise.
+    fn tcp_config(&self) -> Config;
+    /// Addresses by interface.
+    fn addrs(&self) -> Vec<Vec<Cidr>>;
+    /// Starts to open a connection.
+    fn connect(
+        &self,
+        local: (Option<IpAddr>, u16),
+        remote: SocketAddr,
+        config: &Config,
+    ) -> Result<SockId, Fault>;
+    /// Makes a listener; yields its name and port.
+    fn listen(
+        &self,
+        addr: Option<IpAddr>,
+        port: u16,
+        backlog: u32,
+        config: Config,
+    ) -> Result<(SockId, u16), Fault>;
+    /// Takes an established connection.
+    fn accept(&self, listener: SockId) -> Result<SockId, Fault>;
+    /// Appends to the stream.
+    fn send(&self, id: SockId, data: Data, more: bool) -> Result<usize, Fault>;
+    /// Takes from the stream.
+    fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, Fault>;
+    /// Gives buffers back that [`Engine::recv`] yielded.
+    fn recycle(&self, bufs: Received);
+    /// Shuts down directions.
+    fn shutdown(&self, id: SockId, how: How) -> Result<(), Fault>;
+    /// Lets go of a socket of any kind.
+    fn close(&self, id: SockId, abort: bool) -> Result<(), Fault>;
+    /// Changes a setting.
+    fn set(&self, id: SockId, s: Setting) -> Result<(), Fault>;
+    /// Looks at a connection.
+    fn look(&self, id: SockId) -> Result<ConnInfo, Fault>;
+    /// SO_ERROR, and the state.
+    fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), Fault>;
+    /// Bytes appended, and bytes whose memory has been given back.
+    fn released(&self, id: SockId) -> Result<(u64, u64), Fault>;
+    /// Blocks until a direction ([`ready::IN`], [`ready::OUT`]) is ready.
+    fn wait(&self, id: SockId, direction: u8, deadline: Time) -> Result<(), Fault>;
+    /// Makes a poller that drives the receive queues `queues` itself.
+    fn poller(&self) -> Result<u32, Fault>;
+    /// Closes a poller.
+    fn poller_close(&self, poller: u32);
+    /// Registers a socket.
+    fn register(&self, poller: u32, id: SockId, token: usize, want: Want) -> Result<(), Fault>;
+    /// Removes a registration.
+    fn deregister(&self, poller: u32, id: SockId) -> Result<(), Fault>;
+    /// Waits for events, serving `queues` meanwhile; yields how many were appended to `out`.
+    fn poll(
+        &self,
+        poller: u32,
+        queues: &[u16],
+        out: &mut Vec<Ready>,
+        max: usize,
+        deadline: Time,
+    ) -> Result<usize, Fault>;
+    /// Wakes one thread out of [`Engine::poll`].
+    fn poller_wake(&self, poller: u32);
+    /// Sets who is told when the poller has events.
+    fn poller_notify(&self, poller: u32, n: Arc<dyn Notify>);
+    /// Whether application threads serve the devices while they wait.
+    fn inline(&self) -> bool;
+    /// All receive queues.
+    fn queues(&self) -> Vec<u16>;
+    /// The receive queue that a flow's packets arrive by on devices of ours, and its hash.
+    fn flow_hash(&self, local: SocketAddr, remote: SocketAddr) -> u32;
+    /// Serves `queues` and the timers once; yields how many frames that were.
+    fn drive(&self, queues: &[u16]) -> Result<usize, Fault>;
+    /// When [`Engine::drive`] has something to do though no frame arrives.
+    fn next_due(&self) -> Time;
+    /// What was counted.
+    fn stats(&self) -> Stats;
+    /// All connections.
+    fn connections(&self) -> Vec<ConnInfo>;
+    /// Whether nothing is left lying.
+    ///
+    /// # Errors
+    /// What is left.
+    fn quiescent(&self) -> Result<(), String>;
+    /// Resets everything and stops the stack's threads.
+    fn stop(&self);
+}
+
+/// An instance with its threads.
+pub(crate) struct Running<O: Org> {
+    pub(crate) i: Arc<Instance<O>>,
+    pub(crate) joins: Mutex<Joins>,
+    /// Application threads serve the devices themselves.
+    pub(crate) inline: bool,
+}
+
+impl<O: Org> Running<O> {
+    fn enter(&self) -> Result<&Instance<O>, Fault> {
+        self.i.admit().map_err(|_| Fault::WrongThread)?;
+        Ok(&self.i)
+    }
+
+    fn call<Q: perimeter_stack::Op<O::K>>(&self, id: SockId, op: Q) -> Result<Q::Out, Fault> {
+        let i = self.enter()?;
+        if id.is_listener() {
+            return Err(SockError::Invalid.into());
+        }
+        i.with(|i, cx| i.org.call(&i.sh, cx, id, op)).ok_or(Fault::Sock(SockError::Closed))
+    }
+
+    fn watching(&self, id: SockId, reg: Watching) -> Result<(), Fault> {
+        if !id.is_listener() {
+            return self.call(id, reg);
+        }
+        let i = self.enter()?;
+        let l = i.sh.listener(id).ok_or(SockError::Closed)?;
+        i.with(|_, cx| {
+            l.with_side(|side| match &reg {
+                Watching::Add(r) => side.register(r, cx),
+                Watching::Remove(r) => side.deregister(r.poller, r.slot, r.generation),
+            });
+        });
+        Ok(())
+    }
+
+    /// Announces a blocked call, or takes it off; whether it need not block.
+    fn announce(&self, id: SockId, direction: u8, event: &Ev<O>, off: bool) -> Result<bool, Fault> {
+        if !id.is_listener() {
+            let event = event.clone();
+            return self.call(id, Wait::<O::K> { direction, event, off });
+        }
+        let l = self.i.sh.listener(id).ok_or(SockError::Closed)?;
+        Ok(l.with_side(|side| {
+            if off {
+                side.unwait(event);
+                return true;
+            }
+            side.wait(ready::IN, event)
+        }))
+    }
+
+    /// Parks until `event` is set, serving the devices meanwhile if that is this thread's job.
+    fn park(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
+        if queues.is_empty() {
+            let before = self.i.sh.p.now();
+            event.wait(deadline);
+            let idle = self.i.sh.p.now().nanos_since(before);
+            self.i.sh.count(self.i.sh.p.lane(), Count::IdleNs, idle);
+            return;
+        }
+        if self.i.with(|i, cx| i.drive(cx, queues)) == 0 {
+            self.i.idle(event, queues, deadline);
+        }
+    }
+
+    fn own_queues(&self) -> Vec<u16> {
+        if self.inline { self.queues() } else { Vec::new() }
+    }
+}
+
+impl<O: Org> Engine for Running<O> {
+    fn spec(&self) -> &OrgSpec {
+        &self.i.spec
+    }
+
+    fn now(&self) -> Time {
+        self.i.sh.p.now()
+    }
+
+    fn tcp_config(&self) -> Config {
+        self.i.sh.config.tcp.clone()
+    }
+
+    fn addrs(&self) -> Vec<Vec<Cidr>> {
+        self.i.sh.ifaces.iter().map(|i| i.addrs.clone()).collect()
+    }
+
+    fn connect(
+        &self,
+        local: (Option<IpAddr>, u16),
+        remote: SocketAddr,
+        config: &Config,
+    ) -> Result<SockId, Fault> {
+        let i = self.enter()?;
+        let remote = (remote.ip(), remote.port());
+        i.with(|i, cx| i.open_flow(cx, local, remote, config)).map_err(|e| match e {
+            OpenError::NoRoute => Fault::NoRoute,
+            OpenError::InUse => Fault::AddrInUse,
+        })
+    }
+
+    fn listen(
+        &self,
+        addr: Option<IpAddr>,
+        port: u16,
+        backlog: u32,
+        config: Config,
+    ) -> Result<(SockId, u16), Fault> {
+        let i = self.enter()?;
+        if let Some(a) = addr
+            && !i.sh.ifaces.iter().any(|iface| iface.owns(a))
+        {
+            return Err(Fault::NoRoute);
+        }
+        let id = i
+            .with(|i, cx| i.listen(cx, addr, port, backlog, config))
+            .map_err(|_| Fault::AddrInUse)?;
+        let port = i.sh.listener(id).map_or(port, |l| l.port);
+        Ok((id, port))
+    }
+
+    fn accept(&self, listener: SockId) -> Result<SockId, Fault> {
+        let i = self.enter()?;
+        let l = i.sh.listener(listener).ok_or(SockError::Closed)?;
+        match l.accept() {
+            Accepted::Conn(id) => Ok(id),
+            Accepted::Empty => Err(SockError::WouldBlock.into()),
+            Accepted::Closed => Err(SockError::Closed.into()),
+        }
+    }
+
+    fn send(&self, id: SockId, data: Data, more: bool) -> Result<usize, Fault> {
+        Ok(self.call(id, SendData { data, more })??)
+    }
+
+    fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, Fault> {
+        Ok(self.call(id, Recv { max, peek })??)
+    }
+
+    fn recycle(&self, bufs: Received) {
+        self.i.with(|_, cx| {
+            for b in bufs {
+                cx.pool.put(b);
+            }
+        });
+    }
+
+    fn shutdown(&self, id: SockId, how: How) -> Result<(), Fault> {
+        Ok(self.call(id, Shutdown(how))??)
+    }
+
+    fn close(&self, id: SockId, abort: bool) -> Result<(), Fault> {
+        if id.is_listener() {
+            let i = self.enter()?;
+            return Ok(i.with(|i, cx| i.close_listener(cx, id))?);
+        }
+        self.call(id, Close { abort })
+    }
+
+    fn set(&self, id: SockId, s: Setting) -> Result<(), Fault> {
+        self.call(id, Set(s))
+    }
+
+    fn look(&self, id: SockId) -> Result<ConnInfo, Fault> {
+        self.call(id, Look)
+    }
+
+    fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), Fault> {
+        self.call(id, TakeError)
+    }
+
+    fn released(&self, id: SockId) -> Result<(u64, u64), Fault> {
+        self.call(id, Released)
+    }
+
+    fn wait(&self, id: SockId, direction: u8, deadline: Time) -> Result<(), Fault> {
+        self.enter()?;
+        let queues = self.own_queues();
+        self.i.with_event(|event| {
+            if self.announce(id, direction, event, false)? {
+                return Ok(());
+            }
+            loop {
+                self.park(event, &queues, deadline);
+                // Told: the announcement is off by itself. Otherwise take it off, and learn
+                // whether readiness came at the same moment.
+                if event.take() || self.told(id, direction, event)? {
+                    return Ok(());
+                }
+                if self.i.sh.p.now() >= deadline {
+                    self.announce(id, direction, event, true)?;
+                    return Err(Fault::TimedOut);
+                }
+            }
+        })
+    }
+
+    fn poller(&self) -> Result<u32, Fault> {
+        let i = self.enter()?;
+        i.sh.pollers.create(&i.sh.p).map_err(|_| Fault::TooManyPollers)
+    }
+
+    fn poller_close(&self, poller: u32) {
+        for (sock, word) in self.i.sh.pollers.close(poller) {
+            // A socket that has gone has taken its side of the registration along.
+            let _ = self.watching(sock, Watching::Remove(word));
+        }
+    }
+
+    fn register(&self, poller: u32, id: SockId, token: usize, want: Want) -> Result<(), Fault> {
+        let i = self.enter()?;
+        let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
+        let word = p.register(poller, id, token, want).ok_or(SockError::Closed)?;
+        self.watching(id, Watching::Add(word.clone())).inspect_err(|_| {
+            p.deregister(word.slot, word.generation);
+        })
+    }
+
+    fn deregister(&self, poller: u32, id: SockId) -> Result<(), Fault> {
+        let i = self.enter()?;
+        let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
+        let word = p.find(id).ok_or(Fault::Registered(false))?;
+        p.deregister(word.slot, word.generation);
+        match self.watching(id, Watching::Remove(word)) {
+            Err(Fault::Sock(SockError::Closed)) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn poll(
+        &self,
+        poller: u32,
+        queues: &[u16],
+        out: &mut Vec<Ready>,
+        max: usize,
+        deadline: Time,
+    ) -> Result<usize, Fault> {
+        let i = self.enter()?;
+        let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
+        let mut frames = if queues.is_empty() { 0 } else { i.with(|i, cx| i.drive(cx, queues)) };
+        loop {
+            let n = p.take(out, max);
+            if n > 0 || deadline <= Time::ZERO || i.stopping() {
+                return Ok(n);
+            }
+            if frames == 0 && deadline < Time::NEVER && i.sh.p.now() >= deadline {
+                return Ok(0);
+            }
+            if frames == 0 {
+                let woken = i.with_event(|event| {
+                    if !p.wait(event) {
+                        return false;
+                    }
+                    if queues.is_empty() {
+                        self.park(event, queues, deadline);
+                    } else {
+                        i.idle(event, queues, deadline);
+                    }
+                    p.unwait(event);
+                    event.take()
+                });
+                let _ = woken;
+            }
+            if !queues.is_empty() {
+                frames = i.with(|i, cx| i.drive(cx, queues));
+            } else if p.take(out, max) == 0 {
+                // Woken without an event: by hand, or by another's event.
+                return Ok(0);
+            } else {
+                return Ok(out.len());
+            }
+        }
+    }
+
+    fn poller_wake(&self, poller: u32) {
+        if let Some(p) = self.i.sh.pollers.get(poller) {
+            p.wake();
+        }
+    }
+
+    fn poller_notify(&self, poller: u32, n: Arc<dyn Notify>) {
+        if let Some(p) = self.i.sh.pollers.get(poller) {
+            p.set_notify(n);
+        }
+    }
+
+    fn inline(&self) -> bool {
+        self.inline
+    }
+
+    fn queues(&self) -> Vec<u16> {
+        (0..self.i.sh.rx.len() as u16).collect()
+    }
+
+    fn flow_hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+        self.i.sh.flow_hash(&perimeter_wire::FlowKey {
+            local: local.ip(),
+            remote: remote.ip(),
+            local_port: local.port(),
+            remote_port: remote.port(),
+        })
+    }
+
+    fn drive(&self, queues: &[u16]) -> Result<usize, Fault> {
+        Ok(self.enter()?.with(|i, cx| i.drive(cx, queues)))
+    }
+
+    fn next_due(&self) -> Time {
+        self.i.next_due()
+    }
+
+    fn stats(&self) -> Stats {
+        let i = &self.i;
+        let mut locks: BTreeMap<&'static str, LockStats> = BTreeMap::new();
+        let mut add = |class: LockClass, s: LockStats| locks.entry(class.name()).or_default().add(s);
+        i.org.lock_stats(&mut add);
+        i.sh.lock_stats(&mut add);
+        locks.retain(|_, s| s.acquisitions > 0);
+        let totals = i.sh.counters.totals();
+        let counts = totals.iter().enumerate();
+        let rx: u64 = i.sh.rx.iter().map(|r| perimeter_sync::Lock::lock(&r.queue).peer_ns()).sum();
+        let tx: u64 = i.sh.tx.iter().map(perimeter_stack::port::TxPort::peer_ns).sum();
+        Stats {
+            counts: counts.map(|(n, v)| (perimeter_stack::count::name(n), *v)).collect(),
+            locks,
+            peer_ns: rx + tx,
+            connections: i.org.live(),
+            memory: i.sh.memory(),
+        }
+    }
+
+    fn connections(&self) -> Vec<ConnInfo> {
+        let now = self.i.sh.p.now();
+        let mut out = Vec::new();
+        self.i.org.for_each(&mut |c| out.push(perimeter_stack::ops::look(c, now)));
+        out
+    }
+
+    fn quiescent(&self) -> Result<(), String> {
+        self.i.quiescent()
+    }
+
+    fn stop(&self) {
+        if self.i.stop.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if self.i.admit().is_ok() {
+            for l in self.i.sh.listeners() {
+                let _ = self.i.with(|i, cx| i.close_listener(cx, l.id));
+            }
+            self.i.with(|i, cx| i.org.abort_all(&i.sh, cx));
+        }
+        let joins = self.joins.lock().map(|mut j| core::mem::take(&mut *j)).unwrap_or_default();
+        for j in joins {
+            // A thread that panicked has said so already.
+            let _ = j();
+        }
+    }
+}
+
+impl<O: Org> Running<O> {
+    /// Whether a blocked call's direction is ready now, though its event was not set: it may
+    /// have been told by a thread that has not got around to setting it.
+    fn told(&self, id: SockId, direction: u8, event: &Ev<O>) -> Result<bool, Fault> {
+        self.announce(id, direction, event, true)?;
+        self.announce(id, direction, event, false)
+    }
+}
+
+impl<O: Org> Drop for Running<O> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// How long at most a blocking call without a limit waits between looks.
+pub const NO_LIMIT: Duration = Duration::MAX;
+
+/// `Bytes` in, for callers that build [`Data`].
+pub fn pages(bytes: impl IntoIterator<Item = Bytes>) -> Data {
+    Data::Pages(bytes.into_iter().collect())
+}
+
+const _: fn(&dyn Engine) = |_| {};
+const _: fn() = || {
+    fn kind<K: Kind>() {}
+    kind::<crate::On<perimeter_sync::Native, perimeter_sync::Shared>>();
+};

@@ -1,0 +1,401 @@
+//! One organization on one platform with its devices: what a stack is, behind its facade.
+
+use crate::spec::OrgSpec;
+use crate::{Flow, Org};
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use perimeter_base::Time;
+use perimeter_link::RxStatus;
+use perimeter_stack::commons::AddrInUse;
+use perimeter_stack::input;
+use perimeter_stack::kind::lock;
+use perimeter_stack::ops::{Close, Output};
+use perimeter_stack::{Commons, Count, Ctx, IfaceSpec, Kind, Lk, Route, SockError, SockId};
+use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThread};
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+type Pf<O> = <<O as Org>::K as Kind>::P;
+/// A place where a thread of this instance parks.
+pub type Ev<O> = Arc<<Pf<O> as Platform>::Event>;
+type Sleepers<O> = Arc<<Pf<O> as Platform>::Lock<Vec<Ev<O>>>>;
+
+/// A stack: an organization, what its threads share, and what they carry.
+pub struct Instance<O: Org> {
+    /// What all threads share.
+    pub sh: Commons<O::K>,
+    /// The organization.
+    pub org: O,
+    /// Which one it is.
+    pub spec: OrgSpec,
+    ctxs: PerLane<Pf<O>, Ctx<O::K>>,
+    events: PerLane<Pf<O>, Ev<O>>,
+    /// For organizations of one thread.
+    gate: Option<OwnerGate<Pf<O>>>,
+    /// Who sleeps until a receive queue has something, by queue.
+    sleepers: Vec<Sleepers<O>>,
+    /// Connections that wait for a full transmit queue.
+    stalled: Lk<O::K, Vec<(u16, SockId)>>,
+    /// Housekeeping is due at this time.
+    chores: Lk<O::K, Time>,
+    pub(crate) stop: AtomicBool,
+}
+
+impl<O: Org> Instance<O> {
+    /// Takes the devices and starts nothing.
+    pub fn new(
+        p: Pf<O>,
+        spec: OrgSpec,
+        config: perimeter_stack::Config,
+        ifaces: Vec<IfaceSpec>,
+        routes: Vec<Route>,
+    ) -> Instance<O> {
+        let sh = Commons::new(p.clone(), config, ifaces, routes);
+        let org = O::new(&spec, &sh);
+        let sleepers: Vec<Sleepers<O>> =
+            sh.rx.iter().map(|_| Arc::new(p.lock(LockClass::Leaf, Vec::new()))).collect();
+        for (port, list) in sh.rx.iter().zip(&sleepers) {
+            let list = list.clone();
+            port.queue.lock().set_waker(Arc::new(move || {
+                let woken = core::mem::take(&mut *list.lock());
+                for e in woken {
+                    e.set();
+                }
+            }));
+        }
+        Instance {
+            ctxs: PerLane::new(p.clone()),
+            events: PerLane::new(p.clone()),
+            gate: spec.single_threaded().then(|| OwnerGate::new(p.clone())),
+            stalled: lock::<O::K, _>(&p, LockClass::Control, Vec::new()),
+            chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
+            sleepers,
+            stop: AtomicBool::new(false),
+            sh,
+            org,
+            spec,
+        }
+    }
+
+    /// Whether the calling thread may enter.
+    ///
+    /// # Errors
+    /// The organization has one thread, and it is another.
+    pub fn admit(&self) -> Result<(), WrongThread> {
+        self.gate.as_ref().map_or(Ok(()), OwnerGate::enter)
+    }
+
+    /// Runs `f` with this thread's context, then does what was put off until the perimeter is
+    /// left.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(&Self, &mut Ctx<O::K>) -> R) -> R {
+        let mut cx = self.ctxs.take().unwrap_or_else(|| Box::new(Ctx::new(self.sh.p.lane())));
+        cx.lane = self.sh.p.lane();
+        let out = f(self, &mut cx);
+        self.finish(&mut cx);
+        self.ctxs.put(cx);
+        out
+    }
+
+    /// The perimeter is left: accepts are delivered, doorbells rung, sleepers woken; once per
+    /// burst.
+    #[inline]
+    pub fn finish(&self, cx: &mut Ctx<O::K>) {
+        if !cx.after.is_empty() {
+            self.finish_slow(cx);
+        }
+        cx.forget_now();
+    }
+
+    fn finish_slow(&self, cx: &mut Ctx<O::K>) {
+        // A doorbell may unblock a connection, whose output rings it again. What is still
+        // blocked after a few turns waits for the device.
+        for turn in 0..4 {
+            self.hand_over(cx);
+            let now = if cx.after.doorbells.is_empty() { Time::ZERO } else { cx.now(&self.sh.p) };
+            let mut bells = core::mem::take(&mut cx.after.doorbells);
+            for q in bells.drain(..) {
+                self.sh.p.charge(perimeter_sync::Work::Doorbell, 1);
+                self.sh.tx[usize::from(q)].doorbell(now);
+            }
+            cx.after.doorbells = bells;
+            let blocked = core::mem::take(&mut cx.after.blocked);
+            if blocked.is_empty() {
+                break;
+            }
+            for (q, id) in blocked {
+                if turn == 3 || self.sh.tx[usize::from(q)].backlogged() {
+                    self.stalled.lock().push((q, id));
+                } else {
+                    self.org.post(&self.sh, cx, id, Output);
+                }
+            }
+        }
+        let mut wakes = core::mem::take(&mut cx.after.wakes);
+        self.sh.pollers.deliver(&mut wakes);
+        cx.after.wakes = wakes;
+        for e in cx.after.events.drain(..) {
+            e.set();
+        }
+    }
+
+    /// Accepted connections go to their listeners, or are aborted where those have gone.
+    fn hand_over(&self, cx: &mut Ctx<O::K>) {
+        while let Some((listener, id)) = cx.after.accepts.pop() {
+            if !listener.deliver(id, cx) {
+                self.sh.count(cx.lane, Count::AcceptGone, 1);
+                cx.after.aborts.push(id);
+            }
+        }
+        while let Some(id) = cx.after.aborts.pop() {
+            self.org.post(&self.sh, cx, id, Close { abort: true });
+        }
+    }
+
+    /// Serves the given receive queues and the timers once; returns how many frames that were.
+    /// A queue that another thread is at is that thread's.
+    pub fn drive(&self, cx: &mut Ctx<O::K>, queues: &[u16]) -> usize {
+        let mut frames = 0;
+        for &q in queues {
+            let port = &self.sh.rx[usize::from(q)];
+            let Some(mut rx) = port.queue.try_lock() else {
+                continue;
+            };
+            let now = self.sh.p.now();
+            cx.set_now(now);
+            let n = rx.poll(now, &mut cx.pool, &mut cx.frames, perimeter_stack::BURST);
+            if n > 0 {
+                frames += n;
+                let aside = input::parse(&self.sh, cx, port.iface);
+                if !cx.segs.is_empty() {
+                    self.org.on_packets(&self.sh, cx);
+                }
+                for (key, what) in aside.icmp {
+                    self.org.icmp(&self.sh, cx, &key, what);
+                }
+                for id in aside.resolved {
+                    self.org.post(&self.sh, cx, id, Output);
+                }
+            }
+            drop(rx);
+            self.finish(cx);
+        }
+        self.timers(cx);
+        frames
+    }
+
+    /// Runs timers that are due, and chores.
+    fn timers(&self, cx: &mut Ctx<O::K>) {
+        let now = cx.now(&self.sh.p);
+        if self.org.next_timer() <= now {
+            self.org.on_timers(&self.sh, cx);
+            self.finish(cx);
+        }
+        let chores = {
+            let Some(mut at) = self.chores.try_lock() else {
+                return cx.forget_now();
+            };
+            let due = *at <= now;
+            if due {
+                *at = now + self.sh.config.service;
+            }
+            due
+        };
+        if chores {
+            self.chores(cx, now);
+        }
+        self.unstall(cx, now);
+        cx.forget_now();
+    }
+
+    fn chores(&self, cx: &mut Ctx<O::K>, now: Time) {
+        self.sh.watch_memory();
+        cx.set_now(now);
+        self.sh.retry_neighbours(cx);
+        self.finish(cx);
+    }
+
+    /// Offers the devices again what they could not take, and lets connections go on whose
+    /// queue has room.
+    fn unstall(&self, cx: &mut Ctx<O::K>, now: Time) {
+        for t in &self.sh.tx {
+            if t.backlogged() {
+                t.doorbell(now);
+            }
+        }
+        let stalled = {
+            let Some(mut s) = self.stalled.try_lock() else {
+                return;
+            };
+            if s.is_empty() {
+                return;
+            }
+            core::mem::take(&mut *s)
+        };
+        for (q, id) in stalled {
+            if self.sh.tx[usize::from(q)].backlogged() {
+                self.stalled.lock().push((q, id));
+            } else {
+                self.org.post(&self.sh, cx, id, Output);
+            }
+        }
+        self.finish(cx);
+    }
+
+    /// When there is something to do without a frame: timers, paced devices, chores that
+    /// somebody waits for.
+    pub fn next_due(&self) -> Time {
+        let mut t = self.org.next_timer();
+        for port in &self.sh.tx {
+            t = t.min(port.ready_at());
+        }
+        t
+    }
+
+    /// Parks the calling thread until one of `queues` has frames, `event` is set, something
+    /// is due, or `deadline` has passed. Returns at once if frames wait.
+    pub fn idle(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
+        for &q in queues {
+            self.sleepers[usize::from(q)].lock().push(event.clone());
+        }
+        let mut until = deadline.min(self.next_due());
+        let mut fds = Vec::new();
+        let now = self.sh.p.now();
+        let mut ready = until <= now;
+        for &q in queues {
+            let port = &self.sh.rx[usize::from(q)];
+            if let Some(fd) = port.fd {
+                fds.push(fd);
+            }
+            match port.queue.try_lock() {
+                Some(mut rx) => match rx.arm(now) {
+                    RxStatus::Ready => ready = true,
+                    RxStatus::Armed(at) => until = until.min(at),
+                },
+                // Another thread is at it; look again soon in case it leaves something.
+                None => until = until.min(now + self.sh.config.service / 10),
+            }
+        }
+        if !ready {
+            let lane = self.sh.p.lane();
+            if fds.is_empty() {
+                event.wait(until);
+            } else {
+                event.wait_fds(&fds, until);
+            }
+            let idle = self.sh.p.now().nanos_since(now);
+            self.sh.count(lane, Count::IdleNs, idle);
+        }
+        for &q in queues {
+            self.sleepers[usize::from(q)].lock().retain(|e| !Arc::ptr_eq(e, event));
+        }
+    }
+
+    /// Runs `f` with an event for the calling thread to park on.
+    pub fn with_event<R>(&self, f: impl FnOnce(&Ev<O>) -> R) -> R {
+        let e = self.events.take().unwrap_or_else(|| Box::new(Arc::new(self.sh.p.event())));
+        e.take();
+        let out = f(&e);
+        self.events.put(e);
+        out
+    }
+
+    /// Opens a connection; the handshake goes on by itself.
+    ///
+    /// # Errors
+    /// No route, or no free port.
+    pub fn open_flow(
+        &self,
+        cx: &mut Ctx<O::K>,
+        local: (Option<IpAddr>, u16),
+        remote: (IpAddr, u16),
+        config: &perimeter_tcp::Config,
+    ) -> Result<SockId, OpenError> {
+        let sh = &self.sh;
+        let (iface, addr) = sh.source(remote.0, local.0).ok_or(OpenError::NoRoute)?;
+        let mut config = config.clone();
+        config.mss = config.mss.min(sh.ifaces[usize::from(iface)].mss());
+        let mut key =
+            FlowKey { local: addr, remote: remote.0, local_port: local.1, remote_port: remote.1 };
+        let attempts = if local.1 == 0 { sh.ephemeral_count() } else { 1 };
+        for attempt in 0..attempts {
+            if local.1 == 0 {
+                key.local_port = sh.ephemeral_port(&key, attempt);
+            }
+            if key.local == key.remote && key.local_port == key.remote_port {
+                continue;
+            }
+            let flow = Flow { key, hash: sh.flow_hash(&key), iface };
+            if let Ok(id) = self.org.connect(sh, cx, flow, &config) {
+                return Ok(id);
+            }
+        }
+        Err(OpenError::InUse)
+    }
+
+    /// Makes a listener.
+    ///
+    /// # Errors
+    /// The port is taken.
+    pub fn listen(
+        &self,
+        cx: &mut Ctx<O::K>,
+        addr: Option<IpAddr>,
+        port: u16,
+        backlog: u32,
+        mut config: perimeter_tcp::Config,
+    ) -> Result<SockId, AddrInUse> {
+        let mss = self.sh.ifaces.iter().map(|i| i.mss()).min().unwrap_or(config.mss);
+        config.mss = config.mss.min(mss);
+        let l = self.sh.bind_listener(addr, port, backlog, config)?;
+        self.org.listen(&self.sh, cx, &l);
+        Ok(l.id)
+    }
+
+    /// Closes a listener: its SYNs are refused, handshakes under way forgotten, connections
+    /// that nobody accepted reset. Detached last.
+    ///
+    /// # Errors
+    /// It has gone already.
+    pub fn close_listener(&self, cx: &mut Ctx<O::K>, id: SockId) -> Result<(), SockError> {
+        let l = self.sh.listener(id).ok_or(SockError::Closed)?;
+        self.org.unlisten(&self.sh, cx, &l);
+        for conn in l.close(cx) {
+            self.org.post(&self.sh, cx, conn, Close { abort: true });
+        }
+        self.sh.unbind_listener(id);
+        Ok(())
+    }
+
+    /// Nothing is left lying: no descriptor waits for a doorbell, no connection for a queue.
+    /// For the end of a simulation.
+    ///
+    /// # Errors
+    /// What is left.
+    pub fn quiescent(&self) -> Result<(), String> {
+        for (i, t) in self.sh.tx.iter().enumerate() {
+            if t.pending() > 0 {
+                return Err(format!("transmit queue {i} holds {} descriptors", t.pending()));
+            }
+        }
+        let stalled = self.stalled.lock().len();
+        if stalled > 0 {
+            return Err(format!("{stalled} connections wait for a transmit queue"));
+        }
+        Ok(())
+    }
+
+    /// Whether the stack is being dropped.
+    pub fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// Why a connection can't be opened.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// No route to the remote address, or the local address is not ours.
+    NoRoute,
+    /// The flow, or every ephemeral port, is in use.
+    InUse,
+}

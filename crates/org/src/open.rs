@@ -1,0 +1,72 @@
+//! From a name to a running stack: each organization × platform is one instance, chosen here
+//! at run time.
+
+use crate::connp_l::ConnpL;
+use crate::engine::{Engine, Running};
+use crate::instance::Instance;
+use crate::serve;
+pub use crate::serve::Inbound;
+use crate::spec::OrgSpec;
+use crate::up::{Up, UpShared};
+use crate::{On, Org};
+use perimeter_stack::{Config, IfaceSpec, Kind, Route};
+use perimeter_sync::{Native, Platform, Virtual};
+use std::sync::{Arc, Mutex};
+
+/// What to open a stack with.
+pub struct Options {
+    /// The organization.
+    pub org: OrgSpec,
+    /// Settings.
+    pub config: Config,
+    /// Interfaces.
+    pub ifaces: Vec<IfaceSpec>,
+    /// Routes beside those of the interfaces' own prefixes.
+    pub routes: Vec<Route>,
+    /// Who takes packets from the devices.
+    pub inbound: Inbound,
+}
+
+/// The platforms that a stack can run on.
+#[derive(Clone)]
+pub enum Platforms {
+    /// This machine.
+    Native(Native),
+    /// Virtual cores.
+    Virtual(Virtual),
+}
+
+/// Opens a stack.
+pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
+    match platform {
+        Platforms::Native(p) => on(p, options),
+        Platforms::Virtual(p) => on(p, options),
+    }
+}
+
+fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    match o.org {
+        OrgSpec::Up => start::<Up<P>, P>(p, o),
+        OrgSpec::UpShared => start::<UpShared<P>, P>(p, o),
+        OrgSpec::ConnpL { .. } => start::<ConnpL<P>, P>(p, o),
+        #[cfg(feature = "testing")]
+        OrgSpec::Split => start::<crate::split::Split<P>, P>(p, o),
+    }
+}
+
+fn start<O, P>(p: P, o: Options) -> Arc<dyn Engine>
+where
+    P: Platform,
+    O: Org,
+    O::K: Kind<P = P>,
+{
+    let inline = o.org.single_threaded() || o.inbound == Inbound::Inline;
+    let i = Arc::new(Instance::<O>::new(p, o.org, o.config, o.ifaces, o.routes));
+    let joins = serve::start(&i, o.inbound);
+    Arc::new(Running { i, joins: Mutex::new(joins), inline })
+}
+
+const _: fn() = || {
+    fn kind<K: Kind>() {}
+    kind::<On<Virtual, perimeter_sync::Solo>>();
+};

@@ -1,0 +1,72 @@
+//! Threads of the stack's own: inbound protocol threads, and the one that looks around when no
+//! application thread does.
+
+use crate::Org;
+use crate::instance::Instance;
+use perimeter_sync::{Platform, Thread};
+use std::sync::Arc;
+
+/// Who takes packets from the devices (`architecture.md`, "How benchmarks are made honest").
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub enum Inbound {
+    /// Pinned, interrupt-driven threads of the stack's own, one for each interface: what the
+    /// papers' kernels do.
+    #[default]
+    Thread,
+    /// Application threads, while they poll or wait. A service thread fills in within 10 ms
+    /// when none does.
+    Inline,
+}
+
+/// Threads to be joined when the stack goes.
+pub(crate) type Joins = Vec<Box<dyn FnOnce() -> Result<(), String> + Send>>;
+
+/// Starts the threads that `inbound` asks for.
+pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Joins {
+    if instance.spec.single_threaded() {
+        return Vec::new();
+    }
+    let p = instance.sh.p.clone();
+    let mut joins: Joins = Vec::new();
+    let mut spawn = |name: String, core: Option<usize>, queues: Vec<u16>, polite: bool| {
+        let i = instance.clone();
+        let t = p.spawn(&name, core, Box::new(move || serve(&i, &queues, polite)));
+        joins.push(Box::new(move || t.join()));
+    };
+    match inbound {
+        Inbound::Thread => {
+            for (n, iface) in instance.sh.ifaces.iter().enumerate() {
+                spawn(format!("inbound-{n}"), Some(n), iface.rx.clone().collect(), false);
+            }
+        }
+        Inbound::Inline => {
+            let all = (0..instance.sh.rx.len() as u16).collect();
+            spawn("service".to_string(), None, all, true);
+        }
+    }
+    joins
+}
+
+/// Serves `queues` until the stack stops. A polite server only looks around now and then.
+fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
+    i.with_event(|event| {
+        while !i.stopping() {
+            let n = i.with(|i, cx| i.drive(cx, queues));
+            if i.stopping() {
+                break;
+            }
+            let until = i.sh.p.now() + i.sh.config.service;
+            if polite {
+                event_wait::<O>(event, until);
+            } else if n == 0 {
+                i.idle(event, queues, until);
+            } else {
+                i.sh.p.checkpoint();
+            }
+        }
+    });
+}
+
+fn event_wait<O: Org>(event: &crate::instance::Ev<O>, until: perimeter_base::Time) {
+    perimeter_sync::Event::wait(&**event, until);
+}

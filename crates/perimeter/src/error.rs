@@ -1,0 +1,79 @@
+//! Errors as `std::io` knows them.
+
+use perimeter_org::{SpecError, engine::Fault};
+use perimeter_stack::SockError;
+use perimeter_tcp::TcpError;
+use std::io::{Error, ErrorKind};
+
+/// Why a stack can't be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The organization's name.
+    #[error(transparent)]
+    Organization(#[from] SpecError),
+    /// An address or prefix.
+    #[error("{0}")]
+    Address(String),
+    /// Something is missing.
+    #[error("{0}")]
+    Missing(&'static str),
+}
+
+impl From<BuildError> for Error {
+    fn from(e: BuildError) -> Error {
+        Error::new(ErrorKind::InvalidInput, e)
+    }
+}
+
+/// The error kind of a failed connection.
+pub fn tcp(e: TcpError) -> Error {
+    let kind = match e {
+        TcpError::Refused => ErrorKind::ConnectionRefused,
+        TcpError::Reset => ErrorKind::ConnectionReset,
+        TcpError::TimedOut => ErrorKind::TimedOut,
+        TcpError::HostUnreachable => ErrorKind::HostUnreachable,
+        TcpError::NetUnreachable => ErrorKind::NetworkUnreachable,
+        TcpError::ProtocolUnreachable => ErrorKind::ConnectionRefused,
+        TcpError::Aborted => ErrorKind::ConnectionAborted,
+    };
+    Error::new(kind, e)
+}
+
+/// The error of a failed call.
+pub fn io(f: Fault) -> Error {
+    match f {
+        Fault::WrongThread => Error::new(
+            ErrorKind::Unsupported,
+            "organization `up` belongs to one thread; use `up:shared` for several",
+        ),
+        Fault::NoRoute => Error::new(ErrorKind::AddrNotAvailable, "no route, or not our address"),
+        Fault::AddrInUse => Error::new(ErrorKind::AddrInUse, "address already in use"),
+        Fault::TimedOut => Error::new(ErrorKind::TimedOut, "timed out"),
+        Fault::TooManyPollers => {
+            Error::new(ErrorKind::QuotaExceeded, "too many pollers in this stack")
+        }
+        Fault::Registered(false) => {
+            Error::new(ErrorKind::NotFound, "the socket is not registered with this poller")
+        }
+        Fault::Registered(true) => {
+            Error::new(ErrorKind::AlreadyExists, "the socket is registered already")
+        }
+        Fault::Sock(e) => sock(e),
+    }
+}
+
+fn sock(e: SockError) -> Error {
+    match e {
+        SockError::WouldBlock => ErrorKind::WouldBlock.into(),
+        SockError::Closed => Error::new(ErrorKind::NotConnected, "the socket was closed"),
+        SockError::Tcp(e) => tcp(e),
+        SockError::NotConnected => ErrorKind::NotConnected.into(),
+        SockError::BrokenPipe => ErrorKind::BrokenPipe.into(),
+        SockError::Invalid => ErrorKind::InvalidInput.into(),
+    }
+}
+
+/// Whether a call found nothing to do.
+pub fn would_block(f: &Fault) -> bool {
+    matches!(f, Fault::Sock(SockError::WouldBlock))
+}

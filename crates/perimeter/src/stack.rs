@@ -1,0 +1,277 @@
+//! Building and owning a stack.
+
+use crate::error::{BuildError, io};
+use crate::poll::Poll;
+use crate::tcp::{TcpListener, TcpStream, resolve};
+use perimeter_link::Device;
+use perimeter_org::engine::Engine;
+use perimeter_org::{Inbound, Options, OrgSpec, Platforms, Stats, open};
+use perimeter_stack::{Cidr, Config, ConnInfo, IfaceSpec, Route};
+use perimeter_sync::{Native, Virtual};
+use perimeter_tcp::Config as TcpConfig;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Collects what a stack is made of.
+pub struct Builder {
+    platform: Platforms,
+    org: OrgSpec,
+    config: Config,
+    ifaces: Vec<IfaceSpec>,
+    routes: Vec<Route>,
+    inbound: Inbound,
+}
+
+impl Builder {
+    /// Chooses the organization by name, as `perimeter orgs` prints them. Default `up:shared`.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn organization(self, name: &str) -> Result<Builder, BuildError> {
+        let org = name.parse()?;
+        Ok(self.org(org))
+    }
+
+    /// Chooses the organization.
+    pub fn org(mut self, org: OrgSpec) -> Builder {
+        self.org = org;
+        self
+    }
+
+    /// Runs on virtual cores instead of this machine.
+    pub fn on_virtual(mut self, platform: Virtual) -> Builder {
+        self.platform = Platforms::Virtual(platform);
+        self
+    }
+
+    /// Runs on this machine, with a clock that is shared with the given platform's other users
+    /// (a memory device, say).
+    pub fn on_native(mut self, platform: Native) -> Builder {
+        self.platform = Platforms::Native(platform);
+        self
+    }
+
+    /// Adds an interface: a device and its addresses, `address/prefix` each. The first is the
+    /// preferred source.
+    ///
+    /// # Errors
+    /// An address does not parse.
+    pub fn interface(
+        mut self,
+        device: impl Device + 'static,
+        addrs: &[&str],
+    ) -> Result<Builder, BuildError> {
+        let addrs = addrs.iter().map(|a| a.parse().map_err(BuildError::Address));
+        let addrs = addrs.collect::<Result<Vec<Cidr>, _>>()?;
+        if addrs.is_empty() {
+            return Err(BuildError::Missing("an interface needs an address"));
+        }
+        self.ifaces.push(IfaceSpec { device: Box::new(device), addrs });
+        Ok(self)
+    }
+
+    /// Adds a route to `prefix` by `gateway` on the interface added as number `iface`.
+    ///
+    /// # Errors
+    /// The prefix or the gateway does not parse, or there is no such interface.
+    pub fn route(
+        mut self,
+        prefix: &str,
+        gateway: Option<&str>,
+        iface: usize,
+    ) -> Result<Builder, BuildError> {
+        let dst = prefix.parse().map_err(BuildError::Address)?;
+        let via = match gateway {
+            None => None,
+            Some(g) => Some(g.parse::<IpAddr>().map_err(|_| {
+                BuildError::Address(format!("`{g}` is not an address"))
+            })?),
+        };
+        if iface >= self.ifaces.len() {
+            return Err(BuildError::Missing("a route needs an interface that was added before"));
+        }
+        self.routes.push(Route { dst, iface: iface as u16, via });
+        Ok(self)
+    }
+
+    /// Settings of the stack.
+    pub fn config(mut self, config: Config) -> Builder {
+        self.config = config;
+        self
+    }
+
+    /// What connections are made with unless told otherwise.
+    pub fn tcp(mut self, tcp: TcpConfig) -> Builder {
+        self.config.tcp = tcp;
+        self
+    }
+
+    /// Who takes packets from the devices. Default: threads of the stack's own; under `up`
+    /// always the one thread that calls.
+    pub fn inbound(mut self, inbound: Inbound) -> Builder {
+        self.inbound = inbound;
+        self
+    }
+
+    /// Builds and starts the stack.
+    ///
+    /// # Errors
+    /// There is no interface.
+    pub fn build(self) -> Result<Stack, BuildError> {
+        if self.ifaces.is_empty() {
+            return Err(BuildError::Missing("a stack needs an interface"));
+        }
+        let options = Options {
+            org: self.org,
+            config: self.config,
+            ifaces: self.ifaces,
+            routes: self.routes,
+            inbound: self.inbound,
+        };
+        Ok(Stack { engine: open(self.platform, options) })
+    }
+}
+
+/// A TCP/IP stack. Cheap to clone: a handle. When the last handle goes (sockets and pollers
+/// hold one each) what is left of its connections is reset and its threads end.
+#[derive(Clone)]
+pub struct Stack {
+    pub(crate) engine: Arc<dyn Engine>,
+}
+
+impl Stack {
+    /// Starts to build a stack.
+    pub fn builder() -> Builder {
+        Builder {
+            platform: Platforms::Native(Native::default()),
+            org: OrgSpec::UpShared,
+            config: Config::default(),
+            ifaces: Vec::new(),
+            routes: Vec::new(),
+            inbound: Inbound::default(),
+        }
+    }
+
+    /// Listens on `addr`; port 0 picks a free one. The backlog is 1024.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`, or what parsing `addr` says.
+    pub fn listen(&self, addr: impl ToSocketAddrs) -> std::io::Result<TcpListener> {
+        self.listen_with(addr, 1024, self.tcp_config())
+    }
+
+    /// Listens with a backlog, and settings for the connections to come.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`].
+    pub fn listen_with(
+        &self,
+        addr: impl ToSocketAddrs,
+        backlog: u32,
+        config: TcpConfig,
+    ) -> std::io::Result<TcpListener> {
+        let addr = resolve(addr)?;
+        let ip = (!addr.ip().is_unspecified()).then_some(addr.ip());
+        let (id, port) = self.engine.listen(ip, addr.port(), backlog, config).map_err(io)?;
+        Ok(TcpListener::new(self.engine.clone(), id, SocketAddr::new(addr.ip(), port)))
+    }
+
+    /// Connects to `addr` and waits until that has succeeded or failed.
+    ///
+    /// # Errors
+    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, … as `std::net`.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> std::io::Result<TcpStream> {
+        let s = self.start_connect(resolve(addr)?)?;
+        s.finish_connect(None)?;
+        Ok(s)
+    }
+
+    /// As [`Stack::connect`], for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`Stack::connect`].
+    pub fn connect_timeout(
+        &self,
+        addr: SocketAddr,
+        timeout: Duration,
+    ) -> std::io::Result<TcpStream> {
+        let s = self.start_connect(addr)?;
+        s.finish_connect(Some(timeout))?;
+        Ok(s)
+    }
+
+    /// Starts to connect and returns at once: the stream becomes writable when it is
+    /// connected, and [`TcpStream::take_error`] tells of failure.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable` without a route, `AddrInUse` without a free port.
+    pub fn start_connect(&self, addr: SocketAddr) -> std::io::Result<TcpStream> {
+        self.connect_with(None, addr, &self.tcp_config())
+    }
+
+    /// Starts to connect from a local address (port 0: any) with settings of its own.
+    ///
+    /// # Errors
+    /// As [`Stack::start_connect`].
+    pub fn connect_with(
+        &self,
+        local: Option<SocketAddr>,
+        addr: SocketAddr,
+        config: &TcpConfig,
+    ) -> std::io::Result<TcpStream> {
+        let from = match local {
+            Some(l) => ((!l.ip().is_unspecified()).then_some(l.ip()), l.port()),
+            None => (None, 0),
+        };
+        let id = self.engine.connect(from, addr, config).map_err(io)?;
+        Ok(TcpStream::new(self.engine.clone(), id))
+    }
+
+    /// A new poller.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn poll(&self) -> std::io::Result<Poll> {
+        Poll::new(self)
+    }
+
+    /// What connections are made with unless told otherwise.
+    pub fn tcp_config(&self) -> TcpConfig {
+        self.engine.tcp_config()
+    }
+
+    /// The organization.
+    pub fn organization(&self) -> &OrgSpec {
+        self.engine.spec()
+    }
+
+    /// What the stack has counted.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// All connections with their state.
+    pub fn connections(&self) -> Vec<ConnInfo> {
+        self.engine.connections()
+    }
+
+    /// Serves all devices and timers once, without waiting; yields how many frames that were.
+    /// Needed only under `up`, when no call is made that waits.
+    ///
+    /// # Errors
+    /// Another thread owns the stack.
+    pub fn drive(&self) -> std::io::Result<usize> {
+        self.engine.drive(&self.engine.queues()).map_err(io)
+    }
+
+    /// The back of the facade, for adapters.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// Resets all connections and stops the stack's threads, now. Calls then fail.
+    pub fn stop(&self) {
+        self.engine.stop();
+    }
+}

@@ -1,0 +1,330 @@
+//! A connection in three parts that can be protected apart, and the seam through which the
+//! glue reaches them.
+
+use crate::id::SockId;
+use crate::kind::{Ctx, Kind};
+use crate::listener::Listener;
+use crate::ready::{self, Side};
+use core::ops::DerefMut;
+use perimeter_base::{Bytes, PktBuf, Time};
+use perimeter_tcp::{Events, RcvBuf, SndBuf, State, Tcb, TcpError};
+use perimeter_wire::{FlowKey, TcpHdr, Template};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A received TCP segment on its way to its connection.
+#[derive(Debug)]
+pub struct Seg {
+    /// The flow, from this host's point of view.
+    pub key: FlowKey,
+    /// Symmetric Toeplitz hash of the flow.
+    pub hash: u32,
+    /// The header.
+    pub hdr: TcpHdr,
+    /// Interface that it came in by.
+    pub iface: u16,
+    /// The frame, its window narrowed to the payload.
+    pub payload: PktBuf,
+}
+
+/// What is protected as TCP state (`connection` in `msgp`).
+pub struct TcbSide<K: Kind> {
+    /// The state machine.
+    pub tcb: Tcb,
+    /// What the stack adds.
+    pub meta: Meta<K>,
+}
+
+/// What the stack knows of a connection beside its TCP state.
+pub struct Meta<K: Kind> {
+    /// Our name of it.
+    pub id: SockId,
+    /// The flow.
+    pub key: FlowKey,
+    /// Hash of the flow.
+    pub hash: u32,
+    /// Headers of its segments.
+    pub template: Template,
+    /// The transmit queue that all its segments take, so that they stay in order.
+    pub txq: u16,
+    /// Generation of routes and neighbours that `template` was made from; 0: not resolved.
+    pub net_generation: u32,
+    /// IP identification of the next segment.
+    pub ident: u16,
+    /// Ticket after the last descriptor placed on `txq`.
+    pub ticket: u64,
+    /// When the live entry in the timer wheel fires; [`Time::NEVER`]: there is none.
+    pub armed: Time,
+    /// The application has closed its handle; the connection goes when TCP is done.
+    pub orphan: bool,
+    /// TCP is done: out of the tables.
+    pub closed: bool,
+    /// On the list of those that wait for room in the transmit queue.
+    pub blocked: bool,
+    /// Seconds that close lingers (SO_LINGER).
+    pub linger: Option<core::time::Duration>,
+    /// Who is told when the handshake completes, for a connection that was accepted.
+    pub listener: Option<Arc<Listener<K>>>,
+    /// It occupies a local port that was chosen for it.
+    pub ephemeral: bool,
+}
+
+/// What is protected with the send buffer.
+pub struct SndSide<K: Kind> {
+    /// Bytes from `snd_una` on.
+    pub buf: SndBuf,
+    /// Readiness to write.
+    pub side: Side<K>,
+    /// No more can be sent: shut down, or the connection is over.
+    pub shut: bool,
+    /// Bytes ever appended.
+    pub appended: u64,
+    /// Bytes ever acknowledged.
+    pub acked: u64,
+    /// Acknowledged pages that a device may still be reading: until the connection's transmit
+    /// queue has completed the ticket. With the stream position up to which each reaches.
+    pub held: VecDeque<(u64, u64, Bytes)>,
+}
+
+/// What is protected with the receive buffer.
+pub struct RcvSide<K: Kind> {
+    /// Bytes in order.
+    pub buf: RcvBuf,
+    /// Readiness to read.
+    pub side: Side<K>,
+    /// The application will read no more, or the connection is over.
+    pub shut: bool,
+    /// The peer has sent all (FIN in order).
+    pub eof: bool,
+    /// Space freed since TCP was last told, bytes.
+    pub untold: u32,
+    /// TCP is told when at least this much was freed, bytes (RFC 9293, section 3.8.6.2.2).
+    pub tell_at: u32,
+}
+
+impl<K: Kind> SndSide<K> {
+    /// An empty send side with room for `limit` bytes.
+    pub fn new(limit: u32) -> SndSide<K> {
+        SndSide {
+            buf: SndBuf::new(limit),
+            side: Side::write(),
+            shut: false,
+            appended: 0,
+            acked: 0,
+            held: VecDeque::new(),
+        }
+    }
+
+    /// `n` bytes were acknowledged: pages go, or are held until the device is done with them.
+    pub fn ack(&mut self, n: u32, ticket: u64, completed: u64) {
+        self.release(completed);
+        self.acked += u64::from(n);
+        if completed >= ticket {
+            self.buf.ack(n, &mut |page| drop(page));
+        } else {
+            let (held, acked) = (&mut self.held, self.acked);
+            self.buf.ack(n, &mut |page| held.push_back((ticket, acked, page)));
+        }
+    }
+
+    /// Lets go of held pages that the device is done with.
+    pub fn release(&mut self, completed: u64) {
+        while self.held.front().is_some_and(|(ticket, _, _)| *ticket <= completed) {
+            self.held.pop_front();
+        }
+    }
+
+    /// Stream position up to which memory has been given back: acknowledged and done by the
+    /// device.
+    pub fn released(&self) -> u64 {
+        match self.held.front() {
+            // A page reaches at most to its recorded position; what precedes it is gone.
+            Some((_, upto, page)) => upto.saturating_sub(page.len() as u64),
+            None => self.acked,
+        }
+    }
+
+    /// Whether a writer is told now: a third of the buffer is free.
+    pub fn roomy(&self) -> bool {
+        self.buf.space() >= self.buf.limit() / 3
+    }
+
+    /// Bytes of memory that are pinned.
+    pub fn memory(&self) -> usize {
+        self.buf.memory() + self.held.iter().map(|(_, _, b)| b.len()).sum::<usize>()
+    }
+}
+
+impl<K: Kind> RcvSide<K> {
+    /// An empty receive side with room for `limit` bytes.
+    pub fn new(limit: u32, mss: u16) -> RcvSide<K> {
+        RcvSide {
+            buf: RcvBuf::new(limit),
+            side: Side::read(),
+            shut: false,
+            eof: false,
+            untold: 0,
+            tell_at: (limit / 2).min(2 * u32::from(mss)),
+        }
+    }
+}
+
+/// A connection whole: for organizations that protect all three parts together.
+pub struct Conn<K: Kind> {
+    /// TCP state.
+    pub tcb: TcbSide<K>,
+    /// Send side.
+    pub snd: SndSide<K>,
+    /// Receive side.
+    pub rcv: RcvSide<K>,
+}
+
+/// Access to the buffers of a connection.
+pub trait Bufs {
+    /// Platform and locks.
+    type K: Kind;
+    /// Access to the send side, for as long as it lives.
+    type Snd<'a>: DerefMut<Target = SndSide<Self::K>>
+    where
+        Self: 'a;
+    /// Access to the receive side, for as long as it lives.
+    type Rcv<'a>: DerefMut<Target = RcvSide<Self::K>>
+    where
+        Self: 'a;
+    /// Enters the send side.
+    fn snd(&mut self) -> Self::Snd<'_>;
+    /// Enters the receive side.
+    fn rcv(&mut self) -> Self::Rcv<'_>;
+}
+
+/// Access to a connection whose TCP state is protected already. The hooks mark lock
+/// boundaries: organizations with more than one lock give them bodies.
+pub trait Access: Bufs {
+    /// The buffers are protected apart from the TCP state: no other lock may be held while a
+    /// buffer is entered, so segments are placed one by one.
+    const SPLIT: bool = false;
+
+    /// The TCP state.
+    fn tcb(&mut self) -> &mut TcbSide<Self::K>;
+    /// What the stack knows beside TCP state.
+    fn tcb_meta(&mut self) -> &mut Meta<Self::K> {
+        &mut self.tcb().meta
+    }
+    /// TCP state and send side together.
+    fn tcb_snd(&mut self) -> (&mut TcbSide<Self::K>, Self::Snd<'_>);
+    /// TCP state and receive side together.
+    fn tcb_rcv(&mut self) -> (&mut TcbSide<Self::K>, Self::Rcv<'_>);
+    /// Input took a header-prediction path.
+    fn fast_path(&mut self) {}
+    /// Input is done with the tables; output follows.
+    fn before_output(&mut self) {}
+    /// A segment is about to be routed.
+    fn route(&mut self) {}
+}
+
+impl<K: Kind> Bufs for Conn<K> {
+    type K = K;
+    type Snd<'a> = &'a mut SndSide<K>;
+    type Rcv<'a> = &'a mut RcvSide<K>;
+
+    #[inline]
+    fn snd(&mut self) -> &mut SndSide<K> {
+        &mut self.snd
+    }
+
+    #[inline]
+    fn rcv(&mut self) -> &mut RcvSide<K> {
+        &mut self.rcv
+    }
+}
+
+impl<K: Kind> Access for Conn<K> {
+    #[inline]
+    fn tcb(&mut self) -> &mut TcbSide<K> {
+        &mut self.tcb
+    }
+
+    #[inline]
+    fn tcb_snd(&mut self) -> (&mut TcbSide<K>, &mut SndSide<K>) {
+        (&mut self.tcb, &mut self.snd)
+    }
+
+    #[inline]
+    fn tcb_rcv(&mut self) -> (&mut TcbSide<K>, &mut RcvSide<K>) {
+        (&mut self.tcb, &mut self.rcv)
+    }
+}
+
+/// Tells the socket what happened to its connection. Called with the TCP state protected.
+pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
+    if events.contains(Events::CONNECTED) {
+        let meta = &mut a.tcb().meta;
+        if let Some(listener) = meta.listener.take() {
+            let id = meta.id;
+            cx.after.accepts.push((listener, id));
+        }
+        a.snd().side.raise(ready::OUT, cx);
+    }
+    if events.contains(Events::EOF) {
+        let mut rcv = a.rcv();
+        rcv.eof = true;
+        rcv.side.raise(ready::IN | ready::RDHUP, cx);
+    }
+    if events.intersects(Events::CLOSED | Events::ERROR | Events::TIME_WAIT) {
+        over(a, events, cx);
+    }
+}
+
+/// The connection is over, or as good as: both directions are told.
+fn over<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
+    let failed = a.tcb().tcb.error().is_some();
+    let gone = events.contains(Events::CLOSED);
+    if gone {
+        a.tcb().meta.closed = true;
+    }
+    if events.contains(Events::TIME_WAIT) && !gone {
+        return;
+    }
+    let bits = if failed { ready::ERR | ready::HUP } else { ready::HUP };
+    {
+        let mut snd = a.snd();
+        snd.shut |= gone;
+        snd.side.raise(ready::OUT | bits, cx);
+    }
+    let mut rcv = a.rcv();
+    rcv.eof |= gone;
+    rcv.side.raise(ready::IN | ready::RDHUP | bits, cx);
+}
+
+/// What a socket can be asked for.
+#[derive(Clone, Debug)]
+pub struct ConnInfo {
+    /// Name.
+    pub id: SockId,
+    /// The flow.
+    pub key: FlowKey,
+    /// TCP's own account.
+    pub tcp: perimeter_tcp::Info,
+    /// Bytes in the send buffer.
+    pub snd_queued: u32,
+    /// Bytes in the receive buffer.
+    pub rcv_queued: u32,
+    /// Send buffer limit, bytes.
+    pub snd_limit: u32,
+    /// Receive buffer limit, bytes.
+    pub rcv_limit: u32,
+    /// Memory pinned by both buffers, bytes.
+    pub memory: usize,
+    /// Bytes ever acknowledged by the peer.
+    pub acked: u64,
+    /// The application has let go of it.
+    pub orphan: bool,
+}
+
+/// Whether a state accepts data from the application.
+pub fn may_send(state: State) -> bool {
+    matches!(state, State::Established | State::CloseWait)
+}
+
+/// The error that a socket call reports for a connection that is over without one pending.
+pub const OVER: TcpError = TcpError::Aborted;

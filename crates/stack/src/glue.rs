@@ -1,0 +1,244 @@
+//! Between TCP and everything else: what happens to a segment, a timer, and the output that
+//! follows, written once for every organization.
+//!
+//! All of it runs with the connection's TCP state protected; [`Access`] says how the buffers
+//! are reached. Segments enter the transmit queue in here, inside the protection: two threads
+//! may emit for one connection, and filling the queue after release would reorder it.
+
+use crate::commons::Commons;
+use crate::conn::{Access, Meta, Seg, on_events};
+use crate::count::Count;
+use crate::kind::{Ctx, Kind};
+use crate::ready;
+use perimeter_base::{TxDesc, TxRing};
+use perimeter_sync::{Lock, Platform, Work};
+use perimeter_tcp::{Path, Payload, Rst, SegPlan};
+
+/// A segment arrived for this connection.
+#[inline]
+pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: Seg) {
+    let now = cx.now(&sh.p);
+    let Seg { hdr, payload, .. } = seg;
+    let data = if payload.is_empty() {
+        cx.pool.put(payload);
+        None
+    } else {
+        Some(payload)
+    };
+    let t = a.tcb();
+    let ticket = t.meta.ticket;
+    let txq = usize::from(t.meta.txq);
+    let input = t.tcb.input(&hdr, data, now);
+    if input.path == Path::Full {
+        sh.p.charge(Work::TcpSlow, 1);
+    } else {
+        sh.p.charge(Work::TcpFast, 1);
+        sh.count(cx.lane, Count::RxFast, 1);
+        a.fast_path();
+    }
+    if input.acked > 0 {
+        let mut snd = a.snd();
+        let before = snd.memory();
+        snd.ack(input.acked, ticket, sh.tx[txq].completed());
+        sh.charge(cx.lane, before, snd.memory());
+        if snd.side.bits() & ready::OUT == 0 && snd.roomy() {
+            snd.side.raise(ready::OUT, cx);
+        }
+    }
+    if let Some(first) = input.data {
+        deliver(a, sh, cx, first, input.more);
+    } else if input.more {
+        while let Some(b) = a.tcb().tcb.next_in_order() {
+            deliver(a, sh, cx, b, false);
+        }
+    }
+    if !input.events.is_empty() {
+        on_events(a, input.events, cx);
+    }
+    if let Some(rst) = input.reply {
+        reset(a, sh, cx, rst);
+    }
+    a.before_output();
+    if input.output {
+        output(a, sh, cx);
+    }
+}
+
+/// In-order data, and what became in order behind it, goes to the receive buffer.
+fn deliver<A: Access>(
+    a: &mut A,
+    sh: &Commons<A::K>,
+    cx: &mut Ctx<A::K>,
+    first: perimeter_base::PktBuf,
+    more: bool,
+) {
+    let (t, mut rcv) = a.tcb_rcv();
+    let before = rcv.buf.memory();
+    if let Some(empty) = rcv.buf.push(first) {
+        cx.pool.put(empty);
+    }
+    if more {
+        while let Some(b) = t.tcb.next_in_order() {
+            if let Some(empty) = rcv.buf.push(b) {
+                cx.pool.put(empty);
+            }
+        }
+    }
+    sh.charge(cx.lane, before, rcv.buf.memory());
+    rcv.side.raise(ready::IN, cx);
+}
+
+/// A timer of this connection is due.
+pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+    let now = cx.now(&sh.p);
+    sh.p.charge(Work::Timer, 1);
+    let out = a.tcb().tcb.on_timer(now);
+    if !out.events.is_empty() {
+        on_events(a, out.events, cx);
+    }
+    if let Some(rst) = out.reply {
+        reset(a, sh, cx, rst);
+    }
+    a.before_output();
+    if out.output {
+        output(a, sh, cx);
+    }
+}
+
+/// Sends what TCP wants to send: new data, retransmissions, acknowledgments, probes.
+pub fn output<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+    if !a.tcb().tcb.wants_output() || !resolve(a.tcb_meta(), sh, cx) {
+        return;
+    }
+    let blocked = if A::SPLIT { output_split(a, sh, cx) } else { output_whole(a, sh, cx) };
+    let meta = a.tcb_meta();
+    if blocked && !meta.blocked {
+        meta.blocked = true;
+        let id = meta.id;
+        cx.after.blocked.push((meta.txq, id));
+    }
+}
+
+/// Output where nothing else protects the buffers: one visit to the transmit ring for all
+/// segments. Returns whether the ring filled up.
+fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> bool {
+    let now = cx.now(&sh.p);
+    let txq = a.tcb().meta.txq;
+    let mut ring = sh.tx[usize::from(txq)].ring.lock();
+    let (t, mut snd) = a.tcb_snd();
+    let (mut segs, mut bytes) = (0u64, 0u64);
+    let mut blocked = false;
+    loop {
+        if ring.room() == 0 {
+            blocked = t.tcb.wants_output();
+            break;
+        }
+        let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
+            break;
+        };
+        let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
+        let Some(d) = ring.push() else { break };
+        segs += 1;
+        bytes += u64::from(plan.len);
+        emit(d, &mut t.meta, &plan, payload);
+    }
+    t.meta.ticket = ring.ticket();
+    drop(ring);
+    drop(snd);
+    if segs > 0 {
+        emitted(sh, cx, txq, segs, bytes);
+    }
+    blocked
+}
+
+/// Output where the send buffer has its own lock: it is entered and left for each segment, as
+/// is everything else on the way (Willmann et al., Figure 4).
+fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> bool {
+    let now = cx.now(&sh.p);
+    let txq = a.tcb().meta.txq;
+    let port = &sh.tx[usize::from(txq)];
+    // A bound on one visit: a full ring is emptied at the doorbell, not here.
+    for _ in 0..crate::port::TX_RING {
+        if port.ring.lock().room() == 0 {
+            return a.tcb().tcb.wants_output();
+        }
+        let (plan, payload) = {
+            let (t, mut snd) = a.tcb_snd();
+            let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
+                return false;
+            };
+            let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
+            (plan, payload)
+        };
+        a.route();
+        let mut ring = port.ring.lock();
+        let meta = &mut a.tcb().meta;
+        match ring.push() {
+            Some(d) => {
+                emit(d, meta, &plan, payload);
+                meta.ticket = ring.ticket();
+            }
+            // Another connection took the last place meanwhile: lost like a frame in a full
+            // interface queue, and repaired by retransmission.
+            None => {
+                sh.count(cx.lane, Count::TxRingFull, 1);
+                continue;
+            }
+        }
+        drop(ring);
+        emitted(sh, cx, txq, 1, u64::from(plan.len));
+    }
+    a.tcb().tcb.wants_output()
+}
+
+#[inline]
+fn emit<K: Kind>(d: &mut TxDesc, meta: &mut Meta<K>, plan: &SegPlan, payload: Payload) {
+    meta.ident = meta.ident.wrapping_add(1);
+    d.hdr_len = meta.template.emit(&mut d.hdr, meta.ident, &plan.seg, plan.len) as u8;
+    d.parts = payload.parts;
+    d.owned = payload.owned;
+    d.offload.csum_start = (meta.template.l2_len() + 20) as u16;
+    d.offload.csum_offset = 16;
+}
+
+fn emitted<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
+    sh.p.charge(Work::TcpOutput, segs);
+    sh.count(cx.lane, Count::TxSegs, segs);
+    sh.count(cx.lane, Count::TxBytes, bytes);
+    cx.after.ring(txq);
+}
+
+/// Makes the header template if routes or neighbours have moved; `false` when the neighbour
+/// is not resolved yet. The connection is told when it is.
+fn resolve<K: Kind>(meta: &mut Meta<K>, sh: &Commons<K>, cx: &mut Ctx<K>) -> bool {
+    let generation = sh.net_generation();
+    if meta.net_generation == generation {
+        return true;
+    }
+    match sh.template(&meta.key, Some(meta.id), cx) {
+        Some((_, Some(template))) => {
+            meta.template = template;
+            meta.net_generation = generation;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Sends a reset for this connection.
+pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: Rst) {
+    let meta = a.tcb_meta();
+    if !resolve(meta, sh, cx) {
+        return;
+    }
+    let txq = meta.txq;
+    let mut ring = sh.tx[usize::from(txq)].ring.lock();
+    let Some(d) = ring.push() else {
+        return;
+    };
+    let plan = SegPlan { seg: rst.seg(), off: 0, len: 0 };
+    emit(d, meta, &plan, Payload::EMPTY);
+    meta.ticket = TxRing::ticket(&ring);
+    drop(ring);
+    emitted(sh, cx, txq, 1, 0);
+}

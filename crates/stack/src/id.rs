@@ -1,0 +1,208 @@
+//! Names of sockets: a place and a generation, so that a stale name is noticed.
+
+use core::fmt;
+
+const SLOT_BITS: u32 = 28;
+const SHARD_BITS: u32 = 12;
+const GEN_BITS: u32 = 24;
+const LISTENER_SHARD: u16 = (1 << SHARD_BITS) - 1;
+
+/// The most shards that an organization may have.
+pub const MAX_SHARDS: usize = LISTENER_SHARD as usize;
+/// The most sockets in one shard.
+pub const MAX_SLOTS: usize = 1 << SLOT_BITS;
+
+/// The name of a connection or listener: opaque outside the organization that gave it out.
+///
+/// A name outlives what it names. Using it then finds another generation in the slot and is
+/// counted as stale, so messages, timers and events that are late do no harm.
+#[derive(Copy, Clone, PartialEq, Eq, Hash)]
+pub struct SockId(u64);
+
+impl SockId {
+    /// The connection in `slot` of `shard`, `generation` (its low 24 bits count).
+    pub fn conn(shard: u16, slot: u32, generation: u32) -> SockId {
+        debug_assert!(shard < LISTENER_SHARD && (slot as usize) < MAX_SLOTS);
+        Self::pack(shard, slot, generation)
+    }
+
+    /// The listener in `slot`.
+    pub fn listener(slot: u32, generation: u32) -> SockId {
+        Self::pack(LISTENER_SHARD, slot, generation)
+    }
+
+    fn pack(shard: u16, slot: u32, generation: u32) -> SockId {
+        let generation = u64::from(generation) & ((1 << GEN_BITS) - 1);
+        SockId(
+            generation << (SLOT_BITS + SHARD_BITS) | u64::from(shard) << SLOT_BITS | u64::from(slot),
+        )
+    }
+
+    /// Whether it names a listener.
+    pub fn is_listener(self) -> bool {
+        self.shard() == LISTENER_SHARD
+    }
+
+    /// The shard.
+    pub fn shard(self) -> u16 {
+        (self.0 >> SLOT_BITS) as u16 & LISTENER_SHARD
+    }
+
+    /// The slot within the shard.
+    pub fn slot(self) -> u32 {
+        self.0 as u32 & ((1 << SLOT_BITS) - 1)
+    }
+
+    /// The generation, 24 bits.
+    pub fn generation(self) -> u32 {
+        (self.0 >> (SLOT_BITS + SHARD_BITS)) as u32
+    }
+
+    /// As one number, for logs and tokens.
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for SockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_listener() {
+            write!(f, "listener {}.{}", self.slot(), self.generation())
+        } else {
+            write!(f, "conn {}:{}.{}", self.shard(), self.slot(), self.generation())
+        }
+    }
+}
+
+/// Slots with generations. A removed value's name never finds its successor (until 2^24
+/// successors later).
+pub struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    live: usize,
+}
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots { slots: Vec::new(), free: Vec::new(), live: 0 }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Puts the value that `make` gives for its place `(slot, generation)`; `None` when full.
+    pub fn insert_with(&mut self, make: impl FnOnce(u32, u32) -> T) -> Option<(u32, u32)> {
+        let slot = match self.free.pop() {
+            Some(s) => s,
+            None if self.slots.len() < MAX_SLOTS => {
+                self.slots.push(Slot { generation: 1, value: None });
+                (self.slots.len() - 1) as u32
+            }
+            None => return None,
+        };
+        let s = &mut self.slots[slot as usize];
+        s.value = Some(make(slot, s.generation));
+        self.live += 1;
+        Some((slot, s.generation))
+    }
+
+    /// The value at `slot`, if it is still of that generation.
+    #[inline]
+    pub fn get_mut(&mut self, slot: u32, generation: u32) -> Option<&mut T> {
+        let s = self.slots.get_mut(slot as usize)?;
+        if s.generation != generation {
+            return None;
+        }
+        s.value.as_mut()
+    }
+
+    /// As [`Slots::get_mut`], to read.
+    pub fn get(&self, slot: u32, generation: u32) -> Option<&T> {
+        let s = self.slots.get(slot as usize)?;
+        if s.generation != generation {
+            return None;
+        }
+        s.value.as_ref()
+    }
+
+    /// The value at `slot` whatever its generation: for tables whose entries are removed with
+    /// the value.
+    #[inline]
+    pub fn at(&mut self, slot: u32) -> Option<&mut T> {
+        self.slots.get_mut(slot as usize)?.value.as_mut()
+    }
+
+    /// As [`Slots::at`], to read.
+    #[inline]
+    pub fn peek(&self, slot: u32) -> Option<&T> {
+        self.slots.get(slot as usize)?.value.as_ref()
+    }
+
+    /// Removes the value at `slot`.
+    pub fn remove(&mut self, slot: u32, generation: u32) -> Option<T> {
+        let s = self.slots.get_mut(slot as usize)?;
+        if s.generation != generation {
+            return None;
+        }
+        let v = s.value.take()?;
+        s.generation = (s.generation + 1) & ((1 << GEN_BITS) - 1);
+        self.free.push(slot);
+        self.live -= 1;
+        Some(v)
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// All values with their places.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u32, &T)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| s.value.as_ref().map(|v| (i as u32, s.generation, v)))
+    }
+
+    /// How many places were ever made: the bound for a walk by index with [`Slots::at`].
+    pub fn places(&self) -> u32 {
+        self.slots.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_packs_and_unpacks() {
+        for (shard, slot, generation) in [(0, 0, 1), (127, 12345, 0xff_ffff), (4094, 1 << 27, 7)] {
+            let id = SockId::conn(shard, slot, generation);
+            assert_eq!((id.shard(), id.slot(), id.generation()), (shard, slot, generation));
+            assert!(!id.is_listener());
+        }
+        assert!(SockId::listener(3, 4).is_listener());
+    }
+
+    #[test]
+    fn a_stale_name_finds_nothing() {
+        let mut s = Slots::default();
+        let (slot, generation) = s.insert_with(|_, _| "a").unwrap();
+        assert_eq!(s.remove(slot, generation), Some("a"));
+        let (slot2, gen2) = s.insert_with(|_, _| "b").unwrap();
+        assert_eq!(slot, slot2);
+        assert_eq!(s.get_mut(slot, generation), None);
+        assert_eq!(s.remove(slot, generation), None);
+        assert_eq!(s.get(slot2, gen2), Some(&"b"));
+        assert_eq!(s.len(), 1);
+    }
+}

@@ -1,0 +1,253 @@
+//! From the device to the organization: frames are checked and parsed once, what is not TCP is
+//! dealt with here, and TCP segments are collected for the organization.
+
+use crate::commons::Commons;
+use crate::conn::Seg;
+use crate::count::{Count, malformed};
+use crate::id::SockId;
+use crate::kind::{Ctx, Kind};
+use crate::ops::Icmp;
+use core::net::{IpAddr, Ipv4Addr};
+use perimeter_base::PktBuf;
+use perimeter_link::{Medium, RxFrame};
+use perimeter_sync::{Lock, Platform, Work};
+use perimeter_tcp::Unreachable;
+use perimeter_wire::icmp::CODE_FRAGMENTATION_NEEDED;
+use perimeter_wire::{
+    ArpOp, ArpPacket, Csum, ETHERTYPE_IPV4, EtherHdr, FlowKey, Frame, IcmpQuote, Icmpv4, Ipv4Hdr,
+    PROTO_ICMP, TcpFrame, WireError,
+};
+use std::vec::Drain;
+
+/// What a burst held beside TCP segments, for the organization to act on.
+#[derive(Default)]
+pub struct Aside {
+    /// ICMP errors and the flows that they are about.
+    pub icmp: Vec<(FlowKey, Icmp)>,
+    /// Connections whose neighbour was resolved.
+    pub resolved: Vec<SockId>,
+}
+
+impl Aside {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.icmp.is_empty() && self.resolved.is_empty()
+    }
+}
+
+/// Parses the burst in `cx.frames` of interface `iface` into `cx.segs`.
+pub fn parse<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16) -> Aside {
+    let mut aside = Aside::default();
+    let mut frames = core::mem::take(&mut cx.frames);
+    let n = frames.len() as u64;
+    sh.count(cx.lane, Count::RxFrames, n);
+    sh.p.charge(Work::RxFrame, n);
+    drain(sh, cx, iface, frames.drain(..), &mut aside);
+    cx.frames = frames;
+    aside
+}
+
+fn drain<K: Kind>(
+    sh: &Commons<K>,
+    cx: &mut Ctx<K>,
+    iface: u16,
+    frames: Drain<'_, RxFrame>,
+    aside: &mut Aside,
+) {
+    let ethernet = sh.ifaces[usize::from(iface)].caps.medium == Medium::Ethernet;
+    let before = cx.segs.len();
+    for f in frames {
+        let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
+        let parsed = if ethernet {
+            Frame::parse_ethernet(f.buf.as_slice(), csum)
+        } else {
+            Frame::parse_ip(f.buf.as_slice(), 0, csum)
+        };
+        match parsed {
+            Ok(Frame::Tcp(t)) => {
+                if let Some(seg) = tcp(sh, cx, iface, ethernet, t, f) {
+                    cx.segs.push(seg);
+                }
+            }
+            Ok(Frame::Arp(p)) => {
+                arp(sh, cx, iface, &p, aside);
+                cx.pool.put(f.buf);
+            }
+            Ok(Frame::Icmp { ip, msg, body }) => {
+                icmp(sh, cx, iface, &ip, msg, body, aside, f.buf.as_slice());
+                cx.pool.put(f.buf);
+            }
+            Ok(Frame::Ipv4 { .. } | Frame::Other(_)) => {
+                sh.count(cx.lane, Count::OtherProtocol, 1);
+                cx.pool.put(f.buf);
+            }
+            Err(e) => {
+                drop_malformed(sh, cx, e, f.buf);
+            }
+        }
+    }
+    sh.count(cx.lane, Count::RxSegs, (cx.segs.len() - before) as u64);
+}
+
+#[cold]
+fn drop_malformed<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, e: WireError, buf: PktBuf) {
+    sh.counters.add(cx.lane, malformed(e), 1);
+    cx.pool.put(buf);
+}
+
+#[inline]
+fn tcp<K: Kind>(
+    sh: &Commons<K>,
+    cx: &mut Ctx<K>,
+    iface: u16,
+    ethernet: bool,
+    t: TcpFrame,
+    f: RxFrame,
+) -> Option<Seg> {
+    let mut buf = f.buf;
+    // A frame addressed to a group is no TCP of ours, whatever its IP address says.
+    let multicast = ethernet && buf.as_slice()[0] & 1 != 0;
+    let mine = sh.ifaces[usize::from(iface)].owns(t.key.local)
+        || sh.ifaces.iter().any(|i| i.owns(t.key.local));
+    if !mine || multicast || !unicast(sh, iface, t.key.remote) {
+        let why = if mine { Count::BadAddress } else { Count::NotOurs };
+        sh.count(cx.lane, why, 1);
+        cx.pool.put(buf);
+        return None;
+    }
+    if t.bad_options {
+        sh.counters.add(cx.lane, malformed(WireError::BadOption), 1);
+    }
+    buf.trim_front(t.payload_off as usize);
+    buf.truncate(t.payload_len as usize);
+    let hash = f.hash.unwrap_or_else(|| sh.flow_hash(&t.key));
+    Some(Seg { key: t.key, hash, hdr: t.hdr, iface, payload: buf })
+}
+
+/// Whether a peer may have this address: no broadcast, no multicast, not unspecified, and none
+/// of our own.
+fn unicast<K: Kind>(sh: &Commons<K>, iface: u16, ip: IpAddr) -> bool {
+    let IpAddr::V4(v4) = ip else {
+        return !ip.is_multicast() && !ip.is_unspecified();
+    };
+    if v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified() {
+        return false;
+    }
+    let addrs = &sh.ifaces[usize::from(iface)].addrs;
+    addrs.iter().all(|a| a.addr != ip && a.broadcast() != Some(v4))
+}
+
+fn arp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, aside: &mut Aside) {
+    let i = &sh.ifaces[usize::from(iface)];
+    let for_us = i.owns(IpAddr::V4(p.target_ip));
+    // RFC 826: what we know is updated by anybody's packet, what we do not know is learnt only
+    // when it is addressed to us. A probe (RFC 5227) comes from no address.
+    if !p.sender_ip.is_unspecified()
+        && !p.sender_mac.is_multicast()
+        && !i.owns(IpAddr::V4(p.sender_ip))
+        && i.addrs.iter().any(|a| a.contains(IpAddr::V4(p.sender_ip)))
+    {
+        let now = cx.now(&sh.p);
+        aside.resolved.extend(sh.heard(iface, p.sender_ip, p.sender_mac, for_us, now));
+    }
+    if for_us && p.op == ArpOp::Request {
+        let reply = p.reply(i.caps.mac);
+        sh.send_arp(cx, iface, p.sender_mac, &reply);
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "one frame, taken apart")]
+fn icmp<K: Kind>(
+    sh: &Commons<K>,
+    cx: &mut Ctx<K>,
+    iface: u16,
+    ip: &Ipv4Hdr,
+    msg: Icmpv4,
+    body: &[u8],
+    aside: &mut Aside,
+    frame: &[u8],
+) {
+    let mine = sh.ifaces.iter().any(|i| i.owns(IpAddr::V4(ip.dst)));
+    if !mine {
+        return sh.count(cx.lane, Count::NotOurs, 1);
+    }
+    if let Icmpv4::EchoRequest { ident, seq } = msg {
+        if unicast(sh, iface, IpAddr::V4(ip.src)) {
+            echo(sh, cx, iface, ip, (ident, seq), body, frame);
+        }
+        return;
+    }
+    let Ok(quote) = IcmpQuote::parse(body) else {
+        return;
+    };
+    if quote.ip.protocol != perimeter_wire::PROTO_TCP {
+        return;
+    }
+    let what = match msg {
+        Icmpv4::Unreachable { code: CODE_FRAGMENTATION_NEEDED, next_hop_mtu } => {
+            Icmp::TooBig(next_hop_mtu, quote.seq)
+        }
+        Icmpv4::Unreachable { code, .. } => Icmp::Unreachable(unreachable(code), quote.seq),
+        _ => return,
+    };
+    aside.icmp.push((quote.key(), what));
+}
+
+/// RFC 1122, section 3.2.2.1.
+fn unreachable(code: u8) -> Unreachable {
+    match code {
+        0 | 6 | 9 | 11 => Unreachable::Net,
+        2 => Unreachable::Protocol,
+        3 => Unreachable::Port,
+        _ => Unreachable::Host,
+    }
+}
+
+/// Answers an echo request by the way it came.
+fn echo<K: Kind>(
+    sh: &Commons<K>,
+    cx: &mut Ctx<K>,
+    iface: u16,
+    ip: &Ipv4Hdr,
+    (ident, seq): (u16, u16),
+    body: &[u8],
+    frame: &[u8],
+) {
+    let i = &sh.ifaces[usize::from(iface)];
+    let src: Ipv4Addr = ip.dst;
+    let len = 20 + 8 + body.len();
+    if len > i.caps.mtu as usize {
+        return;
+    }
+    sh.count(cx.lane, Count::Echoes, 1);
+    let mut out = cx.pool.take(len);
+    out.set_window(0, len);
+    let bytes = out.as_mut_slice();
+    let hdr = Ipv4Hdr {
+        src,
+        dst: ip.src,
+        protocol: PROTO_ICMP,
+        ttl: sh.config.ttl,
+        tos: ip.tos,
+        ident: 0,
+        total_len: len as u16,
+        header_len: 20,
+        dont_fragment: true,
+        more_fragments: false,
+        frag_offset: 0,
+    };
+    let n = hdr.emit(bytes);
+    Icmpv4::EchoReply { ident, seq }.emit(body, &mut bytes[n..]);
+    let mut ring = sh.tx[usize::from(i.tx.start)].ring.lock();
+    if let Some(d) = ring.push() {
+        d.hdr_len = 0;
+        if i.caps.medium == Medium::Ethernet
+            && let Ok(eth) = EtherHdr::parse(frame)
+        {
+            let eth = EtherHdr { dst: eth.src, src: i.caps.mac, ethertype: ETHERTYPE_IPV4 };
+            d.hdr_len = eth.emit(&mut d.hdr) as u8;
+        }
+        d.owned = Some(out);
+        cx.after.ring(i.tx.start);
+    }
+}

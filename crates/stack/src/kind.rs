@@ -1,0 +1,123 @@
+//! The one type parameter of this crate, and what a thread carries while it works.
+
+use crate::conn::Seg;
+use crate::id::SockId;
+use crate::listener::Listener;
+use crate::ready::Wake;
+use crate::wheel::Due;
+use perimeter_base::{PktPool, Time};
+use perimeter_link::RxFrame;
+use perimeter_sync::{LockClass, Locks, Platform};
+use std::sync::Arc;
+
+/// A platform together with the kind of lock that the organization puts around what all its
+/// threads share: real ones, or none where one thread does everything.
+pub trait Kind: Sized + Send + Sync + 'static {
+    /// The platform.
+    type P: Platform;
+    /// The locks around shared services.
+    type L: Locks<Self::P>;
+}
+
+/// A lock of the kind's choosing.
+pub type Lk<K, T> = <<K as Kind>::L as Locks<<K as Kind>::P>>::Of<T>;
+
+/// A new lock of the kind's choosing.
+pub fn lock<K: Kind, T: Send + 'static>(p: &K::P, class: LockClass, value: T) -> Lk<K, T> {
+    <K::L as Locks<K::P>>::new(p, class, value)
+}
+
+/// What a thread carries through the stack: stocks, scratch space, and what is to be done once
+/// the perimeter is left. One per thread at a time, never shared.
+pub struct Ctx<K: Kind> {
+    /// Packet buffers.
+    pub pool: PktPool,
+    /// The burst being taken from a device.
+    pub frames: Vec<RxFrame>,
+    /// The TCP segments of the burst, parsed.
+    pub segs: Vec<Seg>,
+    /// Timer entries that came due.
+    pub due: Vec<Due>,
+    /// What waits until the perimeter is left.
+    pub after: After<K>,
+    /// The thread's number.
+    pub lane: usize,
+    clock: Option<Time>,
+}
+
+/// What is done once the perimeter is left: doorbells, accepts, wake-ups, and calls that were
+/// put off.
+pub struct After<K: Kind> {
+    /// Transmit queues that got descriptors.
+    pub doorbells: Vec<u16>,
+    /// Registrations to put on ready lists.
+    pub wakes: Vec<Wake>,
+    /// Blocked calls to wake.
+    pub events: Vec<Arc<<K::P as Platform>::Event>>,
+    /// Connections to hand to their listeners.
+    pub accepts: Vec<(Arc<Listener<K>>, SockId)>,
+    /// Connections to abort: accepted ones whose listener has gone.
+    pub aborts: Vec<SockId>,
+    /// Connections whose output stopped at a full transmit queue.
+    pub blocked: Vec<(u16, SockId)>,
+}
+
+impl<K: Kind> After<K> {
+    /// Notes that queue `q` got descriptors.
+    #[inline]
+    pub fn ring(&mut self, q: u16) {
+        if !self.doorbells.contains(&q) {
+            self.doorbells.push(q);
+        }
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.doorbells.is_empty()
+            && self.wakes.is_empty()
+            && self.events.is_empty()
+            && self.accepts.is_empty()
+            && self.aborts.is_empty()
+            && self.blocked.is_empty()
+    }
+}
+
+impl<K: Kind> Ctx<K> {
+    /// A context for the calling thread.
+    pub fn new(lane: usize) -> Ctx<K> {
+        Ctx {
+            pool: PktPool::default(),
+            frames: Vec::with_capacity(crate::BURST),
+            segs: Vec::with_capacity(crate::BURST),
+            due: Vec::new(),
+            after: After {
+                doorbells: Vec::new(),
+                wakes: Vec::new(),
+                events: Vec::new(),
+                accepts: Vec::new(),
+                aborts: Vec::new(),
+                blocked: Vec::new(),
+            },
+            lane,
+            clock: None,
+        }
+    }
+
+    /// The time of this burst or call: the clock is read once, when first asked for.
+    #[inline]
+    pub fn now(&mut self, p: &K::P) -> Time {
+        *self.clock.get_or_insert_with(|| p.now())
+    }
+
+    /// Sets the time of this burst, when it is known already.
+    #[inline]
+    pub fn set_now(&mut self, now: Time) {
+        self.clock = Some(now);
+    }
+
+    /// The burst or call is over: the next one reads the clock anew.
+    #[inline]
+    pub fn forget_now(&mut self) {
+        self.clock = None;
+    }
+}

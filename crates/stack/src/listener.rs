@@ -1,0 +1,180 @@
+//! Listeners: the application's end of passive opens.
+
+use crate::id::SockId;
+use crate::kind::{Ctx, Kind, Lk, lock};
+use crate::ready::{self, Side};
+use core::net::IpAddr;
+use perimeter_sync::{Lock, LockClass};
+use perimeter_tcp::Config;
+use perimeter_tcp::syncache::ListenParams;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A listening socket. Each perimeter that may see its SYNs has a reference.
+pub struct Listener<K: Kind> {
+    /// Name.
+    pub id: SockId,
+    /// Address that it is bound to; `None`: any.
+    pub addr: Option<IpAddr>,
+    /// Port.
+    pub port: u16,
+    /// What accepted connections are made with.
+    pub config: Config,
+    backlog: u32,
+    /// Connections queued; written under the queue's lock, read without it as a hint.
+    queued: AtomicU32,
+    queue: Lk<K, AcceptQueue<K>>,
+}
+
+/// Connections that wait to be accepted, and who waits for them.
+pub struct AcceptQueue<K: Kind> {
+    ready: VecDeque<SockId>,
+    open: bool,
+    /// Readiness to accept.
+    pub side: Side<K>,
+}
+
+impl<K: Kind> Listener<K> {
+    /// A listener that queues up to `backlog` connections.
+    pub fn new(
+        p: &K::P,
+        id: SockId,
+        addr: Option<IpAddr>,
+        port: u16,
+        backlog: u32,
+        config: Config,
+    ) -> Listener<K> {
+        let queue = AcceptQueue { ready: VecDeque::new(), open: true, side: Side::read() };
+        Listener {
+            id,
+            addr,
+            port,
+            config,
+            backlog: backlog.max(1),
+            queued: AtomicU32::new(0),
+            queue: lock::<K, _>(p, LockClass::Listener, queue),
+        }
+    }
+
+    /// What the SYN cache offers to those who connect.
+    pub fn params(&self) -> ListenParams {
+        ListenParams {
+            mss: self.config.mss,
+            rcv_wnd: self.config.rcv_buf,
+            wscale: self.config.wscale(),
+            timestamps: self.config.timestamps,
+            sack: self.config.sack,
+            full: self.full(),
+        }
+    }
+
+    /// Whether the queue is at its limit. A hint: a burst may overshoot it by its own length.
+    pub fn full(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) >= self.backlog
+    }
+
+    /// Queues an established connection; `false` when the listener has closed: the connection
+    /// is to be aborted.
+    pub fn deliver(&self, id: SockId, cx: &mut Ctx<K>) -> bool {
+        let mut q = self.queue.lock();
+        if !q.open {
+            return false;
+        }
+        q.ready.push_back(id);
+        self.queued.store(q.ready.len() as u32, Ordering::Relaxed);
+        q.side.raise(ready::IN, cx);
+        true
+    }
+
+    /// The next connection, or `None`. `closed` tells a closed listener from an empty one.
+    pub fn accept(&self) -> Accepted {
+        let mut q = self.queue.lock();
+        if !q.open {
+            return Accepted::Closed;
+        }
+        let Some(id) = q.ready.pop_front() else {
+            return Accepted::Empty;
+        };
+        self.queued.store(q.ready.len() as u32, Ordering::Relaxed);
+        if q.ready.is_empty() {
+            q.side.lower(ready::IN);
+        }
+        Accepted::Conn(id)
+    }
+
+    /// Runs `f` on the readiness side, under the queue's lock.
+    pub fn with_side<R>(&self, f: impl FnOnce(&mut Side<K>) -> R) -> R {
+        f(&mut self.queue.lock().side)
+    }
+
+    /// Closes the queue for good; returns the connections that nobody accepted.
+    pub fn close(&self, cx: &mut Ctx<K>) -> VecDeque<SockId> {
+        let mut q = self.queue.lock();
+        q.open = false;
+        self.queued.store(0, Ordering::Relaxed);
+        q.side.finish(cx);
+        core::mem::take(&mut q.ready)
+    }
+
+    /// Lock counts.
+    pub fn stats(&self) -> perimeter_sync::LockStats {
+        self.queue.stats()
+    }
+
+    /// Whether a SYN to `local` is for this listener.
+    pub fn matches(&self, local: IpAddr) -> bool {
+        self.addr.is_none_or(|a| a == local)
+    }
+}
+
+/// Result of [`Listener::accept`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// A connection.
+    Conn(SockId),
+    /// None waits.
+    Empty,
+    /// The listener is closed.
+    Closed,
+}
+
+/// A perimeter's own table of wildcard entries: which listeners it knows, by port.
+pub struct Wildcards<K: Kind> {
+    by_port: hashbrown::HashMap<u16, Vec<Arc<Listener<K>>>, foldhash::fast::RandomState>,
+}
+
+impl<K: Kind> Default for Wildcards<K> {
+    fn default() -> Self {
+        Wildcards { by_port: hashbrown::HashMap::default() }
+    }
+}
+
+impl<K: Kind> Wildcards<K> {
+    /// Adds a listener.
+    pub fn insert(&mut self, l: Arc<Listener<K>>) {
+        self.by_port.entry(l.port).or_default().push(l);
+    }
+
+    /// Removes the listener of that name.
+    pub fn remove(&mut self, id: SockId, port: u16) -> bool {
+        let Some(list) = self.by_port.get_mut(&port) else {
+            return false;
+        };
+        let before = list.len();
+        list.retain(|l| l.id != id);
+        let removed = list.len() < before;
+        if list.is_empty() {
+            self.by_port.remove(&port);
+        }
+        removed
+    }
+
+    /// The listener for a SYN to `(local, port)`: the bound one before the wildcard.
+    pub fn find(&self, local: IpAddr, port: u16) -> Option<&Arc<Listener<K>>> {
+        let list = self.by_port.get(&port)?;
+        list.iter()
+            .find(|l| l.addr == Some(local))
+            .or_else(|| list.iter().find(|l| l.matches(local)))
+    }
+}

@@ -1,0 +1,241 @@
+//! Readiness: set inside the perimeter, delivered outside it, one wake per burst.
+//!
+//! Each direction of a socket has a [`Side`] that is protected with that direction's buffer.
+//! A registration with a poller is one [`RegWord`], shared between the socket and the poller:
+//! its read half is written only under the receive side's protection and its write half only
+//! under the send side's, so plain stores suffice and `up` needs no atomic read-modify-write.
+
+use crate::kind::{Ctx, Kind};
+use perimeter_sync::Platform;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Readable: data, end of stream, an accepted connection, or an error.
+pub const IN: u8 = 1;
+/// Writable: room in the send buffer, or an error.
+pub const OUT: u8 = 2;
+/// An error is pending.
+pub const ERR: u8 = 4;
+/// Both directions are finished.
+pub const HUP: u8 = 8;
+/// The peer has closed its direction.
+pub const RDHUP: u8 = 16;
+/// Reported whether asked for or not, as in `epoll`.
+pub const ALWAYS: u8 = ERR | HUP;
+
+/// How a registration is told.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Trigger {
+    /// As long as it is ready.
+    #[default]
+    Level,
+    /// Whenever something new arrives.
+    Edge,
+    /// Once; then it must be registered again.
+    OneShot,
+}
+
+/// What a registration wants.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Want {
+    /// Which of [`IN`], [`OUT`], [`RDHUP`].
+    pub interest: u8,
+    /// How to tell.
+    pub trigger: Trigger,
+    /// Of all exclusive registrations of a socket one is told, not all (as `EPOLLEXCLUSIVE`).
+    pub exclusive: bool,
+}
+
+/// One registration, seen from the socket.
+#[derive(Debug)]
+pub struct RegWord {
+    /// Written under the receive side's protection.
+    read: AtomicU8,
+    /// Written under the send side's protection.
+    write: AtomicU8,
+    /// What is wanted.
+    pub want: Want,
+    /// The poller's number.
+    pub poller: u32,
+    /// Place in the poller.
+    pub slot: u32,
+    /// Generation of that place.
+    pub generation: u32,
+}
+
+impl RegWord {
+    /// A registration at place `(slot, generation)` of poller `poller`; nothing is ready yet.
+    pub fn new(want: Want, poller: u32, slot: u32, generation: u32) -> RegWord {
+        RegWord {
+            read: AtomicU8::new(0),
+            write: AtomicU8::new(0),
+            want,
+            poller,
+            slot,
+            generation,
+        }
+    }
+
+    /// What is ready now, of what is wanted.
+    pub fn ready(&self) -> u8 {
+        let bits = self.read.load(Ordering::Acquire) | self.write.load(Ordering::Acquire);
+        bits & (self.want.interest | ALWAYS)
+    }
+}
+
+/// Somebody who watches one direction of a socket.
+pub enum Watch<K: Kind> {
+    /// A registration with a poller.
+    Reg(Arc<RegWord>),
+    /// A blocked call; told once.
+    Wait(Arc<<K::P as Platform>::Event>),
+}
+
+/// A poller's registration to be put on its ready list once the perimeter is left.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// The poller's number.
+    pub poller: u32,
+    /// Place in the poller.
+    pub slot: u32,
+    /// Generation of that place.
+    pub generation: u32,
+}
+
+/// The readiness of one direction of a socket, and who watches it.
+pub struct Side<K: Kind> {
+    bits: u8,
+    write_half: bool,
+    watch: Vec<Watch<K>>,
+}
+
+impl<K: Kind> Side<K> {
+    /// The receive side: [`IN`], [`RDHUP`] and errors.
+    pub fn read() -> Side<K> {
+        Side { bits: 0, write_half: false, watch: Vec::new() }
+    }
+
+    /// The send side: [`OUT`] and errors.
+    pub fn write() -> Side<K> {
+        Side { bits: 0, write_half: true, watch: Vec::new() }
+    }
+
+    /// What is ready.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Something happened: `bits` are ready. Watchers are noted in `cx`, to be told when the
+    /// perimeter is left: levels when a bit is new, edges each time.
+    #[inline]
+    pub fn raise(&mut self, bits: u8, cx: &mut Ctx<K>) {
+        let fresh = bits & !self.bits;
+        self.bits |= bits;
+        if !self.watch.is_empty() {
+            self.tell(bits, fresh, cx);
+        }
+    }
+
+    fn tell(&mut self, bits: u8, fresh: u8, cx: &mut Ctx<K>) {
+        let (now, write_half) = (self.bits, self.write_half);
+        let mut exclusive_told = false;
+        let mut told_at = None;
+        let mut index = 0;
+        self.watch.retain(|w| {
+            let keep = match w {
+                Watch::Wait(event) => {
+                    cx.after.events.push(event.clone());
+                    false
+                }
+                Watch::Reg(reg) => {
+                    reg.half(write_half).store(now, Ordering::Release);
+                    let news = if reg.want.trigger == Trigger::Level { fresh } else { bits };
+                    let wanted = news & (reg.want.interest | ALWAYS) != 0;
+                    if wanted && !(reg.want.exclusive && exclusive_told) {
+                        if reg.want.exclusive {
+                            exclusive_told = true;
+                            told_at = Some(index);
+                        }
+                        cx.after.wakes.push(Wake {
+                            poller: reg.poller,
+                            slot: reg.slot,
+                            generation: reg.generation,
+                        });
+                    }
+                    true
+                }
+            };
+            index += usize::from(keep);
+            keep
+        });
+        // The next exclusive registration has its turn next time.
+        if let Some(i) = told_at {
+            let w = self.watch.remove(i);
+            self.watch.push(w);
+        }
+    }
+
+    /// `bits` are no longer ready.
+    #[inline]
+    pub fn lower(&mut self, bits: u8) {
+        if self.bits & bits == 0 {
+            return;
+        }
+        self.bits &= !bits;
+        for w in &self.watch {
+            if let Watch::Reg(reg) = w {
+                reg.half(self.write_half).store(self.bits, Ordering::Release);
+            }
+        }
+    }
+
+    /// Adds a registration; what is ready already is noted at once.
+    pub fn register(&mut self, reg: &Arc<RegWord>, cx: &mut Ctx<K>) {
+        reg.half(self.write_half).store(self.bits, Ordering::Release);
+        self.watch.push(Watch::Reg(reg.clone()));
+        if self.bits & (reg.want.interest | ALWAYS) != 0 {
+            cx.after.wakes.push(Wake {
+                poller: reg.poller,
+                slot: reg.slot,
+                generation: reg.generation,
+            });
+        }
+    }
+
+    /// Removes the registration at `(poller, slot, generation)`.
+    pub fn deregister(&mut self, poller: u32, slot: u32, generation: u32) {
+        self.watch.retain(|w| match w {
+            Watch::Reg(r) => (r.poller, r.slot, r.generation) != (poller, slot, generation),
+            Watch::Wait(_) => true,
+        });
+    }
+
+    /// Adds a blocked call, unless one of `bits` (or an error) is ready: then tells so.
+    pub fn wait(&mut self, bits: u8, event: &Arc<<K::P as Platform>::Event>) -> bool {
+        if self.bits & (bits | ALWAYS) != 0 {
+            return true;
+        }
+        self.watch.push(Watch::Wait(event.clone()));
+        false
+    }
+
+    /// Removes a blocked call that gave up.
+    pub fn unwait(&mut self, event: &Arc<<K::P as Platform>::Event>) {
+        self.watch.retain(|w| match w {
+            Watch::Wait(e) => !Arc::ptr_eq(e, event),
+            Watch::Reg(_) => true,
+        });
+    }
+
+    /// Everybody who watches is told that this is over, and forgotten.
+    pub fn finish(&mut self, cx: &mut Ctx<K>) {
+        self.raise(ERR | HUP, cx);
+        self.watch = Vec::new();
+    }
+}
+
+impl RegWord {
+    fn half(&self, write: bool) -> &AtomicU8 {
+        if write { &self.write } else { &self.read }
+    }
+}
