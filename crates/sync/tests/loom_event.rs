@@ -223,6 +223,31 @@ fn a_set_beside_a_descriptor_is_not_lost() {
     });
 }
 
+/// A token left by a set that was consumed without it (the descriptor ended that wait) is not
+/// taken for the next set: that one's data would be read before it is written.
+#[test]
+fn a_stale_token_is_not_a_set() {
+    model(|| {
+        let w = World::new();
+        w.event.kernel().poll.0.lock().unwrap().fd = true;
+        let early = {
+            let w = w.clone();
+            thread::spawn(move || w.event.set())
+        };
+        let seen = w.event.wait_fds(&(), false) == Woken::Set;
+        early.join().unwrap();
+        assert_eq!(w.event.take(), !seen);
+        w.event.kernel().poll.0.lock().unwrap().fd = false;
+        let late = {
+            let w = w.clone();
+            thread::spawn(move || w.write_and_set())
+        };
+        assert_eq!(w.event.wait_fds(&(), false), Woken::Set);
+        assert_eq!(w.read(), 1);
+        late.join().unwrap();
+    });
+}
+
 #[test]
 fn no_system_call_without_a_sleeper() {
     model(|| {
