@@ -244,7 +244,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} [seed {} schedule {} cores {} step {} time {:?} trace {:016x}]: {}",
+            "{} [seed {} schedule {} cores {} step {} time {:?} trace {:016x}]:{}{}",
             self.kind,
             self.config.seed,
             self.config.schedule,
@@ -252,6 +252,11 @@ impl fmt::Display for Failure {
             self.steps,
             self.at,
             self.trace_hash,
+            if self.detail.starts_with('\n') {
+                ""
+            } else {
+                " "
+            },
             self.detail
         )
     }
