@@ -581,3 +581,26 @@ fn names_round_trip() {
     assert_eq!("reno".parse(), Ok(CcKind::NewReno));
     assert!("bbr".parse::<CcKind>().is_err());
 }
+
+/// RFC 5681, section 3.1: one segment per window acknowledged, in whatever portions.
+#[test]
+fn newreno_adds_one_segment_per_round_trip() {
+    for portion in [1, 2, 5, 20] {
+        let mut f = Flow::new(CcKind::NewReno, Seq(u32::MAX - 30_000));
+        f.cc.set_cwnd(40 * MSS);
+        f.cc.on_loss(40 * MSS);
+        f.cc.on_recovery_exit();
+        assert_eq!(f.segs(), 20);
+        for acked in (portion..2_000).step_by(portion as usize) {
+            f.ack(1, portion, 100);
+            // Every step from 20 on took its own window of acknowledgments.
+            let paid: u32 = (20..f.segs()).sum();
+            assert!(paid <= acked, "too fast: {} after {acked}", f.segs());
+            assert!(
+                acked - paid <= f.segs(),
+                "too slow: {} after {acked}",
+                f.segs()
+            );
+        }
+    }
+}
