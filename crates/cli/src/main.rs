@@ -6,7 +6,7 @@ mod args;
 use args::{Bench, Cli, Command};
 use clap::Parser;
 use perimeter_lab::{
-    Error, linux, organizations, organizations::Organization, progress::Bar, report::Build,
+    Error, host, linux, organizations, organizations::Organization, progress::Bar, report::Build,
     table,
 };
 use std::{
@@ -140,7 +140,9 @@ fn check_writable(path: &Path) -> Result<(), Error> {
     }
     match directory_of(path).metadata() {
         Ok(d) if !d.is_dir() => input("its parent is no directory".into()),
-        Ok(d) if d.permissions().readonly() => input("its directory is read-only".into()),
+        Ok(_) if !host::may_create_in(directory_of(path)) => {
+            input("no permission to create files in its directory".into())
+        }
         Ok(_) => Ok(()),
         Err(e) => input(format!("its directory: {e}")),
     }

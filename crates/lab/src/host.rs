@@ -182,6 +182,19 @@ impl SoftirqThreads {
     }
 }
 
+/// Whether this process may create files in `directory`.
+pub fn may_create_in(directory: &std::path::Path) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{Access, access};
+        access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+    }
+    #[cfg(not(target_os = "linux"))]
+    directory
+        .metadata()
+        .is_ok_and(|d| !d.permissions().readonly())
+}
+
 /// CPU time of the calling thread in ns.
 pub fn thread_cpu_ns() -> u64 {
     #[cfg(target_os = "linux")]

@@ -1,0 +1,189 @@
+//! The command line as a user meets it: what is refused and how, what is printed where.
+
+use assert_cmd::Command;
+use std::{fs, path::Path, time::Duration};
+
+fn perimeter(arguments: &[&str], directory: &Path) -> assert_cmd::assert::Assert {
+    Command::cargo_bin("perimeter")
+        .unwrap()
+        .args(arguments)
+        .current_dir(directory)
+        .env("NO_COLOR", "1")
+        .timeout(Duration::from_secs(40))
+        .assert()
+}
+
+/// Each is refused with exit code 2, one line that names the culprit, nothing on standard output
+/// and nothing left behind.
+#[test]
+fn bad_input() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file"), "").unwrap();
+    let table: &[(&[&str], &str)] = &[
+        (&[], "subcommand"),
+        (&["bank"], "bank"),
+        (&["orgs", "extra"], "extra"),
+        (
+            &["bench", "--org", "msgq"],
+            "known: up, up:shared, connp-l:N",
+        ),
+        (&["bench", "--org", "up,,linux"], "unknown organization ``"),
+        (&["bench", "--org", "connp-l:0"], "from 1 to 65536"),
+        (&["bench", "--org", "linux,linux"], "twice"),
+        (&["bench", "--conns", "0"], "from 1 to"),
+        (&["bench", "--conns", "6,six"], "six"),
+        (&["bench", "--conns", "6,6"], "twice"),
+        (&["bench", "--conns", "99999999999999999999"], "from 1 to"),
+        (&["bench", "--threads", "0"], "from 1 to 256"),
+        (&["bench", "--threads", "-2"], "-2"),
+        (&["bench", "--nics", "0"], "from 1 to 256"),
+        (&["bench", "--device", "eth0"], "known: mem, tap"),
+        (
+            &["bench", "--direction", "up"],
+            "known: send, receive, both",
+        ),
+        (&["bench", "--inbound", "irq"], "known: nic, thread, affine"),
+        (&["bench", "--rtt", "50"], "unit"),
+        (&["bench", "--rtt", "-1us"], "-1"),
+        (&["bench", "--rtt", "2h"], "unit"),
+        (&["bench", "--link-gbps", "0"], "Gb/s"),
+        (&["bench", "--link-gbps", "nan"], "not a number"),
+        (&["bench", "--write-size", "0"], "from 1 to"),
+        (&["bench", "--seconds", "0"], "seconds"),
+        (&["bench", "--seconds", "-1"], "-1"),
+        (&["bench", "--repeat", "0"], "from 1 to 1000"),
+        (&["bench", "--jsn", "-"], "--json"),
+        (&["bench", "--json", "missing/x.json"], "missing/x.json"),
+        (&["bench", "--json", "."], "directory"),
+        (&["bench", "--json", "file/x.json"], "file/x.json"),
+        (&["bench", "--json", ""], "--json"),
+    ];
+    for (arguments, culprit) in table {
+        let output = perimeter(arguments, directory.path()).get_output().clone();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(culprit), "{arguments:?}: {stderr}");
+        assert!(!stderr.contains('\u{1b}'), "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+    let left = fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 1, "something was left behind");
+}
+
+#[test]
+fn names_version_and_help() {
+    let here = Path::new(".");
+    let text = |arguments: &[&str]| {
+        let output = perimeter(arguments, here).success().get_output().clone();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let names = text(&["orgs"]);
+    for name in ["up", "up:shared", "connp-l:N"] {
+        assert!(names.lines().any(|l| l == name), "{names}");
+    }
+    let list: serde_json::Value = serde_json::from_str(&text(&["orgs", "--json"])).unwrap();
+    assert_eq!(list.as_array().unwrap().len(), names.lines().count());
+    assert!(list[0]["name"].is_string() && list[0]["summary"].is_string());
+    let version = text(&["--version"]);
+    assert_eq!(
+        version,
+        concat!("perimeter ", env!("CARGO_PKG_VERSION"), "\n")
+    );
+    for flag in [
+        "--org",
+        "--conns",
+        "--device",
+        "--direction",
+        "--inbound",
+        "--rtt",
+        "--threads",
+        "--nics",
+        "--link-gbps",
+        "--write-size",
+        "--seconds",
+        "--repeat",
+        "--quick",
+        "--json",
+        "Examples",
+    ] {
+        assert!(text(&["bench", "--help"]).contains(flag), "{flag}");
+    }
+}
+
+/// A short benchmark of the host's own sockets, as JSON on standard output and nothing else. Where
+/// namespaces are not permitted it falls back to loopback and says so.
+#[test]
+fn measures_the_hosts_sockets() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
+        "bench",
+        "--org",
+        "linux",
+        "--conns",
+        "2,12",
+        "--seconds",
+        "0.3",
+        "--repeat",
+        "2",
+        "--nics",
+        "2",
+        "--json",
+        "-",
+    ];
+    let output = perimeter(&arguments, directory.path())
+        .success()
+        .get_output()
+        .clone();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    for run in runs {
+        assert_eq!(run["org"], "linux");
+        assert!(run["stack_ns_per_segment"].is_null());
+        assert!(run["cpu_ns_per_segment"].as_f64().unwrap() > 0.0);
+        let goodput = &run["goodput_mbps"];
+        let of = |key: &str| goodput[key].as_f64().unwrap();
+        assert!(of("min") > 1.0 && of("min") <= of("median") && of("median") <= of("max"));
+        assert_eq!(run["samples"].as_array().unwrap().len(), 2);
+        let device = run["device"].as_str().unwrap();
+        assert_eq!(run["comparable"], device == "veth");
+        if device != "veth" {
+            eprintln!("note: namespaces are not permitted here; loopback was measured");
+        }
+    }
+    assert_eq!(report["settings"]["seconds"], 0.3);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// The table goes to standard output and the JSON to its file, whole.
+#[test]
+fn table_and_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
+        "bench",
+        "--org",
+        "linux:pinned",
+        "--conns",
+        "3",
+        "--seconds",
+        "0.2",
+        "--repeat",
+        "1",
+        "--json",
+        "result.json",
+    ];
+    let output = perimeter(&arguments, directory.path())
+        .success()
+        .get_output()
+        .clone();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        table.contains("linux:pinned") && table.contains("goodput"),
+        "{table}"
+    );
+    let text = fs::read_to_string(directory.path().join("result.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["runs"][0]["connections"], 3);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
