@@ -11,14 +11,15 @@ fn main() {
             let config = NullConfig {
                 connections,
                 burst,
-                segments: 4_000_000,
+                segments: 200_000,
                 ..NullConfig::default()
             };
+            // The best of many short runs: what the code costs when nothing else runs.
             let mut best: Option<perimeter_link::null::NullReport> = None;
-            for _ in 0..3 {
+            for _ in 0..15 {
                 match run(&platform, &config) {
                     Ok(r) => {
-                        if best.is_none_or(|b| r.peer_ns < b.peer_ns) {
+                        if best.is_none_or(|b| r.peer_ns + r.stack_ns < b.peer_ns + b.stack_ns) {
                             best = Some(r);
                         }
                     }

@@ -103,11 +103,14 @@ pub trait TxQueue: Send {
     }
 }
 
+/// A device's receive queues and transmit queues.
+pub type Queues = (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>);
+
 /// A device, before the stack takes its queues.
 pub trait Device: Send {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
     /// Takes it apart into queues: receive queue `i` gets the flows that RSS maps to `i`.
-    fn open(self: Box<Self>) -> (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>);
+    fn open(self: Box<Self>) -> Queues;
 }

@@ -17,6 +17,10 @@ pub mod pcap;
 pub mod rng;
 pub mod rss;
 pub mod script;
+#[cfg(target_os = "linux")]
+pub mod tap;
 pub mod wire;
 
-pub use device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+pub use device::{
+    Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
+};

@@ -69,7 +69,7 @@ impl Pattern {
         let phase = phase % PERIOD;
         let sum = self.sums[phase + len.min(MAX_SLICE)] - self.sums[phase];
         let folded = checksum::fold(sum);
-        u32::from(if phase % 2 == 0 {
+        u32::from(if phase.is_multiple_of(2) {
             folded
         } else {
             folded.swap_bytes()

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::csum;
-use crate::device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use crate::device::{
+    Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
+};
 
 /// How to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,7 +282,7 @@ impl Device for Pcap {
         self.inner.capabilities()
     }
 
-    fn open(self: Box<Self>) -> (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>) {
+    fn open(self: Box<Self>) -> Queues {
         let (rx, tx) = self.inner.open();
         let rx = rx.into_iter().map(|inner| {
             Box::new(PcapRx {

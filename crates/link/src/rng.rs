@@ -14,7 +14,6 @@ impl SplitMix64 {
     }
 
     /// The next 64 bits.
-    #[expect(clippy::should_implement_trait, reason = "endless, so no iterator")]
     pub const fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)

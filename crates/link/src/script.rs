@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::csum;
-use crate::device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use crate::device::{
+    Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
+};
 use crate::irq::Irq;
 
 /// Packets that wait in either direction at most.
@@ -22,7 +24,7 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
-struct Queues {
+struct State {
     to_stack: VecDeque<(Time, PktBuf)>,
     from_stack: VecDeque<Sent>,
     notify: Option<Waker>,
@@ -32,7 +34,7 @@ struct Queues {
 struct Inner<P: Platform> {
     name: String,
     mtu: u32,
-    queues: P::Lock<Queues>,
+    queues: P::Lock<State>,
     irq: Irq<P>,
 }
 
@@ -60,7 +62,7 @@ pub fn script<P: Platform>(
     name: &str,
     mtu: u32,
 ) -> (ScriptDevice<P>, ScriptHandle<P>) {
-    let queues = Queues {
+    let queues = State {
         to_stack: VecDeque::new(),
         from_stack: VecDeque::new(),
         notify: None,
@@ -129,7 +131,7 @@ impl<P: Platform> Device for ScriptDevice<P> {
         }
     }
 
-    fn open(self: Box<Self>) -> (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>) {
+    fn open(self: Box<Self>) -> Queues {
         let rx = ScriptRx {
             inner: self.inner.clone(),
         };

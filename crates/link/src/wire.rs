@@ -10,7 +10,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::csum;
-use crate::device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use crate::device::{
+    Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
+};
 use crate::fault::{FaultConfig, FaultCounters, FaultCounts, Faults, Packet};
 use crate::irq::Irq;
 use crate::pace::{FIFO_NS, OVERHEAD, Pacer};
@@ -226,7 +228,7 @@ impl<P: Platform> Device for End<P> {
         }
     }
 
-    fn open(self: Box<Self>) -> (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>) {
+    fn open(self: Box<Self>) -> Queues {
         let rx = (0..self.inbound.len()).map(|index| {
             Box::new(EndRx {
                 platform: self.platform.clone(),

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use super::{FaultConfig, FaultCounters, FaultCounts, Faults, Packet};
 use crate::csum;
-use crate::device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use crate::device::{
+    Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
+};
 use crate::rng::SplitMix64;
 use crate::rss::Rss;
 
@@ -82,7 +84,7 @@ impl Device for Faulty {
         }
     }
 
-    fn open(self: Box<Self>) -> (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>) {
+    fn open(self: Box<Self>) -> Queues {
         let medium = self.inner.capabilities().medium;
         let (rx, tx) = self.inner.open();
         let rx = rx.into_iter().enumerate().map(|(i, inner)| {

@@ -225,29 +225,26 @@ impl Faults {
             add(&counters.fcs_dropped);
             return;
         }
-        if self.strikes(self.config.corrupt) {
-            if !corrupt(buf.as_mut_slice(), l2, &mut self.rng) {
-                add(&counters.fcs_dropped);
-                return;
-            }
-            add(&counters.corrupted);
-        }
         let mut due = due.plus(self.config.delay_ns);
         due = due.plus(self.rng.below(self.config.jitter_ns.saturating_add(1)));
         if self.strikes(self.config.reorder) {
             add(&counters.reordered);
             due = due.plus(1 + self.rng.below(self.config.reorder_ns));
         }
+        // The twin is of the packet as it was sent: it shares no damage.
         if self.strikes(self.config.duplicate) {
             add(&counters.duplicated);
-            let later = due.plus(self.rng.below(self.config.reorder_ns.max(1)));
-            let twin = twin_of(&buf);
-            out.push(Packet { due, buf });
             out.push(Packet {
-                due: later,
-                buf: twin,
+                due: due.plus(self.rng.below(self.config.reorder_ns.max(1))),
+                buf: twin_of(&buf),
             });
-            return;
+        }
+        if self.strikes(self.config.corrupt) {
+            if !corrupt(buf.as_mut_slice(), l2, &mut self.rng) {
+                add(&counters.fcs_dropped);
+                return;
+            }
+            add(&counters.corrupted);
         }
         out.push(Packet { due, buf });
     }

@@ -27,7 +27,7 @@ use perimeter_wire::{MacAddr, SegOut, Seq, TcpFlags, TcpOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::device::{Capabilities, Device, Medium, RxQueue, TxQueue};
+use crate::device::{Capabilities, Device, Medium, Queues, RxQueue, TxQueue};
 use crate::irq::Irq;
 use crate::pace::Pacer;
 use crate::pattern::Pattern;
@@ -345,7 +345,7 @@ impl<P: Platform> Device for Nic<P> {
         }
     }
 
-    fn open(mut self: Box<Self>) -> (Vec<Box<dyn RxQueue>>, Vec<Box<dyn TxQueue>>) {
+    fn open(mut self: Box<Self>) -> Queues {
         let mut rx: Vec<MemRx<P>> = (0..self.config.rx_queues)
             .map(|q| MemRx::new(&self.platform, self.config.clone(), self.ports.clone(), q))
             .collect();

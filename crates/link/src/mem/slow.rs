@@ -25,8 +25,10 @@ impl Peer {
         let mut frame = std::mem::take(&mut self.scratch);
         frame.clear();
         crate::csum::gather(d, &mut frame);
+        crate::csum::complete(&mut frame, d.offload);
         let rest = TxDesc::empty();
         match self.parse(&frame, 0) {
+            Some(s) if !checksum_right(&frame, &s, &rest) => self.counts.bad_checksum += 1,
             Some(s) => self.slow_segment(now, &s, &frame, &rest),
             None => self.other_frame(now, &frame),
         }
@@ -42,7 +44,7 @@ impl Peer {
             self.counts.foreign += 1;
             return;
         }
-        match Frame::parse_ethernet(frame, Csum::Trust) {
+        match Frame::parse_ethernet(frame, Csum::Verify) {
             Ok(Frame::Arp(arp)) => self.arp(now, &arp),
             Ok(Frame::Icmp { ip, msg, body }) => self.icmp(now, &ip, msg, body),
             Ok(_) => self.counts.foreign += 1,

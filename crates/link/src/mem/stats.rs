@@ -73,6 +73,8 @@ counters! {
     foreign,
     /// Frames that do not parse.
     malformed,
+    /// Segments whose checksum the device was not asked to complete, and which is wrong.
+    bad_checksum,
     /// Doorbells that left frames because a ring to a receive queue was full.
     rx_full,
     /// Frames of the peer dropped because a ring was full.

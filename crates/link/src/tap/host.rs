@@ -1,0 +1,99 @@
+//! The kernel's side of an interface: address, MTU, up. What `ip` does, without `ip`.
+
+use core::net::Ipv4Addr;
+use perimeter_wire::MacAddr;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::sys::{IfReq, control_socket, ifreq_ioctl};
+
+fn request(
+    name: &str,
+    request: libc::Ioctl,
+    fill: impl FnOnce(&mut [u8; 24]),
+) -> io::Result<[u8; 24]> {
+    let socket = control_socket()?;
+    let mut req = IfReq::new(name)?;
+    fill(&mut req.data);
+    ifreq_ioctl(socket.as_raw_fd(), request, &mut req)?;
+    Ok(req.data)
+}
+
+fn number(data: &[u8; 24]) -> i32 {
+    i32::from_ne_bytes([data[0], data[1], data[2], data[3]])
+}
+
+/// The interface's MTU, bytes.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn mtu(name: &str) -> io::Result<u32> {
+    let data = request(name, libc::SIOCGIFMTU, |_| {})?;
+    Ok(number(&data).max(0) as u32)
+}
+
+/// Sets the interface's MTU, bytes.
+///
+/// # Errors
+/// Without privilege, or for an MTU that the kernel refuses.
+pub fn set_mtu(name: &str, mtu: u32) -> io::Result<()> {
+    let mtu = i32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
+    request(name, libc::SIOCSIFMTU, |d| {
+        d[..4].copy_from_slice(&mtu.to_ne_bytes());
+    })?;
+    Ok(())
+}
+
+/// The interface's own link-layer address, which is the kernel's.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn mac(name: &str) -> io::Result<MacAddr> {
+    let d = request(name, libc::SIOCGIFHWADDR, |_| {})?;
+    // After the address family.
+    Ok(MacAddr([d[2], d[3], d[4], d[5], d[6], d[7]]))
+}
+
+/// Takes the interface up or down.
+///
+/// # Errors
+/// Without privilege.
+pub fn set_up(name: &str, up: bool) -> io::Result<()> {
+    let data = request(name, libc::SIOCGIFFLAGS, |_| {})?;
+    let flags = i16::from_ne_bytes([data[0], data[1]]);
+    let flags = if up {
+        flags | libc::IFF_UP as i16
+    } else {
+        flags & !(libc::IFF_UP as i16)
+    };
+    request(name, libc::SIOCSIFFLAGS, |d| {
+        d[..2].copy_from_slice(&flags.to_ne_bytes());
+    })?;
+    Ok(())
+}
+
+/// An AF_INET socket address without a port.
+fn sockaddr(addr: Ipv4Addr) -> impl FnOnce(&mut [u8; 24]) {
+    move |d| {
+        d[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        d[4..8].copy_from_slice(&addr.octets());
+    }
+}
+
+/// Gives the kernel an address on the interface, with its subnet.
+///
+/// # Errors
+/// Without privilege, or for a prefix beyond 32.
+pub fn set_address(name: &str, addr: Ipv4Addr, prefix: u8) -> io::Result<()> {
+    if prefix > 32 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+    request(name, libc::SIOCSIFADDR, sockaddr(addr))?;
+    request(
+        name,
+        libc::SIOCSIFNETMASK,
+        sockaddr(Ipv4Addr::from_bits(mask)),
+    )?;
+    Ok(())
+}

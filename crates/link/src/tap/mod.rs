@@ -1,0 +1,245 @@
+//! TAP and TUN devices: the host's kernel as the other end (Linux).
+//!
+//! One descriptor per queue (`IFF_MULTI_QUEUE`), each with its receive and transmit side; no
+//! packet information, a virtio-net header for checksum offload in both directions. The kernel
+//! steers a flow's frames to the queue that sent for it last, once it has learned it: the first
+//! answer may come elsewhere.
+
+pub mod host;
+mod queue;
+mod sys;
+
+use perimeter_wire::MacAddr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::device::{Capabilities, Device, Medium, Queues, RxQueue, TxQueue};
+use crate::rng::mix;
+use queue::{TapRx, TapTx};
+
+/// Which device to open, and how.
+#[derive(Clone, Debug)]
+pub struct TapConfig {
+    /// Name of the interface, at most 15 bytes; opened if it exists, else created. `%d` stands
+    /// for the first free number.
+    pub name: String,
+    /// [`Medium::Ethernet`] for TAP, [`Medium::Ip`] for TUN.
+    pub medium: Medium,
+    /// Queues, each of them for both directions: 1 to 256.
+    pub queues: usize,
+    /// Link-layer address of the stack; `None`: derived from the name. It is not the
+    /// interface's own, which is the kernel's.
+    pub mac: Option<MacAddr>,
+    /// MTU to set on the interface, bytes; `None`: as it is.
+    pub mtu: Option<u32>,
+    /// Offload checksums to the kernel, both ways.
+    pub checksum_offload: bool,
+}
+
+impl TapConfig {
+    /// A TAP of this name with one queue.
+    pub fn new(name: &str) -> TapConfig {
+        TapConfig {
+            name: name.to_owned(),
+            medium: Medium::Ethernet,
+            queues: 1,
+            mac: None,
+            mtu: None,
+            checksum_offload: true,
+        }
+    }
+}
+
+/// Why a TAP or TUN device can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TapError {
+    /// The name can't be one of an interface.
+    #[error("'{0}' is no interface name: 1 to 15 bytes, no '/', no spaces, not '.' or '..'")]
+    BadName(String),
+    /// The number of queues is out of range.
+    #[error("{0} queues: a TAP device has 1 to 256")]
+    BadQueues(usize),
+    /// The kernel has no TUN driver, or the device node is missing.
+    #[error(
+        "/dev/net/tun does not exist: load the 'tun' module (modprobe tun) or pass the device \
+         into the container"
+    )]
+    NoDriver,
+    /// Neither privilege nor ownership.
+    #[error(
+        "no permission for {what} '{name}': run as root or with CAP_NET_ADMIN, use a user and \
+         network namespace (unshare -Urn), or have the administrator create it for you (ip tuntap \
+         add dev {name} mode {mode} multi_queue user $USER)"
+    )]
+    Permission {
+        /// What was tried.
+        what: &'static str,
+        /// The interface.
+        name: String,
+        /// `tap` or `tun`.
+        mode: &'static str,
+    },
+    /// Another process has it, or has opened all of its queues.
+    #[error("'{0}' is in use: another process has it open, or all its queues are taken")]
+    Busy(String),
+    /// An interface of the name is of another kind.
+    #[error(
+        "'{0}' exists and is no {1} device with multiple queues: choose another name or delete it"
+    )]
+    Mismatch(String, &'static str),
+    /// Anything else.
+    #[error("{what} '{name}': {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The interface.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl TapError {
+    /// Whether more privilege would help.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, TapError::Permission { .. })
+    }
+
+    fn from_io(what: &'static str, name: &str, medium: Medium, e: io::Error) -> TapError {
+        let mode = mode_of(medium);
+        let name = name.to_owned();
+        match e.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => TapError::Permission { what, name, mode },
+            Some(libc::EBUSY | libc::E2BIG) => TapError::Busy(name),
+            Some(libc::EINVAL) if what == ATTACH => TapError::Mismatch(name, mode),
+            _ => TapError::Io {
+                what,
+                name,
+                source: e,
+            },
+        }
+    }
+}
+
+const ATTACH: &str = "attaching to";
+
+const fn mode_of(medium: Medium) -> &'static str {
+    match medium {
+        Medium::Ethernet => "tap",
+        Medium::Ip => "tun",
+    }
+}
+
+/// An open TAP or TUN device. A [`Device`]. An interface that it created goes when its queues
+/// are dropped.
+pub struct Tap {
+    fds: Vec<OwnedFd>,
+    name: String,
+    medium: Medium,
+    mac: MacAddr,
+    mtu: u32,
+    checksum_offload: bool,
+}
+
+impl Tap {
+    /// Opens or creates the interface.
+    ///
+    /// # Errors
+    /// See [`TapError`].
+    pub fn open(config: &TapConfig) -> Result<Tap, TapError> {
+        sys::check_name(&config.name)?;
+        if !(1..=256).contains(&config.queues) {
+            return Err(TapError::BadQueues(config.queues));
+        }
+        let mut name = config.name.clone();
+        let mut fds = Vec::with_capacity(config.queues);
+        for _ in 0..config.queues {
+            let (fd, real) = sys::attach(&name, config.medium, config.checksum_offload)?;
+            name = real;
+            fds.push(fd);
+        }
+        let err = |what, e| TapError::from_io(what, &name, config.medium, e);
+        if let Some(mtu) = config.mtu {
+            host::set_mtu(&name, mtu).map_err(|e| err("setting the MTU of", e))?;
+        }
+        let mtu = host::mtu(&name).map_err(|e| err("reading the MTU of", e))?;
+        let mac = match config.medium {
+            Medium::Ip => MacAddr::default(),
+            Medium::Ethernet => config.mac.unwrap_or_else(|| mac_of(&name)),
+        };
+        Ok(Tap {
+            fds,
+            name,
+            medium: config.medium,
+            mac,
+            mtu,
+            checksum_offload: config.checksum_offload,
+        })
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// A locally administered address that only depends on the name.
+fn mac_of(name: &str) -> MacAddr {
+    let seed = name.bytes().fold(0x50_4d, |h, b| mix(h ^ u64::from(b)));
+    let [a, b, c, d, ..] = seed.to_be_bytes();
+    MacAddr([0x02, 0x50, a, b, c, d])
+}
+
+impl Device for Tap {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: self.name.clone(),
+            medium: self.medium,
+            mac: self.mac,
+            mtu: self.mtu,
+            tx_checksum: self.checksum_offload,
+        }
+    }
+
+    fn open(self: Box<Self>) -> Queues {
+        let mut rx: Vec<Box<dyn RxQueue>> = Vec::new();
+        let mut tx: Vec<Box<dyn TxQueue>> = Vec::new();
+        let link = match self.medium {
+            // Room for a VLAN tag as well.
+            Medium::Ethernet => 18,
+            Medium::Ip => 0,
+        };
+        for fd in self.fds {
+            let fd = Arc::new(fd);
+            rx.push(Box::new(TapRx::new(fd.clone(), self.mtu as usize + link)));
+            tx.push(Box::new(TapTx::new(fd)));
+        }
+        (rx, tx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_requests_are_named() {
+        for name in ["", "sixteen-bytes-xx", "a/b", "a b", ".", "..", "a\0b"] {
+            let e = Tap::open(&TapConfig::new(name)).err().expect("refused");
+            assert!(matches!(e, TapError::BadName(_)), "{name:?}: {e}");
+        }
+        let mut config = TapConfig::new("t0");
+        config.queues = 0;
+        assert!(matches!(Tap::open(&config), Err(TapError::BadQueues(0))));
+        config.queues = 257;
+        assert!(matches!(Tap::open(&config), Err(TapError::BadQueues(257))));
+    }
+
+    #[test]
+    fn addresses_are_local_and_differ() {
+        let (a, b) = (mac_of("tap0"), mac_of("tap1"));
+        assert_ne!(a, b);
+        assert_eq!(a.0[0] & 3, 2, "locally administered, not a group");
+    }
+}

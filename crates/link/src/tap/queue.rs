@@ -1,0 +1,179 @@
+//! Queues of a TAP device: one descriptor, read by one side and written by the other.
+
+use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing};
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use crate::device::{RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+
+/// `struct virtio_net_hdr` without the number of buffers, in the machine's byte order (VIRTIO
+/// 1.2, section 5.1.6): flags, GSO type, header length, GSO size, checksum start and offset.
+const VNET: usize = 10;
+/// The checksum is partial: complete it from `csum_start`.
+const NEEDS_CSUM: u8 = 1;
+/// The checksum has been verified.
+const DATA_VALID: u8 = 2;
+
+/// When to try again after the kernel's queue was full, ns.
+const AGAIN: u64 = 50_000;
+
+pub(super) struct TapRx {
+    fd: Arc<OwnedFd>,
+    /// Largest frame.
+    frame: usize,
+    /// A buffer taken for a read that found nothing.
+    spare: Option<PktBuf>,
+}
+
+impl TapRx {
+    pub(super) fn new(fd: Arc<OwnedFd>, frame: usize) -> TapRx {
+        TapRx {
+            fd,
+            frame,
+            spare: None,
+        }
+    }
+
+    fn read(&self, buf: &mut PktBuf) -> Option<RxInfo> {
+        let memory = buf.raw_mut();
+        // SAFETY: `memory` is valid for writes of its length during the call.
+        let n = unsafe {
+            libc::read(
+                self.fd.as_raw_fd(),
+                memory.as_mut_ptr().cast::<c_void>(),
+                memory.len(),
+            )
+        };
+        // Nothing there, or an interface that is down or gone: both look like silence.
+        let n = usize::try_from(n).ok()?;
+        let flags = memory[0];
+        buf.set_window(VNET, n.saturating_sub(VNET));
+        Some(RxInfo {
+            csum_ok: flags & (NEEDS_CSUM | DATA_VALID) != 0,
+        })
+    }
+}
+
+struct RxInfo {
+    csum_ok: bool,
+}
+
+impl RxQueue for TapRx {
+    fn poll(
+        &mut self,
+        _now: Time,
+        pool: &mut PktPool,
+        out: &mut Vec<RxFrame>,
+        max: usize,
+    ) -> usize {
+        let mut n = 0;
+        while n < max {
+            let mut buf = match self.spare.take() {
+                Some(b) => b,
+                None => pool.take(self.frame + VNET),
+            };
+            let Some(info) = self.read(&mut buf) else {
+                self.spare = Some(buf);
+                break;
+            };
+            out.push(RxFrame {
+                buf,
+                hash: None,
+                csum_ok: info.csum_ok,
+            });
+            n += 1;
+        }
+        n
+    }
+
+    fn arm(&mut self, _now: Time) -> RxStatus {
+        // The descriptor stays readable as long as frames wait, so none is missed.
+        RxStatus::Armed(Time::NEVER)
+    }
+
+    fn set_waker(&mut self, _waker: Waker) {}
+
+    fn fd(&self) -> Option<RawFd> {
+        Some(self.fd.as_raw_fd())
+    }
+}
+
+pub(super) struct TapTx {
+    fd: Arc<OwnedFd>,
+    completed: u64,
+    ready_at: Time,
+}
+
+impl TapTx {
+    pub(super) fn new(fd: Arc<OwnedFd>) -> TapTx {
+        TapTx {
+            fd,
+            completed: 0,
+            ready_at: Time::ZERO,
+        }
+    }
+
+    /// Writes one frame; false if the kernel wants it later.
+    fn write(&self, d: &TxDesc) -> bool {
+        let mut vnet = [0u8; VNET];
+        if d.offload.csum_start != 0 {
+            vnet[0] = NEEDS_CSUM;
+            vnet[6..8].copy_from_slice(&d.offload.csum_start.to_ne_bytes());
+            vnet[8..10].copy_from_slice(&d.offload.csum_offset.to_ne_bytes());
+        }
+        let owned = d.owned.as_ref().map_or(&[][..], |b| b.as_slice());
+        let piece = |at: *const u8, len: usize| libc::iovec {
+            iov_base: at.cast_mut().cast::<c_void>(),
+            iov_len: len,
+        };
+        let pieces = [
+            piece(vnet.as_ptr(), VNET),
+            piece(d.headers().as_ptr(), d.headers().len()),
+            piece(d.parts[0].addr(), d.parts[0].len()),
+            piece(d.parts[1].addr(), d.parts[1].len()),
+            piece(owned.as_ptr(), owned.len()),
+        ];
+        // SAFETY: every piece is valid for reads during the call: the parts because this
+        // descriptor is not completed, the others because they are borrowed here. The kernel
+        // only reads from them.
+        let n = unsafe { libc::writev(self.fd.as_raw_fd(), pieces.as_ptr(), 5) };
+        if n >= 0 {
+            return true;
+        }
+        // Anything but a full queue (an interface that is down, a frame that the kernel calls
+        // malformed) is a loss, as on any link.
+        !matches!(
+            std::io::Error::last_os_error().raw_os_error(),
+            Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS)
+        )
+    }
+}
+
+impl TxQueue for TapTx {
+    fn doorbell(&mut self, now: Time, ring: &mut TxRing) {
+        let mut n = 0;
+        for d in ring.pending() {
+            if !self.write(d) {
+                break;
+            }
+            n += 1;
+        }
+        if n == ring.len() {
+            ring.clear();
+            self.ready_at = Time::ZERO;
+        } else {
+            ring.consume(n);
+            self.ready_at = now.plus(AGAIN);
+        }
+        self.completed = ring.ticket() - ring.len() as u64;
+    }
+
+    fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    fn ready_at(&self) -> Time {
+        self.ready_at
+    }
+}

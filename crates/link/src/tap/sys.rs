@@ -1,0 +1,111 @@
+//! The system calls behind TAP: attach a queue, and ioctls on interfaces.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::{ATTACH, TapError};
+use crate::device::Medium;
+
+/// Bytes of an interface name with its terminating zero.
+const NAME: usize = libc::IFNAMSIZ;
+
+/// `struct ifreq`: a name and 24 bytes whose meaning depends on the request.
+#[repr(C)]
+pub(super) struct IfReq {
+    name: [u8; NAME],
+    pub data: [u8; 24],
+}
+
+const _: () = assert!(size_of::<IfReq>() == size_of::<libc::ifreq>());
+
+impl IfReq {
+    /// A request about the interface `name`.
+    pub(super) fn new(name: &str) -> io::Result<IfReq> {
+        let bytes = name.as_bytes();
+        if bytes.is_empty() || bytes.len() >= NAME || bytes.contains(&0) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut req = IfReq {
+            name: [0; NAME],
+            data: [0; 24],
+        };
+        req.name[..bytes.len()].copy_from_slice(bytes);
+        Ok(req)
+    }
+
+    fn name(&self) -> String {
+        let end = self.name.iter().position(|&b| b == 0).unwrap_or(NAME);
+        String::from_utf8_lossy(&self.name[..end]).into_owned()
+    }
+}
+
+pub(super) fn check_name(name: &str) -> Result<(), TapError> {
+    let bad = |b: u8| b == b'/' || b == 0 || b.is_ascii_whitespace();
+    let dots = name == "." || name == "..";
+    if name.is_empty() || name.len() >= NAME || dots || name.bytes().any(bad) {
+        return Err(TapError::BadName(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// `ioctl` with a request that reads or writes an `IfReq`.
+pub(super) fn ifreq_ioctl(fd: c_int, request: libc::Ioctl, req: &mut IfReq) -> io::Result<()> {
+    // SAFETY: all requests used in this module take a `struct ifreq`, whose size and layout
+    // `IfReq` has; it is valid for reads and writes during the call.
+    check(unsafe { libc::ioctl(fd, request, std::ptr::from_mut(req)) })
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// A socket to make interface requests with.
+pub(super) fn control_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::socket(libc::AF_INET, kind, 0) };
+    check(fd)?;
+    // SAFETY: the call has just given us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Checksum offload in the device's features (linux/if_tun.h).
+const TUN_F_CSUM: libc::c_ulong = 1;
+
+/// Opens one more queue of `name`; the descriptor and the real name.
+pub(super) fn attach(
+    name: &str,
+    medium: Medium,
+    checksum_offload: bool,
+) -> Result<(OwnedFd, String), TapError> {
+    let err = |what, e| TapError::from_io(what, name, medium, e);
+    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    // SAFETY: the path is a terminated string.
+    let fd = unsafe { libc::open(c"/dev/net/tun".as_ptr(), flags) };
+    if let Err(e) = check(fd) {
+        return Err(match e.raw_os_error() {
+            Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => TapError::NoDriver,
+            _ => err("opening /dev/net/tun for", e),
+        });
+    }
+    // SAFETY: the call has just given us this descriptor.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut req = IfReq::new(name).map_err(|e| err(ATTACH, e))?;
+    let kind = match medium {
+        Medium::Ethernet => libc::IFF_TAP,
+        Medium::Ip => libc::IFF_TUN,
+    };
+    let flags = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    req.data[..2].copy_from_slice(&(flags as u16).to_ne_bytes());
+    ifreq_ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &mut req).map_err(|e| err(ATTACH, e))?;
+    let real = req.name();
+    let features = if checksum_offload { TUN_F_CSUM } else { 0 };
+    // SAFETY: this request takes its argument by value.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, features) };
+    check(result).map_err(|e| err("setting offloads of", e))?;
+    Ok((fd, real))
+}

@@ -1,0 +1,384 @@
+//! TAP and TUN against the host's kernel, in network namespaces that the tests make. They need
+//! privilege (or unprivileged user namespaces) and say so when they lack it.
+#![cfg(target_os = "linux")]
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use perimeter_base::desc::Offload;
+use perimeter_base::{Part, PktBuf, PktPool, Time, TxRing};
+use perimeter_link::tap::{Tap, TapConfig, TapError, host};
+use perimeter_link::{Device, Medium, RxFrame, RxQueue, TxQueue};
+use perimeter_wire::{
+    ArpOp, ArpPacket, Csum, EtherHdr, FlowKey, Frame, Icmpv4, Ipv4Hdr, MacAddr, SegOut, Seq,
+    TcpFlags, Template, checksum,
+};
+use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
+
+const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const STACK: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+/// Runs `test` on a thread of its own in a network namespace of its own; a note if that is not
+/// allowed here.
+fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let body = move || {
+        // SAFETY: no memory is passed; only this thread's namespaces change.
+        let mut refused = unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0;
+        if !refused && std::fs::File::open("/dev/net/tun").is_err() {
+            refused = true;
+        }
+        if refused {
+            println!(
+                "skipped: no privilege for a network namespace and /dev/net/tun ({})",
+                std::io::Error::last_os_error()
+            );
+            return;
+        }
+        test();
+    };
+    thread
+        .spawn(body)
+        .expect("a thread")
+        .join()
+        .expect("no panic");
+}
+
+struct Port {
+    rx: Vec<Box<dyn RxQueue>>,
+    tx: Vec<Box<dyn TxQueue>>,
+    ring: TxRing,
+    pool: PktPool,
+    mac: MacAddr,
+    kernel_mac: MacAddr,
+    queue: Vec<RxFrame>,
+}
+
+fn open(config: &TapConfig) -> Port {
+    let tap = Tap::open(config).expect("opened");
+    let name = tap.name().to_owned();
+    host::set_address(&name, KERNEL, 24).expect("an address");
+    host::set_up(&name, true).expect("up");
+    let caps = tap.capabilities();
+    assert_eq!(caps.mtu, host::mtu(&name).expect("an MTU"));
+    let kernel_mac = host::mac(&name).unwrap_or_default();
+    let (rx, tx) = Box::new(tap).open();
+    assert_eq!((rx.len(), tx.len()), (config.queues, config.queues));
+    Port {
+        rx,
+        tx,
+        ring: TxRing::new(64),
+        pool: PktPool::default(),
+        mac: caps.mac,
+        kernel_mac,
+        queue: Vec::new(),
+    }
+}
+
+impl Port {
+    fn send(&mut self, queue: usize, bytes: &[u8]) {
+        let d = self.ring.push().expect("room");
+        d.hdr_len = 0;
+        d.owned = Some(PktBuf::copy_of(bytes));
+        self.tx[queue].doorbell(Time(0), &mut self.ring);
+        assert!(self.ring.is_empty());
+    }
+
+    /// The next frame for which `pick` gives something, within two seconds. Sleeps on the
+    /// descriptors in between.
+    fn await_frame<T>(&mut self, mut pick: impl FnMut(&RxFrame, usize) -> Option<T>) -> T {
+        let end = Instant::now() + Duration::from_secs(2);
+        loop {
+            for q in 0..self.rx.len() {
+                let mut out = Vec::new();
+                self.rx[q].poll(Time(0), &mut self.pool, &mut out, 16);
+                for f in out {
+                    if let Some(t) = pick(&f, q) {
+                        return t;
+                    }
+                    self.queue.push(f);
+                }
+            }
+            assert!(Instant::now() < end, "nothing came; only {:?}", self.queue);
+            let mut fds: Vec<libc::pollfd> = self
+                .rx
+                .iter()
+                .map(|rx| libc::pollfd {
+                    fd: rx.fd().expect("a descriptor"),
+                    events: libc::POLLIN,
+                    revents: 0,
+                })
+                .collect();
+            // SAFETY: the array is valid for reads and writes of its length.
+            unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 100) };
+        }
+    }
+
+    /// Answers the kernel's question for our address.
+    fn resolve(&mut self) {
+        let (mac, kernel_mac) = (self.mac, self.kernel_mac);
+        let reply =
+            self.await_frame(
+                |f, _| match Frame::parse_ethernet(f.buf.as_slice(), Csum::Trust) {
+                    Ok(Frame::Arp(a)) if a.op == ArpOp::Request && a.target_ip == STACK => {
+                        Some(a.reply(mac))
+                    }
+                    _ => None,
+                },
+            );
+        let mut out = [0; 42];
+        let eth = EtherHdr {
+            dst: kernel_mac,
+            src: mac,
+            ethertype: 0x0806,
+        };
+        eth.emit(&mut out);
+        reply.emit(&mut out[14..]);
+        self.send(0, &out);
+    }
+
+    /// Tells the kernel our link-layer address before it asks.
+    fn announce(&mut self) {
+        let mut out = [0; 42];
+        let eth = EtherHdr {
+            dst: self.kernel_mac,
+            src: self.mac,
+            ethertype: 0x0806,
+        };
+        eth.emit(&mut out);
+        let arp = ArpPacket {
+            op: ArpOp::Request,
+            sender_mac: self.mac,
+            sender_ip: STACK,
+            target_mac: MacAddr::default(),
+            target_ip: KERNEL,
+        };
+        arp.emit(&mut out[14..]);
+        self.send(0, &out);
+        self.await_frame(
+            |f, _| match Frame::parse_ethernet(f.buf.as_slice(), Csum::Trust) {
+                Ok(Frame::Arp(a)) if a.op == ArpOp::Reply => Some(()),
+                _ => None,
+            },
+        );
+    }
+}
+
+#[test]
+fn the_kernel_answers_arp_and_echo() {
+    in_namespace("tap-echo", || {
+        let mut p = open(&TapConfig::new("pt%d"));
+        p.announce();
+        let body = [0x5a; 1000];
+        let mut ping = vec![0; 14 + 20 + 8 + body.len()];
+        let eth = EtherHdr {
+            dst: p.kernel_mac,
+            src: p.mac,
+            ethertype: 0x0800,
+        };
+        eth.emit(&mut ping);
+        let ip = Ipv4Hdr {
+            src: STACK,
+            dst: KERNEL,
+            protocol: 1,
+            ttl: 64,
+            tos: 0,
+            ident: 1,
+            total_len: (ping.len() - 14) as u16,
+            header_len: 20,
+            dont_fragment: true,
+            more_fragments: false,
+            frag_offset: 0,
+        };
+        ip.emit(&mut ping[14..]);
+        Icmpv4::EchoRequest { ident: 3, seq: 4 }.emit(&body, &mut ping[34..]);
+        p.send(0, &ping);
+        p.await_frame(
+            |f, _| match Frame::parse_ethernet(f.buf.as_slice(), Csum::Verify) {
+                Ok(Frame::Icmp {
+                    msg: Icmpv4::EchoReply { ident: 3, seq: 4 },
+                    body: b,
+                    ..
+                }) => {
+                    assert_eq!(b, body);
+                    Some(())
+                }
+                _ => None,
+            },
+        );
+    });
+}
+
+/// The kernel's datagram reaches us with a checksum that is partial or right, as flagged.
+#[test]
+fn datagrams_of_the_kernel_arrive() {
+    for checksum_offload in [true, false] {
+        in_namespace("tap-udp", move || {
+            let mut p = open(&TapConfig {
+                checksum_offload,
+                ..TapConfig::new("ptudp")
+            });
+            let socket = UdpSocket::bind((KERNEL, 9000)).expect("bound");
+            socket.send_to(b"hello", (STACK, 7)).expect("sent");
+            p.resolve();
+            p.await_frame(
+                |f, _| match Frame::parse_ethernet(f.buf.as_slice(), Csum::Trust) {
+                    Ok(Frame::Ipv4 { ip, payload }) if ip.protocol == 17 => {
+                        assert_eq!(&payload[8..], b"hello");
+                        let pseudo = checksum::pseudo_v4(ip.src, ip.dst, 17, 13);
+                        let right = checksum::fold(checksum::sum(payload, pseudo)) == 0xffff;
+                        assert!(right || f.csum_ok);
+                        assert!(checksum_offload || !f.csum_ok);
+                        Some(())
+                    }
+                    _ => None,
+                },
+            );
+        });
+    }
+}
+
+/// A connection by hand, payload by reference, checksums left to the kernel.
+fn connect_to_kernel(p: &mut Port, medium: Medium, queue: usize, port: u16) {
+    let listener = TcpListener::bind((KERNEL, port)).expect("bound");
+    let key = FlowKey {
+        local: IpAddr::V4(STACK),
+        remote: IpAddr::V4(KERNEL),
+        local_port: 5000 + port,
+        remote_port: port,
+    };
+    let (l2, start) = match medium {
+        Medium::Ethernet => (Some((p.mac, p.kernel_mac)), 34),
+        Medium::Ip => (None, 20),
+    };
+    let template = Template::new_v4(l2, &key, 64, 0, true);
+    let send = |p: &mut Port, seg: &SegOut, payload: &[u8]| {
+        let d = p.ring.push().expect("room");
+        d.hdr_len = template.emit(&mut d.hdr, 0, seg, payload.len() as u32) as u8;
+        d.parts = [
+            Part::new(&payload[..payload.len() / 2]),
+            Part::new(&payload[payload.len() / 2..]),
+        ];
+        d.offload = Offload {
+            csum_start: start,
+            csum_offset: 16,
+        };
+        p.tx[queue].doorbell(Time(0), &mut p.ring);
+        assert!(p.ring.is_empty());
+    };
+    let await_tcp = |p: &mut Port| {
+        p.await_frame(|f, q| {
+            let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
+            let bytes = f.buf.as_slice();
+            let frame = match medium {
+                Medium::Ethernet => Frame::parse_ethernet(bytes, csum),
+                Medium::Ip => Frame::parse_ip(bytes, 0, csum),
+            };
+            match frame {
+                Ok(Frame::Tcp(t)) if t.key.remote_port == port => {
+                    let at = t.payload_off as usize;
+                    Some((t, bytes[at..at + t.payload_len as usize].to_vec(), q))
+                }
+                _ => None,
+            }
+        })
+    };
+    let mut seg = SegOut {
+        seq: Seq(100),
+        flags: TcpFlags::SYN,
+        window: 60_000,
+        ..SegOut::default()
+    };
+    send(p, &seg, &[]);
+    let (synack, ..) = await_tcp(p);
+    assert_eq!(synack.hdr.flags, TcpFlags::SYN | TcpFlags::ACK);
+    seg.seq = Seq(101);
+    seg.ack = synack.hdr.seq + 1;
+    seg.flags = TcpFlags::ACK | TcpFlags::PSH;
+    let payload: Vec<u8> = (0..1401u32).map(|i| i as u8).collect();
+    send(p, &seg, &payload);
+    let (mut stream, from) = listener.accept().expect("accepted");
+    assert_eq!(from, SocketAddrV4::new(STACK, 5000 + port).into());
+    let mut got = vec![0; payload.len()];
+    stream.read_exact(&mut got).expect("read");
+    assert_eq!(got, payload);
+    stream.write_all(b"thanks").expect("written");
+    loop {
+        let (t, data, q) = await_tcp(p);
+        assert!(t.hdr.ack.le(Seq(101) + 1401));
+        if !data.is_empty() {
+            assert_eq!(data, b"thanks");
+            // The kernel learns a flow's queue while it takes a frame, so its answer to the SYN
+            // may still come elsewhere.
+            assert_eq!(q, queue, "the kernel answers where it was asked");
+            break;
+        }
+    }
+    seg.flags = TcpFlags::RST;
+    seg.seq = Seq(101) + 1401;
+    send(p, &seg, &[]);
+}
+
+#[test]
+fn a_connection_with_the_kernel_over_every_queue() {
+    in_namespace("tap-tcp", || {
+        let mut p = open(&TapConfig {
+            queues: 3,
+            ..TapConfig::new("ptmq")
+        });
+        p.announce();
+        for queue in 0..3 {
+            connect_to_kernel(&mut p, Medium::Ethernet, queue, 100 + queue as u16);
+        }
+    });
+}
+
+#[test]
+fn tun_carries_ip() {
+    in_namespace("tun", || {
+        let mut p = open(&TapConfig {
+            medium: Medium::Ip,
+            mtu: Some(1400 + 41),
+            ..TapConfig::new("ptun%d")
+        });
+        connect_to_kernel(&mut p, Medium::Ip, 0, 100);
+    });
+}
+
+#[test]
+fn refusals_are_clear() {
+    in_namespace("tap-busy", || {
+        let config = TapConfig::new("lo");
+        let e = Tap::open(&config).err().expect("refused");
+        assert!(
+            matches!(e, TapError::Mismatch(..) | TapError::Busy(_)),
+            "{e:?}"
+        );
+        let mut config = TapConfig::new("ptmtu");
+        config.mtu = Some(1_000_000);
+        let e = Tap::open(&config).err().expect("refused");
+        assert!(e.to_string().contains("MTU"), "{e}");
+        assert!(host::mtu("ptmtu").is_err(), "nothing is left behind");
+        // A second opener of other kind.
+        let tap = Tap::open(&TapConfig::new("ptkind")).expect("opened");
+        let mut config = TapConfig::new("ptkind");
+        config.medium = Medium::Ip;
+        let e = Tap::open(&config).err().expect("refused");
+        assert!(matches!(e, TapError::Mismatch(..)), "{e:?}");
+        drop(tap);
+    });
+}
+
+/// Without capabilities: what the message says.
+#[test]
+fn without_privilege_the_message_says_what_to_do() {
+    in_namespace("tap-nobody", || {
+        // SAFETY: no memory is passed. The raw call, as libc's wrapper would change all threads.
+        let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) } == 0;
+        assert!(dropped);
+        let e = Tap::open(&TapConfig::new("ptnone")).err().expect("refused");
+        assert!(e.is_permission(), "{e:?}");
+        assert!(e.to_string().contains("ptnone"), "{e}");
+        assert!(e.to_string().contains("ip tuntap add"), "{e}");
+    });
+}
