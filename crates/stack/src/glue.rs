@@ -107,7 +107,7 @@ pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
 
 /// Sends what TCP wants to send: new data, retransmissions, acknowledgments, probes.
 pub fn output<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    if !a.tcb().tcb.wants_output() || !resolve(a.tcb_meta(), sh, cx) {
+    if !resolve(a.tcb_meta(), sh, cx) {
         return;
     }
     let blocked = if A::SPLIT { output_split(a, sh, cx) } else { output_whole(a, sh, cx) };
@@ -130,7 +130,8 @@ fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
     let mut blocked = false;
     loop {
         if ring.room() == 0 {
-            blocked = t.tcb.wants_output();
+            // Perhaps there is nothing more to send; then one look later finds that out.
+            blocked = true;
             break;
         }
         let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
@@ -160,7 +161,7 @@ fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
     // A bound on one visit: a full ring is emptied at the doorbell, not here.
     for _ in 0..crate::port::TX_RING {
         if port.ring.lock().room() == 0 {
-            return a.tcb().tcb.wants_output();
+            return true;
         }
         let (plan, payload) = {
             let (t, mut snd) = a.tcb_snd();
@@ -188,7 +189,7 @@ fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
         drop(ring);
         emitted(sh, cx, txq, 1, u64::from(plan.len));
     }
-    a.tcb().tcb.wants_output()
+    true
 }
 
 #[inline]
