@@ -68,6 +68,9 @@ impl Tcb {
             if let Some(ns) = p.rtt_ns {
                 self.rtt.sample(ns);
             }
+            if self.has(flag::SAMPLING) {
+                p.rtt_ns = self.sample_times(now).or(p.rtt_ns);
+            }
             self.retries = 0;
             self.soft_error = None;
         }
@@ -134,6 +137,17 @@ impl Tcb {
         let since_rto = ecr.wrapping_sub(self.rto_ts) as i32 >= 0;
         // Older than the longest timeout, or from the future: not an echo of ours.
         (since_rto && ms < 1 << 20).then(|| u64::from(ms.max(1)) * 1_000_000)
+    }
+
+    /// The sample from the recorded send times, for congestion control; stops recording when
+    /// that has seen enough.
+    pub(super) fn sample_times(&mut self, now: Time) -> Option<u64> {
+        let sample = self.times.as_mut()?.on_ack(self.snd_una, now);
+        if !self.cc.wants_samples() {
+            self.times = None;
+            self.flags &= !flag::SAMPLING;
+        }
+        sample
     }
 
     fn take_sack(&mut self, old_una: Seq, seg: &TcpHdr, p: &mut Progress) {
@@ -239,7 +253,8 @@ impl Tcb {
     fn enter_recovery(&mut self, p: &Progress, flight: u32) {
         self.ca = CaState::Recovery;
         self.recover = self.snd_nxt;
-        self.flags &= !flag::TIMING;
+        self.flags &= !(flag::TIMING | flag::SAMPLING);
+        self.times = None;
         self.cc.on_loss(flight);
         self.prr = Prr::new(&self.cc);
         match &mut self.scoreboard {
@@ -295,7 +310,8 @@ impl Tcb {
         self.ca = CaState::Loss;
         self.recover = self.snd_nxt;
         self.dupacks = 0;
-        self.flags &= !(flag::TIMING | flag::HEAD_LOST);
+        self.flags &= !(flag::TIMING | flag::HEAD_LOST | flag::SAMPLING);
+        self.times = None;
         self.rexmt_at = now.plus(self.rtt.rto());
         self.refresh_fast();
     }

@@ -103,6 +103,9 @@ impl Tcb {
             self.flags &= !flag::TIMING;
             rtt_ns = Some(ns);
         }
+        if self.has(flag::SAMPLING) {
+            rtt_ns = self.sample_times(now).or(rtt_ns);
+        }
         let cwnd_limited = self.usage.is_limited(&self.cc);
         self.cc.on_ack(&Ack {
             acked,

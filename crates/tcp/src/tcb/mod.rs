@@ -26,7 +26,7 @@ use perimeter_wire::Seq;
 use crate::cc::{Cc, CwndUsage, Prr};
 use crate::config::{Config, MIN_MSS, millis};
 use crate::info::CaState;
-use crate::rtt::Rtt;
+use crate::rtt::{Rtt, SendTimes};
 use crate::sack::Scoreboard;
 use crate::syncache::Established;
 
@@ -89,8 +89,10 @@ mod flag {
     pub const IDLE_RESTART: u32 = 1 << 19;
     /// The output run stopped for want of congestion window.
     pub const CWND_FULL: u32 = 1 << 20;
-    /// The application's data beyond what fits was seen by the last plan: a probe makes sense.
+    /// The last plan left data unsent for want of the peer's window, or held it back.
     pub const WANTS: u32 = 1 << 21;
+    /// Every round trip gives several RTT samples.
+    pub const SAMPLING: u32 = 1 << 22;
 }
 
 /// Counters that only [`Info`](crate::Info) needs.
@@ -241,6 +243,8 @@ pub struct Tcb {
 
     // Rare from here on.
     scoreboard: Option<Box<Scoreboard>>,
+    /// Send times, while `SAMPLING`.
+    times: Option<Box<SendTimes>>,
     ooo: Option<Box<OutOfOrder>>,
     /// When the current silence began: the oldest unanswered transmission, in [`tick`]s.
     stall_since: u32,
@@ -336,6 +340,7 @@ impl Tcb {
             rtt: set.rtt(),
             count: Counters::default(),
             scoreboard: None,
+            times: None,
             ooo: None,
             stall_since: tick(now),
             oow_at: tick(now).wrapping_sub(1 << 30),
@@ -417,6 +422,7 @@ impl Tcb {
             self.rtt.syn_was_retransmitted();
         }
         self.retries = 0;
+        self.set_flag(flag::SAMPLING, self.cc.wants_samples());
         self.last_tx = tick(now);
         self.arm_keepalive(now);
         self.refresh_fast();
@@ -470,6 +476,7 @@ impl Tcb {
         self.delack_at = Time::NEVER;
         self.aux_at = Time::NEVER;
         self.scoreboard = None;
+        self.times = None;
         self.ooo = None;
         self.flags &= !(flag::FAST
             | flag::ACK_NOW

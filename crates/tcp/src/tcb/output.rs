@@ -43,7 +43,30 @@ impl Tcb {
             && end <= self.snd_wnd
             && end <= self.cc.cwnd()
         {
-            return Some(self.new_segment(q, flight, mss, TcpFlags::ACK, now));
+            let seq = self.snd_nxt;
+            let flags = self.commit_new(q, flight, mss, TcpFlags::ACK, now);
+            let window = self.acknowledge();
+            // Written out, so that it is built where the caller wants it. Prediction implies
+            // that nothing is out of order: there is no SACK to send.
+            return Some(SegPlan {
+                seg: SegOut {
+                    seq,
+                    ack: self.rcv_nxt,
+                    flags,
+                    window,
+                    urgent: 0,
+                    opts: TcpOptions {
+                        ts: if self.has(flag::TS) {
+                            Some((self.ts_now(now), self.ts_recent))
+                        } else {
+                            None
+                        },
+                        ..TcpOptions::default()
+                    },
+                },
+                off: flight,
+                len: mss,
+            });
         }
         self.plan_slow(q, now)
     }
@@ -278,7 +301,6 @@ impl Tcb {
 
     /// A segment of `len` octets of new data at `off`, with `flags`; a FIN among them follows
     /// the data.
-    #[inline]
     fn new_segment(
         &mut self,
         q: Queued,
@@ -288,6 +310,24 @@ impl Tcb {
         now: Time,
     ) -> SegPlan {
         let seq = self.snd_nxt;
+        let flags = self.commit_new(q, off, len, flags, now);
+        SegPlan {
+            seg: self.header(seq, flags, now),
+            off,
+            len,
+        }
+    }
+
+    /// Counts new data as sent; returns the flags of its segment.
+    #[inline(always)]
+    fn commit_new(
+        &mut self,
+        q: Queued,
+        off: u32,
+        len: u32,
+        flags: TcpFlags,
+        now: Time,
+    ) -> TcpFlags {
         self.burst = self.burst.wrapping_add(1);
         let mut flags = flags;
         let pushed = q.len.saturating_sub(q.unpushed);
@@ -310,6 +350,9 @@ impl Tcb {
             self.rtt_seq = self.snd_nxt;
             self.rtt_at = now;
         }
+        if self.has(flag::SAMPLING) {
+            self.record_send(now);
+        }
         if self.rexmt_at == Time::NEVER || self.has(flag::PERSIST) {
             self.arm_rexmt(now);
         }
@@ -317,11 +360,14 @@ impl Tcb {
             self.prr.on_send(len);
         }
         self.sent_data(len, now);
-        SegPlan {
-            seg: self.header(seq, flags, now),
-            off,
-            len,
-        }
+        flags
+    }
+
+    /// Slow start watches round trips: more than one sample for each.
+    fn record_send(&mut self, now: Time) {
+        let window = self.cc.cwnd().min(self.snd_wnd);
+        let times = self.times.get_or_insert_default();
+        times.on_send(self.snd_nxt, window, now);
     }
 
     #[cold]
@@ -354,6 +400,9 @@ impl Tcb {
             self.prr.on_send(len);
         }
         self.burst = self.burst.wrapping_add(1);
+        if let Some(times) = &mut self.times {
+            times.clear();
+        }
         self.count.retrans += 1;
         self.count.bytes_retrans += u64::from(octets);
         self.sent_data(octets, now);
@@ -383,10 +432,9 @@ impl Tcb {
         }
     }
 
-    /// The header of any segment but a SYN. It acknowledges all that has arrived.
-    #[inline]
-    fn header(&mut self, seq: Seq, flags: TcpFlags, now: Time) -> SegOut {
-        let window = self.window_field();
+    /// A segment is about to acknowledge all that has arrived; returns its window field.
+    #[inline(always)]
+    fn acknowledge(&mut self) -> u16 {
         if self.last_ack != self.rcv_nxt {
             self.quick = self.quick.saturating_sub(1);
             self.last_ack = self.rcv_nxt;
@@ -394,6 +442,12 @@ impl Tcb {
         self.flags &= !flag::ACK_NOW;
         self.delack_at = Time::NEVER;
         self.count.segs_out = self.count.segs_out.wrapping_add(1);
+        self.window_field()
+    }
+
+    /// The header of any segment but a SYN.
+    fn header(&mut self, seq: Seq, flags: TcpFlags, now: Time) -> SegOut {
+        let window = self.acknowledge();
         let mut seg = SegOut {
             seq,
             ack: self.rcv_nxt,

@@ -358,7 +358,7 @@ impl Tcb {
         self.snd_nxt.since(self.snd_una).saturating_sub(control)
     }
 
-    fn set_flag(&mut self, bit: u32, on: bool) {
+    pub(super) fn set_flag(&mut self, bit: u32, on: bool) {
         if on {
             self.flags |= bit;
         } else {

@@ -79,7 +79,7 @@ impl Tcb {
     /// (RFC 9293, section 3.8.6.2.2), and never left. While it stands, rounding to the scale
     /// goes up, so that the peer doesn't see it move left, for as long as the buffer is not
     /// overdrawn by more than one unit.
-    #[inline]
+    #[inline(always)]
     pub(super) fn window_field(&mut self) -> u16 {
         let shift = u32::from(self.rcv_shift);
         let open = self.rcv_adv.since(self.rcv_nxt);

@@ -629,6 +629,7 @@ pub fn random_config(rng: &mut Rng) -> Config {
         nodelay: rng.chance(0.3),
         // At 30 % loss a FIN may need longer than the usual minute.
         time_wait: Duration::from_secs(1800),
+        syn_retries: 30,
         orphan_retries: 30,
         data_retries: 30,
         ..Config::default()
