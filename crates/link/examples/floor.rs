@@ -11,7 +11,7 @@ fn main() {
             let config = NullConfig {
                 connections,
                 burst,
-                segments: 200_000,
+                segments: 600_000,
                 ..NullConfig::default()
             };
             // The best of many short runs: what the code costs when nothing else runs.
