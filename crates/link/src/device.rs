@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct RxFrame {
     /// The frame, from the link-layer header on ([`Medium::Ip`]: from the IP header on).
     pub buf: PktBuf,
-    /// The device's flow hash: the symmetric Toeplitz hash of `perimeter_wire::Toeplitz`, so
+    /// The device's flow hash: that of `perimeter_wire::Toeplitz::default()`, so
     /// that the organization need not compute it again. `None` when the device has none.
     pub hash: Option<u32>,
     /// The device has verified the transport checksum.

@@ -131,7 +131,7 @@ impl<K: Kind> Commons<K> {
             bound: lock::<K, _>(&p, LockClass::Control, HashMap::new()),
             pollers: Pollers::new(&p),
             counters: PerLaneCounters::new(),
-            toeplitz: Toeplitz::new(&Toeplitz::SYMMETRIC_KEY),
+            toeplitz: Toeplitz::default(),
             isn: IsnGen::new(secret[0], secret[1]),
             secret: [secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15, secret[1].rotate_left(41)],
             net_generation: AtomicU32::new(1),

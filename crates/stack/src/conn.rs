@@ -45,6 +45,8 @@ pub struct Meta<K: Kind> {
     pub hash: u32,
     /// Headers of its segments.
     pub template: Template,
+    /// DSCP and ECN of its datagrams (IP_TOS).
+    pub tos: u8,
     /// The transmit queue that all its segments take, so that they stay in order.
     pub txq: u16,
     /// Generation of routes and neighbours that `template` was made from; 0: not resolved.

@@ -219,6 +219,7 @@ fn resolve<K: Kind>(meta: &mut Meta<K>, sh: &Commons<K>, cx: &mut Ctx<K>) -> boo
     match sh.template(&meta.key, Some(meta.id), cx) {
         Some((_, Some(template))) => {
             meta.template = template;
+            meta.template.set_tos(meta.tos);
             meta.net_generation = generation;
             true
         }

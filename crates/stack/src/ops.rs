@@ -12,7 +12,7 @@ use crate::ready::{self, RegWord};
 use core::time::Duration;
 use perimeter_base::{Bytes, PktBuf, Time};
 use perimeter_sync::{Platform, Work};
-use perimeter_tcp::{Keepalive, State, TcpError, Unreachable};
+use perimeter_tcp::{CcKind, Keepalive, State, TcpError, Unreachable};
 use perimeter_wire::Seq;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -413,6 +413,14 @@ pub enum Setting {
     SendBuffer(u32),
     /// SO_RCVBUF, bytes.
     RecvBuffer(u32),
+    /// IP_TOS: DSCP and ECN of datagrams sent from now on.
+    Tos(u8),
+    /// TCP_CONGESTION: the window is kept, the threshold learnt anew.
+    Congestion(CcKind),
+    /// TCP_QUICKACK: what has been received is acknowledged at once.
+    QuickAck,
+    /// TCP_LINGER2: how long FIN-WAIT-2 lasts once the application has closed.
+    FinWait2(Duration),
 }
 
 /// Changes a setting.
@@ -458,6 +466,20 @@ impl<K: Kind> Op<K> for Set {
             Setting::RecvBuffer(n) => {
                 a.rcv().buf.set_limit(n);
                 tell_space(a, sh, cx);
+                false
+            }
+            Setting::Tos(tos) => {
+                t.meta.tos = tos;
+                t.meta.template.set_tos(tos);
+                false
+            }
+            Setting::Congestion(kind) => {
+                t.tcb.set_congestion(kind);
+                false
+            }
+            Setting::QuickAck => t.tcb.set_quick_ack(),
+            Setting::FinWait2(d) => {
+                t.tcb.set_fin_wait_2(d);
                 false
             }
             Setting::SendBuffer(_) => false,
@@ -556,6 +578,22 @@ impl<K: Kind> Op<K> for Released {
         snd.release(completed);
         sh.charge(cx.lane, before, snd.memory());
         (snd.appended, snd.released())
+    }
+}
+
+/// What a connection is ready for now, as in [`crate::ready`].
+pub struct Readiness;
+
+impl<K: Kind> Op<K> for Readiness {
+    type Out = u8;
+
+    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &Commons<K>, _: &mut Ctx<K>) -> Step<u8> {
+        let out = b.snd().side.bits();
+        Step::Done(out | b.rcv().side.bits())
+    }
+
+    fn tcp<A: Access<K = K>>(&mut self, _: &mut A, _: &Commons<K>, _: &mut Ctx<K>) -> u8 {
+        0
     }
 }
 

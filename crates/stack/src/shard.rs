@@ -259,6 +259,7 @@ impl<K: Kind> Shard<K> {
                         0,
                         true,
                     ),
+                    tos: 0,
                     txq,
                     net_generation: 0,
                     ident: hash as u16 ^ sh.secret[1] as u16,

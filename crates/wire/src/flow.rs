@@ -55,6 +55,13 @@ pub struct Toeplitz {
     table: Box<[[u32; 256]; INPUT]>,
 }
 
+impl Default for Toeplitz {
+    /// The hash that the whole stack and its devices agree on.
+    fn default() -> Toeplitz {
+        Toeplitz::new(&Toeplitz::MICROSOFT_KEY)
+    }
+}
+
 impl Toeplitz {
     /// The key of the published test vectors, which many NICs default to.
     pub const MICROSOFT_KEY: [u8; 40] = [
