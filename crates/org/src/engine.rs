@@ -13,8 +13,8 @@ use perimeter_base::{Bytes, Time};
 use perimeter_stack::listener::Accepted;
 use perimeter_stack::net::Cidr;
 use perimeter_stack::ops::{
-    Close, Data, How, Look, Received, Recv, Released, SendData, Set, Setting, Shutdown, TakeError,
-    Wait, Watching,
+    Close, Data, How, Look, Readiness, Received, Recv, Released, SendData, Set, Setting, Shutdown,
+    TakeError, Wait, Watching,
 };
 use perimeter_stack::poller::{Notify, Ready};
 use perimeter_stack::ready::{self, Want};
@@ -113,6 +113,8 @@ pub trait Engine: Send + Sync {
     fn set(&self, id: SockId, s: Setting) -> Result<(), Fault>;
     /// Looks at a connection.
     fn look(&self, id: SockId) -> Result<ConnInfo, Fault>;
+    /// What a socket of any kind is ready for now, as in [`ready`].
+    fn readiness(&self, id: SockId) -> Result<u8, Fault>;
     /// SO_ERROR, and the state.
     fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), Fault>;
     /// Bytes appended, and bytes whose memory has been given back.
@@ -332,6 +334,14 @@ impl<O: Org> Engine for Running<O> {
         self.call(id, Look)
     }
 
+    fn readiness(&self, id: SockId) -> Result<u8, Fault> {
+        if !id.is_listener() {
+            return self.call(id, Readiness);
+        }
+        let l = self.enter()?.sh.listener(id).ok_or(SockError::Closed)?;
+        Ok(l.with_side(|side| side.bits()))
+    }
+
     fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), Fault> {
         self.call(id, TakeError)
     }
@@ -499,7 +509,7 @@ impl<O: Org> Engine for Running<O> {
     fn connections(&self) -> Vec<ConnInfo> {
         let now = self.i.sh.p.now();
         let mut out = Vec::new();
-        self.i.org.for_each(&mut |c| out.push(perimeter_stack::ops::look(c, now)));
+        self.i.org.inspect(now, &mut out);
         out
     }
 
