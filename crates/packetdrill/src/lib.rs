@@ -11,8 +11,9 @@
 //! - `ffi`: the C structure of 32 functions, raw pointers, errno. All of the `unsafe` is there.
 //! - `shell`: POSIX calls in safe Rust: descriptors, blocking, flags, options, `poll`, `epoll`.
 //! - `gate`: which thread may run while the virtual clock stands still, and who is asleep.
-//! - [`backend`]: what the shell needs of a stack. The one implementation for scripts is the
-//!   public library on its virtual platform; tests bring a small one of their own.
+//! - [`backend`]: what the shell needs of a stack; tests bring a small one of their own.
+//! - `sockets`, `setting`: the implementation for scripts, over the engine of any organization.
+//! - `world`: that engine on virtual cores, and the script at the other end of its device.
 //!
 //! The preloaded copy exists for one symbol, `getsockopt`: code blocks in scripts fetch
 //! `TCP_INFO` by libc's call and not through the table.
@@ -23,10 +24,13 @@ mod ffi;
 pub mod flags;
 mod gate;
 mod options;
+mod setting;
 mod shell;
+mod sockets;
 mod tcp_info;
 #[cfg(test)]
 mod tiny;
+mod world;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +38,6 @@ mod tests;
 use std::sync::Arc;
 
 /// The stack that `flags` ask for.
-fn make_backend(_flags: &flags::Flags) -> Result<Arc<dyn backend::Backend>, String> {
-    Err("this build has no stack behind the adapter".into())
+fn make_backend(flags: &flags::Flags) -> Result<Arc<dyn backend::Backend>, String> {
+    Ok(Arc::new(sockets::Sockets::new(flags)?))
 }
