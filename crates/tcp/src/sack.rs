@@ -127,6 +127,12 @@ impl Scoreboard {
         }
     }
 
+    /// Starts with the loss threshold that an earlier scoreboard of the connection had learnt.
+    pub fn set_reordering(&mut self, segs: u32) {
+        self.reordering = segs.clamp(DUP_THRESH, MAX_REORDERING);
+        self.reordering_seen = self.reordering > DUP_THRESH;
+    }
+
     /// The segment size changed.
     pub fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);
@@ -425,7 +431,8 @@ impl Scoreboard {
             [] => (snd_nxt, self.una),
         };
         let len = end.since(floor).min(self.mss);
-        (len > 0).then(|| NextSeg::Rescue {
+        // What was sent again in this episode is not rescued at once a second time.
+        (len > 0 && end.gt(self.high_rxt)).then(|| NextSeg::Rescue {
             seq: end - len,
             len,
         })

@@ -185,6 +185,9 @@ impl Naive {
             .rev()
             .find(|&i| !self.sacked[i as usize])?
             + 1;
+        if end <= self.high_rxt() {
+            return None;
+        }
         let len = (self.una..end)
             .rev()
             .take(MSS as usize)

@@ -160,13 +160,19 @@ impl Tcb {
             if blocks.is_empty() {
                 return;
             }
-            self.scoreboard = Some(Box::new(Scoreboard::new(u32::from(self.mss), old_una)));
+            self.scoreboard = Some(self.new_scoreboard(old_una));
         }
         if let Some(sb) = &mut self.scoreboard {
             let u = sb.on_ack(self.snd_una, seg.ack, blocks, self.snd_nxt);
             p.delivered = u.delivered;
             p.new_loss = u.newly_lost;
         }
+    }
+
+    fn new_scoreboard(&self, una: Seq) -> Box<Scoreboard> {
+        let mut sb = Scoreboard::new(u32::from(self.mss), una);
+        sb.set_reordering(u32::from(self.reordering));
+        Box::new(sb)
     }
 
     /// Duplicate acknowledgments stand for segments that arrived out of order (RFC 5681); one
@@ -195,6 +201,7 @@ impl Tcb {
                     return;
                 }
                 if p.advanced > 0 {
+                    self.dupacks = 0;
                     self.grow(p, now);
                 }
                 self.settle();
@@ -289,9 +296,8 @@ impl Tcb {
         } else {
             CaState::Open
         };
-        // Kept while data is out: it has learnt how far the path reorders.
-        if !disorder && self.snd_una == self.snd_nxt {
-            self.scoreboard = None;
+        if !disorder && let Some(sb) = self.scoreboard.take() {
+            self.reordering = sb.reordering() as u16;
         }
     }
 
@@ -301,12 +307,13 @@ impl Tcb {
         if self.snd_una == self.snd_nxt || self.has(flag::SYN_OUT) {
             return;
         }
-        let mss = u32::from(self.mss);
-        let sb = self
-            .scoreboard
-            .get_or_insert_with(|| Box::new(Scoreboard::new(mss, self.snd_una)));
-        sb.set_mss(mss);
+        let mut sb = match self.scoreboard.take() {
+            Some(sb) => sb,
+            None => self.new_scoreboard(self.snd_una),
+        };
+        sb.set_mss(u32::from(self.mss));
         sb.mark_all_lost(self.snd_nxt);
+        self.scoreboard = Some(sb);
         self.ca = CaState::Loss;
         self.recover = self.snd_nxt;
         self.dupacks = 0;

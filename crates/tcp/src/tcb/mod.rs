@@ -27,7 +27,7 @@ use crate::cc::{Cc, CwndUsage, Prr};
 use crate::config::{Config, MIN_MSS, millis};
 use crate::info::CaState;
 use crate::rtt::{Rtt, SendTimes};
-use crate::sack::Scoreboard;
+use crate::sack::{DUP_THRESH, Scoreboard};
 use crate::syncache::Established;
 
 use receive::OutOfOrder;
@@ -258,6 +258,8 @@ pub struct Tcb {
     irs: Seq,
     /// RCV.UP while `URGENT` is set.
     rcv_up: Seq,
+    /// Loss threshold in segments: what the path was seen to reorder.
+    reordering: u16,
     /// The MSS that the peer announced.
     peer_mss: u16,
     /// The MSS that we announced.
@@ -349,6 +351,7 @@ impl Tcb {
             iss,
             irs,
             rcv_up: irs,
+            reordering: DUP_THRESH as u16,
             peer_mss: DEFAULT_MSS,
             adv_mss,
             path_mss: adv_mss,

@@ -399,7 +399,6 @@ impl Tcb {
         if self.ca == CaState::Recovery {
             self.prr.on_send(len);
         }
-        self.burst = self.burst.wrapping_add(1);
         if let Some(times) = &mut self.times {
             times.clear();
         }

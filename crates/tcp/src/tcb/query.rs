@@ -10,7 +10,6 @@ use super::{State, Step, TS_LEN, Tcb, flag, tick};
 use crate::cc::{CcKind, SSTHRESH_INFINITE};
 use crate::config::{HEADERS, Keepalive, MIN_MSS, MIN_PMTU, millis};
 use crate::info::{CaState, Info};
-use crate::sack::DUP_THRESH;
 
 impl Tcb {
     /// The application sends no more: a FIN follows what is queued. Run the output loop.
@@ -334,7 +333,10 @@ impl Tcb {
             cwnd_bytes: self.cc.cwnd(),
             snd_wnd: self.snd_wnd,
             rcv_wnd: self.rcv_adv.since(self.rcv_nxt),
-            reordering: self.scoreboard.as_ref().map_or(DUP_THRESH, |s| s.reordering()),
+            reordering: match &self.scoreboard {
+                Some(sb) => sb.reordering(),
+                None => u32::from(self.reordering),
+            },
             total_retrans: c.retrans,
             bytes_acked: c.bytes_acked,
             bytes_received: c.bytes_received,

@@ -23,15 +23,19 @@ impl Tcb {
     ///
     /// An update is due when the window has become small and can grow by a worthwhile step
     /// (RFC 9293, section 3.8.6.2.2): two segments or half the buffer. A window above half the
-    /// buffer doesn't stop the peer, and its growth rides on ordinary acknowledgments.
+    /// buffer doesn't stop the peer, and its growth rides on ordinary acknowledgments. So does
+    /// the first growth beyond the window of the SYN: nothing is due before data was read.
     pub fn app_read(&mut self, space: u32, _now: Time) -> bool {
+        let before = self.rcv_space;
         self.rcv_space = space.min(1 << 30) as i32;
         if !self.state.is_synchronized() || !self.state.may_receive() {
             return false;
         }
         let open = self.rcv_adv.since(self.rcv_nxt);
         let step = (2 * u32::from(self.adv_mss)).min(self.set.rcv_buf / 2).max(1);
-        let due = open <= self.set.rcv_buf / 2 && space >= open.saturating_add(step);
+        let due = self.rcv_space > before
+            && open <= self.set.rcv_buf / 2
+            && space >= open.saturating_add(step);
         if due {
             self.flags |= flag::ACK_NOW;
         }
