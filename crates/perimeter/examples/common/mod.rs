@@ -1,0 +1,193 @@
+//! What the examples share: which organization, which device, and how errors are told.
+
+// Each example uses what it needs.
+#![allow(dead_code)]
+
+use clap::{Args, ValueEnum};
+use perimeter::link::tap::{Tap, TapConfig, host};
+use perimeter::link::wire::{WireConfig, pair};
+use perimeter::{Cidr, Native, OrgSpec, SharedFile, Stack, TcpStream};
+use sha2::{Digest, Sha256};
+use std::error::Error;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What an example ends with.
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// What carries the packets.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// A wire in memory to a second stack in this process, which plays the other part.
+    Mem,
+    /// A TAP interface: the host's kernel is the other end.
+    Tap,
+}
+
+/// The options that every example takes.
+#[derive(Args, Clone, Debug)]
+pub struct Net {
+    /// Organization: up, up:shared or connp-l:N
+    #[arg(long, default_value = "up:shared")]
+    pub org: OrgSpec,
+    /// Device: a second stack in this process, or the host's kernel (needs privilege)
+    #[arg(long, value_enum, default_value = "mem")]
+    pub device: Device,
+    /// Name of the TAP interface
+    #[arg(long, default_value = "perimeter0")]
+    pub tap: String,
+    /// Queues of the TAP interface
+    #[arg(long, default_value_t = 1)]
+    pub queues: usize,
+    /// Our address
+    #[arg(long, default_value = "10.99.0.2/24")]
+    pub address: Cidr,
+    /// The other end's address: the second stack's, or the kernel's on the TAP interface
+    #[arg(long, default_value = "10.99.0.1/24")]
+    pub peer: Cidr,
+    /// The kernel's side of the TAP interface has an address and is up already
+    #[arg(long)]
+    pub configured: bool,
+}
+
+/// Our stack and, over memory, the one at the other end.
+pub struct Ends {
+    /// Ours.
+    pub stack: Stack,
+    /// Our address.
+    pub address: IpAddr,
+    /// The other end, if it is in this process.
+    pub peer: Option<Stack>,
+    /// Its address.
+    pub peer_address: IpAddr,
+}
+
+impl Net {
+    /// Builds what was asked for.
+    pub fn open(&self) -> Result<Ends> {
+        if self.address.addr == self.peer.addr {
+            return Err(format!("{} is in use: it is the peer's address", self.address.addr).into());
+        }
+        let (stack, peer) = match self.device {
+            Device::Mem => {
+                let native = Native::default();
+                let ([a, b], _) = pair(&native, WireConfig::default());
+                let build = |org: OrgSpec, end, addr: Cidr| {
+                    let b = Stack::builder().on_native(native.clone()).org(org);
+                    b.interface(end, &[&addr.to_string()])?.build()
+                };
+                let stack = build(self.org.clone(), a, self.address)?;
+                (stack, Some(build(OrgSpec::UpShared, b, self.peer)?))
+            }
+            Device::Tap => {
+                let config = TapConfig { queues: self.queues, ..TapConfig::new(&self.tap) };
+                let tap = Tap::open(&config)?;
+                if !self.configured {
+                    self.configure(tap.name())
+                        .map_err(|e| format!("configuring '{}': {e}", tap.name()))?;
+                }
+                let b = Stack::builder().org(self.org.clone());
+                (b.interface(tap, &[&self.address.to_string()])?.build()?, None)
+            }
+        };
+        let (address, peer_address) = (self.address.addr, self.peer.addr);
+        Ok(Ends { stack, address, peer, peer_address })
+    }
+
+    /// Gives the kernel its address on the interface.
+    fn configure(&self, name: &str) -> io::Result<()> {
+        if let IpAddr::V4(a) = self.peer.addr {
+            host::set_address(name, a, self.peer.prefix)?;
+        }
+        host::set_up(name, true)
+    }
+}
+
+impl Ends {
+    /// A server's address in text.
+    pub fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address, port)
+    }
+}
+
+/// Runs an example: what fails before the network is up is the caller's doing (2), what fails
+/// later is not (1). One line either way.
+pub fn main(setup: Result<Ends>, run: impl FnOnce(Ends) -> Result<()>) -> ExitCode {
+    let fail = |e: Box<dyn Error>, code| {
+        eprintln!("error: {e}");
+        ExitCode::from(code)
+    };
+    match setup {
+        Err(e) => fail(e, 2),
+        Ok(ends) => match run(ends) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) if is_setup(&*e) => fail(e, 2),
+            Err(e) => fail(e, 1),
+        },
+    }
+}
+
+fn is_setup(e: &(dyn Error + 'static)) -> bool {
+    let kind = e.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable))
+}
+
+/// Ends a server: waits for the client, if there is one here, and until what was sent has
+/// arrived. Under `up` nobody else runs the stack meanwhile.
+pub fn finish(stack: &Stack, client: Option<JoinHandle<io::Result<()>>>) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(10);
+    let busy = |c: &Option<JoinHandle<_>>| {
+        c.as_ref().is_some_and(|c| !c.is_finished())
+            || stack.connections().iter().any(|c| c.snd_queued > 0)
+    };
+    while busy(&client) && Instant::now() < end {
+        if stack.drive()? == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    if let Some(c) = client {
+        c.join().map_err(|_| "the client panicked")??;
+    }
+    Ok(())
+}
+
+/// A SHA-256 digest in hexadecimal.
+pub fn hex(h: Sha256) -> String {
+    h.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Sends a file's pages by reference; returns its digest.
+pub fn send_file(s: &TcpStream, file: &SharedFile) -> io::Result<String> {
+    let mut digest = Sha256::new();
+    let mut at = 0;
+    loop {
+        let page = file.page(at, usize::MAX)?;
+        if page.is_empty() {
+            return Ok(hex(digest));
+        }
+        let n = s.send_zero_copy(std::slice::from_ref(&page))?;
+        digest.update(&page[..n]);
+        at += n as u64;
+    }
+}
+
+/// Reads up to `max` bytes, or to the end; writes them to `out` and returns digest and number.
+pub fn receive(from: &mut impl Read, out: &mut impl Write, max: u64) -> io::Result<(String, u64)> {
+    let mut digest = Sha256::new();
+    let mut buf = vec![0; 256 * 1024];
+    let mut total = 0;
+    while total < max {
+        let want = buf.len().min(usize::try_from(max - total).unwrap_or(usize::MAX));
+        let n = from.read(&mut buf[..want])?;
+        if n == 0 {
+            break;
+        }
+        digest.update(&buf[..n]);
+        out.write_all(&buf[..n])?;
+        total += n as u64;
+    }
+    Ok((hex(digest), total))
+}
