@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, Conn, Ctx, Listener, Shard, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, Shard, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -179,9 +179,9 @@ impl<P: Platform> Org for ConnpL<P> {
         Time(self.next.load(Ordering::Acquire).min(round))
     }
 
-    fn for_each(&self, f: &mut dyn FnMut(&mut Conn<Self::K>)) {
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
         for g in &self.groups {
-            g.shard.lock().for_each(f);
+            g.shard.lock().inspect(now, out);
         }
     }
 

@@ -219,7 +219,7 @@ impl<O: Org> Instance<O> {
     /// queue has room.
     fn unstall(&self, cx: &mut Ctx<O::K>, now: Time) {
         for t in &self.sh.tx {
-            if t.backlogged() {
+            if t.ready_at() <= now {
                 t.doorbell(now);
             }
         }
@@ -381,6 +381,10 @@ impl<O: Org> Instance<O> {
         let stalled = self.stalled.lock().len();
         if stalled > 0 {
             return Err(format!("{stalled} connections wait for a transmit queue"));
+        }
+        let pending = self.org.pending();
+        if pending > 0 {
+            return Err(format!("{pending} messages were not run"));
         }
         Ok(())
     }

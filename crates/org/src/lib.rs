@@ -23,7 +23,7 @@ use core::marker::PhantomData;
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, Conn, Ctx, Kind, Listener, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Kind, Listener, SockId};
 use perimeter_sync::{LockClass, LockStats, Locks, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -98,8 +98,8 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// When timers are due: not later than the earliest.
     fn next_timer(&self) -> Time;
 
-    /// Runs `f` on every connection, for inspection.
-    fn for_each(&self, f: &mut dyn FnMut(&mut Conn<Self::K>));
+    /// Appends what there is to say about every connection.
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>);
 
     /// Connections, those that linger included.
     fn live(&self) -> usize;
@@ -109,6 +109,28 @@ pub trait Org: Send + Sync + Sized + 'static {
 
     /// Lock counts by class.
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats));
+
+    /// How many protocol threads of its own it runs on, numbered from 0. The stack starts them,
+    /// number `n` on core `n`, and joins them.
+    fn workers(&self) -> usize {
+        0
+    }
+
+    /// Protocol thread `worker` does what was handed to it; returns how much that was.
+    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+        let _ = (worker, sh, cx);
+        0
+    }
+
+    /// Parks protocol thread `worker` until something is handed to it, or `deadline`.
+    fn park(&self, worker: usize, deadline: Time) {
+        let _ = (worker, deadline);
+    }
+
+    /// Messages handed over and not yet run.
+    fn pending(&self) -> usize {
+        0
+    }
 }
 
 /// A complete flow to be opened.

@@ -28,6 +28,12 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
     }
     let p = instance.sh.p.clone();
     let mut joins: Joins = Vec::new();
+    for worker in 0..instance.org.workers() {
+        let i = instance.clone();
+        let body = Box::new(move || work(&i, worker));
+        let t = p.spawn(&format!("protocol-{worker}"), Some(worker), body);
+        joins.push(Box::new(move || t.join()));
+    }
     let mut spawn = |name: String, core: Option<usize>, queues: Vec<u16>, polite: bool| {
         let i = instance.clone();
         let t = p.spawn(&name, core, Box::new(move || serve(&i, &queues, polite)));
@@ -65,6 +71,16 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
             }
         }
     });
+}
+
+/// The life of a protocol thread.
+fn work<O: Org>(i: &Instance<O>, worker: usize) {
+    while !i.stopping() {
+        let n = i.with(|i, cx| i.org.work(worker, &i.sh, cx));
+        if n == 0 {
+            i.org.park(worker, i.sh.p.now() + i.sh.config.service);
+        }
+    }
 }
 
 fn event_wait<O: Org>(event: &crate::instance::Ev<O>, until: perimeter_base::Time) {

@@ -21,7 +21,7 @@ use perimeter_base::Time;
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, Conn, Ctx, Kind, Listener, Lk, Shard, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Kind, Listener, Lk, Shard, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Solo};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -105,8 +105,8 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         self.stack.lock().next_timer()
     }
 
-    fn for_each(&self, f: &mut dyn FnMut(&mut Conn<Self::K>)) {
-        self.stack.lock().for_each(f);
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        self.stack.lock().inspect(now, out);
     }
 
     fn live(&self) -> usize {

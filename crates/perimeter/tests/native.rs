@@ -15,13 +15,21 @@ fn stacks(org: &OrgSpec) -> (Stack, Stack) {
     (stack(org.clone(), a, "10.0.0.1/24"), stack(OrgSpec::UpShared, b, "10.0.0.2/24"))
 }
 
+/// The organizations that take calls from several threads.
+fn organizations() -> Vec<OrgSpec> {
+    let mut all = vec![OrgSpec::UpShared, OrgSpec::ConnpL { groups: 8 }];
+    #[cfg(feature = "testing")]
+    all.push(OrgSpec::Split);
+    all
+}
+
 fn byte(i: usize) -> u8 {
     (i * 7 + i / 251) as u8
 }
 
 #[test]
 fn bytes_arrive_in_order_both_ways() {
-    for org in [OrgSpec::UpShared, OrgSpec::ConnpL { groups: 8 }] {
+    for org in organizations() {
         let (server, client) = stacks(&org);
         let listener = server.listen("10.0.0.1:80").unwrap();
         let n = 3_000_000;

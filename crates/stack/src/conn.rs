@@ -1,14 +1,15 @@
 //! A connection in three parts that can be protected apart, and the seam through which the
 //! glue reaches them.
 
+use crate::commons::Commons;
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind};
 use crate::listener::Listener;
 use crate::ready::{self, Side};
 use core::ops::DerefMut;
 use perimeter_base::{Bytes, PktBuf, Time};
-use perimeter_tcp::{Events, RcvBuf, SndBuf, State, Tcb, TcpError};
-use perimeter_wire::{FlowKey, TcpHdr, Template};
+use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb, TcpError};
+use perimeter_wire::{FlowKey, MacAddr, TcpHdr, Template};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -179,6 +180,44 @@ pub struct Conn<K: Kind> {
     pub snd: SndSide<K>,
     /// Receive side.
     pub rcv: RcvSide<K>,
+}
+
+impl<K: Kind> Conn<K> {
+    /// A connection that was just opened, with the settings `config`. `hash` and `iface` are of
+    /// its flow.
+    pub fn new(
+        sh: &Commons<K>,
+        config: &Config,
+        id: SockId,
+        key: FlowKey,
+        (hash, iface): (u32, u16),
+        tcb: Tcb,
+    ) -> Conn<K> {
+        let nowhere = Some((MacAddr::UNSPECIFIED, MacAddr::UNSPECIFIED));
+        let meta = Meta {
+            id,
+            key,
+            hash,
+            template: Template::new_v4(nowhere, &key, sh.config.ttl, 0, true),
+            tos: 0,
+            txq: sh.ifaces[usize::from(iface)].txq(hash),
+            net_generation: 0,
+            ident: hash as u16 ^ sh.secret[1] as u16,
+            ticket: 0,
+            armed: Time::NEVER,
+            orphan: false,
+            closed: false,
+            blocked: false,
+            linger: None,
+            listener: None,
+            ephemeral: false,
+        };
+        Conn {
+            tcb: TcbSide { tcb, meta },
+            snd: SndSide::new(config.snd_buf),
+            rcv: RcvSide::new(config.rcv_buf, config.mss),
+        }
+    }
 }
 
 /// Access to the buffers of a connection.

@@ -227,6 +227,15 @@ fn resolve<K: Kind>(meta: &mut Meta<K>, sh: &Commons<K>, cx: &mut Ctx<K>) -> boo
     }
 }
 
+/// Gives a connection up: a reset goes out if the peer knows of it, and it is closed.
+pub fn abort<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+    let now = cx.now(&sh.p);
+    if let Some(rst) = a.tcb().tcb.abort(now) {
+        reset(a, sh, cx, rst);
+    }
+    a.tcb().meta.closed = true;
+}
+
 /// Sends a reset for this connection.
 pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: Rst) {
     let meta = a.tcb_meta();

@@ -178,6 +178,8 @@ impl<K: Kind> Op<K> for SendData {
 fn append(buf: &mut perimeter_tcp::SndBuf, data: &mut Data, more: bool) -> (usize, bool) {
     let want = data.len();
     let mut taken = 0;
+    // Before: what is appended under MSG_MORE is not pushed.
+    buf.set_more(more);
     match data {
         Data::Copy(b) => taken = buf.push_copy(b.as_slice()),
         Data::Pages(pages) => {
@@ -196,7 +198,9 @@ fn append(buf: &mut perimeter_tcp::SndBuf, data: &mut Data, more: bool) -> (usiz
             }
         }
     }
-    buf.set_more(more && taken == want);
+    if taken < want {
+        buf.set_more(false);
+    }
     (taken, taken == want)
 }
 
@@ -367,25 +371,22 @@ impl<K: Kind> Op<K> for Close {
             let mut rcv = b.rcv();
             self.abort |= !rcv.buf.is_empty();
             rcv.shut = true;
-            rcv.side.finish(cx);
+            rcv.side.leave(cx);
         }
         let mut snd = b.snd();
         snd.shut = true;
-        snd.side.finish(cx);
+        snd.side.leave(cx);
         Step::Tcp
     }
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        // Where the buffers are protected apart, data may have come in between the phases.
+        self.abort |= !a.rcv().buf.is_empty();
         let now = cx.now(&sh.p);
         let t = a.tcb();
         t.meta.orphan = true;
-        self.abort |= t.meta.linger == Some(Duration::ZERO);
-        if self.abort {
-            if let Some(rst) = t.tcb.abort(now) {
-                glue::reset(a, sh, cx, rst);
-            }
-            a.tcb().meta.closed = true;
-            return;
+        if self.abort || t.meta.linger == Some(Duration::ZERO) {
+            return glue::abort(a, sh, cx);
         }
         t.tcb.close(now);
         if t.tcb.state() == State::Closed {

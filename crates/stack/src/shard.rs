@@ -3,22 +3,23 @@
 //! one or many.
 
 use crate::commons::Commons;
-use crate::conn::{Conn, Meta, RcvSide, Seg, SndSide, TcbSide, on_events};
+use crate::conn::{Conn, ConnInfo, Seg, on_events};
 use crate::count::Count;
 use crate::glue;
+use crate::grave::Graveyard;
 use crate::id::{SockId, Slots};
 use crate::kind::{Ctx, Kind};
-use crate::listener::{Listener, Wildcards};
+use crate::listener::Listener;
 use crate::ops::{self, Icmp, Op};
+use crate::passive::Passive;
 use crate::ready;
 use crate::wheel::{Due, Wheel};
 use core::net::IpAddr;
 use hashbrown::HashTable;
-use perimeter_base::{Bytes, Time};
+use perimeter_base::Time;
 use perimeter_sync::{Platform, Work};
-use perimeter_tcp::syncache::{AckAction, Established, SynAction};
-use perimeter_tcp::{Config, Events, SynCache, Tcb};
-use perimeter_wire::{FlowKey, MacAddr, Seq, TcpFlags, Template};
+use perimeter_tcp::{Config, Events, Tcb};
+use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
 
 /// Connections and all that belongs to them.
@@ -28,11 +29,9 @@ pub struct Shard<K: Kind> {
     table: HashTable<u32>,
     secret: [u64; 2],
     wheel: Wheel,
-    syn: SynCache,
-    wildcards: Wildcards<K>,
+    passive: Passive<K>,
     orphans: usize,
-    /// Pages of connections that have gone, which a device may still be reading.
-    graveyard: Vec<(u16, u64, Bytes)>,
+    graveyard: Graveyard,
 }
 
 /// The flow exists already.
@@ -69,17 +68,15 @@ pub fn table_hash(secret: [u64; 2], key: &FlowKey) -> u64 {
 impl<K: Kind> Shard<K> {
     /// An empty shard, number `index`.
     pub fn new(index: u16, sh: &Commons<K>) -> Shard<K> {
-        let [k0, k1] = sh.secret;
         Shard {
             index,
             conns: Slots::default(),
             table: HashTable::new(),
             secret: sh.secret,
             wheel: Wheel::new(sh.p.now()),
-            syn: SynCache::new(sh.config.syn_buckets, sh.config.syn_depth, k0 ^ 0x5a5a, k1),
-            wildcards: Wildcards::default(),
+            passive: Passive::new(sh),
             orphans: 0,
-            graveyard: Vec::new(),
+            graveyard: Graveyard::default(),
         }
     }
 
@@ -145,80 +142,22 @@ impl<K: Kind> Shard<K> {
         if !orphan {
             return;
         }
-        if let Some(conn) = self.conns.remove(slot, id.generation()) {
+        if let Some(Conn { tcb, mut snd, rcv }) = self.conns.remove(slot, id.generation()) {
             self.orphans = self.orphans.saturating_sub(1);
-            self.bury(conn, sh, cx);
+            let sent = (tcb.meta.txq, tcb.meta.ticket);
+            self.graveyard.bury(sh, cx, sent, &mut snd, &rcv);
         }
     }
 
-    /// Gives back what a connection held, keeping pages that a device may still read.
-    fn bury(&mut self, mut conn: Conn<K>, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        let memory = conn.snd.memory() + conn.rcv.buf.memory();
-        sh.charge(cx.lane, memory, 0);
-        let (txq, ticket) = (conn.tcb.meta.txq, conn.tcb.meta.ticket);
-        let completed = sh.tx[usize::from(txq)].completed();
-        if completed < ticket {
-            let graveyard = &mut self.graveyard;
-            conn.snd.buf.clear(&mut |page| graveyard.push((txq, ticket, page)));
-            for (ticket, _, page) in conn.snd.held.drain(..) {
-                graveyard.push((txq, ticket, page));
-            }
-        }
-        self.graveyard.retain(|(q, t, _)| sh.tx[usize::from(*q)].completed() < *t);
-    }
-
-    /// A segment without a connection: for the SYN cache, a listener, or nobody. `iss` is given
-    /// when it takes over a connection in TIME-WAIT.
+    /// A segment without a connection. `iss` is given when it takes over a connection in
+    /// TIME-WAIT.
     #[cold]
-    fn no_connection(
-        &mut self,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-        seg: Seg,
-        iss: Option<Seq>,
-    ) {
-        let now = cx.now(&sh.p);
-        let (key, flags) = (seg.key, seg.hdr.flags);
-        if flags.contains(TcpFlags::RST) {
-            self.syn.on_rst(&key, &seg.hdr);
-            sh.count(cx.lane, Count::NoConnection, 1);
+    fn no_connection(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: Seg, iss: Option<Seq>) {
+        let Some((l, e)) = self.passive.segment(sh, cx, &seg, iss) else {
             return;
-        }
-        if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
-            let Some(l) = self.wildcards.find(key.local, key.local_port) else {
-                return sh.refuse(cx, &seg);
-            };
-            let iss = iss.unwrap_or_else(|| sh.isn.iss(&key, now));
-            let ts = sh.isn.ts_offset(&key);
-            match self.syn.on_syn(key, &seg.hdr, &l.params(), iss, ts, now) {
-                SynAction::SendSynAck(out) => sh.reply(cx, &key, seg.hash, &out),
-                SynAction::Drop(_) => sh.count(cx.lane, Count::SynDropped, 1),
-            }
-            return;
-        }
-        match self.syn.on_ack(&key, &seg.hdr, now) {
-            AckAction::Established(e) => self.accept(sh, cx, seg, &e),
-            AckAction::Rst(seq) => {
-                let rst = perimeter_tcp::Rst::new(seq, None);
-                sh.reply(cx, &key, seg.hash, &rst.seg());
-            }
-            AckAction::Ignore => {}
-            AckAction::None => sh.refuse(cx, &seg),
-        }
-    }
-
-    /// The handshake of a passive open is complete.
-    fn accept(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: Seg, e: &Established) {
-        let now = cx.now(&sh.p);
-        let Some(l) = self.wildcards.find(seg.key.local, seg.key.local_port).cloned() else {
-            return sh.refuse(cx, &seg);
         };
-        if l.full() {
-            self.syn.put_back(seg.key, e, now);
-            sh.count(cx.lane, Count::SynDropped, 1);
-            return;
-        }
-        let tcb = Tcb::accept(&l.config, e, now);
+        let now = cx.now(&sh.p);
+        let tcb = Tcb::accept(&l.config, &e, now);
         let Ok(id) = self.insert(sh, &l.config, seg.key, seg.hash, seg.iface, tcb) else {
             return sh.refuse(cx, &seg);
         };
@@ -244,37 +183,9 @@ impl<K: Kind> Shard<K> {
             return Err(Exists);
         }
         let shard = self.index;
-        let txq = sh.ifaces[usize::from(iface)].txq(hash);
-        let make = |slot, generation| Conn {
-            tcb: TcbSide {
-                tcb,
-                meta: Meta {
-                    id: SockId::conn(shard, slot, generation),
-                    key,
-                    hash,
-                    template: Template::new_v4(
-                        Some((MacAddr::UNSPECIFIED, MacAddr::UNSPECIFIED)),
-                        &key,
-                        sh.config.ttl,
-                        0,
-                        true,
-                    ),
-                    tos: 0,
-                    txq,
-                    net_generation: 0,
-                    ident: hash as u16 ^ sh.secret[1] as u16,
-                    ticket: 0,
-                    armed: Time::NEVER,
-                    orphan: false,
-                    closed: false,
-                    blocked: false,
-                    linger: None,
-                    listener: None,
-                    ephemeral: false,
-                },
-            },
-            snd: SndSide::new(config.snd_buf),
-            rcv: RcvSide::new(config.rcv_buf, config.mss),
+        let make = |slot, generation| {
+            let id = SockId::conn(shard, slot, generation);
+            Conn::new(sh, config, id, key, (hash, iface), tcb)
         };
         let (slot, generation) = self.conns.insert_with(make).ok_or(Exists)?;
         let (secret, conns) = (self.secret, &self.conns);
@@ -322,14 +233,10 @@ impl<K: Kind> Shard<K> {
         };
         let out = ops::run(conn, op, sh, cx);
         if conn.tcb.meta.orphan {
-            let now = cx.now(&sh.p);
             self.orphans += 1;
             if self.orphans > sh.config.orphans && !conn.tcb.meta.closed {
                 sh.count(cx.lane, Count::OrphansReset, 1);
-                if let Some(rst) = conn.tcb.tcb.abort(now) {
-                    glue::reset(conn, sh, cx, rst);
-                }
-                conn.tcb.meta.closed = true;
+                glue::abort(conn, sh, cx);
             }
         }
         self.settle(id.slot(), sh, cx);
@@ -359,7 +266,7 @@ impl<K: Kind> Shard<K> {
     pub fn icmp(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
         let Some(slot) = self.find(key) else {
             if let Icmp::Unreachable(_, seq) = what {
-                self.syn.on_unreachable(key, seq);
+                self.passive.unreachable(key, seq);
             }
             return;
         };
@@ -372,18 +279,12 @@ impl<K: Kind> Shard<K> {
 
     /// Adds a listener's wildcard entry.
     pub fn listen(&mut self, l: Arc<Listener<K>>) {
-        self.wildcards.insert(l);
+        self.passive.listen(l);
     }
 
     /// Removes a listener's wildcard entry, and the handshakes under way for it.
     pub fn unlisten(&mut self, l: &Listener<K>) {
-        self.wildcards.remove(l.id, l.port);
-        let (port, wildcards) = (l.port, &self.wildcards);
-        self.syn.remove_if(&mut |key| {
-            key.local_port == port
-                && l.matches(key.local)
-                && wildcards.find(key.local, port).is_none()
-        });
+        self.passive.unlisten(l);
     }
 
     /// Runs what is due.
@@ -404,41 +305,31 @@ impl<K: Kind> Shard<K> {
             self.settle(d.slot, sh, cx);
         }
         cx.due = due;
-        if self.syn.deadline() <= now {
-            self.syn.on_timer(now, &mut |key, out| {
-                sh.reply(cx, key, sh.flow_hash(key), &out);
-            });
-        }
-        if !self.graveyard.is_empty() {
-            self.graveyard.retain(|(q, t, _)| sh.tx[usize::from(*q)].completed() < *t);
-        }
+        self.passive.on_timer(sh, cx);
+        self.graveyard.sweep(sh);
     }
 
     /// When [`Shard::on_timers`] has something to do.
     pub fn next_timer(&self) -> Time {
-        self.wheel.next().min(self.syn.deadline())
+        self.wheel.next().min(self.passive.deadline())
     }
 
-    /// Runs `f` on every connection.
-    pub fn for_each(&mut self, f: &mut dyn FnMut(&mut Conn<K>)) {
+    /// Appends what there is to say about every connection.
+    pub fn inspect(&mut self, now: Time, out: &mut Vec<ConnInfo>) {
         for slot in 0..self.conns.places() {
             if let Some(c) = self.conns.at(slot) {
-                f(c);
+                out.push(ops::look(c, now));
             }
         }
     }
 
     /// Resets every connection: the stack is being dropped.
     pub fn abort_all(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        let now = cx.now(&sh.p);
         for slot in 0..self.conns.places() {
             if let Some(conn) = self.conns.at(slot) {
-                if let Some(rst) = conn.tcb.tcb.abort(now) {
-                    glue::reset(conn, sh, cx, rst);
-                }
+                glue::abort(conn, sh, cx);
                 conn.snd.side.finish(cx);
                 conn.rcv.side.finish(cx);
-                conn.tcb.meta.closed = true;
                 conn.tcb.meta.orphan = true;
                 self.orphans += 1;
                 self.unlink(slot, sh, cx);
@@ -458,6 +349,6 @@ impl<K: Kind> Shard<K> {
 
     /// Handshakes under way.
     pub fn half_open(&self) -> usize {
-        self.syn.len()
+        self.passive.len()
     }
 }

@@ -1,0 +1,51 @@
+//! Calls and posts that another thread runs: first in, first out.
+
+use super::{Kd, Split};
+use perimeter_base::Time;
+use perimeter_stack::{Commons, Ctx};
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
+use std::collections::VecDeque;
+
+/// Owns all that it needs: whoever sent it may have given up.
+pub(super) type Message<P> =
+    Box<dyn FnOnce(&Split<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>) + Send>;
+
+pub(super) struct Messages<P: Platform> {
+    queue: P::Lock<VecDeque<Message<P>>>,
+    /// Where the organization's thread parks.
+    bell: P::Event,
+}
+
+impl<P: Platform> Messages<P> {
+    pub(super) fn new(p: &P) -> Messages<P> {
+        Messages { queue: p.lock(LockClass::Leaf, VecDeque::new()), bell: p.event() }
+    }
+
+    pub(super) fn put(&self, m: Message<P>) {
+        self.queue.lock().push_back(m);
+        self.bell.set();
+    }
+
+    /// Runs what waits now, and returns how many that were. What is added meanwhile is left for
+    /// the next time.
+    pub(super) fn run(&self, org: &Split<P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) -> usize {
+        let waiting = core::mem::take(&mut *self.queue.lock());
+        let n = waiting.len();
+        for message in waiting {
+            message(org, sh, cx);
+        }
+        n
+    }
+
+    pub(super) fn park(&self, deadline: Time) {
+        self.bell.wait(deadline);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    pub(super) fn stats(&self) -> LockStats {
+        self.queue.stats()
+    }
+}
