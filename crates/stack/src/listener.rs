@@ -113,7 +113,7 @@ impl<K: Kind> Listener<K> {
         let mut q = self.queue.lock();
         q.open = false;
         self.queued.store(0, Ordering::Relaxed);
-        q.side.finish(cx);
+        q.side.leave(cx);
         core::mem::take(&mut q.ready)
     }
 

@@ -159,7 +159,9 @@ impl<K: Kind> Poller<K> {
             let was_empty = s.ready.is_empty();
             let mut fresh = 0;
             for w in wakes {
-                if let Some(r) = s.regs.get_mut(w.slot, w.generation)
+                if w.gone {
+                    s.regs.remove(w.slot, w.generation);
+                } else if let Some(r) = s.regs.get_mut(w.slot, w.generation)
                     && !r.queued
                     && r.armed
                 {

@@ -4,10 +4,13 @@ use crate::kind::{Kind, Lk, lock};
 use perimeter_base::{Time, TxRing};
 use perimeter_link::{RxQueue, TxQueue};
 use perimeter_sync::{Lock, LockClass, LockStats};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Descriptors in a transmit ring.
 pub const TX_RING: usize = 1024;
+
+/// How soon a device is asked again that left frames without saying when, ns.
+const RETRY: u64 = 10_000;
 
 /// One transmit queue. Whoever emits appends to `ring` inside its protection; whoever rings the
 /// doorbell swaps the ring out and lets the device work on it while others go on appending.
@@ -16,7 +19,9 @@ pub struct TxPort<K: Kind> {
     pub ring: Lk<K, TxRing>,
     device: Lk<K, DeviceSide>,
     completed: AtomicU64,
-    waiting: AtomicU64,
+    /// When a doorbell is wanted though nothing new is placed: ns; `u64::MAX`, never.
+    again: AtomicU64,
+    stuck: AtomicBool,
 }
 
 struct DeviceSide {
@@ -33,7 +38,8 @@ impl<K: Kind> TxPort<K> {
             ring: lock::<K, _>(p, LockClass::TxRing, TxRing::new(TX_RING)),
             device: lock::<K, _>(p, LockClass::NicTx, side),
             completed: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
+            again: AtomicU64::new(u64::MAX),
+            stuck: AtomicBool::new(false),
         }
     }
 
@@ -44,7 +50,7 @@ impl<K: Kind> TxPort<K> {
 
     /// Whether descriptors are left that the device could not take at the last doorbell.
     pub fn backlogged(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) != 0
+        self.stuck.load(Ordering::Relaxed)
     }
 
     /// Rings the doorbell. If another thread is at the device it is that thread's turn to take
@@ -61,7 +67,13 @@ impl<K: Kind> TxPort<K> {
             queue.doorbell(now, taken);
             self.completed.store(queue.completed(), Ordering::Release);
             let stuck = !taken.is_empty();
-            self.waiting.store(u64::from(stuck), Ordering::Relaxed);
+            self.stuck.store(stuck, Ordering::Relaxed);
+            let again = match queue.ready_at() {
+                Time::ZERO if stuck => now.0 + RETRY,
+                Time::ZERO => u64::MAX,
+                at => at.0,
+            };
+            self.again.store(again, Ordering::Release);
             drop(device);
             if stuck || self.ring.lock().is_empty() {
                 return;
@@ -69,12 +81,10 @@ impl<K: Kind> TxPort<K> {
         }
     }
 
-    /// When the device can take more, if it left descriptors for pacing.
+    /// When a doorbell is wanted though nothing new is placed: the device is paced, or holds
+    /// frames back itself. [`Time::NEVER`]: it is not.
     pub fn ready_at(&self) -> Time {
-        if !self.backlogged() {
-            return Time::NEVER;
-        }
-        self.device.lock().queue.ready_at()
+        Time(self.again.load(Ordering::Acquire))
     }
 
     /// Time that the other end spent inside this queue, ns.

@@ -100,6 +100,8 @@ pub struct Wake {
     pub slot: u32,
     /// Generation of that place.
     pub generation: u32,
+    /// The socket has gone: the registration goes too, without an event.
+    pub gone: bool,
 }
 
 /// The readiness of one direction of a socket, and who watches it.
@@ -160,6 +162,7 @@ impl<K: Kind> Side<K> {
                             poller: reg.poller,
                             slot: reg.slot,
                             generation: reg.generation,
+                            gone: false,
                         });
                     }
                     true
@@ -198,6 +201,7 @@ impl<K: Kind> Side<K> {
                 poller: reg.poller,
                 slot: reg.slot,
                 generation: reg.generation,
+                gone: false,
             });
         }
     }
@@ -225,6 +229,23 @@ impl<K: Kind> Side<K> {
             Watch::Wait(e) => !Arc::ptr_eq(e, event),
             Watch::Reg(_) => true,
         });
+    }
+
+    /// The application has closed the socket: blocked calls are woken, to fail, and
+    /// registrations are taken off their pollers, as `close` does to an `epoll`.
+    pub fn leave(&mut self, cx: &mut Ctx<K>) {
+        self.bits |= ERR | HUP;
+        for w in core::mem::take(&mut self.watch) {
+            match w {
+                Watch::Wait(event) => cx.after.events.push(event),
+                Watch::Reg(reg) => cx.after.wakes.push(Wake {
+                    poller: reg.poller,
+                    slot: reg.slot,
+                    generation: reg.generation,
+                    gone: true,
+                }),
+            }
+        }
     }
 
     /// Everybody who watches is told that this is over, and forgotten.
