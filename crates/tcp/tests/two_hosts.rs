@@ -37,7 +37,11 @@ fn run(name: &str, seed: u64, wire: &Wire) {
         // Half of the runs cross 2³² somewhere.
         iss: [
             if seed & 1 == 0 { 7 } else { u32::MAX - 5000 },
-            if seed & 2 == 0 { u32::MAX - 20_000 } else { 1 << 31 },
+            if seed & 2 == 0 {
+                u32::MAX - 20_000
+            } else {
+                1 << 31
+            },
         ],
         crossing: seed % 10 == 9,
     };
@@ -79,6 +83,140 @@ mixtures! {
     mixed 300: Wire { loss: 0.03, reorder: 0.10, dup: 0.05, jitter_us: 2_000, ..Wire::default() };
     bottleneck 100: Wire { mbps: 10, queue: 20, ..Wire::default() };
     short_path 100: Wire { delay_us: 25, ..Wire::default() };
+}
+
+/// Segments around every edge, with whatever flags and options: nothing panics, each makes only
+/// so much work, and the variables keep their order. Then the connection, if it still lives,
+/// can be aborted.
+#[test]
+fn hostile_segments() {
+    for seed in seeds(300) {
+        let mut rng = Rng::new(seed ^ 0xbad);
+        let cfg = random_config(&mut rng);
+        let mut sim = Sim::new(&Setup {
+            seed,
+            cfg: [cfg.clone(), random_config(&mut rng)],
+            app: [
+                App {
+                    send: 50_000,
+                    ..App::default()
+                },
+                App {
+                    send: 50_000,
+                    ..App::default()
+                },
+            ],
+            iss: [u32::MAX - 3000, u32::MAX - 40_000],
+            ..Setup::default()
+        });
+        let end = sim.now.plus(rng.below(200) * 1_000_000);
+        sim.run_until(end);
+        let Some(mut t) = sim.hosts[0].tcb.take() else {
+            continue;
+        };
+        let mut now = sim.now;
+        let mut queued = sim.hosts[0].snd.len();
+        for _ in 0..400 {
+            now = now.plus(rng.below(20_000_000));
+            let hdr = hostile(&mut rng, &t);
+            let len = [0, 0, 1, 500, 1448, 60_000][rng.below(6) as usize];
+            let data = (len > 0)
+                .then(|| perimeter_base::PktBuf::with_capacity(len))
+                .map(|mut b| {
+                    b.set_window(0, len);
+                    b
+                });
+            let una = t.snd_una();
+            let nxt = t.snd_nxt();
+            let i = t.input(&hdr, data, now);
+            assert!(i.acked <= queued, "only what was queued is acknowledged");
+            assert!(i.acked <= nxt.since(una));
+            queued -= i.acked;
+            if i.more {
+                while t.next_in_order().is_some() {}
+            }
+            let mut segs = 0;
+            let q = perimeter_tcp::Queued {
+                len: queued,
+                ..Default::default()
+            };
+            while let Some(p) = t.plan(q, now) {
+                assert!(p.off + p.len <= queued, "planned data is queued");
+                assert!(u32::from(t.mss()) >= p.len);
+                segs += 1;
+                assert!(segs < 300, "bounded output");
+            }
+            if t.deadline() <= now {
+                t.on_timer(now);
+            }
+            if rng.chance(0.02) {
+                queued += 5000 * u32::from(t.can_send());
+            }
+            if rng.chance(0.1) {
+                t.app_read(cfg.rcv_buf, now);
+            }
+            if rng.chance(0.005) {
+                t.close(now);
+            }
+            let info = t.info(now);
+            assert!(info.cwnd_bytes >= info.snd_mss || t.state() == perimeter_tcp::State::Closed);
+            assert!(t.snd_una().le(t.snd_nxt()));
+            assert!(
+                info.rcv_wnd <= cfg.rcv_buf.max(65_535) + (1 << 14),
+                "{}",
+                info.rcv_wnd
+            );
+            assert!(t.memory() <= 600 * 1024);
+        }
+        t.abort(now);
+        assert_eq!(t.deadline(), perimeter_base::Time::NEVER);
+    }
+}
+
+fn hostile(rng: &mut Rng, t: &perimeter_tcp::Tcb) -> perimeter_wire::TcpHdr {
+    let near = |rng: &mut Rng| -> u32 {
+        let d = [
+            0,
+            1,
+            2,
+            100,
+            1448,
+            65_535,
+            1 << 20,
+            1 << 31,
+            rng.next() as u32,
+        ][rng.below(9) as usize];
+        if rng.chance(0.3) {
+            0u32.wrapping_sub(d)
+        } else {
+            d
+        }
+    };
+    let mut hdr = perimeter_wire::TcpHdr {
+        seq: t.rcv_nxt() + if rng.chance(0.6) { 0 } else { near(rng) },
+        ack: t.snd_una() + near(rng),
+        window: [0, 1, 100, 65_535, rng.next() as u16][rng.below(5) as usize],
+        urgent: rng.next() as u16,
+        ..Default::default()
+    };
+    hdr.flags = perimeter_wire::TcpFlags(if rng.chance(0.7) {
+        0x10
+    } else {
+        // Resets that fit exactly would end too many runs.
+        rng.next() as u8 & if rng.chance(0.9) { 0xfb } else { 0xff }
+    });
+    if rng.chance(0.5) {
+        hdr.opts.ts = Some((rng.next() as u32 >> rng.below(32), near(rng)));
+    }
+    for _ in 0..rng.below(5) {
+        let left = t.snd_una() + near(rng);
+        hdr.opts.sack.push(left, left + near(rng));
+    }
+    if rng.chance(0.1) {
+        hdr.opts.mss = Some(rng.next() as u16);
+        hdr.opts.wscale = Some(rng.below(15) as u8);
+    }
+    hdr
 }
 
 #[test]

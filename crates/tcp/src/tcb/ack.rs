@@ -181,7 +181,11 @@ impl Tcb {
     fn count_dupacks(&mut self, dup: bool, p: &mut Progress) {
         let mss = u32::from(self.mss);
         if dup {
-            let most = self.snd_nxt.since(self.snd_una).div_ceil(mss).saturating_sub(1);
+            let most = self
+                .snd_nxt
+                .since(self.snd_una)
+                .div_ceil(mss)
+                .saturating_sub(1);
             self.dupacks = (u32::from(self.dupacks) + 1).min(most).min(255) as u8;
             p.delivered = mss;
         } else if p.advanced > 0 && self.dupacks > 0 {
@@ -341,7 +345,11 @@ impl Tcb {
             Some(sb) => {
                 let (sacked, lost) = (sb.sacked(), sb.lost(self.snd_una));
                 let first_sent = flight.saturating_sub(sacked).saturating_sub(lost);
-                (sacked, lost, sb.pipe(self.snd_nxt).saturating_sub(first_sent))
+                (
+                    sacked,
+                    lost,
+                    sb.pipe(self.snd_nxt).saturating_sub(first_sent),
+                )
             }
             None => {
                 let mss = u32::from(self.mss);

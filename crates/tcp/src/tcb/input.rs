@@ -125,13 +125,7 @@ impl Tcb {
     }
 
     /// Section 3.10.7.4, in its order.
-    fn in_synchronized(
-        &mut self,
-        seg: &TcpHdr,
-        data: Option<PktBuf>,
-        now: Time,
-        out: &mut Input,
-    ) {
+    fn in_synchronized(&mut self, seg: &TcpHdr, data: Option<PktBuf>, now: Time, out: &mut Input) {
         let len = data.as_ref().map_or(0, |d| d.len() as u32);
         let mut seq = seg.seq;
         let mut flags = seg.flags;
@@ -216,14 +210,7 @@ impl Tcb {
     /// The left edge is Last.ACK.sent rather than RCV.NXT and the right edge is inclusive, as
     /// in Linux: acknowledgments that data overtook, and those of a peer that has filled the
     /// window, keep their use.
-    fn acceptable(
-        &mut self,
-        seg: &TcpHdr,
-        seq: Seq,
-        flags: TcpFlags,
-        len: u32,
-        now: Time,
-    ) -> bool {
+    fn acceptable(&mut self, seg: &TcpHdr, seq: Seq, flags: TcpFlags, len: u32, now: Time) -> bool {
         let rst = flags.contains(TcpFlags::RST);
         if let Some((val, _)) = seg.opts.ts
             && self.has(flag::TS)
@@ -325,7 +312,9 @@ impl Tcb {
         let sec = (now.nanos() / 1_000_000_000) as u32;
         if sec != self.challenge_sec {
             self.challenge_sec = sec;
-            let mix = (sec ^ self.ts_offset).wrapping_add(self.iss.0).wrapping_mul(0x9e37_79b1);
+            let mix = (sec ^ self.ts_offset)
+                .wrapping_add(self.iss.0)
+                .wrapping_mul(0x9e37_79b1);
             self.challenge_left = 4 + (mix >> 29) as u8;
         }
         if self.challenge_left > 0 {

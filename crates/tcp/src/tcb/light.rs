@@ -36,8 +36,7 @@ impl Tcb {
         now: Time,
     ) -> Option<Input> {
         let plain = seg.flags.without(TcpFlags::PSH) == TcpFlags::ACK;
-        if !(self.has(flag::FAST) && plain && seg.seq == self.rcv_nxt && seg.opts.sack.is_empty())
-        {
+        if !(self.has(flag::FAST) && plain && seg.seq == self.rcv_nxt && seg.opts.sack.is_empty()) {
             return None;
         }
         let flight = self.snd_nxt.since(self.snd_una);

@@ -501,7 +501,9 @@ impl Tcb {
         Rst {
             seq: self.snd_nxt,
             ack: Some(self.rcv_nxt),
-            ts: self.has(flag::TS).then(|| (self.ts_now(now), self.ts_recent)),
+            ts: self
+                .has(flag::TS)
+                .then(|| (self.ts_now(now), self.ts_recent)),
         }
     }
 

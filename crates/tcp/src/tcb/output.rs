@@ -143,7 +143,9 @@ impl Tcb {
                     mss: Some(self.adv_mss),
                     wscale,
                     sack_permitted: self.has(flag::SACK),
-                    ts: self.has(flag::TS).then(|| (self.ts_now(now), self.ts_recent)),
+                    ts: self
+                        .has(flag::TS)
+                        .then(|| (self.ts_now(now), self.ts_recent)),
                     ..TcpOptions::default()
                 },
             },
@@ -342,7 +344,7 @@ impl Tcb {
         if fin {
             self.flags |= flag::FIN_SENT;
         }
-        if len < u32::from(self.mss) {
+        if len < u32::from(self.mss) && off + len >= q.len {
             self.snd_sml = self.snd_nxt;
         }
         if !self.has(flag::TIMING) && self.ca == CaState::Open {
@@ -393,7 +395,8 @@ impl Tcb {
         if octets > 0 && off < pushed && off + octets >= pushed {
             flags |= TcpFlags::PSH;
         }
-        if self.rexmt_at == Time::NEVER || seq == self.snd_una {
+        let fast = self.ca == CaState::Recovery && seq == self.snd_una;
+        if fast || self.rexmt_at == Time::NEVER {
             self.rexmt_at = now.plus(self.rtt.rto());
         }
         if self.ca == CaState::Recovery {

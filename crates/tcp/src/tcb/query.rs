@@ -355,8 +355,7 @@ impl Tcb {
 
     /// Octets of data sent and not acknowledged: the flight without SYN and FIN.
     pub(super) fn data_in_flight(&self) -> u32 {
-        let control =
-            u32::from(self.has(flag::FIN_SENT)) + u32::from(self.has(flag::SYN_OUT));
+        let control = u32::from(self.has(flag::FIN_SENT)) + u32::from(self.has(flag::SYN_OUT));
         self.snd_nxt.since(self.snd_una).saturating_sub(control)
     }
 

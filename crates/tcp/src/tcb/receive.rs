@@ -1,7 +1,7 @@
 //! Data in: order, the window we offer, and when to acknowledge.
 
-use std::collections::VecDeque;
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use perimeter_base::{PktBuf, Time};
 use perimeter_wire::Seq;
@@ -32,7 +32,9 @@ impl Tcb {
             return false;
         }
         let open = self.rcv_adv.since(self.rcv_nxt);
-        let step = (2 * u32::from(self.adv_mss)).min(self.set.rcv_buf / 2).max(1);
+        let step = (2 * u32::from(self.adv_mss))
+            .min(self.set.rcv_buf / 2)
+            .max(1);
         let due = self.rcv_space > before
             && open <= self.set.rcv_buf / 2
             && space >= open.saturating_add(step);
@@ -154,13 +156,7 @@ impl Tcb {
         }
     }
 
-    fn take_in_order(
-        &mut self,
-        data: Option<PktBuf>,
-        fin: bool,
-        now: Time,
-        out: &mut Input,
-    ) {
+    fn take_in_order(&mut self, data: Option<PktBuf>, fin: bool, now: Time, out: &mut Input) {
         if let Some(d) = data {
             let len = d.len() as u32;
             self.advance_rcv(len);

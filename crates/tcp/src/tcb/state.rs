@@ -89,10 +89,7 @@ impl State {
 
     /// Both SYNs have been seen (RFC 9293's "synchronized").
     pub const fn is_synchronized(self) -> bool {
-        !matches!(
-            self,
-            State::Closed | State::SynSent | State::SynReceived
-        )
+        !matches!(self, State::Closed | State::SynSent | State::SynReceived)
     }
 
     /// The application may still queue data.

@@ -172,6 +172,8 @@ pub struct Sim {
     pub steps: u64,
     pub trace: bool,
     iss: [Seq; 2],
+    /// The right edge of the window that each end last showed.
+    edge: [Option<Seq>; 2],
 }
 
 pub struct Setup {
@@ -230,6 +232,7 @@ impl Sim {
             steps: 0,
             trace: std::env::var_os("TCP_TRACE").is_some(),
             iss,
+            edge: [None; 2],
         };
         sim.output(0);
         sim.output(1);
@@ -244,7 +247,12 @@ impl Sim {
             return;
         }
         for h in &self.hosts {
-            assert!(h.finished(), "end {} not closed: {:?}", h.who, self.summary());
+            assert!(
+                h.finished(),
+                "end {} not closed: {:?}",
+                h.who,
+                self.summary()
+            );
             assert_eq!(h.error, None, "end {}", h.who);
             let peer = &self.hosts[1 - h.who];
             assert_eq!(h.read, peer.app.send, "end {} read all", h.who);
@@ -321,7 +329,10 @@ impl Sim {
                 && t.deadline() <= now
             {
                 let o = t.on_timer(now);
-                assert!(t.deadline() > now || o.output, "a timer that fires must move");
+                assert!(
+                    t.deadline() > now || o.output,
+                    "a timer that fires must move"
+                );
                 h.max_rto_retries = h.max_rto_retries.max(t.info(now).retransmits);
                 self.note(i, o.events);
                 if let Some(rst) = o.reply {
@@ -333,8 +344,7 @@ impl Sim {
             }
         }
         let mut out = Vec::new();
-        self.syn
-            .on_timer(self.now, &mut |_, seg| out.push(seg));
+        self.syn.on_timer(self.now, &mut |_, seg| out.push(seg));
         for seg in out {
             self.emit(1, &seg, Vec::new());
         }
@@ -344,7 +354,14 @@ impl Sim {
         if self.trace {
             eprintln!(
                 "{:?} {} < {:?} seq {} ack {} len {} win {} {:?}",
-                self.now, to, p.hdr.flags, p.hdr.seq, p.hdr.ack, p.payload.len(), p.hdr.window, p.hdr.opts
+                self.now,
+                to,
+                p.hdr.flags,
+                p.hdr.seq,
+                p.hdr.ack,
+                p.payload.len(),
+                p.hdr.window,
+                p.hdr.opts
             );
         }
         if self.hosts[to].tcb.is_none() {
@@ -379,7 +396,8 @@ impl Sim {
             );
         }
         if input.acked > 0 {
-            h.snd.ack(input.acked, &mut |b| h.released += b.len() as u64);
+            h.snd
+                .ack(input.acked, &mut |b| h.released += b.len() as u64);
         }
         let mut spare = Vec::new();
         let mut take = |h: &mut Host, b: PktBuf| {
@@ -544,14 +562,42 @@ impl Sim {
         out
     }
 
+    /// The right edge never moves left (RFC 9293, section 3.8.6), but for what the scale can't
+    /// express.
+    fn check_window(&mut self, from: usize, seg: &SegOut) {
+        let synced = seg.flags.contains(TcpFlags::ACK)
+            && !seg.flags.intersects(TcpFlags::SYN | TcpFlags::RST);
+        let Some(t) = self.hosts[from].tcb.as_ref().filter(|_| synced) else {
+            return;
+        };
+        let shift = t.info(self.now).rcv_wscale.unwrap_or(0);
+        let edge = seg.ack + (u32::from(seg.window) << shift);
+        if let Some(last) = self.edge[from] {
+            assert!(
+                edge.diff(last) > -(1 << shift),
+                "window of end {from} shrank"
+            );
+        }
+        let last = self.edge[from].unwrap_or(edge);
+        self.edge[from] = Some(last.max(edge));
+    }
+
     fn emit(&mut self, from: usize, seg: &SegOut, payload: Vec<u8>) {
         let to = 1 - from;
         if self.trace {
             eprintln!(
                 "{:?} {} > {:?} seq {} ack {} len {} win {} {:?}",
-                self.now, from, seg.flags, seg.seq, seg.ack, payload.len(), seg.window, seg.opts
+                self.now,
+                from,
+                seg.flags,
+                seg.seq,
+                seg.ack,
+                payload.len(),
+                seg.window,
+                seg.opts
             );
         }
+        self.check_window(from, seg);
         let mut hdr = seg.to_hdr(1, 2);
         // Through the wire format, which limits options to what fits.
         let syn = hdr.flags.contains(TcpFlags::SYN);

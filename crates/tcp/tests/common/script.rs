@@ -99,7 +99,7 @@ impl Script {
             closed: false,
             sent: VecDeque::new(),
             ts_base: None,
-            ts_offset: 0x7fff_0000,
+            ts_offset: 0xffff_fffd,
             start,
             max_seg: None,
             corked: false,
@@ -120,7 +120,11 @@ impl Script {
             while open(&stmt) {
                 let Some((_, more)) = lines.next() else { break };
                 stmt.push('\n');
-                stmt.push_str(if stmt.contains("%{") { more } else { strip(more) });
+                stmt.push_str(if stmt.contains("%{") {
+                    more
+                } else {
+                    strip(more)
+                });
             }
             self.statement(stmt.trim())
                 .map_err(|e| format!("line {}: {}\n    {e}", n + 1, stmt.trim()))?;
@@ -128,13 +132,21 @@ impl Script {
         Ok(())
     }
 
+    /// Runs the text and panics where it fails.
+    pub fn go(&mut self, text: &str) {
+        if let Err(e) = self.run(text) {
+            panic!(
+                "local {:#x}, remote {:#x}: {e}",
+                self.o.local_isn, self.o.remote_isn
+            );
+        }
+    }
+
     fn statement(&mut self, stmt: &str) -> Res<()> {
         if stmt.is_empty() || stmt.starts_with("--") || stmt.starts_with('`') {
             return Ok(());
         }
-        let (when, rest) = stmt
-            .split_once(char::is_whitespace)
-            .ok_or("no statement")?;
+        let (when, rest) = stmt.split_once(char::is_whitespace).ok_or("no statement")?;
         let rest = rest.trim();
         let mut from = self.now;
         let mut until = from;
@@ -265,7 +277,11 @@ impl Script {
         }
         if let Some((val, ecr)) = p.opts.ts {
             let base = self.ts_base.unwrap_or(0);
-            let ecr = if p.ack.is_some() { ecr.wrapping_add(base) } else { 0 };
+            let ecr = if p.ack.is_some() {
+                ecr.wrapping_add(base)
+            } else {
+                0
+            };
             hdr.opts.ts = Some((val, ecr));
         }
         hdr.opts.sack.clear();
@@ -355,7 +371,10 @@ impl Script {
             let due = tcb.min(self.syn.deadline());
             if due > late {
                 self.now = until;
-                return Err(format!("nothing sent; next timer at {due:?}, now {:?}", self.now));
+                return Err(format!(
+                    "nothing sent; next timer at {due:?}, now {:?}",
+                    self.now
+                ));
             }
             self.advance(due);
         }
@@ -392,7 +411,9 @@ impl Script {
                 return Err(format!("{shown} win {}", s.seg.window));
             }
             self.now = self.now.max(from.min(until));
-            return self.compare_options(want, &s.seg).map_err(|e| format!("{shown}: {e}"));
+            return self
+                .compare_options(want, &s.seg)
+                .map_err(|e| format!("{shown}: {e}"));
         }
     }
 
@@ -542,12 +563,20 @@ impl Script {
     /// `assert NAME == NUMBER` and `assert tcpi_ca_state == TCP_CA_X`; anything else is let
     /// pass.
     fn assertions(&mut self, text: &str) -> Res<()> {
-        let text = text.trim_start_matches("%{").split("}%").next().unwrap_or("");
+        let text = text
+            .trim_start_matches("%{")
+            .split("}%")
+            .next()
+            .unwrap_or("");
         for part in text.split(['\n', ';']) {
             let part = part.trim().trim_end_matches('\\').trim();
-            let Some(expr) = part.strip_prefix("assert ") else { continue };
+            let Some(expr) = part.strip_prefix("assert ") else {
+                continue;
+            };
             let expr = expr.split([',', '#']).next().unwrap_or(expr);
-            let Some((name, want)) = expr.split_once("==") else { continue };
+            let Some((name, want)) = expr.split_once("==") else {
+                continue;
+            };
             let (name, want) = (name.trim(), want.trim());
             if self.tcb.is_none() {
                 return Err("no connection".into());
