@@ -420,13 +420,13 @@ impl<O: Org> Engine for Running<O> {
             if n > 0 || deadline <= Time::ZERO || i.stopping() {
                 return Ok(n);
             }
-            if frames == 0 && deadline < Time::NEVER && i.sh.p.now() >= deadline {
+            if p.woken() || (deadline < Time::NEVER && i.sh.p.now() >= deadline) {
                 return Ok(0);
             }
             if frames == 0 {
-                let woken = i.with_event(|event| {
+                i.with_event(|event| {
                     if !p.wait(event) {
-                        return false;
+                        return;
                     }
                     if queues.is_empty() {
                         self.park(event, queues, deadline);
@@ -434,17 +434,10 @@ impl<O: Org> Engine for Running<O> {
                         i.idle(event, queues, deadline);
                     }
                     p.unwait(event);
-                    event.take()
                 });
-                let _ = woken;
             }
             if !queues.is_empty() {
                 frames = i.with(|i, cx| i.drive(cx, queues));
-            } else if p.take(out, max) == 0 {
-                // Woken without an event: by hand, or by another's event.
-                return Ok(0);
-            } else {
-                return Ok(out.len());
             }
         }
     }

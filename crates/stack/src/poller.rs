@@ -47,6 +47,8 @@ struct State<K: Kind> {
     waiters: Vec<Arc<<K::P as Platform>::Event>>,
     notify: Option<Arc<dyn Notify>>,
     open: bool,
+    /// Somebody is to return without an event.
+    woken: bool,
 }
 
 /// One poller.
@@ -89,6 +91,7 @@ impl<K: Kind> Pollers<K> {
                     waiters: Vec::new(),
                     notify: None,
                     open: true,
+                    woken: false,
                 },
             ),
         };
@@ -113,6 +116,7 @@ impl<K: Kind> Pollers<K> {
                 return out;
             }
             s.open = false;
+            s.woken = false;
             let places: Vec<_> = s.regs.iter().map(|(slot, g, _)| (slot, g)).collect();
             for (slot, g) in places {
                 if let Some(r) = s.regs.remove(slot, g) {
@@ -162,12 +166,15 @@ impl<K: Kind> Poller<K> {
                 if w.gone {
                     s.regs.remove(w.slot, w.generation);
                 } else if let Some(r) = s.regs.get_mut(w.slot, w.generation)
-                    && !r.queued
                     && r.armed
                 {
-                    r.queued = true;
-                    s.ready.push_back((w.slot, w.generation));
+                    // A level that another thread was told of stays on the list while that
+                    // thread works on it; who waits meanwhile is to see what is new.
                     fresh += 1;
+                    if !r.queued {
+                        r.queued = true;
+                        s.ready.push_back((w.slot, w.generation));
+                    }
                 }
             }
             if fresh == 0 {
@@ -253,8 +260,8 @@ impl<K: Kind> Poller<K> {
         out.len() - before
     }
 
-    /// Announces that a thread is about to wait on `event`, unless something is ready, or the
-    /// poller is closed: then `false`.
+    /// Announces that a thread is about to wait on `event`, unless something is ready, somebody
+    /// was to be woken, or the poller is closed: then `false`.
     pub fn wait(&self, event: &Arc<<K::P as Platform>::Event>) -> bool {
         let mut s = self.state.lock();
         let State { regs, ready, .. } = &mut *s;
@@ -267,7 +274,7 @@ impl<K: Kind> Poller<K> {
             }
             ready.pop_front();
         }
-        if !s.open {
+        if !s.open || s.woken {
             return false;
         }
         s.waiters.push(event.clone());
@@ -281,10 +288,19 @@ impl<K: Kind> Poller<K> {
 
     /// Wakes one thread that waits, without an event; the next to wait if none does.
     pub fn wake(&self) {
-        let event = self.state.lock().waiters.pop();
+        let event = {
+            let mut s = self.state.lock();
+            s.woken = true;
+            s.waiters.pop()
+        };
         if let Some(e) = event {
             e.set();
         }
+    }
+
+    /// Whether [`Poller::wake`] was called since the last look: then the caller is the one.
+    pub fn woken(&self) -> bool {
+        core::mem::take(&mut self.state.lock().woken)
     }
 
     /// Sets who is told that the ready list is no longer empty.
