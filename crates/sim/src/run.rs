@@ -1,0 +1,448 @@
+//! One scenario from the first virtual thread to the last check.
+
+use crate::scenario::{Capacity, Mix, Scenario, Workload};
+use crate::script::{Ledger, stream_of};
+use crate::trace::{Tap, Trace};
+use crate::{blocking, events};
+use perimeter::{Config, Events, Stack, Stats, TcpConfig};
+use perimeter_base::Time;
+use perimeter_link::fault::FaultCounts;
+use perimeter_link::rng::SplitMix64;
+use perimeter_link::wire::{EndConfig, WireConfig, WireHandle, pair};
+use perimeter_sync::virt::{VirtualConfig, VirtualThread};
+use perimeter_sync::{Platform, Thread, Virtual};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Nothing moving on for this long in virtual time is a hang. Above the longest
+/// retransmission timeout of these runs times the number of retries that loss makes likely.
+const STALL: Duration = Duration::from_secs(120);
+/// Port of the server.
+const PORT: u16 = 80;
+
+/// What a run that went well did.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Scheduling points.
+    pub steps: u64,
+    /// Virtual time at the end.
+    pub virtual_time: Time,
+    /// Hash over all scheduling points.
+    pub trace_hash: u64,
+    /// Bytes checked at their receiver.
+    pub checked: u64,
+    /// Segments sent by both stacks.
+    pub segments: u64,
+    /// Of these, retransmissions.
+    pub retransmits: u64,
+    /// What the wire did, in both directions of all wires.
+    pub faults: FaultCounts,
+}
+
+/// A run that went wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What was run: its text replays it.
+    pub scenario: Scenario,
+    /// What went wrong, in several lines.
+    pub detail: String,
+    /// The last of the traffic, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for line in &self.trace {
+            writeln!(f, "{line}")?;
+        }
+        write!(
+            f,
+            "{}\nreplay: cargo xtask soak --replay \"{}\"",
+            self.detail, self.scenario
+        )
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// One of the two ends, as its threads see it.
+pub struct Host {
+    /// The platform.
+    pub p: Virtual,
+    /// What is run.
+    pub sc: Scenario,
+    /// What both ends share.
+    pub ledger: Arc<Ledger>,
+    /// Whether this is the client's.
+    pub client: bool,
+    common: Arc<Both>,
+}
+
+impl Host {
+    /// Where the server listens for connection `conn`.
+    pub fn server_addr(&self, conn: usize) -> SocketAddr {
+        let nic = conn % self.sc.nics();
+        SocketAddr::from(([10, 0, nic as u8, 1], PORT))
+    }
+}
+
+struct Both {
+    listening: AtomicBool,
+    drained: AtomicUsize,
+    quiet: AtomicUsize,
+    wires: Vec<WireHandle<Virtual>>,
+}
+
+/// Starts a virtual thread whose error ends the run.
+pub fn spawn(
+    p: &Virtual,
+    name: &str,
+    core: Option<usize>,
+    body: impl FnOnce() -> Result<(), String> + Send + 'static,
+) -> VirtualThread {
+    let body = move || {
+        if let Err(e) = body() {
+            panic!("{e}");
+        }
+    };
+    p.spawn(name, core, Box::new(body))
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// What went wrong, with what replays it.
+pub fn run(scenario: &Scenario) -> Result<Outcome, Failure> {
+    run_traced(scenario, 0)
+}
+
+/// Runs a scenario and, if it fails, tells the last `lines` lines of its traffic.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_traced(scenario: &Scenario, lines: usize) -> Result<Outcome, Failure> {
+    let config = VirtualConfig {
+        seed: scenario.seed,
+        cores: scenario.cores,
+        schedule: scenario.schedule,
+        max_steps: 20_000_000,
+        max_time: Time::from_millis(2_000_000),
+        pct_steps: scenario.pct_steps,
+        early_timer_one_in: scenario.early_timer_one_in,
+        ..VirtualConfig::default()
+    };
+    let trace = (lines > 0).then(|| Trace::new(lines));
+    let (sc, tr) = (scenario.clone(), trace.clone());
+    let result = Virtual::run(config, move |p| simulate(&p, &sc, tr));
+    match result {
+        Ok((mut out, report)) => {
+            out.steps = report.steps;
+            out.virtual_time = report.virtual_time;
+            out.trace_hash = report.trace_hash;
+            Ok(out)
+        }
+        Err(f) => Err(Failure {
+            scenario: scenario.clone(),
+            detail: f.to_string(),
+            trace: trace.map(|t| t.lines()).unwrap_or_default(),
+        }),
+    }
+}
+
+fn wire_config(sc: &Scenario, nic: usize) -> WireConfig {
+    let mut rng = SplitMix64::new(sc.seed ^ (0xfa << 32) ^ nic as u64);
+    let mut end = |side: usize| {
+        let mut e = EndConfig::new(2 * nic + side);
+        e.faults = sc.mix.faults(rng.next());
+        if sc.capacity == Capacity::Shrunken {
+            e.rx_ring = 16;
+        }
+        e
+    };
+    WireConfig {
+        ends: [end(0), end(1)],
+        ..WireConfig::default()
+    }
+}
+
+fn tcp_config(sc: &Scenario) -> TcpConfig {
+    let mut c = TcpConfig {
+        snd_buf: 64 * 1024,
+        rcv_buf: 64 * 1024,
+        // Shorter than their defaults, so that virtual time passes in fewer looks around.
+        time_wait: Duration::from_secs(5),
+        fin_wait_2: Duration::from_secs(30),
+        rto_max: Duration::from_secs(2),
+        // Loss of 10 % each way must not look like an outage.
+        syn_retries: 30,
+        data_retries: 60,
+        orphan_retries: 60,
+        ..TcpConfig::default()
+    };
+    if sc.capacity == Capacity::Shrunken {
+        let mut rng = SplitMix64::new(sc.seed ^ 0xb0f);
+        let mut room = || 1460 * (2 + rng.below(2)) as u32;
+        (c.snd_buf, c.rcv_buf, c.rcv_buf_max) = (room(), room(), 3 * 1460);
+    }
+    c
+}
+
+fn config(sc: &Scenario) -> Config {
+    Config {
+        tcp: tcp_config(sc),
+        // Timers of connections wake the stack by themselves; this only bounds how late.
+        service: Duration::from_millis(if sc.seed % 4 == 0 { 5 } else { 60 }),
+        syn_buckets: 16,
+        ..Config::default()
+    }
+}
+
+fn simulate(p: &Virtual, sc: &Scenario, trace: Option<Trace>) -> Outcome {
+    let (mut server, mut client) = (Vec::new(), Vec::new());
+    let mut wires = Vec::new();
+    for nic in 0..sc.nics() {
+        let ([a, b], handles) = pair(p, wire_config(sc, nic));
+        server.push(Tap::new(Box::new(a), trace.clone(), 'S'));
+        client.push(Tap::new(Box::new(b), trace.clone(), 'C'));
+        wires.extend(handles);
+    }
+    let common = Arc::new(Both {
+        listening: AtomicBool::new(false),
+        drained: AtomicUsize::new(0),
+        quiet: AtomicUsize::new(0),
+        wires,
+    });
+    let ledger = Arc::new(Ledger::new(sc.connections()));
+    let stats = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut joins = Vec::new();
+    for (is_client, taps) in [(false, server), (true, client)] {
+        let host = Arc::new(Host {
+            p: p.clone(),
+            sc: sc.clone(),
+            ledger: ledger.clone(),
+            client: is_client,
+            common: common.clone(),
+        });
+        let stats = stats.clone();
+        let name = if is_client { "client" } else { "server" };
+        joins.push(spawn(p, name, Some(usize::from(is_client)), move || {
+            let s = end(&host, taps)?;
+            stats.lock().map_err(|e| e.to_string())?.push(s);
+            Ok(())
+        }));
+    }
+    watch(p, sc, &ledger, &common);
+    for j in joins {
+        j.join().expect("a panic would have ended the run");
+    }
+    let stats = stats.lock().map(|s| s.clone()).unwrap_or_default();
+    let sum = |name: &str| stats.iter().map(|s: &Stats| s.count(name)).sum();
+    let faults = common
+        .wires
+        .iter()
+        .fold(FaultCounts::default(), |a, w| add(a, w.faults()));
+    Outcome {
+        checked: ledger.checked.load(Ordering::Relaxed),
+        segments: sum("tx_segments"),
+        retransmits: sum("retransmits"),
+        faults,
+        ..Outcome::default()
+    }
+}
+
+fn add(mut a: FaultCounts, b: FaultCounts) -> FaultCounts {
+    a.packets += b.packets;
+    a.lost += b.lost;
+    a.duplicated += b.duplicated;
+    a.reordered += b.reordered;
+    a.corrupted += b.corrupted;
+    a.fcs_dropped += b.fcs_dropped;
+    a
+}
+
+/// Watches that something moves until both ends are at rest.
+fn watch(p: &Virtual, sc: &Scenario, ledger: &Ledger, common: &Both) {
+    let mut last = (0, p.now());
+    while common.quiet.load(Ordering::Relaxed) < 2 {
+        p.sleep_until(p.now() + Duration::from_millis(500));
+        let progress = ledger.progress.load(Ordering::Relaxed);
+        if progress != last.0 {
+            last = (progress, p.now());
+        }
+        let done = ledger.finished.load(Ordering::Relaxed) == 2 * sc.connections();
+        let still = p.now().since(last.1);
+        assert!(
+            done || still < STALL,
+            "nothing has moved for {still:?}: a hang"
+        );
+    }
+}
+
+/// One end from the making of its stack to its dropping, on a thread of its own.
+fn end(host: &Arc<Host>, taps: Vec<Tap>) -> Result<Stats, String> {
+    let (sc, p) = (&host.sc, &host.p);
+    let mut b = Stack::builder()
+        .on_virtual(p.clone())
+        .org(sc.org.clone())
+        .inbound(sc.inbound);
+    b = b.config(config(sc));
+    for (nic, tap) in taps.into_iter().enumerate() {
+        let last = if host.client { 2 } else { 1 };
+        let addr = format!("10.0.{nic}.{last}/24");
+        b = b
+            .interface(tap, &[addr.as_str()])
+            .map_err(|e| e.to_string())?;
+    }
+    let stack = b.build().map_err(|e| e.to_string())?;
+    let trigger = sc.drive.trigger();
+    if host.client {
+        while !host.common.listening.load(Ordering::Relaxed) {
+            p.sleep_until(p.now() + Duration::from_micros(100));
+        }
+        match trigger {
+            None => blocking::clients(host, &stack),
+            Some(t) => events::clients(host, &stack, t),
+        }
+    } else {
+        let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+        let listener = stack.listen(any).map_err(|e| format!("listen: {e}"))?;
+        host.common.listening.store(true, Ordering::Relaxed);
+        match trigger {
+            None => blocking::servers(host, listener),
+            Some(t) => events::servers(host, &stack, listener, t),
+        }
+    }
+    rest(host, &stack)?;
+    let stats = stack.stats();
+    judge(host, &stats)?;
+    Ok(stats)
+}
+
+/// Serves on until nothing is left at either end, and nothing under way.
+fn rest(host: &Host, stack: &Stack) -> Result<(), String> {
+    let p = &host.p;
+    let single = host.sc.org.single_threaded();
+    let poll = if single {
+        Some(stack.poll().map_err(|e| e.to_string())?)
+    } else {
+        None
+    };
+    let mut events = Events::with_capacity(1);
+    let tick = Duration::from_millis(20);
+    let mut wait = || match &poll {
+        Some(poll) => poll
+            .poll(&mut events, Some(tick))
+            .map_err(|e| format!("poll: {e}")),
+        None => {
+            p.sleep_until(p.now() + tick);
+            Ok(())
+        }
+    };
+    let name = if host.client { "client" } else { "server" };
+    let both = &host.common;
+    let start = p.now();
+    let mut drained = false;
+    loop {
+        let left = left(host, stack);
+        match left {
+            Ok(()) if !drained => {
+                drained = true;
+                both.drained.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(what) if p.now().since(start) > 2 * STALL => {
+                return Err(format!("{name} does not come to rest: {what}"));
+            }
+            _ => {}
+        }
+        let flying: usize = both.wires.iter().map(WireHandle::in_flight).sum();
+        if both.drained.load(Ordering::Relaxed) == 2 && flying == 0 {
+            break;
+        }
+        if p.now().since(start) > 4 * STALL {
+            return Err(format!("{flying} frames stay under way"));
+        }
+        wait()?;
+    }
+    both.quiet.fetch_add(1, Ordering::Relaxed);
+    // Both ends stay until both have seen the wire empty, so that neither's last words find
+    // nobody.
+    while both.quiet.load(Ordering::Relaxed) < 2 {
+        wait()?;
+    }
+    left(host, stack).map_err(|what| format!("{name} was at rest and is not: {what}"))
+}
+
+/// What is left in a stack whose applications are done.
+fn left(host: &Host, stack: &Stack) -> Result<(), String> {
+    let conns = stack.connections();
+    if let Some(c) = conns.first() {
+        return Err(format!(
+            "{} connections, the first {:?} -> {:?} in {:?}, {} octets unsent, {} unread, orphan {}",
+            conns.len(),
+            c.key.local_port,
+            c.key.remote_port,
+            c.tcp.state,
+            c.snd_queued,
+            c.rcv_queued,
+            c.orphan
+        ));
+    }
+    let memory = stack.stats().memory;
+    if memory != 0 {
+        return Err(format!("{memory} bytes of memory charged"));
+    }
+    let pages = host.ledger.pages.load(Ordering::Relaxed);
+    if pages != 0 {
+        return Err(format!("{pages} zero-copy pages held"));
+    }
+    stack.engine().quiescent()
+}
+
+/// Whether the counters are such as the scenario may cause.
+fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
+    let sc = &host.sc;
+    let clean = sc.mix == Mix::None;
+    let name = if host.client { "client" } else { "server" };
+    for (counter, n) in &stats.counts {
+        let allowed = match counter.as_str() {
+            // Damage shows as whatever the parser meets first.
+            c if c.starts_with("drop_bad") => sc.mix == Mix::Corrupt,
+            "drop_truncated" | "drop_not_ours" | "drop_other_protocol" => sc.mix == Mix::Corrupt,
+            // Segments that cross a reset or come after the end of TIME-WAIT.
+            "drop_no_connection" | "tx_resets" => {
+                !clean || matches!(sc.workload, Workload::Unread | Workload::Abort)
+            }
+            // Handles of sockets that were closed or aborted under them.
+            "stale_handles" => matches!(sc.workload, Workload::Abort | Workload::CloseBlocked),
+            "accepts_aborted"
+            | "orphans_reset"
+            | "memory_backpressure"
+            | "drop_syn"
+            | "rx_icmp_errors"
+            | "rx_echo_requests" => false,
+            "retransmits" => {
+                !clean || sc.capacity == Capacity::Shrunken || sc.early_timer_one_in != 0
+            }
+            _ => true,
+        };
+        if *n > 0 && !allowed {
+            return Err(format!("{name} counts {n} {counter}"));
+        }
+    }
+    if host.client {
+        let twice = host
+            .ledger
+            .greeted
+            .iter()
+            .position(|g| g.load(Ordering::Relaxed) != 1);
+        if let Some(conn) = twice {
+            return Err(format!(
+                "connection {conn} (stream {}) was not served once",
+                stream_of(conn, true)
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,405 @@
+//! What is run: organization, cores, faults, capacities, workload, driver and schedule, all from
+//! one seed unless fixed.
+
+use core::fmt;
+use core::str::FromStr;
+use perimeter::{Inbound, OrgSpec, Trigger};
+use perimeter_link::fault::FaultConfig;
+use perimeter_link::rng::SplitMix64;
+use perimeter_sync::virt::Schedule;
+
+macro_rules! named {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                match self { $($name::$variant => $text,)* }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseError;
+
+            fn from_str(s: &str) -> Result<$name, ParseError> {
+                let found = $name::ALL.iter().copied().find(|v| v.name() == s);
+                found.ok_or_else(|| ParseError(format!("`{s}` is none of {}", {
+                    let names: Vec<_> = $name::ALL.iter().map(|v| v.name()).collect();
+                    names.join(", ")
+                })))
+            }
+        }
+    };
+}
+
+named! {
+    /// What the wire does to frames, in both directions.
+    Mix {
+        /// Nothing.
+        None = "none",
+        /// Loses 1 %.
+        Loss1 = "loss1",
+        /// Loses 10 %.
+        Loss10 = "loss10",
+        /// Holds 20 % back, so that later ones overtake them.
+        Reorder = "reorder20",
+        /// Doubles 10 %.
+        Duplicate = "duplicate",
+        /// Flips bits in 3 %.
+        Corrupt = "corrupt",
+        /// Loses 3 %, reorders 10 %, doubles 5 %.
+        Three = "mix3",
+    }
+}
+
+named! {
+    /// How much room there is.
+    Capacity {
+        /// Buffers of 64 KiB, rings of thousands, several connections per thread.
+        Normal = "normal",
+        /// Buffers of two or three segments, receive rings of 16 frames, one connection per
+        /// thread.
+        Shrunken = "shrunken",
+    }
+}
+
+named! {
+    /// What the applications do.
+    Workload {
+        /// Client to server, then both close.
+        Upload = "upload",
+        /// Server to client.
+        Download = "download",
+        /// Both ways at once; both ends close at about the same time.
+        Duplex = "duplex",
+        /// Small messages back and forth.
+        PingPong = "pingpong",
+        /// Many short connections.
+        Short = "short",
+        /// The client closes its direction, and the server's answer follows.
+        HalfClose = "halfclose",
+        /// The client closes with data unread: a reset.
+        Unread = "unread",
+        /// The client aborts while data flows.
+        Abort = "abort",
+        /// Upload by reference-counted pages, with completion.
+        ZeroCopy = "zerocopy",
+        /// Several threads write, and several read, one socket. Blocking only.
+        Shared = "shared",
+        /// A thread closes the socket that another is blocked on. Blocking only.
+        CloseBlocked = "closeblocked",
+    }
+}
+
+named! {
+    /// How the applications wait.
+    Drive {
+        /// Threads that block.
+        Blocking = "blocking",
+        /// Event loops, level-triggered.
+        Level = "level",
+        /// Event loops, edge-triggered.
+        Edge = "edge",
+        /// Event loops, one-shot.
+        OneShot = "oneshot",
+    }
+}
+
+impl Drive {
+    /// How pollers are told; `None`: threads block.
+    pub fn trigger(self) -> Option<Trigger> {
+        match self {
+            Drive::Blocking => None,
+            Drive::Level => Some(Trigger::Level),
+            Drive::Edge => Some(Trigger::Edge),
+            Drive::OneShot => Some(Trigger::OneShot),
+        }
+    }
+}
+
+impl Mix {
+    /// The faults of one direction.
+    pub fn faults(self, seed: u64) -> FaultConfig {
+        let mut f = FaultConfig {
+            seed,
+            ..FaultConfig::default()
+        };
+        match self {
+            Mix::None => {}
+            Mix::Loss1 => f.loss = 0.01,
+            Mix::Loss10 => f.loss = 0.1,
+            Mix::Reorder => f.reorder = 0.2,
+            Mix::Duplicate => f.duplicate = 0.1,
+            Mix::Corrupt => f.corrupt = 0.03,
+            Mix::Three => (f.loss, f.reorder, f.duplicate) = (0.03, 0.1, 0.05),
+        }
+        f
+    }
+}
+
+/// A line that is no scenario.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseError(String);
+
+/// One simulation. Its text form replays it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// The organization of both stacks.
+    pub org: OrgSpec,
+    /// Virtual cores, and application threads of each stack.
+    pub cores: usize,
+    /// What the wire does.
+    pub mix: Mix,
+    /// How much room there is.
+    pub capacity: Capacity,
+    /// Everything random is drawn from it.
+    pub seed: u64,
+    /// What the applications do.
+    pub workload: Workload,
+    /// How they wait.
+    pub drive: Drive,
+    /// Who takes packets from the devices.
+    pub inbound: Inbound,
+    /// Who runs next.
+    pub schedule: Schedule,
+    /// Length of an earlier run in steps, for [`Schedule::Pct`].
+    pub pct_steps: u64,
+    /// With probability one in this many, time jumps to a deadline though somebody could run.
+    pub early_timer_one_in: u32,
+}
+
+impl Scenario {
+    /// The scenario of a seed: workload, driver, inbound threads and schedule are drawn.
+    pub fn new(org: OrgSpec, cores: usize, mix: Mix, capacity: Capacity, seed: u64) -> Scenario {
+        let mut rng = SplitMix64::new(seed ^ 0x7065_7269);
+        let mut pick = |n: usize| rng.below(n as u64) as usize;
+        let single = org.single_threaded();
+        let workload = Workload::ALL[pick(Workload::ALL.len())];
+        // Half of the runs block; under a one-threaded organization none can, for its thread
+        // serves several connections.
+        let mut drive = Drive::ALL[1 + pick(3)];
+        let blocking =
+            pick(2) == 0 || matches!(workload, Workload::Shared | Workload::CloseBlocked);
+        if blocking && !single {
+            drive = Drive::Blocking;
+        }
+        let workload = match workload {
+            Workload::Shared if single => Workload::Duplex,
+            Workload::CloseBlocked if single => Workload::Short,
+            w => w,
+        };
+        let schedule = match pick(4) {
+            0 => Schedule::Time { jitter_percent: 10 },
+            1 => Schedule::Random {
+                switch_one_in: 1 + pick(4) as u32,
+            },
+            2 => Schedule::Random {
+                switch_one_in: 8 + pick(24) as u32,
+            },
+            _ => Schedule::Pct {
+                depth: 2 + pick(4) as u32,
+            },
+        };
+        let early_timer_one_in = if pick(8) == 0 { 20_000 } else { 0 };
+        Scenario {
+            org,
+            cores: cores.max(1),
+            mix,
+            capacity,
+            seed,
+            workload,
+            drive,
+            inbound: if pick(3) == 0 {
+                Inbound::Inline
+            } else {
+                Inbound::Thread
+            },
+            schedule,
+            pct_steps: 20_000,
+            early_timer_one_in,
+        }
+    }
+
+    /// Several threads on one stack's sockets.
+    pub fn threads(&self) -> usize {
+        if self.org.single_threaded() {
+            1
+        } else {
+            self.cores
+        }
+    }
+
+    /// Connections of the run.
+    pub fn connections(&self) -> usize {
+        match (self.capacity, self.workload) {
+            (Capacity::Shrunken, _) | (_, Workload::Shared) => self.cores,
+            (Capacity::Normal, Workload::Short) => 6 * self.cores,
+            (Capacity::Normal, _) => 2 * self.cores,
+        }
+    }
+
+    /// Bytes that a bulk transfer moves.
+    pub fn bulk(&self) -> u64 {
+        match self.capacity {
+            Capacity::Normal => 150_000,
+            Capacity::Shrunken => 20_000,
+        }
+    }
+
+    /// Interfaces of each stack.
+    pub fn nics(&self) -> usize {
+        if self.cores >= 4 { 2 } else { 1 }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "org={} cores={} mix={} capacity={} seed={} workload={} drive={} inbound={} \
+             schedule={} pct_steps={} early={}",
+            self.org,
+            self.cores,
+            self.mix.name(),
+            self.capacity.name(),
+            self.seed,
+            self.workload.name(),
+            self.drive.name(),
+            if self.inbound == Inbound::Thread {
+                "thread"
+            } else {
+                "inline"
+            },
+            self.schedule,
+            self.pct_steps,
+            self.early_timer_one_in,
+        )
+    }
+}
+
+fn number<T: FromStr>(key: &str, value: &str) -> Result<T, ParseError> {
+    value
+        .parse()
+        .map_err(|_| ParseError(format!("`{key}={value}` is not a number in range")))
+}
+
+fn schedule(value: &str) -> Result<Schedule, ParseError> {
+    let (kind, n) = value.split_once('=').unwrap_or((value, ""));
+    let n: u32 = number("schedule", n)?;
+    match kind {
+        "time:jitter" => Ok(Schedule::Time { jitter_percent: n }),
+        "random:one_in" => Ok(Schedule::Random { switch_one_in: n }),
+        "pct:depth" => Ok(Schedule::Pct { depth: n }),
+        _ => Err(ParseError(format!("schedule `{value}` is not understood"))),
+    }
+}
+
+impl FromStr for Scenario {
+    type Err = ParseError;
+
+    /// `key=value` pairs. `org` and `seed` are needed; what else is left out is drawn from the
+    /// seed as by [`Scenario::new`], with 2 cores, no faults and normal capacities.
+    fn from_str(s: &str) -> Result<Scenario, ParseError> {
+        let mut pairs = Vec::new();
+        for word in s.split_whitespace() {
+            let pair = word.split_once('=');
+            pairs.push(pair.ok_or_else(|| ParseError(format!("`{word}` is not key=value")))?);
+        }
+        let get = |key: &str| pairs.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
+        let need = |key: &str| get(key).ok_or_else(|| ParseError(format!("`{key}=` is missing")));
+        let org = need("org")?
+            .parse()
+            .map_err(|e| ParseError(format!("{e}")))?;
+        let mut sc = Scenario::new(
+            org,
+            get("cores").map_or(Ok(2), |v| number("cores", v))?,
+            get("mix").map_or(Ok(Mix::None), str::parse)?,
+            get("capacity").map_or(Ok(Capacity::Normal), str::parse)?,
+            number("seed", need("seed")?)?,
+        );
+        for (key, value) in &pairs {
+            match *key {
+                "org" | "cores" | "mix" | "capacity" | "seed" => {}
+                "workload" => sc.workload = value.parse()?,
+                "drive" => sc.drive = value.parse()?,
+                "inbound" => {
+                    sc.inbound = match *value {
+                        "thread" => Inbound::Thread,
+                        "inline" => Inbound::Inline,
+                        v => return Err(ParseError(format!("inbound `{v}` is not understood"))),
+                    }
+                }
+                "schedule" => sc.schedule = schedule(value)?,
+                "pct_steps" => sc.pct_steps = number(key, value)?,
+                "early" => sc.early_timer_one_in = number(key, value)?,
+                _ => return Err(ParseError(format!("`{key}` is not understood"))),
+            }
+        }
+        sc.check()?;
+        Ok(sc)
+    }
+}
+
+impl Scenario {
+    fn check(&self) -> Result<(), ParseError> {
+        let needs_threads = matches!(self.workload, Workload::Shared | Workload::CloseBlocked);
+        if self.org.single_threaded() && self.drive == Drive::Blocking {
+            return Err(ParseError(
+                "a one-threaded organization can't block".to_string(),
+            ));
+        }
+        if needs_threads && self.drive != Drive::Blocking {
+            return Err(ParseError(format!(
+                "workload {} needs drive=blocking",
+                self.workload.name()
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_replays_the_scenario() {
+        for seed in 0..500 {
+            for org in [
+                OrgSpec::Up,
+                OrgSpec::UpShared,
+                OrgSpec::ConnpL { groups: 8 },
+            ] {
+                let mix = Mix::ALL[seed as usize % Mix::ALL.len()];
+                let sc = Scenario::new(org, 4, mix, Capacity::Shrunken, seed);
+                assert_eq!(sc.to_string().parse(), Ok(sc.clone()), "{sc}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_scenario_is_refused() {
+        for text in [
+            "",
+            "org=up",
+            "seed=1",
+            "org=upp seed=1",
+            "org=up seed=x",
+            "org=up seed=1 mix=loss",
+            "org=up seed=1 drive=blocking",
+            "org=up:shared seed=1 workload=shared drive=edge",
+            "org=up seed=1 schedule=time",
+            "org=up seed=1 colour=blue",
+            "org=up seed=1 blue",
+        ] {
+            assert!(text.parse::<Scenario>().is_err(), "{text}");
+        }
+    }
+}
