@@ -45,6 +45,12 @@ impl Socket {
         }
     }
 
+    /// A blocking IPv4 socket around one that the test has made.
+    #[cfg(test)]
+    pub fn accepted(id: SocketId) -> Socket {
+        Socket::new(id, false, false)
+    }
+
     /// `AF_INET` or `AF_INET6`.
     pub fn domain(&self) -> i32 {
         if self.v6 {

@@ -474,3 +474,6 @@ impl Backend for Sockets {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

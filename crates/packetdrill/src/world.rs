@@ -23,9 +23,8 @@ use perimeter_tcp::Config as TcpConfig;
 use crate::backend::Emitted;
 use crate::flags::Flags;
 
-/// How long the stack's own threads sleep without looking around. Timers and packets wake them,
-/// and on virtual time nothing is ever late, so the look-around is only another event for the
-/// clock to stop at.
+/// How long the stack's own threads sleep without looking around. Packets wake them, and
+/// [`World::advance`] sees to timers, so it would only be another event for the clock to stop at.
 const LOOK_AROUND: Duration = Duration::from_secs(3600);
 
 type Job = Box<dyn FnOnce(&dyn Engine) + Send>;
@@ -86,16 +85,34 @@ impl World {
         self.embedded.now()
     }
 
-    /// When somebody inside wants to be woken at the latest.
+    /// When somebody inside wants to be woken at the latest, or a timer is due.
     pub fn next_deadline(&self) -> Option<Time> {
-        let at = self.embedded.next_deadline();
-        at.filter(|&at| at < Time::NEVER)
+        let at = self.embedded.next_deadline().unwrap_or(Time::NEVER);
+        Some(at.min(self.next_due())).filter(|&at| at < Time::NEVER)
+    }
+
+    /// The earliest timer. A thread that sleeps until a packet comes does not learn of timers
+    /// that another thread arms meanwhile: it looks around now and then, which would be late by
+    /// scripts' standards.
+    fn next_due(&self) -> Time {
+        if self.application.is_some() {
+            return Time::NEVER;
+        }
+        let engine = Arc::clone(&self.engine);
+        self.embedded.call(move || engine.next_due())
     }
 
     /// Lets time pass until `to`, with everything that is due.
     pub fn advance(&self, to: Time) {
         self.embedded.advance_to(to);
         self.embedded.settle();
+        if self.next_due() <= to {
+            // What an application thread does that polls without serving a queue.
+            let engine = Arc::clone(&self.engine);
+            // An organization with threads takes anybody's.
+            let _ = self.embedded.call(move || engine.drive(&[]));
+            self.embedded.settle();
+        }
     }
 
     /// Runs `f` on the stack, and all that follows from it.
