@@ -109,7 +109,7 @@ pub trait Engine: Send + Sync {
     fn shutdown(&self, id: SockId, how: How) -> Result<(), Fault>;
     /// Lets go of a socket of any kind.
     fn close(&self, id: SockId, abort: bool) -> Result<(), Fault>;
-    /// Changes a setting.
+    /// Changes a setting; a listener's goes over to connections that it accepts later.
     fn set(&self, id: SockId, s: Setting) -> Result<(), Fault>;
     /// Looks at a connection.
     fn look(&self, id: SockId) -> Result<ConnInfo, Fault>;
@@ -327,6 +327,10 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn set(&self, id: SockId, s: Setting) -> Result<(), Fault> {
+        if id.is_listener() {
+            self.enter()?.sh.listener(id).ok_or(SockError::Closed)?.set(s);
+            return Ok(());
+        }
         self.call(id, Set(s))
     }
 

@@ -104,7 +104,7 @@ impl Settings {
             Opt::MaxSegment if !MAXSEG.contains(&value) => return invalid,
             Opt::MaxSegment => {
                 self.config.mss = self.config.mss.min(value as u16);
-                None
+                Some(Setting::MaxSegment(value as u16))
             }
             Opt::Linger2 => {
                 let wait = Duration::from_secs(u64::from(natural));

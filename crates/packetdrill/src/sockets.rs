@@ -392,7 +392,7 @@ impl Backend for Sockets {
 
     fn set_option(&self, socket: SocketId, opt: Opt, value: i32) -> Result<()> {
         let setting = self.table().get(socket)?.settings.set(opt, value)?;
-        match (setting, self.connection(socket)) {
+        match (setting, self.named(socket).ok()) {
             (Some(setting), Some(id)) => self.ask(move |e| e.set(id, setting)),
             _ => Ok(()),
         }
@@ -407,7 +407,7 @@ impl Backend for Sockets {
 
     fn set_linger(&self, socket: SocketId, linger: Option<Duration>) -> Result<()> {
         self.table().get(socket)?.settings.linger = linger;
-        match self.connection(socket) {
+        match self.named(socket).ok() {
             Some(id) => self.ask(move |e| e.set(id, Setting::Linger(linger))),
             None => Ok(()),
         }
@@ -420,7 +420,7 @@ impl Backend for Sockets {
     fn set_congestion(&self, socket: SocketId, name: &str) -> Result<()> {
         let kind: CcKind = name.parse().map_err(|_| Errno(libc::ENOENT))?;
         self.table().get(socket)?.settings.set_congestion(kind);
-        match self.connection(socket) {
+        match self.named(socket).ok() {
             Some(id) => self.ask(move |e| e.set(id, Setting::Congestion(kind))),
             None => Ok(()),
         }

@@ -2,6 +2,7 @@
 
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind, Lk, lock};
+use crate::ops::Setting;
 use crate::ready::{self, Side};
 use core::net::IpAddr;
 use perimeter_sync::{Lock, LockClass};
@@ -19,8 +20,8 @@ pub struct Listener<K: Kind> {
     pub addr: Option<IpAddr>,
     /// Port.
     pub port: u16,
-    /// What accepted connections are made with.
-    pub config: Config,
+    /// What connections are made with from now on.
+    config: Lk<K, Arc<Config>>,
     backlog: u32,
     /// Connections queued; written under the queue's lock, read without it as a hint.
     queued: AtomicU32,
@@ -50,21 +51,32 @@ impl<K: Kind> Listener<K> {
             id,
             addr,
             port,
-            config,
+            config: lock::<K, _>(p, LockClass::Leaf, Arc::new(config)),
             backlog: backlog.max(1),
             queued: AtomicU32::new(0),
             queue: lock::<K, _>(p, LockClass::Listener, queue),
         }
     }
 
+    /// What accepted connections are made with.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.lock().clone()
+    }
+
+    /// Changes what connections are made with whose SYN arrives from now on.
+    pub fn set(&self, s: Setting) {
+        s.configure(Arc::make_mut(&mut *self.config.lock()));
+    }
+
     /// What the SYN cache offers to those who connect.
     pub fn params(&self) -> ListenParams {
+        let config = self.config.lock();
         ListenParams {
-            mss: self.config.mss,
-            rcv_wnd: self.config.rcv_buf,
-            wscale: self.config.wscale(),
-            timestamps: self.config.timestamps,
-            sack: self.config.sack,
+            mss: config.mss,
+            rcv_wnd: config.rcv_buf,
+            wscale: config.wscale(),
+            timestamps: config.timestamps,
+            sack: config.sack,
             full: self.full(),
         }
     }

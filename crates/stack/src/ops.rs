@@ -12,7 +12,7 @@ use crate::ready::{self, RegWord};
 use core::time::Duration;
 use perimeter_base::{Bytes, PktBuf, Time};
 use perimeter_sync::{Platform, Work};
-use perimeter_tcp::{CcKind, Keepalive, State, TcpError, Unreachable};
+use perimeter_tcp::{CcKind, Config, Keepalive, State, TcpError, Unreachable};
 use perimeter_wire::Seq;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -420,8 +420,30 @@ pub enum Setting {
     Congestion(CcKind),
     /// TCP_QUICKACK: what has been received is acknowledged at once.
     QuickAck,
+    /// TCP_MAXSEG: the largest MSS option to offer to those who connect, bytes. For listeners; a
+    /// connection has settled that.
+    MaxSegment(u16),
     /// TCP_LINGER2: how long FIN-WAIT-2 lasts once the application has closed.
     FinWait2(Duration),
+}
+
+impl Setting {
+    /// The same for connections that are yet to be made. What a configuration does not carry
+    /// (linger, type of service, an immediate acknowledgment) is left out.
+    pub fn configure(self, c: &mut Config) {
+        match self {
+            Setting::NoDelay(on) => c.nodelay = on,
+            Setting::Cork(on) => c.cork = on,
+            Setting::Keepalive(k) => c.keepalive = k,
+            Setting::UserTimeout(t) => c.user_timeout = t,
+            Setting::SendBuffer(n) => c.snd_buf = n,
+            Setting::RecvBuffer(n) => c.rcv_buf = n,
+            Setting::Congestion(kind) => c.congestion = kind,
+            Setting::FinWait2(d) => c.fin_wait_2 = d,
+            Setting::MaxSegment(n) => c.mss = c.mss.min(n),
+            Setting::Linger(_) | Setting::Tos(_) | Setting::QuickAck => {}
+        }
+    }
 }
 
 /// Changes a setting.
@@ -483,7 +505,7 @@ impl<K: Kind> Op<K> for Set {
                 t.tcb.set_fin_wait_2(d);
                 false
             }
-            Setting::SendBuffer(_) => false,
+            Setting::SendBuffer(_) | Setting::MaxSegment(_) => false,
         };
         if output {
             glue::output(a, sh, cx);

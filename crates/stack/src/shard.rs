@@ -157,8 +157,9 @@ impl<K: Kind> Shard<K> {
             return;
         };
         let now = cx.now(&sh.p);
-        let tcb = Tcb::accept(&l.config, &e, now);
-        let Ok(id) = self.insert(sh, &l.config, seg.key, seg.hash, seg.iface, tcb) else {
+        let config = l.config();
+        let tcb = Tcb::accept(&config, &e, now);
+        let Ok(id) = self.insert(sh, &config, seg.key, seg.hash, seg.iface, tcb) else {
             return sh.refuse(cx, &seg);
         };
         let Some(conn) = self.conns.at(id.slot()) else {

@@ -139,9 +139,10 @@ impl<P: Platform> Split<P> {
         let Some((l, established)) = done else {
             return;
         };
-        let tcb = Tcb::accept(&l.config, &established, cx.now(&sh.p));
+        let config = l.config();
+        let tcb = Tcb::accept(&config, &established, cx.now(&sh.p));
         let flow = Flow { key: seg.key, hash: seg.hash, iface: seg.iface };
-        let Some(mut e) = self.insert(table, sh, &l.config, flow, tcb) else {
+        let Some(mut e) = self.insert(table, sh, &config, flow, tcb) else {
             return sh.refuse(cx, &seg);
         };
         let id = e.id();

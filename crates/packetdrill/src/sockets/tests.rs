@@ -171,20 +171,24 @@ fn a_syn_is_repeated_on_virtual_time_and_refused() {
 fn options_before_and_after_the_handshake() {
     over_all(|b| {
         let l = b.socket(false).unwrap();
-        b.set_option(l, Opt::MaxSegment, 1100).unwrap();
+        b.set_option(l, Opt::MaxSegment, 1200).unwrap();
         b.set_option(l, Opt::NoDelay, 1).unwrap();
         b.set_option(l, Opt::Tos, 0x10).unwrap();
         let bad = Err(Errno(libc::EINVAL));
         assert_eq!(b.set_option(l, Opt::MaxSegment, 20), bad);
-        assert_eq!(b.option(l, Opt::MaxSegment), Ok(1100));
+        assert_eq!(b.option(l, Opt::MaxSegment), Ok(1200));
         b.bind(l, SocketAddr::V4(LOCAL)).unwrap();
         b.listen(l, 1).unwrap();
+        // Also what is set on a listener goes over to its connections.
+        b.set_option(l, Opt::MaxSegment, 1100).unwrap();
+        b.set_option(l, Opt::KeepAlive, 1).unwrap();
         arrive(b, SYN, 100, 0, &[]);
         let (syn_ack, _) = next(b).expect("a SYN-ACK");
         assert_eq!(syn_ack.options[..4], [2, 4, 4, 76]);
         arrive(b, ACK, 101, syn_ack.seq.wrapping_add(1), &[]);
         let (s, _) = b.accept(l, Mode::NoWait).unwrap();
         assert_eq!(b.option(s, Opt::NoDelay), Ok(1));
+        assert_eq!(b.option(s, Opt::KeepAlive), Ok(1));
         // Without an option in the SYN the peer takes 536 (RFC 9293, section 3.7.1).
         assert_eq!(b.option(s, Opt::MaxSegment), Ok(536));
         write(b, s, b"x").unwrap();
