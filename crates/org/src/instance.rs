@@ -195,7 +195,7 @@ impl<O: Org> Instance<O> {
             let Some(mut at) = self.chores.try_lock() else {
                 return cx.forget_now();
             };
-            let due = *at <= now;
+            let due = *at <= now || self.sh.ask_at() <= now;
             if due {
                 *at = now + self.sh.config.service;
             }
@@ -245,7 +245,7 @@ impl<O: Org> Instance<O> {
     /// When there is something to do without a frame: timers, paced devices, chores that
     /// somebody waits for.
     pub fn next_due(&self) -> Time {
-        let mut t = self.org.next_timer();
+        let mut t = self.org.next_timer().min(self.sh.ask_at());
         for port in &self.sh.tx {
             t = t.min(port.ready_at());
         }

@@ -5,7 +5,7 @@ use crate::count::{COUNTS, Count};
 use crate::id::{SockId, Slots};
 use crate::kind::{Ctx, Kind, Lk, lock};
 use crate::listener::Listener;
-use crate::net::{Iface, L2, Net, Route, arp_frame};
+use crate::net::{ASK_AGAIN, Iface, L2, Net, Route, arp_frame};
 use crate::poller::Pollers;
 use crate::port::{RxPort, TxPort};
 use core::net::IpAddr;
@@ -17,7 +17,7 @@ use perimeter_tcp::isn::IsnGen;
 use perimeter_wire::{ArpPacket, FlowKey, SegOut, Template, Toeplitz};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Settings of a stack.
 #[derive(Clone, Debug)]
@@ -91,6 +91,8 @@ pub struct Commons<K: Kind> {
     pub counters: PerLaneCounters<COUNTS>,
     net: Lk<K, Net>,
     net_generation: AtomicU32,
+    /// When an ARP request is due again, ns. Written with `net` locked.
+    ask_at: AtomicU64,
     /// Listeners by name.
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
@@ -135,6 +137,7 @@ impl<K: Kind> Commons<K> {
             isn: IsnGen::new(secret[0], secret[1]),
             secret: [secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15, secret[1].rotate_left(41)],
             net_generation: AtomicU32::new(1),
+            ask_at: AtomicU64::new(Time::NEVER.0),
             next_port: AtomicU32::new(0),
             pressure: AtomicBool::new(false),
             p,
@@ -223,6 +226,9 @@ impl<K: Kind> Commons<K> {
             let mut net = self.net.lock();
             let hop = net.hop(key.remote)?;
             let (l2, ask) = net.resolve(&self.ifaces[usize::from(hop.iface)], hop, waiter, now);
+            if ask.is_some() {
+                self.ask_at.fetch_min(now.plus(ASK_AGAIN).0, Ordering::Relaxed);
+            }
             (hop.iface, l2, ask)
         };
         if let Some(packet) = ask {
@@ -270,11 +276,21 @@ impl<K: Kind> Commons<K> {
         waiting
     }
 
-    /// ARP requests due again.
+    /// When [`Commons::retry_neighbours`] has something to do: not later than that.
+    #[inline]
+    pub fn ask_at(&self) -> Time {
+        Time(self.ask_at.load(Ordering::Relaxed))
+    }
+
+    /// Sends ARP requests that are due again.
     pub fn retry_neighbours(&self, cx: &mut Ctx<K>) {
         let now = cx.now(&self.p);
         let mut out = Vec::new();
-        self.net.lock().retry(&self.ifaces, now, &mut out);
+        {
+            let mut net = self.net.lock();
+            let next = net.retry(&self.ifaces, now, &mut out);
+            self.ask_at.store(next.0, Ordering::Relaxed);
+        }
         for (iface, packet) in out {
             self.send_arp(cx, iface, perimeter_wire::MacAddr::BROADCAST, &packet);
         }

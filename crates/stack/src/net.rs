@@ -140,7 +140,7 @@ const WAITING: usize = 65_536;
 const FRESH: u64 = 60_000_000_000;
 /// Time between requests for the same neighbour (RFC 1122, section 2.3.2.1: at most one a
 /// second).
-const ASK_AGAIN: u64 = 1_000_000_000;
+pub const ASK_AGAIN: u64 = 1_000_000_000;
 
 struct Neighbour {
     mac: Option<MacAddr>,
@@ -257,18 +257,25 @@ impl Net {
         }
     }
 
-    /// ARP requests that are due again for neighbours that somebody waits for.
-    pub fn retry(&mut self, ifaces: &[Iface], now: Time, out: &mut Vec<(u16, ArpPacket)>) {
+    /// ARP requests that are due again for neighbours that somebody waits for; yields when the
+    /// next is.
+    pub fn retry(&mut self, ifaces: &[Iface], now: Time, out: &mut Vec<(u16, ArpPacket)>) -> Time {
+        let mut next = Time::NEVER;
         for ((iface, ip), n) in &mut self.neighbours {
-            if n.mac.is_none() && !n.waiting.is_empty() && now.nanos_since(n.asked) >= ASK_AGAIN {
-                n.asked = now;
+            if n.mac.is_some() || n.waiting.is_empty() {
+                continue;
+            }
+            if now.nanos_since(n.asked) >= ASK_AGAIN {
+                n.asked = now.max(Time(1));
                 if let IpAddr::V4(ip) = ip
                     && let Some(p) = request(&ifaces[usize::from(*iface)], *ip)
                 {
                     out.push((*iface, p));
                 }
             }
+            next = next.min(n.asked.plus(ASK_AGAIN));
         }
+        next
     }
 
     /// Routes, longest prefix first.
