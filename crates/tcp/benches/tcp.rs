@@ -53,7 +53,11 @@ fn send(c: &mut Criterion) {
     let mut group = c.benchmark_group("send");
     group.throughput(Throughput::Elements(2));
     for limited in [true, false] {
-        let name = if limited { "ack+2plans" } else { "ack+2plans app-limited" };
+        let name = if limited {
+            "ack+2plans"
+        } else {
+            "ack+2plans app-limited"
+        };
         group.bench_function(name, |b| {
             let mut now = Time::from_millis(1000);
             let mut t = established(now);

@@ -10,7 +10,7 @@
 //!
 //! The caller feeds segments to [`Tcb::input`], moves what comes out into the buffers, asks
 //! [`Tcb::plan`] for segments until there is none, and keeps one timer at [`Tcb::deadline`].
-//! Connections being set up by a peer live in the [`SynCache`](syncache::SynCache).
+//! Connections being set up by a peer live in the [`SynCache`].
 #![forbid(unsafe_code)]
 
 pub mod cc;

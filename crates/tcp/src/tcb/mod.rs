@@ -91,6 +91,8 @@ mod flag {
     pub const CWND_FULL: u32 = 1 << 20;
     /// The last plan left data unsent for want of the peer's window, or held it back.
     pub const WANTS: u32 = 1 << 21;
+    /// The last segment of this output run was sent before.
+    pub const AGAIN: u32 = 1 << 23;
     /// Every round trip gives several RTT samples.
     pub const SAMPLING: u32 = 1 << 22;
 }

@@ -188,7 +188,7 @@ impl Tcb {
             }
             self.flags &= !flag::HEAD_LOST;
             let len = self.payload_room().min(self.snd_nxt.since(self.snd_una));
-            return Some(self.again(q, self.snd_una, len, now));
+            return Some(self.again(q, self.snd_una, len, false, now));
         };
         let flight = self.snd_nxt.since(self.snd_una);
         let unsent = q.len.saturating_sub(self.data_in_flight());
@@ -206,10 +206,14 @@ impl Tcb {
             NextSeg::Retransmit { .. } => NextSeg::Retransmit { seq, len },
             other => other,
         };
+        let mut joins = false;
         if let Some(sb) = &mut self.scoreboard {
+            joins = sb.high_rxt() == seq;
             sb.on_sent(sent, self.snd_nxt);
         }
-        Some(self.again(q, seq, len, now))
+        let second = (seq.since(self.iss) / u32::from(self.mss)) & 1 != 0;
+        let pair = joins && second && self.has(flag::AGAIN);
+        Some(self.again(q, seq, len, pair, now))
     }
 
     /// New data, with the FIN if that is next.
@@ -335,8 +339,9 @@ impl Tcb {
         let pushed = q.len.saturating_sub(q.unpushed);
         // The end of what the application wrote; and, within a burst, every second segment:
         // receivers that gather segments deliver them then (what Linux's smallest segmentation
-        // offload bursts look like on the wire).
-        if len > 0 && ((off < pushed && off + len >= pushed) || self.burst & 1 == 0) {
+        // offload bursts look like on the wire). A burst is at most half the window.
+        let pair = self.burst & 1 == 0 && self.cc.cwnd() >= 4 * u32::from(self.mss);
+        if len > 0 && ((off < pushed && off + len >= pushed) || pair) {
             flags |= TcpFlags::PSH;
         }
         let fin = flags.contains(TcpFlags::FIN);
@@ -347,7 +352,8 @@ impl Tcb {
         if len < u32::from(self.mss) && off + len >= q.len {
             self.snd_sml = self.snd_nxt;
         }
-        if !self.has(flag::TIMING) && self.ca == CaState::Open {
+        // Also in slow start after a timeout: it is the sample that ends the back-off.
+        if !self.has(flag::TIMING) && self.ca != CaState::Recovery {
             self.flags |= flag::TIMING;
             self.rtt_seq = self.snd_nxt;
             self.rtt_at = now;
@@ -383,7 +389,9 @@ impl Tcb {
     }
 
     /// `len` octets of sequence space from `seq` once more; the FIN may be the last of them.
-    fn again(&mut self, q: Queued, seq: Seq, len: u32, now: Time) -> SegPlan {
+    /// `pair` says that it is the second segment of two that left together the first time and
+    /// do so again.
+    fn again(&mut self, q: Queued, seq: Seq, len: u32, pair: bool, now: Time) -> SegPlan {
         let fin = self.has(flag::FIN_SENT) && seq + len == self.snd_nxt;
         let octets = len - u32::from(fin);
         let off = seq.since(self.snd_una);
@@ -392,9 +400,10 @@ impl Tcb {
             flags |= TcpFlags::FIN;
         }
         let pushed = q.len.saturating_sub(q.unpushed);
-        if octets > 0 && off < pushed && off + octets >= pushed {
+        if octets > 0 && (pair || (off < pushed && off + octets >= pushed)) {
             flags |= TcpFlags::PSH;
         }
+        self.flags |= flag::AGAIN;
         let fast = self.ca == CaState::Recovery && seq == self.snd_una;
         if fast || self.rexmt_at == Time::NEVER {
             self.rexmt_at = now.plus(self.rtt.rto());
@@ -478,7 +487,7 @@ impl Tcb {
             self.usage.on_send(self.snd_una, self.snd_nxt, flight, full);
             self.burst = 0;
         }
-        self.flags &= !flag::WANTS;
+        self.flags &= !(flag::WANTS | flag::AGAIN);
         match blocked {
             Blocked::Empty => self.flags &= !flag::PUSH,
             Blocked::Cwnd => {}

@@ -241,7 +241,7 @@ impl Sim {
 
     /// Runs until both ends are closed; panics if they don't, or if time or work run out.
     pub fn run(&mut self) {
-        self.run_until(Time::from_millis(4 * 3_600_000));
+        self.run_until(Time::from_millis(24 * 3_600_000));
         if self.hosts[1].tcb.is_none() && self.syn.stats().timed_out > 0 {
             // The wire ate the handshake's last step six times over: nothing to judge.
             return;
@@ -296,7 +296,7 @@ impl Sim {
             if let Some(t) = &h.tcb {
                 next = next.min(t.deadline());
             }
-            if h.app.read_every_us > 0 && (h.rcv.len() > 0) {
+            if h.app.read_every_us > 0 && !h.rcv.is_empty() {
                 next = next.min(h.read_at);
             }
         }
@@ -492,7 +492,7 @@ impl Sim {
                 continue;
             }
             let mut output = false;
-            if h.rcv.len() > 0 && now >= h.read_at {
+            if !h.rcv.is_empty() && now >= h.read_at {
                 let max = match h.app.read {
                     0 => usize::MAX,
                     n => 1 + self.rng.below(n) as usize,
@@ -630,8 +630,7 @@ impl Sim {
         let copies = 1 + usize::from(self.rng.chance(w.dup));
         for _ in 0..copies {
             let mut at = self.now;
-            if w.mbps > 0 {
-                let ns = (payload.len() as u64 + 78) * 8_000 / w.mbps;
+            if let Some(ns) = ((payload.len() as u64 + 78) * 8_000).checked_div(w.mbps) {
                 let start = self.busy_until[from].max(self.now);
                 if start.nanos_since(self.now) > w.queue * ns.max(1) {
                     self.dropped += 1;

@@ -690,3 +690,82 @@ fn parse(text: &str) -> Res<Pkt> {
     }
     Ok(p)
 }
+
+/// Where the sequence numbers start: everything is run again across 2\u{b3}\u{b2}.
+pub const ISNS: [(u32, u32); 4] = [
+    (0x1000_0000, 0x2000_0000),
+    (u32::MAX - 1, u32::MAX - 1),
+    (u32::MAX - 2500, u32::MAX - 1500),
+    (0x7fff_ffff, 0x8000_0000),
+];
+
+/// Runs `f` with a fresh script for each start, with the settings changed by `change`.
+pub fn with(change: impl Fn(&mut Config), f: impl Fn(&mut Script)) {
+    for (local_isn, remote_isn) in ISNS {
+        let mut o = Options {
+            local_isn,
+            remote_isn,
+            ..Options::default()
+        };
+        change(&mut o.cfg);
+        f(&mut Script::new(o));
+    }
+}
+
+/// Runs one script over a passively opened connection with SACK and an MSS of 1000.
+pub fn sack(text: &str) {
+    with(
+        |_| {},
+        |s| {
+            s.go(OPEN_SACK);
+            s.go(text);
+        },
+    );
+}
+
+/// The same without SACK.
+pub fn reno(text: &str) {
+    with(
+        |_| {},
+        |s| {
+            s.go(OPEN_RENO);
+            s.go(text);
+        },
+    );
+}
+
+pub const OPEN_SACK: &str = "
+    0 listen(3, 1) = 0
+    +0 < S 0:0(0) win 40000 <mss 1000,sackOK,nop,wscale 7>
+    +0 > S. 0:0(0) ack 1 <mss 1460,sackOK,nop,wscale 8>
+    +.1 < . 1:1(0) ack 1 win 400
+";
+
+pub const OPEN_RENO: &str = "
+    0 listen(3, 1) = 0
+    +0 < S 0:0(0) win 40000 <mss 1000,nop,wscale 7>
+    +0 > S. 0:0(0) ack 1 <mss 1460,nop,wscale 8>
+    +.1 < . 1:1(0) ack 1 win 400
+";
+
+pub const OPEN_TS: &str = "
+    0 listen(3, 1) = 0
+    +0 < S 0:0(0) win 40000 <mss 1012,sackOK,TS val 100 ecr 0>
+    +0 > S. 0:0(0) ack 1 <mss 1460,sackOK,TS val 1 ecr 100>
+    +.1 < . 1:1(0) ack 1 win 40000 <TS val 200 ecr 1>
+";
+
+/// A header `seq` octets above RCV.NXT that acknowledges `ack` octets above SND.UNA.
+pub fn hdr(s: &Script, seq: u32, ack: u32, flags: TcpFlags) -> TcpHdr {
+    let t = s.tcb.as_ref().expect("connection");
+    TcpHdr {
+        src_port: 1,
+        dst_port: 2,
+        seq: t.rcv_nxt() + seq,
+        ack: t.snd_una() + ack,
+        flags,
+        window: 400,
+        urgent: 0,
+        opts: TcpOptions::default(),
+    }
+}
