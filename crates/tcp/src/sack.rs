@@ -386,6 +386,11 @@ impl Scoreboard {
         self.high_rxt = self.una;
     }
 
+    /// One past HighRxt: what is below it and not SACKed was sent again in this episode.
+    pub fn high_rxt(&self) -> Seq {
+        self.high_rxt
+    }
+
     /// The recovery point: SND.NXT when recovery started.
     pub fn recovery_point(&self) -> Seq {
         self.recovery_point

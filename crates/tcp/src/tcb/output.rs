@@ -197,7 +197,11 @@ impl Tcb {
         let (seq, len) = match next {
             NextSeg::New => return None,
             NextSeg::Retransmit { seq, len } => (seq, len.min(self.payload_room())),
-            NextSeg::Rescue { seq, len } => (seq, len.min(self.payload_room())),
+            // The last octets are the ones that the rescue is for.
+            NextSeg::Rescue { seq, len } => {
+                let fits = len.min(self.payload_room());
+                (seq + (len - fits), fits)
+            }
         };
         if len > room && pipe > 0 {
             return None;
