@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod packetdrill;
 mod packetdrill_script;
+mod soak;
 
 /// `cargo xtask <task>`.
 #[derive(Parser)]
@@ -26,11 +27,15 @@ struct Cli {
 enum Command {
     /// Run packetdrill scripts against our TCP, or against the host's to get a baseline.
     Packetdrill(packetdrill::Args),
+    /// Run two stacks back to back in virtual time over many seeds. `cargo soak` is the same,
+    /// optimised.
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Packetdrill(args) => packetdrill::run(&args),
+        Command::Soak(args) => soak::run_soak(&args),
     };
     match result {
         Ok(code) => code,

@@ -63,6 +63,7 @@ pub fn servers(host: &Arc<Host>, listener: TcpListener) {
 /// One connection from its introduction to its end.
 fn one(h: &Arc<Host>, m: &mut Machine, s: TcpStream) -> Result<(), String> {
     let s = Arc::new(s);
+    let mut looks = 0;
     loop {
         // The steps that need more than one thread stop here.
         if let Some(Step::Exchange(out, inn)) = m.step().cloned() {
@@ -74,6 +75,13 @@ fn one(h: &Arc<Host>, m: &mut Machine, s: TcpStream) -> Result<(), String> {
         }
         match m.advance_one(&s)? {
             Need::Nothing => {}
+            _ if matches!(m.step(), Some(Step::Released)) => {
+                looks += 1;
+                if looks > 100 {
+                    return Err("zero-copy pages are not given back".to_string());
+                }
+                h.p.sleep_until(h.p.now() + Duration::from_millis(1));
+            }
             need => return Err(format!("a blocking call did not block: {need:?}")),
         }
     }
