@@ -282,18 +282,20 @@ impl<K: Kind> Commons<K> {
         Time(self.ask_at.load(Ordering::Relaxed))
     }
 
-    /// Sends ARP requests that are due again.
-    pub fn retry_neighbours(&self, cx: &mut Ctx<K>) {
+    /// Sends ARP requests that are due again; yields the connections that have waited for a
+    /// neighbour in vain.
+    pub fn retry_neighbours(&self, cx: &mut Ctx<K>) -> Vec<SockId> {
         let now = cx.now(&self.p);
-        let mut out = Vec::new();
+        let (mut out, mut failed) = (Vec::new(), Vec::new());
         {
             let mut net = self.net.lock();
-            let next = net.retry(&self.ifaces, now, &mut out);
+            let next = net.retry(&self.ifaces, now, &mut out, &mut failed);
             self.ask_at.store(next.0, Ordering::Relaxed);
         }
         for (iface, packet) in out {
             self.send_arp(cx, iface, perimeter_wire::MacAddr::BROADCAST, &packet);
         }
+        failed
     }
 
     /// Sends one segment that belongs to no connection: a SYN-ACK or a reset. Dropped when the

@@ -141,11 +141,15 @@ const FRESH: u64 = 60_000_000_000;
 /// Time between requests for the same neighbour (RFC 1122, section 2.3.2.1: at most one a
 /// second).
 pub const ASK_AGAIN: u64 = 1_000_000_000;
+/// Unanswered requests after which those who wait are told that the neighbour is not there.
+const ASK_LIMIT: u32 = 3;
 
 struct Neighbour {
     mac: Option<MacAddr>,
     confirmed: Time,
     asked: Time,
+    /// Requests since the last answer.
+    tries: u32,
     waiting: Vec<SockId>,
 }
 
@@ -190,12 +194,14 @@ impl Net {
             mac: None,
             confirmed: now,
             asked: Time::ZERO,
+            tries: 0,
             waiting: Vec::new(),
         });
         let stale = n.mac.is_none() || now.nanos_since(n.confirmed) > FRESH;
         let mut ask = None;
         if stale && (n.asked == Time::ZERO || now.nanos_since(n.asked) >= ASK_AGAIN) {
             n.asked = now.max(Time(1));
+            n.tries += 1;
             ask = request(iface, target_ip);
         }
         match n.mac {
@@ -233,11 +239,13 @@ impl Net {
             mac: None,
             confirmed: now,
             asked: Time::ZERO,
+            tries: 0,
             waiting: Vec::new(),
         });
         let changed = n.mac.is_some_and(|m| m != mac);
         n.mac = Some(mac);
         n.confirmed = now;
+        n.tries = 0;
         (core::mem::take(&mut n.waiting), changed)
     }
 
@@ -257,16 +265,28 @@ impl Net {
         }
     }
 
-    /// ARP requests that are due again for neighbours that somebody waits for; yields when the
-    /// next is.
-    pub fn retry(&mut self, ifaces: &[Iface], now: Time, out: &mut Vec<(u16, ArpPacket)>) -> Time {
+    /// ARP requests that are due again for neighbours that somebody waits for go to `out`, and
+    /// who has waited in vain to `failed`; yields when the next is due.
+    pub fn retry(
+        &mut self,
+        ifaces: &[Iface],
+        now: Time,
+        out: &mut Vec<(u16, ArpPacket)>,
+        failed: &mut Vec<SockId>,
+    ) -> Time {
         let mut next = Time::NEVER;
         for ((iface, ip), n) in &mut self.neighbours {
             if n.mac.is_some() || n.waiting.is_empty() {
                 continue;
             }
             if now.nanos_since(n.asked) >= ASK_AGAIN {
+                if n.tries >= ASK_LIMIT {
+                    n.tries = 0;
+                    failed.append(&mut n.waiting);
+                    continue;
+                }
                 n.asked = now.max(Time(1));
+                n.tries += 1;
                 if let IpAddr::V4(ip) = ip
                     && let Some(p) = request(&ifaces[usize::from(*iface)], *ip)
                 {

@@ -306,6 +306,31 @@ impl<K: Kind> Op<K> for Output {
     }
 }
 
+/// The neighbour that a connection's segments go to does not answer (ARP): a connection that is
+/// being opened fails, one that no application holds ends, and others try again.
+pub struct NoNeighbour;
+
+impl<K: Kind> Op<K> for NoNeighbour {
+    type Out = ();
+
+    fn sock<B: Bufs<K = K>>(&mut self, _: &mut B, _: &Commons<K>, _: &mut Ctx<K>) -> Step<()> {
+        Step::Tcp
+    }
+
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        let t = a.tcb();
+        let events = t.tcb.on_no_neighbour();
+        if t.meta.orphan {
+            return glue::abort(a, sh, cx);
+        }
+        if events.is_empty() {
+            glue::output(a, sh, cx);
+        } else {
+            on_events(a, events, cx);
+        }
+    }
+}
+
 /// Which directions to shut down.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum How {

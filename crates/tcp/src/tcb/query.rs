@@ -153,6 +153,15 @@ impl Tcb {
         Events::NONE
     }
 
+    /// The next hop does not answer. Fatal while connecting, a soft error afterwards.
+    pub fn on_no_neighbour(&mut self) -> Events {
+        if self.state == State::SynSent {
+            return self.finish(Some(TcpError::HostUnreachable));
+        }
+        self.soft_error = Some(TcpError::HostUnreachable);
+        Events::NONE
+    }
+
     /// An ICMP fragmentation-needed message that quotes our segment at `seq`: lowers the MSS
     /// and sends again what is outstanding. True: run the output loop.
     pub fn on_packet_too_big(&mut self, mtu: u16, seq: Seq, now: Time) -> bool {

@@ -1,0 +1,208 @@
+//! Two stacks in virtual time: one under test, of any organization, and its peer.
+#![allow(dead_code, reason = "each test crate uses a part of this")]
+
+use perimeter::link::wire::{WireConfig, pair};
+use perimeter::{Builder, Config, OrgSpec, Stack, TcpListener, TcpStream, Virtual};
+use perimeter_base::Time;
+use perimeter_sync::Platform;
+use perimeter_sync::virt::{Schedule, VirtualConfig};
+use std::cell::Cell;
+use std::io::{ErrorKind, Read, Result, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Every organization, the one that exists for tests included.
+pub fn organizations() -> Vec<OrgSpec> {
+    let mut all = vec![OrgSpec::Up, OrgSpec::UpShared, OrgSpec::ConnpL { groups: 8 }];
+    #[cfg(feature = "testing")]
+    all.push(OrgSpec::Split);
+    all
+}
+
+/// Those that take calls from several threads.
+pub fn shared_organizations() -> Vec<OrgSpec> {
+    organizations().into_iter().filter(|o| !o.single_threaded()).collect()
+}
+
+/// What a world is made of.
+#[derive(Clone)]
+pub struct Setup {
+    pub org: OrgSpec,
+    pub config: Config,
+    pub peer: Config,
+    pub wire: WireConfig,
+    pub virt: VirtualConfig,
+}
+
+impl Setup {
+    pub fn new(org: OrgSpec) -> Setup {
+        let wire = WireConfig { latency_ns: 1_000_000, ..WireConfig::default() };
+        let virt = VirtualConfig { cores: 2, max_steps: 20_000_000, ..VirtualConfig::default() };
+        Setup { org, config: Config::default(), peer: Config::default(), wire, virt }
+    }
+
+    pub fn schedule(mut self, schedule: Schedule, seed: u64, cores: usize) -> Setup {
+        self.virt = VirtualConfig { schedule, seed, cores, ..self.virt };
+        self
+    }
+
+    /// Runs `body` in this world; a failure names organization, seed and schedule.
+    pub fn run(self, body: impl FnOnce(World) + Send + 'static) {
+        let org = self.org.clone();
+        let result = Virtual::run(self.virt.clone(), move |p| body(World::new(p, self)));
+        if let Err(f) = result {
+            panic!("{org}: {f}");
+        }
+    }
+}
+
+/// Runs `body` under every organization.
+pub fn under_all(change: impl Fn(&mut Setup), body: fn(World)) {
+    for org in organizations() {
+        let mut setup = Setup::new(org);
+        change(&mut setup);
+        setup.run(body);
+    }
+}
+
+/// A stack under test at 10.0.0.1, and its peer at 10.0.0.2, which any thread may use.
+pub struct World {
+    pub p: Virtual,
+    pub s: Stack,
+    pub peer: Stack,
+    next_port: Cell<u16>,
+}
+
+pub const LONG: Duration = Duration::from_secs(200);
+
+impl World {
+    fn new(p: Virtual, setup: Setup) -> World {
+        let ([a, b], _) = pair(&p, setup.wire);
+        let build = |org, config, end, addr| {
+            let b: Builder = Stack::builder().on_virtual(p.clone()).org(org).config(config);
+            b.interface(end, &[addr]).unwrap().build().unwrap()
+        };
+        let s = build(setup.org, setup.config, a, "10.0.0.1/24");
+        let peer = build(OrgSpec::UpShared, setup.peer, b, "10.0.0.2/24");
+        World { p, s, peer, next_port: Cell::new(1000) }
+    }
+
+    pub fn now(&self) -> Time {
+        self.p.now()
+    }
+
+    /// A little time passes, in which everybody works who has work.
+    pub fn step(&self) {
+        self.s.drive().unwrap();
+        self.peer.drive().unwrap();
+        self.p.sleep_until(self.p.now().plus(200_000));
+    }
+
+    pub fn pass(&self, d: Duration) {
+        let end = self.p.now() + d;
+        while self.p.now() < end {
+            self.step();
+        }
+    }
+
+    /// Steps until `cond` holds; fails after a long time.
+    pub fn until(&self, what: &str, mut cond: impl FnMut() -> bool) {
+        let end = self.p.now() + LONG;
+        while !cond() {
+            assert!(self.p.now() < end, "{}: {what} never came", self.s.organization());
+            self.step();
+        }
+    }
+
+    /// Steps until `f` no longer would block.
+    pub fn wait<T>(&self, what: &str, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut out = None;
+        self.until(what, || match f() {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => false,
+            r => {
+                out = Some(r);
+                true
+            }
+        });
+        out.unwrap()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.next_port.set(self.next_port.get() + 1);
+        self.next_port.get()
+    }
+
+    /// A connection that the stack under test opened, and the peer's end; neither blocks.
+    pub fn open(&self) -> (TcpStream, TcpStream) {
+        let addr = SocketAddr::from(([10, 0, 0, 2], self.port()));
+        let l = self.peer.listen(addr).unwrap();
+        self.connect(&self.s, &l, addr)
+    }
+
+    /// A connection that the peer opened, the end under test first; neither blocks.
+    pub fn opened(&self) -> (TcpStream, TcpStream) {
+        let addr = SocketAddr::from(([10, 0, 0, 1], self.port()));
+        let l = self.s.listen(addr).unwrap();
+        let (theirs, ours) = self.connect(&self.peer, &l, addr);
+        (ours, theirs)
+    }
+
+    /// Connects from `stack` to `l`; neither end blocks.
+    pub fn connect(&self, stack: &Stack, l: &TcpListener, addr: SocketAddr) -> (TcpStream, TcpStream) {
+        l.set_nonblocking(true).unwrap();
+        let a = stack.start_connect(addr).unwrap();
+        let (b, _) = self.wait("connection", || l.accept()).unwrap();
+        a.set_nonblocking(true).unwrap();
+        b.set_nonblocking(true).unwrap();
+        (a, b)
+    }
+
+    /// What reading yields once it does not block.
+    pub fn read(&self, s: &TcpStream) -> Result<Vec<u8>> {
+        let mut buf = vec![0; 65536];
+        let n = self.wait("data", || (&*s).read(&mut buf))?;
+        buf.truncate(n);
+        Ok(buf)
+    }
+
+    /// Writes all of it.
+    pub fn write(&self, s: &TcpStream, mut data: &[u8]) {
+        while !data.is_empty() {
+            let n = self.wait("room", || (&*s).write(data)).unwrap();
+            data = &data[n..];
+        }
+    }
+
+    /// Reads to the end of the stream.
+    pub fn read_all(&self, s: &TcpStream) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let part = self.read(s)?;
+            if part.is_empty() {
+                return Ok(all);
+            }
+            all.extend(part);
+        }
+    }
+}
+
+/// Writes until there is no room; how much that was.
+pub fn fill(s: &TcpStream) -> usize {
+    let mut total = 0;
+    loop {
+        match (&*s).write(&[b'x'; 4096]) {
+            Ok(n) => total += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return total,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+pub fn kind<T>(r: Result<T>) -> Option<ErrorKind> {
+    r.err().map(|e| e.kind())
+}
+
+/// Content that tells places apart.
+pub fn content(n: usize) -> Vec<u8> {
+    (0..n).map(|i| (i * 7 + i / 251) as u8).collect()
+}

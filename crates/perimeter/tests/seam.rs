@@ -1,0 +1,209 @@
+//! The seam holds: every organization passes the same traffic under explored schedules, the
+//! one whose locks and deferrals are the hardest included.
+
+mod common;
+
+use common::{Setup, World, content, organizations};
+use perimeter::{OrgSpec, Stack, TcpStream};
+use perimeter_base::Time;
+use perimeter_sync::virt::Schedule;
+use perimeter_sync::{Platform, Thread};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const SCHEDULES: [Schedule; 3] = [
+    Schedule::Random { switch_one_in: 1 },
+    Schedule::Random { switch_one_in: 20 },
+    Schedule::Pct { depth: 4 },
+];
+
+/// Seeds of each schedule; more when `PERIMETER_SEEDS` says so.
+fn seeds() -> u64 {
+    std::env::var("PERIMETER_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3)
+}
+
+/// An echo through the stack under test, which is entered by one thread only.
+fn echo(w: World, n: usize) {
+    let data = content(n);
+    let l = w.peer.listen("10.0.0.2:80").unwrap();
+    let t = w.p.spawn(
+        "echo",
+        None,
+        Box::new(move || {
+            let (mut s, _) = l.accept().unwrap();
+            let mut all = Vec::new();
+            s.read_to_end(&mut all).unwrap();
+            s.write_all(&all).unwrap();
+        }),
+    );
+    let mut s = w.s.connect("10.0.0.2:80").unwrap();
+    s.write_all(&data).unwrap();
+    s.shutdown(Shutdown::Write).unwrap();
+    let mut back = Vec::new();
+    s.read_to_end(&mut back).unwrap();
+    assert_eq!(back.len(), n);
+    assert!(back == data, "wrong bytes");
+    t.join().unwrap();
+    drop(s);
+    finish(&w);
+}
+
+/// Everything is over: nothing is left, nothing is pinned.
+fn finish(w: &World) {
+    w.until("end", || w.s.stats().connections == 0 && w.peer.stats().connections == 0);
+    assert_eq!(w.s.stats().memory, 0, "memory of the stack under test");
+    w.pass(Duration::from_millis(20));
+    w.s.engine().quiescent().unwrap();
+    w.peer.engine().quiescent().unwrap();
+}
+
+/// Small buffers and quick ends.
+fn shrink(setup: &mut Setup, segments: u32) {
+    for c in [&mut setup.config, &mut setup.peer] {
+        c.tcp.snd_buf = segments * 1460;
+        c.tcp.rcv_buf = segments * 1460;
+        c.tcp.time_wait = Duration::from_millis(100);
+    }
+    setup.wire.latency_ns = 50_000;
+}
+
+fn explore(segments: u32, cores: usize, n: usize, body: fn(World, usize), orgs: Vec<OrgSpec>) {
+    for org in orgs {
+        for schedule in SCHEDULES {
+            for seed in 0..seeds() {
+                let mut setup = Setup::new(org.clone()).schedule(schedule, seed, cores);
+                setup.virt.early_timer_one_in = 500;
+                setup.virt.pct_steps = 20_000;
+                shrink(&mut setup, segments);
+                setup.run(move |w| body(w, n));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_echo_with_ordinary_buffers() {
+    explore(180, 2, 60_000, echo, organizations());
+}
+
+#[test]
+fn an_echo_with_buffers_of_two_segments() {
+    explore(2, 2, 20_000, echo, organizations());
+    explore(3, 4, 20_000, echo, organizations());
+}
+
+/// Several threads, each with connections both ways, close at will.
+fn crowd(w: World, n: usize) {
+    let w = Arc::new((w.p.clone(), w.s.clone(), w.peer.clone(), w));
+    let (p, s, peer) = (&w.0, &w.1, &w.2);
+    let serve = |name: &str, stack: &Stack, addr: &str, conns: usize| {
+        let l = stack.listen(addr).unwrap();
+        let (p, p2) = (p.clone(), p.clone());
+        p.spawn(
+            name,
+            None,
+            Box::new(move || {
+                let workers: Vec<_> = (0..conns)
+                    .map(|_| {
+                        let (s, _) = l.accept().unwrap();
+                        p2.spawn("worker", None, Box::new(move || turn(&s)))
+                    })
+                    .collect();
+                workers.into_iter().for_each(|t| t.join().unwrap());
+            }),
+        )
+    };
+    let threads = 3;
+    let servers = [
+        serve("server", s, "10.0.0.1:80", threads),
+        serve("peer's server", peer, "10.0.0.2:80", threads),
+    ];
+    let ask = |stack: &Stack, addr: &'static str| {
+        let stack = stack.clone();
+        move || {
+            let mut c = stack.connect(addr).unwrap();
+            let data = content(n);
+            let mut reader = c.try_clone().unwrap();
+            c.write_all(&data).unwrap();
+            c.shutdown(Shutdown::Write).unwrap();
+            let mut back = Vec::new();
+            reader.read_to_end(&mut back).unwrap();
+            assert!(back == data, "{} of {} bytes", back.len(), data.len());
+        }
+    };
+    let clients: Vec<_> = (0..threads)
+        .flat_map(|_| {
+            [
+                p.spawn("client", None, Box::new(ask(peer, "10.0.0.1:80"))),
+                p.spawn("own client", None, Box::new(ask(s, "10.0.0.2:80"))),
+            ]
+        })
+        .collect();
+    for t in clients.into_iter().chain(servers) {
+        t.join().unwrap();
+    }
+    finish(&w.3);
+}
+
+/// Sends back whatever comes.
+fn turn(s: &TcpStream) {
+    let mut all = Vec::new();
+    (&*s).read_to_end(&mut all).unwrap();
+    (&*s).write_all(&all).unwrap();
+}
+
+#[test]
+fn a_crowd_of_threads() {
+    explore(3, 2, 6_000, crowd, common::shared_organizations());
+    explore(180, 4, 6_000, crowd, common::shared_organizations());
+}
+
+/// Fails with the peer's connections when it takes too long.
+fn watch(w: &World) -> Arc<AtomicBool> {
+    let done = Arc::new(AtomicBool::new(false));
+    let end = done.clone();
+    let (p, peer, s) = (w.p.clone(), w.peer.clone(), w.s.clone());
+    w.p.spawn(
+        "watch",
+        None,
+        Box::new(move || {
+            while p.now() < Time::from_millis(600_000) {
+                p.sleep_until(p.now() + Duration::from_secs(1));
+                if end.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            let theirs = peer.connections();
+            let ours = if s.organization().single_threaded() { vec![] } else { s.connections() };
+            panic!("stuck: peer {theirs:#?} ours {ours:#?}");
+        }),
+    );
+    done
+}
+
+/// With faults on the wire, timers and retransmission take part.
+#[test]
+fn an_echo_over_a_bad_wire() {
+    for org in organizations() {
+        for seed in std::env::var("FROM").ok().and_then(|s| s.parse().ok()).unwrap_or(0)..2 * seeds() {
+            let schedule = SCHEDULES[seed as usize % SCHEDULES.len()];
+            let mut setup = Setup::new(org.clone()).schedule(schedule, seed, 2);
+            shrink(&mut setup, 6);
+            for end in &mut setup.wire.ends {
+                end.faults.seed = seed;
+                end.faults.loss = 0.03;
+                end.faults.duplicate = 0.03;
+                end.faults.reorder = 0.1;
+                end.faults.corrupt = 0.02;
+            }
+            setup.run(|w| {
+                let done = watch(&w);
+                echo(w, 30_000);
+                done.store(true, Ordering::Relaxed);
+            });
+        }
+    }
+}
