@@ -131,6 +131,9 @@ impl TxDesc {
 /// descriptors from the queue's beginning.
 pub struct TxRing {
     slots: Vec<TxDesc>,
+    /// The oldest waiting descriptor. Descriptors do not wrap around: a ring that the device
+    /// consumes in parts is filled again only when it is empty.
+    head: usize,
     used: usize,
     first_ticket: u64,
 }
@@ -142,6 +145,7 @@ impl TxRing {
         slots.resize_with(capacity, TxDesc::empty);
         TxRing {
             slots,
+            head: 0,
             used: 0,
             first_ticket: 0,
         }
@@ -162,16 +166,16 @@ impl TxRing {
         self.used == 0
     }
 
-    /// How many more fit.
+    /// How many more fit now.
     pub fn room(&self) -> usize {
-        self.slots.len() - self.used
+        self.slots.len() - self.head - self.used
     }
 
     /// The next free descriptor, to be filled; `None` when the ring is full. It counts as
     /// placed at once. Its header bytes are stale, its payload is empty.
     #[inline]
     pub fn push(&mut self) -> Option<&mut TxDesc> {
-        let d = self.slots.get_mut(self.used)?;
+        let d = self.slots.get_mut(self.head + self.used)?;
         self.used += 1;
         d.parts = [Part::EMPTY; 2];
         d.owned = None;
@@ -187,20 +191,21 @@ impl TxRing {
 
     /// The descriptors that wait, oldest first.
     pub fn pending(&mut self) -> &mut [TxDesc] {
-        &mut self.slots[..self.used]
+        &mut self.slots[self.head..self.head + self.used]
     }
 
     /// Removes the first `n` waiting descriptors, keeping the order of the rest.
     pub fn consume(&mut self, n: usize) {
         let n = n.min(self.used);
-        self.slots[..self.used].rotate_left(n);
         self.used -= n;
+        self.head = if self.used == 0 { 0 } else { self.head + n };
         self.first_ticket += n as u64;
     }
 
     /// Removes all waiting descriptors.
     pub fn clear(&mut self) {
         self.first_ticket += self.used as u64;
+        self.head = 0;
         self.used = 0;
     }
 

@@ -9,11 +9,16 @@ use perimeter_link::RxStatus;
 use perimeter_stack::commons::AddrInUse;
 use perimeter_stack::input;
 use perimeter_stack::kind::lock;
-use perimeter_stack::ops::{Close, Output};
+use perimeter_stack::ops::{Close, NoNeighbour, Output};
+use perimeter_stack::port::TxPort;
 use perimeter_stack::{Commons, Count, Ctx, IfaceSpec, Kind, Lk, Route, SockError, SockId};
 use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThread};
 use perimeter_wire::FlowKey;
+use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// How often at most leaving a perimeter lets connections go on that wait for room.
+const RESUME_TURNS: usize = 64;
 
 type Pf<O> = <<O as Org>::K as Kind>::P;
 /// A place where a thread of this instance parks.
@@ -34,8 +39,6 @@ pub struct Instance<O: Org> {
     gate: Option<OwnerGate<Pf<O>>>,
     /// Who sleeps until a receive queue has something, by queue.
     sleepers: Vec<Sleepers<O>>,
-    /// Connections that wait for a full transmit queue.
-    stalled: Lk<O::K, Vec<(u16, SockId)>>,
     /// Housekeeping is due at this time.
     chores: Lk<O::K, Time>,
     pub(crate) stop: AtomicBool,
@@ -67,7 +70,6 @@ impl<O: Org> Instance<O> {
             ctxs: PerLane::new(p.clone()),
             events: PerLane::new(p.clone()),
             gate: spec.single_threaded().then(|| OwnerGate::new(p.clone())),
-            stalled: lock::<O::K, _>(&p, LockClass::Control, Vec::new()),
             chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
             sleepers,
             stop: AtomicBool::new(false),
@@ -108,35 +110,49 @@ impl<O: Org> Instance<O> {
     }
 
     fn finish_slow(&self, cx: &mut Ctx<O::K>) {
-        // A doorbell may unblock a connection, whose output rings it again. What is still
-        // blocked after a few turns waits for the device.
-        for turn in 0..4 {
+        // A doorbell makes room for connections that wait, whose output rings it again. The
+        // bound keeps this thread from working for others for ever.
+        for _ in 0..RESUME_TURNS {
             self.hand_over(cx);
-            let now = if cx.after.doorbells.is_empty() { Time::ZERO } else { cx.now(&self.sh.p) };
+            for (q, id) in core::mem::take(&mut cx.after.blocked) {
+                self.sh.tx[usize::from(q)].stall(id);
+                cx.after.ring(q);
+            }
+            if cx.after.doorbells.is_empty() {
+                break;
+            }
+            let now = cx.now(&self.sh.p);
             let mut bells = core::mem::take(&mut cx.after.doorbells);
             for q in bells.drain(..) {
                 self.sh.p.charge(perimeter_sync::Work::Doorbell, 1);
-                self.sh.tx[usize::from(q)].doorbell(now);
-            }
-            cx.after.doorbells = bells;
-            let blocked = core::mem::take(&mut cx.after.blocked);
-            if blocked.is_empty() {
-                break;
-            }
-            for (q, id) in blocked {
-                if turn == 3 || self.sh.tx[usize::from(q)].backlogged() {
-                    self.stalled.lock().push((q, id));
-                } else {
-                    self.org.post(&self.sh, cx, id, Output);
+                let port = &self.sh.tx[usize::from(q)];
+                port.doorbell(now);
+                if port.stalled() > 0 {
+                    self.resume(cx, port);
                 }
             }
+            // What was placed meanwhile stands in a new list.
+            if cx.after.doorbells.is_empty() {
+                cx.after.doorbells = bells;
+            }
         }
+        debug_assert!(cx.after.blocked.is_empty() || !cx.after.doorbells.is_empty());
         let mut wakes = core::mem::take(&mut cx.after.wakes);
         self.sh.pollers.deliver(&mut wakes);
         cx.after.wakes = wakes;
         for e in cx.after.events.drain(..) {
             e.set();
         }
+    }
+
+    /// Lets connections go on that waited for room in `port`.
+    fn resume(&self, cx: &mut Ctx<O::K>, port: &TxPort<O::K>) -> bool {
+        let mut ids = SmallVec::new();
+        let any = port.resume(&mut ids);
+        for id in ids {
+            self.org.post(&self.sh, cx, id, Output);
+        }
+        any
     }
 
     /// Accepted connections go to their listeners, or are aborted where those have gone.
@@ -211,7 +227,9 @@ impl<O: Org> Instance<O> {
     fn chores(&self, cx: &mut Ctx<O::K>, now: Time) {
         self.sh.watch_memory();
         cx.set_now(now);
-        self.sh.retry_neighbours(cx);
+        for id in self.sh.retry_neighbours(cx) {
+            self.org.post(&self.sh, cx, id, NoNeighbour);
+        }
         self.finish(cx);
     }
 
@@ -221,25 +239,11 @@ impl<O: Org> Instance<O> {
         for t in &self.sh.tx {
             if t.ready_at() <= now {
                 t.doorbell(now);
+                if self.resume(cx, t) {
+                    self.finish(cx);
+                }
             }
         }
-        let stalled = {
-            let Some(mut s) = self.stalled.try_lock() else {
-                return;
-            };
-            if s.is_empty() {
-                return;
-            }
-            core::mem::take(&mut *s)
-        };
-        for (q, id) in stalled {
-            if self.sh.tx[usize::from(q)].backlogged() {
-                self.stalled.lock().push((q, id));
-            } else {
-                self.org.post(&self.sh, cx, id, Output);
-            }
-        }
-        self.finish(cx);
     }
 
     /// When there is something to do without a frame: timers, paced devices, chores that
@@ -378,7 +382,7 @@ impl<O: Org> Instance<O> {
                 return Err(format!("transmit queue {i} holds {} descriptors", t.pending()));
             }
         }
-        let stalled = self.stalled.lock().len();
+        let stalled: usize = self.sh.tx.iter().map(TxPort::stalled).sum();
         if stalled > 0 {
             return Err(format!("{stalled} connections wait for a transmit queue"));
         }

@@ -107,7 +107,8 @@ pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
 
 /// Sends what TCP wants to send: new data, retransmissions, acknowledgments, probes.
 pub fn output<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    if !resolve(a.tcb_meta(), sh, cx) {
+    // Its turn comes when the transmit queue has room; until then nothing overtakes.
+    if a.tcb_meta().blocked || !resolve(a.tcb_meta(), sh, cx) {
         return;
     }
     let blocked = if A::SPLIT { output_split(a, sh, cx) } else { output_whole(a, sh, cx) };

@@ -1,16 +1,21 @@
 //! The stack's side of device queues.
 
+use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
 use perimeter_base::{Time, TxRing};
 use perimeter_link::{RxQueue, TxQueue};
 use perimeter_sync::{Lock, LockClass, LockStats};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptors in a transmit ring.
 pub const TX_RING: usize = 1024;
 
 /// How soon a device is asked again that left frames without saying when, ns.
 const RETRY: u64 = 10_000;
+/// How many connections that waited for room go on at once.
+pub const RESUME: usize = 8;
 
 /// One transmit queue. Whoever emits appends to `ring` inside its protection; whoever rings the
 /// doorbell swaps the ring out and lets the device work on it while others go on appending.
@@ -22,6 +27,11 @@ pub struct TxPort<K: Kind> {
     /// When a doorbell is wanted though nothing new is placed: ns; `u64::MAX`, never.
     again: AtomicU64,
     stuck: AtomicBool,
+    /// Connections whose output stopped here, in order of arrival: each goes on when its turn
+    /// comes, so none starves.
+    stalled: Lk<K, VecDeque<SockId>>,
+    /// Length of `stalled`; written under its lock, read without it as a hint.
+    stalled_len: AtomicUsize,
 }
 
 struct DeviceSide {
@@ -40,6 +50,8 @@ impl<K: Kind> TxPort<K> {
             completed: AtomicU64::new(0),
             again: AtomicU64::new(u64::MAX),
             stuck: AtomicBool::new(false),
+            stalled: lock::<K, _>(p, LockClass::Control, VecDeque::new()),
+            stalled_len: AtomicUsize::new(0),
         }
     }
 
@@ -81,9 +93,36 @@ impl<K: Kind> TxPort<K> {
         }
     }
 
+    /// Connection `id` waits for room.
+    pub fn stall(&self, id: SockId) {
+        let mut s = self.stalled.lock();
+        s.push_back(id);
+        self.stalled_len.store(s.len(), Ordering::Release);
+    }
+
+    /// How many connections wait for room.
+    pub fn stalled(&self) -> usize {
+        self.stalled_len.load(Ordering::Acquire)
+    }
+
+    /// Takes the next few connections to go on, if there is room worth it; whether any did.
+    pub fn resume(&self, out: &mut SmallVec<[SockId; RESUME]>) -> bool {
+        if self.stalled() == 0 || self.backlogged() || self.ring.lock().len() > TX_RING / 2 {
+            return false;
+        }
+        let mut s = self.stalled.lock();
+        let n = s.len().min(RESUME);
+        out.extend(s.drain(..n));
+        self.stalled_len.store(s.len(), Ordering::Release);
+        n > 0
+    }
+
     /// When a doorbell is wanted though nothing new is placed: the device is paced, or holds
-    /// frames back itself. [`Time::NEVER`]: it is not.
+    /// frames back itself, or connections wait that could go on. [`Time::NEVER`]: it is not.
     pub fn ready_at(&self) -> Time {
+        if self.stalled() > 0 && !self.backlogged() {
+            return Time::ZERO;
+        }
         Time(self.again.load(Ordering::Acquire))
     }
 

@@ -140,6 +140,20 @@ impl<K: Kind> Side<K> {
 
     fn tell(&mut self, bits: u8, fresh: u8, cx: &mut Ctx<K>) {
         let (now, write_half) = (self.bits, self.write_half);
+        // The common case: one registration.
+        if let [Watch::Reg(reg)] = self.watch.as_slice() {
+            reg.half(write_half).store(now, Ordering::Release);
+            let news = if reg.want.trigger == Trigger::Level { fresh } else { bits };
+            if news & (reg.want.interest | ALWAYS) != 0 {
+                cx.after.wakes.push(Wake {
+                    poller: reg.poller,
+                    slot: reg.slot,
+                    generation: reg.generation,
+                    gone: false,
+                });
+            }
+            return;
+        }
         let mut exclusive_told = false;
         let mut told_at = None;
         let mut index = 0;
