@@ -11,8 +11,9 @@ use perimeter_base::Time;
 const TICK_SHIFT: u32 = 20;
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
-/// Five levels of 64 slots reach 2^30 ticks, 13 days; later deadlines wait in the last slot.
-const LEVELS: usize = 5;
+/// Eight levels of 64 slots cover every time there is: 2^64 ns are 2^44 ticks. With fewer, a
+/// near deadline across the last level's boundary would have no slot of its own.
+const LEVELS: usize = 8;
 
 /// What is due: a socket's place, and the time it was armed for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -67,14 +68,7 @@ impl Wheel {
         // level, slots ahead of the hand in the same turn are unambiguous.
         let diff = t ^ self.tick;
         let level = if diff == 0 { 0 } else { ((63 - diff.leading_zeros()) / LEVEL_BITS) as usize };
-        let (level, index) = if level < LEVELS {
-            (level, (t >> (LEVEL_BITS * level as u32)) as usize & (SLOTS - 1))
-        } else {
-            // Beyond the wheel: the slot visited last; looked at again each turn.
-            let last = LEVELS - 1;
-            let hand = (self.tick >> (LEVEL_BITS * last as u32)) as usize & (SLOTS - 1);
-            (last, hand.wrapping_sub(1) & (SLOTS - 1))
-        };
+        let index = (t >> (LEVEL_BITS * level as u32)) as usize & (SLOTS - 1);
         self.slots[level][index].push(due);
         self.occupied[level] |= 1 << index;
     }
@@ -91,7 +85,7 @@ impl Wheel {
             let hand = (self.tick >> shift) as u32 & (SLOTS as u32 - 1);
             let ahead = bits.rotate_right(hand + 1).trailing_zeros() + 1;
             let t = ((self.tick >> shift) + u64::from(ahead)) << shift;
-            return Time(t << TICK_SHIFT);
+            return Time(t.saturating_mul(1 << TICK_SHIFT));
         }
         Time::NEVER
     }
@@ -194,6 +188,26 @@ mod tests {
         w.expire(Time::from_millis(1_000_000), &mut out);
         assert_eq!(out.len(), 100);
         assert_eq!(w.next(), Time::NEVER);
+    }
+
+    #[test]
+    fn a_near_deadline_across_any_boundary_is_near() {
+        for bits in [6, 12, 18, 24, 30, 36, 42] {
+            let boundary = 1u64 << (bits + TICK_SHIFT);
+            let mut w = Wheel::new(Time(boundary - 1_500_000));
+            let at = Time(boundary + 3_000_000);
+            w.insert(Due { slot: 1, generation: 1, at });
+            let mut out = Vec::new();
+            for _ in 0..4 {
+                let next = w.next();
+                w.expire(next, &mut out);
+                if !out.is_empty() {
+                    assert!(next.nanos_since(at) <= 1 << TICK_SHIFT, "{bits}: {next:?}");
+                    break;
+                }
+            }
+            assert_eq!(out.len(), 1, "{bits}");
+        }
     }
 
     #[test]
