@@ -37,38 +37,48 @@ impl Tcb {
         let flight = self.snd_nxt.since(self.snd_una);
         let mss = u32::from(self.mss);
         let end = flight + mss;
-        if self.has(flag::FAST)
-            && flight > 0
-            && end <= q.len
-            && end <= self.snd_wnd
-            && end <= self.cc.cwnd()
-        {
-            let seq = self.snd_nxt;
-            let flags = self.commit_new(q, flight, mss, TcpFlags::ACK, now);
-            let window = self.acknowledge();
-            // Written out, so that it is built where the caller wants it. Prediction implies
-            // that nothing is out of order: there is no SACK to send.
-            return Some(SegPlan {
-                seg: SegOut {
-                    seq,
-                    ack: self.rcv_nxt,
-                    flags,
-                    window,
-                    urgent: 0,
-                    opts: TcpOptions {
-                        ts: if self.has(flag::TS) {
-                            Some((self.ts_now(now), self.ts_recent))
-                        } else {
-                            None
-                        },
-                        ..TcpOptions::default()
-                    },
-                },
-                off: flight,
-                len: mss,
-            });
+        if !self.has(flag::FAST) {
+            return self.plan_slow(q, now);
         }
-        self.plan_slow(q, now)
+        // The next full segment of a transfer under way, or nothing to send but perhaps an
+        // acknowledgment.
+        let full = flight > 0 && end <= q.len && end <= self.snd_wnd && end <= self.cc.cwnd();
+        let empty = q.len <= flight && self.burst == 0;
+        if !full && !empty {
+            return self.plan_slow(q, now);
+        }
+        if empty && !self.has(flag::ACK_NOW) {
+            self.flags &= !(flag::WANTS | flag::PUSH);
+            return None;
+        }
+        let seq = self.snd_nxt;
+        let flags = if full {
+            self.commit_new(q, flight, mss, TcpFlags::ACK, now)
+        } else {
+            TcpFlags::ACK
+        };
+        let window = self.acknowledge();
+        // Written out, so that it is built where the caller wants it. Prediction implies that
+        // nothing is out of order: there is no SACK to send.
+        Some(SegPlan {
+            seg: SegOut {
+                seq,
+                ack: self.rcv_nxt,
+                flags,
+                window,
+                urgent: 0,
+                opts: TcpOptions {
+                    ts: if self.has(flag::TS) {
+                        Some((self.ts_now(now), self.ts_recent))
+                    } else {
+                        None
+                    },
+                    ..TcpOptions::default()
+                },
+            },
+            off: if full { flight } else { 0 },
+            len: if full { mss } else { 0 },
+        })
     }
 
     /// Everything that is not the next full segment of an undisturbed transfer.
