@@ -25,10 +25,10 @@ fn bad_input() {
         (&["orgs", "extra"], "extra"),
         (
             &["bench", "--org", "msgq"],
-            "known: up, up:shared, connp-l:N",
+            "up, up:shared, connp-l:N; besides, linux",
         ),
         (&["bench", "--org", "up,,linux"], "unknown organization ``"),
-        (&["bench", "--org", "connp-l:0"], "from 1 to 65536"),
+        (&["bench", "--org", "connp-l:0"], "from 1 to 1024"),
         (&["bench", "--org", "linux,linux"], "twice"),
         (&["bench", "--conns", "0"], "from 1 to"),
         (&["bench", "--conns", "6,six"], "six"),

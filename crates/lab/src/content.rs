@@ -1,6 +1,7 @@
 //! The file that every thread sends: bytes that are a function of their offset, so that a receiver
 //! can tell any misplaced byte.
 
+use perimeter::link::pattern::{PERIOD, Pattern};
 use std::sync::Arc;
 
 /// Size of the file. Larger than a core's private caches share of the hot set would need, small
@@ -21,6 +22,15 @@ impl Content {
         for word in 0..(size / 8) as u64 {
             bytes.extend_from_slice(&scramble(word).to_le_bytes());
         }
+        Content {
+            bytes: bytes.into(),
+        }
+    }
+
+    /// A file which, sent over and over, is the stream that the ideal peer sends and expects.
+    pub fn pattern() -> Self {
+        let mut bytes = vec![0; FILE_SIZE / PERIOD * PERIOD];
+        Pattern::get().fill(0, &mut bytes);
         Content {
             bytes: bytes.into(),
         }
@@ -82,6 +92,15 @@ mod tests {
         assert!(content.first_difference(0, &twice[1448..2896]).is_some());
         assert!(content.first_difference(8, &twice[..64]).is_some());
         assert_eq!(content.first_difference(3, &[]), None);
+    }
+
+    #[test]
+    fn the_pattern_joins_at_its_end() {
+        let content = Content::pattern();
+        let n = content.bytes().len() as u64;
+        let mut piece = vec![0; 20_000];
+        Pattern::get().fill(3 * n - 7000, &mut piece);
+        assert_eq!(content.first_difference(3 * n - 7000, &piece), None);
     }
 
     #[test]

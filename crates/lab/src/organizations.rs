@@ -1,6 +1,8 @@
 //! Names of organizations, as `perimeter orgs` prints them and `--org` takes them.
 
+use perimeter::OrgSpec;
 use serde::Serialize;
+use std::fmt;
 
 /// One canonical name with what it means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -13,20 +15,14 @@ pub struct Entry {
 
 /// The organizations of this build.
 pub fn canonical() -> Vec<Entry> {
-    vec![
-        Entry {
-            name: "up",
-            summary: "one thread runs application, protocol and input to completion; no lock, no atomic",
-        },
-        Entry {
-            name: "up:shared",
-            summary: "one lock around the whole stack, for programs with several threads",
-        },
-        Entry {
-            name: "connp-l:N",
-            summary: "N connection groups by flow hash, one lock each; the caller runs the protocol (N from 1 to 65536)",
-        },
-    ]
+    OrgSpec::NAMES
+        .into_iter()
+        .zip(OrgSpec::all())
+        .map(|(name, spec)| Entry {
+            name,
+            summary: spec.describe(),
+        })
+        .collect()
 }
 
 /// What a row of the benchmark runs on.
@@ -38,8 +34,8 @@ pub enum Organization {
         /// All threads on one core.
         pinned: bool,
     },
-    /// One of Perimeter's own, by its canonical spelling with numbers filled in.
-    Ours(String),
+    /// One of Perimeter's own.
+    Ours(OrgSpec),
 }
 
 impl Organization {
@@ -48,35 +44,29 @@ impl Organization {
     /// # Errors
     /// A line that lists the known names.
     pub fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "linux" => return Ok(Organization::Linux { pinned: false }),
-            "linux:pinned" => return Ok(Organization::Linux { pinned: true }),
-            "up" | "up:shared" => return Ok(Organization::Ours(text.into())),
-            _ => {}
-        }
-        if let Some(groups) = text.strip_prefix("connp-l:") {
-            let n = crate::units::whole(groups, "N of connp-l:N", 1..=65_536)?;
-            return Ok(Organization::Ours(format!("connp-l:{n}")));
-        }
-        let known: Vec<_> = canonical().iter().map(|e| e.name).collect();
-        Err(format!(
-            "unknown organization `{text}` (known: {}, linux, linux:pinned)",
-            known.join(", ")
-        ))
-    }
-
-    /// The name as it appears in results.
-    pub fn name(&self) -> &str {
-        match self {
-            Organization::Linux { pinned: false } => "linux",
-            Organization::Linux { pinned: true } => "linux:pinned",
-            Organization::Ours(name) => name,
+        match text.trim() {
+            "linux" => Ok(Organization::Linux { pinned: false }),
+            "linux:pinned" => Ok(Organization::Linux { pinned: true }),
+            other => other.parse().map(Organization::Ours).map_err(|e| {
+                format!("{e}; besides, linux and linux:pinned are the host's own sockets")
+            }),
         }
     }
 
     /// Whether it always has exactly one thread, whatever was asked for.
     pub fn single_threaded(&self) -> bool {
-        self.name() == "up"
+        matches!(self, Organization::Ours(spec) if spec.single_threaded())
+    }
+}
+
+/// The name as it appears in results.
+impl fmt::Display for Organization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Organization::Linux { pinned: false } => f.pad("linux"),
+            Organization::Linux { pinned: true } => f.pad("linux:pinned"),
+            Organization::Ours(spec) => f.pad(&spec.to_string()),
+        }
     }
 }
 
@@ -87,21 +77,19 @@ mod tests {
     #[test]
     fn names() {
         for name in ["up", "up:shared", "connp-l:128", "linux", "linux:pinned"] {
-            assert_eq!(Organization::parse(name).unwrap().name(), name);
+            assert_eq!(Organization::parse(name).unwrap().to_string(), name);
         }
         assert_eq!(
-            Organization::parse("connp-l:004").unwrap().name(),
+            Organization::parse("connp-l:004").unwrap().to_string(),
             "connp-l:4"
         );
         for name in [
             "",
             "UP",
-            "up ",
-            "connp-l",
             "connp-l:",
             "connp-l:0",
             "connp-l:-1",
-            "connp-l:65537",
+            "connp-l:1025",
             "up:2",
             "linux:2",
             "msgp",

@@ -152,7 +152,11 @@ mod tests {
         let grid = grid(&settings);
         assert_eq!(grid.len(), 12);
         for c in grid {
-            let expected = if c.organization.name() == "up" { 1 } else { 4 };
+            let expected = if c.organization.to_string() == "up" {
+                1
+            } else {
+                4
+            };
             assert_eq!(c.threads, expected, "{c:?}");
         }
     }

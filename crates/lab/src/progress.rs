@@ -58,7 +58,7 @@ impl Observer for Bar {
         let total: Duration = slot.warm_up + slot.measure;
         self.bar.set_message(format!(
             "{} × {} connections ({:.1} s)",
-            configuration.organization.name(),
+            configuration.organization,
             configuration.connections,
             total.as_secs_f64()
         ));

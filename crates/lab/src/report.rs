@@ -234,7 +234,7 @@ impl Report {
 impl From<&Settings> for Asked {
     fn from(s: &Settings) -> Asked {
         Asked {
-            organizations: s.organizations.iter().map(|o| o.name().into()).collect(),
+            organizations: s.organizations.iter().map(|o| o.to_string()).collect(),
             connections: s.connections.clone(),
             device: s.device,
             direction: s.direction,
@@ -274,7 +274,7 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
     let mut notes = traits.notes.clone();
     notes.extend(remarks(samples));
     Row {
-        org: c.organization.name().into(),
+        org: c.organization.to_string(),
         device: traits.device.clone(),
         inbound: traits.inbound.clone(),
         direction: settings.direction,
@@ -375,6 +375,7 @@ fn median_locks(samples: &[Sample]) -> Vec<Locks> {
 pub(crate) mod tests {
     use super::*;
     use crate::{organizations::Organization, run::Times};
+    use perimeter::OrgSpec;
     use std::time::Duration;
 
     fn sample(goodput: f64, stack: Option<u64>, contended: u64) -> Sample {
@@ -433,7 +434,7 @@ pub(crate) mod tests {
         let rows = vec![
             row(
                 &settings,
-                &configuration(Organization::Ours("connp-l:128".into())),
+                &configuration(Organization::Ours(OrgSpec::ConnpL { groups: 128 })),
                 &traits,
                 &ours,
             ),

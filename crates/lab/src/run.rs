@@ -247,7 +247,7 @@ pub fn bench(
             if c.threads < settings.threads {
                 traits.notes.push(format!(
                     "{} is one thread; --threads applies to the other rows",
-                    c.organization.name()
+                    c.organization
                 ));
             }
             report::row(settings, c, &traits, samples)
@@ -328,8 +328,7 @@ impl Bench<'_> {
         let name = || {
             format!(
                 "{} with {} connections",
-                configuration.organization.name(),
-                configuration.connections
+                configuration.organization, configuration.connections
             )
         };
         let wrap = |e: Error| match e {
@@ -364,7 +363,7 @@ impl Bench<'_> {
             .iter()
             .zip(&self.skipped)
             .filter(|(_, skipped)| **skipped)
-            .map(|(c, _)| format!("{} × {}", c.organization.name(), c.connections))
+            .map(|(c, _)| format!("{} × {}", c.organization, c.connections))
             .collect();
         if !skipped.is_empty() {
             notes.push(format!(

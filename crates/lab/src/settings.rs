@@ -1,6 +1,7 @@
 //! What a benchmark was asked to do, checked before anything starts.
 
 use crate::{Error, organizations::Organization, units};
+use perimeter::OrgSpec;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -123,8 +124,8 @@ impl Default for Settings {
         let cores = crate::host::cores();
         Settings {
             organizations: vec![
-                Organization::Ours("up".into()),
-                Organization::Ours("connp-l:128".into()),
+                Organization::Ours(OrgSpec::Up),
+                Organization::Ours(OrgSpec::ConnpL { groups: 128 }),
                 Organization::Linux { pinned: false },
             ],
             connections: vec![1, 6, 192, 16_384],
@@ -154,7 +155,7 @@ impl Settings {
             return input("nothing to run: --org and --conns each need at least one entry".into());
         }
         if let Some(twice) = first_repeated(&self.organizations) {
-            return input(format!("--org lists `{}` twice", twice.name()));
+            return input(format!("--org lists `{}` twice", twice));
         }
         if let Some(twice) = first_repeated(&self.connections) {
             return input(format!("--conns lists {twice} twice"));

@@ -125,7 +125,10 @@ pub fn drive<E: Endpoint>(
         if now != phase {
             phase = now;
             match phase {
-                Phase::Measure => start = event_loop.counters(),
+                Phase::Measure => {
+                    event_loop.endpoint.mark();
+                    start = event_loop.counters();
+                }
                 Phase::Stop => break,
                 Phase::Set | Phase::Warm => {}
             }
@@ -137,6 +140,7 @@ pub fn drive<E: Endpoint>(
         }
     }
     let end = event_loop.counters();
+    event_loop.endpoint.mark();
     Ok(event_loop.tally(&start, &end))
 }
 

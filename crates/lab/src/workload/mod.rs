@@ -78,6 +78,9 @@ pub trait Endpoint {
     /// work and nobody can tell.
     fn inside(&self) -> Option<Inside>;
 
+    /// Called when counting begins and when it ends, for endpoints that keep counters of their own.
+    fn mark(&mut self) {}
+
     /// Bytes acknowledged by the peer on `connection` since it was opened, if the stack tells;
     /// else the event loop counts what the stack took.
     fn acknowledged(&self, connection: usize) -> Option<u64> {

@@ -1,0 +1,274 @@
+//! One application thread's sockets of our stack, with their poller.
+
+use crate::{
+    Error,
+    content::Content,
+    error::Context as _,
+    workload::{Control, Endpoint, Inside, Phase, Ready, Roles},
+};
+use perimeter::{Bytes, Events, Interest, Poll, Stack, Stats, TcpStream, Token, link::rss::Rss};
+use std::{
+    io::{self, Read},
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Port of the ideal peer.
+const PEER_PORT: u16 = 5001;
+/// First local port of steered connections.
+const FIRST_PORT: u16 = 10_000;
+/// Connections of a thread that may be opening at a time: well within a transmit ring.
+const OPENING: usize = 64;
+/// Longest time to establish all connections without a deadline.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Events taken from one wait.
+const EVENTS: usize = 256;
+/// Largest single read, bytes. A smaller buffer stays in the core's cache.
+const READ: usize = 64 * 1024;
+
+/// How a thread comes by its stack.
+pub(super) enum Founder {
+    /// It builds it and owns it: under `up` a stack belongs to one thread.
+    Build(Box<perimeter::Builder>),
+    /// It shares it.
+    Join(Stack),
+}
+
+/// Readings of the stack's counters, made by one of its own threads when counting begins and ends.
+#[derive(Clone, Default)]
+pub(super) struct Marks(Arc<Mutex<Vec<Stats>>>);
+
+impl Marks {
+    fn push(&self, stats: Stats) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(stats);
+    }
+
+    /// All readings so far.
+    pub(super) fn take(&self) -> Vec<Stats> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What one thread has to do.
+pub(super) struct Task {
+    /// Its number.
+    pub thread: usize,
+    /// How many there are.
+    pub threads: usize,
+    /// NIC of each of its connections.
+    pub nics: Vec<usize>,
+    /// The stack's address on each NIC.
+    pub hosts: Vec<Ipv4Addr>,
+    /// Choose ports such that the NIC steers the connection's packets to this thread's queue.
+    pub steered: bool,
+    /// Receive queues that it serves while it waits.
+    pub serve: Vec<u16>,
+    /// What it does with its connections.
+    pub roles: Roles,
+    /// Connections of all threads together.
+    pub all: usize,
+    /// How many of those are established.
+    pub established: Arc<AtomicUsize>,
+    /// Where to put readings of the stack's counters, if that is this thread's job.
+    pub marks: Option<Marks>,
+    /// When establishing has to be over.
+    pub deadline: Option<Instant>,
+}
+
+/// An [`Endpoint`] of our stack. Streams come first, so that they close before the poller and the
+/// stack go.
+pub(super) struct StackEndpoint {
+    streams: Vec<TcpStream>,
+    poll: Poll,
+    events: Events,
+    file: Bytes,
+    scratch: Vec<u8>,
+    marks: Option<Marks>,
+    stack: Stack,
+}
+
+impl StackEndpoint {
+    /// Establishes the connections of `task` on the calling thread, and goes on serving until
+    /// those of all threads are established.
+    pub(super) fn establish(
+        founder: Founder,
+        task: Task,
+        content: &Content,
+        control: &Control,
+    ) -> Result<Self, Error> {
+        let stack = match founder {
+            Founder::Build(builder) => builder.build().map_err(|e| Error::Run(e.to_string()))?,
+            Founder::Join(stack) => stack,
+        };
+        let mut poll = stack.poll().context("making a poller")?;
+        poll.serve(&task.serve);
+        let mut endpoint = StackEndpoint {
+            streams: Vec::with_capacity(task.nics.len()),
+            poll,
+            events: Events::with_capacity(EVENTS),
+            file: Bytes::copy_from_slice(content.bytes()),
+            scratch: vec![0; READ],
+            marks: task.marks.clone(),
+            stack,
+        };
+        endpoint.open_all(&task, control)?;
+        Ok(endpoint)
+    }
+
+    fn open_all(&mut self, task: &Task, control: &Control) -> Result<(), Error> {
+        let deadline = task.deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
+        let mut port = FIRST_PORT;
+        let mut opened = 0;
+        while task.established.load(Ordering::Acquire) < task.all {
+            if control.phase() == Phase::Stop {
+                return Err(Error::Run("stopped while connecting".into()));
+            }
+            if Instant::now() > deadline {
+                return Err(Error::Run(format!(
+                    "out of time with {} of {} connections established",
+                    task.established.load(Ordering::Relaxed),
+                    task.all
+                )));
+            }
+            while self.streams.len() < task.nics.len() && self.streams.len() - opened < OPENING {
+                self.open(task, &mut port)?;
+            }
+            let wait = Some(Duration::from_millis(2));
+            self.poll.poll(&mut self.events, wait).context("polling")?;
+            for event in self.events.iter() {
+                opened += 1;
+                self.opened(event.token())?;
+                task.established.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        self.arm(task.roles)
+    }
+
+    /// Asks for what the roles need. Only now: until all are established, a connection that is
+    /// must not be reported again.
+    fn arm(&self, roles: Roles) -> Result<(), Error> {
+        let interest = match (roles.source, roles.sink) {
+            (true, true) => Interest::BOTH,
+            (true, false) => Interest::WRITABLE,
+            _ => Interest::READABLE,
+        };
+        let registry = self.poll.registry();
+        for (i, stream) in self.streams.iter().enumerate() {
+            registry
+                .reregister(stream, Token(i), interest)
+                .context("registering a socket")?;
+        }
+        Ok(())
+    }
+
+    /// Starts the next connection.
+    fn open(&mut self, task: &Task, port: &mut u16) -> Result<(), Error> {
+        let token = self.streams.len();
+        let nic = task.nics[token];
+        let host = task.hosts[nic];
+        let peer = Ipv4Addr::from_bits(host.to_bits() + 1);
+        let remote = SocketAddr::from((peer, PEER_PORT));
+        let stream = if task.steered {
+            let local = self.steered(task, host, remote, port)?;
+            let config = self.stack.tcp_config();
+            self.stack.connect_with(Some(local), remote, &config)
+        } else {
+            self.stack.start_connect(remote)
+        };
+        let stream = stream.context("opening a connection")?;
+        stream.set_nonblocking(true).context("a socket option")?;
+        // Writable means established; told once, as each is counted once.
+        let interest = Interest::WRITABLE.oneshot();
+        self.poll
+            .registry()
+            .register(&stream, Token(token), interest)
+            .context("registering a socket")?;
+        self.streams.push(stream);
+        Ok(())
+    }
+
+    /// A local address whose packets the NIC steers to this thread's queue.
+    fn steered(
+        &self,
+        task: &Task,
+        host: Ipv4Addr,
+        remote: SocketAddr,
+        port: &mut u16,
+    ) -> Result<SocketAddr, Error> {
+        let rss = Rss::even(task.threads);
+        loop {
+            let local = SocketAddr::from((host, *port));
+            *port = port
+                .checked_add(1)
+                .ok_or_else(|| Error::Run("no port left that is steered to its thread".into()))?;
+            let hash = self.stack.engine().flow_hash(local, remote);
+            if rss.queue(hash) == task.thread {
+                return Ok(local);
+            }
+        }
+    }
+
+    /// A connection was established, or failed.
+    fn opened(&self, token: Token) -> Result<(), Error> {
+        let stream = &self.streams[token.0];
+        if let Some(e) = stream.take_error().context("asking a socket")? {
+            return Err(Error::Io {
+                context: "connecting to the ideal peer".into(),
+                source: e,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Endpoint for StackEndpoint {
+    fn connections(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+        ready.clear();
+        self.poll.poll(&mut self.events, Some(timeout))?;
+        for event in self.events.iter() {
+            let broken = event.is_error();
+            ready.push(Ready {
+                connection: event.token().0,
+                readable: broken || event.is_readable(),
+                writable: broken || event.is_writable(),
+            });
+        }
+        Ok(())
+    }
+
+    fn send_file(&mut self, connection: usize, at: usize, len: usize) -> io::Result<usize> {
+        let page = [self.file.slice(at..at + len)];
+        self.streams[connection].send_zero_copy(&page)
+    }
+
+    fn discard(&mut self, connection: usize, max: usize) -> io::Result<usize> {
+        let max = max.min(self.scratch.len());
+        (&self.streams[connection]).read(&mut self.scratch[..max])
+    }
+
+    fn read(&mut self, connection: usize, buffer: &mut [u8]) -> io::Result<usize> {
+        (&self.streams[connection]).read(buffer)
+    }
+
+    /// `None`: the stack counts for all its threads together, at the marks.
+    fn inside(&self) -> Option<Inside> {
+        None
+    }
+
+    fn mark(&mut self) {
+        if let Some(marks) = &self.marks {
+            marks.push(self.stack.stats());
+        }
+    }
+}
