@@ -247,6 +247,7 @@ impl<P: Platform> Device for End<P> {
                 spare: Vec::new(),
                 completed: 0,
                 ready_at: Time::ZERO,
+                clock: Time::ZERO,
             }) as Box<dyn TxQueue>
         });
         (rx.collect(), tx.collect())
@@ -309,6 +310,8 @@ struct EndTx<P: Platform> {
     spare: Vec<PktBuf>,
     completed: u64,
     ready_at: Time,
+    /// The latest time that a doorbell was told.
+    clock: Time,
 }
 
 impl<P: Platform> EndTx<P> {
@@ -363,6 +366,10 @@ impl<P: Platform> EndTx<P> {
 
 impl<P: Platform> TxQueue for EndTx<P> {
     fn doorbell(&mut self, now: Time, ring: &mut TxRing) {
+        // Threads read the clock before they get here, and may get here in another order: an
+        // earlier time must not let these frames overtake those of the last doorbell.
+        let now = now.max(self.clock);
+        self.clock = now;
         let mut n = 0;
         let limited = self.out.pacer.is_limited();
         for d in ring.pending() {
