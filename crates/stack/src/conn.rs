@@ -97,6 +97,9 @@ pub struct RcvSide<K: Kind> {
     pub side: Side<K>,
     /// The application will read no more, or the connection is over.
     pub shut: bool,
+    /// The application has closed the socket: a call that comes late is to fail, not to find
+    /// the end of the stream.
+    pub left: bool,
     /// The peer has sent all (FIN in order).
     pub eof: bool,
     /// Space freed since TCP was last told, bytes.
@@ -165,6 +168,7 @@ impl<K: Kind> RcvSide<K> {
             buf: RcvBuf::new(limit),
             side: Side::read(),
             shut: false,
+            left: false,
             eof: false,
             untold: 0,
             tell_at: (limit / 2).min(2 * u32::from(mss)),

@@ -251,6 +251,9 @@ impl<K: Kind> Op<K> for Recv {
             let tell = rcv.untold >= rcv.tell_at && !sh.memory_short();
             return if tell { Step::Kick(Ok(out)) } else { Step::Done(Ok(out)) };
         }
+        if rcv.left {
+            return Step::Done(Err(SockError::Closed));
+        }
         if self.max == 0 || rcv.shut {
             return Step::Done(Ok(out));
         }
@@ -396,6 +399,7 @@ impl<K: Kind> Op<K> for Close {
             let mut rcv = b.rcv();
             self.abort |= !rcv.buf.is_empty();
             rcv.shut = true;
+            rcv.left = true;
             rcv.side.leave(cx);
         }
         let mut snd = b.snd();
