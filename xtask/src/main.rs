@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod packetdrill;
 mod packetdrill_script;
 mod soak;
+mod test;
 
 /// `cargo xtask <task>`.
 #[derive(Parser)]
@@ -25,6 +26,8 @@ struct Cli {
 /// The tasks.
 #[derive(Subcommand)]
 enum Command {
+    /// Run all tests, after installing the programs that they use.
+    Test(test::Args),
     /// Run packetdrill scripts against our TCP, or against the host's to get a baseline.
     Packetdrill(packetdrill::Args),
     /// Run two stacks back to back in virtual time over many seeds. `cargo soak` is the same,
@@ -34,6 +37,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Test(args) => test::run(&args),
         Command::Packetdrill(args) => packetdrill::run(&args),
         Command::Soak(args) => soak::run_soak(&args),
     };

@@ -123,7 +123,9 @@ impl<P: Platform> Org for ConnpL<P> {
         id: SockId,
         op: Q,
     ) {
-        self.enter(usize::from(id.shard()), |shard| shard.posted(sh, cx, id, op));
+        self.enter(usize::from(id.shard()), |shard| {
+            shard.posted(sh, cx, id, op)
+        });
     }
 
     fn connect(
@@ -170,12 +172,16 @@ impl<P: Platform> Org for ConnpL<P> {
             if bookkeeping || g.due.load(Ordering::SeqCst) <= now {
                 self.enter(i, |shard| shard.on_timers(sh, cx));
             }
-            self.next.fetch_min(g.due.load(Ordering::SeqCst), Ordering::SeqCst);
+            self.next
+                .fetch_min(g.due.load(Ordering::SeqCst), Ordering::SeqCst);
         }
     }
 
     fn next_timer(&self) -> Time {
-        let round = self.round.load(Ordering::Relaxed).saturating_add(BOOKKEEPING);
+        let round = self
+            .round
+            .load(Ordering::Relaxed)
+            .saturating_add(BOOKKEEPING);
         Time(self.next.load(Ordering::Acquire).min(round))
     }
 

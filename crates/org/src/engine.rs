@@ -68,7 +68,10 @@ pub struct Stats {
 impl Stats {
     /// The counter of that name; 0 if there is none.
     pub fn count(&self, name: &str) -> u64 {
-        self.counts.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v)
+        self.counts
+            .iter()
+            .find(|(n, _)| n == name)
+            .map_or(0, |(_, v)| *v)
     }
 }
 
@@ -184,7 +187,8 @@ impl<O: Org> Running<O> {
         if id.is_listener() {
             return Err(SockError::Invalid.into());
         }
-        i.with(|i, cx| i.org.call(&i.sh, cx, id, op)).ok_or(Fault::Sock(SockError::Closed))
+        i.with(|i, cx| i.org.call(&i.sh, cx, id, op))
+            .ok_or(Fault::Sock(SockError::Closed))
     }
 
     fn watching(&self, id: SockId, reg: Watching) -> Result<(), Fault> {
@@ -206,7 +210,14 @@ impl<O: Org> Running<O> {
     fn announce(&self, id: SockId, direction: u8, event: &Ev<O>, off: bool) -> Result<bool, Fault> {
         if !id.is_listener() {
             let event = event.clone();
-            return self.call(id, Wait::<O::K> { direction, event, off });
+            return self.call(
+                id,
+                Wait::<O::K> {
+                    direction,
+                    event,
+                    off,
+                },
+            );
         }
         let l = self.i.sh.listener(id).ok_or(SockError::Closed)?;
         Ok(l.with_side(|side| {
@@ -233,7 +244,11 @@ impl<O: Org> Running<O> {
     }
 
     fn own_queues(&self) -> Vec<u16> {
-        if self.inline { self.queues() } else { Vec::new() }
+        if self.inline {
+            self.queues()
+        } else {
+            Vec::new()
+        }
     }
 }
 
@@ -262,10 +277,11 @@ impl<O: Org> Engine for Running<O> {
     ) -> Result<SockId, Fault> {
         let i = self.enter()?;
         let remote = (remote.ip(), remote.port());
-        i.with(|i, cx| i.open_flow(cx, local, remote, config)).map_err(|e| match e {
-            OpenError::NoRoute => Fault::NoRoute,
-            OpenError::InUse => Fault::AddrInUse,
-        })
+        i.with(|i, cx| i.open_flow(cx, local, remote, config))
+            .map_err(|e| match e {
+                OpenError::NoRoute => Fault::NoRoute,
+                OpenError::InUse => Fault::AddrInUse,
+            })
     }
 
     fn listen(
@@ -328,7 +344,11 @@ impl<O: Org> Engine for Running<O> {
 
     fn set(&self, id: SockId, s: Setting) -> Result<(), Fault> {
         if id.is_listener() {
-            self.enter()?.sh.listener(id).ok_or(SockError::Closed)?.set(s);
+            self.enter()?
+                .sh
+                .listener(id)
+                .ok_or(SockError::Closed)?
+                .set(s);
             return Ok(());
         }
         self.call(id, Set(s))
@@ -378,7 +398,9 @@ impl<O: Org> Engine for Running<O> {
 
     fn poller(&self) -> Result<u32, Fault> {
         let i = self.enter()?;
-        i.sh.pollers.create(&i.sh.p).map_err(|_| Fault::TooManyPollers)
+        i.sh.pollers
+            .create(&i.sh.p)
+            .map_err(|_| Fault::TooManyPollers)
     }
 
     fn poller_close(&self, poller: u32) {
@@ -391,10 +413,13 @@ impl<O: Org> Engine for Running<O> {
     fn register(&self, poller: u32, id: SockId, token: usize, want: Want) -> Result<(), Fault> {
         let i = self.enter()?;
         let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
-        let word = p.register(poller, id, token, want).ok_or(SockError::Closed)?;
-        self.watching(id, Watching::Add(word.clone())).inspect_err(|_| {
-            p.deregister(word.slot, word.generation);
-        })
+        let word = p
+            .register(poller, id, token, want)
+            .ok_or(SockError::Closed)?;
+        self.watching(id, Watching::Add(word.clone()))
+            .inspect_err(|_| {
+                p.deregister(word.slot, word.generation);
+            })
     }
 
     fn deregister(&self, poller: u32, id: SockId) -> Result<(), Fault> {
@@ -418,7 +443,11 @@ impl<O: Org> Engine for Running<O> {
     ) -> Result<usize, Fault> {
         let i = self.enter()?;
         let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
-        let mut frames = if queues.is_empty() { 0 } else { i.with(|i, cx| i.drive(cx, queues)) };
+        let mut frames = if queues.is_empty() {
+            0
+        } else {
+            i.with(|i, cx| i.drive(cx, queues))
+        };
         loop {
             let n = p.take(out, max);
             if n > 0 || deadline <= Time::ZERO || i.stopping() {
@@ -486,16 +515,27 @@ impl<O: Org> Engine for Running<O> {
     fn stats(&self) -> Stats {
         let i = &self.i;
         let mut locks: BTreeMap<&'static str, LockStats> = BTreeMap::new();
-        let mut add = |class: LockClass, s: LockStats| locks.entry(class.name()).or_default().add(s);
+        let mut add =
+            |class: LockClass, s: LockStats| locks.entry(class.name()).or_default().add(s);
         i.org.lock_stats(&mut add);
         i.sh.lock_stats(&mut add);
         locks.retain(|_, s| s.acquisitions > 0);
         let totals = i.sh.counters.totals();
         let counts = totals.iter().enumerate();
-        let rx: u64 = i.sh.rx.iter().map(|r| perimeter_sync::Lock::lock(&r.queue).peer_ns()).sum();
-        let tx: u64 = i.sh.tx.iter().map(perimeter_stack::port::TxPort::peer_ns).sum();
+        let rx: u64 =
+            i.sh.rx
+                .iter()
+                .map(|r| perimeter_sync::Lock::lock(&r.queue).peer_ns())
+                .sum();
+        let tx: u64 =
+            i.sh.tx
+                .iter()
+                .map(perimeter_stack::port::TxPort::peer_ns)
+                .sum();
         Stats {
-            counts: counts.map(|(n, v)| (perimeter_stack::count::name(n), *v)).collect(),
+            counts: counts
+                .map(|(n, v)| (perimeter_stack::count::name(n), *v))
+                .collect(),
             locks,
             peer_ns: rx + tx,
             connections: i.org.live(),
@@ -524,7 +564,11 @@ impl<O: Org> Engine for Running<O> {
             }
             self.i.with(|i, cx| i.org.abort_all(&i.sh, cx));
         }
-        let joins = self.joins.lock().map(|mut j| core::mem::take(&mut *j)).unwrap_or_default();
+        let joins = self
+            .joins
+            .lock()
+            .map(|mut j| core::mem::take(&mut *j))
+            .unwrap_or_default();
         for j in joins {
             // A thread that panicked has said so already.
             let _ = j();

@@ -55,8 +55,11 @@ impl<O: Org> Instance<O> {
     ) -> Instance<O> {
         let sh = Commons::new(p.clone(), config, ifaces, routes);
         let org = O::new(&spec, &sh);
-        let sleepers: Vec<Sleepers<O>> =
-            sh.rx.iter().map(|_| Arc::new(p.lock(LockClass::Leaf, Vec::new()))).collect();
+        let sleepers: Vec<Sleepers<O>> = sh
+            .rx
+            .iter()
+            .map(|_| Arc::new(p.lock(LockClass::Leaf, Vec::new())))
+            .collect();
         for (port, list) in sh.rx.iter().zip(&sleepers) {
             let list = list.clone();
             port.queue.lock().set_waker(Arc::new(move || {
@@ -91,7 +94,10 @@ impl<O: Org> Instance<O> {
     /// left.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&Self, &mut Ctx<O::K>) -> R) -> R {
-        let mut cx = self.ctxs.take().unwrap_or_else(|| Box::new(Ctx::new(self.sh.p.lane())));
+        let mut cx = self
+            .ctxs
+            .take()
+            .unwrap_or_else(|| Box::new(Ctx::new(self.sh.p.lane())));
         cx.lane = self.sh.p.lane();
         let out = f(self, &mut cx);
         self.finish(&mut cx);
@@ -291,13 +297,18 @@ impl<O: Org> Instance<O> {
             self.sh.count(lane, Count::IdleNs, idle);
         }
         for &q in queues {
-            self.sleepers[usize::from(q)].lock().retain(|e| !Arc::ptr_eq(e, event));
+            self.sleepers[usize::from(q)]
+                .lock()
+                .retain(|e| !Arc::ptr_eq(e, event));
         }
     }
 
     /// Runs `f` with an event for the calling thread to park on.
     pub fn with_event<R>(&self, f: impl FnOnce(&Ev<O>) -> R) -> R {
-        let e = self.events.take().unwrap_or_else(|| Box::new(Arc::new(self.sh.p.event())));
+        let e = self
+            .events
+            .take()
+            .unwrap_or_else(|| Box::new(Arc::new(self.sh.p.event())));
         e.take();
         let out = f(&e);
         self.events.put(e);
@@ -319,9 +330,17 @@ impl<O: Org> Instance<O> {
         let (iface, addr) = sh.source(remote.0, local.0).ok_or(OpenError::NoRoute)?;
         let mut config = config.clone();
         config.mss = config.mss.min(sh.ifaces[usize::from(iface)].mss());
-        let mut key =
-            FlowKey { local: addr, remote: remote.0, local_port: local.1, remote_port: remote.1 };
-        let attempts = if local.1 == 0 { sh.ephemeral_count() } else { 1 };
+        let mut key = FlowKey {
+            local: addr,
+            remote: remote.0,
+            local_port: local.1,
+            remote_port: remote.1,
+        };
+        let attempts = if local.1 == 0 {
+            sh.ephemeral_count()
+        } else {
+            1
+        };
         for attempt in 0..attempts {
             if local.1 == 0 {
                 key.local_port = sh.ephemeral_port(&key, attempt);
@@ -329,7 +348,11 @@ impl<O: Org> Instance<O> {
             if key.local == key.remote && key.local_port == key.remote_port {
                 continue;
             }
-            let flow = Flow { key, hash: sh.flow_hash(&key), iface };
+            let flow = Flow {
+                key,
+                hash: sh.flow_hash(&key),
+                iface,
+            };
             if let Ok(id) = self.org.connect(sh, cx, flow, &config) {
                 return Ok(id);
             }
@@ -349,7 +372,13 @@ impl<O: Org> Instance<O> {
         backlog: u32,
         mut config: perimeter_tcp::Config,
     ) -> Result<SockId, AddrInUse> {
-        let mss = self.sh.ifaces.iter().map(|i| i.mss()).min().unwrap_or(config.mss);
+        let mss = self
+            .sh
+            .ifaces
+            .iter()
+            .map(|i| i.mss())
+            .min()
+            .unwrap_or(config.mss);
         config.mss = config.mss.min(mss);
         let l = self.sh.bind_listener(addr, port, backlog, config)?;
         self.org.listen(&self.sh, cx, &l);
@@ -379,7 +408,10 @@ impl<O: Org> Instance<O> {
     pub fn quiescent(&self) -> Result<(), String> {
         for (i, t) in self.sh.tx.iter().enumerate() {
             if t.pending() > 0 {
-                return Err(format!("transmit queue {i} holds {} descriptors", t.pending()));
+                return Err(format!(
+                    "transmit queue {i} holds {} descriptors",
+                    t.pending()
+                ));
             }
         }
         let stalled: usize = self.sh.tx.iter().map(TxPort::stalled).sum();

@@ -63,7 +63,11 @@ where
     let inline = o.org.single_threaded() || o.inbound == Inbound::Inline;
     let i = Arc::new(Instance::<O>::new(p, o.org, o.config, o.ifaces, o.routes));
     let joins = serve::start(&i, o.inbound);
-    Arc::new(Running { i, joins: Mutex::new(joins), inline })
+    Arc::new(Running {
+        i,
+        joins: Mutex::new(joins),
+        inline,
+    })
 }
 
 const _: fn() = || {

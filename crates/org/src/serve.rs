@@ -42,7 +42,12 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
     match inbound {
         Inbound::Thread => {
             for (n, iface) in instance.sh.ifaces.iter().enumerate() {
-                spawn(format!("inbound-{n}"), Some(n), iface.rx.clone().collect(), false);
+                spawn(
+                    format!("inbound-{n}"),
+                    Some(n),
+                    iface.rx.clone().collect(),
+                    false,
+                );
             }
         }
         Inbound::Inline => {

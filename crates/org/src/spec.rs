@@ -47,7 +47,11 @@ impl OrgSpec {
 
     /// Every organization with its usual parameters.
     pub fn all() -> Vec<OrgSpec> {
-        vec![OrgSpec::Up, OrgSpec::UpShared, OrgSpec::ConnpL { groups: 128 }]
+        vec![
+            OrgSpec::Up,
+            OrgSpec::UpShared,
+            OrgSpec::ConnpL { groups: 128 },
+        ]
     }
 
     /// What it is, in a line.

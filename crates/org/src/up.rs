@@ -42,7 +42,9 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
     type K = On<P, L>;
 
     fn new(_: &OrgSpec, sh: &Commons<Self::K>) -> Self {
-        Whole { stack: lock::<Self::K, _>(&sh.p, LockClass::Group, Shard::new(0, sh)) }
+        Whole {
+            stack: lock::<Self::K, _>(&sh.p, LockClass::Group, Shard::new(0, sh)),
+        }
     }
 
     fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
@@ -82,7 +84,9 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
-        self.stack.lock().connect(sh, cx, flow.key, flow.hash, flow.iface, config)
+        self.stack
+            .lock()
+            .connect(sh, cx, flow.key, flow.hash, flow.iface, config)
     }
 
     fn listen(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {

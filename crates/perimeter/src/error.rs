@@ -52,9 +52,10 @@ pub fn io(f: Fault) -> Error {
         Fault::TooManyPollers => {
             Error::new(ErrorKind::QuotaExceeded, "too many pollers in this stack")
         }
-        Fault::Registered(false) => {
-            Error::new(ErrorKind::NotFound, "the socket is not registered with this poller")
-        }
+        Fault::Registered(false) => Error::new(
+            ErrorKind::NotFound,
+            "the socket is not registered with this poller",
+        ),
         Fault::Registered(true) => {
             Error::new(ErrorKind::AlreadyExists, "the socket is registered already")
         }

@@ -35,7 +35,9 @@ impl SharedFile {
     /// Its length can't be had.
     pub fn new(file: File) -> Result<SharedFile> {
         let len = file.metadata()?.len();
-        let pages = (0..len.div_ceil(PAGE as u64)).map(|_| OnceLock::new()).collect();
+        let pages = (0..len.div_ceil(PAGE as u64))
+            .map(|_| OnceLock::new())
+            .collect();
         Ok(SharedFile { file, len, pages })
     }
 
@@ -63,12 +65,14 @@ impl SharedFile {
             None => {
                 let start = index as u64 * PAGE as u64;
                 let mut bytes = vec![0; PAGE.min((self.len - start) as usize)];
-                self.file.read_exact_at(&mut bytes, start).map_err(|e| match e.kind() {
-                    ErrorKind::UnexpectedEof => {
-                        Error::new(ErrorKind::UnexpectedEof, "the file was truncated")
-                    }
-                    _ => e,
-                })?;
+                self.file
+                    .read_exact_at(&mut bytes, start)
+                    .map_err(|e| match e.kind() {
+                        ErrorKind::UnexpectedEof => {
+                            Error::new(ErrorKind::UnexpectedEof, "the file was truncated")
+                        }
+                        _ => e,
+                    })?;
                 self.pages[index].get_or_init(|| bytes.into())
             }
         };

@@ -6,10 +6,10 @@ use crate::stack::Stack;
 use crate::tcp::{TcpListener, TcpStream};
 use perimeter_base::Time;
 use perimeter_org::engine::Engine;
+use perimeter_stack::SockId;
 use perimeter_stack::poller::{Notify, Ready};
 pub use perimeter_stack::ready::Trigger;
 use perimeter_stack::ready::{self, Want};
-use perimeter_stack::SockId;
 use std::io::Result;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
@@ -36,7 +36,11 @@ impl Interest {
     pub const BOTH: Interest = Interest::of(ready::IN | ready::RDHUP | ready::OUT);
 
     const fn of(bits: u8) -> Interest {
-        Interest { bits, trigger: Trigger::Level, exclusive: false }
+        Interest {
+            bits,
+            trigger: Trigger::Level,
+            exclusive: false,
+        }
     }
 
     /// Told whenever something new arrives, not as long as it is there (`EPOLLET`).
@@ -58,7 +62,11 @@ impl Interest {
     }
 
     fn want(self) -> Want {
-        Want { interest: self.bits, trigger: self.trigger, exclusive: self.exclusive }
+        Want {
+            interest: self.bits,
+            trigger: self.trigger,
+            exclusive: self.exclusive,
+        }
     }
 }
 
@@ -108,7 +116,10 @@ impl Events {
     /// Room for up to `capacity` events at a time.
     pub fn with_capacity(capacity: usize) -> Events {
         let capacity = capacity.max(1);
-        Events { ready: Vec::with_capacity(capacity), capacity }
+        Events {
+            ready: Vec::with_capacity(capacity),
+            capacity,
+        }
     }
 
     /// The events of the last [`Poll::poll`].
@@ -204,7 +215,9 @@ impl Registry {
             let text = "the socket belongs to another stack";
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
         }
-        engine.register(self.0.number, id, token.0, interest.want()).map_err(io)
+        engine
+            .register(self.0.number, id, token.0, interest.want())
+            .map_err(io)
     }
 
     /// Changes token or interest; arms a one-shot registration again.
@@ -235,8 +248,19 @@ impl Poll {
     pub fn new(stack: &Stack) -> Result<Poll> {
         let engine = stack.engine.clone();
         let number = engine.poller().map_err(io)?;
-        let queues = if engine.inline() { engine.queues() } else { Vec::new() };
-        Ok(Poll { inner: Arc::new(Inner { engine, number, fd: OnceLock::new() }), queues })
+        let queues = if engine.inline() {
+            engine.queues()
+        } else {
+            Vec::new()
+        };
+        Ok(Poll {
+            inner: Arc::new(Inner {
+                engine,
+                number,
+                fd: OnceLock::new(),
+            }),
+            queues,
+        })
     }
 
     /// Sets which receive queues a thread that waits here serves meanwhile: none for those of
@@ -267,8 +291,14 @@ impl Poll {
         };
         events.ready.clear();
         let e = &self.inner.engine;
-        e.poll(self.inner.number, &self.queues, &mut events.ready, events.capacity, deadline)
-            .map_err(io)?;
+        e.poll(
+            self.inner.number,
+            &self.queues,
+            &mut events.ready,
+            events.capacity,
+            deadline,
+        )
+        .map_err(io)?;
         Ok(())
     }
 }
@@ -278,11 +308,14 @@ impl AsRawFd for Poll {
     /// the host's. On the machine only.
     fn as_raw_fd(&self) -> RawFd {
         let exported = self.inner.fd.get_or_init(|| {
-            let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
+            let flags =
+                rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
             // Descriptors run out like memory does; there is no error to report it with here.
             let fd = rustix::event::eventfd(0, flags).expect("a free file descriptor");
             let exported = Arc::new(Exported(fd));
-            self.inner.engine.poller_notify(self.inner.number, exported.clone());
+            self.inner
+                .engine
+                .poller_notify(self.inner.number, exported.clone());
             exported
         });
         exported.0.as_raw_fd()

@@ -67,7 +67,10 @@ impl Builder {
         if addrs.is_empty() {
             return Err(BuildError::Missing("an interface needs an address"));
         }
-        self.ifaces.push(IfaceSpec { device: Box::new(device), addrs });
+        self.ifaces.push(IfaceSpec {
+            device: Box::new(device),
+            addrs,
+        });
         Ok(self)
     }
 
@@ -84,14 +87,21 @@ impl Builder {
         let dst = prefix.parse().map_err(BuildError::Address)?;
         let via = match gateway {
             None => None,
-            Some(g) => Some(g.parse::<IpAddr>().map_err(|_| {
-                BuildError::Address(format!("`{g}` is not an address"))
-            })?),
+            Some(g) => Some(
+                g.parse::<IpAddr>()
+                    .map_err(|_| BuildError::Address(format!("`{g}` is not an address")))?,
+            ),
         };
         if iface >= self.ifaces.len() {
-            return Err(BuildError::Missing("a route needs an interface that was added before"));
+            return Err(BuildError::Missing(
+                "a route needs an interface that was added before",
+            ));
         }
-        self.routes.push(Route { dst, iface: iface as u16, via });
+        self.routes.push(Route {
+            dst,
+            iface: iface as u16,
+            via,
+        });
         Ok(self)
     }
 
@@ -129,7 +139,9 @@ impl Builder {
             routes: self.routes,
             inbound: self.inbound,
         };
-        Ok(Stack { engine: open(self.platform, options) })
+        Ok(Stack {
+            engine: open(self.platform, options),
+        })
     }
 }
 
@@ -173,8 +185,15 @@ impl Stack {
     ) -> std::io::Result<TcpListener> {
         let addr = resolve(addr)?;
         let ip = (!addr.ip().is_unspecified()).then_some(addr.ip());
-        let (id, port) = self.engine.listen(ip, addr.port(), backlog, config).map_err(io)?;
-        Ok(TcpListener::new(self.engine.clone(), id, SocketAddr::new(addr.ip(), port)))
+        let (id, port) = self
+            .engine
+            .listen(ip, addr.port(), backlog, config)
+            .map_err(io)?;
+        Ok(TcpListener::new(
+            self.engine.clone(),
+            id,
+            SocketAddr::new(addr.ip(), port),
+        ))
     }
 
     /// Connects to `addr` and waits until that has succeeded or failed.

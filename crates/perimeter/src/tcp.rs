@@ -121,7 +121,9 @@ pub struct TcpStream {
 
 impl TcpStream {
     pub(crate) fn new(engine: Arc<dyn Engine>, id: SockId) -> TcpStream {
-        TcpStream { h: Handle::new(engine, id) }
+        TcpStream {
+            h: Handle::new(engine, id),
+        }
     }
 
     pub(crate) fn raw(&self) -> (&Arc<dyn Engine>, SockId) {
@@ -138,7 +140,10 @@ impl TcpStream {
             if !matches!(state, State::SynSent | State::SynReceived) {
                 return Ok(());
             }
-            self.h.engine.wait(self.h.id, ready::OUT, deadline).map_err(io)?;
+            self.h
+                .engine
+                .wait(self.h.id, ready::OUT, deadline)
+                .map_err(io)?;
         }
     }
 
@@ -248,7 +253,9 @@ impl TcpStream {
     /// # Errors
     /// The socket has gone.
     pub fn set_linger(&self, t: Option<Duration>) -> Result<()> {
-        let ns = t.map_or(0, |t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX - 1) + 1);
+        let ns = t.map_or(0, |t| {
+            u64::try_from(t.as_nanos()).unwrap_or(u64::MAX - 1) + 1
+        });
         self.h.linger.store(ns, Ordering::Relaxed);
         self.set(Setting::Linger(t))
     }
@@ -381,7 +388,10 @@ impl TcpStream {
 
 fn set_limit(place: &AtomicU64, limit: Option<Duration>) -> Result<()> {
     if limit == Some(Duration::ZERO) {
-        return Err(Error::new(ErrorKind::InvalidInput, "a time limit of zero; use `None`"));
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "a time limit of zero; use `None`",
+        ));
     }
     let ns = limit.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
     place.store(ns, Ordering::Relaxed);
@@ -445,7 +455,10 @@ pub struct TcpListener {
 
 impl TcpListener {
     pub(crate) fn new(engine: Arc<dyn Engine>, id: SockId, local: SocketAddr) -> TcpListener {
-        TcpListener { h: Handle::new(engine, id), local }
+        TcpListener {
+            h: Handle::new(engine, id),
+            local,
+        }
     }
 
     pub(crate) fn raw(&self) -> (&Arc<dyn Engine>, SockId) {

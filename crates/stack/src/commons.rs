@@ -2,7 +2,7 @@
 
 use crate::conn::Seg;
 use crate::count::{COUNTS, Count};
-use crate::id::{SockId, Slots};
+use crate::id::{Slots, SockId};
 use crate::kind::{Ctx, Kind, Lk, lock};
 use crate::listener::Listener;
 use crate::net::{ASK_AGAIN, Iface, L2, Net, Route, arp_frame};
@@ -11,9 +11,9 @@ use crate::port::{RxPort, TxPort};
 use core::net::IpAddr;
 use perimeter_base::Time;
 use perimeter_link::Device;
-use perimeter_sync::{Lock, LockClass, Platform, PerLaneCounters};
-use perimeter_tcp::{Config as TcpConfig, Rst};
+use perimeter_sync::{Lock, LockClass, PerLaneCounters, Platform};
 use perimeter_tcp::isn::IsnGen;
+use perimeter_tcp::{Config as TcpConfig, Rst};
 use perimeter_wire::{ArpPacket, FlowKey, SegOut, Template, Toeplitz};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,7 +117,11 @@ impl<K: Kind> Commons<K> {
             rx.extend(rxqs.into_iter().map(|q| RxPort::new(&p, q, n as u16)));
             tx.extend(txqs.into_iter().map(|q| TxPort::new(&p, q)));
             for a in &spec.addrs {
-                all_routes.push(Route { dst: *a, iface: n as u16, via: None });
+                all_routes.push(Route {
+                    dst: *a,
+                    iface: n as u16,
+                    via: None,
+                });
             }
             ifaces.push(Iface {
                 caps,
@@ -135,7 +139,10 @@ impl<K: Kind> Commons<K> {
             counters: PerLaneCounters::new(),
             toeplitz: Toeplitz::default(),
             isn: IsnGen::new(secret[0], secret[1]),
-            secret: [secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15, secret[1].rotate_left(41)],
+            secret: [
+                secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15,
+                secret[1].rotate_left(41),
+            ],
             net_generation: AtomicU32::new(1),
             ask_at: AtomicU64::new(Time::NEVER.0),
             next_port: AtomicU32::new(0),
@@ -206,7 +213,11 @@ impl<K: Kind> Commons<K> {
             Some(a) => self.ifaces.iter().any(|i| i.owns(a)).then_some(a)?,
             None => {
                 let same = |a: &&crate::net::Cidr| a.addr.is_ipv4() == remote.is_ipv4();
-                let near = iface.addrs.iter().filter(same).find(|a| a.contains(hop.next));
+                let near = iface
+                    .addrs
+                    .iter()
+                    .filter(same)
+                    .find(|a| a.contains(hop.next));
                 near.or_else(|| iface.addrs.iter().find(same))?.addr
             }
         };
@@ -227,7 +238,8 @@ impl<K: Kind> Commons<K> {
             let hop = net.hop(key.remote)?;
             let (l2, ask) = net.resolve(&self.ifaces[usize::from(hop.iface)], hop, waiter, now);
             if ask.is_some() {
-                self.ask_at.fetch_min(now.plus(ASK_AGAIN).0, Ordering::Relaxed);
+                self.ask_at
+                    .fetch_min(now.plus(ASK_AGAIN).0, Ordering::Relaxed);
             }
             (hop.iface, l2, ask)
         };
@@ -239,7 +251,10 @@ impl<K: Kind> Commons<K> {
             L2::None => None,
             L2::Stations(src, dst) => Some((src, dst)),
         };
-        Some((iface, Some(Template::new_v4(l2, key, self.config.ttl, 0, true))))
+        Some((
+            iface,
+            Some(Template::new_v4(l2, key, self.config.ttl, 0, true)),
+        ))
     }
 
     /// Sends an ARP packet.
@@ -270,7 +285,11 @@ impl<K: Kind> Commons<K> {
     ) -> Vec<SockId> {
         let (waiting, changed) = self.net.lock().heard(iface, ip, mac, learn, now);
         if changed {
-            let next = self.net_generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
+            let next = self
+                .net_generation
+                .load(Ordering::Relaxed)
+                .wrapping_add(1)
+                .max(1);
             self.net_generation.store(next, Ordering::Release);
         }
         waiting
@@ -342,7 +361,8 @@ impl<K: Kind> Commons<K> {
     ) -> Result<Arc<Listener<K>>, AddrInUse> {
         let taken = |bound: &HashMap<u16, Vec<(Option<IpAddr>, SockId)>>, port: u16| {
             bound.get(&port).is_some_and(|l| {
-                l.iter().any(|(a, _)| a.is_none() || addr.is_none() || *a == addr)
+                l.iter()
+                    .any(|(a, _)| a.is_none() || addr.is_none() || *a == addr)
             })
         };
         let port = {
@@ -376,7 +396,9 @@ impl<K: Kind> Commons<K> {
         let mut bound = self.bound.lock();
         if taken(&bound, port) {
             drop(bound);
-            self.listeners.lock().remove(listener.id.slot(), listener.id.generation());
+            self.listeners
+                .lock()
+                .remove(listener.id.slot(), listener.id.generation());
             return Err(AddrInUse);
         }
         bound.entry(port).or_default().push((addr, listener.id));
@@ -388,7 +410,10 @@ impl<K: Kind> Commons<K> {
         if !id.is_listener() {
             return None;
         }
-        self.listeners.lock().get(id.slot(), id.generation()).cloned()
+        self.listeners
+            .lock()
+            .get(id.slot(), id.generation())
+            .cloned()
     }
 
     /// Forgets a listener and its port.
@@ -406,7 +431,11 @@ impl<K: Kind> Commons<K> {
 
     /// All listeners.
     pub fn listeners(&self) -> Vec<Arc<Listener<K>>> {
-        self.listeners.lock().iter().map(|(_, _, l)| l.clone()).collect()
+        self.listeners
+            .lock()
+            .iter()
+            .map(|(_, _, l)| l.clone())
+            .collect()
     }
 
     /// A candidate port for a connection (RFC 6056, algorithm 3: an offset that depends on the

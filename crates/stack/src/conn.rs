@@ -129,13 +129,18 @@ impl<K: Kind> SndSide<K> {
             self.buf.ack(n, &mut |page| drop(page));
         } else {
             let (held, acked) = (&mut self.held, self.acked);
-            self.buf.ack(n, &mut |page| held.push_back((ticket, acked, page)));
+            self.buf
+                .ack(n, &mut |page| held.push_back((ticket, acked, page)));
         }
     }
 
     /// Lets go of held pages that the device is done with.
     pub fn release(&mut self, completed: u64) {
-        while self.held.front().is_some_and(|(ticket, _, _)| *ticket <= completed) {
+        while self
+            .held
+            .front()
+            .is_some_and(|(ticket, _, _)| *ticket <= completed)
+        {
             self.held.pop_front();
         }
     }
@@ -330,7 +335,11 @@ fn over<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
     if events.contains(Events::TIME_WAIT) && !gone {
         return;
     }
-    let bits = if failed { ready::ERR | ready::HUP } else { ready::HUP };
+    let bits = if failed {
+        ready::ERR | ready::HUP
+    } else {
+        ready::HUP
+    };
     {
         let mut snd = a.snd();
         snd.shut |= gone;

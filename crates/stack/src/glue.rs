@@ -111,7 +111,11 @@ pub fn output<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     if a.tcb_meta().blocked || !resolve(a.tcb_meta(), sh, cx) {
         return;
     }
-    let blocked = if A::SPLIT { output_split(a, sh, cx) } else { output_whole(a, sh, cx) };
+    let blocked = if A::SPLIT {
+        output_split(a, sh, cx)
+    } else {
+        output_whole(a, sh, cx)
+    };
     let meta = a.tcb_meta();
     if blocked && !meta.blocked {
         meta.blocked = true;
@@ -196,7 +200,9 @@ fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
 #[inline]
 fn emit<K: Kind>(d: &mut TxDesc, meta: &mut Meta<K>, plan: &SegPlan, payload: Payload) {
     meta.ident = meta.ident.wrapping_add(1);
-    d.hdr_len = meta.template.emit(&mut d.hdr, meta.ident, &plan.seg, plan.len) as u8;
+    d.hdr_len = meta
+        .template
+        .emit(&mut d.hdr, meta.ident, &plan.seg, plan.len) as u8;
     d.parts = payload.parts;
     d.owned = payload.owned;
     d.offload.csum_start = (meta.template.l2_len() + 20) as u16;
@@ -248,7 +254,11 @@ pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: 
     let Some(d) = ring.push() else {
         return;
     };
-    let plan = SegPlan { seg: rst.seg(), off: 0, len: 0 };
+    let plan = SegPlan {
+        seg: rst.seg(),
+        off: 0,
+        len: 0,
+    };
     emit(d, meta, &plan, Payload::EMPTY);
     meta.ticket = TxRing::ticket(&ring);
     drop(ring);

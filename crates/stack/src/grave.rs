@@ -36,7 +36,8 @@ impl Graveyard {
     /// Lets go of pages that the devices are done with.
     pub fn sweep<K: Kind>(&mut self, sh: &Commons<K>) {
         if !self.pages.is_empty() {
-            self.pages.retain(|(q, t, _)| sh.tx[usize::from(*q)].completed() < *t);
+            self.pages
+                .retain(|(q, t, _)| sh.tx[usize::from(*q)].completed() < *t);
         }
     }
 }

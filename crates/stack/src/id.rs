@@ -34,7 +34,9 @@ impl SockId {
     fn pack(shard: u16, slot: u32, generation: u32) -> SockId {
         let generation = u64::from(generation) & ((1 << GEN_BITS) - 1);
         SockId(
-            generation << (SLOT_BITS + SHARD_BITS) | u64::from(shard) << SLOT_BITS | u64::from(slot),
+            generation << (SLOT_BITS + SHARD_BITS)
+                | u64::from(shard) << SLOT_BITS
+                | u64::from(slot),
         )
     }
 
@@ -69,7 +71,13 @@ impl fmt::Debug for SockId {
         if self.is_listener() {
             write!(f, "listener {}.{}", self.slot(), self.generation())
         } else {
-            write!(f, "conn {}:{}.{}", self.shard(), self.slot(), self.generation())
+            write!(
+                f,
+                "conn {}:{}.{}",
+                self.shard(),
+                self.slot(),
+                self.generation()
+            )
         }
     }
 }
@@ -89,7 +97,11 @@ struct Slot<T> {
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Slots { slots: Vec::new(), free: Vec::new(), live: 0 }
+        Slots {
+            slots: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+        }
     }
 }
 
@@ -99,7 +111,10 @@ impl<T> Slots<T> {
         let slot = match self.free.pop() {
             Some(s) => s,
             None if self.slots.len() < MAX_SLOTS => {
-                self.slots.push(Slot { generation: 1, value: None });
+                self.slots.push(Slot {
+                    generation: 1,
+                    value: None,
+                });
                 (self.slots.len() - 1) as u32
             }
             None => return None,
@@ -187,7 +202,10 @@ mod tests {
     fn a_name_packs_and_unpacks() {
         for (shard, slot, generation) in [(0, 0, 1), (127, 12345, 0xff_ffff), (4094, 1 << 27, 7)] {
             let id = SockId::conn(shard, slot, generation);
-            assert_eq!((id.shard(), id.slot(), id.generation()), (shard, slot, generation));
+            assert_eq!(
+                (id.shard(), id.slot(), id.generation()),
+                (shard, slot, generation)
+            );
             assert!(!id.is_listener());
         }
         assert!(SockId::listener(3, 4).is_listener());

@@ -110,7 +110,11 @@ fn tcp<K: Kind>(
     let mine = sh.ifaces[usize::from(iface)].owns(t.key.local)
         || sh.ifaces.iter().any(|i| i.owns(t.key.local));
     if !mine || multicast || !unicast(sh, iface, t.key.remote) {
-        let why = if mine { Count::BadAddress } else { Count::NotOurs };
+        let why = if mine {
+            Count::BadAddress
+        } else {
+            Count::NotOurs
+        };
         sh.count(cx.lane, why, 1);
         cx.pool.put(buf);
         return None;
@@ -121,7 +125,13 @@ fn tcp<K: Kind>(
     buf.trim_front(t.payload_off as usize);
     buf.truncate(t.payload_len as usize);
     let hash = f.hash.unwrap_or_else(|| sh.flow_hash(&t.key));
-    Some(Seg { key: t.key, hash, hdr: t.hdr, iface, payload: buf })
+    Some(Seg {
+        key: t.key,
+        hash,
+        hdr: t.hdr,
+        iface,
+        payload: buf,
+    })
 }
 
 /// Whether a peer may have this address: no broadcast, no multicast, not unspecified, and none
@@ -134,7 +144,9 @@ fn unicast<K: Kind>(sh: &Commons<K>, iface: u16, ip: IpAddr) -> bool {
         return false;
     }
     let addrs = &sh.ifaces[usize::from(iface)].addrs;
-    addrs.iter().all(|a| a.addr != ip && a.broadcast() != Some(v4))
+    addrs
+        .iter()
+        .all(|a| a.addr != ip && a.broadcast() != Some(v4))
 }
 
 fn arp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, aside: &mut Aside) {
@@ -148,7 +160,9 @@ fn arp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, asi
         && i.addrs.iter().any(|a| a.contains(IpAddr::V4(p.sender_ip)))
     {
         let now = cx.now(&sh.p);
-        aside.resolved.extend(sh.heard(iface, p.sender_ip, p.sender_mac, for_us, now));
+        aside
+            .resolved
+            .extend(sh.heard(iface, p.sender_ip, p.sender_mac, for_us, now));
     }
     if for_us && p.op == ArpOp::Request {
         let reply = p.reply(i.caps.mac);
@@ -184,9 +198,10 @@ fn icmp<K: Kind>(
         return;
     }
     let what = match msg {
-        Icmpv4::Unreachable { code: CODE_FRAGMENTATION_NEEDED, next_hop_mtu } => {
-            Icmp::TooBig(next_hop_mtu, quote.seq)
-        }
+        Icmpv4::Unreachable {
+            code: CODE_FRAGMENTATION_NEEDED,
+            next_hop_mtu,
+        } => Icmp::TooBig(next_hop_mtu, quote.seq),
         Icmpv4::Unreachable { code, .. } => Icmp::Unreachable(unreachable(code), quote.seq),
         _ => return,
     };
@@ -244,7 +259,11 @@ fn echo<K: Kind>(
         if i.caps.medium == Medium::Ethernet
             && let Ok(eth) = EtherHdr::parse(frame)
         {
-            let eth = EtherHdr { dst: eth.src, src: i.caps.mac, ethertype: ETHERTYPE_IPV4 };
+            let eth = EtherHdr {
+                dst: eth.src,
+                src: i.caps.mac,
+                ethertype: ETHERTYPE_IPV4,
+            };
             d.hdr_len = eth.emit(&mut d.hdr) as u8;
         }
         d.owned = Some(out);

@@ -46,7 +46,11 @@ impl<K: Kind> Listener<K> {
         backlog: u32,
         config: Config,
     ) -> Listener<K> {
-        let queue = AcceptQueue { ready: VecDeque::new(), open: true, side: Side::read() };
+        let queue = AcceptQueue {
+            ready: VecDeque::new(),
+            open: true,
+            side: Side::read(),
+        };
         Listener {
             id,
             addr,
@@ -158,7 +162,9 @@ pub struct Wildcards<K: Kind> {
 
 impl<K: Kind> Default for Wildcards<K> {
     fn default() -> Self {
-        Wildcards { by_port: hashbrown::HashMap::default() }
+        Wildcards {
+            by_port: hashbrown::HashMap::default(),
+        }
     }
 }
 

@@ -26,7 +26,9 @@ impl Cidr {
                 u32::from(a) & mask == u32::from(b) & mask
             }
             (IpAddr::V6(a), IpAddr::V6(b)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix.min(128))).unwrap_or(0);
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.prefix.min(128)))
+                    .unwrap_or(0);
                 u128::from(a) & mask == u128::from(b) & mask
             }
             _ => false,
@@ -45,7 +47,9 @@ impl Cidr {
 }
 
 fn mask4(prefix: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0)
+    u32::MAX
+        .checked_shl(32 - u32::from(prefix.min(32)))
+        .unwrap_or(0)
 }
 
 impl core::str::FromStr for Cidr {
@@ -53,7 +57,9 @@ impl core::str::FromStr for Cidr {
 
     fn from_str(s: &str) -> Result<Cidr, String> {
         let (addr, prefix) = s.split_once('/').unwrap_or((s, ""));
-        let addr: IpAddr = addr.parse().map_err(|_| format!("`{s}` is not an address/prefix"))?;
+        let addr: IpAddr = addr
+            .parse()
+            .map_err(|_| format!("`{s}` is not an address/prefix"))?;
         let bits = if addr.is_ipv4() { 32 } else { 128 };
         let prefix = match prefix {
             "" => bits,
@@ -141,8 +147,9 @@ const FRESH: u64 = 60_000_000_000;
 /// Time between requests for the same neighbour (RFC 1122, section 2.3.2.1: at most one a
 /// second).
 pub const ASK_AGAIN: u64 = 1_000_000_000;
-/// Unanswered requests after which those who wait are told that the neighbour is not there.
-const ASK_LIMIT: u32 = 3;
+/// Unanswered requests after which those who wait are told that the neighbour is not there: as
+/// many as a SYN has attempts by default and one more, so that a bad wire alone does not do it.
+const ASK_LIMIT: u32 = 8;
 
 struct Neighbour {
     mac: Option<MacAddr>,
@@ -165,13 +172,19 @@ impl Net {
     /// No neighbours; the given routes, longest prefix first.
     pub fn new(mut routes: Vec<Route>) -> Net {
         routes.sort_by_key(|r| core::cmp::Reverse(r.dst.prefix));
-        Net { routes, neighbours: HashMap::new() }
+        Net {
+            routes,
+            neighbours: HashMap::new(),
+        }
     }
 
     /// The next hop towards `dst`.
     pub fn hop(&self, dst: IpAddr) -> Option<Hop> {
         let r = self.routes.iter().find(|r| r.dst.contains(dst))?;
-        Some(Hop { iface: r.iface, next: r.via.unwrap_or(dst) })
+        Some(Hop {
+            iface: r.iface,
+            next: r.via.unwrap_or(dst),
+        })
     }
 
     /// The station behind a hop. When it is not known, `waiter` is remembered, and the ARP
@@ -190,13 +203,16 @@ impl Net {
             return (L2::Unresolved, None);
         };
         self.bound();
-        let n = self.neighbours.entry((hop.iface, hop.next)).or_insert(Neighbour {
-            mac: None,
-            confirmed: now,
-            asked: Time::ZERO,
-            tries: 0,
-            waiting: Vec::new(),
-        });
+        let n = self
+            .neighbours
+            .entry((hop.iface, hop.next))
+            .or_insert(Neighbour {
+                mac: None,
+                confirmed: now,
+                asked: Time::ZERO,
+                tries: 0,
+                waiting: Vec::new(),
+            });
         let stale = n.mac.is_none() || now.nanos_since(n.confirmed) > FRESH;
         let mut ask = None;
         if stale && (n.asked == Time::ZERO || now.nanos_since(n.asked) >= ASK_AGAIN) {
@@ -324,7 +340,12 @@ fn request(iface: &Iface, target_ip: Ipv4Addr) -> Option<ArpPacket> {
 
 /// Writes an ARP packet as a frame to `dst`; returns its length.
 pub fn arp_frame(src: MacAddr, dst: MacAddr, p: &ArpPacket, out: &mut [u8]) -> usize {
-    let n = EtherHdr { dst, src, ethertype: ETHERTYPE_ARP }.emit(out);
+    let n = EtherHdr {
+        dst,
+        src,
+        ethertype: ETHERTYPE_ARP,
+    }
+    .emit(out);
     n + p.emit(&mut out[n..])
 }
 
@@ -350,7 +371,10 @@ mod tests {
         ] {
             assert_eq!(cidr(c).contains(ip.parse().unwrap()), want, "{c} {ip}");
         }
-        assert_eq!(cidr("10.1.2.3/24").broadcast(), Some("10.1.2.255".parse().unwrap()));
+        assert_eq!(
+            cidr("10.1.2.3/24").broadcast(),
+            Some("10.1.2.255".parse().unwrap())
+        );
         assert_eq!(cidr("10.1.2.3/31").broadcast(), None);
         for bad in ["10.0.0.1/33", "x/3", "10.0.0/8", "::/129", ""] {
             assert!(bad.parse::<Cidr>().is_err(), "{bad}");
@@ -361,12 +385,30 @@ mod tests {
     fn the_longest_prefix_wins() {
         let via = Some("10.0.0.254".parse().unwrap());
         let net = Net::new(vec![
-            Route { dst: cidr("0.0.0.0/0"), iface: 0, via },
-            Route { dst: cidr("10.0.0.0/24"), iface: 0, via: None },
-            Route { dst: cidr("10.0.0.128/25"), iface: 1, via: None },
+            Route {
+                dst: cidr("0.0.0.0/0"),
+                iface: 0,
+                via,
+            },
+            Route {
+                dst: cidr("10.0.0.0/24"),
+                iface: 0,
+                via: None,
+            },
+            Route {
+                dst: cidr("10.0.0.128/25"),
+                iface: 1,
+                via: None,
+            },
         ]);
         let hop = |s: &str| net.hop(s.parse().unwrap()).unwrap();
-        assert_eq!(hop("10.0.0.1"), Hop { iface: 0, next: "10.0.0.1".parse().unwrap() });
+        assert_eq!(
+            hop("10.0.0.1"),
+            Hop {
+                iface: 0,
+                next: "10.0.0.1".parse().unwrap()
+            }
+        );
         assert_eq!(hop("10.0.0.130").iface, 1);
         assert_eq!(hop("9.9.9.9").next, via.unwrap());
     }

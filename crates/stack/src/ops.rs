@@ -33,8 +33,12 @@ pub trait Op<K: Kind>: Send + 'static {
     type Out: Send + 'static;
 
     /// First phase: with the buffers only.
-    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, sh: &Commons<K>, cx: &mut Ctx<K>)
-    -> Step<Self::Out>;
+    fn sock<B: Bufs<K = K>>(
+        &mut self,
+        b: &mut B,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+    ) -> Step<Self::Out>;
 
     /// Second phase: with the TCP state.
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out;
@@ -249,7 +253,11 @@ impl<K: Kind> Op<K> for Recv {
                 rcv.side.lower(ready::IN);
             }
             let tell = rcv.untold >= rcv.tell_at && !sh.memory_short();
-            return if tell { Step::Kick(Ok(out)) } else { Step::Done(Ok(out)) };
+            return if tell {
+                Step::Kick(Ok(out))
+            } else {
+                Step::Done(Ok(out))
+            };
         }
         if rcv.left {
             return Step::Done(Err(SockError::Closed));
@@ -361,7 +369,10 @@ impl<K: Kind> Op<K> for Shutdown {
     }
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
-        if matches!(a.tcb().tcb.state(), State::Closed | State::TimeWait | State::SynSent) {
+        if matches!(
+            a.tcb().tcb.state(),
+            State::Closed | State::TimeWait | State::SynSent
+        ) {
             return Err(SockError::NotConnected);
         }
         if self.0 != How::Write {
@@ -548,16 +559,16 @@ pub struct Look;
 impl<K: Kind> Op<K> for Look {
     type Out = ConnInfo;
 
-    fn sock<B: Bufs<K = K>>(&mut self, _: &mut B, _: &Commons<K>, _: &mut Ctx<K>) -> Step<ConnInfo> {
+    fn sock<B: Bufs<K = K>>(
+        &mut self,
+        _: &mut B,
+        _: &Commons<K>,
+        _: &mut Ctx<K>,
+    ) -> Step<ConnInfo> {
         Step::Tcp
     }
 
-    fn tcp<A: Access<K = K>>(
-        &mut self,
-        a: &mut A,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-    ) -> ConnInfo {
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> ConnInfo {
         look(a, cx.now(&sh.p))
     }
 }

@@ -90,7 +90,11 @@ impl<K: Kind> Passive<K> {
         e: Established,
         now: Time,
     ) -> Option<(Arc<Listener<K>>, Established)> {
-        let Some(l) = self.wildcards.find(seg.key.local, seg.key.local_port).cloned() else {
+        let Some(l) = self
+            .wildcards
+            .find(seg.key.local, seg.key.local_port)
+            .cloned()
+        else {
             sh.refuse(cx, seg);
             return None;
         };

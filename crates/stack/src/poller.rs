@@ -4,7 +4,7 @@
 //! is ready is read from the registration's word at the time of the answer, so an entry that
 //! has gone stale costs one look and no false event.
 
-use crate::id::{SockId, Slots};
+use crate::id::{Slots, SockId};
 use crate::kind::{Kind, Lk, lock};
 use crate::ready::{RegWord, Trigger, Wake, Want};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
@@ -71,7 +71,11 @@ impl<K: Kind> Pollers<K> {
     pub fn new(p: &K::P) -> Pollers<K> {
         Pollers {
             table: (0..MAX_POLLERS).map(|_| OnceLock::new()).collect(),
-            free: lock::<K, _>(p, LockClass::Control, (0..MAX_POLLERS as u32).rev().collect()),
+            free: lock::<K, _>(
+                p,
+                LockClass::Control,
+                (0..MAX_POLLERS as u32).rev().collect(),
+            ),
         }
     }
 
@@ -209,7 +213,13 @@ impl<K: Kind> Poller<K> {
         s.regs.insert_with(|slot, generation| {
             let word = Arc::new(RegWord::new(want, number, slot, generation));
             made = Some(word.clone());
-            Reg { sock, token, word, queued: false, armed: true }
+            Reg {
+                sock,
+                token,
+                word,
+                queued: false,
+                armed: true,
+            }
         });
         made
     }
@@ -217,7 +227,10 @@ impl<K: Kind> Poller<K> {
     /// Whether `sock` is registered, and its word.
     pub fn find(&self, sock: SockId) -> Option<Arc<RegWord>> {
         let s = self.state.lock();
-        s.regs.iter().find(|(_, _, r)| r.sock == sock).map(|(_, _, r)| r.word.clone())
+        s.regs
+            .iter()
+            .find(|(_, _, r)| r.sock == sock)
+            .map(|(_, _, r)| r.word.clone())
     }
 
     /// Removes a registration.
@@ -229,20 +242,32 @@ impl<K: Kind> Poller<K> {
     pub fn take(&self, out: &mut Vec<Ready>, max: usize) -> usize {
         let mut s = self.state.lock();
         let before = out.len();
-        let State { regs, ready, notify, .. } = &mut *s;
+        let State {
+            regs,
+            ready,
+            notify,
+            ..
+        } = &mut *s;
         // Levels go to the back again; looking at each at most once keeps this bounded.
         for _ in 0..ready.len() {
             if out.len() - before >= max {
                 break;
             }
-            let Some((slot, generation)) = ready.pop_front() else { break };
-            let Some(r) = regs.get_mut(slot, generation) else { continue };
+            let Some((slot, generation)) = ready.pop_front() else {
+                break;
+            };
+            let Some(r) = regs.get_mut(slot, generation) else {
+                continue;
+            };
             let bits = r.word.ready();
             if bits == 0 || !r.armed {
                 r.queued = false;
                 continue;
             }
-            out.push(Ready { token: r.token, bits });
+            out.push(Ready {
+                token: r.token,
+                bits,
+            });
             match r.word.want.trigger {
                 Trigger::Level => ready.push_back((slot, generation)),
                 Trigger::Edge => r.queued = false,

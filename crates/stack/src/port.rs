@@ -43,7 +43,10 @@ struct DeviceSide {
 impl<K: Kind> TxPort<K> {
     /// Around a device's queue.
     pub fn new(p: &K::P, queue: Box<dyn TxQueue>) -> TxPort<K> {
-        let side = DeviceSide { queue, taken: TxRing::new(TX_RING) };
+        let side = DeviceSide {
+            queue,
+            taken: TxRing::new(TX_RING),
+        };
         TxPort {
             ring: lock::<K, _>(p, LockClass::TxRing, TxRing::new(TX_RING)),
             device: lock::<K, _>(p, LockClass::NicTx, side),
@@ -139,7 +142,10 @@ impl<K: Kind> TxPort<K> {
 
     /// Lock counts of ring and device.
     pub fn stats(&self) -> [(LockClass, LockStats); 2] {
-        [(LockClass::TxRing, self.ring.stats()), (LockClass::NicTx, self.device.stats())]
+        [
+            (LockClass::TxRing, self.ring.stats()),
+            (LockClass::NicTx, self.device.stats()),
+        ]
     }
 }
 
@@ -158,6 +164,10 @@ impl<K: Kind> RxPort<K> {
     /// Around a device's queue.
     pub fn new(p: &K::P, queue: Box<dyn RxQueue>, iface: u16) -> RxPort<K> {
         let fd = queue.fd();
-        RxPort { queue: lock::<K, _>(p, LockClass::NicRx, queue), iface, fd }
+        RxPort {
+            queue: lock::<K, _>(p, LockClass::NicRx, queue),
+            iface,
+            fd,
+        }
     }
 }

@@ -114,12 +114,20 @@ pub struct Side<K: Kind> {
 impl<K: Kind> Side<K> {
     /// The receive side: [`IN`], [`RDHUP`] and errors.
     pub fn read() -> Side<K> {
-        Side { bits: 0, write_half: false, watch: Vec::new() }
+        Side {
+            bits: 0,
+            write_half: false,
+            watch: Vec::new(),
+        }
     }
 
     /// The send side: [`OUT`] and errors.
     pub fn write() -> Side<K> {
-        Side { bits: 0, write_half: true, watch: Vec::new() }
+        Side {
+            bits: 0,
+            write_half: true,
+            watch: Vec::new(),
+        }
     }
 
     /// What is ready.
@@ -143,7 +151,11 @@ impl<K: Kind> Side<K> {
         // The common case: one registration.
         if let [Watch::Reg(reg)] = self.watch.as_slice() {
             reg.half(write_half).store(now, Ordering::Release);
-            let news = if reg.want.trigger == Trigger::Level { fresh } else { bits };
+            let news = if reg.want.trigger == Trigger::Level {
+                fresh
+            } else {
+                bits
+            };
             if news & (reg.want.interest | ALWAYS) != 0 {
                 cx.after.wakes.push(Wake {
                     poller: reg.poller,
@@ -165,7 +177,11 @@ impl<K: Kind> Side<K> {
                 }
                 Watch::Reg(reg) => {
                     reg.half(write_half).store(now, Ordering::Release);
-                    let news = if reg.want.trigger == Trigger::Level { fresh } else { bits };
+                    let news = if reg.want.trigger == Trigger::Level {
+                        fresh
+                    } else {
+                        bits
+                    };
                     let wanted = news & (reg.want.interest | ALWAYS) != 0;
                     if wanted && !(reg.want.exclusive && exclusive_told) {
                         if reg.want.exclusive {
@@ -201,14 +217,16 @@ impl<K: Kind> Side<K> {
         self.bits &= !bits;
         for w in &self.watch {
             if let Watch::Reg(reg) = w {
-                reg.half(self.write_half).store(self.bits, Ordering::Release);
+                reg.half(self.write_half)
+                    .store(self.bits, Ordering::Release);
             }
         }
     }
 
     /// Adds a registration; what is ready already is noted at once.
     pub fn register(&mut self, reg: &Arc<RegWord>, cx: &mut Ctx<K>) {
-        reg.half(self.write_half).store(self.bits, Ordering::Release);
+        reg.half(self.write_half)
+            .store(self.bits, Ordering::Release);
         self.watch.push(Watch::Reg(reg.clone()));
         if self.bits & (reg.want.interest | ALWAYS) != 0 {
             cx.after.wakes.push(Wake {

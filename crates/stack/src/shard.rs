@@ -7,7 +7,7 @@ use crate::conn::{Conn, ConnInfo, Seg, on_events};
 use crate::count::Count;
 use crate::glue;
 use crate::grave::Graveyard;
-use crate::id::{SockId, Slots};
+use crate::id::{Slots, SockId};
 use crate::kind::{Ctx, Kind};
 use crate::listener::Listener;
 use crate::ops::{self, Icmp, Op};
@@ -124,7 +124,11 @@ impl<K: Kind> Shard<K> {
         let deadline = conn.tcb.tcb.deadline();
         if deadline < meta.armed {
             meta.armed = deadline;
-            let due = Due { slot, generation: meta.id.generation(), at: deadline };
+            let due = Due {
+                slot,
+                generation: meta.id.generation(),
+                at: deadline,
+            };
             self.wheel.insert(due);
         }
     }
@@ -135,7 +139,9 @@ impl<K: Kind> Shard<K> {
             return;
         };
         let (key, id, orphan) = (conn.tcb.meta.key, conn.tcb.meta.id, conn.tcb.meta.orphan);
-        let entry = self.table.find_entry(table_hash(self.secret, &key), |&s| s == slot);
+        let entry = self
+            .table
+            .find_entry(table_hash(self.secret, &key), |&s| s == slot);
         if let Ok(e) = entry {
             e.remove();
         }
@@ -190,9 +196,12 @@ impl<K: Kind> Shard<K> {
         };
         let (slot, generation) = self.conns.insert_with(make).ok_or(Exists)?;
         let (secret, conns) = (self.secret, &self.conns);
-        self.table.insert_unique(table_hash(secret, &key), slot, |&s| {
-            conns.peek(s).map_or(0, |c| table_hash(secret, &c.tcb.meta.key))
-        });
+        self.table
+            .insert_unique(table_hash(secret, &key), slot, |&s| {
+                conns
+                    .peek(s)
+                    .map_or(0, |c| table_hash(secret, &c.tcb.meta.key))
+            });
         Ok(SockId::conn(shard, slot, generation))
     }
 

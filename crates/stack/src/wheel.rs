@@ -40,7 +40,9 @@ impl Wheel {
         Wheel {
             tick: now.0 >> TICK_SHIFT,
             occupied: [0; LEVELS],
-            slots: Box::new(core::array::from_fn(|_| core::array::from_fn(|_| Vec::new()))),
+            slots: Box::new(core::array::from_fn(|_| {
+                core::array::from_fn(|_| Vec::new())
+            })),
             len: 0,
         }
     }
@@ -67,7 +69,11 @@ impl Wheel {
         // The level is that of the highest digit in which `t` differs from now: within a
         // level, slots ahead of the hand in the same turn are unambiguous.
         let diff = t ^ self.tick;
-        let level = if diff == 0 { 0 } else { ((63 - diff.leading_zeros()) / LEVEL_BITS) as usize };
+        let level = if diff == 0 {
+            0
+        } else {
+            ((63 - diff.leading_zeros()) / LEVEL_BITS) as usize
+        };
         let index = (t >> (LEVEL_BITS * level as u32)) as usize & (SLOTS - 1);
         self.slots[level][index].push(due);
         self.occupied[level] |= 1 << index;
@@ -139,7 +145,11 @@ mod tests {
     use super::*;
 
     fn due(slot: u32, ms: u64) -> Due {
-        Due { slot, generation: 1, at: Time::from_millis(ms) }
+        Due {
+            slot,
+            generation: 1,
+            at: Time::from_millis(ms),
+        }
     }
 
     #[test]
@@ -155,7 +165,11 @@ mod tests {
             let ahead = x % (1 << (1 + (x >> 40) % 41));
             let at = Time(Time::from_millis(12_000).0 + ahead * 1_000);
             want.insert(slot, at);
-            w.insert(Due { slot, generation: 1, at });
+            w.insert(Due {
+                slot,
+                generation: 1,
+                at,
+            });
         }
         let mut out = Vec::new();
         let mut guard = 0;
@@ -169,7 +183,11 @@ mod tests {
                 assert_eq!(want.remove(&d.slot), Some(d.at));
                 assert!(d.at <= now, "early: {:?} at {now:?}", d.at);
                 let floor = d.at.max(Time::from_millis(12_345));
-                assert!(now.nanos_since(floor) <= 2 << TICK_SHIFT, "late: {:?} at {now:?}", d.at);
+                assert!(
+                    now.nanos_since(floor) <= 2 << TICK_SHIFT,
+                    "late: {:?} at {now:?}",
+                    d.at
+                );
             }
         }
         assert!(want.is_empty());
@@ -196,7 +214,11 @@ mod tests {
             let boundary = 1u64 << (bits + TICK_SHIFT);
             let mut w = Wheel::new(Time(boundary - 1_500_000));
             let at = Time(boundary + 3_000_000);
-            w.insert(Due { slot: 1, generation: 1, at });
+            w.insert(Due {
+                slot: 1,
+                generation: 1,
+                at,
+            });
             let mut out = Vec::new();
             for _ in 0..4 {
                 let next = w.next();

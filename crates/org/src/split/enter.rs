@@ -50,7 +50,13 @@ pub(super) struct Outside<'a, P: Platform> {
 
 impl<'a, P: Platform> Outside<'a, P> {
     pub(super) fn new(place: &'a Place<P>, generation: u32) -> Outside<'a, P> {
-        Outside { place, generation, stale: false, snd: None, rcv: None }
+        Outside {
+            place,
+            generation,
+            stale: false,
+            snd: None,
+            rcv: None,
+        }
     }
 
     /// Whether the connection had gone when one of its buffers was entered.
@@ -100,11 +106,17 @@ impl<'a, P: Platform> Entered<'a, P> {
     /// Takes the connection's lock while the table's is held. `None`: nobody lives there.
     pub(super) fn new(place: &'a Place<P>, table: TableGuard<'a, P>) -> Option<Entered<'a, P>> {
         let tcb = place.tcb.lock();
-        tcb.is_some().then_some(Entered { place, table: Some(table), tcb })
+        tcb.is_some().then_some(Entered {
+            place,
+            table: Some(table),
+            tcb,
+        })
     }
 
     fn side(&self) -> &TcbSide<Kd<P>> {
-        self.tcb.as_ref().expect("entered only when there, and left when vacated")
+        self.tcb
+            .as_ref()
+            .expect("entered only when there, and left when vacated")
     }
 
     pub(super) fn id(&self) -> SockId {
@@ -138,9 +150,15 @@ impl<'a, P: Platform> Entered<'a, P> {
     /// The connection moves out.
     pub(super) fn vacate(mut self) -> (SndSide<Kd<P>>, RcvSide<Kd<P>>) {
         *self.tcb = None;
-        let nobody = Part { generation: 0, value: no_snd::<P>() };
+        let nobody = Part {
+            generation: 0,
+            value: no_snd::<P>(),
+        };
         let snd = core::mem::replace(&mut *self.place.snd.lock(), nobody).value;
-        let nobody = Part { generation: 0, value: no_rcv::<P>() };
+        let nobody = Part {
+            generation: 0,
+            value: no_rcv::<P>(),
+        };
         let rcv = core::mem::replace(&mut *self.place.rcv.lock(), nobody).value;
         (snd, rcv)
     }
@@ -170,17 +188,29 @@ impl<P: Platform> Access for Entered<'_, P> {
     const SPLIT: bool = true;
 
     fn tcb(&mut self) -> &mut TcbSide<Kd<P>> {
-        self.tcb.as_mut().expect("entered only when there, and left when vacated")
+        self.tcb
+            .as_mut()
+            .expect("entered only when there, and left when vacated")
     }
 
     fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
         let snd = Side::Held(self.place.snd.lock());
-        (self.tcb.as_mut().expect("entered only when there, and left when vacated"), snd)
+        (
+            self.tcb
+                .as_mut()
+                .expect("entered only when there, and left when vacated"),
+            snd,
+        )
     }
 
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
         let rcv = Side::Held(self.place.rcv.lock());
-        (self.tcb.as_mut().expect("entered only when there, and left when vacated"), rcv)
+        (
+            self.tcb
+                .as_mut()
+                .expect("entered only when there, and left when vacated"),
+            rcv,
+        )
     }
 
     fn fast_path(&mut self) {

@@ -7,8 +7,7 @@ use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 
 /// Owns all that it needs: whoever sent it may have given up.
-pub(super) type Message<P> =
-    Box<dyn FnOnce(&Split<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>) + Send>;
+pub(super) type Message<P> = Box<dyn FnOnce(&Split<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>) + Send>;
 
 pub(super) struct Messages<P: Platform> {
     queue: P::Lock<VecDeque<Message<P>>>,
@@ -18,7 +17,10 @@ pub(super) struct Messages<P: Platform> {
 
 impl<P: Platform> Messages<P> {
     pub(super) fn new(p: &P) -> Messages<P> {
-        Messages { queue: p.lock(LockClass::Leaf, VecDeque::new()), bell: p.event() }
+        Messages {
+            queue: p.lock(LockClass::Leaf, VecDeque::new()),
+            bell: p.event(),
+        }
     }
 
     pub(super) fn put(&self, m: Message<P>) {

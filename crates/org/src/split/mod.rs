@@ -66,13 +66,16 @@ pub(crate) struct Table<P: Platform> {
 impl<P: Platform> Table<P> {
     fn find(&self, key: &FlowKey) -> Option<u32> {
         let hash = table_hash(self.secret, key);
-        self.by_flow.find(hash, |(k, _)| k == key).map(|(_, slot)| *slot)
+        self.by_flow
+            .find(hash, |(k, _)| k == key)
+            .map(|(_, slot)| *slot)
     }
 
     fn link(&mut self, key: FlowKey, slot: u32) {
         let secret = self.secret;
         let hash = table_hash(secret, &key);
-        self.by_flow.insert_unique(hash, (key, slot), |(k, _)| table_hash(secret, k));
+        self.by_flow
+            .insert_unique(hash, (key, slot), |(k, _)| table_hash(secret, k));
     }
 
     fn unlink(&mut self, key: &FlowKey, slot: u32) {
@@ -135,13 +138,18 @@ impl<P: Platform> Split<P> {
         iss: Option<Seq>,
     ) {
         let done = table.passive.segment(sh, cx, &seg, iss);
-        self.syn_due.store(table.passive.deadline().0, Ordering::Relaxed);
+        self.syn_due
+            .store(table.passive.deadline().0, Ordering::Relaxed);
         let Some((l, established)) = done else {
             return;
         };
         let config = l.config();
         let tcb = Tcb::accept(&config, &established, cx.now(&sh.p));
-        let flow = Flow { key: seg.key, hash: seg.hash, iface: seg.iface };
+        let flow = Flow {
+            key: seg.key,
+            hash: seg.hash,
+            iface: seg.iface,
+        };
         let Some(mut e) = self.insert(table, sh, &config, flow, tcb) else {
             return sh.refuse(cx, &seg);
         };
@@ -173,7 +181,14 @@ impl<P: Platform> Split<P> {
         };
         let place = self.places.get_or_make(&sh.p, slot)?;
         let id = SockId::conn(0, slot, generation);
-        place.fill(Conn::new(sh, config, id, flow.key, (flow.hash, flow.iface), tcb));
+        place.fill(Conn::new(
+            sh,
+            config,
+            id,
+            flow.key,
+            (flow.hash, flow.iface),
+            tcb,
+        ));
         table.link(flow.key, slot);
         table.live += 1;
         Entered::new(place, table)
@@ -190,7 +205,11 @@ impl<P: Platform> Split<P> {
             t.meta.armed = deadline;
             let (slot, generation) = (t.meta.id.slot(), t.meta.id.generation());
             let mut wheel = self.wheel.lock();
-            wheel.insert(Due { slot, generation, at: deadline });
+            wheel.insert(Due {
+                slot,
+                generation,
+                at: deadline,
+            });
             self.wheel_due.store(wheel.next().0, Ordering::Relaxed);
         }
     }
@@ -219,7 +238,9 @@ impl<P: Platform> Split<P> {
         let (mut snd, rcv) = e.vacate();
         table.graveyard.bury(sh, cx, sent, &mut snd, &rcv);
         table.live -= 1;
-        table.free.push((id.slot(), id.generation().wrapping_add(1) & 0xff_ffff));
+        table
+            .free
+            .push((id.slot(), id.generation().wrapping_add(1) & 0xff_ffff));
     }
 
     /// The application has let go: its name for the buffers is no longer good, and there may be
@@ -269,18 +290,15 @@ impl<P: Platform> Split<P> {
             _ => None,
         };
         match (step, entered) {
-            (Some(Step::Kick(out)), Some(e)) => {
-                self.run(e, sh, cx, |e, cx| {
+            (Some(Step::Kick(out)), Some(e)) => self
+                .run(e, sh, cx, |e, cx| {
                     op.kick(e, sh, cx);
                     out
                 })
-                .into()
-            }
+                .into(),
             // What the buffers gave was good when they gave it.
             (Some(Step::Kick(out)), None) if !stale => Some(out),
-            (Some(Step::Tcp), Some(e)) => {
-                self.run(e, sh, cx, |e, cx| op.tcp(e, sh, cx)).into()
-            }
+            (Some(Step::Tcp), Some(e)) => self.run(e, sh, cx, |e, cx| op.tcp(e, sh, cx)).into(),
             _ => {
                 sh.count(cx.lane, Count::StaleHandle, 1);
                 None
@@ -380,7 +398,8 @@ impl<P: Platform> Org for Split<P> {
         id: SockId,
         op: Q,
     ) {
-        self.messages.put(Box::new(move |org, sh, cx| org.posted(sh, cx, id, op)));
+        self.messages
+            .put(Box::new(move |org, sh, cx| org.posted(sh, cx, id, op)));
     }
 
     fn connect(
@@ -393,7 +412,9 @@ impl<P: Platform> Org for Split<P> {
         let now = cx.now(&sh.p);
         let key = flow.key;
         let tcb = Tcb::connect(config, sh.isn.iss(&key, now), sh.isn.ts_offset(&key), now);
-        let mut e = self.insert(self.table.lock(), sh, config, flow, tcb).ok_or(Exists)?;
+        let mut e = self
+            .insert(self.table.lock(), sh, config, flow, tcb)
+            .ok_or(Exists)?;
         let id = e.id();
         glue::output(&mut e, sh, cx);
         self.settle(e, sh, cx);
@@ -446,7 +467,8 @@ impl<P: Platform> Org for Split<P> {
         cx.due = due;
         let mut table = self.table.lock();
         table.passive.on_timer(sh, cx);
-        self.syn_due.store(table.passive.deadline().0, Ordering::Relaxed);
+        self.syn_due
+            .store(table.passive.deadline().0, Ordering::Relaxed);
         table.graveyard.sweep(sh);
     }
 

@@ -1,8 +1,8 @@
 //! Where connections live: three locks that stay where they are, whoever moves in.
 
 use super::Kd;
-use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::Conn;
+use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use std::sync::OnceLock;
 
@@ -22,20 +22,39 @@ pub(super) struct Place<P: Platform> {
 
 /// A send side that belongs to nobody: nothing can be sent.
 pub(super) fn no_snd<P: Platform>() -> SndSide<Kd<P>> {
-    SndSide { shut: true, ..SndSide::new(0) }
+    SndSide {
+        shut: true,
+        ..SndSide::new(0)
+    }
 }
 
 /// A receive side that belongs to nobody: nothing will come.
 pub(super) fn no_rcv<P: Platform>() -> RcvSide<Kd<P>> {
-    RcvSide { shut: true, eof: true, ..RcvSide::new(0, 0) }
+    RcvSide {
+        shut: true,
+        eof: true,
+        ..RcvSide::new(0, 0)
+    }
 }
 
 impl<P: Platform> Place<P> {
     fn new(p: &P) -> Place<P> {
         Place {
             tcb: p.lock(LockClass::Connection, None),
-            snd: p.lock(LockClass::Sndbuf, Part { generation: 0, value: no_snd::<P>() }),
-            rcv: p.lock(LockClass::Rcvbuf, Part { generation: 0, value: no_rcv::<P>() }),
+            snd: p.lock(
+                LockClass::Sndbuf,
+                Part {
+                    generation: 0,
+                    value: no_snd::<P>(),
+                },
+            ),
+            rcv: p.lock(
+                LockClass::Rcvbuf,
+                Part {
+                    generation: 0,
+                    value: no_rcv::<P>(),
+                },
+            ),
         }
     }
 
@@ -44,8 +63,14 @@ impl<P: Platform> Place<P> {
     pub(super) fn fill(&self, conn: Conn<Kd<P>>) {
         let generation = conn.tcb.meta.id.generation();
         let mut tcb = self.tcb.lock();
-        *self.snd.lock() = Part { generation, value: conn.snd };
-        *self.rcv.lock() = Part { generation, value: conn.rcv };
+        *self.snd.lock() = Part {
+            generation,
+            value: conn.snd,
+        };
+        *self.rcv.lock() = Part {
+            generation,
+            value: conn.rcv,
+        };
         *tcb = Some(conn.tcb);
     }
 
@@ -69,7 +94,9 @@ pub(super) struct Places<P: Platform> {
 
 impl<P: Platform> Default for Places<P> {
     fn default() -> Self {
-        Places { blocks: [const { OnceLock::new() }; BLOCKS] }
+        Places {
+            blocks: [const { OnceLock::new() }; BLOCKS],
+        }
     }
 }
 
@@ -89,7 +116,11 @@ impl<P: Platform> Places<P> {
     /// The place, made if it is the first of its block.
     pub(super) fn get_or_make(&self, p: &P, slot: u32) -> Option<&Place<P>> {
         let (block, index) = locate(slot);
-        let fresh = || (0..1usize << (block as u32 + FIRST)).map(|_| Place::new(p)).collect();
+        let fresh = || {
+            (0..1usize << (block as u32 + FIRST))
+                .map(|_| Place::new(p))
+                .collect()
+        };
         self.blocks.get(block)?.get_or_init(fresh).get(index)
     }
 }

@@ -1,0 +1,89 @@
+//! `cargo xtask test`: everything that has to pass, after installing what it needs.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+/// Programs that tests run, and the Debian package of each.
+const TOOLS: [(&str, &str); 6] = [
+    ("iperf3", "iperf3"),
+    ("curl", "curl"),
+    ("python3", "python3"),
+    ("ip", "iproute2"),
+    ("tshark", "tshark"),
+    ("valgrind", "valgrind"),
+];
+
+/// Arguments of `cargo xtask test`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Install nothing; tests that miss a program are skipped with a note.
+    #[arg(long)]
+    no_install: bool,
+}
+
+/// Installs what is missing and runs all tests.
+///
+/// # Errors
+/// A command can't be started.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if !args.no_install {
+        install();
+    }
+    let start = Instant::now();
+    let steps: [(&str, &[&str]); 2] = [
+        (
+            "tests of all crates",
+            &["test", "--workspace", "--features", "perimeter/testing"],
+        ),
+        ("instruction counts", &["xtask", "counts"]),
+    ];
+    for (what, words) in steps {
+        println!("== {what}: cargo {}", words.join(" "));
+        let status = Command::new(env!("CARGO"))
+            .args(words)
+            .status()
+            .with_context(|| format!("cargo {} did not start", words.join(" ")))?;
+        if !status.success() {
+            println!("== {what}: failed after {} s", start.elapsed().as_secs());
+            return Ok(ExitCode::FAILURE);
+        }
+        println!("== {what}: passed, {} s so far", start.elapsed().as_secs());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Installs the Debian packages of programs that are missing. Without root, or on another
+/// system, it says what to install and goes on.
+fn install() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let here = |name: &str| std::env::split_paths(&path).any(|d| Path::new(&d).join(name).exists());
+    let missing: Vec<&str> = TOOLS
+        .iter()
+        .filter(|(tool, _)| !here(tool))
+        .map(|(_, package)| *package)
+        .collect();
+    if missing.is_empty() {
+        return;
+    }
+    println!("== installing {}", missing.join(" "));
+    let apt = |words: &[&str]| {
+        Command::new("apt-get")
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(words)
+            .stdout(std::process::Stdio::null())
+            .status()
+            .is_ok_and(|s| s.success())
+    };
+    let mut words = vec!["install", "-y", "-q", "--no-install-recommends"];
+    words.extend(&missing);
+    if !(apt(&["update", "-q"]) && apt(&words)) {
+        println!(
+            "== could not install them (that needs root and Debian's apt-get); tests that use \
+             them are skipped. By hand: apt-get install {}",
+            missing.join(" ")
+        );
+    }
+}
