@@ -95,6 +95,10 @@ pub struct Config {
     pub fin_wait_2: Duration,
     /// Most memory that out-of-order segments may pin, in octets. Default 512 KiB.
     pub max_reassembly_bytes: u32,
+    /// Send the last segment again after two round trips without an acknowledgment, so that the
+    /// loss of a flight's tail shows in SACKs rather than by a timeout (RFC 8985, section 7).
+    /// Needs SACK. Default true.
+    pub loss_probe: bool,
     /// Start over in slow start after an idle time of one RTO (RFC 2861 as Linux does it).
     /// Default true.
     pub slow_start_after_idle: bool,
@@ -126,6 +130,7 @@ impl Default for Config {
             time_wait: Duration::from_secs(60),
             fin_wait_2: Duration::from_secs(60),
             max_reassembly_bytes: 512 * 1024,
+            loss_probe: true,
             slow_start_after_idle: true,
         }
     }

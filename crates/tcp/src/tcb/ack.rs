@@ -50,6 +50,9 @@ impl Tcb {
         self.update_window(seg);
         self.probes = 0;
         if flight == 0 {
+            if self.has(flag::TLP_OUT) {
+                self.answer_to_probe(seg, len == 0, flight);
+            }
             return;
         }
         self.snd_una = seg.ack;
@@ -80,8 +83,13 @@ impl Tcb {
             let dup = advanced == 0 && len == 0 && self.snd_wnd == old_wnd;
             self.count_dupacks(dup, &mut p);
         }
+        if self.has(flag::TLP_OUT) {
+            let silent = p.delivered == 0 && len == 0 && self.snd_wnd == old_wnd;
+            self.answer_to_probe(seg, silent, flight);
+        }
         self.react(&p, flight, now);
         if advanced > 0 {
+            self.flags &= !flag::TLP_ARMED;
             self.rexmt_at = if self.snd_una == self.snd_nxt {
                 Time::NEVER
             } else {
@@ -265,6 +273,7 @@ impl Tcb {
         self.ca = CaState::Recovery;
         self.recover = self.snd_nxt;
         self.flags &= !(flag::TIMING | flag::SAMPLING);
+        self.forget_probe();
         self.times = None;
         self.cc.on_loss(flight);
         self.prr = Prr::new(&self.cc);
@@ -318,6 +327,7 @@ impl Tcb {
         sb.set_mss(u32::from(self.mss));
         sb.mark_all_lost(self.snd_nxt);
         self.scoreboard = Some(sb);
+        self.forget_probe();
         self.ca = CaState::Loss;
         self.recover = self.snd_nxt;
         self.dupacks = 0;

@@ -94,6 +94,7 @@ impl Tcb {
     #[inline]
     fn ack_light(&mut self, seg: &TcpHdr, acked: u32, now: Time) {
         self.snd_una = seg.ack;
+        self.flags &= !flag::TLP_ARMED;
         self.count.bytes_acked += u64::from(acked);
         let mut rtt_ns = None;
         if self.has(flag::TIMING) && seg.ack.ge(self.rtt_seq) {

@@ -8,12 +8,14 @@
 //! | `ack.rs` | acknowledgments, loss detection, recovery |
 //! | `receive.rs` | data in: order, window, when to acknowledge |
 //! | `output.rs` | which segment to send next |
+//! | `probe.rs` | tail loss probes |
 //! | `timers.rs` | what happens when nothing does |
 
 mod ack;
 mod input;
 mod light;
 mod output;
+mod probe;
 mod query;
 mod receive;
 mod state;
@@ -93,6 +95,16 @@ mod flag {
     pub const WANTS: u32 = 1 << 21;
     /// The last segment of this output run was sent before.
     pub const AGAIN: u32 = 1 << 23;
+    /// Tail loss probes are sent.
+    pub const TLP: u32 = 1 << 24;
+    /// `rexmt_at` is when a loss probe is due, not a retransmission timeout.
+    pub const TLP_ARMED: u32 = 1 << 25;
+    /// A loss probe is due.
+    pub const TLP_DUE: u32 = 1 << 26;
+    /// A loss probe is out: `tlp_end`.
+    pub const TLP_OUT: u32 = 1 << 27;
+    /// That probe was data sent before.
+    pub const TLP_AGAIN: u32 = 1 << 28;
     /// Every round trip gives several RTT samples.
     pub const SAMPLING: u32 = 1 << 22;
 }
@@ -236,6 +248,8 @@ pub struct Tcb {
     snd_sml: Seq,
     /// Recovery point: SND.NXT when the current recovery began (RFC 6582's `recover`).
     recover: Seq,
+    /// SND.NXT when a loss probe was sent, while `TLP_OUT` (TLP.end_seq).
+    tlp_end: Seq,
 
     cc: Cc,
     usage: CwndUsage,
@@ -299,6 +313,7 @@ impl Tcb {
             (cfg.nodelay, flag::NODELAY),
             (cfg.cork, flag::CORK),
             (cfg.slow_start_after_idle, flag::IDLE_RESTART),
+            (cfg.loss_probe, flag::TLP),
         ] {
             if on {
                 flags |= bit;
@@ -338,6 +353,7 @@ impl Tcb {
             max_wnd: 0,
             snd_sml: iss,
             recover: iss,
+            tlp_end: iss,
             cc: Cc::new(cfg.congestion, u32::from(adv_mss), u32::from(set.iw)),
             usage: CwndUsage::new(iss),
             prr: Prr::default(),
@@ -454,7 +470,8 @@ impl Tcb {
             && self.scoreboard.is_none()
             && self.dupacks == 0
             && self.probes == 0
-            && !self.has(flag::URGENT | flag::FIN_QUEUED | flag::SYN_OUT | flag::PERSIST);
+            && !self.has(flag::URGENT | flag::FIN_QUEUED | flag::SYN_OUT | flag::PERSIST)
+            && !self.has(flag::TLP_DUE | flag::TLP_OUT);
         if fast {
             self.flags |= flag::FAST;
         } else {

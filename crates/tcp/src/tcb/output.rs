@@ -49,6 +49,9 @@ impl Tcb {
         }
         if empty && !self.has(flag::ACK_NOW) {
             self.flags &= !(flag::WANTS | flag::PUSH);
+            if flight > 0 && !self.has(flag::TLP_ARMED) {
+                self.arm_probe(true, false, now);
+            }
             return None;
         }
         let seq = self.snd_nxt;
@@ -91,6 +94,11 @@ impl Tcb {
         }
         if self.has(flag::PROBE)
             && let Some(plan) = self.plan_probe(q, now)
+        {
+            return Some(plan);
+        }
+        if self.has(flag::TLP_DUE)
+            && let Some(plan) = self.plan_loss_probe(q, now)
         {
             return Some(plan);
         }
@@ -302,7 +310,7 @@ impl Tcb {
     }
 
     /// Payload that fits beside the options of a segment sent now.
-    fn payload_room(&self) -> u32 {
+    pub(super) fn payload_room(&self) -> u32 {
         let mss = u32::from(self.mss);
         match &self.ooo {
             Some(ooo) if self.has(flag::SACK) => {
@@ -321,7 +329,7 @@ impl Tcb {
 
     /// A segment of `len` octets of new data at `off`, with `flags`; a FIN among them follows
     /// the data.
-    fn new_segment(
+    pub(super) fn new_segment(
         &mut self,
         q: Queued,
         off: u32,
@@ -405,7 +413,7 @@ impl Tcb {
     /// `len` octets of sequence space from `seq` once more; the FIN may be the last of them.
     /// `pair` says that it is the second segment of two that left together the first time and
     /// do so again.
-    fn again(&mut self, q: Queued, seq: Seq, len: u32, pair: bool, now: Time) -> SegPlan {
+    pub(super) fn again(&mut self, q: Queued, seq: Seq, len: u32, pair: bool, now: Time) -> SegPlan {
         let fin = self.has(flag::FIN_SENT) && seq + len == self.snd_nxt;
         let octets = len - u32::from(fin);
         let off = seq.since(self.snd_una);
@@ -497,6 +505,7 @@ impl Tcb {
     fn end_of_run(&mut self, blocked: Blocked, now: Time) {
         let flight = self.snd_nxt.since(self.snd_una);
         let full = blocked == Blocked::Cwnd;
+        self.arm_probe(blocked == Blocked::Empty, self.burst > 0, now);
         if self.burst > 0 || full {
             self.usage.on_send(self.snd_una, self.snd_nxt, flight, full);
             self.burst = 0;

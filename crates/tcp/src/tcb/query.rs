@@ -227,7 +227,7 @@ impl Tcb {
     /// a SYN, a FIN, a probe, a retransmission.
     pub fn wants_output(&self) -> bool {
         let fin_due = self.has(flag::FIN_QUEUED) && !self.has(flag::FIN_SENT);
-        self.has(flag::ACK_NOW | flag::SYN_DUE | flag::PROBE | flag::HEAD_LOST)
+        self.has(flag::ACK_NOW | flag::SYN_DUE | flag::PROBE | flag::HEAD_LOST | flag::TLP_DUE)
             || fin_due
             || self.ca != CaState::Open
     }

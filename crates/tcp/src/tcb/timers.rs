@@ -23,7 +23,11 @@ impl Tcb {
             if self.has(flag::PERSIST) {
                 self.on_persist(now, &mut out);
             } else if self.snd_una != self.snd_nxt {
-                self.on_rto(now, &mut out);
+                if self.has(flag::TLP_ARMED) {
+                    self.on_probe_timer(now, &mut out);
+                } else {
+                    self.on_rto(now, &mut out);
+                }
             }
         }
         if self.aux_at <= now {
@@ -42,7 +46,7 @@ impl Tcb {
             () => self.set.data_retries,
         };
         let first = self.retries == 0;
-        if first {
+        if first && !self.has(flag::TLP_OUT) {
             // The timer was last set when the peer was last heard of, or when the oldest
             // segment was sent.
             self.stall_since = tick(Time(now.nanos().saturating_sub(self.rtt.rto())));
@@ -98,7 +102,7 @@ impl Tcb {
     }
 
     /// When the user timeout would pass: timers don't wait beyond it.
-    fn user_limit(&self, now: Time) -> Time {
+    pub(super) fn user_limit(&self, now: Time) -> Time {
         match self.set.user_timeout_ms {
             0 => Time::NEVER,
             ms => {
