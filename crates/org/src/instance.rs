@@ -117,8 +117,9 @@ impl<O: Org> Instance<O> {
 
     fn finish_slow(&self, cx: &mut Ctx<O::K>) {
         // A doorbell makes room for connections that wait, whose output rings it again. The
-        // bound keeps this thread from working for others for ever.
-        for _ in 0..RESUME_TURNS {
+        // bound keeps this thread from working for others for ever: in the last turn nobody
+        // goes on, so nothing is left behind.
+        for turn in 0..RESUME_TURNS {
             self.hand_over(cx);
             for (q, id) in core::mem::take(&mut cx.after.blocked) {
                 self.sh.tx[usize::from(q)].stall(id);
@@ -133,7 +134,7 @@ impl<O: Org> Instance<O> {
                 self.sh.p.charge(perimeter_sync::Work::Doorbell, 1);
                 let port = &self.sh.tx[usize::from(q)];
                 port.doorbell(now);
-                if port.stalled() > 0 {
+                if port.stalled() > 0 && turn + 1 < RESUME_TURNS {
                     self.resume(cx, port);
                 }
             }
@@ -142,7 +143,7 @@ impl<O: Org> Instance<O> {
                 cx.after.doorbells = bells;
             }
         }
-        debug_assert!(cx.after.blocked.is_empty() || !cx.after.doorbells.is_empty());
+        debug_assert!(cx.after.blocked.is_empty() && cx.after.doorbells.is_empty());
         let mut wakes = core::mem::take(&mut cx.after.wakes);
         self.sh.pollers.deliver(&mut wakes);
         cx.after.wakes = wakes;

@@ -29,7 +29,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let poll = stack.poll()?;
     let mut streams = Vec::new();
     for i in 0..conns {
-        let addr = SocketAddr::new(std::net::Ipv4Addr::from(first + (i % 64) as u32).into(), 5001);
+        let addr = SocketAddr::new(
+            std::net::Ipv4Addr::from(first + (i % 64) as u32).into(),
+            5001,
+        );
         let s = stack.connect(addr)?;
         s.set_nonblocking(true)?;
         poll.registry().register(&s, Token(i), Interest::WRITABLE)?;
@@ -41,7 +44,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     spin(&poll, &mut events, &streams, &page, warm)?;
 
     let (s0, p0, t0) = (stack.stats(), peer.counts(), Instant::now());
-    let app = spin(&poll, &mut events, &streams, &page, Duration::from_millis(run_ms))?;
+    let app = spin(
+        &poll,
+        &mut events,
+        &streams,
+        &page,
+        Duration::from_millis(run_ms),
+    )?;
     let wall = t0.elapsed().as_nanos() as f64;
     let (s1, p1) = (stack.stats(), peer.counts());
     let _ = (p0, p1);
@@ -59,6 +68,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         idle / segs,
         app / segs,
     );
+    let mut acked: Vec<u64> = peer.flows().iter().map(|f| f.acked).collect();
+    acked.sort_unstable();
+    println!(
+        "bytes acknowledged by connection: least {}, median {}, most {}",
+        acked.first().unwrap_or(&0),
+        acked.get(acked.len() / 2).unwrap_or(&0),
+        acked.last().unwrap_or(&0),
+    );
+    if std::env::var_os("DUMP").is_some() {
+        for c in stack.connections().iter().take(200) {
+            let t = &c.tcp;
+            println!(
+                "{:?} acked {} queued {} unacked {} cwnd {} wnd {} rto {:?} backoff {} {:?}",
+                c.id, c.acked, c.snd_queued, t.unacked, t.snd_cwnd, t.snd_wnd, t.rto, t.backoff, t.ca_state
+            );
+        }
+    }
     Ok(())
 }
 
@@ -76,7 +102,10 @@ fn spin(
         for e in events.iter() {
             let s = &streams[e.token().0];
             // Until the buffer is full.
-            while s.send_zero_copy(std::slice::from_ref(page)).is_ok_and(|n| n == page.len()) {}
+            while s
+                .send_zero_copy(std::slice::from_ref(page))
+                .is_ok_and(|n| n == page.len())
+            {}
         }
     }
     Ok(0.0)

@@ -105,23 +105,38 @@ pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     }
 }
 
-/// Sends what TCP wants to send: new data, retransmissions, acknowledgments, probes.
+/// Sends what TCP wants to send: new data, retransmissions, acknowledgments, probes. Where
+/// connections wait for room in the transmit queue, this one gets in line behind them.
 pub fn output<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    // Its turn comes when the transmit queue has room; until then nothing overtakes.
-    if a.tcb_meta().blocked || !resolve(a.tcb_meta(), sh, cx) {
+    let meta = a.tcb_meta();
+    if meta.blocked {
         return;
     }
-    let blocked = if A::SPLIT {
+    if sh.tx[usize::from(meta.txq)].stalled() > 0 {
+        return get_in_line(meta, cx);
+    }
+    output_in_turn(a, sh, cx);
+}
+
+/// As [`output`], for a connection whose turn it is.
+pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+    if !resolve(a.tcb_meta(), sh, cx) {
+        return;
+    }
+    let full = if A::SPLIT {
         output_split(a, sh, cx)
     } else {
         output_whole(a, sh, cx)
     };
     let meta = a.tcb_meta();
-    if blocked && !meta.blocked {
-        meta.blocked = true;
-        let id = meta.id;
-        cx.after.blocked.push((meta.txq, id));
+    if full && !meta.blocked {
+        get_in_line(meta, cx);
     }
+}
+
+fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {
+    meta.blocked = true;
+    cx.after.blocked.push((meta.txq, meta.id));
 }
 
 /// Output where nothing else protects the buffers: one visit to the transmit ring for all

@@ -252,8 +252,7 @@ impl<K: Kind> Op<K> for Recv {
             if rcv.buf.is_empty() && !rcv.eof {
                 rcv.side.lower(ready::IN);
             }
-            let tell = rcv.untold >= rcv.tell_at && !sh.memory_short();
-            return if tell {
+            return if rcv.untold >= rcv.tell_at {
                 Step::Kick(Ok(out))
             } else {
                 Step::Done(Ok(out))
@@ -294,7 +293,10 @@ pub fn tell_space<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) 
     let space = {
         let mut rcv = a.rcv();
         rcv.untold = 0;
-        rcv.buf.space()
+        let space = rcv.buf.space();
+        // Short memory keeps windows small but never shut: data that frees memory at the peer,
+        // or here, may have to come through this one.
+        if sh.memory_short() { space.min(rcv.tell_at) } else { space }
     };
     if a.tcb().tcb.app_read(space, now) {
         glue::output(a, sh, cx);
@@ -313,7 +315,7 @@ impl<K: Kind> Op<K> for Output {
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
         a.tcb().meta.blocked = false;
-        glue::output(a, sh, cx);
+        glue::output_in_turn(a, sh, cx);
     }
 }
 
