@@ -12,7 +12,10 @@ fn stacks(org: &OrgSpec) -> (Stack, Stack) {
         let b = Stack::builder().on_native(native.clone()).org(org);
         b.interface(end, &[addr]).unwrap().build().unwrap()
     };
-    (stack(org.clone(), a, "10.0.0.1/24"), stack(OrgSpec::UpShared, b, "10.0.0.2/24"))
+    (
+        stack(org.clone(), a, "10.0.0.1/24"),
+        stack(OrgSpec::UpShared, b, "10.0.0.2/24"),
+    )
 }
 
 /// The organizations that take calls from several threads.

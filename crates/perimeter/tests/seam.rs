@@ -22,7 +22,10 @@ const SCHEDULES: [Schedule; 3] = [
 
 /// Seeds of each schedule; more when `PERIMETER_SEEDS` says so.
 fn seeds() -> u64 {
-    std::env::var("PERIMETER_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3)
+    std::env::var("PERIMETER_SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(6)
 }
 
 /// An echo through the stack under test, which is entered by one thread only.
@@ -53,7 +56,9 @@ fn echo(w: World, n: usize) {
 
 /// Everything is over: nothing is left, nothing is pinned.
 fn finish(w: &World) {
-    w.until("end", || w.s.stats().connections == 0 && w.peer.stats().connections == 0);
+    w.until("end", || {
+        w.s.stats().connections == 0 && w.peer.stats().connections == 0
+    });
     assert_eq!(w.s.stats().memory, 0, "memory of the stack under test");
     w.pass(Duration::from_millis(20));
     w.s.engine().quiescent().unwrap();
@@ -67,7 +72,9 @@ fn shrink(setup: &mut Setup, segments: u32) {
         c.tcp.rcv_buf = segments * 1460;
         c.tcp.time_wait = Duration::from_millis(100);
     }
-    setup.wire.latency_ns = 50_000;
+    // In exploration time moves when nobody can run: a wire with a latency delivers to sleepers
+    // only.
+    setup.wire.latency_ns = if setup.virt.seed.is_multiple_of(2) { 0 } else { 50_000 };
 }
 
 fn explore(segments: u32, cores: usize, n: usize, body: fn(World, usize), orgs: Vec<OrgSpec>) {
@@ -177,7 +184,11 @@ fn watch(w: &World) -> Arc<AtomicBool> {
                 }
             }
             let theirs = peer.connections();
-            let ours = if s.organization().single_threaded() { vec![] } else { s.connections() };
+            let ours = if s.organization().single_threaded() {
+                vec![]
+            } else {
+                s.connections()
+            };
             panic!("stuck: peer {theirs:#?} ours {ours:#?}");
         }),
     );
@@ -188,7 +199,7 @@ fn watch(w: &World) -> Arc<AtomicBool> {
 #[test]
 fn an_echo_over_a_bad_wire() {
     for org in organizations() {
-        for seed in std::env::var("FROM").ok().and_then(|s| s.parse().ok()).unwrap_or(0)..2 * seeds() {
+        for seed in 0..3 * seeds() {
             let schedule = SCHEDULES[seed as usize % SCHEDULES.len()];
             let mut setup = Setup::new(org.clone()).schedule(schedule, seed, 2);
             shrink(&mut setup, 6);

@@ -15,6 +15,7 @@ pub mod listener;
 pub mod net;
 pub mod ops;
 pub mod passive;
+pub mod planted;
 pub mod poller;
 pub mod port;
 pub mod ready;

@@ -7,6 +7,7 @@
 use crate::id::{Slots, SockId};
 use crate::kind::{Kind, Lk, lock};
 use crate::ready::{RegWord, Trigger, Wake, Want};
+use crate::planted::{Bug, planted};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -293,8 +294,13 @@ impl<K: Kind> Poller<K> {
         // Entries that are no longer ready must not keep a thread from sleeping.
         while let Some((slot, generation)) = ready.front().copied() {
             match regs.get_mut(slot, generation) {
-                Some(r) if r.word.ready() != 0 && r.armed => return false,
-                Some(r) => r.queued = false,
+                Some(r) if r.word.ready() != 0 && r.armed => {
+                    if planted(Bug::PollerSleepsUnlooked) {
+                        break;
+                    }
+                    return false;
+                }
+                Some(r) => r.queued = planted(Bug::PollerForgetsEntry),
                 None => {}
             }
             ready.pop_front();

@@ -6,6 +6,7 @@
 //! under the send side's, so plain stores suffice and `up` needs no atomic read-modify-write.
 
 use crate::kind::{Ctx, Kind};
+use crate::planted::{Bug, planted};
 use perimeter_sync::Platform;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -248,7 +249,7 @@ impl<K: Kind> Side<K> {
 
     /// Adds a blocked call, unless one of `bits` (or an error) is ready: then tells so.
     pub fn wait(&mut self, bits: u8, event: &Arc<<K::P as Platform>::Event>) -> bool {
-        if self.bits & (bits | ALWAYS) != 0 {
+        if self.bits & (bits | ALWAYS) != 0 && !planted(Bug::CallSleepsUnlooked) {
             return true;
         }
         self.watch.push(Watch::Wait(event.clone()));

@@ -1,6 +1,8 @@
 //! Two stacks in virtual time: one under test, of any organization, and its peer.
 #![allow(dead_code, reason = "each test crate uses a part of this")]
 
+pub mod model;
+
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{Builder, Config, OrgSpec, Stack, TcpListener, TcpStream, Virtual};
 use perimeter_base::Time;
@@ -13,7 +15,11 @@ use std::time::Duration;
 
 /// Every organization, the one that exists for tests included.
 pub fn organizations() -> Vec<OrgSpec> {
-    let mut all = vec![OrgSpec::Up, OrgSpec::UpShared, OrgSpec::ConnpL { groups: 8 }];
+    let mut all = vec![
+        OrgSpec::Up,
+        OrgSpec::UpShared,
+        OrgSpec::ConnpL { groups: 8 },
+    ];
     #[cfg(feature = "testing")]
     all.push(OrgSpec::Split);
     all
@@ -21,7 +27,10 @@ pub fn organizations() -> Vec<OrgSpec> {
 
 /// Those that take calls from several threads.
 pub fn shared_organizations() -> Vec<OrgSpec> {
-    organizations().into_iter().filter(|o| !o.single_threaded()).collect()
+    organizations()
+        .into_iter()
+        .filter(|o| !o.single_threaded())
+        .collect()
 }
 
 /// What a world is made of.
@@ -36,23 +45,49 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(org: OrgSpec) -> Setup {
-        let wire = WireConfig { latency_ns: 1_000_000, ..WireConfig::default() };
-        let virt = VirtualConfig { cores: 2, max_steps: 20_000_000, ..VirtualConfig::default() };
-        Setup { org, config: Config::default(), peer: Config::default(), wire, virt }
+        let wire = WireConfig {
+            latency_ns: 1_000_000,
+            ..WireConfig::default()
+        };
+        let virt = VirtualConfig {
+            cores: 2,
+            max_steps: 20_000_000,
+            ..VirtualConfig::default()
+        };
+        Setup {
+            org,
+            config: Config::default(),
+            peer: Config::default(),
+            wire,
+            virt,
+        }
     }
 
     pub fn schedule(mut self, schedule: Schedule, seed: u64, cores: usize) -> Setup {
-        self.virt = VirtualConfig { schedule, seed, cores, ..self.virt };
+        self.virt = VirtualConfig {
+            schedule,
+            seed,
+            cores,
+            ..self.virt
+        };
         self
     }
 
     /// Runs `body` in this world; a failure names organization, seed and schedule.
     pub fn run(self, body: impl FnOnce(World) + Send + 'static) {
+        if let Err(f) = self.try_run(body) {
+            panic!("{f}");
+        }
+    }
+
+    /// As [`Setup::run`], for bodies that may fail.
+    pub fn try_run(
+        self,
+        body: impl FnOnce(World) + Send + 'static,
+    ) -> std::result::Result<(), String> {
         let org = self.org.clone();
         let result = Virtual::run(self.virt.clone(), move |p| body(World::new(p, self)));
-        if let Err(f) = result {
-            panic!("{org}: {f}");
-        }
+        result.map(drop).map_err(|f| format!("{org}: {f}"))
     }
 }
 
@@ -79,12 +114,20 @@ impl World {
     fn new(p: Virtual, setup: Setup) -> World {
         let ([a, b], _) = pair(&p, setup.wire);
         let build = |org, config, end, addr| {
-            let b: Builder = Stack::builder().on_virtual(p.clone()).org(org).config(config);
+            let b: Builder = Stack::builder()
+                .on_virtual(p.clone())
+                .org(org)
+                .config(config);
             b.interface(end, &[addr]).unwrap().build().unwrap()
         };
         let s = build(setup.org, setup.config, a, "10.0.0.1/24");
         let peer = build(OrgSpec::UpShared, setup.peer, b, "10.0.0.2/24");
-        World { p, s, peer, next_port: Cell::new(1000) }
+        World {
+            p,
+            s,
+            peer,
+            next_port: Cell::new(1000),
+        }
     }
 
     pub fn now(&self) -> Time {
@@ -109,7 +152,11 @@ impl World {
     pub fn until(&self, what: &str, mut cond: impl FnMut() -> bool) {
         let end = self.p.now() + LONG;
         while !cond() {
-            assert!(self.p.now() < end, "{}: {what} never came", self.s.organization());
+            assert!(
+                self.p.now() < end,
+                "{}: {what} never came",
+                self.s.organization()
+            );
             self.step();
         }
     }
@@ -148,7 +195,12 @@ impl World {
     }
 
     /// Connects from `stack` to `l`; neither end blocks.
-    pub fn connect(&self, stack: &Stack, l: &TcpListener, addr: SocketAddr) -> (TcpStream, TcpStream) {
+    pub fn connect(
+        &self,
+        stack: &Stack,
+        l: &TcpListener,
+        addr: SocketAddr,
+    ) -> (TcpStream, TcpStream) {
         l.set_nonblocking(true).unwrap();
         let a = stack.start_connect(addr).unwrap();
         let (b, _) = self.wait("connection", || l.accept()).unwrap();
