@@ -38,9 +38,17 @@ impl Pacer {
     }
 
     /// Puts a frame of `bytes` (with overhead) on the wire at `now` or when it is free: when
-    /// its last bit has left. `None` if the FIFO is full.
+    /// its last bit has left. `None` if the FIFO is full. A frame that `waited` for the wire
+    /// takes it when it became free, however late the doorbell is that says so: the host's
+    /// timers must not cost the link its rate.
     #[inline]
-    pub(crate) fn send(&self, now: Time, bytes: usize, fifo_ns: u64) -> Option<Time> {
+    pub(crate) fn send(
+        &self,
+        now: Time,
+        waited: bool,
+        bytes: usize,
+        fifo_ns: u64,
+    ) -> Option<Time> {
         if self.ps_per_byte == 0 {
             return Some(now);
         }
@@ -48,7 +56,7 @@ impl Pacer {
         let now_ps = now.0.saturating_mul(1000);
         let mut seen = self.free_at.load(Ordering::Relaxed);
         loop {
-            let start = seen.max(now_ps);
+            let start = if waited { seen } else { seen.max(now_ps) };
             if start > now_ps.saturating_add(fifo_ns.saturating_mul(1000)) {
                 return None;
             }
@@ -82,7 +90,7 @@ mod tests {
         let mut last = now;
         let mut sent = 0u64;
         while sent < 1000 {
-            match p.send(now, 1538, FIFO_NS) {
+            match p.send(now, false, 1538, FIFO_NS) {
                 Some(t) => {
                     assert!(t > last);
                     last = t;
@@ -97,9 +105,29 @@ mod tests {
     }
 
     #[test]
+    fn late_doorbells_do_not_cost_rate() {
+        let p = Pacer::new(Some(1.0));
+        let start = Time::from_millis(1);
+        let mut now = start;
+        let mut last = now;
+        let mut waited = false;
+        for _ in 0..1000 {
+            match p.send(now, waited, 1250, FIFO_NS) {
+                Some(t) => last = t,
+                None => {
+                    now = p.ready_at().plus(60_000);
+                    waited = true;
+                }
+            }
+        }
+        let sent = 1000 - last.nanos_since(start) / 10_000;
+        assert!(sent < 200, "the wire was idle for {sent} frames");
+    }
+
+    #[test]
     fn no_rate_no_delay() {
         let p = Pacer::new(None);
-        assert_eq!(p.send(Time(5), 9000, 0), Some(Time(5)));
+        assert_eq!(p.send(Time(5), false, 9000, 0), Some(Time(5)));
         assert!(!p.is_limited());
         assert!(!Pacer::new(Some(-1.0)).is_limited());
     }

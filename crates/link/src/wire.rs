@@ -372,11 +372,12 @@ impl<P: Platform> TxQueue for EndTx<P> {
         self.clock = now;
         let mut n = 0;
         let limited = self.out.pacer.is_limited();
+        let waited = self.ready_at != Time::ZERO;
         for d in ring.pending() {
             let mut at = now;
             if limited {
                 let bytes = d.frame_len() + OVERHEAD;
-                match self.out.pacer.send(now, bytes, FIFO_NS) {
+                match self.out.pacer.send(now, waited, bytes, FIFO_NS) {
                     Some(t) => at = t,
                     None => break,
                 }

@@ -217,7 +217,7 @@ impl Faults {
             0 => u64::MAX,
             ns => ns,
         };
-        let Some(due) = self.pacer.send(due, buf.len() + OVERHEAD, limit) else {
+        let Some(due) = self.pacer.send(due, false, buf.len() + OVERHEAD, limit) else {
             add(&counters.queue_dropped);
             return;
         };

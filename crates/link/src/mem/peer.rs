@@ -100,8 +100,9 @@ fn be16(b: &[u8], at: usize) -> u16 {
 }
 
 impl Peer {
-    /// Takes frames from the front of `descs`; how many.
-    pub(crate) fn burst(&mut self, now: Time, descs: &[TxDesc]) -> usize {
+    /// Takes frames from the front of `descs`; how many. They `waited` for the wire if the last
+    /// burst left them for pacing.
+    pub(crate) fn burst(&mut self, now: Time, waited: bool, descs: &[TxDesc]) -> usize {
         for lane in &mut self.lanes {
             lane.earliest = Time::NEVER;
         }
@@ -118,7 +119,8 @@ impl Peer {
             }
             if self.shared.tx_pacer.is_limited() {
                 let bytes = d.frame_len() + crate::pace::OVERHEAD;
-                match self.shared.tx_pacer.send(now, bytes, crate::pace::FIFO_NS) {
+                let pacer = &self.shared.tx_pacer;
+                match pacer.send(now, waited, bytes, crate::pace::FIFO_NS) {
                     Some(t) => at = t,
                     None => break,
                 }
@@ -246,7 +248,7 @@ impl Peer {
             return self
                 .shared
                 .rx_pacer
-                .send(t, wire_len, u64::MAX)
+                .send(t, false, wire_len, u64::MAX)
                 .unwrap_or(t);
         }
         t

@@ -258,7 +258,8 @@ impl<P: Platform> TxQueue for MemTx<P> {
     fn doorbell(&mut self, now: Time, ring: &mut TxRing) {
         let start = self.platform.now();
         self.platform.checkpoint();
-        let n = self.peer.burst(now, ring.pending());
+        let waited = self.ready_at != Time::ZERO && self.peer.shared.tx_pacer.is_limited();
+        let n = self.peer.burst(now, waited, ring.pending());
         if n == ring.len() {
             ring.clear();
             self.ready_at = Time::ZERO;
