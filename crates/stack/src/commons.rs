@@ -36,6 +36,8 @@ pub struct Config {
     pub syn_depth: usize,
     /// Ports for connections that do not ask for one (RFC 6056). Default 32768–60999.
     pub ephemeral: core::ops::RangeInclusive<u16>,
+    /// Descriptors in a transmit ring, 2 to 65,536, else clamped. Default 1024.
+    pub tx_ring: usize,
     /// Time to live of datagrams. Default 64.
     pub ttl: u8,
     /// The longest that the stack's own threads sleep without looking around. Half of the
@@ -53,6 +55,7 @@ impl Default for Config {
             syn_buckets: 512,
             syn_depth: 30,
             ephemeral: 32_768..=60_999,
+            tx_ring: crate::port::TX_RING,
             ttl: 64,
             service: core::time::Duration::from_millis(5),
         }
@@ -112,10 +115,11 @@ impl<K: Kind> Commons<K> {
         let mut all_routes = routes;
         for (n, spec) in specs.into_iter().enumerate() {
             let caps = spec.device.capabilities();
+            let ring = config.tx_ring.clamp(2, 1 << 16);
             let (rxqs, txqs) = spec.device.open();
             let (rx0, tx0) = (rx.len() as u16, tx.len() as u16);
             rx.extend(rxqs.into_iter().map(|q| RxPort::new(&p, q, n as u16)));
-            tx.extend(txqs.into_iter().map(|q| TxPort::new(&p, q)));
+            tx.extend(txqs.into_iter().map(|q| TxPort::new(&p, q, ring)));
             for a in &spec.addrs {
                 all_routes.push(Route {
                     dst: *a,

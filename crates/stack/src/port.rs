@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Descriptors in a transmit ring.
+/// Descriptors in a transmit ring, unless the stack's settings say otherwise.
 pub const TX_RING: usize = 1024;
 
 /// How soon a device is asked again that left frames without saying when, ns.
@@ -24,6 +24,10 @@ pub struct TxPort<K: Kind> {
     pub ring: Lk<K, TxRing>,
     device: Lk<K, DeviceSide>,
     completed: AtomicU64,
+    /// What the device has spent on the other end's work, ns; and descriptors that it left. As of
+    /// the last doorbell, so that who asks does not stand in the way of who rings.
+    peer_ns: AtomicU64,
+    left: AtomicUsize,
     /// When a doorbell is wanted though nothing new is placed: ns; `u64::MAX`, never.
     again: AtomicU64,
     stuck: AtomicBool,
@@ -41,16 +45,18 @@ struct DeviceSide {
 }
 
 impl<K: Kind> TxPort<K> {
-    /// Around a device's queue.
-    pub fn new(p: &K::P, queue: Box<dyn TxQueue>) -> TxPort<K> {
+    /// Around a device's queue, with rings of `capacity` descriptors.
+    pub fn new(p: &K::P, queue: Box<dyn TxQueue>, capacity: usize) -> TxPort<K> {
         let side = DeviceSide {
             queue,
-            taken: TxRing::new(TX_RING),
+            taken: TxRing::new(capacity),
         };
         TxPort {
-            ring: lock::<K, _>(p, LockClass::TxRing, TxRing::new(TX_RING)),
+            ring: lock::<K, _>(p, LockClass::TxRing, TxRing::new(capacity)),
             device: lock::<K, _>(p, LockClass::NicTx, side),
             completed: AtomicU64::new(0),
+            peer_ns: AtomicU64::new(0),
+            left: AtomicUsize::new(0),
             again: AtomicU64::new(u64::MAX),
             stuck: AtomicBool::new(false),
             stalled: lock::<K, _>(p, LockClass::Control, VecDeque::new()),
@@ -81,6 +87,8 @@ impl<K: Kind> TxPort<K> {
             }
             queue.doorbell(now, taken);
             self.completed.store(queue.completed(), Ordering::Release);
+            self.peer_ns.store(queue.peer_ns(), Ordering::Relaxed);
+            self.left.store(taken.len(), Ordering::Relaxed);
             let stuck = !taken.is_empty();
             self.stuck.store(stuck, Ordering::Relaxed);
             let again = match queue.ready_at() {
@@ -108,9 +116,14 @@ impl<K: Kind> TxPort<K> {
         self.stalled_len.load(Ordering::Acquire)
     }
 
+    fn half_empty(&self) -> bool {
+        let ring = self.ring.lock();
+        ring.len() <= ring.capacity() / 2
+    }
+
     /// Takes the next few connections to go on, if there is room worth it; whether any did.
     pub fn resume(&self, out: &mut SmallVec<[SockId; RESUME]>) -> bool {
-        if self.stalled() == 0 || self.backlogged() || self.ring.lock().len() > TX_RING / 2 {
+        if self.stalled() == 0 || self.backlogged() || !self.half_empty() {
             return false;
         }
         let mut s = self.stalled.lock();
@@ -131,20 +144,25 @@ impl<K: Kind> TxPort<K> {
 
     /// Time that the other end spent inside this queue, ns.
     pub fn peer_ns(&self) -> u64 {
-        self.device.lock().queue.peer_ns()
+        self.peer_ns.load(Ordering::Relaxed)
     }
 
     /// Descriptors that the device has not taken.
     pub fn pending(&self) -> usize {
-        let taken = self.device.lock().taken.len();
-        taken + self.ring.lock().len()
+        self.left.load(Ordering::Relaxed) + self.ring.lock().len()
     }
 
     /// Lock counts of ring and device.
     pub fn stats(&self) -> [(LockClass, LockStats); 2] {
+        let device = self.device.stats();
+        // Reading them held the device's lock, and who wanted to ring meanwhile has left that to
+        // the holder.
+        if !self.ring.lock().is_empty() {
+            self.again.store(0, Ordering::Release);
+        }
         [
             (LockClass::TxRing, self.ring.stats()),
-            (LockClass::NicTx, self.device.stats()),
+            (LockClass::NicTx, device),
         ]
     }
 }
