@@ -70,6 +70,9 @@ pub struct IfaceSpec {
     pub addrs: Vec<crate::net::Cidr>,
 }
 
+/// Bound ports: the address, if one is given, and the listener.
+type Bound = HashMap<u16, Vec<(Option<IpAddr>, SockId)>>;
+
 /// What all threads share.
 pub struct Commons<K: Kind> {
     /// The platform.
@@ -99,7 +102,7 @@ pub struct Commons<K: Kind> {
     /// Listeners by name.
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
-    bound: Lk<K, HashMap<u16, Vec<(Option<IpAddr>, SockId)>>>,
+    bound: Lk<K, Bound>,
     next_port: AtomicU32,
     pressure: AtomicBool,
 }
@@ -363,7 +366,7 @@ impl<K: Kind> Commons<K> {
         backlog: u32,
         config: TcpConfig,
     ) -> Result<Arc<Listener<K>>, AddrInUse> {
-        let taken = |bound: &HashMap<u16, Vec<(Option<IpAddr>, SockId)>>, port: u16| {
+        let taken = |bound: &Bound, port: u16| {
             bound.get(&port).is_some_and(|l| {
                 l.iter()
                     .any(|(a, _)| a.is_none() || addr.is_none() || *a == addr)
