@@ -59,7 +59,12 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
         .stack
         .connect_timeout(args.to, Duration::from_secs(30))
         .map_err(|e| format!("{}: {e}", args.to))?;
-    println!("{} → {} ({})", s.local_addr()?, s.peer_addr()?, ends.stack.organization());
+    println!(
+        "{} → {} ({})",
+        s.local_addr()?,
+        s.peer_addr()?,
+        ends.stack.organization()
+    );
     // While one thread sends, what comes back must be taken, or both ends wait for room.
     let alone = ends.stack.organization().single_threaded();
     let sender = file.map(|f| {

@@ -34,13 +34,21 @@ fn main() -> ExitCode {
 
 fn run(args: &Args, ends: &Ends) -> Result<()> {
     let listener = ends.stack.listen(ends.at(args.port))?;
-    println!("listening on {} ({})", listener.local_addr()?, ends.stack.organization());
+    println!(
+        "listening on {} ({})",
+        listener.local_addr()?,
+        ends.stack.organization()
+    );
     let client = ends.peer.clone().map(|peer| {
         let at = ends.at(args.port);
         std::thread::spawn(move || visit(&peer, at))
     });
     let alone = ends.stack.organization().single_threaded();
-    let most = if client.is_some() { Some(3) } else { args.connections };
+    let most = if client.is_some() {
+        Some(3)
+    } else {
+        args.connections
+    };
     let mut threads = Vec::new();
     for s in listener.incoming().take(most.unwrap_or(usize::MAX)) {
         let s = s?;

@@ -48,17 +48,27 @@ fn main() -> ExitCode {
         Ok((e, f)) => (Ok(e), Some(f)),
         Err(e) => (Err(e), None),
     };
-    common::main(ends, |ends| run(&args, &ends, &file.expect("opened together")))
+    common::main(ends, |ends| {
+        run(&args, &ends, &file.expect("opened together"))
+    })
 }
 
 fn run(args: &Args, ends: &Ends, file: &Arc<SharedFile>) -> Result<()> {
     let listener = ends.stack.listen(ends.at(args.port))?;
-    println!("listening on {} ({})", listener.local_addr()?, ends.stack.organization());
+    println!(
+        "listening on {} ({})",
+        listener.local_addr()?,
+        ends.stack.organization()
+    );
     let client = ends.peer.clone().map(|peer| {
         let (at, file) = (ends.at(args.port), file.clone());
         std::thread::spawn(move || visit(&peer, at, &file))
     });
-    let connections = if client.is_some() { Some(2) } else { args.connections };
+    let connections = if client.is_some() {
+        Some(2)
+    } else {
+        args.connections
+    };
     serve(&ends.stack, &listener, file, connections)?;
     common::finish(&ends.stack, client)
 }
@@ -110,7 +120,12 @@ fn read_head(from: &mut impl BufRead) -> io::Result<Option<Request>> {
     let (Some(method), Some(path)) = (words.next(), words.next()) else {
         return Err(bad("no request line"));
     };
-    let mut r = Request { method, path, length: 0, expect: false };
+    let mut r = Request {
+        method,
+        path,
+        length: 0,
+        expect: false,
+    };
     loop {
         line.clear();
         if head.read_line(&mut line)? == 0 {
@@ -121,7 +136,9 @@ fn read_head(from: &mut impl BufRead) -> io::Result<Option<Request>> {
         };
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
-            r.length = value.parse().map_err(|_| bad("Content-Length is no number"))?;
+            r.length = value
+                .parse()
+                .map_err(|_| bad("Content-Length is no number"))?;
         } else if name.eq_ignore_ascii_case("expect") {
             r.expect = value.eq_ignore_ascii_case("100-continue");
         }
@@ -174,7 +191,10 @@ fn visit(stack: &Stack, at: SocketAddr, file: &SharedFile) -> io::Result<()> {
     let body = |s: &TcpStream| -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         (&*s).read_to_end(&mut all)?;
-        let end = all.windows(4).position(|w| w == b"\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
+        let end = all
+            .windows(4)
+            .position(|w| w == b"\r\n\r\n")
+            .ok_or(io::ErrorKind::InvalidData)?;
         Ok(all.split_off(end + 4))
     };
     let mut s = stack.connect(at)?;
@@ -184,7 +204,11 @@ fn visit(stack: &Stack, at: SocketAddr, file: &SharedFile) -> io::Result<()> {
     let got = hex(digest);
     drop(s);
     let mut s = stack.connect(at)?;
-    write!(s, "PUT /copy HTTP/1.1\r\nHost: server\r\nContent-Length: {}\r\n\r\n", file.len())?;
+    write!(
+        s,
+        "PUT /copy HTTP/1.1\r\nHost: server\r\nContent-Length: {}\r\n\r\n",
+        file.len()
+    )?;
     let sent = send_file(&s, file)?;
     let back = String::from_utf8_lossy(&body(&s)?).trim().to_string();
     println!("fetched {got}\nsent    {sent}\nanswer  {back}");

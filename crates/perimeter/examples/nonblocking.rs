@@ -67,7 +67,11 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
     if let Some(e) = s.take_error()? {
         return Err(format!("{}: {e}", args.to).into());
     }
-    println!("connected from {} ({})", s.local_addr()?, ends.stack.organization());
+    println!(
+        "connected from {} ({})",
+        s.local_addr()?,
+        ends.stack.organization()
+    );
 
     let data: Vec<u8> = (0..args.bytes).map(|i| (i % 251) as u8).collect();
     let (mut sent, mut back, mut buf) = (0, Vec::with_capacity(data.len()), vec![0; 64 * 1024]);
@@ -91,7 +95,10 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
             None => {}
         }
     }
-    println!("{sent} bytes sent, {} came back; {idle} times there was nothing to do", back.len());
+    println!(
+        "{sent} bytes sent, {} came back; {idle} times there was nothing to do",
+        back.len()
+    );
     if back != data {
         return Err("the echo differs".into());
     }

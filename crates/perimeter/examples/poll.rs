@@ -36,15 +36,26 @@ fn main() -> ExitCode {
 
 fn run(args: &Args, ends: &Ends) -> Result<()> {
     let listener = ends.stack.listen(ends.at(args.port))?;
-    println!("listening on {} ({})", listener.local_addr()?, ends.stack.organization());
+    println!(
+        "listening on {} ({})",
+        listener.local_addr()?,
+        ends.stack.organization()
+    );
     let client = ends.peer.clone().map(|peer| {
         let at = ends.at(args.port);
         std::thread::spawn(move || visit(&peer, at))
     });
-    let most = if client.is_some() { Some(200) } else { args.connections };
+    let most = if client.is_some() {
+        Some(200)
+    } else {
+        args.connections
+    };
     let mut server = Server::new(&ends.stack, listener)?;
     server.run(most.unwrap_or(usize::MAX))?;
-    println!("{} connections, at most {} at once, {} bytes", server.seen, server.most, server.bytes);
+    println!(
+        "{} connections, at most {} at once, {} bytes",
+        server.seen, server.most, server.bytes
+    );
     common::finish(&ends.stack, client)
 }
 
@@ -121,7 +132,17 @@ impl Server {
         registry.register(&listener, LISTENER, Interest::READABLE)?;
         let buf = vec![0; 64 * 1024];
         let conns = HashMap::new();
-        Ok(Server { poll, registry, listener, conns, buf, seen: 0, most: 0, done: 0, bytes: 0 })
+        Ok(Server {
+            poll,
+            registry,
+            listener,
+            conns,
+            buf,
+            seen: 0,
+            most: 0,
+            done: 0,
+            bytes: 0,
+        })
     }
 
     fn run(&mut self, connections: usize) -> io::Result<()> {
@@ -149,7 +170,13 @@ impl Server {
             stream.set_nonblocking(true)?;
             let (token, want) = (Token(self.seen), Interest::READABLE);
             self.registry.register(&stream, token, want)?;
-            let conn = Conn { stream, pending: Vec::new(), at: 0, ended: false, bytes: 0 };
+            let conn = Conn {
+                stream,
+                pending: Vec::new(),
+                at: 0,
+                ended: false,
+                bytes: 0,
+            };
             self.conns.insert(self.seen, (conn, want));
             self.seen += 1;
             self.most = self.most.max(self.conns.len());

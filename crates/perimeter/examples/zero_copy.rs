@@ -48,10 +48,17 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
         });
     }
     // One page, referred to as often as it is sent.
-    let page: Bytes = (0..PAGE).map(|i| (i % 251) as u8).collect::<Vec<u8>>().into();
+    let page: Bytes = (0..PAGE)
+        .map(|i| (i % 251) as u8)
+        .collect::<Vec<u8>>()
+        .into();
     let mut streams = Vec::new();
     for _ in 0..args.connections {
-        streams.push(ends.stack.connect(args.to).map_err(|e| format!("{}: {e}", args.to))?);
+        streams.push(
+            ends.stack
+                .connect(args.to)
+                .map_err(|e| format!("{}: {e}", args.to))?,
+        );
     }
     for round in 0..args.pages {
         for s in &streams {
@@ -59,7 +66,10 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
         }
         if round == args.pages / 2 {
             let (taken, released) = streams[0].zero_copy_progress()?;
-            println!("half way: {taken} bytes taken, {} still referred to", taken - released);
+            println!(
+                "half way: {taken} bytes taken, {} still referred to",
+                taken - released
+            );
         }
     }
     for s in &streams {
@@ -73,7 +83,10 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
         }
     }
     drop(streams);
-    println!("{} bytes acknowledged and released", args.connections * args.pages * PAGE);
+    println!(
+        "{} bytes acknowledged and released",
+        args.connections * args.pages * PAGE
+    );
     Ok(())
 }
 

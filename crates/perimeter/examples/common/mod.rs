@@ -69,32 +69,45 @@ impl Net {
     /// Builds what was asked for.
     pub fn open(&self) -> Result<Ends> {
         if self.address.addr == self.peer.addr {
-            return Err(format!("{} is in use: it is the peer's address", self.address.addr).into());
+            return Err(
+                format!("{} is in use: it is the peer's address", self.address.addr).into(),
+            );
         }
         let (stack, peer) = match self.device {
             Device::Mem => {
                 let native = Native::default();
                 let ([a, b], _) = pair(&native, WireConfig::default());
                 let build = |org: OrgSpec, end, addr: Cidr| {
-                    let b = Stack::builder().on_native(native.clone()).org(org);
+                    let b = Stack::builder().on_native(native).org(org);
                     b.interface(end, &[&addr.to_string()])?.build()
                 };
                 let stack = build(self.org.clone(), a, self.address)?;
                 (stack, Some(build(OrgSpec::UpShared, b, self.peer)?))
             }
             Device::Tap => {
-                let config = TapConfig { queues: self.queues, ..TapConfig::new(&self.tap) };
+                let config = TapConfig {
+                    queues: self.queues,
+                    ..TapConfig::new(&self.tap)
+                };
                 let tap = Tap::open(&config)?;
                 if !self.configured {
                     self.configure(tap.name())
                         .map_err(|e| format!("configuring '{}': {e}", tap.name()))?;
                 }
                 let b = Stack::builder().org(self.org.clone());
-                (b.interface(tap, &[&self.address.to_string()])?.build()?, None)
+                (
+                    b.interface(tap, &[&self.address.to_string()])?.build()?,
+                    None,
+                )
             }
         };
         let (address, peer_address) = (self.address.addr, self.peer.addr);
-        Ok(Ends { stack, address, peer, peer_address })
+        Ok(Ends {
+            stack,
+            address,
+            peer,
+            peer_address,
+        })
     }
 
     /// Gives the kernel its address on the interface.
@@ -132,7 +145,10 @@ pub fn main(setup: Result<Ends>, run: impl FnOnce(Ends) -> Result<()>) -> ExitCo
 
 fn is_setup(e: &(dyn Error + 'static)) -> bool {
     let kind = e.downcast_ref::<io::Error>().map(io::Error::kind);
-    matches!(kind, Some(io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable))
+    matches!(
+        kind,
+        Some(io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable)
+    )
 }
 
 /// Ends a server: waits for the client, if there is one here, and until what was sent has
@@ -180,7 +196,9 @@ pub fn receive(from: &mut impl Read, out: &mut impl Write, max: u64) -> io::Resu
     let mut buf = vec![0; 256 * 1024];
     let mut total = 0;
     while total < max {
-        let want = buf.len().min(usize::try_from(max - total).unwrap_or(usize::MAX));
+        let want = buf
+            .len()
+            .min(usize::try_from(max - total).unwrap_or(usize::MAX));
         let n = from.read(&mut buf[..want])?;
         if n == 0 {
             break;

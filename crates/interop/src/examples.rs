@@ -1,0 +1,77 @@
+//! The example programs of the library, as a user has them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// The path of an example, built if it is missing or older than its sources.
+///
+/// # Panics
+/// It can't be built.
+pub fn path(name: &str) -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(find).join(name)
+}
+
+fn find() -> PathBuf {
+    // This test is …/<profile>/deps/<test>-<hash>.
+    let exe = std::env::current_exe().expect("a path");
+    let profile = exe.parent().and_then(Path::parent).expect("cargo's layout");
+    let dir = profile.join("examples");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("in crates/");
+    let used = [
+        "base",
+        "wire",
+        "sync",
+        "link",
+        "tcp",
+        "stack",
+        "org",
+        "perimeter",
+    ];
+    let newest = used.iter().filter_map(|c| newest(&crates.join(c))).max();
+    let built = std::fs::metadata(dir.join("http_server"))
+        .and_then(|m| m.modified())
+        .ok();
+    if built.is_none() || built < newest {
+        // Tests are built with the profile `test`, whose directory is that of `dev`.
+        let profile = if profile.ends_with("release") {
+            "release"
+        } else {
+            "test"
+        };
+        let status = Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--quiet",
+                "--examples",
+                "--package",
+                "perimeter",
+                "--profile",
+            ])
+            .arg(profile)
+            .current_dir(crates)
+            .status()
+            .expect("cargo");
+        assert!(status.success(), "the examples can't be built");
+    }
+    dir
+}
+
+fn newest(dir: &Path) -> Option<SystemTime> {
+    let entries = std::fs::read_dir(dir).ok()?.flatten();
+    let times = entries.filter_map(|e| {
+        let path = e.path();
+        if path.is_dir() {
+            return newest(&path);
+        }
+        let source = path.extension().is_some_and(|x| x == "rs");
+        source
+            .then(|| e.metadata().and_then(|m| m.modified()).ok())
+            .flatten()
+    });
+    times.max()
+}

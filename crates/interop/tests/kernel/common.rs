@@ -1,0 +1,153 @@
+//! What these tests share.
+
+use perimeter::{OrgSpec, Stack, State, TcpListener};
+use perimeter_interop::program::{self, Program};
+use perimeter_interop::{namespace, taps};
+use sha2::{Digest, Sha256};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How long a program may take.
+pub const LIMIT: Duration = Duration::from_secs(180);
+/// One GiB.
+pub const GIB: u64 = 1 << 30;
+
+fn wish(word: &str) -> bool {
+    std::env::var("PERIMETER_INTEROP").is_ok_and(|v| v.split(',').any(|w| w == word))
+}
+
+/// Size of a transfer, bytes.
+pub fn size() -> u64 {
+    if wish("full") { GIB } else { 32 << 20 }
+}
+
+pub fn organizations() -> [OrgSpec; 3] {
+    [
+        OrgSpec::Up,
+        OrgSpec::UpShared,
+        OrgSpec::ConnpL { groups: 8 },
+    ]
+}
+
+/// Runs `test` in a namespace of its own, if that is possible here and the programs are
+/// installed. One at a time: they need the machine.
+pub fn alone(programs: &[&str], test: impl FnOnce() + Send + 'static) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let missing = programs.iter().find(|p| !program::installed(p));
+    let why = missing
+        .map(|p| format!("{p} is not installed"))
+        .or_else(namespace::obstacle);
+    if let Some(why) = why {
+        assert!(!wish("require"), "{why}");
+        return println!("skipped: {why}");
+    }
+    let _guard = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    namespace::within(test);
+}
+
+/// Runs `test` under each organization, each in a namespace of its own.
+pub fn each(programs: &[&str], test: fn(&OrgSpec)) {
+    for org in organizations() {
+        alone(programs, move || {
+            let start = Instant::now();
+            test(&org);
+            println!("{org}: {:.1} s", start.elapsed().as_secs_f64());
+        });
+    }
+}
+
+/// Starts the host's side.
+pub fn peer(args: &[&str]) -> Program {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/peer.py");
+    Program::start("python3", [&[script], args].concat(), LIMIT)
+}
+
+/// The host's side, listening on a port.
+pub fn peer_accepts(port: u16, what: &[&str]) -> Program {
+    let (host, port) = (taps::KERNEL.to_string(), port.to_string());
+    let mut p = peer(&[&["accept", &host, &port], what].concat());
+    assert_eq!(p.line(), "ready");
+    p
+}
+
+/// The host's side, connecting to a port of the stack.
+pub fn peer_connects(port: u16, what: &[&str]) -> Program {
+    let (host, port) = (taps::STACK.to_string(), port.to_string());
+    peer(&[&["connect", &host, &port], what].concat())
+}
+
+/// Waits for a program while the stack goes on, whoever runs it.
+pub fn finish(stack: &Stack, p: Program) -> String {
+    let turn = || {
+        if stack.drive().expect("driven") == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    };
+    p.finish_with(turn).ok().trim().to_string()
+}
+
+/// Drives the stack until `done`.
+pub fn until(stack: &Stack, what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(
+            Instant::now() < end,
+            "{what} did not come; {:?}",
+            stack.connections()
+        );
+        if stack.drive().expect("driven") == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Accepts within the time limit.
+pub fn accept(l: &TcpListener) -> perimeter::TcpStream {
+    l.set_accept_timeout(Some(Duration::from_secs(30)))
+        .expect("a limit");
+    let (s, _) = l.accept().expect("a connection");
+    s.set_read_timeout(Some(LIMIT)).expect("a limit");
+    s.set_write_timeout(Some(LIMIT)).expect("a limit");
+    s
+}
+
+/// What every test ends with: all that arrived was well-formed, and nothing is left but
+/// connections in TIME-WAIT.
+pub fn wind_up(stack: &Stack) {
+    until(stack, "the end of all connections", || {
+        stack
+            .connections()
+            .iter()
+            .all(|c| matches!(c.tcp.state, State::TimeWait | State::Closed))
+    });
+    let stats = stack.stats();
+    for (name, n) in &stats.counts {
+        // The kernel also speaks IPv6 and IGMP, and late segments may find a closed connection.
+        let expected = ["drop_other_protocol", "drop_no_connection", "drop_not_ours"];
+        let dropped = name.starts_with("drop_") && !expected.contains(&name.as_str());
+        assert!(*n == 0 || !dropped, "{name}: {n}");
+    }
+}
+
+/// Digest of a sequence of pieces.
+#[derive(Default)]
+pub struct Sum(Sha256, u64);
+
+impl Sum {
+    pub fn add(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+        self.1 += piece.len() as u64;
+    }
+
+    /// Digest and length, as the peer prints them.
+    pub fn end(self) -> (String, u64) {
+        (
+            self.0
+                .finalize()
+                .iter()
+                .map(|b| format!("{b:02x}"))
+                .collect(),
+            self.1,
+        )
+    }
+}

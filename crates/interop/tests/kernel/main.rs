@@ -1,0 +1,9 @@
+//! Perimeter against the host's kernel and its programs, over TAP, under each organization.
+
+mod capture;
+mod common;
+mod edges;
+mod iperf3;
+mod many;
+mod refusals;
+mod transfer;

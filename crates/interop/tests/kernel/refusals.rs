@@ -1,0 +1,93 @@
+//! What can't be had is told in one clear line, and leaves nothing behind.
+
+use crate::common::{LIMIT, alone, each};
+use perimeter_interop::program::{Outcome, Program};
+use perimeter_interop::{examples, taps};
+use std::io::ErrorKind;
+use std::path::Path;
+
+fn interface_exists(name: &str) -> bool {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").expect("interfaces");
+    text.lines()
+        .any(|l| l.trim_start().starts_with(&format!("{name}:")))
+}
+
+/// One line that says `what`, and exit code 2.
+fn refused(o: &Outcome, what: &str) {
+    assert_eq!(o.status.code(), Some(2), "{o:?}");
+    assert_eq!(o.err.trim_end().lines().count(), 1, "{}", o.err);
+    assert!(
+        o.err.starts_with("error: ") && o.err.contains(what),
+        "{}",
+        o.err
+    );
+    assert!(!o.err.contains("panicked"), "{}", o.err);
+    assert!(!interface_exists(taps::NAME), "left behind");
+}
+
+#[test]
+fn tap_without_privilege() {
+    alone(&["setpriv"], || {
+        let program = examples::path("echo");
+        // The build directory may be closed to others.
+        let dir = tempfile::tempdir_in("/tmp").expect("a directory");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), open).expect("opened");
+        let copy = dir.path().join("echo");
+        std::fs::copy(program, &copy).expect("copied");
+        let copy = copy.to_str().expect("text");
+        let args = [
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            copy,
+            "--device",
+            "tap",
+        ];
+        let o = Program::start("setpriv", args, LIMIT).finish();
+        refused(&o, "no permission for opening /dev/net/tun");
+    });
+}
+
+#[test]
+fn no_such_file_and_no_such_organization() {
+    alone(&[], || {
+        let run =
+            |args: &[&str]| Program::start(examples::path("http_server"), args, LIMIT).finish();
+        refused(
+            &run(&["--device", "tap", "/nonexistent/file"]),
+            "/nonexistent/file",
+        );
+        let o = run(&["--org", "msgpp", "/etc/hostname"]);
+        assert_eq!(o.status.code(), Some(2));
+        assert!(o.err.contains("unknown organization `msgpp`"), "{}", o.err);
+    });
+}
+
+#[test]
+fn an_address_in_use() {
+    alone(&[], || {
+        let run = |args: &[&str]| Program::start(examples::path("echo"), args, LIMIT).finish();
+        let o = run(&["--device", "tap", "--address", "10.99.0.1/24"]);
+        refused(&o, "10.99.0.1 is in use");
+    });
+    each(&[], |org| {
+        let stack = taps::stack(org);
+        let l = stack.listen(taps::stack_at(80)).expect("a listener");
+        let e = stack.listen(taps::stack_at(80)).err().expect("in use");
+        assert_eq!(
+            (e.kind(), e.to_string().as_str()),
+            (ErrorKind::AddrInUse, "address already in use")
+        );
+        let e = stack.listen("0.0.0.0:80").err().expect("in use");
+        assert_eq!(e.kind(), ErrorKind::AddrInUse);
+        let e = stack.listen(taps::kernel_at(80)).err().expect("not ours");
+        assert_eq!(e.kind(), ErrorKind::AddrNotAvailable);
+        drop(l);
+        stack.listen(taps::stack_at(80)).expect("free again");
+        drop(stack);
+        assert!(!interface_exists(taps::NAME) && Path::new("/dev/net/tun").exists());
+    });
+}
