@@ -13,7 +13,7 @@
 //! let native = perimeter::Native::default();
 //! let ([a, b], _) = link::wire::pair(&native, link::wire::WireConfig::default());
 //! let stack = |org: &str, end, addr: &str| -> Result<Stack, perimeter::BuildError> {
-//!     Stack::builder().on_native(native.clone()).organization(org)?.interface(end, &[addr])?.build()
+//!     Stack::builder().on_native(native).organization(org)?.interface(end, &[addr])?.build()
 //! };
 //! let server = stack("connp-l:4", a, "10.0.0.1/24")?;
 //! let client = stack("up:shared", b, "10.0.0.2/24")?;

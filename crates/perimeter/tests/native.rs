@@ -9,7 +9,7 @@ fn stacks(org: &OrgSpec) -> (Stack, Stack) {
     let native = Native::default();
     let ([a, b], _) = pair(&native, WireConfig::default());
     let stack = |org: OrgSpec, end, addr: &str| {
-        let b = Stack::builder().on_native(native.clone()).org(org);
+        let b = Stack::builder().on_native(native).org(org);
         b.interface(end, &[addr]).unwrap().build().unwrap()
     };
     (
