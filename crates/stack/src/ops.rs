@@ -295,8 +295,13 @@ pub fn tell_space<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) 
         rcv.untold = 0;
         let space = rcv.buf.space();
         // Short memory keeps windows small but never shut: data that frees memory at the peer,
-        // or here, may have to come through this one.
-        if sh.memory_short() { space.min(rcv.tell_at) } else { space }
+        // or here, may have to come through this one. Twice the step, so that a window that is
+        // not told of again yet is still worth a segment.
+        if sh.memory_short() {
+            space.min(2 * rcv.tell_at)
+        } else {
+            space
+        }
     };
     if a.tcb().tcb.app_read(space, now) {
         glue::output(a, sh, cx);
