@@ -19,6 +19,7 @@
 mod blocking;
 pub mod content;
 mod events;
+mod knobs;
 mod run;
 mod scenario;
 mod script;

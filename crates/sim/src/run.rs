@@ -1,14 +1,14 @@
 //! One scenario from the first virtual thread to the last check.
 
+use crate::knobs::Knobs;
 use crate::scenario::{Capacity, Mix, Scenario, Workload};
 use crate::script::{Ledger, stream_of};
 use crate::trace::{Tap, Trace};
 use crate::{blocking, events};
-use perimeter::{Config, Events, Stack, Stats, TcpConfig};
+use perimeter::{Events, Stack, Stats};
 use perimeter_base::Time;
 use perimeter_link::fault::FaultCounts;
-use perimeter_link::rng::SplitMix64;
-use perimeter_link::wire::{EndConfig, WireConfig, WireHandle, pair};
+use perimeter_link::wire::{WireHandle, pair};
 use perimeter_sync::virt::{VirtualConfig, VirtualThread};
 use perimeter_sync::{Platform, Thread, Virtual};
 use std::io::ErrorKind;
@@ -78,6 +78,8 @@ pub struct Host {
     pub ledger: Arc<Ledger>,
     /// Whether this is the client's.
     pub client: bool,
+    /// Settings.
+    pub knobs: Knobs,
     common: Arc<Both>,
 }
 
@@ -152,59 +154,12 @@ pub fn run_traced(scenario: &Scenario, lines: usize) -> Result<Outcome, Failure>
     }
 }
 
-fn wire_config(sc: &Scenario, nic: usize) -> WireConfig {
-    let mut rng = SplitMix64::new(sc.seed ^ (0xfa << 32) ^ nic as u64);
-    let mut end = |side: usize| {
-        let mut e = EndConfig::new(2 * nic + side);
-        e.faults = sc.mix.faults(rng.next());
-        if sc.capacity == Capacity::Shrunken {
-            e.rx_ring = 16;
-        }
-        e
-    };
-    WireConfig {
-        ends: [end(0), end(1)],
-        ..WireConfig::default()
-    }
-}
-
-fn tcp_config(sc: &Scenario) -> TcpConfig {
-    let mut c = TcpConfig {
-        snd_buf: 64 * 1024,
-        rcv_buf: 64 * 1024,
-        // Shorter than their defaults, so that virtual time passes in fewer looks around.
-        time_wait: Duration::from_secs(5),
-        fin_wait_2: Duration::from_secs(30),
-        rto_max: Duration::from_secs(2),
-        // Loss of 10 % each way must not look like an outage.
-        syn_retries: 30,
-        data_retries: 60,
-        orphan_retries: 60,
-        ..TcpConfig::default()
-    };
-    if sc.capacity == Capacity::Shrunken {
-        let mut rng = SplitMix64::new(sc.seed ^ 0xb0f);
-        let mut room = || 1460 * (2 + rng.below(2)) as u32;
-        (c.snd_buf, c.rcv_buf, c.rcv_buf_max) = (room(), room(), 3 * 1460);
-    }
-    c
-}
-
-fn config(sc: &Scenario) -> Config {
-    Config {
-        tcp: tcp_config(sc),
-        // Timers of connections wake the stack by themselves; this only bounds how late.
-        service: Duration::from_millis(if sc.seed % 4 == 0 { 5 } else { 60 }),
-        syn_buckets: 16,
-        ..Config::default()
-    }
-}
-
 fn simulate(p: &Virtual, sc: &Scenario, trace: Option<Trace>) -> Outcome {
+    let knobs = Knobs::new(sc);
     let (mut server, mut client) = (Vec::new(), Vec::new());
     let mut wires = Vec::new();
     for nic in 0..sc.nics() {
-        let ([a, b], handles) = pair(p, wire_config(sc, nic));
+        let ([a, b], handles) = pair(p, knobs.wire(sc, nic));
         server.push(Tap::new(Box::new(a), trace.clone(), 'S'));
         client.push(Tap::new(Box::new(b), trace.clone(), 'C'));
         wires.extend(handles);
@@ -224,6 +179,7 @@ fn simulate(p: &Virtual, sc: &Scenario, trace: Option<Trace>) -> Outcome {
             sc: sc.clone(),
             ledger: ledger.clone(),
             client: is_client,
+            knobs: knobs.clone(),
             common: common.clone(),
         });
         let stats = stats.clone();
@@ -288,7 +244,7 @@ fn end(host: &Arc<Host>, taps: Vec<Tap>) -> Result<Stats, String> {
         .on_virtual(p.clone())
         .org(sc.org.clone())
         .inbound(sc.inbound);
-    b = b.config(config(sc));
+    b = b.config(host.knobs.config(sc, host.client));
     for (nic, tap) in taps.into_iter().enumerate() {
         let last = if host.client { 2 } else { 1 };
         let addr = format!("10.0.{nic}.{last}/24");
@@ -311,7 +267,8 @@ fn end(host: &Arc<Host>, taps: Vec<Tap>) -> Result<Stats, String> {
         }
     } else {
         let any = SocketAddr::from(([0, 0, 0, 0], PORT));
-        let listener = stack.listen(any).map_err(|e| format!("listen: {e}"))?;
+        let listener = stack.listen_with(any, host.knobs.backlog, stack.tcp_config());
+        let listener = listener.map_err(|e| format!("listen: {e}"))?;
         host.common.listening.store(true, Ordering::Relaxed);
         match trigger {
             None => blocking::servers(host, listener),
@@ -370,34 +327,32 @@ fn rest(host: &Host, stack: &Stack) -> Result<(), String> {
     let both = &host.common;
     let start = p.now();
     let mut drained = false;
+    let mut quiet = false;
+    // An end that is at rest may still be spoken to by the other, and answer; and neither may
+    // leave before both are done, so that nobody's last words find nobody.
     loop {
         let left = left(host, stack);
-        match left {
-            Ok(()) if !drained => {
-                drained = true;
-                both.drained.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(what) if p.now().since(start) > 2 * STALL => {
-                return Err(format!("{name} does not come to rest: {what}"));
-            }
-            _ => {}
-        }
         let flying: usize = both.wires.iter().map(WireHandle::in_flight).sum();
-        if both.drained.load(Ordering::Relaxed) == 2 && flying == 0 {
-            break;
+        let calm = left.is_ok() && flying == 0;
+        if left.is_ok() && !drained {
+            drained = true;
+            both.drained.fetch_add(1, Ordering::Relaxed);
         }
-        if p.now().since(start) > 4 * STALL {
-            return Err(format!("{flying} frames stay under way"));
+        if calm && !quiet && both.drained.load(Ordering::Relaxed) == 2 {
+            quiet = true;
+            both.quiet.fetch_add(1, Ordering::Relaxed);
+        }
+        if calm && both.quiet.load(Ordering::Relaxed) == 2 {
+            return Ok(());
+        }
+        if p.now().since(start) > 3 * STALL {
+            let what = left
+                .err()
+                .unwrap_or_else(|| format!("{flying} frames are under way"));
+            return Err(format!("{name} does not come to rest: {what}"));
         }
         wait()?;
     }
-    both.quiet.fetch_add(1, Ordering::Relaxed);
-    // Both ends stay until both have seen the wire empty, so that neither's last words find
-    // nobody.
-    while both.quiet.load(Ordering::Relaxed) < 2 {
-        wait()?;
-    }
-    left(host, stack).map_err(|what| format!("{name} was at rest and is not: {what}"))
 }
 
 /// What is left in a stack whose applications are done.
@@ -447,12 +402,10 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
                 let deferred = sc.org.to_string() == "split";
                 deferred || matches!(sc.workload, Workload::Abort | Workload::CloseBlocked)
             }
-            "accepts_aborted"
-            | "orphans_reset"
-            | "memory_backpressure"
-            | "drop_syn"
-            | "rx_icmp_errors"
-            | "rx_echo_requests" => false,
+            "memory_backpressure" => host.knobs.memory < u64::MAX,
+            // The backlog is one.
+            "drop_syn" => sc.capacity == Capacity::Shrunken,
+            "accepts_aborted" | "orphans_reset" | "rx_icmp_errors" | "rx_echo_requests" => false,
             "retransmits" => !calm || sc.capacity == Capacity::Shrunken,
             _ => true,
         };

@@ -1,0 +1,120 @@
+//! Settings of wire and stacks that a scenario draws from its seed.
+
+use crate::scenario::{Capacity, Scenario};
+use perimeter::{CcKind, Config, TcpConfig};
+use perimeter_link::rng::SplitMix64;
+use perimeter_link::wire::{EndConfig, WireConfig};
+use std::time::Duration;
+
+/// What is drawn.
+#[derive(Clone, Debug)]
+pub struct Knobs {
+    seed: u64,
+    latency_ns: u64,
+    coalesce_ns: u64,
+    gbps: Option<f64>,
+    checksum_offload: bool,
+    mtu: u32,
+    rx_queues: usize,
+    rx_ring: usize,
+    tx_ring: usize,
+    service: Duration,
+    /// What a stack's sockets may pin, bytes; `u64::MAX`: as much as they like.
+    pub memory: u64,
+    /// Connections that wait to be accepted.
+    pub backlog: u32,
+}
+
+impl Knobs {
+    /// The settings of a scenario.
+    pub fn new(sc: &Scenario) -> Knobs {
+        let mut rng = SplitMix64::new(sc.seed ^ 0x6b6e_6f62);
+        let mut one_in = |n: u64| rng.below(n) == 0;
+        let small = sc.capacity == Capacity::Shrunken;
+        let latency_ns = if one_in(4) { 2_000_000 } else { 5_000 };
+        Knobs {
+            seed: sc.seed,
+            latency_ns,
+            coalesce_ns: if one_in(4) { 20_000 } else { 0 },
+            gbps: one_in(4).then_some(if one_in(2) { 0.05 } else { 1.0 }),
+            checksum_offload: !one_in(4),
+            mtu: if one_in(6) { 576 } else { 1500 },
+            rx_queues: if one_in(2) { 2 } else { 1 },
+            rx_ring: if small && one_in(2) { 16 } else { 4096 },
+            tx_ring: if small { 8 } else { 1024 },
+            // Timers of connections wake the stack by themselves; this only bounds how late.
+            service: Duration::from_millis(if one_in(4) { 5 } else { 60 }),
+            memory: if small && one_in(3) { 12_000 } else { u64::MAX },
+            backlog: if small { 1 } else { 128 },
+        }
+    }
+
+    /// The wire between the interfaces number `nic`.
+    pub fn wire(&self, sc: &Scenario, nic: usize) -> WireConfig {
+        let mut rng = SplitMix64::new(self.seed ^ (0xfa << 32) ^ nic as u64);
+        let mut end = |side: usize| {
+            let mut e = EndConfig::new(2 * nic + side);
+            e.faults = sc.mix.faults(rng.next());
+            (e.rx_queues, e.tx_queues) = (self.rx_queues, self.rx_queues);
+            e.rx_ring = self.rx_ring;
+            e
+        };
+        WireConfig {
+            ends: [end(0), end(1)],
+            latency_ns: self.latency_ns,
+            coalesce_ns: self.coalesce_ns,
+            gbps: self.gbps,
+            checksum_offload: self.checksum_offload,
+            mtu: self.mtu,
+            ..WireConfig::default()
+        }
+    }
+
+    /// The settings of one end's stack.
+    pub fn config(&self, sc: &Scenario, client: bool) -> Config {
+        let mut c = Config {
+            tcp: self.tcp(sc, client),
+            service: self.service,
+            syn_buckets: 16,
+            tx_ring: self.tx_ring,
+            ..Config::default()
+        };
+        if self.memory != u64::MAX {
+            c.memory = self.memory;
+        }
+        c
+    }
+
+    fn tcp(&self, sc: &Scenario, client: bool) -> TcpConfig {
+        let mut rng = SplitMix64::new(self.seed ^ 0x0074_6370 ^ u64::from(client) << 40);
+        let mut one_in = |n: u64| rng.below(n) == 0;
+        let mut c = TcpConfig {
+            snd_buf: 64 * 1024,
+            rcv_buf: 64 * 1024,
+            sack: !one_in(4),
+            timestamps: !one_in(4),
+            window_scale: !one_in(6),
+            nodelay: one_in(3),
+            congestion: if one_in(4) {
+                CcKind::NewReno
+            } else {
+                CcKind::Cubic
+            },
+            // Shorter than their defaults, so that virtual time passes in fewer looks around.
+            time_wait: Duration::from_secs(5),
+            fin_wait_2: Duration::from_secs(30),
+            rto_max: Duration::from_secs(2),
+            // Loss of 10 % each way must not look like an outage.
+            syn_retries: 30,
+            data_retries: 60,
+            orphan_retries: 60,
+            ..TcpConfig::default()
+        };
+        if sc.capacity == Capacity::Shrunken {
+            let segment = self.mtu - 40;
+            let mut room = || segment * if one_in(2) { 2 } else { 3 };
+            (c.snd_buf, c.rcv_buf, c.rcv_buf_max) = (room(), room(), 3 * segment);
+        }
+        c
+    }
+}
