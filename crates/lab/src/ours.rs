@@ -419,7 +419,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "some of 300 connections starve in the stack; to be enabled when none does"]
     fn every_inbound_mode_moves_many_connections() {
         for inbound in [Inbound::Nic, Inbound::Thread, Inbound::Affine] {
             let sample = measure("connp-l:16", |s| {
@@ -431,7 +430,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a paced NIC reaches a quarter of its rate; to be enabled when it reaches all"]
     fn pacing_bounds_goodput() {
         let sample = measure("up", |s| {
             s.link_gbps = Some(0.5);
