@@ -99,6 +99,10 @@ pub struct Config {
     /// loss of a flight's tail shows in SACKs rather than by a timeout (RFC 8985, section 7).
     /// Needs SACK. Default true.
     pub loss_probe: bool,
+    /// Once anything is SACKed, call what is missing below it lost after a quarter of the
+    /// smallest round-trip time, though fewer than three segments are SACKed (RFC 8985, section
+    /// 6.2: the reordering window). Default true.
+    pub reorder_timer: bool,
     /// Start over in slow start after an idle time of one RTO (RFC 2861 as Linux does it).
     /// Default true.
     pub slow_start_after_idle: bool,
@@ -131,6 +135,7 @@ impl Default for Config {
             fin_wait_2: Duration::from_secs(60),
             max_reassembly_bytes: 512 * 1024,
             loss_probe: true,
+            reorder_timer: true,
             slow_start_after_idle: true,
         }
     }

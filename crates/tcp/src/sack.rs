@@ -100,6 +100,13 @@ pub struct Scoreboard {
     reordering_seen: bool,
     /// The retransmission of the segment at `una` is lost, too.
     resend: bool,
+    /// Of what was sent again in this episode and is missing, the segment at `una` was the
+    /// first.
+    oldest: bool,
+    /// Whether what is SACKed now can be what was sent again: a round trip has passed since.
+    echoes: bool,
+    /// What is missing below this is lost when the reordering window closes.
+    window_end: Seq,
     #[cfg(test)]
     pub(crate) work: core::cell::Cell<u64>,
 }
@@ -122,6 +129,9 @@ impl Scoreboard {
             rescued: false,
             reordering_seen: false,
             resend: false,
+            oldest: false,
+            echoes: true,
+            window_end: snd_una,
             #[cfg(test)]
             work: core::cell::Cell::new(0),
         }
@@ -183,6 +193,7 @@ impl Scoreboard {
         let lost_before = self.lost_end;
         let highest = self.highest();
         self.advance(snd_una, snd_nxt, &mut u);
+        let again = self.sacked_again();
         for (i, &(left, right)) in blocks.iter().enumerate() {
             if i == 0 && is_dsack(left, right, ack, blocks.get(1)) {
                 u.dsack = Some((left, right));
@@ -193,7 +204,7 @@ impl Scoreboard {
         u.delivered += u.newly_sacked;
         self.update_lost();
         let resend = self.resend;
-        self.check_retransmission();
+        self.check_retransmission(self.sacked_again() > again);
         u.newly_lost = self.lost_end.gt(lost_before.max(snd_una)) || (self.resend && !resend);
         u
     }
@@ -237,8 +248,10 @@ impl Scoreboard {
         if self.high_rxt.gt(snd_una) {
             // When the segment now first was sent again is not recorded; it was before this.
             self.resent_at = snd_nxt;
+            self.oldest = true;
         } else {
             self.high_rxt = snd_una;
+            self.oldest = false;
         }
     }
 
@@ -324,10 +337,25 @@ impl Scoreboard {
         }
     }
 
-    /// Data that left after the segment at `una` was sent again has arrived, enough of it:
-    /// that retransmission is lost as well. Without this only the timer would notice.
-    fn check_retransmission(&mut self) {
+    /// Octets SACKed of what was sent again, while the segment at `una` was the first of that.
+    fn sacked_again(&self) -> u32 {
+        if self.oldest && self.in_recovery {
+            self.sacked - self.sacked_from(self.high_rxt)
+        } else {
+            0
+        }
+    }
+
+    /// Data that left after the segment at `una` was sent again has arrived: that
+    /// retransmission is lost as well. Without this only the timer would notice. `later` says
+    /// that it is data which was sent again itself: on a path that keeps the order, any of it
+    /// will do (RACK with an empty reordering window); of new data it takes as much as always.
+    fn check_retransmission(&mut self, later: bool) {
         if !self.in_recovery || self.resend || self.high_rxt.le(self.una) {
+            return;
+        }
+        if later && self.echoes && !self.reordering_seen {
+            self.resend = true;
             return;
         }
         let above = self.sacked_from(self.resent_at);
@@ -374,6 +402,7 @@ impl Scoreboard {
         self.resent_at = snd_nxt;
         self.rescued = false;
         self.resend = false;
+        self.oldest = false;
         let first = self.una + self.hole_len(self.una, snd_nxt);
         self.lost_end = self.lost_end.max(first);
     }
@@ -389,6 +418,22 @@ impl Scoreboard {
     /// One past HighRxt: what is below it and not SACKed was sent again in this episode.
     pub fn high_rxt(&self) -> Seq {
         self.high_rxt
+    }
+
+    /// Says whether the next acknowledgment can answer what was sent again last: the smallest
+    /// round-trip time has passed since. Otherwise what it SACKs was late, not lost.
+    pub fn expect_echoes(&mut self, possible: bool) {
+        self.echoes = possible;
+    }
+
+    /// The reordering window opens for what is missing below the highest SACKed octet.
+    pub fn open_window(&mut self) {
+        self.window_end = self.highest().unwrap_or(self.una);
+    }
+
+    /// The reordering window closes: what it was opened for and is missing is lost.
+    pub fn close_window(&mut self) {
+        self.lost_end = self.lost_end.max(self.window_end);
     }
 
     /// The recovery point: SND.NXT when recovery started.
@@ -449,6 +494,7 @@ impl Scoreboard {
         match what {
             NextSeg::Retransmit { seq, len } => {
                 if seq == self.una {
+                    self.oldest = self.high_rxt.le(self.una);
                     self.resend = false;
                     self.resent_at = snd_nxt;
                 }

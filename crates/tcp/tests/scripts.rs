@@ -31,6 +31,7 @@ fn foreign_scripts() {
             let mut o = Options::default();
             o.cfg.rcv_buf = 540_000 / 2;
             o.cfg.loss_probe = true;
+            o.cfg.reorder_timer = true;
             o.cfg.slow_start_after_idle = text.contains("slow_start_after_idle=1");
             o.cfg.timestamps = !text.contains("tcp_timestamps=0");
             total += 1;
@@ -410,86 +411,6 @@ fn the_user_timeout_ends_it_sooner() {
             ");
             assert_eq!(s.error, Some(TcpError::TimedOut));
         },
-    );
-}
-
-/// Runs a script with tail loss probes.
-fn probing(text: &str) {
-    with(
-        |c| c.loss_probe = true,
-        |s| {
-            s.go(OPEN_SACK);
-            s.go(text);
-        },
-    );
-}
-
-#[test]
-fn a_probe_comes_before_the_timeout() {
-    probing(
-        "
-    +0 write(4, ..., 4000) = 4000
-    +0 > P. 1:4001(4000) ack 1
-    +.202 > P. 3001:4001(1000) ack 1
-    +.1 < . 1:1(0) ack 1 win 400 <sack 3001:4001>
-    +.2 > . 1:1001(1000) ack 1
-    +.6 > . 1:1001(1000) ack 1
-    ",
-    );
-    // A lone segment's acknowledgment may be delayed; then the timeout's time comes first.
-    probing(
-        "
-    +0 write(4, ..., 1000) = 1000
-    +0 > P. 1:1001(1000) ack 1
-    +.3 > P. 1:1001(1000) ack 1
-    +.3 > P. 1:1001(1000) ack 1
-    +.6 > P. 1:1001(1000) ack 1
-    ",
-    );
-    // A FIN is data to a probe.
-    probing(
-        "
-    +0 close(4) = 0
-    +0 > F. 1:1(0) ack 1
-    +.3 > F. 1:1(0) ack 1
-    +.3 > F. 1:1(0) ack 1
-    ",
-    );
-}
-
-#[test]
-fn a_loss_that_a_probe_repaired_reduces_the_window() {
-    probing(
-        "
-    +0 write(4, ..., 4000) = 4000
-    +0 > P. 1:4001(4000) ack 1
-    +.1 < . 1:1(0) ack 3001 win 400
-    +.3 > P. 3001:4001(1000) ack 1
-    +.1 < . 1:1(0) ack 4001 win 400
-    +0 write(4, ..., 1000) = 1000
-    +0 > P. 4001:5001(1000) ack 1
-    +.1 < . 1:1(0) ack 5001 win 400
-    +0 %{ assert tcpi_snd_ssthresh == 7
-assert tcpi_snd_cwnd == 7
-assert tcpi_ca_state == TCP_CA_Open }%
-    ",
-    );
-}
-
-#[test]
-fn a_probe_for_nothing_costs_nothing() {
-    probing(
-        "
-    +0 write(4, ..., 4000) = 4000
-    +0 > P. 1:4001(4000) ack 1
-    +.202 > P. 3001:4001(1000) ack 1
-    +.01 < . 1:1(0) ack 4001 win 400
-    +.01 < . 1:1(0) ack 4001 win 400 <sack 3001:4001>
-    +0 write(4, ..., 2000) = 2000
-    +0 > P. 4001:6001(2000) ack 1
-    +.1 < . 1:1(0) ack 6001 win 400
-    +0 %{ assert tcpi_snd_cwnd == 10 }%
-    ",
     );
 }
 

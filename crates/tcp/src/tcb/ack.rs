@@ -15,14 +15,14 @@ use crate::info::CaState;
 use crate::sack::{DUP_THRESH, Scoreboard};
 
 /// What an acknowledgment says, gathered before deciding what follows from it.
-struct Progress {
+pub(super) struct Progress {
     /// Octets of sequence space that became acknowledged cumulatively.
-    advanced: u32,
+    pub(super) advanced: u32,
     /// Octets that left the network: cumulatively or selectively acknowledged, each once.
-    delivered: u32,
+    pub(super) delivered: u32,
     /// More is lost than was known.
-    new_loss: bool,
-    rtt_ns: Option<u64>,
+    pub(super) new_loss: bool,
+    pub(super) rtt_ns: Option<u64>,
 }
 
 impl Tcb {
@@ -40,7 +40,7 @@ impl Tcb {
                     new_loss: false,
                     rtt_ns: None,
                 };
-                self.take_sack(una, seg, &mut p);
+                self.take_sack(una, seg, &mut p, now);
                 self.react(&p, flight, now);
             }
             return;
@@ -78,7 +78,7 @@ impl Tcb {
             self.soft_error = None;
         }
         if self.has(flag::SACK) || self.scoreboard.is_some() {
-            self.take_sack(una, seg, &mut p);
+            self.take_sack(una, seg, &mut p, now);
         } else {
             let dup = advanced == 0 && len == 0 && self.snd_wnd == old_wnd;
             self.count_dupacks(dup, &mut p);
@@ -89,12 +89,15 @@ impl Tcb {
         }
         self.react(&p, flight, now);
         if advanced > 0 {
-            self.flags &= !flag::TLP_ARMED;
+            self.flags &= !(flag::TLP_ARMED | flag::REO_ARMED);
             self.rexmt_at = if self.snd_una == self.snd_nxt {
                 Time::NEVER
             } else {
                 now.plus(self.rtt.rto())
             };
+        }
+        if self.ca == CaState::Disorder {
+            self.arm_reorder_timer(now);
         }
         if fin_acked {
             self.fin_acked(now, out);
@@ -158,7 +161,7 @@ impl Tcb {
         sample
     }
 
-    fn take_sack(&mut self, old_una: Seq, seg: &TcpHdr, p: &mut Progress) {
+    fn take_sack(&mut self, old_una: Seq, seg: &TcpHdr, p: &mut Progress, now: Time) {
         let blocks = if self.has(flag::SACK) {
             seg.opts.sack.as_slice()
         } else {
@@ -171,6 +174,8 @@ impl Tcb {
             self.scoreboard = Some(self.new_scoreboard(old_una));
         }
         if let Some(sb) = &mut self.scoreboard {
+            let since = now.nanos_since(self.again_at);
+            sb.expect_echoes(since >= self.rtt.min_rtt().unwrap_or(0));
             let u = sb.on_ack(self.snd_una, seg.ack, blocks, self.snd_nxt);
             p.delivered = u.delivered;
             p.new_loss = u.newly_lost;
@@ -259,7 +264,7 @@ impl Tcb {
 
     /// Whether the first outstanding segment is to be called lost (RFC 6675, section 5; RFC
     /// 6582, section 3.2, which asks that it be beyond the last recovery's point).
-    fn loss_detected(&self) -> bool {
+    pub(super) fn loss_detected(&self) -> bool {
         if self.snd_una == self.snd_nxt {
             return false;
         }
@@ -269,7 +274,7 @@ impl Tcb {
         }
     }
 
-    fn enter_recovery(&mut self, p: &Progress, flight: u32) {
+    pub(super) fn enter_recovery(&mut self, p: &Progress, flight: u32) {
         self.ca = CaState::Recovery;
         self.recover = self.snd_nxt;
         self.flags &= !(flag::TIMING | flag::SAMPLING);

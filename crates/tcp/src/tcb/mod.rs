@@ -8,7 +8,7 @@
 //! | `ack.rs` | acknowledgments, loss detection, recovery |
 //! | `receive.rs` | data in: order, window, when to acknowledge |
 //! | `output.rs` | which segment to send next |
-//! | `probe.rs` | tail loss probes |
+//! | `probe.rs` | tail loss probes, the reordering window |
 //! | `timers.rs` | what happens when nothing does |
 
 mod ack;
@@ -103,6 +103,10 @@ mod flag {
     pub const TLP_DUE: u32 = 1 << 26;
     /// A loss probe is out: `tlp_end`.
     pub const TLP_OUT: u32 = 1 << 27;
+    /// Holes count as lost after a reordering window.
+    pub const REO: u32 = 1 << 29;
+    /// `rexmt_at` is the end of that window.
+    pub const REO_ARMED: u32 = 1 << 30;
     /// That probe was data sent before.
     pub const TLP_AGAIN: u32 = 1 << 28;
     /// Every round trip gives several RTT samples.
@@ -248,11 +252,11 @@ pub struct Tcb {
     snd_sml: Seq,
     /// Recovery point: SND.NXT when the current recovery began (RFC 6582's `recover`).
     recover: Seq,
-    /// SND.NXT when a loss probe was sent, while `TLP_OUT` (TLP.end_seq).
-    tlp_end: Seq,
 
     cc: Cc,
     usage: CwndUsage,
+    /// Up to where data was pushed to the peer within a long write.
+    push_seq: Seq,
     prr: Prr,
     rtt: Rtt,
     count: Counters,
@@ -262,6 +266,10 @@ pub struct Tcb {
     /// Send times, while `SAMPLING`.
     times: Option<Box<SendTimes>>,
     ooo: Option<Box<OutOfOrder>>,
+    /// When something was last sent again.
+    again_at: Time,
+    /// SND.NXT when a loss probe was sent, while `TLP_OUT` (TLP.end_seq).
+    tlp_end: Seq,
     /// When the current silence began: the oldest unanswered transmission, in [`tick`]s.
     stall_since: u32,
     /// When an acknowledgment of something unacceptable was last sent, in [`tick`]s.
@@ -314,6 +322,7 @@ impl Tcb {
             (cfg.cork, flag::CORK),
             (cfg.slow_start_after_idle, flag::IDLE_RESTART),
             (cfg.loss_probe, flag::TLP),
+            (cfg.reorder_timer, flag::REO),
         ] {
             if on {
                 flags |= bit;
@@ -351,8 +360,10 @@ impl Tcb {
             last_data_rx: tick(now).wrapping_sub(1 << 30),
             last_tx: tick(now),
             max_wnd: 0,
+            push_seq: iss,
             snd_sml: iss,
             recover: iss,
+            again_at: Time::ZERO,
             tlp_end: iss,
             cc: Cc::new(cfg.congestion, u32::from(adv_mss), u32::from(set.iw)),
             usage: CwndUsage::new(iss),

@@ -366,6 +366,9 @@ impl Tcb {
         if len > 0 && ((off < pushed && off + len >= pushed) || pair) {
             flags |= TcpFlags::PSH;
         }
+        if (self.snd_nxt + len).since(self.push_seq) > self.max_wnd / 2 {
+            flags = self.push_within(len, flags);
+        }
         let fin = flags.contains(TcpFlags::FIN);
         self.snd_nxt += len + u32::from(fin);
         if fin {
@@ -391,6 +394,19 @@ impl Tcb {
         }
         self.sent_data(len, now);
         flags
+    }
+
+    /// Half the peer's largest window has passed without a push: a peer that gathers until it
+    /// sees one must not wait for the window to fill (Linux; at a pair's end).
+    #[cold]
+    fn push_within(&mut self, len: u32, flags: TcpFlags) -> TcpFlags {
+        let end = self.snd_nxt + len;
+        let (octets, mss) = (end.since(self.push_seq), u32::from(self.mss));
+        if len == mss && octets % (2 * mss) != 0 && octets < self.max_wnd {
+            return flags;
+        }
+        self.push_seq = end;
+        flags | TcpFlags::PSH
     }
 
     /// Slow start watches round trips: more than one sample for each.
@@ -426,6 +442,7 @@ impl Tcb {
             flags |= TcpFlags::PSH;
         }
         self.flags |= flag::AGAIN;
+        self.again_at = now;
         let fast = self.ca == CaState::Recovery && seq == self.snd_una;
         if fast || self.rexmt_at == Time::NEVER {
             self.rexmt_at = now.plus(self.rtt.rto());
@@ -512,7 +529,10 @@ impl Tcb {
         }
         self.flags &= !(flag::WANTS | flag::AGAIN);
         match blocked {
-            Blocked::Empty => self.flags &= !flag::PUSH,
+            Blocked::Empty => {
+                self.flags &= !flag::PUSH;
+                self.push_seq = self.snd_nxt;
+            }
             Blocked::Cwnd => {}
             Blocked::Window | Blocked::Held => {
                 self.flags |= flag::WANTS;

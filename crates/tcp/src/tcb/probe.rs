@@ -1,4 +1,4 @@
-//! Tail loss probes (RFC 8985, section 7).
+//! Tail loss probes, and the reordering window (RFC 8985, sections 7 and 6.2).
 //!
 //! The loss of the last segments of a flight draws no duplicate acknowledgments, so only the
 //! timeout would repair it, and take the congestion window with it. A probe two round trips after
@@ -12,6 +12,7 @@
 use perimeter_base::Time;
 use perimeter_wire::{TcpFlags, TcpHdr};
 
+use super::ack::Progress;
 use super::types::{Queued, SegPlan, TimerOutcome};
 use super::{Tcb, flag};
 use crate::info::CaState;
@@ -125,5 +126,56 @@ impl Tcb {
     /// Recovery takes over, or the probe is answered.
     pub(super) fn forget_probe(&mut self) {
         self.flags &= !(flag::TLP_ARMED | flag::TLP_DUE | flag::TLP_OUT | flag::TLP_AGAIN);
+        self.flags &= !flag::REO_ARMED;
+    }
+
+    /// Something is SACKed, but too little to call what is missing below it lost: it is lost if
+    /// it is still missing after the reordering window (RFC 8985, section 6.2).
+    ///
+    /// The RFC counts from when a missing segment was sent, plus a round trip; since all that is
+    /// missing was sent before what was SACKed, the moment the SACK arrives is never earlier.
+    pub(super) fn arm_reorder_timer(&mut self, now: Time) {
+        let (Some(sb), Some(min_rtt)) = (&mut self.scoreboard, self.rtt.min_rtt()) else {
+            return;
+        };
+        let idle = self.flags & (flag::REO | flag::REO_ARMED) == flag::REO;
+        // Less than a segment may be the end of one whose beginning is on its way.
+        if !idle || sb.sacked() < u32::from(self.mss) {
+            return;
+        }
+        let at = now.plus(min_rtt / 4 + SLACK);
+        if at < self.rexmt_at {
+            sb.open_window();
+            self.flags &= !flag::TLP_ARMED;
+            self.flags |= flag::REO_ARMED;
+            self.rexmt_at = at;
+        }
+    }
+
+    /// The reordering window is over.
+    pub(super) fn on_reorder_timer(&mut self, now: Time, out: &mut TimerOutcome) {
+        self.flags &= !flag::REO_ARMED;
+        self.rexmt_at = now.plus(self.rtt.rto()).min(self.user_limit(now));
+        let Some(sb) = self
+            .scoreboard
+            .as_mut()
+            .filter(|_| self.ca == CaState::Disorder)
+        else {
+            return;
+        };
+        sb.close_window();
+        if self.loss_detected() {
+            let flight = self.snd_nxt.since(self.snd_una);
+            // As if the SACK had arrived only now.
+            let progress = Progress {
+                advanced: 0,
+                delivered: u32::from(self.mss),
+                new_loss: true,
+                rtt_ns: None,
+            };
+            self.enter_recovery(&progress, flight);
+            self.refresh_fast();
+            out.output = true;
+        }
     }
 }

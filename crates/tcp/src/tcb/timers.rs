@@ -23,7 +23,9 @@ impl Tcb {
             if self.has(flag::PERSIST) {
                 self.on_persist(now, &mut out);
             } else if self.snd_una != self.snd_nxt {
-                if self.has(flag::TLP_ARMED) {
+                if self.has(flag::REO_ARMED) {
+                    self.on_reorder_timer(now, &mut out);
+                } else if self.has(flag::TLP_ARMED) {
                     self.on_probe_timer(now, &mut out);
                 } else {
                     self.on_rto(now, &mut out);

@@ -27,9 +27,10 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            // Scripts about timeouts would see a probe in place of the first.
+            // Scripts about timeouts would see a probe in place of the first, or recovery.
             cfg: Config {
                 loss_probe: false,
+                reorder_timer: false,
                 ..Config::default()
             },
             local_isn: 0x1000_0000,
