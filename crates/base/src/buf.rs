@@ -99,6 +99,17 @@ impl PktBuf {
     }
 }
 
+impl Default for PktBuf {
+    /// A buffer without memory.
+    fn default() -> PktBuf {
+        PktBuf {
+            data: Box::default(),
+            off: 0,
+            len: 0,
+        }
+    }
+}
+
 impl fmt::Debug for PktBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -100,9 +100,7 @@ impl<P: Platform> Org for ConnpL<P> {
 
     fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
-        for seg in segs.drain(..) {
-            self.enter(self.index(seg.hash), |shard| shard.input(sh, cx, seg));
-        }
+        segs.drain(|seg| self.enter(self.index(seg.hash), |shard| shard.input(sh, cx, seg)));
         cx.segs = segs;
     }
 

@@ -50,9 +50,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
     fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
         let mut stack = self.stack.lock();
-        for seg in segs.drain(..) {
-            stack.input(sh, cx, seg);
-        }
+        segs.drain(|seg| stack.input(sh, cx, seg));
         drop(stack);
         cx.segs = segs;
     }

@@ -348,11 +348,11 @@ impl<K: Kind> Commons<K> {
     /// 3.10.7.1); never a reset with a reset.
     pub fn refuse(&self, cx: &mut Ctx<K>, seg: &Seg) {
         self.count(cx.lane, Count::NoConnection, 1);
-        let Some(rst) = Rst::answering(&seg.hdr, seg.payload.len() as u32) else {
+        let Some(rst) = Rst::answering(&seg.frame.hdr, seg.payload.len() as u32) else {
             return;
         };
         self.count(cx.lane, Count::TxResets, 1);
-        self.reply(cx, &seg.key, seg.hash, &rst.seg());
+        self.reply(cx, &seg.frame.key, seg.hash, &rst.seg());
     }
 
     /// Makes a listener and binds it. Port 0 asks for any free one.
@@ -446,14 +446,15 @@ impl<K: Kind> Commons<K> {
     }
 
     /// A candidate port for a connection (RFC 6056, algorithm 3: an offset that depends on the
-    /// ends and a secret, plus a counter). `attempt` counts from 0.
-    pub fn ephemeral_port(&self, key: &FlowKey, attempt: u32) -> u16 {
+    /// ends and a secret, plus a counter). The counter alone moves from one candidate to the
+    /// next, so that [`Commons::ephemeral_count`] of them are all the ports.
+    pub fn ephemeral_port(&self, key: &FlowKey) -> u16 {
         let span = &self.config.ephemeral;
         let n = u32::from(span.end() - span.start()) + 1;
         let step = self.next_port.load(Ordering::Relaxed).wrapping_add(1);
         self.next_port.store(step, Ordering::Relaxed);
         let offset = self.isn.port_offset(key);
-        span.start() + (offset.wrapping_add(step).wrapping_add(attempt) % n) as u16
+        span.start() + (offset.wrapping_add(step) % n) as u16
     }
 
     /// How many ephemeral ports there are.
@@ -478,5 +479,41 @@ impl<K: Kind> Commons<K> {
             add(LockClass::NicRx, r.queue.stats());
         }
         self.pollers.lock_stats(add);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+    use perimeter_sync::{Native, Solo};
+    use std::collections::HashSet;
+
+    struct OneThread;
+
+    impl Kind for OneThread {
+        type P = Native;
+        type L = Solo;
+    }
+
+    #[test]
+    fn the_candidates_are_all_ports() {
+        let sh = Commons::<OneThread>::new(
+            Native::default(),
+            Config::default(),
+            Vec::new(),
+            Vec::new(),
+        );
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let key = FlowKey {
+            local: ip,
+            remote: ip,
+            local_port: 0,
+            remote_port: 80,
+        };
+        let n = sh.ephemeral_count();
+        let ports: HashSet<u16> = (0..n).map(|_| sh.ephemeral_port(&key)).collect();
+        assert_eq!(ports.len() as u32, n);
+        assert!(ports.iter().all(|p| sh.config.ephemeral.contains(p)));
     }
 }

@@ -9,23 +9,65 @@ use crate::ready::{self, Side};
 use core::ops::DerefMut;
 use perimeter_base::{Bytes, PktBuf, Time};
 use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb, TcpError};
-use perimeter_wire::{FlowKey, MacAddr, TcpHdr, Template};
+use perimeter_wire::{FlowKey, MacAddr, TcpFrame, Template};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A received TCP segment on its way to its connection.
-#[derive(Debug)]
+/// A received TCP segment on its way to its connection. Written in place and passed by
+/// reference: moving a freshly parsed header costs more than parsing it.
+#[derive(Debug, Default)]
 pub struct Seg {
-    /// The flow, from this host's point of view.
-    pub key: FlowKey,
-    /// Symmetric Toeplitz hash of the flow.
+    /// Flow and header, from this host's point of view.
+    pub frame: TcpFrame,
+    /// Hash of the flow, as [`Commons::flow_hash`](crate::Commons::flow_hash) gives it.
     pub hash: u32,
-    /// The header.
-    pub hdr: TcpHdr,
     /// Interface that it came in by.
     pub iface: u16,
-    /// The frame, its window narrowed to the payload.
+    /// The frame, its window narrowed to the payload. Whoever deals with the segment takes it.
     pub payload: PktBuf,
+}
+
+/// The segments of a burst, in order of arrival. Places are used again.
+#[derive(Debug, Default)]
+pub struct Segs {
+    places: Vec<Seg>,
+    len: usize,
+}
+
+impl Segs {
+    /// The place behind the last segment, to be written; counted by [`Segs::keep`].
+    #[inline]
+    pub fn place(&mut self) -> &mut Seg {
+        if self.len == self.places.len() {
+            self.places.push(Seg::default());
+        }
+        &mut self.places[self.len]
+    }
+
+    /// The segment in [`Segs::place`] is complete.
+    #[inline]
+    pub fn keep(&mut self) {
+        self.len += 1;
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Runs `f` on each and forgets them.
+    #[inline]
+    pub fn drain(&mut self, mut f: impl FnMut(&mut Seg)) {
+        for seg in &mut self.places[..self.len] {
+            f(seg);
+        }
+        self.len = 0;
+    }
 }
 
 /// What is protected as TCP state (`connection` in `msgp`).
@@ -84,8 +126,10 @@ pub struct SndSide<K: Kind> {
     pub appended: u64,
     /// Bytes ever acknowledged.
     pub acked: u64,
+    /// Stream position up to which pages have left the buffer, acknowledged to their end.
+    pub freed: u64,
     /// Acknowledged pages that a device may still be reading: until the connection's transmit
-    /// queue has completed the ticket. With the stream position up to which each reaches.
+    /// queue has completed the ticket. With the stream position at which each starts.
     pub held: VecDeque<(u64, u64, Bytes)>,
 }
 
@@ -117,6 +161,7 @@ impl<K: Kind> SndSide<K> {
             shut: false,
             appended: 0,
             acked: 0,
+            freed: 0,
             held: VecDeque::new(),
         }
     }
@@ -125,12 +170,16 @@ impl<K: Kind> SndSide<K> {
     pub fn ack(&mut self, n: u32, ticket: u64, completed: u64) {
         self.release(completed);
         self.acked += u64::from(n);
+        let freed = &mut self.freed;
         if completed >= ticket {
-            self.buf.ack(n, &mut |page| drop(page));
+            self.buf.ack(n, &mut |page| *freed += page.len() as u64);
         } else {
-            let (held, acked) = (&mut self.held, self.acked);
-            self.buf
-                .ack(n, &mut |page| held.push_back((ticket, acked, page)));
+            let held = &mut self.held;
+            self.buf.ack(n, &mut |page| {
+                let start = *freed;
+                *freed += page.len() as u64;
+                held.push_back((ticket, start, page));
+            });
         }
     }
 
@@ -145,14 +194,10 @@ impl<K: Kind> SndSide<K> {
         }
     }
 
-    /// Stream position up to which memory has been given back: acknowledged and done by the
-    /// device.
+    /// Stream position up to which memory has been given back: acknowledged page by page, and
+    /// done by the device.
     pub fn released(&self) -> u64 {
-        match self.held.front() {
-            // A page reaches at most to its recorded position; what precedes it is gone.
-            Some((_, upto, page)) => upto.saturating_sub(page.len() as u64),
-            None => self.acked,
-        }
+        self.held.front().map_or(self.freed, |(_, start, _)| *start)
     }
 
     /// Whether a writer is told now: a third of the buffer is free.

@@ -16,9 +16,9 @@ use perimeter_tcp::{Path, Payload, Rst, SegPlan};
 
 /// A segment arrived for this connection.
 #[inline]
-pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: Seg) {
+pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: &mut Seg) {
     let now = cx.now(&sh.p);
-    let Seg { hdr, payload, .. } = seg;
+    let payload = core::mem::take(&mut seg.payload);
     let data = if payload.is_empty() {
         cx.pool.put(payload);
         None
@@ -28,7 +28,7 @@ pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: 
     let t = a.tcb();
     let ticket = t.meta.ticket;
     let txq = usize::from(t.meta.txq);
-    let input = t.tcb.input(&hdr, data, now);
+    let input = t.tcb.input(&seg.frame.hdr, data, now);
     if input.path == Path::Full {
         sh.p.charge(Work::TcpSlow, 1);
     } else {

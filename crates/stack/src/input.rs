@@ -2,7 +2,6 @@
 //! dealt with here, and TCP segments are collected for the organization.
 
 use crate::commons::Commons;
-use crate::conn::Seg;
 use crate::count::{Count, malformed};
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind};
@@ -15,7 +14,7 @@ use perimeter_tcp::Unreachable;
 use perimeter_wire::icmp::CODE_FRAGMENTATION_NEEDED;
 use perimeter_wire::{
     ArpOp, ArpPacket, Csum, ETHERTYPE_IPV4, EtherHdr, FlowKey, Frame, IcmpQuote, Icmpv4, Ipv4Hdr,
-    PROTO_ICMP, TcpFrame, WireError,
+    PROTO_ICMP, PROTO_TCP, WireError, parse_ipv4_tcp_into,
 };
 use std::vec::Drain;
 
@@ -57,36 +56,54 @@ fn drain<K: Kind>(
     let ethernet = sh.ifaces[usize::from(iface)].caps.medium == Medium::Ethernet;
     let before = cx.segs.len();
     for f in frames {
-        let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
-        let parsed = if ethernet {
-            Frame::parse_ethernet(f.buf.as_slice(), csum)
+        let csum = if f.csum_ok {
+            Csum::Trust
         } else {
-            Frame::parse_ip(f.buf.as_slice(), 0, csum)
+            Csum::Verify
+        };
+        let bytes = f.buf.as_slice();
+        let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
+        if carries_tcp(bytes, ethernet) {
+            let seg = cx.segs.place();
+            match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
+                Ok(()) => tcp(sh, cx, iface, ethernet, f),
+                Err(e) => drop_malformed(sh, cx, e, f.buf),
+            }
+            continue;
+        }
+        let parsed = if ethernet {
+            Frame::parse_ethernet(bytes, csum)
+        } else {
+            Frame::parse_ip(bytes, 0, csum)
         };
         match parsed {
-            Ok(Frame::Tcp(t)) => {
-                if let Some(seg) = tcp(sh, cx, iface, ethernet, t, f) {
-                    cx.segs.push(seg);
-                }
-            }
-            Ok(Frame::Arp(p)) => {
-                arp(sh, cx, iface, &p, aside);
-                cx.pool.put(f.buf);
-            }
+            Ok(Frame::Arp(p)) => arp(sh, cx, iface, &p, aside),
             Ok(Frame::Icmp { ip, msg, body }) => {
-                icmp(sh, cx, iface, &ip, msg, body, aside, f.buf.as_slice());
-                cx.pool.put(f.buf);
+                icmp(sh, cx, iface, &ip, msg, body, aside, bytes);
             }
-            Ok(Frame::Ipv4 { .. } | Frame::Other(_)) => {
-                sh.count(cx.lane, Count::OtherProtocol, 1);
-                cx.pool.put(f.buf);
-            }
-            Err(e) => {
-                drop_malformed(sh, cx, e, f.buf);
-            }
+            Ok(_) => sh.count(cx.lane, Count::OtherProtocol, 1),
+            Err(e) => sh.counters.add(cx.lane, malformed(e), 1),
         }
+        cx.pool.put(f.buf);
     }
-    sh.count(cx.lane, Count::RxSegs, (cx.segs.len() - before) as u64);
+    sh.count(
+        cx.lane,
+        Count::RxSegs,
+        (cx.segs.len() - before) as u64,
+    );
+}
+
+/// Whether a frame claims to be TCP over IPv4; the parser checks the claim.
+#[inline]
+fn carries_tcp(bytes: &[u8], ethernet: bool) -> bool {
+    const PROTOCOL: usize = 9;
+    if ethernet {
+        bytes.len() > EtherHdr::LEN + PROTOCOL
+            && bytes[12..14] == ETHERTYPE_IPV4.to_be_bytes()
+            && bytes[EtherHdr::LEN + PROTOCOL] == PROTO_TCP
+    } else {
+        bytes.len() > PROTOCOL && bytes[0] >> 4 == 4 && bytes[PROTOCOL] == PROTO_TCP
+    }
 }
 
 #[cold]
@@ -95,18 +112,13 @@ fn drop_malformed<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, e: WireError, buf: 
     cx.pool.put(buf);
 }
 
+/// Completes the segment whose header was parsed into its place, unless it is to be dropped.
 #[inline]
-fn tcp<K: Kind>(
-    sh: &Commons<K>,
-    cx: &mut Ctx<K>,
-    iface: u16,
-    ethernet: bool,
-    t: TcpFrame,
-    f: RxFrame,
-) -> Option<Seg> {
-    let mut buf = f.buf;
+fn tcp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, ethernet: bool, f: RxFrame) {
+    let seg = cx.segs.place();
+    let t = &seg.frame;
     // A frame addressed to a group is no TCP of ours, whatever its IP address says.
-    let multicast = ethernet && buf.as_slice()[0] & 1 != 0;
+    let multicast = ethernet && f.buf.as_slice()[0] & 1 != 0;
     let mine = sh.ifaces[usize::from(iface)].owns(t.key.local)
         || sh.ifaces.iter().any(|i| i.owns(t.key.local));
     if !mine || multicast || !unicast(sh, iface, t.key.remote) {
@@ -116,22 +128,17 @@ fn tcp<K: Kind>(
             Count::NotOurs
         };
         sh.count(cx.lane, why, 1);
-        cx.pool.put(buf);
-        return None;
+        return cx.pool.put(f.buf);
     }
     if t.bad_options {
         sh.counters.add(cx.lane, malformed(WireError::BadOption), 1);
     }
-    buf.trim_front(t.payload_off as usize);
-    buf.truncate(t.payload_len as usize);
-    let hash = f.hash.unwrap_or_else(|| sh.flow_hash(&t.key));
-    Some(Seg {
-        key: t.key,
-        hash,
-        hdr: t.hdr,
-        iface,
-        payload: buf,
-    })
+    seg.hash = f.hash.unwrap_or_else(|| sh.flow_hash(&t.key));
+    seg.iface = iface;
+    seg.payload = f.buf;
+    seg.payload.trim_front(seg.frame.payload_off as usize);
+    seg.payload.truncate(seg.frame.payload_len as usize);
+    cx.segs.keep();
 }
 
 /// Whether a peer may have this address: no broadcast, no multicast, not unspecified, and none

@@ -1,6 +1,6 @@
 //! The one type parameter of this crate, and what a thread carries while it works.
 
-use crate::conn::Seg;
+use crate::conn::Segs;
 use crate::id::SockId;
 use crate::listener::Listener;
 use crate::ready::Wake;
@@ -35,7 +35,7 @@ pub struct Ctx<K: Kind> {
     /// The burst being taken from a device.
     pub frames: Vec<RxFrame>,
     /// The TCP segments of the burst, parsed.
-    pub segs: Vec<Seg>,
+    pub segs: Segs,
     /// Timer entries that came due.
     pub due: Vec<Due>,
     /// What waits until the perimeter is left.
@@ -88,7 +88,7 @@ impl<K: Kind> Ctx<K> {
         Ctx {
             pool: PktPool::default(),
             frames: Vec::with_capacity(crate::BURST),
-            segs: Vec::with_capacity(crate::BURST),
+            segs: Segs::default(),
             due: Vec::new(),
             after: After {
                 doorbells: Vec::new(),

@@ -40,9 +40,9 @@ impl<K: Kind> Passive<K> {
         iss: Option<Seq>,
     ) -> Option<(Arc<Listener<K>>, Established)> {
         let now = cx.now(&sh.p);
-        let (key, flags) = (seg.key, seg.hdr.flags);
+        let (key, flags) = (seg.frame.key, seg.frame.hdr.flags);
         if flags.contains(TcpFlags::RST) {
-            self.syn.on_rst(&key, &seg.hdr);
+            self.syn.on_rst(&key, &seg.frame.hdr);
             sh.count(cx.lane, Count::NoConnection, 1);
             return None;
         }
@@ -50,7 +50,7 @@ impl<K: Kind> Passive<K> {
             self.syn_arrived(sh, cx, seg, iss, now);
             return None;
         }
-        match self.syn.on_ack(&key, &seg.hdr, now) {
+        match self.syn.on_ack(&key, &seg.frame.hdr, now) {
             AckAction::Established(e) => return self.complete(sh, cx, seg, e, now),
             AckAction::Rst(seq) => {
                 let rst = perimeter_tcp::Rst::new(seq, None);
@@ -70,13 +70,13 @@ impl<K: Kind> Passive<K> {
         iss: Option<Seq>,
         now: Time,
     ) {
-        let key = seg.key;
+        let key = seg.frame.key;
         let Some(l) = self.wildcards.find(key.local, key.local_port) else {
             return sh.refuse(cx, seg);
         };
         let iss = iss.unwrap_or_else(|| sh.isn.iss(&key, now));
         let ts = sh.isn.ts_offset(&key);
-        match self.syn.on_syn(key, &seg.hdr, &l.params(), iss, ts, now) {
+        match self.syn.on_syn(key, &seg.frame.hdr, &l.params(), iss, ts, now) {
             SynAction::SendSynAck(out) => sh.reply(cx, &key, seg.hash, &out),
             SynAction::Drop(_) => sh.count(cx.lane, Count::SynDropped, 1),
         }
@@ -92,14 +92,14 @@ impl<K: Kind> Passive<K> {
     ) -> Option<(Arc<Listener<K>>, Established)> {
         let Some(l) = self
             .wildcards
-            .find(seg.key.local, seg.key.local_port)
+            .find(seg.frame.key.local, seg.frame.key.local_port)
             .cloned()
         else {
             sh.refuse(cx, seg);
             return None;
         };
         if l.full() {
-            self.syn.put_back(seg.key, &e, now);
+            self.syn.put_back(seg.frame.key, &e, now);
             sh.count(cx.lane, Count::SynDropped, 1);
             return None;
         }

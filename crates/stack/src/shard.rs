@@ -89,10 +89,17 @@ impl<K: Kind> Shard<K> {
             .copied()
     }
 
+    /// The connection of a flow.
+    #[must_use]
+    pub fn lookup(&self, key: &FlowKey) -> Option<SockId> {
+        let slot = self.find(key)?;
+        self.conns.peek(slot).map(|c| c.tcb.meta.id)
+    }
+
     /// A segment arrived.
-    pub fn input(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: Seg) {
+    pub fn input(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg) {
         sh.p.charge(Work::Lookup, 1);
-        let Some(slot) = self.find(&seg.key) else {
+        let Some(slot) = self.find(&seg.frame.key) else {
             return self.no_connection(sh, cx, seg, None);
         };
         let Some(conn) = self.conns.at(slot) else {
@@ -100,8 +107,8 @@ impl<K: Kind> Shard<K> {
         };
         // RFC 9293, section 3.10.7.4, and RFC 6191: a new SYN may take over a connection that
         // waits in TIME-WAIT.
-        if seg.hdr.flags.contains(TcpFlags::SYN)
-            && let Some(iss) = conn.tcb.tcb.time_wait_reuse(&seg.hdr)
+        if seg.frame.hdr.flags.contains(TcpFlags::SYN)
+            && let Some(iss) = conn.tcb.tcb.time_wait_reuse(&seg.frame.hdr)
         {
             on_events(conn, Events::CLOSED, cx);
             self.settle(slot, sh, cx);
@@ -158,14 +165,14 @@ impl<K: Kind> Shard<K> {
     /// A segment without a connection. `iss` is given when it takes over a connection in
     /// TIME-WAIT.
     #[cold]
-    fn no_connection(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: Seg, iss: Option<Seq>) {
+    fn no_connection(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
         let Some((l, e)) = self.passive.segment(sh, cx, &seg, iss) else {
             return;
         };
         let now = cx.now(&sh.p);
         let config = l.config();
         let tcb = Tcb::accept(&config, &e, now);
-        let Ok(id) = self.insert(sh, &config, seg.key, seg.hash, seg.iface, tcb) else {
+        let Ok(id) = self.insert(sh, &config, seg.frame.key, seg.hash, seg.iface, tcb) else {
             return sh.refuse(cx, &seg);
         };
         let Some(conn) = self.conns.at(id.slot()) else {

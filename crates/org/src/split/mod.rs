@@ -108,18 +108,18 @@ impl<P: Platform> Split<P> {
         Entered::new(place, table).filter(|e| e.id() == id)
     }
 
-    fn input(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, seg: Seg) {
+    fn input(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, seg: &mut Seg) {
         sh.p.charge(Work::Lookup, 1);
         let table = self.table.lock();
-        let Some(slot) = table.find(&seg.key) else {
+        let Some(slot) = table.find(&seg.frame.key) else {
             return self.no_connection(table, sh, cx, seg, None);
         };
         let Some(mut e) = self.places.get(slot).and_then(|p| Entered::new(p, table)) else {
             return;
         };
         // RFC 9293, section 3.10.7.4, and RFC 6191.
-        if seg.hdr.flags.contains(TcpFlags::SYN)
-            && let Some(iss) = e.tcb().tcb.time_wait_reuse(&seg.hdr)
+        if seg.frame.hdr.flags.contains(TcpFlags::SYN)
+            && let Some(iss) = e.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
         {
             on_events(&mut e, Events::CLOSED, cx);
             self.settle(e, sh, cx);
@@ -134,7 +134,7 @@ impl<P: Platform> Split<P> {
         mut table: enter::TableGuard<'a, P>,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
-        seg: Seg,
+        seg: &mut Seg,
         iss: Option<Seq>,
     ) {
         let done = table.passive.segment(sh, cx, &seg, iss);
@@ -146,7 +146,7 @@ impl<P: Platform> Split<P> {
         let config = l.config();
         let tcb = Tcb::accept(&config, &established, cx.now(&sh.p));
         let flow = Flow {
-            key: seg.key,
+            key: seg.frame.key,
             hash: seg.hash,
             iface: seg.iface,
         };
@@ -357,9 +357,7 @@ impl<P: Platform> Org for Split<P> {
 
     fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
-        for seg in segs.drain(..) {
-            self.input(sh, cx, seg);
-        }
+        segs.drain(|seg| self.input(sh, cx, seg));
         cx.segs = segs;
     }
 
