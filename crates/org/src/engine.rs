@@ -18,7 +18,7 @@ use perimeter_stack::ops::{
 };
 use perimeter_stack::poller::{Notify, Ready};
 use perimeter_stack::ready::{self, Want};
-use perimeter_stack::{ConnInfo, Count, Kind, SockError, SockId};
+use perimeter_stack::{ConnInfo, Kind, SockError, SockId};
 use perimeter_sync::{Event, LockClass, LockStats, Platform};
 use perimeter_tcp::{Config, State, TcpError};
 use std::collections::BTreeMap;
@@ -232,10 +232,7 @@ impl<O: Org> Running<O> {
     /// Parks until `event` is set, serving the devices meanwhile if that is this thread's job.
     fn park(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
         if queues.is_empty() {
-            let before = self.i.sh.p.now();
-            event.wait(deadline);
-            let idle = self.i.sh.p.now().nanos_since(before);
-            self.i.sh.count(self.i.sh.p.lane(), Count::IdleNs, idle);
+            self.i.asleep(|| event.wait(deadline));
             return;
         }
         if self.i.with(|i, cx| i.drive(cx, queues)) == 0 {

@@ -288,20 +288,31 @@ impl<O: Org> Instance<O> {
             }
         }
         if !ready {
-            let lane = self.sh.p.lane();
-            if fds.is_empty() {
-                event.wait(until);
-            } else {
-                event.wait_fds(&fds, until);
-            }
-            let idle = self.sh.p.now().nanos_since(now);
-            self.sh.count(lane, Count::IdleNs, idle);
+            self.asleep(|| {
+                if fds.is_empty() {
+                    event.wait(until);
+                } else {
+                    event.wait_fds(&fds, until);
+                }
+            });
         }
         for &q in queues {
             self.sleepers[usize::from(q)]
                 .lock()
                 .retain(|e| !Arc::ptr_eq(e, event));
         }
+    }
+
+    /// Runs `f`, which parks the calling thread, and counts the time without a processor in there
+    /// as idle: falling asleep and waking up are work, and so is a wait that returns at once.
+    pub fn asleep<R>(&self, f: impl FnOnce() -> R) -> R {
+        let p = &self.sh.p;
+        let (cpu, start) = (p.cpu_ns(), p.now());
+        let out = f();
+        let elapsed = p.now().nanos_since(start);
+        let idle = elapsed.saturating_sub(p.cpu_ns() - cpu);
+        self.sh.count(p.lane(), Count::IdleNs, idle);
+        out
     }
 
     /// Runs `f` with an event for the calling thread to park on.

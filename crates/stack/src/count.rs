@@ -63,7 +63,7 @@ counts! {
     IcmpErrors = "rx_icmp_errors",
     /// Echo requests answered.
     Echoes = "rx_echo_requests",
-    /// Time that this stack's threads were parked for want of work, ns.
+    /// Time that this stack's threads were parked for want of work, without a processor, ns.
     IdleNs = "idle_ns",
 }
 

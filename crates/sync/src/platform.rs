@@ -28,6 +28,13 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// The time now. Reading costs 15–20 ns on the machine: read once a burst.
     fn now(&self) -> Time;
 
+    /// CPU time that the calling thread has used, ns; always 0 where time passes only by what is
+    /// charged for (virtual cores). A system call on the machine: read around sleeps, never in a
+    /// fast path.
+    fn cpu_ns(&self) -> u64 {
+        0
+    }
+
     /// Declares protocol work of `units` units. Compiles to nothing on the machine; costs
     /// virtual time on virtual cores. Never a scheduling point.
     fn charge(&self, work: Work, units: u64);

@@ -60,6 +60,10 @@ impl Platform for Native {
         self.ticks.since(self.origin)
     }
 
+    fn cpu_ns(&self) -> u64 {
+        thread::cpu_ns()
+    }
+
     #[inline(always)]
     fn charge(&self, _work: Work, _units: u64) {}
 

@@ -88,6 +88,17 @@ fn pin(core: usize) {
     }
 }
 
+/// CPU time of the calling thread, ns; 0 if the kernel does not tell.
+pub(super) fn cpu_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `t` is writable for the kernel's answer, and any answer is a valid value.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// 128 bits from the kernel. Waits for its pool at early boot, once.
 ///
 /// # Panics
