@@ -273,6 +273,11 @@ impl<O: Org> Instance<O> {
         let mut fds = Vec::new();
         let now = self.sh.p.now();
         let mut ready = until <= now;
+        if ready {
+            // What was due a moment ago and still is waits for a thread that is at the device
+            // or at the timers.
+            self.sh.p.yield_now();
+        }
         for &q in queues {
             let port = &self.sh.rx[usize::from(q)];
             if let Some(fd) = port.fd {
@@ -353,9 +358,9 @@ impl<O: Org> Instance<O> {
         } else {
             1
         };
-        for attempt in 0..attempts {
+        for _ in 0..attempts {
             if local.1 == 0 {
-                key.local_port = sh.ephemeral_port(&key, attempt);
+                key.local_port = sh.ephemeral_port(&key);
             }
             if key.local == key.remote && key.local_port == key.remote_port {
                 continue;
