@@ -136,7 +136,8 @@ impl<K: Kind> TxPort<K> {
     /// When a doorbell is wanted though nothing new is placed: the device is paced, or holds
     /// frames back itself, or connections wait that could go on. [`Time::NEVER`]: it is not.
     pub fn ready_at(&self) -> Time {
-        if self.stalled() > 0 && !self.backlogged() {
+        // While the ring is full somebody has a doorbell to ring, or is at it, and sees to them.
+        if self.stalled() > 0 && !self.backlogged() && self.half_empty() {
             return Time::ZERO;
         }
         Time(self.again.load(Ordering::Acquire))
