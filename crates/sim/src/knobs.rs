@@ -12,7 +12,8 @@ pub struct Knobs {
     seed: u64,
     latency_ns: u64,
     coalesce_ns: u64,
-    gbps: Option<f64>,
+    /// Rate of the wire, Gb/s.
+    pub gbps: Option<f64>,
     checksum_offload: bool,
     mtu: u32,
     rx_queues: usize,
