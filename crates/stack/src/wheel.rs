@@ -29,6 +29,8 @@ pub struct Due {
 /// A hierarchical timer wheel.
 pub struct Wheel {
     tick: u64,
+    /// What [`Wheel::next`] says: asked after every packet, so not searched for.
+    next: Time,
     occupied: [u64; LEVELS],
     slots: Box<[[Vec<Due>; SLOTS]; LEVELS]>,
     len: usize,
@@ -39,6 +41,7 @@ impl Wheel {
     pub fn new(now: Time) -> Wheel {
         Wheel {
             tick: now.0 >> TICK_SHIFT,
+            next: Time::NEVER,
             occupied: [0; LEVELS],
             slots: Box::new(core::array::from_fn(|_| {
                 core::array::from_fn(|_| Vec::new())
@@ -75,13 +78,21 @@ impl Wheel {
             ((63 - diff.leading_zeros()) / LEVEL_BITS) as usize
         };
         let index = (t >> (LEVEL_BITS * level as u32)) as usize & (SLOTS - 1);
+        let shift = LEVEL_BITS * level as u32;
+        let start = Time((t >> shift << shift).saturating_mul(1 << TICK_SHIFT));
+        self.next = self.next.min(start);
         self.slots[level][index].push(due);
         self.occupied[level] |= 1 << index;
     }
 
     /// The earliest time at which [`Wheel::expire`] has something to do: exact to a tick for
     /// near deadlines, early for far ones.
+    #[inline]
     pub fn next(&self) -> Time {
+        self.next
+    }
+
+    fn search(&self) -> Time {
         for level in 0..LEVELS {
             let bits = self.occupied[level];
             if bits == 0 {
@@ -107,6 +118,7 @@ impl Wheel {
             }
             self.tick = next;
             self.turn(out);
+            self.next = self.search();
         }
     }
 
