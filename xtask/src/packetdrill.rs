@@ -49,7 +49,7 @@ pub struct Args {
         long,
         value_delimiter = ',',
         value_name = "LIST",
-        default_value = "up,connp-l:8"
+        default_value = "up,up:shared,connp-l:8"
     )]
     org: Vec<String>,
     /// Further flags for the adapter, NAME=VALUE,…

@@ -40,6 +40,17 @@ fn a_probe_comes_before_the_timeout() {
     +.6 > P. 1:1001(1000) ack 1
     ",
     );
+    // The last segment is the FIN's where it left alone.
+    probing(
+        "
+    +0 write(4, ..., 4000) = 4000
+    +0 > P. 1:4001(4000) ack 1
+    +.01 close(4) = 0
+    +0 > F. 4001:4001(0) ack 1
+    +.202 > F. 4001:4001(0) ack 1
+    +.01 < . 1:1(0) ack 4002 win 400
+    ",
+    );
     // A FIN is data to a probe.
     probing(
         "

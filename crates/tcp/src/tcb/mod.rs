@@ -107,6 +107,8 @@ mod flag {
     pub const REO: u32 = 1 << 29;
     /// `rexmt_at` is the end of that window.
     pub const REO_ARMED: u32 = 1 << 30;
+    /// The FIN left in a segment of its own.
+    pub const FIN_ALONE: u32 = 1 << 31;
     /// That probe was data sent before.
     pub const TLP_AGAIN: u32 = 1 << 28;
     /// Every round trip gives several RTT samples.

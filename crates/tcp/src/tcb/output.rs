@@ -373,6 +373,7 @@ impl Tcb {
         self.snd_nxt += len + u32::from(fin);
         if fin {
             self.flags |= flag::FIN_SENT;
+            self.set_flag(flag::FIN_ALONE, len == 0);
         }
         if len < u32::from(self.mss) && off + len >= q.len {
             self.snd_sml = self.snd_nxt;

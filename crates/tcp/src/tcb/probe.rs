@@ -84,7 +84,10 @@ impl Tcb {
         } else {
             self.flags |= flag::TLP_AGAIN;
             let fin = u32::from(self.has(flag::FIN_SENT));
-            let len = (self.payload_room() + fin).min(flight);
+            let len = match self.has(flag::FIN_ALONE) {
+                true => 1,
+                false => (self.payload_room() + fin).min(flight),
+            };
             let seq = self.snd_nxt - len;
             if self.rtt_seq.gt(seq) {
                 // Karn: its acknowledgment would be ambiguous.
