@@ -68,7 +68,7 @@ pub trait RxQueue: Send {
     fn set_waker(&mut self, waker: Waker);
 
     /// A descriptor that becomes readable when frames arrive, for devices of the host. The
-    /// waker is not called by such a device.
+    /// waker is not called by such a device. `None` once the device has gone.
     fn fd(&self) -> Option<RawFd> {
         None
     }

@@ -234,6 +234,10 @@ impl<O: Org> Instance<O> {
     fn chores(&self, cx: &mut Ctx<O::K>, now: Time) {
         self.sh.watch_memory();
         cx.set_now(now);
+        for t in &self.sh.tx {
+            t.refresh(now);
+        }
+        self.sh.sweep();
         for id in self.sh.retry_neighbours(cx) {
             self.org.post(&self.sh, cx, id, NoNeighbour);
         }
@@ -280,16 +284,21 @@ impl<O: Org> Instance<O> {
         }
         for &q in queues {
             let port = &self.sh.rx[usize::from(q)];
-            if let Some(fd) = port.fd {
-                fds.push(fd);
-            }
             match port.queue.try_lock() {
-                Some(mut rx) => match rx.arm(now) {
-                    RxStatus::Ready => ready = true,
-                    RxStatus::Armed(at) => until = until.min(at),
-                },
+                Some(mut rx) => {
+                    match rx.arm(now) {
+                        RxStatus::Ready => ready = true,
+                        RxStatus::Armed(at) => until = until.min(at),
+                    }
+                    // Asked for each time: a device that has gone has none, and waiting for its
+                    // old one would return at once for ever.
+                    fds.extend(rx.fd());
+                }
                 // Another thread is at it; look again soon in case it leaves something.
-                None => until = until.min(now + self.sh.config.service / 10),
+                None => {
+                    fds.extend(port.fd);
+                    until = until.min(now + self.sh.config.service / 10);
+                }
             }
         }
         if !ready {

@@ -24,6 +24,8 @@ pub(super) struct TapRx {
     frame: usize,
     /// A buffer taken for a read that found nothing.
     spare: Option<PktBuf>,
+    /// The interface was deleted: its descriptor polls as an error for ever.
+    gone: bool,
 }
 
 impl TapRx {
@@ -32,10 +34,11 @@ impl TapRx {
             fd,
             frame,
             spare: None,
+            gone: false,
         }
     }
 
-    fn read(&self, buf: &mut PktBuf) -> Option<RxInfo> {
+    fn read(&mut self, buf: &mut PktBuf) -> Option<RxInfo> {
         let memory = buf.raw_mut();
         // SAFETY: `memory` is valid for writes of its length during the call.
         let n = unsafe {
@@ -46,7 +49,11 @@ impl TapRx {
             )
         };
         // Nothing there, or an interface that is down or gone: both look like silence.
-        let n = usize::try_from(n).ok()?;
+        let Ok(n) = usize::try_from(n) else {
+            let error = std::io::Error::last_os_error().raw_os_error();
+            self.gone |= error == Some(libc::EBADFD);
+            return None;
+        };
         let flags = memory[0];
         buf.set_window(VNET, n.saturating_sub(VNET));
         Some(RxInfo {
@@ -95,7 +102,7 @@ impl RxQueue for TapRx {
     fn set_waker(&mut self, _waker: Waker) {}
 
     fn fd(&self) -> Option<RawFd> {
-        Some(self.fd.as_raw_fd())
+        (!self.gone).then(|| self.fd.as_raw_fd())
     }
 }
 
