@@ -7,7 +7,7 @@ use args::{Bench, Cli, Command};
 use clap::Parser;
 use perimeter_lab::{
     Error, host, linux, organizations, organizations::Organization, progress::Bar, report::Build,
-    table,
+    settings::Device, table,
 };
 use std::{
     fs,
@@ -102,8 +102,12 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
     if let Some(path) = bench.json.as_deref().filter(|_| !to_stdout) {
         check_writable(path)?;
     }
-    let linux = |o: &Organization| matches!(o, Organization::Linux { .. });
-    if settings.organizations.iter().any(linux) {
+    let in_namespace = |o: &Organization| match o {
+        Organization::Linux { .. } => true,
+        Organization::Ours(_) => settings.device == Device::Tap,
+        Organization::Null => false,
+    };
+    if settings.organizations.iter().any(in_namespace) {
         // While this is the only thread. Without success the backend falls back and says so.
         linux::gain_namespaces();
     }

@@ -195,6 +195,57 @@ pub fn may_create_in(directory: &std::path::Path) -> bool {
         .is_ok_and(|d| !d.permissions().readonly())
 }
 
+/// What the kernel's scheduler says about threads, ns (`schedstat`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scheduled {
+    /// On a core.
+    pub cpu_ns: u64,
+    /// Ready to run, while others had the core.
+    pub delay_ns: u64,
+}
+
+impl Scheduled {
+    /// The calling thread.
+    pub fn here() -> Scheduled {
+        parse_schedstat(&read("/proc/thread-self/schedstat"))
+    }
+
+    /// All threads of this process whose name begins with one of `prefixes`.
+    pub fn named(prefixes: &[&str]) -> Scheduled {
+        let mut sum = Scheduled::default();
+        for entry in fs::read_dir("/proc/self/task")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let file = |name| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+            if prefixes.iter().any(|p| file("comm").starts_with(p)) {
+                let one = parse_schedstat(&file("schedstat"));
+                sum.cpu_ns += one.cpu_ns;
+                sum.delay_ns += one.delay_ns;
+            }
+        }
+        sum
+    }
+
+    /// What happened since `earlier`.
+    pub fn since(&self, earlier: &Scheduled) -> Scheduled {
+        Scheduled {
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            delay_ns: self.delay_ns.saturating_sub(earlier.delay_ns),
+        }
+    }
+}
+
+/// Time on a core, time ready, number of turns; zeros where the kernel keeps no such account.
+fn parse_schedstat(text: &str) -> Scheduled {
+    let mut numbers = text.split_whitespace().map(|v| v.parse().unwrap_or(0));
+    Scheduled {
+        cpu_ns: numbers.next().unwrap_or(0),
+        delay_ns: numbers.next().unwrap_or(0),
+    }
+}
+
 /// CPU time of the calling thread in ns.
 pub fn thread_cpu_ns() -> u64 {
     #[cfg(target_os = "linux")]
@@ -240,6 +291,24 @@ mod tests {
         assert_eq!(parse_stat(text), (55 * 10_000_000, 8 * 10_000_000));
         assert_eq!(parse_stat(""), (0, 0));
         assert_eq!(parse_stat("cpu  x y\n"), (0, 0));
+    }
+
+    #[test]
+    fn threads_are_seen_to_work_by_name() {
+        let text = parse_schedstat("17 4 9\n");
+        assert_eq!((text.cpu_ns, text.delay_ns), (17, 4));
+        assert_eq!(parse_schedstat(""), Scheduled::default());
+        let work = || {
+            let before = Scheduled::named(&["odd-name"]);
+            // Enough for a tick of the kernel's clock, at which it brings the account up to date.
+            while thread_cpu_ns() < 30_000_000 {
+                std::hint::spin_loop();
+            }
+            Scheduled::named(&["odd-name"]).since(&before).cpu_ns
+        };
+        let thread = std::thread::Builder::new().name("odd-name".into());
+        assert!(thread.spawn(work).unwrap().join().unwrap() > 10_000_000);
+        assert_eq!(Scheduled::named(&["no-such-thread"]), Scheduled::default());
     }
 
     #[test]

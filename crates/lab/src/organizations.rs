@@ -36,6 +36,8 @@ pub enum Organization {
     },
     /// One of Perimeter's own.
     Ours(OrgSpec),
+    /// No stack: the floor of the rows over the memory NIC. Never asked for, always added.
+    Null,
 }
 
 impl Organization {
@@ -55,7 +57,11 @@ impl Organization {
 
     /// Whether it always has exactly one thread, whatever was asked for.
     pub fn single_threaded(&self) -> bool {
-        matches!(self, Organization::Ours(spec) if spec.single_threaded())
+        match self {
+            Organization::Ours(spec) => spec.single_threaded(),
+            Organization::Null => true,
+            Organization::Linux { .. } => false,
+        }
     }
 }
 
@@ -66,6 +72,7 @@ impl fmt::Display for Organization {
             Organization::Linux { pinned: false } => f.pad("linux"),
             Organization::Linux { pinned: true } => f.pad("linux:pinned"),
             Organization::Ours(spec) => f.pad(&spec.to_string()),
+            Organization::Null => f.pad("null"),
         }
     }
 }

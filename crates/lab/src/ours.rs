@@ -1,4 +1,5 @@
-//! Backend: Perimeter's own organizations over the memory NIC with its ideal peer.
+//! Backend: Perimeter's own organizations over the memory NIC with its ideal peer, or over TAP
+//! interfaces with the host kernel's sockets ([`mod@tap`]).
 //!
 //! A stack is built for each run. The application's threads, one [`crate::workload::Endpoint`]
 //! each, open their connections to the ideal peer and then send to it, receive from it, or both.
@@ -7,6 +8,9 @@
 //! has acknowledged to the peer.
 
 mod endpoint;
+mod floor;
+mod tap;
+mod times;
 
 use crate::{
     Error,
@@ -14,22 +18,24 @@ use crate::{
     host,
     organizations::Organization,
     plan::Configuration,
-    run::{Backend, Locks, Sample, Session, Times, Traits, Window},
-    settings::{BUFFER, Device, Direction, Inbound, Settings},
+    run::{Backend, Sample, Session, Traits, Window},
+    settings::{BUFFER, Device, Direction, Inbound, SEGMENT, Settings},
     stats,
-    workload::{Crew, Phase, Roles, Tally, Worker, drive, spread},
+    workload::{Crew, Phase, Roles, Worker, drive, spread},
 };
-use endpoint::{Founder, Marks, StackEndpoint, Task};
+use endpoint::{Far, Founder, StackEndpoint, Task};
+pub use floor::Floor;
 use perimeter::{
     Config, Native, OrgSpec, Stack, TcpConfig,
     link::mem::{Nic, NicConfig, PeerConfig, PeerHandle, Source},
 };
 use std::{
     collections::HashMap,
-    net::SocketAddrV4,
+    net::{Ipv4Addr, SocketAddrV4},
     sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
+use times::{Marks, divide};
 
 /// The peer compares one in this many segments with what it must be. Prime, so that it falls in
 /// step with nothing.
@@ -46,17 +52,19 @@ pub struct Perimeter {}
 fn spec(configuration: &Configuration) -> Result<OrgSpec, Error> {
     match &configuration.organization {
         Organization::Ours(spec) => Ok(spec.clone()),
-        Organization::Linux { .. } => Err(Error::Run("linux is not one of ours".into())),
+        other => Err(Error::Run(format!("{other} is not one of ours"))),
     }
 }
 
 impl Backend for Perimeter {
-    fn check(&mut self, settings: &Settings, _: &[Configuration]) -> Result<(), Error> {
+    fn check(
+        &mut self,
+        settings: &Settings,
+        configurations: &[Configuration],
+    ) -> Result<(), Error> {
         match settings.device {
             Device::Mem => Ok(()),
-            Device::Tap => Err(Error::Unavailable(
-                "--device tap: the benchmark runs over the memory NIC only in this build".into(),
-            )),
+            Device::Tap => tap::check(settings, configurations),
         }
     }
 
@@ -65,7 +73,10 @@ impl Backend for Perimeter {
             device: settings.device.to_string(),
             inbound: settings.inbound.to_string(),
             comparable: true,
-            notes: Vec::new(),
+            notes: match settings.device {
+                Device::Mem => Vec::new(),
+                Device::Tap => tap::notes(settings),
+            },
         }
     }
 
@@ -76,52 +87,80 @@ impl Backend for Perimeter {
         deadline: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
         let org = spec(configuration)?;
-        let native = Native::default();
-        let mut builder = Stack::builder()
-            .on_native(native)
-            .org(org.clone())
-            .config(stack_config())
-            .inbound(match settings.inbound {
-                Inbound::Thread => perimeter::Inbound::Thread,
-                Inbound::Nic | Inbound::Affine => perimeter::Inbound::Inline,
-            });
-        let mut peers = Vec::new();
-        for nic in 0..settings.nics {
-            let config = nic_config(settings, configuration, nic);
-            let address = format!("{}/{}", config.host, config.prefix);
-            let (nic, peer) = Nic::new(&native, config);
-            builder = builder
-                .interface(nic, &[&address])
-                .map_err(|e| Error::Run(e.to_string()))?;
-            peers.push(peer);
+        match settings.device {
+            Device::Mem => prepare_mem(org, settings, configuration, deadline),
+            Device::Tap => tap::prepare(org, settings, configuration, deadline),
         }
-        let mut founders = Vec::new();
-        if org.single_threaded() {
-            founders.push(Founder::Build(Box::new(builder)));
-        } else {
-            let stack = builder.build().map_err(|e| Error::Run(e.to_string()))?;
-            founders.extend((0..configuration.threads).map(|_| Founder::Join(stack.clone())));
-        }
-        let marks = Marks::default();
-        let crew = Crew::start(workers(
-            settings,
-            configuration,
-            founders,
-            &peers,
-            &marks,
-            deadline,
-        ))?;
-        let inbound_threads = match settings.inbound {
-            Inbound::Thread if !org.single_threaded() => settings.nics,
-            _ => 0,
-        };
-        Ok(Box::new(StackSession {
-            crew,
-            peers,
-            marks,
-            inbound_threads,
-            direction: settings.direction,
-        }))
+    }
+}
+
+fn prepare_mem(
+    org: OrgSpec,
+    settings: &Settings,
+    configuration: &Configuration,
+    deadline: Option<Instant>,
+) -> Result<Box<dyn Session>, Error> {
+    let native = Native::default();
+    let mut builder = builder(&org, settings).on_native(native);
+    let (mut peers, mut hosts) = (Vec::new(), Vec::new());
+    for nic in 0..settings.nics {
+        let config = nic_config(settings, configuration, nic);
+        let address = format!("{}/{}", config.host, config.prefix);
+        let (nic, peer) = Nic::new(&native, config);
+        builder = builder
+            .interface(nic, &[&address])
+            .map_err(|e| Error::Run(e.to_string()))?;
+        hosts.push(peer.config().host);
+        peers.push(peer);
+    }
+    let marks = Marks::default();
+    let ends = Ends {
+        founders: founders(&org, builder, configuration)?,
+        fars: (0..configuration.threads).map(|_| Far::Ideal).collect(),
+        hosts,
+        content: Content::pattern(),
+    };
+    let crew = Crew::start(workers(settings, configuration, ends, &marks, deadline))?;
+    Ok(Box::new(StackSession {
+        crew,
+        peers,
+        marks,
+        inbound_threads: inbound_threads(&org, settings),
+        direction: settings.direction,
+    }))
+}
+
+/// A builder without interfaces yet.
+fn builder(org: &OrgSpec, settings: &Settings) -> perimeter::Builder {
+    let inbound = match settings.inbound {
+        Inbound::Thread => perimeter::Inbound::Thread,
+        Inbound::Nic | Inbound::Affine => perimeter::Inbound::Inline,
+    };
+    Stack::builder()
+        .org(org.clone())
+        .config(stack_config())
+        .inbound(inbound)
+}
+
+/// How each thread comes by the stack.
+fn founders(
+    org: &OrgSpec,
+    builder: perimeter::Builder,
+    configuration: &Configuration,
+) -> Result<Vec<Founder>, Error> {
+    if org.single_threaded() {
+        return Ok(vec![Founder::Build(Box::new(builder))]);
+    }
+    let stack = builder.build().map_err(|e| Error::Run(e.to_string()))?;
+    let join = |_| Founder::Join(stack.clone());
+    Ok((0..configuration.threads).map(join).collect())
+}
+
+/// Threads of the stack's own that serve devices.
+fn inbound_threads(org: &OrgSpec, settings: &Settings) -> usize {
+    match settings.inbound {
+        Inbound::Thread if !org.single_threaded() => settings.nics,
+        _ => 0,
     }
 }
 
@@ -167,12 +206,33 @@ fn nic_config(settings: &Settings, configuration: &Configuration, nic: usize) ->
     }
 }
 
+/// What the application's threads run between.
+struct Ends {
+    /// How each comes by the stack.
+    founders: Vec<Founder>,
+    /// What the connections of each lead to.
+    fars: Vec<Far>,
+    /// The stack's address on each NIC.
+    hosts: Vec<Ipv4Addr>,
+    /// What both sides send.
+    content: Content,
+}
+
+/// The NICs of each thread's connections.
+fn nics_by_thread(settings: &Settings, configuration: &Configuration) -> Vec<Vec<usize>> {
+    let threads = configuration.threads;
+    let mut nics = vec![Vec::new(); threads];
+    for place in spread(configuration.connections as usize, threads, settings.nics) {
+        nics[place.thread].push(place.nic);
+    }
+    nics
+}
+
 /// One worker for each application thread.
 fn workers(
     settings: &Settings,
     configuration: &Configuration,
-    founders: Vec<Founder>,
-    peers: &[PeerHandle<Native>],
+    ends: Ends,
     marks: &Marks,
     deadline: Option<Instant>,
 ) -> Vec<(String, Worker)> {
@@ -183,14 +243,11 @@ fn workers(
         sink: settings.direction != Direction::Send,
         write_size: settings.write_size,
     };
-    let mut nics = vec![Vec::new(); threads];
-    for place in spread(configuration.connections as usize, threads, settings.nics) {
-        nics[place.thread].push(place.nic);
-    }
+    let nics = nics_by_thread(settings, configuration);
     let established = Arc::new(AtomicUsize::new(0));
-    let content = Content::pattern();
     let mut list = Vec::new();
-    for (thread, (founder, nics)) in founders.into_iter().zip(nics).enumerate() {
+    let sides = ends.founders.into_iter().zip(ends.fars);
+    for (thread, ((founder, far), nics)) in sides.zip(nics).enumerate() {
         let serve = match settings.inbound {
             Inbound::Thread if threads > 1 || !configuration.organization.single_threaded() => {
                 Vec::new()
@@ -207,7 +264,7 @@ fn workers(
             thread,
             threads,
             nics,
-            hosts: peers.iter().map(|p| p.config().host).collect(),
+            hosts: ends.hosts.clone(),
             steered: settings.inbound == Inbound::Affine && threads > 1,
             serve,
             roles,
@@ -216,10 +273,10 @@ fn workers(
             marks: (thread == 0).then(|| marks.clone()),
             deadline,
         };
-        let content = content.clone();
+        let content = ends.content.clone();
         let worker: Worker = Box::new(move |control, set| {
             host::pin(thread);
-            let mut endpoint = StackEndpoint::establish(founder, task, &content, control)?;
+            let mut endpoint = StackEndpoint::establish(founder, far, task, &content, control)?;
             set();
             drive(&mut endpoint, roles, &content, control)
         });
@@ -295,81 +352,32 @@ impl Session for StackSession {
         let bytes: u64 = by_connection.iter().sum();
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
         let counted = marks.counted()?;
-        let cpu = machine.process_cpu_ns;
-        let times = times(&tallies, &counted, inbound_threads, cpu);
+        let times = divide(&tallies, &counted, inbound_threads);
+        let goodput = bytes as f64 / (ended - begun).as_secs_f64();
+        // What the peers know and what the threads counted are windows of slightly different
+        // lengths.
+        let window = Duration::from_nanos(counted.window_ns).as_secs_f64();
+        let whole = machine.cpu_ns() as f64 * window / elapsed.as_secs_f64().max(1e-9);
         let checked: u64 = tallies.iter().map(|t| t.verified).sum();
         Ok(Sample {
             elapsed,
-            goodput: bytes as f64 / (ended - begun).as_secs_f64(),
-            segments: Sample::segments_in(bytes),
+            goodput,
+            segments: goodput * window / SEGMENT as f64,
             times,
-            cpu_ns: machine.cpu_ns(),
+            cpu_ns: whole as u64,
             locks: counted.locks,
             retransmits: counted.retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
             connection_min,
             connection_median,
-            verified_bytes: checked + verified * crate::settings::SEGMENT,
+            verified_bytes: checked + verified * SEGMENT,
             valid: times.valid() && bytes > 0,
-            disturbances: machine.disturbances(elapsed.as_nanos() as u64),
-        })
-    }
-}
-
-/// Divides the time of application and inbound threads. What is neither the application's nor the
-/// peer's, neither parked nor waiting for a lock, is the stack's.
-fn times(tallies: &[Tally], counted: &Counted, inbound_threads: usize, cpu: u64) -> Times {
-    let mut times = Times {
-        cpu,
-        peer: Some(counted.peer_ns),
-        spin: counted.locks.iter().map(|l| l.wait_ns).sum(),
-        idle: counted.idle_ns,
-        ..Times::default()
-    };
-    for t in tallies {
-        times.elapsed += t.elapsed_ns;
-        times.app += t.app_ns;
-    }
-    let longest = tallies.iter().map(|t| t.elapsed_ns).max().unwrap_or(0);
-    times.elapsed += inbound_threads as u64 * longest;
-    let known = times.app + counted.peer_ns + times.spin + times.idle;
-    times.stack = Some(times.elapsed.saturating_sub(known));
-    times
-}
-
-/// What the stack counted between the marks at the beginning and the end of the measurement.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Counted {
-    peer_ns: u64,
-    idle_ns: u64,
-    retransmits: u64,
-    locks: Vec<Locks>,
-}
-
-impl Marks {
-    /// The difference of the last two marks.
-    fn counted(&self) -> Result<Counted, Error> {
-        let marks = self.take();
-        let [.., start, end] = marks.as_slice() else {
-            return Err(Error::Run("the stack's counters were not read".into()));
-        };
-        let count = |name| end.count(name).saturating_sub(start.count(name));
-        let locks = end.locks.iter().map(|(class, e)| {
-            let s = start.locks.get(class).copied().unwrap_or_default();
-            Locks {
-                class: (*class).into(),
-                acquisitions: e.acquisitions - s.acquisitions,
-                contended: e.contended - s.contended,
-                wait_ns: e.wait_ns - s.wait_ns,
-                hold_ns: e.hold_ns.saturating_sub(s.hold_ns),
-            }
-        });
-        Ok(Counted {
-            peer_ns: end.peer_ns - start.peer_ns,
-            idle_ns: count("idle_ns"),
-            retransmits: count("retransmits"),
-            locks: locks.collect(),
+            disturbances: machine
+                .disturbances(elapsed.as_nanos() as u64)
+                .into_iter()
+                .chain(times.disturbance())
+                .collect(),
         })
     }
 }
@@ -387,7 +395,9 @@ mod tests {
             ..Settings::default()
         };
         change(&mut settings);
-        let configuration = &crate::plan::grid(&settings)[0];
+        let grid = crate::plan::grid(&settings);
+        let ours = |c: &&Configuration| c.organization != Organization::Null;
+        let configuration = grid.iter().find(ours).unwrap();
         let mut backend = Perimeter::default();
         backend
             .check(&settings, std::slice::from_ref(configuration))
@@ -416,6 +426,50 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Over TAP with the kernel as the peer, in each direction and inbound mode, if the machine
+    /// permits.
+    #[test]
+    fn every_organization_over_tap() {
+        let settings = Settings {
+            device: Device::Tap,
+            ..Settings::default()
+        };
+        if let Err(e) = tap::check(&settings, &crate::plan::grid(&settings)[..1]) {
+            eprintln!("skipped: {e}");
+            return;
+        }
+        for (org, direction, inbound) in [
+            ("up", Direction::Send, Inbound::Nic),
+            ("up:shared", Direction::Receive, Inbound::Nic),
+            ("connp-l:8", Direction::Both, Inbound::Thread),
+            ("connp-l:8", Direction::Send, Inbound::Affine),
+        ] {
+            let sample = measure(org, |s| {
+                s.device = Device::Tap;
+                s.direction = direction;
+                s.inbound = inbound;
+                s.connections = vec![40];
+            });
+            let what = format!("{org} {direction} {inbound}: {sample:?}");
+            assert!(sample.goodput > 1e6, "{what}");
+            assert!(sample.connection_min > 0, "{what}");
+            assert!(sample.verified_bytes > 0, "{what}");
+            assert!(sample.times.stack.is_none() && sample.cpu_ns > 0, "{what}");
+        }
+    }
+
+    #[test]
+    fn the_floor_is_below() {
+        let settings = Settings::default();
+        let configuration = &crate::plan::grid(&settings)[0];
+        let mut session = Floor.prepare(&settings, configuration, None).unwrap();
+        session.warm_up(Duration::from_millis(20)).unwrap();
+        let sample = session.measure(Duration::from_millis(50)).unwrap();
+        assert!(sample.times.stack.unwrap() > 0, "{sample:?}");
+        assert!(sample.times.valid(), "{sample:?}");
+        assert!(sample.goodput > 1e6, "{sample:?}");
     }
 
     #[test]

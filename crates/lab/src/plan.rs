@@ -1,6 +1,9 @@
 //! Which runs, in which order, and for how long.
 
-use crate::{organizations::Organization, settings::Settings};
+use crate::{
+    organizations::Organization,
+    settings::{Device, Direction, Settings},
+};
 use std::time::Duration;
 
 /// Bound of a whole `--quick` command.
@@ -27,11 +30,17 @@ pub struct Configuration {
 }
 
 /// The grid, in the order of the report: by connections, then organization, so that rows to be
-/// compared are neighbours.
+/// compared are neighbours. Where organizations of our own send over the memory NIC, the null stack
+/// comes first.
 pub fn grid(settings: &Settings) -> Vec<Configuration> {
+    let ours = |o: &Organization| matches!(o, Organization::Ours(_));
+    let floor = settings.device == Device::Mem
+        && settings.direction == Direction::Send
+        && settings.organizations.iter().any(ours);
     let mut grid = Vec::new();
     for &connections in &settings.connections {
-        for organization in &settings.organizations {
+        let null = floor.then_some(&Organization::Null);
+        for organization in null.into_iter().chain(&settings.organizations) {
             grid.push(Configuration {
                 organization: organization.clone(),
                 connections,
@@ -150,9 +159,9 @@ mod tests {
             ..Settings::default()
         };
         let grid = grid(&settings);
-        assert_eq!(grid.len(), 12);
+        assert_eq!(grid.len(), 16);
         for c in grid {
-            let expected = if c.organization.to_string() == "up" {
+            let expected = if ["up", "null"].contains(&c.organization.to_string().as_str()) {
                 1
             } else {
                 4

@@ -3,6 +3,7 @@
 
 use crate::{
     host::Host,
+    organizations::Organization,
     plan::Configuration,
     run::{Locks, Sample, Traits},
     settings::{BUFFER, Device, Direction, Inbound, MTU, SEGMENT, Settings},
@@ -118,8 +119,8 @@ pub struct Row {
     /// The involuntary ones of those, median.
     pub involuntary_context_switches: u64,
     /// Bytes of the least-served connection, as a share of the median connection's; least of the
-    /// repeats.
-    pub least_served: f64,
+    /// repeats. Null where connections are not told apart.
+    pub least_served: Option<f64>,
     /// Received bytes compared with their expected content, all repeats.
     pub verified_bytes: u64,
     /// Every repeat.
@@ -149,8 +150,10 @@ pub struct Raw {
     pub peer_ns: Option<u64>,
     /// Spinning, ns.
     pub spin_ns: u64,
-    /// Parked, ns.
+    /// Parked, or asleep before a lock, ns.
     pub idle_ns: u64,
+    /// Ready to run while others had the core, ns; part of no other time.
+    pub preempted_ns: u64,
     /// Whole machine, ns.
     pub cpu_ns: u64,
     /// Retransmitted segments.
@@ -182,6 +185,7 @@ impl From<&Sample> for Raw {
             peer_ns: s.times.peer,
             spin_ns: s.times.spin,
             idle_ns: s.times.idle,
+            preempted_ns: s.times.preempted,
             cpu_ns: s.cpu_ns,
             retransmits: s.retransmits,
             context_switches: s.context_switches,
@@ -272,7 +276,7 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         max: 0.0,
     });
     let mut notes = traits.notes.clone();
-    notes.extend(remarks(samples));
+    notes.extend(remarks(samples, c.organization != Organization::Null));
     Row {
         org: c.organization.to_string(),
         device: traits.device.clone(),
@@ -294,7 +298,8 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         retransmits: count(&|s| s.retransmits),
         context_switches: count(&|s| s.context_switches),
         involuntary_context_switches: count(&|s| s.involuntary_switches),
-        least_served: samples.iter().map(least_served).fold(1.0, f64::min),
+        least_served: (c.organization != Organization::Null)
+            .then(|| samples.iter().map(least_served).fold(1.0, f64::min)),
         verified_bytes: samples.iter().map(|s| s.verified_bytes).sum(),
         samples: samples.iter().map(Raw::from).collect(),
         notes,
@@ -310,7 +315,7 @@ fn least_served(s: &Sample) -> f64 {
 }
 
 /// What a reader has to know about these samples.
-fn remarks(samples: &[Sample]) -> Vec<String> {
+fn remarks(samples: &[Sample], connections: bool) -> Vec<String> {
     let mut notes = Vec::new();
     let of = samples.len();
     let invalid = samples.iter().filter(|s| !s.valid).count();
@@ -319,7 +324,10 @@ fn remarks(samples: &[Sample]) -> Vec<String> {
             "{invalid} of {of} repeats are invalid: the parts of the thread time don't sum up within 5 %"
         ));
     }
-    let starved = samples.iter().filter(|s| least_served(s) < 0.1).count();
+    let starved = samples
+        .iter()
+        .filter(|s| connections && least_served(s) < 0.1)
+        .count();
     // Connections move in turns of up to a buffer, so a shorter window says nothing.
     let short = |s: &Sample| s.connection_median < 2 * BUFFER as u64;
     if starved > 0 && samples.iter().all(short) {
@@ -374,7 +382,7 @@ fn median_locks(samples: &[Sample]) -> Vec<Locks> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{organizations::Organization, run::Times};
+    use crate::run::Times;
     use perimeter::OrgSpec;
     use std::time::Duration;
 
@@ -386,6 +394,7 @@ pub(crate) mod tests {
             times: Times {
                 elapsed: 2_000_000_000,
                 cpu: 1_900_000_000,
+                preempted: 0,
                 app: 100_000_000,
                 stack,
                 peer: stack.map(|_| 100_000_000),

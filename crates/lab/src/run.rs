@@ -3,7 +3,9 @@
 use crate::{
     Error,
     host::{Host, SoftirqThreads},
-    linux, ours,
+    linux,
+    organizations::Organization,
+    ours,
     plan::{self, Budget, Configuration, Slot},
     progress::Observer,
     report::{self, Build, Report},
@@ -37,6 +39,8 @@ pub struct Times {
     pub elapsed: u64,
     /// Their CPU clocks.
     pub cpu: u64,
+    /// Ready to run while others had the core: a disturbance, part of no other share.
+    pub preempted: u64,
     /// In the application's event loop.
     pub app: u64,
     /// In the stack; `None` where it can't be told from the peer.
@@ -68,8 +72,9 @@ impl Times {
                 stack += (t.call_ns + t.wait_ns).saturating_sub(rest);
             } else {
                 told = false;
-                times.idle += t.elapsed_ns.saturating_sub(t.cpu_ns);
+                times.idle += t.elapsed_ns.saturating_sub(t.cpu_ns + t.delay_ns);
             }
+            times.preempted += t.delay_ns;
         }
         if told && !tallies.is_empty() {
             (times.stack, times.peer) = (Some(stack), Some(peer));
@@ -77,9 +82,9 @@ impl Times {
         times
     }
 
-    /// Whether the accounting holds within [`TOLERANCE`] of elapsed thread time: the parts sum to
-    /// it, and the parts that use the processor agree with the threads' CPU clocks, which are read
-    /// from another source. Where stack and peer can't be told apart, the application and idle
+    /// Whether the accounting holds within [`TOLERANCE`] of elapsed thread time: the parts, and the
+    /// time for which others had the core, sum to it, and the parts that use the processor agree
+    /// with the threads' CPU clocks, which are read from another source. Where stack and peer can't be told apart, the application and idle
     /// parts must leave room for them.
     pub fn valid(&self) -> bool {
         if self.elapsed == 0 {
@@ -90,10 +95,23 @@ impl Times {
         match (self.stack, self.peer) {
             (Some(stack), Some(peer)) => {
                 let busy = self.app + stack + peer + self.spin;
-                near(busy + self.idle, self.elapsed) && near(busy, self.cpu)
+                near(busy + self.idle + self.preempted, self.elapsed) && near(busy, self.cpu)
             }
             _ => (self.app + self.idle) as f64 <= self.elapsed as f64 + slack,
         }
+    }
+}
+
+impl Times {
+    /// A sign of disturbance if others had the core for more than [`TOLERANCE`] of the time.
+    pub fn disturbance(&self) -> Option<String> {
+        let share = self.preempted as f64 / self.elapsed.max(1) as f64;
+        (share > TOLERANCE).then(|| {
+            format!(
+                "for {:.0} % of the time of the threads under test others had their cores",
+                share * 100.0
+            )
+        })
     }
 }
 
@@ -193,8 +211,9 @@ pub trait Backend {
 /// The backend of a configuration.
 fn backend_for(configuration: &Configuration) -> Box<dyn Backend> {
     match &configuration.organization {
-        crate::organizations::Organization::Linux { .. } => Box::new(linux::Kernel::default()),
-        crate::organizations::Organization::Ours(_) => Box::new(ours::Perimeter::default()),
+        Organization::Linux { .. } => Box::new(linux::Kernel::default()),
+        Organization::Ours(_) => Box::new(ours::Perimeter::default()),
+        Organization::Null => Box::new(ours::Floor),
     }
 }
 
@@ -244,7 +263,7 @@ pub fn bench(
         .filter(|(_, samples)| !samples.is_empty())
         .map(|((c, b), samples)| {
             let mut traits = b.traits(settings, c);
-            if c.threads < settings.threads {
+            if c.threads < settings.threads && c.organization != Organization::Null {
                 traits.notes.push(format!(
                     "{} is one thread; --threads applies to the other rows",
                     c.organization

@@ -7,7 +7,7 @@ use crate::{
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
 
-const HEADER: [&str; 12] = [
+const HEADER: [&str; 13] = [
     "org",
     "device",
     "inbound",
@@ -18,6 +18,7 @@ const HEADER: [&str; 12] = [
     "peer",
     "app",
     "cpu",
+    "least/med",
     "rexmt",
     "switches",
 ];
@@ -70,6 +71,7 @@ fn cells(row: &Row, remarks: &mut Vec<String>) -> Vec<String> {
         optional(row.peer_ns_per_segment),
         optional(row.app_ns_per_segment),
         optional(row.cpu_ns_per_segment),
+        row.least_served.map_or("–".into(), |v| format!("{v:.2}")),
         row.retransmits.to_string(),
         row.context_switches.to_string(),
     ]

@@ -6,8 +6,8 @@
 //! Where namespaces can't be made, plain loopback stands in, marked as not comparable.
 
 mod netlink;
-mod sockets;
-mod veth;
+pub(crate) mod sockets;
+pub(crate) mod veth;
 
 use crate::{
     Error,
@@ -30,7 +30,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use veth::Links;
+use veth::{Links, Namespace};
 
 /// Makes network namespaces possible for an unprivileged process, by moving it into a user
 /// namespace of its own that maps only its own user and group. Does nothing where they are possible
@@ -122,11 +122,11 @@ impl Backend for Kernel {
         let job = Job {
             file: Arc::new(sockets::memory_file(content.bytes())?),
             content,
-            site: Worksite {
-                links: links.clone(),
-                deadline,
-            },
             pinned: configuration.organization == Organization::Linux { pinned: true },
+        };
+        let site = |side: fn(&Links) -> &Arc<Namespace>| Worksite {
+            namespace: links.as_deref().map(side).cloned(),
+            deadline,
         };
         let (near_roles, far_roles) = roles(settings);
         let (mut near, mut far) = (Vec::new(), Vec::new());
@@ -137,9 +137,11 @@ impl Backend for Kernel {
             let of = links.as_ref().map_or(1, |_| settings.nics);
             let (a, b) = sockets::sides(nics, of);
             // The application's threads are pinned; the peer's go where there is room.
-            let make = move |site: &Worksite, control: &Control| a.establish(site, control);
+            let here = site(|l| &l.near);
+            let make = move |control: &Control| a.establish(&here, control);
             near.push((format!("app-{i}"), job.worker(near_roles, Some(i), make)));
-            let make = move |site: &Worksite, control: &Control| b.establish(site, control);
+            let there = site(|l| &l.far);
+            let make = move |control: &Control| b.establish(&there, control);
             far.push((format!("peer-{i}"), job.worker(far_roles, None, make)));
         }
         near.append(&mut far);
@@ -153,7 +155,7 @@ impl Backend for Kernel {
 }
 
 /// What the near and the far side do.
-fn roles(settings: &Settings) -> (Roles, Roles) {
+pub(crate) fn roles(settings: &Settings) -> (Roles, Roles) {
     let roles = |source, sink| Roles {
         source,
         sink,
@@ -177,30 +179,31 @@ fn nics_by_thread(settings: &Settings, c: &Configuration, links: bool) -> Vec<Ve
 }
 
 /// What all workers of a run share.
-struct Job {
-    content: Content,
-    file: Arc<OwnedFd>,
-    site: Worksite,
-    pinned: bool,
+pub(crate) struct Job {
+    /// What is sent.
+    pub content: Content,
+    /// The same as a file in memory.
+    pub file: Arc<OwnedFd>,
+    /// All threads on one core.
+    pub pinned: bool,
 }
 
 impl Job {
     /// A thread that establishes its connections by `make` and runs the event loop on them, on the
     /// given core if any.
-    fn worker(
+    pub(crate) fn worker(
         &self,
         roles: Roles,
         core: Option<usize>,
-        make: impl FnOnce(&Worksite, &Control) -> Result<Vec<OwnedFd>, Error> + Send + 'static,
+        make: impl FnOnce(&Control) -> Result<Vec<OwnedFd>, Error> + Send + 'static,
     ) -> Worker {
         let (content, file) = (self.content.clone(), self.file.clone());
-        let site = self.site.clone();
         let core = if self.pinned { Some(0) } else { core };
         Box::new(move |control, set| {
             if let Some(core) = core {
                 host::pin(core);
             }
-            let sockets = make(&site, control)?;
+            let sockets = make(control)?;
             let mut endpoint = KernelEndpoint::new(sockets, file, roles)?;
             set();
             drive(&mut endpoint, roles, &content, control)
@@ -264,13 +267,17 @@ impl Session for KernelSession {
             connection_median,
             verified_bytes: tallies.iter().map(|t| t.verified).sum(),
             valid: times.valid() && bytes > 0,
-            disturbances: machine.disturbances(elapsed.as_nanos() as u64),
+            disturbances: machine
+                .disturbances(elapsed.as_nanos() as u64)
+                .into_iter()
+                .chain(times.disturbance())
+                .collect(),
         })
     }
 }
 
 /// Bytes received by each connection and direction that has a sink.
-fn received(tallies: &[Tally]) -> impl Iterator<Item = u64> + '_ {
+pub(crate) fn received(tallies: &[Tally]) -> impl Iterator<Item = u64> + '_ {
     tallies
         .iter()
         .filter(|t| t.sink)

@@ -1,6 +1,6 @@
 //! The kernel's sockets as an [`Endpoint`], and how their connections are established.
 
-use super::veth::{self, Links};
+use super::veth::{self, Namespace};
 use crate::{
     Error,
     error::Context as _,
@@ -84,8 +84,8 @@ pub fn memory_file(content: &[u8]) -> Result<OwnedFd, Error> {
 /// Where one thread makes its sockets.
 #[derive(Debug, Clone)]
 pub struct Worksite {
-    /// The links; loopback without.
-    pub links: Option<Arc<Links>>,
+    /// The namespace of its side; loopback without.
+    pub namespace: Option<Arc<Namespace>>,
     /// When establishing has to be over.
     pub deadline: Option<Instant>,
 }
@@ -95,10 +95,9 @@ impl Worksite {
     /// own. The limit on descriptors holds per table, and many hosts set it below what 16,384
     /// connections need in one; besides, calls on a table that isn't shared skip an atomic
     /// reference count, which is in the kernel's favour.
-    fn enter(&self, far: bool) -> Result<(), Error> {
-        if let Some(links) = &self.links {
-            let side = if far { &links.far } else { &links.near };
-            side.enter()?;
+    fn enter(&self) -> Result<(), Error> {
+        if let Some(namespace) = &self.namespace {
+            namespace.enter()?;
         }
         nix::sched::unshare(CloneFlags::CLONE_FILES).context("separating descriptor tables")
     }
@@ -106,7 +105,7 @@ impl Worksite {
 
 /// Waits for the end of the run after the other side has given up: the error that comes first is
 /// then the cause, not its consequence.
-fn give_up(control: &Control) -> Error {
+pub fn give_up(control: &Control) -> Error {
     while control.phase() != Phase::Stop {
         thread::sleep(Duration::from_millis(1));
     }
@@ -158,12 +157,17 @@ pub fn sides(nics: Vec<usize>, of: usize) -> (Near, Far) {
 }
 
 impl Near {
+    /// The listener, by its place in what the far side told, of this side's `k`-th connection.
+    pub fn listener(&self, k: usize, nic: usize) -> usize {
+        nic * ports(self.nics.len()) + k / PER_PORT
+    }
+
     /// Establishes all connections, on the calling thread.
     ///
     /// # Errors
     /// What the system says, or that the deadline passed.
     pub fn establish(self, site: &Worksite, control: &Control) -> Result<Vec<OwnedFd>, Error> {
-        site.enter(false)?;
+        site.enter()?;
         let Ok(listening) = self.listening.recv() else {
             return Err(give_up(control));
         };
@@ -175,7 +179,7 @@ impl Near {
                     self.nics.len()
                 )));
             }
-            let listener = nic * ports(self.nics.len()) + k / PER_PORT;
+            let listener = self.listener(k, *nic);
             sockets.push(connect(site, &listening[listener])?);
             if self.connected.send(listener).is_err() {
                 return Err(give_up(control));
@@ -191,11 +195,11 @@ impl Far {
     /// # Errors
     /// What the system says.
     pub fn establish(self, site: &Worksite, control: &Control) -> Result<Vec<OwnedFd>, Error> {
-        site.enter(true)?;
+        site.enter()?;
         let mut listeners = Vec::new();
         let mut listening = Vec::new();
         for nic in 0..self.nics {
-            let ip = match site.links {
+            let ip = match site.namespace {
                 Some(_) => veth::far_address(nic),
                 None => Ipv4Addr::LOCALHOST,
             };
@@ -246,7 +250,7 @@ fn socket(site: &Worksite) -> Result<OwnedFd, Error> {
         .context("setting the receive buffer")?;
     let chosen = sockopt::set_tcp_congestion(&socket, CONGESTION);
     // A host may reserve it to privileged processes; loopback isn't comparable in any case.
-    if site.links.is_some() {
+    if site.namespace.is_some() {
         chosen.context("choosing cubic congestion control")?;
     }
     // An abort at the end instead of thousands of connections in TIME_WAIT.

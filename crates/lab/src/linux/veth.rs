@@ -7,6 +7,7 @@ use std::{
     fs::{self, File},
     net::Ipv4Addr,
     os::fd::AsRawFd,
+    sync::Arc,
     thread,
 };
 
@@ -59,7 +60,10 @@ pub struct Namespace {
 
 impl Namespace {
     /// Makes one and moves the calling thread into it.
-    fn enter_new() -> Result<Namespace, Error> {
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn enter_new() -> Result<Namespace, Error> {
         nix::sched::unshare(CloneFlags::CLONE_NEWNET).context("making a network namespace")?;
         let handle = File::open("/proc/thread-self/ns/net").context("opening the namespace")?;
         Ok(Namespace { handle })
@@ -125,9 +129,9 @@ pub fn retransmitted(text: &str) -> u64 {
 #[derive(Debug)]
 pub struct Links {
     /// The side under test.
-    pub near: Namespace,
+    pub near: Arc<Namespace>,
     /// The peer's side.
-    pub far: Namespace,
+    pub far: Arc<Namespace>,
 }
 
 impl Links {
@@ -146,8 +150,8 @@ impl Links {
     }
 
     fn make_here(nics: usize) -> Result<Links, Error> {
-        let far = Namespace::enter_new()?;
-        let near = Namespace::enter_new()?;
+        let far = Arc::new(Namespace::enter_new()?);
+        let near = Arc::new(Namespace::enter_new()?);
         let route = Netlink::route()?;
         for nic in 0..nics {
             create_pair(&route, nic, &far)?;
@@ -239,6 +243,15 @@ fn index_of(name: &str) -> Result<u32, Error> {
     rustix::net::netdevice::name_to_index(&socket, name).context("finding a link")
 }
 
+/// Switches off, on a device of the calling thread's namespace, what would let one pass through
+/// the kernel's stack carry several segments.
+///
+/// # Errors
+/// What the system says, or that it can't be switched off.
+pub fn segments_one_by_one(device: &str) -> Result<(), Error> {
+    Ethtool::open()?.switch_off(device)
+}
+
 /// The ethtool family of generic netlink (Linux 5.6 and later).
 struct Ethtool {
     socket: Netlink,
@@ -282,7 +295,7 @@ impl Ethtool {
         match OFFLOADS.iter().find(|f| active.iter().any(|a| a == *f)) {
             None => Ok(()),
             Some(f) => Err(Error::Unavailable(format!(
-                "{f} can't be switched off on a veth link"
+                "{f} can't be switched off on {device}"
             ))),
         }
     }

@@ -1,17 +1,19 @@
 //! One application thread's sockets of our stack, with their poller.
 
+use super::times::Marks;
 use crate::{
     Error,
     content::Content,
     error::Context as _,
+    linux::sockets::{Near, give_up},
     workload::{Control, Endpoint, Inside, Phase, Ready, Roles},
 };
-use perimeter::{Bytes, Events, Interest, Poll, Stack, Stats, TcpStream, Token, link::rss::Rss};
+use perimeter::{Bytes, Events, Interest, Poll, Stack, TcpStream, Token, link::rss::Rss};
 use std::{
     io::{self, Read},
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -38,21 +40,48 @@ pub(super) enum Founder {
     Join(Stack),
 }
 
-/// Readings of the stack's counters, made by one of its own threads when counting begins and ends.
-#[derive(Clone, Default)]
-pub(super) struct Marks(Arc<Mutex<Vec<Stats>>>);
+/// What the connections lead to.
+pub(super) enum Far {
+    /// The ideal peer.
+    Ideal,
+    /// The kernel's sockets, by this one of their [`crate::linux::sockets::sides`].
+    Kernel(Near),
+}
 
-impl Marks {
-    fn push(&self, stats: Stats) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(stats);
+/// A [`Far`] whose addresses are known.
+struct Remotes {
+    listening: Vec<SocketAddrV4>,
+    near: Option<Near>,
+}
+
+impl Remotes {
+    fn find(far: Far, control: &Control) -> Result<Remotes, Error> {
+        let (listening, near) = match far {
+            Far::Ideal => (Vec::new(), None),
+            Far::Kernel(near) => match near.listening.recv() {
+                Ok(listening) => (listening, Some(near)),
+                Err(_) => return Err(give_up(control)),
+            },
+        };
+        Ok(Remotes { listening, near })
     }
 
-    /// All readings so far.
-    pub(super) fn take(&self) -> Vec<Stats> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Where the `k`-th connection goes, from `host` on `nic`.
+    fn address(&self, k: usize, nic: usize, host: Ipv4Addr) -> SocketAddr {
+        match &self.near {
+            None => SocketAddr::from((Ipv4Addr::from_bits(host.to_bits() + 1), PEER_PORT)),
+            Some(near) => self.listening[near.listener(k, nic)].into(),
+        }
+    }
+
+    /// The `k`-th connection is established.
+    fn connected(&self, k: usize, nic: usize, control: &Control) -> Result<(), Error> {
+        match &self.near {
+            Some(near) if near.connected.send(near.listener(k, nic)).is_err() => {
+                Err(give_up(control))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -99,6 +128,7 @@ impl StackEndpoint {
     /// those of all threads are established.
     pub(super) fn establish(
         founder: Founder,
+        far: Far,
         task: Task,
         content: &Content,
         control: &Control,
@@ -118,11 +148,12 @@ impl StackEndpoint {
             marks: task.marks.clone(),
             stack,
         };
-        endpoint.open_all(&task, control)?;
+        let remotes = Remotes::find(far, control)?;
+        endpoint.open_all(&task, &remotes, control)?;
         Ok(endpoint)
     }
 
-    fn open_all(&mut self, task: &Task, control: &Control) -> Result<(), Error> {
+    fn open_all(&mut self, task: &Task, remotes: &Remotes, control: &Control) -> Result<(), Error> {
         let deadline = task.deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
         let mut port = FIRST_PORT;
         let mut opened = 0;
@@ -138,13 +169,15 @@ impl StackEndpoint {
                 )));
             }
             while self.streams.len() < task.nics.len() && self.streams.len() - opened < OPENING {
-                self.open(task, &mut port)?;
+                self.open(task, remotes, &mut port)?;
             }
             let wait = Some(Duration::from_millis(2));
             self.poll.poll(&mut self.events, wait).context("polling")?;
             for event in self.events.iter() {
                 opened += 1;
                 self.opened(event.token())?;
+                let k = event.token().0;
+                remotes.connected(k, task.nics[k], control)?;
                 task.established.fetch_add(1, Ordering::AcqRel);
             }
         }
@@ -169,14 +202,13 @@ impl StackEndpoint {
     }
 
     /// Starts the next connection.
-    fn open(&mut self, task: &Task, port: &mut u16) -> Result<(), Error> {
+    fn open(&mut self, task: &Task, remotes: &Remotes, port: &mut u16) -> Result<(), Error> {
         let token = self.streams.len();
         let nic = task.nics[token];
         let host = task.hosts[nic];
-        let peer = Ipv4Addr::from_bits(host.to_bits() + 1);
-        let remote = SocketAddr::from((peer, PEER_PORT));
+        let remote = remotes.address(token, nic, host);
         let stream = if task.steered {
-            let local = self.steered(task, host, remote, port)?;
+            let local = self.steered(task, (host, remote), remotes, port)?;
             let config = self.stack.tcp_config();
             self.stack.connect_with(Some(local), remote, &config)
         } else {
@@ -198,18 +230,24 @@ impl StackEndpoint {
     fn steered(
         &self,
         task: &Task,
-        host: Ipv4Addr,
-        remote: SocketAddr,
+        (host, remote): (Ipv4Addr, SocketAddr),
+        remotes: &Remotes,
         port: &mut u16,
     ) -> Result<SocketAddr, Error> {
+        // The kernel steers a flow to the queue that it was sent by, the memory NIC by RSS; the
+        // stack's choice of a transmit queue is the hash modulo their number.
         let rss = Rss::even(task.threads);
+        let here = |hash: u32| match &remotes.near {
+            None => rss.queue(hash) == task.thread,
+            Some(_) => hash as usize % task.threads == task.thread,
+        };
         loop {
             let local = SocketAddr::from((host, *port));
             *port = port
                 .checked_add(1)
                 .ok_or_else(|| Error::Run("no port left that is steered to its thread".into()))?;
             let hash = self.stack.engine().flow_hash(local, remote);
-            if rss.queue(hash) == task.thread {
+            if here(hash) {
                 return Ok(local);
             }
         }
@@ -220,7 +258,7 @@ impl StackEndpoint {
         let stream = &self.streams[token.0];
         if let Some(e) = stream.take_error().context("asking a socket")? {
             return Err(Error::Io {
-                context: "connecting to the ideal peer".into(),
+                context: "connecting to the peer".into(),
                 source: e,
             });
         }
@@ -268,7 +306,7 @@ impl Endpoint for StackEndpoint {
 
     fn mark(&mut self) {
         if let Some(marks) = &self.marks {
-            marks.push(self.stack.stats());
+            marks.mark(&self.stack);
         }
     }
 }

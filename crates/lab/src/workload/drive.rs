@@ -70,6 +70,8 @@ pub struct Tally {
     pub elapsed_ns: u64,
     /// The thread's CPU clock in ns.
     pub cpu_ns: u64,
+    /// Ready to run while others had the core, in ns.
+    pub delay_ns: u64,
     /// Outside the endpoint's calls, in ns.
     pub app_ns: u64,
     /// Inside the endpoint's calls that send or receive, in ns.
@@ -95,6 +97,7 @@ pub struct Tally {
 struct Counters {
     at: u64,
     cpu_ns: u64,
+    delay_ns: u64,
     call_ns: u64,
     wait_ns: u64,
     calls: u64,
@@ -254,6 +257,7 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             wait_ns: self.wait_ns,
             calls: self.calls,
             inside: self.endpoint.inside(),
+            delay_ns: host::Scheduled::here().delay_ns,
             // The clocks come last: copying the counts above belongs to no window.
             cpu_ns: host::thread_cpu_ns(),
             at: self.clock.raw(),
@@ -267,6 +271,7 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
         Tally {
             elapsed_ns,
             cpu_ns: end.cpu_ns - start.cpu_ns,
+            delay_ns: end.delay_ns.saturating_sub(start.delay_ns),
             app_ns: elapsed_ns.saturating_sub(call_ns + wait_ns),
             call_ns,
             wait_ns,

@@ -1,0 +1,224 @@
+//! The benchmark over TAP: a namespace of its own, one TAP interface for each NIC, and the
+//! kernel's sockets in there as sink and source.
+//!
+//! The kernel does its part of the work inside the stack's system calls, so only the whole
+//! machine's CPU is reported. The namespace has no name and is held by descriptors: it goes, with
+//! its interfaces, however the process ends.
+
+use super::{
+    Ends, Far, Marks, builder, founders, inbound_threads, nics_by_thread, queues, workers,
+};
+use crate::{
+    Error,
+    content::{Content, FILE_SIZE},
+    error::Context as _,
+    linux::{
+        self, Job,
+        sockets::{self, Worksite},
+        veth::{self, Namespace},
+    },
+    plan::Configuration,
+    run::{Sample, Session, Times, Window},
+    settings::{MTU, Settings},
+    stats,
+    workload::{Control, Crew, Phase},
+};
+use perimeter::{
+    OrgSpec,
+    link::tap::{Tap, TapConfig, host},
+};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Prefix length of each NIC's subnet.
+const PREFIX: u8 = 24;
+
+/// What the report says about a row.
+pub(super) fn notes(settings: &Settings) -> Vec<String> {
+    let mut notes = vec![
+        "tap: the kernel does the peer's work inside our calls; compare cpu, the whole machine's"
+            .into(),
+    ];
+    if settings.link_gbps.is_some() || settings.rtt != Settings::default().rtt {
+        notes.push("tap: --link-gbps and --rtt have no effect".into());
+    }
+    notes
+}
+
+/// Whether the interfaces can be made here. Leaves nothing behind.
+///
+/// # Errors
+/// [`Error::Unavailable`] with one line.
+pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Result<(), Error> {
+    for c in configurations {
+        sockets::allow_descriptors(c.connections, c.threads)?;
+        Taps::make(settings.nics, queues(settings, c))
+            .map_err(|e| Error::Unavailable(format!("--device tap: {e}")))?;
+    }
+    Ok(())
+}
+
+/// A namespace with its TAP interfaces.
+struct Taps {
+    namespace: Arc<Namespace>,
+    taps: Vec<Tap>,
+}
+
+impl Taps {
+    fn make(nics: usize, queues: usize) -> Result<Taps, Error> {
+        // On a thread of its own, which takes its change of namespace with it.
+        let body = move || Self::make_here(nics, queues);
+        thread::spawn(body)
+            .join()
+            .unwrap_or_else(|_| Err(Error::Run("a set-up thread panicked".into())))
+    }
+
+    fn make_here(nics: usize, queues: usize) -> Result<Taps, Error> {
+        let namespace = Arc::new(Namespace::enter_new()?);
+        let mut taps = Vec::new();
+        for nic in 0..nics {
+            let config = TapConfig {
+                queues,
+                mtu: Some(MTU),
+                ..TapConfig::new(&format!("tap{nic}"))
+            };
+            let tap = Tap::open(&config).map_err(|e| Error::Unavailable(e.to_string()))?;
+            veth::segments_one_by_one(tap.name())?;
+            host::set_address(tap.name(), veth::far_address(nic), PREFIX)
+                .context("giving a TAP interface its address")?;
+            host::set_up(tap.name(), true).context("bringing a TAP interface up")?;
+            taps.push(tap);
+        }
+        Ok(Taps { namespace, taps })
+    }
+}
+
+/// Establishes the connections of one run.
+///
+/// # Errors
+/// What went wrong; nothing is left behind.
+pub(super) fn prepare(
+    org: OrgSpec,
+    settings: &Settings,
+    configuration: &Configuration,
+    deadline: Option<Instant>,
+) -> Result<Box<dyn Session>, Error> {
+    let Taps { namespace, taps } = Taps::make(settings.nics, queues(settings, configuration))?;
+    let mut builder = builder(&org, settings);
+    let mut hosts = Vec::new();
+    for (nic, tap) in taps.into_iter().enumerate() {
+        let address = veth::near_address(nic);
+        builder = builder
+            .interface(tap, &[&format!("{address}/{PREFIX}")])
+            .map_err(|e| Error::Run(e.to_string()))?;
+        hosts.push(address);
+    }
+    let content = Content::new(FILE_SIZE);
+    let job = Job {
+        file: Arc::new(sockets::memory_file(content.bytes())?),
+        content: content.clone(),
+        pinned: false,
+    };
+    let (_, roles) = linux::roles(settings);
+    let (mut fars, mut peers) = (Vec::new(), Vec::new());
+    for (i, nics) in nics_by_thread(settings, configuration)
+        .into_iter()
+        .enumerate()
+    {
+        let (near, far) = sockets::sides(nics, settings.nics);
+        fars.push(Far::Kernel(near));
+        let site = Worksite {
+            namespace: Some(namespace.clone()),
+            deadline,
+        };
+        let make = move |control: &Control| far.establish(&site, control);
+        peers.push((format!("peer-{i}"), job.worker(roles, None, make)));
+    }
+    let marks = Marks::default();
+    let ends = Ends {
+        founders: founders(&org, builder, configuration)?,
+        fars,
+        hosts,
+        content,
+    };
+    let mut all = workers(settings, configuration, ends, &marks, deadline);
+    all.append(&mut peers);
+    Ok(Box::new(TapSession {
+        crew: Crew::start(all)?,
+        _file: job.file,
+        namespace,
+        marks,
+        threads: configuration.threads,
+        inbound_threads: inbound_threads(&org, settings),
+    }))
+}
+
+/// A prepared run. The crew comes first, so that its threads, which have descriptor tables of
+/// their own, have ended before what they share is dropped.
+struct TapSession {
+    crew: Crew,
+    _file: Arc<rustix::fd::OwnedFd>,
+    namespace: Arc<Namespace>,
+    marks: Marks,
+    threads: usize,
+    inbound_threads: usize,
+}
+
+impl Session for TapSession {
+    fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
+        self.crew.run(Phase::Warm, time)
+    }
+
+    fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
+        let retransmits = self.namespace.retransmits()?;
+        let window = Window::open();
+        self.crew.run(Phase::Measure, time)?;
+        let (machine, elapsed) = window.close();
+        let retransmits = self.namespace.retransmits()?.saturating_sub(retransmits);
+        let TapSession {
+            crew,
+            marks,
+            threads,
+            inbound_threads,
+            ..
+        } = *self;
+        let tallies = crew.finish()?;
+        let counted = marks.counted()?;
+        let times = Times {
+            // What the stack and the kernel do inside our calls can't be told apart.
+            stack: None,
+            peer: None,
+            ..super::divide(&tallies[..threads], &counted, inbound_threads)
+        };
+        let mut by_connection: Vec<u64> = linux::received(&tallies).collect();
+        let bytes: u64 = by_connection.iter().sum();
+        let goodput = tallies
+            .iter()
+            .map(|t| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64)
+            .sum();
+        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
+        Ok(Sample {
+            elapsed,
+            goodput,
+            segments: Sample::segments_in(bytes),
+            times,
+            cpu_ns: machine.cpu_ns(),
+            locks: counted.locks,
+            retransmits: retransmits + counted.retransmits,
+            context_switches: machine.voluntary + machine.involuntary,
+            involuntary_switches: machine.involuntary,
+            connection_min,
+            connection_median,
+            verified_bytes: tallies.iter().map(|t| t.verified).sum(),
+            valid: times.valid() && bytes > 0,
+            disturbances: machine
+                .disturbances(elapsed.as_nanos() as u64)
+                .into_iter()
+                .chain(times.disturbance())
+                .collect(),
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! What a thread of a run reads when counting begins and when it ends, and how the time of the
+//! threads under test divides in between.
+//!
+//! Shares of busy time are measured on the wall clock, around bursts and calls, so they contain
+//! the time for which others had the core. That strikes in proportion to time: scaling the shares
+//! to the threads' CPU clocks takes it out. It is kept as a share of its own, as far as the
+//! scheduler confirms it; off-core time that neither the stack's idle counter nor the scheduler
+//! nor a lock explains makes a run invalid.
+
+use crate::{
+    Error,
+    host::Scheduled,
+    run::{Locks, Times},
+    workload::Tally,
+};
+use perimeter::{Stack, Stats};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+/// Threads of a stack that serve devices and park in between.
+const INBOUND: &[&str] = &["inbound-"];
+/// Its other threads; what they use is the stack's, when they sleep is of no interest.
+const HELPERS: &[&str] = &["service", "protocol-"];
+
+/// One reading of the stack's counters.
+pub(super) struct Mark {
+    stats: Stats,
+    inbound: Scheduled,
+    helpers: Scheduled,
+    at: Instant,
+}
+
+impl Mark {
+    fn read(stack: &Stack) -> Mark {
+        Mark {
+            stats: stack.stats(),
+            inbound: Scheduled::named(INBOUND),
+            helpers: Scheduled::named(HELPERS),
+            at: Instant::now(),
+        }
+    }
+}
+
+/// Readings, made by one of the application's threads when counting begins and ends.
+#[derive(Clone, Default)]
+pub(super) struct Marks(Arc<Mutex<Vec<Mark>>>);
+
+impl Marks {
+    /// Makes one.
+    pub(super) fn mark(&self, stack: &Stack) {
+        let mark = Mark::read(stack);
+        let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        marks.push(mark);
+    }
+
+    /// The difference of the last two.
+    ///
+    /// # Errors
+    /// There are no two.
+    pub(super) fn counted(&self) -> Result<Counted, Error> {
+        let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let [.., start, end] = marks.as_slice() else {
+            return Err(Error::Run("the stack's counters were not read".into()));
+        };
+        let count = |name| {
+            end.stats
+                .count(name)
+                .saturating_sub(start.stats.count(name))
+        };
+        let locks = end.stats.locks.iter().map(|(class, e)| {
+            let s = start.stats.locks.get(class).copied().unwrap_or_default();
+            Locks {
+                class: (*class).into(),
+                acquisitions: e.acquisitions - s.acquisitions,
+                contended: e.contended - s.contended,
+                wait_ns: e.wait_ns - s.wait_ns,
+                hold_ns: e.hold_ns.saturating_sub(s.hold_ns),
+            }
+        });
+        Ok(Counted {
+            window_ns: end.at.duration_since(start.at).as_nanos() as u64,
+            peer_ns: end.stats.peer_ns.saturating_sub(start.stats.peer_ns),
+            idle_ns: count("idle_ns"),
+            retransmits: count("retransmits"),
+            locks: locks.collect(),
+            inbound: end.inbound.since(&start.inbound),
+            helpers: end.helpers.since(&start.helpers),
+        })
+    }
+}
+
+/// What was counted between two marks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counted {
+    /// Length of the window.
+    pub window_ns: u64,
+    /// Wall time in the ideal peer.
+    pub peer_ns: u64,
+    /// Off-core time of parked threads, delays of waking up included.
+    pub idle_ns: u64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Locks by class.
+    pub locks: Vec<Locks>,
+    /// The stack's inbound threads.
+    pub inbound: Scheduled,
+    /// The stack's other threads.
+    pub helpers: Scheduled,
+}
+
+/// Divides the time of application and inbound threads.
+///
+/// Threads begin and end their windows when they notice the phase, so each tally is scaled to the
+/// window of the marks.
+pub(super) fn divide(tallies: &[Tally], counted: &Counted, inbound_threads: usize) -> Times {
+    let window = counted.window_ns;
+    let scaled = |ns: u64, by: u64, of: u64| (ns as f64 * by as f64 / of.max(1) as f64) as u64;
+    let mut elapsed = inbound_threads as u64 * window + counted.helpers.cpu_ns;
+    let mut cpu = counted.inbound.cpu_ns + counted.helpers.cpu_ns;
+    let mut delay = counted.inbound.delay_ns;
+    let mut app = 0;
+    for t in tallies {
+        let to_window = |ns| scaled(ns, window, t.elapsed_ns);
+        elapsed += window;
+        app += to_window(t.app_ns);
+        cpu += to_window(t.cpu_ns);
+        delay += to_window(t.delay_ns);
+    }
+    let waited: u64 = counted.locks.iter().map(|l| l.wait_ns).sum();
+    // Off-core time that is not idle: others had the core, or a lock's holder kept us waiting for
+    // so long that we slept. A delay of waking up is in the idle time already, so the scheduler's
+    // account of delays is an upper bound only.
+    let off = elapsed.saturating_sub(cpu);
+    let rest = off.saturating_sub(counted.idle_ns);
+    let preempted = rest.min(delay);
+    let slept = (rest - preempted).min(waited);
+    let idle = counted.idle_ns + slept;
+    let busy = elapsed.saturating_sub(idle).max(1);
+    let on_cpu = |ns| scaled(ns, cpu.min(busy), busy);
+    let (app, peer, spin) = (on_cpu(app), on_cpu(counted.peer_ns), on_cpu(waited - slept));
+    Times {
+        elapsed,
+        cpu,
+        preempted,
+        app,
+        stack: Some(cpu.saturating_sub(app + peer + spin)),
+        peer: Some(peer),
+        spin,
+        idle,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(elapsed: u64, cpu: u64, delay: u64, app: u64) -> Tally {
+        Tally {
+            elapsed_ns: elapsed,
+            cpu_ns: cpu,
+            delay_ns: delay,
+            app_ns: app,
+            ..Tally::default()
+        }
+    }
+
+    fn counted(idle: u64, peer: u64, waited: u64) -> Counted {
+        Counted {
+            window_ns: 1000,
+            idle_ns: idle,
+            peer_ns: peer,
+            locks: vec![Locks {
+                class: "group".into(),
+                acquisitions: 1,
+                contended: 1,
+                wait_ns: waited,
+                hold_ns: 0,
+            }],
+            ..Counted::default()
+        }
+    }
+
+    #[test]
+    fn what_the_clocks_agree_on_is_valid() {
+        // Two threads: 1600 on a core, 400 parked.
+        let times = divide(
+            &[tally(1000, 800, 0, 100), tally(1000, 800, 0, 100)],
+            &counted(400, 300, 50),
+            0,
+        );
+        assert_eq!(times.elapsed, 2000);
+        assert_eq!((times.app, times.peer, times.spin), (200, Some(300), 50));
+        assert_eq!(times.stack, Some(1600 - 550));
+        assert!(times.valid(), "{times:?}");
+        assert_eq!(times.disturbance(), None);
+    }
+
+    #[test]
+    fn windows_of_other_lengths_are_scaled() {
+        let times = divide(&[tally(500, 400, 0, 50)], &counted(200, 150, 0), 0);
+        assert_eq!((times.elapsed, times.cpu, times.app), (1000, 800, 100));
+        assert!(times.valid(), "{times:?}");
+    }
+
+    #[test]
+    fn time_of_others_is_taken_out_of_every_share() {
+        // Half of the busy time went to others; the wall clocks saw twice the work.
+        let times = divide(&[tally(1000, 400, 400, 200)], &counted(200, 200, 0), 0);
+        assert_eq!((times.app, times.peer), (100, Some(100)));
+        assert_eq!((times.stack, times.preempted), (Some(200), 400));
+        assert!(times.valid(), "{times:?}");
+        assert!(times.disturbance().is_some());
+    }
+
+    #[test]
+    fn off_core_time_that_nobody_explains_is_invalid() {
+        let busy = [tally(1000, 800, 0, 100)];
+        assert!(
+            !divide(&busy, &counted(100, 0, 0), 0).valid(),
+            "unexplained"
+        );
+        assert!(!divide(&busy, &counted(300, 0, 0), 0).valid(), "idle twice");
+        // Asleep before a lock: explained, and no work.
+        let times = divide(&busy, &counted(100, 0, 100), 0);
+        assert!(times.valid() && times.spin == 0, "{times:?}");
+        // Shares that exceed the CPU clock.
+        assert!(!divide(&busy, &counted(200, 900, 0), 0).valid());
+    }
+
+    #[test]
+    fn threads_of_the_stack_count() {
+        let mut c = counted(600, 300, 0);
+        c.inbound.cpu_ns = 500;
+        c.helpers.cpu_ns = 10;
+        let times = divide(&[tally(1000, 900, 0, 100)], &c, 1);
+        assert_eq!((times.elapsed, times.cpu), (2010, 1410));
+        assert!(times.valid(), "{times:?}");
+    }
+}
