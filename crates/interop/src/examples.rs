@@ -5,12 +5,22 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// The path of an example, built if it is missing or older than its sources.
+static DIR: OnceLock<PathBuf> = OnceLock::new();
+
+/// Builds the examples if they are missing or older than their sources. To be called outside
+/// any namespace, where cargo may need the network.
 ///
 /// # Panics
-/// It can't be built.
+/// They can't be built.
+pub fn build() {
+    DIR.get_or_init(find);
+}
+
+/// The path of an example.
+///
+/// # Panics
+/// They have to be built and can't be.
 pub fn path(name: &str) -> PathBuf {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(find).join(name)
 }
 

@@ -6,16 +6,20 @@
 //! from what iperf 3.12 sends and answers.)
 
 mod client;
+mod on_stack;
 mod server;
 mod wire;
 
 pub use client::client;
+pub use on_stack::OnStack;
 pub use server::server;
 
 use serde_json::Value;
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
 
+/// The port that servers listen on by default.
+pub const PORT: u16 = 5201;
 /// Length of a cookie with its terminating zero, bytes.
 pub const COOKIE: usize = 37;
 /// How long any step may take.

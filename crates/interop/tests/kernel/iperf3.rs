@@ -1,72 +1,16 @@
 //! iperf3 each way, in either role.
 
 use crate::common::{LIMIT, each, finish, size, wind_up};
-use perimeter::{Events, Interest, OrgSpec, Poll, Registry, Stack, TcpListener, TcpStream, Token};
-use perimeter_interop::iperf::{self, Net, Params};
+use perimeter::{OrgSpec, Stack};
+use perimeter_interop::iperf::{self, OnStack, Params};
 use perimeter_interop::program::Program;
 use perimeter_interop::taps;
 use serde_json::Value;
-use std::io;
 use std::time::Duration;
-
-/// Connections of a stack, with a poller to wait by.
-struct OnStack {
-    stack: Stack,
-    listener: TcpListener,
-    poll: Poll,
-    registry: Registry,
-    events: Events,
-    streams: usize,
-}
-
-impl OnStack {
-    fn new(stack: &Stack) -> OnStack {
-        let poll = stack.poll().expect("a poller");
-        let listener = stack.listen(taps::stack_at(5201)).expect("a listener");
-        listener
-            .set_accept_timeout(Some(Duration::from_secs(30)))
-            .expect("a limit");
-        OnStack {
-            stack: stack.clone(),
-            listener,
-            registry: poll.registry(),
-            poll,
-            events: Events::with_capacity(64),
-            streams: 0,
-        }
-    }
-
-    fn watch(&mut self, s: TcpStream) -> io::Result<TcpStream> {
-        s.set_nonblocking(true)?;
-        self.registry
-            .register(&s, Token(self.streams), Interest::BOTH.edge())?;
-        self.streams += 1;
-        Ok(s)
-    }
-}
-
-impl Net for OnStack {
-    type Stream = TcpStream;
-
-    fn connect(&mut self) -> io::Result<TcpStream> {
-        let s = self.stack.connect(taps::kernel_at(5201))?;
-        self.watch(s)
-    }
-
-    fn accept(&mut self) -> io::Result<TcpStream> {
-        let (s, _) = self.listener.accept()?;
-        self.watch(s)
-    }
-
-    fn wait(&mut self) -> io::Result<()> {
-        self.poll
-            .poll(&mut self.events, Some(Duration::from_millis(50)))
-    }
-}
 
 /// Their client, our server.
 fn serve(stack: &Stack, reverse: bool, parallel: usize) {
-    let mut net = OnStack::new(stack);
+    let mut net = OnStack::server(stack, taps::stack_at(iperf::PORT)).expect("a listener");
     let (bytes, streams) = (size().to_string(), parallel.to_string());
     let mut args = vec![
         "--client",
@@ -81,6 +25,8 @@ fn serve(stack: &Stack, reverse: bool, parallel: usize) {
         args.push("--reverse");
     }
     let p = Program::start("iperf3", args, LIMIT);
+    net.set_accept_timeout(Some(Duration::from_secs(30)))
+        .expect("a limit");
     let report = iperf::server(&mut net).expect("served");
     drop(net);
     let theirs: Value = serde_json::from_str(&finish(stack, p)).expect("JSON");
@@ -105,8 +51,8 @@ fn serve(stack: &Stack, reverse: bool, parallel: usize) {
 fn visit(stack: &Stack, reverse: bool, parallel: usize) {
     let args = ["--server", "--one-off", "--json", "--bind", "10.99.0.1"];
     let p = Program::start("iperf3", args, LIMIT);
-    wait_for_port(5201);
-    let mut net = OnStack::new(stack);
+    wait_for_port(iperf::PORT);
+    let mut net = OnStack::client(stack, taps::kernel_at(iperf::PORT)).expect("a poller");
     let params = Params {
         bytes: size(),
         parallel,

@@ -7,3 +7,4 @@ mod iperf3;
 mod many;
 mod refusals;
 mod transfer;
+mod weather;

@@ -13,6 +13,7 @@ const SIZE: usize = 64 * 1024;
 
 #[test]
 fn python_opens_five_hundred() {
+    examples::build();
     each(&["python3"], |org| {
         let (name, count, size) = (org.to_string(), COUNT.to_string(), SIZE.to_string());
         let args = ["--device", "tap", "--org", &name, "--connections", &count];

@@ -201,7 +201,37 @@ def greet_and_reset(s):
     say("reset")
 
 
+def sleepy(s):
+    """Reads only after the window has been closed for some time."""
+    time.sleep(1.5)
+    say(*receive_all(s))
+    s.close()
+
+
+def again(host, port, count):
+    """Connects from the same port again and again, each time closing second."""
+    for _ in range(int(count)):
+        while True:
+            s = socket.socket()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.settimeout(10)
+            try:
+                s.bind(("10.99.0.1", 45678))
+                s.connect((host, int(port)))
+                break
+            except OSError as e:
+                # Our own end of the last connection waits for its last acknowledgment.
+                if e.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+                    raise
+                s.close()
+                time.sleep(0.001)
+        assert s.recv(1) == b""
+        s.close()
+    say(count)
+
+
 ON_STREAM = {
+    "sleepy": sleepy,
     "transfer": transfer,
     "half_close": half_close,
     "half_closed": half_closed,
@@ -222,6 +252,8 @@ def main(how, *args):
         say(outcome(lambda: connect(*args)))
     elif how == "many":
         many(*args)
+    elif how == "again":
+        again(*args)
     elif how == "echo_server":
         echo_server(*args)
     else:

@@ -27,6 +27,7 @@ fn refused(o: &Outcome, what: &str) {
 
 #[test]
 fn tap_without_privilege() {
+    examples::build();
     alone(&["setpriv"], || {
         let program = examples::path("echo");
         // The build directory may be closed to others.
@@ -53,6 +54,7 @@ fn tap_without_privilege() {
 
 #[test]
 fn no_such_file_and_no_such_organization() {
+    examples::build();
     alone(&[], || {
         let run =
             |args: &[&str]| Program::start(examples::path("http_server"), args, LIMIT).finish();
@@ -68,6 +70,7 @@ fn no_such_file_and_no_such_organization() {
 
 #[test]
 fn an_address_in_use() {
+    examples::build();
     alone(&[], || {
         let run = |args: &[&str]| Program::start(examples::path("echo"), args, LIMIT).finish();
         let o = run(&["--device", "tap", "--address", "10.99.0.1/24"]);

@@ -202,5 +202,6 @@ fn curl(org: &OrgSpec) {
 
 #[test]
 fn curl_fetches_and_uploads() {
+    examples::build();
     each(&["curl"], curl);
 }
