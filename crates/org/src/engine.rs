@@ -17,9 +17,10 @@ use perimeter_stack::ops::{
     TakeError, Wait, Watching,
 };
 use perimeter_stack::poller::{Notify, Ready};
+use perimeter_stack::port::TxPort;
 use perimeter_stack::ready::{self, Want};
 use perimeter_stack::{ConnInfo, Kind, SockError, SockId};
-use perimeter_sync::{Event, LockClass, LockStats, Platform};
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::{Config, State, TcpError};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -155,7 +156,7 @@ pub trait Engine: Send + Sync {
     fn drive(&self, queues: &[u16]) -> Result<usize, Fault>;
     /// When [`Engine::drive`] has something to do though no frame arrives.
     fn next_due(&self) -> Time;
-    /// What was counted.
+    /// What was counted. Only counters and memory, asked from a thread that may not enter.
     fn stats(&self) -> Stats;
     /// All connections.
     fn connections(&self) -> Vec<ConnInfo>;
@@ -401,6 +402,10 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn poller_close(&self, poller: u32) {
+        // Of a stack of one thread, another thread can't close it; it goes with the stack.
+        if self.enter().is_err() {
+            return;
+        }
         for (sock, word) in self.i.sh.pollers.close(poller) {
             // A socket that has gone has taken its side of the registration along.
             let _ = self.watching(sock, Watching::Remove(word));
@@ -473,13 +478,17 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn poller_wake(&self, poller: u32) {
-        if let Some(p) = self.i.sh.pollers.get(poller) {
+        if let Ok(i) = self.enter()
+            && let Some(p) = i.sh.pollers.get(poller)
+        {
             p.wake();
         }
     }
 
     fn poller_notify(&self, poller: u32, n: Arc<dyn Notify>) {
-        if let Some(p) = self.i.sh.pollers.get(poller) {
+        if let Ok(i) = self.enter()
+            && let Some(p) = i.sh.pollers.get(poller)
+        {
             p.set_notify(n);
         }
     }
@@ -506,49 +515,49 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn next_due(&self) -> Time {
-        self.i.next_due()
+        self.enter().map_or(Time::NEVER, Instance::next_due)
     }
 
     fn stats(&self) -> Stats {
         let i = &self.i;
-        let mut locks: BTreeMap<&'static str, LockStats> = BTreeMap::new();
-        let mut add =
-            |class: LockClass, s: LockStats| locks.entry(class.name()).or_default().add(s);
-        i.org.lock_stats(&mut add);
-        i.sh.lock_stats(&mut add);
-        locks.retain(|_, s| s.acquisitions > 0);
         let totals = i.sh.counters.totals();
         let counts = totals.iter().enumerate();
-        let rx: u64 =
-            i.sh.rx
-                .iter()
-                .map(|r| perimeter_sync::Lock::lock(&r.queue).peer_ns())
-                .sum();
-        let tx: u64 =
-            i.sh.tx
-                .iter()
-                .map(perimeter_stack::port::TxPort::peer_ns)
-                .sum();
-        Stats {
+        let mut stats = Stats {
             counts: counts
                 .map(|(n, v)| (perimeter_stack::count::name(n), *v))
                 .collect(),
-            locks,
-            peer_ns: rx + tx,
-            connections: i.org.live(),
             memory: i.sh.memory(),
+            ..Stats::default()
+        };
+        // The rest is behind locks that a stack of one thread opens for that thread only.
+        if self.enter().is_err() {
+            return stats;
         }
+        let mut add = |class: LockClass, s: LockStats| {
+            stats.locks.entry(class.name()).or_default().add(s);
+        };
+        i.org.lock_stats(&mut add);
+        i.sh.lock_stats(&mut add);
+        stats.locks.retain(|_, s| s.acquisitions > 0);
+        let rx = i.sh.rx.iter().map(|r| r.queue.lock().peer_ns());
+        let tx = i.sh.tx.iter().map(TxPort::peer_ns);
+        stats.peer_ns = rx.chain(tx).sum();
+        stats.connections = i.org.live();
+        stats
     }
 
     fn connections(&self) -> Vec<ConnInfo> {
         let now = self.i.sh.p.now();
         let mut out = Vec::new();
-        self.i.org.inspect(now, &mut out);
+        if let Ok(i) = self.enter() {
+            i.org.inspect(now, &mut out);
+        }
         out
     }
 
     fn quiescent(&self) -> Result<(), String> {
-        self.i.quiescent()
+        let i = self.enter().map_err(|_| "it belongs to another thread".to_string())?;
+        i.quiescent()
     }
 
     fn stop(&self) {

@@ -11,7 +11,7 @@ use perimeter_stack::poller::{Notify, Ready};
 pub use perimeter_stack::ready::Trigger;
 use perimeter_stack::ready::{self, Want};
 use std::io::Result;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -303,10 +303,9 @@ impl Poll {
     }
 }
 
-impl AsRawFd for Poll {
-    /// A descriptor that is readable while events wait: to nest this poller in another one, of
-    /// the host's. On the machine only.
-    fn as_raw_fd(&self) -> RawFd {
+impl Poll {
+    /// The descriptor, made when it is first asked for.
+    fn exported(&self) -> &OwnedFd {
         let exported = self.inner.fd.get_or_init(|| {
             let flags =
                 rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
@@ -318,6 +317,21 @@ impl AsRawFd for Poll {
                 .poller_notify(self.inner.number, exported.clone());
             exported
         });
-        exported.0.as_raw_fd()
+        &exported.0
+    }
+}
+
+impl AsFd for Poll {
+    /// A descriptor that is readable while events wait: to nest this poller in another one, of
+    /// the host's. On the machine only.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.exported().as_fd()
+    }
+}
+
+impl AsRawFd for Poll {
+    /// As [`Poll::as_fd`](AsFd::as_fd).
+    fn as_raw_fd(&self) -> RawFd {
+        self.exported().as_raw_fd()
     }
 }

@@ -509,6 +509,15 @@ impl TcpListener {
         set_limit(&self.h.read_limit, limit)
     }
 
+    /// Closes the listener: calls blocked on it fail, handshakes under way are forgotten, and
+    /// connections that nobody has accepted are reset.
+    ///
+    /// # Errors
+    /// It was closed already.
+    pub fn close(&self) -> Result<()> {
+        self.h.engine.close(self.h.id, false).map_err(io)
+    }
+
     /// The connections as they come.
     pub fn incoming(&self) -> impl Iterator<Item = Result<TcpStream>> + '_ {
         std::iter::repeat_with(|| self.accept().map(|(s, _)| s))

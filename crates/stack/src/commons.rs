@@ -2,6 +2,7 @@
 
 use crate::conn::Seg;
 use crate::count::{COUNTS, Count};
+use crate::grave::Graveyard;
 use crate::id::{Slots, SockId};
 use crate::kind::{Ctx, Kind, Lk, lock};
 use crate::listener::Listener;
@@ -103,6 +104,7 @@ pub struct Commons<K: Kind> {
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
     bound: Lk<K, Bound>,
+    pub(crate) graveyard: Lk<K, Graveyard>,
     next_port: AtomicU32,
     pressure: AtomicBool,
 }
@@ -142,6 +144,7 @@ impl<K: Kind> Commons<K> {
             net: lock::<K, _>(&p, LockClass::RouteHashtable, Net::new(all_routes)),
             listeners: lock::<K, _>(&p, LockClass::Control, Slots::default()),
             bound: lock::<K, _>(&p, LockClass::Control, HashMap::new()),
+            graveyard: lock::<K, _>(&p, LockClass::Leaf, Graveyard::default()),
             pollers: Pollers::new(&p),
             counters: PerLaneCounters::new(),
             toeplitz: Toeplitz::default(),

@@ -4,6 +4,7 @@ use crate::commons::Commons;
 use crate::conn::{RcvSide, SndSide};
 use crate::kind::{Ctx, Kind};
 use perimeter_base::Bytes;
+use perimeter_sync::Lock;
 
 /// Pages of connections that have gone, each with the transmit queue and the ticket whose
 /// completion frees it.
@@ -12,32 +13,31 @@ pub struct Graveyard {
     pages: Vec<(u16, u64, Bytes)>,
 }
 
-impl Graveyard {
-    /// Gives back what a connection held, which sent by `txq` up to `ticket`.
-    pub fn bury<K: Kind>(
-        &mut self,
-        sh: &Commons<K>,
+impl<K: Kind> Commons<K> {
+    /// Gives back what a connection held, which sent by `txq` up to `ticket`; pages that the
+    /// device may still be reading are kept until [`Commons::sweep`] finds that it is done.
+    pub fn bury(
+        &self,
         cx: &mut Ctx<K>,
         (txq, ticket): (u16, u64),
         snd: &mut SndSide<K>,
         rcv: &RcvSide<K>,
     ) {
-        sh.charge(cx.lane, snd.memory() + rcv.buf.memory(), 0);
-        if sh.tx[usize::from(txq)].completed() < ticket {
-            let pages = &mut self.pages;
-            snd.buf.clear(&mut |page| pages.push((txq, ticket, page)));
-            for (ticket, _, page) in snd.held.drain(..) {
-                pages.push((txq, ticket, page));
-            }
+        self.charge(cx.lane, snd.memory() + rcv.buf.memory(), 0);
+        let pinned = !snd.buf.is_empty() || !snd.held.is_empty();
+        if !pinned || self.tx[usize::from(txq)].completed() >= ticket {
+            return;
         }
-        self.sweep(sh);
+        let pages = &mut self.graveyard.lock().pages;
+        snd.buf.clear(&mut |page| pages.push((txq, ticket, page)));
+        for (ticket, _, page) in snd.held.drain(..) {
+            pages.push((txq, ticket, page));
+        }
     }
 
     /// Lets go of pages that the devices are done with.
-    pub fn sweep<K: Kind>(&mut self, sh: &Commons<K>) {
-        if !self.pages.is_empty() {
-            self.pages
-                .retain(|(q, t, _)| sh.tx[usize::from(*q)].completed() < *t);
-        }
+    pub fn sweep(&self) {
+        let pages = &mut self.graveyard.lock().pages;
+        pages.retain(|(q, t, _)| self.tx[usize::from(*q)].completed() < *t);
     }
 }

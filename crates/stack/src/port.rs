@@ -104,6 +104,14 @@ impl<K: Kind> TxPort<K> {
         }
     }
 
+    /// Learns what the device has completed since the last doorbell, if anything is out.
+    pub fn refresh(&self, now: Time) {
+        let placed = self.ring.lock().ticket();
+        if self.completed() < placed {
+            self.doorbell(now);
+        }
+    }
+
     /// Connection `id` waits for room.
     pub fn stall(&self, id: SockId) {
         let mut s = self.stalled.lock();

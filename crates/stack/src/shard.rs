@@ -6,7 +6,6 @@ use crate::commons::Commons;
 use crate::conn::{Conn, ConnInfo, Seg, on_events};
 use crate::count::Count;
 use crate::glue;
-use crate::grave::Graveyard;
 use crate::id::{Slots, SockId};
 use crate::kind::{Ctx, Kind};
 use crate::listener::Listener;
@@ -31,7 +30,6 @@ pub struct Shard<K: Kind> {
     wheel: Wheel,
     passive: Passive<K>,
     orphans: usize,
-    graveyard: Graveyard,
 }
 
 /// The flow exists already.
@@ -76,7 +74,6 @@ impl<K: Kind> Shard<K> {
             wheel: Wheel::new(sh.p.now()),
             passive: Passive::new(sh),
             orphans: 0,
-            graveyard: Graveyard::default(),
         }
     }
 
@@ -158,7 +155,7 @@ impl<K: Kind> Shard<K> {
         if let Some(Conn { tcb, mut snd, rcv }) = self.conns.remove(slot, id.generation()) {
             self.orphans = self.orphans.saturating_sub(1);
             let sent = (tcb.meta.txq, tcb.meta.ticket);
-            self.graveyard.bury(sh, cx, sent, &mut snd, &rcv);
+            sh.bury(cx, sent, &mut snd, &rcv);
         }
     }
 
@@ -323,7 +320,6 @@ impl<K: Kind> Shard<K> {
         }
         cx.due = due;
         self.passive.on_timer(sh, cx);
-        self.graveyard.sweep(sh);
     }
 
     /// When [`Shard::on_timers`] has something to do.

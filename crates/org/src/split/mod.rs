@@ -30,7 +30,6 @@ use hashbrown::HashTable;
 use messages::Messages;
 use perimeter_base::Time;
 use perimeter_stack::conn::on_events;
-use perimeter_stack::grave::Graveyard;
 use perimeter_stack::ops::{self, Icmp, Op, Step};
 use perimeter_stack::passive::Passive;
 use perimeter_stack::shard::{Exists, table_hash};
@@ -60,7 +59,6 @@ pub(crate) struct Table<P: Platform> {
     places: u32,
     live: usize,
     passive: Passive<Kd<P>>,
-    graveyard: Graveyard,
 }
 
 impl<P: Platform> Table<P> {
@@ -236,7 +234,7 @@ impl<P: Platform> Split<P> {
         }
         self.orphans.fetch_sub(1, Ordering::Relaxed);
         let (mut snd, rcv) = e.vacate();
-        table.graveyard.bury(sh, cx, sent, &mut snd, &rcv);
+        sh.bury(cx, sent, &mut snd, &rcv);
         table.live -= 1;
         table
             .free
@@ -341,7 +339,6 @@ impl<P: Platform> Org for Split<P> {
             places: 0,
             live: 0,
             passive: Passive::new(sh),
-            graveyard: Graveyard::default(),
         };
         Split {
             table: sh.p.lock(LockClass::ConnHashtable, table),
@@ -467,7 +464,6 @@ impl<P: Platform> Org for Split<P> {
         table.passive.on_timer(sh, cx);
         self.syn_due
             .store(table.passive.deadline().0, Ordering::Relaxed);
-        table.graveyard.sweep(sh);
     }
 
     fn next_timer(&self) -> Time {
