@@ -82,27 +82,42 @@ impl fmt::Debug for SockId {
     }
 }
 
+/// Slots in a chunk.
+const CHUNK: usize = 32;
+
 /// Slots with generations. A removed value's name never finds its successor (until 2^24
 /// successors later).
+///
+/// Values stay where they are: slots come in chunks, so that the table neither moves its values
+/// when it grows, which would stop the stack for milliseconds where there are many, nor has
+/// room for twice as many as it holds.
 pub struct Slots<T> {
-    slots: Vec<Slot<T>>,
+    chunks: Vec<Box<Chunk<T>>>,
+    places: u32,
     free: Vec<u32>,
     live: usize,
 }
 
-struct Slot<T> {
-    generation: u32,
-    value: Option<T>,
+/// Generations stand apart from values: within a slot they would cost a large value a cache line.
+struct Chunk<T> {
+    generations: [u32; CHUNK],
+    values: [Option<T>; CHUNK],
 }
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
         Slots {
-            slots: Vec::new(),
+            chunks: Vec::new(),
+            places: 0,
             free: Vec::new(),
             live: 0,
         }
     }
+}
+
+#[inline(always)]
+fn place(slot: u32) -> (usize, usize) {
+    (slot as usize / CHUNK, slot as usize % CHUNK)
 }
 
 impl<T> Slots<T> {
@@ -110,61 +125,78 @@ impl<T> Slots<T> {
     pub fn insert_with(&mut self, make: impl FnOnce(u32, u32) -> T) -> Option<(u32, u32)> {
         let slot = match self.free.pop() {
             Some(s) => s,
-            None if self.slots.len() < MAX_SLOTS => {
-                self.slots.push(Slot {
-                    generation: 1,
-                    value: None,
-                });
-                (self.slots.len() - 1) as u32
-            }
-            None => return None,
+            None => self.grow()?,
         };
-        let s = &mut self.slots[slot as usize];
-        s.value = Some(make(slot, s.generation));
+        let (c, i) = place(slot);
+        let chunk = &mut self.chunks[c];
+        let generation = chunk.generations[i];
+        chunk.values[i] = Some(make(slot, generation));
         self.live += 1;
-        Some((slot, s.generation))
+        Some((slot, generation))
+    }
+
+    /// A place that was never used.
+    fn grow(&mut self) -> Option<u32> {
+        let slot = self.places;
+        if slot as usize >= MAX_SLOTS {
+            return None;
+        }
+        if slot as usize == self.chunks.len() * CHUNK {
+            self.chunks.push(Box::new(Chunk {
+                generations: [1; CHUNK],
+                values: [const { None }; CHUNK],
+            }));
+        }
+        self.places += 1;
+        Some(slot)
     }
 
     /// The value at `slot`, if it is still of that generation.
     #[inline]
     pub fn get_mut(&mut self, slot: u32, generation: u32) -> Option<&mut T> {
-        let s = self.slots.get_mut(slot as usize)?;
-        if s.generation != generation {
+        let (c, i) = place(slot);
+        let chunk = self.chunks.get_mut(c)?;
+        if chunk.generations[i] != generation {
             return None;
         }
-        s.value.as_mut()
+        chunk.values[i].as_mut()
     }
 
     /// As [`Slots::get_mut`], to read.
     pub fn get(&self, slot: u32, generation: u32) -> Option<&T> {
-        let s = self.slots.get(slot as usize)?;
-        if s.generation != generation {
+        let (c, i) = place(slot);
+        let chunk = self.chunks.get(c)?;
+        if chunk.generations[i] != generation {
             return None;
         }
-        s.value.as_ref()
+        chunk.values[i].as_ref()
     }
 
     /// The value at `slot` whatever its generation: for tables whose entries are removed with
     /// the value.
     #[inline]
     pub fn at(&mut self, slot: u32) -> Option<&mut T> {
-        self.slots.get_mut(slot as usize)?.value.as_mut()
+        let (c, i) = place(slot);
+        self.chunks.get_mut(c)?.values[i].as_mut()
     }
 
     /// As [`Slots::at`], to read.
     #[inline]
     pub fn peek(&self, slot: u32) -> Option<&T> {
-        self.slots.get(slot as usize)?.value.as_ref()
+        let (c, i) = place(slot);
+        self.chunks.get(c)?.values[i].as_ref()
     }
 
     /// Removes the value at `slot`.
     pub fn remove(&mut self, slot: u32, generation: u32) -> Option<T> {
-        let s = self.slots.get_mut(slot as usize)?;
-        if s.generation != generation {
+        let (c, i) = place(slot);
+        let chunk = self.chunks.get_mut(c)?;
+        let g = &mut chunk.generations[i];
+        if *g != generation {
             return None;
         }
-        let v = s.value.take()?;
-        s.generation = (s.generation + 1) & ((1 << GEN_BITS) - 1);
+        let v = chunk.values[i].take()?;
+        *g = (*g + 1) & ((1 << GEN_BITS) - 1);
         self.free.push(slot);
         self.live -= 1;
         Some(v)
@@ -182,15 +214,15 @@ impl<T> Slots<T> {
 
     /// All values with their places.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32, &T)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter_map(|(i, s)| s.value.as_ref().map(|v| (i as u32, s.generation, v)))
+        self.chunks.iter().enumerate().flat_map(|(c, chunk)| {
+            let slots = chunk.generations.iter().zip(&chunk.values).enumerate();
+            slots.filter_map(move |(i, (g, v))| v.as_ref().map(|v| ((c * CHUNK + i) as u32, *g, v)))
+        })
     }
 
     /// How many places were ever made: the bound for a walk by index with [`Slots::at`].
     pub fn places(&self) -> u32 {
-        self.slots.len() as u32
+        self.places
     }
 }
 
@@ -222,5 +254,33 @@ mod tests {
         assert_eq!(s.remove(slot, generation), None);
         assert_eq!(s.get(slot2, gen2), Some(&"b"));
         assert_eq!(s.len(), 1);
+    }
+
+    #[test]
+    fn agrees_with_a_map_over_many_chunks() {
+        let mut s = Slots::default();
+        let mut model = std::collections::BTreeMap::new();
+        let mut x = 1u64;
+        for n in 0..20 * CHUNK as u64 {
+            let (slot, generation) = s.insert_with(|slot, g| (slot, g, n)).unwrap();
+            assert!(model.insert(slot, (generation, n)).is_none());
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            if x >> 62 == 0 {
+                let nth = (x >> 32) as usize % model.len();
+                let (slot, (generation, n)) = model.iter().nth(nth).map(|(k, v)| (*k, *v)).unwrap();
+                model.remove(&slot);
+                assert_eq!(s.remove(slot, generation), Some((slot, generation, n)));
+                assert_eq!(s.at(slot), None);
+            }
+        }
+        let all: Vec<_> = s.iter().map(|(slot, g, v)| (slot, g, *v)).collect();
+        let want: Vec<_> = model
+            .iter()
+            .map(|(k, (g, n))| (*k, *g, (*k, *g, *n)))
+            .collect();
+        assert_eq!(all, want);
+        assert_eq!(s.len(), model.len());
+        assert!(s.places() as usize >= s.len() && s.at(s.places()).is_none());
+        assert_eq!(s.get_mut(u32::MAX, 1), None);
     }
 }
