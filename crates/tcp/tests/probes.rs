@@ -40,6 +40,19 @@ fn a_probe_comes_before_the_timeout() {
     +.6 > P. 1:1001(1000) ack 1
     ",
     );
+    // New data postpones the probe, but not beyond the timeout.
+    probing(
+        "
+    +0 write(4, ..., 1000) = 1000
+    +0 > P. 1:1001(1000) ack 1
+    +.1 write(4, ..., 1000) = 1000
+    +0 > P. 1001:2001(1000) ack 1
+    +.1 write(4, ..., 1000) = 1000
+    +0 > P. 2001:3001(1000) ack 1
+    +.1 > P. 2001:3001(1000) ack 1
+    +.3 > . 1:1001(1000) ack 1
+    ",
+    );
     // The last segment is the FIN's where it left alone.
     probing(
         "

@@ -270,6 +270,8 @@ pub struct Tcb {
     ooo: Option<Box<OutOfOrder>>,
     /// When something was last sent again.
     again_at: Time,
+    /// While `TLP_ARMED`: when the retransmission timer would fire.
+    rto_at: Time,
     /// SND.NXT when a loss probe was sent, while `TLP_OUT` (TLP.end_seq).
     tlp_end: Seq,
     /// When the current silence began: the oldest unanswered transmission, in [`tick`]s.
@@ -366,6 +368,7 @@ impl Tcb {
             snd_sml: iss,
             recover: iss,
             again_at: Time::ZERO,
+            rto_at: Time::NEVER,
             tlp_end: iss,
             cc: Cc::new(cfg.congestion, u32::from(adv_mss), u32::from(set.iw)),
             usage: CwndUsage::new(iss),

@@ -35,16 +35,21 @@ impl Tcb {
         let flight = self.snd_nxt.since(self.snd_una);
         let undisturbed = self.ca == CaState::Open && !self.has(flag::TLP_OUT | flag::TLP_DUE);
         if tail && undisturbed && flight > 0 && self.has(flag::TLP) && self.has(flag::SACK) {
-            let blocked = flag::SYN_OUT | flag::PERSIST;
-            if (sent || !armed) && !self.has(blocked) && self.rexmt_at != Time::NEVER {
+            if self.has(flag::SYN_OUT | flag::PERSIST) || self.rexmt_at == Time::NEVER {
+                return;
+            }
+            if !armed {
                 self.flags |= flag::TLP_ARMED;
-                let timeout = now.plus(self.rtt.rto());
-                self.rexmt_at = now.plus(self.probe_timeout(flight)).min(timeout);
+                self.rto_at = self.rexmt_at;
+            }
+            if sent || !armed {
+                // Never later than the timeout, which new data does not postpone.
+                self.rexmt_at = now.plus(self.probe_timeout(flight)).min(self.rto_at);
             }
         } else if armed && self.ca != CaState::Disorder {
             self.flags &= !flag::TLP_ARMED;
             if flight > 0 {
-                self.rexmt_at = now.plus(self.rtt.rto());
+                self.rexmt_at = self.rto_at;
             }
         }
     }
