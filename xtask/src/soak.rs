@@ -41,9 +41,12 @@ pub struct Args {
     /// Threads of this machine.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Goes on after this many failures only if it is more than what has failed.
+    /// Stops after this many failures.
     #[arg(long, default_value_t = 20)]
     max_failures: usize,
+    /// Stops after this long, whatever is left.
+    #[arg(long)]
+    minutes: Option<u64>,
     /// Where to write the summary, as JSON.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -234,8 +237,11 @@ impl<'a> Soak<'a> {
         loop {
             std::thread::sleep(std::time::Duration::from_millis(500));
             let done = self.done.load(Ordering::Relaxed);
-            let over = done >= total || self.stop.load(Ordering::Relaxed);
             let seconds = start.elapsed().as_secs();
+            if self.args.minutes.is_some_and(|m| seconds >= 60 * m) {
+                self.stop.store(true, Ordering::Relaxed);
+            }
+            let over = done >= total || self.stop.load(Ordering::Relaxed);
             if terminal || over || seconds >= told + 30 {
                 told = seconds;
                 let end = if terminal { "\r" } else { "\n" };

@@ -25,5 +25,5 @@ mod scenario;
 mod script;
 pub mod trace;
 
-pub use run::{Failure, Outcome, run, run_traced};
+pub use run::{Failure, Outcome, run, run_spied, run_traced};
 pub use scenario::{Capacity, Drive, Mix, ParseError, Scenario, Workload};

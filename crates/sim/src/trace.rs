@@ -1,6 +1,6 @@
 //! A tap on a device that notes segments as text: what a failed run prints when it is replayed.
 
-use perimeter_base::{PktPool, Time, TxRing};
+use perimeter_base::{PktPool, Time, TxDesc, TxRing};
 use perimeter_link::{Capabilities, Device, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
 use perimeter_wire::tcp::{ParsedTcp, TcpFlags, TcpHdr};
 use std::collections::VecDeque;
@@ -47,21 +47,36 @@ impl Trace {
     }
 }
 
-/// A device whose traffic is noted.
+/// Damage that the checks of a run must see: the test of the tests.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// One bit of the payload of the client's received segment number n is flipped, and the
+    /// checksum vouched for.
+    WrongBit(u64),
+    /// From the client's received frame number n on it receives nothing.
+    Silence(u64),
+}
+
+/// What a tap does beside passing frames on.
+#[derive(Clone, Default)]
+pub struct Spy {
+    /// Notes traffic.
+    pub trace: Option<Trace>,
+    /// Does damage.
+    pub sabotage: Option<Sabotage>,
+}
+
+/// A device whose traffic is noted, or damaged.
 pub struct Tap {
     inner: Box<dyn Device>,
-    trace: Option<Trace>,
+    spy: Spy,
     label: char,
 }
 
 impl Tap {
-    /// Around `inner`; `label` names it in the lines. Without a trace nothing is noted.
-    pub fn new(inner: Box<dyn Device>, trace: Option<Trace>, label: char) -> Tap {
-        Tap {
-            inner,
-            trace,
-            label,
-        }
+    /// Around `inner`; `label` names it in the lines.
+    pub fn new(inner: Box<dyn Device>, spy: Spy, label: char) -> Tap {
+        Tap { inner, spy, label }
     }
 }
 
@@ -72,21 +87,24 @@ impl Device for Tap {
 
     fn open(self: Box<Self>) -> Queues {
         let (rx, tx) = self.inner.open();
-        let Some(trace) = self.trace else {
+        let (spy, label) = (self.spy, self.label);
+        if spy.trace.is_none() && spy.sabotage.is_none() {
             return (rx, tx);
-        };
-        let label = self.label;
+        }
         let rx = rx.into_iter().map(|inner| {
+            let spy = spy.clone();
             Box::new(TapRx {
                 inner,
-                trace: trace.clone(),
+                spy,
                 label,
+                seen: 0,
             }) as Box<dyn RxQueue>
         });
         let tx = tx.into_iter().map(|inner| {
+            let trace = spy.trace.clone();
             Box::new(TapTx {
                 inner,
-                trace: trace.clone(),
+                trace,
                 label,
             }) as Box<dyn TxQueue>
         });
@@ -130,19 +148,53 @@ fn segment(p: &ParsedTcp, payload: usize) -> String {
 
 struct TapRx {
     inner: Box<dyn RxQueue>,
-    trace: Trace,
+    spy: Spy,
     label: char,
+    seen: u64,
+}
+
+impl TapRx {
+    /// Whether the frame goes on.
+    fn damage(&mut self, f: &mut RxFrame) -> bool {
+        match self.spy.sabotage {
+            Some(Sabotage::WrongBit(n)) if f.buf.len() > 200 => {
+                self.seen += 1;
+                if self.seen == n {
+                    let last = f.buf.len() - 1;
+                    f.buf.as_mut_slice()[last] ^= 1;
+                    f.csum_ok = true;
+                }
+                true
+            }
+            Some(Sabotage::Silence(n)) => {
+                self.seen += 1;
+                self.seen < n
+            }
+            _ => true,
+        }
+    }
 }
 
 impl RxQueue for TapRx {
     fn poll(&mut self, now: Time, pool: &mut PktPool, out: &mut Vec<RxFrame>, max: usize) -> usize {
         let before = out.len();
         let n = self.inner.poll(now, pool, out, max);
-        for f in &out[before..] {
-            let text = describe(f.buf.as_slice(), f.buf.len());
-            self.trace.note(now, &format!("{} <- {text}", self.label));
+        if let Some(trace) = &self.spy.trace {
+            for f in &out[before..] {
+                let text = describe(f.buf.as_slice(), f.buf.len());
+                trace.note(now, &format!("{} <- {text}", self.label));
+            }
         }
-        n
+        if self.spy.sabotage.is_none() || self.label != 'C' {
+            return n;
+        }
+        let came: Vec<RxFrame> = out.drain(before..).collect();
+        for mut f in came {
+            if self.damage(&mut f) {
+                out.push(f);
+            }
+        }
+        out.len() - before
     }
 
     fn arm(&mut self, now: Time) -> RxStatus {
@@ -156,17 +208,23 @@ impl RxQueue for TapRx {
 
 struct TapTx {
     inner: Box<dyn TxQueue>,
-    trace: Trace,
+    trace: Option<Trace>,
     label: char,
 }
 
 impl TxQueue for TapTx {
     fn doorbell(&mut self, now: Time, ring: &mut TxRing) {
-        for d in ring.pending() {
-            let text = describe(d.headers(), d.frame_len());
-            self.trace.note(now, &format!("{} -> {text}", self.label));
-        }
+        let Some(trace) = &self.trace else {
+            return self.inner.doorbell(now, ring);
+        };
+        let describe = |d: &TxDesc| describe(d.headers(), d.frame_len());
+        let texts: Vec<String> = ring.pending().iter().map(describe).collect();
+        let before = ring.len();
         self.inner.doorbell(now, ring);
+        // What a paced device leaves is offered again.
+        for text in &texts[..before - ring.len()] {
+            trace.note(now, &format!("{} -> {text}", self.label));
+        }
     }
 
     fn completed(&self) -> u64 {

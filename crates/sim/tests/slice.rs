@@ -1,7 +1,8 @@
 //! A slice of the soak: the scenarios that once failed, then some that depend on the commit.
 
 use perimeter::OrgSpec;
-use perimeter_sim::{Capacity, Mix, Scenario, run, run_traced};
+use perimeter_sim::trace::{Sabotage, Spy};
+use perimeter_sim::{Capacity, Drive, Mix, Scenario, Workload, run, run_spied, run_traced};
 use std::process::Command;
 
 /// Runs a scenario; a failure is run again for its traffic.
@@ -12,19 +13,12 @@ fn check(sc: &Scenario) {
     }
 }
 
-fn organizations() -> Vec<OrgSpec> {
-    let mut all = vec![
-        OrgSpec::Up,
-        OrgSpec::UpShared,
-        OrgSpec::ConnpL { groups: 8 },
-    ];
-    if cfg!(feature = "testing")
-        && let Ok(split) = "split".parse()
-    {
-        all.push(split);
-    }
-    all
-}
+const ORGANIZATIONS: [OrgSpec; 4] = [
+    OrgSpec::Up,
+    OrgSpec::UpShared,
+    OrgSpec::ConnpL { groups: 8 },
+    OrgSpec::Split,
+];
 
 /// Seeds of this commit: 0 where there is no repository to ask.
 fn base() -> u64 {
@@ -34,19 +28,19 @@ fn base() -> u64 {
     u64::from_str_radix(head.get(..12).unwrap_or("0"), 16).unwrap_or(0) << 8
 }
 
-/// `PERIMETER_SIM_SEEDS`: seeds for each combination, 1 unless set.
+/// `PERIMETER_SIM_SEEDS`: seeds for each combination, 20 unless set.
 fn seeds() -> u64 {
     std::env::var("PERIMETER_SIM_SEEDS")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(1)
+        .unwrap_or(20)
 }
 
 #[test]
 fn what_once_failed() {
     for line in include_str!("../regressions.txt").lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
-        if line.is_empty() || (line.contains("org=split") && !cfg!(feature = "testing")) {
+        if line.is_empty() {
             continue;
         }
         check(&line.parse().unwrap_or_else(|e| panic!("{line}: {e}")));
@@ -56,7 +50,7 @@ fn what_once_failed() {
 fn slice(mix: Mix) {
     let base = base();
     for seed in base..base + seeds() {
-        for org in organizations() {
+        for org in ORGANIZATIONS {
             for cores in [2, 4] {
                 for capacity in [Capacity::Normal, Capacity::Shrunken] {
                     // Each combination has a seed of its own, so that it draws its own workload.
@@ -129,4 +123,30 @@ fn a_scenario_replays_itself() {
         (a.trace_hash, a.steps, a.checked),
         (b.trace_hash, b.steps, b.checked)
     );
+}
+
+/// Runs a download with the damage, under every organization; it must fail for `reason`.
+fn sabotaged(sabotage: Sabotage, reason: &str) {
+    for org in ORGANIZATIONS {
+        let mut sc = Scenario::new(org, 2, Mix::None, Capacity::Normal, 1);
+        (sc.workload, sc.drive) = (Workload::Download, Drive::Level);
+        run(&sc).unwrap_or_else(|f| panic!("without damage: {f}"));
+        let spy = Spy {
+            trace: None,
+            sabotage: Some(sabotage),
+        };
+        let f = run_spied(&sc, &spy).expect_err("the damage is seen");
+        assert!(f.detail.contains(reason), "{f}");
+    }
+}
+
+#[test]
+fn a_wrong_bit_is_seen() {
+    sabotaged(Sabotage::WrongBit(7), "is wrong");
+}
+
+#[test]
+fn silence_is_seen() {
+    // The sender gives up a little before the run is called a hang.
+    sabotaged(Sabotage::Silence(20), "timed out");
 }
