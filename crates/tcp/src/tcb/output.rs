@@ -430,7 +430,14 @@ impl Tcb {
     /// `len` octets of sequence space from `seq` once more; the FIN may be the last of them.
     /// `pair` says that it is the second segment of two that left together the first time and
     /// do so again.
-    pub(super) fn again(&mut self, q: Queued, seq: Seq, len: u32, pair: bool, now: Time) -> SegPlan {
+    pub(super) fn again(
+        &mut self,
+        q: Queued,
+        seq: Seq,
+        len: u32,
+        pair: bool,
+        now: Time,
+    ) -> SegPlan {
         let fin = self.has(flag::FIN_SENT) && seq + len == self.snd_nxt;
         let octets = len - u32::from(fin);
         let off = seq.since(self.snd_una);
