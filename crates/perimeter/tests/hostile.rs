@@ -8,8 +8,8 @@ use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Stack, State, TcpConfig, TcpStream, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::VirtualConfig;
-use perimeter_wire::{Icmpv4, Ipv4Hdr, PROTO_ICMP, PROTO_TCP, Seq, TcpFlags, TcpHdr, WireError};
 use perimeter_wire::checksum::tcp_checksum_v4;
+use perimeter_wire::{Icmpv4, Ipv4Hdr, PROTO_ICMP, PROTO_TCP, Seq, TcpFlags, TcpHdr, WireError};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -27,11 +27,18 @@ struct Lab {
 fn under_all(body: fn(&Lab)) {
     for org in organizations() {
         let name = org.to_string();
-        let cfg = VirtualConfig { cores: 1, ..VirtualConfig::default() };
+        let cfg = VirtualConfig {
+            cores: 1,
+            ..VirtualConfig::default()
+        };
         let result = Virtual::run(cfg, move |p| {
             let (device, wire) = script(&p, "script", 1500);
             let s = Stack::builder().on_virtual(p.clone()).org(org);
-            let s = s.interface(device, &["10.0.0.1/24"]).unwrap().build().unwrap();
+            let s = s
+                .interface(device, &["10.0.0.1/24"])
+                .unwrap()
+                .build()
+                .unwrap();
             body(&Lab { p, s, wire });
         });
         result.unwrap_or_else(|f| panic!("{name}: {f}"));
@@ -108,11 +115,20 @@ impl Lab {
 
     /// A connection of the stack under test, established; our sequence number is 1001.
     fn connect(&self, config: &TcpConfig) -> (TcpStream, TcpHdr) {
-        let c = self.s.connect_with(None, "10.0.0.2:80".parse().unwrap(), config).unwrap();
+        let c = self
+            .s
+            .connect_with(None, "10.0.0.2:80".parse().unwrap(), config)
+            .unwrap();
         c.set_nonblocking(true).unwrap();
         let (syn, _, _) = self.sent();
         assert!(syn.flags.contains(TcpFlags::SYN));
-        self.reply(&syn, TcpFlags::SYN | TcpFlags::ACK, 1000, syn.seq.0.wrapping_add(1), b"");
+        self.reply(
+            &syn,
+            TcpFlags::SYN | TcpFlags::ACK,
+            1000,
+            syn.seq.0.wrapping_add(1),
+            b"",
+        );
         let (ack, _, _) = self.sent();
         assert_eq!(c.info().unwrap().tcp.state, State::Established);
         (c, ack)
@@ -122,7 +138,11 @@ impl Lab {
     fn unreachable(&self, code: u8, packet: &[u8]) {
         let quote = &packet[..28];
         let mut msg = vec![0; 8 + quote.len()];
-        Icmpv4::Unreachable { code, next_hop_mtu: 0 }.emit(quote, &mut msg);
+        Icmpv4::Unreachable {
+            code,
+            next_hop_mtu: 0,
+        }
+        .emit(quote, &mut msg);
         self.inject(&ipv4(PROTO_ICMP, &msg));
         self.pass(2);
     }
@@ -131,7 +151,10 @@ impl Lab {
 #[test]
 fn icmp_errors_are_hard_while_connecting_and_soft_afterwards() {
     under_all(|lab| {
-        let config = TcpConfig { data_retries: 2, ..lab.s.tcp_config() };
+        let config = TcpConfig {
+            data_retries: 2,
+            ..lab.s.tcp_config()
+        };
         // Hard.
         for (code, kind) in [
             (0, ErrorKind::NetworkUnreachable),
@@ -158,7 +181,13 @@ fn icmp_errors_are_hard_while_connecting_and_soft_afterwards() {
         let e = c.take_error().unwrap().map(|e| e.kind());
         assert_eq!(e, Some(ErrorKind::HostUnreachable));
         assert!(c.take_error().unwrap().is_none());
-        lab.reply(&hdr, TcpFlags::ACK, 1001, data.seq.0.wrapping_add(3), b"still here");
+        lab.reply(
+            &hdr,
+            TcpFlags::ACK,
+            1001,
+            data.seq.0.wrapping_add(3),
+            b"still here",
+        );
         lab.pass(2);
         let mut buf = [0; 64];
         assert_eq!((&c).read(&mut buf).unwrap(), 10);
@@ -194,13 +223,19 @@ fn a_flood_of_malformed_frames_is_counted_and_service_goes_on() {
             ("short", good[..13].to_vec()),
             ("version", [&[0x65], &good[1..]].concat()),
             ("header length", [&[0x44], &good[1..]].concat()),
-            ("header checksum", [&good[..10], &[good[10] ^ 1], &good[11..]].concat()),
+            (
+                "header checksum",
+                [&good[..10], &[good[10] ^ 1], &good[11..]].concat(),
+            ),
             ("cut", good[..30].to_vec()),
             ("tcp checksum", [&good[..good.len() - 1], b"x"].concat()),
         ];
         let named = |lab: &Lab| -> Vec<u64> {
             let stats = lab.s.stats();
-            WireError::ALL.iter().map(|e| stats.count(&format!("drop_{}", e.name()))).collect()
+            WireError::ALL
+                .iter()
+                .map(|e| stats.count(&format!("drop_{}", e.name())))
+                .collect()
         };
         for (what, frame) in &bad {
             let before = named(lab);
@@ -211,7 +246,11 @@ fn a_flood_of_malformed_frames_is_counted_and_service_goes_on() {
             let after = named(lab);
             let more: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
             assert_eq!(more.iter().sum::<u64>(), 50, "{what}: {more:?}");
-            assert_eq!(more.iter().filter(|n| **n > 0).count(), 1, "{what}: one reason");
+            assert_eq!(
+                more.iter().filter(|n| **n > 0).count(),
+                1,
+                "{what}: one reason"
+            );
         }
         // Random bytes, and good frames with random damage.
         let mut x = 0x2545_f491_4f6c_dd1du64;
@@ -238,7 +277,10 @@ fn a_flood_of_malformed_frames_is_counted_and_service_goes_on() {
         lab.pass(5);
         // Nothing of it was taken for data, and the connection works.
         let mut buf = [0; 64];
-        assert_eq!((&c).read(&mut buf).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(
+            (&c).read(&mut buf).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
         lab.inject(&good);
         lab.pass(2);
         assert_eq!((&c).read(&mut buf).unwrap(), 10);

@@ -74,30 +74,33 @@ fn short_memory_holds_senders_back_and_ends_nobody() {
 /// Data that nobody reads pins memory as well; who reads goes on all the same.
 #[test]
 fn short_memory_keeps_receivers_going() {
-    under_all(|s| s.config.memory = 200 * 1024, |w| {
-        let (lazy, b1) = w.opened();
-        fill(&b1);
-        w.pass(SOON);
-        assert!(w.s.stats().memory > 200 * 1024);
-        let (busy, b2) = w.opened();
-        let n = 500 * 1024;
-        let data = content(n);
-        let (mut sent, mut got) = (0, Vec::new());
-        let mut buf = vec![0; 65536];
-        w.until("all data", || {
-            if sent < n
-                && let Ok(k) = (&b2).write(&data[sent..])
-            {
-                sent += k;
-            }
-            if let Ok(k) = (&busy).read(&mut buf) {
-                got.extend_from_slice(&buf[..k]);
-            }
-            got.len() == n
-        });
-        assert!(got == data);
-        assert_eq!(lazy.info().unwrap().tcp.state, State::Established);
-    });
+    under_all(
+        |s| s.config.memory = 200 * 1024,
+        |w| {
+            let (lazy, b1) = w.opened();
+            fill(&b1);
+            w.pass(SOON);
+            assert!(w.s.stats().memory > 200 * 1024);
+            let (busy, b2) = w.opened();
+            let n = 500 * 1024;
+            let data = content(n);
+            let (mut sent, mut got) = (0, Vec::new());
+            let mut buf = vec![0; 65536];
+            w.until("all data", || {
+                if sent < n
+                    && let Ok(k) = (&b2).write(&data[sent..])
+                {
+                    sent += k;
+                }
+                if let Ok(k) = (&busy).read(&mut buf) {
+                    got.extend_from_slice(&buf[..k]);
+                }
+                got.len() == n
+            });
+            assert!(got == data);
+            assert_eq!(lazy.info().unwrap().tcp.state, State::Established);
+        },
+    );
 }
 
 /// A device that says so late that it is done.
@@ -120,7 +123,10 @@ impl<D: Device> Device for Late<D> {
         let Late { inner, done } = *self;
         let (rx, tx) = Box::new(inner).open();
         let wrap = |inner| -> Box<dyn TxQueue> {
-            Box::new(LateQueue { inner, done: done.clone() })
+            Box::new(LateQueue {
+                inner,
+                done: done.clone(),
+            })
         };
         (rx, tx.into_iter().map(wrap).collect())
     }
@@ -182,10 +188,22 @@ fn pages_go_when_acknowledged_and_done_by_the_device() {
 fn late_device(p: &Virtual, org: perimeter::OrgSpec, aborted: bool) {
     let done = Arc::new(AtomicU64::new(0));
     let ([a, b], _) = pair(p, WireConfig::default());
-    let late = Late { inner: a, done: done.clone() };
+    let late = Late {
+        inner: a,
+        done: done.clone(),
+    };
     let builder = || Stack::builder().on_virtual(p.clone());
-    let s = builder().org(org).interface(late, &["10.0.0.1/24"]).unwrap().build().unwrap();
-    let peer = builder().interface(b, &["10.0.0.2/24"]).unwrap().build().unwrap();
+    let s = builder()
+        .org(org)
+        .interface(late, &["10.0.0.1/24"])
+        .unwrap()
+        .build()
+        .unwrap();
+    let peer = builder()
+        .interface(b, &["10.0.0.2/24"])
+        .unwrap()
+        .build()
+        .unwrap();
     let l = peer.listen("10.0.0.2:80").unwrap();
     l.set_nonblocking(true).unwrap();
     let c = s.start_connect("10.0.0.2:80".parse().unwrap()).unwrap();
@@ -198,8 +216,9 @@ fn late_device(p: &Virtual, org: perimeter::OrgSpec, aborted: bool) {
     let (d, _) = d.unwrap();
     d.set_nonblocking(true).unwrap();
     let gone = Arc::new(AtomicUsize::new(0));
-    let pages: Vec<Bytes> =
-        (0..4).map(|i| Bytes::from_owner(Page(vec![i; 5000], gone.clone()))).collect();
+    let pages: Vec<Bytes> = (0..4)
+        .map(|i| Bytes::from_owner(Page(vec![i; 5000], gone.clone())))
+        .collect();
     assert_eq!(c.send_zero_copy(&pages).unwrap(), 20_000);
     drop(pages);
     let (mut n, mut buf) = (0, vec![0; 65536]);
@@ -221,7 +240,9 @@ fn late_device(p: &Virtual, org: perimeter::OrgSpec, aborted: bool) {
     if !aborted {
         // The stack learns of it at the next doorbell.
         (&d).write_all(b"x").unwrap();
-        until(p, [&s, &peer], "completion", || c.zero_copy_progress().unwrap().1 == 20_000);
+        until(p, [&s, &peer], "completion", || {
+            c.zero_copy_progress().unwrap().1 == 20_000
+        });
     }
     until(p, [&s, &peer], "pages", || gone.load(Ordering::SeqCst) == 4);
     drop((c, d));
@@ -239,7 +260,12 @@ fn a_truncated_file_is_an_error() {
     assert_eq!(f.len(), 200_000);
     let first = f.page(0, usize::MAX).unwrap();
     assert_eq!(first, content(200_000)[..first.len()]);
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(1000).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(1000)
+        .unwrap();
     let e = f.page(150_000, 10).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::UnexpectedEof);
     // What was read stays.

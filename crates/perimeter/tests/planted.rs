@@ -20,7 +20,9 @@ fn planted_losses_are_found() {
             println!("{org} {bug:?}: {found:?}");
             let text = found.unwrap_or_else(|| panic!("{org}: {bug:?} is not found"));
             assert!(
-                ["deadlock", "lost wake-up", "livelock"].iter().any(|k| text.contains(k)),
+                ["deadlock", "lost wake-up", "livelock"]
+                    .iter()
+                    .any(|k| text.contains(k)),
                 "{org}: {bug:?} is found as something else: {text}"
             );
         }

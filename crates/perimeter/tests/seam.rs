@@ -74,7 +74,11 @@ fn shrink(setup: &mut Setup, segments: u32) {
     }
     // In exploration time moves when nobody can run: a wire with a latency delivers to sleepers
     // only.
-    setup.wire.latency_ns = if setup.virt.seed.is_multiple_of(2) { 0 } else { 50_000 };
+    setup.wire.latency_ns = if setup.virt.seed.is_multiple_of(2) {
+        0
+    } else {
+        50_000
+    };
 }
 
 fn explore(segments: u32, cores: usize, n: usize, body: fn(World, usize), orgs: Vec<OrgSpec>) {
@@ -104,8 +108,7 @@ fn an_echo_with_buffers_of_two_segments() {
 
 /// Several threads, each with connections both ways, close at will.
 fn crowd(w: World, n: usize) {
-    let w = Arc::new((w.p.clone(), w.s.clone(), w.peer.clone(), w));
-    let (p, s, peer) = (&w.0, &w.1, &w.2);
+    let (p, s, peer) = (&w.p, &w.s, &w.peer);
     let serve = |name: &str, stack: &Stack, addr: &str, conns: usize| {
         let l = stack.listen(addr).unwrap();
         let (p, p2) = (p.clone(), p.clone());
@@ -152,7 +155,7 @@ fn crowd(w: World, n: usize) {
     for t in clients.into_iter().chain(servers) {
         t.join().unwrap();
     }
-    finish(&w.3);
+    finish(&w);
 }
 
 /// Sends back whatever comes.

@@ -18,7 +18,10 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(20);
 
 fn build(native: &Native, org: OrgSpec, inbound: Inbound, end: End<Native>, addr: &str) -> Stack {
-    let b = Stack::builder().on_native(native.clone()).org(org).inbound(inbound);
+    let b = Stack::builder()
+        .on_native(native.clone())
+        .org(org)
+        .inbound(inbound);
     b.interface(end, &[addr]).unwrap().build().unwrap()
 }
 
@@ -28,7 +31,13 @@ fn stacks(org: &OrgSpec, inbound: Inbound) -> (Stack, Stack) {
     let ([a, b], _) = pair(&native, WireConfig::default());
     (
         build(&native, org.clone(), inbound, a, "10.0.0.1/24"),
-        build(&native, OrgSpec::UpShared, Inbound::Thread, b, "10.0.0.2/24"),
+        build(
+            &native,
+            OrgSpec::UpShared,
+            Inbound::Thread,
+            b,
+            "10.0.0.2/24",
+        ),
     )
 }
 
@@ -38,7 +47,9 @@ fn within<T: Send + 'static>(what: &str, f: impl FnOnce() -> T + Send + 'static)
     let t = thread::spawn(move || {
         let _ = tx.send(f());
     });
-    let out = rx.recv_timeout(LONG).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let out = rx
+        .recv_timeout(LONG)
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
     t.join().unwrap();
     out
 }
@@ -107,7 +118,9 @@ fn eight_threads_share_a_socket() {
         let mut threads = Vec::new();
         for _ in 0..4 {
             let s = ours.try_clone().unwrap();
-            threads.push(thread::spawn(move || (&s).write_all(&content(EACH)).unwrap()));
+            threads.push(thread::spawn(move || {
+                (&s).write_all(&content(EACH)).unwrap()
+            }));
             let (s, total) = (ours.try_clone().unwrap(), total.clone());
             threads.push(thread::spawn(move || {
                 let mut buf = vec![0; 8192];
@@ -133,7 +146,11 @@ fn eight_threads_share_a_socket() {
             threads.into_iter().for_each(|t| t.join().unwrap());
             t.join().unwrap()
         });
-        assert_eq!((got, total.load(Ordering::SeqCst)), (4 * EACH, 4 * EACH), "{org}");
+        assert_eq!(
+            (got, total.load(Ordering::SeqCst)),
+            (4 * EACH, 4 * EACH),
+            "{org}"
+        );
     }
 }
 
@@ -151,7 +168,9 @@ fn threads_share_a_poller() {
                 let c = peer.connect("10.0.0.1:80").unwrap();
                 let (a, _) = l.accept().unwrap();
                 a.set_nonblocking(true).unwrap();
-                poll.registry().register(&a, Token(i), Interest::READABLE.oneshot()).unwrap();
+                poll.registry()
+                    .register(&a, Token(i), Interest::READABLE.oneshot())
+                    .unwrap();
                 socks.push(a);
                 clients.push(thread::spawn(move || {
                     let mut buf = [0; 100];
@@ -170,7 +189,10 @@ fn threads_share_a_poller() {
                 })
                 .collect();
             within(&format!("{org} {inbound:?}"), move || {
-                clients.into_iter().chain(servers).for_each(|t| t.join().unwrap());
+                clients
+                    .into_iter()
+                    .chain(servers)
+                    .for_each(|t| t.join().unwrap());
             });
         }
     }
@@ -194,7 +216,8 @@ fn echo(poll: &perimeter::Poll, socks: &[perimeter::TcpStream], left: &AtomicUsi
                     Ok(n) => (&*s).write_all(&buf[..n]).unwrap(),
                     Err(_) => {
                         let r = poll.registry();
-                        r.reregister(s, e.token(), Interest::READABLE.oneshot()).unwrap();
+                        r.reregister(s, e.token(), Interest::READABLE.oneshot())
+                            .unwrap();
                         break;
                     }
                 }
@@ -208,7 +231,10 @@ fn echo(poll: &perimeter::Poll, socks: &[perimeter::TcpStream], left: &AtomicUsi
 fn readable(fd: BorrowedFd<'_>, ms: i64) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let t = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    let t = Timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: ms % 1000 * 1_000_000,
+    };
     poll(&mut fds, Some(&t)).unwrap() == 1
 }
 
@@ -221,7 +247,9 @@ fn a_poller_has_a_descriptor_for_the_hosts_pollers() {
         let (a, _) = l.accept().unwrap();
         a.set_nonblocking(true).unwrap();
         let poll = s.poll().unwrap();
-        poll.registry().register(&a, Token(3), Interest::READABLE).unwrap();
+        poll.registry()
+            .register(&a, Token(3), Interest::READABLE)
+            .unwrap();
         let fd = poll.as_fd();
         let mut events = Events::with_capacity(4);
         for _ in 0..20 {
@@ -256,8 +284,14 @@ fn served_though_nobody_enters() {
                 })
                 .collect();
             times.sort();
-            assert!(times[0] < Duration::from_millis(10), "{org} {inbound:?}: {times:?}");
-            assert!(times[7] < Duration::from_millis(30), "{org} {inbound:?}: {times:?}");
+            assert!(
+                times[0] < Duration::from_millis(10),
+                "{org} {inbound:?}: {times:?}"
+            );
+            assert!(
+                times[7] < Duration::from_millis(30),
+                "{org} {inbound:?}: {times:?}"
+            );
             // A timer: an acknowledgment that is delayed by 40 ms.
             let c = peer.connect("10.0.0.1:80").unwrap();
             let mut times: Vec<_> = (0..5)
@@ -272,7 +306,10 @@ fn served_though_nobody_enters() {
                 })
                 .collect();
             times.sort();
-            assert!(times[0] < Duration::from_millis(60), "{org} {inbound:?}: {times:?}");
+            assert!(
+                times[0] < Duration::from_millis(60),
+                "{org} {inbound:?}: {times:?}"
+            );
         }
     }
 }
@@ -282,7 +319,13 @@ fn up_refuses_other_threads() {
     let native = Native::default();
     let ([a, b], _) = pair(&native, WireConfig::default());
     let s = build(&native, OrgSpec::Up, Inbound::Thread, a, "10.0.0.1/24");
-    let peer = build(&native, OrgSpec::UpShared, Inbound::Thread, b, "10.0.0.2/24");
+    let peer = build(
+        &native,
+        OrgSpec::UpShared,
+        Inbound::Thread,
+        b,
+        "10.0.0.2/24",
+    );
     let l = peer.listen("10.0.0.2:80").unwrap();
     let c = s.connect("10.0.0.2:80").unwrap();
     let poll = s.poll().unwrap();
@@ -303,8 +346,14 @@ fn up_refuses_other_threads() {
         assert_eq!(kind(stranger.poll()), unsupported);
         assert_eq!(kind(listener.accept()), unsupported);
         let want = Interest::READABLE;
-        assert_eq!(kind(poll.registry().register(&sock, Token(0), want)), unsupported);
-        assert_eq!(kind(poll.poll(&mut events, Some(Duration::ZERO))), unsupported);
+        assert_eq!(
+            kind(poll.registry().register(&sock, Token(0), want)),
+            unsupported
+        );
+        assert_eq!(
+            kind(poll.poll(&mut events, Some(Duration::ZERO))),
+            unsupported
+        );
         // What can't say so says little, and does not panic either.
         assert!(stranger.connections().is_empty());
         let _ = stranger.stats();

@@ -383,7 +383,8 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_wins() {
-        let via = Some("10.0.0.254".parse().unwrap());
+        let gateway = "10.0.0.254".parse().unwrap();
+        let via = Some(gateway);
         let net = Net::new(vec![
             Route {
                 dst: cidr("0.0.0.0/0"),
@@ -410,6 +411,6 @@ mod tests {
             }
         );
         assert_eq!(hop("10.0.0.130").iface, 1);
-        assert_eq!(hop("9.9.9.9").next, via.unwrap());
+        assert_eq!(hop("9.9.9.9").next, gateway);
     }
 }

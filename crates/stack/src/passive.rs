@@ -76,7 +76,10 @@ impl<K: Kind> Passive<K> {
         };
         let iss = iss.unwrap_or_else(|| sh.isn.iss(&key, now));
         let ts = sh.isn.ts_offset(&key);
-        match self.syn.on_syn(key, &seg.frame.hdr, &l.params(), iss, ts, now) {
+        match self
+            .syn
+            .on_syn(key, &seg.frame.hdr, &l.params(), iss, ts, now)
+        {
             SynAction::SendSynAck(out) => sh.reply(cx, &key, seg.hash, &out),
             SynAction::Drop(_) => sh.count(cx.lane, Count::SynDropped, 1),
         }

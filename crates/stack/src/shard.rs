@@ -163,14 +163,14 @@ impl<K: Kind> Shard<K> {
     /// TIME-WAIT.
     #[cold]
     fn no_connection(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
-        let Some((l, e)) = self.passive.segment(sh, cx, &seg, iss) else {
+        let Some((l, e)) = self.passive.segment(sh, cx, seg, iss) else {
             return;
         };
         let now = cx.now(&sh.p);
         let config = l.config();
         let tcb = Tcb::accept(&config, &e, now);
         let Ok(id) = self.insert(sh, &config, seg.frame.key, seg.hash, seg.iface, tcb) else {
-            return sh.refuse(cx, &seg);
+            return sh.refuse(cx, seg);
         };
         let Some(conn) = self.conns.at(id.slot()) else {
             return;

@@ -135,7 +135,7 @@ impl<P: Platform> Split<P> {
         seg: &mut Seg,
         iss: Option<Seq>,
     ) {
-        let done = table.passive.segment(sh, cx, &seg, iss);
+        let done = table.passive.segment(sh, cx, seg, iss);
         self.syn_due
             .store(table.passive.deadline().0, Ordering::Relaxed);
         let Some((l, established)) = done else {
@@ -149,7 +149,7 @@ impl<P: Platform> Split<P> {
             iface: seg.iface,
         };
         let Some(mut e) = self.insert(table, sh, &config, flow, tcb) else {
-            return sh.refuse(cx, &seg);
+            return sh.refuse(cx, seg);
         };
         let id = e.id();
         e.snd().side.raise(ready::OUT, cx);

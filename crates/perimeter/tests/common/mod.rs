@@ -134,30 +134,34 @@ impl World {
         self.p.now()
     }
 
-    /// A little time passes, in which everybody works who has work.
-    pub fn step(&self) {
+    /// A little time passes, in which everybody works who has work: less at the beginning of
+    /// what began at `start`.
+    fn step(&self, start: Time) {
         self.s.drive().unwrap();
         self.peer.drive().unwrap();
-        self.p.sleep_until(self.p.now().plus(200_000));
+        let now = self.p.now();
+        let early = now.since(start) < Duration::from_millis(100);
+        self.p
+            .sleep_until(now.plus(if early { 200_000 } else { 3_000_000 }));
     }
 
     pub fn pass(&self, d: Duration) {
-        let end = self.p.now() + d;
+        let (start, end) = (self.p.now(), self.p.now() + d);
         while self.p.now() < end {
-            self.step();
+            self.step(start);
         }
     }
 
     /// Steps until `cond` holds; fails after a long time.
     pub fn until(&self, what: &str, mut cond: impl FnMut() -> bool) {
-        let end = self.p.now() + LONG;
+        let (start, end) = (self.p.now(), self.p.now() + LONG);
         while !cond() {
             assert!(
                 self.p.now() < end,
                 "{}: {what} never came",
                 self.s.organization()
             );
-            self.step();
+            self.step(start);
         }
     }
 

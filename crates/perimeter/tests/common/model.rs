@@ -35,7 +35,11 @@ fn model(w: World, conns: usize, readers: usize) {
         threads.push(w.p.spawn("client", None, Box::new(ask)));
         let (s, _) = l.accept().unwrap();
         s.set_nonblocking(true).unwrap();
-        let want = if i % 2 == 0 { Interest::READABLE } else { Interest::READABLE.edge() };
+        let want = if i % 2 == 0 {
+            Interest::READABLE
+        } else {
+            Interest::READABLE.edge()
+        };
         poll.registry().register(&s, Token(i), want).unwrap();
         ours.push((s, AtomicUsize::new(0)));
     }
@@ -90,7 +94,11 @@ pub fn explore(setup: &Setup, seeds: core::ops::Range<u64>) -> Result<(), String
         ] {
             let mut s = setup.clone().schedule(schedule, seed, 2);
             s.virt.pct_steps = 1_500;
-            let readers = if s.org.single_threaded() { 1 } else { 1 + (seed % 2) as usize };
+            let readers = if s.org.single_threaded() {
+                1
+            } else {
+                1 + (seed % 2) as usize
+            };
             s.try_run(move |w| model(w, 1 + (seed % 3) as usize, readers))?;
         }
     }
