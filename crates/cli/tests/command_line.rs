@@ -156,6 +156,76 @@ fn measures_the_hosts_sockets() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// Our organizations over the memory NIC: the null stack's row comes along, and the accounting
+/// holds however busy the machine is.
+#[test]
+fn measures_our_organizations() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
+        "bench",
+        "--org",
+        "up,connp-l:8",
+        "--conns",
+        "6",
+        "--seconds",
+        "0.4",
+        "--repeat",
+        "1",
+        "--json",
+        "-",
+    ];
+    let output = perimeter(&arguments, directory.path())
+        .success()
+        .get_output()
+        .clone();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let names: Vec<_> = runs.iter().map(|r| r["org"].as_str().unwrap()).collect();
+    assert_eq!(names, ["null", "up", "connp-l:8"]);
+    for run in runs {
+        assert_eq!(run["device"], "mem");
+        assert_eq!(run["valid"], true, "{run}");
+        assert!(run["stack_ns_per_segment"]["median"].as_f64().unwrap() > 0.0);
+        assert!(run["goodput_mbps"]["median"].as_f64().unwrap() > 1.0);
+    }
+}
+
+/// TAP works, or is refused with one line.
+#[test]
+fn measures_over_tap() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
+        "bench",
+        "--device",
+        "tap",
+        "--org",
+        "up",
+        "--conns",
+        "6",
+        "--seconds",
+        "0.3",
+        "--repeat",
+        "1",
+        "--json",
+        "-",
+    ];
+    let assert = perimeter(&arguments, directory.path());
+    let output = assert.get_output();
+    if output.status.code() == Some(2) {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains("--device tap"), "{stderr}");
+        eprintln!("note: not measured: {stderr}");
+        return;
+    }
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &report["runs"][0];
+    assert_eq!((&run["org"], &run["device"]), (&"up".into(), &"tap".into()));
+    assert!(run["stack_ns_per_segment"].is_null());
+    assert!(run["cpu_ns_per_segment"].as_f64().unwrap() > 0.0);
+}
+
 /// The table goes to standard output and the JSON to its file, whole.
 #[test]
 fn table_and_file() {

@@ -20,6 +20,9 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A run could not be prepared in time.
+    #[error("{0}")]
+    Late(String),
     /// A run went wrong in a way that no system call reports: bytes that differ, a thread that
     /// panicked.
     #[error("{0}")]
@@ -31,7 +34,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Input(_) | Error::Unavailable(_) => 2,
-            Error::Io { .. } | Error::Run(_) => 1,
+            Error::Io { .. } | Error::Late(_) | Error::Run(_) => 1,
         }
     }
 }

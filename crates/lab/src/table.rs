@@ -4,7 +4,7 @@ use crate::{
     report::{Report, Row},
     stats::Spread,
 };
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use std::fmt::Write as _;
 
 const HEADER: [&str; 13] = [
@@ -23,10 +23,14 @@ const HEADER: [&str; 13] = [
     "switches",
 ];
 
+/// A line under the header, and no other.
+const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
 /// Renders the table, the locks and all remarks; plain text without escape codes.
 pub fn render(report: &Report) -> String {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(STYLE);
     table.set_header(HEADER);
     for column in table.column_iter_mut().skip(3) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -91,7 +95,7 @@ fn spread(s: &Spread) -> String {
 
 fn locks(report: &Report, out: &mut String) {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(STYLE);
     table.set_header([
         "org",
         "conns",

@@ -174,7 +174,7 @@ impl Near {
         let mut sockets = Vec::with_capacity(self.nics.len());
         for (k, nic) in self.nics.iter().enumerate() {
             if site.deadline.is_some_and(|d| Instant::now() > d) {
-                return Err(Error::Run(format!(
+                return Err(Error::Late(format!(
                     "out of time after {k} of {} connections of a thread",
                     self.nics.len()
                 )));

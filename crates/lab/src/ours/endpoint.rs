@@ -162,7 +162,7 @@ impl StackEndpoint {
                 return Err(Error::Run("stopped while connecting".into()));
             }
             if Instant::now() > deadline {
-                return Err(Error::Run(format!(
+                return Err(Error::Late(format!(
                     "out of time with {} of {} connections established",
                     task.established.load(Ordering::Relaxed),
                     task.all

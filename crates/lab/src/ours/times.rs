@@ -23,6 +23,9 @@ use std::{
 const INBOUND: &[&str] = &["inbound-"];
 /// Its other threads; what they use is the stack's, when they sleep is of no interest.
 const HELPERS: &[&str] = &["service", "protocol-"];
+/// CPU time that one contended acquisition uses at most, ns: the lock spins and yields for a
+/// bounded number of rounds and then sleeps.
+const SPIN_NS: u64 = 5_000;
 
 /// One reading of the stack's counters.
 pub(super) struct Mark {
@@ -129,17 +132,22 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted, inbound_threads: usiz
         delay += to_window(t.delay_ns);
     }
     let waited: u64 = counted.locks.iter().map(|l| l.wait_ns).sum();
+    let spun: u64 = counted
+        .locks
+        .iter()
+        .map(|l| l.wait_ns.min(l.contended.saturating_mul(SPIN_NS)))
+        .sum();
     // Off-core time that is not idle: others had the core, or a lock's holder kept us waiting for
     // so long that we slept. A delay of waking up is in the idle time already, so the scheduler's
     // account of delays is an upper bound only.
     let off = elapsed.saturating_sub(cpu);
     let rest = off.saturating_sub(counted.idle_ns);
     let preempted = rest.min(delay);
-    let slept = (rest - preempted).min(waited);
+    let slept = (rest - preempted).min(waited - spun);
     let idle = counted.idle_ns + slept;
     let busy = elapsed.saturating_sub(idle).max(1);
     let on_cpu = |ns| scaled(ns, cpu.min(busy), busy);
-    let (app, peer, spin) = (on_cpu(app), on_cpu(counted.peer_ns), on_cpu(waited - slept));
+    let (app, peer, spin) = (on_cpu(app), on_cpu(counted.peer_ns), on_cpu(spun));
     Times {
         elapsed,
         cpu,
@@ -222,11 +230,17 @@ mod tests {
             "unexplained"
         );
         assert!(!divide(&busy, &counted(300, 0, 0), 0).valid(), "idle twice");
-        // Asleep before a lock: explained, and no work.
-        let times = divide(&busy, &counted(100, 0, 100), 0);
-        assert!(times.valid() && times.spin == 0, "{times:?}");
         // Shares that exceed the CPU clock.
         assert!(!divide(&busy, &counted(200, 900, 0), 0).valid());
+    }
+
+    #[test]
+    fn a_long_wait_for_a_lock_is_spent_asleep() {
+        let mut c = counted(100_000, 0, 105_000);
+        c.window_ns = 1_000_000;
+        let times = divide(&[tally(1_000_000, 800_000, 0, 0)], &c, 0);
+        assert_eq!((times.spin, times.idle), (5_000, 200_000));
+        assert!(times.valid(), "{times:?}");
     }
 
     #[test]
