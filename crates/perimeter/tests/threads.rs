@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn build(native: &Native, org: OrgSpec, inbound: Inbound, end: End<Native>, addr: &str) -> Stack {
     let b = Stack::builder()
-        .on_native(native.clone())
+        .on_native(*native)
         .org(org)
         .inbound(inbound);
     b.interface(end, &[addr]).unwrap().build().unwrap()
