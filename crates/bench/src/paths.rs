@@ -1,0 +1,444 @@
+//! The paths: what happens for every segment, set up so that nothing else happens.
+//!
+//! Each path alternates between a preparation, which is the peer's and the application's work,
+//! and a step, which is the stack's. Only steps are measured.
+
+use crate::world::{K, MSS, World};
+use core::hint::black_box;
+use perimeter_base::{Bytes, Time};
+use perimeter_org::Org;
+use perimeter_stack::ops::{Received, Recv, SendData};
+use perimeter_stack::wheel::{Due, Wheel};
+use perimeter_stack::{BURST, Count, Shard};
+use perimeter_wire::FlowKey;
+
+/// Octets in a page that an application sends.
+pub const PAGE: usize = 64 * 1024;
+
+/// A path through the stack.
+pub trait Path {
+    /// Its name.
+    const NAME: &'static str;
+    /// What one unit is.
+    const UNIT: &'static str;
+    /// Sets it up.
+    fn new() -> Self;
+    /// What precedes a step.
+    fn prepare(&mut self);
+    /// A step: what is measured.
+    fn step(&mut self);
+    /// How many units the last step did.
+    fn units(&mut self) -> u64;
+}
+
+/// Everything that wants to be told of all paths.
+pub trait Visitor {
+    /// A path.
+    fn visit<P: Path>(&mut self);
+}
+
+/// Shows all paths to `v`.
+pub fn all(v: &mut impl Visitor) {
+    v.visit::<Send>();
+    v.visit::<Ack>();
+    v.visit::<Clocked>();
+    v.visit::<Receive>();
+    v.visit::<Lookup>();
+    v.visit::<Rearm>();
+    v.visit::<Wheeling>();
+}
+
+/// Opens a connection and lets its window grow beyond the send buffer, then ends slow start by
+/// a round of long round trips (RFC 9406's concern; HyStart's delay increase).
+fn warm() -> (World, Bytes) {
+    let mut w = World::new();
+    let n = w.open();
+    let page = Bytes::from(vec![7; PAGE]);
+    for round in 0..64 {
+        let long = round >= 40;
+        let before = w.count(Count::TxBytes);
+        while w.send(n, World::page(&page)).is_ok() {}
+        drain(&mut w, before, if long { 20_000_000 } else { 50_000 });
+    }
+    (w, page)
+}
+
+/// Everything that is sent is acknowledged, a pair of segments at a time, each flight `rtt`
+/// nanoseconds after it left. `acked` is what was sent and acknowledged before, in octets.
+fn drain(w: &mut World, acked: u64, rtt: u64) {
+    let mut acked = acked;
+    loop {
+        let flight = (w.count(Count::TxBytes) - acked) as u32;
+        if flight == 0 {
+            return;
+        }
+        w.pass(rtt);
+        let mut left = flight;
+        while left > 0 {
+            let part = left.min(2 * MSS);
+            w.ack(0, part);
+            left -= part;
+            if w.cx.frames.len() == BURST || left == 0 {
+                w.burst();
+                w.leave();
+            }
+        }
+        acked += u64::from(flight);
+    }
+}
+
+/// A page is sent by reference while the one before is under way: socket call, segments,
+/// doorbell.
+pub struct Send {
+    w: World,
+    page: Bytes,
+    next: Option<SendData>,
+    acked: u64,
+    before: u64,
+}
+
+impl Path for Send {
+    const NAME: &'static str = "send";
+    const UNIT: &'static str = "segment";
+
+    fn new() -> Send {
+        let (mut w, page) = warm();
+        let acked = w.count(Count::TxBytes);
+        let taken = w.send(0, World::page(&page));
+        assert_eq!(taken, Ok(PAGE));
+        w.leave();
+        assert_eq!(
+            w.count(Count::TxBytes) - acked,
+            PAGE as u64,
+            "the window is closed"
+        );
+        Send {
+            w,
+            page,
+            next: None,
+            acked,
+            before: 0,
+        }
+    }
+
+    /// The page before the last is acknowledged.
+    fn prepare(&mut self) {
+        let w = &mut self.w;
+        w.pass(20_000);
+        let mut left = (w.count(Count::TxBytes) - self.acked) as u32 - PAGE as u32;
+        self.acked += u64::from(left);
+        while left > 0 {
+            let part = left.min(2 * MSS);
+            w.ack(0, part);
+            left -= part;
+        }
+        w.burst();
+        w.leave();
+        self.next = Some(World::page(&self.page));
+        self.before = w.count(Count::TxSegs);
+    }
+
+    fn step(&mut self) {
+        if let Some(op) = self.next.take() {
+            let _ = black_box(self.w.send(0, op));
+        }
+        self.w.leave();
+    }
+
+    fn units(&mut self) -> u64 {
+        self.w.count(Count::TxSegs) - self.before
+    }
+}
+
+/// Acknowledgments of two segments each come in, and nothing more is to be sent: parsed,
+/// looked up, processed, pages let go.
+pub struct Ack {
+    w: World,
+    page: Bytes,
+    acked: u64,
+}
+
+impl Path for Ack {
+    const NAME: &'static str = "ack";
+    const UNIT: &'static str = "acknowledgment";
+
+    fn new() -> Ack {
+        let (w, _) = warm();
+        // Full segments only, and two that stay out: nothing is held back, something is timed.
+        let page = Bytes::from(vec![7; (BURST + 1) * 2 * MSS as usize]);
+        let acked = w.count(Count::TxBytes);
+        Ack { w, page, acked }
+    }
+
+    fn prepare(&mut self) {
+        let w = &mut self.w;
+        // What the last step left.
+        drain(w, self.acked, 20_000);
+        self.acked = w.count(Count::TxBytes);
+        let taken = w.send(0, World::page(&self.page));
+        assert_eq!(taken, Ok(self.page.len()));
+        w.leave();
+        w.pass(50_000);
+        for _ in 0..BURST {
+            w.ack(0, 2 * MSS);
+        }
+        self.acked += u64::from(2 * MSS) * BURST as u64;
+    }
+
+    fn step(&mut self) {
+        self.w.burst();
+        self.w.leave();
+    }
+
+    fn units(&mut self) -> u64 {
+        BURST as u64
+    }
+}
+
+/// Acknowledgments clock out a transfer whose window is full: each lets about two segments go.
+/// The whole path of a sender, but for the socket calls.
+pub struct Clocked {
+    w: World,
+    page: Bytes,
+    before: u64,
+}
+
+impl Path for Clocked {
+    const NAME: &'static str = "ack+send";
+    const UNIT: &'static str = "segment";
+
+    fn new() -> Clocked {
+        // A peer with a small window: the send buffer is never the limit.
+        let (w, page) = warm();
+        let before = 0;
+        let mut c = Clocked { w, page, before };
+        c.w.window = 32 * 2 * MSS;
+        c.w.pass(50_000);
+        c.w.ack(0, 0);
+        c.w.burst();
+        c
+    }
+
+    fn prepare(&mut self) {
+        let w = &mut self.w;
+        while w.send(0, World::page(&self.page)).is_ok() {}
+        w.leave();
+        w.pass(50_000);
+        for _ in 0..BURST {
+            w.ack(0, 2 * MSS);
+        }
+        self.before = w.count(Count::TxSegs);
+    }
+
+    fn step(&mut self) {
+        self.w.burst();
+        self.w.leave();
+    }
+
+    fn units(&mut self) -> u64 {
+        self.w.count(Count::TxSegs) - self.before
+    }
+}
+
+/// Data comes in order, every second segment is acknowledged, and the application takes it.
+pub struct Receive {
+    w: World,
+    got: Received,
+}
+
+impl Path for Receive {
+    const NAME: &'static str = "receive";
+    const UNIT: &'static str = "segment";
+
+    fn new() -> Receive {
+        let mut w = World::new();
+        w.open();
+        let got = Received::new();
+        Receive { w, got }
+    }
+
+    fn prepare(&mut self) {
+        for buf in self.got.drain(..) {
+            self.w.cx.pool.put(buf);
+        }
+        self.w.pass(20_000);
+        for _ in 0..BURST {
+            self.w.data(0, MSS);
+        }
+    }
+
+    fn step(&mut self) {
+        let w = &mut self.w;
+        w.burst();
+        let op = Recv {
+            max: PAGE,
+            peek: false,
+        };
+        let got = w.org.call(&w.sh, &mut w.cx, w.flows[0].id, op);
+        if let Some(Ok(got)) = got {
+            self.got = got;
+        }
+        w.leave();
+    }
+
+    fn units(&mut self) -> u64 {
+        self.got.len() as u64
+    }
+}
+
+/// Connections that lookup chooses from.
+pub const MANY: usize = 16_384;
+/// Lookups in a step.
+const LOOKUPS: usize = 1024;
+
+/// The connection of a flow is found among [`MANY`].
+pub struct Lookup {
+    shard: Shard<K>,
+    keys: Vec<FlowKey>,
+    at: u32,
+    found: u64,
+}
+
+impl Path for Lookup {
+    const NAME: &'static str = "lookup";
+    const UNIT: &'static str = "lookup";
+
+    fn new() -> Lookup {
+        let mut w = World::new();
+        let mut shard = Shard::new(0, &w.sh);
+        let config = w.sh.config.tcp.clone();
+        for n in 0..MANY {
+            let (key, hash) = (World::key(n), n as u32);
+            shard
+                .connect(&w.sh, &mut w.cx, key, hash, 0, &config)
+                .expect("a new flow");
+            w.leave();
+        }
+        let keys = Vec::with_capacity(LOOKUPS);
+        Lookup {
+            shard,
+            keys,
+            at: 1,
+            found: 0,
+        }
+    }
+
+    fn prepare(&mut self) {
+        self.keys.clear();
+        for _ in 0..LOOKUPS {
+            self.at = self.at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            self.keys.push(World::key((self.at >> 18) as usize % MANY));
+        }
+    }
+
+    fn step(&mut self) {
+        self.found = 0;
+        for key in &self.keys {
+            self.found += u64::from(self.shard.lookup(black_box(key)).is_some());
+        }
+    }
+
+    fn units(&mut self) -> u64 {
+        self.found
+    }
+}
+
+/// Connections whose timers come due together.
+const TIMERS: usize = 256;
+
+/// Retransmission timers come due whose deadlines acknowledgments have moved meanwhile: each is
+/// armed anew. That is all that a timer costs a connection whose data is acknowledged.
+pub struct Rearm {
+    w: World,
+}
+
+impl Rearm {
+    /// Every connection sends an octet, if `ack` says so after the last one is acknowledged.
+    fn talk(&mut self, ack: bool) {
+        let byte = Bytes::from_static(b".");
+        for n in 0..TIMERS {
+            let w = &mut self.w;
+            let _ = w.send(n, World::page(&byte));
+            if ack {
+                w.ack(n, 1);
+                w.burst();
+            }
+            w.leave();
+        }
+    }
+}
+
+impl Path for Rearm {
+    const NAME: &'static str = "timer re-arm";
+    const UNIT: &'static str = "timer";
+
+    fn new() -> Rearm {
+        let mut w = World::new();
+        for _ in 0..TIMERS {
+            w.open();
+        }
+        let mut r = Rearm { w };
+        // The handshakes' timers first.
+        r.w.pass(5_000_000_000);
+        r.w.org.on_timers(&r.w.sh, &mut r.w.cx);
+        r.talk(false);
+        r
+    }
+
+    fn prepare(&mut self) {
+        self.w.pass(150_000_000);
+        self.talk(true);
+        self.w.pass(100_000_000);
+    }
+
+    fn step(&mut self) {
+        let w = &mut self.w;
+        w.org.on_timers(&w.sh, &mut w.cx);
+    }
+
+    fn units(&mut self) -> u64 {
+        TIMERS as u64
+    }
+}
+
+/// The timer wheel alone: entries are inserted, and come due.
+pub struct Wheeling {
+    wheel: Wheel,
+    now: Time,
+    due: Vec<Due>,
+}
+
+impl Path for Wheeling {
+    const NAME: &'static str = "timer wheel";
+    const UNIT: &'static str = "timer";
+
+    fn new() -> Wheeling {
+        let now = Time::from_millis(1_000_000);
+        Wheeling {
+            wheel: Wheel::new(now),
+            now,
+            due: Vec::new(),
+        }
+    }
+
+    fn prepare(&mut self) {
+        self.due.clear();
+    }
+
+    /// As retransmission timers do: a fifth of a second ahead, spread over a few ticks.
+    fn step(&mut self) {
+        for slot in 0..TIMERS as u32 {
+            self.wheel.insert(Due {
+                slot,
+                generation: 1,
+                at: self.now.plus(200_000_000 + u64::from(slot) * 50_000),
+            });
+        }
+        self.now = self.now.plus(250_000_000);
+        self.wheel.expire(self.now, &mut self.due);
+    }
+
+    fn units(&mut self) -> u64 {
+        self.due.len() as u64
+    }
+}

@@ -1,0 +1,263 @@
+//! A stack of the organization `up` without the instance around it that reads a clock and
+//! starts threads, and without random numbers: every run executes the same instructions.
+
+use crate::device::{HOST, MAC, PEER, PEER_MAC, PREFIX, Sink, WSCALE, answer_to_syn};
+use core::net::IpAddr;
+use perimeter_base::{Bytes, Time};
+use perimeter_link::RxFrame;
+use perimeter_org::up::{SoloKind, Up};
+use perimeter_org::{Flow as NewFlow, Org, OrgSpec};
+use perimeter_stack::ops::{Data, SendData};
+use perimeter_stack::{Cidr, Commons, Config, Count, Ctx, IfaceSpec, SockError, SockId, input};
+use perimeter_sync::{Lock, Native, Platform};
+use perimeter_tcp::isn::IsnGen;
+use perimeter_wire::{FlowKey, MAX_HEADERS, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions, Template};
+use smallvec::smallvec;
+
+/// Locks and platform of `up`.
+pub type K = SoloKind<Native>;
+
+/// Payload of a full segment with timestamps, at MTU 1500.
+pub const MSS: u32 = 1448;
+/// The first of the stack's ports; connection `n` has the `n`th from here.
+const FIRST_PORT: u16 = 1024;
+/// The most connections that a world takes: one for each port.
+pub const MAX_FLOWS: usize = (u16::MAX - FIRST_PORT) as usize;
+/// When the world begins. Late enough that timer wheels have turned.
+const BEGIN: Time = Time::from_millis(1_000_000);
+
+/// The peer's end of a connection.
+pub struct Flow {
+    /// The stack's end.
+    pub id: SockId,
+    /// The flow as the stack sees it.
+    pub key: FlowKey,
+    /// The peer's headers.
+    template: Template,
+    hash: u32,
+    /// The peer's SND.NXT.
+    pub snd_nxt: Seq,
+    /// What the peer has acknowledged.
+    pub rcv_nxt: Seq,
+    ident: u16,
+}
+
+/// A stack, its peer, and a clock that stands still until it is told the time.
+pub struct World {
+    /// What threads share.
+    pub sh: Commons<K>,
+    /// What the thread carries.
+    pub cx: Ctx<K>,
+    /// The organization.
+    pub org: Up<Native>,
+    /// The peer's ends, in the order in which they were opened.
+    pub flows: Vec<Flow>,
+    /// The time.
+    pub now: Time,
+    /// The window that the peers advertise, in octets.
+    pub window: u32,
+}
+
+impl Default for World {
+    fn default() -> World {
+        World::new()
+    }
+}
+
+impl World {
+    /// A world without connections.
+    ///
+    /// # Panics
+    /// If the addresses above are none.
+    #[must_use]
+    pub fn new() -> World {
+        let p = Native::default();
+        let addr = Cidr {
+            addr: IpAddr::V4(HOST),
+            prefix: PREFIX,
+        };
+        let iface = IfaceSpec {
+            device: Box::new(Sink),
+            addrs: vec![addr],
+        };
+        let mut sh = Commons::<K>::new(p, Config::default(), vec![iface], Vec::new());
+        // Not the kernel's random numbers: hashes and sequence numbers are the same each time.
+        sh.secret = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+        sh.isn = IsnGen::new(1, 2);
+        let mut w = World {
+            org: Up::new(&OrgSpec::Up, &sh),
+            cx: Ctx::new(sh.p.lane()),
+            sh,
+            flows: Vec::new(),
+            now: BEGIN,
+            window: 1 << 20,
+        };
+        w.cx.set_now(w.now);
+        w.org.on_timers(&w.sh, &mut w.cx);
+        w.sh.heard(0, PEER, PEER_MAC, true, w.now);
+        w
+    }
+
+    /// Time passes, ns.
+    pub fn pass(&mut self, ns: u64) {
+        self.now = self.now.plus(ns);
+        self.cx.set_now(self.now);
+    }
+
+    /// The key of connection `n`.
+    #[must_use]
+    pub fn key(n: usize) -> FlowKey {
+        FlowKey {
+            local: IpAddr::V4(HOST),
+            remote: IpAddr::V4(PEER),
+            local_port: FIRST_PORT + n as u16,
+            remote_port: 5001,
+        }
+    }
+
+    /// Sends the SYN of connection `n`, and no more.
+    ///
+    /// # Panics
+    /// If the connection exists.
+    pub fn syn(&mut self, n: usize) -> SockId {
+        let key = World::key(n);
+        let hash = self.sh.flow_hash(&key);
+        let config = self.sh.config.tcp.clone();
+        let flow = NewFlow {
+            key,
+            hash,
+            iface: 0,
+        };
+        self.org
+            .connect(&self.sh, &mut self.cx, flow, &config)
+            .expect("a new flow")
+    }
+
+    /// Opens connection number `flows.len()` and completes its handshake.
+    ///
+    /// # Panics
+    /// If the stack does not send a SYN.
+    pub fn open(&mut self) -> usize {
+        let n = self.flows.len();
+        let id = self.syn(n);
+        let (syn, ts) = {
+            let mut ring = self.sh.tx[0].ring.lock();
+            let d = ring.pending().last().expect("a SYN");
+            let (hdr, _) = TcpHdr::parse(&d.headers()[34..]).expect("a TCP header");
+            assert_eq!(hdr.flags, TcpFlags::SYN);
+            (hdr.seq, hdr.opts.ts.map_or(0, |(v, _)| v))
+        };
+        let key = World::key(n);
+        self.flows.push(Flow {
+            id,
+            key,
+            template: Template::new_v4(Some((PEER_MAC, MAC)), &key.reversed(), 64, 0, true),
+            hash: self.sh.flow_hash(&key),
+            snd_nxt: Seq(0x5eed),
+            rcv_nxt: syn + 1,
+            ident: 0,
+        });
+        self.leave();
+        let seg = answer_to_syn(Seq(0x5eed), syn, Some((self.ts(), ts)));
+        self.frame(n, &seg, 0);
+        self.flows[n].snd_nxt += 1;
+        self.pass(50_000);
+        self.burst();
+        self.leave();
+        n
+    }
+
+    /// The peers' timestamp clock.
+    fn ts(&self) -> u32 {
+        self.now.millis() as u32
+    }
+
+    /// Puts a frame of the peer of connection `n` into the burst, with `len` octets of data.
+    fn frame(&mut self, n: usize, seg: &SegOut, len: u32) {
+        let f = &mut self.flows[n];
+        f.ident = f.ident.wrapping_add(1);
+        let mut headers = [0; MAX_HEADERS];
+        let hdr = f.template.emit(&mut headers, f.ident, seg, len);
+        let mut buf = self.cx.pool.take(hdr + len as usize);
+        buf.raw_mut()[..hdr].copy_from_slice(&headers[..hdr]);
+        buf.set_window(0, hdr + len as usize);
+        self.cx.frames.push(RxFrame {
+            buf,
+            hash: Some(f.hash),
+            csum_ok: true,
+        });
+    }
+
+    fn plain(&self, n: usize) -> SegOut {
+        let f = &self.flows[n];
+        SegOut {
+            seq: f.snd_nxt,
+            ack: f.rcv_nxt,
+            flags: TcpFlags::ACK,
+            window: (self.window >> WSCALE) as u16,
+            urgent: 0,
+            opts: TcpOptions {
+                ts: Some((self.ts(), 0)),
+                ..TcpOptions::default()
+            },
+        }
+    }
+
+    /// The peer of connection `n` acknowledges `len` octets more: into the burst.
+    pub fn ack(&mut self, n: usize, len: u32) {
+        self.flows[n].rcv_nxt += len;
+        let seg = self.plain(n);
+        self.frame(n, &seg, 0);
+    }
+
+    /// The peer of connection `n` sends `len` octets of data: into the burst.
+    pub fn data(&mut self, n: usize, len: u32) {
+        let seg = self.plain(n);
+        self.frame(n, &seg, len);
+        self.flows[n].snd_nxt += len;
+    }
+
+    /// The burst goes through the stack: parsed, and every segment to its connection.
+    #[inline]
+    pub fn burst(&mut self) {
+        input::parse(&self.sh, &mut self.cx, 0);
+        self.org.on_packets(&self.sh, &mut self.cx);
+    }
+
+    /// What is done when the perimeter is left: doorbells.
+    #[inline]
+    pub fn leave(&mut self) {
+        let mut bells = core::mem::take(&mut self.cx.after.doorbells);
+        for q in bells.drain(..) {
+            self.sh.tx[usize::from(q)].doorbell(self.now);
+        }
+        self.cx.after.doorbells = bells;
+    }
+
+    /// A page to be sent by connection `n`'s application.
+    #[must_use]
+    pub fn page(page: &Bytes) -> SendData {
+        SendData {
+            data: Data::Pages(smallvec![page.clone()]),
+            more: false,
+        }
+    }
+
+    /// Runs the send; yields the octets taken.
+    ///
+    /// # Panics
+    /// If the connection is not there.
+    #[inline]
+    pub fn send(&mut self, n: usize, op: SendData) -> Result<usize, SockError> {
+        let id = self.flows[n].id;
+        self.org
+            .call(&self.sh, &mut self.cx, id, op)
+            .expect("the connection")
+    }
+
+    /// A counter of the stack.
+    #[must_use]
+    pub fn count(&self, c: Count) -> u64 {
+        self.sh.counters.sum(c as usize)
+    }
+}
