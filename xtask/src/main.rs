@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod counts;
 mod packetdrill;
 mod packetdrill_script;
 mod soak;
@@ -33,6 +34,8 @@ enum Command {
     /// Run two stacks back to back in virtual time over many seeds. `cargo soak` is the same,
     /// optimised.
     Soak(soak::Args),
+    /// Count the instructions of the hot paths and compare them with those committed.
+    Counts(counts::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Packetdrill(args) => packetdrill::run(&args),
         Command::Soak(args) => soak::run_soak(&args),
+        Command::Counts(args) => counts::run(&args),
     };
     match result {
         Ok(code) => code,
