@@ -1,6 +1,7 @@
 //! What can't be had is told in one clear line, and leaves nothing behind.
 
 use crate::common::{LIMIT, alone, each};
+use perimeter::link::tap::{Tap, TapConfig, TapError};
 use perimeter_interop::program::{Outcome, Program};
 use perimeter_interop::{examples, taps};
 use std::io::ErrorKind;
@@ -65,6 +66,41 @@ fn no_such_file_and_no_such_organization() {
         let o = run(&["--org", "msgpp", "/etc/hostname"]);
         assert_eq!(o.status.code(), Some(2));
         assert!(o.err.contains("unknown organization `msgpp`"), "{}", o.err);
+    });
+}
+
+#[test]
+fn an_interface_in_use() {
+    examples::build();
+    each(&["ip"], |org| {
+        let stack = taps::stack(org);
+        let o = Program::start(examples::path("echo"), ["--device", "tap"], LIMIT).finish();
+        assert_eq!(o.status.code(), Some(2), "{o:?}");
+        assert_eq!(o.err.trim_end().lines().count(), 1, "{}", o.err);
+        assert!(o.err.contains("'perimeter0' is in use"), "{}", o.err);
+        drop(stack);
+        // One that the administrator made is for whoever comes first.
+        let ip = |args: &[&str]| Program::start("ip", args, LIMIT).finish().ok();
+        ip(&[
+            "tuntap",
+            "add",
+            "dev",
+            taps::NAME,
+            "mode",
+            "tap",
+            "multi_queue",
+        ]);
+        for _ in 0..2 {
+            let stack = taps::stack(org);
+            let second = Tap::open(&TapConfig::new(taps::NAME));
+            assert!(
+                matches!(second, Err(TapError::Busy(_))),
+                "{:?}",
+                second.err()
+            );
+            drop(stack);
+        }
+        assert!(interface_exists(taps::NAME), "not ours to delete");
     });
 }
 

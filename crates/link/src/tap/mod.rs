@@ -154,8 +154,12 @@ impl Tap {
         }
         let mut name = config.name.clone();
         let mut fds = Vec::with_capacity(config.queues);
-        for _ in 0..config.queues {
-            let (fd, real) = sys::attach(&name, config.medium, config.checksum_offload)?;
+        for i in 0..config.queues {
+            let (fd, real) = if i == 0 {
+                sys::attach_first(&name, config.medium, config.checksum_offload)?
+            } else {
+                sys::attach(&name, config.medium, config.checksum_offload, false)?
+            };
             name = real;
             fds.push(fd);
         }

@@ -76,11 +76,65 @@ pub(super) fn control_socket() -> io::Result<OwnedFd> {
 /// Checksum offload in the device's features (linux/if_tun.h).
 const TUN_F_CSUM: libc::c_ulong = 1;
 
-/// Opens one more queue of `name`; the descriptor and the real name.
+/// `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    cmd: u32,
+    data: u32,
+}
+
+/// Whether the interface has a carrier now. (`IFF_RUNNING` follows up to a second later.)
+fn carrier(name: &str) -> io::Result<bool> {
+    const ETHTOOL_GLINK: u32 = 0x0a;
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let socket = control_socket()?;
+    let mut value = EthtoolValue {
+        cmd: ETHTOOL_GLINK,
+        data: 0,
+    };
+    let mut req = IfReq::new(name)?;
+    let at = (&raw mut value).expose_provenance().to_ne_bytes();
+    req.data[..at.len()].copy_from_slice(&at);
+    // SAFETY: the request takes a `struct ifreq` whose data is a pointer to a `struct
+    // ethtool_value`, which is valid for reads and writes during the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut req) })?;
+    Ok(value.data != 0)
+}
+
+/// Opens the first queue of `name`: it is created, or it is a persistent interface that nobody
+/// has open. Somebody else's would hand us a share of its flows.
+pub(super) fn attach_first(
+    name: &str,
+    medium: Medium,
+    checksum_offload: bool,
+) -> Result<(OwnedFd, String), TapError> {
+    match attach(name, medium, checksum_offload, true) {
+        Err(TapError::Busy(_)) => {}
+        other => return other,
+    }
+    // It exists. A carrier means that a descriptor is attached.
+    if carrier(name).unwrap_or(false) {
+        return Err(TapError::Busy(name.to_owned()));
+    }
+    let (fd, real) = attach(name, medium, checksum_offload, false)?;
+    let mut req = IfReq::new(&real).map_err(|e| TapError::from_io(ATTACH, name, medium, e))?;
+    ifreq_ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &mut req)
+        .map_err(|e| TapError::from_io(ATTACH, name, medium, e))?;
+    let flags = libc::c_int::from(u16::from_ne_bytes([req.data[0], req.data[1]]));
+    if flags & libc::IFF_PERSIST == 0 {
+        // It only lives because somebody has it open.
+        return Err(TapError::Busy(name.to_owned()));
+    }
+    Ok((fd, real))
+}
+
+/// Opens one more queue of `name`, or, `exclusive`, creates it; the descriptor and the real
+/// name.
 pub(super) fn attach(
     name: &str,
     medium: Medium,
     checksum_offload: bool,
+    exclusive: bool,
 ) -> Result<(OwnedFd, String), TapError> {
     let err = |what, e| TapError::from_io(what, name, medium, e);
     let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
@@ -99,7 +153,8 @@ pub(super) fn attach(
         Medium::Ethernet => libc::IFF_TAP,
         Medium::Ip => libc::IFF_TUN,
     };
-    let flags = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    let excl = if exclusive { libc::IFF_TUN_EXCL } else { 0 };
+    let flags = kind | excl | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
     req.data[..2].copy_from_slice(&(flags as u16).to_ne_bytes());
     ifreq_ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &mut req).map_err(|e| err(ATTACH, e))?;
     let real = req.name();
