@@ -101,16 +101,23 @@ impl Handle {
         let _ = self.engine.shutdown(self.id, How::Write);
         while self.engine.now() < deadline {
             match self.engine.look(self.id) {
-                Ok(i) if i.tcp.state == State::FinWait1 || i.snd_queued > 0 => {}
+                // Unread data makes it a reset, for which nobody waits; nor does what was sent on a
+                // connection that is over go anywhere.
+                Ok(i) if i.rcv_queued > 0 || i.tcp.state == State::Closed => return,
+                Ok(i) if i.snd_queued > 0 || fin_unacknowledged(i.tcp.state) => {}
                 _ => return,
             }
-            // What arrives raises the receive side at the latest when the peer closes; until
-            // then look every millisecond.
+            // The end of the connection wakes; an acknowledgment does not, so look every
+            // millisecond.
             let step = self.engine.now().plus(1_000_000).min(deadline);
             let _ = self.engine.wait(self.id, ready::HUP, step);
         }
         let _ = self.engine.close(self.id, true);
     }
+}
+
+fn fin_unacknowledged(state: State) -> bool {
+    matches!(state, State::FinWait1 | State::Closing | State::LastAck)
 }
 
 /// A TCP connection. Clones ([`TcpStream::try_clone`]) are the same socket; any thread may use

@@ -698,7 +698,7 @@ impl<K: Kind> Op<K> for Watching {
 /// A blocked call announces itself, or takes itself off. Yields whether the direction is ready
 /// already (then nothing was announced).
 pub struct Wait<K: Kind> {
-    /// [`ready::IN`] or [`ready::OUT`].
+    /// [`ready::OUT`], [`ready::IN`], or [`ready::HUP`] for the end alone.
     pub direction: u8,
     /// Where the caller will park.
     pub event: Arc<<K::P as Platform>::Event>,
@@ -712,7 +712,7 @@ impl<K: Kind> Op<K> for Wait<K> {
     fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &Commons<K>, _: &mut Ctx<K>) -> Step<bool> {
         let done = match (self.direction == ready::OUT, self.off) {
             (true, false) => b.snd().side.wait(ready::OUT, &self.event),
-            (false, false) => b.rcv().side.wait(ready::IN, &self.event),
+            (false, false) => b.rcv().side.wait(self.direction, &self.event),
             (true, true) => {
                 b.snd().side.unwait(&self.event);
                 true
