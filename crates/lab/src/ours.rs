@@ -1,5 +1,5 @@
 //! Backend: Perimeter's own organizations over the memory NIC with its ideal peer, or over TAP
-//! interfaces with the host kernel's sockets ([`mod@tap`]).
+//! interfaces with the host kernel's sockets (`tap`).
 //!
 //! A stack is built for each run. The application's threads, one [`crate::workload::Endpoint`]
 //! each, open their connections to the ideal peer and then send to it, receive from it, or both.
@@ -490,6 +490,7 @@ mod tests {
             s.nics = 1;
         });
         assert!(sample.goodput * 8.0 < 0.55e9, "{sample:?}");
-        assert!(sample.goodput * 8.0 > 0.25e9, "{sample:?}");
+        // Headers, preamble and gap leave 0.47 of the 0.5 Gb/s; a busy machine some less.
+        assert!(sample.goodput * 8.0 > 0.38e9, "{sample:?}");
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// What one thread does: makes its endpoint, calls the given function when it is ready, waits until
-/// that returns, and then runs [`super::drive`].
+/// that returns, and then runs [`super::drive()`].
 pub type Worker = Box<dyn FnOnce(&Control, &dyn Fn()) -> Result<Tally, Error> + Send>;
 
 /// How often the controlling thread looks for workers that failed.
