@@ -36,36 +36,43 @@ impl PktBuf {
     }
 
     /// Bytes of memory that this buffer pins, whatever its window.
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.data.len()
     }
 
     /// Length of the window.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether the window is empty.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The bytes in the window.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.data[self.off as usize..(self.off + self.len) as usize]
     }
 
     /// The bytes in the window, to change.
+    #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.data[self.off as usize..(self.off + self.len) as usize]
     }
 
     /// The whole memory, for a device to fill; follow with [`PktBuf::set_window`].
+    #[inline]
     pub fn raw_mut(&mut self) -> &mut [u8] {
         &mut self.data
     }
 
     /// Sets the window to `len` bytes from `off`, clamped to the memory.
+    #[inline]
     pub fn set_window(&mut self, off: usize, len: usize) {
         let off = off.min(self.data.len());
         self.off = off as u32;
@@ -73,6 +80,7 @@ impl PktBuf {
     }
 
     /// Drops `n` bytes from the front of the window (all of it when there are fewer).
+    #[inline]
     pub fn trim_front(&mut self, n: usize) {
         let n = (n as u64).min(u64::from(self.len)) as u32;
         self.off += n;
@@ -80,6 +88,7 @@ impl PktBuf {
     }
 
     /// Keeps the first `n` bytes of the window (all of it when there are fewer).
+    #[inline]
     pub fn truncate(&mut self, n: usize) {
         self.len = (n as u64).min(u64::from(self.len)) as u32;
     }
@@ -142,6 +151,7 @@ impl PktPool {
 
     /// A buffer with an empty window and at least `capacity` bytes of memory (contents are
     /// whatever the last user left: fill before reading).
+    #[inline]
     pub fn take(&mut self, capacity: usize) -> PktBuf {
         if capacity <= POOLED
             && let Some(mut b) = self.free.pop()
@@ -154,6 +164,7 @@ impl PktPool {
     }
 
     /// Takes a buffer back; one of another size, or one too many, is freed.
+    #[inline]
     pub fn put(&mut self, b: PktBuf) {
         if b.data.len() == POOLED && self.free.len() < self.limit {
             self.free.push(b);

@@ -207,7 +207,8 @@ impl<K: Kind> SndSide<K> {
 
     /// Bytes of memory that are pinned.
     pub fn memory(&self) -> usize {
-        self.buf.memory() + self.held.iter().map(|(_, _, b)| b.len()).sum::<usize>()
+        // What has left the buffer and is not given back is held: pages leave in order.
+        self.buf.memory() + (self.freed - self.released()) as usize
     }
 }
 

@@ -119,16 +119,18 @@ fn tcp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, ethernet: bool, f:
     let t = &seg.frame;
     // A frame addressed to a group is no TCP of ours, whatever its IP address says.
     let multicast = ethernet && f.buf.as_slice()[0] & 1 != 0;
-    let mine = sh.ifaces[usize::from(iface)].owns(t.key.local)
-        || sh.ifaces.iter().any(|i| i.owns(t.key.local));
-    if !mine || multicast || !unicast(sh, iface, t.key.remote) {
-        let why = if mine {
-            Count::BadAddress
-        } else {
-            Count::NotOurs
-        };
-        sh.count(cx.lane, why, 1);
-        return cx.pool.put(f.buf);
+    let i = &sh.ifaces[usize::from(iface)];
+    if multicast || !i.plain(t.key.local, t.key.remote) {
+        let mine = sh.ifaces.iter().any(|i| i.owns(t.key.local));
+        if !mine || multicast || !unicast(sh, iface, t.key.remote) {
+            let why = if mine {
+                Count::BadAddress
+            } else {
+                Count::NotOurs
+            };
+            sh.count(cx.lane, why, 1);
+            return cx.pool.put(f.buf);
+        }
     }
     if t.bad_options {
         sh.counters.add(cx.lane, malformed(WireError::BadOption), 1);

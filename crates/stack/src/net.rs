@@ -95,6 +95,23 @@ impl Iface {
         self.addrs.iter().any(|a| a.addr == ip)
     }
 
+    /// Whether, at a glance, `local` is ours and `remote` is a host's address and not ours: so
+    /// for nearly every packet where the interface has one address. `false` says nothing.
+    #[inline]
+    pub fn plain(&self, local: IpAddr, remote: IpAddr) -> bool {
+        let ([only], IpAddr::V4(l), IpAddr::V4(r)) = (self.addrs.as_slice(), local, remote) else {
+            return false;
+        };
+        let IpAddr::V4(own) = only.addr else {
+            return false;
+        };
+        let host = !mask4(only.prefix);
+        let (l, r, own) = (l.to_bits(), r.to_bits(), own.to_bits());
+        // Class D and beyond are multicast, reserved and the limited broadcast; all ones in the
+        // host part of our prefix is the directed one.
+        l == own && r != own && r != 0 && r >> 28 < 0xe && r != own | host
+    }
+
     /// The transmit queue for a flow of that hash.
     pub fn txq(&self, hash: u32) -> u16 {
         self.tx.start + (hash % u32::from(self.tx.end - self.tx.start).max(1)) as u16
@@ -412,5 +429,39 @@ mod tests {
         );
         assert_eq!(hop("10.0.0.130").iface, 1);
         assert_eq!(hop("9.9.9.9").next, gateway);
+    }
+
+    #[test]
+    fn a_glance_never_says_more_than_a_look() {
+        let caps = Capabilities {
+            name: String::new(),
+            medium: Medium::Ethernet,
+            mac: MacAddr::UNSPECIFIED,
+            mtu: 1500,
+            tx_checksum: true,
+        };
+        let iface = |addrs: &[&str]| Iface {
+            caps: caps.clone(),
+            addrs: addrs.iter().map(|a| cidr(a)).collect(),
+            rx: 0..1,
+            tx: 0..1,
+        };
+        let one = iface(&["10.1.2.3/24"]);
+        let two = iface(&["10.1.2.3/24", "10.9.9.9/24"]);
+        for (local, remote, want) in [
+            ("10.1.2.3", "10.1.2.4", true),
+            ("10.1.2.3", "223.255.255.255", true),
+            ("10.1.2.4", "10.1.2.5", false),
+            ("10.1.2.3", "10.1.2.3", false),
+            ("10.1.2.3", "10.1.2.255", false),
+            ("10.1.2.3", "0.0.0.0", false),
+            ("10.1.2.3", "224.0.0.1", false),
+            ("10.1.2.3", "255.255.255.255", false),
+            ("::1", "10.1.2.4", false),
+        ] {
+            let (l, r) = (local.parse().unwrap(), remote.parse().unwrap());
+            assert_eq!(one.plain(l, r), want, "{local} {remote}");
+            assert!(!two.plain(l, r));
+        }
     }
 }

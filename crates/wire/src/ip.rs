@@ -61,7 +61,7 @@ impl Ipv4Hdr {
     /// [`WireError::BadHeaderLen`], [`WireError::BadTotalLen`], and with
     /// `verify_checksum` [`WireError::BadIpChecksum`]. When it succeeds,
     /// `20 <= header_len <= total_len <= bytes.len()`.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &[u8], verify_checksum: bool) -> Result<Ipv4Hdr, WireError> {
         let hdr = Self::parse_quoted(bytes)?;
         if hdr.total_len < u16::from(hdr.header_len) || usize::from(hdr.total_len) > bytes.len() {
