@@ -2,7 +2,6 @@
 #![allow(missing_docs)]
 
 #[path = "common/script.rs"]
-#[allow(dead_code, reason = "shared by several tests")]
 mod script;
 
 use script::{OPEN_SACK, sack, with};
