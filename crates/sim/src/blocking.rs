@@ -62,7 +62,7 @@ pub fn servers(host: &Arc<Host>, listener: TcpListener) {
 
 /// One connection from its introduction to its end.
 fn one(h: &Arc<Host>, m: &mut Machine, s: TcpStream) -> Result<(), String> {
-    if h.sc.seed % 3 == 0 {
+    if h.sc.seed.is_multiple_of(3) {
         // Longer than any run of losses: closing waits until all is acknowledged.
         let linger = Some(Duration::from_secs(100));
         s.set_linger(linger).map_err(|e| format!("linger: {e}"))?;
