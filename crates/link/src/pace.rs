@@ -42,13 +42,7 @@ impl Pacer {
     /// takes it when it became free, however late the doorbell is that says so: the host's
     /// timers must not cost the link its rate.
     #[inline]
-    pub(crate) fn send(
-        &self,
-        now: Time,
-        waited: bool,
-        bytes: usize,
-        fifo_ns: u64,
-    ) -> Option<Time> {
+    pub(crate) fn send(&self, now: Time, waited: bool, bytes: usize, fifo_ns: u64) -> Option<Time> {
         if self.ps_per_byte == 0 {
             return Some(now);
         }

@@ -556,7 +556,9 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn quiescent(&self) -> Result<(), String> {
-        let i = self.enter().map_err(|_| "it belongs to another thread".to_string())?;
+        let i = self
+            .enter()
+            .map_err(|_| "it belongs to another thread".to_string())?;
         i.quiescent()
     }
 

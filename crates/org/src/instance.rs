@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// How often at most leaving a perimeter lets connections go on that wait for room.
 const RESUME_TURNS: usize = 64;
 
+/// One wait in this many is looked at for what it costs.
+const SLEEP_SAMPLE: u64 = 16;
+
 type Pf<O> = <<O as Org>::K as Kind>::P;
 /// A place where a thread of this instance parks.
 pub type Ev<O> = Arc<<Pf<O> as Platform>::Event>;
@@ -317,15 +320,22 @@ impl<O: Org> Instance<O> {
         }
     }
 
-    /// Runs `f`, which parks the calling thread, and counts the time without a processor in there
-    /// as idle: falling asleep and waking up are work, and so is a wait that returns at once.
+    /// Runs `f`, which parks the calling thread, and counts the time in there. Falling asleep and
+    /// waking up are work, and so is a wait that returns at once; as reading a thread's CPU clock
+    /// costs as much as that, one wait in [`SLEEP_SAMPLE`] tells how much it is. The clock's low
+    /// bits choose which.
     pub fn asleep<R>(&self, f: impl FnOnce() -> R) -> R {
         let p = &self.sh.p;
-        let (cpu, start) = (p.cpu_ns(), p.now());
+        let lane = p.lane();
+        let start = p.now();
+        let cpu = start.0.is_multiple_of(SLEEP_SAMPLE).then(|| p.cpu_ns());
         let out = f();
-        let elapsed = p.now().nanos_since(start);
-        let idle = elapsed.saturating_sub(p.cpu_ns() - cpu);
-        self.sh.count(p.lane(), Count::IdleNs, idle);
+        if let Some(cpu) = cpu {
+            let used = p.cpu_ns() - cpu;
+            self.sh.count(lane, Count::ParkCpuNs, SLEEP_SAMPLE * used);
+        }
+        let idle = p.now().nanos_since(start);
+        self.sh.count(lane, Count::IdleNs, idle);
         out
     }
 

@@ -81,7 +81,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let t = &c.tcp;
             println!(
                 "{:?} acked {} queued {} unacked {} cwnd {} wnd {} rto {:?} backoff {} {:?}",
-                c.id, c.acked, c.snd_queued, t.unacked, t.snd_cwnd, t.snd_wnd, t.rto, t.backoff, t.ca_state
+                c.id,
+                c.acked,
+                c.snd_queued,
+                t.unacked,
+                t.snd_cwnd,
+                t.snd_wnd,
+                t.rto,
+                t.backoff,
+                t.ca_state
             );
         }
     }

@@ -501,12 +501,8 @@ mod tests {
 
     #[test]
     fn the_candidates_are_all_ports() {
-        let sh = Commons::<OneThread>::new(
-            Native::default(),
-            Config::default(),
-            Vec::new(),
-            Vec::new(),
-        );
+        let sh =
+            Commons::<OneThread>::new(Native::default(), Config::default(), Vec::new(), Vec::new());
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let key = FlowKey {
             local: ip,

@@ -63,8 +63,10 @@ counts! {
     IcmpErrors = "rx_icmp_errors",
     /// Echo requests answered.
     Echoes = "rx_echo_requests",
-    /// Time that this stack's threads were parked for want of work, without a processor, ns.
+    /// Time that this stack's threads were parked for want of work, ns.
     IdleNs = "idle_ns",
+    /// CPU time in there, for falling asleep and waking up, ns; estimated from a sample.
+    ParkCpuNs = "park_cpu_ns",
 }
 
 /// How many counters there are.

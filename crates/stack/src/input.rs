@@ -56,11 +56,7 @@ fn drain<K: Kind>(
     let ethernet = sh.ifaces[usize::from(iface)].caps.medium == Medium::Ethernet;
     let before = cx.segs.len();
     for f in frames {
-        let csum = if f.csum_ok {
-            Csum::Trust
-        } else {
-            Csum::Verify
-        };
+        let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
         let bytes = f.buf.as_slice();
         let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
         if carries_tcp(bytes, ethernet) {
@@ -86,11 +82,7 @@ fn drain<K: Kind>(
         }
         cx.pool.put(f.buf);
     }
-    sh.count(
-        cx.lane,
-        Count::RxSegs,
-        (cx.segs.len() - before) as u64,
-    );
+    sh.count(cx.lane, Count::RxSegs, (cx.segs.len() - before) as u64);
 }
 
 /// Whether a frame claims to be TCP over IPv4; the parser checks the claim.

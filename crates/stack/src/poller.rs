@@ -6,8 +6,8 @@
 
 use crate::id::{Slots, SockId};
 use crate::kind::{Kind, Lk, lock};
-use crate::ready::{RegWord, Trigger, Wake, Want};
 use crate::planted::{Bug, planted};
+use crate::ready::{RegWord, Trigger, Wake, Want};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
