@@ -16,7 +16,7 @@ use perimeter_stack::ops::{
     Close, Data, How, Look, Readiness, Received, Recv, Released, SendData, Set, Setting, Shutdown,
     TakeError, Wait, Watching,
 };
-use perimeter_stack::poller::{Notify, Ready};
+use perimeter_stack::poller::{Notify, Ready, Refused};
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready::{self, Want};
 use perimeter_stack::{ConnInfo, Kind, SockError, SockId};
@@ -415,9 +415,10 @@ impl<O: Org> Engine for Running<O> {
     fn register(&self, poller: u32, id: SockId, token: usize, want: Want) -> Result<(), Fault> {
         let i = self.enter()?;
         let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
-        let word = p
-            .register(poller, id, token, want)
-            .ok_or(SockError::Closed)?;
+        let word = p.register(poller, id, token, want).map_err(|e| match e {
+            Refused::Closed => Fault::Sock(SockError::Closed),
+            Refused::Twice => Fault::Registered(true),
+        })?;
         self.watching(id, Watching::Add(word.clone()))
             .inspect_err(|_| {
                 p.deregister(word.slot, word.generation);

@@ -208,7 +208,8 @@ impl Registry {
     /// registered with several pollers.
     ///
     /// # Errors
-    /// The socket has gone, or belongs to another stack.
+    /// The socket has gone, belongs to another stack, or is registered with this poller already
+    /// (`AlreadyExists`).
     pub fn register(&self, source: &impl Source, token: Token, interest: Interest) -> Result<()> {
         let (engine, id) = source.source();
         if !Arc::ptr_eq(engine, &self.0.engine) {

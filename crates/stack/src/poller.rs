@@ -8,6 +8,7 @@ use crate::id::{Slots, SockId};
 use crate::kind::{Kind, Lk, lock};
 use crate::planted::{Bug, planted};
 use crate::ready::{RegWord, Trigger, Wake, Want};
+use hashbrown::HashMap;
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -43,6 +44,8 @@ struct Reg {
 
 struct State<K: Kind> {
     regs: Slots<Reg>,
+    /// Where each socket's registration is.
+    by_sock: HashMap<SockId, (u32, u32), foldhash::fast::RandomState>,
     ready: VecDeque<(u32, u32)>,
     /// Threads that wait, the one that came last at the back: it is woken first, being warm.
     waiters: Vec<Arc<<K::P as Platform>::Event>>,
@@ -50,6 +53,25 @@ struct State<K: Kind> {
     open: bool,
     /// Somebody is to return without an event.
     woken: bool,
+}
+
+impl<K: Kind> State<K> {
+    fn forget(&mut self, slot: u32, generation: u32) -> bool {
+        let Some(r) = self.regs.remove(slot, generation) else {
+            return false;
+        };
+        self.by_sock.remove(&r.sock);
+        true
+    }
+}
+
+/// Why a registration was refused.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The poller is closed, or full.
+    Closed,
+    /// The socket is registered with it already.
+    Twice,
 }
 
 /// One poller.
@@ -92,6 +114,7 @@ impl<K: Kind> Pollers<K> {
                 LockClass::Poller,
                 State {
                     regs: Slots::default(),
+                    by_sock: HashMap::default(),
                     ready: VecDeque::new(),
                     waiters: Vec::new(),
                     notify: None,
@@ -128,6 +151,7 @@ impl<K: Kind> Pollers<K> {
                     out.push((r.sock, r.word));
                 }
             }
+            s.by_sock.clear();
             s.ready.clear();
             s.notify = None;
             for w in s.waiters.drain(..) {
@@ -169,7 +193,7 @@ impl<K: Kind> Poller<K> {
             let mut fresh = 0;
             for w in wakes {
                 if w.gone {
-                    s.regs.remove(w.slot, w.generation);
+                    s.forget(w.slot, w.generation);
                 } else if let Some(r) = s.regs.get_mut(w.slot, w.generation)
                     && r.armed
                 {
@@ -198,20 +222,26 @@ impl<K: Kind> Poller<K> {
     }
 
     /// Makes a registration of `sock`; the caller then adds its word to the socket. `number` is
-    /// this poller's. `None` when the poller is closed.
+    /// this poller's.
+    ///
+    /// # Errors
+    /// The poller is closed, or the socket is registered already.
     pub fn register(
         &self,
         number: u32,
         sock: SockId,
         token: usize,
         want: Want,
-    ) -> Option<Arc<RegWord>> {
+    ) -> Result<Arc<RegWord>, Refused> {
         let mut s = self.state.lock();
         if !s.open {
-            return None;
+            return Err(Refused::Closed);
+        }
+        if s.by_sock.contains_key(&sock) {
+            return Err(Refused::Twice);
         }
         let mut made = None;
-        s.regs.insert_with(|slot, generation| {
+        let place = s.regs.insert_with(|slot, generation| {
             let word = Arc::new(RegWord::new(want, number, slot, generation));
             made = Some(word.clone());
             Reg {
@@ -222,21 +252,22 @@ impl<K: Kind> Poller<K> {
                 armed: true,
             }
         });
-        made
+        if let Some(place) = place {
+            s.by_sock.insert(sock, place);
+        }
+        made.ok_or(Refused::Closed)
     }
 
     /// Whether `sock` is registered, and its word.
     pub fn find(&self, sock: SockId) -> Option<Arc<RegWord>> {
         let s = self.state.lock();
-        s.regs
-            .iter()
-            .find(|(_, _, r)| r.sock == sock)
-            .map(|(_, _, r)| r.word.clone())
+        let (slot, generation) = s.by_sock.get(&sock)?;
+        s.regs.get(*slot, *generation).map(|r| r.word.clone())
     }
 
     /// Removes a registration.
     pub fn deregister(&self, slot: u32, generation: u32) -> bool {
-        self.state.lock().regs.remove(slot, generation).is_some()
+        self.state.lock().forget(slot, generation)
     }
 
     /// Moves up to `max` events to `out`; returns how many. O(ready), not O(registered).

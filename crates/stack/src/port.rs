@@ -40,6 +40,9 @@ pub struct TxPort<K: Kind> {
 
 struct DeviceSide {
     queue: Box<dyn TxQueue>,
+    /// The time of the last doorbell. Threads read the clock before they get here, and may get
+    /// here in another order: time does not go back for the device.
+    clock: Time,
     /// Descriptors that the device has not taken yet.
     taken: TxRing,
 }
@@ -49,6 +52,7 @@ impl<K: Kind> TxPort<K> {
     pub fn new(p: &K::P, queue: Box<dyn TxQueue>, capacity: usize) -> TxPort<K> {
         let side = DeviceSide {
             queue,
+            clock: Time::ZERO,
             taken: TxRing::new(capacity),
         };
         TxPort {
@@ -81,7 +85,13 @@ impl<K: Kind> TxPort<K> {
             let Some(mut device) = self.device.try_lock() else {
                 return;
             };
-            let DeviceSide { queue, taken } = &mut *device;
+            let DeviceSide {
+                queue,
+                clock,
+                taken,
+            } = &mut *device;
+            let now = now.max(*clock);
+            *clock = now;
             if taken.is_empty() {
                 self.ring.lock().swap_out(taken);
             }
