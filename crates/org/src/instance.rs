@@ -322,7 +322,7 @@ impl<O: Org> Instance<O> {
 
     /// Runs `f`, which parks the calling thread, and counts the time in there. Falling asleep and
     /// waking up are work, and so is a wait that returns at once; as reading a thread's CPU clock
-    /// costs as much as that, one wait in [`SLEEP_SAMPLE`] tells how much it is. The clock's low
+    /// costs as much as that, one wait in `SLEEP_SAMPLE` tells how much it is. The clock's low
     /// bits choose which.
     pub fn asleep<R>(&self, f: impl FnOnce() -> R) -> R {
         let p = &self.sh.p;
