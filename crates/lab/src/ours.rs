@@ -387,6 +387,10 @@ mod tests {
     use super::*;
 
     fn measure(org: &str, change: impl FnOnce(&mut Settings)) -> Sample {
+        measure_for(Duration::from_millis(200), org, change)
+    }
+
+    fn measure_for(time: Duration, org: &str, change: impl FnOnce(&mut Settings)) -> Sample {
         let mut settings = Settings {
             organizations: vec![Organization::parse(org).unwrap()],
             connections: vec![6],
@@ -407,7 +411,7 @@ mod tests {
             .prepare(&settings, configuration, deadline)
             .unwrap_or_else(|e| panic!("{org}: {e}"));
         session.warm_up(Duration::from_millis(50)).unwrap();
-        session.measure(Duration::from_millis(200)).unwrap()
+        session.measure(time).unwrap()
     }
 
     #[test]
@@ -446,12 +450,17 @@ mod tests {
             ("connp-l:8", Direction::Both, Inbound::Thread),
             ("connp-l:8", Direction::Send, Inbound::Affine),
         ] {
-            let sample = measure(org, |s| {
-                s.device = Device::Tap;
-                s.direction = direction;
-                s.inbound = inbound;
-                s.connections = vec![40];
-            });
+            let run = |ms| {
+                measure_for(Duration::from_millis(ms), org, |s| {
+                    s.device = Device::Tap;
+                    s.direction = direction;
+                    s.inbound = inbound;
+                    s.connections = vec![40];
+                })
+            };
+            // A short window may miss a connection on a busy machine.
+            let sample = Some(run(300)).filter(|s| s.connection_min > 0);
+            let sample = sample.unwrap_or_else(|| run(3000));
             let what = format!("{org} {direction} {inbound}: {sample:?}");
             assert!(sample.goodput > 1e6, "{what}");
             assert!(sample.connection_min > 0, "{what}");
@@ -475,11 +484,16 @@ mod tests {
     #[test]
     fn every_inbound_mode_moves_many_connections() {
         for inbound in [Inbound::Nic, Inbound::Thread, Inbound::Affine] {
-            let sample = measure("connp-l:16", |s| {
-                s.inbound = inbound;
-                s.connections = vec![300];
+            // A busy machine may keep one thread, and so its connections, off the cores for a
+            // whole short window; who starves does so in a long one.
+            let least = [200, 1000, 3000].into_iter().find_map(|ms| {
+                let sample = measure_for(Duration::from_millis(ms), "connp-l:16", |s| {
+                    s.inbound = inbound;
+                    s.connections = vec![300];
+                });
+                (sample.connection_min > 0).then_some(sample.connection_min)
             });
-            assert!(sample.connection_min > 0, "{inbound}: {sample:?}");
+            assert!(least.is_some(), "{inbound}");
         }
     }
 

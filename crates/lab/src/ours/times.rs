@@ -85,7 +85,7 @@ impl Marks {
         Ok(Counted {
             window_ns: end.at.duration_since(start.at).as_nanos() as u64,
             peer_ns: end.stats.peer_ns.saturating_sub(start.stats.peer_ns),
-            idle_ns: count("idle_ns"),
+            idle_ns: count("idle_ns").saturating_sub(count("park_cpu_ns")),
             retransmits: count("retransmits"),
             locks: locks.collect(),
             inbound: end.inbound.since(&start.inbound),

@@ -14,6 +14,8 @@ pub type Worker = Box<dyn FnOnce(&Control, &dyn Fn()) -> Result<Tally, Error> + 
 
 /// How often the controlling thread looks for workers that failed.
 const WATCH: Duration = Duration::from_millis(50);
+/// Longest wait until all threads have begun to count.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// The threads of a run. Dropping it stops and joins them.
 #[derive(Debug)]
@@ -71,6 +73,9 @@ impl Crew {
         for t in &self.threads {
             t.thread().unpark();
         }
+        if phase == Phase::Measure {
+            self.await_counting(time)?;
+        }
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -80,6 +85,17 @@ impl Crew {
             thread::sleep(left.min(WATCH));
             self.check()?;
         }
+    }
+
+    /// Waits until all threads count: on a busy machine one may be off the cores for as long as a
+    /// short measurement. Not for ever, as a worker need not have an event loop.
+    fn await_counting(&mut self, time: Duration) -> Result<(), Error> {
+        let end = Instant::now() + (10 * time).min(LONGEST_WAIT);
+        while self.control.counting() < self.threads.len() && Instant::now() < end {
+            thread::sleep(Duration::from_micros(200));
+            self.check()?;
+        }
+        Ok(())
     }
 
     /// Ends the measurement and collects what each thread did, in the order of the workers.

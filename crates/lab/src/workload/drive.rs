@@ -5,7 +5,7 @@ use crate::{Error, content::Content, error::Context as _, host};
 use quanta::Clock;
 use std::{
     io,
-    sync::atomic::{AtomicU8, Ordering},
+    sync::atomic::{AtomicU8, AtomicUsize, Ordering},
 };
 
 /// Largest single read or discard, in bytes: a full receive buffer.
@@ -33,6 +33,7 @@ pub enum Phase {
 #[derive(Debug, Default)]
 pub struct Control {
     phase: AtomicU8,
+    counting: AtomicUsize,
 }
 
 impl Control {
@@ -44,6 +45,11 @@ impl Control {
             2 => Phase::Measure,
             _ => Phase::Stop,
         }
+    }
+
+    /// How many event loops have begun to count.
+    pub fn counting(&self) -> usize {
+        self.counting.load(Ordering::Acquire)
     }
 
     /// Moves on to `phase`; going back is ignored.
@@ -131,12 +137,13 @@ pub fn drive<E: Endpoint>(
                 Phase::Measure => {
                     event_loop.endpoint.mark();
                     start = event_loop.counters();
+                    control.counting.fetch_add(1, Ordering::AcqRel);
                 }
                 Phase::Stop => break,
                 Phase::Set | Phase::Warm => {}
             }
         }
-        match event_loop.turn(&mut ready) {
+        match event_loop.turn(&mut ready, &|| control.phase() != phase) {
             Ok(()) => {}
             Err(_) if control.phase() == Phase::Stop => break,
             Err(e) => return Err(e),
@@ -181,13 +188,17 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
         }
     }
 
-    /// One wait and what it found ready.
-    fn turn(&mut self, ready: &mut Vec<Ready>) -> Result<(), Error> {
+    /// One wait and what it found ready, until `over`: sockets that were passed over are reported
+    /// again.
+    fn turn(&mut self, ready: &mut Vec<Ready>, over: &dyn Fn() -> bool) -> Result<(), Error> {
         let before = self.clock.raw();
         let waited = self.endpoint.wait(ready, PATIENCE);
         self.wait_ns += self.clock.delta_as_nanos(before, self.clock.raw());
         waited.context("waiting for sockets")?;
         for r in ready.iter() {
+            if over() {
+                break;
+            }
             if r.writable && self.roles.source {
                 self.send(r.connection)?;
             }
