@@ -144,12 +144,14 @@ fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {
 fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> bool {
     let now = cx.now(&sh.p);
     let txq = a.tcb().meta.txq;
-    let mut ring = sh.tx[usize::from(txq)].ring.lock();
+    let port = &sh.tx[usize::from(txq)];
+    let share = port.share();
+    let mut ring = port.ring.lock();
     let (t, mut snd) = a.tcb_snd();
     let (mut segs, mut bytes) = (0u64, 0u64);
     let mut blocked = false;
     loop {
-        if ring.room() == 0 {
+        if segs >= share || ring.room() == 0 {
             // Perhaps there is nothing more to send; then one look later finds that out.
             blocked = true;
             break;
@@ -179,7 +181,7 @@ fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
     let txq = a.tcb().meta.txq;
     let port = &sh.tx[usize::from(txq)];
     // A bound on one visit: a full ring is emptied at the doorbell, not here.
-    for _ in 0..crate::port::TX_RING {
+    for _ in 0..port.share().min(crate::port::TX_RING as u64) {
         if port.ring.lock().room() == 0 {
             return true;
         }

@@ -14,6 +14,9 @@ pub const TX_RING: usize = 1024;
 
 /// How soon a device is asked again that left frames without saying when, ns.
 const RETRY: u64 = 10_000;
+/// How many segments a connection may place while others wait: enough that fetching its state
+/// is a small part of the cost.
+const SHARE: u64 = 32;
 /// How many connections that waited for room go on at once.
 pub const RESUME: usize = 8;
 
@@ -127,6 +130,13 @@ impl<K: Kind> TxPort<K> {
         let mut s = self.stalled.lock();
         s.push_back(id);
         self.stalled_len.store(s.len(), Ordering::Release);
+    }
+
+    /// How many segments a connection may place in one go: no limit, unless others wait for
+    /// room. Without it those with a large window crowd out those with a small one.
+    #[inline]
+    pub fn share(&self) -> u64 {
+        if self.stalled() > 0 { SHARE } else { u64::MAX }
     }
 
     /// How many connections wait for room.
