@@ -516,7 +516,8 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn next_due(&self) -> Time {
-        self.enter().map_or(Time::NEVER, Instance::next_due)
+        self.enter()
+            .map_or(Time::NEVER, |i| i.next_due(&self.queues()))
     }
 
     fn stats(&self) -> Stats {

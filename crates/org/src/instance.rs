@@ -3,7 +3,7 @@
 use crate::spec::OrgSpec;
 use crate::{Flow, Org};
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_link::RxStatus;
 use perimeter_stack::commons::AddrInUse;
@@ -44,6 +44,8 @@ pub struct Instance<O: Org> {
     sleepers: Vec<Sleepers<O>>,
     /// Housekeeping is due at this time.
     chores: Lk<O::K, Time>,
+    /// The same, to look at without the lock.
+    chores_at: AtomicU64,
     pub(crate) stop: AtomicBool,
 }
 
@@ -77,6 +79,7 @@ impl<O: Org> Instance<O> {
             events: PerLane::new(p.clone()),
             gate: spec.single_threaded().then(|| OwnerGate::new(p.clone())),
             chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
+            chores_at: AtomicU64::new(0),
             sleepers,
             stop: AtomicBool::new(false),
             sh,
@@ -206,31 +209,32 @@ impl<O: Org> Instance<O> {
             drop(rx);
             self.finish(cx);
         }
-        self.timers(cx);
+        self.timers(cx, queues);
         frames
     }
 
     /// Runs timers that are due, and chores.
-    fn timers(&self, cx: &mut Ctx<O::K>) {
+    fn timers(&self, cx: &mut Ctx<O::K>, queues: &[u16]) {
         let now = cx.now(&self.sh.p);
         if self.org.next_timer() <= now {
             self.org.on_timers(&self.sh, cx);
             self.finish(cx);
         }
-        let chores = {
-            let Some(mut at) = self.chores.try_lock() else {
-                return cx.forget_now();
-            };
-            let due = *at <= now || self.sh.ask_at() <= now;
-            if due {
-                *at = now + self.sh.config.service;
+        if self.chores_at.load(Ordering::Acquire) <= now.0 || self.sh.ask_at() <= now {
+            // Whoever comes first does them.
+            let first = self.chores.try_lock().is_some_and(|mut at| {
+                let due = *at <= now || self.sh.ask_at() <= now;
+                if due {
+                    *at = now + self.sh.config.service;
+                    self.chores_at.store(at.0, Ordering::Release);
+                }
+                due
+            });
+            if first {
+                self.chores(cx, now);
             }
-            due
-        };
-        if chores {
-            self.chores(cx, now);
         }
-        self.unstall(cx, now);
+        self.unstall(cx, now, self.home_ports(queues));
         cx.forget_now();
     }
 
@@ -245,12 +249,19 @@ impl<O: Org> Instance<O> {
             self.org.post(&self.sh, cx, id, NoNeighbour);
         }
         self.finish(cx);
+        // Also queues whose own thread is away.
+        self.unstall(cx, now, self.sh.tx.iter());
     }
 
     /// Offers the devices again what they could not take, and lets connections go on whose
     /// queue has room.
-    fn unstall(&self, cx: &mut Ctx<O::K>, now: Time) {
-        for t in &self.sh.tx {
+    fn unstall<'a>(
+        &'a self,
+        cx: &mut Ctx<O::K>,
+        now: Time,
+        ports: impl Iterator<Item = &'a TxPort<O::K>>,
+    ) {
+        for t in ports {
             if t.ready_at() <= now {
                 t.doorbell(now);
                 if self.resume(cx, t) {
@@ -260,11 +271,17 @@ impl<O: Org> Instance<O> {
         }
     }
 
-    /// When there is something to do without a frame: timers, paced devices, chores that
-    /// somebody waits for.
-    pub fn next_due(&self) -> Time {
+    /// The transmit queues that whoever serves these receive queues looks after. Others are
+    /// left alone, not even looked at: their cache lines belong to another core.
+    fn home_ports<'a>(&'a self, queues: &'a [u16]) -> impl Iterator<Item = &'a TxPort<O::K>> + 'a {
+        self.sh.tx.iter().filter(|t| queues.contains(&t.home))
+    }
+
+    /// When whoever serves `queues` has something to do without a frame: timers, paced
+    /// devices, chores that somebody waits for.
+    pub fn next_due(&self, queues: &[u16]) -> Time {
         let mut t = self.org.next_timer().min(self.sh.ask_at());
-        for port in &self.sh.tx {
+        for port in self.home_ports(queues) {
             t = t.min(port.ready_at());
         }
         t
@@ -276,7 +293,7 @@ impl<O: Org> Instance<O> {
         for &q in queues {
             self.sleepers[usize::from(q)].lock().push(event.clone());
         }
-        let mut until = deadline.min(self.next_due());
+        let mut until = deadline.min(self.next_due(queues));
         let mut fds = Vec::new();
         let now = self.sh.p.now();
         let mut ready = until <= now;

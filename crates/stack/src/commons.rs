@@ -124,7 +124,12 @@ impl<K: Kind> Commons<K> {
             let (rxqs, txqs) = spec.device.open();
             let (rx0, tx0) = (rx.len() as u16, tx.len() as u16);
             rx.extend(rxqs.into_iter().map(|q| RxPort::new(&p, q, n as u16)));
-            tx.extend(txqs.into_iter().map(|q| TxPort::new(&p, q, ring)));
+            let rxs = (rx.len() as u16 - rx0).max(1);
+            tx.extend(
+                txqs.into_iter()
+                    .enumerate()
+                    .map(|(i, q)| TxPort::new(&p, q, ring, rx0 + i as u16 % rxs)),
+            );
             for a in &spec.addrs {
                 all_routes.push(Route {
                     dst: *a,

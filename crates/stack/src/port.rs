@@ -21,8 +21,13 @@ const SHARE: u64 = 32;
 pub const RESUME: usize = 8;
 
 /// One transmit queue. Whoever emits appends to `ring` inside its protection; whoever rings the
-/// doorbell swaps the ring out and lets the device work on it while others go on appending.
+/// doorbell swaps the ring out and lets the device work on it while others go on appending. On
+/// cache lines of its own, as its neighbour may belong to another core.
+#[repr(align(128))]
 pub struct TxPort<K: Kind> {
+    /// The receive queue whose server looks after this one: rings again for a device that was
+    /// full, lets connections go on that wait.
+    pub home: u16,
     /// Descriptors placed by the stack.
     pub ring: Lk<K, TxRing>,
     device: Lk<K, DeviceSide>,
@@ -51,14 +56,16 @@ struct DeviceSide {
 }
 
 impl<K: Kind> TxPort<K> {
-    /// Around a device's queue, with rings of `capacity` descriptors.
-    pub fn new(p: &K::P, queue: Box<dyn TxQueue>, capacity: usize) -> TxPort<K> {
+    /// Around a device's queue, with rings of `capacity` descriptors, looked after by whoever
+    /// serves receive queue `home`.
+    pub fn new(p: &K::P, queue: Box<dyn TxQueue>, capacity: usize, home: u16) -> TxPort<K> {
         let side = DeviceSide {
             queue,
             clock: Time::ZERO,
             taken: TxRing::new(capacity),
         };
         TxPort {
+            home,
             ring: lock::<K, _>(p, LockClass::TxRing, TxRing::new(capacity)),
             device: lock::<K, _>(p, LockClass::NicTx, side),
             completed: AtomicU64::new(0),
@@ -66,7 +73,7 @@ impl<K: Kind> TxPort<K> {
             left: AtomicUsize::new(0),
             again: AtomicU64::new(u64::MAX),
             stuck: AtomicBool::new(false),
-            stalled: lock::<K, _>(p, LockClass::Control, VecDeque::new()),
+            stalled: lock::<K, _>(p, LockClass::Control, VecDeque::with_capacity(1024)),
             stalled_len: AtomicUsize::new(0),
         }
     }
@@ -197,6 +204,7 @@ impl<K: Kind> TxPort<K> {
 }
 
 /// One receive queue.
+#[repr(align(128))]
 pub struct RxPort<K: Kind> {
     /// The device's queue; held while a burst is taken and processed, so that bursts of one
     /// queue stay in order.

@@ -224,6 +224,7 @@ struct Mailbox<P: Platform> {
 }
 
 /// The receive side of one queue, as others see it.
+#[repr(align(128))]
 struct Port<P: Platform> {
     irq: Irq<P>,
     mailbox: Mailbox<P>,

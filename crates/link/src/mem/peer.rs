@@ -30,7 +30,9 @@ const PER_FRAME: usize = 8;
 /// The timestamp clock's tick, ns (RFC 7323, section 5.4: between 1 ms and 1 s).
 const TS_TICK: u64 = 1_000_000;
 
-/// The way to one receive queue.
+/// The way to one receive queue. Aligned, like all that one core writes often here: the next
+/// allocation may be another core's.
+#[repr(align(128))]
 pub(crate) struct Lane {
     pub frames: rtrb::Producer<Item>,
     pub delayed: rtrb::Producer<Delayed>,

@@ -20,6 +20,7 @@ struct Inbound {
     flows: Arc<[FlowShared]>,
 }
 
+#[repr(align(128))]
 pub(super) struct MemRx<P: Platform> {
     platform: P,
     config: Arc<NicConfig>,
@@ -218,6 +219,7 @@ impl<P: Platform> RxQueue for MemRx<P> {
     }
 }
 
+#[repr(align(128))]
 pub(super) struct MemTx<P: Platform> {
     platform: P,
     peer: Peer,
