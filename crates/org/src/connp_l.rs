@@ -50,8 +50,16 @@ struct Group<P: Platform> {
 /// The groups.
 pub struct ConnpL<P: Platform> {
     groups: Box<[Group<P>]>,
+    hints: Hints,
+}
+
+/// When the groups' timers are due. Written now and then by any thread, so apart from what all
+/// read for every packet.
+#[repr(align(128))]
+struct Hints {
     /// Not later than the earliest `due` of all groups.
     next: AtomicU64,
+    /// When the last bookkeeping round was.
     round: AtomicU64,
 }
 
@@ -71,8 +79,8 @@ impl<P: Platform> ConnpL<P> {
             // Sequentially consistent, against `on_timers`: of a store here and a store there,
             // at least one side sees the other's.
             group.due.store(due, Ordering::SeqCst);
-            if due < self.next.load(Ordering::SeqCst) {
-                self.next.fetch_min(due, Ordering::SeqCst);
+            if due < self.hints.next.load(Ordering::SeqCst) {
+                self.hints.next.fetch_min(due, Ordering::SeqCst);
             }
         }
         out
@@ -93,8 +101,10 @@ impl<P: Platform> Org for ConnpL<P> {
         };
         ConnpL {
             groups: (0..n).map(group).collect(),
-            next: AtomicU64::new(u64::MAX),
-            round: AtomicU64::new(sh.p.now().0),
+            hints: Hints {
+                next: AtomicU64::new(u64::MAX),
+                round: AtomicU64::new(sh.p.now().0),
+            },
         }
     }
 
@@ -157,30 +167,33 @@ impl<P: Platform> Org for ConnpL<P> {
 
     fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
         let now = cx.now(&sh.p).0;
-        let round = self.round.load(Ordering::Relaxed);
+        let round = self.hints.round.load(Ordering::Relaxed);
         let bookkeeping = now >= round.saturating_add(BOOKKEEPING)
             && self
+                .hints
                 .round
                 .compare_exchange(round, now, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok();
         // Whoever lowers a group's hint from here on lowers this too, so nothing is lost
         // between here and the end of the walk.
-        self.next.store(u64::MAX, Ordering::SeqCst);
+        self.hints.next.store(u64::MAX, Ordering::SeqCst);
+        let mut earliest = u64::MAX;
         for (i, g) in self.groups.iter().enumerate() {
             if bookkeeping || g.due.load(Ordering::SeqCst) <= now {
                 self.enter(i, |shard| shard.on_timers(sh, cx));
             }
-            self.next
-                .fetch_min(g.due.load(Ordering::SeqCst), Ordering::SeqCst);
+            earliest = earliest.min(g.due.load(Ordering::SeqCst));
         }
+        self.hints.next.fetch_min(earliest, Ordering::SeqCst);
     }
 
     fn next_timer(&self) -> Time {
         let round = self
+            .hints
             .round
             .load(Ordering::Relaxed)
             .saturating_add(BOOKKEEPING);
-        Time(self.next.load(Ordering::Acquire).min(round))
+        Time(self.hints.next.load(Ordering::Acquire).min(round))
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {

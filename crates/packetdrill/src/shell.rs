@@ -189,6 +189,12 @@ impl Shell {
         self.backend.now()
     }
 
+    /// Waits until another thread is inside a call; whether one is.
+    #[cfg(test)]
+    pub fn await_call(&self) -> bool {
+        self.gate.await_entry(Duration::from_secs(10))
+    }
+
     /// `usleep`: lets virtual time pass, running what is due.
     pub fn pass(&self, time: Duration) {
         self.run_until(self.backend.now() + time);

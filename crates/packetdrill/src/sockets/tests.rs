@@ -216,6 +216,7 @@ fn a_second_thread_sleeps_until_a_packet_wakes_it() {
                 (n, shell.read_clock())
             })
         };
+        assert!(shell.await_call(), "{org}: the reader did not start");
         shell.pass(Duration::from_millis(100));
         let at = backend.now();
         let segment = Segment {
