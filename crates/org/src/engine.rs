@@ -8,8 +8,7 @@ use crate::instance::{Ev, Instance, OpenError};
 use crate::serve::Joins;
 use crate::spec::OrgSpec;
 use core::net::{IpAddr, SocketAddr};
-use core::time::Duration;
-use perimeter_base::{Bytes, Time};
+use perimeter_base::Time;
 use perimeter_stack::listener::Accepted;
 use perimeter_stack::net::Cidr;
 use perimeter_stack::ops::{
@@ -19,7 +18,7 @@ use perimeter_stack::ops::{
 use perimeter_stack::poller::{Notify, Ready, Refused};
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready::{self, Want};
-use perimeter_stack::{ConnInfo, Kind, SockError, SockId};
+use perimeter_stack::{ConnInfo, SockError, SockId};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::{Config, State, TcpError};
 use std::collections::BTreeMap;
@@ -600,17 +599,3 @@ impl<O: Org> Drop for Running<O> {
         self.stop();
     }
 }
-
-/// How long at most a blocking call without a limit waits between looks.
-pub const NO_LIMIT: Duration = Duration::MAX;
-
-/// `Bytes` in, for callers that build [`Data`].
-pub fn pages(bytes: impl IntoIterator<Item = Bytes>) -> Data {
-    Data::Pages(bytes.into_iter().collect())
-}
-
-const _: fn(&dyn Engine) = |_| {};
-const _: fn() = || {
-    fn kind<K: Kind>() {}
-    kind::<crate::On<perimeter_sync::Native, perimeter_sync::Shared>>();
-};

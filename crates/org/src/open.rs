@@ -1,6 +1,7 @@
 //! From a name to a running stack: each organization × platform is one instance, chosen here
 //! at run time.
 
+use crate::Org;
 use crate::connp_l::ConnpL;
 use crate::engine::{Engine, Running};
 use crate::instance::Instance;
@@ -8,7 +9,6 @@ use crate::serve;
 pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
 use crate::up::{Up, UpShared};
-use crate::{On, Org};
 use perimeter_stack::{Config, IfaceSpec, Kind, Route};
 use perimeter_sync::{Native, Platform, Virtual};
 use std::sync::{Arc, Mutex};
@@ -69,8 +69,3 @@ where
         inline,
     })
 }
-
-const _: fn() = || {
-    fn kind<K: Kind>() {}
-    kind::<On<Virtual, perimeter_sync::Solo>>();
-};

@@ -21,7 +21,7 @@ use perimeter_base::Time;
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Kind, Listener, Lk, Shard, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, Lk, Shard, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Solo};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -126,8 +126,3 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
 
 /// The kind of `up` on platform `P`.
 pub type SoloKind<P> = On<P, Solo>;
-
-const _: fn() = || {
-    fn is_kind<K: Kind>() {}
-    is_kind::<SoloKind<perimeter_sync::Native>>();
-};

@@ -8,7 +8,7 @@ use crate::listener::Listener;
 use crate::ready::{self, Side};
 use core::ops::DerefMut;
 use perimeter_base::{Bytes, PktBuf, Time};
-use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb, TcpError};
+use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb};
 use perimeter_wire::{FlowKey, MacAddr, TcpFrame, Template};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -110,8 +110,6 @@ pub struct Meta<K: Kind> {
     pub linger: Option<core::time::Duration>,
     /// Who is told when the handshake completes, for a connection that was accepted.
     pub listener: Option<Arc<Listener<K>>>,
-    /// It occupies a local port that was chosen for it.
-    pub ephemeral: bool,
 }
 
 /// What is protected with the send buffer.
@@ -265,7 +263,6 @@ impl<K: Kind> Conn<K> {
             blocked: false,
             linger: None,
             listener: None,
-            ephemeral: false,
         };
         Conn {
             tcb: TcbSide { tcb, meta },
@@ -425,6 +422,3 @@ pub struct ConnInfo {
 pub fn may_send(state: State) -> bool {
     matches!(state, State::Established | State::CloseWait)
 }
-
-/// The error that a socket call reports for a connection that is over without one pending.
-pub const OVER: TcpError = TcpError::Aborted;
