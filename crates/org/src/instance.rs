@@ -129,6 +129,7 @@ impl<O: Org> Instance<O> {
             self.hand_over(cx);
             for (q, id) in core::mem::take(&mut cx.after.blocked) {
                 self.sh.tx[usize::from(q)].stall(id);
+                self.sh.count(cx.lane, Count::TxWaits, 1);
                 cx.after.ring(q);
             }
             if cx.after.doorbells.is_empty() {
@@ -138,6 +139,7 @@ impl<O: Org> Instance<O> {
             let mut bells = core::mem::take(&mut cx.after.doorbells);
             for q in bells.drain(..) {
                 self.sh.p.charge(perimeter_sync::Work::Doorbell, 1);
+                self.sh.count(cx.lane, Count::Doorbells, 1);
                 let port = &self.sh.tx[usize::from(q)];
                 port.doorbell(now);
                 if port.stalled() > 0 && turn + 1 < RESUME_TURNS {

@@ -45,6 +45,10 @@ counts! {
     SynDropped = "drop_syn",
     /// Segments that found no room in a transmit ring of an organization that can't wait.
     TxRingFull = "drop_tx_ring_full",
+    /// Doorbells rung.
+    Doorbells = "tx_doorbells",
+    /// Times that a connection got in line for room in a transmit ring.
+    TxWaits = "tx_ring_waits",
     /// Calls, messages and events for a socket that has gone.
     StaleHandle = "stale_handles",
     /// Timer entries whose connection has gone, or that were superseded.
