@@ -15,12 +15,11 @@ pub struct Entry {
 
 /// The organizations of this build.
 pub fn canonical() -> Vec<Entry> {
-    OrgSpec::NAMES
+    OrgSpec::canonical()
         .into_iter()
-        .zip(OrgSpec::all())
-        .map(|(name, spec)| Entry {
-            name,
-            summary: spec.describe(),
+        .map(|e| Entry {
+            name: e.name,
+            summary: e.summary,
         })
         .collect()
 }
@@ -99,11 +98,11 @@ mod tests {
             "connp-l:1025",
             "up:2",
             "linux:2",
-            "msgp",
+            "msgpp",
         ] {
             assert!(Organization::parse(name).is_err(), "{name} was taken");
         }
-        let error = Organization::parse("msgp").unwrap_err();
+        let error = Organization::parse("msgpp").unwrap_err();
         for entry in canonical() {
             assert!(error.contains(entry.name), "{error}");
         }

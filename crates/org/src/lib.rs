@@ -9,6 +9,11 @@ pub mod connp_l;
 pub mod engine;
 pub mod instance;
 pub mod open;
+#[cfg_attr(
+    not(feature = "testing"),
+    expect(dead_code, reason = "`split` only, so far")
+)]
+mod place;
 mod serve;
 pub mod spec;
 #[cfg(feature = "testing")]
@@ -110,6 +115,12 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// Lock counts by class.
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats));
 
+    /// What there is to know of where the layers of a connection run.
+    fn binding(&self, id: SockId) -> Binding {
+        let _ = id;
+        Binding::default()
+    }
+
     /// How many protocol threads of its own it runs on, numbered from 0. The stack starts them,
     /// number `n` on core `n`, and joins them.
     fn workers(&self) -> usize {
@@ -131,6 +142,18 @@ pub trait Org: Send + Sync + Sized + 'static {
     fn pending(&self) -> usize {
         0
     }
+}
+
+/// Where the layers of a connection run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Binding {
+    /// The perimeter of each layer, IP, TCP and socket, by the organization's own name for it
+    /// (`group 17`, `squeue 0`); empty: none.
+    pub perimeters: [String; 3],
+    /// The core that each perimeter is bound to, if it is.
+    pub cores: [Option<usize>; 3],
+    /// Under PEF the events of the receive list and of the transmit list, in order.
+    pub events: [Vec<String>; 2],
 }
 
 /// A complete flow to be opened.

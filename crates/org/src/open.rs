@@ -46,7 +46,12 @@ pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
 
 fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
     match o.org {
-        OrgSpec::Up => start::<Up<P>, P>(p, o),
+        OrgSpec::Up | OrgSpec::UpNetisr => start::<Up<P>, P>(p, o),
+        OrgSpec::Msgp(_) => todo!(),
+        OrgSpec::ConnpT(_) => todo!(),
+        OrgSpec::Squeue(_) => todo!(),
+        OrgSpec::Streams => todo!(),
+        OrgSpec::Pef(_) => todo!(),
         OrgSpec::UpShared => start::<UpShared<P>, P>(p, o),
         OrgSpec::ConnpL { .. } => start::<ConnpL<P>, P>(p, o),
         #[cfg(feature = "testing")]

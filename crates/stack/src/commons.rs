@@ -404,7 +404,7 @@ impl<K: Kind> Commons<K> {
                 let id = SockId::listener(slot, generation);
                 let l = Arc::new(Listener::new(&self.p, id, addr, port, backlog, config));
                 made = Some(l.clone());
-                l
+                Some(l)
             });
             made.ok_or(AddrInUse)?
         };

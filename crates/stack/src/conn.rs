@@ -348,6 +348,42 @@ impl<K: Kind> Access for Conn<K> {
     }
 }
 
+/// A connection as a [`Shard`](crate::Shard) keeps it: whole, or with parts that live elsewhere
+/// because others reach them without entering the shard.
+pub trait Cell: Access + Send + Sized + 'static {
+    /// Where such parts live; one for each shard.
+    type Home: Send + 'static;
+
+    /// Puts a new connection in its place. `None`: there is no room.
+    fn settle(home: &mut Self::Home, sh: &Commons<Self::K>, conn: Conn<Self::K>) -> Option<Self>;
+
+    /// The TCP state, to read.
+    fn peek(&self) -> &TcbSide<Self::K>;
+
+    /// The connection is over and nobody holds it: its parts come back together. From here on its
+    /// name opens nothing.
+    fn leave(self, home: &mut Self::Home) -> Conn<Self::K>;
+}
+
+impl<K: Kind> Cell for Conn<K> {
+    type Home = ();
+
+    #[inline]
+    fn settle((): &mut (), _: &Commons<K>, conn: Conn<K>) -> Option<Self> {
+        Some(conn)
+    }
+
+    #[inline]
+    fn peek(&self) -> &TcbSide<K> {
+        &self.tcb
+    }
+
+    #[inline]
+    fn leave(self, (): &mut ()) -> Conn<K> {
+        self
+    }
+}
+
 /// Tells the socket what happened to its connection. Called with the TCP state protected.
 pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
     if events.contains(Events::CONNECTED) {

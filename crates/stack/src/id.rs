@@ -121,8 +121,9 @@ fn place(slot: u32) -> (usize, usize) {
 }
 
 impl<T> Slots<T> {
-    /// Puts the value that `make` gives for its place `(slot, generation)`; `None` when full.
-    pub fn insert_with(&mut self, make: impl FnOnce(u32, u32) -> T) -> Option<(u32, u32)> {
+    /// Puts the value that `make` gives for its place `(slot, generation)`; `None` when full, or
+    /// when `make` gives none.
+    pub fn insert_with(&mut self, make: impl FnOnce(u32, u32) -> Option<T>) -> Option<(u32, u32)> {
         let slot = match self.free.pop() {
             Some(s) => s,
             None => self.grow()?,
@@ -130,7 +131,11 @@ impl<T> Slots<T> {
         let (c, i) = place(slot);
         let chunk = &mut self.chunks[c];
         let generation = chunk.generations[i];
-        chunk.values[i] = Some(make(slot, generation));
+        chunk.values[i] = make(slot, generation);
+        if chunk.values[i].is_none() {
+            self.free.push(slot);
+            return None;
+        }
         self.live += 1;
         Some((slot, generation))
     }
@@ -246,9 +251,9 @@ mod tests {
     #[test]
     fn a_stale_name_finds_nothing() {
         let mut s = Slots::default();
-        let (slot, generation) = s.insert_with(|_, _| "a").unwrap();
+        let (slot, generation) = s.insert_with(|_, _| Some("a")).unwrap();
         assert_eq!(s.remove(slot, generation), Some("a"));
-        let (slot2, gen2) = s.insert_with(|_, _| "b").unwrap();
+        let (slot2, gen2) = s.insert_with(|_, _| Some("b")).unwrap();
         assert_eq!(slot, slot2);
         assert_eq!(s.get_mut(slot, generation), None);
         assert_eq!(s.remove(slot, generation), None);
@@ -262,7 +267,7 @@ mod tests {
         let mut model = std::collections::BTreeMap::new();
         let mut x = 1u64;
         for n in 0..20 * CHUNK as u64 {
-            let (slot, generation) = s.insert_with(|slot, g| (slot, g, n)).unwrap();
+            let (slot, generation) = s.insert_with(|slot, g| Some((slot, g, n))).unwrap();
             assert!(model.insert(slot, (generation, n)).is_none());
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             if x >> 62 == 0 {

@@ -244,13 +244,13 @@ impl<K: Kind> Poller<K> {
         let place = s.regs.insert_with(|slot, generation| {
             let word = Arc::new(RegWord::new(want, number, slot, generation));
             made = Some(word.clone());
-            Reg {
+            Some(Reg {
                 sock,
                 token,
                 word,
                 queued: false,
                 armed: true,
-            }
+            })
         });
         if let Some(place) = place {
             s.by_sock.insert(sock, place);

@@ -3,7 +3,7 @@
 //! one or many.
 
 use crate::commons::Commons;
-use crate::conn::{Conn, ConnInfo, Seg, on_events};
+use crate::conn::{Cell, Conn, ConnInfo, Seg, TcbSide, on_events};
 use crate::count::Count;
 use crate::glue;
 use crate::id::{Slots, SockId};
@@ -22,9 +22,10 @@ use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
 
 /// Connections and all that belongs to them.
-pub struct Shard<K: Kind> {
+pub struct Shard<K: Kind, C: Cell<K = K> = Conn<K>> {
     index: u16,
-    conns: Slots<Conn<K>>,
+    conns: Slots<C>,
+    home: C::Home,
     table: HashTable<u32>,
     secret: [u64; 2],
     wheel: Wheel,
@@ -63,12 +64,21 @@ pub fn table_hash(secret: [u64; 2], key: &FlowKey) -> u64 {
     }
 }
 
-impl<K: Kind> Shard<K> {
+impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// An empty shard, number `index`.
-    pub fn new(index: u16, sh: &Commons<K>) -> Shard<K> {
+    pub fn new(index: u16, sh: &Commons<K>) -> Shard<K, C>
+    where
+        C::Home: Default,
+    {
+        Shard::at_home(index, sh, C::Home::default())
+    }
+
+    /// An empty shard, number `index`, parts of whose connections live in `home`.
+    pub fn at_home(index: u16, sh: &Commons<K>, home: C::Home) -> Shard<K, C> {
         Shard {
             index,
             conns: Slots::default(),
+            home,
             table: HashTable::new(),
             secret: sh.secret,
             wheel: Wheel::new(sh.p.now()),
@@ -81,7 +91,7 @@ impl<K: Kind> Shard<K> {
         let conns = &self.conns;
         self.table
             .find(table_hash(self.secret, key), |&s| {
-                conns.peek(s).is_some_and(|c| c.tcb.meta.key == *key)
+                conns.peek(s).is_some_and(|c| c.peek().meta.key == *key)
             })
             .copied()
     }
@@ -90,7 +100,7 @@ impl<K: Kind> Shard<K> {
     #[must_use]
     pub fn lookup(&self, key: &FlowKey) -> Option<SockId> {
         let slot = self.find(key)?;
-        self.conns.peek(slot).map(|c| c.tcb.meta.id)
+        self.conns.peek(slot).map(|c| c.peek().meta.id)
     }
 
     /// A segment arrived.
@@ -105,7 +115,7 @@ impl<K: Kind> Shard<K> {
         // RFC 9293, section 3.10.7.4, and RFC 6191: a new SYN may take over a connection that
         // waits in TIME-WAIT.
         if seg.frame.hdr.flags.contains(TcpFlags::SYN)
-            && let Some(iss) = conn.tcb.tcb.time_wait_reuse(&seg.frame.hdr)
+            && let Some(iss) = conn.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
         {
             on_events(conn, Events::CLOSED, cx);
             self.settle(slot, sh, cx);
@@ -121,11 +131,11 @@ impl<K: Kind> Shard<K> {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
-        let meta = &mut conn.tcb.meta;
+        let TcbSide { tcb, meta } = conn.tcb();
         if meta.closed {
             return self.unlink(slot, sh, cx);
         }
-        let deadline = conn.tcb.tcb.deadline();
+        let deadline = tcb.deadline();
         if deadline < meta.armed {
             meta.armed = deadline;
             let due = Due {
@@ -142,7 +152,8 @@ impl<K: Kind> Shard<K> {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
-        let (key, id, orphan) = (conn.tcb.meta.key, conn.tcb.meta.id, conn.tcb.meta.orphan);
+        let meta = &conn.peek().meta;
+        let (key, id, orphan) = (meta.key, meta.id, meta.orphan);
         let entry = self
             .table
             .find_entry(table_hash(self.secret, &key), |&s| s == slot);
@@ -152,7 +163,8 @@ impl<K: Kind> Shard<K> {
         if !orphan {
             return;
         }
-        if let Some(Conn { tcb, mut snd, rcv }) = self.conns.remove(slot, id.generation()) {
+        if let Some(cell) = self.conns.remove(slot, id.generation()) {
+            let Conn { tcb, mut snd, rcv } = cell.leave(&mut self.home);
             self.orphans = self.orphans.saturating_sub(1);
             let sent = (tcb.meta.txq, tcb.meta.ticket);
             sh.bury(cx, sent, &mut snd, &rcv);
@@ -175,7 +187,7 @@ impl<K: Kind> Shard<K> {
         let Some(conn) = self.conns.at(id.slot()) else {
             return;
         };
-        conn.snd.side.raise(ready::OUT, cx);
+        conn.snd().side.raise(ready::OUT, cx);
         glue::input(conn, sh, cx, seg);
         cx.after.accepts.push((l, id));
         self.settle(id.slot(), sh, cx);
@@ -194,9 +206,11 @@ impl<K: Kind> Shard<K> {
             return Err(Exists);
         }
         let shard = self.index;
+        let home = &mut self.home;
         let make = |slot, generation| {
             let id = SockId::conn(shard, slot, generation);
-            Conn::new(sh, config, id, key, (hash, iface), tcb)
+            let conn = Conn::new(sh, config, id, key, (hash, iface), tcb);
+            C::settle(home, sh, conn)
         };
         let (slot, generation) = self.conns.insert_with(make).ok_or(Exists)?;
         let (secret, conns) = (self.secret, &self.conns);
@@ -204,7 +218,7 @@ impl<K: Kind> Shard<K> {
             .insert_unique(table_hash(secret, &key), slot, |&s| {
                 conns
                     .peek(s)
-                    .map_or(0, |c| table_hash(secret, &c.tcb.meta.key))
+                    .map_or(0, |c| table_hash(secret, &c.peek().meta.key))
             });
         Ok(SockId::conn(shard, slot, generation))
     }
@@ -240,21 +254,7 @@ impl<K: Kind> Shard<K> {
         id: SockId,
         op: Q,
     ) -> Option<Q::Out> {
-        let conn = self.conns.get_mut(id.slot(), id.generation());
-        let Some(conn) = conn.filter(|c| !c.tcb.meta.orphan) else {
-            sh.count(cx.lane, Count::StaleHandle, 1);
-            return None;
-        };
-        let out = ops::run(conn, op, sh, cx);
-        if conn.tcb.meta.orphan {
-            self.orphans += 1;
-            if self.orphans > sh.config.orphans && !conn.tcb.meta.closed {
-                sh.count(cx.lane, Count::OrphansReset, 1);
-                glue::abort(conn, sh, cx);
-            }
-        }
-        self.settle(id.slot(), sh, cx);
-        Some(out)
+        self.with(sh, cx, id, false, |c, cx| ops::run(c, op, sh, cx))
     }
 
     /// Runs an operation that the stack itself posted, also on orphans.
@@ -265,15 +265,37 @@ impl<K: Kind> Shard<K> {
         id: SockId,
         op: Q,
     ) {
-        match self.conns.get_mut(id.slot(), id.generation()) {
-            Some(conn) => {
-                let orphan = conn.tcb.meta.orphan;
-                ops::run(conn, op, sh, cx);
-                self.orphans += usize::from(conn.tcb.meta.orphan && !orphan);
-                self.settle(id.slot(), sh, cx);
+        self.with(sh, cx, id, true, |c, cx| ops::run(c, op, sh, cx));
+    }
+
+    /// Runs `f` on a connection and keeps table, timers and orphans true afterwards: for
+    /// organizations that cut operations between their phases. `None`: it has gone, or is an
+    /// orphan and `orphans` is not set.
+    #[inline]
+    pub fn with<R>(
+        &mut self,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        id: SockId,
+        orphans: bool,
+        f: impl FnOnce(&mut C, &mut Ctx<K>) -> R,
+    ) -> Option<R> {
+        let conn = self.conns.get_mut(id.slot(), id.generation());
+        let Some(conn) = conn.filter(|c| orphans || !c.peek().meta.orphan) else {
+            sh.count(cx.lane, Count::StaleHandle, 1);
+            return None;
+        };
+        let was = conn.peek().meta.orphan;
+        let out = f(conn, cx);
+        if conn.peek().meta.orphan && !was {
+            self.orphans += 1;
+            if self.orphans > sh.config.orphans && !conn.peek().meta.closed {
+                sh.count(cx.lane, Count::OrphansReset, 1);
+                glue::abort(conn, sh, cx);
             }
-            None => sh.count(cx.lane, Count::StaleHandle, 1),
         }
+        self.settle(id.slot(), sh, cx);
+        Some(out)
     }
 
     /// An ICMP error for the flow `key`.
@@ -308,12 +330,12 @@ impl<K: Kind> Shard<K> {
         self.wheel.expire(now, &mut due);
         for d in due.drain(..) {
             let conn = self.conns.get_mut(d.slot, d.generation);
-            let Some(conn) = conn.filter(|c| c.tcb.meta.armed == d.at) else {
+            let Some(conn) = conn.filter(|c| c.peek().meta.armed == d.at) else {
                 sh.count(cx.lane, Count::StaleTimer, 1);
                 continue;
             };
-            conn.tcb.meta.armed = Time::NEVER;
-            if conn.tcb.tcb.deadline() <= now {
+            conn.tcb().meta.armed = Time::NEVER;
+            if conn.peek().tcb.deadline() <= now {
                 glue::timer(conn, sh, cx);
             }
             self.settle(d.slot, sh, cx);
@@ -341,9 +363,9 @@ impl<K: Kind> Shard<K> {
         for slot in 0..self.conns.places() {
             if let Some(conn) = self.conns.at(slot) {
                 glue::abort(conn, sh, cx);
-                conn.snd.side.finish(cx);
-                conn.rcv.side.finish(cx);
-                conn.tcb.meta.orphan = true;
+                conn.snd().side.finish(cx);
+                conn.rcv().side.finish(cx);
+                conn.tcb().meta.orphan = true;
                 self.orphans += 1;
                 self.unlink(slot, sh, cx);
             }

@@ -1,43 +1,15 @@
 //! How the glue reaches the parts of a connection, and which locks that takes.
 
-use super::place::{Part, Place, no_rcv, no_snd};
+use super::home::Place;
 use super::{Kd, Table};
-use core::ops::{Deref, DerefMut};
+use crate::place::{Guard, Part, Side, no_rcv, no_snd};
 use perimeter_base::Time;
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::{Access, Bufs, SockId};
 use perimeter_sync::{Lock, Platform};
 
-type Guard<'a, P, T> = <<P as Platform>::Lock<T> as Lock<T>>::Guard<'a>;
-
 /// The table, held.
 pub(crate) type TableGuard<'a, P> = Guard<'a, P, Table<P>>;
-
-/// A buffer's side for as long as its lock is held; or a dead one, for who came too late.
-pub(crate) enum Side<'a, P: Platform, T: Send + 'static> {
-    Held(Guard<'a, P, Part<T>>),
-    Gone(&'a mut T),
-}
-
-impl<P: Platform, T: Send + 'static> Deref for Side<'_, P, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        match self {
-            Side::Held(g) => &g.value,
-            Side::Gone(t) => t,
-        }
-    }
-}
-
-impl<P: Platform, T: Send + 'static> DerefMut for Side<'_, P, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        match self {
-            Side::Held(g) => &mut g.value,
-            Side::Gone(t) => t,
-        }
-    }
-}
 
 /// The buffers of the connection that a handle names, without its TCP state.
 pub(super) struct Outside<'a, P: Platform> {
@@ -82,7 +54,7 @@ impl<P: Platform> Bufs for Outside<'_, P> {
             return Side::Held(guard);
         }
         self.stale = true;
-        Side::Gone(self.snd.get_or_insert_with(no_snd::<P>))
+        Side::Gone(self.snd.get_or_insert_with(no_snd))
     }
 
     fn rcv(&mut self) -> Self::Rcv<'_> {
@@ -91,7 +63,7 @@ impl<P: Platform> Bufs for Outside<'_, P> {
             return Side::Held(guard);
         }
         self.stale = true;
-        Side::Gone(self.rcv.get_or_insert_with(no_rcv::<P>))
+        Side::Gone(self.rcv.get_or_insert_with(no_rcv))
     }
 }
 
@@ -150,15 +122,9 @@ impl<'a, P: Platform> Entered<'a, P> {
     /// The connection moves out.
     pub(super) fn vacate(mut self) -> (SndSide<Kd<P>>, RcvSide<Kd<P>>) {
         *self.tcb = None;
-        let nobody = Part {
-            generation: 0,
-            value: no_snd::<P>(),
-        };
+        let nobody = Part::closed(no_snd());
         let snd = core::mem::replace(&mut *self.place.snd.lock(), nobody).value;
-        let nobody = Part {
-            generation: 0,
-            value: no_rcv::<P>(),
-        };
+        let nobody = Part::closed(no_rcv());
         let rcv = core::mem::replace(&mut *self.place.rcv.lock(), nobody).value;
         (snd, rcv)
     }

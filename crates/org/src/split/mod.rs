@@ -20,13 +20,15 @@
 //! off itself, so that a stack which is being dropped answers too.
 
 mod enter;
+mod home;
 mod messages;
-mod place;
 
+use crate::place::Places;
 use crate::{Flow, On, Org, OrgSpec};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use enter::{Entered, Outside};
 use hashbrown::HashTable;
+use home::Place;
 use messages::Messages;
 use perimeter_base::Time;
 use perimeter_stack::conn::on_events;
@@ -39,7 +41,6 @@ use perimeter_stack::{glue, ready};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Shared, Work};
 use perimeter_tcp::{Config, Events, Tcb};
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
-use place::Places;
 use std::sync::Arc;
 
 /// One call in this many is deferred.
@@ -87,7 +88,7 @@ impl<P: Platform> Table<P> {
 /// The table, the connections, and the messages.
 pub struct Split<P: Platform> {
     table: P::Lock<Table<P>>,
-    places: Places<P>,
+    places: Places<Place<P>>,
     /// Innermost: entered while a connection is held.
     wheel: P::Lock<Wheel>,
     messages: Messages<P>,
@@ -177,7 +178,7 @@ impl<P: Platform> Split<P> {
                 (table.places - 1, 1)
             }
         };
-        let place = self.places.get_or_make(&sh.p, slot)?;
+        let place = self.places.get_or_make(slot, || Place::new(&sh.p))?;
         let id = SockId::conn(0, slot, generation);
         place.fill(Conn::new(
             sh,

@@ -1,0 +1,257 @@
+//! Names of organizations: `name[:N][:key=value]…`.
+
+mod families;
+mod parts;
+
+pub use families::{
+    Arrangement, ConnpT, ConnpThreads, MAX_GROUPS, MAX_THREADS, Msgp, MsgpInbound, Pef, Squeue,
+    SqueueEntry, Waiting,
+};
+
+use core::fmt;
+use core::str::FromStr;
+use parts::Parts;
+
+/// An organization and its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum OrgSpec {
+    /// The uniprocessor stack: one thread does everything.
+    Up,
+    /// The same; polling queues packets, and the same thread runs them later.
+    UpNetisr,
+    /// The uniprocessor stack behind one lock, for programs with several threads.
+    UpShared,
+    /// Message parallelism with fine-grained locks.
+    Msgp(Msgp),
+    /// Connection groups owned by threads.
+    ConnpT(ConnpT),
+    /// Connection groups behind locks.
+    ConnpL {
+        /// Number of groups.
+        groups: u16,
+    },
+    /// FireEngine's vertical perimeters.
+    Squeue(Squeue),
+    /// Layers as modules with queues, without affinity.
+    Streams,
+    /// The Packet Event Framework.
+    Pef(Pef),
+    /// The test of the seam; not for use.
+    #[cfg(feature = "testing")]
+    Split,
+}
+
+/// A name that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// Not the name of an organization.
+    #[error("unknown organization `{0}`; known are: {known}", known = known())]
+    Unknown(String),
+    /// A parameter that the organization does not take, or that is out of range.
+    #[error("organization `{name}`: `{part}` is not understood; {want}")]
+    Parameter {
+        /// The organization.
+        name: &'static str,
+        /// What was given.
+        part: String,
+        /// What it takes.
+        want: &'static str,
+    },
+}
+
+fn known() -> String {
+    let names: Vec<&str> = OrgSpec::canonical().iter().map(|e| e.name).collect();
+    names.join(", ")
+}
+
+/// One organization of this build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Canonical {
+    /// Its spelling; a capital letter stands for a number that the user chooses.
+    pub name: &'static str,
+    /// With its usual parameters.
+    pub spec: OrgSpec,
+    /// What it is, in a line.
+    pub summary: &'static str,
+}
+
+impl OrgSpec {
+    /// Every organization of this build, with its usual parameters.
+    pub fn canonical() -> Vec<Canonical> {
+        let entry = |name, spec, summary| Canonical {
+            name,
+            spec,
+            summary,
+        };
+        vec![
+            entry(
+                "up",
+                OrgSpec::Up,
+                "uniprocessor: one thread runs application, protocol and input",
+            ),
+            entry(
+                "up:shared",
+                OrgSpec::UpShared,
+                "uniprocessor behind one lock, for programs with several threads",
+            ),
+            entry(
+                "connp-l:N",
+                OrgSpec::ConnpL { groups: 128 },
+                "connection groups, each behind one lock; any thread may run",
+            ),
+        ]
+    }
+
+    /// As [`OrgSpec::canonical`], the specifications alone.
+    pub fn all() -> Vec<OrgSpec> {
+        Self::canonical().into_iter().map(|e| e.spec).collect()
+    }
+
+    /// One thread only.
+    pub fn single_threaded(&self) -> bool {
+        matches!(self, OrgSpec::Up | OrgSpec::UpNetisr)
+    }
+}
+
+impl FromStr for OrgSpec {
+    type Err = SpecError;
+
+    fn from_str(s: &str) -> Result<OrgSpec, SpecError> {
+        let mut parts = s.trim().split(':');
+        let name = parts.next().unwrap_or_default();
+        let rest = parts.collect();
+        match name {
+            "up" => {
+                let mut parts = Parts::new("up", "it is `up`, `up:netisr` or `up:shared`", rest);
+                let spec = if parts.flag("shared") {
+                    OrgSpec::UpShared
+                } else if parts.flag("netisr") {
+                    OrgSpec::UpNetisr
+                } else {
+                    OrgSpec::Up
+                };
+                parts.end(spec)
+            }
+            "msgp" => Msgp::parse(Parts::new("msgp", Msgp::WANT, rest), false).map(OrgSpec::Msgp),
+            "msgp-modern" => {
+                let parts = Parts::new("msgp-modern", Msgp::WANT, rest);
+                Msgp::parse(parts, true).map(OrgSpec::Msgp)
+            }
+            "connp-t" => {
+                ConnpT::parse(Parts::new("connp-t", ConnpT::WANT, rest)).map(OrgSpec::ConnpT)
+            }
+            "connp-l" => {
+                let want = "it takes a number of groups from 1 to 1024";
+                let mut parts = Parts::new("connp-l", want, rest);
+                let groups = parts.number(MAX_GROUPS)?.unwrap_or(128);
+                parts.end(OrgSpec::ConnpL { groups })
+            }
+            "squeue" => {
+                Squeue::parse(Parts::new("squeue", Squeue::WANT, rest)).map(OrgSpec::Squeue)
+            }
+            "streams" => {
+                Parts::new("streams", "it takes no parameters", rest).end(OrgSpec::Streams)
+            }
+            "pef" => Pef::parse(Parts::new("pef", Pef::WANT, rest)).map(OrgSpec::Pef),
+            #[cfg(feature = "testing")]
+            "split" => Parts::new("split", "it takes no parameters", rest).end(OrgSpec::Split),
+            _ => Err(SpecError::Unknown(s.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for OrgSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OrgSpec::Up => f.write_str("up"),
+            OrgSpec::UpNetisr => f.write_str("up:netisr"),
+            OrgSpec::UpShared => f.write_str("up:shared"),
+            OrgSpec::Msgp(spec) => spec.fmt(f),
+            OrgSpec::ConnpT(spec) => spec.fmt(f),
+            OrgSpec::ConnpL { groups } => write!(f, "connp-l:{groups}"),
+            OrgSpec::Squeue(spec) => spec.fmt(f),
+            OrgSpec::Streams => f.write_str("streams"),
+            OrgSpec::Pef(spec) => spec.fmt(f),
+            #[cfg(feature = "testing")]
+            OrgSpec::Split => f.write_str("split"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_mean_one_thing_and_are_spelled_one_way() {
+        for (text, want) in [
+            ("up", "up"),
+            ("up:netisr", "up:netisr"),
+            ("up:shared", "up:shared"),
+            ("msgp", "msgp"),
+            ("msgp:locks=fine", "msgp"),
+            ("msgp:locks=coarse:netisr", "msgp:netisr:locks=coarse"),
+            ("msgp:workers=16", "msgp:workers=16"),
+            ("msgp-modern", "msgp-modern"),
+            ("connp-t", "connp-t"),
+            ("connp-t:4", "connp-t:4"),
+            ("connp-t:4:wait=condvar", "connp-t:4"),
+            ("connp-t:1:fold:wait=spin", "connp-t:1:wait=spin:fold"),
+            ("connp-t:per-connection", "connp-t:per-connection"),
+            ("connp-l", "connp-l:128"),
+            ("connp-l:4", "connp-l:4"),
+            ("squeue", "squeue"),
+            ("squeue:1:entry=fill", "squeue:1:entry=fill"),
+            ("squeue:fanout=on", "squeue:fanout=on"),
+            ("streams", "streams"),
+            ("pef", "pef:random"),
+            ("pef:horizontal", "pef:horizontal"),
+            ("pef:tcp=1:ip=0:sockfs=2", "pef:ip=0:tcp=1:sockfs=2"),
+            ("pef:vertical:light-tcp=off", "pef:vertical:light-tcp=off"),
+        ] {
+            let spec = text.parse::<OrgSpec>().unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(spec.to_string(), want, "{text}");
+            assert_eq!(want.parse(), Ok(spec), "{text}");
+        }
+        for e in OrgSpec::canonical() {
+            assert_eq!(e.spec.to_string().parse(), Ok(e.spec));
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for text in [
+            "",
+            "UP",
+            "up:2",
+            "up:netisrr",
+            "up:shared:netisr",
+            "msgpp",
+            "msgp:4",
+            "msgp:workers=0",
+            "msgp:netisr:workers=2",
+            "msgp:locks=none",
+            "connp-t:0",
+            "connp-t:385",
+            "connp-t:fold",
+            "connp-t:4:wait=sleep",
+            "connp-t:4:per-connection",
+            "connp-l:",
+            "connp-l:0",
+            "connp-l:1025",
+            "connp-l:-1",
+            "connp-l:x",
+            "connp-l:4:5",
+            "squeue:0",
+            "squeue:entry=",
+            "squeue:fanout",
+            "streams:2",
+            "pef:diagonal",
+            "pef:ip=0",
+            "pef:ip=0:tcp=1:sockfs=2:vertical",
+            "pef:random:vertical",
+        ] {
+            assert!(text.parse::<OrgSpec>().is_err(), "{text} was taken");
+        }
+    }
+}
