@@ -79,7 +79,7 @@ fn names_version_and_help() {
         String::from_utf8(output.stdout).unwrap()
     };
     let names = text(&["orgs"]);
-    for name in ["up", "up:shared", "connp-l:N"] {
+    for name in ["up", "up:netisr", "up:shared", "connp-l:N"] {
         assert!(names.lines().any(|l| l == name), "{names}");
     }
     let list: serde_json::Value = serde_json::from_str(&text(&["orgs", "--json"])).unwrap();

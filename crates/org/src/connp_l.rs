@@ -23,7 +23,7 @@
 //! Whether timers are due is read from an unlocked hint, so that polling does not visit groups
 //! that have nothing to do.
 
-use crate::{Flow, On, Org, OrgSpec};
+use crate::{Binding, Flow, On, Org, OrgSpec};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
@@ -209,6 +209,14 @@ impl<P: Platform> Org for ConnpL<P> {
     fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
         for i in 0..self.groups.len() {
             self.enter(i, |shard| shard.abort_all(sh, cx));
+        }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        let group = || format!("group {}", id.shard());
+        Binding {
+            perimeters: [group(), group(), group()],
+            ..Binding::default()
         }
     }
 

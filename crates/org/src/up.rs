@@ -1,4 +1,4 @@
-//! `up`, `up:shared`: the uniprocessor stack.
+//! `up`, `up:netisr`, `up:shared`: the uniprocessor stack.
 //!
 //! **Background.** The FreeBSD 7 kernel built without SMP, the baseline of every speed-up in
 //! Willmann, Rixner, Cox, section 4 (`organizations.md`, "up").
@@ -6,30 +6,45 @@
 //! **Binding.** None: there is one perimeter, and all of the stack is in it.
 //!
 //! **Processing.** One thread runs application, protocol and inbound work to completion. Input
-//! runs when polled. `up` has no atomic read-modify-write on its data path: its lock is a
+//! runs when polled (direct dispatch); under `up:netisr` polling queues the segments, and the
+//! same thread runs them when it has polled all devices, as FreeBSD's software interrupt runs
+//! after the hardware's. Neither has an atomic read-modify-write on its data path: the lock is a
 //! plain flag and an owner, checked at each entry, as the paper's UP kernel keeps its lock
 //! calls as plain test-and-set.
 //!
-//! **Limits.** A call from another thread is an error. `up:shared` is the same behind one
-//! platform lock, for programs with several threads; it is never the baseline.
+//! **Limits.** A call from another thread is an error. `up:shared` is `up` behind one platform
+//! lock, for programs with several threads; it is never the baseline. The queue of `up:netisr`
+//! is bounded ([`NETISR_QUEUE`]): what does not fit is dropped and counted.
 //!
 //! **Inferences.** The owner is the first thread that enters (the paper's kernel has one
-//! processor and so no choice).
+//! processor and so no choice). A segment is queued when it has been parsed: the parser is part
+//! of polling under every organization.
 
-use crate::{Flow, On, Org, OrgSpec};
+use crate::{Binding, Flow, On, Org, OrgSpec};
 use perimeter_base::Time;
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, Lk, Shard, SockId};
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Kind, Listener, Lk, Seg, Shard, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Solo};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Segments that a netisr queue holds: eight times what one interface hands over at once.
+pub const NETISR_QUEUE: usize = 256;
 
 /// One perimeter around everything, behind a lock of kind `L`.
 pub struct Whole<P: Platform, L: Locks<P>> {
-    stack: Lk<On<P, L>, Shard<On<P, L>>>,
+    stack: Lk<On<P, L>, Inside<On<P, L>>>,
+    netisr: bool,
+}
+
+struct Inside<K: Kind> {
+    shard: Shard<K>,
+    /// Polled and not run yet.
+    queue: VecDeque<Seg>,
 }
 
 /// `up`: no lock.
@@ -41,16 +56,32 @@ pub type UpShared<P> = Whole<P, perimeter_sync::Shared>;
 impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
     type K = On<P, L>;
 
-    fn new(_: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        let inside = Inside {
+            shard: Shard::new(0, sh),
+            queue: VecDeque::new(),
+        };
         Whole {
-            stack: lock::<Self::K, _>(&sh.p, LockClass::Group, Shard::new(0, sh)),
+            stack: lock::<Self::K, _>(&sh.p, LockClass::Group, inside),
+            netisr: *spec == OrgSpec::UpNetisr,
         }
     }
 
     fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
         let mut stack = self.stack.lock();
-        segs.drain(|seg| stack.input(sh, cx, seg));
+        if self.netisr {
+            segs.drain(|seg| {
+                if stack.queue.len() < NETISR_QUEUE {
+                    stack.queue.push_back(core::mem::take(seg));
+                } else {
+                    sh.count(cx.lane, Count::NetisrFull, 1);
+                    cx.pool.put(core::mem::take(&mut seg.payload));
+                }
+            });
+        } else {
+            segs.drain(|seg| stack.shard.input(sh, cx, seg));
+        }
         drop(stack);
         cx.segs = segs;
     }
@@ -62,7 +93,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         id: SockId,
         op: Q,
     ) -> Option<Q::Out> {
-        self.stack.lock().call(sh, cx, id, op)
+        self.stack.lock().shard.call(sh, cx, id, op)
     }
 
     fn post<Q: Op<Self::K, Out = ()>>(
@@ -72,7 +103,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         id: SockId,
         op: Q,
     ) {
-        self.stack.lock().posted(sh, cx, id, op);
+        self.stack.lock().shard.posted(sh, cx, id, op);
     }
 
     fn connect(
@@ -84,39 +115,61 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
     ) -> Result<SockId, Exists> {
         self.stack
             .lock()
+            .shard
             .connect(sh, cx, flow.key, flow.hash, flow.iface, config)
     }
 
     fn listen(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.stack.lock().listen(l.clone());
+        self.stack.lock().shard.listen(l.clone());
     }
 
     fn unlisten(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.stack.lock().unlisten(l);
+        self.stack.lock().shard.unlisten(l);
     }
 
     fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        self.stack.lock().icmp(sh, cx, key, what);
+        self.stack.lock().shard.icmp(sh, cx, key, what);
     }
 
     fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        self.stack.lock().on_timers(sh, cx);
+        let mut stack = self.stack.lock();
+        while let Some(mut seg) = stack.queue.pop_front() {
+            stack.shard.input(sh, cx, &mut seg);
+        }
+        stack.shard.on_timers(sh, cx);
     }
 
     fn next_timer(&self) -> Time {
-        self.stack.lock().next_timer()
+        let stack = self.stack.lock();
+        if stack.queue.is_empty() {
+            stack.shard.next_timer()
+        } else {
+            Time::ZERO
+        }
+    }
+
+    fn binding(&self, _: SockId) -> Binding {
+        let name = || "stack".to_string();
+        Binding {
+            perimeters: [name(), name(), name()],
+            ..Binding::default()
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.stack.lock().queue.len()
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
-        self.stack.lock().inspect(now, out);
+        self.stack.lock().shard.inspect(now, out);
     }
 
     fn live(&self) -> usize {
-        self.stack.lock().len()
+        self.stack.lock().shard.len()
     }
 
     fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        self.stack.lock().abort_all(sh, cx);
+        self.stack.lock().shard.abort_all(sh, cx);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

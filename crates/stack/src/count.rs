@@ -49,6 +49,8 @@ counts! {
     Doorbells = "tx_doorbells",
     /// Times that a connection got in line for room in a transmit ring.
     TxWaits = "tx_ring_waits",
+    /// Segments that found a queue between device and protocol full.
+    NetisrFull = "drop_netisr_full",
     /// Calls, messages and events for a socket that has gone.
     StaleHandle = "stale_handles",
     /// Timer entries whose connection has gone, or that were superseded.

@@ -90,6 +90,11 @@ impl OrgSpec {
                 "uniprocessor: one thread runs application, protocol and input",
             ),
             entry(
+                "up:netisr",
+                OrgSpec::UpNetisr,
+                "uniprocessor; polling queues packets, the same thread runs them afterwards",
+            ),
+            entry(
                 "up:shared",
                 OrgSpec::UpShared,
                 "uniprocessor behind one lock, for programs with several threads",
