@@ -157,13 +157,57 @@ pub enum Work {
     Doorbell,
     /// One frame handled by an ideal peer.
     Peer,
+    /// One packet or message queued for another thread, or for another turn of one's own:
+    /// filling it in. Locks, queue operations and wakes cost on their own.
+    HandOver,
     /// Anything else, in nanoseconds.
     Nanos,
+}
+
+/// A major layer of a connection.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Layer {
+    /// From the device to the connection's table.
+    Ip,
+    /// The protocol.
+    Tcp,
+    /// The socket: calls of the application.
+    Socket,
 }
 
 impl Work {
     /// How many classes there are.
     pub const COUNT: usize = Work::Nanos as usize + 1;
+
+    /// The name in records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Work::RxFrame => "rx_frame",
+            Work::Lookup => "lookup",
+            Work::TcpFast => "tcp_fast",
+            Work::TcpSlow => "tcp_slow",
+            Work::TcpOutput => "tcp_output",
+            Work::Timer => "timer",
+            Work::SockCall => "sock_call",
+            Work::Copy => "copy",
+            Work::Checksum => "checksum",
+            Work::Doorbell => "doorbell",
+            Work::Peer => "peer",
+            Work::HandOver => "hand_over",
+            Work::Nanos => "nanos",
+        }
+    }
+
+    /// The layer whose running this work shows; `None` for what belongs to none, or to
+    /// different ones in different organizations (the lookup).
+    pub const fn layer(self) -> Option<Layer> {
+        match self {
+            Work::RxFrame => Some(Layer::Ip),
+            Work::TcpFast | Work::TcpSlow | Work::TcpOutput | Work::Timer => Some(Layer::Tcp),
+            Work::SockCall => Some(Layer::Socket),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

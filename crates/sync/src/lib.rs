@@ -13,7 +13,7 @@ mod shim;
 pub mod solo;
 pub mod virt;
 
-pub use class::{LockClass, LockStats, Work};
+pub use class::{Layer, LockClass, LockStats, Work};
 pub use counters::PerLaneCounters;
 pub use lane::PerLane;
 pub use native::Native;

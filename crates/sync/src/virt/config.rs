@@ -107,6 +107,7 @@ impl Default for CostTable {
         set(Work::Checksum, 5, 100);
         set(Work::Doorbell, 0, 40_000);
         set(Work::Peer, 0, 60_000);
+        set(Work::HandOver, 0, 40_000);
         set(Work::Nanos, 0, 1_000);
         CostTable {
             work,

@@ -5,6 +5,7 @@ use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use super::record::Act;
 use super::shared::Shared;
 use super::state::{Doing, NONE, Op};
 use crate::platform::{Event, Woken};
@@ -97,6 +98,16 @@ impl VirtualEvent {
         std::mem::take(&mut unsafe { self.head() }.flag)
     }
 
+    /// Records what the running thread does with the event. For callers inside.
+    #[inline]
+    fn note(&self, act: Act) {
+        // SAFETY: callers are inside; the reference ends here.
+        let st = unsafe { self.shared.st() };
+        if st.record.is_some() {
+            st.note(st.running, act);
+        }
+    }
+
     fn wait_outside(&self, deadline: Time) -> bool {
         self.shared.outside("an event", |st| {
             if self.take_flag() {
@@ -136,7 +147,13 @@ impl Event for VirtualEvent {
             // SAFETY: under the baton.
             let head = unsafe { self.head() };
             let w = head.waiter;
-            if w != NONE && matches!(st.thread(w).doing, Doing::Event(_)) {
+            let parked = w != NONE && matches!(st.thread(w).doing, Doing::Event(_));
+            if inside && st.record.is_some() {
+                let woke = if parked { st.name_of(w) } else { None };
+                let event = self.id;
+                st.note(st.running, Act::Set { event, woke });
+            }
+            if parked {
                 head.waiter = NONE;
                 st.wake(w);
             } else {
@@ -157,6 +174,7 @@ impl Event for VirtualEvent {
         }
         sh.point(Op::Wait, self.id);
         if self.take_flag() {
+            self.note(Act::Took { event: self.id });
             return true;
         }
         if sh.tearing() {
@@ -171,18 +189,20 @@ impl Event for VirtualEvent {
             }
             assert!(head.waiter == NONE, "two threads wait for one event");
             head.waiter = st.running;
+            if st.record.is_some() {
+                st.note(st.running, Act::Wait { event: self.id });
+            }
             st.park(Doing::Event(self.head.get()), deadline.0);
             Waiting(self, st.running)
         };
         sh.suspend();
         drop(waiting);
-        // SAFETY: inside.
-        if unsafe { sh.st() }.me().timed_out {
-            // A set between the timeout and now has left its flag.
-            self.take_flag()
-        } else {
-            true
-        }
+        // SAFETY: inside; the reference ends here. A set between the timeout and now has left
+        // its flag.
+        let set = !unsafe { sh.st() }.me().timed_out || self.take_flag();
+        let event = self.id;
+        self.note(Act::Woken { event, set });
+        set
     }
 
     fn take(&self) -> bool {
@@ -190,7 +210,11 @@ impl Event for VirtualEvent {
         if sh.inside() {
             sh.point(Op::Take, self.id);
         }
-        sh.with(|_| self.take_flag())
+        let taken = sh.with(|_| self.take_flag());
+        if taken && sh.inside() {
+            self.note(Act::Took { event: self.id });
+        }
+        taken
     }
 
     fn wait_fds(&self, _fds: &[RawFd], deadline: Time) -> Woken {

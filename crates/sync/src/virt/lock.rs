@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::config::FailureKind;
+use super::record::Act;
 use super::shared::Shared;
 use super::state::{Held, NONE, OUTSIDE, Op, State};
 use crate::class::{LockClass, LockStats};
@@ -105,6 +106,11 @@ impl<T: Send + 'static> VirtualLock<T> {
             st.class_stats[self.head().class as usize].contended += 1;
             let now = st.now();
             st.me().waits_since = now;
+            if st.record.is_some() {
+                let owner = st.name_of(self.head().owner);
+                let (class, id) = (self.class, self.id);
+                st.note(st.running, Act::LockWait { class, id, owner });
+            }
             (st.running, now)
         };
         let waiting = Waiting { lock: self, me };
@@ -232,6 +238,10 @@ impl LockHead {
         }
         self.last_core = core;
         self.since = st.now();
+        if st.record.is_some() {
+            let (class, id) = (self.class, Some(self.id));
+            st.note(slot, Act::Lock { class, id });
+        }
     }
 
     fn acquire_outside(&mut self) {
@@ -244,6 +254,10 @@ impl LockHead {
         let now = st.now();
         let owner = std::mem::replace(&mut self.owner, NONE);
         if owner < OUTSIDE {
+            if st.record.is_some() {
+                let (class, id) = (self.class, Some(self.id));
+                st.note(owner, Act::Unlock { class, id });
+            }
             let held = now.saturating_sub(self.since);
             self.stats.hold_ns += held;
             st.class_stats[self.class as usize].hold_ns += held;

@@ -46,6 +46,7 @@ mod embedded;
 mod event;
 mod explore;
 mod lock;
+mod record;
 mod rng;
 mod sched;
 mod shared;
@@ -71,6 +72,7 @@ pub use embedded::Embedded;
 pub use event::VirtualEvent;
 pub use explore::{Explored, explore};
 pub use lock::{VirtualGuard, VirtualLock};
+pub use record::{Act, Entry};
 pub use stacks::stacks_alive;
 pub use thread::VirtualThread;
 
@@ -196,8 +198,12 @@ impl Platform for Virtual {
         if self.shared.inside() {
             lock::check_order(&self.shared, NONE, class, at);
             let id = NONE;
-            self.shared
-                .with(|st| st.me().held.push(Held { id, class, at }));
+            self.shared.with(|st| {
+                st.me().held.push(Held { id, class, at });
+                if st.record.is_some() {
+                    st.note(st.running, Act::Lock { class, id: None });
+                }
+            });
         }
     }
 
@@ -208,6 +214,9 @@ impl Platform for Virtual {
                 let mine = |h: &Held| h.id == NONE && h.class == class;
                 if let Some(i) = held.iter().rposition(mine) {
                     held.remove(i);
+                }
+                if st.record.is_some() {
+                    st.note(st.running, Act::Unlock { class, id: None });
                 }
             });
         }

@@ -7,11 +7,13 @@ use corosensei::{Coroutine, Yielder, stack::DefaultStack};
 use perimeter_base::Time;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::thread::ThreadId;
 
 use super::config::{Failure, FailureKind, Report, Schedule, VirtualConfig};
 use super::event::EventHead;
 use super::lock::LockHead;
+use super::record::{Act, Entry};
 use super::rng::Rng;
 use crate::class::{LockClass, LockStats, Work};
 
@@ -86,7 +88,7 @@ impl fmt::Display for Held {
 
 /// A virtual thread. The slot number is its lane.
 pub(super) struct Thd {
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) serial: u64,
     pub(super) core: usize,
     pub(super) doing: Doing,
@@ -180,6 +182,8 @@ pub(super) struct State {
     /// Some event has a condition to be checked when nobody runs.
     pub(super) conditions: bool,
     pub(super) foreign: HashMap<ThreadId, u32>,
+    /// What threads do, while somebody wants to know.
+    pub(super) record: Option<Vec<Entry>>,
 }
 
 impl State {
@@ -237,6 +241,7 @@ impl State {
             idle_hooks: Vec::new(),
             conditions: false,
             foreign: HashMap::new(),
+            record: None,
             cfg,
         }
     }
@@ -311,6 +316,9 @@ impl State {
     /// Virtual cost of work.
     #[inline]
     pub(super) fn charge(&mut self, work: Work, units: u64) {
+        if self.record.is_some() {
+            self.note(self.running, Act::Work { work, units });
+        }
         let ns = self.cfg.costs.work[work as usize].nanos(units);
         self.spend(ns);
     }
@@ -330,8 +338,7 @@ impl State {
         let slot = self.slot();
         let serial = self.serial;
         let t = self.thread(slot);
-        t.name.clear();
-        t.name.push_str(name);
+        t.name = name.into();
         (t.serial, t.core, t.body, t.priority) = (serial, core, Some(body), priority);
         (t.timer, t.timed_out, t.unwinding, t.torn_ops) = (0, false, false, 0);
         let now = self.now();
@@ -345,7 +352,7 @@ impl State {
             return s;
         }
         self.threads.push(Thd {
-            name: String::new(),
+            name: "".into(),
             serial: 0,
             core: 0,
             doing: Doing::Nothing,
