@@ -167,21 +167,35 @@ fn waiting_is_timed() {
 /// kind and be off by a factor of two or more.
 #[test]
 fn hold_time_is_sampled_fairly() {
+    const LONG: u64 = 2_000;
+    const PAIRS: u64 = 4_000;
     let p = Native::new();
-    let lock = p.lock(LockClass::Group, ());
-    let mut truth = 0;
-    for i in 0..8_000u32 {
-        let start = p.now();
-        let g = lock.lock();
-        if i % 2 == 0 {
-            while p.now().nanos_since(start) < 20_000 {
-                core::hint::spin_loop();
+    let round = || {
+        let lock = p.lock(LockClass::Group, ());
+        let mut truth = 0;
+        for i in 0..2 * PAIRS {
+            let start = p.now();
+            let g = lock.lock();
+            if i % 2 == 0 {
+                while p.now().nanos_since(start) < LONG {
+                    core::hint::spin_loop();
+                }
+                truth += p.now().nanos_since(start);
             }
-            truth += p.now().nanos_since(start);
+            drop(g);
         }
-        drop(g);
+        (truth, lock.stats().hold_ns)
+    };
+    // A round in which the machine gave the core to somebody else shows nothing: that time is
+    // counted 64-fold or not at all. So the calmest of many is judged.
+    let mut calmest = (u64::MAX, 0);
+    for _ in 0..100 {
+        calmest = calmest.min(round());
+        if calmest.0 < LONG * PAIRS * 5 / 4 {
+            break;
+        }
     }
-    let held = lock.stats().hold_ns;
+    let (truth, held) = calmest;
     // 125 samples of two kinds: the standard deviation is 9 %.
     let ratio = held as f64 / truth as f64;
     assert!((0.6..1.6).contains(&ratio), "{held} of {truth}");
