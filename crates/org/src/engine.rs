@@ -3,8 +3,10 @@
 //! Calls carry owned or copied arguments only, so that a proxy in another process can
 //! implement the same trait.
 
-use crate::Org;
+use crate::{Binding, Org};
 use crate::instance::{Ev, Instance, OpenError};
+use crate::pef::event::{End, EventId, EventSpec, Events, Layer, Refused, TraceSink};
+use crate::pef::trace;
 use crate::serve::Joins;
 use crate::spec::OrgSpec;
 use core::net::{IpAddr, SocketAddr};
@@ -15,7 +17,7 @@ use perimeter_stack::ops::{
     Close, Data, How, Look, Readiness, Received, Recv, Released, SendData, Set, Setting, Shutdown,
     TakeError, Wait, Watching,
 };
-use perimeter_stack::poller::{Notify, Ready, Refused};
+use perimeter_stack::poller::{Notify, Ready, Refused as NotWatched};
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready::{self, Want};
 use perimeter_stack::{ConnInfo, SockError, SockId};
@@ -42,6 +44,10 @@ pub enum Fault {
     TooManyPollers,
     /// The socket is registered with this poller already, or is not.
     Registered(bool),
+    /// The organization has nothing of the kind.
+    Unsupported,
+    /// A list of events could not be altered.
+    Events(Refused),
 }
 
 impl From<SockError> for Fault {
@@ -166,6 +172,68 @@ pub trait Engine: Send + Sync {
     fn quiescent(&self) -> Result<(), String>;
     /// Resets everything and stops the stack's threads.
     fn stop(&self);
+
+    /// Where the layers of a connection run, as far as there is something to say.
+    fn binding(&self, id: SockId) -> Binding {
+        let _ = id;
+        Binding::default()
+    }
+
+    /// PEF: adds an event to the lists that connections start with, before there are any.
+    ///
+    /// # Errors
+    /// [`Fault::Unsupported`] in organizations without lists; or there are connections.
+    fn register_event(&self, spec: EventSpec) -> Result<EventId, Fault> {
+        let _ = spec;
+        Err(Fault::Unsupported)
+    }
+
+    /// PEF: adds an event to its major layer in the list of a live connection, at one end.
+    ///
+    /// # Errors
+    /// [`Fault::Unsupported`]; or the connection has gone, or its lists are switched off.
+    fn insert_event(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, Fault> {
+        let _ = (id, end, spec);
+        Err(Fault::Unsupported)
+    }
+
+    /// PEF: takes an event off the lists of a live connection.
+    ///
+    /// # Errors
+    /// [`Fault::Unsupported`]; or the connection has gone, or has no such event.
+    fn disable_event(&self, id: SockId, event: EventId) -> Result<(), Fault> {
+        let _ = (id, event);
+        Err(Fault::Unsupported)
+    }
+
+    /// PEF: tells `sink` of every segment that a live connection receives or sends from now on,
+    /// in the connection's order, until it answers `false`: then the tracing events take
+    /// themselves off. Their names, receive and transmit, for who wants to end it earlier.
+    ///
+    /// # Errors
+    /// As [`Engine::insert_event`].
+    fn trace(&self, id: SockId, sink: TraceSink) -> Result<[EventId; 2], Fault> {
+        let _ = (id, sink);
+        Err(Fault::Unsupported)
+    }
+
+    /// SO_PEFON: whether a connection's packets run through its lists of events.
+    ///
+    /// # Errors
+    /// [`Fault::Unsupported`]; or the connection has gone.
+    fn set_events_on(&self, id: SockId, on: bool) -> Result<(), Fault> {
+        let _ = (id, on);
+        Err(Fault::Unsupported)
+    }
+
+    /// SO_SETSQP: the squeue that one layer of a connection runs under from now on.
+    ///
+    /// # Errors
+    /// [`Fault::Unsupported`]; or the connection has gone, or the layer can't be moved.
+    fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), Fault> {
+        let _ = (id, layer, squeue);
+        Err(Fault::Unsupported)
+    }
 }
 
 /// An instance with its threads.
@@ -176,7 +244,20 @@ pub(crate) struct Running<O: Org> {
     pub(crate) inline: bool,
 }
 
+impl From<Refused> for Fault {
+    fn from(e: Refused) -> Fault {
+        match e {
+            Refused::Gone => Fault::Sock(SockError::Closed),
+            e => Fault::Events(e),
+        }
+    }
+}
+
 impl<O: Org> Running<O> {
+    fn events(&self) -> Result<&dyn Events, Fault> {
+        self.enter()?.org.events().ok_or(Fault::Unsupported)
+    }
+
     fn enter(&self) -> Result<&Instance<O>, Fault> {
         self.i.admit().map_err(|_| Fault::WrongThread)?;
         Ok(&self.i)
@@ -415,8 +496,8 @@ impl<O: Org> Engine for Running<O> {
         let i = self.enter()?;
         let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
         let word = p.register(poller, id, token, want).map_err(|e| match e {
-            Refused::Closed => Fault::Sock(SockError::Closed),
-            Refused::Twice => Fault::Registered(true),
+            NotWatched::Closed => Fault::Sock(SockError::Closed),
+            NotWatched::Twice => Fault::Registered(true),
         })?;
         self.watching(id, Watching::Add(word.clone()))
             .inspect_err(|_| {
@@ -582,6 +663,44 @@ impl<O: Org> Engine for Running<O> {
             // A thread that panicked has said so already.
             let _ = j();
         }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        self.enter().map_or_else(|_| Binding::default(), |i| i.org.binding(id))
+    }
+
+    fn register_event(&self, spec: EventSpec) -> Result<EventId, Fault> {
+        Ok(self.events()?.register(spec)?)
+    }
+
+    fn insert_event(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, Fault> {
+        Ok(self.events()?.insert(id, end, spec)?)
+    }
+
+    fn disable_event(&self, id: SockId, event: EventId) -> Result<(), Fault> {
+        Ok(self.events()?.disable(id, event)?)
+    }
+
+    fn trace(&self, id: SockId, sink: TraceSink) -> Result<[EventId; 2], Fault> {
+        let events = self.events()?;
+        let [receive, transmit] = trace::events(sink);
+        let first = events.insert(id, End::Front, receive)?;
+        match events.insert(id, End::Back, transmit) {
+            Ok(second) => Ok([first, second]),
+            Err(e) => {
+                // Whatever becomes of that: the trace has not begun.
+                let _ = events.disable(id, first);
+                Err(e.into())
+            }
+        }
+    }
+
+    fn set_events_on(&self, id: SockId, on: bool) -> Result<(), Fault> {
+        Ok(self.events()?.switch(id, on)?)
+    }
+
+    fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), Fault> {
+        Ok(self.events()?.designate(id, layer, squeue)?)
     }
 }
 

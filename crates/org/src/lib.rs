@@ -9,6 +9,7 @@ pub mod connp_l;
 pub mod engine;
 pub mod instance;
 pub mod open;
+pub mod pef;
 #[cfg_attr(
     not(feature = "testing"),
     expect(dead_code, reason = "`split` only, so far")
@@ -119,6 +120,11 @@ pub trait Org: Send + Sync + Sized + 'static {
     fn binding(&self, id: SockId) -> Binding {
         let _ = id;
         Binding::default()
+    }
+
+    /// The connections' lists of events, in organizations that have them.
+    fn events(&self) -> Option<&dyn pef::event::Events> {
+        None
     }
 
     /// How many protocol threads of its own it runs on, numbered from 0. The stack starts them,

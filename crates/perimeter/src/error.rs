@@ -59,6 +59,21 @@ pub fn io(f: Fault) -> Error {
         Fault::Registered(true) => {
             Error::new(ErrorKind::AlreadyExists, "the socket is registered already")
         }
+        Fault::Unsupported => Error::new(
+            ErrorKind::Unsupported,
+            "this organization has no lists of events; use `pef`",
+        ),
+        Fault::Events(Refused::Gone) => ErrorKind::NotConnected.into(),
+        Fault::Events(Refused::NoEvent) => {
+            Error::new(ErrorKind::NotFound, "there is no such event on the lists")
+        }
+        Fault::Events(Refused::Late) => {
+            Error::new(ErrorKind::InvalidInput, "too late to change that")
+        }
+        Fault::Events(Refused::Off) => Error::new(
+            ErrorKind::InvalidInput,
+            "the connection's lists of events are switched off",
+        ),
         Fault::Sock(e) => sock(e),
     }
 }

@@ -1,0 +1,262 @@
+//! Events as their authors see them: what a callback is given, and what it may answer.
+
+use core::fmt;
+use perimeter_base::Time;
+use perimeter_tcp::Info;
+use perimeter_wire::{FlowKey, TcpFlags, TcpHdr};
+use std::sync::Arc;
+
+/// Which of a connection's two lists.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// IP, TCP, SOCKFS.
+    Receive,
+    /// SOCKFS, TCP, IP.
+    Transmit,
+}
+
+/// A major layer of a list. Each holds one or more events.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Layer {
+    /// IP.
+    Ip,
+    /// TCP.
+    Tcp,
+    /// The socket layer.
+    Sockfs,
+}
+
+impl Layer {
+    /// In the order of the receive list.
+    pub const ALL: [Layer; 3] = [Layer::Ip, Layer::Tcp, Layer::Sockfs];
+
+    /// The name in lists.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Layer::Ip => "ip",
+            Layer::Tcp => "tcp",
+            Layer::Sockfs => "sockfs",
+        }
+    }
+}
+
+/// What becomes of a packet after an event (section 3.2.4).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// On to the next event; past the last one the packet is finished.
+    Next,
+    /// Finished, though events remain. Who owns the packet lets go of it.
+    Done,
+    /// Receive only: the classifier looks at it again, and it starts anew with the list that it
+    /// belongs to then. On the transmit side nothing is classified, and this is [`Verdict::Next`].
+    Reclassify,
+}
+
+/// Under which perimeter an event runs.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Under {
+    /// That of its major layer, for each connection its own.
+    #[default]
+    Layer,
+    /// The squeue of that number, modulo how many there are.
+    Squeue(u16),
+    /// Outside any. Packets may overtake each other in such an event, as two threads may run it
+    /// at once.
+    Nothing,
+}
+
+/// One packet as an event sees it.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// The time.
+    pub now: Time,
+    /// Which list it is on.
+    pub direction: Direction,
+    /// The major layer of the event that runs.
+    pub layer: Layer,
+    /// The flow, from this host's point of view.
+    pub flow: FlowKey,
+    /// The segment's header. `None` on the transmit list before TCP has made segments, and for
+    /// what belongs to no connection.
+    pub header: Option<&'a TcpHdr>,
+    /// Octets of payload.
+    pub len: u32,
+    /// The payload where it lies in one piece: received segments, and data on its way to TCP.
+    /// Changes are seen by what follows in the list; the length stays.
+    pub payload: &'a mut [u8],
+    /// The connection's TCP state, for events under TCP's perimeter.
+    pub tcp: Option<&'a dyn Peek>,
+    /// Set by the callback: this event takes itself off the list. A list that has gone with its
+    /// connection is not an error.
+    pub disable: bool,
+}
+
+/// What an event under TCP's perimeter may ask.
+pub trait Peek: fmt::Debug {
+    /// TCP's own account of the connection.
+    fn info(&self) -> Info;
+}
+
+/// An event's callback. Runs to its end without waiting: the perimeter it may be under keeps
+/// others out meanwhile. Any thread may call it, several at once where it is on several lists.
+pub trait PacketEvent: Send + Sync + 'static {
+    /// A packet arrives at this event.
+    fn on_packet(&self, packet: &mut Packet<'_>) -> Verdict;
+}
+
+impl<F: Fn(&mut Packet<'_>) -> Verdict + Send + Sync + 'static> PacketEvent for F {
+    fn on_packet(&self, packet: &mut Packet<'_>) -> Verdict {
+        self(packet)
+    }
+}
+
+/// An event to be put on a list.
+#[derive(Clone)]
+pub struct EventSpec {
+    /// Its name, for those who look at lists.
+    pub name: String,
+    /// Which list.
+    pub direction: Direction,
+    /// Which major layer.
+    pub layer: Layer,
+    /// Under which perimeter it runs.
+    pub under: Under,
+    /// What it does.
+    pub event: Arc<dyn PacketEvent>,
+}
+
+impl fmt::Debug for EventSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let EventSpec {
+            name,
+            direction,
+            layer,
+            under,
+            ..
+        } = self;
+        write!(f, "{name} ({direction:?}, {}, {under:?})", layer.name())
+    }
+}
+
+/// Where in its major layer an event goes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Before those that are there.
+    Front,
+    /// Behind them.
+    Back,
+}
+
+/// The name of an event on a list, never used again.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EventId(pub u64);
+
+/// One segment of a traced connection.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// When it was seen.
+    pub at: Time,
+    /// Whether it was received or is being sent.
+    pub direction: Direction,
+    /// The flow, from this host's point of view.
+    pub flow: FlowKey,
+    /// SEG.SEQ.
+    pub seq: u32,
+    /// SEG.ACK; of meaning with ACK.
+    pub ack: u32,
+    /// Control bits.
+    pub flags: TcpFlags,
+    /// Octets of payload.
+    pub len: u32,
+    /// The window that it announces, octets.
+    pub window: u32,
+    /// Congestion window of this end, octets.
+    pub cwnd: u32,
+    /// Slow-start threshold of this end, segments; `u32::MAX`: none yet.
+    pub ssthresh: u32,
+    /// Smoothed round-trip time, ns; 0 before the first sample.
+    pub srtt_ns: u64,
+}
+
+impl fmt::Display for Traced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.at.nanos();
+        let arrow = match self.direction {
+            Direction::Receive => '<',
+            Direction::Transmit => '>',
+        };
+        write!(
+            f,
+            "{}.{:09} {arrow} {:?} seq {} ack {} len {} win {} cwnd {}",
+            ns / 1_000_000_000,
+            ns % 1_000_000_000,
+            self.flags,
+            self.seq,
+            self.ack,
+            self.len,
+            self.window,
+            self.cwnd
+        )
+    }
+}
+
+/// Who takes the segments of a traced connection: told inside TCP's perimeter, so it hands them
+/// on and does not wait. `false`: enough, and the tracing event takes itself off.
+pub type TraceSink = Arc<dyn Fn(&Traced) -> bool + Send + Sync>;
+
+/// Lists of events of an organization that has them.
+pub trait Events {
+    /// Adds an event to the lists that connections start with, at the back of its major layer:
+    /// at start-up, before there are any.
+    ///
+    /// # Errors
+    /// There are connections already.
+    fn register(&self, spec: EventSpec) -> Result<EventId, Refused>;
+
+    /// Adds an event to the list of a live connection. Packets under way finish on the list that
+    /// they started with.
+    ///
+    /// # Errors
+    /// The connection has gone, or its lists are switched off.
+    fn insert(&self, id: perimeter_stack::SockId, end: End, spec: EventSpec)
+    -> Result<EventId, Refused>;
+
+    /// Takes an event off the list of a live connection: from now on no packet enters it.
+    ///
+    /// # Errors
+    /// The connection has gone, or there is no such event on its lists.
+    fn disable(&self, id: perimeter_stack::SockId, event: EventId) -> Result<(), Refused>;
+
+    /// SO_PEFON: whether packets of the connection run through its lists; off, the perimeter of
+    /// its TCP layer does all, as FireEngine.
+    ///
+    /// # Errors
+    /// The connection has gone.
+    fn switch(&self, id: perimeter_stack::SockId, on: bool) -> Result<(), Refused>;
+
+    /// SO_SETSQP: the squeue, modulo how many there are, that a major layer runs under from the
+    /// next moment on at which none of the connection's packets is between perimeters.
+    ///
+    /// # Errors
+    /// The connection has gone, or the layer can't be moved any more: TCP's state stays where
+    /// it was made.
+    fn designate(
+        &self,
+        id: perimeter_stack::SockId,
+        layer: Layer,
+        squeue: u16,
+    ) -> Result<(), Refused>;
+}
+
+/// Why lists of events were not altered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The connection has gone.
+    Gone,
+    /// There is no such event.
+    NoEvent,
+    /// Too late.
+    Late,
+    /// The lists are switched off.
+    Off,
+}

@@ -1,0 +1,4 @@
+//! `pef`: the Packet Event Framework.
+
+pub mod event;
+pub mod trace;
