@@ -3,12 +3,12 @@
 //! Calls carry owned or copied arguments only, so that a proxy in another process can
 //! implement the same trait.
 
-use crate::{Binding, Org};
 use crate::instance::{Ev, Instance, OpenError};
 use crate::pef::event::{End, EventId, EventSpec, Events, Layer, Refused, TraceSink};
 use crate::pef::trace;
 use crate::serve::Joins;
 use crate::spec::OrgSpec;
+use crate::{Binding, Org};
 use core::net::{IpAddr, SocketAddr};
 use perimeter_base::Time;
 use perimeter_stack::listener::Accepted;
@@ -666,7 +666,8 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn binding(&self, id: SockId) -> Binding {
-        self.enter().map_or_else(|_| Binding::default(), |i| i.org.binding(id))
+        self.enter()
+            .map_or_else(|_| Binding::default(), |i| i.org.binding(id))
     }
 
     fn register_event(&self, spec: EventSpec) -> Result<EventId, Fault> {

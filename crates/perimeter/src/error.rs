@@ -1,5 +1,6 @@
 //! Errors as `std::io` knows them.
 
+use perimeter_org::pef::event::Refused;
 use perimeter_org::{SpecError, engine::Fault};
 use perimeter_stack::SockError;
 use perimeter_tcp::TcpError;

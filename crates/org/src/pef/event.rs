@@ -218,8 +218,12 @@ pub trait Events {
     ///
     /// # Errors
     /// The connection has gone, or its lists are switched off.
-    fn insert(&self, id: perimeter_stack::SockId, end: End, spec: EventSpec)
-    -> Result<EventId, Refused>;
+    fn insert(
+        &self,
+        id: perimeter_stack::SockId,
+        end: End,
+        spec: EventSpec,
+    ) -> Result<EventId, Refused>;
 
     /// Takes an event off the list of a live connection: from now on no packet enters it.
     ///
