@@ -393,10 +393,12 @@ fn left(host: &Host, stack: &Stack) -> Result<(), String> {
 /// Whether the counters are such as the scenario may cause.
 fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
     let sc = &host.sc;
-    // Nothing is lost, no timer fires before somebody who could have run, and nothing makes
-    // acknowledgments late for a tail loss probe: no queue of a paced device, and no device that
-    // is looked after only now and then because the applications have gone home.
+    // Nothing is lost, not even for want of room in a receive queue; no timer fires before
+    // somebody who could have run; and nothing makes acknowledgments late for a tail loss probe:
+    // no queue of a paced device, and no device that is looked after only now and then because
+    // the applications have gone home.
     let calm = sc.mix == Mix::None
+        && host.common.wires.iter().all(|w| w.overflows() == 0)
         && sc.early_timer_one_in == 0
         && host.knobs.gbps.is_none()
         && (sc.inbound == Inbound::Thread || sc.org.single_threaded());
@@ -406,7 +408,9 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
             // Damage shows as whatever the parser meets first.
             c if c.starts_with("drop_bad") => sc.mix == Mix::Corrupt,
             "drop_truncated" | "drop_not_ours" | "drop_other_protocol" => sc.mix == Mix::Corrupt,
-            // Segments that cross a reset or come after the end of TIME-WAIT.
+            // Segments that cross a reset or come after the end of TIME-WAIT; and what answers
+            // a repeated FIN, when an answer to the first has ended LAST-ACK before (RFC 9293,
+            // section 3.10.7.1: a reset).
             "drop_no_connection" | "tx_resets" => {
                 !calm || matches!(sc.workload, Workload::Unread | Workload::Abort)
             }
