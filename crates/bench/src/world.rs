@@ -237,10 +237,7 @@ impl World {
     /// A page to be sent by connection `n`'s application.
     #[must_use]
     pub fn page(page: &Bytes) -> SendData {
-        SendData {
-            data: Data::Pages(smallvec![page.clone()]),
-            more: false,
-        }
+        SendData::new(Data::Pages(smallvec![page.clone()]), false)
     }
 
     /// Runs the send; yields the octets taken.

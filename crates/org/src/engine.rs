@@ -393,7 +393,7 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn send(&self, id: SockId, data: Data, more: bool) -> Result<usize, Fault> {
-        Ok(self.call(id, SendData { data, more })??)
+        Ok(self.call(id, SendData::new(data, more))??)
     }
 
     fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, Fault> {

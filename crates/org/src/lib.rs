@@ -10,15 +10,12 @@ pub mod engine;
 pub mod instance;
 pub mod open;
 pub mod pef;
-#[cfg_attr(
-    not(feature = "testing"),
-    expect(dead_code, reason = "`split` only, so far")
-)]
 mod place;
 mod serve;
 pub mod spec;
 #[cfg(feature = "testing")]
 pub mod split;
+mod squeue;
 pub mod up;
 
 pub use engine::{Engine, Stats};

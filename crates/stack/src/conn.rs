@@ -360,6 +360,20 @@ pub trait Cell: Access + Send + Sized + 'static {
     /// The TCP state, to read.
     fn peek(&self) -> &TcbSide<Self::K>;
 
+    /// A segment, timer or operation is done with this connection, and the shard is about to
+    /// turn to something else: parts that live elsewhere are told what they must know.
+    #[inline]
+    fn left(&mut self, cx: &mut Ctx<Self::K>) {
+        let _ = cx;
+    }
+
+    /// The shard's table forgets the connection: it is over, though an application may still
+    /// hold it.
+    #[inline]
+    fn unlinked(&self, home: &mut Self::Home) {
+        let _ = home;
+    }
+
     /// The connection is over and nobody holds it: its parts come back together. From here on its
     /// name opens nothing.
     fn leave(self, home: &mut Self::Home) -> Conn<Self::K>;

@@ -69,6 +69,14 @@ counts! {
     IcmpErrors = "rx_icmp_errors",
     /// Echo requests answered.
     Echoes = "rx_echo_requests",
+    /// Messages that the thread which brought them to an squeue ran itself.
+    SqueueInline = "squeue_inline",
+    /// Messages that another thread ran while it drained the squeue.
+    SqueueDrained = "squeue_drained",
+    /// Messages that the squeue's worker ran.
+    SqueueWorker = "squeue_worker",
+    /// Messages run by re-entry: within the run of another connection's, by the same thread.
+    SqueueReentered = "squeue_reentered",
     /// Time that this stack's threads were parked for want of work, ns.
     IdleNs = "idle_ns",
     /// CPU time in there, for falling asleep and waking up, ns; estimated from a sample.

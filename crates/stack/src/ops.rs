@@ -45,6 +45,40 @@ pub trait Op<K: Kind>: Send + 'static {
 
     /// What TCP does after [`Step::Kick`].
     fn kick<A: Access<K = K>>(&mut self, _a: &mut A, _sh: &Commons<K>, _cx: &mut Ctx<K>) {}
+
+    /// Whether it takes room in the send buffer: [`Op::reserve`] has something to say.
+    fn takes_room(&self) -> bool {
+        false
+    }
+
+    /// For organizations in which a writer enqueues and leaves: cuts the operation down to
+    /// `room` bytes of send buffer and says what its result will be if the connection takes
+    /// data. From here on the operation relies on having that room. `None`, and nothing
+    /// changes, for what takes no room.
+    fn reserve(&mut self, room: u32) -> Option<Reserved<Self::Out>> {
+        let _ = room;
+        None
+    }
+
+    /// How much of a reservation of `reserved` bytes this result left unused.
+    fn unused(out: &Self::Out, reserved: u32) -> u32 {
+        let _ = (out, reserved);
+        0
+    }
+
+    /// The caller was answered from the reservation: nobody will see the result, so a pending
+    /// error stays for the next call.
+    fn answered(&mut self) {}
+}
+
+/// What [`Op::reserve`] settles.
+pub struct Reserved<O> {
+    /// The result.
+    pub out: O,
+    /// Bytes of room that it takes. 0: there is nothing left to do.
+    pub bytes: u32,
+    /// Nothing was cut off. Otherwise the caller wants to know when there is room.
+    pub all: bool,
 }
 
 /// Both phases at once, for organizations that protect a connection whole.
@@ -97,6 +131,32 @@ impl Data {
             Data::Pages(p) => p.iter().map(Bytes::len).sum(),
         }
     }
+
+    /// Cuts off what is beyond `max` bytes.
+    fn truncate(&mut self, max: usize) {
+        match self {
+            Data::Copy(b) => b.truncate(max),
+            Data::Pages(pages) => {
+                let mut left = max;
+                for page in pages.iter_mut() {
+                    page.truncate(left);
+                    left -= page.len();
+                }
+                pages.retain(|p| !p.is_empty());
+            }
+        }
+    }
+}
+
+/// Where the room for an operation's data comes from.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Room {
+    /// From the buffer, as much as there is.
+    Found,
+    /// It was reserved, and the caller waits for the result.
+    Reserved,
+    /// It was reserved, and the caller was answered.
+    Answered,
 }
 
 /// Appends data to the stream. Yields how many bytes were taken.
@@ -105,9 +165,22 @@ pub struct SendData {
     pub data: Data,
     /// More follows at once (MSG_MORE).
     pub more: bool,
+    room: Room,
+    /// There was more than the reservation.
+    cut: bool,
 }
 
 impl SendData {
+    /// Sends `data`; `more` is MSG_MORE.
+    pub fn new(data: Data, more: bool) -> SendData {
+        SendData {
+            data,
+            more,
+            room: Room::Found,
+            cut: false,
+        }
+    }
+
     /// Notes, in the same critical section that found no room, that a writer wants to know.
     fn no_room<B: Bufs>(snd: &mut B::Snd<'_>) -> SockError {
         snd.side.lower(ready::OUT);
@@ -124,6 +197,9 @@ impl<K: Kind> Op<K> for SendData {
         sh: &Commons<K>,
         cx: &mut Ctx<K>,
     ) -> Step<Self::Out> {
+        if self.room != Room::Found {
+            return Step::Tcp;
+        }
         let mut snd = b.snd();
         if snd.shut || snd.side.bits() & (ready::ERR | ready::HUP) != 0 {
             return Step::Tcp;
@@ -141,7 +217,9 @@ impl<K: Kind> Op<K> for SendData {
     }
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
-        if let Some(e) = a.tcb().tcb.take_error() {
+        if self.room != Room::Answered
+            && let Some(e) = a.tcb().tcb.take_error()
+        {
             return Err(SockError::Tcp(e));
         }
         let state = a.tcb().tcb.state();
@@ -158,11 +236,18 @@ impl<K: Kind> Op<K> for SendData {
                 return Err(SockError::BrokenPipe);
             }
             let before = snd.memory();
+            let limit = snd.buf.limit();
+            if self.room != Room::Found {
+                // What was reserved fits, even if the limit was lowered since.
+                let need = snd.buf.len() + self.data.len() as u32;
+                snd.buf.set_limit(limit.max(need));
+            }
             let (taken, all) = append(&mut snd.buf, &mut self.data, self.more);
+            snd.buf.set_limit(limit);
             if !all {
                 snd.side.lower(ready::OUT);
             }
-            if taken == 0 && !all {
+            if taken == 0 && (!all || self.cut) {
                 return Err(SockError::WouldBlock);
             }
             snd.appended += taken as u64;
@@ -175,6 +260,37 @@ impl<K: Kind> Op<K> for SendData {
         a.before_output();
         glue::output(a, sh, cx);
         Ok(taken)
+    }
+
+    fn takes_room(&self) -> bool {
+        true
+    }
+
+    fn reserve(&mut self, room: u32) -> Option<Reserved<Self::Out>> {
+        let want = self.data.len();
+        let n = want.min(room as usize);
+        let all = n == want;
+        if !all {
+            self.data.truncate(n);
+            self.more = false;
+            self.cut = true;
+        }
+        self.room = Room::Reserved;
+        let out = if n == 0 && !all {
+            Err(SockError::WouldBlock)
+        } else {
+            Ok(n)
+        };
+        let bytes = n as u32;
+        Some(Reserved { out, bytes, all })
+    }
+
+    fn unused(out: &Self::Out, reserved: u32) -> u32 {
+        reserved - out.as_ref().map_or(0, |n| (*n as u32).min(reserved))
+    }
+
+    fn answered(&mut self) {
+        self.room = Room::Answered;
     }
 }
 
@@ -427,8 +543,10 @@ impl<K: Kind> Op<K> for Close {
     }
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        // Where the buffers are protected apart, data may have come in between the phases.
+        // Where the buffers are protected apart, data may have come in between the phases; and
+        // the first may have seen no more of the send side than its readiness.
         self.abort |= !a.rcv().buf.is_empty();
+        a.snd().shut = true;
         let now = cx.now(&sh.p);
         let t = a.tcb();
         t.meta.orphan = true;
@@ -499,20 +617,8 @@ pub struct Set(pub Setting);
 impl<K: Kind> Op<K> for Set {
     type Out = ();
 
-    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &Commons<K>, cx: &mut Ctx<K>) -> Step<()> {
-        match self.0 {
-            Setting::SendBuffer(n) => {
-                let mut snd = b.snd();
-                snd.buf.set_limit(n);
-                if snd.buf.space() == 0 {
-                    snd.side.lower(ready::OUT);
-                } else if snd.roomy() {
-                    snd.side.raise(ready::OUT, cx);
-                }
-                Step::Done(())
-            }
-            _ => Step::Tcp,
-        }
+    fn sock<B: Bufs<K = K>>(&mut self, _: &mut B, _: &Commons<K>, _: &mut Ctx<K>) -> Step<()> {
+        Step::Tcp
     }
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
@@ -552,7 +658,17 @@ impl<K: Kind> Op<K> for Set {
                 t.tcb.set_fin_wait_2(d);
                 false
             }
-            Setting::SendBuffer(_) | Setting::MaxSegment(_) => false,
+            Setting::SendBuffer(n) => {
+                let mut snd = a.snd();
+                snd.buf.set_limit(n);
+                if snd.buf.space() == 0 {
+                    snd.side.lower(ready::OUT);
+                } else if snd.roomy() {
+                    snd.side.raise(ready::OUT, cx);
+                }
+                false
+            }
+            Setting::MaxSegment(_) => false,
         };
         if output {
             glue::output(a, sh, cx);

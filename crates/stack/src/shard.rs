@@ -131,6 +131,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
+        conn.left(cx);
         let TcbSide { tcb, meta } = conn.tcb();
         if meta.closed {
             return self.unlink(slot, sh, cx);
@@ -159,6 +160,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             .find_entry(table_hash(self.secret, &key), |&s| s == slot);
         if let Ok(e) = entry {
             e.remove();
+            conn.unlinked(&mut self.home);
         }
         if !orphan {
             return;
@@ -366,6 +368,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
                 conn.snd().side.finish(cx);
                 conn.rcv().side.finish(cx);
                 conn.tcb().meta.orphan = true;
+                conn.left(cx);
                 self.orphans += 1;
                 self.unlink(slot, sh, cx);
             }

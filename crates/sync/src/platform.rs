@@ -42,6 +42,12 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// How many cores there are.
     fn cores(&self) -> usize;
 
+    /// The core that the calling thread is on now, 0 to [`Platform::cores`] − 1: for affinity and
+    /// counts, never for exclusion, as a thread that is not pinned may be moved at once. A few
+    /// nanoseconds on the machine; on virtual cores the thread's own. Threads on a core that is
+    /// not among the platform's count as on core 0.
+    fn core(&self) -> usize;
+
     /// A small number that identifies the calling thread while it lives, dense from 0. Numbers
     /// of ended threads are given out again.
     ///

@@ -71,6 +71,10 @@ impl Platform for Native {
         thread::cpus().len()
     }
 
+    fn core(&self) -> usize {
+        thread::core()
+    }
+
     #[inline(always)]
     fn lane(&self) -> usize {
         crate::lane::current()

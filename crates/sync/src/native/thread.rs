@@ -58,6 +58,23 @@ pub(super) fn cpus() -> &'static [usize] {
     })
 }
 
+/// The index of the processor that the calling thread is on.
+pub(super) fn core() -> usize {
+    static INDEX: OnceLock<Box<[u16]>> = OnceLock::new();
+    let index = INDEX.get_or_init(|| {
+        let cpus = cpus();
+        let mut index = vec![0; cpus.iter().max().map_or(1, |n| n + 1)];
+        for (i, &cpu) in cpus.iter().enumerate() {
+            index[cpu] = i as u16;
+        }
+        index.into_boxed_slice()
+    });
+    // SAFETY: takes no pointer and has no precondition; a failure is a negative number.
+    let cpu = unsafe { libc::sched_getcpu() };
+    let index = usize::try_from(cpu).ok().and_then(|cpu| index.get(cpu));
+    usize::from(index.copied().unwrap_or(0))
+}
+
 /// The calling thread's mask as a list; `None` if the kernel does not tell.
 fn allowed() -> Option<Vec<usize>> {
     let mut mask: Mask = [0; 128];

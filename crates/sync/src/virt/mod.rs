@@ -161,6 +161,13 @@ impl Platform for Virtual {
         self.shared.cores
     }
 
+    fn core(&self) -> usize {
+        if !self.shared.inside() {
+            return 0;
+        }
+        self.shared.with(|st| st.me().core)
+    }
+
     #[inline]
     fn lane(&self) -> usize {
         if self.shared.inside() {

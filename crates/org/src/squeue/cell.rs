@@ -1,0 +1,409 @@
+//! A connection of which applications reach two things without entering the squeue: the receive
+//! side, which has the semantics of a STREAM-head read queue, and an account of the room in the
+//! send buffer, from which a writer is answered before its data has entered.
+//!
+//! TCP state and send side live in the perimeter. The account is kept true by
+//! [`Parted::left`](Cell::left), after everything that TCP did for the connection.
+
+use crate::place::{Guard, Part, Places, Side as Held, no_rcv, no_snd};
+use crate::squeue::Kd;
+use core::ops::DerefMut;
+use core::sync::atomic::{AtomicU32, Ordering};
+use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
+use perimeter_stack::ops::{Op, Reserved};
+use perimeter_stack::{Access, Bufs, Cell, Commons, Conn, Count, Ctx, ready};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform};
+use std::sync::Arc;
+
+/// What applications see of a send side: its readiness, and how much they may still write.
+pub(crate) struct Front<P: Platform> {
+    /// Readiness, and whoever waits for it. The buffer in it stays empty.
+    pub(crate) snd: SndSide<Kd<P>>,
+    /// Bytes of the send buffer that nobody has reserved. Below zero when the limit was lowered.
+    room: i64,
+    limit: u32,
+    /// Connected: data may be promised, unless the direction was shut or has failed.
+    open: bool,
+}
+
+impl<P: Platform> Front<P> {
+    fn nobody() -> Front<P> {
+        Front {
+            snd: no_snd(),
+            room: 0,
+            limit: 0,
+            open: false,
+        }
+    }
+
+    /// Whether what is written now will be taken.
+    fn takes(&self) -> bool {
+        self.open && !self.snd.shut && self.snd.side.bits() & ready::ALWAYS == 0
+    }
+
+    /// Tells writers if they are waiting and there is room again. In the critical section that
+    /// changed the room.
+    fn tell(&mut self, cx: &mut Ctx<Kd<P>>) {
+        let roomy = self.room > 0 && self.room >= i64::from(self.limit / 3);
+        if self.open && roomy && self.snd.side.bits() & ready::OUT == 0 {
+            self.snd.side.raise(ready::OUT, cx);
+        }
+    }
+}
+
+/// The parts of a connection that live outside the squeue.
+pub(crate) struct Place<P: Platform> {
+    pub(crate) rcv: P::Lock<Part<RcvSide<Kd<P>>>>,
+    pub(crate) front: P::Lock<Part<Front<P>>>,
+    /// References to the connection: messages for it that wait or run.
+    refs: AtomicU32,
+}
+
+/// Where the connections of one squeue have their outer parts.
+pub(crate) type Home<P> = Arc<Places<Place<P>>>;
+
+impl<P: Platform> Place<P> {
+    pub(crate) fn new(p: &P) -> Place<P> {
+        Place {
+            rcv: p.lock(LockClass::Rcvbuf, Part::closed(no_rcv())),
+            front: p.lock(LockClass::Sndbuf, Part::closed(Front::nobody())),
+            refs: AtomicU32::new(0),
+        }
+    }
+
+    /// A message for the connection is on its way.
+    pub(crate) fn hold(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It was run.
+    pub(crate) fn release(&self) {
+        let before = self.refs.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a reference was dropped twice");
+    }
+
+    /// Messages for it that wait or run.
+    pub(crate) fn refs(&self) -> u32 {
+        self.refs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        add(LockClass::Rcvbuf, self.rcv.stats());
+        add(LockClass::Sndbuf, self.front.stats());
+    }
+}
+
+/// How a send that enters the squeue stands with its caller.
+pub(crate) enum Promise<O> {
+    /// It takes no room: as other operations.
+    None,
+    /// The connection has gone.
+    Stale,
+    /// The caller has its answer, and there is nothing to run.
+    Settled(O),
+    /// The caller has its answer, and the operation is to be run.
+    Answered(O),
+    /// So many bytes are reserved, and TCP must answer.
+    Asks(u32),
+}
+
+/// Settles a send from the account, if it can be.
+pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
+    place: &Place<P>,
+    generation: u32,
+    op: &mut Q,
+    sh: &Commons<Kd<P>>,
+    cx: &mut Ctx<Kd<P>>,
+) -> Promise<Q::Out> {
+    if !op.takes_room() {
+        return Promise::None;
+    }
+    let mut part = place.front.lock();
+    if part.generation != generation {
+        return Promise::Stale;
+    }
+    let front = &mut part.value;
+    let takes = front.takes();
+    let mut room = u32::try_from(front.room).unwrap_or(0);
+    // Short memory holds senders back, but never one that has nothing under way: it could wait
+    // for ever.
+    if takes && sh.memory_short() && room < front.limit {
+        sh.count(cx.lane, Count::MemRefused, 1);
+        room = 0;
+    }
+    let Some(Reserved { out, bytes, all }) = op.reserve(room) else {
+        return Promise::None;
+    };
+    front.room -= i64::from(bytes);
+    if !takes {
+        return Promise::Asks(bytes);
+    }
+    if !all {
+        front.snd.side.lower(ready::OUT);
+    }
+    if bytes == 0 {
+        return Promise::Settled(out);
+    }
+    op.answered();
+    Promise::Answered(out)
+}
+
+/// Gives back what a promise did not use.
+pub(crate) fn give_back<P: Platform>(
+    place: &Place<P>,
+    generation: u32,
+    unused: u32,
+    cx: &mut Ctx<Kd<P>>,
+) {
+    let mut part = place.front.lock();
+    if unused > 0 && part.generation == generation {
+        part.value.room += i64::from(unused);
+        part.value.tell(cx);
+    }
+}
+
+/// What the account was last told.
+#[derive(Copy, Clone, PartialEq, Eq)]
+struct Told {
+    acked: u64,
+    limit: u32,
+    bits: u8,
+    shut: bool,
+    orphan: bool,
+}
+
+/// A connection, as its squeue has it.
+pub(crate) struct Parted<P: Platform> {
+    tcb: TcbSide<Kd<P>>,
+    snd: SndSide<Kd<P>>,
+    home: Home<P>,
+    told: Told,
+}
+
+impl<P: Platform> Parted<P> {
+    fn slot(&self) -> u32 {
+        self.tcb.meta.id.slot()
+    }
+
+    fn now(&self) -> Told {
+        Told {
+            acked: self.snd.acked,
+            limit: self.snd.buf.limit(),
+            bits: self.snd.side.bits(),
+            shut: self.snd.shut,
+            orphan: self.tcb.meta.orphan,
+        }
+    }
+
+    /// Tells the account what has changed.
+    fn tell(&mut self, now: Told, cx: &mut Ctx<Kd<P>>) {
+        let was = core::mem::replace(&mut self.told, now);
+        let place = place(&self.home, self.slot());
+        let mut part = place.front.lock();
+        let front = &mut part.value;
+        front.room += (now.acked - was.acked) as i64;
+        front.room += i64::from(now.limit) - i64::from(was.limit);
+        front.limit = now.limit;
+        let fresh = now.bits & !was.bits;
+        let ended = now.shut && !was.shut;
+        front.snd.shut |= now.shut;
+        front.open |= now.bits & ready::OUT != 0;
+        if ended || fresh & ready::ALWAYS != 0 {
+            front.snd.side.raise(fresh | ready::OUT, cx);
+        } else if fresh != 0 {
+            front.snd.side.raise(fresh, cx);
+        } else {
+            front.tell(cx);
+        }
+        if now.orphan {
+            front.snd.side.finish(cx);
+            part.generation = 0;
+            drop(part);
+            place.rcv.lock().generation = 0;
+        }
+    }
+}
+
+/// The place of a connection that is there.
+fn place<P: Platform>(home: &Places<Place<P>>, slot: u32) -> &Place<P> {
+    home.get(slot).expect("a connection is in its place")
+}
+
+/// A buffer's side while its lock is held.
+type Locked<'a, P, T> = Held<'a, P, T>;
+
+impl<P: Platform> Bufs for Parted<P> {
+    type K = Kd<P>;
+    type Snd<'a> = &'a mut SndSide<Kd<P>>;
+    type Rcv<'a> = Locked<'a, P, RcvSide<Kd<P>>>;
+
+    #[inline]
+    fn snd(&mut self) -> &mut SndSide<Kd<P>> {
+        &mut self.snd
+    }
+
+    #[inline]
+    fn rcv(&mut self) -> Self::Rcv<'_> {
+        Held::Held(place(&self.home, self.slot()).rcv.lock())
+    }
+}
+
+impl<P: Platform> Access for Parted<P> {
+    #[inline]
+    fn tcb(&mut self) -> &mut TcbSide<Kd<P>> {
+        &mut self.tcb
+    }
+
+    #[inline]
+    fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, &mut SndSide<Kd<P>>) {
+        (&mut self.tcb, &mut self.snd)
+    }
+
+    #[inline]
+    fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
+        let rcv = place(&self.home, self.tcb.meta.id.slot()).rcv.lock();
+        (&mut self.tcb, Held::Held(rcv))
+    }
+}
+
+impl<P: Platform> Cell for Parted<P> {
+    type Home = Home<P>;
+
+    fn settle(home: &mut Home<P>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+        let id = conn.tcb.meta.id;
+        let place = home.get_or_make(id.slot(), || Place::new(&sh.p))?;
+        let mut cell = Parted {
+            tcb: conn.tcb,
+            snd: conn.snd,
+            home: home.clone(),
+            told: Told {
+                acked: 0,
+                limit: 0,
+                bits: 0,
+                shut: false,
+                orphan: false,
+            },
+        };
+        cell.told.limit = cell.snd.buf.limit();
+        *place.rcv.lock() = Part {
+            generation: id.generation(),
+            value: conn.rcv,
+        };
+        *place.front.lock() = Part {
+            generation: id.generation(),
+            value: Front {
+                snd: SndSide::new(0),
+                room: i64::from(cell.told.limit),
+                limit: cell.told.limit,
+                open: false,
+            },
+        };
+        Some(cell)
+    }
+
+    #[inline]
+    fn peek(&self) -> &TcbSide<Kd<P>> {
+        &self.tcb
+    }
+
+    #[inline]
+    fn left(&mut self, cx: &mut Ctx<Kd<P>>) {
+        let now = self.now();
+        if now != self.told {
+            self.tell(now, cx);
+        }
+    }
+
+    fn leave(self, home: &mut Home<P>) -> Conn<Kd<P>> {
+        let place = place(home, self.slot());
+        *place.front.lock() = Part::closed(Front::nobody());
+        let rcv = core::mem::replace(&mut *place.rcv.lock(), Part::closed(no_rcv())).value;
+        Conn {
+            tcb: self.tcb,
+            snd: self.snd,
+            rcv,
+        }
+    }
+}
+
+/// The parts of a connection that an application reaches by its name, without the squeue.
+pub(crate) struct Outside<'a, P: Platform> {
+    place: &'a Place<P>,
+    generation: u32,
+    stale: bool,
+    snd: Option<SndSide<Kd<P>>>,
+    rcv: Option<RcvSide<Kd<P>>>,
+}
+
+impl<'a, P: Platform> Outside<'a, P> {
+    pub(crate) fn new(place: &'a Place<P>, generation: u32) -> Outside<'a, P> {
+        Outside {
+            place,
+            generation,
+            stale: false,
+            snd: None,
+            rcv: None,
+        }
+    }
+
+    /// Whether the connection had gone when one of its parts was entered.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale
+    }
+}
+
+/// The send side's front, as the send side.
+pub(crate) enum FrontSide<'a, P: Platform> {
+    Held(Guard<'a, P, Part<Front<P>>>),
+    Gone(&'a mut SndSide<Kd<P>>),
+}
+
+impl<P: Platform> core::ops::Deref for FrontSide<'_, P> {
+    type Target = SndSide<Kd<P>>;
+
+    fn deref(&self) -> &SndSide<Kd<P>> {
+        match self {
+            FrontSide::Held(g) => &g.value.snd,
+            FrontSide::Gone(s) => s,
+        }
+    }
+}
+
+impl<P: Platform> DerefMut for FrontSide<'_, P> {
+    fn deref_mut(&mut self) -> &mut SndSide<Kd<P>> {
+        match self {
+            FrontSide::Held(g) => &mut g.value.snd,
+            FrontSide::Gone(s) => s,
+        }
+    }
+}
+
+impl<P: Platform> Bufs for Outside<'_, P> {
+    type K = Kd<P>;
+    type Snd<'b>
+        = FrontSide<'b, P>
+    where
+        Self: 'b;
+    type Rcv<'b>
+        = Held<'b, P, RcvSide<Kd<P>>>
+    where
+        Self: 'b;
+
+    fn snd(&mut self) -> Self::Snd<'_> {
+        let guard = self.place.front.lock();
+        if guard.generation == self.generation {
+            return FrontSide::Held(guard);
+        }
+        self.stale = true;
+        FrontSide::Gone(self.snd.get_or_insert_with(no_snd))
+    }
+
+    fn rcv(&mut self) -> Self::Rcv<'_> {
+        let guard = self.place.rcv.lock();
+        if guard.generation == self.generation {
+            return Held::Held(guard);
+        }
+        self.stale = true;
+        Held::Gone(self.rcv.get_or_insert_with(no_rcv))
+    }
+}

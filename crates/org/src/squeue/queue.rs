@@ -1,0 +1,408 @@
+//! An squeue: a queue of messages whose worker, or whoever brings one, runs them one at a time.
+//!
+//! One lock protects the queue and the flags. It is *not* held while a message runs: the flag
+//! PROC excludes instead. Here PROC is the absence of what the squeue protects: whoever takes
+//! the lock, finds it there and takes it along processes; it comes back under the lock. So
+//! nobody can reach it without PROC, nor set or clear PROC anywhere else.
+//!
+//! An squeue is not a mutex. Who finds it busy leaves a message and goes: [`Door::put`]. While
+//! messages wait, either somebody holds PROC or the worker has been told.
+
+use crate::spec::SqueueEntry;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU64, Ordering};
+use perimeter_base::Time;
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
+use std::collections::VecDeque;
+
+/// Messages between two looks at the clock during a drain.
+const LOOK: usize = 16;
+
+/// On whose behalf a thread drains.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// An inbound thread, with packets.
+    Inbound,
+    /// An application thread, with a call.
+    Writer,
+    /// The squeue's own.
+    Worker,
+}
+
+/// How squeues behave.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Settings {
+    /// The longest that an inbound thread, a writer and the worker drain without a break, ns.
+    pub(crate) quanta: [u64; 3],
+    /// How long a worker lets a message wait before it wakes, ns.
+    pub(crate) delay: u64,
+}
+
+/// What an squeue protects, together with what its present holder needs.
+pub(crate) struct Inside<T: Protected> {
+    data: T,
+    /// Within a re-entry.
+    again: bool,
+    /// A chain that was detached; empty between two drains.
+    chain: VecDeque<Message<T>>,
+}
+
+/// Work for whoever holds the squeue.
+type Message<T> = <T as Protected>::Message;
+
+/// What can be protected by an squeue.
+pub(crate) trait Protected: Send + 'static {
+    /// What is left for it.
+    type Message: Send + 'static;
+}
+
+impl<T: Protected> Inside<T> {
+    /// Re-entry by the thread that processes: allowed once at a time, for a connection that is
+    /// not the present one and has nothing else in the squeue. `None`: not again, leave it as a
+    /// message.
+    pub(crate) fn reenter<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> Option<R> {
+        if self.again {
+            return None;
+        }
+        self.again = true;
+        let out = f(self);
+        self.again = false;
+        Some(out)
+    }
+}
+
+impl<T: Protected> Deref for Inside<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.data
+    }
+}
+
+impl<T: Protected> DerefMut for Inside<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.data
+    }
+}
+
+/// What the lock protects: queue and flags.
+pub(crate) struct State<T: Protected> {
+    /// Not there: PROC.
+    inside: Option<Box<Inside<T>>>,
+    queue: VecDeque<Message<T>>,
+    /// The worker is parked, or about to be, and nobody has told it.
+    asleep: bool,
+}
+
+type Guard<'a, P, T> = <<P as Platform>::Lock<State<T>> as Lock<State<T>>>::Guard<'a>;
+
+/// An squeue on cache lines of its own.
+#[repr(align(128))]
+pub(crate) struct Squeue<P: Platform, T: Protected> {
+    p: P,
+    /// The core that its worker is bound to.
+    core: usize,
+    settings: Settings,
+    state: P::Lock<State<T>>,
+    /// Where the worker parks.
+    bell: P::Event,
+    /// When the worker is to be woken, ns, if that was put off.
+    wake_at: AtomicU64,
+}
+
+/// How a thread entered.
+pub(crate) enum Entered<'a, P: Platform, T: Protected> {
+    /// The squeue was idle and empty: the thread holds PROC and runs its message.
+    In(Proc<'a, P, T>),
+    /// It is to leave a message.
+    Busy(Door<'a, P, T>),
+}
+
+impl<P: Platform, T: Protected> Squeue<P, T> {
+    /// An idle squeue around `data`.
+    pub(crate) fn new(p: &P, core: usize, settings: Settings, data: T) -> Squeue<P, T> {
+        let inside = Inside {
+            data,
+            again: false,
+            chain: VecDeque::new(),
+        };
+        let state = State {
+            inside: Some(Box::new(inside)),
+            queue: VecDeque::new(),
+            asleep: false,
+        };
+        Squeue {
+            core: core % p.cores().max(1),
+            settings,
+            state: p.lock(LockClass::Squeue, state),
+            bell: p.event(),
+            wake_at: AtomicU64::new(u64::MAX),
+            p: p.clone(),
+        }
+    }
+
+    /// The core that the worker is bound to.
+    pub(crate) fn core(&self) -> usize {
+        self.core
+    }
+
+    /// Enters with one message, the way `entry` says.
+    #[inline]
+    pub(crate) fn enter(&self, entry: SqueueEntry) -> Entered<'_, P, T> {
+        let mut state = self.state.lock();
+        if entry != SqueueEntry::Fill
+            && state.queue.is_empty()
+            && let Some(inside) = state.inside.take()
+        {
+            drop(state);
+            return Entered::In(Proc {
+                squeue: self,
+                inside: Some(inside),
+                drains: entry == SqueueEntry::Process,
+            });
+        }
+        Entered::Busy(Door {
+            squeue: self,
+            state,
+            entry,
+        })
+    }
+
+    /// Takes PROC if nobody has it, whatever waits: for the worker, and for who has waited long
+    /// enough for an answer.
+    pub(crate) fn take(&self) -> Option<Proc<'_, P, T>> {
+        let inside = self.state.lock().inside.take()?;
+        Some(Proc {
+            squeue: self,
+            inside: Some(inside),
+            drains: true,
+        })
+    }
+
+    /// As [`Squeue::take`], waiting for who has it. Not for the data path.
+    pub(crate) fn seize(&self) -> Proc<'_, P, T> {
+        loop {
+            if let Some(proc) = self.take() {
+                return proc;
+            }
+            self.p.sleep_until(self.p.now().plus(SEIZE));
+        }
+    }
+
+    /// The worker's turn: drains until the queue is empty or its quantum is over; returns how
+    /// many messages that were. Also for others, as `who`, where the worker may have gone.
+    pub(crate) fn work(&self, who: Who, run: impl FnMut(&mut Inside<T>, Message<T>)) -> usize {
+        let mut state = self.state.lock();
+        if state.queue.is_empty() {
+            return 0;
+        }
+        let Some(inside) = state.inside.take() else {
+            return 0;
+        };
+        drop(state);
+        let proc = Proc {
+            squeue: self,
+            inside: Some(inside),
+            drains: true,
+        };
+        proc.drain(who, run)
+    }
+
+    /// Parks the worker until there is something for it to do, or `deadline`.
+    pub(crate) fn park(&self, deadline: Time) {
+        {
+            let mut state = self.state.lock();
+            if !state.queue.is_empty() && state.inside.is_some() {
+                return;
+            }
+            state.asleep = true;
+        }
+        self.bell.wait(deadline);
+        self.state.lock().asleep = false;
+    }
+
+    /// When [`Squeue::tick`] has something to do.
+    pub(crate) fn wake_at(&self) -> u64 {
+        self.wake_at.load(Ordering::Relaxed)
+    }
+
+    /// Wakes the worker if that was put off until now.
+    pub(crate) fn tick(&self, now: Time) {
+        if self.wake_at.load(Ordering::Relaxed) > now.0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        self.wake_at.store(u64::MAX, Ordering::Relaxed);
+        if !state.queue.is_empty() && state.inside.is_some() && state.asleep {
+            state.asleep = false;
+            drop(state);
+            self.bell.set();
+        }
+    }
+
+    /// Messages that wait or run. Exact when nobody is at it.
+    pub(crate) fn pending(&self) -> usize {
+        let state = self.state.lock();
+        state.queue.len() + usize::from(state.inside.is_none())
+    }
+
+    /// Counts of the lock.
+    pub(crate) fn stats(&self) -> LockStats {
+        self.state.stats()
+    }
+
+    /// Messages wait and nobody holds PROC: the worker is told, now or later.
+    fn rouse(&self, mut state: Guard<'_, P, T>) {
+        if !state.asleep {
+            return;
+        }
+        if self.settings.delay == 0 {
+            state.asleep = false;
+            drop(state);
+            return self.bell.set();
+        }
+        if self.wake_at.load(Ordering::Relaxed) == u64::MAX {
+            let at = self.p.now().plus(self.settings.delay);
+            self.wake_at.store(at.0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Time between two attempts of [`Squeue::seize`], ns.
+const SEIZE: u64 = 20_000;
+
+/// PROC: the right to process, until it is given back.
+pub(crate) struct Proc<'a, P: Platform, T: Protected> {
+    squeue: &'a Squeue<P, T>,
+    /// Always there, but for the moment of giving back.
+    inside: Option<Box<Inside<T>>>,
+    drains: bool,
+}
+
+impl<P: Platform, T: Protected> Proc<'_, P, T> {
+    /// Gives PROC back. What came meanwhile is drained first, if the entry mode says so and
+    /// the thread is on the squeue's core, until the quantum of `who` is over; what is left then
+    /// is the worker's. Returns how many messages were run.
+    #[inline]
+    pub(crate) fn leave(mut self, who: Who, run: impl FnMut(&mut Inside<T>, Message<T>)) -> usize {
+        let squeue = self.squeue;
+        let mut state = squeue.state.lock();
+        if state.queue.is_empty() {
+            state.inside = self.inside.take();
+            return 0;
+        }
+        if self.drains && squeue.p.core() == squeue.core {
+            drop(state);
+            return self.drain(who, run);
+        }
+        state.inside = self.inside.take();
+        squeue.rouse(state);
+        0
+    }
+
+    /// Takes the whole chain, runs it outside the lock, and so on.
+    fn drain(mut self, who: Who, mut run: impl FnMut(&mut Inside<T>, Message<T>)) -> usize {
+        let squeue = self.squeue;
+        let Some(inside) = self.inside.as_mut() else {
+            return 0;
+        };
+        let until = squeue.p.now().plus(squeue.settings.quanta[who as usize]);
+        let mut over = false;
+        let mut n = 0;
+        loop {
+            let mut state = squeue.state.lock();
+            if over {
+                // The rest of the chain goes back to the front, in its order.
+                while let Some(m) = inside.chain.pop_back() {
+                    state.queue.push_front(m);
+                }
+            }
+            if over || state.queue.is_empty() {
+                let rest = !state.queue.is_empty();
+                state.inside = self.inside.take();
+                if rest {
+                    squeue.rouse(state);
+                }
+                return n;
+            }
+            core::mem::swap(&mut state.queue, &mut inside.chain);
+            drop(state);
+            let mut chain = core::mem::take(&mut inside.chain);
+            while let Some(m) = chain.pop_front() {
+                run(inside, m);
+                n += 1;
+                if n % LOOK == 0 && squeue.p.now() >= until {
+                    over = true;
+                    break;
+                }
+            }
+            inside.chain = chain;
+            over = over || squeue.p.now() >= until;
+        }
+    }
+}
+
+impl<P: Platform, T: Protected> Deref for Proc<'_, P, T> {
+    type Target = Inside<T>;
+
+    #[inline]
+    fn deref(&self) -> &Inside<T> {
+        self.inside.as_ref().expect("PROC is held")
+    }
+}
+
+impl<P: Platform, T: Protected> DerefMut for Proc<'_, P, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Inside<T> {
+        self.inside.as_mut().expect("PROC is held")
+    }
+}
+
+/// Whoever holds PROC and is unwound by a panic, or has nothing more to do with it, gives it
+/// back all the same.
+impl<P: Platform, T: Protected> Drop for Proc<'_, P, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mut inside) = self.inside.take() {
+            inside.again = false;
+            let mut state = self.squeue.state.lock();
+            state.inside = Some(inside);
+            if !state.queue.is_empty() {
+                self.squeue.rouse(state);
+            }
+        }
+    }
+}
+
+/// The lock of an squeue that is busy, or that is not to be run by this thread.
+pub(crate) struct Door<'a, P: Platform, T: Protected> {
+    squeue: &'a Squeue<P, T>,
+    state: Guard<'a, P, T>,
+    entry: SqueueEntry,
+}
+
+impl<'a, P: Platform, T: Protected> Door<'a, P, T> {
+    /// Leaves a message. `Some`: nobody is at the queue, and the caller is one who drains, on
+    /// the squeue's core; it is to [`Proc::leave`].
+    pub(crate) fn put(mut self, m: Message<T>) -> Option<Proc<'a, P, T>> {
+        self.state.queue.push_back(m);
+        let squeue = self.squeue;
+        if self.entry == SqueueEntry::Process && squeue.p.core() == squeue.core {
+            let inside = self.state.inside.take()?;
+            return Some(Proc {
+                squeue,
+                inside: Some(inside),
+                drains: true,
+            });
+        }
+        // Whoever holds PROC looks at the queue before giving it back.
+        self.state.inside.as_ref()?;
+        squeue.rouse(self.state);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;
