@@ -4,7 +4,7 @@ use super::wire::{
     bytes_of, counts, make_cookie, read_exact, read_json, read_state, results, write_all,
     write_json, write_state,
 };
-use super::{Data, LIMIT, Net, Params, Report, bad, drain, pump, state, total, unfinished};
+use super::{Data, LIMIT, Net, Params, Report, Seen, bad, drain, pump, state, total, unfinished};
 use serde_json::Value;
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
@@ -14,6 +14,14 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// As the network says, or the server refuses or breaks the protocol.
 pub fn client<N: Net>(net: &mut N, params: &Params) -> io::Result<Report> {
+    client_with(net, params, &mut |_| {})
+}
+
+/// As [`client`]; `seen` is told of the data.
+///
+/// # Errors
+/// As [`client`].
+pub fn client_with<N: Net>(net: &mut N, params: &Params, seen: Seen<'_>) -> io::Result<Report> {
     let cookie = make_cookie();
     let mut control = net.connect()?;
     write_all(net, &mut control, &cookie)?;
@@ -21,7 +29,7 @@ pub fn client<N: Net>(net: &mut N, params: &Params) -> io::Result<Report> {
     let mut time = Duration::ZERO;
     let mut peer = Value::Null;
     loop {
-        match next_state(net, &mut control, &mut streams, params.reverse)? {
+        match next_state(net, &mut control, &mut streams, params.reverse, seen)? {
             state::PARAM_EXCHANGE => write_json(net, &mut control, &params.to_json())?,
             state::CREATE_STREAMS => {
                 for _ in 0..params.parallel {
@@ -33,7 +41,7 @@ pub fn client<N: Net>(net: &mut N, params: &Params) -> io::Result<Report> {
             state::TEST_START => {}
             state::TEST_RUNNING => {
                 let start = Instant::now();
-                transfer(net, &mut streams, params)?;
+                transfer(net, &mut streams, params, seen)?;
                 time = start.elapsed();
                 write_state(net, &mut control, state::TEST_END)?;
             }
@@ -70,6 +78,7 @@ fn next_state<N: Net>(
     control: &mut N::Stream,
     streams: &mut [Data<N::Stream>],
     reverse: bool,
+    seen: Seen<'_>,
 ) -> io::Result<i8> {
     if !reverse || streams.is_empty() {
         return read_state(net, control);
@@ -80,7 +89,7 @@ fn next_state<N: Net>(
         if let Some(s) = super::wire::poll_state(control)? {
             return Ok(s);
         }
-        if !drain(streams, &mut buf)? {
+        if !drain(streams, &mut buf, seen)? {
             net.wait()?;
         }
     }
@@ -91,17 +100,18 @@ fn transfer<N: Net>(
     net: &mut N,
     streams: &mut [Data<N::Stream>],
     params: &Params,
+    seen: Seen<'_>,
 ) -> io::Result<()> {
     let end = Instant::now() + LIMIT;
     let mut left = params.bytes;
     let mut block = vec![0x5a; params.len];
     while Instant::now() < end {
         let moved = if params.reverse {
-            let moved = drain(streams, &mut block)?;
+            let moved = drain(streams, &mut block, seen)?;
             left = params.bytes.saturating_sub(total(streams));
             moved
         } else {
-            pump(streams, &block, &mut left)?
+            pump(streams, &mut block, &mut left, seen)?
         };
         if left == 0 && !unfinished(streams) {
             return Ok(());

@@ -10,9 +10,9 @@ mod on_stack;
 mod server;
 mod wire;
 
-pub use client::client;
+pub use client::{client, client_with};
 pub use on_stack::OnStack;
-pub use server::server;
+pub use server::{server, server_with};
 
 use serde_json::Value;
 use std::io::{self, ErrorKind, Read, Write};
@@ -61,6 +61,8 @@ pub struct Params {
     pub reverse: bool,
     /// Size of a write, bytes.
     pub len: usize,
+    /// Size of the other side's socket buffers, bytes; `None`: as it likes.
+    pub window: Option<u32>,
 }
 
 impl Default for Params {
@@ -70,6 +72,7 @@ impl Default for Params {
             parallel: 1,
             reverse: false,
             len: 128 * 1024,
+            window: None,
         }
     }
 }
@@ -118,18 +121,42 @@ fn bad(why: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, why.into())
 }
 
+/// What is told of the bytes of the data streams as they are sent or received.
+pub type Seen<'a> = &'a mut dyn FnMut(&[u8]);
+
+/// Makes `block` the `n`th of a stream: no two are alike, so a block that is lost, doubled or
+/// misplaced shows.
+pub fn stamp(block: &mut [u8], n: u64) {
+    for (i, piece) in block.chunks_mut(4096).enumerate() {
+        let mark = (n << 16 | i as u64).to_be_bytes();
+        let len = piece.len().min(mark.len());
+        piece[..len].copy_from_slice(&mark[..len]);
+    }
+}
+
 /// Writes as much as the streams take: whole blocks while any of `left` bytes are to be sent,
 /// and always the rest of a block, because iperf3 reads block by block and blocks in between.
-fn pump<S: Write>(streams: &mut [Data<S>], block: &[u8], left: &mut u64) -> io::Result<bool> {
+fn pump<S: Write>(
+    streams: &mut [Data<S>],
+    block: &mut [u8],
+    left: &mut u64,
+    seen: Seen<'_>,
+) -> io::Result<bool> {
     let mut moved = false;
     for d in streams.iter_mut() {
         let Some(stream) = &mut d.stream else {
             continue;
         };
+        let mut stamped = None;
         while *left > 0 || d.within > 0 {
+            let nth = d.bytes / block.len() as u64;
+            if stamped.replace(nth) != Some(nth) {
+                stamp(block, nth);
+            }
             let Some(n) = attempt(stream.write(&block[d.within..]))? else {
                 break;
             };
+            seen(&block[d.within..d.within + n]);
             d.within = (d.within + n) % block.len();
             d.bytes += n as u64;
             *left = left.saturating_sub(n as u64);
@@ -145,7 +172,7 @@ fn unfinished<S>(streams: &[Data<S>]) -> bool {
 }
 
 /// Reads what there is.
-fn drain<S: Read>(streams: &mut [Data<S>], buf: &mut [u8]) -> io::Result<bool> {
+fn drain<S: Read>(streams: &mut [Data<S>], buf: &mut [u8], seen: Seen<'_>) -> io::Result<bool> {
     let mut moved = false;
     for d in streams.iter_mut() {
         let Some(stream) = &mut d.stream else {
@@ -156,6 +183,7 @@ fn drain<S: Read>(streams: &mut [Data<S>], buf: &mut [u8]) -> io::Result<bool> {
             match attempt(stream.read(buf))? {
                 Some(0) | None => break,
                 Some(n) => {
+                    seen(&buf[..n]);
                     d.bytes += n as u64;
                     moved = true;
                 }

@@ -4,7 +4,7 @@ use super::wire::{
     bytes_of, counts, poll_state, read_cookie, read_json, read_state, results, write_json,
     write_state,
 };
-use super::{Data, LIMIT, Net, Params, Report, bad, drain, pump, state, total};
+use super::{Data, LIMIT, Net, Params, Report, Seen, bad, drain, pump, state, total};
 use std::io::{self, ErrorKind};
 use std::time::Instant;
 
@@ -13,6 +13,14 @@ use std::time::Instant;
 /// # Errors
 /// As the network says, or the client breaks the protocol.
 pub fn server<N: Net>(net: &mut N) -> io::Result<Report> {
+    server_with(net, &mut |_| {})
+}
+
+/// As [`server`]; `seen` is told of the data.
+///
+/// # Errors
+/// As [`server`].
+pub fn server_with<N: Net>(net: &mut N, seen: Seen<'_>) -> io::Result<Report> {
     let mut control = net.accept()?;
     let cookie = read_cookie(net, &mut control)?;
     write_state(net, &mut control, state::PARAM_EXCHANGE)?;
@@ -30,7 +38,7 @@ pub fn server<N: Net>(net: &mut N) -> io::Result<Report> {
     write_state(net, &mut control, state::TEST_START)?;
     write_state(net, &mut control, state::TEST_RUNNING)?;
     let start = Instant::now();
-    transfer(net, &mut control, &mut streams, &params)?;
+    transfer(net, &mut control, &mut streams, &params, seen)?;
     let time = start.elapsed();
     if params.reverse {
         // The client may sit in a read of a whole block: the end of the stream gets it out.
@@ -46,7 +54,7 @@ pub fn server<N: Net>(net: &mut N) -> io::Result<Report> {
         let end = Instant::now() + LIMIT;
         let mut buf = vec![0; params.len];
         while total(&streams) < peer_bytes && Instant::now() < end {
-            if !drain(&mut streams, &mut buf)? {
+            if !drain(&mut streams, &mut buf, seen)? {
                 net.wait()?;
             }
         }
@@ -72,6 +80,7 @@ fn transfer<N: Net>(
     control: &mut N::Stream,
     streams: &mut [Data<N::Stream>],
     params: &Params,
+    seen: Seen<'_>,
 ) -> io::Result<()> {
     let end = Instant::now() + LIMIT;
     let mut block = vec![0x5a; params.len];
@@ -85,9 +94,9 @@ fn transfer<N: Net>(
         let moved = if params.reverse {
             // As much as a turn holds; the client says when it has enough.
             let mut turn = 16 * params.len as u64;
-            pump(streams, &block, &mut turn)?
+            pump(streams, &mut block, &mut turn, seen)?
         } else {
-            drain(streams, &mut block)?
+            drain(streams, &mut block, seen)?
         };
         if !moved {
             net.wait()?;

@@ -114,6 +114,9 @@ impl Params {
         if self.reverse {
             v["reverse"] = json!(true);
         }
+        if let Some(window) = self.window {
+            v["window"] = json!(window);
+        }
         v
     }
 
@@ -127,6 +130,7 @@ impl Params {
             parallel: number("parallel", 1).clamp(1, 128) as usize,
             reverse: v["reverse"].as_bool().unwrap_or(false),
             len: number("len", 128 * 1024).clamp(1, 1 << 20) as usize,
+            window: v["window"].as_u64().and_then(|n| n.try_into().ok()),
         })
     }
 }
@@ -184,6 +188,7 @@ mod tests {
                 parallel: 4,
                 reverse: true,
                 len: 1448,
+                window: Some(1 << 20),
             },
         ] {
             assert_eq!(Params::from_json(&p.to_json()).unwrap(), p);

@@ -4,6 +4,9 @@ use perimeter::{OrgSpec, Stack, State, TcpListener};
 use perimeter_interop::program::{self, Program};
 use perimeter_interop::{namespace, taps};
 use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -154,5 +157,35 @@ impl Sum {
                 .collect(),
             self.1,
         )
+    }
+}
+
+/// A file of that size that no two pages repeat; its digest.
+pub fn make_file(at: &Path, total: u64) -> String {
+    let mut file = File::create(at).expect("a file");
+    let mut random = File::open("/dev/urandom").expect("random numbers");
+    let mut block = vec![0; 1 << 20];
+    random.read_exact(&mut block).expect("random numbers");
+    let mut sum = Sum::default();
+    let mut left = total;
+    while left > 0 {
+        block[..8].copy_from_slice(&left.to_le_bytes());
+        let n = left.min(block.len() as u64) as usize;
+        file.write_all(&block[..n]).expect("written");
+        sum.add(&block[..n]);
+        left -= n as u64;
+    }
+    sum.end().0
+}
+
+pub fn digest_of(at: &Path) -> String {
+    let mut file = File::open(at).expect("a file");
+    let mut sum = Sum::default();
+    let mut buf = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buf).expect("read") {
+            0 => return sum.end().0,
+            n => sum.add(&buf[..n]),
+        }
     }
 }

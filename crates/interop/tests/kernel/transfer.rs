@@ -1,13 +1,14 @@
 //! Bulk data each way: Python and curl, with matching digests.
 
 use crate::common::{
-    GIB, LIMIT, Sum, accept, each, finish, peer_accepts, peer_connects, size, wind_up,
+    GIB, LIMIT, Sum, accept, digest_of, each, finish, make_file, peer_accepts, peer_connects, size,
+    wind_up,
 };
 use perimeter::link::tap::TapConfig;
 use perimeter::{Bytes, OrgSpec, Stack, TcpStream};
 use perimeter_interop::program::Program;
 use perimeter_interop::{examples, taps};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::Shutdown;
 use std::path::Path;
 
@@ -128,36 +129,6 @@ fn python_sends_and_receives_in_small_packets() {
         let tap = taps::open(&config).expect("a TAP interface");
         python_on(&taps::stack_on(org, tap));
     });
-}
-
-/// A file of that size that no two pages repeat; its digest.
-fn make_file(at: &Path, total: u64) -> String {
-    let mut file = std::fs::File::create(at).expect("a file");
-    let mut random = std::fs::File::open("/dev/urandom").expect("random numbers");
-    let mut block = vec![0; 1 << 20];
-    random.read_exact(&mut block).expect("random numbers");
-    let mut sum = Sum::default();
-    let mut left = total;
-    while left > 0 {
-        block[..8].copy_from_slice(&left.to_le_bytes());
-        let n = left.min(block.len() as u64) as usize;
-        file.write_all(&block[..n]).expect("written");
-        sum.add(&block[..n]);
-        left -= n as u64;
-    }
-    sum.end().0
-}
-
-fn digest_of(at: &Path) -> String {
-    let mut file = std::fs::File::open(at).expect("a file");
-    let mut sum = Sum::default();
-    let mut buf = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buf).expect("read") {
-            0 => return sum.end().0,
-            n => sum.add(&buf[..n]),
-        }
-    }
 }
 
 /// The example server and curl, as anybody would use them.
