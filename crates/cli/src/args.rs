@@ -25,6 +25,7 @@ const EXAMPLES: &str = "Examples:
 const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --quick
   perimeter bench --org up,connp-l:128 --conns 6,192 --seconds 10 --repeat 5
+  perimeter bench --org all --conns 192 --seconds 1
   perimeter bench --org linux --conns 192 --direction both --json result.json
   perimeter bench --org connp-l:128 --inbound affine --nics 6 --link-gbps 1 --json - | jq .runs
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
@@ -66,10 +67,10 @@ pub enum Command {
 /// Arguments of `perimeter bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Organizations to compare, `linux` for the host's own sockets
+    /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets
     /// [default: up,connp-l:128,linux]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Organization::parse)]
-    org: Option<Vec<Organization>>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Entry::from_str)]
+    org: Option<Vec<Entry>>,
     /// Numbers of connections [default: 1,6,192,16384]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = settings::connections)]
     conns: Option<Vec<u32>>,
@@ -114,12 +115,27 @@ pub struct Bench {
     pub json: Option<PathBuf>,
 }
 
+/// An entry of `--org`: one organization, or all.
+#[derive(Debug, Clone)]
+struct Entry(Vec<Organization>);
+
+impl FromStr for Entry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Entry, String> {
+        Organization::parse_entry(text).map(Entry)
+    }
+}
+
 impl Bench {
     /// The settings, with defaults where nothing was said.
     pub fn settings(&self) -> Settings {
         let d = Settings::default();
         Settings {
-            organizations: self.org.clone().unwrap_or(d.organizations),
+            organizations: match &self.org {
+                Some(list) => list.iter().flat_map(|e| e.0.clone()).collect(),
+                None => d.organizations,
+            },
             connections: self.conns.clone().unwrap_or(d.connections),
             device: self.device.unwrap_or(d.device),
             direction: self.direction.unwrap_or(d.direction),

@@ -202,6 +202,8 @@ pub struct Scheduled {
     pub cpu_ns: u64,
     /// Ready to run, while others had the core.
     pub delay_ns: u64,
+    /// How many threads there are.
+    pub threads: usize,
 }
 
 impl Scheduled {
@@ -223,16 +225,18 @@ impl Scheduled {
                 let one = parse_schedstat(&file("schedstat"));
                 sum.cpu_ns += one.cpu_ns;
                 sum.delay_ns += one.delay_ns;
+                sum.threads += 1;
             }
         }
         sum
     }
 
-    /// What happened since `earlier`.
+    /// What happened since `earlier` to the threads that there are now.
     pub fn since(&self, earlier: &Scheduled) -> Scheduled {
         Scheduled {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
             delay_ns: self.delay_ns.saturating_sub(earlier.delay_ns),
+            threads: self.threads,
         }
     }
 }
@@ -243,6 +247,7 @@ fn parse_schedstat(text: &str) -> Scheduled {
     Scheduled {
         cpu_ns: numbers.next().unwrap_or(0),
         delay_ns: numbers.next().unwrap_or(0),
+        threads: 1,
     }
 }
 
@@ -297,14 +302,16 @@ mod tests {
     fn threads_are_seen_to_work_by_name() {
         let text = parse_schedstat("17 4 9\n");
         assert_eq!((text.cpu_ns, text.delay_ns), (17, 4));
-        assert_eq!(parse_schedstat(""), Scheduled::default());
+        assert_eq!(parse_schedstat("").cpu_ns, 0);
         let work = || {
             let before = Scheduled::named(&["odd-name"]);
             // Enough for a tick of the kernel's clock, at which it brings the account up to date.
             while thread_cpu_ns() < 30_000_000 {
                 std::hint::spin_loop();
             }
-            Scheduled::named(&["odd-name"]).since(&before).cpu_ns
+            let spent = Scheduled::named(&["odd-name"]).since(&before);
+            assert_eq!(spent.threads, 1);
+            spent.cpu_ns
         };
         let thread = std::thread::Builder::new().name("odd-name".into());
         assert!(thread.spawn(work).unwrap().join().unwrap() > 10_000_000);

@@ -11,6 +11,8 @@ pub struct Entry {
     pub name: &'static str,
     /// One line on placement, dispatch and protection.
     pub summary: &'static str,
+    /// With its usual parameters, as `--org all` runs it.
+    pub default: String,
 }
 
 /// The organizations of this build.
@@ -20,6 +22,7 @@ pub fn canonical() -> Vec<Entry> {
         .map(|e| Entry {
             name: e.name,
             summary: e.summary,
+            default: e.spec.to_string(),
         })
         .collect()
 }
@@ -49,9 +52,23 @@ impl Organization {
             "linux" => Ok(Organization::Linux { pinned: false }),
             "linux:pinned" => Ok(Organization::Linux { pinned: true }),
             other => other.parse().map(Organization::Ours).map_err(|e| {
-                format!("{e}; besides, linux and linux:pinned are the host's own sockets")
+                format!(
+                    "{e}; besides, linux and linux:pinned are the host's own sockets, and all is \
+                     every one of ours"
+                )
             }),
         }
+    }
+
+    /// Parses one entry of a list: a name, or `all` for every one of our own.
+    ///
+    /// # Errors
+    /// As [`Organization::parse`].
+    pub fn parse_entry(text: &str) -> Result<Vec<Self>, String> {
+        if text.trim() == "all" {
+            return Ok(OrgSpec::all().into_iter().map(Organization::Ours).collect());
+        }
+        Self::parse(text).map(|one| vec![one])
     }
 
     /// Whether it always has exactly one thread, whatever was asked for.
@@ -102,6 +119,10 @@ mod tests {
         ] {
             assert!(Organization::parse(name).is_err(), "{name} was taken");
         }
+        let all = Organization::parse_entry("all").unwrap();
+        let of_build = canonical().into_iter().map(|e| e.default);
+        assert!(all.iter().map(ToString::to_string).eq(of_build));
+        assert_eq!(Organization::parse_entry("up").unwrap().len(), 1);
         let error = Organization::parse("msgpp").unwrap_err();
         for entry in canonical() {
             assert!(error.contains(entry.name), "{error}");

@@ -125,7 +125,7 @@ fn prepare_mem(
         crew,
         peers,
         marks,
-        inbound_threads: inbound_threads(&org, settings),
+        threads: configuration.threads,
         direction: settings.direction,
     }))
 }
@@ -154,14 +154,6 @@ fn founders(
     let stack = builder.build().map_err(|e| Error::Run(e.to_string()))?;
     let join = |_| Founder::Join(stack.clone());
     Ok((0..configuration.threads).map(join).collect())
-}
-
-/// Threads of the stack's own that serve devices.
-fn inbound_threads(org: &OrgSpec, settings: &Settings) -> usize {
-    match settings.inbound {
-        Inbound::Thread if !org.single_threaded() => settings.nics,
-        _ => 0,
-    }
 }
 
 fn stack_config() -> Config {
@@ -289,7 +281,7 @@ struct StackSession {
     crew: Crew,
     peers: Vec<PeerHandle<Native>>,
     marks: Marks,
-    inbound_threads: usize,
+    threads: usize,
     direction: Direction,
 }
 
@@ -341,7 +333,7 @@ impl Session for StackSession {
         let StackSession {
             crew,
             marks,
-            inbound_threads,
+            threads,
             ..
         } = *self;
         let tallies = crew.finish()?;
@@ -352,7 +344,8 @@ impl Session for StackSession {
         let bytes: u64 = by_connection.iter().sum();
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
         let counted = marks.counted()?;
-        let times = divide(&tallies, &counted, inbound_threads);
+        let times = divide(&tallies, &counted);
+        let disturbance = counted.disturbance(&times, threads);
         let goodput = bytes as f64 / (ended - begun).as_secs_f64();
         // What the peers know and what the threads counted are windows of slightly different
         // lengths.
@@ -376,7 +369,7 @@ impl Session for StackSession {
             disturbances: machine
                 .disturbances(elapsed.as_nanos() as u64)
                 .into_iter()
-                .chain(times.disturbance())
+                .chain(disturbance)
                 .collect(),
         })
     }

@@ -4,10 +4,34 @@ use crate::plan::{Configuration, Slot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{io::IsTerminal, time::Duration};
 
+/// A run that is about to begin.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// Its number, from 1.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
+    /// What runs.
+    pub configuration: &'a Configuration,
+    /// For how long.
+    pub slot: Slot,
+    /// Estimate of what is left of the whole benchmark, this run and all set-ups included.
+    pub left: Duration,
+}
+
+/// A duration to be glanced at.
+fn roughly(d: Duration) -> String {
+    match d.as_secs() {
+        s @ 0..100 => format!("{s} s"),
+        s @ 100..6000 => format!("{} min", (s + 30) / 60),
+        s => format!("{:.1} h", s as f64 / 3600.0),
+    }
+}
+
 /// Told about each run as it starts and ends.
 pub trait Observer {
-    /// Run `number` (from 1) of `of` begins.
-    fn started(&mut self, number: usize, of: usize, configuration: &Configuration, slot: Slot);
+    /// A run begins.
+    fn started(&mut self, run: &Run<'_>);
     /// That run ended with this goodput in Mb/s.
     fn finished(&mut self, goodput_mbps: f64);
     /// All runs have ended.
@@ -19,7 +43,7 @@ pub trait Observer {
 pub struct Silent;
 
 impl Observer for Silent {
-    fn started(&mut self, _: usize, _: usize, _: &Configuration, _: Slot) {}
+    fn started(&mut self, _: &Run<'_>) {}
     fn finished(&mut self, _: f64) {}
     fn done(&mut self) {}
 }
@@ -52,15 +76,16 @@ impl Default for Bar {
 }
 
 impl Observer for Bar {
-    fn started(&mut self, number: usize, of: usize, configuration: &Configuration, slot: Slot) {
-        self.bar.set_length(of as u64);
-        self.bar.set_position(number as u64 - 1);
-        let total: Duration = slot.warm_up + slot.measure;
+    fn started(&mut self, run: &Run<'_>) {
+        self.bar.set_length(run.of as u64);
+        self.bar.set_position(run.number as u64 - 1);
+        let total: Duration = run.slot.warm_up + run.slot.measure;
         self.bar.set_message(format!(
-            "{} × {} connections ({:.1} s)",
-            configuration.organization,
-            configuration.connections,
-            total.as_secs_f64()
+            "{} × {} connections ({:.1} s), {} left",
+            run.configuration.organization,
+            run.configuration.connections,
+            total.as_secs_f64(),
+            roughly(run.left)
         ));
     }
 
@@ -70,5 +95,17 @@ impl Observer for Bar {
 
     fn done(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_told_roughly() {
+        for (seconds, text) in [(0, "0 s"), (99, "99 s"), (150, "3 min"), (9000, "2.5 h")] {
+            assert_eq!(roughly(Duration::from_secs(seconds)), text);
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     organizations::Organization,
     ours,
     plan::{self, Budget, Configuration, Slot},
-    progress::Observer,
+    progress::{Observer, Run},
     report::{self, Build, Report},
     settings::{SEGMENT, Settings},
     workload::Tally,
@@ -323,7 +323,14 @@ impl Bench<'_> {
                 self.skipped[index] = self.samples[index].is_empty();
                 continue;
             };
-            observer.started(number + 1, order.len(), &self.grid[index], slot);
+            observer.started(&Run {
+                number: number + 1,
+                of: order.len(),
+                configuration: &self.grid[index],
+                slot,
+                left: rest.iter().sum::<Duration>()
+                    + (slot.warm_up + slot.measure) * rest.len() as u32,
+            });
             let sample = match self.once(index, slot) {
                 // A machine that is busy with other things: left out, not failed.
                 Err(Error::Late(_)) if self.budget.limit().is_some() => {

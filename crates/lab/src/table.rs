@@ -2,6 +2,7 @@
 
 use crate::{
     report::{Report, Row},
+    run::Locks,
     stats::Spread,
 };
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
@@ -36,7 +37,10 @@ pub fn render(report: &Report) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut remarks = Vec::new();
-    for row in &report.runs {
+    for (i, row) in report.runs.iter().enumerate() {
+        if i > 0 && gap(report, i) {
+            table.add_row([""; HEADER.len()]);
+        }
         table.add_row(cells(row, &mut remarks));
     }
     let mut out = format!("{table}\n");
@@ -48,6 +52,19 @@ pub fn render(report: &Report) -> String {
         let _ = writeln!(out, "note: {note}");
     }
     out
+}
+
+/// Whether an empty line comes before row `i`: between numbers of connections, where a block has
+/// more rows than the eye takes in at once.
+fn gap(report: &Report, i: usize) -> bool {
+    let of = |i: usize| report.runs[i].connections;
+    of(i) != of(i - 1)
+        && report
+            .runs
+            .iter()
+            .filter(|r| r.connections == of(i))
+            .count()
+            > 4
 }
 
 fn cells(row: &Row, remarks: &mut Vec<String>) -> Vec<String> {
@@ -108,26 +125,58 @@ fn locks(report: &Report, out: &mut String) {
     for column in table.column_iter_mut().skip(3) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let mut any = false;
+    let all: usize = report.runs.iter().map(|r| r.locks.len()).sum();
+    let mut shown = 0;
     for row in &report.runs {
+        let mut first = true;
         for lock in &row.locks {
-            any = true;
+            if all > LOCKS && !matters(lock) {
+                continue;
+            }
+            shown += 1;
             let each = |ns: u64| format!("{:.0}", ns as f64 / lock.acquisitions.max(1) as f64);
             let contended = lock.contended as f64 * 100.0 / lock.acquisitions.max(1) as f64;
             table.add_row([
-                row.org.clone(),
-                row.connections.to_string(),
+                if first { row.org.clone() } else { "".into() },
+                if first {
+                    row.connections.to_string()
+                } else {
+                    "".into()
+                },
                 lock.class.clone(),
                 lock.acquisitions.to_string(),
                 format!("{contended:.2} %"),
                 each(lock.wait_ns),
                 each(lock.hold_ns),
             ]);
+            first = false;
         }
     }
-    if any {
-        let _ = writeln!(out, "{table}\nwait and hold: per acquisition");
+    if all == 0 {
+        return;
     }
+    let _ = writeln!(out, "{table}\nwait and hold: per acquisition");
+    if shown < all {
+        let _ = writeln!(
+            out,
+            "{} lock classes that were contended in under {} % of acquisitions are left out; --json \
+             has them",
+            all - shown,
+            SHARE * 100.0
+        );
+    }
+}
+
+/// Rows of the lock table up to which it is printed whole.
+const LOCKS: usize = 24;
+/// Contended share of acquisitions from which on a class is always printed.
+const SHARE: f64 = 0.01;
+
+/// Whether a lock says something about its organization: one that is at the heart of it, or that
+/// threads have met at.
+fn matters(lock: &Locks) -> bool {
+    let heart = ["conn_hashtable", "connection", "group", "squeue"];
+    heart.contains(&lock.class.as_str()) || lock.contended as f64 > lock.acquisitions as f64 * SHARE
 }
 
 #[cfg(test)]
@@ -148,5 +197,45 @@ mod tests {
         assert_eq!(text.matches("a remark").count(), 1, "{text}");
         assert!(text.contains("3.00 %"), "{text}");
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_long_report_is_laid_out_for_the_eye() {
+        let mut report = crate::report::tests::example();
+        let class = |name: &str, contended| Locks {
+            class: name.into(),
+            acquisitions: 1000,
+            contended,
+            wait_ns: 0,
+            hold_ns: 0,
+        };
+        let mut row = report.runs[0].clone();
+        row.locks = vec![class("group", 0), class("tx_ring", 500), class("leaf", 1)];
+        report.runs = [6, 192]
+            .into_iter()
+            .flat_map(|conns| (0..5).map(move |n| (conns, n)))
+            .map(|(connections, n)| Row {
+                org: format!("org-{n}"),
+                connections,
+                ..row.clone()
+            })
+            .collect();
+        let text = render(&report);
+        let lines: Vec<&str> = text.lines().collect();
+        let body = &lines[2..13];
+        assert!(body[5].trim().is_empty(), "{text}");
+        assert_eq!(
+            body.iter().filter(|l| l.trim().is_empty()).count(),
+            1,
+            "{text}"
+        );
+        assert_eq!(text.matches("group").count(), 10, "{text}");
+        assert_eq!(text.matches("tx_ring").count(), 10, "{text}");
+        assert!(
+            !text.contains("leaf") && text.contains("10 lock classes"),
+            "{text}"
+        );
+        // The name stands in the table and once in the lock table.
+        assert_eq!(text.matches("org-3").count(), 4, "{text}");
     }
 }

@@ -40,6 +40,8 @@ pub enum Fault {
     Sock(SockError),
     /// A time limit passed.
     TimedOut,
+    /// The thread that the stack belongs to did not come by in time.
+    Absent,
     /// All pollers are in use.
     TooManyPollers,
     /// The socket is registered with this poller already, or is not.
@@ -54,6 +56,30 @@ impl From<SockError> for Fault {
     fn from(e: SockError) -> Fault {
         Fault::Sock(e)
     }
+}
+
+/// A connection, and where its layers run.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    /// What the socket can be asked for.
+    pub info: ConnInfo,
+    /// What the organization says.
+    pub binding: Binding,
+}
+
+/// A listener.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// Its name.
+    pub id: SockId,
+    /// Address that it is bound to; `None`: any.
+    pub addr: Option<IpAddr>,
+    /// Port.
+    pub port: u16,
+    /// Connections that wait to be accepted.
+    pub queued: u32,
+    /// The most that may.
+    pub backlog: u32,
 }
 
 /// What a stack has counted.
@@ -165,6 +191,12 @@ pub trait Engine: Send + Sync {
     fn stats(&self) -> Stats;
     /// All connections.
     fn connections(&self) -> Vec<ConnInfo>;
+    /// Listeners, and all connections with where their layers run. From any thread, also of a
+    /// stack of one thread: that is then asked, and waited for until `deadline`.
+    ///
+    /// # Errors
+    /// [`Fault::Absent`].
+    fn inspect(&self, deadline: Time) -> Result<(Vec<Listening>, Vec<Inspected>), Fault>;
     /// Whether nothing is left lying.
     ///
     /// # Errors
@@ -313,7 +345,7 @@ impl<O: Org> Running<O> {
     /// Parks until `event` is set, serving the devices meanwhile if that is this thread's job.
     fn park(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
         if queues.is_empty() {
-            self.i.asleep(|| event.wait(deadline));
+            self.i.sh.asleep(|| event.wait(deadline));
             return;
         }
         if self.i.with(|i, cx| i.drive(cx, queues)) == 0 {
@@ -635,6 +667,26 @@ impl<O: Org> Engine for Running<O> {
             i.org.inspect(now, &mut out);
         }
         out
+    }
+
+    fn inspect(&self, deadline: Time) -> Result<(Vec<Listening>, Vec<Inspected>), Fault> {
+        let found = self.i.anywhere(deadline, |i| {
+            let listening = i.sh.listeners().into_iter().map(|l| Listening {
+                id: l.id,
+                addr: l.addr,
+                port: l.port,
+                queued: l.queued(),
+                backlog: l.backlog(),
+            });
+            let mut conns = Vec::new();
+            i.org.inspect(i.sh.p.now(), &mut conns);
+            let bound = conns.into_iter().map(|info| Inspected {
+                binding: i.org.binding(info.id),
+                info,
+            });
+            (listening.collect(), bound.collect())
+        });
+        found.ok_or(Fault::Absent)
     }
 
     fn quiescent(&self) -> Result<(), String> {

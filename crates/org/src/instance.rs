@@ -1,5 +1,6 @@
 //! One organization on one platform with its devices: what a stack is, behind its facade.
 
+use crate::desk::Desk;
 use crate::spec::OrgSpec;
 use crate::{Flow, Org};
 use core::net::IpAddr;
@@ -19,9 +20,6 @@ use std::sync::Arc;
 
 /// How often at most leaving a perimeter lets connections go on that wait for room.
 const RESUME_TURNS: usize = 64;
-
-/// One wait in this many is looked at for what it costs.
-const SLEEP_SAMPLE: u64 = 16;
 
 type Pf<O> = <<O as Org>::K as Kind>::P;
 /// A place where a thread of this instance parks.
@@ -46,6 +44,8 @@ pub struct Instance<O: Org> {
     chores: Lk<O::K, Time>,
     /// The same, to look at without the lock.
     chores_at: AtomicU64,
+    /// What other threads ask of a stack of one thread.
+    desk: Desk<O>,
     pub(crate) stop: AtomicBool,
 }
 
@@ -80,6 +80,7 @@ impl<O: Org> Instance<O> {
             gate: spec.single_threaded().then(|| OwnerGate::new(p.clone())),
             chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
             chores_at: AtomicU64::new(0),
+            desk: Desk::new(&p),
             sleepers,
             stop: AtomicBool::new(false),
             sh,
@@ -96,6 +97,27 @@ impl<O: Org> Instance<O> {
         self.gate.as_ref().map_or(Ok(()), OwnerGate::enter)
     }
 
+    /// Runs `f` on behalf of any thread: where it is if that thread may enter, else on the thread
+    /// that may, at its next look at the devices. `None`: that did not happen until `deadline`.
+    pub fn anywhere<R: Send + 'static>(
+        &self,
+        deadline: Time,
+        f: impl FnOnce(&Self) -> R + Send + 'static,
+    ) -> Option<R> {
+        if self.gate.as_ref().is_none_or(OwnerGate::is_owner) {
+            return Some(f(self));
+        }
+        let wake = || {
+            for list in &self.sleepers {
+                let woken = core::mem::take(&mut *list.lock());
+                for e in woken {
+                    e.set();
+                }
+            }
+        };
+        self.desk.ask(&self.sh.p, f, wake, deadline)
+    }
+
     /// Runs `f` with this thread's context, then does what was put off until the perimeter is
     /// left.
     #[inline]
@@ -105,6 +127,7 @@ impl<O: Org> Instance<O> {
             .take()
             .unwrap_or_else(|| Box::new(Ctx::new(self.sh.p.lane())));
         cx.lane = self.sh.p.lane();
+        cx.core = self.sh.p.core() as u16;
         let out = f(self, &mut cx);
         self.finish(&mut cx);
         self.ctxs.put(cx);
@@ -212,6 +235,9 @@ impl<O: Org> Instance<O> {
             self.finish(cx);
         }
         self.timers(cx, queues);
+        if self.desk.any() {
+            self.desk.answer(self);
+        }
         frames
     }
 
@@ -298,7 +324,8 @@ impl<O: Org> Instance<O> {
         let mut until = deadline.min(self.next_due(queues));
         let mut fds = Vec::new();
         let now = self.sh.p.now();
-        let mut ready = until <= now;
+        // Whoever has left a question wakes those who are on the lists by now, or is seen here.
+        let mut ready = until <= now || self.desk.any();
         if ready {
             // What was due a moment ago and still is waits for a thread that is at the device
             // or at the timers.
@@ -324,7 +351,7 @@ impl<O: Org> Instance<O> {
             }
         }
         if !ready {
-            self.asleep(|| {
+            self.sh.asleep(|| {
                 if fds.is_empty() {
                     event.wait(until);
                 } else {
@@ -337,25 +364,6 @@ impl<O: Org> Instance<O> {
                 .lock()
                 .retain(|e| !Arc::ptr_eq(e, event));
         }
-    }
-
-    /// Runs `f`, which parks the calling thread, and counts the time in there. Falling asleep and
-    /// waking up are work, and so is a wait that returns at once; as reading a thread's CPU clock
-    /// costs as much as that, one wait in `SLEEP_SAMPLE` tells how much it is. The clock's low
-    /// bits choose which.
-    pub fn asleep<R>(&self, f: impl FnOnce() -> R) -> R {
-        let p = &self.sh.p;
-        let lane = p.lane();
-        let start = p.now();
-        let cpu = start.0.is_multiple_of(SLEEP_SAMPLE).then(|| p.cpu_ns());
-        let out = f();
-        if let Some(cpu) = cpu {
-            let used = p.cpu_ns() - cpu;
-            self.sh.count(lane, Count::ParkCpuNs, SLEEP_SAMPLE * used);
-        }
-        let idle = p.now().nanos_since(start);
-        self.sh.count(lane, Count::IdleNs, idle);
-        out
     }
 
     /// Runs `f` with an event for the calling thread to park on.

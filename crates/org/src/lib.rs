@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod connp_l;
+mod desk;
 pub mod engine;
 pub mod instance;
 pub mod open;
@@ -19,7 +20,7 @@ mod squeue;
 pub mod up;
 
 pub use engine::{Engine, Stats};
-pub use open::{Inbound, Options, Platforms, open};
+pub use open::{Inbound, Options, Platforms, open, open_as};
 pub use spec::{OrgSpec, SpecError};
 
 use core::marker::PhantomData;

@@ -37,6 +37,9 @@ pub enum Platforms {
 }
 
 /// Opens a stack.
+///
+/// # Panics
+/// The organization is [`OrgSpec::Outside`]: [`open_as`] opens those.
 pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
     match platform {
         Platforms::Native(p) => on(p, options),
@@ -54,9 +57,20 @@ fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
         OrgSpec::Pef(_) => todo!(),
         OrgSpec::UpShared => start::<UpShared<P>, P>(p, o),
         OrgSpec::ConnpL { .. } => start::<ConnpL<P>, P>(p, o),
+        OrgSpec::Outside(name) => panic!("`{name}` is opened with `open_as`"),
         #[cfg(feature = "testing")]
         OrgSpec::Split => start::<crate::split::Split<P>, P>(p, o),
     }
+}
+
+/// Opens a stack of an organization that is given as a type: how one from outside this crate gets
+/// in. `options.org` is what it is called and what [`Org::new`] sees;
+/// [`OrgSpec::Outside`] for one that is not of this crate.
+pub fn open_as<O>(p: <O::K as Kind>::P, options: Options) -> Arc<dyn Engine>
+where
+    O: Org,
+{
+    start::<O, _>(p, options)
 }
 
 fn start<O, P>(p: P, o: Options) -> Arc<dyn Engine>

@@ -83,7 +83,8 @@ fn work<O: Org>(i: &Instance<O>, worker: usize) {
     while !i.stopping() {
         let n = i.with(|i, cx| i.org.work(worker, &i.sh, cx));
         if n == 0 {
-            i.org.park(worker, i.sh.p.now() + i.sh.config.service);
+            let until = i.sh.p.now() + i.sh.config.service;
+            i.sh.asleep(|| i.org.park(worker, until));
         }
     }
 }

@@ -93,7 +93,7 @@ fn errno_of(fault: Fault) -> Errno {
         Fault::Sock(SockError::Tcp(e)) => return errno_of_tcp(e),
         Fault::NoRoute => libc::ENETUNREACH,
         Fault::AddrInUse => libc::EADDRINUSE,
-        Fault::TimedOut => libc::ETIMEDOUT,
+        Fault::TimedOut | Fault::Absent => libc::ETIMEDOUT,
         Fault::WrongThread => libc::EPERM,
         Fault::TooManyPollers => libc::EMFILE,
         Fault::Registered(true) => libc::EEXIST,

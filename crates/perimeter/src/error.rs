@@ -50,6 +50,10 @@ pub fn io(f: Fault) -> Error {
         Fault::NoRoute => Error::new(ErrorKind::AddrNotAvailable, "no route, or not our address"),
         Fault::AddrInUse => Error::new(ErrorKind::AddrInUse, "address already in use"),
         Fault::TimedOut => Error::new(ErrorKind::TimedOut, "timed out"),
+        Fault::Absent => Error::new(
+            ErrorKind::TimedOut,
+            "the thread that the stack belongs to did not come by",
+        ),
         Fault::TooManyPollers => {
             Error::new(ErrorKind::QuotaExceeded, "too many pollers in this stack")
         }

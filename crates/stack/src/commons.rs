@@ -20,6 +20,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// One wait in this many is looked at for what it costs.
+const SLEEP_SAMPLE: u64 = 16;
+
 /// Settings of a stack.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -174,6 +177,28 @@ impl<K: Kind> Commons<K> {
     #[inline]
     pub fn count(&self, lane: usize, c: Count, n: u64) {
         self.counters.add(lane, c as usize, n);
+    }
+
+    /// Runs `f`, which parks the calling thread, and counts the time in there: every wait for
+    /// work, or for another thread's answer, belongs in here, so that a benchmark can tell a
+    /// parked thread from a busy one. Falling asleep and waking up are work, and so is a wait
+    /// that returns at once; as reading a thread's CPU clock costs as much as that, one wait in
+    /// `SLEEP_SAMPLE` tells how much it is. The clock's low bits choose which.
+    pub fn asleep<R>(&self, f: impl FnOnce() -> R) -> R {
+        let lane = self.p.lane();
+        let start = self.p.now();
+        let cpu = start
+            .0
+            .is_multiple_of(SLEEP_SAMPLE)
+            .then(|| self.p.cpu_ns());
+        let out = f();
+        if let Some(cpu) = cpu {
+            let used = self.p.cpu_ns() - cpu;
+            self.count(lane, Count::ParkCpuNs, SLEEP_SAMPLE * used);
+        }
+        let idle = self.p.now().nanos_since(start);
+        self.count(lane, Count::IdleNs, idle);
+        out
     }
 
     /// The flow hash that selects groups and queues: the same for both directions and at every

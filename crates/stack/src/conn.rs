@@ -13,6 +13,9 @@ use perimeter_wire::{FlowKey, MacAddr, TcpFrame, Template};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// No core: nothing has run yet.
+pub const NOWHERE: u16 = u16::MAX;
+
 /// A received TCP segment on its way to its connection. Written in place and passed by
 /// reference: moving a freshly parsed header costs more than parsing it.
 #[derive(Debug, Default)]
@@ -23,6 +26,8 @@ pub struct Seg {
     pub hash: u32,
     /// Interface that it came in by.
     pub iface: u16,
+    /// The core on which IP was done with it.
+    pub core: u16,
     /// The frame, its window narrowed to the payload. Whoever deals with the segment takes it.
     pub payload: PktBuf,
 }
@@ -108,6 +113,10 @@ pub struct Meta<K: Kind> {
     pub blocked: bool,
     /// Seconds that close lingers (SO_LINGER).
     pub linger: Option<core::time::Duration>,
+    /// The core on which IP did its last segment that came in.
+    pub ip_core: u16,
+    /// The core on which TCP ran last.
+    pub tcp_core: u16,
     /// Who is told when the handshake completes, for a connection that was accepted.
     pub listener: Option<Arc<Listener<K>>>,
 }
@@ -124,6 +133,8 @@ pub struct SndSide<K: Kind> {
     pub appended: u64,
     /// Bytes ever acknowledged.
     pub acked: u64,
+    /// The core of the last send call.
+    pub core: u16,
     /// Stream position up to which pages have left the buffer, acknowledged to their end.
     pub freed: u64,
     /// Acknowledged pages that a device may still be reading: until the connection's transmit
@@ -144,6 +155,8 @@ pub struct RcvSide<K: Kind> {
     pub left: bool,
     /// The peer has sent all (FIN in order).
     pub eof: bool,
+    /// The core of the last receive call.
+    pub core: u16,
     /// Space freed since TCP was last told, bytes.
     pub untold: u32,
     /// TCP is told when at least this much was freed, bytes (RFC 9293, section 3.8.6.2.2).
@@ -159,6 +172,7 @@ impl<K: Kind> SndSide<K> {
             shut: false,
             appended: 0,
             acked: 0,
+            core: NOWHERE,
             freed: 0,
             held: VecDeque::new(),
         }
@@ -219,6 +233,7 @@ impl<K: Kind> RcvSide<K> {
             shut: false,
             left: false,
             eof: false,
+            core: NOWHERE,
             untold: 0,
             tell_at: (limit / 2).min(2 * u32::from(mss)),
         }
@@ -262,6 +277,8 @@ impl<K: Kind> Conn<K> {
             closed: false,
             blocked: false,
             linger: None,
+            ip_core: NOWHERE,
+            tcp_core: NOWHERE,
             listener: None,
         };
         Conn {
@@ -466,6 +483,22 @@ pub struct ConnInfo {
     pub acked: u64,
     /// The application has let go of it.
     pub orphan: bool,
+    /// Where its layers ran last.
+    pub ran: Ran,
+}
+
+/// The core on which each layer of a connection ran last, numbered from 0 as the platform's
+/// threads are placed; `None`: it has not run yet.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// IP, for a segment that came in.
+    pub ip: Option<u16>,
+    /// TCP: input, a timer, or output.
+    pub tcp: Option<u16>,
+    /// The socket layer, in a send call.
+    pub send: Option<u16>,
+    /// The socket layer, in a receive call.
+    pub receive: Option<u16>,
 }
 
 /// Whether a state accepts data from the application.

@@ -26,6 +26,8 @@ pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: 
         Some(payload)
     };
     let t = a.tcb();
+    t.meta.ip_core = seg.core;
+    t.meta.tcp_core = cx.core;
     let ticket = t.meta.ticket;
     let txq = usize::from(t.meta.txq);
     let input = t.tcb.input(&seg.frame.hdr, data, now);
@@ -92,7 +94,9 @@ fn deliver<A: Access>(
 pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     let now = cx.now(&sh.p);
     sh.p.charge(Work::Timer, 1);
-    let out = a.tcb().tcb.on_timer(now);
+    let t = a.tcb();
+    t.meta.tcp_core = cx.core;
+    let out = t.tcb.on_timer(now);
     if !out.events.is_empty() {
         on_events(a, out.events, cx);
     }
@@ -120,7 +124,9 @@ pub fn output<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
 
 /// As [`output`], for a connection whose turn it is.
 pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    if !resolve(a.tcb_meta(), sh, cx) {
+    let meta = a.tcb_meta();
+    meta.tcp_core = cx.core;
+    if !resolve(meta, sh, cx) {
         return;
     }
     let full = if A::SPLIT {

@@ -129,6 +129,7 @@ fn tcp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, ethernet: bool, f:
     }
     seg.hash = f.hash.unwrap_or_else(|| sh.flow_hash(&t.key));
     seg.iface = iface;
+    seg.core = cx.core;
     seg.payload = f.buf;
     seg.payload.trim_front(seg.frame.payload_off as usize);
     seg.payload.truncate(seg.frame.payload_len as usize);

@@ -42,6 +42,8 @@ pub struct Ctx<K: Kind> {
     pub after: After<K>,
     /// The thread's number.
     pub lane: usize,
+    /// The core that this burst or call runs on; [`crate::conn::NOWHERE`] where nobody has said.
+    pub core: u16,
     clock: Option<Time>,
 }
 
@@ -99,6 +101,7 @@ impl<K: Kind> Ctx<K> {
                 blocked: Vec::new(),
             },
             lane,
+            core: crate::conn::NOWHERE,
             clock: None,
         }
     }

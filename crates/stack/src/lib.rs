@@ -23,7 +23,7 @@ pub mod shard;
 pub mod wheel;
 
 pub use commons::{Commons, Config, IfaceSpec};
-pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Seg, Segs};
+pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran, Seg, Segs};
 pub use count::Count;
 pub use id::SockId;
 pub use kind::{Ctx, Kind, Lk};

@@ -62,6 +62,16 @@ impl<K: Kind> Listener<K> {
         }
     }
 
+    /// Connections that wait to be accepted: a hint, without the lock.
+    pub fn queued(&self) -> u32 {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// The most that may wait.
+    pub fn backlog(&self) -> u32 {
+        self.backlog
+    }
+
     /// What accepted connections are made with.
     pub fn config(&self) -> Arc<Config> {
         self.config.lock().clone()

@@ -4,7 +4,7 @@
 //! phases. It owns its arguments: a call that is dropped leaves nothing dangling.
 
 use crate::commons::Commons;
-use crate::conn::{Access, Bufs, ConnInfo, may_send, on_events};
+use crate::conn::{Access, Bufs, ConnInfo, NOWHERE, Ran, may_send, on_events};
 use crate::count::Count;
 use crate::glue;
 use crate::kind::{Ctx, Kind};
@@ -201,6 +201,7 @@ impl<K: Kind> Op<K> for SendData {
             return Step::Tcp;
         }
         let mut snd = b.snd();
+        snd.core = cx.core;
         if snd.shut || snd.side.bits() & (ready::ERR | ready::HUP) != 0 {
             return Step::Tcp;
         }
@@ -346,6 +347,7 @@ impl<K: Kind> Op<K> for Recv {
         cx: &mut Ctx<K>,
     ) -> Step<Self::Out> {
         let mut rcv = b.rcv();
+        rcv.core = cx.core;
         let mut out = Received::new();
         if self.peek && !rcv.buf.is_empty() {
             let mut copy = PktBuf::with_capacity(self.max.min(rcv.buf.len() as usize));
@@ -700,11 +702,19 @@ impl<K: Kind> Op<K> for Look {
 pub fn look<A: Access>(a: &mut A, now: Time) -> ConnInfo {
     let t = a.tcb();
     let (id, key, tcp, orphan) = (t.meta.id, t.meta.key, t.tcb.info(now), t.meta.orphan);
+    let core = |core| (core != NOWHERE).then_some(core);
+    let mut ran = Ran {
+        ip: core(t.meta.ip_core),
+        tcp: core(t.meta.tcp_core),
+        ..Ran::default()
+    };
     let (snd_queued, snd_limit, snd_memory, acked) = {
         let snd = a.snd();
+        ran.send = core(snd.core);
         (snd.buf.len(), snd.buf.limit(), snd.memory(), snd.acked)
     };
     let rcv = a.rcv();
+    ran.receive = core(rcv.core);
     ConnInfo {
         id,
         key,
@@ -716,6 +726,7 @@ pub fn look<A: Access>(a: &mut A, now: Time) -> ConnInfo {
         memory: snd_memory + rcv.buf.memory(),
         acked,
         orphan,
+        ran,
     }
 }
 

@@ -103,6 +103,11 @@ impl<P: Platform> OwnerGate<P> {
         self.owner.check(self.platform.lane())
     }
 
+    /// Whether the calling thread is the owner; never makes it so.
+    pub fn is_owner(&self) -> bool {
+        self.owner.0.load(Ordering::Relaxed) == self.platform.lane()
+    }
+
     /// Whether a thread has entered already.
     pub fn is_bound(&self) -> bool {
         self.owner.0.load(Ordering::Relaxed) != UNBOUND

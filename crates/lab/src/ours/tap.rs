@@ -5,9 +5,7 @@
 //! machine's CPU is reported. The namespace has no name and is held by descriptors: it goes, with
 //! its interfaces, however the process ends.
 
-use super::{
-    Ends, Far, Marks, builder, founders, inbound_threads, nics_by_thread, queues, workers,
-};
+use super::{Ends, Far, Marks, builder, founders, nics_by_thread, queues, workers};
 use crate::{
     Error,
     content::{Content, FILE_SIZE},
@@ -152,7 +150,6 @@ pub(super) fn prepare(
         namespace,
         marks,
         threads: configuration.threads,
-        inbound_threads: inbound_threads(&org, settings),
     }))
 }
 
@@ -164,7 +161,6 @@ struct TapSession {
     namespace: Arc<Namespace>,
     marks: Marks,
     threads: usize,
-    inbound_threads: usize,
 }
 
 impl Session for TapSession {
@@ -182,7 +178,6 @@ impl Session for TapSession {
             crew,
             marks,
             threads,
-            inbound_threads,
             ..
         } = *self;
         let tallies = crew.finish()?;
@@ -191,8 +186,9 @@ impl Session for TapSession {
             // What the stack and the kernel do inside our calls can't be told apart.
             stack: None,
             peer: None,
-            ..super::divide(&tallies[..threads], &counted, inbound_threads)
+            ..super::divide(&tallies[..threads], &counted)
         };
+        let disturbance = counted.disturbance(&times, threads);
         let mut by_connection: Vec<u64> = linux::received(&tallies).collect();
         let bytes: u64 = by_connection.iter().sum();
         let goodput = tallies
@@ -217,7 +213,7 @@ impl Session for TapSession {
             disturbances: machine
                 .disturbances(elapsed.as_nanos() as u64)
                 .into_iter()
-                .chain(times.disturbance())
+                .chain(disturbance)
                 .collect(),
         })
     }

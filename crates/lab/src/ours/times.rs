@@ -9,7 +9,7 @@
 
 use crate::{
     Error,
-    host::Scheduled,
+    host::{self, Scheduled},
     run::{Locks, Times},
     workload::Tally,
 };
@@ -19,10 +19,11 @@ use std::{
     time::Instant,
 };
 
-/// Threads of a stack that serve devices and park in between.
-const INBOUND: &[&str] = &["inbound-"];
+/// Threads of a stack that serve devices or run the protocol, and count the time that they park
+/// in between: they are under test like the application's.
+const SERVERS: &[&str] = &["inbound-", "protocol-"];
 /// Its other threads; what they use is the stack's, when they sleep is of no interest.
-const HELPERS: &[&str] = &["service", "protocol-"];
+const HELPERS: &[&str] = &["service", "control"];
 /// CPU time that one contended acquisition uses at most, ns: the lock spins and yields for a
 /// bounded number of rounds and then sleeps.
 const SPIN_NS: u64 = 5_000;
@@ -30,7 +31,7 @@ const SPIN_NS: u64 = 5_000;
 /// One reading of the stack's counters.
 pub(super) struct Mark {
     stats: Stats,
-    inbound: Scheduled,
+    servers: Scheduled,
     helpers: Scheduled,
     at: Instant,
 }
@@ -39,7 +40,7 @@ impl Mark {
     fn read(stack: &Stack) -> Mark {
         Mark {
             stats: stack.stats(),
-            inbound: Scheduled::named(INBOUND),
+            servers: Scheduled::named(SERVERS),
             helpers: Scheduled::named(HELPERS),
             at: Instant::now(),
         }
@@ -88,7 +89,7 @@ impl Marks {
             idle_ns: count("idle_ns").saturating_sub(count("park_cpu_ns")),
             retransmits: count("retransmits"),
             locks: locks.collect(),
-            inbound: end.inbound.since(&start.inbound),
+            servers: end.servers.since(&start.servers),
             helpers: end.helpers.since(&start.helpers),
         })
     }
@@ -107,22 +108,31 @@ pub(super) struct Counted {
     pub retransmits: u64,
     /// Locks by class.
     pub locks: Vec<Locks>,
-    /// The stack's inbound threads.
-    pub inbound: Scheduled,
+    /// The stack's threads that serve devices or run the protocol.
+    pub servers: Scheduled,
     /// The stack's other threads.
     pub helpers: Scheduled,
 }
 
-/// Divides the time of application and inbound threads.
+impl Counted {
+    /// A sign of disturbance if others had the cores of the threads under test; with more threads
+    /// than cores these have waited for each other, which is nobody else's doing.
+    pub(super) fn disturbance(&self, times: &Times, application: usize) -> Option<String> {
+        let threads = application + self.servers.threads;
+        times.disturbance().filter(|_| threads <= host::cores())
+    }
+}
+
+/// Divides the time of the application's threads and of the stack's.
 ///
 /// Threads begin and end their windows when they notice the phase, so each tally is scaled to the
 /// window of the marks.
-pub(super) fn divide(tallies: &[Tally], counted: &Counted, inbound_threads: usize) -> Times {
+pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     let window = counted.window_ns;
     let scaled = |ns: u64, by: u64, of: u64| (ns as f64 * by as f64 / of.max(1) as f64) as u64;
-    let mut elapsed = inbound_threads as u64 * window + counted.helpers.cpu_ns;
-    let mut cpu = counted.inbound.cpu_ns + counted.helpers.cpu_ns;
-    let mut delay = counted.inbound.delay_ns;
+    let mut elapsed = counted.servers.threads as u64 * window + counted.helpers.cpu_ns;
+    let mut cpu = counted.servers.cpu_ns + counted.helpers.cpu_ns;
+    let mut delay = counted.servers.delay_ns;
     let mut app = 0;
     for t in tallies {
         let to_window = |ns| scaled(ns, window, t.elapsed_ns);
@@ -196,7 +206,6 @@ mod tests {
         let times = divide(
             &[tally(1000, 800, 0, 100), tally(1000, 800, 0, 100)],
             &counted(400, 300, 50),
-            0,
         );
         assert_eq!(times.elapsed, 2000);
         assert_eq!((times.app, times.peer, times.spin), (200, Some(300), 50));
@@ -207,7 +216,7 @@ mod tests {
 
     #[test]
     fn windows_of_other_lengths_are_scaled() {
-        let times = divide(&[tally(500, 400, 0, 50)], &counted(200, 150, 0), 0);
+        let times = divide(&[tally(500, 400, 0, 50)], &counted(200, 150, 0));
         assert_eq!((times.elapsed, times.cpu, times.app), (1000, 800, 100));
         assert!(times.valid(), "{times:?}");
     }
@@ -215,7 +224,7 @@ mod tests {
     #[test]
     fn time_of_others_is_taken_out_of_every_share() {
         // Half of the busy time went to others; the wall clocks saw twice the work.
-        let times = divide(&[tally(1000, 400, 400, 200)], &counted(200, 200, 0), 0);
+        let times = divide(&[tally(1000, 400, 400, 200)], &counted(200, 200, 0));
         assert_eq!((times.app, times.peer), (100, Some(100)));
         assert_eq!((times.stack, times.preempted), (Some(200), 400));
         assert!(times.valid(), "{times:?}");
@@ -225,20 +234,17 @@ mod tests {
     #[test]
     fn off_core_time_that_nobody_explains_is_invalid() {
         let busy = [tally(1000, 800, 0, 100)];
-        assert!(
-            !divide(&busy, &counted(100, 0, 0), 0).valid(),
-            "unexplained"
-        );
-        assert!(!divide(&busy, &counted(300, 0, 0), 0).valid(), "idle twice");
+        assert!(!divide(&busy, &counted(100, 0, 0)).valid(), "unexplained");
+        assert!(!divide(&busy, &counted(300, 0, 0)).valid(), "idle twice");
         // Shares that exceed the CPU clock.
-        assert!(!divide(&busy, &counted(200, 900, 0), 0).valid());
+        assert!(!divide(&busy, &counted(200, 900, 0)).valid());
     }
 
     #[test]
     fn a_long_wait_for_a_lock_is_spent_asleep() {
         let mut c = counted(100_000, 0, 105_000);
         c.window_ns = 1_000_000;
-        let times = divide(&[tally(1_000_000, 800_000, 0, 0)], &c, 0);
+        let times = divide(&[tally(1_000_000, 800_000, 0, 0)], &c);
         assert_eq!((times.spin, times.idle), (5_000, 200_000));
         assert!(times.valid(), "{times:?}");
     }
@@ -246,9 +252,9 @@ mod tests {
     #[test]
     fn threads_of_the_stack_count() {
         let mut c = counted(600, 300, 0);
-        c.inbound.cpu_ns = 500;
+        (c.servers.cpu_ns, c.servers.threads) = (500, 1);
         c.helpers.cpu_ns = 10;
-        let times = divide(&[tally(1000, 900, 0, 100)], &c, 1);
+        let times = divide(&[tally(1000, 900, 0, 100)], &c);
         assert_eq!((times.elapsed, times.cpu), (2010, 1410));
         assert!(times.valid(), "{times:?}");
     }

@@ -36,6 +36,9 @@ pub enum OrgSpec {
     Streams,
     /// The Packet Event Framework.
     Pef(Pef),
+    /// One from outside this crate, by its own name. Not parsed: it comes as a type, to
+    /// [`open_as`](crate::open_as). Several threads may call it.
+    Outside(&'static str),
     /// The test of the seam; not for use.
     #[cfg(feature = "testing")]
     Split,
@@ -177,6 +180,7 @@ impl fmt::Display for OrgSpec {
             OrgSpec::Squeue(spec) => spec.fmt(f),
             OrgSpec::Streams => f.write_str("streams"),
             OrgSpec::Pef(spec) => spec.fmt(f),
+            OrgSpec::Outside(name) => f.write_str(name),
             #[cfg(feature = "testing")]
             OrgSpec::Split => f.write_str("split"),
         }
