@@ -95,6 +95,7 @@ fn errno_of(fault: Fault) -> Errno {
         Fault::AddrInUse => libc::EADDRINUSE,
         Fault::TimedOut | Fault::Absent => libc::ETIMEDOUT,
         Fault::WrongThread => libc::EPERM,
+        Fault::Unsupported | Fault::Events(_) => libc::EOPNOTSUPP,
         Fault::TooManyPollers => libc::EMFILE,
         Fault::Registered(true) => libc::EEXIST,
         Fault::Registered(false) => libc::ENOENT,
