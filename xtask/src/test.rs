@@ -41,6 +41,8 @@ const STEPS: [Step; 3] = [
             "loom_event",
             "--test",
             "loom_queue",
+            "--test",
+            "loom_turnstile",
         ],
         // Another configuration of every crate below: a folder of its own keeps the rest.
         env: &[

@@ -78,6 +78,8 @@ fn assign() -> usize {
         }
     };
     LANE.set(lane);
+    drop(numbers);
+    crate::native::mark::arrived(lane);
     lane
 }
 

@@ -6,6 +6,7 @@ use perimeter_base::Time;
 use std::os::fd::RawFd;
 
 use crate::class::{LockClass, LockStats, Work};
+use crate::policy::{Lending, Priority};
 
 /// Only this crate makes platforms, because memory safety rests on them: [`crate::PerLane`] and
 /// [`crate::SoloLock`] hand out `&mut` on the word of [`Platform::lane`].
@@ -62,13 +63,30 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// A new event, not set.
     fn event(&self) -> Self::Event;
 
-    /// Starts a thread, pinned to `core` (modulo [`Platform::cores`]) if one is given.
+    /// Starts a thread of ordinary priority, pinned to `core` (modulo [`Platform::cores`]) if
+    /// one is given.
     fn spawn(
         &self,
         name: &str,
         core: Option<usize>,
         body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> Self::Thread {
+        self.spawn_at(Priority::ORDINARY, name, core, body)
+    }
+
+    /// Starts a thread of that priority. A wish, as the core is: on the machine it needs the
+    /// permission for `SCHED_FIFO`, on virtual cores the setting
+    /// [`crate::virt::VirtualConfig::priorities`].
+    fn spawn_at(
+        &self,
+        priority: Priority,
+        name: &str,
+        core: Option<usize>,
+        body: Box<dyn FnOnce() + Send + 'static>,
     ) -> Self::Thread;
+
+    /// Whether those who wait for a lock lend their priority to its owner.
+    fn lending(&self) -> Lending;
 
     /// Lets others run: a scheduling point on virtual cores, `sched_yield` on the machine.
     fn yield_now(&self);

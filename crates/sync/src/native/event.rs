@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 use perimeter_base::Time;
 
 use super::Native;
+use super::mark::Parked;
 use crate::platform::{Event, Platform, Woken};
 use crate::shim::{AtomicU32, Ordering};
 
@@ -247,6 +248,7 @@ impl Kernel for Linux {
         let Ok(timeout) = self.left(deadline) else {
             return false;
         };
+        let _parked = Parked::new();
         // SAFETY: the word lives as long as `&self`; the timeout is null or valid for the call.
         // All outcomes (woken, value differs, signal, timeout) are settled by the caller's look
         // at the word and the clock.
@@ -281,6 +283,7 @@ impl Kernel for Linux {
             return Polled::Timeout;
         };
         let eventfd = self.eventfd.get().map(AsRawFd::as_raw_fd);
+        let _parked = Parked::new();
         with_entries(fds, eventfd, |entries| {
             if ppoll(entries, timeout.as_ref()) == 0 {
                 return Polled::Look;

@@ -1,27 +1,78 @@
-//! The machine's lock: parking_lot's, with counts inside.
+//! The machine's lock: parking_lot's, or the turnstile's of 2006, with counts inside.
 
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 #[cfg(debug_assertions)]
 use core::panic::Location;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::RawMutex;
+use parking_lot::lock_api::{GuardNoSend, RawMutex as _};
 
 use super::clock::Ticks;
+use super::turnstile;
 use crate::class::{LockClass, LockStats};
 #[cfg(debug_assertions)]
 use crate::order;
 use crate::platform::Lock;
+use crate::policy::LockPolicy;
 
 /// Every how many acquisitions the hold time is measured, on average.
 const SAMPLE: u32 = 64;
 
 /// A counted lock. On its own cache lines: locks often stand in arrays, and a false neighbour
 /// would be measured as contention.
-#[derive(Debug)]
 #[repr(align(64))]
 pub struct NativeLock<T> {
-    inner: Mutex<Inner<T>>,
+    raw: Raw,
     class: LockClass,
+    inner: UnsafeCell<Inner<T>>,
+}
+
+// SAFETY: `inner` is reached under the raw lock only.
+unsafe impl<T: Send> Send for NativeLock<T> {}
+// SAFETY: as above; the value goes from thread to thread, hence `T: Send`.
+unsafe impl<T: Send> Sync for NativeLock<T> {}
+
+/// What excludes.
+enum Raw {
+    Modern(RawMutex),
+    Turnstile(turnstile::Core),
+}
+
+impl Raw {
+    #[inline(always)]
+    fn try_lock(&self) -> bool {
+        match self {
+            Raw::Modern(m) => m.try_lock().is_some(),
+            Raw::Turnstile(t) => t.try_lock(here().me()),
+        }
+    }
+
+    fn lock(&self) {
+        match self {
+            Raw::Modern(m) => drop(m.lock()),
+            Raw::Turnstile(t) => t.lock_contended(&here(), here().me()),
+        }
+    }
+
+    /// Releases the lock.
+    ///
+    /// # Safety
+    /// The calling thread has it.
+    #[inline(always)]
+    unsafe fn unlock(&self) {
+        match self {
+            // SAFETY: by the contract; the state of an acquisition is a mark without content.
+            Raw::Modern(m) => unsafe { m.unlock(GuardNoSend::new()) },
+            Raw::Turnstile(t) => t.unlock(&here(), here().me()),
+        }
+    }
+}
+
+#[inline]
+fn here() -> turnstile::Linux {
+    turnstile::Linux(crate::lane::current())
 }
 
 /// Written under the lock only, so plain integers do.
@@ -46,13 +97,12 @@ struct Inner<T> {
 }
 
 /// Access to what a [`NativeLock`] protects.
-#[derive(Debug)]
 pub struct NativeGuard<'a, T> {
-    inner: MutexGuard<'a, Inner<T>>,
+    lock: &'a NativeLock<T>,
     /// The counter at the acquisition if this one is sampled, else 0.
     since: u64,
-    #[cfg(debug_assertions)]
-    class: LockClass,
+    /// Released by the thread that took it.
+    here: PhantomData<*const ()>,
 }
 
 impl Counts {
@@ -105,13 +155,17 @@ impl Counts {
 
 impl<T: Send + 'static> NativeLock<T> {
     /// A lock around `value`.
-    pub const fn new(class: LockClass, value: T) -> NativeLock<T> {
+    pub fn new(policy: LockPolicy, class: LockClass, value: T) -> NativeLock<T> {
         NativeLock {
-            inner: Mutex::new(Inner {
+            raw: match policy {
+                LockPolicy::Modern => Raw::Modern(RawMutex::INIT),
+                LockPolicy::Turnstile => Raw::Turnstile(turnstile::Core::default()),
+            },
+            class,
+            inner: UnsafeCell::new(Inner {
                 counts: Counts::new(),
                 value,
             }),
-            class,
         }
     }
 
@@ -119,20 +173,24 @@ impl<T: Send + 'static> NativeLock<T> {
     fn lock_contended(&self) -> NativeGuard<'_, T> {
         let ticks = Ticks::get();
         let start = ticks.raw();
-        let mut inner = self.inner.lock();
-        inner.counts.contended += 1;
-        inner.counts.wait_ticks += ticks.between(start, ticks.raw());
-        self.guard(inner)
+        self.raw.lock();
+        let waited = ticks.between(start, ticks.raw());
+        // SAFETY: the lock has just been taken, and no guard made yet.
+        let counts = unsafe { &mut (*self.inner.get()).counts };
+        counts.contended += 1;
+        counts.wait_ticks += waited;
+        self.guard()
     }
 
+    /// The guard of the lock that has just been taken.
     #[inline(always)]
-    fn guard<'a>(&'a self, mut inner: MutexGuard<'a, Inner<T>>) -> NativeGuard<'a, T> {
-        let since = inner.counts.acquired();
+    fn guard(&self) -> NativeGuard<'_, T> {
+        // SAFETY: the lock has just been taken, and no guard made yet.
+        let since = unsafe { (*self.inner.get()).counts.acquired() };
         NativeGuard {
-            inner,
+            lock: self,
             since,
-            #[cfg(debug_assertions)]
-            class: self.class,
+            here: PhantomData,
         }
     }
 }
@@ -147,9 +205,9 @@ impl<T: Send + 'static> Lock<T> for NativeLock<T> {
     fn lock(&self) -> NativeGuard<'_, T> {
         #[cfg(debug_assertions)]
         order::check(self.class, Location::caller());
-        let guard = match self.inner.try_lock() {
-            Some(inner) => self.guard(inner),
-            None => self.lock_contended(),
+        let guard = match self.raw.try_lock() {
+            true => self.guard(),
+            false => self.lock_contended(),
         };
         #[cfg(debug_assertions)]
         order::taken(self.class, Location::caller());
@@ -163,7 +221,7 @@ impl<T: Send + 'static> Lock<T> for NativeLock<T> {
     fn try_lock(&self) -> Option<NativeGuard<'_, T>> {
         #[cfg(debug_assertions)]
         order::check(self.class, Location::caller());
-        let guard = self.guard(self.inner.try_lock()?);
+        let guard = self.raw.try_lock().then(|| self.guard())?;
         #[cfg(debug_assertions)]
         order::taken(self.class, Location::caller());
         Some(guard)
@@ -175,7 +233,12 @@ impl<T: Send + 'static> Lock<T> for NativeLock<T> {
     fn stats(&self) -> LockStats {
         #[cfg(debug_assertions)]
         order::check(self.class, Location::caller());
-        self.inner.lock().counts.stats()
+        self.raw.lock();
+        // SAFETY: under the lock.
+        let stats = unsafe { (*self.inner.get()).counts.stats() };
+        // SAFETY: taken above.
+        unsafe { self.raw.unlock() };
+        stats
     }
 
     fn class(&self) -> LockClass {
@@ -188,14 +251,16 @@ impl<T> Deref for NativeGuard<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        &self.inner.value
+        // SAFETY: under the lock, of which this is the only guard.
+        unsafe { &(*self.lock.inner.get()).value }
     }
 }
 
 impl<T> DerefMut for NativeGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner.value
+        // SAFETY: as in `deref`.
+        unsafe { &mut (*self.lock.inner.get()).value }
     }
 }
 
@@ -204,7 +269,8 @@ impl<T> NativeGuard<'_, T> {
     fn end_sample(&mut self) {
         let ticks = Ticks::get();
         let held = ticks.between(self.since, ticks.raw());
-        let counts = &mut self.inner.counts;
+        // SAFETY: under the lock, of which this is the only guard, mutably borrowed.
+        let counts = unsafe { &mut (*self.lock.inner.get()).counts };
         counts.hold_ticks += held;
         counts.sampled += 1;
     }
@@ -216,8 +282,9 @@ impl<T> Drop for NativeGuard<'_, T> {
         if self.since != 0 {
             self.end_sample();
         }
-        // The field releases the lock after this.
         #[cfg(debug_assertions)]
-        order::released(self.class);
+        order::released(self.lock.class);
+        // SAFETY: the guard was made by this thread when it took the lock, and ends here.
+        unsafe { self.lock.raw.unlock() };
     }
 }

@@ -3,7 +3,10 @@
 mod clock;
 pub mod event;
 mod lock;
+pub(crate) mod mark;
+mod pi;
 mod thread;
+pub mod turnstile;
 
 use core::panic::Location;
 
@@ -11,6 +14,7 @@ use perimeter_base::Time;
 
 use crate::class::{LockClass, Work};
 use crate::platform::Platform;
+use crate::policy::{Lending, LockPolicy, Priority};
 use clock::Ticks;
 pub use event::NativeEvent;
 pub use lock::{NativeGuard, NativeLock};
@@ -25,6 +29,7 @@ pub struct Native {
     ticks: &'static Ticks,
     /// The counter at creation: the epoch.
     origin: u64,
+    policy: LockPolicy,
 }
 
 impl Native {
@@ -37,7 +42,17 @@ impl Native {
         Native {
             ticks,
             origin: ticks.raw(),
+            policy: LockPolicy::Modern,
         }
+    }
+
+    /// The machine, with locks of another policy; clocks are the same. Under
+    /// [`LockPolicy::Turnstile`] a contender spins at most 20 µs, and only while the owner has
+    /// not marked itself parked: nobody can see whether a thread runs. [`Platform::lending`]
+    /// tells whether priorities are lent.
+    #[must_use]
+    pub fn with_policy(self, policy: LockPolicy) -> Native {
+        Native { policy, ..self }
     }
 }
 
@@ -81,7 +96,7 @@ impl Platform for Native {
     }
 
     fn lock<T: Send + 'static>(&self, class: LockClass, value: T) -> NativeLock<T> {
-        NativeLock::new(class, value)
+        NativeLock::new(self.policy, class, value)
     }
 
     fn event(&self) -> NativeEvent {
@@ -90,13 +105,22 @@ impl Platform for Native {
 
     /// # Panics
     /// If the system refuses another thread.
-    fn spawn(
+    fn spawn_at(
         &self,
+        priority: Priority,
         name: &str,
         core: Option<usize>,
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> NativeThread {
-        NativeThread::spawn(name, core, body)
+        NativeThread::spawn(priority, name, core, body)
+    }
+
+    fn lending(&self) -> Lending {
+        match self.policy {
+            LockPolicy::Modern => Lending::None,
+            LockPolicy::Turnstile if turnstile::permitted() => Lending::Lent,
+            LockPolicy::Turnstile => Lending::NotPermitted,
+        }
     }
 
     fn yield_now(&self) {
@@ -130,3 +154,5 @@ impl Platform for Native {
 
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod turnstile_tests;

@@ -2,7 +2,9 @@
 
 use std::sync::OnceLock;
 
+use super::turnstile;
 use crate::platform::Thread;
+use crate::policy::Priority;
 
 /// A started thread. Dropping it lets the thread run on by itself.
 #[derive(Debug)]
@@ -10,6 +12,7 @@ pub struct NativeThread(std::thread::JoinHandle<()>);
 
 impl NativeThread {
     pub(super) fn spawn(
+        priority: Priority,
         name: &str,
         core: Option<usize>,
         body: Box<dyn FnOnce() + Send + 'static>,
@@ -21,6 +24,10 @@ impl NativeThread {
             .spawn(move || {
                 if let Some(core) = core {
                     pin(core);
+                }
+                if priority > Priority::ORDINARY {
+                    // A wish: a refusal is no error.
+                    turnstile::schedule(0, libc::SCHED_FIFO, i32::from(priority.level()));
                 }
                 body();
             })

@@ -4,6 +4,7 @@ use core::fmt;
 use perimeter_base::Time;
 
 use crate::class::{LockClass, LockStats, Work};
+use crate::policy::LockPolicy;
 
 /// Who runs next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -84,6 +85,7 @@ pub struct CostTable {
     /// Creating a thread, ns.
     pub spawn_ns: u32,
     /// How long a contender spins before it parks, while the owner runs on another core, ns.
+    /// Under [`LockPolicy::Turnstile`] it spins as long as that.
     pub spin_ns: u32,
     /// A parked contender that has waited this long gets the lock handed over, so that those
     /// who spin can't starve it (parking_lot's eventual fairness), ns.
@@ -152,6 +154,15 @@ pub struct VirtualConfig {
     /// Whether taking a lock against the order of [`LockClass`] fails the run. Without it only
     /// those seeds fail that do deadlock.
     pub check_lock_order: bool,
+    /// How contenders wait for locks.
+    pub lock_policy: LockPolicy,
+    /// Whether of the threads that can run on a core the most urgent does
+    /// ([`crate::Priority`]). For [`Schedule::Time`]: exploration has no cores, and tries orders
+    /// that no priority would.
+    pub priorities: bool,
+    /// A bug for tests to find: nobody lends a priority.
+    #[doc(hidden)]
+    pub planted_no_lending: bool,
 }
 
 impl Default for VirtualConfig {
@@ -166,6 +177,9 @@ impl Default for VirtualConfig {
             pct_steps: 2_000,
             early_timer_one_in: 0,
             check_lock_order: true,
+            lock_policy: LockPolicy::Modern,
+            priorities: false,
+            planted_no_lending: false,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::Virtual;
 use super::config::{Failure, Report, VirtualConfig};
 use super::shared::{Shared, is_torn, message};
 use super::state::Body;
+use crate::policy::Priority;
 
 enum Command {
     Call(Body),
@@ -253,7 +254,7 @@ impl Driver {
         let sh = &*self.shared;
         match command {
             Command::Call(body) => {
-                sh.with(|st| st.add("call", None, body));
+                sh.with(|st| st.add(Priority::ORDINARY, "call", None, body));
                 self.settle();
             }
             Command::Settle => {

@@ -33,6 +33,10 @@ pub(super) struct LockHead {
 /// to [`super::CostTable::spin_ns`], and gets the lock handed over; a parked one is woken and
 /// tries again, so others may come first. In exploration the next owner, and whether the lock
 /// is handed over or left open, are drawn from the seed. Embedded: first come, first served.
+///
+/// Under [`crate::LockPolicy::Turnstile`] who owns a lock and whether the owner runs is known
+/// exactly: a contender spins just as long as the owner runs on another core, and sleeps at the
+/// moment at which it does not.
 pub struct VirtualLock<T> {
     shared: Arc<Shared>,
     id: u32,
@@ -124,7 +128,8 @@ impl<T: Send + 'static> VirtualLock<T> {
                 } else {
                     head.waiters.push_back(me);
                 }
-                st.park_lock(self.head.get(), head.owner);
+                let owner = head.owner;
+                st.park_lock(self.id, self.head.get(), owner);
             }
             again = true;
             sh.suspend();
@@ -138,6 +143,10 @@ impl<T: Send + 'static> VirtualLock<T> {
                 head.stats.wait_ns += waited;
                 st.class_stats[head.class as usize].wait_ns += waited;
                 break;
+            }
+            if st.record.is_some() {
+                let (class, id) = (self.class, self.id);
+                st.note(me, Act::LockAgain { class, id });
             }
         }
         std::mem::forget(waiting);
@@ -272,6 +281,27 @@ impl LockHead {
         }
     }
 
+    /// The turnstile's release: whoever spins sees it first; all who sleep are woken, and try
+    /// again when they run.
+    fn broadcast(&mut self, st: &mut State, now: u64) {
+        let spinning = |st: &State, w: u32| st.clocked && st.spins(w, now);
+        if let Some(i) = self.waiters.iter().position(|&w| spinning(st, w)) {
+            let w = self.waiters.remove(i).unwrap_or(NONE);
+            let at = now + u64::from(st.cfg.costs.line_move_ns);
+            self.acquire(st, w);
+            self.since = at;
+            st.unspin(w, at);
+        }
+        let asleep: Vec<u32> = self.waiters.iter().copied().collect();
+        self.waiters.retain(|&w| spinning(st, w));
+        for w in asleep {
+            if !self.waiters.contains(&w) {
+                st.wake(w);
+            }
+        }
+        st.lend();
+    }
+
     #[cold]
     fn release_to(&mut self, st: &mut State, now: u64, explores: bool) {
         if st.teardown {
@@ -286,6 +316,9 @@ impl LockHead {
                 st.wake(w);
             }
             return;
+        }
+        if st.turnstile {
+            return self.broadcast(st, now);
         }
         if st.clocked {
             let fair = u64::from(st.cfg.costs.fair_ns);

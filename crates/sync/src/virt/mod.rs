@@ -46,6 +46,7 @@ mod embedded;
 mod event;
 mod explore;
 mod lock;
+mod rank;
 mod record;
 mod rng;
 mod sched;
@@ -64,6 +65,7 @@ use std::sync::Arc;
 
 use crate::class::{LockClass, Work};
 use crate::platform::Platform;
+use crate::policy::{Lending, LockPolicy, Priority};
 use shared::Shared;
 use state::{Doing, Held, NONE, Op};
 
@@ -107,7 +109,7 @@ impl Virtual {
             *out.lock() = Some(r);
         });
         let (failure, report) = shared.drive(|| {
-            shared.with(|st| st.add("main", Some(0), body));
+            shared.with(|st| st.add(Priority::ORDINARY, "main", Some(0), body));
             shared.run_all();
             shared.finish()
         });
@@ -186,13 +188,21 @@ impl Platform for Virtual {
         VirtualEvent::new(self.shared.clone())
     }
 
-    fn spawn(
+    fn spawn_at(
         &self,
+        priority: Priority,
         name: &str,
         core: Option<usize>,
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> VirtualThread {
-        thread::spawn(&self.shared, name, core, body)
+        thread::spawn(&self.shared, priority, name, core, body)
+    }
+
+    fn lending(&self) -> Lending {
+        self.shared.with(|st| match st.cfg.lock_policy {
+            LockPolicy::Modern => Lending::None,
+            LockPolicy::Turnstile => Lending::Lent,
+        })
     }
 
     fn yield_now(&self) {

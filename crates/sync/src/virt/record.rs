@@ -38,6 +38,13 @@ pub enum Act {
         /// Name of the thread that has it; `None`: code outside the virtual threads.
         owner: Option<Arc<str>>,
     },
+    /// Was woken for a lock that it waits for, and found it taken again.
+    LockAgain {
+        /// Its class.
+        class: LockClass,
+        /// Its number.
+        id: u32,
+    },
     /// Declared work by [`crate::Platform::charge`]: the layer of that work ran here.
     Work {
         /// The class.
@@ -124,6 +131,9 @@ impl fmt::Display for Act {
             } => {
                 let owner = owner.as_deref().unwrap_or("code outside");
                 write!(f, "wait for {}{} of {owner}", class.name(), id(Some(*n)))
+            }
+            Act::LockAgain { class, id: n } => {
+                write!(f, "wait again for {}{}", class.name(), id(Some(*n)))
             }
             Act::Work { work, units: 1 } => write!(f, "work {}", work.name()),
             Act::Work { work, units } => write!(f, "work {} {units}", work.name()),

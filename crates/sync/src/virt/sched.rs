@@ -31,7 +31,11 @@ impl State {
         };
         self.spend(u64::from(ns.max(1)));
         if self.clocked {
-            let c = &self.cores[self.threads[me as usize].core];
+            let core = self.threads[me as usize].core;
+            if self.ranked && self.preempt(core) {
+                return true;
+            }
+            let c = &self.cores[core];
             if c.clock <= self.horizon && c.clock < c.slice_end && op != Op::Yield {
                 return false;
             }
@@ -60,14 +64,12 @@ impl State {
         let c = &mut self.cores[core];
         if c.clock >= c.slice_end || op == Op::Yield {
             c.slice_end = c.clock.saturating_add(slice);
-            let due = c
-                .queue
-                .front()
-                .is_some_and(|&h| self.threads[h as usize].ready_at <= c.clock);
-            if due {
+            if self.due(core) {
+                let c = &mut self.cores[core];
                 c.queue.push_back(me);
                 self.threads[me as usize].ready_at = c.clock;
                 c.current = NONE;
+                self.stop_spinning_for(me);
                 return true;
             }
         }
@@ -214,11 +216,11 @@ impl State {
         if c.current != NONE && !c.spinning {
             return c.clock;
         }
-        let Some(&head) = c.queue.front() else {
+        let Some((_, head)) = self.head(c) else {
             return NEVER;
         };
         let at = c.clock.max(self.threads[head as usize].ready_at);
-        if c.spinning {
+        if c.spinning && self.urgency(head) <= self.urgency(c.current) {
             return at.max(self.threads[c.current as usize].spin_until);
         }
         at
@@ -252,11 +254,20 @@ impl State {
             }
             let c = &mut self.cores[best];
             if c.spinning {
+                let spinner = c.current;
                 (c.spinning, c.current, c.clock) = (false, NONE, first);
+                self.stop_spinning_for(spinner);
+                self.lend();
                 continue;
             }
+            if self.ranked && c.current != NONE && self.preempt(best) {
+                continue;
+            }
+            let c = &self.cores[best];
             if c.current == NONE {
-                let slot = c.queue.pop_front()?;
+                let (i, slot) = self.head(c)?;
+                let c = &mut self.cores[best];
+                c.queue.remove(i);
                 c.idle_ns += first - c.clock;
                 c.clock = first;
                 c.current = slot;
@@ -280,6 +291,11 @@ impl State {
 
     /// The running thread stops running until it is woken, or `deadline`. It must suspend.
     pub(super) fn park(&mut self, doing: Doing, deadline: u64) {
+        self.leave_core(doing, deadline);
+        self.stop_spinning_for(self.running);
+    }
+
+    fn leave_core(&mut self, doing: Doing, deadline: u64) {
         let slot = self.running;
         let seq = if deadline == NEVER {
             0
@@ -299,36 +315,49 @@ impl State {
 
     /// The running thread waits for a lock whose owner is `owner`; with cores' clocks it spins
     /// first if the owner runs on another core.
-    pub(super) fn park_lock(&mut self, head: *const LockHead, owner: u32) {
+    pub(super) fn park_lock(&mut self, id: u32, head: *const LockHead, owner: u32) {
         let slot = self.running;
-        self.park(Doing::Lock(head), NEVER);
-        if !self.clocked || owner >= OUTSIDE || self.cfg.costs.spin_ns == 0 {
-            return;
+        self.leave_core(Doing::Lock(head), NEVER);
+        self.threads[slot as usize].blocked_on = id;
+        if self.clocked && owner < OUTSIDE && self.cfg.costs.spin_ns != 0 {
+            let (oc, mc) = (
+                self.threads[owner as usize].core,
+                self.threads[slot as usize].core,
+            );
+            let o = &self.cores[oc];
+            // A thread that spins runs: FreeBSD's spins for it; and only the end of its time
+            // slice, if others wait for the core, stops it.
+            if oc != mc && o.current == owner && (self.turnstile || !o.spinning) {
+                let c = &mut self.cores[mc];
+                self.threads[slot as usize].spin_until = if self.turnstile {
+                    c.slice_end
+                } else {
+                    c.clock + u64::from(self.cfg.costs.spin_ns)
+                };
+                (c.current, c.spinning) = (slot, true);
+                return;
+            }
         }
-        let (oc, mc) = (
-            self.threads[owner as usize].core,
-            self.threads[slot as usize].core,
-        );
-        let o = &self.cores[oc];
-        if oc != mc && o.current == owner && !o.spinning {
-            let until = self.cores[mc].clock + u64::from(self.cfg.costs.spin_ns);
-            self.threads[slot as usize].spin_until = until;
-            let c = &mut self.cores[mc];
-            (c.current, c.spinning) = (slot, true);
-        }
+        self.stop_spinning_for(slot);
+        self.lend();
     }
 
     /// Whether a waiter for a lock still spins at `now`.
     pub(super) fn spins(&self, slot: u32, now: u64) -> bool {
         let t = &self.threads[slot as usize];
-        let c = &self.cores[t.core];
-        c.spinning && c.current == slot && t.spin_until >= now
+        self.on_core(slot) && (t.spin_until >= now || self.turnstile)
+    }
+
+    /// Whether a waiter for a lock spins.
+    fn on_core(&self, slot: u32) -> bool {
+        let c = self.cores.get(self.threads[slot as usize].core);
+        c.is_some_and(|c| c.spinning && c.current == slot)
     }
 
     /// A spinner has got its lock at `at`: it goes on on its core.
     pub(super) fn unspin(&mut self, slot: u32, at: u64) {
         let t = &mut self.threads[slot as usize];
-        t.doing = Doing::Ready;
+        (t.doing, t.blocked_on) = (Doing::Ready, NONE);
         let core = t.core;
         let c = &mut self.cores[core];
         c.spinning = false;
@@ -368,7 +397,7 @@ impl State {
 
     pub(super) fn make_ready(&mut self, slot: u32, at: u64) {
         let t = &mut self.threads[slot as usize];
-        t.doing = Doing::Ready;
+        (t.doing, t.blocked_on) = (Doing::Ready, NONE);
         t.ready_at = at;
         if !self.clocked {
             self.ready.push_back(slot);

@@ -16,6 +16,7 @@ use super::lock::LockHead;
 use super::record::{Act, Entry};
 use super::rng::Rng;
 use crate::class::{LockClass, LockStats, Work};
+use crate::policy::{LockPolicy, Priority};
 
 /// No thread.
 pub(super) const NONE: u32 = u32::MAX;
@@ -109,7 +110,13 @@ pub(super) struct Thd {
     pub(super) held: Vec<Held>,
     /// Where the lock that it takes, or waits for, is taken in the program.
     pub(super) at: &'static Location<'static>,
+    /// PCT's.
     pub(super) priority: u64,
+    /// The priority that it was started with, and what waiters have lent it.
+    pub(super) base: Priority,
+    pub(super) lent: Priority,
+    /// The lock that it waits for.
+    pub(super) blocked_on: u32,
     /// Being unwound: it must not be unwound again, and its destructors must not wait.
     pub(super) unwinding: bool,
     /// Operations tried while being unwound.
@@ -136,6 +143,10 @@ pub(super) struct State {
     pub(super) cfg: VirtualConfig,
     /// Cores have clocks of their own ([`Schedule::Time`], not embedded).
     pub(super) clocked: bool,
+    /// On each core the most urgent thread runs.
+    pub(super) ranked: bool,
+    /// The lock policy is [`LockPolicy::Turnstile`].
+    pub(super) turnstile: bool,
     pub(super) embedded: bool,
     pub(super) rng: Rng,
     pub(super) threads: Vec<Thd>,
@@ -206,6 +217,8 @@ impl State {
             .collect();
         State {
             clocked,
+            ranked: clocked && cfg.priorities,
+            turnstile: cfg.lock_policy == LockPolicy::Turnstile,
             embedded,
             rng,
             threads: Vec::new(),
@@ -326,7 +339,13 @@ impl State {
     // ---- threads ----------------------------------------------------------------------
 
     /// Adds a thread; its slot and serial number.
-    pub(super) fn add(&mut self, name: &str, core: Option<usize>, body: Body) -> (u32, u64) {
+    pub(super) fn add(
+        &mut self,
+        urgency: Priority,
+        name: &str,
+        core: Option<usize>,
+        body: Body,
+    ) -> (u32, u64) {
         let core = core.unwrap_or_else(|| {
             self.next_core += 1;
             self.next_core
@@ -340,6 +359,7 @@ impl State {
         let t = self.thread(slot);
         t.name = name.into();
         (t.serial, t.core, t.body, t.priority) = (serial, core, Some(body), priority);
+        (t.base, t.lent, t.blocked_on) = (urgency, Priority::ORDINARY, NONE);
         (t.timer, t.timed_out, t.unwinding, t.torn_ops) = (0, false, false, 0);
         let now = self.now();
         self.make_ready(slot, now);
@@ -367,6 +387,9 @@ impl State {
             held: Vec::new(),
             at: Location::caller(),
             priority: 0,
+            base: Priority::ORDINARY,
+            lent: Priority::ORDINARY,
+            blocked_on: NONE,
             unwinding: false,
             torn_ops: 0,
         });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::shared::Shared;
 use super::state::{Body, Doing, Op};
 use crate::platform::Thread;
+use crate::policy::Priority;
 
 /// A started virtual thread.
 pub struct VirtualThread {
@@ -15,6 +16,7 @@ pub struct VirtualThread {
 
 pub(super) fn spawn(
     shared: &Arc<Shared>,
+    priority: Priority,
     name: &str,
     core: Option<usize>,
     body: Body,
@@ -35,7 +37,7 @@ pub(super) fn spawn(
         if st.clocked {
             st.spend(ns);
         }
-        st.add(name, core, body)
+        st.add(priority, name, core, body)
     }));
     if inside {
         shared.point(Op::Spawn, thread.slot);

@@ -8,6 +8,7 @@ use perimeter_base::Time;
 mod driven;
 mod failing;
 mod record;
+mod turnstile;
 
 use super::*;
 use crate::class::Work;

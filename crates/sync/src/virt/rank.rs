@@ -1,0 +1,125 @@
+//! Priorities of threads on cores with clocks, and their lending to owners of locks.
+
+use super::state::{Core, Doing, NONE, State};
+use crate::policy::Priority;
+
+impl State {
+    /// How urgent a thread is: as it was started, or as a waiter has lent it.
+    #[inline]
+    pub(super) fn urgency(&self, slot: u32) -> Priority {
+        if !self.ranked {
+            return Priority::ORDINARY;
+        }
+        let t = &self.threads[slot as usize];
+        t.base.max(t.lent)
+    }
+
+    /// Place and slot of the thread that comes next on a core: of those ready by the time that
+    /// one is, the most urgent, and of these the one that waits longest.
+    pub(super) fn head(&self, c: &Core) -> Option<(usize, u32)> {
+        let first = c.queue.front().copied()?;
+        if !self.ranked {
+            return Some((0, first));
+        }
+        let ready_at = |s: u32| self.threads[s as usize].ready_at;
+        let soonest = c.queue.iter().map(|&s| ready_at(s)).min()?;
+        let by = soonest.max(c.clock);
+        let mut best: Option<(usize, u32)> = None;
+        for (i, &s) in c.queue.iter().enumerate() {
+            let better = |(_, b)| self.urgency(s) > self.urgency(b);
+            if ready_at(s) <= by && best.is_none_or(better) {
+                best = Some((i, s));
+            }
+        }
+        best
+    }
+
+    /// Whether another thread of the core has a right to run now that the occupant's turn is
+    /// over.
+    pub(super) fn due(&self, core: usize) -> bool {
+        let c = &self.cores[core];
+        self.head(c).is_some_and(|(_, s)| {
+            self.threads[s as usize].ready_at <= c.clock
+                && self.urgency(s) >= self.urgency(c.current)
+        })
+    }
+
+    /// If a more urgent thread can run on the core, its occupant goes back to the queue, before
+    /// its equals.
+    pub(super) fn preempt(&mut self, core: usize) -> bool {
+        let c = &self.cores[core];
+        let occupant = c.current;
+        let outranked = self.head(c).is_some_and(|(_, s)| {
+            self.threads[s as usize].ready_at <= c.clock && self.urgency(s) > self.urgency(occupant)
+        });
+        if outranked {
+            let c = &mut self.cores[core];
+            c.queue.push_front(occupant);
+            c.current = NONE;
+            self.threads[occupant as usize].ready_at = c.clock;
+            self.stop_spinning_for(occupant);
+        }
+        outranked
+    }
+
+    /// A thread has left its core: under the turnstile's policy those who spin for its locks
+    /// sleep from now on, and lend it their priority.
+    pub(super) fn stop_spinning_for(&mut self, owner: u32) {
+        if !self.turnstile || !self.clocked {
+            return;
+        }
+        let now = self.cores[self.threads[owner as usize].core].clock;
+        for i in 0..self.cores.len() {
+            let c = &self.cores[i];
+            if !c.spinning {
+                continue;
+            }
+            let spinner = c.current;
+            if self.holds(owner, self.threads[spinner as usize].blocked_on) {
+                let c = &mut self.cores[i];
+                (c.spinning, c.current) = (false, NONE);
+                c.clock = c.clock.max(now);
+                self.lend();
+                // Others may spin for what this one holds.
+                self.stop_spinning_for(spinner);
+            }
+        }
+    }
+
+    fn holds(&self, slot: u32, lock: u32) -> bool {
+        let mut held = self.threads[slot as usize].held.iter();
+        lock != NONE && held.any(|h| h.id == lock)
+    }
+
+    /// Settles what is lent: each owner of a lock has the priority of the most urgent thread
+    /// that sleeps for it, lent ones included.
+    pub(super) fn lend(&mut self) {
+        if !self.turnstile || !self.clocked || self.cfg.planted_no_lending {
+            return;
+        }
+        for t in &mut self.threads {
+            t.lent = Priority::ORDINARY;
+        }
+        // A chain of owners that wait is as long as there are threads, at most.
+        for _ in 0..self.threads.len() {
+            let mut settled = true;
+            for w in 0..self.threads.len() as u32 {
+                let t = &self.threads[w as usize];
+                let (lock, level) = (t.blocked_on, t.base.max(t.lent));
+                if !matches!(t.doing, Doing::Lock(_)) || self.spins(w, 0) {
+                    continue;
+                }
+                let owner = (0..self.threads.len()).find(|&o| self.holds(o as u32, lock));
+                let Some(owner) = owner else { continue };
+                let o = &mut self.threads[owner];
+                if o.base.max(o.lent) < level {
+                    o.lent = level;
+                    settled = false;
+                }
+            }
+            if settled {
+                return;
+            }
+        }
+    }
+}
