@@ -42,7 +42,7 @@ pub use file::SharedFile;
 pub use perimeter_link as link;
 pub use perimeter_org::{Inbound, OrgSpec, Stats};
 pub use perimeter_stack::{Cidr, Config, ConnInfo, Route};
-pub use perimeter_sync::{LockStats, Native, Virtual};
+pub use perimeter_sync::{Lending, LockPolicy, LockStats, Native, Virtual};
 pub use perimeter_tcp::{CaState, CcKind, Config as TcpConfig, Info, Keepalive, State};
 pub use poll::{Event, Events, Interest, Poll, Registry, Source, Token, Trigger, Waker};
 pub use stack::{Builder, Stack};

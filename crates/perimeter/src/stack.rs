@@ -7,7 +7,7 @@ use perimeter_link::Device;
 use perimeter_org::engine::Engine;
 use perimeter_org::{Inbound, Options, OrgSpec, Platforms, Stats, open};
 use perimeter_stack::{Cidr, Config, ConnInfo, IfaceSpec, Route};
-use perimeter_sync::{Native, Virtual};
+use perimeter_sync::{LockPolicy, Native, Virtual};
 use perimeter_tcp::Config as TcpConfig;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -49,6 +49,15 @@ impl Builder {
     /// (a memory device, say).
     pub fn on_native(mut self, platform: Native) -> Builder {
         self.platform = Platforms::Native(platform);
+        self
+    }
+
+    /// How threads wait for locks on this machine. Default [`LockPolicy::Modern`]; virtual cores
+    /// have a setting of their own.
+    pub fn lock_policy(mut self, policy: LockPolicy) -> Builder {
+        if let Platforms::Native(p) = self.platform {
+            self.platform = Platforms::Native(p.with_policy(policy));
+        }
         self
     }
 

@@ -144,6 +144,7 @@ pub fn run_spied(scenario: &Scenario, spy: &Spy) -> Result<Outcome, Failure> {
         max_time: Time::from_millis(2_000_000),
         pct_steps: scenario.pct_steps,
         early_timer_one_in: scenario.early_timer_one_in,
+        lock_policy: scenario.locks,
         ..VirtualConfig::default()
     };
     let (sc, spying) = (scenario.clone(), spy.clone());

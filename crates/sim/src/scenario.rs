@@ -3,7 +3,7 @@
 
 use core::fmt;
 use core::str::FromStr;
-use perimeter::{Inbound, OrgSpec, Trigger};
+use perimeter::{Inbound, LockPolicy, OrgSpec, Trigger};
 use perimeter_link::fault::FaultConfig;
 use perimeter_link::rng::SplitMix64;
 use perimeter_sync::virt::Schedule;
@@ -173,6 +173,8 @@ pub struct Scenario {
     pub pct_steps: u64,
     /// With probability one in this many, time jumps to a deadline though somebody could run.
     pub early_timer_one_in: u32,
+    /// How threads wait for locks. Not drawn.
+    pub locks: LockPolicy,
 }
 
 impl Scenario {
@@ -224,6 +226,7 @@ impl Scenario {
             schedule,
             pct_steps: 20_000,
             early_timer_one_in,
+            locks: LockPolicy::Modern,
         }
     }
 
@@ -280,7 +283,11 @@ impl fmt::Display for Scenario {
             self.schedule,
             self.pct_steps,
             self.early_timer_one_in,
-        )
+        )?;
+        match self.locks {
+            LockPolicy::Modern => Ok(()),
+            policy => write!(f, " locks={policy}"),
+        }
     }
 }
 
@@ -338,6 +345,7 @@ impl FromStr for Scenario {
                 }
                 "schedule" => sc.schedule = schedule(value)?,
                 "pct_steps" => sc.pct_steps = number(key, value)?,
+                "locks" => sc.locks = value.parse().map_err(ParseError)?,
                 "early" => sc.early_timer_one_in = number(key, value)?,
                 _ => return Err(ParseError(format!("`{key}` is not understood"))),
             }

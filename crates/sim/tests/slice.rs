@@ -1,6 +1,6 @@
 //! A slice of the soak: the scenarios that once failed, then some that depend on the commit.
 
-use perimeter::OrgSpec;
+use perimeter::{LockPolicy, OrgSpec};
 use perimeter_sim::trace::{Sabotage, Spy};
 use perimeter_sim::{Capacity, Drive, Mix, Scenario, Workload, run, run_spied, run_traced};
 use std::process::Command;
@@ -98,6 +98,24 @@ fn with_corruption() {
 #[test]
 fn with_three_faults_at_once() {
     slice(Mix::Three);
+}
+
+#[test]
+fn under_the_lock_policy_of_2006() {
+    let base = base();
+    for seed in base..base + seeds().div_ceil(4) {
+        for org in ORGANIZATIONS {
+            for mix in [Mix::None, Mix::Three] {
+                let capacity = match seed % 2 {
+                    0 => Capacity::Normal,
+                    _ => Capacity::Shrunken,
+                };
+                let mut sc = Scenario::new(org.clone(), 4, mix, capacity, seed.wrapping_mul(37));
+                sc.locks = LockPolicy::Turnstile;
+                check(&sc);
+            }
+        }
+    }
 }
 
 /// A scenario from the environment, for debugging: `PERIMETER_SIM="org=… seed=…"`.
