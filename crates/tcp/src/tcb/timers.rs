@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use perimeter_base::Time;
 
-use super::types::{Events, TcpError, TimerOutcome};
+use super::types::{Events, TcpError, TimerOutcome, Timers};
 use super::{State, Tcb, flag, tick, ticks_of_ms};
 use crate::info::CaState;
 
@@ -16,13 +16,16 @@ impl Tcb {
         if self.delack_at <= now {
             self.delack_at = Time::NEVER;
             self.flags |= flag::ACK_NOW;
+            out.fired |= Timers::DELACK;
             out.output = true;
         }
         if self.rexmt_at <= now {
             self.rexmt_at = Time::NEVER;
             if self.has(flag::PERSIST) {
+                out.fired |= Timers::PERSIST;
                 self.on_persist(now, &mut out);
             } else if self.snd_una != self.snd_nxt {
+                out.fired |= Timers::RETRANSMIT;
                 if self.has(flag::REO_ARMED) {
                     self.on_reorder_timer(now, &mut out);
                 } else if self.has(flag::TLP_ARMED) {
@@ -125,11 +128,19 @@ impl Tcb {
 
     fn on_aux(&mut self, now: Time, out: &mut TimerOutcome) {
         match self.state {
-            State::TimeWait => out.events |= self.finish(None),
-            State::FinWait2 if self.has(flag::ORPHAN) => out.events |= self.finish(None),
+            State::TimeWait => self.on_two_msl(out),
+            State::FinWait2 if self.has(flag::ORPHAN) => self.on_two_msl(out),
             State::Closed | State::SynSent | State::SynReceived => {}
-            _ => self.on_keepalive(now, out),
+            _ => {
+                out.fired |= Timers::KEEPALIVE;
+                self.on_keepalive(now, out);
+            }
         }
+    }
+
+    fn on_two_msl(&mut self, out: &mut TimerOutcome) {
+        out.fired |= Timers::TWO_MSL;
+        out.events |= self.finish(None);
     }
 
     /// Keepalive (RFC 9293, section 3.8.4). The timer is not re-armed by traffic: when it

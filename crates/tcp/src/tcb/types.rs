@@ -231,9 +231,50 @@ impl Input {
     }
 }
 
+/// A set of a connection's timers, by the jobs that they do.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timers(pub u8);
+
+impl Timers {
+    /// None.
+    pub const NONE: Timers = Timers(0);
+    /// The delayed acknowledgment.
+    pub const DELACK: Timers = Timers(1);
+    /// Retransmission, with the timers that may come before its own (RFC 8985).
+    pub const RETRANSMIT: Timers = Timers(1 << 1);
+    /// Probing a closed window.
+    pub const PERSIST: Timers = Timers(1 << 2);
+    /// Keepalive.
+    pub const KEEPALIVE: Timers = Timers(1 << 3);
+    /// The end of TIME-WAIT, or of FIN-WAIT-2 without an application.
+    pub const TWO_MSL: Timers = Timers(1 << 4);
+
+    /// Whether any of `other` is in the set.
+    #[inline]
+    pub const fn intersects(self, other: Timers) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl core::ops::BitOr for Timers {
+    type Output = Timers;
+
+    fn bitor(self, other: Timers) -> Timers {
+        Timers(self.0 | other.0)
+    }
+}
+
+impl core::ops::BitOrAssign for Timers {
+    fn bitor_assign(&mut self, other: Timers) {
+        self.0 |= other.0;
+    }
+}
+
 /// What a timer did.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimerOutcome {
+    /// Which timers fired.
+    pub fired: Timers,
     /// There may be something to send: run the output loop.
     pub output: bool,
     /// What changed.
