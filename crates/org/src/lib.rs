@@ -9,6 +9,7 @@ pub mod connp_l;
 mod desk;
 pub mod engine;
 pub mod instance;
+pub mod msgp;
 pub mod open;
 pub mod pef;
 mod place;

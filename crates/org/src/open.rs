@@ -5,6 +5,7 @@ use crate::Org;
 use crate::connp_l::ConnpL;
 use crate::engine::{Engine, Running};
 use crate::instance::Instance;
+use crate::msgp::Msgp;
 use crate::serve;
 pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
@@ -50,7 +51,7 @@ pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
 fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
     match o.org {
         OrgSpec::Up | OrgSpec::UpNetisr => start::<Up<P>, P>(p, o),
-        OrgSpec::Msgp(_) => todo!(),
+        OrgSpec::Msgp(_) => start::<Msgp<P>, P>(p, o),
         OrgSpec::ConnpT(_) => todo!(),
         OrgSpec::Squeue(_) => todo!(),
         OrgSpec::Streams => todo!(),

@@ -6,9 +6,10 @@ use crate::grave::Graveyard;
 use crate::id::{Slots, SockId};
 use crate::kind::{Ctx, Kind, Lk, lock};
 use crate::listener::Listener;
-use crate::net::{ASK_AGAIN, Iface, L2, Net, Route, arp_frame};
+use crate::net::{Iface, L2, Route, arp_frame};
 use crate::poller::Pollers;
 use crate::port::{RxPort, TxPort};
+use crate::route::Routes;
 use core::net::IpAddr;
 use perimeter_base::Time;
 use perimeter_link::Device;
@@ -18,7 +19,7 @@ use perimeter_tcp::{Config as TcpConfig, Rst};
 use perimeter_wire::{ArpPacket, FlowKey, SegOut, Template, Toeplitz};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// One wait in this many is looked at for what it costs.
 const SLEEP_SAMPLE: u64 = 16;
@@ -99,10 +100,9 @@ pub struct Commons<K: Kind> {
     pub pollers: Pollers<K>,
     /// Counters.
     pub counters: PerLaneCounters<COUNTS>,
-    net: Lk<K, Net>,
+    /// Routes and neighbours.
+    pub routes: Routes<K>,
     net_generation: AtomicU32,
-    /// When an ARP request is due again, ns. Written with `net` locked.
-    ask_at: AtomicU64,
     /// Listeners by name.
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
@@ -149,7 +149,7 @@ impl<K: Kind> Commons<K> {
         }
         let secret = p.secret();
         Commons {
-            net: lock::<K, _>(&p, LockClass::RouteHashtable, Net::new(all_routes)),
+            routes: Routes::new(&p, all_routes),
             listeners: lock::<K, _>(&p, LockClass::Control, Slots::default()),
             bound: lock::<K, _>(&p, LockClass::Control, HashMap::new()),
             graveyard: lock::<K, _>(&p, LockClass::Leaf, Graveyard::default()),
@@ -162,7 +162,6 @@ impl<K: Kind> Commons<K> {
                 secret[1].rotate_left(41),
             ],
             net_generation: AtomicU32::new(1),
-            ask_at: AtomicU64::new(Time::NEVER.0),
             next_port: AtomicU32::new(0),
             pressure: AtomicBool::new(false),
             p,
@@ -247,7 +246,7 @@ impl<K: Kind> Commons<K> {
     /// The interface towards `remote` and the address to use there, `local` if one is given
     /// (RFC 1122, section 3.3.4.3: the address in the route's own prefix, else the first).
     pub fn source(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<(u16, IpAddr)> {
-        let hop = self.net.lock().hop(remote)?;
+        let hop = self.routes.hop(remote)?;
         let iface = &self.ifaces[usize::from(hop.iface)];
         let addr = match local {
             Some(a) => self.ifaces.iter().any(|i| i.owns(a)).then_some(a)?,
@@ -273,20 +272,12 @@ impl<K: Kind> Commons<K> {
         cx: &mut Ctx<K>,
     ) -> Option<(u16, Option<Template>)> {
         let now = cx.now(&self.p);
-        let (iface, l2, ask) = {
-            let mut net = self.net.lock();
-            let hop = net.hop(key.remote)?;
-            let (l2, ask) = net.resolve(&self.ifaces[usize::from(hop.iface)], hop, waiter, now);
-            if ask.is_some() {
-                self.ask_at
-                    .fetch_min(now.plus(ASK_AGAIN).0, Ordering::Relaxed);
-            }
-            (hop.iface, l2, ask)
-        };
-        if let Some(packet) = ask {
+        let found = self.routes.resolve(&self.ifaces, key.remote, waiter, now)?;
+        let iface = found.hop.iface;
+        if let Some(packet) = found.ask {
             self.send_arp(cx, iface, perimeter_wire::MacAddr::BROADCAST, &packet);
         }
-        let l2 = match l2 {
+        let l2 = match found.l2 {
             L2::Unresolved => return Some((iface, None)),
             L2::None => None,
             L2::Stations(src, dst) => Some((src, dst)),
@@ -323,7 +314,7 @@ impl<K: Kind> Commons<K> {
         learn: bool,
         now: Time,
     ) -> Vec<SockId> {
-        let (waiting, changed) = self.net.lock().heard(iface, ip, mac, learn, now);
+        let (waiting, changed) = self.routes.heard(iface, ip, mac, learn, now);
         if changed {
             let next = self
                 .net_generation
@@ -338,7 +329,7 @@ impl<K: Kind> Commons<K> {
     /// When [`Commons::retry_neighbours`] has something to do: not later than that.
     #[inline]
     pub fn ask_at(&self) -> Time {
-        Time(self.ask_at.load(Ordering::Relaxed))
+        self.routes.ask_at()
     }
 
     /// Sends ARP requests that are due again; yields the connections that have waited for a
@@ -346,11 +337,8 @@ impl<K: Kind> Commons<K> {
     pub fn retry_neighbours(&self, cx: &mut Ctx<K>) -> Vec<SockId> {
         let now = cx.now(&self.p);
         let (mut out, mut failed) = (Vec::new(), Vec::new());
-        {
-            let mut net = self.net.lock();
-            let next = net.retry(&self.ifaces, now, &mut out, &mut failed);
-            self.ask_at.store(next.0, Ordering::Relaxed);
-        }
+        self.routes
+            .retry(&self.ifaces, now, &mut out, &mut failed);
         for (iface, packet) in out {
             self.send_arp(cx, iface, perimeter_wire::MacAddr::BROADCAST, &packet);
         }
@@ -497,7 +485,7 @@ impl<K: Kind> Commons<K> {
 
     /// Lock counts of what is shared, by class.
     pub fn lock_stats(&self, add: &mut dyn FnMut(LockClass, perimeter_sync::LockStats)) {
-        add(LockClass::RouteHashtable, self.net.stats());
+        self.routes.lock_stats(add);
         add(LockClass::Control, self.listeners.stats());
         add(LockClass::Control, self.bound.stats());
         for l in self.listeners() {

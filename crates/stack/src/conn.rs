@@ -8,7 +8,7 @@ use crate::listener::Listener;
 use crate::ready::{self, Side};
 use core::ops::DerefMut;
 use perimeter_base::{Bytes, PktBuf, Time};
-use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb};
+use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb, Timers};
 use perimeter_wire::{FlowKey, MacAddr, TcpFrame, Template};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -328,8 +328,10 @@ pub trait Access: Bufs {
     fn fast_path(&mut self) {}
     /// Input is done with the tables; output follows.
     fn before_output(&mut self) {}
+    /// These timers fired.
+    fn timers(&mut self, _fired: Timers) {}
     /// A segment is about to be routed.
-    fn route(&mut self) {}
+    fn route(&mut self, _sh: &Commons<Self::K>) {}
 }
 
 impl<K: Kind> Bufs for Conn<K> {

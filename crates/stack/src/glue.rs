@@ -97,6 +97,7 @@ pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     let t = a.tcb();
     t.meta.tcp_core = cx.core;
     let out = t.tcb.on_timer(now);
+    a.timers(out.fired);
     if !out.events.is_empty() {
         on_events(a, out.events, cx);
     }
@@ -199,7 +200,7 @@ fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
             let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
             (plan, payload)
         };
-        a.route();
+        a.route(sh);
         let mut ring = port.ring.lock();
         let meta = &mut a.tcb().meta;
         match ring.push() {
@@ -268,10 +269,11 @@ pub fn abort<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
 
 /// Sends a reset for this connection.
 pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: Rst) {
-    let meta = a.tcb_meta();
-    if !resolve(meta, sh, cx) {
+    if !resolve(a.tcb_meta(), sh, cx) {
         return;
     }
+    a.route(sh);
+    let meta = a.tcb_meta();
     let txq = meta.txq;
     let mut ring = sh.tx[usize::from(txq)].ring.lock();
     let Some(d) = ring.push() else {

@@ -15,10 +15,12 @@ pub mod listener;
 pub mod net;
 pub mod ops;
 pub mod passive;
+pub mod places;
 pub mod planted;
 pub mod poller;
 pub mod port;
 pub mod ready;
+pub mod route;
 pub mod shard;
 pub mod wheel;
 

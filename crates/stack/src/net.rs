@@ -1,12 +1,9 @@
 //! Interfaces, addresses, routes and neighbours. Family-neutral in its types; IPv4 in what it
 //! resolves so far.
 
-use crate::id::SockId;
 use core::net::{IpAddr, Ipv4Addr};
-use perimeter_base::Time;
-use perimeter_link::{Capabilities, Medium};
+use perimeter_link::Capabilities;
 use perimeter_wire::{ArpOp, ArpPacket, ETHERTYPE_ARP, EtherHdr, MacAddr};
-use std::collections::HashMap;
 
 /// An address with its prefix length.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -154,190 +151,8 @@ pub enum L2 {
     Unresolved,
 }
 
-/// How many neighbours are remembered; beyond, the longest unconfirmed goes.
-const NEIGHBOURS: usize = 1024;
-/// How many connections may wait for one neighbour.
-const WAITING: usize = 65_536;
-/// How long an answer is believed (RFC 1122, section 2.3.2.1 asks for of the order of a minute;
-/// traffic from the neighbour confirms it).
-const FRESH: u64 = 60_000_000_000;
-/// Time between requests for the same neighbour (RFC 1122, section 2.3.2.1: at most one a
-/// second).
-pub const ASK_AGAIN: u64 = 1_000_000_000;
-/// Unanswered requests after which those who wait are told that the neighbour is not there: as
-/// many as a SYN has attempts by default and one more, so that a bad wire alone does not do it.
-const ASK_LIMIT: u32 = 8;
-
-struct Neighbour {
-    mac: Option<MacAddr>,
-    confirmed: Time,
-    asked: Time,
-    /// Requests since the last answer.
-    tries: u32,
-    waiting: Vec<SockId>,
-}
-
-/// Routes and neighbours. Shared by all, behind one lock of class `route_hashtable`; a
-/// connection looks here once and keeps a header template until the generation moves.
-pub struct Net {
-    /// Routes, longest prefix first.
-    routes: Vec<Route>,
-    neighbours: HashMap<(u16, IpAddr), Neighbour>,
-}
-
-impl Net {
-    /// No neighbours; the given routes, longest prefix first.
-    pub fn new(mut routes: Vec<Route>) -> Net {
-        routes.sort_by_key(|r| core::cmp::Reverse(r.dst.prefix));
-        Net {
-            routes,
-            neighbours: HashMap::new(),
-        }
-    }
-
-    /// The next hop towards `dst`.
-    pub fn hop(&self, dst: IpAddr) -> Option<Hop> {
-        let r = self.routes.iter().find(|r| r.dst.contains(dst))?;
-        Some(Hop {
-            iface: r.iface,
-            next: r.via.unwrap_or(dst),
-        })
-    }
-
-    /// The station behind a hop. When it is not known, `waiter` is remembered, and the ARP
-    /// request to send is returned if one is due.
-    pub fn resolve(
-        &mut self,
-        iface: &Iface,
-        hop: Hop,
-        waiter: Option<SockId>,
-        now: Time,
-    ) -> (L2, Option<ArpPacket>) {
-        if iface.caps.medium == Medium::Ip {
-            return (L2::None, None);
-        }
-        let IpAddr::V4(target_ip) = hop.next else {
-            return (L2::Unresolved, None);
-        };
-        self.bound();
-        let n = self
-            .neighbours
-            .entry((hop.iface, hop.next))
-            .or_insert(Neighbour {
-                mac: None,
-                confirmed: now,
-                asked: Time::ZERO,
-                tries: 0,
-                waiting: Vec::new(),
-            });
-        let stale = n.mac.is_none() || now.nanos_since(n.confirmed) > FRESH;
-        let mut ask = None;
-        if stale && (n.asked == Time::ZERO || now.nanos_since(n.asked) >= ASK_AGAIN) {
-            n.asked = now.max(Time(1));
-            n.tries += 1;
-            ask = request(iface, target_ip);
-        }
-        match n.mac {
-            Some(mac) => (L2::Stations(iface.caps.mac, mac), ask),
-            None => {
-                if let Some(id) = waiter
-                    && n.waiting.len() < WAITING
-                    && n.waiting.last() != Some(&id)
-                {
-                    n.waiting.push(id);
-                }
-                (L2::Unresolved, ask)
-            }
-        }
-    }
-
-    /// A neighbour spoke: remembers its station if it was asked for, or if `learn` says that
-    /// it addressed us (RFC 826). Returns who waited for it, and whether the station is new.
-    pub fn heard(
-        &mut self,
-        iface: u16,
-        ip: Ipv4Addr,
-        mac: MacAddr,
-        learn: bool,
-        now: Time,
-    ) -> (Vec<SockId>, bool) {
-        let key = (iface, IpAddr::V4(ip));
-        if !self.neighbours.contains_key(&key) {
-            if !learn {
-                return (Vec::new(), false);
-            }
-            self.bound();
-        }
-        let n = self.neighbours.entry(key).or_insert(Neighbour {
-            mac: None,
-            confirmed: now,
-            asked: Time::ZERO,
-            tries: 0,
-            waiting: Vec::new(),
-        });
-        let changed = n.mac.is_some_and(|m| m != mac);
-        n.mac = Some(mac);
-        n.confirmed = now;
-        n.tries = 0;
-        (core::mem::take(&mut n.waiting), changed)
-    }
-
-    /// Keeps the table within [`NEIGHBOURS`]: the entry confirmed longest ago goes, those
-    /// without a waiter first.
-    fn bound(&mut self) {
-        if self.neighbours.len() < NEIGHBOURS {
-            return;
-        }
-        let oldest = self
-            .neighbours
-            .iter()
-            .min_by_key(|(_, n)| (!n.waiting.is_empty(), n.mac.is_some(), n.confirmed))
-            .map(|(k, _)| *k);
-        if let Some(k) = oldest {
-            self.neighbours.remove(&k);
-        }
-    }
-
-    /// ARP requests that are due again for neighbours that somebody waits for go to `out`, and
-    /// who has waited in vain to `failed`; yields when the next is due.
-    pub fn retry(
-        &mut self,
-        ifaces: &[Iface],
-        now: Time,
-        out: &mut Vec<(u16, ArpPacket)>,
-        failed: &mut Vec<SockId>,
-    ) -> Time {
-        let mut next = Time::NEVER;
-        for ((iface, ip), n) in &mut self.neighbours {
-            if n.mac.is_some() || n.waiting.is_empty() {
-                continue;
-            }
-            if now.nanos_since(n.asked) >= ASK_AGAIN {
-                if n.tries >= ASK_LIMIT {
-                    n.tries = 0;
-                    failed.append(&mut n.waiting);
-                    continue;
-                }
-                n.asked = now.max(Time(1));
-                n.tries += 1;
-                if let IpAddr::V4(ip) = ip
-                    && let Some(p) = request(&ifaces[usize::from(*iface)], *ip)
-                {
-                    out.push((*iface, p));
-                }
-            }
-            next = next.min(n.asked.plus(ASK_AGAIN));
-        }
-        next
-    }
-
-    /// Routes, longest prefix first.
-    pub fn routes(&self) -> &[Route] {
-        &self.routes
-    }
-}
-
-fn request(iface: &Iface, target_ip: Ipv4Addr) -> Option<ArpPacket> {
+/// The request for `target_ip` on `iface`. `None`: the interface has no IPv4 address.
+pub(crate) fn request(iface: &Iface, target_ip: Ipv4Addr) -> Option<ArpPacket> {
     let sender_ip = iface.addrs.iter().find_map(|a| match a.addr {
         IpAddr::V4(ip) if a.contains(IpAddr::V4(target_ip)) => Some(ip),
         _ => None,
@@ -369,6 +184,7 @@ pub fn arp_frame(src: MacAddr, dst: MacAddr, p: &ArpPacket, out: &mut [u8]) -> u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perimeter_link::Medium;
 
     fn cidr(s: &str) -> Cidr {
         s.parse().unwrap()
@@ -396,39 +212,6 @@ mod tests {
         for bad in ["10.0.0.1/33", "x/3", "10.0.0/8", "::/129", ""] {
             assert!(bad.parse::<Cidr>().is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn the_longest_prefix_wins() {
-        let gateway = "10.0.0.254".parse().unwrap();
-        let via = Some(gateway);
-        let net = Net::new(vec![
-            Route {
-                dst: cidr("0.0.0.0/0"),
-                iface: 0,
-                via,
-            },
-            Route {
-                dst: cidr("10.0.0.0/24"),
-                iface: 0,
-                via: None,
-            },
-            Route {
-                dst: cidr("10.0.0.128/25"),
-                iface: 1,
-                via: None,
-            },
-        ]);
-        let hop = |s: &str| net.hop(s.parse().unwrap()).unwrap();
-        assert_eq!(
-            hop("10.0.0.1"),
-            Hop {
-                iface: 0,
-                next: "10.0.0.1".parse().unwrap()
-            }
-        );
-        assert_eq!(hop("10.0.0.130").iface, 1);
-        assert_eq!(hop("9.9.9.9").next, gateway);
     }
 
     #[test]

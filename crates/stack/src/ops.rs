@@ -27,10 +27,25 @@ pub enum Step<O> {
     Tcp,
 }
 
+/// How long the lock of a global connection table is held while TCP runs an operation, where
+/// there is such a lock.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum TableHold {
+    /// Until the connection is held.
+    Entry,
+    /// Until output starts.
+    Output,
+    /// To the end.
+    Throughout,
+}
+
 /// A socket operation on one connection.
 pub trait Op<K: Kind>: Send + 'static {
     /// Its result.
     type Out: Send + 'static;
+
+    /// For organizations with a global connection table; meaningless to others.
+    const TABLE: TableHold = TableHold::Entry;
 
     /// First phase: with the buffers only.
     fn sock<B: Bufs<K = K>>(
@@ -190,6 +205,8 @@ impl SendData {
 
 impl<K: Kind> Op<K> for SendData {
     type Out = Result<usize, SockError>;
+
+    const TABLE: TableHold = TableHold::Output;
 
     fn sock<B: Bufs<K = K>>(
         &mut self,
@@ -484,6 +501,8 @@ pub struct Shutdown(pub How);
 impl<K: Kind> Op<K> for Shutdown {
     type Out = Result<(), SockError>;
 
+    const TABLE: TableHold = TableHold::Throughout;
+
     fn sock<B: Bufs<K = K>>(
         &mut self,
         _: &mut B,
@@ -529,6 +548,8 @@ pub struct Close {
 
 impl<K: Kind> Op<K> for Close {
     type Out = ();
+
+    const TABLE: TableHold = TableHold::Throughout;
 
     fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &Commons<K>, cx: &mut Ctx<K>) -> Step<()> {
         {

@@ -1,6 +1,7 @@
 //! Calls and posts that another thread runs: first in, first out.
 
-use super::{Kd, Split};
+use super::Split;
+use crate::msgp::Kd;
 use perimeter_base::Time;
 use perimeter_stack::{Commons, Ctx};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};

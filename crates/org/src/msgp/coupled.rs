@@ -1,0 +1,514 @@
+//! The family without its dispatch: tables, connections and timers, and the order in which their
+//! locks are taken. `split` is made of this too.
+
+use super::enter::{Entered, Outside};
+use super::home::Place;
+use super::table::{Shard, Slots, TableGuard};
+use crate::Flow;
+use crate::place::Places;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use perimeter_base::Time;
+use perimeter_stack::conn::on_events;
+use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::wheel::Due;
+use perimeter_stack::{Access, Bufs, Commons, Conn, ConnInfo, Count, Ctx, Listener, Seg, SockId};
+use perimeter_stack::{glue, ready};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
+use perimeter_tcp::{Config, Events, Tcb};
+use perimeter_wire::{FlowKey, Seq, TcpFlags};
+use std::sync::Arc;
+
+use super::Kd;
+
+/// How often a lookup without the table is tried again when the connection that it found had
+/// moved out meanwhile; then the segment is dropped.
+const LOOKUPS: usize = 16;
+
+/// How a family member protects itself.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Manner {
+    /// One lock for all of a connection.
+    pub(crate) coarse: bool,
+    /// Lookups let go of the table before they wait for the connection; that many tables. 0: one
+    /// table, held while waiting.
+    pub(crate) modern: u16,
+}
+
+/// Tables, connections and timers.
+pub(crate) struct Core<P: Platform> {
+    manner: Manner,
+    shards: Box<[Shard<P>]>,
+    places: Places<Place<P>>,
+    slots: P::Lock<Slots>,
+    orphans: AtomicUsize,
+    /// Not later than the earliest of the shards' timers.
+    next: AtomicU64,
+}
+
+/// What a lookup found.
+enum Found<'a, P: Platform> {
+    Conn(Entered<'a, P>),
+    Nobody(TableGuard<'a, P>),
+    /// Somebody else whenever one looked.
+    Moving,
+}
+
+impl<P: Platform> Core<P> {
+    pub(crate) fn new(manner: Manner, sh: &Commons<Kd<P>>) -> Core<P> {
+        Core {
+            manner,
+            shards: (0..manner.modern.max(1)).map(|_| Shard::new(sh)).collect(),
+            places: Places::default(),
+            slots: sh.p.lock(LockClass::Leaf, Slots::default()),
+            orphans: AtomicUsize::new(0),
+            next: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    fn is_modern(&self) -> bool {
+        self.manner.modern > 0
+    }
+
+    fn shard_of(&self, hash: u32) -> u16 {
+        (hash as usize % self.shards.len()) as u16
+    }
+
+    fn shard(&self, id: SockId) -> &Shard<P> {
+        &self.shards[usize::from(id.shard()) % self.shards.len()]
+    }
+
+    fn table(&self, shard: u16) -> TableGuard<'_, P> {
+        self.shards[usize::from(shard)].table.lock()
+    }
+
+    /// Enters the connection of that name, orphans included: while the table is held, unless
+    /// lookups do without.
+    fn enter(&self, id: SockId) -> Option<Entered<'_, P>> {
+        if self.is_modern() {
+            let e = Entered::new(self.places.get(id.slot())?, None)?;
+            return (e.id() == id).then_some(e);
+        }
+        self.enter_held(id)
+    }
+
+    /// As [`Core::enter`], and the table is held in any case.
+    fn enter_held(&self, id: SockId) -> Option<Entered<'_, P>> {
+        let table = self.shard(id).table.lock();
+        let e = Entered::new(self.places.get(id.slot())?, Some(table))?;
+        (e.id() == id).then_some(e)
+    }
+
+    /// The connection of a flow.
+    fn find(&self, shard: u16, key: &FlowKey) -> Found<'_, P> {
+        for _ in 0..LOOKUPS {
+            let table = self.table(shard);
+            let Some(slot) = table.find(key) else {
+                return Found::Nobody(table);
+            };
+            let Some(place) = self.places.get(slot) else {
+                break;
+            };
+            let held = if self.is_modern() {
+                drop(table);
+                None
+            } else {
+                Some(table)
+            };
+            if let Some(mut e) = Entered::new(place, held)
+                && e.key() == *key
+            {
+                return Found::Conn(e);
+            }
+        }
+        Found::Moving
+    }
+
+    /// A segment arrived. `entered` is called once its connection, or the table if it has none,
+    /// is held: whoever comes behind comes later.
+    pub(crate) fn input(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        seg: &mut Seg,
+        entered: impl FnOnce(),
+    ) {
+        sh.p.charge(Work::Lookup, 1);
+        let shard = self.shard_of(seg.hash);
+        let found = self.find(shard, &seg.frame.key);
+        entered();
+        let mut e = match found {
+            Found::Conn(e) => e,
+            Found::Nobody(table) => return self.no_connection(shard, table, sh, cx, seg, None),
+            Found::Moving => return cx.pool.put(core::mem::take(&mut seg.payload)),
+        };
+        // RFC 9293, section 3.10.7.4, and RFC 6191.
+        if seg.frame.hdr.flags.contains(TcpFlags::SYN)
+            && let Some(iss) = e.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
+        {
+            on_events(&mut e, Events::CLOSED, cx);
+            self.settle(e, sh, cx);
+            return self.no_connection(shard, self.table(shard), sh, cx, seg, Some(iss));
+        }
+        glue::input(&mut e, sh, cx, seg);
+        self.settle(e, sh, cx);
+    }
+
+    fn no_connection<'a>(
+        &'a self,
+        shard: u16,
+        mut table: TableGuard<'a, P>,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        seg: &mut Seg,
+        iss: Option<Seq>,
+    ) {
+        let done = table.passive.segment(sh, cx, seg, iss);
+        self.syn_due(shard, &table);
+        let Some((l, established)) = done else {
+            return;
+        };
+        let config = l.config();
+        let tcb = Tcb::accept(&config, &established, cx.now(&sh.p));
+        let flow = Flow {
+            key: seg.frame.key,
+            hash: seg.hash,
+            iface: seg.iface,
+        };
+        let Some(mut e) = self.insert(shard, table, sh, &config, flow, tcb) else {
+            return sh.refuse(cx, seg);
+        };
+        let id = e.id();
+        e.snd().side.raise(ready::OUT, cx);
+        glue::input(&mut e, sh, cx, seg);
+        cx.after.accepts.push((l, id));
+        self.settle(e, sh, cx);
+    }
+
+    /// Makes a connection and enters it; `None`: the flow exists.
+    fn insert<'a>(
+        &'a self,
+        shard: u16,
+        mut table: TableGuard<'a, P>,
+        sh: &Commons<Kd<P>>,
+        config: &Config,
+        flow: Flow,
+        tcb: Tcb,
+    ) -> Option<Entered<'a, P>> {
+        if table.find(&flow.key).is_some() {
+            return None;
+        }
+        let (slot, generation) = self.slots.lock().take();
+        let make = || Place::new(&sh.p, self.manner.coarse);
+        let place = self.places.get_or_make(slot, make)?;
+        let id = SockId::conn(shard, slot, generation);
+        let (key, at) = (flow.key, (flow.hash, flow.iface));
+        place.fill(Conn::new(sh, config, id, key, at, tcb));
+        table.link(key, slot);
+        let mut e = Entered::new(place, Some(table))?;
+        if self.is_modern() {
+            e.hold(TableHold::Entry);
+        }
+        Some(e)
+    }
+
+    /// After anything that may have moved a connection's deadline or ended it. Leaves it.
+    fn settle<'a>(&'a self, mut e: Entered<'a, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+        let t = e.tcb();
+        if t.meta.closed {
+            return self.unlink(e, sh, cx);
+        }
+        let deadline = t.tcb.deadline();
+        if deadline < t.meta.armed {
+            t.meta.armed = deadline;
+            let id = t.meta.id;
+            let shard = self.shard(id);
+            let mut wheel = shard.wheel.lock();
+            wheel.insert(Due {
+                slot: id.slot(),
+                generation: id.generation(),
+                at: deadline,
+            });
+            self.due(&shard.wheel_due, wheel.next());
+        }
+    }
+
+    /// A shard's timers are due at `at`; the lock is held that protects `hint`.
+    fn due(&self, hint: &AtomicU64, at: Time) {
+        if hint.load(Ordering::Relaxed) == at.0 {
+            return;
+        }
+        // Sequentially consistent, against `on_timers`: of a store here and a store there, at
+        // least one side sees the other's.
+        hint.store(at.0, Ordering::SeqCst);
+        if at.0 < self.next.load(Ordering::SeqCst) {
+            self.next.fetch_min(at.0, Ordering::SeqCst);
+        }
+    }
+
+    fn syn_due(&self, shard: u16, table: &TableGuard<'_, P>) {
+        let hint = &self.shards[usize::from(shard)].syn_due;
+        self.due(hint, table.passive.deadline());
+    }
+
+    /// The connection is over: out of the table; and away, if no application holds it. Input
+    /// and output may have released the table, which comes first in the order: then both are
+    /// entered anew, and another thread may have been here meanwhile.
+    fn unlink<'a>(&'a self, e: Entered<'a, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+        let e = if e.has_table() {
+            Some(e)
+        } else {
+            let id = e.id();
+            drop(e);
+            self.enter_held(id)
+        };
+        let Some((mut e, mut table)) = e.and_then(Entered::part) else {
+            return;
+        };
+        let meta = &e.tcb().meta;
+        let (key, id, orphan, sent) = (meta.key, meta.id, meta.orphan, (meta.txq, meta.ticket));
+        table.unlink(&key, id.slot());
+        if !orphan {
+            return;
+        }
+        self.orphans.fetch_sub(1, Ordering::Relaxed);
+        let (mut snd, rcv) = e.vacate();
+        sh.bury(cx, sent, &mut snd, &rcv);
+        self.slots.lock().give_back(id.slot(), id.generation());
+    }
+
+    /// The application has let go: its name for the buffers is no longer good, and there may be
+    /// too many like this.
+    fn orphaned(&self, e: &mut Entered<'_, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+        e.shut_out();
+        let orphans = self.orphans.fetch_add(1, Ordering::Relaxed) + 1;
+        if orphans > sh.config.orphans && !e.tcb().meta.closed {
+            sh.count(cx.lane, Count::OrphansReset, 1);
+            glue::abort(e, sh, cx);
+        }
+    }
+
+    /// Runs an operation, or a phase of it, with the connection entered, and leaves it.
+    fn run<'a, R>(
+        &'a self,
+        mut e: Entered<'a, P>,
+        hold: TableHold,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        f: impl FnOnce(&mut Entered<'a, P>, &mut Ctx<Kd<P>>) -> R,
+    ) -> R {
+        e.hold(hold);
+        let before = e.is_orphan();
+        let out = f(&mut e, cx);
+        if e.is_orphan() && !before {
+            self.orphaned(&mut e, sh, cx);
+        }
+        self.settle(e, sh, cx);
+        out
+    }
+
+    /// A socket call: the first phase with the buffers only.
+    pub(crate) fn call<Q: Op<Kd<P>>>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        id: SockId,
+        mut op: Q,
+    ) -> Option<Q::Out> {
+        sh.p.charge(Work::SockCall, 1);
+        let place = self.places.get(id.slot());
+        let mut outside = place.map(|p| Outside::new(p, id.generation()));
+        let step = outside.as_mut().map(|o| op.sock(o, sh, cx));
+        let stale = outside.is_none_or(|o| o.is_stale());
+        let mut entered = match step {
+            Some(Step::Done(out)) if !stale => return Some(out),
+            Some(_) if !stale => self.enter(id),
+            _ => None,
+        };
+        if entered.as_mut().is_some_and(Entered::is_orphan) {
+            entered = None;
+        }
+        match (step, entered) {
+            (Some(Step::Kick(out)), Some(e)) => self
+                .run(e, TableHold::Entry, sh, cx, |e, cx| {
+                    op.kick(e, sh, cx);
+                    out
+                })
+                .into(),
+            // What the buffers gave was good when they gave it.
+            (Some(Step::Kick(out)), None) if !stale => Some(out),
+            (Some(Step::Tcp), Some(e)) => self
+                .run(e, Q::TABLE, sh, cx, |e, cx| op.tcp(e, sh, cx))
+                .into(),
+            _ => {
+                sh.count(cx.lane, Count::StaleHandle, 1);
+                None
+            }
+        }
+    }
+
+    /// An operation that the stack itself posted, also on orphans.
+    pub(crate) fn posted<Q: Op<Kd<P>, Out = ()>>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        id: SockId,
+        op: Q,
+    ) {
+        match self.enter(id) {
+            Some(e) => self.run(e, Q::TABLE, sh, cx, |e, cx| ops::run(e, op, sh, cx)),
+            None => sh.count(cx.lane, Count::StaleHandle, 1),
+        }
+    }
+
+    pub(crate) fn connect(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        let now = cx.now(&sh.p);
+        let key = flow.key;
+        let tcb = Tcb::connect(config, sh.isn.iss(&key, now), sh.isn.ts_offset(&key), now);
+        let shard = self.shard_of(flow.hash);
+        let mut e = self
+            .insert(shard, self.table(shard), sh, config, flow, tcb)
+            .ok_or(Exists)?;
+        let id = e.id();
+        glue::output(&mut e, sh, cx);
+        self.settle(e, sh, cx);
+        Ok(id)
+    }
+
+    pub(crate) fn listen(&self, l: &Arc<Listener<Kd<P>>>) {
+        for shard in &self.shards {
+            shard.table.lock().passive.listen(l.clone());
+        }
+    }
+
+    pub(crate) fn unlisten(&self, l: &Arc<Listener<Kd<P>>>) {
+        for shard in &self.shards {
+            shard.table.lock().passive.unlisten(l);
+        }
+    }
+
+    pub(crate) fn icmp(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        key: &FlowKey,
+        what: Icmp,
+    ) {
+        match self.find(self.shard_of(sh.flow_hash(key)), key) {
+            Found::Conn(mut e) => {
+                sh.count(cx.lane, Count::IcmpErrors, 1);
+                ops::icmp(&mut e, what, sh, cx);
+                self.settle(e, sh, cx);
+            }
+            Found::Nobody(mut table) => {
+                if let Icmp::Unreachable(_, seq) = what {
+                    table.passive.unreachable(key, seq);
+                }
+            }
+            Found::Moving => {}
+        }
+    }
+
+    pub(crate) fn on_timers(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+        let now = cx.now(&sh.p);
+        // Whoever lowers a shard's hint from here on lowers this too, so nothing is lost
+        // between here and the end of the walk.
+        self.next.store(u64::MAX, Ordering::SeqCst);
+        sh.p.checkpoint();
+        let mut earliest = u64::MAX;
+        for (n, shard) in self.shards.iter().enumerate() {
+            if shard.wheel_due.load(Ordering::SeqCst) <= now.0 {
+                self.wheel(n as u16, now, sh, cx);
+            }
+            if shard.syn_due.load(Ordering::SeqCst) <= now.0 {
+                let mut table = shard.table.lock();
+                table.passive.on_timer(sh, cx);
+                self.syn_due(n as u16, &table);
+            }
+            earliest = earliest.min(shard.wheel_due.load(Ordering::SeqCst));
+            earliest = earliest.min(shard.syn_due.load(Ordering::SeqCst));
+        }
+        self.next.fetch_min(earliest, Ordering::SeqCst);
+    }
+
+    /// Runs the connections' timers that are due.
+    fn wheel(&self, n: u16, now: Time, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+        let shard = &self.shards[usize::from(n)];
+        let mut due = core::mem::take(&mut cx.due);
+        {
+            let mut wheel = shard.wheel.lock();
+            wheel.expire(now, &mut due);
+            self.due(&shard.wheel_due, wheel.next());
+        }
+        for d in due.drain(..) {
+            let mut e = self.enter(SockId::conn(n, d.slot, d.generation));
+            if e.as_mut().is_none_or(|e| e.armed() != d.at) {
+                sh.count(cx.lane, Count::StaleTimer, 1);
+                continue;
+            }
+            let Some(mut e) = e else { continue };
+            e.tcb().meta.armed = Time::NEVER;
+            if e.tcb().tcb.deadline() <= now {
+                glue::timer(&mut e, sh, cx);
+            }
+            self.settle(e, sh, cx);
+        }
+        cx.due = due;
+    }
+
+    pub(crate) fn next_timer(&self) -> Time {
+        Time(self.next.load(Ordering::Acquire))
+    }
+
+    fn each<'a>(&'a self, f: &mut dyn FnMut(Entered<'a, P>)) {
+        let places = self.slots.lock().places;
+        for slot in 0..places {
+            let Some(place) = self.places.get(slot) else {
+                continue;
+            };
+            let table = (!self.is_modern()).then(|| self.table(0));
+            if let Some(e) = Entered::new(place, table) {
+                f(e);
+            }
+        }
+    }
+
+    pub(crate) fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        self.each(&mut |mut e| out.push(ops::look(&mut e, now)));
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.slots.lock().live
+    }
+
+    pub(crate) fn abort_all(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+        self.each(&mut |mut e| {
+            glue::abort(&mut e, sh, cx);
+            e.snd().side.finish(cx);
+            e.rcv().side.finish(cx);
+            if !e.is_orphan() {
+                e.tcb().meta.orphan = true;
+                self.orphans.fetch_add(1, Ordering::Relaxed);
+            }
+            self.unlink(e, sh, cx);
+        });
+    }
+
+    pub(crate) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        for shard in &self.shards {
+            add(LockClass::ConnHashtable, shard.table.stats());
+            add(LockClass::Leaf, shard.wheel.stats());
+        }
+        add(LockClass::Leaf, self.slots.stats());
+        let places = self.slots.lock().places;
+        for p in (0..places).filter_map(|slot| self.places.get(slot)) {
+            p.lock_stats(add);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! How the glue reaches the parts of a connection, and which locks that takes.
+
+use super::Kd;
+use super::home::{Fine, Place, Reach, Whole};
+use super::table::TableGuard;
+use crate::place::{Guard, Part, Side, no_rcv, no_snd};
+use perimeter_base::Time;
+use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
+use perimeter_stack::ops::TableHold;
+use perimeter_stack::{Access, Bufs, Commons, SockId};
+use perimeter_sync::{Lock, Platform};
+use perimeter_tcp::Timers;
+use perimeter_wire::FlowKey;
+
+/// Timers that hold the table to their end (the others let go before output).
+const HOLD: Timers = Timers(Timers::PERSIST.0 | Timers::KEEPALIVE.0 | Timers::TWO_MSL.0);
+
+/// The buffers of the connection that a handle names, without its TCP state.
+pub(super) struct Outside<'a, P: Platform> {
+    place: &'a Place<P>,
+    generation: u32,
+    stale: bool,
+    snd: Option<SndSide<Kd<P>>>,
+    rcv: Option<RcvSide<Kd<P>>>,
+}
+
+impl<'a, P: Platform> Outside<'a, P> {
+    pub(super) fn new(place: &'a Place<P>, generation: u32) -> Outside<'a, P> {
+        Outside {
+            place,
+            generation,
+            stale: false,
+            snd: None,
+            rcv: None,
+        }
+    }
+
+    /// Whether the connection had gone when one of its buffers was entered.
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale
+    }
+}
+
+impl<P: Platform> Bufs for Outside<'_, P> {
+    type K = Kd<P>;
+    type Snd<'b>
+        = Reach<'b, P, SndSide<Kd<P>>>
+    where
+        Self: 'b;
+    type Rcv<'b>
+        = Reach<'b, P, RcvSide<Kd<P>>>
+    where
+        Self: 'b;
+
+    fn snd(&mut self) -> Self::Snd<'_> {
+        match self.place {
+            Place::Fine(f) => {
+                let guard = f.snd.lock();
+                if guard.generation == self.generation {
+                    return Reach::Near(Side::Held(guard));
+                }
+            }
+            Place::Coarse(c) => {
+                let whole = c.lock();
+                if whole.snd.generation == self.generation {
+                    return Reach::Through(whole);
+                }
+            }
+        }
+        self.stale = true;
+        Reach::Near(Side::Gone(self.snd.get_or_insert_with(no_snd)))
+    }
+
+    fn rcv(&mut self) -> Self::Rcv<'_> {
+        match self.place {
+            Place::Fine(f) => {
+                let guard = f.rcv.lock();
+                if guard.generation == self.generation {
+                    return Reach::Near(Side::Held(guard));
+                }
+            }
+            Place::Coarse(c) => {
+                let whole = c.lock();
+                if whole.rcv.generation == self.generation {
+                    return Reach::Through(whole);
+                }
+            }
+        }
+        self.stale = true;
+        Reach::Near(Side::Gone(self.rcv.get_or_insert_with(no_rcv)))
+    }
+}
+
+/// What is held of a connection.
+enum Held<'a, P: Platform> {
+    Fine(&'a Fine<P>, Guard<'a, P, Option<TcbSide<Kd<P>>>>),
+    Coarse(Guard<'a, P, Whole<P>>),
+}
+
+impl<P: Platform> Held<'_, P> {
+    fn tcb(&mut self) -> &mut Option<TcbSide<Kd<P>>> {
+        match self {
+            Held::Fine(_, tcb) => tcb,
+            Held::Coarse(whole) => &mut whole.tcb,
+        }
+    }
+}
+
+/// A connection whose TCP state is held, and the table with it until the hooks release that.
+pub(super) struct Entered<'a, P: Platform> {
+    held: Held<'a, P>,
+    id: SockId,
+    table: Option<TableGuard<'a, P>>,
+    /// The hooks do not release the table.
+    throughout: bool,
+}
+
+/// Entered only when somebody lives there, and left when he moves out.
+const LIVES: &str = "a connection that was entered is there";
+
+impl<'a, P: Platform> Entered<'a, P> {
+    /// Takes the connection's lock, while the table's is held if it is given. `None`: nobody
+    /// lives there.
+    pub(super) fn new(
+        place: &'a Place<P>,
+        table: Option<TableGuard<'a, P>>,
+    ) -> Option<Entered<'a, P>> {
+        let mut held = match place {
+            Place::Fine(f) => Held::Fine(f, f.tcb.lock()),
+            Place::Coarse(c) => Held::Coarse(c.lock()),
+        };
+        let id = held.tcb().as_ref()?.meta.id;
+        Some(Entered {
+            held,
+            id,
+            table,
+            throughout: false,
+        })
+    }
+
+    pub(super) fn id(&self) -> SockId {
+        self.id
+    }
+
+    pub(super) fn key(&mut self) -> FlowKey {
+        self.tcb().meta.key
+    }
+
+    pub(super) fn armed(&mut self) -> Time {
+        self.tcb().meta.armed
+    }
+
+    pub(super) fn is_orphan(&mut self) -> bool {
+        self.tcb().meta.orphan
+    }
+
+    pub(super) fn has_table(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Says how long the table is held from here on.
+    pub(super) fn hold(&mut self, hold: TableHold) {
+        match hold {
+            TableHold::Entry => self.table = None,
+            TableHold::Output => {}
+            TableHold::Throughout => self.throughout = true,
+        }
+    }
+
+    /// The table apart, if it is held.
+    pub(super) fn part(mut self) -> Option<(Entered<'a, P>, TableGuard<'a, P>)> {
+        let table = self.table.take()?;
+        Some((self, table))
+    }
+
+    /// From now on the application's name does not open the buffers.
+    pub(super) fn shut_out(&mut self) {
+        match &mut self.held {
+            Held::Fine(place, _) => {
+                place.snd.lock().generation = 0;
+                place.rcv.lock().generation = 0;
+            }
+            Held::Coarse(whole) => {
+                whole.snd.generation = 0;
+                whole.rcv.generation = 0;
+            }
+        }
+    }
+
+    /// The connection moves out.
+    pub(super) fn vacate(mut self) -> (SndSide<Kd<P>>, RcvSide<Kd<P>>) {
+        let (snd, rcv) = (Part::closed(no_snd()), Part::closed(no_rcv()));
+        *self.held.tcb() = None;
+        match &mut self.held {
+            Held::Fine(place, _) => {
+                let snd = core::mem::replace(&mut *place.snd.lock(), snd).value;
+                let rcv = core::mem::replace(&mut *place.rcv.lock(), rcv).value;
+                (snd, rcv)
+            }
+            Held::Coarse(whole) => {
+                let snd = core::mem::replace(&mut whole.snd, snd).value;
+                let rcv = core::mem::replace(&mut whole.rcv, rcv).value;
+                (snd, rcv)
+            }
+        }
+    }
+
+    fn let_go(&mut self) {
+        if !self.throughout {
+            self.table = None;
+        }
+    }
+}
+
+impl<P: Platform> Bufs for Entered<'_, P> {
+    type K = Kd<P>;
+    type Snd<'b>
+        = Side<'b, P, SndSide<Kd<P>>>
+    where
+        Self: 'b;
+    type Rcv<'b>
+        = Side<'b, P, RcvSide<Kd<P>>>
+    where
+        Self: 'b;
+
+    fn snd(&mut self) -> Self::Snd<'_> {
+        self.tcb_snd().1
+    }
+
+    fn rcv(&mut self) -> Self::Rcv<'_> {
+        self.tcb_rcv().1
+    }
+}
+
+impl<P: Platform> Access for Entered<'_, P> {
+    const SPLIT: bool = true;
+
+    fn tcb(&mut self) -> &mut TcbSide<Kd<P>> {
+        self.held.tcb().as_mut().expect(LIVES)
+    }
+
+    fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
+        match &mut self.held {
+            Held::Fine(place, tcb) => {
+                let snd = Side::Held(place.snd.lock());
+                (tcb.as_mut().expect(LIVES), snd)
+            }
+            Held::Coarse(whole) => {
+                let whole = &mut **whole;
+                let snd = Side::Gone(&mut whole.snd.value);
+                (whole.tcb.as_mut().expect(LIVES), snd)
+            }
+        }
+    }
+
+    fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
+        match &mut self.held {
+            Held::Fine(place, tcb) => {
+                let rcv = Side::Held(place.rcv.lock());
+                (tcb.as_mut().expect(LIVES), rcv)
+            }
+            Held::Coarse(whole) => {
+                let whole = &mut **whole;
+                let rcv = Side::Gone(&mut whole.rcv.value);
+                (whole.tcb.as_mut().expect(LIVES), rcv)
+            }
+        }
+    }
+
+    fn fast_path(&mut self) {
+        self.let_go();
+    }
+
+    fn before_output(&mut self) {
+        self.let_go();
+    }
+
+    fn timers(&mut self, fired: Timers) {
+        self.throughout |= fired.intersects(HOLD);
+    }
+
+    fn route(&mut self, sh: &Commons<Kd<P>>) {
+        let remote = self.tcb().meta.key.remote;
+        if let Some(mac) = sh.routes.segment(remote) {
+            self.tcb().meta.template.set_l2_dst(mac);
+        }
+    }
+}

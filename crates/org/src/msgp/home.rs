@@ -1,0 +1,139 @@
+//! Where connections live: locks that stay where they are, whoever moves in.
+
+use super::Kd;
+use crate::place::{Guard, Part, Side, no_rcv, no_snd};
+use core::ops::{Deref, DerefMut};
+use perimeter_stack::Conn;
+use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform};
+
+/// The place of one connection.
+pub(super) enum Place<P: Platform> {
+    /// `locks=fine`: three locks.
+    Fine(Fine<P>),
+    /// `locks=coarse`: one.
+    Coarse(P::Lock<Whole<P>>),
+}
+
+/// The parts of a connection, each behind its lock.
+pub(super) struct Fine<P: Platform> {
+    pub(super) tcb: P::Lock<Option<TcbSide<Kd<P>>>>,
+    pub(super) snd: P::Lock<Part<SndSide<Kd<P>>>>,
+    pub(super) rcv: P::Lock<Part<RcvSide<Kd<P>>>>,
+}
+
+/// The parts of a connection behind one lock.
+pub(crate) struct Whole<P: Platform> {
+    pub(super) tcb: Option<TcbSide<Kd<P>>>,
+    pub(super) snd: Part<SndSide<Kd<P>>>,
+    pub(super) rcv: Part<RcvSide<Kd<P>>>,
+}
+
+impl<P: Platform> Place<P> {
+    pub(super) fn new(p: &P, coarse: bool) -> Place<P> {
+        let (snd, rcv) = (Part::closed(no_snd()), Part::closed(no_rcv()));
+        if coarse {
+            let tcb = None;
+            return Place::Coarse(p.lock(LockClass::Connection, Whole { tcb, snd, rcv }));
+        }
+        Place::Fine(Fine {
+            tcb: p.lock(LockClass::Connection, None),
+            snd: p.lock(LockClass::Sndbuf, snd),
+            rcv: p.lock(LockClass::Rcvbuf, rcv),
+        })
+    }
+
+    /// A connection moves in. The place is free, so nobody else looks for it; a late holder of
+    /// its predecessor's name may still be at one of the locks.
+    pub(super) fn fill(&self, conn: Conn<Kd<P>>) {
+        let generation = conn.tcb.meta.id.generation();
+        let snd = Part {
+            generation,
+            value: conn.snd,
+        };
+        let rcv = Part {
+            generation,
+            value: conn.rcv,
+        };
+        match self {
+            Place::Fine(f) => {
+                let mut tcb = f.tcb.lock();
+                *f.snd.lock() = snd;
+                *f.rcv.lock() = rcv;
+                *tcb = Some(conn.tcb);
+            }
+            Place::Coarse(c) => {
+                let tcb = Some(conn.tcb);
+                *c.lock() = Whole { tcb, snd, rcv };
+            }
+        }
+    }
+
+    pub(super) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        match self {
+            Place::Fine(f) => {
+                add(LockClass::Connection, f.tcb.stats());
+                add(LockClass::Sndbuf, f.snd.stats());
+                add(LockClass::Rcvbuf, f.rcv.stats());
+            }
+            Place::Coarse(c) => add(LockClass::Connection, c.stats()),
+        }
+    }
+}
+
+/// A buffer's side: the send or the receive side.
+pub(crate) trait Buffer<P: Platform>: Send + 'static {
+    fn of(w: &Whole<P>) -> &Part<Self>
+    where
+        Self: Sized;
+    fn of_mut(w: &mut Whole<P>) -> &mut Part<Self>
+    where
+        Self: Sized;
+}
+
+impl<P: Platform> Buffer<P> for SndSide<Kd<P>> {
+    fn of(w: &Whole<P>) -> &Part<Self> {
+        &w.snd
+    }
+
+    fn of_mut(w: &mut Whole<P>) -> &mut Part<Self> {
+        &mut w.snd
+    }
+}
+
+impl<P: Platform> Buffer<P> for RcvSide<Kd<P>> {
+    fn of(w: &Whole<P>) -> &Part<Self> {
+        &w.rcv
+    }
+
+    fn of_mut(w: &mut Whole<P>) -> &mut Part<Self> {
+        &mut w.rcv
+    }
+}
+
+/// Access to a buffer's side: by its own lock or by that of who is inside already, or, from
+/// outside, by the one lock that there is.
+pub(crate) enum Reach<'a, P: Platform, T: Buffer<P>> {
+    Near(Side<'a, P, T>),
+    Through(Guard<'a, P, Whole<P>>),
+}
+
+impl<P: Platform, T: Buffer<P>> Deref for Reach<'_, P, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            Reach::Near(side) => side,
+            Reach::Through(whole) => &T::of(whole).value,
+        }
+    }
+}
+
+impl<P: Platform, T: Buffer<P>> DerefMut for Reach<'_, P, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match self {
+            Reach::Near(side) => side,
+            Reach::Through(whole) => &mut T::of_mut(whole).value,
+        }
+    }
+}

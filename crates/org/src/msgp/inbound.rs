@@ -1,0 +1,190 @@
+//! Inbound work that is not done by who took the packet from the device: one bounded queue that
+//! all NIC threads fill, and workers behind it.
+
+use super::Kd;
+use super::coupled::Core;
+use perimeter_base::Time;
+use perimeter_stack::{BURST, Commons, Count, Ctx, Seg};
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Work};
+use std::collections::VecDeque;
+
+/// Segments that the shared queue holds; what does not fit is dropped and counted.
+pub const QUEUE: usize = 1024;
+
+/// Flows are told apart by this many hash values when tickets are drawn.
+const LANES: usize = 256;
+
+/// The queue, its workers, and the order of those.
+pub(super) struct Inbound<P: Platform> {
+    queue: P::Lock<Queue>,
+    /// Where the workers park.
+    bells: Box<[P::Event]>,
+    /// `None`: one worker, which keeps the order by itself.
+    lanes: Option<Box<[P::Lock<Lane>]>>,
+}
+
+struct Queue {
+    segs: VecDeque<Seg>,
+    /// Next ticket of each lane.
+    tickets: Box<[u64]>,
+    /// Workers that found nothing.
+    idle: Vec<usize>,
+}
+
+/// Whose turn it is among the segments of one hash value.
+#[derive(Default)]
+struct Lane {
+    turn: u64,
+    /// Tickets whose turn is not yet, with the workers that hold them.
+    waiting: Vec<(u64, usize)>,
+}
+
+/// A segment's place in its lane. Dropping it lets the next one in.
+struct Turn<'a, P: Platform> {
+    inbound: &'a Inbound<P>,
+    lane: usize,
+}
+
+impl<P: Platform> Drop for Turn<'_, P> {
+    fn drop(&mut self) {
+        let Some(lanes) = &self.inbound.lanes else {
+            return;
+        };
+        let next = {
+            let mut lane = lanes[self.lane].lock();
+            lane.turn += 1;
+            let turn = lane.turn;
+            let next = lane.waiting.iter().position(|(ticket, _)| *ticket == turn);
+            next.map(|i| lane.waiting.swap_remove(i).1)
+        };
+        if let Some(worker) = next {
+            self.inbound.bells[worker].set();
+        }
+    }
+}
+
+impl<P: Platform> Inbound<P> {
+    /// `ordered`: several workers, and tickets keep the order.
+    pub(super) fn new(p: &P, workers: usize, ordered: bool) -> Inbound<P> {
+        let lanes = if ordered { LANES } else { 0 };
+        let queue = Queue {
+            segs: VecDeque::new(),
+            tickets: vec![0; lanes].into(),
+            idle: Vec::new(),
+        };
+        let lane = |_| p.lock(LockClass::Leaf, Lane::default());
+        Inbound {
+            queue: p.lock(LockClass::Leaf, queue),
+            bells: (0..workers).map(|_| p.event()).collect(),
+            lanes: ordered.then(|| (0..lanes).map(lane).collect()),
+        }
+    }
+
+    /// Puts a segment in the queue and wakes a worker that has nothing to do.
+    pub(super) fn put(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, seg: &mut Seg) {
+        sh.p.charge(Work::HandOver, 1);
+        let worker = {
+            let mut queue = self.queue.lock();
+            if queue.segs.len() >= QUEUE {
+                drop(queue);
+                sh.count(cx.lane, Count::NetisrFull, 1);
+                return cx.pool.put(core::mem::take(&mut seg.payload));
+            }
+            queue.segs.push_back(core::mem::take(seg));
+            queue.idle.pop()
+        };
+        if let Some(worker) = worker {
+            self.bells[worker].set();
+        }
+    }
+
+    /// The next segment with its ticket, drawn together; `None`: the worker is idle now.
+    fn take(&self, worker: usize) -> Option<(Seg, u64)> {
+        let mut queue = self.queue.lock();
+        let Some(seg) = queue.segs.pop_front() else {
+            if !queue.idle.contains(&worker) {
+                queue.idle.push(worker);
+            }
+            return None;
+        };
+        // After waking by itself.
+        queue.idle.retain(|w| *w != worker);
+        let mut ticket = 0;
+        if self.lanes.is_some() {
+            let next = &mut queue.tickets[seg.hash as usize % LANES];
+            ticket = *next;
+            *next += 1;
+        }
+        Some((seg, ticket))
+    }
+
+    /// Waits until it is the ticket's turn. No lock is held: who comes before needs them.
+    ///
+    /// It comes: all earlier tickets are with workers on their way into TCP, none of which waits
+    /// for a later one.
+    fn turn(&self, sh: &Commons<Kd<P>>, worker: usize, hash: u32, ticket: u64) -> Turn<'_, P> {
+        let lane = hash as usize % LANES;
+        if let Some(lanes) = &self.lanes {
+            let mut listed = false;
+            loop {
+                {
+                    let mut l = lanes[lane].lock();
+                    if l.turn == ticket {
+                        l.waiting.retain(|(t, _)| *t != ticket);
+                        break;
+                    }
+                    if !listed {
+                        l.waiting.push((ticket, worker));
+                        listed = true;
+                    }
+                }
+                // The bell may ring for a segment instead; then it rings again for this.
+                let until = sh.p.now() + sh.config.service;
+                self.bells[worker].wait(until);
+            }
+        }
+        Turn {
+            inbound: self,
+            lane,
+        }
+    }
+
+    /// Runs what waits: a burst of it by the one worker, which rings the doorbells afterwards;
+    /// one segment where each has a thread of its own.
+    pub(super) fn work(
+        &self,
+        worker: usize,
+        core: &Core<P>,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+    ) -> usize {
+        let most = if self.lanes.is_some() { 1 } else { BURST };
+        for n in 0..most {
+            let Some((mut seg, ticket)) = self.take(worker) else {
+                return n;
+            };
+            let turn = self.turn(sh, worker, seg.hash, ticket);
+            core.input(sh, cx, &mut seg, || drop(turn));
+        }
+        most
+    }
+
+    pub(super) fn park(&self, worker: usize, deadline: Time) {
+        self.bells[worker].wait(deadline);
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.bells.len()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.lock().segs.len()
+    }
+
+    pub(super) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        add(LockClass::Leaf, self.queue.stats());
+        for lane in self.lanes.iter().flatten() {
+            add(LockClass::Leaf, lane.stats());
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! `msgp`, `msgp:netisr`, `msgp:workers=K`, `msgp:locks=coarse`, `msgp-modern`: message
+//! parallelism.
+//!
+//! **Background.** FreeBSD 7 as Willmann, Rixner, Cox describe and measure it (sections 3.1 and
+//! 4): any thread may process any packet, and locks per structure keep them apart. `workers=K` is
+//! the packet-level parallelism of Nahum, Yates, Kurose, Towsley (OSDI 1994), and `locks=coarse`
+//! their question; `organizations.md`, "msgp".
+//!
+//! **Binding.** None: a connection runs on whatever core a call or a packet comes by.
+//!
+//! **Processing.** Application threads run the protocol in their calls. A packet is run by the
+//! thread that took it from the NIC, to the socket (`msgp`); or it goes to one bounded queue that
+//! all NIC threads share, and one worker runs it (`:netisr`), or one of K (`:workers=K`). Those
+//! draw a ticket together with the packet and enter TCP in the order of tickets, so that packets
+//! of a connection are not reordered.
+//!
+//! The locks, in their order: `conn_hashtable` (global), `connection`, `sndbuf` or `rcvbuf`; on
+//! output `route_hashtable` (global), `route`. The table's lock is *held while waiting* for the
+//! connection's, and the route table's while waiting for the route's: these locks stand in for
+//! reference counts, and are the bottleneck that the paper is about. How long the table is held:
+//!
+//! | what | `conn_hashtable` is held |
+//! |---|---|
+//! | send | through the append to the send buffer; let go before output |
+//! | receive, when it opens the window; options | until the connection is held |
+//! | segment, header prediction | until prediction has taken it |
+//! | any other segment | until output, or to the end if there is none |
+//! | SYN, SYN cache | to the end, the SYN-ACK included |
+//! | retransmission and delayed-ACK timer | until output |
+//! | persist, keepalive and 2MSL timer | to the end, output included |
+//! | listen, connect, shutdown, close | to the end, output included |
+//!
+//! and what one of each takes and gives back, in order (`+` takes, `-` gives back; `ht`
+//! conn_hashtable, `c` connection, `s` sndbuf, `r` rcvbuf, `RH` route_hashtable, `R` route, `tx`
+//! the transmit queue's ring; what belongs to no protocol lock, such as zones, wheel and poller, is
+//! left out). `SEG` is a segment on its way: `+tx -tx +s -s +RH +R -RH -R +tx -tx`; `SEEN` the
+//! look that finds nothing more to send: `+tx -tx +s -s`; `RST`, or a segment without a
+//! connection: `+RH +R -RH -R +tx -tx`.
+//!
+//! | what | locks |
+//! |---|---|
+#![doc = include_str!("trace.md")]
+//!
+//! **Limits.** The shared queue holds [`QUEUE`] segments; what does not fit is dropped. The SYN
+//! cache has 512 buckets of 30 unless set otherwise.
+//!
+//! **Inferences.** Read and write acquisition of the table's lock were one recursive mutex: here
+//! there is one kind of acquisition too, and code that has the table hands its hold on instead of
+//! taking it again, so that recursion never shows. Prediction has updated the connection when it
+//! lets the table go: deciding and doing are one step of the state machine. A receive call asks
+//! for TCP only when the window has opened enough to be told (the paper's kernel asks at each).
+//! Ports are handed out under a lock of their own before the table is entered. Accepted connections
+//! reach their listener when the locks have been left, as under all organizations. What fires
+//! together is held for as long as the longest. The queue of the day held 50 packets, one an
+//! interrupt; here they come in bursts. Tickets are drawn by flow hash, so that one connection does
+//! not hold up all others; the workers of `workers=K` are fed by the NIC's thread, which stands for
+//! the memory driver.
+//!
+//! `msgp-modern` is the cure of the bottleneck: [`SHARDS`] tables, each with its listeners, SYN
+//! cache and timers; a lookup lets go of the table before it waits for the connection, and then
+//! looks whether that is still the one it looked for. Places of connections are never given back
+//! to the system, and carry generations, so nothing has to be counted. A call, whose handle says
+//! where the connection is, takes no table at all. A table's lock is held together with a
+//! connection's only where a connection is made or goes away.
+
+pub(crate) mod coupled;
+mod enter;
+mod home;
+mod inbound;
+mod table;
+
+pub use inbound::QUEUE;
+
+use crate::spec::{Msgp as Spec, MsgpInbound};
+use crate::{Binding, Flow, On, Org, OrgSpec};
+use coupled::{Core, Manner};
+use inbound::Inbound;
+use perimeter_base::Time;
+use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, SockId};
+use perimeter_sync::{LockClass, LockStats, Platform, Shared};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+/// Tables of `msgp-modern`.
+pub const SHARDS: u16 = 32;
+
+pub(crate) type Kd<P> = On<P, Shared>;
+
+/// Message parallelism.
+pub struct Msgp<P: Platform> {
+    spec: Spec,
+    core: Core<P>,
+    inbound: Option<Inbound<P>>,
+}
+
+impl<P: Platform> Org for Msgp<P> {
+    type K = Kd<P>;
+
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        let spec = match spec {
+            OrgSpec::Msgp(spec) => *spec,
+            _ => Spec::default(),
+        };
+        let manner = Manner {
+            coarse: spec.coarse,
+            modern: if spec.modern { SHARDS } else { 0 },
+        };
+        Msgp {
+            spec,
+            core: Core::new(manner, sh),
+            inbound: match spec.inbound {
+                MsgpInbound::Direct => None,
+                MsgpInbound::Netisr => Some(Inbound::new(&sh.p, 1, false)),
+                MsgpInbound::Workers(k) => Some(Inbound::new(&sh.p, k.into(), true)),
+            },
+        }
+    }
+
+    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let mut segs = core::mem::take(&mut cx.segs);
+        match &self.inbound {
+            None => segs.drain(|seg| self.core.input(sh, cx, seg, || ())),
+            Some(inbound) => segs.drain(|seg| inbound.put(sh, cx, seg)),
+        }
+        cx.segs = segs;
+    }
+
+    fn call<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Option<Q::Out> {
+        self.core.call(sh, cx, id, op)
+    }
+
+    fn post<Q: Op<Self::K, Out = ()>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) {
+        self.core.posted(sh, cx, id, op);
+    }
+
+    fn connect(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        self.core.connect(sh, cx, flow, config)
+    }
+
+    fn listen(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.core.listen(l);
+    }
+
+    fn unlisten(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.core.unlisten(l);
+    }
+
+    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        self.core.icmp(sh, cx, key, what);
+    }
+
+    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        self.core.on_timers(sh, cx);
+    }
+
+    fn next_timer(&self) -> Time {
+        self.core.next_timer()
+    }
+
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        self.core.inspect(now, out);
+    }
+
+    fn live(&self) -> usize {
+        self.core.live()
+    }
+
+    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        self.core.abort_all(sh, cx);
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        self.core.lock_stats(add);
+        if let Some(inbound) = &self.inbound {
+            inbound.lock_stats(add);
+        }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        let slot = id.slot();
+        let tcp = format!("connection {slot}");
+        let socket = if self.spec.coarse {
+            tcp.clone()
+        } else {
+            format!("sndbuf, rcvbuf {slot}")
+        };
+        Binding {
+            perimeters: [String::new(), tcp, socket],
+            ..Binding::default()
+        }
+    }
+
+    fn workers(&self) -> usize {
+        self.inbound.as_ref().map_or(0, Inbound::workers)
+    }
+
+    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+        match &self.inbound {
+            Some(inbound) => inbound.work(worker, &self.core, sh, cx),
+            None => 0,
+        }
+    }
+
+    fn park(&self, worker: usize, deadline: Time) {
+        if let Some(inbound) = &self.inbound {
+            inbound.park(worker, deadline);
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.inbound.as_ref().map_or(0, Inbound::len)
+    }
+}
