@@ -29,6 +29,8 @@ struct Queue {
     tickets: Box<[u64]>,
     /// Workers that found nothing.
     idle: Vec<usize>,
+    /// The stack is being dropped, and its workers with it.
+    over: bool,
 }
 
 /// Whose turn it is among the segments of one hash value.
@@ -71,6 +73,7 @@ impl<P: Platform> Inbound<P> {
             segs: VecDeque::new(),
             tickets: vec![0; lanes].into(),
             idle: Vec::new(),
+            over: false,
         };
         let lane = |_| p.lock(LockClass::Leaf, Lane::default());
         Inbound {
@@ -80,16 +83,27 @@ impl<P: Platform> Inbound<P> {
         }
     }
 
-    /// Puts a segment in the queue and wakes a worker that has nothing to do.
-    pub(super) fn put(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, seg: &mut Seg) {
-        sh.p.charge(Work::HandOver, 1);
+    /// Puts a segment in the queue and wakes a worker that has nothing to do. When the workers
+    /// are gone it is run here: the peer is to learn that its connection is, too.
+    pub(super) fn put(
+        &self,
+        core: &Core<P>,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        seg: &mut Seg,
+    ) {
         let worker = {
             let mut queue = self.queue.lock();
+            if queue.over {
+                drop(queue);
+                return core.input(sh, cx, seg, || ());
+            }
             if queue.segs.len() >= QUEUE {
                 drop(queue);
                 sh.count(cx.lane, Count::NetisrFull, 1);
                 return cx.pool.put(core::mem::take(&mut seg.payload));
             }
+            sh.p.charge(Work::HandOver, 1);
             queue.segs.push_back(core::mem::take(seg));
             queue.idle.pop()
         };
@@ -167,6 +181,19 @@ impl<P: Platform> Inbound<P> {
             core.input(sh, cx, &mut seg, || drop(turn));
         }
         most
+    }
+
+    /// Runs all that waits, in any order, and queues no more: the stack is being dropped, and the
+    /// workers may have gone already.
+    pub(super) fn run_out(&self, core: &Core<P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+        let left = {
+            let mut queue = self.queue.lock();
+            queue.over = true;
+            core::mem::take(&mut queue.segs)
+        };
+        for mut seg in left {
+            core.input(sh, cx, &mut seg, || ());
+        }
     }
 
     pub(super) fn park(&self, worker: usize, deadline: Time) {

@@ -123,7 +123,7 @@ impl<P: Platform> Org for Msgp<P> {
         let mut segs = core::mem::take(&mut cx.segs);
         match &self.inbound {
             None => segs.drain(|seg| self.core.input(sh, cx, seg, || ())),
-            Some(inbound) => segs.drain(|seg| inbound.put(sh, cx, seg)),
+            Some(inbound) => segs.drain(|seg| inbound.put(&self.core, sh, cx, seg)),
         }
         cx.segs = segs;
     }
@@ -187,6 +187,10 @@ impl<P: Platform> Org for Msgp<P> {
     }
 
     fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        // What is answered now finds its listener gone; later nobody would answer it.
+        if let Some(inbound) = &self.inbound {
+            inbound.run_out(&self.core, sh, cx);
+        }
         self.core.abort_all(sh, cx);
     }
 

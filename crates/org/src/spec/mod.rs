@@ -86,6 +86,7 @@ impl OrgSpec {
             spec,
             summary,
         };
+        let msgp = OrgSpec::Msgp;
         vec![
             entry(
                 "up",
@@ -101,6 +102,43 @@ impl OrgSpec {
                 "up:shared",
                 OrgSpec::UpShared,
                 "uniprocessor behind one lock, for programs with several threads",
+            ),
+            entry(
+                "msgp",
+                msgp(Msgp::default()),
+                "message parallelism: any thread runs any packet, locks per structure",
+            ),
+            entry(
+                "msgp:netisr",
+                msgp(Msgp {
+                    inbound: MsgpInbound::Netisr,
+                    ..Msgp::default()
+                }),
+                "message parallelism; one worker behind one queue runs all that arrives",
+            ),
+            entry(
+                "msgp:workers=K",
+                msgp(Msgp {
+                    inbound: MsgpInbound::Workers(16),
+                    ..Msgp::default()
+                }),
+                "message parallelism; many workers, kept in order by tickets",
+            ),
+            entry(
+                "msgp:locks=coarse",
+                msgp(Msgp {
+                    coarse: true,
+                    ..Msgp::default()
+                }),
+                "message parallelism with one lock for all of a connection",
+            ),
+            entry(
+                "msgp-modern",
+                msgp(Msgp {
+                    modern: true,
+                    ..Msgp::default()
+                }),
+                "message parallelism whose lookups do without the global lock",
             ),
             entry(
                 "connp-l:N",
