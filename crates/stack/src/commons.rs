@@ -337,8 +337,7 @@ impl<K: Kind> Commons<K> {
     pub fn retry_neighbours(&self, cx: &mut Ctx<K>) -> Vec<SockId> {
         let now = cx.now(&self.p);
         let (mut out, mut failed) = (Vec::new(), Vec::new());
-        self.routes
-            .retry(&self.ifaces, now, &mut out, &mut failed);
+        self.routes.retry(&self.ifaces, now, &mut out, &mut failed);
         for (iface, packet) in out {
             self.send_arp(cx, iface, perimeter_wire::MacAddr::BROADCAST, &packet);
         }

@@ -393,13 +393,7 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    pub(crate) fn icmp(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        key: &FlowKey,
-        what: Icmp,
-    ) {
+    pub(crate) fn icmp(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, key: &FlowKey, what: Icmp) {
         match self.find(self.shard_of(sh.flow_hash(key)), key) {
             Found::Conn(mut e) => {
                 sh.count(cx.lane, Count::IcmpErrors, 1);

@@ -154,7 +154,7 @@ impl<P: Platform> Inbound<P> {
                 }
                 // The bell may ring for a segment instead; then it rings again for this.
                 let until = sh.p.now() + sh.config.service;
-                self.bells[worker].wait(until);
+                sh.asleep(|| self.bells[worker].wait(until));
             }
         }
         Turn {
