@@ -20,7 +20,39 @@ pub struct Cli {
 const EXAMPLES: &str = "Examples:
   perimeter orgs                      the organizations of this build
   perimeter bench --quick             up, connp-l:128 and the host's kernel, within 30 seconds
-  perimeter bench --help              the benchmark's settings";
+  perimeter bench --help              the benchmark's settings
+  perimeter ss --control PATH         the connections of a running stack
+  perimeter trace --control PATH ID   the segments of one of them as they pass";
+
+const SS_HELP: &str = "\
+recv-q and send-q are the bytes in the socket's buffers; for a listener, the connections that wait
+to be accepted and the most that may. cwnd is in octets. Under ip, tcp and socket stand the
+perimeter of that layer by the organization's own name for it, the core that it is bound to if it
+is, and behind @ the core that the layer ran on last (for the socket: of the last send and of the
+last receive call, where they differ). Under pef the lists of events follow.
+
+A stack has a control socket if it was started with one: `Stack::builder().control(path)`,
+`perimeter bench --control PATH`, `--control PATH` of the examples. Without --control the path is
+taken from PERIMETER_CONTROL.
+
+Examples:
+  perimeter ss --control /run/user/1000/stack.sock
+  perimeter ss --control stack.sock --json | jq '.connections[] | {id, state, cwnd}'
+
+Exit code: 0 told, 1 the stack can't tell, 2 no stack can be reached there.";
+
+const TRACE_HELP: &str = "\
+Puts a tracing event on the connection's lists, prints a line for each segment with its time, its
+direction (< received, > sent), flags, sequence number, length, acknowledgment number, window and
+the congestion window and round-trip time at that moment, and takes the event off again: after N
+segments, after S seconds, when the connection is over, or when this command ends. Only connections
+under pef have lists of events. `perimeter ss` tells the connections' names.
+
+Examples:
+  perimeter trace --control stack.sock 0:3.1 --count 20
+  perimeter trace --control stack.sock 0:3.1 --seconds 2 --json | jq .cwnd
+
+Exit code: 0 traced, 1 it can't be traced, 2 no stack can be reached there.";
 
 const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --quick
@@ -62,6 +94,42 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show the connections of a running stack, and where their layers run
+    #[command(after_help = SS_HELP)]
+    Ss(Ss),
+    /// Show the segments of a connection of a running stack as they pass
+    #[command(after_help = TRACE_HELP, allow_negative_numbers = true)]
+    Trace(Trace),
+}
+
+/// Arguments of `perimeter ss`.
+#[derive(Debug, Args)]
+pub struct Ss {
+    /// The stack's control socket [default: PERIMETER_CONTROL of the environment]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `perimeter trace`.
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// The stack's control socket [default: PERIMETER_CONTROL of the environment]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// The connection, as `perimeter ss` names it
+    pub connection: String,
+    /// End after this many segments
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub count: Option<u64>,
+    /// End after this time
+    #[arg(long, value_name = "S", value_parser = units::seconds)]
+    pub seconds: Option<Duration>,
+    /// Print JSON, a segment a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `perimeter bench`.
@@ -110,6 +178,10 @@ pub struct Bench {
     /// End within 30 seconds, whatever is listed
     #[arg(long)]
     quick: bool,
+    /// While a stack of ours runs, have a control socket at this path, for `perimeter ss` and
+    /// `perimeter trace`
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// Write the report as JSON to a file, or to standard output (`-`) instead of the table
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
@@ -148,8 +220,13 @@ impl Bench {
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),
             quick: self.quick,
+            control: self.control.clone(),
         }
     }
+}
+
+fn count(text: &str) -> Result<u64, String> {
+    units::whole(text, "the number of segments", 1..=u64::MAX - 1)
 }
 
 fn parallel(text: &str) -> Result<usize, String> {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod ask;
 
 use args::{Bench, Cli, Command};
 use clap::Parser;
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(bench) => run(&bench, started),
         Command::Orgs { json } => orgs(json),
+        Command::Ss(ss) => ask::ss(&ss),
+        Command::Trace(trace) => ask::trace(&trace),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -55,7 +58,7 @@ fn one_line(error: &clap::Error) -> String {
     // Without a subcommand the whole help comes instead of a message.
     let mut line = match paragraphs.next() {
         Some(first) if first.starts_with("error: ") => flat(&first["error: ".len()..]),
-        _ => "a subcommand is missing (bench, orgs); see `perimeter --help`".into(),
+        _ => "a subcommand is missing (bench, orgs, ss, trace); see `perimeter --help`".into(),
     };
     if let Some(tip) = paragraphs.find(|p| p.trim_start().starts_with("tip:")) {
         line.push_str("; ");

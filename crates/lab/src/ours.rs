@@ -136,10 +136,14 @@ fn builder(org: &OrgSpec, settings: &Settings) -> perimeter::Builder {
         Inbound::Thread => perimeter::Inbound::Thread,
         Inbound::Nic | Inbound::Affine => perimeter::Inbound::Inline,
     };
-    Stack::builder()
+    let builder = Stack::builder()
         .org(org.clone())
         .config(stack_config())
-        .inbound(inbound)
+        .inbound(inbound);
+    match &settings.control {
+        Some(path) => builder.control(path),
+        None => builder,
+    }
 }
 
 /// How each thread comes by the stack.

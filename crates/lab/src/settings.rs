@@ -3,7 +3,7 @@
 use crate::{Error, organizations::Organization, units};
 use perimeter::OrgSpec;
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 /// Most connections of one configuration; bounds memory, not a protocol limit.
 pub const MAX_CONNECTIONS: u64 = 1_000_000;
@@ -117,6 +117,8 @@ pub struct Settings {
     pub repeat: u32,
     /// Bound the entire command to [`crate::plan::QUICK`].
     pub quick: bool,
+    /// Path of the control socket of our organizations' stacks, if they are to have one.
+    pub control: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -140,6 +142,7 @@ impl Default for Settings {
             seconds: Duration::from_secs(5),
             repeat: 3,
             quick: false,
+            control: None,
         }
     }
 }
@@ -159,6 +162,13 @@ impl Settings {
         }
         if let Some(twice) = first_repeated(&self.connections) {
             return input(format!("--conns lists {twice} twice"));
+        }
+        let ours = |o: &Organization| matches!(o, Organization::Ours(_));
+        if self.control.is_some() && !self.organizations.iter().any(ours) {
+            return input("--control: the host's sockets have no control socket".into());
+        }
+        if let Some(path) = self.control.as_ref().filter(|p| p.exists()) {
+            return input(format!("--control {}: is there already", path.display()));
         }
         let ranges = [
             ("--threads", self.threads as u64, 1..=MAX_PARALLEL),

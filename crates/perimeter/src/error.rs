@@ -18,6 +18,9 @@ pub enum BuildError {
     /// Something is missing.
     #[error("{0}")]
     Missing(&'static str),
+    /// The control socket.
+    #[error("control socket {0}")]
+    Control(String),
 }
 
 impl From<BuildError> for Error {

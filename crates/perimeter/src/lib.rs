@@ -30,6 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod control;
 mod error;
 pub mod file;
 pub mod poll;

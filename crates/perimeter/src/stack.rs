@@ -1,15 +1,17 @@
 //! Building and owning a stack.
 
+use crate::control::Server;
 use crate::error::{BuildError, io};
 use crate::poll::Poll;
 use crate::tcp::{TcpListener, TcpStream, resolve};
 use perimeter_link::Device;
 use perimeter_org::engine::Engine;
-use perimeter_org::{Inbound, Options, OrgSpec, Platforms, Stats, open};
-use perimeter_stack::{Cidr, Config, ConnInfo, IfaceSpec, Route};
+use perimeter_org::{Inbound, Options, Org, OrgSpec, Platforms, Stats, open, open_as};
+use perimeter_stack::{Cidr, Config, ConnInfo, IfaceSpec, Kind, Route};
 use perimeter_sync::{LockPolicy, Native, Virtual};
 use perimeter_tcp::Config as TcpConfig;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ pub struct Builder {
     ifaces: Vec<IfaceSpec>,
     routes: Vec<Route>,
     inbound: Inbound,
+    control: Option<PathBuf>,
 }
 
 impl Builder {
@@ -133,13 +136,56 @@ impl Builder {
         self
     }
 
+    /// Opens a control socket at `path` by which `perimeter ss` and `perimeter trace` can ask
+    /// about the stack ([`crate::control`]). There is none by default.
+    pub fn control(mut self, path: impl AsRef<Path>) -> Builder {
+        self.control = Some(path.as_ref().to_path_buf());
+        self
+    }
+
     /// Builds and starts the stack.
     ///
     /// # Errors
-    /// There is no interface.
+    /// There is no interface, or no control socket can be had.
     pub fn build(self) -> Result<Stack, BuildError> {
+        if matches!(self.org, OrgSpec::Outside(_)) {
+            return Err(BuildError::Missing(
+                "an organization from outside is built with `build_as`",
+            ));
+        }
+        self.start(|platform, options| Ok(open(platform, options)))
+    }
+
+    /// Builds and starts a stack of organization `O`, which may come from outside this library,
+    /// on this machine. What was set with [`Builder::org`] is what it is called;
+    /// [`OrgSpec::Outside`] is for that.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; and on virtual cores.
+    pub fn build_as<O>(self) -> Result<Stack, BuildError>
+    where
+        O: Org,
+        O::K: Kind<P = Native>,
+    {
+        self.start(|platform, options| match platform {
+            Platforms::Native(p) => Ok(open_as::<O>(p, options)),
+            Platforms::Virtual(_) => Err(BuildError::Missing(
+                "an organization for this machine does not run on virtual cores",
+            )),
+        })
+    }
+
+    fn start(
+        self,
+        open: impl FnOnce(Platforms, Options) -> Result<Arc<dyn Engine>, BuildError>,
+    ) -> Result<Stack, BuildError> {
         if self.ifaces.is_empty() {
             return Err(BuildError::Missing("a stack needs an interface"));
+        }
+        if self.control.is_some() && matches!(self.platform, Platforms::Virtual(_)) {
+            return Err(BuildError::Missing(
+                "a stack on virtual cores has no control socket",
+            ));
         }
         let options = Options {
             org: self.org,
@@ -148,8 +194,14 @@ impl Builder {
             routes: self.routes,
             inbound: self.inbound,
         };
+        let engine = open(self.platform, options)?;
+        let control = match self.control {
+            Some(path) => Some(Arc::new(Server::start(&path, &engine)?)),
+            None => None,
+        };
         Ok(Stack {
-            engine: open(self.platform, options),
+            _control: control,
+            engine,
         })
     }
 }
@@ -158,6 +210,8 @@ impl Builder {
 /// hold one each) what is left of its connections is reset and its threads end.
 #[derive(Clone)]
 pub struct Stack {
+    /// Goes before the engine, and with the last handle: its threads ask the engine.
+    _control: Option<Arc<Server>>,
     pub(crate) engine: Arc<dyn Engine>,
 }
 
@@ -171,6 +225,7 @@ impl Stack {
             ifaces: Vec::new(),
             routes: Vec::new(),
             inbound: Inbound::default(),
+            control: None,
         }
     }
 

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_millis(20);
 
+/// No tokens.
+const NOBODY: [usize; 0] = [];
+
 /// The tokens that a poll tells within a short time.
 fn told(poll: &Poll) -> Vec<usize> {
     let mut events = Events::with_capacity(16);
@@ -34,7 +37,7 @@ fn level_edge_and_oneshot() {
             ];
             for (poll, want) in polls.iter().zip(wants) {
                 poll.registry().register(&a, Token(7), want).unwrap();
-                assert_eq!(told(poll), [], "nothing is there yet");
+                assert_eq!(told(poll), NOBODY, "nothing is there yet");
             }
             w.write(&b, b"one");
             w.pass(SOON);
@@ -42,13 +45,13 @@ fn level_edge_and_oneshot() {
                 assert_eq!(told(poll), [7]);
             }
             assert_eq!(told(&polls[0]), [7], "a level stays");
-            assert_eq!(told(&polls[1]), [], "an edge is told once");
-            assert_eq!(told(&polls[2]), [], "so is a one-shot");
+            assert_eq!(told(&polls[1]), NOBODY, "an edge is told once");
+            assert_eq!(told(&polls[2]), NOBODY, "so is a one-shot");
             w.write(&b, b"two");
             w.pass(SOON);
             assert_eq!(told(&polls[0]), [7]);
             assert_eq!(told(&polls[1]), [7], "another edge");
-            assert_eq!(told(&polls[2]), [], "not armed");
+            assert_eq!(told(&polls[2]), NOBODY, "not armed");
             polls[2]
                 .registry()
                 .reregister(&a, Token(8), wants[2])
@@ -61,7 +64,7 @@ fn level_edge_and_oneshot() {
                 Some(ErrorKind::WouldBlock)
             );
             for poll in &polls {
-                assert_eq!(told(poll), [], "all was read");
+                assert_eq!(told(poll), NOBODY, "all was read");
             }
             drop(b);
             w.pass(SOON);
@@ -86,7 +89,7 @@ fn room_to_write_is_told_when_there_is_enough() {
             assert_eq!(told(&poll), [1]);
             let n = fill(&a);
             assert!(n >= 256 * 1024);
-            assert_eq!(told(&poll), []);
+            assert_eq!(told(&poll), NOBODY);
             let mut rest = n;
             let mut at = None;
             while rest > 0 {
@@ -116,13 +119,13 @@ fn registrations_end_with_the_socket() {
             r.register(&a, Token(1), Interest::BOTH).unwrap();
             r.deregister(&a).unwrap();
             assert_eq!(common::kind(r.deregister(&a)), Some(ErrorKind::NotFound));
-            assert_eq!(told(&poll), []);
+            assert_eq!(told(&poll), NOBODY);
             r.register(&a, Token(2), Interest::BOTH).unwrap();
             assert_eq!(told(&poll), [2]);
             drop((a, b));
-            assert_eq!(told(&poll), [], "closed: as with epoll it is gone");
+            assert_eq!(told(&poll), NOBODY, "closed: as with epoll it is gone");
             w.pass(SOON);
-            assert_eq!(told(&poll), []);
+            assert_eq!(told(&poll), NOBODY);
             // A listener's as well.
             let l = w.s.listen("10.0.0.1:5").unwrap();
             r.register(&l, Token(3), Interest::READABLE).unwrap();
@@ -130,7 +133,7 @@ fn registrations_end_with_the_socket() {
             w.pass(SOON);
             assert_eq!(told(&poll), [3]);
             drop(l);
-            assert_eq!(told(&poll), []);
+            assert_eq!(told(&poll), NOBODY);
             drop(c);
         },
     );

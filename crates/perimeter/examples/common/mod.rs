@@ -6,11 +6,12 @@
 use clap::{Args, ValueEnum};
 use perimeter::link::tap::{Tap, TapConfig, host};
 use perimeter::link::wire::{WireConfig, pair};
-use perimeter::{Cidr, Native, OrgSpec, SharedFile, Stack, TcpStream};
+use perimeter::{Builder, Cidr, Native, OrgSpec, SharedFile, Stack, TcpStream};
 use sha2::{Digest, Sha256};
 use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ pub enum Device {
 /// The options that every example takes.
 #[derive(Args, Clone, Debug)]
 pub struct Net {
-    /// Organization: up, up:shared or connp-l:N
+    /// Organization, as `perimeter orgs` lists them
     #[arg(long, default_value = "up:shared")]
     pub org: OrgSpec,
     /// Device: a second stack in this process, or the host's kernel (needs privilege)
@@ -48,6 +49,9 @@ pub struct Net {
     /// The other end's address: the second stack's, or the kernel's on the TAP interface
     #[arg(long, default_value = "10.99.0.1/24")]
     pub peer: Cidr,
+    /// Open a control socket at this path, for `perimeter ss` and `perimeter trace`
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
     /// The kernel's side of the TAP interface has an address and is up already
     #[arg(long)]
     pub configured: bool,
@@ -77,12 +81,13 @@ impl Net {
             Device::Mem => {
                 let native = Native::default();
                 let ([a, b], _) = pair(&native, WireConfig::default());
-                let build = |org: OrgSpec, end, addr: Cidr| {
-                    let b = Stack::builder().on_native(native).org(org);
+                let build = |builder: Builder, end, addr: Cidr| {
+                    let b = builder.on_native(native);
                     b.interface(end, &[&addr.to_string()])?.build()
                 };
-                let stack = build(self.org.clone(), a, self.address)?;
-                (stack, Some(build(OrgSpec::UpShared, b, self.peer)?))
+                let stack = build(self.builder(), a, self.address)?;
+                let peer = Stack::builder().org(OrgSpec::UpShared);
+                (stack, Some(build(peer, b, self.peer)?))
             }
             Device::Tap => {
                 let config = TapConfig {
@@ -94,7 +99,7 @@ impl Net {
                     self.configure(tap.name())
                         .map_err(|e| format!("configuring '{}': {e}", tap.name()))?;
                 }
-                let b = Stack::builder().org(self.org.clone());
+                let b = self.builder();
                 (
                     b.interface(tap, &[&self.address.to_string()])?.build()?,
                     None,
@@ -108,6 +113,14 @@ impl Net {
             peer,
             peer_address,
         })
+    }
+
+    fn builder(&self) -> Builder {
+        let b = Stack::builder().org(self.org.clone());
+        match &self.control {
+            Some(path) => b.control(path),
+            None => b,
+        }
     }
 
     /// Gives the kernel its address on the interface.

@@ -1,0 +1,284 @@
+//! `perimeter ss` and `perimeter trace` as a user meets them: against stacks in this process, and
+//! against a benchmark in another.
+
+use assert_cmd::cargo::CommandCargoExt as _;
+use perimeter::link::wire::{WireConfig, pair};
+use perimeter::{Native, OrgSpec, Stack, TcpStream};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("perimeter").unwrap();
+    command
+        .args(arguments)
+        .env("NO_COLOR", "1")
+        .env_remove("PERIMETER_CONTROL");
+    command
+}
+
+fn perimeter(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// What a command that was refused says, in one line, with its exit code.
+fn refusal(arguments: &[&str]) -> (String, i32) {
+    let output = perimeter(arguments);
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    (stderr, output.status.code().unwrap())
+}
+
+/// A stack of organization `org` with a control socket and an established connection, while
+/// `body` runs on another thread; this one, which owns the stack, serves it.
+fn with_stack(org: &str, control: &Path, body: impl FnOnce(TcpStream) + Send) {
+    let native = Native::default();
+    let ([a, b], _) = pair(&native, WireConfig::default());
+    let builder = Stack::builder()
+        .on_native(native)
+        .organization(org)
+        .unwrap();
+    let stack = builder
+        .control(control)
+        .interface(a, &["10.0.0.1/24"])
+        .unwrap()
+        .build()
+        .unwrap();
+    let peer = Stack::builder().on_native(native).org(OrgSpec::UpShared);
+    let peer = peer
+        .interface(b, &["10.0.0.2/24"])
+        .unwrap()
+        .build()
+        .unwrap();
+    let listener = stack.listen("10.0.0.1:80").unwrap();
+    let over = AtomicBool::new(false);
+    thread::scope(|s| {
+        let over = &over;
+        let t = s.spawn(move || {
+            struct Done<'a>(&'a AtomicBool);
+            impl Drop for Done<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, Ordering::Release);
+                }
+            }
+            let _done = Done(over);
+            body(peer.connect("10.0.0.1:80").unwrap());
+        });
+        let (mut conn, _) = listener.accept().unwrap();
+        conn.set_nonblocking(true).unwrap();
+        let mut buf = [0; 4096];
+        while !over.load(Ordering::Acquire) {
+            if let Ok(n) = conn.read(&mut buf) {
+                let _ = conn.write(&buf[..n]);
+            }
+            if stack.drive().unwrap() == 0 {
+                thread::sleep(Duration::from_micros(200));
+            }
+        }
+        t.join().unwrap();
+    });
+}
+
+fn socket() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stack.sock");
+    (dir, path)
+}
+
+#[test]
+fn connections_are_shown() {
+    for (org, perimeter_of) in [
+        ("up", "stack"),
+        ("up:shared", "stack"),
+        ("connp-l:8", "group "),
+    ] {
+        let (_dir, path) = socket();
+        with_stack(org, &path, |mut conn| {
+            conn.write_all(b"twelve bytes").unwrap();
+            conn.read_exact(&mut [0; 12]).unwrap();
+            let at = path.to_str().unwrap();
+            let output = perimeter(&["ss", "--control", at]);
+            let table = text(&output.stdout);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            let pid = std::process::id();
+            assert!(
+                table.starts_with(&format!("{org} in process {pid}\n")),
+                "{table}"
+            );
+            for want in [
+                "LISTEN",
+                "ESTABLISHED",
+                "10.0.0.1:80",
+                "10.0.0.2:",
+                perimeter_of,
+                " @",
+            ] {
+                assert!(table.contains(want), "{want}: {table}");
+            }
+            assert!(!table.contains('\u{1b}'), "{table}");
+            // By the environment, as JSON.
+            let mut command = command(&["ss", "--json"]);
+            let output = command.env("PERIMETER_CONTROL", at).output().unwrap();
+            let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(json["stack"]["organization"], org);
+            let c = &json["connections"][0];
+            assert_eq!(c["state"], "ESTABLISHED");
+            assert_eq!(c["bytes_received"], 12);
+            assert!(c["cwnd"].as_u64().unwrap() > 1000, "{c}");
+            assert!(c["rtt_us"].as_f64().unwrap() > 0.0, "{c}");
+            for (layer, name) in c["layers"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .zip(["ip", "tcp", "socket"])
+            {
+                assert_eq!(layer["layer"], name);
+                assert!(
+                    layer["perimeter"]
+                        .as_str()
+                        .unwrap()
+                        .starts_with(perimeter_of),
+                    "{c}"
+                );
+                assert!(layer["ran"][0].is_u64(), "{c}");
+            }
+            // Nothing to trace here.
+            let id = c["id"].as_str().unwrap();
+            let (line, code) = refusal(&["trace", "--control", at, id, "--count", "1"]);
+            assert!(
+                line.contains("only connections under pef") && line.contains(org),
+                "{line}"
+            );
+            assert_eq!(code, 1);
+        });
+        assert!(!path.exists(), "{org}");
+    }
+}
+
+#[test]
+fn who_cannot_be_asked_is_named() {
+    let (dir, path) = socket();
+    let at = path.to_str().unwrap();
+    for ask in [&["ss"][..], &["trace", "0:0.1"]] {
+        let with = |control: &str| refusal(&[ask, &["--control", control]].concat());
+        let (line, code) = refusal(ask);
+        assert!(
+            line.contains("--control") && line.contains("PERIMETER_CONTROL"),
+            "{line}"
+        );
+        assert_eq!(code, 2);
+        let (line, code) = with(at);
+        assert!(
+            line.contains(at) && line.contains("no control socket"),
+            "{line}"
+        );
+        assert_eq!(code, 2);
+    }
+    drop(UnixListener::bind(&path).unwrap());
+    let (line, code) = refusal(&["ss", "--control", at]);
+    assert!(line.contains(at) && line.contains("has ended"), "{line}");
+    assert_eq!(code, 2);
+    let other = dir.path().join("other.sock");
+    let listener = UnixListener::bind(&other).unwrap();
+    let newer = thread::spawn(move || {
+        let (mut s, _) = listener.accept().unwrap();
+        s.write_all(b"{\"perimeter\":\"7.0.0\",\"protocol\":9}\n")
+            .unwrap();
+    });
+    let (line, code) = refusal(&["ss", "--control", other.to_str().unwrap()]);
+    assert!(
+        line.contains("perimeter 7.0.0") && line.contains("version 9"),
+        "{line}"
+    );
+    assert_eq!(code, 2);
+    newer.join().unwrap();
+    for (arguments, want) in [
+        (&["ss", "extra"][..], "extra"),
+        (&["ss", "--jsn"], "--json"),
+        (&["trace"], "<CONNECTION>"),
+        (
+            &["trace", "0:0.1", "--count", "0"],
+            "the number of segments",
+        ),
+        (&["trace", "0:0.1", "--count", "-1"], "-1"),
+        (&["trace", "0:0.1", "--seconds", "x"], "x"),
+    ] {
+        let (line, code) = refusal(arguments);
+        assert!(line.contains(want), "{arguments:?}: {line}");
+        assert_eq!(code, 2, "{arguments:?}");
+    }
+    for command in ["ss", "trace"] {
+        let help = text(&perimeter(&[command, "--help"]).stdout);
+        for want in ["Examples:", "Exit code:", "--control", "--json"] {
+            assert!(help.contains(want), "{command} {want}: {help}");
+        }
+    }
+}
+
+/// Ended when the test fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_benchmark_can_be_watched() {
+    for org in ["up", "connp-l:8"] {
+        let (_dir, path) = socket();
+        let at = path.to_str().unwrap();
+        let bench = command(&[
+            "bench",
+            "--org",
+            org,
+            "--conns",
+            "12",
+            "--seconds",
+            "3",
+            "--repeat",
+            "1",
+            "--control",
+            at,
+            "--json",
+            "-",
+        ])
+        .stdout(std::process::Stdio::null())
+        .spawn();
+        let mut bench = Running(bench.unwrap());
+        let end = Instant::now() + Duration::from_secs(30);
+        // The null stack's row comes first, and has no connections.
+        loop {
+            let output = perimeter(&["ss", "--control", at, "--json"]);
+            let stdout = text(&output.stdout);
+            if stdout.matches("\"ESTABLISHED\"").count() == 12 {
+                assert!(
+                    stdout.contains("172.") || stdout.contains("10."),
+                    "{stdout}"
+                );
+                break;
+            }
+            assert!(
+                Instant::now() < end,
+                "{org}: {} {stdout}",
+                text(&output.stderr)
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+        assert!(bench.0.wait().unwrap().success(), "{org}");
+        assert!(!path.exists(), "{org}");
+    }
+}

@@ -1,0 +1,343 @@
+//! What goes over a control socket: JSON values, one a line.
+
+use perimeter_org::engine::{Inspected, Listening};
+use perimeter_org::pef::event::{Direction, Traced};
+use perimeter_stack::{ConnInfo, SockId, id};
+use perimeter_tcp::State;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Version of the protocol. Fields may be added without a new one.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest request, bytes, its newline included.
+pub const LONGEST_REQUEST: usize = 4096;
+
+/// What a stack says when somebody connects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// Version of the stack.
+    pub perimeter: String,
+    /// [`PROTOCOL`] of the stack.
+    pub protocol: u32,
+    /// Its organization.
+    pub organization: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// What a stack is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub enum Request {
+    /// Listeners and connections.
+    Connections,
+    /// The segments of a connection, as they pass.
+    Trace {
+        /// The connection's name.
+        connection: String,
+        /// End after this many segments.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        count: Option<u64>,
+        /// End after this many seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seconds: Option<f64>,
+    },
+}
+
+/// A line of an answer. The last one is [`Reply::End`] or [`Reply::Error`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// A listener.
+    Listener(Listener),
+    /// A connection.
+    Connection(Box<Connection>),
+    /// The trace has begun: what passes from here on is told.
+    Tracing {
+        /// The connection's name.
+        connection: String,
+    },
+    /// A segment of the traced connection.
+    Segment(Segment),
+    /// That was all.
+    End(End),
+    /// It can't be answered.
+    Error {
+        /// Why, in one line.
+        message: String,
+    },
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Lines before this one: connections and listeners, or segments.
+    pub count: u64,
+    /// Segments that passed faster than they could be told.
+    #[serde(default)]
+    pub lost: u64,
+    /// The traced connection is over.
+    #[serde(default)]
+    pub closed: bool,
+}
+
+/// A listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listener {
+    /// Its address; unspecified: any.
+    pub local: SocketAddr,
+    /// Connections that wait to be accepted.
+    pub queued: u32,
+    /// The most that may.
+    pub backlog: u32,
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Connection {
+    /// Its name, for [`Request::Trace`].
+    pub id: String,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Its state, as RFC 9293 spells it.
+    pub state: String,
+    /// Bytes in the send buffer: not acknowledged, or not sent yet.
+    pub send_queue: u32,
+    /// The send buffer's limit, bytes.
+    pub send_buffer: u32,
+    /// Bytes in the receive buffer: not read yet.
+    pub receive_queue: u32,
+    /// The receive buffer's limit, bytes.
+    pub receive_buffer: u32,
+    /// Congestion window, octets.
+    pub cwnd: u32,
+    /// Slow-start threshold, segments; none yet.
+    pub ssthresh: Option<u32>,
+    /// Largest segment that is sent, octets.
+    pub mss: u32,
+    /// Segments in the network, estimated.
+    pub in_flight: u32,
+    /// Window that the peer offers, octets.
+    pub peer_window: u32,
+    /// Smoothed round-trip time, µs; none before the first sample.
+    pub rtt_us: Option<f64>,
+    /// Retransmission timeout, ms.
+    pub rto_ms: f64,
+    /// Segments sent again in all.
+    pub retransmits: u32,
+    /// Octets that the peer has acknowledged.
+    pub bytes_acked: u64,
+    /// Octets received in order.
+    pub bytes_received: u64,
+    /// The application has closed it.
+    pub orphan: bool,
+    /// Where its layers run: IP, TCP, socket.
+    pub layers: Vec<Layer>,
+    /// Under PEF the events on the receive list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receive_events: Vec<String>,
+    /// Under PEF the events on the transmit list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transmit_events: Vec<String>,
+}
+
+/// Where one layer of a connection runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// `ip`, `tcp` or `socket`.
+    pub layer: String,
+    /// Its perimeter, by the organization's own name for it; empty: none.
+    pub perimeter: String,
+    /// The core that the perimeter is bound to.
+    pub bound: Option<usize>,
+    /// The core that the layer ran on last; for the socket that of the last send call and that
+    /// of the last receive call. None: it has not run.
+    pub ran: Vec<Option<u16>>,
+}
+
+/// A segment of a traced connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Segment {
+    /// When it passed, s on the stack's clock.
+    pub time: f64,
+    /// Whether it came in; else it went out.
+    pub received: bool,
+    /// Its flags by their initials, `SA` for SYN and ACK.
+    pub flags: String,
+    /// Its sequence number.
+    pub seq: u32,
+    /// Its acknowledgment number.
+    pub ack: u32,
+    /// Its payload, octets.
+    pub len: u32,
+    /// Its window, octets.
+    pub window: u32,
+    /// The congestion window at that moment, octets.
+    pub cwnd: u32,
+    /// The slow-start threshold, segments.
+    pub ssthresh: Option<u32>,
+    /// The smoothed round-trip time, µs.
+    pub rtt_us: Option<f64>,
+}
+
+/// The name of a connection in text: shard, slot and generation.
+pub(crate) fn name(id: SockId) -> String {
+    format!("{}:{}.{}", id.shard(), id.slot(), id.generation())
+}
+
+/// The connection of that name.
+pub(crate) fn parse(name: &str) -> Option<SockId> {
+    let (shard, rest) = name.split_once(':')?;
+    let (slot, generation) = rest.split_once('.')?;
+    let (shard, slot, generation) = (
+        shard.parse::<u16>().ok()?,
+        slot.parse::<u32>().ok()?,
+        generation.parse::<u32>().ok()?,
+    );
+    let fits = usize::from(shard) < id::MAX_SHARDS
+        && (slot as usize) < id::MAX_SLOTS
+        && generation < 1 << 24;
+    fits.then(|| SockId::conn(shard, slot, generation))
+}
+
+/// A state as RFC 9293 spells it.
+fn state(s: State) -> &'static str {
+    match s {
+        State::Closed => "CLOSED",
+        State::SynSent => "SYN-SENT",
+        State::SynReceived => "SYN-RECEIVED",
+        State::Established => "ESTABLISHED",
+        State::FinWait1 => "FIN-WAIT-1",
+        State::FinWait2 => "FIN-WAIT-2",
+        State::CloseWait => "CLOSE-WAIT",
+        State::Closing => "CLOSING",
+        State::LastAck => "LAST-ACK",
+        State::TimeWait => "TIME-WAIT",
+    }
+}
+
+impl From<&Listening> for Listener {
+    fn from(l: &Listening) -> Listener {
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Listener {
+            local: SocketAddr::new(l.addr.unwrap_or(any), l.port),
+            queued: l.queued,
+            backlog: l.backlog,
+        }
+    }
+}
+
+impl From<Inspected> for Connection {
+    fn from(c: Inspected) -> Connection {
+        let Inspected { info, binding } = c;
+        let ConnInfo { key, tcp, ran, .. } = &info;
+        let ran = [vec![ran.ip], vec![ran.tcp], vec![ran.send, ran.receive]];
+        let layers = ["ip", "tcp", "socket"]
+            .into_iter()
+            .zip(ran)
+            .zip(binding.perimeters.into_iter().zip(binding.cores));
+        let layer = |((name, ran), (perimeter, bound)): ((&str, _), _)| Layer {
+            layer: name.into(),
+            perimeter,
+            bound,
+            ran,
+        };
+        let [receive_events, transmit_events] = binding.events;
+        Connection {
+            id: name(info.id),
+            local: SocketAddr::new(key.local, key.local_port),
+            remote: SocketAddr::new(key.remote, key.remote_port),
+            state: state(tcp.state).into(),
+            send_queue: info.snd_queued,
+            send_buffer: info.snd_limit,
+            receive_queue: info.rcv_queued,
+            receive_buffer: info.rcv_limit,
+            cwnd: tcp.cwnd_bytes,
+            ssthresh: threshold(tcp.snd_ssthresh),
+            mss: tcp.snd_mss,
+            in_flight: tcp.in_flight,
+            peer_window: tcp.snd_wnd,
+            rtt_us: micros(tcp.srtt.as_nanos() as u64),
+            rto_ms: tcp.rto.as_secs_f64() * 1e3,
+            retransmits: tcp.total_retrans,
+            bytes_acked: tcp.bytes_acked,
+            bytes_received: tcp.bytes_received,
+            orphan: info.orphan,
+            layers: layers.map(layer).collect(),
+            receive_events,
+            transmit_events,
+        }
+    }
+}
+
+impl From<&Traced> for Segment {
+    fn from(t: &Traced) -> Segment {
+        Segment {
+            time: t.at.nanos() as f64 / 1e9,
+            received: t.direction == Direction::Receive,
+            flags: format!("{:?}", t.flags),
+            seq: t.seq,
+            ack: t.ack,
+            len: t.len,
+            window: t.window,
+            cwnd: t.cwnd,
+            ssthresh: threshold(t.ssthresh),
+            rtt_us: micros(t.srtt_ns),
+        }
+    }
+}
+
+fn threshold(segments: u32) -> Option<u32> {
+    (segments != u32::MAX).then_some(segments)
+}
+
+fn micros(ns: u64) -> Option<f64> {
+    (ns > 0).then_some(ns as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connections_name_is_read_back_and_others_are_refused() {
+        for id in [
+            SockId::conn(0, 0, 1),
+            SockId::conn(4094, 1 << 27, 0xff_ffff),
+        ] {
+            assert_eq!(parse(&name(id)), Some(id));
+        }
+        for bad in [
+            "",
+            "1",
+            "1:2",
+            "1:2.",
+            "4095:0.1",
+            "0:268435456.1",
+            "0:0.16777216",
+            "-1:0.0",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn requests_are_what_the_documentation_says() {
+        let text = |r: &Request| serde_json::to_string(r).unwrap();
+        assert_eq!(text(&Request::Connections), r#"{"ask":"connections"}"#);
+        let trace: Request =
+            serde_json::from_str(r#"{"ask":"trace","connection":"0:1.2","count":3}"#).unwrap();
+        let want = Request::Trace {
+            connection: "0:1.2".into(),
+            count: Some(3),
+            seconds: None,
+        };
+        assert_eq!(trace, want);
+        for bad in ["", "{}", r#"{"ask":"halt"}"#, r#"{"ask":"trace"}"#, "[]"] {
+            assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The stack's side.
+
+use super::protocol::{self, End, Greeting, LONGEST_REQUEST, PROTOCOL, Reply, Request, Segment};
+use crate::error::{BuildError, io as io_error};
+use perimeter_org::engine::{Engine, Fault, Inspected, Listening};
+use perimeter_org::pef::event::Traced;
+use perimeter_stack::SockError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use std::fs;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Clients at a time.
+const CLIENTS: usize = 8;
+/// A client that says nothing for this long is sent away.
+const SILENCE: Duration = Duration::from_secs(30);
+/// A client that does not read for this long is sent away.
+const DEAF: Duration = Duration::from_secs(5);
+/// A question to a stack of one thread is put anew after this time, so that a server that is
+/// being dropped by that very thread is not waited for.
+const SLICE: Duration = Duration::from_millis(40);
+/// Segments of a trace that wait to be written.
+const BACKLOG: usize = 4096;
+/// How often a trace is looked at: the thread that runs the connection wakes nobody.
+const LOOK: Duration = Duration::from_millis(5);
+/// How often the traced connection is asked whether it is still there.
+const ALIVE: Duration = Duration::from_millis(500);
+
+/// What the threads of a server share.
+struct Shared {
+    engine: Weak<dyn Engine>,
+    greeting: String,
+    stop: AtomicBool,
+    clients: Mutex<Vec<Client>>,
+}
+
+struct Client {
+    stream: UnixStream,
+    thread: JoinHandle<()>,
+}
+
+/// A control socket with its threads.
+pub(crate) struct Server {
+    path: PathBuf,
+    /// Device and inode: whether `path` is still ours.
+    file: (u64, u64),
+    shared: Arc<Shared>,
+    wake: UnixStream,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// A socket at `path` that its user alone may connect to, from its first moment on.
+fn open(path: &Path) -> io::Result<UnixListener> {
+    let fd = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    // Linux gives the file the permissions of the socket.
+    fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+    bind(&fd, &SocketAddrUnix::new(path)?)?;
+    listen(&fd, CLIENTS as i32)?;
+    Ok(UnixListener::from(fd))
+}
+
+/// What is in the way at `path`.
+fn occupant(path: &Path) -> String {
+    match fs::symlink_metadata(path) {
+        Ok(m) if !m.file_type().is_socket() => "there is a file of that name".into(),
+        _ => match UnixStream::connect(path) {
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                "a stack that has ended has left its socket behind; remove it".into()
+            }
+            _ => "another program has a socket there".into(),
+        },
+    }
+}
+
+impl Server {
+    /// Starts to serve `engine` at `path`.
+    ///
+    /// # Errors
+    /// [`BuildError::Control`].
+    pub(crate) fn start(path: &Path, engine: &Arc<dyn Engine>) -> Result<Server, BuildError> {
+        let failed = |why: String| BuildError::Control(format!("{}: {why}", path.display()));
+        let listener = open(path).map_err(|e| {
+            failed(match e.kind() {
+                io::ErrorKind::AddrInUse => occupant(path),
+                _ => e.to_string(),
+            })
+        })?;
+        let start = || {
+            let meta = fs::symlink_metadata(path)?;
+            let (wake, woken) = UnixStream::pair()?;
+            listener.set_nonblocking(true)?;
+            let shared = Arc::new(Shared {
+                engine: Arc::downgrade(engine),
+                greeting: greeting(engine),
+                stop: AtomicBool::new(false),
+                clients: Mutex::new(Vec::new()),
+            });
+            let theirs = shared.clone();
+            let acceptor = thread::Builder::new()
+                .name("control".into())
+                .spawn(move || accept(&theirs, &listener, &woken))?;
+            Ok(Server {
+                path: path.to_path_buf(),
+                file: (meta.dev(), meta.ino()),
+                shared,
+                wake,
+                acceptor: Some(acceptor),
+            })
+        };
+        start().map_err(|e: io::Error| {
+            let _ = fs::remove_file(path);
+            failed(e.to_string())
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let ours = |m: &fs::Metadata| (m.dev(), m.ino()) == self.file;
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| ours(&m)) {
+            let _ = fs::remove_file(&self.path);
+        }
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = self.wake.write_all(&[0]);
+        if let Some(t) = self.acceptor.take() {
+            // A thread that panicked has said so already.
+            let _ = t.join();
+        }
+        for client in self.shared.clients().drain(..) {
+            let _ = client.stream.shutdown(std::net::Shutdown::Both);
+            let _ = client.thread.join();
+        }
+    }
+}
+
+fn greeting(engine: &Arc<dyn Engine>) -> String {
+    let g = Greeting {
+        perimeter: env!("CARGO_PKG_VERSION").into(),
+        protocol: PROTOCOL,
+        organization: engine.spec().to_string(),
+        pid: std::process::id(),
+    };
+    line(&g)
+}
+
+fn line(value: &impl serde::Serialize) -> String {
+    // Strings, numbers and lists only: there is nothing that could fail to serialize.
+    let mut text = serde_json::to_string(value).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// The life of the thread that takes clients.
+fn accept(shared: &Arc<Shared>, listener: &UnixListener, woken: &UnixStream) {
+    while !shared.stopping() {
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(woken, PollFlags::IN),
+        ];
+        let _ = poll(&mut fds, None);
+        let Ok((stream, _)) = listener.accept() else {
+            // Out of descriptors, perhaps: not in a circle.
+            let pause = Timespec {
+                tv_sec: 0,
+                tv_nsec: 20_000_000,
+            };
+            let _ = poll(&mut [PollFd::new(woken, PollFlags::IN)], Some(&pause));
+            continue;
+        };
+        let mut clients = shared.clients();
+        clients.retain(|c| !c.thread.is_finished());
+        if clients.len() >= CLIENTS {
+            let message = format!("{CLIENTS} clients are connected already");
+            let _ = stream.set_nonblocking(true);
+            let _ = (&stream).write_all(line(&Reply::Error { message }).as_bytes());
+            continue;
+        }
+        let theirs = shared.clone();
+        let started = stream.try_clone().and_then(|near| {
+            thread::Builder::new()
+                .name("control".into())
+                .spawn(move || {
+                    // A client that goes away or breaks the rules ends; nobody is to be told.
+                    let _ = theirs.serve(&near);
+                    let _ = near.shutdown(std::net::Shutdown::Both);
+                })
+        });
+        if let Ok(thread) = started {
+            clients.push(Client { stream, thread });
+        }
+    }
+}
+
+/// The answer that something can't be done.
+type Refusal = String;
+
+impl Shared {
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn clients(&self) -> std::sync::MutexGuard<'_, Vec<Client>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One client, until it goes.
+    fn serve(&self, stream: &UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(DEAF))?;
+        let mut out = BufWriter::with_capacity(64 * 1024, stream);
+        out.write_all(self.greeting.as_bytes())?;
+        out.flush()?;
+        let mut input = BufReader::with_capacity(LONGEST_REQUEST, stream);
+        let mut request = Vec::new();
+        while !self.stopping() {
+            request.clear();
+            let most = LONGEST_REQUEST as u64;
+            input.by_ref().take(most).read_until(b'\n', &mut request)?;
+            if request.is_empty() {
+                return Ok(());
+            }
+            let whole = request.ends_with(b"\n");
+            let last = match serde_json::from_slice(&request) {
+                _ if !whole => Err(format!(
+                    "a request has at most {LONGEST_REQUEST} bytes and ends with a newline"
+                )),
+                Err(e) => Err(format!("this is no request: {e}")),
+                Ok(Request::Connections) => self.connections(&mut out)?,
+                Ok(Request::Trace {
+                    connection,
+                    count,
+                    seconds,
+                }) => self.trace(stream, &mut out, &connection, count, seconds)?,
+            };
+            let last = match last {
+                Ok(end) => Reply::End(end),
+                Err(message) => Reply::Error { message },
+            };
+            out.write_all(line(&last).as_bytes())?;
+            out.flush()?;
+            if !whole {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn engine(&self) -> Result<Arc<dyn Engine>, Refusal> {
+        let gone = || "the stack is going away".to_string();
+        self.engine
+            .upgrade()
+            .filter(|_| !self.stopping())
+            .ok_or_else(gone)
+    }
+
+    /// Asks, in slices of the time that a stack of one thread is given.
+    fn inspect(&self) -> Result<(Vec<Listening>, Vec<Inspected>), Refusal> {
+        let end = Instant::now() + super::PATIENCE;
+        loop {
+            let engine = self.engine()?;
+            match engine.inspect(engine.now() + SLICE) {
+                Ok(all) => return Ok(all),
+                Err(Fault::Absent) if Instant::now() < end => {}
+                Err(Fault::Absent) => {
+                    return Err(format!(
+                        "the stack has one thread, which has not looked at its devices for {} s",
+                        super::PATIENCE.as_secs()
+                    ));
+                }
+                Err(e) => return Err(io_error(e).to_string()),
+            }
+        }
+    }
+
+    fn connections(&self, out: &mut impl Write) -> io::Result<Result<End, Refusal>> {
+        let (listening, connections) = match self.inspect() {
+            Ok(all) => all,
+            Err(e) => return Ok(Err(e)),
+        };
+        let mut count = 0;
+        for l in &listening {
+            count += 1;
+            out.write_all(line(&Reply::Listener(l.into())).as_bytes())?;
+        }
+        for c in connections {
+            count += 1;
+            out.write_all(line(&Reply::Connection(Box::new(c.into()))).as_bytes())?;
+        }
+        Ok(Ok(End {
+            count,
+            ..End::default()
+        }))
+    }
+
+    /// Tells the segments of a connection until enough were told, time is up, or the client goes.
+    fn trace(
+        &self,
+        stream: &UnixStream,
+        out: &mut impl Write,
+        name: &str,
+        count: Option<u64>,
+        seconds: Option<f64>,
+    ) -> io::Result<Result<End, Refusal>> {
+        let limit = match seconds.map(Duration::try_from_secs_f64) {
+            None => None,
+            Some(Ok(d)) => Instant::now().checked_add(d),
+            Some(Err(e)) => return Ok(Err(format!("seconds: {e}"))),
+        };
+        let Some(id) = protocol::parse(name) else {
+            return Ok(Err(format!("`{name}` is no connection's name")));
+        };
+        let trace = match self.engine().and_then(|e| Trace::begin(e, id, count)) {
+            Ok(t) => t,
+            Err(e) => return Ok(Err(e)),
+        };
+        let begun = Reply::Tracing {
+            connection: protocol::name(id),
+        };
+        out.write_all(line(&begun).as_bytes())?;
+        out.flush()?;
+        let outcome = self.follow(&trace, stream, out, limit);
+        trace.end(&self.engine);
+        outcome.map(Ok)
+    }
+
+    fn follow(
+        &self,
+        trace: &Trace,
+        stream: &UnixStream,
+        out: &mut impl Write,
+        limit: Option<Instant>,
+    ) -> io::Result<End> {
+        let mut end = End::default();
+        let mut asked = Instant::now();
+        loop {
+            // What came before the end is told before it.
+            let over = self.stopping() || limit.is_some_and(|at| Instant::now() >= at);
+            loop {
+                match trace.segments.try_recv() {
+                    Ok(s) => {
+                        end.count += 1;
+                        out.write_all(line(&Reply::Segment(s)).as_bytes())?;
+                    }
+                    Err(TryRecvError::Empty) => break,
+                    // The tracing events have gone, with the connection or by themselves.
+                    Err(TryRecvError::Disconnected) => {
+                        end.lost = trace.lost.load(Ordering::Relaxed);
+                        end.closed = !trace.enough(end.count + end.lost);
+                        return Ok(end);
+                    }
+                }
+            }
+            out.flush()?;
+            end.lost = trace.lost.load(Ordering::Relaxed);
+            if over || trace.enough(end.count + end.lost) {
+                return Ok(end);
+            }
+            if asked.elapsed() >= ALIVE {
+                asked = Instant::now();
+                let alive = self.engine.upgrade().map(|e| e.look(trace.id));
+                if matches!(alive, None | Some(Err(Fault::Sock(SockError::Closed)))) {
+                    // One more round for what was told meanwhile.
+                    while let Ok(s) = trace.segments.try_recv() {
+                        end.count += 1;
+                        out.write_all(line(&Reply::Segment(s)).as_bytes())?;
+                    }
+                    end.closed = true;
+                    return Ok(end);
+                }
+            }
+            if hung_up(stream, LOOK) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+    }
+}
+
+/// Waits, and tells whether the client has gone, or says something though it is not its turn.
+fn hung_up(stream: &UnixStream, time: Duration) -> bool {
+    let time = Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    };
+    let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&time)).is_ok_and(|n| n > 0)
+}
+
+/// A trace that is under way.
+struct Trace {
+    id: perimeter_stack::SockId,
+    events: [perimeter_org::pef::event::EventId; 2],
+    segments: mpsc::Receiver<Segment>,
+    count: Option<u64>,
+    lost: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+}
+
+impl Trace {
+    fn begin(
+        engine: Arc<dyn Engine>,
+        id: perimeter_stack::SockId,
+        count: Option<u64>,
+    ) -> Result<Trace, Refusal> {
+        let only = || {
+            format!(
+                "only connections under pef can be traced, this stack is {}",
+                engine.spec()
+            )
+        };
+        if engine.spec().single_threaded() {
+            return Err(only());
+        }
+        let (tell, segments) = mpsc::sync_channel(BACKLOG);
+        let lost = Arc::new(AtomicU64::new(0));
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = AtomicU64::new(0);
+        let (missed, done) = (lost.clone(), over.clone());
+        // Inside the perimeter: a full queue is not waited for, and nobody is woken, as the
+        // receiver never blocks.
+        let sink = move |t: &Traced| {
+            let n = seen.fetch_add(1, Ordering::Relaxed);
+            if done.load(Ordering::Relaxed) || count.is_some_and(|most| n >= most) {
+                return false;
+            }
+            if tell.try_send(Segment::from(t)).is_err() {
+                missed.fetch_add(1, Ordering::Relaxed);
+            }
+            count.is_none_or(|most| n + 1 < most)
+        };
+        match engine.trace(id, Arc::new(sink)) {
+            Ok(events) => Ok(Trace {
+                id,
+                events,
+                segments,
+                count,
+                lost,
+                over,
+            }),
+            Err(Fault::Unsupported) => Err(only()),
+            Err(Fault::Sock(SockError::Closed)) => {
+                Err(format!("there is no connection {}", protocol::name(id)))
+            }
+            Err(e) => Err(io_error(e).to_string()),
+        }
+    }
+
+    fn enough(&self, told: u64) -> bool {
+        self.count.is_some_and(|most| told >= most)
+    }
+
+    /// Takes the events off, if they are not gone by themselves.
+    fn end(&self, engine: &Weak<dyn Engine>) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(e) = engine.upgrade() {
+            for event in self.events {
+                let _ = e.disable_event(self.id, event);
+            }
+        }
+    }
+}
