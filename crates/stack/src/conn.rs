@@ -326,7 +326,7 @@ pub trait Access: Bufs {
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Self::K>, Self::Rcv<'_>);
     /// Input took a header-prediction path.
     fn fast_path(&mut self) {}
-    /// Input is done with the tables; output follows.
+    /// Input, a timer or a call is done with the tables; output follows.
     fn before_output(&mut self) {}
     /// These timers fired.
     fn timers(&mut self, _fired: Timers) {}

@@ -60,8 +60,8 @@ pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: 
     if let Some(rst) = input.reply {
         reset(a, sh, cx, rst);
     }
-    a.before_output();
     if input.output {
+        a.before_output();
         output(a, sh, cx);
     }
 }
@@ -104,8 +104,8 @@ pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     if let Some(rst) = out.reply {
         reset(a, sh, cx, rst);
     }
-    a.before_output();
     if out.output {
+        a.before_output();
         output(a, sh, cx);
     }
 }

@@ -163,7 +163,8 @@ impl<K: Kind> Routes<K> {
         let iface = &ifaces[usize::from(hop.iface)];
         let resolved = |l2, ask| Some(Resolved { hop, l2, ask });
         if iface.caps.medium == Medium::Ip {
-            drop(self.enter(n));
+            let _route = self.enter(n);
+            drop(table);
             return resolved(L2::None, None);
         }
         let IpAddr::V4(target_ip) = hop.next else {

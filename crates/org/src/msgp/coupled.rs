@@ -203,9 +203,9 @@ impl<P: Platform> Core<P> {
         let place = self.places.get_or_make(slot, make)?;
         let id = SockId::conn(shard, slot, generation);
         let (key, at) = (flow.key, (flow.hash, flow.iface));
-        place.fill(Conn::new(sh, config, id, key, at, tcb));
         table.link(key, slot);
-        let mut e = Entered::new(place, Some(table))?;
+        let conn = Conn::new(sh, config, id, key, at, tcb);
+        let mut e = Entered::move_in(place, conn, table);
         if self.is_modern() {
             e.hold(TableHold::Entry);
         }

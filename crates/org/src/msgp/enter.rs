@@ -7,7 +7,7 @@ use crate::place::{Guard, Part, Side, no_rcv, no_snd};
 use perimeter_base::Time;
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::TableHold;
-use perimeter_stack::{Access, Bufs, Commons, SockId};
+use perimeter_stack::{Access, Bufs, Commons, Conn, SockId};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::Timers;
 use perimeter_wire::FlowKey;
@@ -136,6 +136,46 @@ impl<'a, P: Platform> Entered<'a, P> {
             table,
             throughout: false,
         })
+    }
+
+    /// A connection moves in. The place is free, so nobody else looks for it; a late holder of
+    /// its predecessor's name may still be at one of the locks.
+    pub(super) fn move_in(
+        place: &'a Place<P>,
+        conn: Conn<Kd<P>>,
+        table: TableGuard<'a, P>,
+    ) -> Entered<'a, P> {
+        let id = conn.tcb.meta.id;
+        let generation = id.generation();
+        let snd = Part {
+            generation,
+            value: conn.snd,
+        };
+        let rcv = Part {
+            generation,
+            value: conn.rcv,
+        };
+        let tcb = Some(conn.tcb);
+        let held = match place {
+            Place::Fine(f) => {
+                let mut guard = f.tcb.lock();
+                *f.snd.lock() = snd;
+                *f.rcv.lock() = rcv;
+                *guard = tcb;
+                Held::Fine(f, guard)
+            }
+            Place::Coarse(c) => {
+                let mut guard = c.lock();
+                *guard = Whole { tcb, snd, rcv };
+                Held::Coarse(guard)
+            }
+        };
+        Entered {
+            held,
+            id,
+            table: Some(table),
+            throughout: false,
+        }
     }
 
     pub(super) fn id(&self) -> SockId {

@@ -3,7 +3,6 @@
 use super::Kd;
 use crate::place::{Guard, Part, Side, no_rcv, no_snd};
 use core::ops::{Deref, DerefMut};
-use perimeter_stack::Conn;
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 
@@ -41,32 +40,6 @@ impl<P: Platform> Place<P> {
             snd: p.lock(LockClass::Sndbuf, snd),
             rcv: p.lock(LockClass::Rcvbuf, rcv),
         })
-    }
-
-    /// A connection moves in. The place is free, so nobody else looks for it; a late holder of
-    /// its predecessor's name may still be at one of the locks.
-    pub(super) fn fill(&self, conn: Conn<Kd<P>>) {
-        let generation = conn.tcb.meta.id.generation();
-        let snd = Part {
-            generation,
-            value: conn.snd,
-        };
-        let rcv = Part {
-            generation,
-            value: conn.rcv,
-        };
-        match self {
-            Place::Fine(f) => {
-                let mut tcb = f.tcb.lock();
-                *f.snd.lock() = snd;
-                *f.rcv.lock() = rcv;
-                *tcb = Some(conn.tcb);
-            }
-            Place::Coarse(c) => {
-                let tcb = Some(conn.tcb);
-                *c.lock() = Whole { tcb, snd, rcv };
-            }
-        }
     }
 
     pub(super) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

@@ -30,15 +30,17 @@
 //! | persist, keepalive and 2MSL timer | to the end, output included |
 //! | listen, connect, shutdown, close | to the end, output included |
 //!
-//! and what one of each takes and gives back, in order (`+` takes, `-` gives back; `ht`
-//! conn_hashtable, `c` connection, `s` sndbuf, `r` rcvbuf, `RH` route_hashtable, `R` route, `tx`
-//! the transmit queue's ring; what belongs to no protocol lock, such as zones, wheel and poller, is
-//! left out). `SEG` is a segment on its way: `+tx -tx +s -s +RH +R -RH -R +tx -tx`; `SEEN` the
-//! look that finds nothing more to send: `+tx -tx +s -s`; `RST`, or a segment without a
-//! connection: `+RH +R -RH -R +tx -tx`.
+//! and what one of each takes and gives back, in order, where nobody is in the way (`+` takes, `-`
+//! gives back; `ht` conn_hashtable, `c` connection, `s` sndbuf, `r` rcvbuf, `l` a listener's queue).
+//! `TX` is a visit to the transmit queue's ring, `+tx -tx`; `ROUTE` is `+RH +R -RH -R`, with
+//! route_hashtable and route; `SEG` a segment on its way, sized, routed and placed: `TX +s -s ROUTE
+//! TX` (with one lock for all of a connection, `TX ROUTE TX`). The last `TX +s -s` of output finds
+//! that there is no more. What is innermost and belongs to no protocol structure (allocation,
+//! wheel, pollers) is left out, and so are doorbells and chores before and after. The workers of
+//! `:netisr` and `:workers=K` take what the NIC's thread would.
 //!
-//! | what | locks |
-//! |---|---|
+//! | what | `msgp` | `msgp:locks=coarse` | `msgp-modern` |
+//! |---|---|---|---|
 #![doc = include_str!("trace.md")]
 //!
 //! **Limits.** The shared queue holds [`QUEUE`] segments; what does not fit is dropped. The SYN
