@@ -24,8 +24,8 @@
 //! | send | through the append to the send buffer; let go before output |
 //! | receive, when it opens the window; options | until the connection is held |
 //! | segment, header prediction | until prediction has taken it |
-//! | any other segment | until output, or to the end if there is none |
-//! | SYN, SYN cache | to the end, the SYN-ACK included |
+//! | any other segment, also the one that completes a handshake | until output, or to the end if there is none |
+//! | SYN, and what the SYN cache does | to the end, the SYN-ACK included |
 //! | retransmission and delayed-ACK timer | until output |
 //! | persist, keepalive and 2MSL timer | to the end, output included |
 //! | listen, connect, shutdown, close | to the end, output included |
