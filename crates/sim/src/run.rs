@@ -3,7 +3,7 @@
 use crate::knobs::Knobs;
 use crate::scenario::{Capacity, Mix, Scenario, Workload};
 use crate::script::{Ledger, stream_of};
-use crate::trace::{Spy, Tap, Trace};
+use crate::trace::{Overtaken, Spy, Tap, Trace};
 use crate::{blocking, events};
 use perimeter::{Events, Inbound, OrgSpec, Stack, Stats};
 use perimeter_base::Time;
@@ -80,6 +80,8 @@ pub struct Host {
     pub client: bool,
     /// Settings.
     pub knobs: Knobs,
+    /// Data that it has sent again, or out of order.
+    overtaken: Overtaken,
     common: Arc<Both>,
 }
 
@@ -127,8 +129,11 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, Failure> {
 /// As [`run`].
 pub fn run_traced(scenario: &Scenario, lines: usize) -> Result<Outcome, Failure> {
     let trace = Some(Trace::new(lines));
-    let sabotage = None;
-    run_spied(scenario, &Spy { trace, sabotage })
+    let spy = Spy {
+        trace,
+        ..Spy::default()
+    };
+    run_spied(scenario, &spy)
 }
 
 /// Runs a scenario under a [`Spy`].
@@ -145,6 +150,7 @@ pub fn run_spied(scenario: &Scenario, spy: &Spy) -> Result<Outcome, Failure> {
         pct_steps: scenario.pct_steps,
         early_timer_one_in: scenario.early_timer_one_in,
         lock_policy: scenario.locks,
+        check_lock_order: !spy.any_lock_order,
         ..VirtualConfig::default()
     };
     let (sc, spying) = (scenario.clone(), spy.clone());
@@ -168,10 +174,21 @@ fn simulate(p: &Virtual, sc: &Scenario, spy: &Spy) -> Outcome {
     let knobs = Knobs::new(sc);
     let (mut server, mut client) = (Vec::new(), Vec::new());
     let mut wires = Vec::new();
+    let overtaken = [Overtaken::default(), Overtaken::default()];
     for nic in 0..sc.nics() {
         let ([a, b], handles) = pair(p, knobs.wire(sc, nic));
-        server.push(Tap::new(Box::new(a), spy.clone(), 'S'));
-        client.push(Tap::new(Box::new(b), spy.clone(), 'C'));
+        server.push(Tap::new(
+            Box::new(a),
+            spy.clone(),
+            'S',
+            overtaken[0].clone(),
+        ));
+        client.push(Tap::new(
+            Box::new(b),
+            spy.clone(),
+            'C',
+            overtaken[1].clone(),
+        ));
         wires.extend(handles);
     }
     let common = Arc::new(Both {
@@ -190,6 +207,7 @@ fn simulate(p: &Virtual, sc: &Scenario, spy: &Spy) -> Outcome {
             ledger: ledger.clone(),
             client: is_client,
             knobs: knobs.clone(),
+            overtaken: overtaken[usize::from(is_client)].clone(),
             common: common.clone(),
         });
         let stats = stats.clone();
@@ -433,6 +451,11 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
         if *n > 0 && !allowed {
             return Err(format!("{name} counts {n} {counter}"));
         }
+    }
+    // Nothing was sent again, see above.
+    let overtaken = host.overtaken.count();
+    if calm && sc.capacity == Capacity::Normal && overtaken > 0 {
+        return Err(format!("{name} has sent {overtaken} segments out of order"));
     }
     if host.client {
         let twice = host

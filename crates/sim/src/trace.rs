@@ -2,9 +2,11 @@
 
 use perimeter_base::{PktPool, Time, TxDesc, TxRing};
 use perimeter_link::{Capabilities, Device, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use perimeter_wire::Seq;
 use perimeter_wire::tcp::{ParsedTcp, TcpFlags, TcpHdr};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Lines of a run's traffic, the last ones. Cheap to clone.
@@ -64,6 +66,20 @@ pub struct Spy {
     pub trace: Option<Trace>,
     /// Does damage.
     pub sabotage: Option<Sabotage>,
+    /// Locks may be taken in any order: only the deadlocks that come of it are seen.
+    pub any_lock_order: bool,
+}
+
+/// Data segments that left a stack behind later data of their connection: sent again, or out of
+/// order. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Overtaken(Arc<AtomicU64>);
+
+impl Overtaken {
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A device whose traffic is noted, or damaged.
@@ -71,12 +87,18 @@ pub struct Tap {
     inner: Box<dyn Device>,
     spy: Spy,
     label: char,
+    overtaken: Overtaken,
 }
 
 impl Tap {
     /// Around `inner`; `label` names it in the lines.
-    pub fn new(inner: Box<dyn Device>, spy: Spy, label: char) -> Tap {
-        Tap { inner, spy, label }
+    pub fn new(inner: Box<dyn Device>, spy: Spy, label: char, overtaken: Overtaken) -> Tap {
+        Tap {
+            inner,
+            spy,
+            label,
+            overtaken,
+        }
     }
 }
 
@@ -88,9 +110,6 @@ impl Device for Tap {
     fn open(self: Box<Self>) -> Queues {
         let (rx, tx) = self.inner.open();
         let (spy, label) = (self.spy, self.label);
-        if spy.trace.is_none() && spy.sabotage.is_none() {
-            return (rx, tx);
-        }
         let rx = rx.into_iter().map(|inner| {
             let spy = spy.clone();
             Box::new(TapRx {
@@ -106,6 +125,9 @@ impl Device for Tap {
                 inner,
                 trace,
                 label,
+                latest: HashMap::new(),
+                left: 0,
+                overtaken: self.overtaken.clone(),
             }) as Box<dyn TxQueue>
         });
         (rx.collect(), tx.collect())
@@ -210,20 +232,58 @@ struct TapTx {
     inner: Box<dyn TxQueue>,
     trace: Option<Trace>,
     label: char,
+    /// The end of the latest data of each connection, by its ports.
+    latest: HashMap<(u16, u16), Seq>,
+    /// Descriptors that the device left at the last doorbell.
+    left: usize,
+    overtaken: Overtaken,
+}
+
+impl TapTx {
+    fn look(&mut self, d: &TxDesc) {
+        let bytes = d.headers();
+        if bytes.get(12..14) != Some(&[8, 0]) {
+            return;
+        }
+        let head = usize::from(bytes.get(14).copied().unwrap_or(0) & 15) * 4;
+        let Ok(p) = TcpHdr::parse_noting(bytes.get(14 + head..).unwrap_or(&[])) else {
+            return;
+        };
+        let ports = (p.hdr.src_port, p.hdr.dst_port);
+        if p.hdr.flags.contains(TcpFlags::SYN) {
+            self.latest.remove(&ports);
+        }
+        let data = d.payload_len() as u32;
+        if data == 0 {
+            return;
+        }
+        let latest = self.latest.entry(ports).or_insert(p.hdr.seq);
+        if p.hdr.seq.lt(*latest) {
+            self.overtaken.0.fetch_add(1, Ordering::Relaxed);
+        } else {
+            *latest = p.hdr.seq + data;
+        }
+    }
 }
 
 impl TxQueue for TapTx {
     fn doorbell(&mut self, now: Time, ring: &mut TxRing) {
-        let Some(trace) = &self.trace else {
-            return self.inner.doorbell(now, ring);
-        };
+        // What a paced device left is offered again.
+        for d in ring.pending().iter().skip(self.left) {
+            self.look(d);
+        }
         let describe = |d: &TxDesc| describe(d.headers(), d.frame_len());
-        let texts: Vec<String> = ring.pending().iter().map(describe).collect();
+        let texts: Vec<String> = match self.trace {
+            Some(_) => ring.pending().iter().map(describe).collect(),
+            None => Vec::new(),
+        };
         let before = ring.len();
         self.inner.doorbell(now, ring);
-        // What a paced device leaves is offered again.
-        for text in &texts[..before - ring.len()] {
-            trace.note(now, &format!("{} -> {text}", self.label));
+        self.left = ring.len();
+        if let Some(trace) = &self.trace {
+            for text in &texts[..before - ring.len()] {
+                trace.note(now, &format!("{} -> {text}", self.label));
+            }
         }
     }
 

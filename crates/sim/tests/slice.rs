@@ -150,8 +150,8 @@ fn sabotaged(sabotage: Sabotage, reason: &str) {
         (sc.workload, sc.drive) = (Workload::Download, Drive::Level);
         run(&sc).unwrap_or_else(|f| panic!("without damage: {f}"));
         let spy = Spy {
-            trace: None,
             sabotage: Some(sabotage),
+            ..Spy::default()
         };
         let f = run_spied(&sc, &spy).expect_err("the damage is seen");
         assert!(f.detail.contains(reason), "{f}");

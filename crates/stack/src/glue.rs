@@ -9,9 +9,15 @@ use crate::commons::Commons;
 use crate::conn::{Access, Meta, Seg, on_events};
 use crate::count::Count;
 use crate::kind::{Ctx, Kind};
+#[cfg(feature = "testing")]
+use crate::planted::{Bug, planted};
 use crate::ready;
+#[cfg(feature = "testing")]
+use perimeter_base::PktBuf;
 use perimeter_base::{TxDesc, TxRing};
 use perimeter_sync::{Lock, Platform, Work};
+#[cfg(feature = "testing")]
+use perimeter_tcp::SndBuf;
 use perimeter_tcp::{Path, Payload, Rst, SegPlan};
 
 /// A segment arrived for this connection.
@@ -167,6 +173,15 @@ fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
             break;
         };
         let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
+        #[cfg(feature = "testing")]
+        if planted(Bug::RingFilledLate) {
+            let payload = owned(&snd.buf, &plan);
+            let mut d = TxDesc::empty();
+            emit(&mut d, &mut t.meta, &plan, payload);
+            cx.after.late.push((txq, d));
+            segs += 1;
+            continue;
+        }
         let Some(d) = ring.push() else { break };
         segs += 1;
         bytes += u64::from(plan.len);
@@ -219,6 +234,29 @@ fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
         emitted(sh, cx, txq, 1, u64::from(plan.len));
     }
     true
+}
+
+/// A payload of its own: it may outlive what a transmit ring's tickets keep.
+#[cfg(feature = "testing")]
+fn owned(buf: &SndBuf, plan: &SegPlan) -> Payload {
+    let mut bytes = vec![0; plan.len as usize];
+    let n = buf.copy(plan.off, &mut bytes);
+    Payload {
+        parts: Payload::EMPTY.parts,
+        owned: (n > 0).then(|| PktBuf::copy_of(&bytes[..n])),
+    }
+}
+
+/// What was kept back by [`Bug::RingFilledLate`] enters its ring now; what finds no room is
+/// lost.
+#[cfg(feature = "testing")]
+pub fn fill_late<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>) {
+    for (q, d) in cx.after.late.drain(..) {
+        sh.p.checkpoint();
+        if let Some(place) = sh.tx[usize::from(q)].ring.lock().push() {
+            *place = d;
+        }
+    }
 }
 
 #[inline]

@@ -62,6 +62,9 @@ pub struct After<K: Kind> {
     pub aborts: Vec<SockId>,
     /// Connections whose output stopped at a full transmit queue.
     pub blocked: Vec<(u16, SockId)>,
+    /// Segments that a planted bug keeps back ([`crate::planted::Bug::RingFilledLate`]).
+    #[cfg(feature = "testing")]
+    pub late: Vec<(u16, perimeter_base::TxDesc)>,
 }
 
 impl<K: Kind> After<K> {
@@ -99,6 +102,8 @@ impl<K: Kind> Ctx<K> {
                 accepts: Vec::new(),
                 aborts: Vec::new(),
                 blocked: Vec::new(),
+                #[cfg(feature = "testing")]
+                late: Vec::new(),
             },
             lane,
             core: crate::conn::NOWHERE,

@@ -3,6 +3,7 @@
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind, Lk, lock};
 use crate::ops::Setting;
+use crate::planted::{Bug, planted};
 use crate::ready::{self, Side};
 use core::net::IpAddr;
 use perimeter_sync::{Lock, LockClass};
@@ -108,7 +109,14 @@ impl<K: Kind> Listener<K> {
             return false;
         }
         q.ready.push_back(id);
-        self.queued.store(q.ready.len() as u32, Ordering::Relaxed);
+        let queued = q.ready.len() as u32;
+        if planted(Bug::QueueUnlockedEarly) {
+            q.side.raise(ready::IN, cx);
+            drop(q);
+            self.queued.store(queued, Ordering::Relaxed);
+            return true;
+        }
+        self.queued.store(queued, Ordering::Relaxed);
         q.side.raise(ready::IN, cx);
         true
     }

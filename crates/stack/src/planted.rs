@@ -4,7 +4,7 @@
 #[cfg(feature = "testing")]
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A bug of the kind that loses wake-ups.
+/// A bug of the kinds that parallel stacks have.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
@@ -16,6 +16,22 @@ pub enum Bug {
     PollerForgetsEntry,
     /// A call blocks without another look at the readiness.
     CallSleepsUnlooked,
+    /// Of those whom a burst wakes only the first is woken.
+    WakesDropped,
+    /// The global table's lock is taken while a connection is held, where it comes first.
+    OrderSwapped,
+    /// A listener's queue is let go before it is told how many connections are in it.
+    QueueUnlockedEarly,
+    /// Segments enter the transmit ring when their connection has been let go.
+    RingFilledLate,
+    /// A thread that is to wait on a poller looks at the ready list in one critical section, and
+    /// says that it waits in a second.
+    WaiterAnnouncedLate,
+    /// An squeue's PROC is cleared in another critical section than the one that found the
+    /// queue empty.
+    ProcClearedLate,
+    /// Who makes room in a queue between layers does not enable those again that found it full.
+    BackEnableMissing,
 }
 
 #[cfg(feature = "testing")]
@@ -29,7 +45,7 @@ pub fn plant(bug: Bug) {
 
 /// Whether the bug is planted.
 #[inline(always)]
-pub(crate) fn planted(bug: Bug) -> bool {
+pub fn planted(bug: Bug) -> bool {
     #[cfg(feature = "testing")]
     return PLANTED.load(Ordering::Relaxed) == bug as u8;
     #[cfg(not(feature = "testing"))]

@@ -339,6 +339,11 @@ impl<K: Kind> Poller<K> {
         if !s.open || s.woken {
             return false;
         }
+        if planted(Bug::WaiterAnnouncedLate) {
+            drop(s);
+            self.state.lock().waiters.push(event.clone());
+            return true;
+        }
         s.waiters.push(event.clone());
         true
     }

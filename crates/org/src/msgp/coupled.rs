@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::conn::on_events;
 use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
+use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::wheel::Due;
 use perimeter_stack::{Access, Bufs, Commons, Conn, ConnInfo, Count, Ctx, Listener, Seg, SockId};
@@ -259,6 +260,10 @@ impl<P: Platform> Core<P> {
             Some(e)
         } else {
             let id = e.id();
+            if planted(Bug::OrderSwapped) {
+                let table = self.shards[usize::from(id.shard())].table.lock();
+                return self.unlink(e.with_table(table), sh, cx);
+            }
             drop(e);
             self.enter_held(id)
         };

@@ -12,6 +12,7 @@ use crate::spec::SqueueEntry;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
+use perimeter_stack::planted::{Bug, planted};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 
@@ -253,6 +254,16 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
         self.state.stats()
     }
 
+    /// The same critical section, unless a bug is planted.
+    #[inline(always)]
+    fn again<'a>(&'a self, state: Guard<'a, P, T>) -> Guard<'a, P, T> {
+        if planted(Bug::ProcClearedLate) {
+            drop(state);
+            return self.state.lock();
+        }
+        state
+    }
+
     /// Messages wait and nobody holds PROC: the worker is told, now or later.
     fn rouse(&self, mut state: Guard<'_, P, T>) {
         if !state.asleep {
@@ -290,6 +301,7 @@ impl<P: Platform, T: Protected> Proc<'_, P, T> {
         let squeue = self.squeue;
         let mut state = squeue.state.lock();
         if state.queue.is_empty() {
+            state = squeue.again(state);
             state.inside = self.inside.take();
             return 0;
         }
@@ -321,6 +333,7 @@ impl<P: Platform, T: Protected> Proc<'_, P, T> {
             }
             if over || state.queue.is_empty() {
                 let rest = !state.queue.is_empty();
+                state = squeue.again(state);
                 state.inside = self.inside.take();
                 if rest {
                     squeue.rouse(state);
