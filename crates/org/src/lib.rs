@@ -17,7 +17,7 @@ mod serve;
 pub mod spec;
 #[cfg(feature = "testing")]
 pub mod split;
-mod squeue;
+pub mod squeue;
 pub mod up;
 
 pub use engine::{Engine, Stats};

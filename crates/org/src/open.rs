@@ -9,6 +9,7 @@ use crate::msgp::Msgp;
 use crate::serve;
 pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
+use crate::squeue::FireEngine;
 use crate::up::{Up, UpShared};
 use perimeter_stack::{Config, IfaceSpec, Kind, Route};
 use perimeter_sync::{Native, Platform, Virtual};
@@ -53,7 +54,7 @@ fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
         OrgSpec::Up | OrgSpec::UpNetisr => start::<Up<P>, P>(p, o),
         OrgSpec::Msgp(_) => start::<Msgp<P>, P>(p, o),
         OrgSpec::ConnpT(_) => todo!(),
-        OrgSpec::Squeue(_) => todo!(),
+        OrgSpec::Squeue(_) => start::<FireEngine<P>, P>(p, o),
         OrgSpec::Streams => todo!(),
         OrgSpec::Pef(_) => todo!(),
         OrgSpec::UpShared => start::<UpShared<P>, P>(p, o),

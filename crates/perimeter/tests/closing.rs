@@ -124,8 +124,10 @@ fn orphans_are_limited() {
             s.config.orphans = 2;
             s.peer.tcp.rcv_buf = 4096;
             // The limit is for each group.
-            if let perimeter::OrgSpec::ConnpL { groups } = &mut s.org {
-                *groups = 1;
+            match &mut s.org {
+                perimeter::OrgSpec::ConnpL { groups } => *groups = 1,
+                perimeter::OrgSpec::Squeue(s) => s.squeues = Some(1),
+                _ => {}
             }
         },
         |w| {

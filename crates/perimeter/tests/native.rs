@@ -20,7 +20,11 @@ fn stacks(org: &OrgSpec) -> (Stack, Stack) {
 
 /// The organizations that take calls from several threads.
 fn organizations() -> Vec<OrgSpec> {
-    let mut all = vec![OrgSpec::UpShared, OrgSpec::ConnpL { groups: 8 }];
+    let mut all = vec![
+        OrgSpec::UpShared,
+        OrgSpec::ConnpL { groups: 8 },
+        OrgSpec::Squeue(Default::default()),
+    ];
     #[cfg(feature = "testing")]
     all.push(OrgSpec::Split);
     all

@@ -13,12 +13,13 @@ fn check(sc: &Scenario) {
     }
 }
 
-const ORGANIZATIONS: [OrgSpec; 4] = [
-    OrgSpec::Up,
-    OrgSpec::UpShared,
-    OrgSpec::ConnpL { groups: 8 },
-    OrgSpec::Split,
-];
+/// By name.
+const ORGANIZATIONS: [&str; 5] = ["up", "up:shared", "connp-l:8", "split", "squeue"];
+
+fn organizations() -> impl Iterator<Item = OrgSpec> {
+    let named = ORGANIZATIONS.into_iter();
+    named.map(|name| name.parse().unwrap_or_else(|e| panic!("{e}")))
+}
 
 /// Seeds of this commit: 0 where there is no repository to ask.
 fn base() -> u64 {
@@ -50,7 +51,7 @@ fn what_once_failed() {
 fn slice(mix: Mix) {
     let base = base();
     for seed in base..base + seeds() {
-        for org in ORGANIZATIONS {
+        for org in organizations() {
             for cores in [2, 4] {
                 for capacity in [Capacity::Normal, Capacity::Shrunken] {
                     // Each combination has a seed of its own, so that it draws its own workload.
@@ -104,7 +105,7 @@ fn with_three_faults_at_once() {
 fn under_the_lock_policy_of_2006() {
     let base = base();
     for seed in base..base + seeds().div_ceil(4) {
-        for org in ORGANIZATIONS {
+        for org in organizations() {
             for mix in [Mix::None, Mix::Three] {
                 let capacity = match seed % 2 {
                     0 => Capacity::Normal,
@@ -145,7 +146,7 @@ fn a_scenario_replays_itself() {
 
 /// Runs a download with the damage, under every organization; it must fail for `reason`.
 fn sabotaged(sabotage: Sabotage, reason: &str) {
-    for org in ORGANIZATIONS {
+    for org in organizations() {
         let mut sc = Scenario::new(org, 2, Mix::None, Capacity::Normal, 1);
         (sc.workload, sc.drive) = (Workload::Download, Drive::Level);
         run(&sc).unwrap_or_else(|f| panic!("without damage: {f}"));

@@ -65,6 +65,18 @@ impl Segs {
         self.len == 0
     }
 
+    /// All of them.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [Seg] {
+        &mut self.places[..self.len]
+    }
+
+    /// Forgets them.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Runs `f` on each and forgets them.
     #[inline]
     pub fn drain(&mut self, mut f: impl FnMut(&mut Seg)) {

@@ -77,6 +77,8 @@ counts! {
     SqueueWorker = "squeue_worker",
     /// Messages run by re-entry: within the run of another connection's, by the same thread.
     SqueueReentered = "squeue_reentered",
+    /// Packets that found no room in a soft ring.
+    SoftRingFull = "drop_soft_ring_full",
     /// Time that this stack's threads were parked for want of work, ns.
     IdleNs = "idle_ns",
     /// CPU time in there, for falling asleep and waking up, ns; estimated from a sample.

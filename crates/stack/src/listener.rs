@@ -93,6 +93,7 @@ impl<K: Kind> Listener<K> {
             timestamps: config.timestamps,
             sack: config.sack,
             full: self.full(),
+            origin: 0,
         }
     }
 

@@ -8,7 +8,7 @@ use crate::kind::{Ctx, Kind};
 use crate::listener::{Listener, Wildcards};
 use perimeter_base::Time;
 use perimeter_tcp::SynCache;
-use perimeter_tcp::syncache::{AckAction, Established, SynAction};
+use perimeter_tcp::syncache::{AckAction, Established, ListenParams, SynAction};
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
 
@@ -39,6 +39,20 @@ impl<K: Kind> Passive<K> {
         seg: &Seg,
         iss: Option<Seq>,
     ) -> Option<(Arc<Listener<K>>, Established)> {
+        self.segment_from(sh, cx, seg, iss, 0)
+    }
+
+    /// As [`Passive::segment`]; `origin` is kept with a new handshake and comes back in
+    /// [`Established::origin`].
+    #[cold]
+    pub fn segment_from(
+        &mut self,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        seg: &Seg,
+        iss: Option<Seq>,
+        origin: u16,
+    ) -> Option<(Arc<Listener<K>>, Established)> {
         let now = cx.now(&sh.p);
         let (key, flags) = (seg.frame.key, seg.frame.hdr.flags);
         if flags.contains(TcpFlags::RST) {
@@ -47,7 +61,7 @@ impl<K: Kind> Passive<K> {
             return None;
         }
         if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
-            self.syn_arrived(sh, cx, seg, iss, now);
+            self.syn_arrived(sh, cx, seg, (iss, origin), now);
             return None;
         }
         match self.syn.on_ack(&key, &seg.frame.hdr, now) {
@@ -67,7 +81,7 @@ impl<K: Kind> Passive<K> {
         sh: &Commons<K>,
         cx: &mut Ctx<K>,
         seg: &Seg,
-        iss: Option<Seq>,
+        (iss, origin): (Option<Seq>, u16),
         now: Time,
     ) {
         let key = seg.frame.key;
@@ -76,10 +90,11 @@ impl<K: Kind> Passive<K> {
         };
         let iss = iss.unwrap_or_else(|| sh.isn.iss(&key, now));
         let ts = sh.isn.ts_offset(&key);
-        match self
-            .syn
-            .on_syn(key, &seg.frame.hdr, &l.params(), iss, ts, now)
-        {
+        let params = ListenParams {
+            origin,
+            ..l.params()
+        };
+        match self.syn.on_syn(key, &seg.frame.hdr, &params, iss, ts, now) {
             SynAction::SendSynAck(out) => sh.reply(cx, &key, seg.hash, &out),
             SynAction::Drop(_) => sh.count(cx.lane, Count::SynDropped, 1),
         }

@@ -3,7 +3,7 @@
 //! one or many.
 
 use crate::commons::Commons;
-use crate::conn::{Cell, Conn, ConnInfo, Seg, TcbSide, on_events};
+use crate::conn::{Cell, Conn, ConnInfo, Meta, Seg, TcbSide, on_events};
 use crate::count::Count;
 use crate::glue;
 use crate::id::{Slots, SockId};
@@ -17,6 +17,7 @@ use core::net::IpAddr;
 use hashbrown::HashTable;
 use perimeter_base::Time;
 use perimeter_sync::{Platform, Work};
+use perimeter_tcp::syncache::Established;
 use perimeter_tcp::{Config, Events, Tcb};
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
@@ -106,12 +107,50 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// A segment arrived.
     pub fn input(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg) {
         sh.p.charge(Work::Lookup, 1);
-        let Some(slot) = self.find(&seg.frame.key) else {
-            return self.no_connection(sh, cx, seg, None);
+        let iss = match self.find(&seg.frame.key) {
+            Some(slot) => match self.deliver(slot, sh, cx, seg) {
+                Ok(()) => return,
+                Err(iss) => iss,
+            },
+            None => None,
         };
-        let Some(conn) = self.conns.at(slot) else {
-            return;
-        };
+        self.no_connection(sh, cx, seg, iss);
+    }
+
+    /// A segment that a classifier outside has found a connection for.
+    ///
+    /// # Errors
+    /// That connection is over and the segment belongs to no other: it is for a listener, or
+    /// nobody. If it is a SYN that takes over the connection's flow from TIME-WAIT, with the
+    /// initial sequence number to use.
+    #[inline]
+    pub fn input_for(
+        &mut self,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        id: SockId,
+        seg: &mut Seg,
+    ) -> Result<(), Option<Seq>> {
+        let conn = self.conns.get(id.slot(), id.generation());
+        let here = |m: &Meta<K>| !m.closed && m.key == seg.frame.key;
+        if conn.is_some_and(|c| here(&c.peek().meta)) {
+            return self.deliver(id.slot(), sh, cx, seg);
+        }
+        match self.find(&seg.frame.key) {
+            Some(slot) => self.deliver(slot, sh, cx, seg),
+            None => Err(None),
+        }
+    }
+
+    #[inline]
+    fn deliver(
+        &mut self,
+        slot: u32,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        seg: &mut Seg,
+    ) -> Result<(), Option<Seq>> {
+        let conn = self.conns.at(slot).ok_or(None)?;
         // RFC 9293, section 3.10.7.4, and RFC 6191: a new SYN may take over a connection that
         // waits in TIME-WAIT.
         if seg.frame.hdr.flags.contains(TcpFlags::SYN)
@@ -119,10 +158,11 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         {
             on_events(conn, Events::CLOSED, cx);
             self.settle(slot, sh, cx);
-            return self.no_connection(sh, cx, seg, Some(iss));
+            return Err(Some(iss));
         }
         glue::input(conn, sh, cx, seg);
         self.settle(slot, sh, cx);
+        Ok(())
     }
 
     /// After anything that may have moved a connection's deadline or ended it.
@@ -177,22 +217,40 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// TIME-WAIT.
     #[cold]
     fn no_connection(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
-        let Some((l, e)) = self.passive.segment(sh, cx, seg, iss) else {
-            return;
-        };
+        if let Some((l, e)) = self.passive.segment(sh, cx, seg, iss) {
+            self.establish(sh, cx, l, &e, seg);
+        }
+    }
+
+    /// The listeners and handshakes of this shard.
+    pub fn passive(&mut self) -> &mut Passive<K> {
+        &mut self.passive
+    }
+
+    /// Makes the connection of a handshake that `seg` completed, and gives it the segment; its
+    /// name, unless the flow exists.
+    #[cold]
+    pub fn establish(
+        &mut self,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        l: Arc<Listener<K>>,
+        e: &Established,
+        seg: &mut Seg,
+    ) -> Option<SockId> {
         let now = cx.now(&sh.p);
         let config = l.config();
-        let tcb = Tcb::accept(&config, &e, now);
+        let tcb = Tcb::accept(&config, e, now);
         let Ok(id) = self.insert(sh, &config, seg.frame.key, seg.hash, seg.iface, tcb) else {
-            return sh.refuse(cx, seg);
+            sh.refuse(cx, seg);
+            return None;
         };
-        let Some(conn) = self.conns.at(id.slot()) else {
-            return;
-        };
+        let conn = self.conns.at(id.slot())?;
         conn.snd().side.raise(ready::OUT, cx);
         glue::input(conn, sh, cx, seg);
         cx.after.accepts.push((l, id));
         self.settle(id.slot(), sh, cx);
+        Some(id)
     }
 
     fn insert(

@@ -25,11 +25,16 @@ pub struct ListenParams {
     pub sack: bool,
     /// The accept queue is full: new SYNs are dropped.
     pub full: bool,
+    /// Kept with a new entry and given back when its handshake is complete: whatever the caller
+    /// wants to know then of where the SYN came in.
+    pub origin: u16,
 }
 
 /// Everything a connection needs that completed its handshake through the cache.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Established {
+    /// [`ListenParams::origin`] of the SYN.
+    pub origin: u16,
     /// Our initial sequence number; `SND.UNA = SND.NXT = iss + 1`.
     pub iss: Seq,
     /// The peer's; `RCV.NXT = irs + 1`.
@@ -148,6 +153,7 @@ struct Entry {
     next: u32,
     peer_mss: u16,
     mss: u16,
+    origin: u16,
     snd_wscale: u8,
     rcv_wscale: u8,
     flags: u8,
@@ -199,6 +205,7 @@ impl Entry {
         };
         let in_order = seg.seq.le(self.irs + 1);
         Established {
+            origin: self.origin,
             iss: self.iss,
             irs: self.irs,
             mss: self.peer_mss,
@@ -359,6 +366,7 @@ impl SynCache {
                 next: NIL,
                 peer_mss: e.mss,
                 mss: e.rcv_mss,
+                origin: e.origin,
                 snd_wscale,
                 rcv_wscale,
                 flags: flag(e.timestamps, TIMESTAMPS)
@@ -586,6 +594,7 @@ fn new_entry(
         next: NIL,
         peer_mss: o.mss.unwrap_or(default_mss).max(MIN_MSS),
         mss: l.mss,
+        origin: l.origin,
         snd_wscale,
         rcv_wscale,
         flags,

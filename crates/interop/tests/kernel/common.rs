@@ -24,11 +24,12 @@ pub fn size() -> u64 {
     if wish("full") { GIB } else { 32 << 20 }
 }
 
-pub fn organizations() -> [OrgSpec; 3] {
+pub fn organizations() -> [OrgSpec; 4] {
     [
         OrgSpec::Up,
         OrgSpec::UpShared,
         OrgSpec::ConnpL { groups: 8 },
+        OrgSpec::Squeue(Default::default()),
     ]
 }
 

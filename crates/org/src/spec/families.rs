@@ -140,7 +140,7 @@ impl fmt::Display for ConnpT {
 }
 
 /// FireEngine: the vertical perimeter.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Squeue {
     /// How many there are; `None`: one for each core.
     pub squeues: Option<u16>,
@@ -149,6 +149,25 @@ pub struct Squeue {
     /// Soft rings spread inbound packets over worker threads, and accepted connections over
     /// squeues.
     pub fanout: bool,
+    /// The longest that an inbound thread, a writer and a worker drain without a break, ms.
+    pub quanta: [u16; 3],
+    /// How long a worker lets a message wait before it wakes, ms.
+    pub delay: u16,
+}
+
+/// Solaris 10's: an inbound thread, a writer and a worker, ms.
+const QUANTA: [u16; 3] = [20, 10, 10];
+
+impl Default for Squeue {
+    fn default() -> Squeue {
+        Squeue {
+            squeues: None,
+            entry: SqueueEntry::Process,
+            fanout: false,
+            quanta: QUANTA,
+            delay: 0,
+        }
+    }
 }
 
 /// How packets and writes enter an squeue.
@@ -166,7 +185,9 @@ pub enum SqueueEntry {
 
 impl Squeue {
     pub(super) const WANT: &'static str = "it takes a number of squeues from 1 to 1024, \
-         `entry=process`, `nodrain` or `fill`, and `fanout=on` or `off`";
+         `entry=process`, `nodrain` or `fill`, `fanout=on` or `off`, `quanta=I/W/K` (the longest \
+         drain of inbound thread, writer and worker, ms) and `delay=D` (of a worker's waking, \
+         ms, up to 1000)";
 
     pub(super) fn parse(mut parts: Parts<'_>) -> Result<Squeue, SpecError> {
         let squeues = parts.number(MAX_GROUPS)?;
@@ -177,10 +198,21 @@ impl Squeue {
         ];
         let entry = parts.choice("entry", &ways)?.unwrap_or_default();
         let fanout = parts.switch("fanout")?.unwrap_or(false);
+        let quanta = match parts.value("quanta") {
+            None => QUANTA,
+            Some(text) => {
+                let all: Result<Vec<u16>, _> = text.split('/').map(str::parse).collect();
+                let all = all.ok().and_then(|l| l.try_into().ok());
+                all.ok_or_else(|| parts.refuse(text))?
+            }
+        };
+        let delay = parts.count("delay", 0, 1000)?.unwrap_or(0);
         parts.end(Squeue {
             squeues,
             entry,
             fanout,
+            quanta,
+            delay,
         })
     }
 }
@@ -196,7 +228,15 @@ impl fmt::Display for Squeue {
             SqueueEntry::NoDrain => ":entry=nodrain",
             SqueueEntry::Fill => ":entry=fill",
         })?;
-        f.write_str(if self.fanout { ":fanout=on" } else { "" })
+        f.write_str(if self.fanout { ":fanout=on" } else { "" })?;
+        if self.quanta != QUANTA {
+            let [inbound, writer, worker] = self.quanta;
+            write!(f, ":quanta={inbound}/{writer}/{worker}")?;
+        }
+        if self.delay > 0 {
+            write!(f, ":delay={}", self.delay)?;
+        }
+        Ok(())
     }
 }
 

@@ -145,6 +145,11 @@ impl OrgSpec {
                 OrgSpec::ConnpL { groups: 128 },
                 "connection groups, each behind one lock; any thread may run",
             ),
+            entry(
+                "squeue:N",
+                OrgSpec::Squeue(Squeue::default()),
+                "FireEngine: vertical perimeters, serialized by queues with workers",
+            ),
         ]
     }
 
@@ -250,6 +255,11 @@ mod tests {
             ("squeue", "squeue"),
             ("squeue:1:entry=fill", "squeue:1:entry=fill"),
             ("squeue:fanout=on", "squeue:fanout=on"),
+            ("squeue:quanta=20/10/10:delay=0", "squeue"),
+            (
+                "squeue:2:delay=5:quanta=1/2/0",
+                "squeue:2:quanta=1/2/0:delay=5",
+            ),
             ("streams", "streams"),
             ("pef", "pef:random"),
             ("pef:horizontal", "pef:horizontal"),
@@ -292,6 +302,10 @@ mod tests {
             "squeue:0",
             "squeue:entry=",
             "squeue:fanout",
+            "squeue:quanta=1/2",
+            "squeue:quanta=1/2/3/4",
+            "squeue:quanta=a/b/c",
+            "squeue:delay=1001",
             "streams:2",
             "pef:diagonal",
             "pef:ip=0",

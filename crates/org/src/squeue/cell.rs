@@ -7,20 +7,61 @@
 
 use crate::place::{Guard, Part, Places, Side as Held, no_rcv, no_snd};
 use crate::squeue::Kd;
-use core::ops::DerefMut;
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::squeue::ipcl::Ipcl;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Reserved};
 use perimeter_stack::{Access, Bufs, Cell, Commons, Conn, Count, Ctx, ready};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use std::sync::Arc;
 
-/// What applications see of a send side: its readiness, and how much they may still write.
+/// The bytes of a send buffer that nobody has reserved, and whether a writer wants to be told of
+/// more: one word, so that both are looked at and changed in the same step.
+struct Room(AtomicI64);
+
+/// A writer was sent away.
+const WANT: i64 = 1;
+
+impl Room {
+    /// Adds `bytes`, which may be negative; the bytes there are now, and whether a writer wants
+    /// to know.
+    #[inline]
+    fn add(&self, bytes: i64) -> (i64, bool) {
+        let word = self.0.fetch_add(2 * bytes, Ordering::AcqRel) + 2 * bytes;
+        (word >> 1, word & WANT != 0)
+    }
+
+    /// Bytes; below zero when the buffer's limit was lowered.
+    fn bytes(&self) -> i64 {
+        self.0.load(Ordering::Acquire) >> 1
+    }
+
+    /// Notes that a writer wants to know, from the moment at which there are the bytes that it
+    /// returns.
+    fn want(&self) -> i64 {
+        self.0.fetch_or(WANT, Ordering::AcqRel) >> 1
+    }
+
+    /// The writer is told.
+    fn told(&self) {
+        self.0.fetch_and(!WANT, Ordering::AcqRel);
+    }
+
+    fn set(&self, bytes: i64) {
+        self.0.store(2 * bytes, Ordering::Release);
+    }
+}
+
+/// Whether a writer is told of `room` bytes: a third of the buffer.
+fn roomy(room: i64, limit: u32) -> bool {
+    room > 0 && room >= i64::from(limit / 3)
+}
+
+/// What applications see of a send side: its readiness.
 pub(crate) struct Front<P: Platform> {
     /// Readiness, and whoever waits for it. The buffer in it stays empty.
     pub(crate) snd: SndSide<Kd<P>>,
-    /// Bytes of the send buffer that nobody has reserved. Below zero when the limit was lowered.
-    room: i64,
     limit: u32,
     /// Connected: data may be promised, unless the direction was shut or has failed.
     open: bool,
@@ -30,7 +71,6 @@ impl<P: Platform> Front<P> {
     fn nobody() -> Front<P> {
         Front {
             snd: no_snd(),
-            room: 0,
             limit: 0,
             open: false,
         }
@@ -41,12 +81,13 @@ impl<P: Platform> Front<P> {
         self.open && !self.snd.shut && self.snd.side.bits() & ready::ALWAYS == 0
     }
 
-    /// Tells writers if they are waiting and there is room again. In the critical section that
-    /// changed the room.
-    fn tell(&mut self, cx: &mut Ctx<Kd<P>>) {
-        let roomy = self.room > 0 && self.room >= i64::from(self.limit / 3);
-        if self.open && roomy && self.snd.side.bits() & ready::OUT == 0 {
-            self.snd.side.raise(ready::OUT, cx);
+    /// Tells writers if they want to know and there is room again.
+    fn tell(&mut self, room: &Room, cx: &mut Ctx<Kd<P>>) {
+        if self.open && roomy(room.bytes(), self.limit) {
+            room.told();
+            if self.snd.side.bits() & ready::OUT == 0 {
+                self.snd.side.raise(ready::OUT, cx);
+            }
         }
     }
 }
@@ -55,18 +96,40 @@ impl<P: Platform> Front<P> {
 pub(crate) struct Place<P: Platform> {
     pub(crate) rcv: P::Lock<Part<RcvSide<Kd<P>>>>,
     pub(crate) front: P::Lock<Part<Front<P>>>,
+    /// Changed by writers under the lock of `front`, and by TCP without it.
+    room: Room,
     /// References to the connection: messages for it that wait or run.
     refs: AtomicU32,
 }
 
-/// Where the connections of one squeue have their outer parts.
-pub(crate) type Home<P> = Arc<Places<Place<P>>>;
+/// Where the connections of one squeue have their outer parts, and how packets find them.
+pub(crate) struct Home<P: Platform> {
+    p: P,
+    pub(crate) places: Places<Place<P>>,
+    pub(crate) ipcl: Arc<Ipcl<P>>,
+}
+
+impl<P: Platform> Home<P> {
+    pub(crate) fn new(p: &P, ipcl: Arc<Ipcl<P>>) -> Home<P> {
+        Home {
+            p: p.clone(),
+            places: Places::default(),
+            ipcl,
+        }
+    }
+
+    /// All places that were ever made.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Place<P>> {
+        (0..).map_while(|slot| self.places.get(slot))
+    }
+}
 
 impl<P: Platform> Place<P> {
     pub(crate) fn new(p: &P) -> Place<P> {
         Place {
             rcv: p.lock(LockClass::Rcvbuf, Part::closed(no_rcv())),
             front: p.lock(LockClass::Sndbuf, Part::closed(Front::nobody())),
+            room: Room(AtomicI64::new(0)),
             refs: AtomicU32::new(0),
         }
     }
@@ -124,22 +187,37 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
     }
     let front = &mut part.value;
     let takes = front.takes();
-    let mut room = u32::try_from(front.room).unwrap_or(0);
+    sh.p.checkpoint();
+    let mut free = u32::try_from(place.room.bytes()).unwrap_or(0);
     // Short memory holds senders back, but never one that has nothing under way: it could wait
     // for ever.
-    if takes && sh.memory_short() && room < front.limit {
+    let short = takes && sh.memory_short() && free < front.limit;
+    if short {
         sh.count(cx.lane, Count::MemRefused, 1);
-        room = 0;
+        free = 0;
     }
-    let Some(Reserved { out, bytes, all }) = op.reserve(room) else {
+    let Some(Reserved { out, bytes, all }) = op.reserve(free) else {
         return Promise::None;
     };
-    front.room -= i64::from(bytes);
+    // Others only add.
+    place.room.add(-i64::from(bytes));
     if !takes {
         return Promise::Asks(bytes);
     }
     if !all {
-        front.snd.side.lower(ready::OUT);
+        sh.p.checkpoint();
+        let now = place.room.want();
+        // Perhaps TCP has added some since. If there is nothing under way, it won't any more.
+        let enough = if short {
+            now >= i64::from(front.limit)
+        } else {
+            roomy(now, front.limit)
+        };
+        if enough {
+            place.room.told();
+        } else {
+            front.snd.side.lower(ready::OUT);
+        }
     }
     if bytes == 0 {
         return Promise::Settled(out);
@@ -157,8 +235,10 @@ pub(crate) fn give_back<P: Platform>(
 ) {
     let mut part = place.front.lock();
     if unused > 0 && part.generation == generation {
-        part.value.room += i64::from(unused);
-        part.value.tell(cx);
+        let (_, wanted) = place.room.add(i64::from(unused));
+        if wanted {
+            part.value.tell(&place.room, cx);
+        }
     }
 }
 
@@ -176,7 +256,7 @@ struct Told {
 pub(crate) struct Parted<P: Platform> {
     tcb: TcbSide<Kd<P>>,
     snd: SndSide<Kd<P>>,
-    home: Home<P>,
+    home: Arc<Home<P>>,
     told: Told,
 }
 
@@ -199,10 +279,21 @@ impl<P: Platform> Parted<P> {
     fn tell(&mut self, now: Told, cx: &mut Ctx<Kd<P>>) {
         let was = core::mem::replace(&mut self.told, now);
         let place = place(&self.home, self.slot());
+        let more = (now.acked - was.acked) as i64 + i64::from(now.limit) - i64::from(was.limit);
+        if more != 0 {
+            self.home.p.checkpoint();
+            let (room, wanted) = place.room.add(more);
+            self.home.p.checkpoint();
+            let only = Told {
+                acked: now.acked,
+                ..was
+            };
+            if now == only && !(wanted && roomy(room, now.limit)) {
+                return;
+            }
+        }
         let mut part = place.front.lock();
         let front = &mut part.value;
-        front.room += (now.acked - was.acked) as i64;
-        front.room += i64::from(now.limit) - i64::from(was.limit);
         front.limit = now.limit;
         let fresh = now.bits & !was.bits;
         let ended = now.shut && !was.shut;
@@ -213,7 +304,7 @@ impl<P: Platform> Parted<P> {
         } else if fresh != 0 {
             front.snd.side.raise(fresh, cx);
         } else {
-            front.tell(cx);
+            front.tell(&place.room, cx);
         }
         if now.orphan {
             front.snd.side.finish(cx);
@@ -225,17 +316,14 @@ impl<P: Platform> Parted<P> {
 }
 
 /// The place of a connection that is there.
-fn place<P: Platform>(home: &Places<Place<P>>, slot: u32) -> &Place<P> {
-    home.get(slot).expect("a connection is in its place")
+fn place<P: Platform>(home: &Home<P>, slot: u32) -> &Place<P> {
+    home.places.get(slot).expect("a connection is in its place")
 }
-
-/// A buffer's side while its lock is held.
-type Locked<'a, P, T> = Held<'a, P, T>;
 
 impl<P: Platform> Bufs for Parted<P> {
     type K = Kd<P>;
     type Snd<'a> = &'a mut SndSide<Kd<P>>;
-    type Rcv<'a> = Locked<'a, P, RcvSide<Kd<P>>>;
+    type Rcv<'a> = Held<'a, P, RcvSide<Kd<P>>>;
 
     #[inline]
     fn snd(&mut self) -> &mut SndSide<Kd<P>> {
@@ -267,11 +355,12 @@ impl<P: Platform> Access for Parted<P> {
 }
 
 impl<P: Platform> Cell for Parted<P> {
-    type Home = Home<P>;
+    type Home = Arc<Home<P>>;
 
-    fn settle(home: &mut Home<P>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+    fn settle(home: &mut Arc<Home<P>>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
         let id = conn.tcb.meta.id;
-        let place = home.get_or_make(id.slot(), || Place::new(&sh.p))?;
+        let place = home.places.get_or_make(id.slot(), || Place::new(&sh.p))?;
+        let key = conn.tcb.meta.key;
         let mut cell = Parted {
             tcb: conn.tcb,
             snd: conn.snd,
@@ -289,15 +378,18 @@ impl<P: Platform> Cell for Parted<P> {
             generation: id.generation(),
             value: conn.rcv,
         };
-        *place.front.lock() = Part {
+        let mut front = place.front.lock();
+        place.room.set(i64::from(cell.told.limit));
+        *front = Part {
             generation: id.generation(),
             value: Front {
                 snd: SndSide::new(0),
-                room: i64::from(cell.told.limit),
                 limit: cell.told.limit,
                 open: false,
             },
         };
+        drop(front);
+        home.ipcl.complete(&key, id);
         Some(cell)
     }
 
@@ -314,7 +406,12 @@ impl<P: Platform> Cell for Parted<P> {
         }
     }
 
-    fn leave(self, home: &mut Home<P>) -> Conn<Kd<P>> {
+    fn unlinked(&self, home: &mut Arc<Home<P>>) {
+        let meta = &self.tcb.meta;
+        home.ipcl.remove(&meta.key, meta.id.shard(), Some(meta.id));
+    }
+
+    fn leave(self, home: &mut Arc<Home<P>>) -> Conn<Kd<P>> {
         let place = place(home, self.slot());
         *place.front.lock() = Part::closed(Front::nobody());
         let rcv = core::mem::replace(&mut *place.rcv.lock(), Part::closed(no_rcv())).value;
@@ -358,7 +455,7 @@ pub(crate) enum FrontSide<'a, P: Platform> {
     Gone(&'a mut SndSide<Kd<P>>),
 }
 
-impl<P: Platform> core::ops::Deref for FrontSide<'_, P> {
+impl<P: Platform> Deref for FrontSide<'_, P> {
     type Target = SndSide<Kd<P>>;
 
     fn deref(&self) -> &SndSide<Kd<P>> {

@@ -1,12 +1,536 @@
-//! `squeue`: under construction.
+//! `squeue:N`: FireEngine, the vertical perimeter.
+//!
+//! **Background.** The networking stack of Solaris 10 (Packet Event Framework, sections 2 and
+//! 4.1; `organizations.md`, "squeue"): the layers merged into one module, a connection's data in
+//! one place, and one serialization queue around all of it.
+//!
+//! **Binding.** A connection belongs to one squeue from its creation: an outgoing one to that of
+//! its opener's core, an accepted one to that of the core which took the SYN, or under `fanout=on`
+//! to the next in turn. There is one squeue per core unless N says otherwise; squeue n and its
+//! worker are bound to core n. As any core may receive a packet, a classifier that all share
+//! ([`ipcl`]) tells which squeue its flow belongs to.
+//!
+//! **Processing.** A packet is classified in IP, outside of any perimeter; that takes a reference
+//! to its connection, which the squeue drops when it has run. Then whoever brings it enters
+//! ([`queue`]): `process`, the default for input, writes and closes, runs it inline if the squeue
+//! is idle and empty, drains what came meanwhile if it is on the squeue's core, and leaves it as a
+//! message if the squeue is busy; `entry=nodrain` never drains; `entry=fill` leaves all to the
+//! worker. Packets of a burst enter as chains, one for each squeue. Timers run in the squeue,
+//! started by a message. Counted is who ran what.
+//!
+//! **Limits.** Drains are bounded by quanta (`quanta=I/W/K`, ms); what is left is the worker's,
+//! which wakes at once or after `delay=D` ms. No perimeter is entered within another: what one
+//! squeue has for another is left there as a message. The same thread runs a message for another
+//! connection within one only by re-entry, once at a time: when a handshake that the listener's
+//! squeue completes makes a connection of the same squeue.
+//!
+//! **Soft rings.** Under `fanout=on` an inbound thread hands packets to worker threads by the
+//! flow's hash, one ring for each core, and those run IP and enter the squeues; the order is kept
+//! in each ring.
+//!
+//! **Inferences.** The papers name the squeue and what it is for; the rules above are those of
+//! the specification. Beyond it: (1) The SYN cache is part of the listener's squeue, which
+//! is that of the thread which listened; the handshake remembers the core that took the SYN, and
+//! the new connection is left to that core's squeue as a message. Packets that come meanwhile find
+//! the flow in the classifier and line up behind that message. (2) The receive buffer is the
+//! STREAM head's read queue: behind a lock of its own (`rcvbuf`), so that a read enters the squeue
+//! only for a window update, as a message. (3) A write takes its room in the send buffer from an
+//! account beside it and is answered before it enters, so that "enqueue and leave" holds for
+//! writers; that it fails later is told by the next call. (4) Calls which need an answer from TCP
+//! wait for it where the squeue is busy; after [`PATIENCE`] the caller looks whether nobody is at
+//! the queue and works it off, so that no call hangs on a worker that has ended. (5) Timers enter
+//! as packets do, by the thread that finds them due. (6) A thread that is not pinned counts as on
+//! the core where it is when asked.
+
+pub(crate) mod cell;
+pub(crate) mod ipcl;
+mod org;
+pub(crate) mod queue;
+mod reply;
+mod rings;
 
 use crate::On;
-use perimeter_sync::Shared;
+use crate::spec::{self, OrgSpec, SqueueEntry};
+use cell::{Home, Parted};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use ipcl::{Flow, Ipcl};
+use perimeter_base::Time;
+use perimeter_stack::shard::Shard;
+use perimeter_stack::{Commons, Count, Ctx, Listener, Seg, SockId};
+use perimeter_sync::{Event, Platform, Shared, Work};
+use perimeter_tcp::syncache::Established;
+use perimeter_wire::Seq;
+use queue::{Entered, Inside, Proc, Protected, Settings, Squeue, Who};
+use reply::Reply;
+use rings::Ring;
+use smallvec::SmallVec;
+use std::sync::Arc;
 
-#[allow(dead_code, reason = "the organization follows")]
-pub(crate) mod cell;
-#[allow(dead_code, reason = "the organization follows")]
-pub(crate) mod queue;
+/// How long a caller waits for an answer before it looks whether it must work the queue off, ns.
+pub const PATIENCE: u64 = 1_000_000;
 
 /// The kind of `squeue` on platform `P`.
 pub(crate) type Kd<P> = On<P, Shared>;
+
+/// What an squeue protects: the connections that belong to it.
+pub(crate) struct Vertical<P: Platform> {
+    pub(crate) shard: Shard<Kd<P>, Parted<P>>,
+    index: u16,
+}
+
+impl<P: Platform> Protected for Vertical<P> {
+    type Message = Msg<P>;
+}
+
+/// The inside of an squeue, for who holds PROC.
+type In<P> = Inside<Vertical<P>>;
+
+/// A call that the holder of PROC makes.
+type Call<P> = Box<dyn FnOnce(&FireEngine<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut In<P>) + Send>;
+
+/// Work left for whoever drains the squeue.
+pub(crate) enum Msg<P: Platform> {
+    /// A classified packet.
+    Packet(Box<(To, Seg)>),
+    /// A handshake is complete.
+    Accept(Box<Accept<P>>),
+    /// A socket call, or what else is to be done.
+    Call(Call<P>),
+    /// Timers are due.
+    Timers,
+}
+
+/// A connection to be made.
+pub(crate) struct Accept<P: Platform> {
+    listener: Arc<Listener<Kd<P>>>,
+    handshake: Established,
+    /// The packet that completed the handshake.
+    seg: Seg,
+}
+
+/// What the classifier found.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum To {
+    /// A connection, to which a reference is held.
+    Conn(SockId),
+    /// A connection that is about to be made.
+    Soon,
+    /// A listener, perhaps. The squeue that a new connection is to belong to, and the initial
+    /// sequence number if it takes a flow over from TIME-WAIT.
+    Listener(u16, Option<Seq>),
+}
+
+/// When an squeue's timers are due, ns; on cache lines of its own.
+#[repr(align(128))]
+struct Hint(AtomicU64);
+
+/// All squeues with what belongs to them.
+pub struct FireEngine<P: Platform> {
+    p: P,
+    entry: SqueueEntry,
+    fanout: bool,
+    squeues: Box<[Squeue<P, Vertical<P>>]>,
+    due: Box<[Hint]>,
+    homes: Box<[Arc<Home<P>>]>,
+    ipcl: Arc<Ipcl<P>>,
+    /// Whose turn it is to get an accepted connection.
+    turn: AtomicUsize,
+    /// Soft rings; none unless packets are fanned out.
+    rings: Box<[Ring<P>]>,
+}
+
+impl<P: Platform> FireEngine<P> {
+    fn make(spec: &OrgSpec, sh: &Commons<Kd<P>>) -> FireEngine<P> {
+        let spec = match spec {
+            OrgSpec::Squeue(s) => *s,
+            _ => spec::Squeue::default(),
+        };
+        let cores = sh.p.cores().max(1);
+        let n = spec.squeues.map_or(cores, usize::from);
+        let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
+        let settings = Settings {
+            quanta: spec.quanta.map(|ms| u64::from(ms) * 1_000_000),
+            delay: u64::from(spec.delay) * 1_000_000,
+        };
+        let homes: Box<[_]> = (0..n)
+            .map(|_| Arc::new(Home::new(&sh.p, ipcl.clone())))
+            .collect();
+        let squeue = |(i, home): (usize, &Arc<Home<P>>)| {
+            let vertical = Vertical {
+                shard: Shard::at_home(i as u16, sh, home.clone()),
+                index: i as u16,
+            };
+            Squeue::new(&sh.p, i, settings, vertical)
+        };
+        let rings = if spec.fanout { cores } else { 0 };
+        FireEngine {
+            squeues: homes.iter().enumerate().map(squeue).collect(),
+            due: (0..n).map(|_| Hint(AtomicU64::new(u64::MAX))).collect(),
+            homes,
+            ipcl,
+            entry: spec.entry,
+            fanout: spec.fanout,
+            turn: AtomicUsize::new(0),
+            rings: (0..rings).map(|_| Ring::new(&sh.p)).collect(),
+            p: sh.p.clone(),
+        }
+    }
+
+    /// The squeue of the core that the calling thread is on.
+    fn here(&self) -> u16 {
+        (self.p.core() % self.squeues.len()) as u16
+    }
+
+    /// The squeue that a connection is to belong to whose SYN arrives now.
+    fn newcomer(&self) -> u16 {
+        if self.fanout {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            return (turn % self.squeues.len()) as u16;
+        }
+        self.here()
+    }
+
+    fn place(&self, id: SockId) -> Option<&cell::Place<P>> {
+        self.homes
+            .get(usize::from(id.shard()))?
+            .places
+            .get(id.slot())
+    }
+
+    /// Whether PROC may be given back: what others read without it is made true first.
+    #[inline]
+    fn refresh(&self, inside: &In<P>) {
+        let due = inside.shard.next_timer().0;
+        let hint = &self.due[usize::from(inside.index)].0;
+        if due != hint.load(Ordering::Relaxed) {
+            self.p.checkpoint();
+            hint.store(due, Ordering::SeqCst);
+        }
+    }
+
+    /// Gives PROC back, after draining what there is to drain.
+    #[inline]
+    fn leave(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        proc: Proc<'_, P, Vertical<P>>,
+        who: Who,
+    ) {
+        self.refresh(&proc);
+        proc.leave(who, |inside, m| {
+            self.run(sh, cx, inside, m, Count::SqueueDrained);
+        });
+    }
+
+    /// Runs one message that was left.
+    fn run(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        inside: &mut In<P>,
+        m: Msg<P>,
+        ran: Count,
+    ) {
+        cx.forget_now();
+        sh.count(cx.lane, ran, 1);
+        match m {
+            Msg::Packet(mut packet) => {
+                let (to, seg) = &mut *packet;
+                self.arrive(sh, cx, inside, *to, seg);
+            }
+            Msg::Accept(mut accept) => {
+                let Accept {
+                    listener,
+                    handshake,
+                    seg,
+                } = &mut *accept;
+                self.establish(sh, cx, inside, listener.clone(), handshake, seg);
+            }
+            Msg::Call(call) => call(self, sh, cx, inside),
+            Msg::Timers => inside.shard.on_timers(sh, cx),
+        }
+        self.refresh(inside);
+    }
+
+    /// Enters squeue `n` to do `f`: at once, or when its turn comes. Nobody waits for it.
+    fn tell(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        n: u16,
+        f: impl FnOnce(&Self, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut In<P>) + Send + 'static,
+    ) {
+        match self.squeues[usize::from(n)].enter(self.entry) {
+            Entered::In(mut proc) => {
+                f(self, sh, cx, &mut proc);
+                sh.count(cx.lane, Count::SqueueInline, 1);
+                self.leave(sh, cx, proc, Who::Writer);
+            }
+            Entered::Busy(door) => {
+                if let Some(proc) = door.put(Msg::Call(Box::new(f))) {
+                    self.leave(sh, cx, proc, Who::Writer);
+                }
+            }
+        }
+    }
+
+    /// As [`FireEngine::tell`], and waits for the answer. `None`: whoever ran it was stopped by
+    /// a panic.
+    fn ask<R: Send + 'static>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        n: u16,
+        f: impl FnOnce(&Self, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut In<P>) -> R + Send + 'static,
+    ) -> Option<R> {
+        let squeue = &self.squeues[usize::from(n)];
+        let door = match squeue.enter(self.entry) {
+            Entered::In(mut proc) => {
+                let out = f(self, sh, cx, &mut proc);
+                sh.count(cx.lane, Count::SqueueInline, 1);
+                self.leave(sh, cx, proc, Who::Writer);
+                return Some(out);
+            }
+            Entered::Busy(door) => door,
+        };
+        let reply = Reply::new(&sh.p);
+        let answer = reply.answer();
+        let call: Call<P> = Box::new(move |org, sh, cx, inside| {
+            answer.give(f(org, sh, cx, inside));
+        });
+        if let Some(proc) = door.put(Msg::Call(call)) {
+            self.leave(sh, cx, proc, Who::Writer);
+        }
+        loop {
+            if let Some(out) = reply.take() {
+                return out;
+            }
+            if !reply.event().wait(sh.p.now().plus(PATIENCE)) {
+                squeue.work(Who::Writer, |inside, m| {
+                    self.run(sh, cx, inside, m, Count::SqueueDrained);
+                });
+            }
+        }
+    }
+
+    /// Leaves a message for another squeue than the one that is held: its worker, or whoever is
+    /// there, runs it.
+    fn pass_on(&self, n: u16, m: Msg<P>) {
+        if let Entered::Busy(door) = self.squeues[usize::from(n)].enter(SqueueEntry::Fill) {
+            let none = door.put(m);
+            debug_assert!(none.is_none(), "`fill` does not process");
+        }
+    }
+
+    /// Where a packet belongs. `None`: nobody wants it.
+    #[inline]
+    fn classify(&self, sh: &Commons<Kd<P>>, seg: &Seg) -> Option<(u16, To)> {
+        sh.p.charge(Work::Lookup, 1);
+        let key = &seg.frame.key;
+        let hold = |id| {
+            if let Some(place) = self.place(id) {
+                place.hold();
+            }
+        };
+        match self.ipcl.find(key, hold) {
+            Some(Flow {
+                squeue,
+                id: Some(id),
+            }) => Some((squeue, To::Conn(id))),
+            Some(Flow { squeue, id: None }) => Some((squeue, To::Soon)),
+            None => {
+                let l = self.ipcl.listener(key.local, key.local_port)?;
+                Some((l, To::Listener(self.newcomer(), None)))
+            }
+        }
+    }
+
+    /// IP input: classifies packets and brings them to their squeues, those for one together.
+    fn input(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, segs: &mut [Seg]) {
+        let mut routes: SmallVec<[Option<(u16, To)>; 32]> = SmallVec::new();
+        for seg in segs.iter() {
+            let to = self.classify(sh, seg);
+            if to.is_none() {
+                sh.refuse(cx, seg);
+            }
+            routes.push(to);
+        }
+        let mut next = 0;
+        while let Some(first) = routes[next..].iter().position(Option::is_some) {
+            let from = next + first;
+            let Some((n, _)) = routes[from] else { break };
+            let mine = routes[from..].iter_mut().zip(&mut segs[from..]);
+            let mine = mine.filter_map(|(route, seg)| {
+                let here = route.filter(|r| r.0 == n)?;
+                *route = None;
+                Some((here.1, seg))
+            });
+            match self.squeues[usize::from(n)].enter(self.entry) {
+                Entered::In(mut proc) => {
+                    let mut run = 0;
+                    for (to, seg) in mine {
+                        self.arrive(sh, cx, &mut proc, to, seg);
+                        run += 1;
+                    }
+                    sh.count(cx.lane, Count::SqueueInline, run);
+                    self.leave(sh, cx, proc, Who::Inbound);
+                }
+                Entered::Busy(mut door) => {
+                    for (to, seg) in mine {
+                        door.push(Msg::Packet(Box::new((to, core::mem::take(seg)))));
+                    }
+                    if let Some(proc) = door.close() {
+                        self.leave(sh, cx, proc, Who::Inbound);
+                    }
+                }
+            }
+            next = from + 1;
+        }
+    }
+
+    /// A packet has arrived in the squeue that it was classified to.
+    #[inline]
+    fn arrive(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        inside: &mut In<P>,
+        to: To,
+        seg: &mut Seg,
+    ) {
+        let missed = match to {
+            To::Conn(id) => {
+                let done = inside.shard.input_for(sh, cx, id, seg);
+                if let Some(place) = self.place(id) {
+                    place.release();
+                }
+                done
+            }
+            To::Soon => match inside.shard.lookup(&seg.frame.key) {
+                Some(id) => inside.shard.input_for(sh, cx, id, seg),
+                None => Err(None),
+            },
+            To::Listener(newcomer, iss) => {
+                return self.passive(sh, cx, inside, (newcomer, iss), seg);
+            }
+        };
+        if let Err(iss) = missed {
+            self.stray(sh, cx, inside, iss, seg);
+        }
+    }
+
+    /// The connection has gone since: the packet is for a listener, or nobody.
+    #[cold]
+    fn stray(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        inside: &mut In<P>,
+        iss: Option<Seq>,
+        seg: &mut Seg,
+    ) {
+        let key = &seg.frame.key;
+        let Some(n) = self.ipcl.listener(key.local, key.local_port) else {
+            return sh.refuse(cx, seg);
+        };
+        let to = (self.newcomer(), iss);
+        if n == inside.index {
+            return self.passive(sh, cx, inside, to, seg);
+        }
+        let to = To::Listener(to.0, to.1);
+        self.pass_on(n, Msg::Packet(Box::new((to, core::mem::take(seg)))));
+    }
+
+    /// A packet without a connection has arrived in the squeue of a listener. Its flow may have
+    /// been set up since it was classified.
+    #[cold]
+    fn passive(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        inside: &mut In<P>,
+        (newcomer, iss): (u16, Option<Seq>),
+        seg: &mut Seg,
+    ) {
+        if let Some(flow) = self.ipcl.find(&seg.frame.key, |_| ()) {
+            if flow.squeue != inside.index {
+                let packet = Box::new((To::Soon, core::mem::take(seg)));
+                return self.pass_on(flow.squeue, Msg::Packet(packet));
+            }
+            if let Some(id) = inside.shard.lookup(&seg.frame.key) {
+                match inside.shard.input_for(sh, cx, id, seg) {
+                    Ok(()) => return,
+                    Err(iss) => return self.handshake(sh, cx, inside, (newcomer, iss), seg),
+                }
+            }
+        }
+        self.handshake(sh, cx, inside, (newcomer, iss), seg);
+    }
+
+    fn handshake(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        inside: &mut In<P>,
+        (newcomer, iss): (u16, Option<Seq>),
+        seg: &mut Seg,
+    ) {
+        let passive = inside.shard.passive();
+        let Some((l, e)) = passive.segment_from(sh, cx, seg, iss, newcomer) else {
+            return;
+        };
+        let n = (usize::from(e.origin) % self.squeues.len()) as u16;
+        // From here on the flow's packets go to the connection's squeue.
+        if !self.ipcl.insert(seg.frame.key, n) {
+            return sh.refuse(cx, seg);
+        }
+        if n == inside.index {
+            let again = inside.reenter(|inside| {
+                sh.count(cx.lane, Count::SqueueReentered, 1);
+                self.establish(sh, cx, inside, l.clone(), &e, seg);
+            });
+            if again.is_some() {
+                return;
+            }
+        }
+        let accept = Accept {
+            listener: l,
+            handshake: e,
+            seg: core::mem::take(seg),
+        };
+        self.pass_on(n, Msg::Accept(Box::new(accept)));
+    }
+
+    /// Makes the connection of a completed handshake in its squeue.
+    fn establish(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        inside: &mut In<P>,
+        l: Arc<Listener<Kd<P>>>,
+        e: &Established,
+        seg: &mut Seg,
+    ) {
+        let key = seg.frame.key;
+        if inside.shard.establish(sh, cx, l, e, seg).is_none() {
+            self.ipcl.remove(&key, inside.index, None);
+        }
+    }
+
+    /// Runs `f` in every squeue, one after another, whatever waits there.
+    fn each(&self, mut f: impl FnMut(&mut In<P>)) {
+        for squeue in &self.squeues {
+            let mut proc = squeue.seize();
+            f(&mut proc);
+            self.refresh(&proc);
+        }
+    }
+
+    /// When something is due, by the squeues' own account.
+    fn next_due(&self) -> Time {
+        let due = self.due.iter().map(|h| h.0.load(Ordering::Acquire));
+        let wake = self.squeues.iter().map(Squeue::wake_at);
+        Time(due.chain(wake).min().unwrap_or(u64::MAX))
+    }
+}

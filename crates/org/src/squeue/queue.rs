@@ -397,10 +397,20 @@ pub(crate) struct Door<'a, P: Platform, T: Protected> {
 }
 
 impl<'a, P: Platform, T: Protected> Door<'a, P, T> {
-    /// Leaves a message. `Some`: nobody is at the queue, and the caller is one who drains, on
-    /// the squeue's core; it is to [`Proc::leave`].
+    /// Leaves a message: [`Door::push`] and [`Door::close`].
     pub(crate) fn put(mut self, m: Message<T>) -> Option<Proc<'a, P, T>> {
+        self.push(m);
+        self.close()
+    }
+
+    /// Appends one message of several.
+    pub(crate) fn push(&mut self, m: Message<T>) {
         self.state.queue.push_back(m);
+    }
+
+    /// Leaves. `Some`: nobody is at the queue, and the caller is one who drains, on the
+    /// squeue's core; it is to [`Proc::leave`].
+    pub(crate) fn close(mut self) -> Option<Proc<'a, P, T>> {
         let squeue = self.squeue;
         if self.entry == SqueueEntry::Process && squeue.p.core() == squeue.core {
             let inside = self.state.inside.take()?;

@@ -13,12 +13,18 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// The organization of that name.
+pub fn named(name: &str) -> OrgSpec {
+    name.parse().unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// Every organization, the one that exists for tests included.
 pub fn organizations() -> Vec<OrgSpec> {
     let mut all = vec![
         OrgSpec::Up,
         OrgSpec::UpShared,
         OrgSpec::ConnpL { groups: 8 },
+        named("squeue"),
     ];
     #[cfg(feature = "testing")]
     all.push(OrgSpec::Split);

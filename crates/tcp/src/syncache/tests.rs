@@ -24,6 +24,7 @@ fn listen() -> ListenParams {
         timestamps: true,
         sack: true,
         full: false,
+        origin: 0,
     }
 }
 
@@ -83,6 +84,7 @@ fn a_handshake_carries_everything_over() {
             panic!("not established")
         };
         let want = Established {
+            origin: 0,
             iss,
             irs,
             mss: 1400,
@@ -318,6 +320,7 @@ fn a_full_accept_queue_keeps_the_handshake() {
     // New SYNs are refused meanwhile.
     let full = ListenParams {
         full: true,
+        origin: 0,
         ..listen()
     };
     let a = c.on_syn(key(2, 2), &syn(Seq(0)), &full, Seq(0), 0, Time::ZERO);

@@ -447,6 +447,7 @@ impl Sim {
             timestamps: cfg.timestamps,
             sack: cfg.sack,
             full: false,
+            origin: 0,
         };
         if p.hdr.flags.contains(TcpFlags::SYN) {
             if let SynAction::SendSynAck(seg) =

@@ -355,6 +355,7 @@ impl Script {
             timestamps: cfg.timestamps,
             sack: cfg.sack,
             full: false,
+            origin: 0,
         };
         let (iss, now) = (Seq(self.o.local_isn), self.now);
         if hdr.flags.contains(TcpFlags::SYN) {

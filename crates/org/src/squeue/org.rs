@@ -1,0 +1,323 @@
+//! FireEngine as an organization.
+
+use super::cell::{Outside, Promise, give_back, promise};
+use super::queue::{Entered, Squeue, Who};
+use super::{FireEngine, Kd, Msg};
+use crate::spec::OrgSpec;
+use crate::{Binding, Flow, Org};
+use core::sync::atomic::Ordering;
+use perimeter_base::Time;
+use perimeter_stack::ops::{Icmp, Op, Step};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Listener, SockId};
+use perimeter_sync::{LockClass, LockStats, Platform, Work};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+impl<P: Platform> FireEngine<P> {
+    /// A socket call: settled outside if it can be, else it enters.
+    fn socket_call<Q: Op<Kd<P>>>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        id: SockId,
+        mut op: Q,
+    ) -> Option<Q::Out> {
+        let Some(place) = self.place(id) else {
+            return stale(sh, cx);
+        };
+        let generation = id.generation();
+        match promise(place, generation, &mut op, sh, cx) {
+            Promise::Stale => return stale(sh, cx),
+            Promise::Settled(out) => return Some(out),
+            Promise::Answered(out) => {
+                place.hold();
+                self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
+                    inside.shard.call(sh, cx, id, op);
+                    org.release(id);
+                });
+                return Some(out);
+            }
+            Promise::Asks(reserved) => {
+                let out = self.enter_and_wait(sh, cx, id, op);
+                let unused = out.as_ref().map_or(reserved, |o| Q::unused(o, reserved));
+                give_back(place, generation, unused, cx);
+                return out;
+            }
+            Promise::None => {}
+        }
+        sh.p.charge(Work::SockCall, 1);
+        let mut outside = Outside::new(place, generation);
+        let step = op.sock(&mut outside, sh, cx);
+        if outside.is_stale() {
+            return stale(sh, cx);
+        }
+        match step {
+            Step::Done(out) => Some(out),
+            Step::Kick(out) => {
+                place.hold();
+                self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
+                    inside
+                        .shard
+                        .with(sh, cx, id, true, |c, cx| op.kick(c, sh, cx));
+                    org.release(id);
+                });
+                Some(out)
+            }
+            Step::Tcp => {
+                place.hold();
+                self.ask(sh, cx, id.shard(), move |org, sh, cx, inside| {
+                    let out = inside
+                        .shard
+                        .with(sh, cx, id, false, |c, cx| op.tcp(c, sh, cx));
+                    org.release(id);
+                    out
+                })?
+            }
+        }
+    }
+
+    fn enter_and_wait<Q: Op<Kd<P>>>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        id: SockId,
+        op: Q,
+    ) -> Option<Q::Out> {
+        self.place(id)?.hold();
+        self.ask(sh, cx, id.shard(), move |org, sh, cx, inside| {
+            let out = inside.shard.call(sh, cx, id, op);
+            org.release(id);
+            out
+        })?
+    }
+
+    /// Drops the reference of a message that was run.
+    fn release(&self, id: SockId) {
+        if let Some(place) = self.place(id) {
+            place.release();
+        }
+    }
+}
+
+/// A call for a socket that has gone.
+#[cold]
+fn stale<P: Platform, R>(sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) -> Option<R> {
+    sh.count(cx.lane, Count::StaleHandle, 1);
+    None
+}
+
+impl<P: Platform> Org for FireEngine<P> {
+    type K = Kd<P>;
+
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        FireEngine::make(spec, sh)
+    }
+
+    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let mut segs = core::mem::take(&mut cx.segs);
+        if self.rings.is_empty() {
+            self.input(sh, cx, segs.as_mut_slice());
+        } else {
+            let n = self.rings.len();
+            for (i, ring) in self.rings.iter().enumerate() {
+                let all = segs.as_mut_slice();
+                if all.iter().any(|s| s.hash as usize % n == i) {
+                    let mine = all.iter_mut().filter(|s| s.hash as usize % n == i);
+                    let dropped = ring.put(mine);
+                    sh.count(cx.lane, Count::SoftRingFull, dropped);
+                }
+            }
+        }
+        segs.clear();
+        cx.segs = segs;
+    }
+
+    fn call<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Option<Q::Out> {
+        self.socket_call(sh, cx, id, op)
+    }
+
+    fn post<Q: Op<Self::K, Out = ()>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) {
+        let Some(place) = self.place(id) else {
+            return sh.count(cx.lane, Count::StaleHandle, 1);
+        };
+        place.hold();
+        self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
+            inside.shard.posted(sh, cx, id, op);
+            org.release(id);
+        });
+    }
+
+    fn connect(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        let n = self.here();
+        if !self.ipcl.insert(flow.key, n) {
+            return Err(Exists);
+        }
+        let config = config.clone();
+        let made = self.ask(sh, cx, n, move |org, sh, cx, inside| {
+            let shard = &mut inside.shard;
+            let made = shard.connect(sh, cx, flow.key, flow.hash, flow.iface, &config);
+            if made.is_err() {
+                org.ipcl.remove(&flow.key, n, None);
+            }
+            made
+        });
+        made.unwrap_or(Err(Exists))
+    }
+
+    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        let n = self.ipcl.bind(l.id, l.addr, l.port, self.here());
+        let l = l.clone();
+        self.ask(sh, cx, n, move |_, _, _, inside| inside.shard.listen(l));
+    }
+
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        if let Some(n) = self.ipcl.unbind(l.id) {
+            let l = l.clone();
+            self.ask(sh, cx, n, move |_, _, _, inside| inside.shard.unlisten(&l));
+        }
+    }
+
+    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        let flow = self.ipcl.find(key, |_| ()).map(|f| f.squeue);
+        let n = flow.or_else(|| self.ipcl.listener(key.local, key.local_port));
+        if let Some(n) = n {
+            let key = *key;
+            self.tell(sh, cx, n, move |_, sh, cx, inside| {
+                inside.shard.icmp(sh, cx, &key, what);
+            });
+        }
+    }
+
+    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let now = cx.now(&sh.p);
+        for (squeue, hint) in self.squeues.iter().zip(&self.due) {
+            squeue.tick(now);
+            if hint.0.load(Ordering::SeqCst) > now.0 {
+                continue;
+            }
+            // Whoever runs the message, or another one after this, sets it anew.
+            hint.0.store(u64::MAX, Ordering::SeqCst);
+            sh.p.checkpoint();
+            match squeue.enter(self.entry) {
+                Entered::In(mut proc) => {
+                    proc.shard.on_timers(sh, cx);
+                    sh.count(cx.lane, Count::SqueueInline, 1);
+                    self.leave(sh, cx, proc, Who::Inbound);
+                }
+                Entered::Busy(door) => {
+                    if let Some(proc) = door.put(Msg::Timers) {
+                        self.leave(sh, cx, proc, Who::Inbound);
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_timer(&self) -> Time {
+        self.next_due()
+    }
+
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        self.each(|inside| inside.shard.inspect(now, out));
+    }
+
+    fn live(&self) -> usize {
+        let mut n = 0;
+        self.each(|inside| n += inside.shard.len());
+        n
+    }
+
+    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        for squeue in &self.squeues {
+            squeue.work(Who::Writer, |inside, m| {
+                self.run(sh, cx, inside, m, Count::SqueueDrained);
+            });
+        }
+        self.each(|inside| inside.shard.abort_all(sh, cx));
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        for squeue in &self.squeues {
+            add(LockClass::Squeue, squeue.stats());
+        }
+        self.ipcl.lock_stats(add);
+        for place in self.homes.iter().flat_map(|h| h.iter()) {
+            place.lock_stats(add);
+        }
+        for ring in &self.rings {
+            add(LockClass::Leaf, ring.stats());
+        }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        let Some(squeue) = self.squeues.get(usize::from(id.shard())) else {
+            return Binding::default();
+        };
+        Binding {
+            perimeters: [(); 3].map(|()| format!("squeue {}", id.shard())),
+            cores: [Some(squeue.core()); 3],
+            ..Binding::default()
+        }
+    }
+
+    fn workers(&self) -> usize {
+        self.squeues.len() + self.rings.len()
+    }
+
+    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+        if let Some(squeue) = self.squeues.get(worker) {
+            return squeue.work(Who::Worker, |inside, m| {
+                self.run(sh, cx, inside, m, Count::SqueueWorker);
+            });
+        }
+        let Some(ring) = self.rings.get(worker - self.squeues.len()) else {
+            return 0;
+        };
+        let mut burst = Vec::new();
+        ring.take(&mut burst, BURST);
+        self.input(sh, cx, &mut burst);
+        burst.len()
+    }
+
+    fn park(&self, worker: usize, deadline: Time) {
+        match self.squeues.get(worker) {
+            Some(squeue) => squeue.park(deadline),
+            None => {
+                if let Some(ring) = self.rings.get(worker - self.squeues.len()) {
+                    ring.park(deadline);
+                }
+            }
+        }
+    }
+
+    /// Messages and packets that wait or run; if there are none, references that nobody holds.
+    fn pending(&self) -> usize {
+        let squeues: usize = self.squeues.iter().map(Squeue::pending).sum();
+        let rings: usize = self.rings.iter().map(|r| r.len()).sum();
+        if squeues + rings > 0 {
+            return squeues + rings;
+        }
+        let places = self.homes.iter().flat_map(|h| h.iter());
+        places.map(|p| p.refs() as usize).sum()
+    }
+}
