@@ -1,0 +1,149 @@
+//! An organization in as few lines as it takes: one lock around the whole stack. It is not one of
+//! the library's: it comes from outside, as yours would. docs/ORGANIZATIONS.md walks through it.
+//!
+//! Two stacks, the one under test organized like this, send each other a megabyte over a wire in
+//! memory, and compare each byte: `cargo run --release -p perimeter --example tiny_org`
+
+use perimeter::link::wire::{WireConfig, pair};
+use perimeter::{ConnInfo, Native, OrgSpec, Stack, TcpConfig};
+use perimeter_base::Time;
+use perimeter_org::{Binding, Flow, On, Org};
+use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, Ctx, Listener, Shard, SockId};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
+use perimeter_wire::FlowKey;
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+
+/// This machine, with real locks around what all threads share.
+type K = On<Native, Shared>;
+type Sh = Commons<K>;
+type Cx = Ctx<K>;
+
+/// Placement: whoever comes. Dispatch: a direct call. Protection: this lock.
+pub struct BigLock {
+    stack: <Native as Platform>::Lock<Shard<K>>,
+}
+
+impl Org for BigLock {
+    type K = K;
+
+    fn new(_: &OrgSpec, sh: &Sh) -> Self {
+        BigLock {
+            stack: sh.p.lock(LockClass::Group, Shard::new(0, sh)),
+        }
+    }
+
+    // A burst from a device. The segments are in `cx.segs`, in order of arrival.
+    fn on_packets(&self, sh: &Sh, cx: &mut Cx) {
+        let mut segs = core::mem::take(&mut cx.segs);
+        let mut stack = self.stack.lock();
+        segs.drain(|seg| stack.input(sh, cx, seg));
+        drop(stack);
+        // The places of the segments are used again.
+        cx.segs = segs;
+    }
+
+    // A socket call: the caller waits for its result.
+    fn call<Q: Op<K>>(&self, sh: &Sh, cx: &mut Cx, id: SockId, op: Q) -> Option<Q::Out> {
+        self.stack.lock().call(sh, cx, id, op)
+    }
+
+    // The stack's own: some time soon, and also on connections that no application holds.
+    fn post<Q: Op<K, Out = ()>>(&self, sh: &Sh, cx: &mut Cx, id: SockId, op: Q) {
+        self.stack.lock().posted(sh, cx, id, op);
+    }
+
+    fn connect(&self, sh: &Sh, cx: &mut Cx, f: Flow, c: &TcpConfig) -> Result<SockId, Exists> {
+        self.stack.lock().connect(sh, cx, f.key, f.hash, f.iface, c)
+    }
+
+    fn listen(&self, _: &Sh, _: &mut Cx, l: &Arc<Listener<K>>) {
+        self.stack.lock().listen(l.clone());
+    }
+
+    fn unlisten(&self, _: &Sh, _: &mut Cx, l: &Arc<Listener<K>>) {
+        self.stack.lock().unlisten(l);
+    }
+
+    fn icmp(&self, sh: &Sh, cx: &mut Cx, key: &FlowKey, what: Icmp) {
+        self.stack.lock().icmp(sh, cx, key, what);
+    }
+
+    fn on_timers(&self, sh: &Sh, cx: &mut Cx) {
+        self.stack.lock().on_timers(sh, cx);
+    }
+
+    fn next_timer(&self) -> Time {
+        self.stack.lock().next_timer()
+    }
+
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        self.stack.lock().inspect(now, out);
+    }
+
+    fn live(&self) -> usize {
+        self.stack.lock().len()
+    }
+
+    fn abort_all(&self, sh: &Sh, cx: &mut Cx) {
+        self.stack.lock().abort_all(sh, cx);
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        add(LockClass::Group, self.stack.stats());
+    }
+
+    // What `perimeter ss` shows.
+    fn binding(&self, _: SockId) -> Binding {
+        Binding {
+            perimeters: ["big lock", "big lock", "big lock"].map(String::from),
+            ..Binding::default()
+        }
+    }
+}
+
+/// Sends `bytes` bytes there and back; yields how often the lock was taken.
+pub fn transfer(bytes: usize) -> Result<u64, Box<dyn Error>> {
+    let native = Native::default();
+    let ([a, b], _) = pair(&native, WireConfig::default());
+    let server = Stack::builder()
+        .on_native(native)
+        .org(OrgSpec::Outside("big-lock"));
+    let server = server
+        .interface(a, &["10.0.0.1/24"])?
+        .build_as::<BigLock>()?;
+    let client = Stack::builder()
+        .on_native(native)
+        .organization("up:shared")?;
+    let client = client.interface(b, &["10.0.0.2/24"])?.build()?;
+    let listener = server.listen("10.0.0.1:7")?;
+    let sent: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+    let stream = client.connect("10.0.0.1:7")?;
+    let mut back = Vec::new();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let (echo, _) = listener.accept()?;
+            std::io::copy(&mut &echo, &mut &echo)
+        });
+        threads.spawn(|| {
+            (&stream).write_all(&sent)?;
+            stream.shutdown(Shutdown::Write)
+        });
+        (&stream).read_to_end(&mut back)
+    })?;
+    if back != sent {
+        return Err("what came back differs".into());
+    }
+    Ok(server.stats().locks["group"].acquisitions)
+}
+
+#[allow(dead_code, reason = "a test runs `transfer` alone")]
+fn main() -> Result<(), Box<dyn Error>> {
+    let taken = transfer(1 << 20)?;
+    println!("a megabyte there and back under big-lock, which was taken {taken} times");
+    Ok(())
+}
