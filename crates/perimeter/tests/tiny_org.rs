@@ -8,7 +8,9 @@ use perimeter::{BuildError, Native, OrgSpec, Stack};
 
 #[test]
 fn it_moves_bytes_there_and_back() {
-    assert!(tiny_org::transfer(300_000).unwrap() > 300);
+    // A burst takes the lock once, so there are far fewer than segments.
+    let taken = tiny_org::transfer(300_000).unwrap();
+    assert!(taken > 20, "the lock was taken {taken} times");
 }
 
 #[test]
