@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod connp_l;
+mod connp_t;
 mod desk;
 pub mod engine;
 pub mod instance;
@@ -141,6 +142,12 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// Parks protocol thread `worker` until something is handed to it, or `deadline`.
     fn park(&self, worker: usize, deadline: Time) {
         let _ = (worker, deadline);
+    }
+
+    /// Protocol thread `worker` has ended, with the stack or by a panic: nobody may wait for it
+    /// any more.
+    fn retire(&self, worker: usize) {
+        let _ = worker;
     }
 
     /// Messages handed over and not yet run.

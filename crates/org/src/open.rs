@@ -3,6 +3,7 @@
 
 use crate::Org;
 use crate::connp_l::ConnpL;
+use crate::connp_t::{self, ConnpT};
 use crate::engine::{Engine, Running};
 use crate::instance::Instance;
 use crate::msgp::Msgp;
@@ -53,8 +54,9 @@ fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
     match o.org {
         OrgSpec::Up | OrgSpec::UpNetisr => start::<Up<P>, P>(p, o),
         OrgSpec::Msgp(_) => start::<Msgp<P>, P>(p, o),
-        OrgSpec::ConnpT(_) => todo!(),
         OrgSpec::Squeue(_) => start::<FireEngine<P>, P>(p, o),
+        OrgSpec::ConnpT(spec) if spec.fold => start::<ConnpT<connp_t::Whole<P>>, P>(p, o),
+        OrgSpec::ConnpT(_) => start::<ConnpT<connp_t::Apart<P>>, P>(p, o),
         OrgSpec::Streams => todo!(),
         OrgSpec::Pef(_) => todo!(),
         OrgSpec::UpShared => start::<UpShared<P>, P>(p, o),

@@ -78,8 +78,18 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
     });
 }
 
+/// Tells the organization that a protocol thread ends, also when it panics.
+struct Leaving<'a, O: Org>(&'a Instance<O>, usize);
+
+impl<O: Org> Drop for Leaving<'_, O> {
+    fn drop(&mut self) {
+        self.0.org.retire(self.1);
+    }
+}
+
 /// The life of a protocol thread.
 fn work<O: Org>(i: &Instance<O>, worker: usize) {
+    let _leaving = Leaving(i, worker);
     while !i.stopping() {
         let n = i.with(|i, cx| i.org.work(worker, &i.sh, cx));
         if n == 0 {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{World, fill, kind, under_all};
+use common::{World, fill, kind, named, under_all};
 use perimeter::State;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -127,6 +127,7 @@ fn orphans_are_limited() {
             match &mut s.org {
                 perimeter::OrgSpec::ConnpL { groups } => *groups = 1,
                 perimeter::OrgSpec::Squeue(s) => s.squeues = Some(1),
+                perimeter::OrgSpec::ConnpT(_) => s.org = named("connp-t:1"),
                 _ => {}
             }
         },

@@ -14,7 +14,9 @@ fn check(sc: &Scenario) {
 }
 
 /// By name.
-const ORGANIZATIONS: [&str; 5] = ["up", "up:shared", "connp-l:8", "split", "squeue"];
+const ORGANIZATIONS: [&str; 6] = [
+    "up", "up:shared", "connp-l:8", "split", "squeue", "connp-t:2",
+];
 
 fn organizations() -> impl Iterator<Item = OrgSpec> {
     let named = ORGANIZATIONS.into_iter();

@@ -77,6 +77,11 @@ impl Segs {
         self.len = 0;
     }
 
+    /// Those there are.
+    pub fn iter(&self) -> core::slice::Iter<'_, Seg> {
+        self.places[..self.len].iter()
+    }
+
     /// Runs `f` on each and forgets them.
     #[inline]
     pub fn drain(&mut self, mut f: impl FnMut(&mut Seg)) {

@@ -36,6 +36,12 @@ impl<T> Places<T> {
         self.blocks.get(block)?.get()?.get(index)
     }
 
+    /// Runs `f` on every place that was made.
+    pub fn each(&self, mut f: impl FnMut(&T)) {
+        let blocks = self.blocks.iter().filter_map(OnceLock::get);
+        blocks.flatten().for_each(&mut f);
+    }
+
     /// The place, made with its whole block by `make` if it is the first of that. `None`: there are
     /// not that many numbers.
     pub fn get_or_make(&self, slot: u32, mut make: impl FnMut() -> T) -> Option<&T> {

@@ -389,19 +389,69 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let mut due = core::mem::take(&mut cx.due);
         self.wheel.expire(now, &mut due);
         for d in due.drain(..) {
-            let conn = self.conns.get_mut(d.slot, d.generation);
-            let Some(conn) = conn.filter(|c| c.peek().meta.armed == d.at) else {
-                sh.count(cx.lane, Count::StaleTimer, 1);
-                continue;
-            };
-            conn.tcb().meta.armed = Time::NEVER;
-            if conn.peek().tcb.deadline() <= now {
-                glue::timer(conn, sh, cx);
+            if let Some(conn) = self.entry_due(d, sh, cx) {
+                if conn.peek().tcb.deadline() <= now {
+                    glue::timer(conn, sh, cx);
+                }
+                self.settle(d.slot, sh, cx);
             }
-            self.settle(d.slot, sh, cx);
         }
         cx.due = due;
         self.passive.on_timer(sh, cx);
+    }
+
+    /// As [`Shard::on_timers`], for organizations that run a connection's timers by a message of
+    /// their own: `fire` is told of each connection that has timers due, and sees to it that
+    /// [`Shard::timer`] is called for it. Deadlines that have moved are armed again.
+    pub fn expire(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, mut fire: impl FnMut(&mut C)) {
+        let now = cx.now(&sh.p);
+        let mut due = core::mem::take(&mut cx.due);
+        self.wheel.expire(now, &mut due);
+        for d in due.drain(..) {
+            if let Some(conn) = self.entry_due(d, sh, cx) {
+                if conn.peek().tcb.deadline() <= now {
+                    fire(conn);
+                } else {
+                    self.settle(d.slot, sh, cx);
+                }
+            }
+        }
+        cx.due = due;
+        self.passive.on_timer(sh, cx);
+    }
+
+    /// The connection of an entry that came due, which now has none; `None` if it has gone or the
+    /// entry was superseded.
+    fn entry_due(&mut self, d: Due, sh: &Commons<K>, cx: &Ctx<K>) -> Option<&mut C> {
+        let conn = self.conns.get_mut(d.slot, d.generation);
+        let Some(conn) = conn.filter(|c| c.peek().meta.armed == d.at) else {
+            sh.count(cx.lane, Count::StaleTimer, 1);
+            return None;
+        };
+        conn.tcb().meta.armed = Time::NEVER;
+        Some(conn)
+    }
+
+    /// Runs a connection's timers that are due, after `begin`; counts it as stale if it has gone,
+    /// or nothing is due any more.
+    pub fn timer(
+        &mut self,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        id: SockId,
+        begin: impl FnOnce(&mut C),
+    ) {
+        let now = cx.now(&sh.p);
+        let Some(conn) = self.conns.get_mut(id.slot(), id.generation()) else {
+            return sh.count(cx.lane, Count::StaleTimer, 1);
+        };
+        begin(conn);
+        if conn.peek().tcb.deadline() <= now {
+            glue::timer(conn, sh, cx);
+        } else {
+            sh.count(cx.lane, Count::StaleTimer, 1);
+        }
+        self.settle(id.slot(), sh, cx);
     }
 
     /// When [`Shard::on_timers`] has something to do.

@@ -91,6 +91,10 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// Lets others run: a scheduling point on virtual cores, `sched_yield` on the machine.
     fn yield_now(&self);
 
+    /// Lets a little time pass, some hundred nanoseconds, between two looks at what another core
+    /// is about to change. A scheduling point on virtual cores.
+    fn pause(&self);
+
     /// A place where another thread may come in between: called around every operation on a
     /// shared queue. Nothing on the machine; a scheduling point on virtual cores.
     #[inline(always)]

@@ -146,6 +146,11 @@ impl OrgSpec {
                 "connection groups, each behind one lock; any thread may run",
             ),
             entry(
+                "connp-t:N",
+                OrgSpec::ConnpT(ConnpT::default()),
+                "connection groups owned by threads; whoever waits sleeps on a condition variable",
+            ),
+            entry(
                 "squeue:N",
                 OrgSpec::Squeue(Squeue::default()),
                 "FireEngine: vertical perimeters, serialized by queues with workers",

@@ -25,6 +25,7 @@ pub fn organizations() -> Vec<OrgSpec> {
         OrgSpec::UpShared,
         OrgSpec::ConnpL { groups: 8 },
         named("squeue"),
+        named("connp-t:2"),
     ];
     #[cfg(feature = "testing")]
     all.push(OrgSpec::Split);

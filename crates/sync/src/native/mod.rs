@@ -123,6 +123,12 @@ impl Platform for Native {
         }
     }
 
+    fn pause(&self) {
+        for _ in 0..8 {
+            core::hint::spin_loop();
+        }
+    }
+
     fn yield_now(&self) {
         std::thread::yield_now();
     }

@@ -3,10 +3,13 @@
 //! On virtual cores each operation is a scheduling point before and after, and atomic between:
 //! the rings' own interleavings are the business of the loom models (`tests/loom_queue.rs`).
 
+mod fanin;
 #[doc(hidden)]
 pub mod mpsc;
 #[doc(hidden)]
 pub mod spsc;
+
+pub use fanin::{Fanin, FaninConsumer};
 
 use crate::platform::Platform;
 

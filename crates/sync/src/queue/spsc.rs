@@ -78,6 +78,21 @@ pub struct Consumer<T> {
     tail: usize,
 }
 
+/// Sees how many values wait, from neither end.
+#[derive(Debug)]
+pub struct Watch<T>(Arc<Ring<T>>);
+
+impl<T> Watch<T> {
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// A ring of `capacity` places.
 ///
 /// # Panics
@@ -142,6 +157,10 @@ impl<T> Producer<T> {
 }
 
 impl<T> Consumer<T> {
+    pub fn watch(&self) -> Watch<T> {
+        Watch(self.ring.clone())
+    }
+
     /// How many values are ready, looking again if none was known of.
     #[inline]
     fn ready(&mut self) -> usize {

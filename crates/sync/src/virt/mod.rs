@@ -211,6 +211,14 @@ impl Platform for Virtual {
         }
     }
 
+    fn pause(&self) {
+        if self.shared.inside() {
+            // SAFETY: inside; the reference ends here.
+            unsafe { self.shared.st() }.spend(500);
+        }
+        self.checkpoint();
+    }
+
     fn note_lock(&self, class: LockClass, at: &'static Location<'static>) {
         if self.shared.inside() {
             lock::check_order(&self.shared, NONE, class, at);

@@ -186,6 +186,14 @@ impl Tcb {
         self.rexmt_at.min(self.delack_at).min(self.aux_at)
     }
 
+    /// The timers that are due, one bit each: 1, delayed acknowledgment; 2, retransmission or
+    /// persist; 4, keepalive or the end of waiting.
+    pub fn timers_due(&self, now: Time) -> u8 {
+        let at = [self.delack_at, self.rexmt_at, self.aux_at];
+        let due = at.iter().enumerate();
+        due.map(|(i, t)| u8::from(*t <= now) << i).sum()
+    }
+
     /// State of the connection.
     #[inline]
     pub fn state(&self) -> State {

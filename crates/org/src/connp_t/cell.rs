@@ -1,0 +1,343 @@
+//! A connection as its thread keeps it: TCP state private, and socket buffers shared with the
+//! application, each behind its lock; or whole, where the application's role and the protocol's
+//! are one thread's.
+
+use super::Kd;
+use crate::place::{Part, Places, Side, no_rcv, no_snd};
+use perimeter_stack::conn::{Cell, RcvSide, SndSide, TcbSide};
+use perimeter_stack::ops::{Op, Step};
+use perimeter_stack::{Access, Bufs, Commons, Conn, Ctx, SockId};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
+use std::sync::Arc;
+
+/// How a protocol thread keeps a connection.
+pub(crate) trait Keep: Cell<K = Kd<Self::P>, Home: Clone + Default + Sync> {
+    /// The platform.
+    type P: Platform;
+
+    /// Its timer message: what was due when it was sent, one bit for each timer. Not 0: it is on
+    /// its way.
+    fn timers(&mut self) -> &mut u8;
+
+    /// The application has let go: from now on its name does not open the buffers.
+    fn shut_out(&mut self);
+
+    /// What a socket call does before it enters the protocol.
+    fn before<Q: Op<Kd<Self::P>>>(
+        home: &Self::Home,
+        id: SockId,
+        op: &mut Q,
+        sh: &Commons<Kd<Self::P>>,
+        cx: &mut Ctx<Kd<Self::P>>,
+    ) -> Before<Q::Out>;
+
+    /// Adds the counts of the buffers' locks.
+    fn lock_stats(home: &Self::Home, add: &mut dyn FnMut(LockClass, LockStats));
+}
+
+/// What [`Keep::before`] leaves to do.
+pub(crate) enum Before<O> {
+    /// The first phase is done.
+    Step(Step<O>),
+    /// Both phases are the protocol thread's.
+    Nothing,
+    /// The connection has gone.
+    Stale,
+}
+
+/// The socket buffers of one connection after another: the locks stay where they are, whoever
+/// moves in, so that a late holder of a name never meets freed memory.
+pub(crate) struct Sides<P: Platform> {
+    snd: P::Lock<Part<SndSide<Kd<P>>>>,
+    rcv: P::Lock<Part<RcvSide<Kd<P>>>>,
+}
+
+impl<P: Platform> Sides<P> {
+    fn new(p: &P) -> Sides<P> {
+        Sides {
+            snd: p.lock(LockClass::Sndbuf, Part::closed(no_snd())),
+            rcv: p.lock(LockClass::Rcvbuf, Part::closed(no_rcv())),
+        }
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        add(LockClass::Sndbuf, self.snd.stats());
+        add(LockClass::Rcvbuf, self.rcv.stats());
+    }
+}
+
+/// The buffers of a thread's connections, by slot.
+pub(crate) struct Home<P: Platform>(Arc<Places<Sides<P>>>);
+
+impl<P: Platform> Clone for Home<P> {
+    fn clone(&self) -> Self {
+        Home(self.0.clone())
+    }
+}
+
+impl<P: Platform> Default for Home<P> {
+    fn default() -> Self {
+        Home(Arc::default())
+    }
+}
+
+/// A connection without its buffers.
+pub(crate) struct Apart<P: Platform> {
+    tcb: TcbSide<Kd<P>>,
+    home: Home<P>,
+    timers: u8,
+}
+
+impl<P: Platform> Apart<P> {
+    fn sides(&self) -> &Sides<P> {
+        sides(&self.home, self.tcb.meta.id.slot())
+    }
+}
+
+impl<P: Platform> Keep for Apart<P> {
+    type P = P;
+
+    fn timers(&mut self) -> &mut u8 {
+        &mut self.timers
+    }
+
+    fn shut_out(&mut self) {
+        let sides = self.sides();
+        sides.snd.lock().generation = 0;
+        sides.rcv.lock().generation = 0;
+    }
+
+    fn before<Q: Op<Kd<P>>>(
+        home: &Home<P>,
+        id: SockId,
+        op: &mut Q,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+    ) -> Before<Q::Out> {
+        let Some(sides) = home.0.get(id.slot()) else {
+            return Before::Stale;
+        };
+        sh.p.charge(Work::SockCall, 1);
+        let mut outside = Outside::new(sides, id.generation());
+        let step = op.sock(&mut outside, sh, cx);
+        if outside.stale {
+            return Before::Stale;
+        }
+        Before::Step(step)
+    }
+
+    fn lock_stats(home: &Home<P>, add: &mut dyn FnMut(LockClass, LockStats)) {
+        home.0.each(|sides| sides.lock_stats(add));
+    }
+}
+
+impl<P: Platform> Cell for Apart<P> {
+    type Home = Home<P>;
+
+    fn settle(home: &mut Home<P>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+        let id = conn.tcb.meta.id;
+        let sides = home.0.get_or_make(id.slot(), || Sides::new(&sh.p))?;
+        *sides.snd.lock() = Part {
+            generation: id.generation(),
+            value: conn.snd,
+        };
+        *sides.rcv.lock() = Part {
+            generation: id.generation(),
+            value: conn.rcv,
+        };
+        Some(Apart {
+            tcb: conn.tcb,
+            home: home.clone(),
+            timers: 0,
+        })
+    }
+
+    fn peek(&self) -> &TcbSide<Kd<P>> {
+        &self.tcb
+    }
+
+    fn leave(self, _: &mut Home<P>) -> Conn<Kd<P>> {
+        let sides = self.sides();
+        let snd = core::mem::replace(&mut *sides.snd.lock(), Part::closed(no_snd())).value;
+        let rcv = core::mem::replace(&mut *sides.rcv.lock(), Part::closed(no_rcv())).value;
+        Conn {
+            tcb: self.tcb,
+            snd,
+            rcv,
+        }
+    }
+}
+
+impl<P: Platform> Bufs for Apart<P> {
+    type K = Kd<P>;
+    type Snd<'b>
+        = Side<'b, P, SndSide<Kd<P>>>
+    where
+        Self: 'b;
+    type Rcv<'b>
+        = Side<'b, P, RcvSide<Kd<P>>>
+    where
+        Self: 'b;
+
+    fn snd(&mut self) -> Self::Snd<'_> {
+        Side::Held(self.sides().snd.lock())
+    }
+
+    fn rcv(&mut self) -> Self::Rcv<'_> {
+        Side::Held(self.sides().rcv.lock())
+    }
+}
+
+/// The buffers' place, borrowed apart from the TCP state.
+fn sides<P: Platform>(home: &Home<P>, slot: u32) -> &Sides<P> {
+    home.0.get(slot).expect("made when the connection was")
+}
+
+impl<P: Platform> Access for Apart<P> {
+    const SPLIT: bool = true;
+
+    fn tcb(&mut self) -> &mut TcbSide<Kd<P>> {
+        &mut self.tcb
+    }
+
+    fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
+        let sides = sides(&self.home, self.tcb.meta.id.slot());
+        (&mut self.tcb, Side::Held(sides.snd.lock()))
+    }
+
+    fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
+        let sides = sides(&self.home, self.tcb.meta.id.slot());
+        (&mut self.tcb, Side::Held(sides.rcv.lock()))
+    }
+}
+
+/// The buffers of the connection that a handle names, entered by the application's thread.
+struct Outside<'a, P: Platform> {
+    sides: &'a Sides<P>,
+    generation: u32,
+    /// The connection had gone when one of its buffers was entered.
+    stale: bool,
+    snd: Option<SndSide<Kd<P>>>,
+    rcv: Option<RcvSide<Kd<P>>>,
+}
+
+impl<'a, P: Platform> Outside<'a, P> {
+    fn new(sides: &'a Sides<P>, generation: u32) -> Outside<'a, P> {
+        Outside {
+            sides,
+            generation,
+            stale: false,
+            snd: None,
+            rcv: None,
+        }
+    }
+}
+
+impl<P: Platform> Bufs for Outside<'_, P> {
+    type K = Kd<P>;
+    type Snd<'b>
+        = Side<'b, P, SndSide<Kd<P>>>
+    where
+        Self: 'b;
+    type Rcv<'b>
+        = Side<'b, P, RcvSide<Kd<P>>>
+    where
+        Self: 'b;
+
+    fn snd(&mut self) -> Self::Snd<'_> {
+        let guard = self.sides.snd.lock();
+        if guard.generation == self.generation {
+            return Side::Held(guard);
+        }
+        self.stale = true;
+        Side::Gone(self.snd.get_or_insert_with(no_snd))
+    }
+
+    fn rcv(&mut self) -> Self::Rcv<'_> {
+        let guard = self.sides.rcv.lock();
+        if guard.generation == self.generation {
+            return Side::Held(guard);
+        }
+        self.stale = true;
+        Side::Gone(self.rcv.get_or_insert_with(no_rcv))
+    }
+}
+
+/// A connection whole.
+pub(crate) struct Whole<P: Platform> {
+    conn: Conn<Kd<P>>,
+    timers: u8,
+}
+
+impl<P: Platform> Keep for Whole<P> {
+    type P = P;
+
+    fn timers(&mut self) -> &mut u8 {
+        &mut self.timers
+    }
+
+    fn shut_out(&mut self) {}
+
+    fn before<Q: Op<Kd<P>>>(
+        (): &(),
+        _: SockId,
+        _: &mut Q,
+        _: &Commons<Kd<P>>,
+        _: &mut Ctx<Kd<P>>,
+    ) -> Before<Q::Out> {
+        Before::Nothing
+    }
+
+    fn lock_stats((): &(), _: &mut dyn FnMut(LockClass, LockStats)) {}
+}
+
+impl<P: Platform> Cell for Whole<P> {
+    type Home = ();
+
+    #[inline]
+    fn settle((): &mut (), _: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+        Some(Whole { conn, timers: 0 })
+    }
+
+    #[inline]
+    fn peek(&self) -> &TcbSide<Kd<P>> {
+        &self.conn.tcb
+    }
+
+    fn leave(self, (): &mut ()) -> Conn<Kd<P>> {
+        self.conn
+    }
+}
+
+impl<P: Platform> Bufs for Whole<P> {
+    type K = Kd<P>;
+    type Snd<'b> = &'b mut SndSide<Kd<P>>;
+    type Rcv<'b> = &'b mut RcvSide<Kd<P>>;
+
+    #[inline]
+    fn snd(&mut self) -> &mut SndSide<Kd<P>> {
+        &mut self.conn.snd
+    }
+
+    #[inline]
+    fn rcv(&mut self) -> &mut RcvSide<Kd<P>> {
+        &mut self.conn.rcv
+    }
+}
+
+impl<P: Platform> Access for Whole<P> {
+    #[inline]
+    fn tcb(&mut self) -> &mut TcbSide<Kd<P>> {
+        &mut self.conn.tcb
+    }
+
+    #[inline]
+    fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, &mut SndSide<Kd<P>>) {
+        (&mut self.conn.tcb, &mut self.conn.snd)
+    }
+
+    #[inline]
+    fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, &mut RcvSide<Kd<P>>) {
+        (&mut self.conn.tcb, &mut self.conn.rcv)
+    }
+}

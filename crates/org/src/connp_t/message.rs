@@ -1,0 +1,210 @@
+//! Messages: what is handed to a protocol thread, and how its answer comes back.
+
+use super::cell::Keep;
+use super::group::Group;
+use super::{ConnpT, Kd};
+use crate::Flow;
+use core::any::Any;
+use perimeter_base::Time;
+use perimeter_stack::ops::{self, Icmp, Op};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, Seg, Segs, SockId};
+use perimeter_sync::Platform;
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+/// What a protocol thread is asked to do.
+pub(super) enum Msg<C: Keep> {
+    /// A segment arrived. Nobody waits.
+    Packet(Box<Seg>),
+    /// A burst of segments arrived that are all this thread's. Nobody waits.
+    Burst(Box<Segs>),
+    /// The timers of a connection that are due: the message itself is in the connection, which is
+    /// why this is only its name. Nobody waits.
+    Timers(SockId),
+    /// Anything else, and the lane of who waits for the answer; [`NOBODY`]: no one.
+    Job(Box<dyn Job<C>>, u32),
+}
+
+/// No lane.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// Where a message goes when a thread has done its part.
+pub(super) enum Next {
+    /// Back to who waits.
+    Done,
+    /// On to that thread.
+    To(usize),
+}
+
+/// What a job runs on: the thread's own state, and what all threads carry.
+pub(super) struct At<'a, C: Keep> {
+    pub(super) group: &'a mut Group<C>,
+    pub(super) org: &'a ConnpT<C>,
+    pub(super) sh: &'a Commons<Kd<C::P>>,
+    pub(super) cx: &'a mut Ctx<Kd<C::P>>,
+}
+
+/// A request. It owns all that it needs and carries its answer back.
+pub(super) trait Job<C: Keep>: Any + Send {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next;
+}
+
+/// Which part of an operation is left to the protocol.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The second phase.
+    Tcp,
+    /// What follows from the first.
+    Kick,
+    /// Both.
+    Whole,
+}
+
+/// A socket call, or what the buffers have left of it.
+pub(super) struct Call<P: Platform, Q: Op<Kd<P>>> {
+    pub(super) id: SockId,
+    pub(super) part: Part,
+    pub(super) op: Option<Q>,
+    /// Filled in by the protocol thread, unless the connection has gone.
+    pub(super) out: Option<Q::Out>,
+}
+
+/// Runs `f` on a connection; if that was the application's letting go, its name no longer opens
+/// the buffers.
+fn with<C: Keep, R>(
+    at: &mut At<'_, C>,
+    id: SockId,
+    orphans: bool,
+    f: impl FnOnce(&mut C, &mut Ctx<Kd<C::P>>) -> R,
+) -> Option<R> {
+    at.group.shard.with(at.sh, at.cx, id, orphans, |c, cx| {
+        let was = c.tcb().meta.orphan;
+        let out = f(c, cx);
+        if c.tcb().meta.orphan && !was {
+            c.shut_out();
+        }
+        out
+    })
+}
+
+impl<C: Keep, Q: Op<Kd<C::P>>> Job<C> for Call<C::P, Q> {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        let (sh, part) = (at.sh, self.part);
+        if let Some(mut op) = self.op.take() {
+            self.out = with(at, self.id, false, |c, cx| match part {
+                Part::Whole => Some(ops::run(c, op, sh, cx)),
+                Part::Tcp => Some(op.tcp(c, sh, cx)),
+                Part::Kick => {
+                    op.kick(c, sh, cx);
+                    None
+                }
+            })
+            .flatten();
+        }
+        Next::Done
+    }
+}
+
+/// What the stack asks of a connection by itself, whether an application holds it or not.
+pub(super) struct Post<Q> {
+    pub(super) id: SockId,
+    pub(super) op: Option<Q>,
+}
+
+impl<C: Keep, Q: Op<Kd<C::P>, Out = ()>> Job<C> for Post<Q> {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        let sh = at.sh;
+        if let Some(op) = self.op.take() {
+            with(at, self.id, true, |c, cx| ops::run(c, op, sh, cx));
+        }
+        Next::Done
+    }
+}
+
+/// connect(2). Its tuple is incomplete as far as the protocol knows, so it begins on thread 0,
+/// which binds it, hashes the complete tuple, unlinks it and forwards it to its owner.
+pub(super) struct Connect {
+    pub(super) flow: Flow,
+    pub(super) config: Config,
+    pub(super) bound: bool,
+    pub(super) out: Option<Result<SockId, Exists>>,
+}
+
+impl<C: Keep> Job<C> for Connect {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        let Flow { key, hash, iface } = self.flow;
+        if !self.bound {
+            self.bound = true;
+            at.group.bind(&key);
+            let owner = at.org.index(at.sh.flow_hash(&key));
+            at.group.unlink(&key);
+            if owner != at.group.index {
+                return Next::To(owner);
+            }
+        }
+        let shard = &mut at.group.shard;
+        self.out = Some(shard.connect(at.sh, at.cx, key, hash, iface, &self.config));
+        Next::Done
+    }
+}
+
+/// listen(2), and the shoot-down of a listener's wildcard entries: one thread after another.
+pub(super) struct Wildcard<P: Platform> {
+    pub(super) listener: Arc<Listener<Kd<P>>>,
+    pub(super) add: bool,
+}
+
+impl<C: Keep> Job<C> for Wildcard<C::P> {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        if self.add {
+            at.group.shard.listen(self.listener.clone());
+        } else {
+            at.group.shard.unlisten(&self.listener);
+        }
+        let next = at.group.index + 1;
+        if next < at.org.owners.len() {
+            Next::To(next)
+        } else {
+            Next::Done
+        }
+    }
+}
+
+/// An ICMP error about a flow.
+pub(super) struct Error {
+    pub(super) key: FlowKey,
+    pub(super) what: Icmp,
+}
+
+impl<C: Keep> Job<C> for Error {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        let shard = &mut at.group.shard;
+        shard.icmp(at.sh, at.cx, &self.key, self.what);
+        Next::Done
+    }
+}
+
+/// What there is to say about a thread's connections.
+pub(super) struct Inspect {
+    pub(super) now: Time,
+    pub(super) out: Vec<ConnInfo>,
+}
+
+impl<C: Keep> Job<C> for Inspect {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        at.group.shard.inspect(self.now, &mut self.out);
+        Next::Done
+    }
+}
+
+/// Resets all of a thread's connections.
+pub(super) struct AbortAll;
+
+impl<C: Keep> Job<C> for AbortAll {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        at.group.shard.abort_all(at.sh, at.cx);
+        Next::Done
+    }
+}

@@ -1,0 +1,716 @@
+//! `connp-t:N`: connection groups owned by threads.
+//!
+//! **Background.** Willmann, Rixner, Cox, section 3.2.1: connection parallelism serialized by
+//! threads, in the style of DragonFly BSD (`organizations.md`, "connp-t").
+//!
+//! **Binding.** A connection belongs to thread `hash mod N` for life, by the symmetric flow
+//! hash. Thread `n` runs on core `n`.
+//!
+//! **Processing.** Every entry to the protocol is a message to that thread, which runs what was
+//! sent to it strictly first in, first out, whoever sent it. A thread's connection table,
+//! timers, SYN cache and wildcard listeners are its own, and no lock of the protocol is taken.
+//! *Synchronous:* the requester of a socket call parks until the thread has filled in the return
+//! value and signals it; a send that does not block waits like that for its result code, never
+//! for room. *Asynchronous:* inbound threads enqueue packets and go on. The socket layer runs in
+//! its caller: the socket buffers are shared, each behind its lock, and a call which they alone
+//! settle sends no message. *Timers:* each connection has a message of its own and a mask of the
+//! timers that are due; it gets in line behind what was sent before, so a timer that fires while
+//! the acknowledgment that cancels it is queued does nothing when its turn comes.
+//! *Incomplete tuples* are thread 0's: connect is bound and hashed there, unlinked, and forwards
+//! itself to its owner, where it is linked again.
+//!
+//! **Limits.** Each call costs two switches of threads. listen adds a wildcard entry to the table
+//! of one thread after another, and closing a listener removes them likewise and detaches it
+//! last: both cost time in proportion to N. A SYN that reaches a thread before its wildcard
+//! entry is refused, as before listen; one that comes during the removal is taken by threads
+//! that still have the entry: its handshake is forgotten there, or its connection reset when the
+//! listener is detached.
+//!
+//! **Inferences.** The paper's message queues have no limit; here a full queue drops packets, as
+//! a full interface queue does, and keeps everything else. DragonFly's timers fire on the
+//! owner's core outside the protocol thread, which is why it sends a message; here the thread
+//! looks at its wheel between two messages and sends the message to itself, for the order that
+//! this gives. A window update that follows from reading is a call like others: it is waited
+//! for. After the threads have ended with the stack, or one by a panic, whoever waits for an
+//! answer runs what they left.
+
+mod cell;
+mod group;
+mod inbox;
+mod message;
+
+use crate::place::Places;
+use crate::spec::{ConnpT as Spec, ConnpThreads, MAX_THREADS, Waiting};
+use crate::{Binding, Flow, On, Org, OrgSpec};
+use cell::Before;
+pub(crate) use cell::{Apart, Keep, Whole};
+use core::any::{Any, TypeId};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use group::Group;
+use inbox::Inbox;
+use message::{AbortAll, Call, Connect, Error, Inspect, Job, Msg, NOBODY, Part, Post, Wildcard};
+use perimeter_base::Time;
+use perimeter_stack::ops::{Icmp, Op, Step};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, Seg, Segs, Shard, SockId};
+use perimeter_sync::{Event, LockClass, LockStats, Mpsc, Owned, PerLane, Platform, Shared};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// How soon who waits for an answer looks again what ended threads have left, ns.
+const RESCUE: u64 = 100_000;
+
+/// How many times who waits looks again when a protocol thread has panicked.
+const PATIENCE: u32 = 100;
+
+/// `wait=spin`: how long a thread looks for an answer, or for work, before it parks, ns.
+const SPIN: u64 = 20_000;
+/// How many times it looks at most.
+const LOOKS: u32 = 256;
+
+/// `fold`: how many turns a thread works in the protocol's role before it goes on in its own.
+const TURNS: usize = 16;
+/// `fold`: how late timers are before the protocol thread runs them itself, ns.
+const GRACE: u64 = 1_000_000;
+
+type Kd<P> = On<P, Shared>;
+
+/// What running a message takes.
+type Means<'a, P> = (&'a Commons<Kd<P>>, &'a mut Ctx<Kd<P>>);
+
+/// A protocol thread, as others see it.
+#[repr(align(128))]
+struct Owner<C: Keep> {
+    inbox: Inbox<C>,
+    /// What is the thread's own. It takes it for each batch, and unless roles are folded nobody
+    /// else tries while it lives.
+    group: Owned<C::P, Group<C>>,
+    /// Where it parks.
+    bell: <C::P as Platform>::Event,
+    /// `wait=spin`: it is parked there, or about to be.
+    asleep: AtomicBool,
+    /// It has ended.
+    gone: AtomicBool,
+    /// The buffers of its connections.
+    home: C::Home,
+    /// When its timers are due, and how many connections it has: as of its last turn.
+    due: AtomicU64,
+    live: AtomicUsize,
+}
+
+impl<C: Keep> Owner<C> {
+    /// Lets others know how it stands, after a turn.
+    fn publish(&self, group: &Group<C>) {
+        let due = group.shard.next_timer().0;
+        if self.due.load(Ordering::Relaxed) != due {
+            self.due.store(due, Ordering::Release);
+        }
+        let live = group.shard.len();
+        if self.live.load(Ordering::Relaxed) != live {
+            self.live.store(live, Ordering::Release);
+        }
+    }
+
+    fn due(&self) -> Time {
+        Time(self.due.load(Ordering::Acquire))
+    }
+}
+
+/// Where a thread of the application gets its answers: it waits for one at a time.
+#[repr(align(128))]
+struct Reply<C: Keep> {
+    answer: Mpsc<C::P, Box<dyn Job<C>>>,
+    event: <C::P as Platform>::Event,
+}
+
+/// Messages of one thread, to be used again: at most one of each type.
+struct Stock<C: Keep>(Vec<(TypeId, Box<dyn Job<C>>)>);
+
+/// The protocol threads. `C`: how they keep connections.
+pub(crate) struct ConnpT<C: Keep> {
+    p: C::P,
+    spec: Spec,
+    cores: usize,
+    owners: Box<[Owner<C>]>,
+    /// By lane.
+    replies: Places<Reply<C>>,
+    stock: PerLane<C::P, Stock<C>>,
+    segs: PerLane<C::P, Seg>,
+    bursts: PerLane<C::P, Segs>,
+    /// A protocol thread has ended.
+    ended: AtomicBool,
+}
+
+impl<C: Keep> ConnpT<C> {
+    /// The thread that a flow of that hash belongs to.
+    fn index(&self, hash: u32) -> usize {
+        hash as usize % self.owners.len()
+    }
+
+    fn core(&self, thread: usize) -> usize {
+        thread % self.cores
+    }
+
+    /// The protocol threads whose role the calling thread may play: those of its core.
+    fn roles(&self) -> impl Iterator<Item = usize> {
+        let first = if self.spec.fold {
+            self.p.core()
+        } else {
+            usize::MAX
+        };
+        (first..self.owners.len()).step_by(self.cores)
+    }
+
+    /// Whether the calling thread may play the role of that protocol thread.
+    fn is_here(&self, thread: usize) -> bool {
+        self.spec.fold && self.core(thread) == self.p.core()
+    }
+
+    /// Sees to it that a thread looks at its inbox.
+    fn wake(&self, to: usize) {
+        let owner = &self.owners[to];
+        if self.spec.wait == Waiting::Spin {
+            // Against `park`, which says that it sleeps and then looks at the inbox, and against
+            // who lets go of the group and then does: one side sees the other.
+            fence(Ordering::SeqCst);
+            self.p.checkpoint();
+            if !owner.asleep.load(Ordering::SeqCst) || owner.group.is_owned() {
+                return;
+            }
+        }
+        owner.bell.set();
+    }
+
+    /// Appends a message to what waits for a thread; whether there was room.
+    fn put(&self, sh: &Commons<Kd<C::P>>, to: usize, msg: Msg<C>) {
+        match self.owners[to].inbox.put(msg) {
+            Ok(()) => {}
+            Err(Msg::Burst(mut segs)) => {
+                sh.count(sh.p.lane(), Count::NetisrFull, segs.len() as u64);
+                segs.drain(|_| {});
+                self.bursts.put(segs);
+            }
+            Err(Msg::Packet(seg)) => {
+                sh.count(sh.p.lane(), Count::NetisrFull, 1);
+                self.segs.put(seg);
+            }
+            Err(_) => debug_assert!(false, "only packets are refused"),
+        }
+    }
+
+    /// The same, and wakes the thread.
+    fn send(&self, sh: &Commons<Kd<C::P>>, to: usize, msg: Msg<C>) {
+        self.put(sh, to, msg);
+        self.wake(to);
+    }
+
+    /// After something was put that nobody waits for: its thread is woken, or this one plays its
+    /// role, or does what is left when threads have ended.
+    fn see_to(&self, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>, to: usize) {
+        if self.is_here(to) {
+            // Nobody waits for an answer here.
+            let _ = self.fold(sh, cx, to);
+        } else {
+            self.wake(to);
+        }
+        self.after_the_end(sh, cx);
+    }
+
+    /// Plays the role of a protocol thread of this core: runs what waits for it, in order, unless
+    /// another thread is at it, which then does. Yields the answer to this thread, if that was
+    /// among it.
+    fn fold(
+        &self,
+        sh: &Commons<Kd<C::P>>,
+        cx: &mut Ctx<Kd<C::P>>,
+        thread: usize,
+    ) -> Option<Box<dyn Job<C>>> {
+        let owner = &self.owners[thread];
+        let mut group = match owner.group.try_own() {
+            Some(group) => group,
+            None => {
+                // Whoever has it looks at the inbox once more after letting go. If that was
+                // before the message could be seen there, it can be had now.
+                fence(Ordering::SeqCst);
+                owner.group.try_own()?
+            }
+        };
+        for _ in 0..TURNS {
+            if group.turn(self, sh, cx) == 0 {
+                break;
+            }
+        }
+        owner.publish(&group);
+        let mine = group.mine.take();
+        drop(group);
+        // What is left, or came just now and found this thread at it.
+        if !owner.inbox.is_empty() {
+            owner.bell.set();
+        }
+        mine
+    }
+
+    /// Hands an answer to who waits for it.
+    fn answer(&self, who: u32, job: Box<dyn Job<C>>) {
+        if let Some(reply) = self.replies.get(who) {
+            // It waits for one answer, so there is room.
+            let _ = reply.answer.push(job);
+            reply.event.set();
+        }
+    }
+
+    /// Sends a job and waits for it to come back; `None` if it never will, its thread having
+    /// panicked.
+    fn ask<J: Job<C>>(
+        &self,
+        mut with: Option<Means<'_, C::P>>,
+        to: usize,
+        job: Box<J>,
+    ) -> Option<Box<J>> {
+        let lane = self.p.lane() as u32;
+        let make = || Reply {
+            answer: Mpsc::new(self.p.clone(), 1),
+            event: self.p.event(),
+        };
+        let reply = self.replies.get_or_make(lane, make)?;
+        if self.ended.load(Ordering::SeqCst) {
+            // What a thread that panicked owed to an earlier call.
+            while reply.answer.pop().is_some() {}
+        }
+        // A job is no packet, so there is room.
+        let _ = self.owners[to].inbox.put(Msg::Job(job, lane));
+        let mut back = None;
+        match &mut with {
+            Some((sh, cx)) if self.is_here(to) => back = self.fold(sh, cx, to),
+            _ => self.wake(to),
+        }
+        if back.is_none() && self.spec.wait == Waiting::Spin && self.core(to) != self.p.core() {
+            back = self.spin(with.as_mut(), reply);
+        }
+        let job: Box<dyn Any> = match back {
+            Some(job) => job,
+            None => self.park_for(with, reply)?,
+        };
+        job.downcast().ok()
+    }
+
+    /// Looks for an answer for a while, and plays the protocol's role meanwhile if it is this
+    /// thread's.
+    fn spin(
+        &self,
+        mut with: Option<&mut Means<'_, C::P>>,
+        reply: &Reply<C>,
+    ) -> Option<Box<dyn Job<C>>> {
+        let mut back = None;
+        self.look(|| {
+            if let Some((sh, cx)) = &mut with {
+                for thread in self.roles() {
+                    if !self.owners[thread].inbox.is_empty() {
+                        back = back.take().or_else(|| self.fold(sh, cx, thread));
+                    }
+                }
+            }
+            back.is_some() || !reply.answer.is_empty()
+        });
+        back
+    }
+
+    /// Calls `found` until it holds, for at most [`SPIN`]; whether it did.
+    fn look(&self, mut found: impl FnMut() -> bool) -> bool {
+        let end = self.p.now().plus(SPIN);
+        for _ in 0..LOOKS {
+            if found() {
+                return true;
+            }
+            self.p.pause();
+            if self.p.now() >= end {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Sleeps until an answer has come.
+    fn park_for(
+        &self,
+        mut with: Option<Means<'_, C::P>>,
+        reply: &Reply<C>,
+    ) -> Option<Box<dyn Job<C>>> {
+        let mut tries = 0;
+        loop {
+            if let Some(job) = reply.answer.pop() {
+                return Some(job);
+            }
+            if !self.ended.load(Ordering::SeqCst) {
+                reply.event.wait(Time::NEVER);
+                continue;
+            }
+            let broken = self.rescue(with.as_mut());
+            if reply.answer.is_empty() {
+                reply.event.wait(self.p.now().plus(RESCUE));
+                tries += u32::from(broken);
+            }
+            if tries > PATIENCE {
+                return None;
+            }
+        }
+    }
+
+    /// Does what ended threads have left: runs it, or, without the means for that, sends it back
+    /// unanswered. Whether one of them has left more than that can mend.
+    fn rescue(&self, mut with: Option<&mut Means<'_, C::P>>) -> bool {
+        let mut broken = false;
+        for owner in &self.owners {
+            broken |= owner.group.is_broken();
+            if !owner.gone.load(Ordering::SeqCst) {
+                continue;
+            }
+            let Some(mut group) = owner.group.try_own() else {
+                continue;
+            };
+            if let Some((sh, cx)) = &mut with {
+                // What others send meanwhile they look after themselves.
+                for _ in 0..owner.inbox.len().max(1) {
+                    if group.turn(self, sh, cx) == 0 {
+                        break;
+                    }
+                }
+                if let Some(job) = group.mine.take() {
+                    self.answer(cx.lane as u32, job);
+                }
+            } else {
+                let mut left = Vec::new();
+                while owner.inbox.take(&mut group.outlet, &mut left, usize::MAX) > 0 {}
+                for msg in left {
+                    match msg {
+                        Msg::Job(job, who) if who != NOBODY => self.answer(who, job),
+                        _ => {}
+                    }
+                }
+            }
+            owner.publish(&group);
+        }
+        broken
+    }
+
+    /// If threads have ended, somebody else must run what is sent to them.
+    fn after_the_end(&self, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>) {
+        if self.ended.load(Ordering::SeqCst) {
+            self.rescue(Some(&mut (sh, cx)));
+        }
+    }
+
+    /// A message of that type that this thread has used before.
+    fn used<J: Job<C>>(&self) -> Option<Box<J>> {
+        let mut stock = self.stock.take()?;
+        let found = stock.0.iter().position(|(t, _)| *t == TypeId::of::<J>());
+        let job = found.map(|i| stock.0.swap_remove(i).1);
+        self.stock.put(stock);
+        let job: Box<dyn Any> = job?;
+        job.downcast().ok()
+    }
+
+    /// Keeps a message for the next use.
+    fn keep<J: Job<C>>(&self, job: Box<J>) {
+        let fresh = || Box::new(Stock(Vec::new()));
+        let mut stock = self.stock.take().unwrap_or_else(fresh);
+        stock.0.push((TypeId::of::<J>(), job));
+        self.stock.put(stock);
+    }
+
+    /// What is left of a call for the protocol: a message to the owner.
+    fn protocol<Q: Op<Kd<C::P>>>(
+        &self,
+        sh: &Commons<Kd<C::P>>,
+        cx: &mut Ctx<Kd<C::P>>,
+        id: SockId,
+        (op, part): (Q, Part),
+    ) -> Option<Q::Out> {
+        let mut job = self.used::<Call<C::P, Q>>().unwrap_or_else(|| {
+            Box::new(Call {
+                id,
+                part,
+                op: None,
+                out: None,
+            })
+        });
+        (job.id, job.part, job.op, job.out) = (id, part, Some(op), None);
+        let mut job = self.ask(Some((sh, cx)), usize::from(id.shard()), job)?;
+        let out = job.out.take();
+        self.keep(job);
+        out
+    }
+
+    /// Hands over a burst: as one message if it is all one thread's, else each segment as one.
+    fn burst(&self, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>) {
+        let Some(first) = cx.segs.iter().next() else {
+            return;
+        };
+        let to = self.index(first.hash);
+        if !self.is_here(to) && self.owners[to].inbox.is_crowded() {
+            for thread in self.roles() {
+                let _ = self.fold(sh, cx, thread);
+            }
+        }
+        if cx.segs.iter().all(|seg| self.index(seg.hash) == to) {
+            let mut own = self.bursts.take().unwrap_or_default();
+            core::mem::swap(&mut *own, &mut cx.segs);
+            self.put(sh, to, Msg::Burst(own));
+            return self.see_to(sh, cx, to);
+        }
+        let mut told: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut segs = core::mem::take(&mut cx.segs);
+        segs.drain(|seg| {
+            let to = self.index(seg.hash);
+            self.put(sh, to, Msg::Packet(self.own(seg)));
+            if !told.contains(&to) {
+                told.push(to);
+            }
+        });
+        cx.segs = segs;
+        for to in told {
+            self.see_to(sh, cx, to);
+        }
+    }
+
+    /// A segment as a message of its own.
+    fn own(&self, seg: &mut Seg) -> Box<Seg> {
+        let mut own = self.segs.take().unwrap_or_default();
+        core::mem::swap(seg, &mut *own);
+        own
+    }
+}
+
+impl<C: Keep> Org for ConnpT<C> {
+    type K = Kd<C::P>;
+
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        let spec = match spec {
+            OrgSpec::ConnpT(spec) => *spec,
+            _ => Spec::default(),
+        };
+        let n = match spec.threads {
+            ConnpThreads::Cores => sh.p.cores(),
+            ConnpThreads::Groups(n) => usize::from(n),
+            ConnpThreads::PerConnection => usize::from(MAX_THREADS),
+        };
+        let owner = |i| {
+            let home = C::Home::default();
+            let shard = Shard::at_home(i as u16, sh, home.clone());
+            let (inbox, outlet) = Inbox::new(&sh.p, spec.wait == Waiting::Spin);
+            Owner {
+                inbox,
+                group: Owned::new(sh.p.clone(), Group::new(i, shard, outlet)),
+                bell: sh.p.event(),
+                asleep: AtomicBool::new(false),
+                gone: AtomicBool::new(false),
+                home,
+                due: AtomicU64::new(u64::MAX),
+                live: AtomicUsize::new(0),
+            }
+        };
+        ConnpT {
+            p: sh.p.clone(),
+            spec,
+            cores: sh.p.cores().max(1),
+            owners: (0..n).map(owner).collect(),
+            replies: Places::default(),
+            stock: PerLane::new(sh.p.clone()),
+            segs: PerLane::new(sh.p.clone()),
+            bursts: PerLane::new(sh.p.clone()),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        if self.spec.wait == Waiting::Spin {
+            return self.burst(sh, cx);
+        }
+        let mut segs = core::mem::take(&mut cx.segs);
+        segs.drain(|seg| self.send(sh, self.index(seg.hash), Msg::Packet(self.own(seg))));
+        cx.segs = segs;
+        self.after_the_end(sh, cx);
+    }
+
+    fn call<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        mut op: Q,
+    ) -> Option<Q::Out> {
+        let before = match self.owners.get(usize::from(id.shard())) {
+            Some(owner) => C::before(&owner.home, id, &mut op, sh, cx),
+            None => Before::Stale,
+        };
+        match before {
+            Before::Step(Step::Done(out)) => Some(out),
+            Before::Step(Step::Kick(out)) => {
+                // What the buffers gave was good when they gave it.
+                self.protocol(sh, cx, id, (op, Part::Kick));
+                Some(out)
+            }
+            Before::Step(Step::Tcp) => self.protocol(sh, cx, id, (op, Part::Tcp)),
+            Before::Nothing => self.protocol(sh, cx, id, (op, Part::Whole)),
+            Before::Stale => {
+                sh.count(cx.lane, Count::StaleHandle, 1);
+                None
+            }
+        }
+    }
+
+    fn post<Q: Op<Self::K, Out = ()>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) {
+        let (to, op) = (usize::from(id.shard()), Some(op));
+        self.put(sh, to, Msg::Job(Box::new(Post { id, op }), NOBODY));
+        self.see_to(sh, cx, to);
+    }
+
+    fn connect(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        let job = Connect {
+            flow,
+            config: config.clone(),
+            bound: false,
+            out: None,
+        };
+        let job = self.ask(Some((sh, cx)), 0, Box::new(job));
+        job.and_then(|j| j.out).unwrap_or(Err(Exists))
+    }
+
+    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        let (listener, add) = (l.clone(), true);
+        self.ask(Some((sh, cx)), 0, Box::new(Wildcard { listener, add }));
+    }
+
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        let (listener, add) = (l.clone(), false);
+        self.ask(Some((sh, cx)), 0, Box::new(Wildcard { listener, add }));
+    }
+
+    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        let to = self.index(sh.flow_hash(key));
+        let error = Error { key: *key, what };
+        self.put(sh, to, Msg::Job(Box::new(error), NOBODY));
+        self.see_to(sh, cx, to);
+    }
+
+    /// Threads look after their own timers, while they live; or who plays their role does.
+    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let now = cx.now(&sh.p);
+        for thread in self.roles() {
+            if self.owners[thread].due() <= now {
+                let _ = self.fold(sh, cx, thread);
+            }
+        }
+        self.after_the_end(sh, cx);
+    }
+
+    fn next_timer(&self) -> Time {
+        let due = |thread: usize| self.owners[thread].due();
+        let mut next = self.roles().map(due).min().unwrap_or(Time::NEVER);
+        if self.ended.load(Ordering::SeqCst) {
+            let gone = self.owners.iter();
+            let gone = gone.filter(|o| o.gone.load(Ordering::SeqCst));
+            next = gone.map(Owner::due).fold(next, Time::min);
+        }
+        next
+    }
+
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        for to in 0..self.owners.len() {
+            let job = Inspect {
+                now,
+                out: core::mem::take(out),
+            };
+            if let Some(job) = self.ask(None, to, Box::new(job)) {
+                *out = job.out;
+            }
+        }
+    }
+
+    fn live(&self) -> usize {
+        let live = self.owners.iter().map(|o| o.live.load(Ordering::Acquire));
+        live.sum()
+    }
+
+    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        for to in 0..self.owners.len() {
+            self.ask(Some((sh, cx)), to, Box::new(AbortAll));
+        }
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        for o in &self.owners {
+            add(LockClass::Leaf, o.inbox.stats());
+            C::lock_stats(&o.home, add);
+        }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        let thread = usize::from(id.shard());
+        let mut binding = Binding::default();
+        binding.perimeters[1] = format!("thread {thread}");
+        binding.cores[1] = Some(self.core(thread));
+        binding
+    }
+
+    fn workers(&self) -> usize {
+        self.owners.len()
+    }
+
+    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+        let owner = &self.owners[worker];
+        let Some(mut group) = owner.group.try_own() else {
+            return 0;
+        };
+        let n = group.turn(self, sh, cx);
+        owner.publish(&group);
+        n
+    }
+
+    fn park(&self, worker: usize, deadline: Time) {
+        let owner = &self.owners[worker];
+        if self.spec.wait == Waiting::Condvar {
+            owner.bell.wait(deadline.min(owner.due()));
+            return;
+        }
+        let mut due = owner.due();
+        if self.spec.fold {
+            // Who plays this role comes first.
+            due = due.plus(GRACE);
+        } else if self.look(|| !owner.inbox.is_empty()) {
+            return;
+        }
+        owner.asleep.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        // Whoever has the group will look at the inbox again.
+        if owner.inbox.is_empty() || owner.group.is_owned() {
+            owner.bell.wait(deadline.min(due));
+        }
+        owner.asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn retire(&self, worker: usize) {
+        self.owners[worker].gone.store(true, Ordering::SeqCst);
+        self.ended.store(true, Ordering::SeqCst);
+        // Whoever waits looks for what was left.
+        self.replies.each(|r| r.event.set());
+    }
+
+    fn pending(&self) -> usize {
+        self.owners.iter().map(|o| o.inbox.len()).sum()
+    }
+}
