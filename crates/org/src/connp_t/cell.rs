@@ -17,7 +17,7 @@ pub(crate) trait Keep: Cell<K = Kd<Self::P>, Home: Clone + Default + Sync> {
 
     /// Its timer message: what was due when it was sent, one bit for each timer. Not 0: it is on
     /// its way.
-    fn timers(&mut self) -> &mut u8;
+    fn message(&mut self) -> &mut u8;
 
     /// The application has let go: from now on its name does not open the buffers.
     fn shut_out(&mut self);
@@ -97,7 +97,7 @@ impl<P: Platform> Apart<P> {
 impl<P: Platform> Keep for Apart<P> {
     type P = P;
 
-    fn timers(&mut self) -> &mut u8 {
+    fn message(&mut self) -> &mut u8 {
         &mut self.timers
     }
 
@@ -272,7 +272,7 @@ pub(crate) struct Whole<P: Platform> {
 impl<P: Platform> Keep for Whole<P> {
     type P = P;
 
-    fn timers(&mut self) -> &mut u8 {
+    fn message(&mut self) -> &mut u8 {
         &mut self.timers
     }
 

@@ -92,7 +92,7 @@ impl<C: Keep> Group<C> {
         self.shard.expire(sh, cx, |c| {
             let bits = c.peek().tcb.timers_due(now);
             let id = c.peek().meta.id;
-            let timers = c.timers();
+            let timers = c.message();
             if *timers == 0 {
                 due.push(id);
             }
@@ -124,7 +124,7 @@ impl<C: Keep> Group<C> {
                 segs.drain(|seg| self.shard.input(sh, cx, seg));
                 org.bursts.put(segs);
             }
-            Msg::Timers(id) => self.shard.timer(sh, cx, id, |c| *c.timers() = 0),
+            Msg::Timers(id) => self.shard.timer(sh, cx, id, |c| *c.message() = 0),
             Msg::Job(mut job, who) => {
                 let next = job.run(&mut At {
                     group: self,

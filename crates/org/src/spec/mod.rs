@@ -86,6 +86,13 @@ impl OrgSpec {
             spec,
             summary,
         };
+        let connp_t = |fold| {
+            OrgSpec::ConnpT(ConnpT {
+                wait: Waiting::Spin,
+                fold,
+                ..ConnpT::default()
+            })
+        };
         let msgp = OrgSpec::Msgp;
         vec![
             entry(
@@ -149,6 +156,16 @@ impl OrgSpec {
                 "connp-t:N",
                 OrgSpec::ConnpT(ConnpT::default()),
                 "connection groups owned by threads; whoever waits sleeps on a condition variable",
+            ),
+            entry(
+                "connp-t:N:wait=spin",
+                connp_t(false),
+                "the same with light messages: a ring for each pair, and a short look before sleeping",
+            ),
+            entry(
+                "connp-t:N:wait=spin:fold",
+                connp_t(true),
+                "the same; a core's application and protocol share one thread",
             ),
             entry(
                 "squeue:N",

@@ -26,6 +26,8 @@ pub fn organizations() -> Vec<OrgSpec> {
         OrgSpec::ConnpL { groups: 8 },
         named("squeue"),
         named("connp-t:2"),
+        named("connp-t:2:wait=spin"),
+        named("connp-t:2:wait=spin:fold"),
     ];
     #[cfg(feature = "testing")]
     all.push(OrgSpec::Split);
