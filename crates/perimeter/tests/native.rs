@@ -25,7 +25,11 @@ fn organizations() -> Vec<OrgSpec> {
         OrgSpec::ConnpL { groups: 8 },
         OrgSpec::Squeue(Default::default()),
     ];
-    let threads = ["connp-t:2", "connp-t:2:wait=spin", "connp-t:2:wait=spin:fold"];
+    let threads = [
+        "connp-t:2",
+        "connp-t:2:wait=spin",
+        "connp-t:2:wait=spin:fold",
+    ];
     all.extend(threads.map(|name| name.parse().unwrap()));
     #[cfg(feature = "testing")]
     all.push(OrgSpec::Split);

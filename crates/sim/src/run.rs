@@ -436,7 +436,10 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
             // Handles of sockets that were closed or aborted under them.
             "stale_handles" => {
                 // Its messages may find the socket gone.
-                let deferred = matches!(sc.org, OrgSpec::Split | OrgSpec::ConnpT(_) | OrgSpec::Squeue(_));
+                let deferred = matches!(
+                    sc.org,
+                    OrgSpec::Split | OrgSpec::ConnpT(_) | OrgSpec::Squeue(_)
+                );
                 // So may those of connections that waited for a full transmit queue.
                 let full = sc.capacity == Capacity::Shrunken;
                 deferred || full || matches!(sc.workload, Workload::Abort | Workload::CloseBlocked)

@@ -15,7 +15,12 @@ fn check(sc: &Scenario) {
 
 /// By name.
 const ORGANIZATIONS: [&str; 6] = [
-    "up", "up:shared", "connp-l:8", "split", "squeue", "connp-t:2",
+    "up",
+    "up:shared",
+    "connp-l:8",
+    "split",
+    "squeue",
+    "connp-t:2",
 ];
 
 fn organizations() -> impl Iterator<Item = OrgSpec> {
