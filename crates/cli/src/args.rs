@@ -1,6 +1,7 @@
 //! The command line's arguments. Every value is parsed strictly by the lab's own parsers.
 
 use clap::{Args, Parser, Subcommand};
+use perimeter::LockPolicy;
 use perimeter_lab::{
     organizations::Organization,
     settings::{self, Device, Direction, Inbound, MAX_PARALLEL, Settings},
@@ -169,6 +170,11 @@ pub struct Bench {
     /// Most bytes of one send call [default: 65536]
     #[arg(long, value_name = "B", value_parser = write_size)]
     write_size: Option<usize>,
+    /// How threads wait for locks: modern (spin a little, park; a release wakes one) or turnstile
+    /// (FreeBSD's of 2006: spin while the owner runs, sleep with the priority lent; a release
+    /// wakes all) [default: modern]
+    #[arg(long, value_name = "POLICY", value_parser = LockPolicy::from_str)]
+    locks: Option<LockPolicy>,
     /// Measured seconds of each run [default: 5]
     #[arg(long, value_name = "S", value_parser = units::seconds)]
     seconds: Option<Duration>,
@@ -217,6 +223,7 @@ impl Bench {
             nics: self.nics.unwrap_or(d.nics),
             link_gbps: self.link_gbps,
             write_size: self.write_size.unwrap_or(d.write_size),
+            locks: self.locks.unwrap_or(d.locks),
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),
             quick: self.quick,

@@ -103,6 +103,7 @@ fn names_version_and_help() {
         "--nics",
         "--link-gbps",
         "--write-size",
+        "--locks",
         "--seconds",
         "--repeat",
         "--quick",

@@ -26,7 +26,7 @@ use crate::{
 use endpoint::{Far, Founder, StackEndpoint, Task};
 pub use floor::Floor;
 use perimeter::{
-    Config, Native, OrgSpec, Stack, TcpConfig,
+    Config, Lending, Native, OrgSpec, Stack, TcpConfig,
     link::mem::{Nic, NicConfig, PeerConfig, PeerHandle, Source},
 };
 use std::{
@@ -74,8 +74,11 @@ impl Backend for Perimeter {
             inbound: settings.inbound.to_string(),
             comparable: true,
             notes: match settings.device {
-                Device::Mem => Vec::new(),
-                Device::Tap => tap::notes(settings),
+                Device::Mem => lending(settings).collect(),
+                Device::Tap => tap::notes(settings)
+                    .into_iter()
+                    .chain(lending(settings))
+                    .collect(),
             },
         }
     }
@@ -94,6 +97,14 @@ impl Backend for Perimeter {
     }
 }
 
+/// What there is to say of priorities.
+fn lending(settings: &Settings) -> impl Iterator<Item = String> {
+    let native = Native::default().with_policy(settings.locks);
+    let not = native.lending() == Lending::NotPermitted;
+    not.then(|| "waiters lend no priority: SCHED_FIFO is not permitted".to_string())
+        .into_iter()
+}
+
 fn prepare_mem(
     org: OrgSpec,
     settings: &Settings,
@@ -101,7 +112,9 @@ fn prepare_mem(
     deadline: Option<Instant>,
 ) -> Result<Box<dyn Session>, Error> {
     let native = Native::default();
-    let mut builder = builder(&org, settings).on_native(native);
+    let mut builder = builder(&org, settings)
+        .on_native(native)
+        .lock_policy(settings.locks);
     let (mut peers, mut hosts) = (Vec::new(), Vec::new());
     for nic in 0..settings.nics {
         let config = nic_config(settings, configuration, nic);
@@ -139,6 +152,7 @@ fn builder(org: &OrgSpec, settings: &Settings) -> perimeter::Builder {
     let builder = Stack::builder()
         .org(org.clone())
         .config(stack_config())
+        .lock_policy(settings.locks)
         .inbound(inbound);
     match &settings.control {
         Some(path) => builder.control(path),

@@ -66,6 +66,9 @@ pub struct Asked {
     pub nics: usize,
     pub link_gbps: Option<f64>,
     pub write_size: usize,
+    /// Missing in reports from before there was a choice.
+    #[serde(default)]
+    pub locks: String,
     pub seconds: f64,
     pub repeat: u32,
     pub quick: bool,
@@ -248,6 +251,7 @@ impl From<&Settings> for Asked {
             nics: s.nics,
             link_gbps: s.link_gbps,
             write_size: s.write_size,
+            locks: s.locks.to_string(),
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,
             quick: s.quick,

@@ -1,7 +1,7 @@
 //! What a benchmark was asked to do, checked before anything starts.
 
 use crate::{Error, organizations::Organization, units};
-use perimeter::OrgSpec;
+use perimeter::{LockPolicy, OrgSpec};
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
@@ -111,6 +111,8 @@ pub struct Settings {
     pub link_gbps: Option<f64>,
     /// Most bytes that one send call hands over.
     pub write_size: usize,
+    /// How threads of our organizations wait for locks.
+    pub locks: LockPolicy,
     /// Measured time of each run, after warm-up.
     pub seconds: Duration,
     /// Runs of each configuration.
@@ -139,6 +141,7 @@ impl Default for Settings {
             nics: cores,
             link_gbps: None,
             write_size: 64 * 1024,
+            locks: LockPolicy::Modern,
             seconds: Duration::from_secs(5),
             repeat: 3,
             quick: false,

@@ -30,8 +30,8 @@ pub enum Bug {
     /// An squeue's PROC is cleared in another critical section than the one that found the
     /// queue empty.
     ProcClearedLate,
-    /// Who makes room in a queue between layers does not enable those again that found it full.
-    BackEnableMissing,
+    /// A receive queue that is no longer full does not enable TCP again.
+    NoBackEnable,
 }
 
 #[cfg(feature = "testing")]

@@ -54,6 +54,15 @@ impl Native {
     pub fn with_policy(self, policy: LockPolicy) -> Native {
         Native { policy, ..self }
     }
+
+    /// As [`Platform::lending`]: tried out once in a process.
+    pub fn lending(&self) -> Lending {
+        match self.policy {
+            LockPolicy::Modern => Lending::None,
+            LockPolicy::Turnstile if turnstile::permitted() => Lending::Lent,
+            LockPolicy::Turnstile => Lending::NotPermitted,
+        }
+    }
 }
 
 impl Default for Native {
@@ -116,11 +125,7 @@ impl Platform for Native {
     }
 
     fn lending(&self) -> Lending {
-        match self.policy {
-            LockPolicy::Modern => Lending::None,
-            LockPolicy::Turnstile if turnstile::permitted() => Lending::Lent,
-            LockPolicy::Turnstile => Lending::NotPermitted,
-        }
+        Native::lending(self)
     }
 
     fn pause(&self) {
