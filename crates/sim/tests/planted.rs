@@ -21,6 +21,14 @@ const HANG: &[&str] = &[
     "timed out",
 ];
 
+/// What lies until the next message comes is so late that the peer sends again.
+const LATE: &[&str] = &[
+    "again, or out of order",
+    "retransmits",
+    "a hang",
+    "timed out",
+];
+
 /// Where a bug is looked for, and as what it is found.
 struct Plan {
     bug: Bug,
@@ -93,7 +101,7 @@ const PLANS: &[Plan] = &[
         workload: Workload::Upload,
         drive: Drive::Blocking,
         any_lock_order: false,
-        found_as: &["out of order"],
+        found_as: &["again, or out of order"],
     },
     Plan {
         bug: Bug::WaiterAnnouncedLate,
@@ -105,6 +113,17 @@ const PLANS: &[Plan] = &[
         drive: Drive::Edge,
         any_lock_order: false,
         found_as: HANG,
+    },
+    Plan {
+        bug: Bug::ProcClearedLate,
+        org: "squeue:2",
+        cores: 4,
+        schedule: RANDOM,
+        capacity: Capacity::Normal,
+        workload: Workload::PingPong,
+        drive: Drive::Blocking,
+        any_lock_order: false,
+        found_as: LATE,
     },
 ];
 

@@ -215,6 +215,9 @@ impl<P: Platform> Core<P> {
 
     /// After anything that may have moved a connection's deadline or ended it. Leaves it.
     fn settle<'a>(&'a self, mut e: Entered<'a, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+        if planted(Bug::OrderSwapped) && !e.has_table() {
+            drop(self.table(e.id().shard()));
+        }
         let t = e.tcb();
         if t.meta.closed {
             return self.unlink(e, sh, cx);
@@ -260,10 +263,6 @@ impl<P: Platform> Core<P> {
             Some(e)
         } else {
             let id = e.id();
-            if planted(Bug::OrderSwapped) {
-                let table = self.shards[usize::from(id.shard())].table.lock();
-                return self.unlink(e.with_table(table), sh, cx);
-            }
             drop(e);
             self.enter_held(id)
         };

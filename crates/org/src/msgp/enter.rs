@@ -207,12 +207,6 @@ impl<'a, P: Platform> Entered<'a, P> {
         }
     }
 
-    /// With the table, taken out of order: only as a planted bug.
-    pub(super) fn with_table(mut self, table: TableGuard<'a, P>) -> Entered<'a, P> {
-        self.table = Some(table);
-        self
-    }
-
     /// The table apart, if it is held.
     pub(super) fn part(mut self) -> Option<(Entered<'a, P>, TableGuard<'a, P>)> {
         let table = self.table.take()?;
