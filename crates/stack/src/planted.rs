@@ -31,7 +31,7 @@ pub enum Bug {
     /// queue empty.
     ProcClearedLate,
     /// A receive queue that is no longer full does not enable TCP again.
-    NoBackEnable,
+    BackEnableMissing,
 }
 
 #[cfg(feature = "testing")]
