@@ -150,7 +150,7 @@ pub struct SndSide<K: Kind> {
     pub appended: u64,
     /// Bytes ever acknowledged.
     pub acked: u64,
-    /// The core of the last send call.
+    /// The core of the last send call that appended something.
     pub core: u16,
     /// Stream position up to which pages have left the buffer, acknowledged to their end.
     pub freed: u64,

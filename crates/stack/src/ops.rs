@@ -75,6 +75,11 @@ pub trait Op<K: Kind>: Send + 'static {
         None
     }
 
+    /// The call was settled on `core`, before it enters; only [`Op::reserve`]'s.
+    fn called_on(&mut self, core: u16) {
+        let _ = core;
+    }
+
     /// How much of a reservation of `reserved` bytes this result left unused.
     fn unused(out: &Self::Out, reserved: u32) -> u32 {
         let _ = (out, reserved);
@@ -183,6 +188,8 @@ pub struct SendData {
     room: Room,
     /// There was more than the reservation.
     cut: bool,
+    /// The caller's core.
+    core: u16,
 }
 
 impl SendData {
@@ -193,6 +200,7 @@ impl SendData {
             more,
             room: Room::Found,
             cut: false,
+            core: NOWHERE,
         }
     }
 
@@ -217,8 +225,8 @@ impl<K: Kind> Op<K> for SendData {
         if self.room != Room::Found {
             return Step::Tcp;
         }
+        self.core = cx.core;
         let mut snd = b.snd();
-        snd.core = cx.core;
         if snd.shut || snd.side.bits() & (ready::ERR | ready::HUP) != 0 {
             return Step::Tcp;
         }
@@ -244,6 +252,7 @@ impl<K: Kind> Op<K> for SendData {
         let early = matches!(state, State::SynSent | State::SynReceived);
         let taken = {
             let mut snd = a.snd();
+            snd.core = self.core;
             if snd.shut {
                 return Err(SockError::BrokenPipe);
             }
@@ -305,6 +314,10 @@ impl<K: Kind> Op<K> for SendData {
 
     fn unused(out: &Self::Out, reserved: u32) -> u32 {
         reserved - out.as_ref().map_or(0, |n| (*n as u32).min(reserved))
+    }
+
+    fn called_on(&mut self, core: u16) {
+        self.core = core;
     }
 
     fn answered(&mut self) {

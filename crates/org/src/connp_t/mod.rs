@@ -343,8 +343,12 @@ impl<C: Keep> ConnpT<C> {
             if let Some(job) = reply.answer.pop() {
                 return Some(job);
             }
+            let sleep = |until| match &with {
+                Some((sh, _)) => sh.asleep(|| reply.event.wait(until)),
+                None => reply.event.wait(until),
+            };
             if !self.ended.load(Ordering::SeqCst) {
-                reply.event.wait(Time::NEVER);
+                sleep(Time::NEVER);
                 continue;
             }
             let broken = self.rescue(with.as_mut());

@@ -199,6 +199,7 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
     let Some(Reserved { out, bytes, all }) = op.reserve(free) else {
         return Promise::None;
     };
+    op.called_on(cx.core);
     // Others only add.
     place.room.add(-i64::from(bytes));
     if !takes {

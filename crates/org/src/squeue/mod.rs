@@ -306,7 +306,8 @@ impl<P: Platform> FireEngine<P> {
             if let Some(out) = reply.take() {
                 return out;
             }
-            if !reply.event().wait(sh.p.now().plus(PATIENCE)) {
+            let until = sh.p.now().plus(PATIENCE);
+            if !sh.asleep(|| reply.event().wait(until)) {
                 squeue.work(Who::Writer, |inside, m| {
                     self.run(sh, cx, inside, m, Count::SqueueDrained);
                 });
