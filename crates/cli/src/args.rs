@@ -28,9 +28,9 @@ const EXAMPLES: &str = "Examples:
 const SS_HELP: &str = "\
 recv-q and send-q are the bytes in the socket's buffers; for a listener, the connections that wait
 to be accepted and the most that may. cwnd is in octets. Under ip, tcp and socket stand the
-perimeter of that layer by the organization's own name for it, the core that it is bound to if it
-is, and behind @ the core that the layer ran on last (for the socket: of the last send and of the
-last receive call, where they differ). Under pef the lists of events follow.
+perimeter of that layer by the organization's own name for it, in brackets the core that it is bound
+to if it is, and behind @ the core that the layer ran on last (for the socket: of the last send and
+of the last receive call, where they differ). Under pef the lists of events follow.
 
 A stack has a control socket if it was started with one: `Stack::builder().control(path)`,
 `perimeter bench --control PATH`, `--control PATH` of the examples. Without --control the path is

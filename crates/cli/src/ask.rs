@@ -134,7 +134,7 @@ fn table(listeners: &[Listener], connections: &[Connection], out: &mut String) {
 fn layer(l: &Layer) -> String {
     let mut text = l.perimeter.clone();
     if let Some(core) = l.bound {
-        let _ = write!(text, " (core {core})");
+        let _ = write!(text, " [{core}]");
     }
     let mut ran: Vec<u16> = l.ran.iter().copied().flatten().collect();
     ran.dedup();
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(cell("group 17", None, &[Some(1)]), "group 17 @1");
         assert_eq!(
             cell("squeue 3", Some(1), &[Some(0), Some(1)]),
-            "squeue 3 (core 1) @0/1"
+            "squeue 3 [1] @0/1"
         );
         assert_eq!(cell("stack", None, &[Some(2), Some(2)]), "stack @2");
         assert_eq!(cell("stack", None, &[None, Some(2)]), "stack @2");

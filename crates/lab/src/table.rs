@@ -172,11 +172,11 @@ const LOCKS: usize = 24;
 /// Contended share of acquisitions from which on a class is always printed.
 const SHARE: f64 = 0.01;
 
-/// Whether a lock says something about its organization: one that is at the heart of it, or that
-/// threads have met at.
+/// Whether a lock says something about its organization: one at the heart of it that threads have
+/// met at, or another that they have met at often.
 fn matters(lock: &Locks) -> bool {
-    let heart = ["conn_hashtable", "connection", "group", "squeue"];
-    heart.contains(&lock.class.as_str()) || lock.contended as f64 > lock.acquisitions as f64 * SHARE
+    let heart = ["conn_hashtable", "group", "squeue"].contains(&lock.class.as_str());
+    (heart && lock.contended > 0) || lock.contended as f64 > lock.acquisitions as f64 * SHARE
 }
 
 #[cfg(test)]
@@ -210,7 +210,7 @@ mod tests {
             hold_ns: 0,
         };
         let mut row = report.runs[0].clone();
-        row.locks = vec![class("group", 0), class("tx_ring", 500), class("leaf", 1)];
+        row.locks = vec![class("group", 1), class("tx_ring", 500), class("leaf", 1)];
         report.runs = [6, 192]
             .into_iter()
             .flat_map(|conns| (0..5).map(move |n| (conns, n)))
