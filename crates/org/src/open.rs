@@ -7,6 +7,7 @@ use crate::connp_t::{self, ConnpT};
 use crate::engine::{Engine, Running};
 use crate::instance::Instance;
 use crate::msgp::Msgp;
+use crate::pef::Pef;
 use crate::serve;
 pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
@@ -58,7 +59,7 @@ fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
         OrgSpec::ConnpT(spec) if spec.fold => start::<ConnpT<connp_t::Whole<P>>, P>(p, o),
         OrgSpec::ConnpT(_) => start::<ConnpT<connp_t::Apart<P>>, P>(p, o),
         OrgSpec::Streams => todo!(),
-        OrgSpec::Pef(_) => todo!(),
+        OrgSpec::Pef(_) => start::<Pef<P>, P>(p, o),
         OrgSpec::UpShared => start::<UpShared<P>, P>(p, o),
         OrgSpec::ConnpL { .. } => start::<ConnpL<P>, P>(p, o),
         OrgSpec::Outside(name) => panic!("`{name}` is opened with `open_as`"),

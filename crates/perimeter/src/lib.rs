@@ -33,6 +33,7 @@
 pub mod control;
 mod error;
 pub mod file;
+pub mod pef;
 pub mod poll;
 mod stack;
 mod tcp;

@@ -130,6 +130,13 @@ fn orphans_are_limited() {
                 perimeter::OrgSpec::ConnpT(_) => s.org = named("connp-t:1"),
                 _ => {}
             }
+            if let perimeter::OrgSpec::Pef(p) = &mut s.org {
+                p.arrangement = perimeter_org::spec::Arrangement::At {
+                    ip: 0,
+                    tcp: 0,
+                    sockfs: 0,
+                };
+            }
         },
         |w| {
             let pairs: Vec<_> = (0..5).map(|_| w.open()).collect();

@@ -31,6 +31,9 @@ fn organizations() -> Vec<OrgSpec> {
         "connp-t:2:wait=spin:fold",
     ];
     all.extend(threads.map(|name| name.parse().unwrap()));
+    for name in ["pef:random", "pef:horizontal"] {
+        all.push(name.parse().unwrap());
+    }
     #[cfg(feature = "testing")]
     all.push(OrgSpec::Split);
     all

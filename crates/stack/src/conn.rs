@@ -5,13 +5,16 @@ use crate::commons::Commons;
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind};
 use crate::listener::Listener;
+use crate::marks::Marks;
 use crate::ready::{self, Side};
 use core::ops::DerefMut;
 use perimeter_base::{Bytes, PktBuf, Time};
-use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb, Timers};
+use perimeter_tcp::{Config, Events, Payload, RcvBuf, SegPlan, SndBuf, State, Tcb, Timers};
 use perimeter_wire::{FlowKey, MacAddr, TcpFrame, Template};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// No core: nothing has run yet.
 pub const NOWHERE: u16 = u16::MAX;
@@ -178,6 +181,13 @@ pub struct RcvSide<K: Kind> {
     pub untold: u32,
     /// TCP is told when at least this much was freed, bytes (RFC 9293, section 3.8.6.2.2).
     pub tell_at: u32,
+    /// TCP learns of free space as from a STREAMS queue: while it delivers, and by back-enabling.
+    /// `None`: it is told after reads.
+    pub marks: Option<Marks>,
+    /// A STREAM-head read queue: its lock is taken anew for each message.
+    pub messages: bool,
+    /// The MSS of our end.
+    pub mss: u16,
 }
 
 impl<K: Kind> SndSide<K> {
@@ -209,6 +219,15 @@ impl<K: Kind> SndSide<K> {
                 *freed += page.len() as u64;
                 held.push_back((ticket, start, page));
             });
+        }
+    }
+
+    /// Pages held until a ticket was known are held until the device has completed it.
+    pub fn ticketed(&mut self, ticket: u64) {
+        for (t, _, _) in &mut self.held {
+            if *t == Leaving::LATER {
+                *t = ticket;
+            }
         }
     }
 
@@ -253,6 +272,52 @@ impl<K: Kind> RcvSide<K> {
             core: NOWHERE,
             untold: 0,
             tell_at: (limit / 2).min(2 * u32::from(mss)),
+            marks: None,
+            messages: false,
+            mss,
+        }
+    }
+
+    /// From now on TCP learns of free space by water marks.
+    pub fn set_marks(&mut self) {
+        self.marks = Some(Marks::new(self.buf.limit(), self.mss));
+    }
+
+    /// Changes the limit of the buffer.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.buf.set_limit(limit);
+        if let Some(m) = &mut self.marks {
+            m.set_limit(limit, self.mss);
+        }
+    }
+
+    /// The application has taken `n` bytes: whether TCP is to be told.
+    #[inline]
+    pub fn took(&mut self, n: u32) -> bool {
+        match &mut self.marks {
+            Some(m) => m.get(n),
+            None => {
+                self.untold += n;
+                self.untold >= self.tell_at
+            }
+        }
+    }
+
+    /// TCP is about to deliver `n` bytes, here or on their way. The space to offer behind them,
+    /// if this is where TCP learns of it.
+    #[inline]
+    pub fn admit(&mut self, n: u32) -> Option<u32> {
+        let limit = self.buf.limit();
+        let m = self.marks.as_mut()?;
+        m.put_next(n);
+        m.can_put_next().then(|| limit.saturating_sub(m.held()))
+    }
+
+    /// Space to offer to the peer, bytes.
+    pub fn space(&self) -> u32 {
+        match &self.marks {
+            Some(m) => self.buf.limit().saturating_sub(m.held()),
+            None => self.buf.space(),
         }
     }
 }
@@ -349,6 +414,99 @@ pub trait Access: Bufs {
     fn timers(&mut self, _fired: Timers) {}
     /// A segment is about to be routed.
     fn route(&mut self, _sh: &Commons<Self::K>) {}
+    /// Where news for the socket layer is collected, for organizations in which that layer has a
+    /// turn of its own; else it is delivered at once.
+    #[inline(always)]
+    fn up(&mut self) -> Option<&mut Up> {
+        None
+    }
+    /// Where segments to send are collected, for organizations in which IP has a turn of its
+    /// own; else they are placed in the transmit ring at once.
+    #[inline(always)]
+    fn out(&mut self) -> Option<&mut Vec<OutSeg>> {
+        None
+    }
+}
+
+/// News of a connection for its socket layer.
+#[derive(Debug, Default)]
+pub struct Up {
+    /// Data in order.
+    pub data: SmallVec<[PktBuf; 2]>,
+    /// What happened, of what concerns the receive side.
+    pub events: Events,
+    /// The connection has failed.
+    pub failed: bool,
+}
+
+impl Up {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.events.is_empty()
+    }
+}
+
+/// What TCP has left of one connection for layers that have turns of their own.
+#[derive(Debug)]
+pub struct Apart {
+    /// The connection.
+    pub id: SockId,
+    /// Its flow.
+    pub key: FlowKey,
+    /// News for the socket layer.
+    pub up: Up,
+    /// Segments for IP.
+    pub out: Vec<OutSeg>,
+    /// Their headers.
+    pub template: Template,
+    /// The transmit queue that they take.
+    pub txq: u16,
+    /// The account of such segments.
+    pub leaving: Arc<Leaving>,
+}
+
+/// Segments of a connection that are between TCP and the transmit ring, whose payload must stay
+/// where it is: pages that are acknowledged meanwhile are held until the last such segment has a
+/// ticket.
+#[derive(Debug, Default)]
+pub struct Leaving {
+    n: AtomicU32,
+    ticket: AtomicU64,
+}
+
+impl Leaving {
+    /// The ticket of pages whose last segment has none yet.
+    pub const LATER: u64 = u64::MAX;
+
+    /// `n` more are on their way.
+    pub fn started(&self, n: usize) {
+        self.n.fetch_add(n as u32, Ordering::AcqRel);
+    }
+
+    /// `n` were placed, the last before `ticket`, or dropped (`ticket` 0).
+    pub fn placed(&self, n: usize, ticket: u64) {
+        self.ticket.fetch_max(ticket, Ordering::AcqRel);
+        let before = self.n.fetch_sub(n as u32, Ordering::AcqRel);
+        debug_assert!(before as usize >= n, "more arrived than had left");
+    }
+
+    /// The ticket behind the last; `None` while some are on their way.
+    pub fn ticket(&self) -> Option<u64> {
+        let ready = self.n.load(Ordering::Acquire) == 0;
+        ready.then(|| self.ticket.load(Ordering::Acquire))
+    }
+}
+
+/// A segment that TCP has made and IP is to send.
+#[derive(Debug)]
+pub struct OutSeg {
+    /// What TCP says about it.
+    pub plan: SegPlan,
+    /// Its payload.
+    pub payload: Payload,
+    /// Its IP identification.
+    pub ident: u16,
 }
 
 impl<K: Kind> Bufs for Conn<K> {
@@ -395,6 +553,11 @@ pub trait Cell: Access + Send + Sized + 'static {
 
     /// The TCP state, to read.
     fn peek(&self) -> &TcbSide<Self::K>;
+
+    /// A segment, timer or operation is about to begin with this connection: what others have
+    /// changed about it meanwhile is taken over.
+    #[inline(always)]
+    fn entered(&mut self) {}
 
     /// A segment, timer or operation is done with this connection, and the shard is about to
     /// turn to something else: parts that live elsewhere are told what they must know.
@@ -444,39 +607,46 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
         }
         a.snd().side.raise(ready::OUT, cx);
     }
+    if events.contains(Events::CLOSED) {
+        a.tcb().meta.closed = true;
+    }
+    let failed = a.tcb().tcb.error().is_some();
+    if let Some(bits) = over(events, failed) {
+        let mut snd = a.snd();
+        snd.shut |= events.contains(Events::CLOSED);
+        snd.side.raise(ready::OUT | bits, cx);
+    }
+    if let Some(up) = a.up() {
+        up.events |= events;
+        up.failed |= failed;
+        return;
+    }
+    told(&mut a.rcv(), events, failed, cx);
+}
+
+/// Tells the receive side of a socket what happened to its connection.
+pub fn told<K: Kind>(rcv: &mut RcvSide<K>, events: Events, failed: bool, cx: &mut Ctx<K>) {
     if events.contains(Events::EOF) {
-        let mut rcv = a.rcv();
         rcv.eof = true;
         rcv.side.raise(ready::IN | ready::RDHUP, cx);
     }
-    if events.intersects(Events::CLOSED | Events::ERROR | Events::TIME_WAIT) {
-        over(a, events, cx);
+    if let Some(bits) = over(events, failed) {
+        rcv.eof |= events.contains(Events::CLOSED);
+        rcv.side.raise(ready::IN | ready::RDHUP | bits, cx);
     }
 }
 
-/// The connection is over, or as good as: both directions are told.
-fn over<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
-    let failed = a.tcb().tcb.error().is_some();
+/// The readiness of a connection that is over, or as good as; `None`: it is not.
+fn over(events: Events, failed: bool) -> Option<u8> {
     let gone = events.contains(Events::CLOSED);
-    if gone {
-        a.tcb().meta.closed = true;
+    if !gone && (events.contains(Events::TIME_WAIT) || !events.contains(Events::ERROR)) {
+        return None;
     }
-    if events.contains(Events::TIME_WAIT) && !gone {
-        return;
-    }
-    let bits = if failed {
+    Some(if failed {
         ready::ERR | ready::HUP
     } else {
         ready::HUP
-    };
-    {
-        let mut snd = a.snd();
-        snd.shut |= gone;
-        snd.side.raise(ready::OUT | bits, cx);
-    }
-    let mut rcv = a.rcv();
-    rcv.eof |= gone;
-    rcv.side.raise(ready::IN | ready::RDHUP | bits, cx);
+    })
 }
 
 /// What a socket can be asked for.

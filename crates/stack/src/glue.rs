@@ -6,7 +6,7 @@
 //! may emit for one connection, and filling the queue after release would reorder it.
 
 use crate::commons::Commons;
-use crate::conn::{Access, Meta, Seg, on_events};
+use crate::conn::{Access, Apart, Meta, OutSeg, Seg, on_events};
 use crate::count::Count;
 use crate::kind::{Ctx, Kind};
 #[cfg(feature = "testing")]
@@ -19,6 +19,7 @@ use perimeter_sync::{Lock, Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
 use perimeter_tcp::{Path, Payload, Rst, SegPlan};
+use perimeter_wire::Template;
 
 /// A segment arrived for this connection.
 #[inline]
@@ -80,8 +81,18 @@ fn deliver<A: Access>(
     first: perimeter_base::PktBuf,
     more: bool,
 ) {
-    let (t, mut rcv) = a.tcb_rcv();
+    if a.up().is_some() {
+        return collect(a, sh, cx, first, more);
+    }
+    let now = cx.now(&sh.p);
+    let (mut t, mut rcv) = a.tcb_rcv();
+    if rcv.messages {
+        // That was `canputnext`; `putnext` is a round of its own.
+        drop(rcv);
+        (t, rcv) = a.tcb_rcv();
+    }
     let before = rcv.buf.memory();
+    let held = rcv.buf.len();
     if let Some(empty) = rcv.buf.push(first) {
         cx.pool.put(empty);
     }
@@ -93,7 +104,51 @@ fn deliver<A: Access>(
         }
     }
     sh.charge(cx.lane, before, rcv.buf.memory());
+    let came = rcv.buf.len() - held;
+    if let Some(space) = rcv.admit(came) {
+        t.tcb.app_read(offer(sh, space, rcv.tell_at), now);
+    }
     rcv.side.raise(ready::IN, cx);
+}
+
+/// As [`deliver`], where the socket layer has a turn of its own: what is on its way to it counts
+/// as delivered.
+fn collect<A: Access>(
+    a: &mut A,
+    sh: &Commons<A::K>,
+    cx: &mut Ctx<A::K>,
+    first: perimeter_base::PktBuf,
+    more: bool,
+) {
+    let mut next = Some(first);
+    let mut came = 0;
+    while let Some(b) = next {
+        came += b.len() as u32;
+        if let Some(up) = a.up() {
+            up.data.push(b);
+        }
+        next = if more {
+            a.tcb().tcb.next_in_order()
+        } else {
+            None
+        };
+    }
+    let now = cx.now(&sh.p);
+    let (t, mut rcv) = a.tcb_rcv();
+    if let Some(space) = rcv.admit(came) {
+        t.tcb.app_read(offer(sh, space, rcv.tell_at), now);
+    }
+}
+
+/// The space to offer while memory may be short: windows stay small then but never shut. Data
+/// that frees memory at the peer, or here, may have to come through this one. Twice the step, so
+/// that a window that is not told of again yet is still worth a segment.
+pub(crate) fn offer<K: Kind>(sh: &Commons<K>, space: u32, tell_at: u32) -> u32 {
+    if sh.memory_short() {
+        space.min(2 * tell_at)
+    } else {
+        space
+    }
 }
 
 /// A timer of this connection is due.
@@ -136,7 +191,9 @@ pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::
     if !resolve(meta, sh, cx) {
         return;
     }
-    let full = if A::SPLIT {
+    let full = if a.out().is_some() {
+        output_apart(a, sh, cx)
+    } else if A::SPLIT {
         output_split(a, sh, cx)
     } else {
         output_whole(a, sh, cx)
@@ -259,16 +316,118 @@ pub fn fill_late<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>) {
     }
 }
 
-#[inline]
-fn emit<K: Kind>(d: &mut TxDesc, meta: &mut Meta<K>, plan: &SegPlan, payload: Payload) {
+/// Output where IP has a turn of its own: places in the transmit ring are set aside for the
+/// segments, which are collected for [`place`].
+fn output_apart<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> bool {
+    let now = cx.now(&sh.p);
+    let txq = a.tcb().meta.txq;
+    let port = &sh.tx[usize::from(txq)];
+    let share = port.share();
+    let room = port.set_aside(share.min(crate::port::TX_RING as u64));
+    let mut segs = 0;
+    let mut blocked = false;
+    loop {
+        if segs >= room {
+            // Perhaps there is nothing more to send; then one look later finds that out.
+            blocked = true;
+            break;
+        }
+        let (plan, payload) = {
+            let (t, mut snd) = a.tcb_snd();
+            let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
+                break;
+            };
+            let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
+            (plan, payload)
+        };
+        segs += 1;
+        hand_on(a, plan, payload);
+    }
+    port.put_back(room - segs);
+    blocked
+}
+
+fn hand_on<A: Access>(a: &mut A, plan: SegPlan, payload: Payload) {
+    let meta = a.tcb_meta();
     meta.ident = meta.ident.wrapping_add(1);
-    d.hdr_len = meta
-        .template
-        .emit(&mut d.hdr, meta.ident, &plan.seg, plan.len) as u8;
+    let ident = meta.ident;
+    if let Some(out) = a.out() {
+        out.push(OutSeg {
+            plan,
+            payload,
+            ident,
+        });
+    }
+}
+
+/// IP's turn: places segments of one connection in its transmit queue, for which room was set
+/// aside.
+pub fn place<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &mut Apart) {
+    let Apart {
+        out: segs,
+        template,
+        txq,
+        leaving,
+        ..
+    } = apart;
+    let txq = *txq;
+    if segs.is_empty() {
+        return;
+    }
+    let port = &sh.tx[usize::from(txq)];
+    let (mut placed, mut bytes, mut lost) = (0, 0, 0);
+    let n = segs.len() as u64;
+    let mut ring = port.ring.lock();
+    for s in segs.drain(..) {
+        match ring.push() {
+            Some(d) => {
+                placed += 1;
+                bytes += u64::from(s.plan.len);
+                describe(d, template, s.ident, &s.plan, s.payload);
+            }
+            // What needs no room set aside (resets, handshakes) took the last places: lost like
+            // a frame in a full interface queue, and repaired by retransmission.
+            None => lost += 1,
+        }
+    }
+    // Before the device can complete them.
+    leaving.placed(n as usize, TxRing::ticket(&ring));
+    port.put_back(n);
+    drop(ring);
+    if lost > 0 {
+        sh.count(cx.lane, Count::TxRingFull, lost);
+    }
+    emitted(sh, cx, txq, placed, bytes);
+}
+
+/// `n` segments were taken out of what was to be placed: their places and pages are free.
+pub fn dropped<K: Kind>(sh: &Commons<K>, apart: &Apart, n: usize) {
+    if n > 0 {
+        apart.leaving.placed(n, 0);
+        sh.tx[usize::from(apart.txq)].put_back(n as u64);
+    }
+}
+
+/// What was to be placed is not.
+pub fn discard<K: Kind>(sh: &Commons<K>, apart: &mut Apart) {
+    let n = apart.out.len();
+    apart.out.clear();
+    dropped(sh, apart, n);
+}
+
+#[inline(always)]
+fn describe(d: &mut TxDesc, template: &Template, ident: u16, plan: &SegPlan, payload: Payload) {
+    d.hdr_len = template.emit(&mut d.hdr, ident, &plan.seg, plan.len) as u8;
     d.parts = payload.parts;
     d.owned = payload.owned;
-    d.offload.csum_start = (meta.template.l2_len() + 20) as u16;
+    d.offload.csum_start = (template.l2_len() + 20) as u16;
     d.offload.csum_offset = 16;
+}
+
+#[inline(always)]
+fn emit<K: Kind>(d: &mut TxDesc, meta: &mut Meta<K>, plan: &SegPlan, payload: Payload) {
+    meta.ident = meta.ident.wrapping_add(1);
+    describe(d, &meta.template, meta.ident, plan, payload);
 }
 
 fn emitted<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
@@ -313,14 +472,22 @@ pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: 
     a.route(sh);
     let meta = a.tcb_meta();
     let txq = meta.txq;
-    let mut ring = sh.tx[usize::from(txq)].ring.lock();
-    let Some(d) = ring.push() else {
-        return;
-    };
     let plan = SegPlan {
         seg: rst.seg(),
         off: 0,
         len: 0,
+    };
+    if a.out().is_some() {
+        // Behind what is on its way, or it would overtake it.
+        if sh.tx[usize::from(txq)].set_aside(1) == 1 {
+            hand_on(a, plan, Payload::EMPTY);
+        }
+        return;
+    }
+    let meta = a.tcb_meta();
+    let mut ring = sh.tx[usize::from(txq)].ring.lock();
+    let Some(d) = ring.push() else {
+        return;
     };
     emit(d, meta, &plan, Payload::EMPTY);
     meta.ticket = TxRing::ticket(&ring);

@@ -1,6 +1,6 @@
 //! The one type parameter of this crate, and what a thread carries while it works.
 
-use crate::conn::Segs;
+use crate::conn::{Apart, Segs};
 use crate::id::SockId;
 use crate::listener::Listener;
 use crate::ready::Wake;
@@ -38,6 +38,9 @@ pub struct Ctx<K: Kind> {
     pub segs: Segs,
     /// Timer entries that came due.
     pub due: Vec<Due>,
+    /// What TCP has left for layers that have turns of their own, in organizations where they
+    /// have.
+    pub apart: Vec<Apart>,
     /// What waits until the perimeter is left.
     pub after: After<K>,
     /// The thread's number.
@@ -95,6 +98,7 @@ impl<K: Kind> Ctx<K> {
             frames: Vec::with_capacity(crate::BURST),
             segs: Segs::default(),
             due: Vec::new(),
+            apart: Vec::new(),
             after: After {
                 doorbells: Vec::new(),
                 wakes: Vec::new(),

@@ -12,6 +12,7 @@ pub mod id;
 pub mod input;
 pub mod kind;
 pub mod listener;
+pub mod marks;
 pub mod net;
 pub mod ops;
 pub mod passive;

@@ -61,6 +61,11 @@ pub trait Op<K: Kind>: Send + 'static {
     /// What TCP does after [`Step::Kick`].
     fn kick<A: Access<K = K>>(&mut self, _a: &mut A, _sh: &Commons<K>, _cx: &mut Ctx<K>) {}
 
+    /// Its data, if it has some that lies in one piece and is the stack's own.
+    fn data(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
     /// Whether it takes room in the send buffer: [`Op::reserve`] has something to say.
     fn takes_room(&self) -> bool {
         false
@@ -289,6 +294,13 @@ impl<K: Kind> Op<K> for SendData {
         Ok(taken)
     }
 
+    fn data(&mut self) -> Option<&mut [u8]> {
+        match &mut self.data {
+            Data::Copy(b) => Some(b.as_mut_slice()),
+            Data::Pages(_) => None,
+        }
+    }
+
     fn takes_room(&self) -> bool {
         true
     }
@@ -386,21 +398,28 @@ impl<K: Kind> Op<K> for Recv {
             out.push(copy);
             return Step::Done(Ok(out));
         }
-        let before = rcv.buf.memory();
         let mut taken = 0;
-        while taken < self.max
-            && let Some(buf) = rcv.buf.pop(self.max - taken)
-        {
+        let mut tell = false;
+        while taken < self.max {
+            let before = rcv.buf.memory();
+            let Some(buf) = rcv.buf.pop(self.max - taken) else {
+                break;
+            };
+            sh.charge(cx.lane, before, rcv.buf.memory());
             taken += buf.len();
+            tell |= rcv.took(buf.len() as u32);
             out.push(buf);
+            if rcv.messages {
+                // A `getq` for each.
+                drop(rcv);
+                rcv = b.rcv();
+            }
         }
         if taken > 0 {
-            sh.charge(cx.lane, before, rcv.buf.memory());
-            rcv.untold += taken as u32;
             if rcv.buf.is_empty() && !rcv.eof {
                 rcv.side.lower(ready::IN);
             }
-            return if rcv.untold >= rcv.tell_at {
+            return if tell {
                 Step::Kick(Ok(out))
             } else {
                 Step::Done(Ok(out))
@@ -441,15 +460,8 @@ pub fn tell_space<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) 
     let space = {
         let mut rcv = a.rcv();
         rcv.untold = 0;
-        let space = rcv.buf.space();
-        // Short memory keeps windows small but never shut: data that frees memory at the peer,
-        // or here, may have to come through this one. Twice the step, so that a window that is
-        // not told of again yet is still worth a segment.
-        if sh.memory_short() {
-            space.min(2 * rcv.tell_at)
-        } else {
-            space
-        }
+        let space = rcv.space();
+        glue::offer(sh, space, rcv.tell_at)
     };
     if a.tcb().tcb.app_read(space, now) {
         glue::output(a, sh, cx);
@@ -676,7 +688,7 @@ impl<K: Kind> Op<K> for Set {
                 false
             }
             Setting::RecvBuffer(n) => {
-                a.rcv().buf.set_limit(n);
+                a.rcv().set_limit(n);
                 tell_space(a, sh, cx);
                 false
             }

@@ -44,6 +44,9 @@ pub struct TxPort<K: Kind> {
     stalled: Lk<K, VecDeque<SockId>>,
     /// Length of `stalled`; written under its lock, read without it as a hint.
     stalled_len: AtomicUsize,
+    /// Places in the ring that are set aside for segments on their way to it. Written under the
+    /// ring's lock.
+    aside: AtomicU64,
 }
 
 struct DeviceSide {
@@ -75,6 +78,7 @@ impl<K: Kind> TxPort<K> {
             stuck: AtomicBool::new(false),
             stalled: lock::<K, _>(p, LockClass::Control, VecDeque::with_capacity(1024)),
             stalled_len: AtomicUsize::new(0),
+            aside: AtomicU64::new(0),
         }
     }
 
@@ -153,7 +157,26 @@ impl<K: Kind> TxPort<K> {
 
     fn half_empty(&self) -> bool {
         let ring = self.ring.lock();
-        ring.len() <= ring.capacity() / 2
+        let aside = self.aside.load(Ordering::Relaxed) as usize;
+        ring.len() + aside <= ring.capacity() / 2
+    }
+
+    /// Sets places in the ring aside, at most `want`; how many. To be given back by
+    /// [`TxPort::put_back`], when they are used or not needed.
+    pub fn set_aside(&self, want: u64) -> u64 {
+        let ring = self.ring.lock();
+        let room = (ring.room() as u64).saturating_sub(self.aside.load(Ordering::Relaxed));
+        let n = room.min(want);
+        self.aside.fetch_add(n, Ordering::Relaxed);
+        n
+    }
+
+    /// `n` places that were set aside are so no longer.
+    pub fn put_back(&self, n: u64) {
+        if n > 0 {
+            let before = self.aside.fetch_sub(n, Ordering::Relaxed);
+            debug_assert!(before >= n, "more was put back than set aside");
+        }
     }
 
     /// Takes the next few connections to go on, if there is room worth it; whether any did.
@@ -183,9 +206,10 @@ impl<K: Kind> TxPort<K> {
         self.peer_ns.load(Ordering::Relaxed)
     }
 
-    /// Descriptors that the device has not taken.
+    /// Descriptors that the device has not taken, and places set aside for more.
     pub fn pending(&self) -> usize {
-        self.left.load(Ordering::Relaxed) + self.ring.lock().len()
+        let aside = self.aside.load(Ordering::Relaxed) as usize;
+        self.left.load(Ordering::Relaxed) + self.ring.lock().len() + aside
     }
 
     /// Lock counts of ring and device.

@@ -34,6 +34,18 @@ pub struct Shard<K: Kind, C: Cell<K = K> = Conn<K>> {
     orphans: usize,
 }
 
+/// What became of a segment whose connection was looked up elsewhere.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// The connection took it.
+    Taken,
+    /// There is no such connection any more.
+    Gone,
+    /// It is a SYN that took over a connection in TIME-WAIT, which is no more: the segment
+    /// belongs to no connection, and the new one is to start with this sequence number.
+    Reused(Seq),
+}
+
 /// The flow exists already.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Exists;
@@ -160,9 +172,50 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             self.settle(slot, sh, cx);
             return Err(Some(iss));
         }
+        conn.entered();
         glue::input(conn, sh, cx, seg);
         self.settle(slot, sh, cx);
         Ok(())
+    }
+
+    /// A segment arrived for the connection `id`, looked up elsewhere.
+    #[inline]
+    pub fn segment(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, id: SockId, seg: &mut Seg) -> Met {
+        let slot = id.slot();
+        let Some(conn) = self.conns.get_mut(slot, id.generation()) else {
+            return Met::Gone;
+        };
+        if conn.peek().meta.closed {
+            return Met::Gone;
+        }
+        if seg.frame.hdr.flags.contains(TcpFlags::SYN)
+            && let Some(iss) = conn.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
+        {
+            on_events(conn, Events::CLOSED, cx);
+            self.settle(slot, sh, cx);
+            return Met::Reused(iss);
+        }
+        conn.entered();
+        glue::input(conn, sh, cx, seg);
+        self.settle(slot, sh, cx);
+        Met::Taken
+    }
+
+    /// A segment of a flow that has no connection, as far as the table knows from which it was
+    /// looked up: for the SYN cache, a listener, or nobody. `iss` is given when it took over a
+    /// connection in TIME-WAIT.
+    pub fn stranger(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
+        match iss {
+            Some(_) if self.find(&seg.frame.key).is_none() => {
+                self.no_connection(sh, cx, seg, iss);
+            }
+            _ => self.input(sh, cx, seg),
+        }
+    }
+
+    /// The connection of that name, to look at.
+    pub fn peek(&self, id: SockId) -> Option<&C> {
+        self.conns.get(id.slot(), id.generation())
     }
 
     /// After anything that may have moved a connection's deadline or ended it.
@@ -246,6 +299,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return None;
         };
         let conn = self.conns.at(id.slot())?;
+        conn.entered();
         conn.snd().side.raise(ready::OUT, cx);
         glue::input(conn, sh, cx, seg);
         cx.after.accepts.push((l, id));
@@ -300,6 +354,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let tcb = Tcb::connect(config, sh.isn.iss(&key, now), sh.isn.ts_offset(&key), now);
         let id = self.insert(sh, config, key, hash, iface, tcb)?;
         if let Some(conn) = self.conns.at(id.slot()) {
+            conn.entered();
             glue::output(conn, sh, cx);
         }
         self.settle(id.slot(), sh, cx);
@@ -345,6 +400,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             sh.count(cx.lane, Count::StaleHandle, 1);
             return None;
         };
+        conn.entered();
         let was = conn.peek().meta.orphan;
         let out = f(conn, cx);
         if conn.peek().meta.orphan && !was {
@@ -368,6 +424,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         };
         if let Some(conn) = self.conns.at(slot) {
             sh.count(cx.lane, Count::IcmpErrors, 1);
+            conn.entered();
             ops::icmp(conn, what, sh, cx);
             self.settle(slot, sh, cx);
         }
@@ -428,6 +485,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             sh.count(cx.lane, Count::StaleTimer, 1);
             return None;
         };
+        conn.entered();
         conn.tcb().meta.armed = Time::NEVER;
         Some(conn)
     }
@@ -445,6 +503,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let Some(conn) = self.conns.get_mut(id.slot(), id.generation()) else {
             return sh.count(cx.lane, Count::StaleTimer, 1);
         };
+        conn.entered();
         begin(conn);
         if conn.peek().tcb.deadline() <= now {
             glue::timer(conn, sh, cx);
@@ -472,6 +531,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     pub fn abort_all(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>) {
         for slot in 0..self.conns.places() {
             if let Some(conn) = self.conns.at(slot) {
+                conn.entered();
                 glue::abort(conn, sh, cx);
                 conn.snd().side.finish(cx);
                 conn.rcv().side.finish(cx);

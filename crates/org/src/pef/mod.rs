@@ -1,4 +1,473 @@
 //! `pef`: the Packet Event Framework.
+//!
+//! **Background.** Yu and Curtis, "Packet Event Framework for the OpenSolaris Operating System":
+//! layer-based parallelism on top of FireEngine's squeues (`organizations.md`, "pef").
+//!
+//! **Binding.** A connection has two lists of events, to receive (IP, TCP, SOCKFS) and to
+//! transmit (SOCKFS, TCP, IP), and each major layer an squeue that its events run under.
+//! `pef:random`: one drawn squeue for all layers of a connection, the paper's default.
+//! `pef:vertical`: one for all, that of the core which opened the connection; an accepted one is
+//! fanned out. `pef:horizontal`: three different ones, so that one connection spreads over
+//! cores as a pipeline. `pef:ip=A:tcp=B:sockfs=C`: those of designated cores. TCP's state stays
+//! with the squeue that it was made under; IP and socket layer can be moved (SO_SETSQP).
+//!
+//! **Processing.** A received packet is classified once, at the bottom of IP, and starts with
+//! its connection's receive list; a sent one starts in the socket layer, in the user's context,
+//! and is never classified. The executor (`exec.rs`) runs event after event: under the present
+//! perimeter at once, under another one by leaving the packet there as a message, outside any
+//! after releasing. Perimeters never nest.
+//!
+//! **Limits.** Packets keep their order along the perimeters of their list. An event outside any
+//! perimeter may be run by two threads at once, and packets may overtake each other there. UDP
+//! does not exist in this stack, and so has no events.
+//!
+//! **Inferences.** (1) Where layers are spread over squeues, each squeue runs on its own core
+//! only: a thread of another core leaves a message and the worker is woken. Where a connection
+//! has one squeue, entry is FireEngine's `process`: run at once if it is idle. (2) A drawn
+//! squeue is a keyed hash of the flow for accepted connections, so that all segments of a
+//! handshake meet; a connection that is opened here draws freely under `random`. (3) `horizontal`
+//! has at least three squeues, also on fewer cores: TCP's, the next for IP, and the next for the
+//! socket layer. (4) Water marks are STREAMS': [`perimeter_stack::marks`]. Without the light
+//! queue TCP is told of free space after reads, as by `squeue`, and each message costs a round of
+//! the queue's lock for `canputnext`, `putnext` and `getq`. (5) A packet is classified again at
+//! most four times. (6) A changed list is taken over at once where it only adds places to pass,
+//! else when no packet of the connection is between perimeters, so that none is overtaken. (7)
+//! TCP's event on the transmit list makes the segments; those that it sends by itself, by timers
+//! or in answer, enter the list behind it. (8) While IP and TCP share a perimeter, and nothing
+//! stands between them on the list, IP's transmit event runs within TCP's, segment by segment,
+//! and the socket's receive event likewise.
 
+mod alter;
+mod bind;
+mod call;
+mod cell;
 pub mod event;
+mod exec;
+mod flows;
+mod link;
+mod list;
+mod pkt;
 pub mod trace;
+
+use crate::place::Places;
+use crate::spec::{Arrangement, Pef as Spec};
+use crate::squeue::Kd;
+use crate::squeue::cell::Place;
+use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
+use crate::{Binding, Flow, Org, OrgSpec};
+use bind::Bind;
+use cell::{Defaults, Homes, Manner, Remains};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use event::{Direction, Layer};
+use exec::{Env, Inner, Route};
+use flows::Flows;
+use link::Version;
+use list::List;
+use perimeter_base::Time;
+use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, Seg, Shard, SockId};
+use perimeter_sync::{LockClass, LockStats, Platform};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use pkt::Msg;
+use std::sync::Arc;
+
+/// Quanta of inbound thread, writer and worker, ns (FireEngine's of 2006).
+const QUANTA: [u64; 3] = [20_000_000, 10_000_000, 10_000_000];
+
+/// How often the stack, when it is dropped, works off what its own last words have left.
+const LAST_ROUNDS: usize = 1000;
+
+/// When an squeue's timers are due, ns, written under it and read without. On a cache line of
+/// its own.
+#[repr(align(128))]
+struct Due(AtomicU64);
+
+/// The framework.
+pub struct Pef<P: Platform> {
+    spec: Spec,
+    squeues: Box<[Squeue<P, Inner<P>>]>,
+    homes: Box<[Homes<P>]>,
+    due: Box<[Due]>,
+    /// Layers of a connection are under different squeues.
+    spread: bool,
+    flows: Arc<Flows<P>>,
+    manner: Arc<Manner<P>>,
+    remains: Arc<Remains<P>>,
+    /// Lists of the layers' own events only; for each squeue its own, as counting references
+    /// writes to them.
+    plain: Box<[(Arc<List>, Arc<List>)]>,
+    /// There were sockets.
+    opened: AtomicBool,
+    draws: AtomicU64,
+}
+
+impl<P: Platform> Pef<P> {
+    fn n(&self) -> u16 {
+        self.squeues.len() as u16
+    }
+
+    fn place(&self, id: SockId) -> Option<&Place<P>> {
+        self.homes
+            .get(usize::from(id.shard()))?
+            .outer
+            .get(id.slot())
+    }
+
+    /// What a connection starts with whose lists were never altered.
+    fn first_version(&self, id: SockId) -> Version {
+        let tcp = id.shard();
+        let (receive, transmit) = &self.plain[usize::from(tcp) % self.plain.len()];
+        let bind = Bind::new(self.spec.arrangement, tcp, self.n());
+        Version::first(receive.clone(), transmit.clone(), bind)
+    }
+
+    /// The squeue of a flow that has no connection.
+    fn stranger_home(&self, key: &FlowKey) -> u16 {
+        match self.spec.arrangement {
+            Arrangement::At { tcp, .. } => tcp % self.n(),
+            _ => (self.flows.draw(key) % u64::from(self.n())) as u16,
+        }
+    }
+
+    /// The squeue for the TCP layer of a connection that is opened here.
+    fn opener(&self, sh: &Commons<Kd<P>>, flow: &Flow) -> u16 {
+        match self.spec.arrangement {
+            Arrangement::At { tcp, .. } => tcp % self.n(),
+            Arrangement::Vertical => sh.p.core() as u16 % self.n(),
+            Arrangement::Random | Arrangement::Horizontal => {
+                let n = self
+                    .draws
+                    .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+                let mixed = (n ^ self.flows.draw(&flow.key)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                ((mixed >> 32) % u64::from(self.n())) as u16
+            }
+        }
+    }
+
+    /// The flow of a connection, from its place.
+    fn key_of(&self, id: SockId) -> Option<FlowKey> {
+        self.home(id).links.get(id.slot())?.key(id)
+    }
+
+    /// Runs a burst's segment under the squeue that is held, or as it can be.
+    fn receive<'a>(
+        &'a self,
+        env: &mut Env<'_, P>,
+        held: &mut Option<(u16, Proc<'a, P, Inner<P>>)>,
+        seg: &mut Seg,
+    ) {
+        match self.classified(env, seg) {
+            Route::Whole(id) => {
+                let q = id.shard();
+                match self.hold(env, held, q, &mut |pef| {
+                    let body = pkt::Body::Seg(core::mem::take(seg));
+                    let v = pef.first_version(id);
+                    Msg::Packet(pef.packet(id, &v, Direction::Receive, link::Way::In, body))
+                }) {
+                    None => {}
+                    Some(proc) => {
+                        // Its list's events, one after the other: IP's has nothing to do, and the
+                        // socket's runs within TCP's.
+                        let met = proc.shard.segment(env.sh, env.cx, id, seg);
+                        self.met(env, q, proc, seg, met);
+                        self.after(env, q, proc);
+                    }
+                }
+            }
+            Route::Stranger(q) => {
+                let taken = self.hold(env, held, q, &mut |_| {
+                    Msg::Stranger(core::mem::take(seg), None)
+                });
+                if let Some(proc) = taken {
+                    proc.shard.stranger(env.sh, env.cx, seg, None);
+                    self.after(env, q, proc);
+                }
+            }
+            Route::List(pkt) => {
+                if let Some((q, proc)) = held.take() {
+                    self.release(env, q, proc);
+                }
+                let first = pkt.list.at(0).map(|e| (e.layer, e.under));
+                let under = first.and_then(|(l, u)| pkt.bind.under(l, u));
+                match under {
+                    Some(q) => self.bring(env, q, Msg::Packet(self.counted(pkt))),
+                    None => self.go(env, None, pkt),
+                }
+                self.finish(env);
+            }
+        }
+    }
+
+    /// A packet that is about to be left somewhere is under way.
+    fn counted(&self, mut pkt: pkt::Pkt<P>) -> pkt::Pkt<P> {
+        if pkt.counted.is_none()
+            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
+        {
+            link.departed(pkt.way);
+            pkt.counted = Some(pkt.way);
+        }
+        pkt
+    }
+
+    /// Squeue `q`, entered anew unless it is the one that is held; or `message` is left there.
+    fn hold<'a, 'b>(
+        &'a self,
+        env: &mut Env<'_, P>,
+        held: &'b mut Option<(u16, Proc<'a, P, Inner<P>>)>,
+        q: u16,
+        message: &mut dyn FnMut(&Pef<P>) -> Msg<P>,
+    ) -> Option<&'b mut Proc<'a, P, Inner<P>>> {
+        if held.as_ref().is_none_or(|(h, _)| *h != q) {
+            if let Some((h, proc)) = held.take() {
+                self.release(env, h, proc);
+            }
+            match self.enter(env, q) {
+                Entered::In(proc) => *held = Some((q, proc)),
+                Entered::Busy(door) => {
+                    if let Some(proc) = door.put(message(self)) {
+                        self.release(env, q, proc);
+                    }
+                    return None;
+                }
+            }
+        }
+        env.sh.count(env.cx.lane, Count::SqueueInline, 1);
+        held.as_mut().map(|(_, proc)| proc)
+    }
+}
+
+impl<P: Platform> Org for Pef<P> {
+    type K = Kd<P>;
+
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        let spec = match spec {
+            OrgSpec::Pef(spec) => *spec,
+            _ => Spec::default(),
+        };
+        let cores = sh.p.cores().clamp(1, usize::from(crate::spec::MAX_GROUPS));
+        let n = match spec.arrangement {
+            Arrangement::Horizontal => cores.max(3),
+            _ => cores,
+        };
+        let plain = || {
+            let list = |direction| Arc::new(List::initial(direction));
+            (list(Direction::Receive), list(Direction::Transmit))
+        };
+        let (receive, transmit) = plain();
+        let arrangement = spec.arrangement;
+        let manner = Arc::new(Manner {
+            defaults: sh.p.lock(LockClass::Leaf, Defaults { receive, transmit }),
+            light_queue: spec.light_queue,
+            light_tcp: spec.light_tcp,
+            bind: Box::new(move |tcp| Bind::new(arrangement, tcp, n as u16)),
+        });
+        let flows = Arc::new(Flows::new(&sh.p, sh.secret));
+        let remains = Arc::new(Remains::new(&sh.p));
+        let home = |_| Homes {
+            outer: Arc::new(Places::default()),
+            links: Arc::new(Places::default()),
+            flows: flows.clone(),
+            manner: manner.clone(),
+            remains: remains.clone(),
+        };
+        let homes: Box<[Homes<P>]> = (0..n).map(home).collect();
+        let settings = Settings {
+            quanta: QUANTA,
+            delay: 0,
+        };
+        let squeue = |(q, home): (usize, &Homes<P>)| {
+            let shard = Shard::at_home(q as u16, sh, home.clone());
+            Squeue::new(&sh.p, q, settings, Inner { shard })
+        };
+        let squeues = homes.iter().enumerate().map(squeue).collect();
+        Pef {
+            spec,
+            squeues,
+            homes,
+            due: (0..n).map(|_| Due(AtomicU64::new(u64::MAX))).collect(),
+            spread: !Bind::new(arrangement, 0, n as u16).is_whole()
+                || matches!(arrangement, Arrangement::At { .. }),
+            flows,
+            manner,
+            remains,
+            plain: (0..n).map(|_| plain()).collect(),
+            opened: AtomicBool::new(false),
+            draws: AtomicU64::new(sh.secret[0]),
+        }
+    }
+
+    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let mut segs = core::mem::take(&mut cx.segs);
+        let mut env = Env::new(sh, cx, Who::Inbound);
+        let mut held = None;
+        segs.drain(|seg| self.receive(&mut env, &mut held, seg));
+        if let Some((q, proc)) = held {
+            self.release(&mut env, q, proc);
+        }
+        self.finish(&mut env);
+        cx.segs = segs;
+    }
+
+    fn call<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Option<Q::Out> {
+        self.call_op(sh, cx, id, op)
+    }
+
+    fn post<Q: Op<Self::K, Out = ()>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) {
+        self.post_op(sh, cx, id, op);
+    }
+
+    fn connect(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        self.opened.store(true, Ordering::Release);
+        let q = self.opener(sh, &flow);
+        let config = config.clone();
+        self.under(sh, cx, q, move |env, inner| {
+            let (sh, Flow { key, hash, iface }) = (env.sh, flow);
+            inner.shard.connect(sh, env.cx, key, hash, iface, &config)
+        })
+    }
+
+    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.opened.store(true, Ordering::Release);
+        for q in 0..self.n() {
+            let l = l.clone();
+            self.under(sh, cx, q, move |_, inner| inner.shard.listen(l));
+        }
+    }
+
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        for q in 0..self.n() {
+            let l = l.clone();
+            self.under(sh, cx, q, move |_, inner| inner.shard.unlisten(&l));
+        }
+    }
+
+    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        let q = match self.flows.find(key) {
+            Some(found) => found.id.shard(),
+            None => self.stranger_home(key),
+        };
+        let key = *key;
+        let job: pkt::Job<P> = Box::new(move |_, env, _, inner| {
+            inner.shard.icmp(env.sh, env.cx, &key, what);
+        });
+        let mut env = Env::new(sh, cx, Who::Inbound);
+        self.bring(&mut env, q, Msg::Job(job));
+        self.finish(&mut env);
+    }
+
+    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let now = cx.now(&sh.p);
+        for q in 0..self.n() {
+            let due = &self.due[usize::from(q)].0;
+            if due.load(Ordering::SeqCst) > now.0 || due.swap(u64::MAX, Ordering::SeqCst) > now.0 {
+                continue;
+            }
+            // Whoever runs the job says when the next one is due.
+            let mut env = Env::new(sh, cx, Who::Inbound);
+            let job: pkt::Job<P> =
+                Box::new(|_, env, _, inner| inner.shard.on_timers(env.sh, env.cx));
+            self.bring(&mut env, q, Msg::Job(job));
+            self.finish(&mut env);
+        }
+    }
+
+    fn next_timer(&self) -> Time {
+        let due = self.due.iter().map(|d| d.0.load(Ordering::Acquire));
+        Time(due.min().unwrap_or(u64::MAX))
+    }
+
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        for s in &self.squeues {
+            s.seize().shard.inspect(now, out);
+        }
+    }
+
+    fn live(&self) -> usize {
+        self.squeues.iter().map(|s| s.seize().shard.len()).sum()
+    }
+
+    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        for q in 0..self.n() {
+            self.under(sh, cx, q, |env, inner| {
+                inner.shard.abort_all(env.sh, env.cx)
+            });
+        }
+        // The workers may have gone before what they were told of.
+        for _ in 0..LAST_ROUNDS {
+            if self.help(sh, cx, Who::Writer) == 0 && self.pending() == 0 {
+                break;
+            }
+            sh.p.yield_now();
+        }
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        for s in &self.squeues {
+            add(LockClass::Squeue, s.stats());
+        }
+        self.flows.lock_stats(add);
+        for h in &self.homes {
+            for p in (0..).map_while(|slot| h.outer.get(slot)) {
+                p.lock_stats(add);
+            }
+        }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        let link = self.homes.get(usize::from(id.shard()));
+        let link = link.and_then(|h| h.links.get(id.slot()));
+        let Some(v) = link.and_then(|l| l.published(id)) else {
+            return Binding::default();
+        };
+        let squeue = |layer| usize::from(v.bind.of(layer));
+        Binding {
+            perimeters: Layer::ALL.map(|l| format!("squeue {}", squeue(l))),
+            cores: Layer::ALL.map(|l| self.squeues.get(squeue(l)).map(Squeue::core)),
+            events: [v.receive.names(), v.transmit.names()],
+        }
+    }
+
+    fn events(&self) -> Option<&dyn event::Events> {
+        Some(self)
+    }
+
+    fn workers(&self) -> usize {
+        self.squeues.len()
+    }
+
+    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+        let mut env = Env::new(sh, cx, Who::Worker);
+        let n = self.work_off(&mut env, worker as u16);
+        self.finish(&mut env);
+        n
+    }
+
+    fn park(&self, worker: usize, deadline: Time) {
+        self.squeues[worker].park(deadline);
+    }
+
+    fn pending(&self) -> usize {
+        let waiting: usize = self.squeues.iter().map(Squeue::pending).sum();
+        waiting + self.remains.len()
+    }
+}

@@ -94,6 +94,12 @@ impl OrgSpec {
             })
         };
         let msgp = OrgSpec::Msgp;
+        let pef = |arrangement| {
+            OrgSpec::Pef(Pef {
+                arrangement,
+                ..Pef::default()
+            })
+        };
         vec![
             entry(
                 "up",
@@ -171,6 +177,30 @@ impl OrgSpec {
                 "squeue:N",
                 OrgSpec::Squeue(Squeue::default()),
                 "FireEngine: vertical perimeters, serialized by queues with workers",
+            ),
+            entry(
+                "pef:random",
+                pef(Arrangement::Random),
+                "packet event framework: a drawn squeue for all layers of a connection",
+            ),
+            entry(
+                "pef:vertical",
+                pef(Arrangement::Vertical),
+                "packet event framework: all layers on the squeue of the opener's core",
+            ),
+            entry(
+                "pef:horizontal",
+                pef(Arrangement::Horizontal),
+                "packet event framework: each layer of a connection on another squeue",
+            ),
+            entry(
+                "pef:ip=A:tcp=B:sockfs=C",
+                pef(Arrangement::At {
+                    ip: 0,
+                    tcp: 1,
+                    sockfs: 0,
+                }),
+                "packet event framework: layers on the squeues of designated cores",
             ),
         ]
     }

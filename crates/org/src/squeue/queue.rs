@@ -171,6 +171,11 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
         })
     }
 
+    /// Leaves a message and tells nobody: the caller sees to it soon, by [`Squeue::work`].
+    pub(crate) fn push(&self, m: Message<T>) {
+        self.state.lock().queue.push_back(m);
+    }
+
     /// Takes PROC if nobody has it, whatever waits: for the worker, and for who has waited long
     /// enough for an answer.
     pub(crate) fn take(&self) -> Option<Proc<'_, P, T>> {

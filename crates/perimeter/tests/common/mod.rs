@@ -29,6 +29,9 @@ pub fn organizations() -> Vec<OrgSpec> {
         named("connp-t:2:wait=spin"),
         named("connp-t:2:wait=spin:fold"),
     ];
+    for name in ["pef:vertical", "pef:horizontal"] {
+        all.push(name.parse().unwrap());
+    }
     #[cfg(feature = "testing")]
     all.push(OrgSpec::Split);
     all

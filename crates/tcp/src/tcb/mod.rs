@@ -300,6 +300,8 @@ pub struct Tcb {
     probes: u8,
     error: Option<TcpError>,
     soft_error: Option<TcpError>,
+    /// Header prediction is never tried.
+    heavy: bool,
     set: Settings,
 }
 
@@ -393,6 +395,7 @@ impl Tcb {
             probes: 0,
             error: None,
             soft_error: None,
+            heavy: false,
             set,
         }
     }
@@ -481,6 +484,7 @@ impl Tcb {
     /// Recomputes whether header prediction may be tried.
     fn refresh_fast(&mut self) {
         let fast = self.state == State::Established
+            && !self.heavy
             && self.ca == CaState::Open
             && self.ooo.is_none()
             && self.scoreboard.is_none()

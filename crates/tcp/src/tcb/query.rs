@@ -282,6 +282,13 @@ impl Tcb {
             .then(|| self.rcv_up.since(self.rcv_nxt))
     }
 
+    /// Whether header prediction may be tried (it may, unless switched off here). Without it
+    /// every segment takes the full path, in and out.
+    pub fn set_prediction(&mut self, on: bool) {
+        self.heavy = !on;
+        self.refresh_fast();
+    }
+
     /// Octets of memory behind this block: scoreboard and out-of-order data.
     pub fn memory(&self) -> usize {
         self.ooo.as_ref().map_or(0, |o| o.queue.memory())

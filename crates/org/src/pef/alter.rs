@@ -1,0 +1,88 @@
+//! Altering the lists of live connections.
+
+use super::Pef;
+use super::bind::Bind;
+use super::event::{Direction, End, EventId, EventSpec, Events, Layer, Refused};
+use super::link::{Link, Version};
+use core::sync::atomic::Ordering;
+use perimeter_stack::SockId;
+use perimeter_sync::{Lock, Platform};
+use std::sync::Arc;
+
+impl<P: Platform> Pef<P> {
+    fn link(&self, id: SockId) -> Result<&Link<P>, Refused> {
+        if id.is_listener() {
+            return Err(Refused::Gone);
+        }
+        self.home(id).links.get(id.slot()).ok_or(Refused::Gone)
+    }
+
+    /// An event has taken itself off: the next version is without it.
+    pub(super) fn sweep(&self, id: SockId) {
+        if let Ok(link) = self.link(id)
+            && let Ok(key) = link.sweep(id)
+        {
+            self.flows.altered(&key, id);
+        }
+    }
+}
+
+impl<P: Platform> Events for Pef<P> {
+    fn register(&self, spec: EventSpec) -> Result<EventId, Refused> {
+        if self.opened.load(Ordering::Acquire) {
+            return Err(Refused::Late);
+        }
+        let mut d = self.manner.defaults.lock();
+        let direction = spec.direction;
+        let list = match direction {
+            Direction::Receive => &mut d.receive,
+            Direction::Transmit => &mut d.transmit,
+        };
+        let (next, id) = list.with(direction, End::Back, spec);
+        *list = Arc::new(next);
+        Ok(id)
+    }
+
+    fn insert(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, Refused> {
+        let (event, key) = self.link(id)?.insert(id, end, spec)?;
+        self.flows.altered(&key, id);
+        Ok(event)
+    }
+
+    fn disable(&self, id: SockId, event: EventId) -> Result<(), Refused> {
+        let key = self.link(id)?.disable(id, event)?;
+        self.flows.altered(&key, id);
+        Ok(())
+    }
+
+    fn switch(&self, id: SockId, on: bool) -> Result<(), Refused> {
+        let tcp = id.shard();
+        let plain = || {
+            let (receive, transmit) = &self.plain[usize::from(tcp)];
+            Version::first(
+                receive.clone(),
+                transmit.clone(),
+                Bind::whole(tcp, self.n()),
+            )
+        };
+        let key = self.link(id)?.switch(id, on, plain)?;
+        self.flows.altered(&key, id);
+        Ok(())
+    }
+
+    fn designate(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), Refused> {
+        let link = self.link(id)?;
+        let squeue = squeue % self.n();
+        if layer == Layer::Tcp {
+            // Where it is already, it may be.
+            return if squeue == id.shard() {
+                link.published(id).map(drop).ok_or(Refused::Gone)
+            } else {
+                Err(Refused::Late)
+            };
+        }
+        let key = link.designate(id, layer, squeue)?;
+        self.flows.altered(&key, id);
+        Ok(())
+    }
+}

@@ -1,0 +1,340 @@
+//! Calls: what the socket layer makes of them in the user's context, and how they come to TCP.
+//!
+//! The socket layer settles what it can without a perimeter: reading from the receive queue, and
+//! sends from its account of room. What TCP must do goes down the transmit list: a send is a
+//! packet with data, other calls go the same way so that they keep their place behind it.
+
+use super::Pef;
+use super::event::{Direction, Layer};
+use super::exec::{Env, Inner};
+use super::link::Way;
+use super::pkt::{Body, Call, Msg};
+use crate::squeue::Kd;
+use crate::squeue::cell::{Outside, Promise, give_back, promise};
+use crate::squeue::queue::{Entered, Who};
+use perimeter_stack::ops::{Op, Step};
+use perimeter_stack::{Commons, Count, Ctx, SockId};
+use perimeter_sync::{Event, Lock, LockClass, Platform, Work};
+use std::sync::Arc;
+
+/// How long a caller waits for its answer before it looks whether anybody is at work, ns.
+const PATIENCE: u64 = 1_000_000;
+
+/// Which phase of an operation is left for TCP.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Phase {
+    /// The second.
+    Tcp,
+    /// What follows from the first.
+    Kick,
+    /// Both: the stack itself has posted it.
+    All,
+}
+
+/// Where a caller waits for its answer.
+pub(super) struct Answer<P: Platform, R: Send + 'static> {
+    value: P::Lock<Option<R>>,
+    event: P::Event,
+}
+
+impl<P: Platform, R: Send + 'static> Answer<P, R> {
+    pub(super) fn new(p: &P) -> Arc<Self> {
+        Arc::new(Answer {
+            value: p.lock(LockClass::Leaf, None),
+            event: p.event(),
+        })
+    }
+
+    pub(super) fn give(&self, value: R) {
+        *self.value.lock() = Some(value);
+        self.event.set();
+    }
+}
+
+/// An operation on its way to TCP.
+struct Task<P: Platform, Q: Op<Kd<P>>> {
+    id: SockId,
+    op: Q,
+    phase: Phase,
+    /// Room that is reserved for it, bytes.
+    reserved: u32,
+    answer: Option<Arc<Answer<P, Option<Q::Out>>>>,
+}
+
+impl<P: Platform, Q: Op<Kd<P>>> Task<P, Q> {
+    /// TCP's turn.
+    fn perform(
+        &mut self,
+        pef: &Pef<P>,
+        env: &mut Env<'_, P>,
+        inner: &mut Inner<P>,
+    ) -> Option<Q::Out> {
+        let (sh, id, op) = (env.sh, self.id, &mut self.op);
+        let orphans = self.phase != Phase::Tcp;
+        // What nobody asked for may come late without harm.
+        if orphans && inner.shard.peek(id).is_none() {
+            return None;
+        }
+        let out = inner
+            .shard
+            .with(sh, env.cx, id, orphans, |m, cx| match self.phase {
+                Phase::Tcp => Some(op.tcp(m, sh, cx)),
+                Phase::Kick => {
+                    op.kick(m, sh, cx);
+                    None
+                }
+                Phase::All => match op.sock(m, sh, cx) {
+                    Step::Done(out) => Some(out),
+                    Step::Kick(out) => {
+                        op.kick(m, sh, cx);
+                        Some(out)
+                    }
+                    Step::Tcp => Some(op.tcp(m, sh, cx)),
+                },
+            });
+        let out = out.flatten();
+        self.give_back(pef, env, out.as_ref());
+        out
+    }
+
+    fn give_back(&self, pef: &Pef<P>, env: &mut Env<'_, P>, out: Option<&Q::Out>) {
+        if self.reserved > 0
+            && let Some(place) = pef.place(self.id)
+        {
+            let unused = out.map_or(self.reserved, |out| Q::unused(out, self.reserved));
+            give_back(place, self.id.generation(), unused, env.cx);
+        }
+    }
+}
+
+impl<P: Platform, Q: Op<Kd<P>>> Call<P> for Task<P, Q> {
+    fn data(&mut self) -> Option<&mut [u8]> {
+        self.op.data()
+    }
+
+    fn run(mut self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>, inner: &mut Inner<P>) {
+        let out = self.perform(pef, env, inner);
+        if let Some(answer) = &self.answer {
+            answer.give(out);
+        }
+    }
+
+    fn dropped(self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>) {
+        self.give_back(pef, env, None);
+        if let Some(answer) = &self.answer {
+            answer.give(None);
+        }
+    }
+}
+
+impl<P: Platform> Pef<P> {
+    /// A socket call.
+    pub(super) fn call_op<Q: Op<Kd<P>>>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        id: SockId,
+        mut op: Q,
+    ) -> Option<Q::Out> {
+        sh.p.charge(Work::SockCall, 1);
+        let Some(place) = self.place(id) else {
+            sh.count(cx.lane, Count::StaleHandle, 1);
+            return None;
+        };
+        let generation = id.generation();
+        let (answered, phase, reserved) = match promise(place, generation, &mut op, sh, cx) {
+            Promise::Settled(out) => return Some(out),
+            Promise::Stale => {
+                sh.count(cx.lane, Count::StaleHandle, 1);
+                return None;
+            }
+            Promise::Answered(out) => {
+                // What the promised result takes of any room is what was reserved.
+                let reserved = u32::MAX - Q::unused(&out, u32::MAX);
+                (Some(out), Phase::Tcp, reserved)
+            }
+            Promise::Asks(bytes) => (None, Phase::Tcp, bytes),
+            Promise::None => {
+                let mut outside = Outside::new(place, generation);
+                let step = op.sock(&mut outside, sh, cx);
+                if outside.is_stale() {
+                    sh.count(cx.lane, Count::StaleHandle, 1);
+                    return None;
+                }
+                match step {
+                    Step::Done(out) => return Some(out),
+                    Step::Kick(out) => (Some(out), Phase::Kick, 0),
+                    Step::Tcp => (None, Phase::Tcp, 0),
+                }
+            }
+        };
+        let task = Task {
+            id,
+            op,
+            phase,
+            reserved,
+            answer: None,
+        };
+        match answered {
+            Some(out) => {
+                self.carry_on(sh, cx, task);
+                Some(out)
+            }
+            None => self.carry_out(sh, cx, task),
+        }
+    }
+
+    /// An operation that the stack itself has posted.
+    pub(super) fn post_op<Q: Op<Kd<P>, Out = ()>>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        id: SockId,
+        op: Q,
+    ) {
+        let task = Task {
+            id,
+            op,
+            phase: Phase::All,
+            reserved: 0,
+            answer: None,
+        };
+        self.carry_on(sh, cx, task);
+    }
+
+    /// Takes a task to TCP; nobody waits for it.
+    fn carry_on<Q: Op<Kd<P>>>(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, task: Task<P, Q>) {
+        let mut env = Env::new(sh, cx, Who::Writer);
+        let _ = self.start(&mut env, task);
+        self.finish(&mut env);
+    }
+
+    /// Takes a task to TCP and waits for the result.
+    fn carry_out<Q: Op<Kd<P>>>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        mut task: Task<P, Q>,
+    ) -> Option<Q::Out> {
+        let answer = Answer::new(&sh.p);
+        task.answer = Some(answer.clone());
+        let mut env = Env::new(sh, cx, Who::Writer);
+        let done = self.start(&mut env, task);
+        self.finish(&mut env);
+        match done {
+            Some(out) => out,
+            None => self.wait(sh, cx, &answer),
+        }
+    }
+
+    /// Brings a task on its way. The result, if it was run here and now.
+    fn start<Q: Op<Kd<P>>>(
+        &self,
+        env: &mut Env<'_, P>,
+        mut task: Task<P, Q>,
+    ) -> Option<Option<Q::Out>> {
+        let id = task.id;
+        let link = self.home(id).links.get(id.slot());
+        let altered = link.is_some_and(|l| l.is_altered());
+        let q = id.shard();
+        // What has no place among the calls needs none of their way.
+        let straight = task.phase != Phase::Tcp;
+        if straight || (!altered && !self.spread) {
+            return match self.enter(env, q) {
+                Entered::In(mut proc) => {
+                    env.sh.count(env.cx.lane, Count::SqueueInline, 1);
+                    let out = task.perform(self, env, &mut proc);
+                    self.after(env, q, &mut proc);
+                    self.release(env, q, proc);
+                    Some(out)
+                }
+                Entered::Busy(door) => {
+                    let job: super::pkt::Job<P> = Box::new(move |pef, env, _, inner| {
+                        Call::run(Box::new(task), pef, env, inner);
+                    });
+                    if let Some(proc) = door.put(Msg::Job(job)) {
+                        self.release(env, q, proc);
+                    }
+                    None
+                }
+            };
+        }
+        let (version, counted) = match link.filter(|_| altered) {
+            Some(l) => match l.start(Way::Call, id) {
+                Some(v) => (v, Some(Way::Call)),
+                None => (self.first_version(id), None),
+            },
+            None => (self.first_version(id), None),
+        };
+        let body = Body::Call(Box::new(task));
+        let mut pkt = self.packet(id, &version, Direction::Transmit, Way::Call, body);
+        pkt.counted = counted;
+        let first = pkt.list.at(0).map(|e| (e.layer, e.under));
+        let (layer, under) = first.unwrap_or((Layer::Tcp, super::event::Under::Layer));
+        match pkt.bind.under(layer, under) {
+            Some(q) => {
+                if pkt.counted.is_none()
+                    && let Some(link) = link
+                {
+                    link.departed(Way::Call);
+                    pkt.counted = Some(Way::Call);
+                }
+                self.bring(env, q, Msg::Packet(pkt));
+            }
+            None => self.go(env, None, pkt),
+        }
+        None
+    }
+
+    /// Waits for an answer. Whoever was to give it may have gone: then the caller works off what
+    /// waits itself.
+    pub(super) fn wait<R: Send + 'static>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        answer: &Answer<P, R>,
+    ) -> R {
+        loop {
+            let set = answer.event.wait(sh.p.now().plus(PATIENCE));
+            if let Some(out) = answer.value.lock().take() {
+                cx.forget_now();
+                return out;
+            }
+            if !set {
+                cx.forget_now();
+                self.help(sh, cx, Who::Writer);
+            }
+        }
+    }
+
+    /// Works off what waits at any squeue.
+    pub(super) fn help(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, who: Who) -> usize {
+        let mut env = Env::new(sh, cx, who);
+        let mut n = 0;
+        for q in 0..self.n() {
+            n += self.work_off(&mut env, q);
+            self.finish(&mut env);
+        }
+        n
+    }
+
+    /// Runs `f` under squeue `q` and waits for what it gives.
+    pub(super) fn under<R: Send + 'static>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        q: u16,
+        f: impl FnOnce(&mut Env<'_, P>, &mut Inner<P>) -> R + Send + 'static,
+    ) -> R {
+        let answer = Answer::new(&sh.p);
+        let reply = answer.clone();
+        let mut env = Env::new(sh, cx, Who::Writer);
+        let job: super::pkt::Job<P> = Box::new(move |_, env, _, inner| {
+            let out = f(env, inner);
+            reply.give(out);
+        });
+        self.bring(&mut env, q, Msg::Job(job));
+        self.finish(&mut env);
+        self.wait(sh, cx, &answer)
+    }
+}

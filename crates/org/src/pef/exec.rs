@@ -1,0 +1,695 @@
+//! The executor (section 3.2.4): runs the events of a packet's list in order, each under its
+//! perimeter.
+//!
+//! A perimeter is never entered from within another. The packet is left as a message with the
+//! next perimeter, *inside* the present one, so that packets of a connection are left in their
+//! order; and the thread turns to the perimeters where it has left messages once it has released
+//! the present one, if they are its core's. Otherwise their workers do.
+
+use super::Pef;
+use super::cell::{Homes, Member};
+use super::event::{Direction, Layer, Packet, Peek, Verdict};
+use super::link::{Version, Way};
+use super::list::{Callback, Event};
+use super::pkt::{Body, Msg, Pkt, offsets};
+use crate::spec::SqueueEntry;
+use crate::squeue::Kd;
+use crate::squeue::queue::{Entered, Inside, Proc, Protected, Who};
+use core::sync::atomic::Ordering;
+use perimeter_base::Time;
+use perimeter_link::Medium;
+use perimeter_stack::conn::{Apart, Up, told};
+use perimeter_stack::shard::Met;
+use perimeter_stack::{Cell, Commons, Count, Ctx, Seg, Shard, SockId, glue, ready};
+use perimeter_sync::{Lock, Platform, Work};
+use perimeter_tcp::{Info, Tcb};
+use perimeter_wire::{Seq, TcpHdr};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// How often a packet may be classified again before it is dropped: once for a connection that
+/// has gone meanwhile, once for one in TIME-WAIT that it takes over, and some for events.
+const TURNS: u8 = 4;
+
+/// What an squeue protects: connections whose TCP layer is under it. As IP's or the socket
+/// layer's perimeter it protects nothing but the order.
+pub(super) struct Inner<P: Platform> {
+    pub(super) shard: Shard<Kd<P>, Member<P>>,
+}
+
+impl<P: Platform> Protected for Inner<P> {
+    type Message = Msg<P>;
+}
+
+/// What a thread carries through the framework.
+pub(super) struct Env<'a, P: Platform> {
+    pub(super) sh: &'a Commons<Kd<P>>,
+    pub(super) cx: &'a mut Ctx<Kd<P>>,
+    who: Who,
+    /// Perimeters to turn to after the present one is released.
+    visits: SmallVec<[u16; 4]>,
+    /// Packets whose next event runs outside any perimeter.
+    outside: VecDeque<Pkt<P>>,
+}
+
+impl<'a, P: Platform> Env<'a, P> {
+    pub(super) fn new(sh: &'a Commons<Kd<P>>, cx: &'a mut Ctx<Kd<P>>, who: Who) -> Self {
+        Env {
+            sh,
+            cx,
+            who,
+            visits: SmallVec::new(),
+            outside: VecDeque::new(),
+        }
+    }
+}
+
+/// A connection's TCP state, for events under its perimeter.
+#[derive(Debug)]
+struct Looking<'a>(&'a Tcb, Time);
+
+impl Peek for Looking<'_> {
+    fn info(&self) -> Info {
+        self.0.info(self.1)
+    }
+}
+
+impl<P: Platform> Pef<P> {
+    pub(super) fn home(&self, id: SockId) -> &Homes<P> {
+        &self.homes[usize::from(id.shard()) % self.homes.len()]
+    }
+
+    /// Whether this thread may run squeue `q`: any thread may where all layers of a connection
+    /// share one; where they are spread, each squeue runs on its own core.
+    fn may_run(&self, env: &Env<'_, P>, q: u16) -> bool {
+        !self.spread || env.sh.p.core() == self.squeues[usize::from(q)].core()
+    }
+
+    /// Enters squeue `q` to run `f` there if it is idle and this thread may; else gives the door
+    /// to leave a message at.
+    pub(super) fn enter(&self, env: &Env<'_, P>, q: u16) -> Entered<'_, P, Inner<P>> {
+        let entry = if self.may_run(env, q) {
+            SqueueEntry::Process
+        } else {
+            SqueueEntry::Fill
+        };
+        self.squeues[usize::from(q)].enter(entry)
+    }
+
+    /// Brings a message to squeue `q`, from outside any perimeter.
+    pub(super) fn bring(&self, env: &mut Env<'_, P>, q: u16, msg: Msg<P>) {
+        match self.enter(env, q) {
+            Entered::In(mut proc) => {
+                env.sh.count(env.cx.lane, Count::SqueueInline, 1);
+                self.message(env, q, &mut proc, msg);
+                self.release(env, q, proc);
+            }
+            Entered::Busy(door) => {
+                if let Some(proc) = door.put(msg) {
+                    self.release(env, q, proc);
+                }
+            }
+        }
+    }
+
+    /// Releases squeue `q`, after what came meanwhile.
+    pub(super) fn release(&self, env: &mut Env<'_, P>, q: u16, proc: Proc<'_, P, Inner<P>>) {
+        let who = env.who;
+        let n = proc.leave(who, |inside, msg| self.message(env, q, inside, msg));
+        if n > 0 {
+            env.sh.count(env.cx.lane, Count::SqueueDrained, n as u64);
+        }
+    }
+
+    /// Works off what waits at squeue `q`, if nobody else is at it.
+    pub(super) fn work_off(&self, env: &mut Env<'_, P>, q: u16) -> usize {
+        let who = env.who;
+        let squeue = &self.squeues[usize::from(q)];
+        let n = squeue.work(who, |inside, msg| self.message(env, q, inside, msg));
+        let count = match who {
+            Who::Worker => Count::SqueueWorker,
+            Who::Inbound | Who::Writer => Count::SqueueDrained,
+        };
+        if n > 0 {
+            env.sh.count(env.cx.lane, count, n as u64);
+        }
+        n
+    }
+
+    /// No perimeter is held any more: turns to those where messages were left, and to packets
+    /// whose next event runs outside any.
+    pub(super) fn finish(&self, env: &mut Env<'_, P>) {
+        loop {
+            if let Some(q) = env.visits.pop() {
+                self.work_off(env, q);
+            } else if let Some(pkt) = env.outside.pop_front() {
+                self.go(env, None, pkt);
+            } else {
+                break;
+            }
+        }
+        self.remains.bury(env.sh, env.cx);
+    }
+
+    /// Leaves a message at squeue `q` from within another, or from outside any. The thread sees
+    /// to it after release, or the worker is told.
+    fn post(&self, env: &mut Env<'_, P>, q: u16, msg: Msg<P>) {
+        let squeue = &self.squeues[usize::from(q)];
+        if self.may_run(env, q) {
+            squeue.push(msg);
+            if !env.visits.contains(&q) {
+                env.visits.push(q);
+            }
+        } else if let Entered::Busy(door) = squeue.enter(SqueueEntry::Fill) {
+            let _ = door.put(msg);
+        }
+    }
+
+    /// A message has its turn.
+    fn message(&self, env: &mut Env<'_, P>, q: u16, inside: &mut Inside<Inner<P>>, msg: Msg<P>) {
+        match msg {
+            Msg::Packet(pkt) => self.go(env, Some((q, inside)), pkt),
+            Msg::Stranger(mut seg, iss) => inside.shard.stranger(env.sh, env.cx, &mut seg, iss),
+            Msg::Job(f) => f(self, env, q, inside),
+        }
+        self.after(env, q, inside);
+    }
+
+    /// After anything that ran under squeue `q`: what TCP has left for other layers goes on its
+    /// way, and timers are noted.
+    #[inline]
+    pub(super) fn after(&self, env: &mut Env<'_, P>, q: u16, inner: &mut Inner<P>) {
+        if !env.cx.apart.is_empty() {
+            self.hand_on(env, q, inner);
+        }
+        let due = inner.shard.next_timer().0;
+        let hint = &self.due[usize::from(q)].0;
+        if hint.load(Ordering::Relaxed) != due {
+            hint.store(due, Ordering::SeqCst);
+        }
+    }
+
+    /// What TCP has left by itself (after timers, calls) goes on its way.
+    fn hand_on(&self, env: &mut Env<'_, P>, q: u16, inner: &mut Inner<P>) {
+        for mut a in core::mem::take(&mut env.cx.apart) {
+            let version = self.version_of(inner, a.id);
+            let up = core::mem::take(&mut a.up);
+            let (id, key) = (a.id, a.key);
+            self.start_chain(env, (q, &mut *inner), &version, a);
+            if !up.is_empty() {
+                let next = version.receive.after_tcp();
+                let body = Body::Up(key, None, up);
+                let mut pkt = self.packet(id, &version, Direction::Receive, Way::On, body);
+                pkt.next = next;
+                self.go(env, Some((q, inner)), pkt);
+            }
+        }
+    }
+
+    /// By which version TCP hands on. A connection that is over already hands on its last words
+    /// by that which it started with.
+    fn version_of(&self, inner: &Inner<P>, id: SockId) -> Version {
+        match inner.shard.peek(id) {
+            Some(m) => m.version().clone(),
+            None => self.first_version(id),
+        }
+    }
+
+    fn start_chain(
+        &self,
+        env: &mut Env<'_, P>,
+        at: (u16, &mut Inner<P>),
+        version: &Version,
+        a: Apart,
+    ) {
+        if a.out.is_empty() {
+            return;
+        }
+        let id = a.id;
+        let body = Body::Chain(Box::new(a));
+        let mut pkt = self.packet(id, version, Direction::Transmit, Way::On, body);
+        pkt.next = version.transmit.after_tcp();
+        self.go(env, Some(at), pkt);
+    }
+
+    /// A packet at the beginning of its list.
+    pub(super) fn packet(
+        &self,
+        id: SockId,
+        version: &Version,
+        direction: Direction,
+        way: Way,
+        body: Body<P>,
+    ) -> Pkt<P> {
+        let list = match direction {
+            Direction::Receive => &version.receive,
+            Direction::Transmit => &version.transmit,
+        };
+        Pkt {
+            id,
+            list: list.clone(),
+            direction,
+            next: 0,
+            bind: version.bind,
+            counted: None,
+            way,
+            turns: 0,
+            offsets: [0; 4],
+            iss: None,
+            body,
+        }
+    }
+
+    /// Runs a packet's events until it is finished or has another perimeter before it.
+    pub(super) fn go(
+        &self,
+        env: &mut Env<'_, P>,
+        mut at: Option<(u16, &mut Inner<P>)>,
+        mut pkt: Pkt<P>,
+    ) {
+        let list = pkt.list.clone();
+        let here = at.as_ref().map(|(q, _)| *q);
+        while let Some(event) = list.at(pkt.next) {
+            let under = pkt.bind.under(event.layer, event.under);
+            if under != here {
+                return self.hand_over(env, under, pkt);
+            }
+            pkt.next += 1;
+            // A tombstone is passed by; but where it stood the packet went to, so that it does
+            // not overtake those that went before.
+            if event.is_off() {
+                continue;
+            }
+            let inner = at.as_mut().map(|(q, inner)| (*q, &mut **inner));
+            let verdict = match &event.callback {
+                Callback::Own => self.own(env, inner, event, &mut pkt),
+                Callback::Foreign(_) => self.foreign(env, inner, event, &mut pkt),
+            };
+            match verdict {
+                Verdict::Next => {}
+                Verdict::Done => break,
+                Verdict::Reclassify if pkt.direction == Direction::Receive => {
+                    return self.reclassify(env, at, pkt);
+                }
+                Verdict::Reclassify => {}
+            }
+        }
+        self.settle(env, pkt);
+    }
+
+    /// The packet goes on under another perimeter.
+    fn hand_over(&self, env: &mut Env<'_, P>, under: Option<u16>, mut pkt: Pkt<P>) {
+        if pkt.counted.is_none()
+            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
+        {
+            link.departed(pkt.way);
+            pkt.counted = Some(pkt.way);
+        }
+        match under {
+            Some(q) => self.post(env, q, Msg::Packet(pkt)),
+            None => env.outside.push_back(pkt),
+        }
+    }
+
+    /// No longer under way: what comes behind may take over a newer version.
+    fn arrived(&self, pkt: &mut Pkt<P>) {
+        if let Some(way) = pkt.counted.take()
+            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
+        {
+            link.arrived(way);
+        }
+    }
+
+    /// The packet is finished: who owns it lets go of it.
+    fn settle(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
+        self.arrived(&mut pkt);
+        match pkt.body {
+            Body::Seg(seg) => env.cx.pool.put(seg.payload),
+            Body::Up(_, _, up) => {
+                for b in up.data {
+                    env.cx.pool.put(b);
+                }
+            }
+            Body::Chain(mut apart) => glue::discard(env.sh, &mut apart),
+            Body::Call(call) => call.dropped(self, env),
+            Body::Nothing => {}
+        }
+    }
+
+    /// A layer's own processing.
+    fn own(
+        &self,
+        env: &mut Env<'_, P>,
+        at: Option<(u16, &mut Inner<P>)>,
+        event: &Event,
+        pkt: &mut Pkt<P>,
+    ) -> Verdict {
+        match (pkt.direction, event.layer, at) {
+            // Addresses, lengths and checksums were looked at before the packet was classified.
+            (Direction::Receive, Layer::Ip, _) => Verdict::Next,
+            (Direction::Receive, Layer::Tcp, Some(at)) => self.tcp_in(env, at, pkt),
+            (Direction::Receive, Layer::Sockfs, _) => {
+                self.sock_in(env, pkt);
+                Verdict::Next
+            }
+            // The socket layer's part was done in the user's context, which made the packet.
+            (Direction::Transmit, Layer::Sockfs, _) => Verdict::Next,
+            (Direction::Transmit, Layer::Tcp, Some((_, inner))) => {
+                self.arrived(pkt);
+                match core::mem::replace(&mut pkt.body, Body::Nothing) {
+                    Body::Call(call) => call.run(self, env, inner),
+                    other => pkt.body = other,
+                }
+                Verdict::Done
+            }
+            (Direction::Transmit, Layer::Ip, _) => {
+                if let Body::Chain(apart) = &mut pkt.body {
+                    glue::place(env.sh, env.cx, apart);
+                }
+                Verdict::Next
+            }
+            (_, Layer::Tcp, None) => Verdict::Done,
+        }
+    }
+
+    /// TCP's turn on the receive list.
+    fn tcp_in(
+        &self,
+        env: &mut Env<'_, P>,
+        (q, inner): (u16, &mut Inner<P>),
+        pkt: &mut Pkt<P>,
+    ) -> Verdict {
+        let Body::Seg(seg) = &mut pkt.body else {
+            return Verdict::Next;
+        };
+        if pkt.id.shard() != q {
+            // Never: TCP's squeue is the one that the connection was made under.
+            return Verdict::Done;
+        }
+        match inner.shard.segment(env.sh, env.cx, pkt.id, seg) {
+            Met::Taken => {}
+            Met::Gone => return Verdict::Reclassify,
+            Met::Reused(iss) => {
+                pkt.iss = Some(iss);
+                return Verdict::Reclassify;
+            }
+        }
+        let (key, hdr) = (seg.frame.key, seg.frame.hdr);
+        let mut up = Up::default();
+        for mut a in core::mem::take(&mut env.cx.apart) {
+            if a.id == pkt.id {
+                up = core::mem::take(&mut a.up);
+            }
+            let version = self.version_of(inner, a.id);
+            self.start_chain(env, (q, &mut *inner), &version, a);
+        }
+        self.arrived(pkt);
+        pkt.way = Way::On;
+        if up.is_empty() {
+            pkt.body = Body::Nothing;
+            return Verdict::Done;
+        }
+        pkt.body = Body::Up(key, Some(hdr), up);
+        Verdict::Next
+    }
+
+    /// After a segment was given to its connection where that has one squeue for all layers.
+    #[inline]
+    pub(super) fn met(
+        &self,
+        env: &mut Env<'_, P>,
+        q: u16,
+        inner: &mut Inner<P>,
+        seg: &mut Seg,
+        met: Met,
+    ) {
+        let iss = match met {
+            Met::Taken => return,
+            Met::Gone => None,
+            Met::Reused(iss) => Some(iss),
+        };
+        // Classified again: the flow has no connection any more, or another one.
+        match self.classified(env, seg) {
+            Route::Whole(id) if iss.is_none() => {
+                let version = self.first_version(id);
+                let body = Body::Seg(core::mem::take(seg));
+                let mut pkt = self.packet(id, &version, Direction::Receive, Way::In, body);
+                pkt.turns = 1;
+                self.go(env, Some((q, inner)), pkt);
+            }
+            Route::List(pkt) => self.go(env, Some((q, inner)), pkt),
+            Route::Whole(id) => {
+                self.stranger(
+                    env,
+                    Some((q, inner)),
+                    id.shard(),
+                    core::mem::take(seg),
+                    None,
+                );
+            }
+            Route::Stranger(home) => {
+                self.stranger(env, Some((q, inner)), home, core::mem::take(seg), iss);
+            }
+        }
+    }
+
+    /// The socket layer's turn on the receive list: data goes to the queue of the socket, and
+    /// who waits for it is told.
+    fn sock_in(&self, env: &mut Env<'_, P>, pkt: &mut Pkt<P>) {
+        let Body::Up(_, _, up) = &mut pkt.body else {
+            return;
+        };
+        let Some(place) = self.place(pkt.id) else {
+            return;
+        };
+        let messages = !self.manner.light_queue;
+        for b in core::mem::take(&mut up.data) {
+            if messages {
+                // `canputnext`; `putnext` is a round of its own.
+                drop(place.rcv.lock());
+            }
+            let mut part = place.rcv.lock();
+            if part.generation != pkt.id.generation() {
+                drop(part);
+                env.cx.pool.put(b);
+                continue;
+            }
+            let rcv = &mut part.value;
+            let before = rcv.buf.memory();
+            if let Some(empty) = rcv.buf.push(b) {
+                env.cx.pool.put(empty);
+            }
+            env.sh.charge(env.cx.lane, before, rcv.buf.memory());
+            if messages || up.events.is_empty() {
+                rcv.side.raise(ready::IN, env.cx);
+            }
+        }
+        if !up.events.is_empty() {
+            let mut part = place.rcv.lock();
+            if part.generation == pkt.id.generation() {
+                let rcv = &mut part.value;
+                if !rcv.buf.is_empty() {
+                    rcv.side.raise(ready::IN, env.cx);
+                }
+                told(rcv, up.events, up.failed, env.cx);
+            }
+        }
+        up.events = perimeter_tcp::Events::NONE;
+    }
+
+    /// Somebody else's event.
+    fn foreign(
+        &self,
+        env: &mut Env<'_, P>,
+        at: Option<(u16, &mut Inner<P>)>,
+        event: &Event,
+        pkt: &mut Pkt<P>,
+    ) -> Verdict {
+        let Callback::Foreign(callback) = &event.callback else {
+            return Verdict::Next;
+        };
+        let now = env.cx.now(&env.sh.p);
+        let member = at
+            .as_ref()
+            .filter(|(q, _)| *q == pkt.id.shard())
+            .and_then(|(_, inner)| inner.shard.peek(pkt.id));
+        let looking = member.map(|m| Looking(&m.peek().tcb, now));
+        let mut disable = false;
+        let mut ask = |flow, header: Option<&TcpHdr>, len: u32, payload: &mut [u8]| {
+            let mut view = Packet {
+                now,
+                direction: pkt.direction,
+                layer: event.layer,
+                flow,
+                header,
+                len,
+                payload,
+                tcp: looking.as_ref().map(|l| l as &dyn Peek),
+                disable: false,
+            };
+            let verdict = callback.on_packet(&mut view);
+            disable |= view.disable;
+            verdict
+        };
+        let mut lost = 0;
+        let verdict = match &mut pkt.body {
+            Body::Seg(seg) => {
+                let len = seg.payload.len() as u32;
+                let payload = seg.payload.as_mut_slice();
+                ask(seg.frame.key, Some(&seg.frame.hdr), len, payload)
+            }
+            Body::Up(key, hdr, up) => {
+                // Each buffer is a packet here; one that is done goes no further.
+                up.data.retain(|b| {
+                    let len = b.len() as u32;
+                    let keep = ask(*key, hdr.as_ref(), len, b.as_mut_slice()) != Verdict::Done;
+                    lost += if keep { 0 } else { len };
+                    keep
+                });
+                Verdict::Next
+            }
+            Body::Chain(apart) => {
+                let (key, n) = (apart.key, apart.out.len());
+                apart.out.retain(|s| {
+                    let hdr = s.plan.seg.to_hdr(key.local_port, key.remote_port);
+                    ask(key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
+                });
+                glue::dropped(env.sh, apart, n - apart.out.len());
+                Verdict::Next
+            }
+            Body::Call(call) => match call.data() {
+                Some(data) => {
+                    let len = data.len() as u32;
+                    match self.key_of(pkt.id) {
+                        Some(key) => ask(key, None, len, data),
+                        None => Verdict::Next,
+                    }
+                }
+                None => Verdict::Next,
+            },
+            Body::Nothing => Verdict::Done,
+        };
+        if lost > 0 {
+            self.lost(env, pkt.id, lost);
+        }
+        if disable && event.switch_off() {
+            self.sweep(pkt.id);
+        }
+        verdict
+    }
+
+    /// An event has dropped data on its way to the socket: it takes up no room there, and TCP is
+    /// told if it waits for that.
+    fn lost(&self, env: &mut Env<'_, P>, id: SockId, n: u32) {
+        let Some(place) = self.place(id) else {
+            return;
+        };
+        let tell = {
+            let mut part = place.rcv.lock();
+            part.generation == id.generation() && part.value.took(n)
+        };
+        if tell {
+            let q = id.shard();
+            let job = Msg::Job(Box::new(
+                move |pef: &Pef<P>, env: &mut Env<'_, P>, _, inner| {
+                    let _ = pef;
+                    inner.shard.with(env.sh, env.cx, id, true, |m, cx| {
+                        perimeter_stack::ops::tell_space(m, env.sh, cx);
+                    });
+                },
+            ));
+            self.post(env, q, job);
+        }
+    }
+
+    /// A received segment begins: the classifier says where.
+    pub(super) fn classified(&self, env: &mut Env<'_, P>, seg: &mut Seg) -> Route<P> {
+        env.sh.p.charge(Work::Lookup, 1);
+        let key = &seg.frame.key;
+        let Some(found) = self.flows.find(key) else {
+            return Route::Stranger(self.stranger_home(key));
+        };
+        if !found.altered && found.bind.is_whole() {
+            return Route::Whole(found.id);
+        }
+        let link = self.home(found.id).links.get(found.id.slot());
+        let (version, counted) = if found.altered {
+            match link.and_then(|l| l.start(Way::In, found.id)) {
+                Some(v) => (v, Some(Way::In)),
+                // It has gone since.
+                None => return Route::Stranger(self.stranger_home(key)),
+            }
+        } else {
+            (self.first_version(found.id), None)
+        };
+        let ethernet = env.sh.ifaces[usize::from(seg.iface)].caps.medium == Medium::Ethernet;
+        let offsets = offsets(seg, ethernet);
+        let body = Body::Seg(core::mem::take(seg));
+        let mut pkt = self.packet(found.id, &version, Direction::Receive, Way::In, body);
+        (pkt.counted, pkt.offsets) = (counted, offsets);
+        Route::List(pkt)
+    }
+
+    /// The classifier looks at a packet again.
+    fn reclassify(&self, env: &mut Env<'_, P>, at: Option<(u16, &mut Inner<P>)>, mut pkt: Pkt<P>) {
+        let Body::Seg(_) = pkt.body else {
+            return self.settle(env, pkt);
+        };
+        self.arrived(&mut pkt);
+        if pkt.turns >= TURNS {
+            return self.settle(env, pkt);
+        }
+        let (turns, iss) = (pkt.turns + 1, pkt.iss);
+        let Body::Seg(mut seg) = pkt.body else {
+            return;
+        };
+        match self.classified(env, &mut seg) {
+            Route::Whole(id) if iss.is_none() => {
+                let version = self.first_version(id);
+                let body = Body::Seg(seg);
+                let mut pkt = self.packet(id, &version, Direction::Receive, Way::In, body);
+                pkt.turns = turns;
+                self.go(env, at, pkt);
+            }
+            Route::List(mut pkt) => {
+                pkt.turns = turns;
+                self.go(env, at, pkt);
+            }
+            Route::Stranger(q) => self.stranger(env, at, q, seg, iss),
+            // A connection in TIME-WAIT was taken over, and another is in its place already.
+            Route::Whole(id) => self.stranger(env, at, id.shard(), seg, None),
+        }
+    }
+
+    fn stranger(
+        &self,
+        env: &mut Env<'_, P>,
+        at: Option<(u16, &mut Inner<P>)>,
+        q: u16,
+        mut seg: Seg,
+        iss: Option<Seq>,
+    ) {
+        match at {
+            Some((here, inner)) if here == q => {
+                inner.shard.stranger(env.sh, env.cx, &mut seg, iss);
+                self.after(env, q, inner);
+            }
+            _ => self.post(env, q, Msg::Stranger(seg, iss)),
+        }
+    }
+}
+
+/// Where a received segment goes first.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a packet has no allocation of its own"
+)]
+pub(super) enum Route<P: Platform> {
+    /// To its connection, all of whose layers are under one squeue, and on whose list are the
+    /// layers' own events only.
+    Whole(SockId),
+    /// Along its list.
+    List(Pkt<P>),
+    /// It belongs to no connection; to that squeue.
+    Stranger(u16),
+}

@@ -1,0 +1,314 @@
+//! What the framework knows of a connection beside its protocol state: versions of its lists,
+//! the squeues of its layers, and how many of its packets are between perimeters.
+//!
+//! A change is published at once, but each way through the stack (in to TCP, up to the socket,
+//! calls down to TCP, segments out) takes it over by itself: at once where that can't let a
+//! packet overtake one that is under way on the old version, else as soon as none is.
+
+use super::bind::Bind;
+use super::event::{Direction, End, EventId, EventSpec, Layer, Refused};
+use super::list::List;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use perimeter_stack::SockId;
+use perimeter_sync::{Lock, LockClass, Platform};
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+/// A way through the stack, along which packets keep their order.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the classifier to TCP.
+    In = 0,
+    /// Calls, from the socket to TCP.
+    Call = 1,
+    /// What TCP hands on: news to the socket, segments to IP.
+    On = 2,
+}
+
+const WAYS: usize = 3;
+
+/// What packets of a connection run through.
+#[derive(Clone)]
+pub(crate) struct Version {
+    pub(crate) receive: Arc<List>,
+    pub(crate) transmit: Arc<List>,
+    pub(crate) bind: Bind,
+    serial: u32,
+}
+
+impl Version {
+    /// The first of a connection.
+    pub(crate) fn first(receive: Arc<List>, transmit: Arc<List>, bind: Bind) -> Version {
+        Version {
+            receive,
+            transmit,
+            bind,
+            serial: 0,
+        }
+    }
+
+    /// Its number among those of the connection.
+    pub(crate) fn serial(&self) -> u32 {
+        self.serial
+    }
+
+    /// Only the layers' own events.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.receive.is_plain() && self.transmit.is_plain()
+    }
+
+    /// Whether a packet that goes through this one can't overtake any that goes through `old`.
+    fn follows(&self, old: &Version) -> bool {
+        let lists = [
+            (&self.receive, &old.receive),
+            (&self.transmit, &old.transmit),
+        ];
+        lists
+            .iter()
+            .all(|(new, old_list)| new.follows(self.bind, old_list, old.bind))
+    }
+}
+
+/// Protected: what was published, and what each way has taken over.
+struct Versions {
+    /// Of the connection that lives here; 0: none.
+    generation: u32,
+    key: Option<FlowKey>,
+    published: Option<Version>,
+    /// While PEF is off: what to return to.
+    parked: Option<Version>,
+    taken: [Option<Version>; WAYS],
+}
+
+/// The framework's place for one connection; it stays where it is, whoever moves in.
+pub(crate) struct Link<P: Platform> {
+    versions: P::Lock<Versions>,
+    /// Lists were altered, or layers moved: the versions must be asked.
+    altered: AtomicBool,
+    /// Of the version published.
+    serial: AtomicU32,
+    flight: [AtomicU32; WAYS],
+}
+
+impl<P: Platform> Link<P> {
+    pub(crate) fn new(p: &P) -> Link<P> {
+        let versions = Versions {
+            generation: 0,
+            key: None,
+            published: None,
+            parked: None,
+            taken: [const { None }; WAYS],
+        };
+        Link {
+            versions: p.lock(LockClass::Leaf, versions),
+            altered: AtomicBool::new(false),
+            serial: AtomicU32::new(0),
+            flight: [const { AtomicU32::new(0) }; WAYS],
+        }
+    }
+
+    /// A connection moves in.
+    pub(crate) fn fill(&self, id: SockId, key: FlowKey, first: Version) {
+        let mut v = self.versions.lock();
+        self.altered.store(!first.is_plain(), Ordering::Release);
+        self.serial.store(first.serial, Ordering::Release);
+        v.generation = id.generation();
+        v.key = Some(key);
+        v.taken = core::array::from_fn(|_| Some(first.clone()));
+        v.published = Some(first);
+        v.parked = None;
+    }
+
+    /// The connection is over: its lists go.
+    pub(crate) fn vacate(&self) {
+        let mut v = self.versions.lock();
+        v.generation = 0;
+        v.published = None;
+        v.parked = None;
+        v.taken = [const { None }; WAYS];
+    }
+
+    /// Whether versions must be asked.
+    #[inline]
+    pub(crate) fn is_altered(&self) -> bool {
+        self.altered.load(Ordering::Acquire)
+    }
+
+    /// Number of the version published.
+    #[inline]
+    pub(crate) fn serial(&self) -> u32 {
+        self.serial.load(Ordering::Acquire)
+    }
+
+    /// The version for a packet that starts on `way` now; `None`: the connection has gone. It is
+    /// counted as under way until [`Link::arrived`].
+    pub(crate) fn start(&self, way: Way, id: SockId) -> Option<Version> {
+        let mut v = self.versions.lock();
+        let version = self.current(&mut v, way, id)?.clone();
+        self.departed(way);
+        Some(version)
+    }
+
+    /// The version of `way` now, taking over what was published if it can be.
+    pub(crate) fn version(&self, way: Way, id: SockId) -> Option<Version> {
+        let mut v = self.versions.lock();
+        self.current(&mut v, way, id).cloned()
+    }
+
+    fn current<'a>(&self, v: &'a mut Versions, way: Way, id: SockId) -> Option<&'a Version> {
+        if v.generation != id.generation() {
+            return None;
+        }
+        let published = v.published.as_ref()?;
+        let taken = &mut v.taken[way as usize];
+        let stay = taken.as_ref().is_some_and(|old| {
+            old.serial == published.serial
+                || (!published.follows(old)
+                    && self.flight[way as usize].load(Ordering::Acquire) > 0)
+        });
+        if !stay {
+            *taken = Some(published.clone());
+        }
+        taken.as_ref()
+    }
+
+    /// A packet is on `way`.
+    #[inline]
+    pub(crate) fn departed(&self, way: Way) {
+        self.flight[way as usize].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A packet has come to the end of `way`.
+    #[inline]
+    pub(crate) fn arrived(&self, way: Way) {
+        let before = self.flight[way as usize].fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a packet arrived twice");
+    }
+
+    /// Publishes what `change` makes of the newest version.
+    fn publish<R>(
+        &self,
+        id: SockId,
+        change: impl FnOnce(&mut Version, &mut Option<Version>) -> Result<R, Refused>,
+    ) -> Result<(R, FlowKey), Refused> {
+        let mut v = self.versions.lock();
+        let v = &mut *v;
+        if v.generation != id.generation() {
+            return Err(Refused::Gone);
+        }
+        let (Some(key), Some(published)) = (v.key, &v.published) else {
+            return Err(Refused::Gone);
+        };
+        let mut next = published.clone();
+        let out = change(&mut next, &mut v.parked)?;
+        next.serial = next.serial.wrapping_add(1);
+        self.serial.store(next.serial, Ordering::Release);
+        v.published = Some(next);
+        self.altered.store(true, Ordering::Release);
+        Ok((out, key))
+    }
+
+    /// Inserts an event. With the flow, for the classifier to be told.
+    pub(crate) fn insert(
+        &self,
+        id: SockId,
+        end: End,
+        spec: EventSpec,
+    ) -> Result<(EventId, FlowKey), Refused> {
+        self.publish(id, |v, parked| {
+            if parked.is_some() {
+                return Err(Refused::Off);
+            }
+            let list = match spec.direction {
+                Direction::Receive => &mut v.receive,
+                Direction::Transmit => &mut v.transmit,
+            };
+            let (next, event) = list.with(spec.direction, end, spec);
+            *list = Arc::new(next);
+            Ok(event)
+        })
+    }
+
+    /// Makes a tombstone of an event, and sweeps it from the next version.
+    pub(crate) fn disable(&self, id: SockId, event: EventId) -> Result<FlowKey, Refused> {
+        let change = |v: &mut Version, parked: &mut Option<Version>| {
+            let v = parked.as_mut().unwrap_or(v);
+            for list in [&mut v.receive, &mut v.transmit] {
+                // An own event of a layer can't be disabled: nothing would take its place.
+                let found = list.find(event).filter(|e| e.is_foreign()).cloned();
+                if let Some(e) = found
+                    && e.switch_off()
+                {
+                    *list = Arc::new(list.swept());
+                    return Ok(());
+                }
+            }
+            Err(Refused::NoEvent)
+        };
+        self.publish(id, change).map(|((), key)| key)
+    }
+
+    /// An event has made a tombstone of itself: the next version is without.
+    pub(crate) fn sweep(&self, id: SockId) -> Result<FlowKey, Refused> {
+        let change = |v: &mut Version, parked: &mut Option<Version>| {
+            let v = parked.as_mut().unwrap_or(v);
+            for list in [&mut v.receive, &mut v.transmit] {
+                *list = Arc::new(list.swept());
+            }
+            Ok(())
+        };
+        self.publish(id, change).map(|((), key)| key)
+    }
+
+    /// The flow of the connection.
+    pub(crate) fn key(&self, id: SockId) -> Option<FlowKey> {
+        let v = self.versions.lock();
+        v.key.filter(|_| v.generation == id.generation())
+    }
+
+    /// SO_PEFON.
+    pub(crate) fn switch(
+        &self,
+        id: SockId,
+        on: bool,
+        plain: impl FnOnce() -> Version,
+    ) -> Result<FlowKey, Refused> {
+        let change = |v: &mut Version, parked: &mut Option<Version>| {
+            let serial = v.serial;
+            if on {
+                if let Some(before) = parked.take() {
+                    *v = before;
+                }
+            } else if parked.is_none() {
+                *parked = Some(core::mem::replace(v, plain()));
+            }
+            v.serial = serial;
+            Ok(())
+        };
+        self.publish(id, change).map(|((), key)| key)
+    }
+
+    /// SO_SETSQP.
+    pub(crate) fn designate(
+        &self,
+        id: SockId,
+        layer: Layer,
+        squeue: u16,
+    ) -> Result<FlowKey, Refused> {
+        let change = |v: &mut Version, parked: &mut Option<Version>| {
+            let v = parked.as_mut().unwrap_or(v);
+            v.bind = v.bind.with(layer, squeue);
+            Ok(())
+        };
+        self.publish(id, change).map(|((), key)| key)
+    }
+
+    /// What was published, for those who look.
+    pub(crate) fn published(&self, id: SockId) -> Option<Version> {
+        let v = self.versions.lock();
+        if v.generation != id.generation() {
+            return None;
+        }
+        v.published.clone()
+    }
+}

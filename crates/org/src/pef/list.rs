@@ -1,0 +1,303 @@
+//! Event lists and their versions (section 3.2.1).
+//!
+//! A list never changes: altering a connection's list publishes a new version, and a packet
+//! finishes on the version that it started with. A disabled event leaves the next version and is
+//! a tombstone in those before: packets under way pass it by. It is freed with the last version
+//! that holds it, that is, when no packet can see it any more.
+
+use super::bind::Bind;
+use super::event::{Direction, End, EventId, EventSpec, Layer, PacketEvent, Under};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// What an event does.
+#[derive(Clone)]
+pub(crate) enum Callback {
+    /// The layer's own processing.
+    Own,
+    /// Somebody else's.
+    Foreign(Arc<dyn PacketEvent>),
+}
+
+/// An event on a list.
+pub(crate) struct Event {
+    pub(crate) id: EventId,
+    pub(crate) name: Box<str>,
+    pub(crate) layer: Layer,
+    pub(crate) under: Under,
+    pub(crate) callback: Callback,
+    off: AtomicBool,
+}
+
+impl Event {
+    /// Somebody else's, not a layer's own.
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self.callback, Callback::Foreign(_))
+    }
+
+    /// Whether it is a tombstone.
+    #[inline]
+    pub(crate) fn is_off(&self) -> bool {
+        self.off.load(Ordering::Acquire)
+    }
+
+    /// Makes a tombstone of it; whether it was none.
+    pub(crate) fn switch_off(&self) -> bool {
+        !self.off.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// One version of a list, in order of execution.
+pub(crate) struct List {
+    events: Vec<Arc<Event>>,
+    /// Only the layers' own events: then the executor need not look at them one by one.
+    plain: bool,
+    /// Behind the event that makes segments: where what TCP sends by itself (retransmissions,
+    /// acknowledgments) enters the transmit list.
+    after_tcp: usize,
+}
+
+/// A place in a direction's order of layers.
+fn rank(direction: Direction, layer: Layer) -> usize {
+    match direction {
+        Direction::Receive => layer as usize,
+        Direction::Transmit => Layer::ALL.len() - 1 - layer as usize,
+    }
+}
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+fn event(name: &str, layer: Layer, under: Under, callback: Callback) -> Arc<Event> {
+    Arc::new(Event {
+        id: EventId(NEXT.fetch_add(1, Ordering::Relaxed)),
+        name: name.into(),
+        layer,
+        under,
+        callback,
+        off: AtomicBool::new(false),
+    })
+}
+
+impl List {
+    fn new(events: Vec<Arc<Event>>) -> List {
+        let plain = events
+            .iter()
+            .all(|e| matches!(e.callback, Callback::Own) && e.under == Under::Layer);
+        let makes = |e: &Arc<Event>| e.layer == Layer::Tcp && matches!(e.callback, Callback::Own);
+        let after_tcp = events
+            .iter()
+            .rposition(makes)
+            .map_or(events.len(), |i| i + 1);
+        List {
+            events,
+            plain,
+            after_tcp,
+        }
+    }
+
+    /// The list that connections start with: one event for each major layer.
+    pub(crate) fn initial(direction: Direction) -> List {
+        let mut layers = Layer::ALL;
+        layers.sort_by_key(|l| rank(direction, *l));
+        let own = |layer: Layer| event(layer.name(), layer, Under::Layer, Callback::Own);
+        List::new(layers.map(own).to_vec())
+    }
+
+    /// The next version, with an event more; and its name.
+    pub(crate) fn with(&self, direction: Direction, end: End, spec: EventSpec) -> (List, EventId) {
+        let new = event(
+            &spec.name,
+            spec.layer,
+            spec.under,
+            Callback::Foreign(spec.event),
+        );
+        let id = new.id;
+        let mut events: Vec<Arc<Event>> = self.live().cloned().collect();
+        let at = rank(direction, spec.layer);
+        let place = |e: &Arc<Event>| match end {
+            End::Front => rank(direction, e.layer) >= at,
+            End::Back => rank(direction, e.layer) > at,
+        };
+        let place = events.iter().position(place).unwrap_or(events.len());
+        events.insert(place, new);
+        (List::new(events), id)
+    }
+
+    /// The next version, without tombstones.
+    pub(crate) fn swept(&self) -> List {
+        List::new(self.live().cloned().collect())
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Arc<Event>> {
+        self.events.iter().filter(|e| !e.is_off())
+    }
+
+    /// The perimeters that packets pass before TCP's own event, and those behind it; its own in
+    /// both. For the squeues that `bind` says.
+    fn paths(&self, bind: Bind) -> [Vec<Option<u16>>; 2] {
+        let own = |e: &Arc<Event>| e.layer == Layer::Tcp && !e.is_foreign();
+        let first = self.events.iter().position(own).unwrap_or(0);
+        let last = self.events.iter().rposition(own).unwrap_or(0);
+        let path = |events: &[Arc<Event>]| {
+            let mut path: Vec<_> = events
+                .iter()
+                .map(|e| bind.under(e.layer, e.under))
+                .collect();
+            path.dedup();
+            path
+        };
+        [path(&self.events[..=first]), path(&self.events[last..])]
+    }
+
+    /// Whether packets on this version, under the squeues that `bind` says, can't overtake those
+    /// on an older one: they pass all perimeters that those pass, in that order, so that they
+    /// queue behind them wherever these are.
+    pub(crate) fn follows(&self, bind: Bind, old: &List, before: Bind) -> bool {
+        let (mine, theirs) = (self.paths(bind), old.paths(before));
+        mine.iter().zip(&theirs).all(|(mine, theirs)| {
+            let mut mine = mine.iter();
+            theirs.iter().all(|q| mine.any(|p| p == q))
+        })
+    }
+
+    /// The event of that name, if it is on this version and no tombstone.
+    pub(crate) fn find(&self, id: EventId) -> Option<&Arc<Event>> {
+        self.live().find(|e| e.id == id)
+    }
+
+    /// The event at a place, tombstones included; `None` past the end.
+    #[inline]
+    pub(crate) fn at(&self, place: usize) -> Option<&Arc<Event>> {
+        self.events.get(place)
+    }
+
+    /// Only the layers' own events.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// The place where segments enter that TCP has made.
+    #[inline]
+    pub(crate) fn after_tcp(&self) -> usize {
+        self.after_tcp
+    }
+
+    /// Names of the events, for those who look.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.live().map(|e| e.name.to_string()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pef::event::{Packet, Verdict};
+
+    fn spec(name: &str, direction: Direction, layer: Layer) -> EventSpec {
+        EventSpec {
+            name: name.to_string(),
+            direction,
+            layer,
+            under: Under::Layer,
+            event: Arc::new(|_: &mut Packet<'_>| Verdict::Next),
+        }
+    }
+
+    #[test]
+    fn layers_stand_in_the_order_of_their_direction() {
+        let receive = List::initial(Direction::Receive);
+        assert_eq!(receive.names(), ["ip", "tcp", "sockfs"]);
+        assert!(receive.is_plain());
+        let transmit = List::initial(Direction::Transmit);
+        assert_eq!(transmit.names(), ["sockfs", "tcp", "ip"]);
+        assert_eq!(transmit.after_tcp(), 2);
+    }
+
+    #[test]
+    fn events_go_to_the_ends_of_their_major_layer() {
+        for (direction, want) in [
+            (
+                Direction::Receive,
+                "a-ip ip b-ip a-tcp tcp b-tcp a-sockfs sockfs b-sockfs",
+            ),
+            (
+                Direction::Transmit,
+                "a-sockfs sockfs b-sockfs a-tcp tcp b-tcp a-ip ip b-ip",
+            ),
+        ] {
+            let mut list = List::initial(direction);
+            for layer in Layer::ALL {
+                for (end, letter) in [(End::Front, "a"), (End::Back, "b")] {
+                    let name = format!("{letter}-{}", layer.name());
+                    list = list.with(direction, end, spec(&name, direction, layer)).0;
+                }
+            }
+            assert_eq!(list.names().join(" "), want);
+            assert!(!list.is_plain());
+            let tcp = list.at(list.after_tcp() - 1).map(|e| e.name.to_string());
+            assert_eq!(tcp.as_deref(), Some("tcp"));
+        }
+    }
+
+    #[test]
+    fn who_passes_more_places_in_the_same_order_overtakes_nobody() {
+        use crate::spec::Arrangement::{At, Vertical};
+        let at = |layer, squeue| {
+            let mut s = spec("x", Direction::Receive, layer);
+            s.under = Under::Squeue(squeue);
+            s
+        };
+        let with = |list: &List, end, s| list.with(Direction::Receive, end, s).0;
+        let spread = At {
+            ip: 0,
+            tcp: 1,
+            sockfs: 2,
+        };
+        let bind = Bind::new(spread, 1, 4);
+        let plain = List::initial(Direction::Receive);
+        let longer = with(&plain, End::Back, at(Layer::Ip, 3));
+        assert!(longer.follows(bind, &plain, bind));
+        assert!(!plain.follows(bind, &longer, bind), "past squeue 3");
+        // The same places in another order.
+        let other = with(&plain, End::Front, at(Layer::Ip, 3));
+        assert!(!other.follows(bind, &longer, bind));
+        assert!(!longer.follows(bind, &other, bind));
+        // What is behind TCP does not count for what is before it.
+        let behind = with(&plain, End::Front, at(Layer::Sockfs, 3));
+        assert!(!behind.follows(bind, &longer, bind));
+        assert!(longer.follows(bind, &longer, bind));
+        // Moved layers.
+        let moved = bind.with(Layer::Ip, 3);
+        assert!(!plain.follows(moved, &plain, bind));
+        assert!(longer.follows(moved, &plain, moved));
+        let whole = Bind::new(Vertical, 1, 4);
+        assert!(
+            plain.follows(bind, &plain, whole),
+            "ends at squeue 1 as well"
+        );
+        assert!(!plain.follows(whole, &plain, bind));
+    }
+
+    #[test]
+    fn a_tombstone_stays_in_old_versions_until_nobody_sees_them() {
+        let first = Arc::new(List::initial(Direction::Receive));
+        let (second, id) = first.with(
+            Direction::Receive,
+            End::Back,
+            spec("x", Direction::Receive, Layer::Tcp),
+        );
+        let weak = second.find(id).map(Arc::downgrade).expect("on the list");
+        let in_flight = Arc::new(second);
+        assert!(in_flight.find(id).is_some_and(|e| e.switch_off()));
+        assert!(in_flight.find(id).is_none(), "found, though it is off");
+        let third = in_flight.swept();
+        assert_eq!(third.names(), ["ip", "tcp", "sockfs"]);
+        assert!(third.is_plain());
+        let tomb = in_flight.at(2).expect("still there for packets under way");
+        assert!(tomb.is_off() && !tomb.switch_off(), "switched off twice");
+        assert!(weak.upgrade().is_some());
+        drop(in_flight);
+        assert!(weak.upgrade().is_none(), "outlived the last version");
+    }
+}
