@@ -80,9 +80,12 @@ impl<P: Platform> Pef<P> {
     }
 
     /// Whether this thread may run squeue `q`: any thread may where all layers of a connection
-    /// share one; where they are spread, each squeue runs on its own core.
+    /// share one; where they are spread, each squeue runs on its own core, as long as the
+    /// workers are there.
     fn may_run(&self, env: &Env<'_, P>, q: u16) -> bool {
-        !self.spread || env.sh.p.core() == self.squeues[usize::from(q)].core()
+        !self.spread
+            || env.sh.p.core() == self.squeues[usize::from(q)].core()
+            || self.stopped.load(Ordering::Relaxed)
     }
 
     /// Enters squeue `q` to run `f` there if it is idle and this thread may; else gives the door

@@ -101,6 +101,8 @@ pub struct Pef<P: Platform> {
     /// There were sockets.
     opened: AtomicBool,
     draws: AtomicU64,
+    /// The stack is being dropped: its workers go.
+    stopped: AtomicBool,
 }
 
 impl<P: Platform> Pef<P> {
@@ -295,6 +297,7 @@ impl<P: Platform> Org for Pef<P> {
             plain: (0..n).map(|_| plain()).collect(),
             opened: AtomicBool::new(false),
             draws: AtomicU64::new(sh.secret[0]),
+            stopped: AtomicBool::new(false),
         }
     }
 
@@ -407,6 +410,7 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        self.stopped.store(true, Ordering::Relaxed);
         for q in 0..self.n() {
             self.under(sh, cx, q, |env, inner| {
                 inner.shard.abort_all(env.sh, env.cx)
