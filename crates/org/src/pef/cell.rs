@@ -93,7 +93,7 @@ impl<P: Platform> Remains<P> {
 
 /// Where the connections of one squeue have their parts.
 pub(super) struct Homes<P: Platform> {
-    pub(super) outer: Home<P>,
+    pub(super) outer: Arc<Home<P>>,
     pub(super) links: Arc<Places<Link<P>>>,
     pub(super) flows: Arc<Flows<P>>,
     pub(super) manner: Arc<Manner<P>>,

@@ -52,7 +52,8 @@ pub mod trace;
 use crate::place::Places;
 use crate::spec::{Arrangement, Pef as Spec};
 use crate::squeue::Kd;
-use crate::squeue::cell::Place;
+use crate::squeue::cell::{Home, Place};
+use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
 use crate::{Binding, Flow, Org, OrgSpec};
 use bind::Bind;
@@ -114,6 +115,7 @@ impl<P: Platform> Pef<P> {
         self.homes
             .get(usize::from(id.shard()))?
             .outer
+            .places
             .get(id.slot())
     }
 
@@ -267,8 +269,10 @@ impl<P: Platform> Org for Pef<P> {
         });
         let flows = Arc::new(Flows::new(&sh.p, sh.secret));
         let remains = Arc::new(Remains::new(&sh.p));
+        // The classifier is `flows`: that of `squeue` knows nothing here.
+        let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
         let home = |_| Homes {
-            outer: Arc::new(Places::default()),
+            outer: Arc::new(Home::new(&sh.p, ipcl.clone())),
             links: Arc::new(Places::default()),
             flows: flows.clone(),
             manner: manner.clone(),
@@ -431,7 +435,7 @@ impl<P: Platform> Org for Pef<P> {
         }
         self.flows.lock_stats(add);
         for h in &self.homes {
-            for p in (0..).map_while(|slot| h.outer.get(slot)) {
+            for p in h.outer.iter() {
                 p.lock_stats(add);
             }
         }
