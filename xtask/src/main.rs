@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod counts;
+mod explore;
+mod many;
 mod packetdrill;
 mod packetdrill_script;
 mod soak;
@@ -34,6 +36,9 @@ enum Command {
     /// Run two stacks back to back in virtual time over many seeds. `cargo soak` is the same,
     /// optimised.
     Soak(soak::Args),
+    /// Run tiny scenarios under very many schedules, for every organization. `cargo explore` is
+    /// the same, optimised.
+    Explore(explore::Args),
     /// Count the instructions of the hot paths and compare them with those committed.
     Counts(counts::Args),
 }
@@ -43,6 +48,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Packetdrill(args) => packetdrill::run(&args),
         Command::Soak(args) => soak::run_soak(&args),
+        Command::Explore(args) => explore::run_explore(&args),
         Command::Counts(args) => counts::run(&args),
     };
     match result {

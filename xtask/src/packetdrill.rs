@@ -49,7 +49,7 @@ pub struct Args {
         long,
         value_delimiter = ',',
         value_name = "LIST",
-        default_value = "up,up:shared,connp-l:8"
+        default_values_t = organizations()
     )]
     org: Vec<String>,
     /// Further flags for the adapter, NAME=VALUE,…
@@ -487,6 +487,13 @@ fn read_baseline(file: &Path) -> Result<BTreeMap<String, bool>> {
         baseline.insert(name.to_owned(), pass);
     }
     Ok(baseline)
+}
+
+/// Those of the test suites, but the one that the adapter is built without.
+fn organizations() -> Vec<String> {
+    let names = perimeter::OrgSpec::tested().into_iter();
+    let names = names.map(|org| org.to_string());
+    names.filter(|name| name != "split").collect()
 }
 
 fn report(

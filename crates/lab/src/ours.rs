@@ -427,7 +427,8 @@ mod tests {
 
     #[test]
     fn every_organization_in_every_direction() {
-        for org in ["up", "up:shared", "connp-l:8"] {
+        for org in perimeter::OrgSpec::tested() {
+            let org = &*org.to_string();
             for direction in [Direction::Send, Direction::Receive, Direction::Both] {
                 let sample = measure(org, |s| s.direction = direction);
                 let what = format!("{org} {direction}: {sample:?}");

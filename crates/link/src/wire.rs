@@ -161,6 +161,12 @@ impl<P: Platform> WireHandle<P> {
         self.out.ports.iter().map(dropped).sum()
     }
 
+    /// Whether nothing refers to this direction but this handle: its sender has gone, and there
+    /// is no other handle of it.
+    pub fn alone(&self) -> bool {
+        Arc::strong_count(&self.out) == 1
+    }
+
     /// Frames under way or waiting to be polled.
     pub fn in_flight(&self) -> usize {
         let waiting = |p: &Port<P>| p.flight.lock().frames.len();

@@ -20,23 +20,8 @@ fn stacks(org: &OrgSpec) -> (Stack, Stack) {
 
 /// The organizations that take calls from several threads.
 fn organizations() -> Vec<OrgSpec> {
-    let mut all = vec![
-        OrgSpec::UpShared,
-        OrgSpec::ConnpL { groups: 8 },
-        OrgSpec::Squeue(Default::default()),
-    ];
-    let threads = [
-        "connp-t:2",
-        "connp-t:2:wait=spin",
-        "connp-t:2:wait=spin:fold",
-    ];
-    all.extend(threads.map(|name| name.parse().unwrap()));
-    for name in ["pef:random", "pef:horizontal"] {
-        all.push(name.parse().unwrap());
-    }
-    #[cfg(feature = "testing")]
-    all.push(OrgSpec::Split);
-    all
+    let all = OrgSpec::tested().into_iter();
+    all.filter(|o| !o.single_threaded()).collect()
 }
 
 fn byte(i: usize) -> u8 {

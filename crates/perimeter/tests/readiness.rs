@@ -219,6 +219,6 @@ fn a_waker_wakes() {
 #[test]
 fn no_wake_up_is_lost() {
     for org in organizations() {
-        common::model::explore(&common::model::small(org), 0..150).unwrap();
+        common::model::explore(&common::model::small(org), 0..common::share(150)).unwrap();
     }
 }

@@ -25,7 +25,7 @@ fn seeds() -> u64 {
     std::env::var("PERIMETER_SEEDS")
         .ok()
         .and_then(|s| s.parse().ok())
-        .unwrap_or(6)
+        .unwrap_or_else(|| common::share(6))
 }
 
 /// An echo through the stack under test, which is entered by one thread only.

@@ -3,7 +3,7 @@
 use crate::content::Histogram;
 use crate::run::{Host, spawn};
 use crate::scenario::Workload;
-use crate::script::{HELLO, How, Machine, Need, Step, drain, pour, stream_of};
+use crate::script::{HELLO, How, Machine, Need, Parts, Step, WRITERS, drain, pour};
 use perimeter::{Stack, TcpListener, TcpStream};
 use perimeter_sync::{Platform, Thread};
 use std::io::{ErrorKind, Read, Write};
@@ -11,9 +11,6 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// Threads that write, and that read, one socket.
-const SHARERS: u64 = 3;
 
 /// Runs the client's threads to their end.
 pub fn clients(host: &Arc<Host>, stack: &Stack) {
@@ -93,6 +90,7 @@ fn one(h: &Arc<Host>, m: &mut Machine, s: TcpStream) -> Result<(), String> {
     match h.sc.workload {
         Workload::Shared => shared(h, m.conn(), h.client, &s),
         Workload::CloseBlocked => close_blocked(h, m.conn(), &s),
+        Workload::CloseTwice => close_twice(h, m.conn(), &s),
         _ => Ok(()),
     }
 }
@@ -117,24 +115,24 @@ fn exchange(
     Ok(())
 }
 
-/// Several threads write and several read one socket, both ways.
+/// Four threads write one socket at each end; four read it at the server's, and one, which can
+/// tell the order of everything, at the client's.
 fn shared(h: &Arc<Host>, conn: usize, client: bool, s: &Arc<TcpStream>) -> Result<(), String> {
-    let n = h.sc.bulk() / 4;
+    let each = h.sc.bulk() / 12;
     let mut writers = Vec::new();
-    for k in 0..SHARERS {
+    for k in 0..WRITERS {
         let (h, s) = (h.clone(), s.clone());
-        let range = n * k / SHARERS..n * (k + 1) / SHARERS;
-        let stream = stream_of(conn, client);
         writers.push(spawn(&h.p.clone(), "writer", None, move || {
-            pour(&s, &h.ledger, stream, range, 500 + 3000 * k as usize)
+            pour(&s, &h.ledger, k, each, 300 + 1500 * k)
         }));
     }
     let sum = Arc::new(std::sync::Mutex::new(Histogram::default()));
     let mut readers = Vec::new();
-    for k in 0..SHARERS {
+    let many = if client { 1 } else { WRITERS };
+    for k in 0..many {
         let (h, s, sum) = (h.clone(), s.clone(), sum.clone());
         readers.push(spawn(&h.p.clone(), "reader", None, move || {
-            let part = drain(&s, &h.ledger, 300 + 4000 * k as usize)?;
+            let part = drain(&s, &h.ledger, 300 + 2000 * k, many == 1)?;
             sum.lock().map_err(|e| e.to_string())?.merge(&part);
             Ok(())
         }));
@@ -148,11 +146,52 @@ fn shared(h: &Arc<Host>, conn: usize, client: bool, s: &Arc<TcpStream>) -> Resul
         r.join().expect("a panic would have ended the run");
     }
     let got = sum.lock().map_err(|e| e.to_string())?.clone();
-    if got != Histogram::of(stream_of(conn, !client), n) {
+    if got != Parts::whole(WRITERS, each) {
         return Err(format!(
-            "connection {conn}: readers got {} of {n} octets, or others",
-            got.total()
+            "connection {conn}: readers got {} of {} octets, or others",
+            got.total(),
+            WRITERS as u64 * each
         ));
+    }
+    Ok(())
+}
+
+/// Two threads close the socket, at both ends at about the same time, while a third reads.
+fn close_twice(h: &Arc<Host>, conn: usize, s: &Arc<TcpStream>) -> Result<(), String> {
+    let over = |r: &std::io::Result<usize>| match r {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(e) => e.kind() == ErrorKind::NotConnected,
+    };
+    let reader = s.clone();
+    let mut threads = vec![spawn(&h.p, "blocked", None, move || {
+        let r = (&*reader).read(&mut [0; HELLO]);
+        if !over(&r) {
+            return Err(format!("connection {conn}: closed under a read: {r:?}"));
+        }
+        Ok(())
+    })];
+    let closed = Arc::new(AtomicUsize::new(0));
+    for _ in 0..2 {
+        let (s, closed) = (s.clone(), closed.clone());
+        threads.push(spawn(&h.p, "closer", None, move || {
+            match s.close() {
+                Ok(()) => _ = closed.fetch_add(1, Ordering::Relaxed),
+                Err(e) if e.kind() == ErrorKind::NotConnected => {}
+                Err(e) => return Err(format!("connection {conn}: close: {e}")),
+            }
+            let r = (&*s).read(&mut [0]);
+            match r {
+                Err(e) if e.kind() == ErrorKind::NotConnected => Ok(()),
+                other => Err(format!("connection {conn}: closed, read gives {other:?}")),
+            }
+        }));
+    }
+    for t in threads {
+        t.join().expect("a panic would have ended the run");
+    }
+    if closed.load(Ordering::Relaxed) == 0 {
+        return Err(format!("connection {conn}: nobody has closed it"));
     }
     Ok(())
 }

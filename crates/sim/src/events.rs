@@ -155,9 +155,12 @@ impl Loop {
                     )?;
                     let n = common.accepted.fetch_add(1, Ordering::Relaxed) + 1;
                     if n == self.host.sc.connections() {
+                        // Not under that lock, which is of the machine: virtual threads that
+                        // waited for it would all wait.
                         let wakers = common.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-                        let wakers = wakers.clone();
-                        wakers.iter().for_each(Waker::wake);
+                        let list = wakers.clone();
+                        drop(wakers);
+                        list.iter().for_each(Waker::wake);
                     }
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
@@ -209,10 +212,10 @@ pub fn servers(host: &Arc<Host>, stack: &Stack, listener: TcpListener, trigger: 
         let (stack, listener, common) = (stack.clone(), listener.clone(), common.clone());
         move || {
             let mut l = Loop::new(&h, &stack, trigger, 100 + t)?;
-            {
-                let mut wakers = common.wakers.lock().map_err(|e| e.to_string())?;
-                wakers.push(l.poll.waker());
-            }
+            let waker = l.poll.waker();
+            let mut wakers = common.wakers.lock().map_err(|e| e.to_string())?;
+            wakers.push(waker);
+            drop(wakers);
             let wanted = match trigger {
                 Trigger::Level => Interest::READABLE,
                 Trigger::Edge => Interest::READABLE.edge(),

@@ -1,10 +1,13 @@
 //! Settings of wire and stacks that a scenario draws from its seed.
 
-use crate::scenario::{Capacity, Scenario};
-use perimeter::{CcKind, Config, TcpConfig};
+use crate::scenario::{Capacity, Mix, Scenario};
+use perimeter::{CcKind, Config, Inbound, TcpConfig};
 use perimeter_link::rng::SplitMix64;
 use perimeter_link::wire::{EndConfig, WireConfig};
 use std::time::Duration;
+
+/// How often a stack looks around by itself when only wake-ups are to move a run on.
+pub const RARELY: Duration = Duration::from_secs(60);
 
 /// What is drawn.
 #[derive(Clone, Debug)]
@@ -20,6 +23,9 @@ pub struct Knobs {
     rx_ring: usize,
     tx_ring: usize,
     service: Duration,
+    /// Nothing but wake-ups moves this run on: nothing is lost that a timer would repair, and
+    /// the stack looks around by itself so rarely that a lost wake-up is a hang.
+    pub strict: bool,
     /// What a stack's sockets may pin, bytes; `u64::MAX`: as much as they like.
     pub memory: u64,
     /// Connections that wait to be accepted.
@@ -31,9 +37,9 @@ impl Knobs {
     pub fn new(sc: &Scenario) -> Knobs {
         let mut rng = SplitMix64::new(sc.seed ^ 0x6b6e_6f62);
         let mut one_in = |n: u64| rng.below(n) == 0;
-        let small = sc.capacity == Capacity::Shrunken;
+        let small = sc.capacity != Capacity::Normal;
         let latency_ns = if one_in(4) { 2_000_000 } else { 5_000 };
-        Knobs {
+        let knobs = Knobs {
             seed: sc.seed,
             latency_ns,
             coalesce_ns: if one_in(4) { 20_000 } else { 0 },
@@ -47,7 +53,31 @@ impl Knobs {
             service: Duration::from_millis(if one_in(4) { 5 } else { 60 }),
             memory: if small && one_in(3) { 12_000 } else { u64::MAX },
             backlog: if small { 1 } else { 128 },
+            strict: false,
+        };
+        if sc.capacity == Capacity::Tiny {
+            knobs.tiny(sc)
+        } else {
+            knobs
         }
+    }
+
+    fn tiny(mut self, sc: &Scenario) -> Knobs {
+        let mut rng = SplitMix64::new(sc.seed ^ 0x7469_6e79);
+        let mut one_in = |n: u64| rng.below(n) == 0;
+        // In exploration time moves when nobody can run: what takes time on the wire arrives at
+        // sleepers only.
+        self.latency_ns = if one_in(2) { 0 } else { 5_000 };
+        self.coalesce_ns = 0;
+        self.gbps = None;
+        let calm = sc.mix == Mix::None && sc.early_timer_one_in == 0;
+        self.strict = calm && sc.inbound == Inbound::Thread && !one_in(3);
+        if self.strict {
+            (self.service, self.memory, self.rx_ring) = (RARELY, u64::MAX, 4096);
+            // A SYN that finds the queue full comes again by a timer.
+            self.backlog = 8;
+        }
+        self
     }
 
     /// The wire between the interfaces number `nic`.
@@ -111,7 +141,10 @@ impl Knobs {
             orphan_retries: 60,
             ..TcpConfig::default()
         };
-        if sc.capacity == Capacity::Shrunken {
+        if sc.capacity == Capacity::Tiny {
+            (c.time_wait, c.fin_wait_2) = (Duration::from_millis(20), Duration::from_secs(10));
+        }
+        if sc.capacity != Capacity::Normal {
             let segment = self.mtu - 40;
             let mut room = || segment * if one_in(2) { 2 } else { 3 };
             (c.snd_buf, c.rcv_buf, c.rcv_buf_max) = (room(), room(), 3 * segment);

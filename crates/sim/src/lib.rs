@@ -20,10 +20,12 @@ mod blocking;
 pub mod content;
 mod events;
 mod knobs;
+mod races;
 mod run;
 mod scenario;
 mod script;
 pub mod trace;
 
-pub use run::{Failure, Outcome, run, run_spied, run_traced};
+pub use perimeter_sync::virt::Schedule;
+pub use run::{Failure, Outcome, run, run_length, run_spied, run_traced};
 pub use scenario::{Capacity, Drive, Mix, ParseError, Scenario, Workload};

@@ -66,6 +66,9 @@ named! {
         /// Buffers of two or three segments, receive rings of 16 frames, one connection per
         /// thread.
         Shrunken = "shrunken",
+        /// Buffers of two or three segments and a handful of segments on two connections: as
+        /// short as a run can be, so that very many schedules can be explored.
+        Tiny = "tiny",
     }
 }
 
@@ -94,6 +97,15 @@ named! {
         Shared = "shared",
         /// A thread closes the socket that another is blocked on. Blocking only.
         CloseBlocked = "closeblocked",
+        /// Two threads at each end close one socket at the same time, under a third that reads.
+        /// Blocking only.
+        CloseTwice = "closetwice",
+        /// The server closes its listener and opens it again while clients connect: before it is
+        /// there, while it goes, and with connections that nobody has accepted.
+        Reopen = "reopen",
+        /// Clients give up connections during and right after the handshake, by reset and in
+        /// order, before they open one that counts.
+        Fickle = "fickle",
     }
 }
 
@@ -120,6 +132,21 @@ impl Drive {
             Drive::Edge => Some(Trigger::Edge),
             Drive::OneShot => Some(Trigger::OneShot),
         }
+    }
+}
+
+impl Workload {
+    /// Several threads at each end, which block.
+    pub fn needs_threads(self) -> bool {
+        matches!(
+            self,
+            Workload::Shared | Workload::CloseBlocked | Workload::CloseTwice
+        )
+    }
+
+    /// The listener comes and goes, and clients do not wait for it.
+    pub fn races_listener(self) -> bool {
+        matches!(self, Workload::Reopen | Workload::Fickle)
     }
 }
 
@@ -187,14 +214,13 @@ impl Scenario {
         // Half of the runs block; under a one-threaded organization none can, for its thread
         // serves several connections.
         let mut drive = Drive::ALL[1 + pick(3)];
-        let blocking =
-            pick(2) == 0 || matches!(workload, Workload::Shared | Workload::CloseBlocked);
+        let blocking = pick(2) == 0 || workload.needs_threads();
         if blocking && !single {
             drive = Drive::Blocking;
         }
         let workload = match workload {
             Workload::Shared if single => Workload::Duplex,
-            Workload::CloseBlocked if single => Workload::Short,
+            Workload::CloseBlocked | Workload::CloseTwice if single => Workload::Short,
             w => w,
         };
         let schedule = match pick(4) {
@@ -230,18 +256,63 @@ impl Scenario {
         }
     }
 
+    /// A scenario of the exploration of schedules: tiny, scheduled at random or by PCT, three
+    /// quarters of them over a wire without faults, a third of them with time jumping to
+    /// deadlines at any moment, so that timers meet whatever else goes on. `pct_steps` is the
+    /// length of a run to be expected.
+    pub fn explored(org: OrgSpec, cores: usize, seed: u64, pct_steps: u64) -> Scenario {
+        let mut rng = SplitMix64::new(seed ^ 0x6578_706c);
+        let mut pick = |n: usize| rng.below(n as u64) as usize;
+        let mix = if pick(4) == 0 {
+            Mix::ALL[1 + pick(Mix::ALL.len() - 1)]
+        } else {
+            Mix::None
+        };
+        let schedule = match pick(4) {
+            0 => Schedule::Random {
+                switch_one_in: 1 + pick(4) as u32,
+            },
+            1 => Schedule::Random {
+                switch_one_in: 8 + pick(24) as u32,
+            },
+            _ => Schedule::Pct {
+                depth: 2 + pick(4) as u32,
+            },
+        };
+        // Not so often that those who time out keep others from ever running.
+        let early_timer_one_in = match (pick(3), schedule) {
+            (0, Schedule::Random { switch_one_in }) => 20 * switch_one_in + pick(200) as u32,
+            (0, _) => 500,
+            _ => 0,
+        };
+        let mut sc = Scenario {
+            schedule,
+            pct_steps,
+            early_timer_one_in,
+            ..Scenario::new(org, cores, mix, Capacity::Tiny, seed)
+        };
+        if sc.workload == Workload::Fickle && mix != Mix::None {
+            // A client's last word may be lost: its server waits in vain, which takes time.
+            sc.early_timer_one_in = 0;
+        }
+        sc
+    }
+
     /// Several threads on one stack's sockets.
     pub fn threads(&self) -> usize {
-        if self.org.single_threaded() {
-            1
-        } else {
-            self.cores
+        match self.capacity {
+            _ if self.org.single_threaded() => 1,
+            Capacity::Tiny => 2,
+            _ => self.cores,
         }
     }
 
     /// Connections of the run.
     pub fn connections(&self) -> usize {
         match (self.capacity, self.workload) {
+            (Capacity::Tiny, Workload::Shared | Workload::CloseBlocked | Workload::CloseTwice) => 1,
+            (Capacity::Tiny, Workload::Short) => 3,
+            (Capacity::Tiny, _) => 2,
             (Capacity::Shrunken, _) | (_, Workload::Shared) => self.cores,
             (Capacity::Normal, Workload::Short) => 6 * self.cores,
             (Capacity::Normal, _) => 2 * self.cores,
@@ -253,12 +324,17 @@ impl Scenario {
         match self.capacity {
             Capacity::Normal => 150_000,
             Capacity::Shrunken => 20_000,
+            Capacity::Tiny => 6_000,
         }
     }
 
     /// Interfaces of each stack.
     pub fn nics(&self) -> usize {
-        if self.cores >= 4 { 2 } else { 1 }
+        if self.cores >= 4 && self.capacity != Capacity::Tiny {
+            2
+        } else {
+            1
+        }
     }
 }
 
@@ -357,7 +433,7 @@ impl FromStr for Scenario {
 
 impl Scenario {
     fn check(&self) -> Result<(), ParseError> {
-        let needs_threads = matches!(self.workload, Workload::Shared | Workload::CloseBlocked);
+        let needs_threads = self.workload.needs_threads();
         if self.org.single_threaded() && self.drive == Drive::Blocking {
             return Err(ParseError(
                 "a one-threaded organization can't block".to_string(),

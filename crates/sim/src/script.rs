@@ -148,7 +148,11 @@ pub fn client(sc: &Scenario, conn: usize) -> Vec<Step> {
                 Step::Released,
             ]
         }
-        Workload::Shared | Workload::CloseBlocked => Vec::new(),
+        Workload::Shared
+        | Workload::CloseBlocked
+        | Workload::CloseTwice
+        | Workload::Reopen
+        | Workload::Fickle => Vec::new(),
     });
     steps
 }
@@ -178,17 +182,21 @@ pub fn server(sc: &Scenario, conn: usize) -> Vec<Step> {
             ]
         }
         Workload::Unread | Workload::Abort => vec![Step::UntilReset],
-        Workload::Shared | Workload::CloseBlocked => Vec::new(),
+        Workload::Shared
+        | Workload::CloseBlocked
+        | Workload::CloseTwice
+        | Workload::Reopen
+        | Workload::Fickle => Vec::new(),
     }
 }
 
 /// Sizes of the messages of a ping-pong.
 fn messages(sc: &Scenario, conn: usize) -> Vec<(u64, u64)> {
     let mut rng = SplitMix64::new(sc.seed ^ ((conn as u64) << 32));
-    let rounds = if sc.capacity == Capacity::Normal {
-        12
-    } else {
-        6
+    let rounds = match sc.capacity {
+        Capacity::Normal => 12,
+        Capacity::Shrunken => 6,
+        Capacity::Tiny => 2,
     };
     (0..rounds)
         .map(|_| (1 + rng.below(3000), 1 + rng.below(3000)))
@@ -515,18 +523,83 @@ impl Machine {
     }
 }
 
-/// Reads to the end of the stream and counts: one of several readers of a socket.
+/// What several writers of one socket send: in each octet the writer's number (two bits) and a
+/// count (six). Wherever the stream is cut, each writer's counts follow one another.
+pub struct Parts {
+    /// Octets of each value.
+    pub seen: Histogram,
+    /// The count that comes next, by writer, once one was seen.
+    next: [Option<u8>; WRITERS],
+}
+
+/// Writers of a shared socket, at most.
+pub const WRITERS: usize = 4;
+
+impl Parts {
+    /// Nothing seen yet. `from_start`: what comes first is the beginning of the stream.
+    pub fn new(from_start: bool) -> Parts {
+        Parts {
+            seen: Histogram::default(),
+            next: [from_start.then_some(0); WRITERS],
+        }
+    }
+
+    /// Checks a piece of the stream; `follows`: it comes right behind the one before.
+    ///
+    /// # Errors
+    /// An octet is missing, doubled or out of place.
+    pub fn check(&mut self, piece: &[u8], follows: bool) -> Result<(), String> {
+        if !follows {
+            self.next = [None; WRITERS];
+        }
+        for (at, b) in piece.iter().enumerate() {
+            let (writer, count) = (usize::from(b >> 6), b & 63);
+            let want = self.next[writer].replace((count + 1) & 63);
+            if want.is_some_and(|w| w != count) {
+                return Err(format!(
+                    "octet {at} of {}: count {count} of writer {writer} follows {want:?} less one",
+                    piece.len()
+                ));
+            }
+        }
+        self.seen.add(piece);
+        Ok(())
+    }
+
+    /// What is seen in the end if each of `writers` sends `len` octets.
+    pub fn whole(writers: usize, len: u64) -> Histogram {
+        let mut h = Histogram::default();
+        for writer in 0..writers {
+            for at in 0..len {
+                h.add(&[part(writer, at)]);
+            }
+        }
+        h
+    }
+}
+
+fn part(writer: usize, at: u64) -> u8 {
+    (writer as u8) << 6 | (at & 63) as u8
+}
+
+/// Reads to the end of the stream and checks: one of several readers of a socket, or the only
+/// one.
 ///
 /// # Errors
-/// What reading says.
-pub fn drain(mut s: &TcpStream, ledger: &Ledger, chunk: usize) -> Result<Histogram, String> {
-    let mut h = Histogram::default();
+/// What reading says, or a wrong octet.
+pub fn drain(
+    mut s: &TcpStream,
+    ledger: &Ledger,
+    chunk: usize,
+    only: bool,
+) -> Result<Histogram, String> {
+    let mut parts = Parts::new(only);
     let mut bytes = vec![0; chunk.max(1)];
     loop {
         match s.read(&mut bytes) {
-            Ok(0) => return Ok(h),
+            Ok(0) => return Ok(parts.seen),
             Ok(n) => {
-                h.add(&bytes[..n]);
+                parts.check(&bytes[..n], only)?;
                 ledger.checked.fetch_add(n as u64, Ordering::Relaxed);
                 ledger.step();
             }
@@ -535,21 +608,21 @@ pub fn drain(mut s: &TcpStream, ledger: &Ledger, chunk: usize) -> Result<Histogr
     }
 }
 
-/// Writes part of a stream: one of several writers of a socket.
+/// Writes `len` octets: one of several writers of a socket.
 ///
 /// # Errors
 /// What writing says.
 pub fn pour(
     mut s: &TcpStream,
     ledger: &Ledger,
-    stream: u64,
-    range: core::ops::Range<u64>,
+    writer: usize,
+    len: u64,
     chunk: usize,
 ) -> Result<(), String> {
-    let mut at = range.start;
-    while at < range.end {
-        let mut bytes = vec![0; chunk.max(1).min((range.end - at) as usize)];
-        content::fill(stream, at, &mut bytes);
+    let mut at = 0;
+    while at < len {
+        let end = len.min(at + chunk.max(1) as u64);
+        let bytes: Vec<u8> = (at..end).map(|i| part(writer, i)).collect();
         let n = s
             .write(&bytes)
             .map_err(|e| format!("one of several writers: {e}"))?;

@@ -13,21 +13,6 @@ fn check(sc: &Scenario) {
     }
 }
 
-/// By name.
-const ORGANIZATIONS: [&str; 6] = [
-    "up",
-    "up:shared",
-    "connp-l:8",
-    "split",
-    "squeue",
-    "connp-t:2",
-];
-
-fn organizations() -> impl Iterator<Item = OrgSpec> {
-    let named = ORGANIZATIONS.into_iter();
-    named.map(|name| name.parse().unwrap_or_else(|e| panic!("{e}")))
-}
-
 /// Seeds of this commit: 0 where there is no repository to ask.
 fn base() -> u64 {
     let head = Command::new("git").args(["rev-parse", "HEAD"]).output();
@@ -36,12 +21,12 @@ fn base() -> u64 {
     u64::from_str_radix(head.get(..12).unwrap_or("0"), 16).unwrap_or(0) << 8
 }
 
-/// `PERIMETER_SIM_SEEDS`: seeds for each combination, 20 unless set.
-fn seeds() -> u64 {
-    std::env::var("PERIMETER_SIM_SEEDS")
+/// `PERIMETER_SIM_RUNS`: runs of each mix, 320 unless set, whatever the number of organizations.
+fn runs() -> u64 {
+    std::env::var("PERIMETER_SIM_RUNS")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(20)
+        .unwrap_or(320)
 }
 
 #[test]
@@ -56,20 +41,20 @@ fn what_once_failed() {
 }
 
 fn slice(mix: Mix) {
-    let base = base();
-    for seed in base..base + seeds() {
-        for org in organizations() {
-            for cores in [2, 4] {
-                for capacity in [Capacity::Normal, Capacity::Shrunken] {
-                    // Each combination has a seed of its own, so that it draws its own workload.
-                    let own = seed.wrapping_mul(31).wrapping_add(mix as u64 * 1009)
-                        ^ (cores as u64) << 3
-                        ^ (capacity as u64) << 5
-                        ^ (org.to_string().len() as u64) << 6;
-                    check(&Scenario::new(org.clone(), cores, mix, capacity, own));
-                }
+    let mut combinations = Vec::new();
+    for cores in [2, 4, 8] {
+        for capacity in [Capacity::Normal, Capacity::Shrunken] {
+            for org in OrgSpec::tested() {
+                combinations.push((org, cores, capacity));
             }
         }
+    }
+    // In turn, from one that depends on the commit; each run draws its own workload.
+    let first = base();
+    for n in first..first + runs() {
+        let (org, cores, capacity) = &combinations[(n % combinations.len() as u64) as usize];
+        let seed = n.wrapping_mul(31).wrapping_add(mix as u64 * 1009);
+        check(&Scenario::new(org.clone(), *cores, mix, *capacity, seed));
     }
 }
 
@@ -153,7 +138,7 @@ fn a_scenario_replays_itself() {
 
 /// Runs a download with the damage, under every organization; it must fail for `reason`.
 fn sabotaged(sabotage: Sabotage, reason: &str) {
-    for org in organizations() {
+    for org in OrgSpec::tested() {
         let mut sc = Scenario::new(org, 2, Mix::None, Capacity::Normal, 1);
         (sc.workload, sc.drive) = (Workload::Download, Drive::Level);
         run(&sc).unwrap_or_else(|f| panic!("without damage: {f}"));

@@ -94,10 +94,10 @@ impl Toeplitz {
                 .iter()
                 .fold(0u64, |w, &k| w << 8 | u64::from(k));
             window = window << 8 | u64::from(key.get(i + 4).copied().unwrap_or(0));
-            for (byte, cell) in row.iter_mut().enumerate() {
-                for j in (0..8).filter(|j| byte >> (7 - j) & 1 == 1) {
-                    *cell ^= (window >> (8 - j)) as u32;
-                }
+            // The hash is linear: a byte is its lowest bit and the rest, which comes before it.
+            for byte in 1..row.len() {
+                let j = 7 - byte.trailing_zeros();
+                row[byte] = row[byte & (byte - 1)] ^ (window >> (8 - j)) as u32;
             }
         }
         Toeplitz { table }

@@ -21,16 +21,11 @@ fn wish(word: &str) -> bool {
 
 /// Size of a transfer, bytes.
 pub fn size() -> u64 {
-    if wish("full") { GIB } else { 32 << 20 }
+    if wish("full") { GIB } else { 16 << 20 }
 }
 
-pub fn organizations() -> [OrgSpec; 4] {
-    [
-        OrgSpec::Up,
-        OrgSpec::UpShared,
-        OrgSpec::ConnpL { groups: 8 },
-        OrgSpec::Squeue(Default::default()),
-    ]
+pub fn organizations() -> Vec<OrgSpec> {
+    OrgSpec::tested()
 }
 
 /// Runs `test` in a namespace of its own, if that is possible here and the programs are

@@ -210,6 +210,31 @@ impl OrgSpec {
         Self::canonical().into_iter().map(|e| e.spec).collect()
     }
 
+    /// Every organization as the test suites run it: [`OrgSpec::all`] with few enough groups that
+    /// connections share some and not others, and the organization that exists to test the seam.
+    /// A suite that takes its list from here is joined by new organizations by itself.
+    ///
+    /// The environment variable `PERIMETER_ORGS`, names with commas between them, puts a list of
+    /// one's own in its place.
+    ///
+    /// # Panics
+    /// If `PERIMETER_ORGS` holds what is no name.
+    pub fn tested() -> Vec<OrgSpec> {
+        if let Ok(names) = std::env::var("PERIMETER_ORGS") {
+            let parse = |s: &str| s.parse().unwrap_or_else(|e| panic!("PERIMETER_ORGS: {e}"));
+            return names.split(',').map(parse).collect();
+        }
+        let few = |spec| match spec {
+            OrgSpec::ConnpL { .. } => OrgSpec::ConnpL { groups: 8 },
+            spec => spec,
+        };
+        #[cfg_attr(not(feature = "testing"), expect(unused_mut, reason = "see below"))]
+        let mut all: Vec<OrgSpec> = Self::all().into_iter().map(few).collect();
+        #[cfg(feature = "testing")]
+        all.push(OrgSpec::Split);
+        all
+    }
+
     /// One thread only.
     pub fn single_threaded(&self) -> bool {
         matches!(self, OrgSpec::Up | OrgSpec::UpNetisr)
@@ -322,8 +347,8 @@ mod tests {
             assert_eq!(spec.to_string(), want, "{text}");
             assert_eq!(want.parse(), Ok(spec), "{text}");
         }
-        for e in OrgSpec::canonical() {
-            assert_eq!(e.spec.to_string().parse(), Ok(e.spec));
+        for spec in OrgSpec::all().into_iter().chain(OrgSpec::tested()) {
+            assert_eq!(spec.to_string().parse(), Ok(spec));
         }
     }
 

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use perimeter_base::Time;
+use perimeter_org::OrgSpec;
 
 use super::Sockets;
 use crate::backend::*;
@@ -14,7 +15,6 @@ use crate::flags::Flags;
 use crate::shell::Shell;
 use crate::tiny::{ACK, FIN, PSH, RST, SYN, Segment};
 
-const ORGS: [&str; 3] = ["up", "up:shared", "connp-l:8"];
 const LOCAL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 168, 0, 1), 8080);
 const REMOTE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 5000);
 
@@ -23,8 +23,8 @@ fn flags(org: &str) -> Flags {
 }
 
 fn over_all(test: impl Fn(&Sockets)) {
-    for org in ORGS {
-        test(&Sockets::new(&flags(org)).unwrap());
+    for org in OrgSpec::tested() {
+        test(&Sockets::new(&flags(&org.to_string())).unwrap());
     }
 }
 
@@ -202,8 +202,8 @@ fn options_before_and_after_the_handshake() {
 
 #[test]
 fn a_second_thread_sleeps_until_a_packet_wakes_it() {
-    for org in ORGS {
-        let backend = Arc::new(Sockets::new(&flags(org)).unwrap());
+    for org in OrgSpec::tested() {
+        let backend = Arc::new(Sockets::new(&flags(&org.to_string())).unwrap());
         let (s, iss) = established(&backend);
         let shell = Arc::new(Shell::new(backend.clone(), Duration::from_secs(10)));
         let entry = crate::shell::Socket::accepted(s);

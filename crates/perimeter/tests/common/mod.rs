@@ -20,21 +20,13 @@ pub fn named(name: &str) -> OrgSpec {
 
 /// Every organization, the one that exists for tests included.
 pub fn organizations() -> Vec<OrgSpec> {
-    let mut all = vec![
-        OrgSpec::Up,
-        OrgSpec::UpShared,
-        OrgSpec::ConnpL { groups: 8 },
-        named("squeue"),
-        named("connp-t:2"),
-        named("connp-t:2:wait=spin"),
-        named("connp-t:2:wait=spin:fold"),
-    ];
-    for name in ["pef:vertical", "pef:horizontal"] {
-        all.push(name.parse().unwrap());
-    }
-    #[cfg(feature = "testing")]
-    all.push(OrgSpec::Split);
-    all
+    OrgSpec::tested()
+}
+
+/// How many seeds each organization gets where `of_four` are right for four of them: the more
+/// organizations there are, the fewer, so that all of them take about the same time.
+pub fn share(of_four: u64) -> u64 {
+    (4 * of_four / organizations().len() as u64).max(1)
 }
 
 /// Those that take calls from several threads.
