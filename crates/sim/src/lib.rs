@@ -28,4 +28,4 @@ pub mod trace;
 
 pub use perimeter_sync::virt::Schedule;
 pub use run::{Failure, Outcome, run, run_length, run_spied, run_traced};
-pub use scenario::{Capacity, Drive, Mix, ParseError, Scenario, Workload};
+pub use scenario::{Capacity, Drive, Mix, ParseError, Scenario, Workload, early};

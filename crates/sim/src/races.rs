@@ -9,6 +9,7 @@ use crate::run::{Host, PORT, spawn};
 use crate::scenario::{Drive, Workload};
 use perimeter::{Stack, State, TcpListener, TcpStream};
 use perimeter_link::rng::SplitMix64;
+use perimeter_sync::virt::Schedule;
 use perimeter_sync::{Platform, Thread};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -62,8 +63,16 @@ fn again(h: &Host, conn: usize, e: ErrorKind, attempts: u32) -> Result<(), Strin
 
 /// Passes a random number of scheduling points, or a random time.
 fn dawdle(h: &Host, rng: &mut SplitMix64, round: u64) {
-    if round < 8 && rng.below(2) == 0 {
-        for _ in 0..rng.below(30 << round.min(5)) {
+    // Where time jumps, only scheduling points tell how much others could do.
+    let jumps = h.sc.early_timer_one_in > 0;
+    if jumps && matches!(h.sc.schedule, Schedule::Pct { .. }) {
+        // Who comes first by priority goes on until it yields.
+        for _ in 0..rng.below(4 + round) {
+            h.p.yield_now();
+        }
+    } else if jumps || round < 8 && rng.below(2) == 0 {
+        let most = if jumps { round.min(9) } else { round.min(5) };
+        for _ in 0..rng.below(30 << most) {
             h.p.checkpoint();
         }
     } else {

@@ -204,6 +204,16 @@ pub struct Scenario {
     pub locks: LockPolicy,
 }
 
+/// How rarely time must jump under a schedule, so that those who time out do not keep others from
+/// ever running.
+pub fn early(schedule: Schedule) -> u32 {
+    match schedule {
+        Schedule::Random { switch_one_in } => 20 * switch_one_in,
+        // More than it takes all threads that poll to look around once.
+        _ => 3_000,
+    }
+}
+
 impl Scenario {
     /// The scenario of a seed: workload, driver, inbound threads and schedule are drawn.
     pub fn new(org: OrgSpec, cores: usize, mix: Mix, capacity: Capacity, seed: u64) -> Scenario {
@@ -279,16 +289,19 @@ impl Scenario {
                 depth: 2 + pick(4) as u32,
             },
         };
-        // Not so often that those who time out keep others from ever running.
         let early_timer_one_in = match (pick(3), schedule) {
-            (0, Schedule::Random { switch_one_in }) => 20 * switch_one_in + pick(200) as u32,
-            (0, _) => 500,
+            (0, schedule) => early(schedule) + pick(200) as u32,
             _ => 0,
+        };
+        let locks = match pick(8) {
+            0 => LockPolicy::Turnstile,
+            _ => LockPolicy::Modern,
         };
         let mut sc = Scenario {
             schedule,
             pct_steps,
             early_timer_one_in,
+            locks,
             ..Scenario::new(org, cores, mix, Capacity::Tiny, seed)
         };
         if sc.workload == Workload::Fickle && mix != Mix::None {

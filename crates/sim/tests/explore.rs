@@ -3,7 +3,7 @@
 //! by itself.
 
 use perimeter::OrgSpec;
-use perimeter_sim::{Capacity, Drive, Mix, Scenario, Schedule, Workload, run, run_traced};
+use perimeter_sim::{Capacity, Drive, Mix, Scenario, Workload, early, run, run_traced};
 use std::process::Command;
 
 const CORES: [usize; 3] = [2, 4, 8];
@@ -104,10 +104,7 @@ fn many_threads_share_one_socket() {
 fn timers_fire_while_they_are_cancelled() {
     for workload in [Workload::PingPong, Workload::Abort, Workload::Short] {
         targeted(workload, |sc| {
-            sc.early_timer_one_in = match sc.schedule {
-                Schedule::Random { switch_one_in } => 20 * switch_one_in,
-                _ => 300,
-            };
+            sc.early_timer_one_in = early(sc.schedule);
         });
     }
 }
