@@ -6,7 +6,7 @@
 //! client is served once.
 
 use crate::run::{Host, PORT, spawn};
-use crate::scenario::{Drive, Workload};
+use crate::scenario::{Drive, Mix, Workload};
 use perimeter::{Stack, State, TcpListener, TcpStream};
 use perimeter_link::rng::SplitMix64;
 use perimeter_sync::virt::Schedule;
@@ -33,24 +33,26 @@ fn hello(conn: usize) -> [u8; HELLO] {
     [id[0], id[1], id[2], id[3], not[0], not[1], not[2], not[3]]
 }
 
-/// How long a server waits for a client that may have gone without a word that arrived. Where
-/// time jumps to deadlines there is no such client, and a limit would be one more deadline.
+/// How long one end waits for another that may have gone without a word that arrived. Where
+/// time jumps to deadlines that can't be, and a limit would be one more deadline.
 fn patience(h: &Host) -> Option<Duration> {
     (h.sc.early_timer_one_in == 0).then_some(Duration::from_secs(20))
 }
 
 /// Errors of an attempt that finds no listener, or one that closes.
-fn turned_away(e: ErrorKind) -> bool {
-    matches!(
-        e,
-        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
-    )
+fn turned_away(h: &Host, e: ErrorKind) -> bool {
+    match e {
+        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => true,
+        // The reset was lost, and nothing is left to say that would be answered by another.
+        ErrorKind::WouldBlock => h.sc.mix != Mix::None,
+        _ => false,
+    }
 }
 
 /// An attempt of a client has failed: it may come again unless it has been served.
 fn again(h: &Host, conn: usize, e: ErrorKind, attempts: u32) -> Result<(), String> {
     let greeted = h.ledger.greeted[conn].load(Ordering::Relaxed);
-    if !turned_away(e) || greeted > 0 {
+    if !turned_away(h, e) || greeted > 0 {
         return Err(format!(
             "attempt {attempts} of client {conn}, accepted {greeted} times, ends with {e}"
         ));
@@ -197,6 +199,7 @@ fn blocking_client(h: &Host, stack: &Stack, conn: usize) -> Result<(), String> {
 fn ask(h: &Host, stack: &Stack, conn: usize) -> Result<(), ErrorKind> {
     let kind = |e: std::io::Error| e.kind();
     let mut s = stack.connect(h.server_addr(conn)).map_err(kind)?;
+    s.set_read_timeout(patience(h)).map_err(kind)?;
     s.write_all(&hello(conn)).map_err(kind)?;
     let mut answer = [0];
     s.read_exact(&mut answer).map_err(kind)?;
@@ -234,7 +237,7 @@ fn blocking_fickle(
                 // Half of an introduction, and a reset behind it.
                 _ => _ = s.write(&hello(conn)[..4]).and_then(|_| s.abort()),
             },
-            Err(e) if turned_away(e.kind()) => {}
+            Err(e) if turned_away(h, e.kind()) => {}
             Err(e) => return Err(format!("client {conn} opens in vain: {e}")),
         }
     }
@@ -325,6 +328,7 @@ struct Client {
     fickle: u64,
     vain: Option<(TcpStream, u64)>,
     real: Option<TcpStream>,
+    since: perimeter_base::Time,
     told: usize,
     wait: u64,
     rng: SplitMix64,
@@ -344,6 +348,7 @@ impl Client {
             fickle,
             vain: None,
             real: None,
+            since: h.p.now(),
             told: 0,
             wait: 0,
             rng,
@@ -386,17 +391,18 @@ impl Client {
         let s = match self.real.take() {
             Some(s) => s,
             None => {
-                self.told = 0;
+                (self.told, self.since) = (0, h.p.now());
                 self.open(h, stack)?
             }
         };
+        let late = patience(h).is_some_and(|p| h.p.now().since(self.since) > p);
         match self.talk(&s) {
             Ok(()) => {
                 h.ledger.step();
                 h.ledger.finished.fetch_add(1, Ordering::Relaxed);
                 Ok(Moved::Done)
             }
-            Err(ErrorKind::WouldBlock) => {
+            Err(ErrorKind::WouldBlock) if !late => {
                 self.real = Some(s);
                 Ok(Moved::Not)
             }
