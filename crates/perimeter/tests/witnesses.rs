@@ -253,7 +253,9 @@ fn open(lab: &Lab) -> (Arc<TcpStream>, End) {
 
 fn observe(lab: &mut Lab) {
     let (c, mut a) = open(lab);
-    lab.witness("send", 2, |_| assert_eq!((&*c).write(&[7; 100]).unwrap(), 100));
+    lab.witness("send", 2, |_| {
+        assert_eq!((&*c).write(&[7; 100]).unwrap(), 100)
+    });
     lab.sent(&mut a);
     lab.send(&mut a, ACK, b"");
     lab.pass(100);
@@ -371,7 +373,10 @@ fn every_organization_does_what_its_witness_says() {
         }
         match std::fs::read_to_string(&path) {
             Ok(before) if before == now => {}
-            Ok(before) => wrong.push(format!("{org} does otherwise:\n{}", differences(&before, &now))),
+            Ok(before) => wrong.push(format!(
+                "{org} does otherwise:\n{}",
+                differences(&before, &now)
+            )),
             Err(e) if e.kind() == ErrorKind::NotFound => wrong.push(format!("{org} has none yet")),
             Err(e) => panic!("{}: {e}", path.display()),
         }
@@ -411,7 +416,10 @@ fn no_two_organizations_do_the_same() {
             };
             let allowed = ALIKE.iter().any(|p| known(&p));
             if (one == other) != allowed {
-                alike.push(format!("{a} and {b}: {}", if allowed { "differ now" } else { "alike" }));
+                alike.push(format!(
+                    "{a} and {b}: {}",
+                    if allowed { "differ now" } else { "alike" }
+                ));
             }
         }
     }

@@ -36,7 +36,7 @@ fn hello(conn: usize) -> [u8; HELLO] {
 /// How long one end waits for another that may have gone without a word that arrived. Where
 /// time jumps to deadlines that can't be, and a limit would be one more deadline.
 fn patience(h: &Host) -> Option<Duration> {
-    (h.sc.early_timer_one_in == 0).then_some(Duration::from_secs(20))
+    (!h.sc.jumps()).then_some(Duration::from_secs(20))
 }
 
 /// Errors of an attempt that finds no listener, or one that closes.
@@ -66,7 +66,7 @@ fn again(h: &Host, conn: usize, e: ErrorKind, attempts: u32) -> Result<(), Strin
 /// Passes a random number of scheduling points, or a random time.
 fn dawdle(h: &Host, rng: &mut SplitMix64, round: u64) {
     // Where time jumps, only scheduling points tell how much others could do.
-    let jumps = h.sc.early_timer_one_in > 0;
+    let jumps = h.sc.jumps();
     if jumps && matches!(h.sc.schedule, Schedule::Pct { .. }) {
         // Who comes first by priority goes on until it yields.
         for _ in 0..rng.below(4 + round) {

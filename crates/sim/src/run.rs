@@ -23,9 +23,6 @@ const STALL: Duration = Duration::from_secs(120);
 /// The same where nothing but wake-ups moves a run on: above all timers that may take part
 /// (delayed acknowledgments), below the time at which a stack looks around by itself.
 const STRICT_STALL: Duration = Duration::from_secs(20);
-/// With probability one in less than this, time jumps so often that it says nothing of how long
-/// anything took.
-const EARLY_OFTEN: u32 = 10_000;
 /// Virtual time of the longest run, and of the longest in which time jumps often.
 const MAX_TIME: [Duration; 2] = [Duration::from_secs(2_000), Duration::from_secs(20_000)];
 /// Scheduling points of the longest tiny run, and of any other.
@@ -162,7 +159,7 @@ pub fn run_traced(scenario: &Scenario, lines: usize) -> Result<Outcome, Failure>
 /// # Errors
 /// As [`run`].
 pub fn run_spied(scenario: &Scenario, spy: &Spy) -> Result<Outcome, Failure> {
-    let early = (1..EARLY_OFTEN).contains(&scenario.early_timer_one_in);
+    let early = scenario.jumps();
     let config = VirtualConfig {
         seed: scenario.seed,
         cores: scenario.cores,
@@ -313,10 +310,7 @@ fn conserved(sc: &Scenario, stats: &[Stats], wires: &[WireHandle<Virtual>]) -> R
 /// Nothing moving on for this long is a hang. Where time jumps, it says little: a hang ends at
 /// the limit of steps or of time.
 fn stall(sc: &Scenario) -> Duration {
-    match sc.early_timer_one_in {
-        1..EARLY_OFTEN => MAX_TIME[1],
-        _ => STALL,
-    }
+    if sc.jumps() { MAX_TIME[1] } else { STALL }
 }
 
 /// Watches that something moves until both ends are at rest.

@@ -311,6 +311,11 @@ impl Scenario {
         sc
     }
 
+    /// Whether time jumps so often that it says nothing of how long anything took.
+    pub fn jumps(&self) -> bool {
+        (1..10_000).contains(&self.early_timer_one_in)
+    }
+
     /// Several threads on one stack's sockets.
     pub fn threads(&self) -> usize {
         match self.capacity {
