@@ -18,6 +18,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THEM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -164,7 +165,10 @@ impl Lab {
             let Some(word) = word else { continue };
             // Somebody has looked whether there is something to do, and there was not.
             let back = word.strip_prefix('-').map(|w| format!("+{w}"));
-            let idle = |w: &str| ["nic_rx", "control"].iter().any(|c| w[1..].starts_with(c));
+            let idle = |w: &str| {
+                let looked = ["nic_rx", "control", "group(flag)"];
+                looked.iter().any(|c| w[1..].starts_with(c))
+            };
             if let Some(back) = back
                 && idle(&word)
                 && words.last().is_some_and(|l| *l == (who.clone(), back))
@@ -298,6 +302,8 @@ fn observe(lab: &mut Lab) {
     let b_stream = accepted.lock().unwrap().take().expect("accepted");
 
     assert_eq!((&*c).write(&[7; 100]).unwrap(), 100);
+    // Something comes by that acknowledges nothing: whoever runs timers learns of this one.
+    lab.send(&mut a, ACK, b"");
     lab.pass(5);
     lab.sent(&mut a);
     lab.witness("timer (retransmission)", 400, |_| ());
@@ -328,6 +334,8 @@ fn witness(org: &OrgSpec) -> String {
         let (device, wire) = script(&p, "script", 1500);
         let mut config = Config::default();
         (config.tcp.loss_probe, config.tcp.reorder_timer) = (false, false);
+        // Nobody looks around for want of anything else to do.
+        config.service = Duration::from_secs(1000);
         let s = Stack::builder()
             .on_virtual(p.clone())
             .org(spec)
