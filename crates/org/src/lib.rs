@@ -19,6 +19,7 @@ pub mod spec;
 #[cfg(feature = "testing")]
 pub mod split;
 pub mod squeue;
+pub mod streams;
 pub mod up;
 
 pub use engine::{Engine, Stats};
@@ -127,10 +128,15 @@ pub trait Org: Send + Sync + Sized + 'static {
         None
     }
 
-    /// How many protocol threads of its own it runs on, numbered from 0. The stack starts them,
-    /// number `n` on core `n`, and joins them.
+    /// How many protocol threads of its own it runs on, numbered from 0. The stack starts them on
+    /// the cores that [`Org::worker_core`] tells, and joins them.
     fn workers(&self) -> usize {
         0
+    }
+
+    /// The core that protocol thread `worker` is bound to; `None`: none.
+    fn worker_core(&self, worker: usize) -> Option<usize> {
+        Some(worker)
     }
 
     /// Protocol thread `worker` does what was handed to it; returns how much that was.

@@ -12,6 +12,7 @@ use crate::serve;
 pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
 use crate::squeue::FireEngine;
+use crate::streams::Streams;
 use crate::up::{Up, UpShared};
 use perimeter_stack::{Config, IfaceSpec, Kind, Route};
 use perimeter_sync::{Native, Platform, Virtual};
@@ -58,7 +59,7 @@ fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
         OrgSpec::Squeue(_) => start::<FireEngine<P>, P>(p, o),
         OrgSpec::ConnpT(spec) if spec.fold => start::<ConnpT<connp_t::Whole<P>>, P>(p, o),
         OrgSpec::ConnpT(_) => start::<ConnpT<connp_t::Apart<P>>, P>(p, o),
-        OrgSpec::Streams => todo!(),
+        OrgSpec::Streams => start::<Streams<P>, P>(p, o),
         OrgSpec::Pef(_) => start::<Pef<P>, P>(p, o),
         OrgSpec::UpShared => start::<UpShared<P>, P>(p, o),
         OrgSpec::ConnpL { .. } => start::<ConnpL<P>, P>(p, o),

@@ -31,7 +31,8 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
     for worker in 0..instance.org.workers() {
         let i = instance.clone();
         let body = Box::new(move || work(&i, worker));
-        let t = p.spawn(&format!("protocol-{worker}"), Some(worker), body);
+        let core = instance.org.worker_core(worker);
+        let t = p.spawn(&format!("protocol-{worker}"), core, body);
         joins.push(Box::new(move || t.join()));
     }
     let mut spawn = |name: String, core: Option<usize>, queues: Vec<u16>, polite: bool| {

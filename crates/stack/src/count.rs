@@ -79,6 +79,10 @@ counts! {
     SqueueReentered = "squeue_reentered",
     /// Packets that found no room in a soft ring.
     SoftRingFull = "drop_soft_ring_full",
+    /// Packets that found no room in the queue of a module.
+    ModuleQueueFull = "drop_module_queue_full",
+    /// Times that a module found the next one's queue full.
+    ModuleWaits = "module_queue_waits",
     /// Time that this stack's threads were parked for want of work, ns.
     IdleNs = "idle_ns",
     /// CPU time in there, for falling asleep and waking up, ns; estimated from a sample.

@@ -179,6 +179,11 @@ impl OrgSpec {
                 "FireEngine: vertical perimeters, serialized by queues with workers",
             ),
             entry(
+                "streams",
+                OrgSpec::Streams,
+                "before FireEngine: each layer a module with its own queue, on any core",
+            ),
+            entry(
                 "pef:random",
                 pef(Arrangement::Random),
                 "packet event framework: a drawn squeue for all layers of a connection",

@@ -134,15 +134,17 @@ impl<P: Platform> Place<P> {
         }
     }
 
-    /// A message for the connection is on its way.
-    pub(crate) fn hold(&self) {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+    /// So many messages for the connection are on their way.
+    #[inline]
+    pub(crate) fn hold(&self, refs: u32) {
+        self.refs.fetch_add(refs, Ordering::Relaxed);
     }
 
-    /// It was run.
-    pub(crate) fn release(&self) {
-        let before = self.refs.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a reference was dropped twice");
+    /// They were run.
+    #[inline]
+    pub(crate) fn release(&self, refs: u32) {
+        let before = self.refs.fetch_sub(refs, Ordering::Relaxed);
+        debug_assert!(before >= refs, "a reference was dropped twice");
     }
 
     /// Messages for it that wait or run.

@@ -40,13 +40,14 @@
 //! wait for it where the squeue is busy; after [`PATIENCE`] the caller looks whether nobody is at
 //! the queue and works it off, so that no call hangs on a worker that has ended. (5) Timers enter
 //! as packets do, by the thread that finds them due. (6) A thread that is not pinned counts as on
-//! the core where it is when asked.
+//! the core where it is when asked. (7) Packets of one flow that follow each other in a burst are classified
+//! once, with a reference for each.
 
 pub(crate) mod cell;
 pub(crate) mod ipcl;
 mod org;
 pub(crate) mod queue;
-mod reply;
+pub(crate) mod reply;
 mod rings;
 
 use crate::On;
@@ -118,6 +119,32 @@ pub(crate) enum To {
     /// A listener, perhaps. The squeue that a new connection is to belong to, and the initial
     /// sequence number if it takes a flow over from TIME-WAIT.
     Listener(u16, Option<Seq>),
+}
+
+/// References of packets that were run, dropped together for those of one connection that
+/// follow each other.
+struct Held {
+    of: Option<SockId>,
+    refs: u32,
+}
+
+impl Held {
+    /// A packet is about to be run.
+    #[inline]
+    fn pass<P: Platform>(&mut self, org: &FireEngine<P>, to: To) {
+        let To::Conn(id) = to else { return };
+        if self.of != Some(id) {
+            self.drop(org);
+            self.of = Some(id);
+        }
+        self.refs += 1;
+    }
+
+    fn drop<P: Platform>(&mut self, org: &FireEngine<P>) {
+        if let Some(id) = self.of.take() {
+            org.release(id, core::mem::take(&mut self.refs));
+        }
+    }
 }
 
 /// When an squeue's timers are due, ns; on cache lines of its own.
@@ -197,6 +224,14 @@ impl<P: Platform> FireEngine<P> {
             .get(id.slot())
     }
 
+    /// Drops references of messages that were run.
+    #[inline]
+    fn release(&self, id: SockId, refs: u32) {
+        if let Some(place) = self.place(id) {
+            place.release(refs);
+        }
+    }
+
     /// Whether PROC may be given back: what others read without it is made true first.
     #[inline]
     fn refresh(&self, inside: &In<P>) {
@@ -238,6 +273,9 @@ impl<P: Platform> FireEngine<P> {
             Msg::Packet(mut packet) => {
                 let (to, seg) = &mut *packet;
                 self.arrive(sh, cx, inside, *to, seg);
+                if let To::Conn(id) = *to {
+                    self.release(id, 1);
+                }
             }
             Msg::Accept(mut accept) => {
                 let Accept {
@@ -324,14 +362,14 @@ impl<P: Platform> FireEngine<P> {
         }
     }
 
-    /// Where a packet belongs. `None`: nobody wants it.
+    /// Where `run` packets belong, of which this is the first. `None`: nobody wants them.
     #[inline]
-    fn classify(&self, sh: &Commons<Kd<P>>, seg: &Seg) -> Option<(u16, To)> {
+    fn classify(&self, sh: &Commons<Kd<P>>, seg: &Seg, run: u32) -> Option<(u16, To)> {
         sh.p.charge(Work::Lookup, 1);
         let key = &seg.frame.key;
         let hold = |id| {
             if let Some(place) = self.place(id) {
-                place.hold();
+                place.hold(run);
             }
         };
         match self.ipcl.find(key, hold) {
@@ -350,12 +388,14 @@ impl<P: Platform> FireEngine<P> {
     /// IP input: classifies packets and brings them to their squeues, those for one together.
     fn input(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, segs: &mut [Seg]) {
         let mut routes: SmallVec<[Option<(u16, To)>; 32]> = SmallVec::new();
-        for seg in segs.iter() {
-            let to = self.classify(sh, seg);
-            if to.is_none() {
-                sh.refuse(cx, seg);
+        for run in segs.chunk_by(|a, b| a.frame.key == b.frame.key) {
+            let to = self.classify(sh, &run[0], run.len() as u32);
+            for seg in run {
+                if to.is_none() {
+                    sh.refuse(cx, seg);
+                }
+                routes.push(to);
             }
-            routes.push(to);
         }
         let mut next = 0;
         while let Some(first) = routes[next..].iter().position(Option::is_some) {
@@ -369,12 +409,15 @@ impl<P: Platform> FireEngine<P> {
             });
             match self.squeues[usize::from(n)].enter(self.entry) {
                 Entered::In(mut proc) => {
-                    let mut run = 0;
+                    let mut n = 0;
+                    let mut held = Held { of: None, refs: 0 };
                     for (to, seg) in mine {
+                        held.pass(self, to);
                         self.arrive(sh, cx, &mut proc, to, seg);
-                        run += 1;
+                        n += 1;
                     }
-                    sh.count(cx.lane, Count::SqueueInline, run);
+                    held.drop(self);
+                    sh.count(cx.lane, Count::SqueueInline, n);
                     self.leave(sh, cx, proc, Who::Inbound);
                 }
                 Entered::Busy(mut door) => {
@@ -401,13 +444,7 @@ impl<P: Platform> FireEngine<P> {
         seg: &mut Seg,
     ) {
         let missed = match to {
-            To::Conn(id) => {
-                let done = inside.shard.input_for(sh, cx, id, seg);
-                if let Some(place) = self.place(id) {
-                    place.release();
-                }
-                done
-            }
+            To::Conn(id) => inside.shard.input_for(sh, cx, id, seg),
             To::Soon => match inside.shard.lookup(&seg.frame.key) {
                 Some(id) => inside.shard.input_for(sh, cx, id, seg),
                 None => Err(None),

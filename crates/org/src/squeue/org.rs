@@ -32,10 +32,10 @@ impl<P: Platform> FireEngine<P> {
             Promise::Stale => return stale(sh, cx),
             Promise::Settled(out) => return Some(out),
             Promise::Answered(out) => {
-                place.hold();
+                place.hold(1);
                 self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
                     inside.shard.call(sh, cx, id, op);
-                    org.release(id);
+                    org.release(id, 1);
                 });
                 return Some(out);
             }
@@ -56,22 +56,22 @@ impl<P: Platform> FireEngine<P> {
         match step {
             Step::Done(out) => Some(out),
             Step::Kick(out) => {
-                place.hold();
+                place.hold(1);
                 self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
                     inside
                         .shard
                         .with(sh, cx, id, true, |c, cx| op.kick(c, sh, cx));
-                    org.release(id);
+                    org.release(id, 1);
                 });
                 Some(out)
             }
             Step::Tcp => {
-                place.hold();
+                place.hold(1);
                 self.ask(sh, cx, id.shard(), move |org, sh, cx, inside| {
                     let out = inside
                         .shard
                         .with(sh, cx, id, false, |c, cx| op.tcp(c, sh, cx));
-                    org.release(id);
+                    org.release(id, 1);
                     out
                 })?
             }
@@ -85,19 +85,12 @@ impl<P: Platform> FireEngine<P> {
         id: SockId,
         op: Q,
     ) -> Option<Q::Out> {
-        self.place(id)?.hold();
+        self.place(id)?.hold(1);
         self.ask(sh, cx, id.shard(), move |org, sh, cx, inside| {
             let out = inside.shard.call(sh, cx, id, op);
-            org.release(id);
+            org.release(id, 1);
             out
         })?
-    }
-
-    /// Drops the reference of a message that was run.
-    fn release(&self, id: SockId) {
-        if let Some(place) = self.place(id) {
-            place.release();
-        }
     }
 }
 
@@ -154,10 +147,10 @@ impl<P: Platform> Org for FireEngine<P> {
         let Some(place) = self.place(id) else {
             return sh.count(cx.lane, Count::StaleHandle, 1);
         };
-        place.hold();
+        place.hold(1);
         self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
             inside.shard.posted(sh, cx, id, op);
-            org.release(id);
+            org.release(id, 1);
         });
     }
 

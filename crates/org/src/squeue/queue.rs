@@ -10,7 +10,7 @@
 
 use crate::spec::SqueueEntry;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
@@ -95,7 +95,12 @@ pub(crate) struct State<T: Protected> {
     queue: VecDeque<Message<T>>,
     /// The worker is parked, or about to be, and nobody has told it.
     asleep: bool,
+    /// Who found the queue full: to be enabled again when it is not.
+    waiting: u8,
 }
+
+/// The core of an squeue that has none: whoever holds it drains, wherever that is.
+pub(crate) const ANY_CORE: usize = usize::MAX;
 
 type Guard<'a, P, T> = <<P as Platform>::Lock<State<T>> as Lock<State<T>>>::Guard<'a>;
 
@@ -111,6 +116,8 @@ pub(crate) struct Squeue<P: Platform, T: Protected> {
     bell: P::Event,
     /// When the worker is to be woken, ns, if that was put off.
     wake_at: AtomicU64,
+    /// Who is to be enabled again, of those who found the queue full.
+    enabled: AtomicU8,
 }
 
 /// How a thread entered.
@@ -133,9 +140,15 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
             inside: Some(Box::new(inside)),
             queue: VecDeque::new(),
             asleep: false,
+            waiting: 0,
         };
         Squeue {
-            core: core % p.cores().max(1),
+            core: if core == ANY_CORE {
+                core
+            } else {
+                core % p.cores().max(1)
+            },
+            enabled: AtomicU8::new(0),
             settings,
             state: p.lock(LockClass::Squeue, state),
             bell: p.event(),
@@ -229,6 +242,30 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
         self.state.lock().asleep = false;
     }
 
+    /// Whether a thread on the present core drains.
+    #[inline]
+    fn here(&self) -> bool {
+        self.core == ANY_CORE || self.p.core() == self.core
+    }
+
+    /// Those who found the queue full and were not enabled since, now that it is not: the caller
+    /// is to enable them. Looked at after [`Squeue::work`].
+    pub(crate) fn take_enabled(&self) -> u8 {
+        self.p.checkpoint();
+        if self.enabled.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        self.enabled.swap(0, Ordering::AcqRel)
+    }
+
+    /// Tells the worker if messages wait and nobody is at them.
+    pub(crate) fn nudge(&self) {
+        let state = self.state.lock();
+        if !state.queue.is_empty() && state.inside.is_some() {
+            self.rouse(state);
+        }
+    }
+
     /// When [`Squeue::tick`] has something to do.
     pub(crate) fn wake_at(&self) -> u64 {
         self.wake_at.load(Ordering::Relaxed)
@@ -310,7 +347,7 @@ impl<P: Platform, T: Protected> Proc<'_, P, T> {
             state.inside = self.inside.take();
             return 0;
         }
-        if self.drains && squeue.p.core() == squeue.core {
+        if self.drains && squeue.here() {
             drop(state);
             return self.drain(who, run);
         }
@@ -346,6 +383,13 @@ impl<P: Platform, T: Protected> Proc<'_, P, T> {
                 return n;
             }
             core::mem::swap(&mut state.queue, &mut inside.chain);
+            if state.waiting != 0 {
+                // An empty queue is below any low-water mark.
+                let waiting = core::mem::take(&mut state.waiting);
+                if !planted(Bug::BackEnableMissing) {
+                    squeue.enabled.fetch_or(waiting, Ordering::AcqRel);
+                }
+            }
             drop(state);
             let mut chain = core::mem::take(&mut inside.chain);
             while let Some(m) = chain.pop_front() {
@@ -408,6 +452,21 @@ impl<'a, P: Platform, T: Protected> Door<'a, P, T> {
         self.close()
     }
 
+    /// Messages that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.state.queue.len()
+    }
+
+    /// The queue is full for `who`, a bit: it is to be enabled when there is room.
+    pub(crate) fn refuse(mut self, who: u8) {
+        self.state.waiting |= who;
+    }
+
+    /// Leaves a message and tells nobody: the caller sees to it that the squeue is worked.
+    pub(crate) fn stay(mut self, m: Message<T>) {
+        self.push(m);
+    }
+
     /// Appends one message of several.
     pub(crate) fn push(&mut self, m: Message<T>) {
         self.state.queue.push_back(m);
@@ -417,7 +476,7 @@ impl<'a, P: Platform, T: Protected> Door<'a, P, T> {
     /// squeue's core; it is to [`Proc::leave`].
     pub(crate) fn close(mut self) -> Option<Proc<'a, P, T>> {
         let squeue = self.squeue;
-        if self.entry == SqueueEntry::Process && squeue.p.core() == squeue.core {
+        if self.entry == SqueueEntry::Process && squeue.here() {
             let inside = self.state.inside.take()?;
             return Some(Proc {
                 squeue,

@@ -16,13 +16,13 @@ struct Shared<P: Platform, R: Send + 'static> {
 }
 
 /// The end that waits.
-pub(super) struct Reply<P: Platform, R: Send + 'static>(Arc<Shared<P, R>>);
+pub(crate) struct Reply<P: Platform, R: Send + 'static>(Arc<Shared<P, R>>);
 
 /// The end that answers: once, or never if it is dropped, which is told as well.
-pub(super) struct Answer<P: Platform, R: Send + 'static>(Option<Arc<Shared<P, R>>>);
+pub(crate) struct Answer<P: Platform, R: Send + 'static>(Option<Arc<Shared<P, R>>>);
 
 impl<P: Platform, R: Send + 'static> Reply<P, R> {
-    pub(super) fn new(p: &P) -> Reply<P, R> {
+    pub(crate) fn new(p: &P) -> Reply<P, R> {
         Reply(Arc::new(Shared {
             slot: p.lock(LockClass::Leaf, Slot::Waiting),
             event: p.event(),
@@ -30,17 +30,17 @@ impl<P: Platform, R: Send + 'static> Reply<P, R> {
     }
 
     /// The other end. To be made once.
-    pub(super) fn answer(&self) -> Answer<P, R> {
+    pub(crate) fn answer(&self) -> Answer<P, R> {
         Answer(Some(self.0.clone()))
     }
 
     /// Where to wait.
-    pub(super) fn event(&self) -> &P::Event {
+    pub(crate) fn event(&self) -> &P::Event {
         &self.0.event
     }
 
     /// The answer if it is there; `Some(None)` if there will be none.
-    pub(super) fn take(&self) -> Option<Option<R>> {
+    pub(crate) fn take(&self) -> Option<Option<R>> {
         match core::mem::replace(&mut *self.0.slot.lock(), Slot::Waiting) {
             Slot::Waiting => None,
             Slot::Given(r) => Some(Some(r)),
@@ -50,7 +50,7 @@ impl<P: Platform, R: Send + 'static> Reply<P, R> {
 }
 
 impl<P: Platform, R: Send + 'static> Answer<P, R> {
-    pub(super) fn give(mut self, r: R) {
+    pub(crate) fn give(mut self, r: R) {
         if let Some(shared) = self.0.take() {
             *shared.slot.lock() = Slot::Given(r);
             shared.event.set();

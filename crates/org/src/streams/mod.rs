@@ -1,0 +1,270 @@
+//! `streams`: the horizontal baseline before FireEngine.
+//!
+//! **Background.** The STREAMS stack of Solaris up to 9 (Packet Event Framework, section 3.1):
+//! every layer is a module with a queue and a perimeter of its own, and the stack is a stream of
+//! modules.
+//!
+//! **Binding.** None. Any thread may run any module; the threads that run service procedures are
+//! bound to no core. The paper names the consequence: a packet's layers run on whatever cores,
+//! with poor locality of data and code.
+//!
+//! **Processing.** IP, TCP and the STREAM head are modules. A packet enters IP's queue, a call
+//! that TCP must see enters the STREAM head's. Whoever put it there moves it on inline, module by
+//! module, as long as nobody else is in the module's perimeter; else whoever is there takes it
+//! along, and what a thread leaves after its quantum is the service procedure's, one thread for
+//! each module.
+//!
+//! **Limits.** Flow control is between modules: IP and the STREAM head look whether TCP's queue
+//! has room (`canput`) before they put a message there (`putnext`). If it has not, they keep what
+//! they have in their own queue (`putq`), in order, and are enabled again when TCP has taken its
+//! queue. A queue is full at [`HIGH`] messages. Packets beyond [`ROOM`] in IP's queue are dropped;
+//! writers are held back by the room in the send buffer.
+//!
+//! **Inferences.** (1) There is one perimeter for each module, not one for each queue pair: TCP's
+//! connection table is one. (2) No perimeter is entered within another: a module leaves its
+//! message in the next one's queue, and the thread goes on there when it has left. (3) On the way
+//! out IP is called by TCP within TCP's perimeter, since a connection's segments must reach the
+//! transmit ring in order. (4) The STREAM head's read queue is the receive buffer behind its own
+//! lock, and writes are answered from an account of room, both as under `squeue`. (5) TCP takes
+//! its whole queue at once, so that below the low-water mark means empty. (6) Who has waited
+//! [`PATIENCE`] for an answer moves messages on itself.
+
+mod org;
+
+use crate::spec::SqueueEntry;
+use crate::squeue::Kd;
+use crate::squeue::cell::{Home, Parted, Place};
+use crate::squeue::ipcl::Ipcl;
+use crate::squeue::queue::{ANY_CORE, Entered, Inside, Protected, Settings, Squeue, Who};
+use crate::squeue::reply::Reply;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use perimeter_stack::shard::Shard;
+use perimeter_stack::{Commons, Count, Ctx, Seg, SockId};
+use perimeter_sync::{Event, Platform};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Messages at which TCP's queue is full.
+pub const HIGH: usize = 64;
+
+/// Packets in IP's queue at most.
+pub const ROOM: usize = 16_384;
+
+/// How long a caller waits for an answer before it moves messages on itself, ns.
+pub const PATIENCE: u64 = 1_000_000;
+
+/// The longest that a thread works in one module, ns.
+const QUANTUM: u64 = 10_000_000;
+
+/// How often at most a thread goes through the modules before it leaves the rest to the service
+/// procedures.
+const TURNS: usize = 64;
+
+/// Bits of those who wait for room in TCP's queue.
+const IP: u8 = 1;
+const HEAD: u8 = 2;
+
+/// TCP, for who is in its perimeter.
+type InTcp<P> = Inside<Tcp<P>>;
+
+/// What TCP is asked to do.
+type Call<P> = Box<dyn FnOnce(&Streams<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut InTcp<P>) + Send>;
+
+/// A message on the stream.
+pub(crate) enum Msg<P: Platform> {
+    /// A packet, upwards.
+    Packet(Box<Seg>),
+    /// A call, downwards.
+    Call(Call<P>),
+    /// Timers are due.
+    Timers,
+    /// The next queue has room again.
+    Enable,
+}
+
+/// TCP: everything that belongs to connections.
+pub(crate) struct Tcp<P: Platform> {
+    shard: Shard<Kd<P>, Parted<P>>,
+}
+
+/// IP or the STREAM head: what could not be put to TCP.
+pub(crate) struct Module<P: Platform> {
+    kept: VecDeque<Msg<P>>,
+}
+
+impl<P: Platform> Protected for Tcp<P> {
+    type Message = Msg<P>;
+}
+
+impl<P: Platform> Protected for Module<P> {
+    type Message = Msg<P>;
+}
+
+/// The modules.
+pub struct Streams<P: Platform> {
+    ip: Squeue<P, Module<P>>,
+    head: Squeue<P, Module<P>>,
+    tcp: Squeue<P, Tcp<P>>,
+    home: Arc<Home<P>>,
+    /// Messages that IP and the STREAM head keep.
+    kept: AtomicUsize,
+    /// When timers are due, ns.
+    due: AtomicU64,
+}
+
+impl<P: Platform> Streams<P> {
+    fn make(sh: &Commons<Kd<P>>) -> Streams<P> {
+        let settings = Settings {
+            quanta: [QUANTUM; 3],
+            delay: 0,
+        };
+        let module = || {
+            let kept = VecDeque::new();
+            Squeue::new(&sh.p, ANY_CORE, settings, Module { kept })
+        };
+        let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
+        let home = Arc::new(Home::new(&sh.p, ipcl));
+        let shard = Shard::at_home(0, sh, home.clone());
+        Streams {
+            ip: module(),
+            head: module(),
+            tcp: Squeue::new(&sh.p, ANY_CORE, settings, Tcp { shard }),
+            home,
+            kept: AtomicUsize::new(0),
+            due: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    fn place(&self, id: SockId) -> Option<&Place<P>> {
+        self.home.places.get(id.slot())
+    }
+
+    /// Puts a message to TCP, or says so that there is no room.
+    fn put_next(&self, who: u8, m: Msg<P>) -> Result<(), Msg<P>> {
+        match self.tcp.enter(SqueueEntry::Fill) {
+            Entered::Busy(door) if door.len() < HIGH => {
+                door.stay(m);
+                Ok(())
+            }
+            Entered::Busy(door) => {
+                door.refuse(who);
+                Err(m)
+            }
+            Entered::In(_) => Err(m),
+        }
+    }
+
+    /// The put and service procedures of IP and the STREAM head.
+    fn module(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        who: u8,
+        module: &mut Inside<Module<P>>,
+        m: Msg<P>,
+    ) {
+        if !matches!(m, Msg::Enable) {
+            // Behind what is kept already, if there is any.
+            if matches!(m, Msg::Packet(_)) && module.kept.len() >= ROOM {
+                return sh.count(cx.lane, Count::ModuleQueueFull, 1);
+            }
+            module.kept.push_back(m);
+            self.kept.fetch_add(1, Ordering::Relaxed);
+        }
+        while let Some(m) = module.kept.pop_front() {
+            if let Err(m) = self.put_next(who, m) {
+                module.kept.push_front(m);
+                return sh.count(cx.lane, Count::ModuleWaits, 1);
+            }
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// TCP's put and service procedure.
+    fn tcp(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, tcp: &mut InTcp<P>, m: Msg<P>) {
+        cx.forget_now();
+        match m {
+            Msg::Packet(mut seg) => tcp.shard.input(sh, cx, &mut seg),
+            Msg::Call(call) => call(self, sh, cx, tcp),
+            Msg::Timers => tcp.shard.on_timers(sh, cx),
+            Msg::Enable => {}
+        }
+        self.refresh(sh, tcp);
+    }
+
+    /// What others read without entering TCP is made true.
+    fn refresh(&self, sh: &Commons<Kd<P>>, tcp: &InTcp<P>) {
+        let due = tcp.shard.next_timer().0;
+        if due != self.due.load(Ordering::Relaxed) {
+            sh.p.checkpoint();
+            self.due.store(due, Ordering::SeqCst);
+        }
+    }
+
+    /// Goes through the modules until there is nothing to do in any that is free.
+    fn move_on(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, who: Who) -> usize {
+        let mut total = 0;
+        for _ in 0..TURNS {
+            let mut n = self
+                .ip
+                .work(who, |inside, m| self.module(sh, cx, IP, inside, m));
+            n += self
+                .head
+                .work(who, |inside, m| self.module(sh, cx, HEAD, inside, m));
+            n += self.tcp.work(who, |inside, m| self.tcp(sh, cx, inside, m));
+            let enabled = self.tcp.take_enabled();
+            for (bit, module) in [(IP, &self.ip), (HEAD, &self.head)] {
+                if enabled & bit != 0
+                    && let Entered::Busy(door) = module.enter(SqueueEntry::Fill)
+                {
+                    door.stay(Msg::Enable);
+                }
+            }
+            total += n;
+            if n == 0 && enabled == 0 {
+                return total;
+            }
+        }
+        self.ip.nudge();
+        self.head.nudge();
+        self.tcp.nudge();
+        total
+    }
+
+    /// Leaves a call to TCP, by way of the STREAM head or directly.
+    fn tell(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, by_head: bool, call: Call<P>) {
+        if by_head {
+            if let Entered::Busy(door) = self.head.enter(SqueueEntry::Fill) {
+                door.stay(Msg::Call(call));
+            }
+        } else if let Entered::Busy(door) = self.tcp.enter(SqueueEntry::Fill) {
+            door.stay(Msg::Call(call));
+        }
+        self.move_on(sh, cx, Who::Writer);
+    }
+
+    /// As [`Streams::tell`], and waits for the answer. `None`: whoever ran it was stopped by a
+    /// panic.
+    fn ask<R: Send + 'static>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        by_head: bool,
+        f: impl FnOnce(&Self, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut InTcp<P>) -> R + Send + 'static,
+    ) -> Option<R> {
+        let reply = Reply::new(&sh.p);
+        let answer = reply.answer();
+        let call: Call<P> = Box::new(move |org, sh, cx, tcp| {
+            answer.give(f(org, sh, cx, tcp));
+        });
+        self.tell(sh, cx, by_head, call);
+        loop {
+            if let Some(out) = reply.take() {
+                return out;
+            }
+            if !reply.event().wait(sh.p.now().plus(PATIENCE)) {
+                self.move_on(sh, cx, Who::Writer);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! STREAMS as an organization.
+
+use super::{HEAD, IP, InTcp, Msg, Streams};
+use crate::spec::{OrgSpec, SqueueEntry};
+use crate::squeue::Kd;
+use crate::squeue::cell::{Outside, Promise, give_back, promise};
+use crate::squeue::queue::{Entered, Who};
+use crate::{Binding, Flow, Org};
+use core::sync::atomic::Ordering;
+use perimeter_base::Time;
+use perimeter_stack::ops::{Icmp, Op, Step};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, SockId};
+use perimeter_sync::{LockClass, LockStats, Platform, Work};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+impl<P: Platform> Streams<P> {
+    fn socket_call<Q: Op<Kd<P>>>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        id: SockId,
+        mut op: Q,
+    ) -> Option<Q::Out> {
+        let Some(place) = self.place(id) else {
+            return stale(sh, cx);
+        };
+        let generation = id.generation();
+        match promise(place, generation, &mut op, sh, cx) {
+            Promise::Stale => return stale(sh, cx),
+            Promise::Settled(out) => return Some(out),
+            Promise::Answered(out) => {
+                let run = Box::new(
+                    move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
+                        t.shard.call(sh, cx, id, op);
+                    },
+                );
+                self.tell(sh, cx, true, run);
+                return Some(out);
+            }
+            Promise::Asks(reserved) => {
+                let out = self.ask(sh, cx, true, move |_, sh, cx, t| {
+                    t.shard.call(sh, cx, id, op)
+                })?;
+                let unused = out.as_ref().map_or(reserved, |o| Q::unused(o, reserved));
+                give_back(place, generation, unused, cx);
+                return out;
+            }
+            Promise::None => {}
+        }
+        sh.p.charge(Work::SockCall, 1);
+        let mut outside = Outside::new(place, generation);
+        let step = op.sock(&mut outside, sh, cx);
+        if outside.is_stale() {
+            return stale(sh, cx);
+        }
+        match step {
+            Step::Done(out) => Some(out),
+            Step::Kick(out) => {
+                let run = Box::new(
+                    move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
+                        t.shard.with(sh, cx, id, true, |c, cx| op.kick(c, sh, cx));
+                    },
+                );
+                self.tell(sh, cx, true, run);
+                Some(out)
+            }
+            Step::Tcp => self.ask(sh, cx, true, move |_, sh, cx, t| {
+                t.shard.with(sh, cx, id, false, |c, cx| op.tcp(c, sh, cx))
+            })?,
+        }
+    }
+}
+
+/// A call for a socket that has gone.
+#[cold]
+fn stale<P: Platform, R>(sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) -> Option<R> {
+    sh.count(cx.lane, Count::StaleHandle, 1);
+    None
+}
+
+impl<P: Platform> Org for Streams<P> {
+    type K = Kd<P>;
+
+    fn new(_: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        Streams::make(sh)
+    }
+
+    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let mut segs = core::mem::take(&mut cx.segs);
+        if let Entered::Busy(mut door) = self.ip.enter(SqueueEntry::Fill) {
+            for seg in segs.as_mut_slice() {
+                door.push(Msg::Packet(Box::new(core::mem::take(seg))));
+            }
+        }
+        segs.clear();
+        cx.segs = segs;
+        self.move_on(sh, cx, Who::Inbound);
+    }
+
+    fn call<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Option<Q::Out> {
+        self.socket_call(sh, cx, id, op)
+    }
+
+    fn post<Q: Op<Self::K, Out = ()>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) {
+        let run = Box::new(
+            move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
+                t.shard.posted(sh, cx, id, op);
+            },
+        );
+        self.tell(sh, cx, false, run);
+    }
+
+    fn connect(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        let config = config.clone();
+        let made = self.ask(sh, cx, true, move |_, sh, cx, t| {
+            t.shard
+                .connect(sh, cx, flow.key, flow.hash, flow.iface, &config)
+        });
+        made.unwrap_or(Err(Exists))
+    }
+
+    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        let l = l.clone();
+        self.ask(sh, cx, true, move |_, _, _, t| t.shard.listen(l));
+    }
+
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        let l = l.clone();
+        self.ask(sh, cx, true, move |_, _, _, t| t.shard.unlisten(&l));
+    }
+
+    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        let key = *key;
+        let run = Box::new(
+            move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
+                t.shard.icmp(sh, cx, &key, what);
+            },
+        );
+        self.tell(sh, cx, false, run);
+    }
+
+    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        let now = cx.now(&sh.p);
+        if self.due.load(Ordering::SeqCst) <= now.0 {
+            // Whoever runs the message, or another one after this, sets it anew.
+            self.due.store(u64::MAX, Ordering::SeqCst);
+            sh.p.checkpoint();
+            if let Entered::Busy(door) = self.tcp.enter(SqueueEntry::Fill) {
+                door.stay(Msg::Timers);
+            }
+            self.move_on(sh, cx, Who::Inbound);
+        }
+    }
+
+    fn next_timer(&self) -> Time {
+        Time(self.due.load(Ordering::Acquire))
+    }
+
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        self.tcp.seize().shard.inspect(now, out);
+    }
+
+    fn live(&self) -> usize {
+        self.tcp.seize().shard.len()
+    }
+
+    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        self.move_on(sh, cx, Who::Writer);
+        self.tcp.seize().shard.abort_all(sh, cx);
+        self.move_on(sh, cx, Who::Writer);
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        add(LockClass::Squeue, self.ip.stats());
+        add(LockClass::Squeue, self.head.stats());
+        add(LockClass::Squeue, self.tcp.stats());
+        for place in self.home.iter() {
+            place.lock_stats(add);
+        }
+    }
+
+    fn binding(&self, _: SockId) -> Binding {
+        Binding {
+            perimeters: ["module ip", "module tcp", "module head"].map(String::from),
+            ..Binding::default()
+        }
+    }
+
+    fn workers(&self) -> usize {
+        3
+    }
+
+    fn worker_core(&self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn work(&self, _: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+        self.move_on(sh, cx, Who::Worker)
+    }
+
+    fn park(&self, worker: usize, deadline: Time) {
+        match worker {
+            0 => self.ip.park(deadline),
+            1 => self.head.park(deadline),
+            _ => self.tcp.park(deadline),
+        }
+    }
+
+    fn pending(&self) -> usize {
+        let queues = self.ip.pending() + self.head.pending() + self.tcp.pending();
+        queues + self.kept.load(Ordering::Relaxed)
+    }
+}
+
+// Every bit names one module.
+const _: () = assert!(IP & HEAD == 0);
