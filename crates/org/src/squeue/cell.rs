@@ -363,7 +363,6 @@ impl<P: Platform> Cell for Parted<P> {
     fn settle(home: &mut Arc<Home<P>>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
         let id = conn.tcb.meta.id;
         let place = home.places.get_or_make(id.slot(), || Place::new(&sh.p))?;
-        let key = conn.tcb.meta.key;
         let mut cell = Parted {
             tcb: conn.tcb,
             snd: conn.snd,
@@ -392,7 +391,6 @@ impl<P: Platform> Cell for Parted<P> {
             },
         };
         drop(front);
-        home.ipcl.complete(&key, id);
         Some(cell)
     }
 

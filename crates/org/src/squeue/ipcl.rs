@@ -95,11 +95,13 @@ impl<P: Platform> Ipcl<P> {
         }
     }
 
-    /// Forgets a flow of `squeue`, if it is still that of `id`.
+    /// Forgets a flow of `squeue`, if it is still that of `id`, or of nobody yet.
     pub(crate) fn remove(&self, key: &FlowKey, squeue: u16, id: Option<SockId>) {
         let (hash, part) = self.hash(key);
         let mut part = part.lock();
-        let mine = |e: &Entry| e.key == *key && e.to.squeue == squeue && e.to.id == id;
+        let mine = |e: &Entry| {
+            e.key == *key && e.to.squeue == squeue && (e.to.id.is_none() || e.to.id == id)
+        };
         if let Ok(e) = part.find_entry(hash, mine) {
             e.remove();
         }

@@ -32,7 +32,8 @@
 //! the specification. Beyond it: (1) The SYN cache is part of the listener's squeue, which
 //! is that of the thread which listened; the handshake remembers the core that took the SYN, and
 //! the new connection is left to that core's squeue as a message. Packets that come meanwhile find
-//! the flow in the classifier and line up behind that message. (2) The receive buffer is the
+//! the flow in the classifier and line up there, behind those which still come by way of the
+//! listener's squeue. (2) The receive buffer is the
 //! STREAM head's read queue: behind a lock of its own (`rcvbuf`), so that a read enters the squeue
 //! only for a window update, as a message. (3) A write takes its room in the send buffer from an
 //! account beside it and is answered before it enters, so that "enqueue and leave" holds for
@@ -60,11 +61,12 @@ use perimeter_stack::shard::Shard;
 use perimeter_stack::{Commons, Count, Ctx, Listener, Seg, SockId};
 use perimeter_sync::{Event, Platform, Shared, Work};
 use perimeter_tcp::syncache::Established;
-use perimeter_wire::Seq;
+use perimeter_wire::{FlowKey, Seq};
 use queue::{Entered, Inside, Proc, Protected, Settings, Squeue, Who};
 use reply::Reply;
 use rings::Ring;
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How long a caller waits for an answer before it looks whether it must work the queue off, ns.
@@ -77,6 +79,9 @@ pub(crate) type Kd<P> = On<P, Shared>;
 pub(crate) struct Vertical<P: Platform> {
     pub(crate) shard: Shard<Kd<P>, Parted<P>>,
     index: u16,
+    /// Packets of flows whose connection is being made here, or whose earlier packets are still
+    /// on their way from the listener's squeue.
+    early: HashMap<FlowKey, Vec<Seg>>,
 }
 
 impl<P: Platform> Protected for Vertical<P> {
@@ -95,6 +100,11 @@ pub(crate) enum Msg<P: Platform> {
     Packet(Box<(To, Seg)>),
     /// A handshake is complete.
     Accept(Box<Accept<P>>),
+    /// In the listener's squeue: what came before this of a flow that belongs to that squeue now
+    /// has been passed on.
+    Passed(Box<FlowKey>, u16),
+    /// In the connection's: the same.
+    Settled(Box<FlowKey>),
     /// A socket call, or what else is to be done.
     Call(Call<P>),
     /// Timers are due.
@@ -116,6 +126,8 @@ pub(crate) enum To {
     Conn(SockId),
     /// A connection that is about to be made.
     Soon,
+    /// The same; it came by way of the listener's squeue, so before what did not.
+    Before,
     /// A listener, perhaps. The squeue that a new connection is to belong to, and the initial
     /// sequence number if it takes a flow over from TIME-WAIT.
     Listener(u16, Option<Seq>),
@@ -186,6 +198,7 @@ impl<P: Platform> FireEngine<P> {
             let vertical = Vertical {
                 shard: Shard::at_home(i as u16, sh, home.clone()),
                 index: i as u16,
+                early: HashMap::new(),
             };
             Squeue::new(&sh.p, i, settings, vertical)
         };
@@ -283,8 +296,12 @@ impl<P: Platform> FireEngine<P> {
                     handshake,
                     seg,
                 } = &mut *accept;
+                let key = seg.frame.key;
+                inside.early.entry(key).or_default();
                 self.establish(sh, cx, inside, listener.clone(), handshake, seg);
             }
+            Msg::Passed(key, n) => self.pass_on(n, Msg::Settled(key)),
+            Msg::Settled(key) => self.settled(sh, cx, inside, &key),
             Msg::Call(call) => call(self, sh, cx, inside),
             Msg::Timers => inside.shard.on_timers(sh, cx),
         }
@@ -445,7 +462,11 @@ impl<P: Platform> FireEngine<P> {
     ) {
         let missed = match to {
             To::Conn(id) => inside.shard.input_for(sh, cx, id, seg),
-            To::Soon => match inside.shard.lookup(&seg.frame.key) {
+            To::Soon if self.is_early(inside, &seg.frame.key) => {
+                let early = inside.early.entry(seg.frame.key).or_default();
+                return early.push(core::mem::take(seg));
+            }
+            To::Soon | To::Before => match inside.shard.lookup(&seg.frame.key) {
                 Some(id) => inside.shard.input_for(sh, cx, id, seg),
                 None => Err(None),
             },
@@ -455,6 +476,27 @@ impl<P: Platform> FireEngine<P> {
         };
         if let Err(iss) = missed {
             self.stray(sh, cx, inside, iss, seg);
+        }
+    }
+
+    /// Whether packets of that flow wait for earlier ones, or for their connection.
+    fn is_early(&self, inside: &In<P>, key: &FlowKey) -> bool {
+        let here = Flow {
+            squeue: inside.index,
+            id: None,
+        };
+        inside.early.contains_key(key)
+            || inside.shard.lookup(key).is_none() && self.ipcl.find(key, |_| ()) == Some(here)
+    }
+
+    /// A flow's connection is made and has seen all that came before the packets which wait:
+    /// those are run, and from here on packets are classified to the connection.
+    fn settled(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, key: &FlowKey) {
+        for mut seg in inside.early.remove(key).unwrap_or_default() {
+            self.arrive(sh, cx, inside, To::Before, &mut seg);
+        }
+        if let Some(id) = inside.shard.lookup(key) {
+            self.ipcl.complete(key, id);
         }
     }
 
@@ -493,7 +535,7 @@ impl<P: Platform> FireEngine<P> {
     ) {
         if let Some(flow) = self.ipcl.find(&seg.frame.key, |_| ()) {
             if flow.squeue != inside.index {
-                let packet = Box::new((To::Soon, core::mem::take(seg)));
+                let packet = Box::new((To::Before, core::mem::take(seg)));
                 return self.pass_on(flow.squeue, Msg::Packet(packet));
             }
             if let Some(id) = inside.shard.lookup(&seg.frame.key) {
@@ -526,18 +568,24 @@ impl<P: Platform> FireEngine<P> {
         if n == inside.index {
             let again = inside.reenter(|inside| {
                 sh.count(cx.lane, Count::SqueueReentered, 1);
+                let key = seg.frame.key;
                 self.establish(sh, cx, inside, l.clone(), &e, seg);
+                self.settled(sh, cx, inside, &key);
             });
             if again.is_some() {
                 return;
             }
         }
+        let key = seg.frame.key;
         let accept = Accept {
             listener: l,
             handshake: e,
             seg: core::mem::take(seg),
         };
         self.pass_on(n, Msg::Accept(Box::new(accept)));
+        // Packets of this flow may wait here, classified before the flow was entered. This goes
+        // behind them.
+        self.pass_on(inside.index, Msg::Passed(Box::new(key), n));
     }
 
     /// Makes the connection of a completed handshake in its squeue.

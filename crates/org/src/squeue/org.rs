@@ -172,6 +172,7 @@ impl<P: Platform> Org for FireEngine<P> {
             if made.is_err() {
                 org.ipcl.remove(&flow.key, n, None);
             }
+            org.settled(sh, cx, inside, &flow.key);
             made
         });
         made.unwrap_or(Err(Exists))
