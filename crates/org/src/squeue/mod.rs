@@ -172,6 +172,9 @@ pub struct FireEngine<P: Platform> {
     due: Box<[Hint]>,
     homes: Box<[Arc<Home<P>>]>,
     ipcl: Arc<Ipcl<P>>,
+    /// Flows that listeners' squeues have handed to others. Raised after a flow is entered, so
+    /// that who classified a packet before knows that it may have missed it.
+    handed: AtomicU64,
     /// Whose turn it is to get an accepted connection.
     turn: AtomicUsize,
     /// Soft rings; none unless packets are fanned out.
@@ -210,6 +213,7 @@ impl<P: Platform> FireEngine<P> {
             ipcl,
             entry: spec.entry,
             fanout: spec.fanout,
+            handed: AtomicU64::new(0),
             turn: AtomicUsize::new(0),
             rings: (0..rings).map(|_| Ring::new(&sh.p)).collect(),
             p: sh.p.clone(),
@@ -405,6 +409,7 @@ impl<P: Platform> FireEngine<P> {
     /// IP input: classifies packets and brings them to their squeues, those for one together.
     fn input(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, segs: &mut [Seg]) {
         let mut routes: SmallVec<[Option<(u16, To)>; 32]> = SmallVec::new();
+        let handed = self.handed.load(Ordering::Acquire);
         for run in segs.chunk_by(|a, b| a.frame.key == b.frame.key) {
             let to = self.classify(sh, &run[0], run.len() as u32);
             for seg in run {
@@ -438,11 +443,21 @@ impl<P: Platform> FireEngine<P> {
                     self.leave(sh, cx, proc, Who::Inbound);
                 }
                 Entered::Busy(mut door) => {
+                    let mut again = Vec::new();
+                    let moved = self.handed.load(Ordering::Acquire) != handed;
                     for (to, seg) in mine {
-                        door.push(Msg::Packet(Box::new((to, core::mem::take(seg)))));
+                        let seg = core::mem::take(seg);
+                        if moved && matches!(to, To::Listener(..)) {
+                            again.push(seg);
+                        } else {
+                            door.push(Msg::Packet(Box::new((to, seg))));
+                        }
                     }
                     if let Some(proc) = door.close() {
                         self.leave(sh, cx, proc, Who::Inbound);
+                    }
+                    if !again.is_empty() {
+                        self.input(sh, cx, &mut again);
                     }
                 }
             }
@@ -582,6 +597,7 @@ impl<P: Platform> FireEngine<P> {
             handshake: e,
             seg: core::mem::take(seg),
         };
+        self.handed.fetch_add(1, Ordering::AcqRel);
         self.pass_on(n, Msg::Accept(Box::new(accept)));
         // Packets of this flow may wait here, classified before the flow was entered. This goes
         // behind them.
