@@ -282,3 +282,91 @@ fn a_benchmark_can_be_watched() {
         assert!(!path.exists(), "{org}");
     }
 }
+
+/// The segments of a live connection under PEF, and that the events are off again afterwards.
+#[test]
+fn a_connection_is_traced() {
+    if !text(&perimeter(&["orgs"]).stdout).contains("pef:horizontal") {
+        eprintln!("skipped: this build has no pef");
+        return;
+    }
+    for org in ["pef:vertical", "pef:horizontal"] {
+        let (_dir, path) = socket();
+        with_stack(org, &path, |mut conn| {
+            let at = path.to_str().unwrap();
+            let connections = || -> serde_json::Value {
+                let output = perimeter(&["ss", "--control", at, "--json"]);
+                let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+                all["connections"][0].clone()
+            };
+            let c = connections();
+            let id = c["id"].as_str().unwrap();
+            let events = |c: &serde_json::Value| {
+                let list = |name: &str| c[name].as_array().unwrap().clone();
+                [list("receive_events"), list("transmit_events")].concat()
+            };
+            let before = events(&c);
+            assert!(before.len() >= 6, "{c}");
+            for (limit, json) in [(["--count", "20"], true), (["--seconds", "0.5"], false)] {
+                let mut arguments = vec!["trace", "--control", at, id, limit[0], limit[1]];
+                if json {
+                    arguments.push("--json");
+                }
+                let trace = command(&arguments)
+                    .stdout(std::process::Stdio::piped())
+                    .spawn();
+                let mut trace = Running(trace.unwrap());
+                let begun = Instant::now();
+                // Traffic for as long as it watches: eleven bytes there and back.
+                while trace.0.try_wait().unwrap().is_none() {
+                    conn.write_all(b"eleven byte").unwrap();
+                    conn.read_exact(&mut [0; 11]).unwrap();
+                    assert!(begun.elapsed() < Duration::from_secs(30), "{org}");
+                }
+                assert!(trace.0.wait().unwrap().success(), "{org}");
+                let mut out = String::new();
+                let mut pipe = trace.0.stdout.take().unwrap();
+                pipe.read_to_string(&mut out).unwrap();
+                if json {
+                    assert_eq!(out.lines().count(), 20, "{org}: {out}");
+                    let segments: Vec<serde_json::Value> = out
+                        .lines()
+                        .map(|l| serde_json::from_str(l).unwrap())
+                        .collect();
+                    for received in [true, false] {
+                        let data = segments.iter().filter(|s| s["received"] == received);
+                        let data: Vec<_> = data.filter(|s| s["len"] == 11).collect();
+                        assert!(data.len() > 3, "{org}: {out}");
+                        // In order: each begins where the one before ended.
+                        for pair in data.windows(2) {
+                            let seq = |s: &serde_json::Value| s["seq"].as_u64().unwrap() as u32;
+                            assert_eq!(seq(pair[0]).wrapping_add(11), seq(pair[1]), "{org}: {out}");
+                        }
+                    }
+                    for pair in segments.windows(2) {
+                        let time = |s: &serde_json::Value| s["time"].as_f64().unwrap();
+                        assert!(time(&pair[0]) <= time(&pair[1]), "{org}: {out}");
+                    }
+                    assert!(
+                        segments.iter().all(|s| s["cwnd"].as_u64() > Some(1000)),
+                        "{out}"
+                    );
+                } else {
+                    let line = out.lines().next().unwrap();
+                    assert!(line.contains(" seq ") && line.contains(" cwnd "), "{line}");
+                    assert!(!out.contains('{'), "{out}");
+                }
+            }
+            // Off again: with the next packets at the latest.
+            let end = Instant::now() + Duration::from_secs(10);
+            while events(&connections()) != before {
+                conn.write_all(b"eleven byte").unwrap();
+                conn.read_exact(&mut [0; 11]).unwrap();
+                assert!(Instant::now() < end, "{org}: {:?}", events(&connections()));
+            }
+            let (line, code) = refusal(&["trace", "--control", at, "0:4000.7", "--count", "1"]);
+            assert!(line.contains("no connection 0:4000.7"), "{line}");
+            assert_eq!(code, 1);
+        });
+    }
+}
