@@ -316,6 +316,12 @@ fn a_connection_is_traced() {
                     .stdout(std::process::Stdio::piped())
                     .spawn();
                 let mut trace = Running(trace.unwrap());
+                // Read all along: a full pipe would hold it up.
+                let mut pipe = trace.0.stdout.take().unwrap();
+                let reader = std::thread::spawn(move || {
+                    let mut out = String::new();
+                    pipe.read_to_string(&mut out).map(|_| out)
+                });
                 let begun = Instant::now();
                 // Traffic for as long as it watches: eleven bytes there and back.
                 while trace.0.try_wait().unwrap().is_none() {
@@ -324,9 +330,7 @@ fn a_connection_is_traced() {
                     assert!(begun.elapsed() < Duration::from_secs(30), "{org}");
                 }
                 assert!(trace.0.wait().unwrap().success(), "{org}");
-                let mut out = String::new();
-                let mut pipe = trace.0.stdout.take().unwrap();
-                pipe.read_to_string(&mut out).unwrap();
+                let out = reader.join().unwrap().unwrap();
                 if json {
                     assert_eq!(out.lines().count(), 20, "{org}: {out}");
                     let segments: Vec<serde_json::Value> = out
