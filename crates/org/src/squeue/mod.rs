@@ -8,11 +8,11 @@
 //! its opener's core, an accepted one to that of the core which took the SYN, or under `fanout=on`
 //! to the next in turn. There is one squeue per core unless N says otherwise; squeue n and its
 //! worker are bound to core n. As any core may receive a packet, a classifier that all share
-//! ([`ipcl`]) tells which squeue its flow belongs to.
+//! (`ipcl`) tells which squeue its flow belongs to.
 //!
 //! **Processing.** A packet is classified in IP, outside of any perimeter; that takes a reference
 //! to its connection, which the squeue drops when it has run. Then whoever brings it enters
-//! ([`queue`]): `process`, the default for input, writes and closes, runs it inline if the squeue
+//! (`queue`): `process`, the default for input, writes and closes, runs it inline if the squeue
 //! is idle and empty, drains what came meanwhile if it is on the squeue's core, and leaves it as a
 //! message if the squeue is busy; `entry=nodrain` never drains; `entry=fill` leaves all to the
 //! worker. Packets of a burst enter as chains, one for each squeue. Timers run in the squeue,
