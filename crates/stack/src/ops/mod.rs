@@ -1,0 +1,218 @@
+//! Socket operations as data, each in two phases: the buffers settle it, or else TCP does.
+//!
+//! Being data, an operation can be queued, handed to another thread, or cut between its
+//! phases. It owns its arguments: a call that is dropped leaves nothing dangling.
+
+mod close;
+mod data;
+mod look;
+mod setting;
+
+pub use close::{Close, How, Shutdown};
+pub use data::{Data, Received, Recv, Released, SendData, tell_space};
+pub use look::{Look, Readiness, TakeError, Wait, Watching, look};
+pub use setting::{Set, Setting};
+
+use crate::commons::Commons;
+use crate::conn::{Access, Bufs, on_events};
+use crate::glue;
+use crate::kind::{Ctx, Kind};
+use perimeter_sync::{Platform, Work};
+use perimeter_tcp::{TcpError, Unreachable};
+use perimeter_wire::Seq;
+
+/// How the first phase of an operation ended.
+pub enum Step<O> {
+    /// The buffers settled it.
+    Done(O),
+    /// The buffers settled it, and TCP has something to do as a consequence.
+    Kick(O),
+    /// TCP must settle it.
+    Tcp,
+}
+
+/// How long the lock of a global connection table is held while TCP runs an operation, where
+/// there is such a lock.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum TableHold {
+    /// Until the connection is held.
+    Entry,
+    /// Until output starts.
+    Output,
+    /// To the end.
+    Throughout,
+}
+
+/// A socket operation on one connection.
+pub trait Op<K: Kind>: Send + 'static {
+    /// Its result.
+    type Out: Send + 'static;
+
+    /// For organizations with a global connection table; meaningless to others.
+    const TABLE: TableHold = TableHold::Entry;
+
+    /// First phase: with the buffers only. Not all have one.
+    fn sock<B: Bufs<K = K>>(
+        &mut self,
+        b: &mut B,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+    ) -> Step<Self::Out> {
+        let _ = (b, sh, cx);
+        Step::Tcp
+    }
+
+    /// Second phase: with the TCP state.
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out;
+
+    /// What TCP does after [`Step::Kick`].
+    fn kick<A: Access<K = K>>(&mut self, _a: &mut A, _sh: &Commons<K>, _cx: &mut Ctx<K>) {}
+
+    /// Its data, if it has some that lies in one piece and is the stack's own.
+    fn data(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
+    /// Whether it takes room in the send buffer: [`Op::reserve`] has something to say.
+    fn takes_room(&self) -> bool {
+        false
+    }
+
+    /// For organizations in which a writer enqueues and leaves: cuts the operation down to
+    /// `room` bytes of send buffer and says what its result will be if the connection takes
+    /// data. From here on the operation relies on having that room. `None`, and nothing
+    /// changes, for what takes no room.
+    fn reserve(&mut self, room: u32) -> Option<Reserved<Self::Out>> {
+        let _ = room;
+        None
+    }
+
+    /// The call was settled on `core`, before it enters; only [`Op::reserve`]'s.
+    fn called_on(&mut self, core: u16) {
+        let _ = core;
+    }
+
+    /// How much of a reservation of `reserved` bytes this result left unused.
+    fn unused(out: &Self::Out, reserved: u32) -> u32 {
+        let _ = (out, reserved);
+        0
+    }
+
+    /// The caller was answered from the reservation: nobody will see the result, so a pending
+    /// error stays for the next call.
+    fn answered(&mut self) {}
+}
+
+/// What [`Op::reserve`] settles.
+pub struct Reserved<O> {
+    /// The result.
+    pub out: O,
+    /// Bytes of room that it takes. 0: there is nothing left to do.
+    pub bytes: u32,
+    /// Nothing was cut off. Otherwise the caller wants to know when there is room.
+    pub all: bool,
+}
+
+/// A socket call in one go, for organizations that protect a connection whole.
+pub fn run<K: Kind, A: Access<K = K>, Q: Op<K>>(
+    a: &mut A,
+    mut op: Q,
+    sh: &Commons<K>,
+    cx: &mut Ctx<K>,
+) -> Q::Out {
+    sh.p.charge(Work::SockCall, 1);
+    phases(a, &mut op, sh, cx)
+}
+
+/// Both phases, one after the other.
+pub fn phases<K: Kind, A: Access<K = K>, Q: Op<K>>(
+    a: &mut A,
+    op: &mut Q,
+    sh: &Commons<K>,
+    cx: &mut Ctx<K>,
+) -> Q::Out {
+    match op.sock(a, sh, cx) {
+        Step::Done(out) => out,
+        Step::Kick(out) => {
+            op.kick(a, sh, cx);
+            out
+        }
+        Step::Tcp => op.tcp(a, sh, cx),
+    }
+}
+
+/// What a call reports when it did not succeed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum SockError {
+    /// Nothing can be done now; wait for readiness.
+    WouldBlock,
+    /// The handle's socket has gone, or was closed by another thread.
+    Closed,
+    /// The connection failed.
+    Tcp(TcpError),
+    /// Not connected yet, or no longer.
+    NotConnected,
+    /// This direction was shut down.
+    BrokenPipe,
+    /// The argument makes no sense.
+    Invalid,
+}
+
+/// Runs the output loop: after a full transmit queue, or when a neighbour was resolved.
+pub struct Output;
+
+impl<K: Kind> Op<K> for Output {
+    type Out = ();
+
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        a.tcb().meta.blocked = false;
+        glue::output_in_turn(a, sh, cx);
+    }
+}
+
+/// The neighbour that a connection's segments go to does not answer (ARP): a connection that is
+/// being opened fails, one that no application holds ends, and others try again.
+pub struct NoNeighbour;
+
+impl<K: Kind> Op<K> for NoNeighbour {
+    type Out = ();
+
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        let t = a.tcb();
+        let events = t.tcb.on_no_neighbour();
+        if t.meta.orphan {
+            return glue::abort(a, sh, cx);
+        }
+        if events.is_empty() {
+            glue::output(a, sh, cx);
+        } else {
+            on_events(a, events, cx);
+        }
+    }
+}
+
+/// An ICMP error for a segment of this connection.
+#[derive(Copy, Clone, Debug)]
+pub enum Icmp {
+    /// Not delivered.
+    Unreachable(Unreachable, Seq),
+    /// Too big for a link on the way, whose MTU in bytes follows.
+    TooBig(u16, Seq),
+}
+
+/// Applies an ICMP error.
+pub fn icmp<A: Access>(a: &mut A, what: Icmp, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+    match what {
+        Icmp::Unreachable(e, seq) => {
+            let events = a.tcb().tcb.on_unreachable(e, seq);
+            if !events.is_empty() {
+                on_events(a, events, cx);
+            }
+        }
+        Icmp::TooBig(mtu, seq) => {
+            let now = cx.now(&sh.p);
+            a.tcb().tcb.on_packet_too_big(mtu, seq, now);
+        }
+    }
+    glue::output(a, sh, cx);
+}
