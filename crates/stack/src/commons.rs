@@ -178,6 +178,13 @@ impl<K: Kind> Commons<K> {
         self.counters.add(lane, c as usize, n);
     }
 
+    /// A handle named a socket that has gone: counted, and nothing to yield.
+    #[cold]
+    pub fn stale<R>(&self, cx: &Ctx<K>) -> Option<R> {
+        self.count(cx.lane, Count::StaleHandle, 1);
+        None
+    }
+
     /// Runs `f`, which parks the calling thread, and counts the time in there: every wait for
     /// work, or for another thread's answer, belongs in here, so that a benchmark can tell a
     /// parked thread from a busy one. Falling asleep and waking up are work, and so is a wait

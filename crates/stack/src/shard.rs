@@ -397,8 +397,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     ) -> Option<R> {
         let conn = self.conns.get_mut(id.slot(), id.generation());
         let Some(conn) = conn.filter(|c| orphans || !c.peek().meta.orphan) else {
-            sh.count(cx.lane, Count::StaleHandle, 1);
-            return None;
+            return sh.stale(cx);
         };
         conn.entered();
         let was = conn.peek().meta.orphan;

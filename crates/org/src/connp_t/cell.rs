@@ -3,7 +3,7 @@
 //! are one thread's.
 
 use super::Kd;
-use crate::place::{Part, Places, Side, no_rcv, no_snd};
+use crate::place::{Doors, Opened, Part, Places, first_phase, no_rcv, no_snd};
 use perimeter_stack::conn::{Cell, RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Step};
 use perimeter_stack::{Access, Bufs, Commons, Conn, Ctx, SockId};
@@ -118,12 +118,7 @@ impl<P: Platform> Keep for Apart<P> {
             return Before::Stale;
         };
         sh.p.charge(Work::SockCall, 1);
-        let mut outside = Outside::new(sides, id.generation());
-        let step = op.sock(&mut outside, sh, cx);
-        if outside.stale {
-            return Before::Stale;
-        }
-        Before::Step(step)
+        first_phase(sides, id.generation(), op, sh, cx).map_or(Before::Stale, Before::Step)
     }
 
     fn lock_stats(home: &Home<P>, add: &mut dyn FnMut(LockClass, LockStats)) {
@@ -171,20 +166,20 @@ impl<P: Platform> Cell for Apart<P> {
 impl<P: Platform> Bufs for Apart<P> {
     type K = Kd<P>;
     type Snd<'b>
-        = Side<'b, P, SndSide<Kd<P>>>
+        = Opened<'b, P, SndSide<Kd<P>>>
     where
         Self: 'b;
     type Rcv<'b>
-        = Side<'b, P, RcvSide<Kd<P>>>
+        = Opened<'b, P, RcvSide<Kd<P>>>
     where
         Self: 'b;
 
     fn snd(&mut self) -> Self::Snd<'_> {
-        Side::Held(self.sides().snd.lock())
+        Opened::any(self.sides().snd.lock())
     }
 
     fn rcv(&mut self) -> Self::Rcv<'_> {
-        Side::Held(self.sides().rcv.lock())
+        Opened::any(self.sides().rcv.lock())
     }
 }
 
@@ -202,64 +197,26 @@ impl<P: Platform> Access for Apart<P> {
 
     fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
         let sides = sides(&self.home, self.tcb.meta.id.slot());
-        (&mut self.tcb, Side::Held(sides.snd.lock()))
+        (&mut self.tcb, Opened::any(sides.snd.lock()))
     }
 
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
         let sides = sides(&self.home, self.tcb.meta.id.slot());
-        (&mut self.tcb, Side::Held(sides.rcv.lock()))
+        (&mut self.tcb, Opened::any(sides.rcv.lock()))
     }
 }
 
-/// The buffers of the connection that a handle names, entered by the application's thread.
-struct Outside<'a, P: Platform> {
-    sides: &'a Sides<P>,
-    generation: u32,
-    /// The connection had gone when one of its buffers was entered.
-    stale: bool,
-    snd: Option<SndSide<Kd<P>>>,
-    rcv: Option<RcvSide<Kd<P>>>,
-}
-
-impl<'a, P: Platform> Outside<'a, P> {
-    fn new(sides: &'a Sides<P>, generation: u32) -> Outside<'a, P> {
-        Outside {
-            sides,
-            generation,
-            stale: false,
-            snd: None,
-            rcv: None,
-        }
-    }
-}
-
-impl<P: Platform> Bufs for Outside<'_, P> {
+impl<P: Platform> Doors for Sides<P> {
     type K = Kd<P>;
-    type Snd<'b>
-        = Side<'b, P, SndSide<Kd<P>>>
-    where
-        Self: 'b;
-    type Rcv<'b>
-        = Side<'b, P, RcvSide<Kd<P>>>
-    where
-        Self: 'b;
+    type Snd<'a> = Opened<'a, P, SndSide<Kd<P>>>;
+    type Rcv<'a> = Opened<'a, P, RcvSide<Kd<P>>>;
 
-    fn snd(&mut self) -> Self::Snd<'_> {
-        let guard = self.sides.snd.lock();
-        if guard.generation == self.generation {
-            return Side::Held(guard);
-        }
-        self.stale = true;
-        Side::Gone(self.snd.get_or_insert_with(no_snd))
+    fn snd(&self, generation: u32) -> Option<Self::Snd<'_>> {
+        Opened::by(self.snd.lock(), generation)
     }
 
-    fn rcv(&mut self) -> Self::Rcv<'_> {
-        let guard = self.sides.rcv.lock();
-        if guard.generation == self.generation {
-            return Side::Held(guard);
-        }
-        self.stale = true;
-        Side::Gone(self.rcv.get_or_insert_with(no_rcv))
+    fn rcv(&self, generation: u32) -> Option<Self::Rcv<'_>> {
+        Opened::by(self.rcv.lock(), generation)
     }
 }
 

@@ -558,10 +558,7 @@ impl<C: Keep> Org for ConnpT<C> {
             }
             Before::Step(Step::Tcp) => self.protocol(sh, cx, id, (op, Part::Tcp)),
             Before::Nothing => self.protocol(sh, cx, id, (op, Part::Whole)),
-            Before::Stale => {
-                sh.count(cx.lane, Count::StaleHandle, 1);
-                None
-            }
+            Before::Stale => sh.stale(cx),
         }
     }
 

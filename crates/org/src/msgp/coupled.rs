@@ -1,11 +1,11 @@
 //! The family without its dispatch: tables, connections and timers, and the order in which their
 //! locks are taken. `split` is made of this too.
 
-use super::enter::{Entered, Outside};
+use super::enter::Entered;
 use super::home::Place;
 use super::table::{Shard, Slots, TableGuard};
 use crate::Flow;
-use crate::place::Places;
+use crate::place::{Places, first_phase};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::conn::on_events;
@@ -321,34 +321,30 @@ impl<P: Platform> Core<P> {
     ) -> Option<Q::Out> {
         sh.p.charge(Work::SockCall, 1);
         let place = self.places.get(id.slot());
-        let mut outside = place.map(|p| Outside::new(p, id.generation()));
-        let step = outside.as_mut().map(|o| op.sock(o, sh, cx));
-        let stale = outside.is_none_or(|o| o.is_stale());
-        let mut entered = match step {
-            Some(Step::Done(out)) if !stale => return Some(out),
-            Some(_) if !stale => self.enter(id),
-            _ => None,
-        };
-        if entered.as_mut().is_some_and(Entered::is_orphan) {
-            entered = None;
-        }
-        match (step, entered) {
-            (Some(Step::Kick(out)), Some(e)) => self
-                .run(e, TableHold::Entry, sh, cx, |e, cx| {
-                    op.kick(e, sh, cx);
-                    out
-                })
-                .into(),
-            // What the buffers gave was good when they gave it.
-            (Some(Step::Kick(out)), None) if !stale => Some(out),
-            (Some(Step::Tcp), Some(e)) => self
-                .run(e, Q::TABLE, sh, cx, |e, cx| op.tcp(e, sh, cx))
-                .into(),
-            _ => {
-                sh.count(cx.lane, Count::StaleHandle, 1);
-                None
+        let step = place.and_then(|p| first_phase(p, id.generation(), &mut op, sh, cx));
+        match step {
+            None => sh.stale(cx),
+            Some(Step::Done(out)) => Some(out),
+            Some(Step::Kick(out)) => {
+                if let Some(e) = self.enter_owned(id) {
+                    self.run(e, TableHold::Entry, sh, cx, |e, cx| op.kick(e, sh, cx));
+                }
+                // What the buffers gave was good when they gave it.
+                Some(out)
             }
+            Some(Step::Tcp) => match self.enter_owned(id) {
+                Some(e) => self
+                    .run(e, Q::TABLE, sh, cx, |e, cx| op.tcp(e, sh, cx))
+                    .into(),
+                None => sh.stale(cx),
+            },
         }
+    }
+
+    /// Enters a connection that an application still holds.
+    fn enter_owned(&self, id: SockId) -> Option<Entered<'_, P>> {
+        let mut entered = self.enter(id)?;
+        (!entered.is_orphan()).then_some(entered)
     }
 
     /// An operation that the stack itself posted, also on orphans.

@@ -3,7 +3,7 @@
 use super::Kd;
 use super::home::{Fine, Place, Reach, Whole};
 use super::table::TableGuard;
-use crate::place::{Guard, Part, Side, no_rcv, no_snd};
+use crate::place::{Doors, Guard, Opened, Part, Side, no_rcv, no_snd};
 use perimeter_base::Time;
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::TableHold;
@@ -15,79 +15,23 @@ use perimeter_wire::FlowKey;
 /// Timers that hold the table to their end (the others let go before output).
 const HOLD: Timers = Timers(Timers::PERSIST.0 | Timers::KEEPALIVE.0 | Timers::TWO_MSL.0);
 
-/// The buffers of the connection that a handle names, without its TCP state.
-pub(super) struct Outside<'a, P: Platform> {
-    place: &'a Place<P>,
-    generation: u32,
-    stale: bool,
-    snd: Option<SndSide<Kd<P>>>,
-    rcv: Option<RcvSide<Kd<P>>>,
-}
-
-impl<'a, P: Platform> Outside<'a, P> {
-    pub(super) fn new(place: &'a Place<P>, generation: u32) -> Outside<'a, P> {
-        Outside {
-            place,
-            generation,
-            stale: false,
-            snd: None,
-            rcv: None,
-        }
-    }
-
-    /// Whether the connection had gone when one of its buffers was entered.
-    pub(super) fn is_stale(&self) -> bool {
-        self.stale
-    }
-}
-
-impl<P: Platform> Bufs for Outside<'_, P> {
+impl<P: Platform> Doors for Place<P> {
     type K = Kd<P>;
-    type Snd<'b>
-        = Reach<'b, P, SndSide<Kd<P>>>
-    where
-        Self: 'b;
-    type Rcv<'b>
-        = Reach<'b, P, RcvSide<Kd<P>>>
-    where
-        Self: 'b;
+    type Snd<'a> = Reach<'a, P, SndSide<Kd<P>>>;
+    type Rcv<'a> = Reach<'a, P, RcvSide<Kd<P>>>;
 
-    fn snd(&mut self) -> Self::Snd<'_> {
-        match self.place {
-            Place::Fine(f) => {
-                let guard = f.snd.lock();
-                if guard.generation == self.generation {
-                    return Reach::Near(Side::Held(guard));
-                }
-            }
-            Place::Coarse(c) => {
-                let whole = c.lock();
-                if whole.snd.generation == self.generation {
-                    return Reach::Through(whole);
-                }
-            }
+    fn snd(&self, generation: u32) -> Option<Self::Snd<'_>> {
+        match self {
+            Place::Fine(f) => Opened::by(f.snd.lock(), generation).map(Reach::Near),
+            Place::Coarse(c) => Reach::through(c.lock(), generation),
         }
-        self.stale = true;
-        Reach::Near(Side::Gone(self.snd.get_or_insert_with(no_snd)))
     }
 
-    fn rcv(&mut self) -> Self::Rcv<'_> {
-        match self.place {
-            Place::Fine(f) => {
-                let guard = f.rcv.lock();
-                if guard.generation == self.generation {
-                    return Reach::Near(Side::Held(guard));
-                }
-            }
-            Place::Coarse(c) => {
-                let whole = c.lock();
-                if whole.rcv.generation == self.generation {
-                    return Reach::Through(whole);
-                }
-            }
+    fn rcv(&self, generation: u32) -> Option<Self::Rcv<'_>> {
+        match self {
+            Place::Fine(f) => Opened::by(f.rcv.lock(), generation).map(Reach::Near),
+            Place::Coarse(c) => Reach::through(c.lock(), generation),
         }
-        self.stale = true;
-        Reach::Near(Side::Gone(self.rcv.get_or_insert_with(no_rcv)))
     }
 }
 
@@ -255,11 +199,11 @@ impl<'a, P: Platform> Entered<'a, P> {
 impl<P: Platform> Bufs for Entered<'_, P> {
     type K = Kd<P>;
     type Snd<'b>
-        = Side<'b, P, SndSide<Kd<P>>>
+        = Side<'b, Opened<'b, P, SndSide<Kd<P>>>>
     where
         Self: 'b;
     type Rcv<'b>
-        = Side<'b, P, RcvSide<Kd<P>>>
+        = Side<'b, Opened<'b, P, RcvSide<Kd<P>>>>
     where
         Self: 'b;
 
@@ -282,12 +226,12 @@ impl<P: Platform> Access for Entered<'_, P> {
     fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
         match &mut self.held {
             Held::Fine(place, tcb) => {
-                let snd = Side::Held(place.snd.lock());
+                let snd = Side::Held(Opened::any(place.snd.lock()));
                 (tcb.as_mut().expect(LIVES), snd)
             }
             Held::Coarse(whole) => {
                 let whole = &mut **whole;
-                let snd = Side::Gone(&mut whole.snd.value);
+                let snd = Side::Free(&mut whole.snd.value);
                 (whole.tcb.as_mut().expect(LIVES), snd)
             }
         }
@@ -296,12 +240,12 @@ impl<P: Platform> Access for Entered<'_, P> {
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
         match &mut self.held {
             Held::Fine(place, tcb) => {
-                let rcv = Side::Held(place.rcv.lock());
+                let rcv = Side::Held(Opened::any(place.rcv.lock()));
                 (tcb.as_mut().expect(LIVES), rcv)
             }
             Held::Coarse(whole) => {
                 let whole = &mut **whole;
-                let rcv = Side::Gone(&mut whole.rcv.value);
+                let rcv = Side::Free(&mut whole.rcv.value);
                 (whole.tcb.as_mut().expect(LIVES), rcv)
             }
         }

@@ -1,7 +1,7 @@
 //! Where connections live: locks that stay where they are, whoever moves in.
 
 use super::Kd;
-use crate::place::{Guard, Part, Side, no_rcv, no_snd};
+use crate::place::{Guard, Opened, Part, no_rcv, no_snd};
 use core::ops::{Deref, DerefMut};
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
@@ -84,11 +84,20 @@ impl<P: Platform> Buffer<P> for RcvSide<Kd<P>> {
     }
 }
 
-/// Access to a buffer's side: by its own lock or by that of who is inside already, or, from
-/// outside, by the one lock that there is.
+/// Access to a buffer's side from outside: by its own lock or by the one lock that there is.
 pub(crate) enum Reach<'a, P: Platform, T: Buffer<P>> {
-    Near(Side<'a, P, T>),
+    Near(Opened<'a, P, T>),
     Through(Guard<'a, P, Whole<P>>),
+}
+
+impl<'a, P: Platform, T: Buffer<P>> Reach<'a, P, T> {
+    /// By the one lock, if `generation` may use the side.
+    pub(super) fn through(
+        whole: Guard<'a, P, Whole<P>>,
+        generation: u32,
+    ) -> Option<Reach<'a, P, T>> {
+        (T::of(&whole).generation == generation).then_some(Reach::Through(whole))
+    }
 }
 
 impl<P: Platform, T: Buffer<P>> Deref for Reach<'_, P, T> {
@@ -96,7 +105,7 @@ impl<P: Platform, T: Buffer<P>> Deref for Reach<'_, P, T> {
 
     fn deref(&self) -> &T {
         match self {
-            Reach::Near(side) => side,
+            Reach::Near(part) => part,
             Reach::Through(whole) => &T::of(whole).value,
         }
     }
@@ -105,7 +114,7 @@ impl<P: Platform, T: Buffer<P>> Deref for Reach<'_, P, T> {
 impl<P: Platform, T: Buffer<P>> DerefMut for Reach<'_, P, T> {
     fn deref_mut(&mut self) -> &mut T {
         match self {
-            Reach::Near(side) => side,
+            Reach::Near(part) => part,
             Reach::Through(whole) => &mut T::of_mut(whole).value,
         }
     }

@@ -9,10 +9,11 @@ use super::event::{Direction, Layer};
 use super::exec::{Env, Inner};
 use super::link::Way;
 use super::pkt::{Body, Call, Msg};
+use crate::place::first_phase;
 use crate::squeue::Kd;
-use crate::squeue::cell::{Outside, Promise, give_back, promise};
+use crate::squeue::cell::{Promise, give_back, promise};
 use crate::squeue::queue::{Entered, Who};
-use perimeter_stack::ops::{Op, Step};
+use perimeter_stack::ops::{self, Op, Step};
 use perimeter_stack::{Commons, Count, Ctx, SockId};
 use perimeter_sync::{Event, Lock, LockClass, Platform, Work};
 use std::sync::Arc;
@@ -83,14 +84,7 @@ impl<P: Platform, Q: Op<Kd<P>>> Task<P, Q> {
                     op.kick(m, sh, cx);
                     None
                 }
-                Phase::All => match op.sock(m, sh, cx) {
-                    Step::Done(out) => Some(out),
-                    Step::Kick(out) => {
-                        op.kick(m, sh, cx);
-                        Some(out)
-                    }
-                    Step::Tcp => Some(op.tcp(m, sh, cx)),
-                },
+                Phase::All => Some(ops::phases(m, op, sh, cx)),
             });
         let out = out.flatten();
         self.give_back(pef, env, out.as_ref());
@@ -138,35 +132,24 @@ impl<P: Platform> Pef<P> {
     ) -> Option<Q::Out> {
         sh.p.charge(Work::SockCall, 1);
         let Some(place) = self.place(id) else {
-            sh.count(cx.lane, Count::StaleHandle, 1);
-            return None;
+            return sh.stale(cx);
         };
         let generation = id.generation();
         let (answered, phase, reserved) = match promise(place, generation, &mut op, sh, cx) {
             Promise::Settled(out) => return Some(out),
-            Promise::Stale => {
-                sh.count(cx.lane, Count::StaleHandle, 1);
-                return None;
-            }
+            Promise::Stale => return sh.stale(cx),
             Promise::Answered(out) => {
                 // What the promised result takes of any room is what was reserved.
                 let reserved = u32::MAX - Q::unused(&out, u32::MAX);
                 (Some(out), Phase::Tcp, reserved)
             }
             Promise::Asks(bytes) => (None, Phase::Tcp, bytes),
-            Promise::None => {
-                let mut outside = Outside::new(place, generation);
-                let step = op.sock(&mut outside, sh, cx);
-                if outside.is_stale() {
-                    sh.count(cx.lane, Count::StaleHandle, 1);
-                    return None;
-                }
-                match step {
-                    Step::Done(out) => return Some(out),
-                    Step::Kick(out) => (Some(out), Phase::Kick, 0),
-                    Step::Tcp => (None, Phase::Tcp, 0),
-                }
-            }
+            Promise::None => match first_phase(place, generation, &mut op, sh, cx) {
+                None => return sh.stale(cx),
+                Some(Step::Done(out)) => return Some(out),
+                Some(Step::Kick(out)) => (Some(out), Phase::Kick, 0),
+                Some(Step::Tcp) => (None, Phase::Tcp, 0),
+            },
         };
         let task = Task {
             id,

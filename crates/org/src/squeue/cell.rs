@@ -5,7 +5,7 @@
 //! TCP state and send side live in the perimeter. The account is kept true by
 //! [`Parted::left`](Cell::left), after everything that TCP did for the connection.
 
-use crate::place::{Guard, Part, Places, Side as Held, no_rcv, no_snd};
+use crate::place::{Doors, Guard, Opened, Part, Places, no_rcv, no_snd};
 use crate::squeue::Kd;
 use crate::squeue::ipcl::Ipcl;
 use core::ops::{Deref, DerefMut};
@@ -326,7 +326,7 @@ fn place<P: Platform>(home: &Home<P>, slot: u32) -> &Place<P> {
 impl<P: Platform> Bufs for Parted<P> {
     type K = Kd<P>;
     type Snd<'a> = &'a mut SndSide<Kd<P>>;
-    type Rcv<'a> = Held<'a, P, RcvSide<Kd<P>>>;
+    type Rcv<'a> = Opened<'a, P, RcvSide<Kd<P>>>;
 
     #[inline]
     fn snd(&mut self) -> &mut SndSide<Kd<P>> {
@@ -335,7 +335,7 @@ impl<P: Platform> Bufs for Parted<P> {
 
     #[inline]
     fn rcv(&mut self) -> Self::Rcv<'_> {
-        Held::Held(place(&self.home, self.slot()).rcv.lock())
+        Opened::any(place(&self.home, self.slot()).rcv.lock())
     }
 }
 
@@ -353,7 +353,7 @@ impl<P: Platform> Access for Parted<P> {
     #[inline]
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
         let rcv = place(&self.home, self.tcb.meta.id.slot()).rcv.lock();
-        (&mut self.tcb, Held::Held(rcv))
+        (&mut self.tcb, Opened::any(rcv))
     }
 }
 
@@ -424,84 +424,34 @@ impl<P: Platform> Cell for Parted<P> {
     }
 }
 
-/// The parts of a connection that an application reaches by its name, without the squeue.
-pub(crate) struct Outside<'a, P: Platform> {
-    place: &'a Place<P>,
-    generation: u32,
-    stale: bool,
-    snd: Option<SndSide<Kd<P>>>,
-    rcv: Option<RcvSide<Kd<P>>>,
-}
-
-impl<'a, P: Platform> Outside<'a, P> {
-    pub(crate) fn new(place: &'a Place<P>, generation: u32) -> Outside<'a, P> {
-        Outside {
-            place,
-            generation,
-            stale: false,
-            snd: None,
-            rcv: None,
-        }
-    }
-
-    /// Whether the connection had gone when one of its parts was entered.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.stale
-    }
-}
-
 /// The send side's front, as the send side.
-pub(crate) enum FrontSide<'a, P: Platform> {
-    Held(Guard<'a, P, Part<Front<P>>>),
-    Gone(&'a mut SndSide<Kd<P>>),
-}
+pub(crate) struct FrontSide<'a, P: Platform>(Guard<'a, P, Part<Front<P>>>);
 
 impl<P: Platform> Deref for FrontSide<'_, P> {
     type Target = SndSide<Kd<P>>;
 
     fn deref(&self) -> &SndSide<Kd<P>> {
-        match self {
-            FrontSide::Held(g) => &g.value.snd,
-            FrontSide::Gone(s) => s,
-        }
+        &self.0.value.snd
     }
 }
 
 impl<P: Platform> DerefMut for FrontSide<'_, P> {
     fn deref_mut(&mut self) -> &mut SndSide<Kd<P>> {
-        match self {
-            FrontSide::Held(g) => &mut g.value.snd,
-            FrontSide::Gone(s) => s,
-        }
+        &mut self.0.value.snd
     }
 }
 
-impl<P: Platform> Bufs for Outside<'_, P> {
+impl<P: Platform> Doors for Place<P> {
     type K = Kd<P>;
-    type Snd<'b>
-        = FrontSide<'b, P>
-    where
-        Self: 'b;
-    type Rcv<'b>
-        = Held<'b, P, RcvSide<Kd<P>>>
-    where
-        Self: 'b;
+    type Snd<'a> = FrontSide<'a, P>;
+    type Rcv<'a> = Opened<'a, P, RcvSide<Kd<P>>>;
 
-    fn snd(&mut self) -> Self::Snd<'_> {
-        let guard = self.place.front.lock();
-        if guard.generation == self.generation {
-            return FrontSide::Held(guard);
-        }
-        self.stale = true;
-        FrontSide::Gone(self.snd.get_or_insert_with(no_snd))
+    fn snd(&self, generation: u32) -> Option<FrontSide<'_, P>> {
+        let front = self.front.lock();
+        (front.generation == generation).then_some(FrontSide(front))
     }
 
-    fn rcv(&mut self) -> Self::Rcv<'_> {
-        let guard = self.place.rcv.lock();
-        if guard.generation == self.generation {
-            return Held::Held(guard);
-        }
-        self.stale = true;
-        Held::Gone(self.rcv.get_or_insert_with(no_rcv))
+    fn rcv(&self, generation: u32) -> Option<Self::Rcv<'_>> {
+        Opened::by(self.rcv.lock(), generation)
     }
 }

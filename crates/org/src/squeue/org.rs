@@ -1,8 +1,9 @@
 //! FireEngine as an organization.
 
-use super::cell::{Outside, Promise, give_back, promise};
+use super::cell::{Promise, give_back, promise};
 use super::queue::{Entered, Squeue, Who};
 use super::{FireEngine, Kd, Msg};
+use crate::place::first_phase;
 use crate::spec::OrgSpec;
 use crate::{Binding, Flow, Org};
 use core::sync::atomic::Ordering;
@@ -25,11 +26,11 @@ impl<P: Platform> FireEngine<P> {
         mut op: Q,
     ) -> Option<Q::Out> {
         let Some(place) = self.place(id) else {
-            return stale(sh, cx);
+            return sh.stale(cx);
         };
         let generation = id.generation();
         match promise(place, generation, &mut op, sh, cx) {
-            Promise::Stale => return stale(sh, cx),
+            Promise::Stale => return sh.stale(cx),
             Promise::Settled(out) => return Some(out),
             Promise::Answered(out) => {
                 place.hold(1);
@@ -48,14 +49,10 @@ impl<P: Platform> FireEngine<P> {
             Promise::None => {}
         }
         sh.p.charge(Work::SockCall, 1);
-        let mut outside = Outside::new(place, generation);
-        let step = op.sock(&mut outside, sh, cx);
-        if outside.is_stale() {
-            return stale(sh, cx);
-        }
-        match step {
-            Step::Done(out) => Some(out),
-            Step::Kick(out) => {
+        match first_phase(place, generation, &mut op, sh, cx) {
+            None => sh.stale(cx),
+            Some(Step::Done(out)) => Some(out),
+            Some(Step::Kick(out)) => {
                 place.hold(1);
                 self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
                     inside
@@ -65,7 +62,7 @@ impl<P: Platform> FireEngine<P> {
                 });
                 Some(out)
             }
-            Step::Tcp => {
+            Some(Step::Tcp) => {
                 place.hold(1);
                 self.ask(sh, cx, id.shard(), move |org, sh, cx, inside| {
                     let out = inside
@@ -92,13 +89,6 @@ impl<P: Platform> FireEngine<P> {
             out
         })?
     }
-}
-
-/// A call for a socket that has gone.
-#[cold]
-fn stale<P: Platform, R>(sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) -> Option<R> {
-    sh.count(cx.lane, Count::StaleHandle, 1);
-    None
 }
 
 impl<P: Platform> Org for FireEngine<P> {

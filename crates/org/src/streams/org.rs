@@ -1,16 +1,17 @@
 //! STREAMS as an organization.
 
 use super::{HEAD, IP, InTcp, Msg, Streams};
+use crate::place::first_phase;
 use crate::spec::{OrgSpec, SqueueEntry};
 use crate::squeue::Kd;
-use crate::squeue::cell::{Outside, Promise, give_back, promise};
+use crate::squeue::cell::{Promise, give_back, promise};
 use crate::squeue::queue::{Entered, Who};
 use crate::{Binding, Flow, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op, Step};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, SockId};
 use perimeter_sync::{LockClass, LockStats, Platform, Work};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -25,11 +26,11 @@ impl<P: Platform> Streams<P> {
         mut op: Q,
     ) -> Option<Q::Out> {
         let Some(place) = self.place(id) else {
-            return stale(sh, cx);
+            return sh.stale(cx);
         };
         let generation = id.generation();
         match promise(place, generation, &mut op, sh, cx) {
-            Promise::Stale => return stale(sh, cx),
+            Promise::Stale => return sh.stale(cx),
             Promise::Settled(out) => return Some(out),
             Promise::Answered(out) => {
                 let run = Box::new(
@@ -51,14 +52,10 @@ impl<P: Platform> Streams<P> {
             Promise::None => {}
         }
         sh.p.charge(Work::SockCall, 1);
-        let mut outside = Outside::new(place, generation);
-        let step = op.sock(&mut outside, sh, cx);
-        if outside.is_stale() {
-            return stale(sh, cx);
-        }
-        match step {
-            Step::Done(out) => Some(out),
-            Step::Kick(out) => {
+        match first_phase(place, generation, &mut op, sh, cx) {
+            None => sh.stale(cx),
+            Some(Step::Done(out)) => Some(out),
+            Some(Step::Kick(out)) => {
                 let run = Box::new(
                     move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
                         t.shard.with(sh, cx, id, true, |c, cx| op.kick(c, sh, cx));
@@ -67,18 +64,11 @@ impl<P: Platform> Streams<P> {
                 self.tell(sh, cx, true, run);
                 Some(out)
             }
-            Step::Tcp => self.ask(sh, cx, true, move |_, sh, cx, t| {
+            Some(Step::Tcp) => self.ask(sh, cx, true, move |_, sh, cx, t| {
                 t.shard.with(sh, cx, id, false, |c, cx| op.tcp(c, sh, cx))
             })?,
         }
     }
-}
-
-/// A call for a socket that has gone.
-#[cold]
-fn stale<P: Platform, R>(sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) -> Option<R> {
-    sh.count(cx.lane, Count::StaleHandle, 1);
-    None
 }
 
 impl<P: Platform> Org for Streams<P> {
