@@ -2,20 +2,18 @@
 //! errors believed when they quote what is under way, and service goes on.
 
 mod common;
+#[path = "common/packet.rs"]
+mod packet;
 
 use common::organizations;
+use packet::{ipv4, tcp};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Stack, State, TcpConfig, TcpStream, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::VirtualConfig;
-use perimeter_wire::checksum::tcp_checksum_v4;
-use perimeter_wire::{Icmpv4, Ipv4Hdr, PROTO_ICMP, PROTO_TCP, Seq, TcpFlags, TcpHdr, WireError};
+use perimeter_wire::{Icmpv4, PROTO_ICMP, Seq, TcpFlags, TcpHdr, WireError};
 use std::io::{ErrorKind, Read, Write};
-use std::net::Ipv4Addr;
 use std::time::Duration;
-
-const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const THEM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// A stack whose network is this test.
 struct Lab {
@@ -43,36 +41,6 @@ fn under_all(body: fn(&Lab)) {
         });
         result.unwrap_or_else(|f| panic!("{name}: {f}"));
     }
-}
-
-fn ipv4(protocol: u8, body: &[u8]) -> Vec<u8> {
-    let hdr = Ipv4Hdr {
-        src: THEM,
-        dst: US,
-        protocol,
-        ttl: 64,
-        tos: 0,
-        ident: 0,
-        total_len: (20 + body.len()) as u16,
-        header_len: 20,
-        dont_fragment: true,
-        more_fragments: false,
-        frag_offset: 0,
-    };
-    let mut out = vec![0; 20];
-    hdr.emit(&mut out);
-    out.extend_from_slice(body);
-    out
-}
-
-fn tcp(hdr: &TcpHdr, payload: &[u8]) -> Vec<u8> {
-    let mut seg = vec![0; hdr.header_len()];
-    hdr.emit(&mut seg);
-    seg.extend_from_slice(payload);
-    seg[16..18].fill(0);
-    let sum = tcp_checksum_v4(THEM, US, &seg);
-    seg[16..18].copy_from_slice(&sum.to_be_bytes());
-    ipv4(PROTO_TCP, &seg)
 }
 
 impl Lab {

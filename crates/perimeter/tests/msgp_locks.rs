@@ -2,23 +2,23 @@
 //! the table in the organization's header says (Willmann, Rixner, Cox, section 3.1). Nothing else
 //! protects the coupling of the locks: memory is safe without it.
 
+#[path = "common/packet.rs"]
+mod packet;
+
 use core::mem::take;
+use packet::{header, tcp};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Config, Keepalive, Stack, State, TcpConfig, TcpStream, Virtual};
 use perimeter_sync::virt::{Act, VirtualConfig};
 use perimeter_sync::{LockClass, Platform};
-use perimeter_wire::checksum::tcp_checksum_v4;
-use perimeter_wire::{Ipv4Hdr, PROTO_TCP, Seq, TcpFlags, TcpHdr};
+use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 use std::cell::RefCell;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown};
+use std::net::Shutdown;
 use std::time::Duration;
 
 /// The table as the documentation shows it.
 const TABLE: &str = include_str!("../../org/src/msgp/trace.md");
-
-const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const THEM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// A segment on its way, with one lock for all of a connection and with more; its route; a look
 /// at the ring.
@@ -134,29 +134,7 @@ impl Lab {
     }
 
     fn inject(&self, hdr: &TcpHdr, payload: &[u8]) {
-        let mut seg = vec![0; hdr.header_len()];
-        hdr.emit(&mut seg);
-        seg.extend_from_slice(payload);
-        seg[16..18].fill(0);
-        let sum = tcp_checksum_v4(THEM, US, &seg);
-        seg[16..18].copy_from_slice(&sum.to_be_bytes());
-        let ip = Ipv4Hdr {
-            src: THEM,
-            dst: US,
-            protocol: PROTO_TCP,
-            ttl: 64,
-            tos: 0,
-            ident: 0,
-            total_len: (20 + seg.len()) as u16,
-            header_len: 20,
-            dont_fragment: true,
-            more_fragments: false,
-            frag_offset: 0,
-        };
-        let mut packet = vec![0; 20];
-        ip.emit(&mut packet);
-        packet.extend_from_slice(&seg);
-        assert!(self.wire.inject(self.p.now(), &packet));
+        assert!(self.wire.inject(self.p.now(), &tcp(hdr, payload)));
     }
 }
 
@@ -175,17 +153,6 @@ impl End<'_> {
         let fin = u32::from(flags.intersects(TcpFlags::FIN | TcpFlags::SYN));
         let next = self.hdr.seq.0.wrapping_add(payload.len() as u32 + fin);
         self.hdr.seq = Seq(next);
-    }
-}
-
-fn header(ports: (u16, u16), seq: u32, ack: u32) -> TcpHdr {
-    TcpHdr {
-        src_port: ports.0,
-        dst_port: ports.1,
-        seq: Seq(seq),
-        ack: Seq(ack),
-        window: 60_000,
-        ..TcpHdr::default()
     }
 }
 

@@ -5,23 +5,23 @@
 //! Two organizations with equal witnesses are one organization with two names, unless
 //! [`ALIKE`] says why not.
 
+#[path = "common/packet.rs"]
+mod packet;
+
+use packet::{header, tcp};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Config, OrgSpec, Stack, State, TcpStream, Virtual};
 use perimeter_base::Time;
 use perimeter_sync::virt::{Act, Entry, Schedule, VirtualConfig, VirtualThread};
 use perimeter_sync::{Layer, LockClass, Platform, Thread, Work};
-use perimeter_wire::checksum::tcp_checksum_v4;
-use perimeter_wire::{Ipv4Hdr, PROTO_TCP, Seq, TcpFlags, TcpHdr};
+use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const THEM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const ACK: TcpFlags = TcpFlags::ACK;
 
 /// Organizations that may do the same for all five, and why.
@@ -68,29 +68,7 @@ impl Lab {
     fn send(&self, end: &mut End, flags: TcpFlags, payload: &[u8]) {
         let hdr = &mut end.hdr;
         hdr.flags = flags;
-        let mut seg = vec![0; hdr.header_len()];
-        hdr.emit(&mut seg);
-        seg.extend_from_slice(payload);
-        seg[16..18].fill(0);
-        let sum = tcp_checksum_v4(THEM, US, &seg);
-        seg[16..18].copy_from_slice(&sum.to_be_bytes());
-        let ip = Ipv4Hdr {
-            src: THEM,
-            dst: US,
-            protocol: PROTO_TCP,
-            ttl: 64,
-            tos: 0,
-            ident: 0,
-            total_len: (20 + seg.len()) as u16,
-            header_len: 20,
-            dont_fragment: true,
-            more_fragments: false,
-            frag_offset: 0,
-        };
-        let mut packet = vec![0; 20];
-        ip.emit(&mut packet);
-        packet.extend_from_slice(&seg);
-        assert!(self.wire.inject(self.p.now(), &packet));
+        assert!(self.wire.inject(self.p.now(), &tcp(hdr, payload)));
         let control = u32::from(flags.intersects(TcpFlags::FIN | TcpFlags::SYN));
         let next = hdr.seq.0.wrapping_add(payload.len() as u32 + control);
         hdr.seq = Seq(next);
@@ -215,17 +193,6 @@ impl Lab {
             *n
         });
         Some(format!("{sign}{}{n}", class.name()))
-    }
-}
-
-fn header(ports: (u16, u16), seq: u32, ack: u32) -> TcpHdr {
-    TcpHdr {
-        src_port: ports.0,
-        dst_port: ports.1,
-        seq: Seq(seq),
-        ack: Seq(ack),
-        window: 60_000,
-        ..TcpHdr::default()
     }
 }
 
