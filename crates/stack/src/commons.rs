@@ -512,16 +512,10 @@ impl<K: Kind> Commons<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::OneThread;
     use core::net::Ipv4Addr;
-    use perimeter_sync::{Native, Solo};
+    use perimeter_sync::Native;
     use std::collections::HashSet;
-
-    struct OneThread;
-
-    impl Kind for OneThread {
-        type P = Native;
-        type L = Solo;
-    }
 
     #[test]
     fn the_candidates_are_all_ports() {

@@ -133,3 +133,13 @@ impl<K: Kind> Ctx<K> {
         self.clock = None;
     }
 }
+
+/// One thread of the machine, no locks: for tests of parts.
+#[cfg(test)]
+pub(crate) struct OneThread;
+
+#[cfg(test)]
+impl Kind for OneThread {
+    type P = perimeter_sync::Native;
+    type L = perimeter_sync::Solo;
+}

@@ -299,16 +299,10 @@ impl<K: Kind> Routes<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::OneThread;
     use crate::net::Cidr;
     use perimeter_link::Capabilities;
-    use perimeter_sync::{Native, Solo};
-
-    struct OneThread;
-
-    impl Kind for OneThread {
-        type P = Native;
-        type L = Solo;
-    }
+    use perimeter_sync::Native;
 
     fn cidr(s: &str) -> Cidr {
         s.parse().unwrap()

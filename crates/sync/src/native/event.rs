@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 use perimeter_base::Time;
 
 use super::Native;
+use super::futex;
 use super::mark::Parked;
 use crate::platform::{Event, Platform, Woken};
 use crate::shim::{AtomicU32, Ordering};
@@ -249,33 +250,12 @@ impl Kernel for Linux {
             return false;
         };
         let _parked = Parked::new();
-        // SAFETY: the word lives as long as `&self`; the timeout is null or valid for the call.
-        // All outcomes (woken, value differs, signal, timeout) are settled by the caller's look
-        // at the word and the clock.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                core::ptr::from_ref(word),
-                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                expected,
-                timeout
-                    .as_ref()
-                    .map_or(core::ptr::null(), core::ptr::from_ref),
-            );
-        }
+        futex::wait(word, expected, timeout.as_ref());
         true
     }
 
     fn wake(&self, word: &AtomicU32) {
-        // SAFETY: the word lives as long as `&self`, and is only an address to the kernel.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                core::ptr::from_ref(word),
-                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                1,
-            );
-        }
+        futex::wake(word, 1);
     }
 
     fn poll(&self, fds: &[RawFd], deadline: Time) -> Polled {

@@ -2,6 +2,7 @@
 
 mod clock;
 pub mod event;
+mod futex;
 mod lock;
 pub(crate) mod mark;
 mod pi;

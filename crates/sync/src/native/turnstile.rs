@@ -24,6 +24,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::OnceLock;
 
 use super::clock::Ticks;
+use super::futex;
 use super::mark::{self, Parked};
 use super::pi::PiMutex;
 use crate::shim::{AtomicU32, Ordering};
@@ -378,29 +379,11 @@ impl Host for Linux {
 
     fn sleep(&self, word: &AtomicU32, expected: u32) {
         let _parked = Parked::new();
-        // SAFETY: the word lives as long as the borrow; no timeout. Why it returns does not
-        // matter: the caller looks again.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                core::ptr::from_ref(word),
-                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                expected,
-                core::ptr::null::<libc::timespec>(),
-            );
-        }
+        futex::wait(word, expected, None);
     }
 
     fn wake_all(&self, word: &AtomicU32) {
-        // SAFETY: the word is only an address to the kernel.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                core::ptr::from_ref(word),
-                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                i32::MAX,
-            );
-        }
+        futex::wake(word, i32::MAX);
     }
 
     fn released(&self) {
