@@ -28,8 +28,10 @@ counts! {
     TxSegs = "tx_segments",
     /// Bytes of TCP payload emitted, retransmissions included.
     TxBytes = "tx_bytes",
-    /// Segments emitted again.
+    /// Segments emitted again, probes among them.
     Retransmits = "retransmits",
+    /// Tail loss probes (RFC 8985, section 7), be they new data or a segment emitted again.
+    LossProbes = "loss_probes",
     /// Resets emitted for segments that belong to no connection.
     TxResets = "tx_resets",
     /// Segments for no connection and no listener.

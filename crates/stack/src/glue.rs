@@ -18,7 +18,7 @@ use perimeter_base::{TxDesc, TxRing};
 use perimeter_sync::{Lock, Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
-use perimeter_tcp::{Path, Payload, Rst, SegPlan};
+use perimeter_tcp::{Path, Payload, Repeats, Rst, SegPlan};
 use perimeter_wire::Template;
 
 /// A segment arrived for this connection.
@@ -191,6 +191,7 @@ pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::
     if !resolve(meta, sh, cx) {
         return;
     }
+    let before = a.tcb().tcb.repeats();
     let full = if a.out().is_some() {
         output_apart(a, sh, cx)
     } else if A::SPLIT {
@@ -198,10 +199,25 @@ pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::
     } else {
         output_whole(a, sh, cx)
     };
+    let after = a.tcb().tcb.repeats();
+    if after != before {
+        repeated(sh, cx, before, after);
+    }
     let meta = a.tcb_meta();
     if full && !meta.blocked {
         get_in_line(meta, cx);
     }
+}
+
+#[cold]
+fn repeated<K: Kind>(sh: &Commons<K>, cx: &Ctx<K>, before: Repeats, after: Repeats) {
+    let since = |now: u32, then: u32| u64::from(now.wrapping_sub(then));
+    let (again, probes) = (
+        since(after.segments, before.segments),
+        since(after.probes, before.probes),
+    );
+    sh.count(cx.lane, Count::Retransmits, again);
+    sh.count(cx.lane, Count::LossProbes, probes);
 }
 
 fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {

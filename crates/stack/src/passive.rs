@@ -155,6 +155,7 @@ impl<K: Kind> Passive<K> {
         let now = cx.now(&sh.p);
         if self.syn.deadline() <= now {
             self.syn.on_timer(now, &mut |key, out| {
+                sh.count(cx.lane, Count::Retransmits, 1);
                 sh.reply(cx, key, sh.flow_hash(key), &out);
             });
         }

@@ -32,6 +32,6 @@ pub use rcvbuf::RcvBuf;
 pub use sndbuf::{Payload, SndBuf};
 pub use syncache::{Established, SynCache};
 pub use tcb::types::{
-    Events, Input, Path, Queued, Rst, SegPlan, TcpError, TimerOutcome, Timers, Unreachable,
+    Events, Input, Path, Queued, Repeats, Rst, SegPlan, TcpError, TimerOutcome, Timers, Unreachable,
 };
 pub use tcb::{State, Tcb};

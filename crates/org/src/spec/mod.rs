@@ -240,6 +240,11 @@ impl OrgSpec {
         all
     }
 
+    /// Whether threads wait for each other by looking, for longer than a lock is held.
+    pub fn spins(&self) -> bool {
+        matches!(self, OrgSpec::ConnpT(c) if c.wait == Waiting::Spin)
+    }
+
     /// One thread only.
     pub fn single_threaded(&self) -> bool {
         matches!(self, OrgSpec::Up | OrgSpec::UpNetisr)

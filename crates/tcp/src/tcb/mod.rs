@@ -35,7 +35,7 @@ use crate::syncache::Established;
 use receive::OutOfOrder;
 pub use state::State;
 use state::Step;
-use types::{Events, Rst, TcpError};
+use types::{Events, Repeats, Rst, TcpError};
 
 /// Octets that the timestamp option takes from every segment (RFC 7323, appendix A).
 const TS_LEN: u16 = 12;
@@ -125,7 +125,7 @@ struct Counters {
     segs_out: u32,
     data_segs_in: u32,
     data_segs_out: u32,
-    retrans: u32,
+    repeats: Repeats,
 }
 
 /// Settings that a connection carries, in compact units.

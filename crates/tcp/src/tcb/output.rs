@@ -132,7 +132,8 @@ impl Tcb {
             self.rexmt_at = now.plus(self.rtt.rto());
         } else {
             self.flags &= !flag::TIMING;
-            self.count.retrans += 1;
+            let n = &mut self.count.repeats.segments;
+            *n = n.wrapping_add(1);
             if self.rexmt_at == Time::NEVER {
                 self.rexmt_at = now.plus(self.rtt.rto());
             }
@@ -461,7 +462,8 @@ impl Tcb {
         if let Some(times) = &mut self.times {
             times.clear();
         }
-        self.count.retrans += 1;
+        let n = &mut self.count.repeats.segments;
+        *n = n.wrapping_add(1);
         self.count.bytes_retrans += u64::from(octets);
         self.sent_data(octets, now);
         SegPlan {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use perimeter_base::Time;
 use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 
-use super::types::{Events, Rst, TcpError, Unreachable};
+use super::types::{Events, Repeats, Rst, TcpError, Unreachable};
 use super::{State, Step, TS_LEN, Tcb, flag, tick};
 use crate::cc::{CcKind, SSTHRESH_INFINITE};
 use crate::config::{HEADERS, Keepalive, MIN_MSS, MIN_PMTU, millis};
@@ -194,6 +194,12 @@ impl Tcb {
         due.map(|(i, t)| u8::from(*t <= now) << i).sum()
     }
 
+    /// What has been sent again so far.
+    #[inline]
+    pub fn repeats(&self) -> Repeats {
+        self.count.repeats
+    }
+
     /// State of the connection.
     #[inline]
     pub fn state(&self) -> State {
@@ -361,7 +367,7 @@ impl Tcb {
                 Some(sb) => sb.reordering(),
                 None => u32::from(self.reordering),
             },
-            total_retrans: c.retrans,
+            total_retrans: c.repeats.segments,
             bytes_acked: c.bytes_acked,
             bytes_received: c.bytes_received,
             bytes_sent: c.bytes_acked + u64::from(self.data_in_flight()) + c.bytes_retrans,

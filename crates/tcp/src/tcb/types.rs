@@ -307,6 +307,15 @@ pub struct SegPlan {
     pub len: u32,
 }
 
+/// What a connection has sent again.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repeats {
+    /// Segments sent again, probes among them; wraps.
+    pub segments: u32,
+    /// Tail loss probes (RFC 8985, section 7), new data or sent again; wraps.
+    pub probes: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
