@@ -1,6 +1,8 @@
 //! Refusal, reset and half close, each way.
 
-use crate::common::{accept, each, finish, peer, peer_accepts, peer_connects, until, wind_up};
+use crate::common::{
+    Load, accept, each, finish, peer, peer_accepts, peer_connects, until, wind_up,
+};
 use crate::transfer::{receive, send};
 use perimeter::{OrgSpec, Stack, TcpStream};
 use perimeter_interop::taps;
@@ -30,7 +32,7 @@ fn refused(org: &OrgSpec) {
 
 #[test]
 fn closed_ports_refuse() {
-    each(&["python3"], refused);
+    each(&["python3"], Load::Works, refused);
 }
 
 /// A connection that the host's side accepted.
@@ -96,7 +98,7 @@ fn aborts(org: &OrgSpec) {
 
 #[test]
 fn aborts_are_resets() {
-    each(&["python3"], aborts);
+    each(&["python3"], Load::Waits, aborts);
 }
 
 /// Closing with unread data is a reset (RFC 2525, section 2.17).
@@ -121,7 +123,7 @@ fn unread(org: &OrgSpec) {
 
 #[test]
 fn unread_data_makes_a_reset() {
-    each(&["python3"], unread);
+    each(&["python3"], Load::Waits, unread);
 }
 
 fn half(org: &OrgSpec) {
@@ -164,5 +166,5 @@ fn half(org: &OrgSpec) {
 
 #[test]
 fn one_direction_may_close_first() {
-    each(&["python3"], half);
+    each(&["python3"], Load::Waits, half);
 }

@@ -1,6 +1,8 @@
 //! iperf3 each way, in either role.
 
-use crate::common::{LIMIT, Sum, digest_of, each, finish, make_file, size, wind_up};
+use crate::common::{
+    LIMIT, Load, Sum, digest_of, each, each_family, finish, make_file, size, wind_up,
+};
 use perimeter::{OrgSpec, Stack};
 use perimeter_interop::iperf::{self, OnStack, Params};
 use perimeter_interop::program::Program;
@@ -194,17 +196,17 @@ fn all(org: &OrgSpec, run: fn(&Stack, bool, usize)) {
 
 #[test]
 fn iperf3_as_client() {
-    each(&["iperf3"], |org| all(org, serve));
+    each(&["iperf3"], Load::Works, |org| all(org, serve));
 }
 
 #[test]
 fn iperf3_as_server() {
-    each(&["iperf3"], |org| all(org, visit));
+    each(&["iperf3"], Load::Works, |org| all(org, visit));
 }
 
 #[test]
 fn iperf3_moves_files_with_matching_digests() {
-    each(&["iperf3"], |org| {
+    each_family(&["iperf3"], Load::Works, |org| {
         let stack = taps::stack(org);
         for reverse in [false, true] {
             println!("{org}: reverse {reverse}");

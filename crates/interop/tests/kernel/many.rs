@@ -1,6 +1,6 @@
 //! Five hundred connections at once, each way.
 
-use crate::common::{LIMIT, each, finish, peer, wind_up};
+use crate::common::{LIMIT, Load, each, finish, peer, wind_up};
 use perimeter::{Events, Interest, OrgSpec, TcpStream, Token};
 use perimeter_interop::program::Program;
 use perimeter_interop::{examples, taps};
@@ -14,7 +14,7 @@ const SIZE: usize = 64 * 1024;
 #[test]
 fn python_opens_five_hundred() {
     examples::build();
-    each(&["python3"], |org| {
+    each(&["python3"], Load::Works, |org| {
         let (name, count, size) = (org.to_string(), COUNT.to_string(), SIZE.to_string());
         let args = ["--device", "tap", "--org", &name, "--connections", &count];
         let mut server = Program::start(examples::path("poll"), args, LIMIT);
@@ -136,5 +136,5 @@ fn we_open(org: &OrgSpec) {
 
 #[test]
 fn we_open_five_hundred() {
-    each(&["python3"], we_open);
+    each(&["python3"], Load::Works, we_open);
 }

@@ -1,6 +1,5 @@
 """The host's side of the tests: Python's sockets on the kernel's own TCP."""
 
-import asyncio
 import errno
 import hashlib
 import os
@@ -146,6 +145,9 @@ def many(host, port, count, size):
 
 def echo_server(host, port, count):
     """Echoes on many connections; ends after `count` of them."""
+    # Loading it takes longer than most of the other tests.
+    import asyncio
+
     done = 0
 
     async def main():

@@ -1,6 +1,6 @@
 //! What can't be had is told in one clear line, and leaves nothing behind.
 
-use crate::common::{LIMIT, alone, each};
+use crate::common::{LIMIT, Load, alone, each};
 use perimeter::link::tap::{Tap, TapConfig, TapError};
 use perimeter_interop::program::{Outcome, Program};
 use perimeter_interop::{examples, taps};
@@ -72,7 +72,7 @@ fn no_such_file_and_no_such_organization() {
 #[test]
 fn an_interface_in_use() {
     examples::build();
-    each(&["ip"], |org| {
+    each(&["ip"], Load::Works, |org| {
         let stack = taps::stack(org);
         let o = Program::start(examples::path("echo"), ["--device", "tap"], LIMIT).finish();
         assert_eq!(o.status.code(), Some(2), "{o:?}");
@@ -112,7 +112,7 @@ fn an_address_in_use() {
         let o = run(&["--device", "tap", "--address", "10.99.0.1/24"]);
         refused(&o, "10.99.0.1 is in use");
     });
-    each(&[], |org| {
+    each(&[], Load::Works, |org| {
         let stack = taps::stack(org);
         let l = stack.listen(taps::stack_at(80)).expect("a listener");
         let e = stack.listen(taps::stack_at(80)).err().expect("in use");

@@ -1,8 +1,8 @@
 //! Bulk data each way: Python and curl, with matching digests.
 
 use crate::common::{
-    GIB, LIMIT, Sum, accept, digest_of, each, finish, make_file, peer_accepts, peer_connects, size,
-    wind_up,
+    GIB, LIMIT, Load, Sum, accept, digest_of, each, each_family, finish, make_file, peer_accepts,
+    peer_connects, size, wind_up,
 };
 use perimeter::link::tap::TapConfig;
 use perimeter::{Bytes, OrgSpec, Stack, TcpStream};
@@ -92,12 +92,12 @@ fn python_on(stack: &Stack) {
 
 #[test]
 fn python_sends_and_receives() {
-    each(&["python3"], python);
+    each(&["python3"], Load::Works, python);
 }
 
 #[test]
 fn python_sends_and_receives_over_two_queues() {
-    each(&["python3"], |org| {
+    each_family(&["python3"], Load::Works, |org| {
         let config = TapConfig {
             queues: 2,
             ..TapConfig::new(taps::NAME)
@@ -109,7 +109,7 @@ fn python_sends_and_receives_over_two_queues() {
 
 #[test]
 fn python_sends_and_receives_without_checksum_offload() {
-    each(&["python3"], |org| {
+    each_family(&["python3"], Load::Works, |org| {
         let config = TapConfig {
             checksum_offload: false,
             ..TapConfig::new(taps::NAME)
@@ -121,7 +121,7 @@ fn python_sends_and_receives_without_checksum_offload() {
 
 #[test]
 fn python_sends_and_receives_in_small_packets() {
-    each(&["python3"], |org| {
+    each_family(&["python3"], Load::Works, |org| {
         let config = TapConfig {
             mtu: Some(576),
             ..TapConfig::new(taps::NAME)
@@ -174,5 +174,5 @@ fn curl(org: &OrgSpec) {
 #[test]
 fn curl_fetches_and_uploads() {
     examples::build();
-    each(&["curl"], curl);
+    each_family(&["curl"], Load::Works, curl);
 }

@@ -1,14 +1,15 @@
 //! Bad conditions: a lossy wire, readers that sleep, an interface that goes down or away.
 
 use crate::common::{
-    accept, alone, each, finish, organizations, peer, peer_accepts, peer_connects, until, wind_up,
+    Load, accept, each, each_of, families, finish, peer, peer_accepts, peer_connects, until,
+    wind_up,
 };
 use crate::transfer::{receive, send};
 use perimeter::link::Medium;
 use perimeter::link::fault::{FaultConfig, Faulty};
 use perimeter::link::tap::{TapConfig, host};
 use perimeter::{OrgSpec, Stack, State};
-use perimeter_interop::{program::Program, taps};
+use perimeter_interop::{namespace, program::Program, taps};
 use std::io::Read;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
@@ -77,17 +78,22 @@ fn everything_arrives_over_a_lossy_wire() {
             ..clean
         },
     ];
-    for org in organizations() {
-        for faults in cases.clone() {
-            let org = org.clone();
-            alone(&["python3"], move || faulty(&org, &faults));
-        }
-    }
+    let both = |org| {
+        cases
+            .iter()
+            .map(move |faults| (OrgSpec::clone(org), faults))
+    };
+    let all: Vec<_> = families().iter().flat_map(both).collect();
+    each_of(&["python3"], Load::Waits, &all, |(org, faults)| {
+        let start = Instant::now();
+        faulty(org, faults);
+        println!("  {:.1} s", start.elapsed().as_secs_f64());
+    });
 }
 
 #[test]
 fn readers_that_sleep_close_the_window() {
-    each(&["python3"], |org| {
+    each(&["python3"], Load::Waits, |org| {
         let stack = taps::stack(org);
         let p = peer_accepts(9041, &["sleepy"]);
         let s = stack.connect(taps::kernel_at(9041)).expect("connected");
@@ -113,28 +119,27 @@ fn readers_that_sleep_close_the_window() {
 
 #[test]
 fn tun_and_long_packets() {
-    for (medium, mtu) in [
+    let cases = [
         (Medium::Ip, 1500),
         (Medium::Ethernet, 9000),
         (Medium::Ip, 65_535),
-    ] {
-        alone(&["python3"], move || {
-            let config = TapConfig {
-                medium,
-                mtu: Some(mtu),
-                ..TapConfig::new(taps::NAME)
-            };
-            let tap = taps::open(&config).expect("an interface");
-            let stack = taps::stack_on(&OrgSpec::UpShared, tap);
-            both_ways(&stack, 2 * SOME);
-            wind_up(&stack);
-        });
-    }
+    ];
+    each_of(&["python3"], Load::Works, &cases, |&(medium, mtu)| {
+        let config = TapConfig {
+            medium,
+            mtu: Some(mtu),
+            ..TapConfig::new(taps::NAME)
+        };
+        let tap = taps::open(&config).expect("an interface");
+        let stack = taps::stack_on(&OrgSpec::UpShared, tap);
+        both_ways(&stack, 2 * SOME);
+        wind_up(&stack);
+    });
 }
 
 #[test]
 fn an_interface_that_goes_down_comes_back() {
-    each(&["python3"], |org| {
+    each(&["python3"], Load::Waits, |org| {
         let stack = taps::stack(org);
         let p = peer_accepts(9042, &["transfer", "receive"]);
         let s = stack.connect(taps::kernel_at(9042)).expect("connected");
@@ -156,21 +161,9 @@ fn an_interface_that_goes_down_comes_back() {
     });
 }
 
-/// Processor time of this process.
-fn cpu() -> Duration {
-    let text = std::fs::read_to_string("/proc/self/stat").expect("statistics");
-    let fields = text.rsplit(')').next().expect("fields").split_whitespace();
-    let ticks: u64 = fields
-        .skip(11)
-        .take(2)
-        .map(|f| f.parse::<u64>().expect("ticks"))
-        .sum();
-    Duration::from_millis(ticks * 10)
-}
-
 #[test]
 fn an_interface_that_is_deleted_does_not_spin() {
-    each(&["ip", "python3"], |org| {
+    each(&["ip", "python3"], Load::Waits, |org| {
         let stack = taps::stack(org);
         let p = peer_accepts(9043, &["linger"]);
         let mut s = stack.connect(taps::kernel_at(9043)).expect("connected");
@@ -184,10 +177,10 @@ fn an_interface_that_is_deleted_does_not_spin() {
         .ok();
         s.set_read_timeout(Some(Duration::from_secs(1)))
             .expect("a limit");
-        let before = cpu();
+        let before = namespace::cpu();
         let e = s.read(&mut [0; 1]).expect_err("silence");
         assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
-        let used = cpu() - before;
+        let used = namespace::cpu().saturating_sub(before);
         assert!(
             used < Duration::from_millis(300),
             "{used:?} of processor in a second of silence"
@@ -199,7 +192,7 @@ fn an_interface_that_is_deleted_does_not_spin() {
 /// The stack closes first, so it keeps TIME-WAIT; the same client port comes again at once.
 #[test]
 fn a_port_in_time_wait_may_be_used_again() {
-    each(&["python3"], |org| {
+    each(&["python3"], Load::Works, |org| {
         let stack = taps::stack(org);
         let l = stack.listen(taps::stack_at(7044)).expect("a listener");
         let p = peer(&["again", "10.99.0.2", "7044", "20"]);
