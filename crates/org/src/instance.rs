@@ -4,7 +4,7 @@ use crate::desk::Desk;
 use crate::spec::OrgSpec;
 use crate::{Flow, Org};
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use perimeter_base::Time;
 use perimeter_link::RxStatus;
 use perimeter_stack::commons::AddrInUse;
@@ -41,6 +41,11 @@ pub struct Instance<O: Org> {
     gate: Option<OwnerGate<Pf<O>>>,
     /// Who sleeps until a receive queue has something, by queue.
     sleepers: Vec<Sleepers<O>>,
+    /// How many threads are in [`Instance::idle`].
+    idlers: AtomicUsize,
+    /// One of them looks at the timers again by then, ns; `u64::MAX`: that is not known. Never
+    /// earlier than one really does.
+    looks_at: AtomicU64,
     /// Housekeeping is due at this time.
     chores: Lk<O::K, Time>,
     /// The same, to look at without the lock.
@@ -82,6 +87,8 @@ impl<O: Org> Instance<O> {
             chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
             chores_at: AtomicU64::new(0),
             desk: Desk::new(&p),
+            idlers: AtomicUsize::new(0),
+            looks_at: AtomicU64::new(u64::MAX),
             sleepers,
             stop: AtomicBool::new(false),
             sh,
@@ -178,6 +185,10 @@ impl<O: Org> Instance<O> {
             }
         }
         debug_assert!(cx.after.blocked.is_empty() && cx.after.doorbells.is_empty());
+        let armed = core::mem::replace(&mut cx.after.armed, Time::NEVER);
+        if armed < Time::NEVER {
+            self.rouse(armed);
+        }
         let mut wakes = core::mem::take(&mut cx.after.wakes);
         self.sh.pollers.deliver(&mut wakes);
         cx.after.wakes = wakes;
@@ -187,6 +198,31 @@ impl<O: Org> Instance<O> {
         };
         for e in cx.after.events.drain(..).take(told) {
             e.set();
+        }
+    }
+
+    /// A timer was armed for `at`: threads that sleep for a later one look again. Nobody needs to
+    /// where each looks around before that by itself, as with the usual settings and timers.
+    fn rouse(&self, at: Time) {
+        // The timer is published, see `idle`.
+        fence(Ordering::SeqCst);
+        if self.idlers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let looks_at = Time(self.looks_at.load(Ordering::SeqCst));
+        // The timer may be one that its own thread sees to.
+        if at >= looks_at || self.org.next_timer() >= looks_at {
+            return;
+        }
+        for list in &self.sleepers {
+            let woken = core::mem::take(&mut *list.lock());
+            let any = !woken.is_empty();
+            for e in woken {
+                e.set();
+            }
+            if any {
+                break;
+            }
         }
     }
 
@@ -253,6 +289,7 @@ impl<O: Org> Instance<O> {
         let now = cx.now(&self.sh.p);
         if self.org.next_timer() <= now {
             self.org.on_timers(&self.sh, cx);
+            cx.after.armed = cx.after.armed.min(self.org.next_timer());
             self.finish(cx);
         }
         if self.chores_at.load(Ordering::Acquire) <= now.0 || self.sh.ask_at() <= now {
@@ -328,6 +365,9 @@ impl<O: Org> Instance<O> {
         for &q in queues {
             self.sleepers[usize::from(q)].lock().push(event.clone());
         }
+        self.idlers.fetch_add(1, Ordering::SeqCst);
+        // Who arms a timer that is not seen here sees this thread.
+        fence(Ordering::SeqCst);
         let mut until = deadline.min(self.next_due(queues));
         let mut fds = Vec::new();
         let now = self.sh.p.now();
@@ -358,6 +398,7 @@ impl<O: Org> Instance<O> {
             }
         }
         if !ready {
+            self.looks_at.fetch_min(until.0, Ordering::SeqCst);
             self.sh.asleep(|| {
                 if fds.is_empty() {
                     event.wait(until);
@@ -365,7 +406,10 @@ impl<O: Org> Instance<O> {
                     event.wait_fds(&fds, until);
                 }
             });
+            // Those who sleep on are woken once too often at worst.
+            self.looks_at.store(u64::MAX, Ordering::SeqCst);
         }
+        self.idlers.fetch_sub(1, Ordering::SeqCst);
         for &q in queues {
             self.sleepers[usize::from(q)]
                 .lock()

@@ -102,7 +102,8 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// Runs timers that are due.
     fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>);
 
-    /// When timers are due: not later than the earliest.
+    /// When timers are due: not later than the earliest. Where another thread than those that
+    /// ask makes this earlier, it says so in [`After::armed`](perimeter_stack::kind::After).
     fn next_timer(&self) -> Time;
 
     /// Appends what there is to say about every connection.

@@ -23,8 +23,9 @@ const HANG: &[&str] = &[
 
 /// What lies until the next message comes is so late that the peer sends again.
 const LATE: &[&str] = &[
-    "again, or out of order",
+    "again or out of order",
     "retransmits",
+    "loss_probes",
     "a hang",
     "timed out",
 ];
@@ -101,7 +102,7 @@ const PLANS: &[Plan] = &[
         workload: Workload::Upload,
         drive: Drive::Blocking,
         any_lock_order: false,
-        found_as: &["again, or out of order"],
+        found_as: &["again or out of order"],
     },
     Plan {
         bug: Bug::WaiterAnnouncedLate,
@@ -124,6 +125,18 @@ const PLANS: &[Plan] = &[
         drive: Drive::Blocking,
         any_lock_order: false,
         found_as: LATE,
+    },
+    // The peer's window stays shut.
+    Plan {
+        bug: Bug::BackEnableMissing,
+        org: "pef:vertical",
+        cores: 4,
+        schedule: RANDOM,
+        capacity: Capacity::Shrunken,
+        workload: Workload::Download,
+        drive: Drive::Blocking,
+        any_lock_order: false,
+        found_as: HANG,
     },
 ];
 

@@ -65,6 +65,9 @@ pub struct After<K: Kind> {
     pub aborts: Vec<SockId>,
     /// Connections whose output stopped at a full transmit queue.
     pub blocked: Vec<(u16, SockId)>,
+    /// The earliest timer that was armed; [`Time::NEVER`]: none. Who sleeps for a later one is to
+    /// be woken.
+    pub armed: Time,
     /// Segments that a planted bug keeps back ([`crate::planted::Bug::RingFilledLate`]).
     #[cfg(feature = "testing")]
     pub late: Vec<(u16, perimeter_base::TxDesc)>,
@@ -87,6 +90,7 @@ impl<K: Kind> After<K> {
             && self.accepts.is_empty()
             && self.aborts.is_empty()
             && self.blocked.is_empty()
+            && self.armed == Time::NEVER
     }
 }
 
@@ -106,6 +110,7 @@ impl<K: Kind> Ctx<K> {
                 accepts: Vec::new(),
                 aborts: Vec::new(),
                 blocked: Vec::new(),
+                armed: Time::NEVER,
                 #[cfg(feature = "testing")]
                 late: Vec::new(),
             },

@@ -98,6 +98,7 @@ impl<K: Kind> Passive<K> {
             SynAction::SendSynAck(out) => sh.reply(cx, &key, seg.hash, &out),
             SynAction::Drop(_) => sh.count(cx.lane, Count::SynDropped, 1),
         }
+        cx.after.armed = cx.after.armed.min(self.syn.deadline());
     }
 
     fn complete(
@@ -118,6 +119,7 @@ impl<K: Kind> Passive<K> {
         };
         if l.full() {
             self.syn.put_back(seg.frame.key, &e, now);
+            cx.after.armed = cx.after.armed.min(self.syn.deadline());
             sh.count(cx.lane, Count::SynDropped, 1);
             return None;
         }

@@ -232,6 +232,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let deadline = tcb.deadline();
         if deadline < meta.armed {
             meta.armed = deadline;
+            cx.after.armed = cx.after.armed.min(deadline);
             let due = Due {
                 slot,
                 generation: meta.id.generation(),

@@ -225,6 +225,7 @@ impl<P: Platform> Core<P> {
         let deadline = t.tcb.deadline();
         if deadline < t.meta.armed {
             t.meta.armed = deadline;
+            cx.after.armed = cx.after.armed.min(deadline);
             let id = t.meta.id;
             let shard = self.shard(id);
             let mut wheel = shard.wheel.lock();

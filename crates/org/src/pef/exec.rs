@@ -187,8 +187,14 @@ impl<P: Platform> Pef<P> {
         }
         let due = inner.shard.next_timer().0;
         let hint = &self.due[usize::from(q)].0;
-        if hint.load(Ordering::Relaxed) != due {
+        let before = hint.load(Ordering::Relaxed);
+        if before != due {
             hint.store(due, Ordering::SeqCst);
+            // Also where nothing was armed: the inbound thread has left the timers to this one,
+            // and knows of none meanwhile.
+            if due < before {
+                env.cx.after.armed = env.cx.after.armed.min(Time(due));
+            }
         }
     }
 

@@ -307,7 +307,11 @@ impl<P: Platform> FireEngine<P> {
             Msg::Passed(key, n) => self.pass_on(n, Msg::Settled(key)),
             Msg::Settled(key) => self.settled(sh, cx, inside, &key),
             Msg::Call(call) => call(self, sh, cx, inside),
-            Msg::Timers => inside.shard.on_timers(sh, cx),
+            Msg::Timers => {
+                inside.shard.on_timers(sh, cx);
+                // The inbound thread has left them to this one, and knows of none meanwhile.
+                cx.after.armed = cx.after.armed.min(inside.shard.next_timer());
+            }
         }
         self.refresh(inside);
     }

@@ -186,7 +186,11 @@ impl<P: Platform> Streams<P> {
         match m {
             Msg::Packet(mut seg) => tcp.shard.input(sh, cx, &mut seg),
             Msg::Call(call) => call(self, sh, cx, tcp),
-            Msg::Timers => tcp.shard.on_timers(sh, cx),
+            Msg::Timers => {
+                tcp.shard.on_timers(sh, cx);
+                // The inbound thread has left them to this one, and knows of none meanwhile.
+                cx.after.armed = cx.after.armed.min(tcp.shard.next_timer());
+            }
             Msg::Enable => {}
         }
         self.refresh(sh, tcp);
