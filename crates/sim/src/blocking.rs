@@ -82,7 +82,8 @@ fn one(h: &Arc<Host>, m: &mut Machine, s: TcpStream) -> Result<(), String> {
                 if looks > 100 {
                     return Err("zero-copy pages are not given back".to_string());
                 }
-                h.p.sleep_until(h.p.now() + Duration::from_millis(1));
+                // A run of losses may take timeouts of seconds to repair.
+                h.p.sleep_until(h.p.now() + Duration::from_millis(1 << looks.min(10)));
             }
             need => return Err(format!("a blocking call did not block: {need:?}")),
         }

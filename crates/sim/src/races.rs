@@ -33,10 +33,15 @@ fn hello(conn: usize) -> [u8; HELLO] {
     [id[0], id[1], id[2], id[3], not[0], not[1], not[2], not[3]]
 }
 
-/// How long one end waits for another that may have gone without a word that arrived. Where
-/// time jumps to deadlines that can't be, and a limit would be one more deadline.
-fn patience(h: &Host) -> Option<Duration> {
-    (!h.sc.jumps()).then_some(Duration::from_secs(20))
+/// How long a client waits for its answer: longer than all the clients that went without a word
+/// that arrived, and whose connections come before its own, can keep a server's thread.
+const CLIENT: Duration = Duration::from_secs(60);
+/// How long a server waits for a client to introduce itself.
+const SERVER: Duration = Duration::from_secs(5);
+
+/// `limit`. Where time jumps to deadlines there is none: it would be one more deadline.
+fn patience(h: &Host, limit: Duration) -> Option<Duration> {
+    (!h.sc.jumps()).then_some(limit)
 }
 
 /// Errors of an attempt that finds no listener, or one that closes.
@@ -199,7 +204,7 @@ fn blocking_client(h: &Host, stack: &Stack, conn: usize) -> Result<(), String> {
 fn ask(h: &Host, stack: &Stack, conn: usize) -> Result<(), ErrorKind> {
     let kind = |e: std::io::Error| e.kind();
     let mut s = stack.connect(h.server_addr(conn)).map_err(kind)?;
-    s.set_read_timeout(patience(h)).map_err(kind)?;
+    s.set_read_timeout(patience(h, CLIENT)).map_err(kind)?;
     s.write_all(&hello(conn)).map_err(kind)?;
     let mut answer = [0];
     s.read_exact(&mut answer).map_err(kind)?;
@@ -278,12 +283,17 @@ fn blocking_round(
 
 /// Serves an accepted connection; a client that thought better of it is none.
 fn serve(h: &Host, mut s: &TcpStream) -> Result<(), String> {
-    s.set_read_timeout(patience(h)).map_err(|e| e.to_string())?;
+    let limit = |limit| {
+        s.set_read_timeout(patience(h, limit))
+            .map_err(|e| e.to_string())
+    };
+    limit(SERVER)?;
     let mut said = [0; HELLO];
     match s.read_exact(&mut said) {
         Ok(()) => greet(h, said)?,
         Err(e) => return no_client(h, e.kind()),
     }
+    limit(CLIENT)?;
     s.write_all(&[SERVED]).map_err(|e| format!("answer: {e}"))?;
     match s.read(&mut said) {
         Ok(0) => {}
@@ -395,7 +405,7 @@ impl Client {
                 self.open(h, stack)?
             }
         };
-        let late = patience(h).is_some_and(|p| h.p.now().since(self.since) > p);
+        let late = patience(h, CLIENT).is_some_and(|p| h.p.now().since(self.since) > p);
         match self.talk(&s) {
             Ok(()) => {
                 h.ledger.step();
@@ -453,7 +463,7 @@ impl Guest {
                 Err(e) if e.kind() != ErrorKind::WouldBlock => {
                     return no_client(h, e.kind()).map(|()| Moved::Done);
                 }
-                Err(_) if patience(h).is_some_and(|p| h.p.now().since(self.since) > p) => {
+                Err(_) if patience(h, SERVER).is_some_and(|p| h.p.now().since(self.since) > p) => {
                     return no_client(h, ErrorKind::WouldBlock).map(|()| Moved::Done);
                 }
                 Err(_) => return Ok(moved),
