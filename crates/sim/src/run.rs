@@ -14,7 +14,7 @@ use perimeter_sync::{Platform, Thread, Virtual};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Nothing moving on for this long in virtual time is a hang. Above the longest
@@ -104,6 +104,8 @@ struct Both {
     listening: AtomicBool,
     drained: AtomicUsize,
     quiet: AtomicUsize,
+    /// Segments that both ends dropped for want of room in queues of their own.
+    dropped: AtomicU64,
     wires: Vec<WireHandle<Virtual>>,
 }
 
@@ -214,6 +216,7 @@ fn simulate(p: &Virtual, sc: &Scenario, spy: &Spy) -> Outcome {
         listening: AtomicBool::new(false),
         drained: AtomicUsize::new(0),
         quiet: AtomicUsize::new(0),
+        dropped: AtomicU64::new(0),
         wires,
     });
     let ledger = Arc::new(Ledger::new(sc.connections()));
@@ -446,6 +449,10 @@ fn rest(host: &Host, stack: &Stack) -> Result<(), String> {
         }
         if calm && !quiet && both.drained.load(Ordering::Relaxed) == 2 {
             quiet = true;
+            let counts = stack.stats().counts;
+            let full = |c: &str| c.starts_with("drop_") && c.ends_with("_full");
+            let dropped = counts.iter().filter(|(c, _)| full(c)).map(|(_, n)| n).sum();
+            both.dropped.fetch_add(dropped, Ordering::Relaxed);
             both.quiet.fetch_add(1, Ordering::Relaxed);
         }
         // What comes later (a neighbour is asked for again) may find the other end gone.
@@ -491,11 +498,12 @@ fn left(host: &Host, stack: &Stack) -> Result<(), String> {
 /// Whether the counters are such as the scenario may cause.
 fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
     let sc = &host.sc;
-    // Nothing is lost, not even for want of room in a receive queue; no timer fires before
+    // Nothing is lost, not even for want of room in a queue; no timer fires before
     // somebody who could have run; and nothing makes acknowledgments late for a tail loss probe:
     // no queue of a paced device, and no device that is looked after only now and then because
     // the applications have gone home.
     let calm = sc.mix == Mix::None
+        && host.common.dropped.load(Ordering::Relaxed) == 0
         && host.common.wires.iter().all(|w| w.overflows() == 0)
         && sc.early_timer_one_in == 0
         && host.knobs.gbps.is_none()

@@ -129,6 +129,8 @@ pub struct Meta<K: Kind> {
     pub orphan: bool,
     /// TCP is done: out of the tables.
     pub closed: bool,
+    /// When it was entered last, as [`crate::glue::now`] tells.
+    pub now: Time,
     /// On the list of those that wait for room in the transmit queue.
     pub blocked: bool,
     /// Seconds that close lingers (SO_LINGER).
@@ -357,6 +359,7 @@ impl<K: Kind> Conn<K> {
             armed: Time::NEVER,
             orphan: false,
             closed: false,
+            now: Time::ZERO,
             blocked: false,
             linger: None,
             ip_core: NOWHERE,

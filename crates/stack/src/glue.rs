@@ -14,17 +14,33 @@ use crate::planted::{Bug, planted};
 use crate::ready;
 #[cfg(feature = "testing")]
 use perimeter_base::PktBuf;
-use perimeter_base::{TxDesc, TxRing};
+use perimeter_base::{Time, TxDesc, TxRing};
 use perimeter_sync::{Lock, Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
 use perimeter_tcp::{Path, Payload, Repeats, Rst, SegPlan};
 use perimeter_wire::Template;
 
+/// The time of this burst or call, for a connection that was entered: not before that of whoever
+/// was in there last, though his clock may have been read later. Time that goes back would show:
+/// a timestamp that is lower than the last one sent makes the peer drop the segment (RFC 7323,
+/// section 5.3).
+#[inline]
+pub fn now<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> Time {
+    let now = cx.now(&sh.p);
+    let last = &mut a.tcb_meta().now;
+    if now < *last {
+        cx.set_now(*last);
+        return *last;
+    }
+    *last = now;
+    now
+}
+
 /// A segment arrived for this connection.
 #[inline]
 pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: &mut Seg) {
-    let now = cx.now(&sh.p);
+    let now = now(a, sh, cx);
     let payload = core::mem::take(&mut seg.payload);
     let data = if payload.is_empty() {
         cx.pool.put(payload);
@@ -153,7 +169,7 @@ pub(crate) fn offer<K: Kind>(sh: &Commons<K>, space: u32, tell_at: u32) -> u32 {
 
 /// A timer of this connection is due.
 pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let now = cx.now(&sh.p);
+    let now = now(a, sh, cx);
     sh.p.charge(Work::Timer, 1);
     let t = a.tcb();
     t.meta.tcp_core = cx.core;
@@ -191,6 +207,7 @@ pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::
     if !resolve(meta, sh, cx) {
         return;
     }
+    now(a, sh, cx);
     let before = a.tcb().tcb.repeats();
     let full = if a.out().is_some() {
         output_apart(a, sh, cx)
@@ -473,7 +490,7 @@ fn resolve<K: Kind>(meta: &mut Meta<K>, sh: &Commons<K>, cx: &mut Ctx<K>) -> boo
 
 /// Gives a connection up: a reset goes out if the peer knows of it, and it is closed.
 pub fn abort<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let now = cx.now(&sh.p);
+    let now = now(a, sh, cx);
     if let Some(rst) = a.tcb().tcb.abort(now) {
         reset(a, sh, cx, rst);
     }

@@ -46,7 +46,7 @@ impl<K: Kind> Op<K> for Shutdown {
                 snd.shut = true;
                 snd.side.raise(ready::OUT, cx);
             }
-            let now = cx.now(&sh.p);
+            let now = glue::now(a, sh, cx);
             a.tcb().tcb.shutdown_write(now);
             a.before_output();
             glue::output(a, sh, cx);
@@ -86,7 +86,7 @@ impl<K: Kind> Op<K> for Close {
         // the first may have seen no more of the send side than its readiness.
         self.abort |= !a.rcv().buf.is_empty();
         a.snd().shut = true;
-        let now = cx.now(&sh.p);
+        let now = glue::now(a, sh, cx);
         let t = a.tcb();
         t.meta.orphan = true;
         if self.abort || t.meta.linger == Some(Duration::ZERO) {

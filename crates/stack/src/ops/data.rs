@@ -326,7 +326,7 @@ impl<K: Kind> Op<K> for Recv {
 
 /// Tells TCP how much room the receive buffer has, and sends a window update if one is due.
 pub fn tell_space<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let now = cx.now(&sh.p);
+    let now = glue::now(a, sh, cx);
     let space = {
         let mut rcv = a.rcv();
         rcv.untold = 0;

@@ -24,6 +24,7 @@ impl<K: Kind> Op<K> for Look {
 /// What there is to say about a connection.
 pub fn look<A: Access>(a: &mut A, now: Time) -> ConnInfo {
     let t = a.tcb();
+    let now = now.max(t.meta.now);
     let (id, key, tcp, orphan) = (t.meta.id, t.meta.key, t.tcb.info(now), t.meta.orphan);
     let core = |core| (core != NOWHERE).then_some(core);
     let mut ran = Ran {

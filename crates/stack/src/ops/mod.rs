@@ -210,7 +210,7 @@ pub fn icmp<A: Access>(a: &mut A, what: Icmp, sh: &Commons<A::K>, cx: &mut Ctx<A
             }
         }
         Icmp::TooBig(mtu, seq) => {
-            let now = cx.now(&sh.p);
+            let now = glue::now(a, sh, cx);
             a.tcb().tcb.on_packet_too_big(mtu, seq, now);
         }
     }

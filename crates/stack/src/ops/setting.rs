@@ -65,7 +65,7 @@ impl<K: Kind> Op<K> for Set {
     type Out = ();
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        let now = cx.now(&sh.p);
+        let now = glue::now(a, sh, cx);
         let t = a.tcb();
         let output = match self.0 {
             Setting::NoDelay(on) => t.tcb.set_nodelay(on),
