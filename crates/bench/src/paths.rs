@@ -6,10 +6,15 @@
 use crate::world::{K, MSS, World};
 use core::hint::black_box;
 use perimeter_base::{Bytes, Time};
-use perimeter_org::Org;
+use perimeter_org::connp_l::ConnpL;
+use perimeter_org::pef::Pef;
+use perimeter_org::squeue::FireEngine;
+use perimeter_org::up::Up;
+use perimeter_org::{Org, OrgSpec};
 use perimeter_stack::ops::{Received, Recv, SendData};
 use perimeter_stack::wheel::{Due, Wheel};
-use perimeter_stack::{BURST, Count, Shard};
+use perimeter_stack::{BURST, Count, Kind, Shard};
+use perimeter_sync::Native;
 use perimeter_wire::FlowKey;
 
 /// Octets in a page that an application sends.
@@ -46,6 +51,10 @@ pub fn all(v: &mut impl Visitor) {
     v.visit::<Lookup>();
     v.visit::<Rearm>();
     v.visit::<Wheeling>();
+    v.visit::<Busy<OnUp>>();
+    v.visit::<Busy<OnConnpL>>();
+    v.visit::<Busy<OnSqueue>>();
+    v.visit::<Busy<OnPef>>();
 }
 
 /// Opens a connection and lets its window grow beyond the send buffer, then ends slow start by
@@ -58,14 +67,14 @@ fn warm() -> (World, Bytes) {
         let long = round >= 40;
         let before = w.count(Count::TxBytes);
         while w.send(n, World::page(&page)).is_ok() {}
-        drain(&mut w, before, if long { 20_000_000 } else { 50_000 });
+        drain(&mut w, n, before, if long { 20_000_000 } else { 50_000 });
     }
     (w, page)
 }
 
-/// Everything that is sent is acknowledged, a pair of segments at a time, each flight `rtt`
-/// nanoseconds after it left. `acked` is what was sent and acknowledged before, in octets.
-fn drain(w: &mut World, acked: u64, rtt: u64) {
+/// Everything that connection `n` sends is acknowledged, a pair of segments at a time, each flight
+/// `rtt` nanoseconds after it left. `acked` is what was sent and acknowledged before, in octets.
+fn drain<O: Org<K: Kind<P = Native>>>(w: &mut World<O>, n: usize, acked: u64, rtt: u64) {
     let mut acked = acked;
     loop {
         let flight = (w.count(Count::TxBytes) - acked) as u32;
@@ -76,7 +85,7 @@ fn drain(w: &mut World, acked: u64, rtt: u64) {
         let mut left = flight;
         while left > 0 {
             let part = left.min(2 * MSS);
-            w.ack(0, part);
+            w.ack(n, part);
             left -= part;
             if w.cx.frames.len() == BURST || left == 0 {
                 w.burst();
@@ -173,7 +182,7 @@ impl Path for Ack {
     fn prepare(&mut self) {
         let w = &mut self.w;
         // What the last step left.
-        drain(w, self.acked, 20_000);
+        drain(w, 0, self.acked, 20_000);
         self.acked = w.count(Count::TxBytes);
         let taken = w.send(0, World::page(&self.page));
         assert_eq!(taken, Ok(self.page.len()));
@@ -440,5 +449,127 @@ impl Path for Wheeling {
 
     fn units(&mut self) -> u64 {
         self.due.len() as u64
+    }
+}
+
+/// An organization whose [`Busy`] path is counted.
+pub trait Choice {
+    /// Its type.
+    type O: Org<K: Kind<P = Native>>;
+    /// Its name.
+    const SPEC: &'static str;
+    /// The path's.
+    const NAME: &'static str;
+}
+
+macro_rules! choice {
+    ($choice:ident, $org:ty, $spec:literal) => {
+        #[doc = concat!("`", $spec, "`.")]
+        pub struct $choice;
+
+        impl Choice for $choice {
+            type O = $org;
+            const SPEC: &'static str = $spec;
+            const NAME: &'static str = concat!("busy ", $spec);
+        }
+    };
+}
+
+choice!(OnUp, Up<Native>, "up");
+choice!(OnConnpL, ConnpL<Native>, "connp-l:128");
+choice!(OnSqueue, FireEngine<Native>, "squeue:1");
+choice!(OnPef, Pef<Native>, "pef:vertical");
+
+/// Connections of a [`Busy`] path.
+const BUSY: usize = 48;
+/// Acknowledgments of a connection that follow each other: those that a benchmark with 192
+/// connections over the memory NIC sees, eleven.
+const RUN: usize = 11;
+
+/// Connections send page by page on one thread, as much as their send buffers hold: a burst of
+/// acknowledgments for some of them, then a page for each that has room. A sender's whole path
+/// under an organization, but for waiting: what the choice of organization costs.
+pub struct Busy<C: Choice> {
+    w: World<C::O>,
+    page: Bytes,
+    /// The connection whose acknowledgments are next.
+    turn: usize,
+    /// Octets acknowledged since the last page, by connection.
+    freed: Vec<usize>,
+    /// Who gets a page.
+    pages: Vec<(usize, SendData)>,
+    before: u64,
+}
+
+impl<C: Choice> Path for Busy<C> {
+    const NAME: &'static str = C::NAME;
+    const UNIT: &'static str = "segment";
+
+    fn new() -> Busy<C> {
+        let spec: OrgSpec = C::SPEC.parse().expect("an organization");
+        let mut w = World::of(&spec);
+        let page = Bytes::from(vec![7; PAGE]);
+        for _ in 0..BUSY {
+            w.open();
+        }
+        // As in `warm`, slow start ends by long round trips; the windows then grow beyond the
+        // buffers in short ones, as a connection that was idle begins anew (RFC 2861).
+        for round in 0..24 {
+            let long = (8..12).contains(&round);
+            for n in 0..BUSY {
+                let before = w.count(Count::TxBytes);
+                while w.send(n, World::page(&page)).is_ok() {}
+                w.leave();
+                drain(&mut w, n, before, if long { 20_000_000 } else { 50_000 });
+            }
+        }
+        for n in 0..BUSY {
+            while w.send(n, World::page(&page)).is_ok() {}
+            w.leave();
+        }
+        Busy {
+            w,
+            page,
+            turn: 0,
+            freed: vec![0; BUSY],
+            pages: Vec::new(),
+            before: 0,
+        }
+    }
+
+    fn prepare(&mut self) {
+        let w = &mut self.w;
+        w.pass(20_000);
+        let mut left = BURST;
+        while left > 0 {
+            let n = self.turn;
+            self.turn = (n + 1) % BUSY;
+            let run = left.min(RUN);
+            for _ in 0..run {
+                w.ack(n, 2 * MSS);
+            }
+            left -= run;
+            self.freed[n] += run * 2 * MSS as usize;
+            if self.freed[n] >= PAGE {
+                self.freed[n] -= PAGE;
+                self.pages.push((n, World::page(&self.page)));
+            }
+        }
+        self.before = w.count(Count::TxSegs);
+    }
+
+    fn step(&mut self) {
+        let w = &mut self.w;
+        w.burst();
+        w.leave();
+        for (n, page) in self.pages.drain(..) {
+            let taken = w.send(n, page);
+            debug_assert_eq!(taken, Ok(PAGE));
+            w.leave();
+        }
+    }
+
+    fn units(&mut self) -> u64 {
+        self.w.count(Count::TxSegs) - self.before
     }
 }

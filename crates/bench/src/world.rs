@@ -1,5 +1,6 @@
-//! A stack of the organization `up` without the instance around it that reads a clock and
-//! starts threads, and without random numbers: every run executes the same instructions.
+//! A stack without the instance around it that reads a clock and starts threads, and without
+//! random numbers: every run executes the same instructions. Its organization is `up` unless
+//! another is named.
 
 use crate::device::{HOST, MAC, PEER, PEER_MAC, PREFIX, Sink, WSCALE, answer_to_syn};
 use core::net::IpAddr;
@@ -8,7 +9,9 @@ use perimeter_link::RxFrame;
 use perimeter_org::up::{SoloKind, Up};
 use perimeter_org::{Flow as NewFlow, Org, OrgSpec};
 use perimeter_stack::ops::{Data, SendData};
-use perimeter_stack::{Cidr, Commons, Config, Count, Ctx, IfaceSpec, SockError, SockId, input};
+use perimeter_stack::{
+    Cidr, Commons, Config, Count, Ctx, IfaceSpec, Kind, SockError, SockId, input,
+};
 use perimeter_sync::{Lock, Native, Platform};
 use perimeter_tcp::isn::IsnGen;
 use perimeter_wire::{FlowKey, MAX_HEADERS, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions, Template};
@@ -43,13 +46,13 @@ pub struct Flow {
 }
 
 /// A stack, its peer, and a clock that stands still until it is told the time.
-pub struct World {
+pub struct World<O: Org = Up<Native>> {
     /// What threads share.
-    pub sh: Commons<K>,
+    pub sh: Commons<O::K>,
     /// What the thread carries.
-    pub cx: Ctx<K>,
+    pub cx: Ctx<O::K>,
     /// The organization.
-    pub org: Up<Native>,
+    pub org: O,
     /// The peer's ends, in the order in which they were opened.
     pub flows: Vec<Flow>,
     /// The time.
@@ -65,12 +68,37 @@ impl Default for World {
 }
 
 impl World {
-    /// A world without connections.
+    /// A world of `up` without connections.
+    #[must_use]
+    pub fn new() -> World {
+        World::of(&OrgSpec::Up)
+    }
+
+    /// The key of connection `n`.
+    #[must_use]
+    pub fn key(n: usize) -> FlowKey {
+        FlowKey {
+            local: IpAddr::V4(HOST),
+            remote: IpAddr::V4(PEER),
+            local_port: FIRST_PORT + n as u16,
+            remote_port: 5001,
+        }
+    }
+
+    /// A page to be sent by a connection's application.
+    #[must_use]
+    pub fn page(page: &Bytes) -> SendData {
+        SendData::new(Data::Pages(smallvec![page.clone()]), false)
+    }
+}
+
+impl<O: Org<K: Kind<P = Native>>> World<O> {
+    /// A world of the organization `spec`, which is one of type `O`, without connections.
     ///
     /// # Panics
     /// If the addresses above are none.
     #[must_use]
-    pub fn new() -> World {
+    pub fn of(spec: &OrgSpec) -> World<O> {
         let p = Native::default();
         let addr = Cidr {
             addr: IpAddr::V4(HOST),
@@ -80,12 +108,12 @@ impl World {
             device: Box::new(Sink),
             addrs: vec![addr],
         };
-        let mut sh = Commons::<K>::new(p, Config::default(), vec![iface], Vec::new());
+        let mut sh = Commons::<O::K>::new(p, Config::default(), vec![iface], Vec::new());
         // Not the kernel's random numbers: hashes and sequence numbers are the same each time.
         sh.secret = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
         sh.isn = IsnGen::new(1, 2);
         let mut w = World {
-            org: Up::new(&OrgSpec::Up, &sh),
+            org: O::new(spec, &sh),
             cx: Ctx::new(sh.p.lane()),
             sh,
             flows: Vec::new(),
@@ -102,17 +130,6 @@ impl World {
     pub fn pass(&mut self, ns: u64) {
         self.now = self.now.plus(ns);
         self.cx.set_now(self.now);
-    }
-
-    /// The key of connection `n`.
-    #[must_use]
-    pub fn key(n: usize) -> FlowKey {
-        FlowKey {
-            local: IpAddr::V4(HOST),
-            remote: IpAddr::V4(PEER),
-            local_port: FIRST_PORT + n as u16,
-            remote_port: 5001,
-        }
     }
 
     /// Sends the SYN of connection `n`, and no more.
@@ -232,12 +249,6 @@ impl World {
             self.sh.tx[usize::from(q)].doorbell(self.now);
         }
         self.cx.after.doorbells = bells;
-    }
-
-    /// A page to be sent by connection `n`'s application.
-    #[must_use]
-    pub fn page(page: &Bytes) -> SendData {
-        SendData::new(Data::Pages(smallvec![page.clone()]), false)
     }
 
     /// Runs the send; yields the octets taken.

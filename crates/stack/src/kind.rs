@@ -47,6 +47,9 @@ pub struct Ctx<K: Kind> {
     pub lane: usize,
     /// The core that this burst or call runs on; [`crate::conn::NOWHERE`] where nobody has said.
     pub core: u16,
+    /// This thread's next segment is for the connection of the present one, and nothing comes
+    /// between: what others are told of the connection can wait for that.
+    pub more: bool,
     clock: Option<Time>,
 }
 
@@ -116,6 +119,7 @@ impl<K: Kind> Ctx<K> {
             },
             lane,
             core: crate::conn::NOWHERE,
+            more: false,
             clock: None,
         }
     }

@@ -3,7 +3,7 @@
 //! one or many.
 
 use crate::commons::Commons;
-use crate::conn::{Cell, Conn, ConnInfo, Meta, Seg, TcbSide, on_events};
+use crate::conn::{Cell, Conn, ConnInfo, Seg, TcbSide, on_events};
 use crate::count::Count;
 use crate::glue;
 use crate::id::{Slots, SockId};
@@ -144,8 +144,11 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         seg: &mut Seg,
     ) -> Result<(), Option<Seq>> {
         let conn = self.conns.get(id.slot(), id.generation());
-        let here = |m: &Meta<K>| !m.closed && m.key == seg.frame.key;
-        if conn.is_some_and(|c| here(&c.peek().meta)) {
+        if let Some(c) = conn
+            && !c.peek().meta.closed
+        {
+            // A name is never given to another flow.
+            debug_assert!(c.peek().meta.key == seg.frame.key);
             return self.deliver(id.slot(), sh, cx, seg);
         }
         match self.find(&seg.frame.key) {

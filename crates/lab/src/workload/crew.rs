@@ -15,7 +15,7 @@ pub type Worker = Box<dyn FnOnce(&Control, &dyn Fn()) -> Result<Tally, Error> + 
 /// How often the controlling thread looks for workers that failed.
 const WATCH: Duration = Duration::from_millis(50);
 /// Longest wait until all threads have begun to count.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// The threads of a run. Dropping it stops and joins them.
 #[derive(Debug)]

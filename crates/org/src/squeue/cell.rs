@@ -402,9 +402,19 @@ impl<P: Platform> Cell for Parted<P> {
     #[inline]
     fn left(&mut self, cx: &mut Ctx<Kd<P>>) {
         let now = self.now();
-        if now != self.told {
-            self.tell(now, cx);
+        if now == self.told {
+            return;
         }
+        // Room alone is told once for the packets of a chain that follow each other: whoever
+        // runs the last of them tells of all.
+        let room = Told {
+            acked: now.acked,
+            ..self.told
+        };
+        if cx.more && now == room {
+            return;
+        }
+        self.tell(now, cx);
     }
 
     fn unlinked(&self, home: &mut Arc<Home<P>>) {

@@ -11,8 +11,9 @@ use perimeter_stack::shard::table_hash;
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_wire::FlowKey;
 
-/// Parts of the table.
-const PARTS: usize = 256;
+/// Parts of the table: enough that inbound threads rarely meet, and few enough that what a small
+/// number of connections needs of them stays in a core's cache.
+const PARTS: usize = 64;
 
 /// A flow and where it belongs.
 struct Entry {

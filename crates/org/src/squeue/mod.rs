@@ -58,11 +58,11 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ipcl::{Flow, Ipcl};
 use perimeter_base::Time;
 use perimeter_stack::shard::Shard;
-use perimeter_stack::{Commons, Count, Ctx, Listener, Seg, SockId};
+use perimeter_stack::{BURST, Commons, Count, Ctx, Listener, Seg, SockId};
 use perimeter_sync::{Event, Platform, Shared, Work};
 use perimeter_tcp::syncache::Established;
 use perimeter_wire::{FlowKey, Seq};
-use queue::{Entered, Inside, Proc, Protected, Settings, Squeue, Who};
+use queue::{Door, Entered, Inside, Proc, Protected, Settings, Squeue, Who};
 use reply::Reply;
 use rings::Ring;
 use smallvec::SmallVec;
@@ -133,28 +133,32 @@ pub(crate) enum To {
     Listener(u16, Option<Seq>),
 }
 
-/// References of packets that were run, dropped together for those of one connection that
-/// follow each other.
-struct Held {
-    of: Option<SockId>,
-    refs: u32,
+/// Packets of one flow that follow each other in a burst, and where they go. `None`: nowhere, or
+/// they are there.
+struct Run {
+    start: usize,
+    end: usize,
+    to: Option<(u16, To)>,
 }
 
-impl Held {
-    /// A packet is about to be run.
-    #[inline]
-    fn pass<P: Platform>(&mut self, org: &FireEngine<P>, to: To) {
-        let To::Conn(id) = to else { return };
-        if self.of != Some(id) {
-            self.drop(org);
-            self.of = Some(id);
-        }
-        self.refs += 1;
-    }
+/// What a burst has for squeue `n`.
+struct Chain<'a> {
+    n: u16,
+    runs: &'a mut [Run],
+    segs: &'a mut [Seg],
+}
 
-    fn drop<P: Platform>(&mut self, org: &FireEngine<P>) {
-        if let Some(id) = self.of.take() {
-            org.release(id, core::mem::take(&mut self.refs));
+impl Chain<'_> {
+    /// Runs `f` on what is for the squeue, in order.
+    #[inline]
+    fn each(&mut self, mut f: impl FnMut(To, &mut [Seg])) {
+        for run in &mut *self.runs {
+            if let Some((n, to)) = run.to
+                && n == self.n
+            {
+                run.to = None;
+                f(to, &mut self.segs[run.start..run.end]);
+            }
         }
     }
 }
@@ -387,14 +391,14 @@ impl<P: Platform> FireEngine<P> {
         }
     }
 
-    /// Where `run` packets belong, of which this is the first. `None`: nobody wants them.
+    /// Where `packets` packets belong, of which this is the first. `None`: nobody wants them.
     #[inline]
-    fn classify(&self, sh: &Commons<Kd<P>>, seg: &Seg, run: u32) -> Option<(u16, To)> {
+    fn classify(&self, sh: &Commons<Kd<P>>, seg: &Seg, packets: u32) -> Option<(u16, To)> {
         sh.p.charge(Work::Lookup, 1);
         let key = &seg.frame.key;
         let hold = |id| {
             if let Some(place) = self.place(id) {
-                place.hold(run);
+                place.hold(packets);
             }
         };
         match self.ipcl.find(key, hold) {
@@ -412,60 +416,89 @@ impl<P: Platform> FireEngine<P> {
 
     /// IP input: classifies packets and brings them to their squeues, those for one together.
     fn input(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, segs: &mut [Seg]) {
-        let mut routes: SmallVec<[Option<(u16, To)>; 32]> = SmallVec::new();
+        let mut runs: SmallVec<[Run; BURST]> = SmallVec::new();
         let handed = self.handed.load(Ordering::Acquire);
-        for run in segs.chunk_by(|a, b| a.frame.key == b.frame.key) {
-            let to = self.classify(sh, &run[0], run.len() as u32);
-            for seg in run {
-                if to.is_none() {
+        let mut start = 0;
+        while let Some((first, rest)) = segs[start..].split_first() {
+            let of_flow = |s: &&Seg| s.hash == first.hash && s.frame.key == first.frame.key;
+            let end = start + 1 + rest.iter().take_while(of_flow).count();
+            let to = self.classify(sh, first, (end - start) as u32);
+            if to.is_none() {
+                for seg in &segs[start..end] {
                     sh.refuse(cx, seg);
                 }
-                routes.push(to);
+            }
+            runs.push(Run { start, end, to });
+            start = end;
+        }
+        for next in 0..runs.len() {
+            let Some((n, _)) = runs[next].to else {
+                continue;
+            };
+            let chain = Chain {
+                n,
+                runs: &mut runs[next..],
+                segs: &mut *segs,
+            };
+            match self.squeues[usize::from(n)].enter(self.entry) {
+                Entered::In(proc) => self.run_chain(sh, cx, proc, chain),
+                Entered::Busy(door) => self.leave_chain(sh, cx, door, chain, handed),
             }
         }
-        let mut next = 0;
-        while let Some(first) = routes[next..].iter().position(Option::is_some) {
-            let from = next + first;
-            let Some((n, _)) = routes[from] else { break };
-            let mine = routes[from..].iter_mut().zip(&mut segs[from..]);
-            let mine = mine.filter_map(|(route, seg)| {
-                let here = route.filter(|r| r.0 == n)?;
-                *route = None;
-                Some((here.1, seg))
-            });
-            match self.squeues[usize::from(n)].enter(self.entry) {
-                Entered::In(mut proc) => {
-                    let mut n = 0;
-                    let mut held = Held { of: None, refs: 0 };
-                    for (to, seg) in mine {
-                        held.pass(self, to);
-                        self.arrive(sh, cx, &mut proc, to, seg);
-                        n += 1;
-                    }
-                    held.drop(self);
-                    sh.count(cx.lane, Count::SqueueInline, n);
-                    self.leave(sh, cx, proc, Who::Inbound);
-                }
-                Entered::Busy(mut door) => {
-                    let mut again = Vec::new();
-                    let moved = self.handed.load(Ordering::Acquire) != handed;
-                    for (to, seg) in mine {
-                        let seg = core::mem::take(seg);
-                        if moved && matches!(to, To::Listener(..)) {
-                            again.push(seg);
-                        } else {
-                            door.push(Msg::Packet(Box::new((to, seg))));
-                        }
-                    }
-                    if let Some(proc) = door.close() {
-                        self.leave(sh, cx, proc, Who::Inbound);
-                    }
-                    if !again.is_empty() {
-                        self.input(sh, cx, &mut again);
-                    }
+    }
+
+    /// The squeue was idle: the thread runs its packets.
+    fn run_chain(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        mut proc: Proc<'_, P, Vertical<P>>,
+        mut chain: Chain<'_>,
+    ) {
+        let mut ran = 0;
+        chain.each(|to, segs| {
+            let conn = matches!(to, To::Conn(_));
+            let last = segs.len() - 1;
+            for (i, seg) in segs.iter_mut().enumerate() {
+                cx.more = conn && i < last;
+                self.arrive(sh, cx, &mut proc, to, seg);
+            }
+            if let To::Conn(id) = to {
+                self.release(id, segs.len() as u32);
+            }
+            ran += segs.len() as u64;
+        });
+        sh.count(cx.lane, Count::SqueueInline, ran);
+        self.leave(sh, cx, proc, Who::Inbound);
+    }
+
+    /// The squeue is busy: the thread leaves its packets there. Those without a connection, which
+    /// were classified before a flow was handed over, may have missed it and are classified anew.
+    fn leave_chain(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        mut door: Door<'_, P, Vertical<P>>,
+        mut chain: Chain<'_>,
+        handed: u64,
+    ) {
+        let mut again = Vec::new();
+        let moved = self.handed.load(Ordering::Acquire) != handed;
+        chain.each(|to, segs| {
+            for seg in segs {
+                let seg = core::mem::take(seg);
+                if moved && matches!(to, To::Listener(..)) {
+                    again.push(seg);
+                } else {
+                    door.push(Msg::Packet(Box::new((to, seg))));
                 }
             }
-            next = from + 1;
+        });
+        if let Some(proc) = door.close() {
+            self.leave(sh, cx, proc, Who::Inbound);
+        }
+        if !again.is_empty() {
+            self.input(sh, cx, &mut again);
         }
     }
 
