@@ -104,6 +104,19 @@ const PLANS: &[Plan] = &[
         any_lock_order: false,
         found_as: &["again or out of order"],
     },
+    // Segments that are overtaken look like losses to the peer; one that is by the last of its
+    // connection is answered by a reset.
+    Plan {
+        bug: Bug::TicketsIgnored,
+        org: "msgp:workers=4",
+        cores: 4,
+        schedule: RANDOM,
+        capacity: Capacity::Normal,
+        workload: Workload::Upload,
+        drive: Drive::Blocking,
+        any_lock_order: false,
+        found_as: &["retransmits", "out of order", "tx_resets"],
+    },
     Plan {
         bug: Bug::WaiterAnnouncedLate,
         org: "up:shared",

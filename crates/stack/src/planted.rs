@@ -32,6 +32,8 @@ pub enum Bug {
     ProcClearedLate,
     /// A receive queue that is no longer full does not enable TCP again.
     BackEnableMissing,
+    /// Workers enter TCP in any order, whatever their tickets say.
+    TicketsIgnored,
 }
 
 #[cfg(feature = "testing")]

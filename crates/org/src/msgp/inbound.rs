@@ -4,6 +4,7 @@
 use super::Kd;
 use super::coupled::Core;
 use perimeter_base::Time;
+use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::{BURST, Commons, Count, Ctx, Seg};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Work};
 use std::collections::VecDeque;
@@ -138,7 +139,9 @@ impl<P: Platform> Inbound<P> {
     /// for a later one.
     fn turn(&self, sh: &Commons<Kd<P>>, worker: usize, hash: u32, ticket: u64) -> Turn<'_, P> {
         let lane = hash as usize % LANES;
-        if let Some(lanes) = &self.lanes {
+        if let Some(lanes) = &self.lanes
+            && !planted(Bug::TicketsIgnored)
+        {
             let mut listed = false;
             loop {
                 {
