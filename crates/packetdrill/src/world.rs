@@ -27,6 +27,9 @@ use crate::flags::Flags;
 /// [`World::advance`] sees to timers, so it would only be another event for the clock to stop at.
 const LOOK_AROUND: Duration = Duration::from_secs(3600);
 
+/// Where the thread is that looks after timers.
+const CORE: usize = 0;
+
 type Job = Box<dyn FnOnce(&dyn Engine) + Send>;
 
 /// The one thread of an organization that has one.
@@ -94,12 +97,15 @@ impl World {
     /// The earliest timer. A thread that sleeps until a packet comes does not learn of timers
     /// that another thread arms meanwhile: it looks around now and then, which would be late by
     /// scripts' standards.
+    ///
+    /// What is due, and who may run it, can depend on the core: a thread that does both does them
+    /// on one.
     fn next_due(&self) -> Time {
         if self.application.is_some() {
             return Time::NEVER;
         }
         let engine = Arc::clone(&self.engine);
-        self.embedded.call(move || engine.next_due())
+        self.embedded.call_on(CORE, move || engine.next_due())
     }
 
     /// Lets time pass until `to`, with everything that is due.
@@ -110,7 +116,7 @@ impl World {
             // What an application thread does that polls without serving a queue.
             let engine = Arc::clone(&self.engine);
             // An organization with threads takes anybody's.
-            let _ = self.embedded.call(move || engine.drive(&[]));
+            let _ = self.embedded.call_on(CORE, move || engine.drive(&[]));
             self.embedded.settle();
         }
     }

@@ -91,6 +91,8 @@ struct Owner<C: Keep> {
     bell: <C::P as Platform>::Event,
     /// `wait=spin`: it is parked there, or about to be.
     asleep: AtomicBool,
+    /// `fold`: until when it is parked, ns; 0: it is not.
+    until: AtomicU64,
     /// It has ended.
     gone: AtomicBool,
     /// The buffers of its connections.
@@ -101,16 +103,25 @@ struct Owner<C: Keep> {
 }
 
 impl<C: Keep> Owner<C> {
-    /// Lets others know how it stands, after a turn.
-    fn publish(&self, group: &Group<C>) {
+    /// Lets others know how it stands, after a turn. Whether timers are due earlier than they were.
+    fn publish(&self, group: &Group<C>) -> bool {
         let due = group.shard.next_timer().0;
-        if self.due.load(Ordering::Relaxed) != due {
+        let was = self.due.load(Ordering::Relaxed);
+        if was != due {
             self.due.store(due, Ordering::Release);
         }
         let live = group.shard.len();
         if self.live.load(Ordering::Relaxed) != live {
             self.live.store(live, Ordering::Release);
         }
+        due < was
+    }
+
+    /// `fold`: whether the protocol thread sleeps longer than the group's timers allow.
+    fn oversleeps(&self) -> bool {
+        // Against `park`, which says how long it will sleep and then looks when timers are due.
+        fence(Ordering::SeqCst);
+        self.due().plus(GRACE).0 < self.until.load(Ordering::SeqCst)
     }
 
     fn due(&self) -> Time {
@@ -242,11 +253,12 @@ impl<C: Keep> ConnpT<C> {
                 break;
             }
         }
-        owner.publish(&group);
+        let earlier = owner.publish(&group);
         let mine = group.mine.take();
         drop(group);
-        // What is left, or came just now and found this thread at it.
-        if !owner.inbox.is_empty() {
+        // What is left, or came just now and found this thread at it; and who plays this role
+        // need not be back by the time that the group's timers are due.
+        if !owner.inbox.is_empty() || (earlier && owner.oversleeps()) {
             owner.bell.set();
         }
         mine
@@ -394,7 +406,7 @@ impl<C: Keep> ConnpT<C> {
                     }
                 }
             }
-            owner.publish(&group);
+            let _ = owner.publish(&group);
         }
         broken
     }
@@ -509,6 +521,7 @@ impl<C: Keep> Org for ConnpT<C> {
                 group: Owned::new(sh.p.clone(), Group::new(i, shard, outlet)),
                 bell: sh.p.event(),
                 asleep: AtomicBool::new(false),
+                until: AtomicU64::new(0),
                 gone: AtomicBool::new(false),
                 home,
                 due: AtomicU64::new(u64::MAX),
@@ -678,7 +691,7 @@ impl<C: Keep> Org for ConnpT<C> {
             return 0;
         };
         let n = group.turn(self, sh, cx);
-        owner.publish(&group);
+        let _ = owner.publish(&group);
         n
     }
 
@@ -688,19 +701,25 @@ impl<C: Keep> Org for ConnpT<C> {
             owner.bell.wait(deadline.min(owner.due()));
             return;
         }
+        if !self.spec.fold && self.look(|| !owner.inbox.is_empty()) {
+            return;
+        }
+        owner.asleep.store(true, Ordering::SeqCst);
+        owner.until.store(deadline.0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.p.checkpoint();
         let mut due = owner.due();
         if self.spec.fold {
             // Who plays this role comes first.
             due = due.plus(GRACE);
-        } else if self.look(|| !owner.inbox.is_empty()) {
-            return;
         }
-        owner.asleep.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
         // Whoever has the group will look at the inbox again.
         if owner.inbox.is_empty() || owner.group.is_owned() {
-            owner.bell.wait(deadline.min(due));
+            let until = deadline.min(due);
+            owner.until.store(until.0, Ordering::SeqCst);
+            owner.bell.wait(until);
         }
+        owner.until.store(0, Ordering::SeqCst);
         owner.asleep.store(false, Ordering::SeqCst);
     }
 

@@ -22,15 +22,8 @@ fn flags(org: &str) -> Flags {
     Flags::parse(&format!("org={org},timestamps=0")).unwrap()
 }
 
-/// All but `fold`: under an embedder's clock its groups stay due without anybody who runs them,
-/// so that advancing to the next deadline does not advance (`docs/PLAN.md`, "Known wrong").
-fn organizations() -> Vec<OrgSpec> {
-    let all = OrgSpec::tested().into_iter();
-    all.filter(|o| !o.to_string().ends_with(":fold")).collect()
-}
-
 fn over_all(test: impl Fn(&Sockets)) {
-    for org in organizations() {
+    for org in OrgSpec::tested() {
         test(&Sockets::new(&flags(&org.to_string())).unwrap());
     }
 }
@@ -209,7 +202,7 @@ fn options_before_and_after_the_handshake() {
 
 #[test]
 fn a_second_thread_sleeps_until_a_packet_wakes_it() {
-    for org in organizations() {
+    for org in OrgSpec::tested() {
         let backend = Arc::new(Sockets::new(&flags(&org.to_string())).unwrap());
         let (s, iss) = established(&backend);
         let shell = Arc::new(Shell::new(backend.clone(), Duration::from_secs(10)));

@@ -16,7 +16,8 @@ use super::state::Body;
 use crate::policy::Priority;
 
 enum Command {
-    Call(Body),
+    /// On that core, or on one after another.
+    Call(Option<usize>, Body),
     Settle,
     Advance(Time),
     Stop,
@@ -139,6 +140,27 @@ impl Embedded {
     /// # Panics
     /// With the panic of `f`, or if the simulation has failed.
     pub fn call<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> R {
+        self.run(None, f)
+    }
+
+    /// As [`Embedded::call`], on core `core` modulo their number; calls without one go round
+    /// the cores.
+    ///
+    /// # Panics
+    /// As [`Embedded::call`].
+    pub fn call_on<R: Send + 'static>(
+        &self,
+        core: usize,
+        f: impl FnOnce() -> R + Send + 'static,
+    ) -> R {
+        self.run(Some(core), f)
+    }
+
+    fn run<R: Send + 'static>(
+        &self,
+        core: Option<usize>,
+        f: impl FnOnce() -> R + Send + 'static,
+    ) -> R {
         if self.shared.inside() {
             return f();
         }
@@ -148,7 +170,7 @@ impl Embedded {
         });
         let fill = Fill(slot.clone());
         self.desk
-            .give(Command::Call(Box::new(move || fill.with(f))));
+            .give(Command::Call(core, Box::new(move || fill.with(f))));
         let mut state = slot.state.lock();
         while state.is_none() {
             slot.filled.wait(&mut state);
@@ -253,8 +275,8 @@ impl Driver {
     fn execute(&self, command: Command) {
         let sh = &*self.shared;
         match command {
-            Command::Call(body) => {
-                sh.with(|st| st.add(Priority::ORDINARY, "call", None, body));
+            Command::Call(core, body) => {
+                sh.with(|st| st.add(Priority::ORDINARY, "call", core, body));
                 self.settle();
             }
             Command::Settle => {
