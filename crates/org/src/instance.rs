@@ -6,7 +6,7 @@ use crate::{Flow, Org};
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use perimeter_base::Time;
-use perimeter_link::RxStatus;
+use perimeter_link::{RxQueue, RxStatus};
 use perimeter_stack::commons::AddrInUse;
 use perimeter_stack::input;
 use perimeter_stack::kind::lock;
@@ -258,22 +258,7 @@ impl<O: Org> Instance<O> {
             let Some(mut rx) = port.queue.try_lock() else {
                 continue;
             };
-            let now = self.sh.p.now();
-            cx.set_now(now);
-            let n = rx.poll(now, &mut cx.pool, &mut cx.frames, perimeter_stack::BURST);
-            if n > 0 {
-                frames += n;
-                let aside = input::parse(&self.sh, cx, port.iface);
-                if !cx.segs.is_empty() {
-                    self.org.on_packets(&self.sh, cx);
-                }
-                for (key, what) in aside.icmp {
-                    self.org.icmp(&self.sh, cx, &key, what);
-                }
-                for id in aside.resolved {
-                    self.org.post(&self.sh, cx, id, Output);
-                }
-            }
+            frames += self.receive(cx, q, &mut **rx);
             drop(rx);
             self.finish(cx);
         }
@@ -282,6 +267,29 @@ impl<O: Org> Instance<O> {
             self.desk.answer(self);
         }
         frames
+    }
+
+    /// Takes a burst of frames from queue `q`, which is `rx`, and runs them; how many. Its lock is
+    /// held until they have reached the perimeters, for their order.
+    #[inline]
+    fn receive(&self, cx: &mut Ctx<O::K>, q: u16, rx: &mut dyn RxQueue) -> usize {
+        let now = self.sh.p.now();
+        cx.set_now(now);
+        let n = rx.poll(now, &mut cx.pool, &mut cx.frames, perimeter_stack::BURST);
+        if n > 0 {
+            let iface = self.sh.rx[usize::from(q)].iface;
+            let aside = input::parse(&self.sh, cx, iface);
+            if !cx.segs.is_empty() {
+                self.org.on_packets(&self.sh, cx);
+            }
+            for (key, what) in aside.icmp {
+                self.org.icmp(&self.sh, cx, &key, what);
+            }
+            for id in aside.resolved {
+                self.org.post(&self.sh, cx, id, Output);
+            }
+        }
+        n
     }
 
     /// Runs timers that are due, and chores.
@@ -360,7 +368,7 @@ impl<O: Org> Instance<O> {
     }
 
     /// Parks the calling thread until one of `queues` has frames, `event` is set, something
-    /// is due, or `deadline` has passed. Returns at once if frames wait.
+    /// is due, or `deadline` has passed. If frames wait, serves them and returns.
     pub fn idle(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
         for &q in queues {
             self.sleepers[usize::from(q)].lock().push(event.clone());
@@ -382,13 +390,22 @@ impl<O: Org> Instance<O> {
             let port = &self.sh.rx[usize::from(q)];
             match port.queue.try_lock() {
                 Some(mut rx) => {
-                    match rx.arm(now) {
-                        RxStatus::Ready => ready = true,
-                        RxStatus::Armed(at) => until = until.min(at),
-                    }
                     // Asked for each time: a device that has gone has none, and waiting for its
                     // old one would return at once for ever.
                     fds.extend(rx.fd());
+                    match rx.arm(now) {
+                        RxStatus::Ready => {
+                            // Taken at once: threads that left them to their next turn, when
+                            // each tries for the queue, could find it for ever with another who
+                            // only looks.
+                            ready = true;
+                            self.with(|i, cx| {
+                                i.receive(cx, q, &mut **rx);
+                                drop(rx);
+                            });
+                        }
+                        RxStatus::Armed(at) => until = until.min(at),
+                    }
                 }
                 // Another thread is at it; look again soon in case it leaves something.
                 None => {
