@@ -3,6 +3,7 @@
 //! are one thread's.
 
 use super::Kd;
+use super::demux::Demux;
 use crate::place::{Doors, Opened, Part, Places, first_phase, no_rcv, no_snd};
 use perimeter_stack::conn::{Cell, RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Step};
@@ -11,9 +12,12 @@ use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
 use std::sync::Arc;
 
 /// How a protocol thread keeps a connection.
-pub(crate) trait Keep: Cell<K = Kd<Self::P>, Home: Clone + Default + Sync> {
+pub(crate) trait Keep: Cell<K = Kd<Self::P>, Home: Clone + Sync> {
     /// The platform.
     type P: Platform;
+
+    /// What thread `index` keeps apart.
+    fn home(index: usize, demux: Option<&Arc<Demux<Self::P>>>) -> Self::Home;
 
     /// Its timer message: what was due when it was sent, one bit for each timer. Not 0: it is on
     /// its way.
@@ -66,36 +70,47 @@ impl<P: Platform> Sides<P> {
     }
 }
 
-/// The buffers of a thread's connections, by slot.
-pub(crate) struct Home<P: Platform>(Arc<Places<Sides<P>>>);
+/// What thread `index` keeps apart of its connections.
+pub(crate) struct Home<P: Platform> {
+    /// The buffers, by slot.
+    places: Arc<Places<Sides<P>>>,
+    demux: Option<Arc<Demux<P>>>,
+    index: usize,
+}
 
 impl<P: Platform> Clone for Home<P> {
     fn clone(&self) -> Self {
-        Home(self.0.clone())
-    }
-}
-
-impl<P: Platform> Default for Home<P> {
-    fn default() -> Self {
-        Home(Arc::default())
+        Home {
+            places: self.places.clone(),
+            demux: self.demux.clone(),
+            index: self.index,
+        }
     }
 }
 
 /// A connection without its buffers.
 pub(crate) struct Apart<P: Platform> {
     tcb: TcbSide<Kd<P>>,
-    home: Home<P>,
+    places: Arc<Places<Sides<P>>>,
     timers: u8,
 }
 
 impl<P: Platform> Apart<P> {
     fn sides(&self) -> &Sides<P> {
-        sides(&self.home, self.tcb.meta.id.slot())
+        sides(&self.places, self.tcb.meta.id.slot())
     }
 }
 
 impl<P: Platform> Keep for Apart<P> {
     type P = P;
+
+    fn home(index: usize, demux: Option<&Arc<Demux<P>>>) -> Home<P> {
+        Home {
+            places: Arc::default(),
+            demux: demux.cloned(),
+            index,
+        }
+    }
 
     fn message(&mut self) -> &mut u8 {
         &mut self.timers
@@ -114,7 +129,7 @@ impl<P: Platform> Keep for Apart<P> {
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
     ) -> Before<Q::Out> {
-        let Some(sides) = home.0.get(id.slot()) else {
+        let Some(sides) = home.places.get(id.slot()) else {
             return Before::Stale;
         };
         sh.p.charge(Work::SockCall, 1);
@@ -122,7 +137,7 @@ impl<P: Platform> Keep for Apart<P> {
     }
 
     fn lock_stats(home: &Home<P>, add: &mut dyn FnMut(LockClass, LockStats)) {
-        home.0.each(|sides| sides.lock_stats(add));
+        home.places.each(|sides| sides.lock_stats(add));
     }
 }
 
@@ -131,7 +146,7 @@ impl<P: Platform> Cell for Apart<P> {
 
     fn settle(home: &mut Home<P>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
         let id = conn.tcb.meta.id;
-        let sides = home.0.get_or_make(id.slot(), || Sides::new(&sh.p))?;
+        let sides = home.places.get_or_make(id.slot(), || Sides::new(&sh.p))?;
         *sides.snd.lock() = Part {
             generation: id.generation(),
             value: conn.snd,
@@ -140,15 +155,25 @@ impl<P: Platform> Cell for Apart<P> {
             generation: id.generation(),
             value: conn.rcv,
         };
+        if let Some(d) = &home.demux {
+            d.settled(home.index);
+        }
         Some(Apart {
             tcb: conn.tcb,
-            home: home.clone(),
+            places: home.places.clone(),
             timers: 0,
         })
     }
 
     fn peek(&self) -> &TcbSide<Kd<P>> {
         &self.tcb
+    }
+
+    fn unlinked(&self, home: &mut Home<P>) {
+        if let Some(d) = &home.demux {
+            d.release(&self.tcb.meta.key, home.index);
+            d.left(home.index);
+        }
     }
 
     fn leave(self, _: &mut Home<P>) -> Conn<Kd<P>> {
@@ -184,8 +209,8 @@ impl<P: Platform> Bufs for Apart<P> {
 }
 
 /// The buffers' place, borrowed apart from the TCP state.
-fn sides<P: Platform>(home: &Home<P>, slot: u32) -> &Sides<P> {
-    home.0.get(slot).expect("made when the connection was")
+fn sides<P: Platform>(places: &Places<Sides<P>>, slot: u32) -> &Sides<P> {
+    places.get(slot).expect("made when the connection was")
 }
 
 impl<P: Platform> Access for Apart<P> {
@@ -196,12 +221,12 @@ impl<P: Platform> Access for Apart<P> {
     }
 
     fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
-        let sides = sides(&self.home, self.tcb.meta.id.slot());
+        let sides = sides(&self.places, self.tcb.meta.id.slot());
         (&mut self.tcb, Opened::any(sides.snd.lock()))
     }
 
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
-        let sides = sides(&self.home, self.tcb.meta.id.slot());
+        let sides = sides(&self.places, self.tcb.meta.id.slot());
         (&mut self.tcb, Opened::any(sides.rcv.lock()))
     }
 }
@@ -228,6 +253,8 @@ pub(crate) struct Whole<P: Platform> {
 
 impl<P: Platform> Keep for Whole<P> {
     type P = P;
+
+    fn home(_: usize, _: Option<&Arc<Demux<P>>>) {}
 
     fn message(&mut self) -> &mut u8 {
         &mut self.timers

@@ -1,11 +1,12 @@
 //! What a protocol thread owns, and how it works off what was sent to it.
 
 use super::cell::Keep;
-use super::inbox::Outlet;
-use super::message::{At, Job, Msg, NOBODY, Next};
+use super::inbox::{ALONE, Outlet};
+use super::message::{Accept, At, Followed, Job, Msg, NOBODY, Next, Strayed};
 use super::{ConnpT, Kd};
-use perimeter_stack::{Commons, Ctx, Shard, SockId};
-use perimeter_wire::FlowKey;
+use perimeter_stack::{Commons, Count, Ctx, Seg, Shard, SockId};
+use perimeter_sync::{Platform, Work};
+use perimeter_wire::{FlowKey, Seq};
 use std::collections::VecDeque;
 
 /// How many messages a thread runs before it rings doorbells and wakes sleepers.
@@ -21,12 +22,21 @@ pub(super) struct Group<C: Keep> {
     pub(super) mine: Option<Box<dyn Job<C>>>,
     /// Thread 0: connections being opened whose owner is not known yet.
     incomplete: Vec<FlowKey>,
+    /// `per-connection`: flows that have just come to this thread.
+    gathering: Vec<Gathering>,
     /// To be sent on when this thread has worked off its own.
     held: VecDeque<(usize, Msg<C>)>,
     /// Messages taken and not yet run; empty between turns.
     batch: Vec<Msg<C>>,
     /// Connections with timers due; empty between turns.
     due: Vec<SockId>,
+}
+
+/// Segments of a flow that came directly before all that had to come by its former thread.
+struct Gathering {
+    key: FlowKey,
+    #[expect(clippy::vec_box, reason = "messages, which are used again as they are")]
+    segs: Vec<Box<Seg>>,
 }
 
 impl<C: Keep> Group<C> {
@@ -37,6 +47,7 @@ impl<C: Keep> Group<C> {
             outlet,
             mine: None,
             incomplete: Vec::new(),
+            gathering: Vec::new(),
             held: VecDeque::new(),
             batch: Vec::with_capacity(BATCH),
             due: Vec::new(),
@@ -115,6 +126,7 @@ impl<C: Keep> Group<C> {
         cx: &mut Ctx<Kd<C::P>>,
     ) {
         match msg {
+            Msg::Packet(seg) if org.demux.is_some() => self.packet(seg, org, sh, cx),
             Msg::Packet(mut seg) => {
                 self.shard.input(sh, cx, &mut seg);
                 cx.pool.put(core::mem::take(&mut seg.payload));
@@ -140,6 +152,119 @@ impl<C: Keep> Group<C> {
                 }
             }
         }
+    }
+
+    /// `per-connection`: a segment came from a device. If older ones of its flow may still be on
+    /// their way here by its former thread, it waits for them.
+    fn packet(
+        &mut self,
+        seg: Box<Seg>,
+        org: &ConnpT<C>,
+        sh: &Commons<Kd<C::P>>,
+        cx: &mut Ctx<Kd<C::P>>,
+    ) {
+        let key = seg.frame.key;
+        match self.gathering.iter().position(|g| g.key == key) {
+            Some(i) => self.gather(i, seg, org, sh, cx),
+            None => self.segment(seg, None, org, sh, cx),
+        }
+    }
+
+    fn gather(
+        &mut self,
+        at: usize,
+        mut seg: Box<Seg>,
+        org: &ConnpT<C>,
+        sh: &Commons<Kd<C::P>>,
+        cx: &mut Ctx<Kd<C::P>>,
+    ) {
+        let segs = &mut self.gathering[at].segs;
+        if segs.len() < ALONE {
+            return segs.push(seg);
+        }
+        sh.count(cx.lane, Count::NetisrFull, 1);
+        cx.pool.put(core::mem::take(&mut seg.payload));
+        org.segs.put(seg);
+    }
+
+    /// A connection is about to be made here whose flow came to this thread a moment ago.
+    pub(super) fn await_others(&mut self, key: FlowKey) {
+        if !self.gathering.iter().any(|g| g.key == key) {
+            self.gathering.push(Gathering {
+                key,
+                segs: Vec::new(),
+            });
+        }
+    }
+
+    /// What came by the flow's former thread is here: what came directly is next.
+    pub(super) fn all_here(
+        &mut self,
+        key: &FlowKey,
+        org: &ConnpT<C>,
+        sh: &Commons<Kd<C::P>>,
+        cx: &mut Ctx<Kd<C::P>>,
+    ) {
+        if let Some(i) = self.gathering.iter().position(|g| g.key == *key) {
+            for seg in self.gathering.swap_remove(i).segs {
+                self.segment(seg, None, org, sh, cx);
+            }
+        }
+    }
+
+    /// `per-connection`: runs a segment here, or sends it to where its connection is. `iss`: it
+    /// takes over a connection in TIME-WAIT.
+    pub(super) fn segment(
+        &mut self,
+        mut seg: Box<Seg>,
+        mut iss: Option<Seq>,
+        org: &ConnpT<C>,
+        sh: &Commons<Kd<C::P>>,
+        cx: &mut Ctx<Kd<C::P>>,
+    ) {
+        let Some(d) = &org.demux else { return };
+        let (key, me) = (seg.frame.key, self.index);
+        sh.p.charge(Work::Lookup, 1);
+        let nobody = SockId::conn(me as u16, 0, 0);
+        match self.shard.input_for(sh, cx, nobody, &mut seg) {
+            Ok(()) => {
+                cx.pool.put(core::mem::take(&mut seg.payload));
+                return org.segs.put(seg);
+            }
+            Err(over) => iss = iss.or(over),
+        }
+        let to = match d.find(&key) {
+            // The flow comes here, but the message is still on its way that makes the connection.
+            Some(to) if to == me => {
+                self.await_others(key);
+                return self.packet(seg, org, sh, cx);
+            }
+            Some(to) => to,
+            // Handshakes are the business of the thread that the hash names.
+            None => org.home(seg.hash),
+        };
+        if to != me {
+            let strayed = Box::new(Strayed(Some(seg), iss));
+            return self.forward(org, sh, to, Msg::Job(strayed, NOBODY));
+        }
+        if let Some((listener, e)) = self.shard.passive().segment(sh, cx, &seg, iss) {
+            let to = d.pick(me);
+            if to != me && d.claim(key, to) {
+                let seg = Some(seg);
+                let accept = Box::new(Accept { listener, e, seg });
+                self.forward(org, sh, to, Msg::Job(accept, NOBODY));
+                // Behind the segments of this flow that are here.
+                let last = Msg::Job(Box::new(Followed { key, to }), NOBODY);
+                return org.send(sh, me, last);
+            }
+            // Somebody has connected from here to there at the same moment: the flow exists.
+            if to == me {
+                self.shard.establish(sh, cx, listener, &e, &mut seg);
+            }
+            d.left(to);
+        }
+        cx.pool.put(core::mem::take(&mut seg.payload));
+        org.segs.put(seg);
     }
 
     /// Sends a message on, unless there are too many before it: then this thread works off its

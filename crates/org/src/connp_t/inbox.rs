@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 /// Messages that may wait for a thread, beyond which packets are dropped.
 const QUEUE: usize = 4096;
 
+/// The same for a thread that has one connection, or few.
+pub(super) const ALONE: usize = 512;
+
 /// Messages that may wait for a thread in the ring of one sender.
 const RING: usize = 256;
 
@@ -36,13 +39,15 @@ enum Queue<C: Keep> {
 pub(super) struct Outlet<C: Keep>(Option<FaninConsumer<Msg<C>>>);
 
 impl<C: Keep> Inbox<C> {
-    /// An inbox that any number of threads send to; `rings`: each by its own ring.
-    pub(super) fn new(p: &C::P, rings: bool) -> (Inbox<C>, Outlet<C>) {
+    /// An inbox that any number of threads send to; `rings`: each by its own ring; `alone`: for a
+    /// thread that has one connection, or few.
+    pub(super) fn new(p: &C::P, rings: bool, alone: bool) -> (Inbox<C>, Outlet<C>) {
         let (queue, outlet) = if rings {
             let (queue, outlet) = Fanin::new(p.clone(), RING);
             (Queue::Each(queue), Some(outlet))
         } else {
-            (Queue::All(Mpsc::new(p.clone(), QUEUE)), None)
+            let places = if alone { ALONE } else { QUEUE };
+            (Queue::All(Mpsc::new(p.clone(), places)), None)
         };
         let inbox = Inbox {
             p: p.clone(),

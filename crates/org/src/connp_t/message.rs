@@ -11,7 +11,8 @@ use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, Seg, Segs, SockId};
 use perimeter_sync::Platform;
 use perimeter_tcp::Config;
-use perimeter_wire::FlowKey;
+use perimeter_tcp::syncache::Established;
+use perimeter_wire::{FlowKey, Seq};
 use std::sync::Arc;
 
 /// What a protocol thread is asked to do.
@@ -128,24 +129,114 @@ impl<C: Keep, Q: Op<Kd<C::P>, Out = ()>> Job<C> for Post<Q> {
 pub(super) struct Connect {
     pub(super) flow: Flow,
     pub(super) config: Config,
-    pub(super) bound: bool,
+    pub(super) stage: Stage,
     pub(super) out: Option<Result<SockId, Exists>>,
+}
+
+/// How far a connect has come.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// On its way to thread 0, or there.
+    Incomplete,
+    /// To the thread that its hash names.
+    Hashed,
+    /// `per-connection`: to one that has no connection yet, where a place is kept.
+    Placed,
 }
 
 impl<C: Keep> Job<C> for Connect {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
         let Flow { key, hash, iface } = self.flow;
-        if !self.bound {
-            self.bound = true;
+        let me = at.group.index;
+        if self.stage == Stage::Incomplete {
+            self.stage = Stage::Hashed;
             at.group.bind(&key);
-            let owner = at.org.index(at.sh.flow_hash(&key));
+            let home = at.org.home(at.sh.flow_hash(&key));
             at.group.unlink(&key);
-            if owner != at.group.index {
-                return Next::To(owner);
+            if home != me {
+                return Next::To(home);
+            }
+        }
+        if self.stage == Stage::Hashed
+            && let Some(d) = &at.org.demux
+        {
+            let to = d.pick(me);
+            if at.group.shard.lookup(&key).is_some() || !d.claim(key, to) {
+                d.left(to);
+                self.out = Some(Err(Exists));
+                return Next::Done;
+            }
+            self.stage = Stage::Placed;
+            if to != me {
+                return Next::To(to);
             }
         }
         let shard = &mut at.group.shard;
-        self.out = Some(shard.connect(at.sh, at.cx, key, hash, iface, &self.config));
+        let out = shard.connect(at.sh, at.cx, key, hash, iface, &self.config);
+        if let (Stage::Placed, Some(d)) = (self.stage, &at.org.demux) {
+            if out.is_err() {
+                d.release(&key, me);
+            }
+            d.left(me);
+            at.group.all_here(&key, at.org, at.sh, at.cx);
+        }
+        self.out = Some(out);
+        Next::Done
+    }
+}
+
+/// `per-connection`: a segment that did not find its connection where it was sent.
+pub(super) struct Strayed(pub(super) Option<Box<Seg>>, pub(super) Option<Seq>);
+
+impl<C: Keep> Job<C> for Strayed {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        if let Some(seg) = self.0.take() {
+            at.group.segment(seg, self.1, at.org, at.sh, at.cx);
+        }
+        Next::Done
+    }
+}
+
+/// `per-connection`: the connection of a handshake that `seg` completed comes to its thread.
+pub(super) struct Accept<P: Platform> {
+    pub(super) listener: Arc<Listener<Kd<P>>>,
+    pub(super) e: Established,
+    pub(super) seg: Option<Box<Seg>>,
+}
+
+impl<C: Keep> Job<C> for Accept<C::P> {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        let (Some(mut seg), Some(d)) = (self.seg.take(), &at.org.demux) else {
+            return Next::Done;
+        };
+        let (key, me) = (seg.frame.key, at.group.index);
+        at.group.await_others(key);
+        let listener = self.listener.clone();
+        let shard = &mut at.group.shard;
+        let made = shard.establish(at.sh, at.cx, listener, &self.e, &mut seg);
+        if made.is_none() {
+            d.release(&key, me);
+        }
+        d.left(me);
+        at.cx.pool.put(core::mem::take(&mut seg.payload));
+        at.org.segs.put(seg);
+        Next::Done
+    }
+}
+
+/// `per-connection`: goes behind the last segment that came to the thread which a flow has left,
+/// and behind it to the thread `to` where the flow is now.
+pub(super) struct Followed {
+    pub(super) key: FlowKey,
+    pub(super) to: usize,
+}
+
+impl<C: Keep> Job<C> for Followed {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        if at.group.index != self.to {
+            return Next::To(self.to);
+        }
+        at.group.all_here(&self.key, at.org, at.sh, at.cx);
         Next::Done
     }
 }

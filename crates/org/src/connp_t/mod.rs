@@ -1,10 +1,14 @@
 //! `connp-t:N`: connection groups owned by threads.
 //!
 //! **Background.** Willmann, Rixner, Cox, section 3.2.1: connection parallelism serialized by
-//! threads, in the style of DragonFly BSD (`organizations.md`, "connp-t").
+//! threads, in the style of DragonFly BSD; its remedy of light messages from the end of
+//! section 4.3 of the long version; and Yates et al. for a thread for each connection
+//! (`organizations.md`, "connp-t").
 //!
 //! **Binding.** A connection belongs to thread `hash mod N` for life, by the symmetric flow
-//! hash. Thread `n` runs on core `n`.
+//! hash. Thread `n` runs on core `n mod cores`. Under `per-connection` the hash names one of 384
+//! threads (`per-connection=K`: of K), and where that one has a connection already, a new one gets
+//! a thread that has none, as long as there are any; then they are shared.
 //!
 //! **Processing.** Every entry to the protocol is a message to that thread, which runs what was
 //! sent to it strictly first in, first out, whoever sent it. A thread's connection table,
@@ -19,36 +23,70 @@
 //! *Incomplete tuples* are thread 0's: connect is bound and hashed there, unlinked, and forwards
 //! itself to its owner, where it is linked again.
 //!
-//! **Limits.** Each call costs two switches of threads. listen adds a wildcard entry to the table
-//! of one thread after another, and closing a listener removes them likewise and detaches it
-//! last: both cost time in proportion to N. A SYN that reaches a thread before its wildcard
-//! entry is refused, as before listen; one that comes during the removal is taken by threads
-//! that still have the entry: its handshake is forgotten there, or its connection reset when the
-//! listener is detached.
+//! *`wait=spin`:* each sender has a ring to each thread, and a thread is woken only if it is not
+//! looking at its rings already. A requester looks for its answer for at most [`SPIN`] if the
+//! owner is on another core, and then parks. A thread whose way to another is over half full
+//! works off its own messages first. A burst that is all one thread's is one message.
+//!
+//! *`fold`:* a thread of the application, or one that polls a device, plays the role of the
+//! protocol threads of its core: it puts its message into its ring, takes the ownership that
+//! the protocol thread would take, runs what waits in order, its own message among it, and lets
+//! go. Ownership is tried for and never waited for; whoever lets go looks at the rings once more
+//! and wakes the protocol thread if something is left, so a message that finds another owner at
+//! work is not forgotten. As both roles are one thread's, connections are kept whole and a call
+//! runs both its phases there. A group's timers are run by who plays its role, or, late by
+//! [`GRACE`], by its own thread, which is woken if it would sleep longer.
+//!
+//! *`per-connection`:* the thread that the hash names shakes hands. When that is done, a free
+//! thread is picked, the map from flows to threads is changed, which inbound threads look at under
+//! its lock, and three messages follow each other to the connection's thread: the handshake with
+//! the segment that completed it; what the flow's former thread still has of it, in order; and the
+//! word that this was all. Until that word has come, what arrives directly waits, so no segment
+//! overtakes another. connect goes to thread 0, then to the hash's, which alone decides whether
+//! the flow exists, then to the one picked. When a connection leaves its table its flow is the
+//! hash's again, TIME-WAIT that a SYN takes over included. A thread without connection sleeps
+//! until it is told something, and is not asked when connections are listed.
+//!
+//! **Limits.** Without `fold` each call costs two switches of threads. listen adds a wildcard
+//! entry to the table of one thread after another, and closing a listener removes them likewise
+//! and detaches it last: both cost time in proportion to N (`perimeter-bench`, `listen`). A SYN
+//! that reaches a thread before its wildcard entry is refused, as before listen; one that comes
+//! during the removal is taken by threads that still have the entry: its handshake is forgotten
+//! there, or its connection reset when the listener is detached. With rings, first in, first out
+//! holds for each sender, not across them. `per-connection` has the price of its map: a lock, one
+//! of 64, for each packet.
 //!
 //! **Inferences.** The paper's message queues have no limit; here a full queue drops packets, as
 //! a full interface queue does, and keeps everything else. DragonFly's timers fire on the
 //! owner's core outside the protocol thread, which is why it sends a message; here the thread
 //! looks at its wheel between two messages and sends the message to itself, for the order that
 //! this gives. A window update that follows from reading is a call like others: it is waited
-//! for. After the threads have ended with the stack, or one by a panic, whoever waits for an
-//! answer runs what they left.
+//! for. `fold` is in force only where it is named, so that it can be measured against plain
+//! `wait=spin`. Rings belong to pairs of thread and thread rather than of cores: a program's
+//! threads may be preempted while they send. Yates et al. create a connection's thread with it;
+//! here all 384 are there from the beginning and listeners are in all their tables, as threads
+//! that come and go would need a second kind of shoot-down. After the threads have ended with the stack, or one
+//! by a panic, whoever waits for an answer runs what they left.
 
 mod cell;
+mod demux;
 mod group;
 mod inbox;
 mod message;
 
 use crate::place::Places;
-use crate::spec::{ConnpT as Spec, ConnpThreads, MAX_THREADS, Waiting};
+use crate::spec::{ConnpT as Spec, ConnpThreads, Waiting};
 use crate::{Binding, Flow, On, Org, OrgSpec};
 use cell::Before;
 pub(crate) use cell::{Apart, Keep, Whole};
 use core::any::{Any, TypeId};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use demux::Demux;
 use group::Group;
 use inbox::Inbox;
-use message::{AbortAll, Call, Connect, Error, Inspect, Job, Msg, NOBODY, Part, Post, Wildcard};
+use message::{
+    AbortAll, Call, Connect, Error, Inspect, Job, Msg, NOBODY, Part, Post, Stage, Wildcard,
+};
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op, Step};
 use perimeter_stack::shard::Exists;
@@ -145,6 +183,8 @@ pub(crate) struct ConnpT<C: Keep> {
     spec: Spec,
     cores: usize,
     owners: Box<[Owner<C>]>,
+    /// `per-connection`: who has moved where.
+    demux: Option<Arc<Demux<C::P>>>,
     /// By lane.
     replies: Places<Reply<C>>,
     stock: PerLane<C::P, Stock<C>>,
@@ -155,9 +195,15 @@ pub(crate) struct ConnpT<C: Keep> {
 }
 
 impl<C: Keep> ConnpT<C> {
-    /// The thread that a flow of that hash belongs to.
-    fn index(&self, hash: u32) -> usize {
+    /// The thread that a hash names.
+    fn home(&self, hash: u32) -> usize {
         hash as usize % self.owners.len()
+    }
+
+    /// The thread that a flow belongs to.
+    fn index(&self, key: &FlowKey, hash: u32) -> usize {
+        let moved = self.demux.as_ref().and_then(|d| d.find(key));
+        moved.unwrap_or_else(|| self.home(hash))
     }
 
     fn core(&self, thread: usize) -> usize {
@@ -464,13 +510,13 @@ impl<C: Keep> ConnpT<C> {
         let Some(first) = cx.segs.iter().next() else {
             return;
         };
-        let to = self.index(first.hash);
+        let to = self.home(first.hash);
         if !self.is_here(to) && self.owners[to].inbox.is_crowded() {
             for thread in self.roles() {
                 let _ = self.fold(sh, cx, thread);
             }
         }
-        if cx.segs.iter().all(|seg| self.index(seg.hash) == to) {
+        if cx.segs.iter().all(|seg| self.home(seg.hash) == to) {
             let mut own = self.bursts.take().unwrap_or_default();
             core::mem::swap(&mut *own, &mut cx.segs);
             self.put(sh, to, Msg::Burst(own));
@@ -479,7 +525,7 @@ impl<C: Keep> ConnpT<C> {
         let mut told: SmallVec<[usize; 8]> = SmallVec::new();
         let mut segs = core::mem::take(&mut cx.segs);
         segs.drain(|seg| {
-            let to = self.index(seg.hash);
+            let to = self.home(seg.hash);
             self.put(sh, to, Msg::Packet(self.own(seg)));
             if !told.contains(&to) {
                 told.push(to);
@@ -510,12 +556,14 @@ impl<C: Keep> Org for ConnpT<C> {
         let n = match spec.threads {
             ConnpThreads::Cores => sh.p.cores(),
             ConnpThreads::Groups(n) => usize::from(n),
-            ConnpThreads::PerConnection => usize::from(MAX_THREADS),
+            ConnpThreads::PerConnection(most) => usize::from(most),
         };
+        let alone = matches!(spec.threads, ConnpThreads::PerConnection(_));
+        let demux = alone.then(|| Arc::new(Demux::new(&sh.p, n)));
         let owner = |i| {
-            let home = C::Home::default();
+            let home = C::home(i, demux.as_ref());
             let shard = Shard::at_home(i as u16, sh, home.clone());
-            let (inbox, outlet) = Inbox::new(&sh.p, spec.wait == Waiting::Spin);
+            let (inbox, outlet) = Inbox::new(&sh.p, spec.wait == Waiting::Spin, alone);
             Owner {
                 inbox,
                 group: Owned::new(sh.p.clone(), Group::new(i, shard, outlet)),
@@ -533,6 +581,7 @@ impl<C: Keep> Org for ConnpT<C> {
             spec,
             cores: sh.p.cores().max(1),
             owners: (0..n).map(owner).collect(),
+            demux,
             replies: Places::default(),
             stock: PerLane::new(sh.p.clone()),
             segs: PerLane::new(sh.p.clone()),
@@ -546,7 +595,21 @@ impl<C: Keep> Org for ConnpT<C> {
             return self.burst(sh, cx);
         }
         let mut segs = core::mem::take(&mut cx.segs);
-        segs.drain(|seg| self.send(sh, self.index(seg.hash), Msg::Packet(self.own(seg))));
+        segs.drain(|seg| {
+            let (key, home) = (seg.frame.key, self.home(seg.hash));
+            let own = Msg::Packet(self.own(seg));
+            let to = match &self.demux {
+                None => {
+                    self.put(sh, home, own);
+                    home
+                }
+                Some(d) => d.route(&key, home, |to| {
+                    self.put(sh, to, own);
+                    to
+                }),
+            };
+            self.wake(to);
+        });
         cx.segs = segs;
         self.after_the_end(sh, cx);
     }
@@ -597,7 +660,7 @@ impl<C: Keep> Org for ConnpT<C> {
         let job = Connect {
             flow,
             config: config.clone(),
-            bound: false,
+            stage: Stage::Incomplete,
             out: None,
         };
         let job = self.ask(Some((sh, cx)), 0, Box::new(job));
@@ -615,7 +678,7 @@ impl<C: Keep> Org for ConnpT<C> {
     }
 
     fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        let to = self.index(sh.flow_hash(key));
+        let to = self.index(key, sh.flow_hash(key));
         let error = Error { key: *key, what };
         self.put(sh, to, Msg::Job(Box::new(error), NOBODY));
         self.see_to(sh, cx, to);
@@ -644,7 +707,15 @@ impl<C: Keep> Org for ConnpT<C> {
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
-        for to in 0..self.owners.len() {
+        for (to, owner) in self.owners.iter().enumerate() {
+            // Where nothing waits and nobody is at work, what was last told is so.
+            if self.demux.is_some()
+                && owner.inbox.is_empty()
+                && !owner.group.is_owned()
+                && owner.live.load(Ordering::Acquire) == 0
+            {
+                continue;
+            }
             let job = Inspect {
                 now,
                 out: core::mem::take(out),
@@ -670,6 +741,9 @@ impl<C: Keep> Org for ConnpT<C> {
         for o in &self.owners {
             add(LockClass::Leaf, o.inbox.stats());
             C::lock_stats(&o.home, add);
+        }
+        if let Some(d) = &self.demux {
+            d.lock_stats(add);
         }
     }
 
@@ -698,6 +772,11 @@ impl<C: Keep> Org for ConnpT<C> {
     fn park(&self, worker: usize, deadline: Time) {
         let owner = &self.owners[worker];
         if self.spec.wait == Waiting::Condvar {
+            // Hundreds of threads need not look around: each is told of the end.
+            let deadline = match self.demux {
+                Some(_) => Time::NEVER,
+                None => deadline,
+            };
             owner.bell.wait(deadline.min(owner.due()));
             return;
         }

@@ -86,8 +86,8 @@ pub enum ConnpThreads {
     Cores,
     /// That many.
     Groups(u16),
-    /// One for each connection, shared beyond [`MAX_THREADS`].
-    PerConnection,
+    /// One for each connection, up to that many; shared beyond.
+    PerConnection(u16),
 }
 
 /// How a requester of `connp-t` waits.
@@ -101,20 +101,28 @@ pub enum Waiting {
 }
 
 impl ConnpT {
-    pub(super) const WANT: &'static str = "it takes a number of threads from 1 to 384 or \
-         `per-connection`, `wait=condvar` or `wait=spin`, and with `wait=spin` also `fold`";
+    pub(super) const WANT: &'static str = "it takes a number of threads from 1 to 384, \
+         `wait=condvar` or `wait=spin`, and with `wait=spin` also `fold`; or `per-connection`, \
+         also `per-connection=K` for at most K threads, alone";
 
     pub(super) fn parse(mut parts: Parts<'_>) -> Result<ConnpT, SpecError> {
         let threads = match parts.number(MAX_THREADS)? {
             Some(n) => ConnpThreads::Groups(n),
-            None if parts.flag("per-connection") => ConnpThreads::PerConnection,
-            None => ConnpThreads::Cores,
+            None if parts.flag("per-connection") => ConnpThreads::PerConnection(MAX_THREADS),
+            None => match parts.count("per-connection", 1, MAX_THREADS)? {
+                Some(most) => ConnpThreads::PerConnection(most),
+                None => ConnpThreads::Cores,
+            },
         };
         let ways = [("condvar", Waiting::Condvar), ("spin", Waiting::Spin)];
         let wait = parts.choice("wait", &ways)?.unwrap_or_default();
         let fold = parts.flag("fold");
+        let alone = matches!(threads, ConnpThreads::PerConnection(_));
         if fold && wait == Waiting::Condvar {
             return Err(parts.refuse("fold"));
+        }
+        if alone && wait == Waiting::Spin {
+            return Err(parts.refuse("per-connection:wait=spin"));
         }
         parts.end(ConnpT {
             threads,
@@ -130,7 +138,8 @@ impl fmt::Display for ConnpT {
         match self.threads {
             ConnpThreads::Cores => {}
             ConnpThreads::Groups(n) => write!(f, ":{n}")?,
-            ConnpThreads::PerConnection => f.write_str(":per-connection")?,
+            ConnpThreads::PerConnection(MAX_THREADS) => f.write_str(":per-connection")?,
+            ConnpThreads::PerConnection(most) => write!(f, ":per-connection={most}")?,
         }
         if self.wait == Waiting::Spin {
             f.write_str(":wait=spin")?;

@@ -174,6 +174,14 @@ impl OrgSpec {
                 "the same; a core's application and protocol share one thread",
             ),
             entry(
+                "connp-t:per-connection",
+                OrgSpec::ConnpT(ConnpT {
+                    threads: ConnpThreads::PerConnection(MAX_THREADS),
+                    ..ConnpT::default()
+                }),
+                "a thread for each connection, up to 384; shared beyond",
+            ),
+            entry(
                 "squeue:N",
                 OrgSpec::Squeue(Squeue::default()),
                 "FireEngine: vertical perimeters, serialized by queues with workers",
@@ -231,6 +239,11 @@ impl OrgSpec {
         }
         let few = |spec| match spec {
             OrgSpec::ConnpL { .. } => OrgSpec::ConnpL { groups: 8 },
+            // Few enough to be shared.
+            OrgSpec::ConnpT(c) if matches!(c.threads, ConnpThreads::PerConnection(_)) => {
+                let threads = ConnpThreads::PerConnection(5);
+                OrgSpec::ConnpT(ConnpT { threads, ..c })
+            }
             spec => spec,
         };
         #[cfg_attr(not(feature = "testing"), expect(unused_mut, reason = "see below"))]
@@ -337,6 +350,8 @@ mod tests {
             ("connp-t:4:wait=condvar", "connp-t:4"),
             ("connp-t:1:fold:wait=spin", "connp-t:1:wait=spin:fold"),
             ("connp-t:per-connection", "connp-t:per-connection"),
+            ("connp-t:per-connection=384", "connp-t:per-connection"),
+            ("connp-t:per-connection=4", "connp-t:per-connection=4"),
             ("connp-l", "connp-l:128"),
             ("connp-l:4", "connp-l:4"),
             ("squeue", "squeue"),
@@ -380,6 +395,9 @@ mod tests {
             "connp-t:fold",
             "connp-t:4:wait=sleep",
             "connp-t:4:per-connection",
+            "connp-t:per-connection:wait=spin",
+            "connp-t:per-connection=385",
+            "connp-t:2:per-connection=4",
             "connp-l:",
             "connp-l:0",
             "connp-l:1025",
