@@ -4,8 +4,9 @@ use clap::{Args, Parser, Subcommand};
 use perimeter::LockPolicy;
 use perimeter_lab::{
     organizations::Organization,
-    settings::{self, Device, Direction, Inbound, MAX_PARALLEL, Settings},
+    plan::Mode,
     units,
+    workload::settings::{self, Coalescing, Device, Direction, Inbound, MAX_PARALLEL, Settings},
 };
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -22,6 +23,7 @@ const EXAMPLES: &str = "Examples:
   perimeter orgs                      the organizations of this build
   perimeter bench --quick             up, connp-l:128 and the host's kernel, within 30 seconds
   perimeter bench --help              the benchmark's settings
+  perimeter lab run all --quick       the papers' experiments on this machine, as a report
   perimeter ss --control PATH         the connections of a running stack
   perimeter trace --control PATH ID   the segments of one of them as they pass";
 
@@ -64,7 +66,7 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
 
 Threads run an event loop each over connections spread evenly over threads and NICs; one file is
-sent over all of them without being copied. Buffers are 256 KiB, the MTU is 1500. Configurations take turns, so that
+sent over all of them without being copied. The MTU is 1500. Configurations take turns, so that
 a drift of the machine falls on all alike.
 
 Times are CPU ns per 1448 bytes of payload; time for which others had the core is taken out, and
@@ -75,6 +77,24 @@ machine's. least/med is the least-served connection's bytes over the median conn
 `null` has no stack at all: the floor of the rows over the memory NIC.
 
 Exit code: 0 measured, 1 a run failed, 2 a request that can't be served.";
+
+const RUN_HELP: &str = "\
+The folder gets lab.json (what was asked for), plans/ (the plans as they ran), runs.jsonl (a line a
+run, with the machine, the version, all settings and the seed), report.html, report.md and
+report.csv. A folder that is there already is left alone, but --resume goes on with one after an
+interruption: each run is on the disk before the next begins.
+
+Every pass runs each configuration once, in an order drawn from the seed. Figures show medians with
+intervals from order statistics; where intervals overlap the report says that no difference is seen.
+Runs that something else on the machine disturbed are marked.
+
+Examples:
+  perimeter lab run throughput --quick
+  perimeter lab run all --quick --out monday
+  perimeter lab run all --quick --out monday --resume
+  perimeter lab show groups > mine.toml && perimeter lab run mine.toml
+
+Exit code: 0 all measured, 1 a run failed, 2 a request that can't be served.";
 
 const ORGS_HELP: &str = "A capital letter stands for a number: connp-l:N has N groups, 1 to 1024 \
 (connp-l alone has 128).
@@ -88,6 +108,8 @@ pub enum Command {
     /// Run the parallel TCP benchmark
     #[command(after_help = BENCH_EXAMPLES, allow_negative_numbers = true)]
     Bench(Bench),
+    /// Repeat the papers' experiments, and make a report of them
+    Lab(Lab),
     /// Print the canonical names of the organizations
     #[command(after_help = ORGS_HELP)]
     Orgs {
@@ -101,6 +123,78 @@ pub enum Command {
     /// Show the segments of a connection of a running stack as they pass
     #[command(after_help = TRACE_HELP, allow_negative_numbers = true)]
     Trace(Trace),
+}
+
+/// Arguments of `perimeter lab`.
+#[derive(Debug, Args)]
+pub struct Lab {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: LabCommand,
+}
+
+/// Subcommands of `perimeter lab`.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Print the plans: a figure or a table of the papers each
+    List {
+        /// Print JSON with what each asks and how long it takes
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a plan's file, to start one of your own from
+    Show {
+        /// The plan
+        name: String,
+    },
+    /// Carry out a plan, record each run and make a report
+    #[command(after_help = RUN_HELP, allow_negative_numbers = true)]
+    Run(LabRun),
+    /// Make the report of recorded runs again, without running anything
+    Report {
+        /// The folder of the runs
+        dir: PathBuf,
+        /// Print the report as Markdown
+        #[arg(long)]
+        markdown: bool,
+    },
+}
+
+/// Arguments of `perimeter lab run`.
+#[derive(Debug, Args)]
+pub struct LabRun {
+    /// A plan that `perimeter lab list` prints, a plan's file, or `all`
+    #[arg(value_name = "NAME|FILE|all")]
+    pub plan: String,
+    /// Short runs over few values: a look
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// The papers' durations; how long that takes is said beforehand
+    #[arg(long)]
+    full: bool,
+    /// Device of our organizations in place of the plan's: mem or tap
+    #[arg(long, value_parser = Device::from_str)]
+    pub device: Option<Device>,
+    /// Folder for the raw data and the report [default: lab-NAME-MODE here]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on with the runs of --out where they were interrupted
+    #[arg(long)]
+    pub resume: bool,
+    /// Seed of the order of the runs [default: drawn, and recorded]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+impl LabRun {
+    /// How much time.
+    pub fn mode(&self) -> Mode {
+        match (self.quick, self.full) {
+            (true, _) => Mode::Quick,
+            (_, true) => Mode::Full,
+            _ => Mode::Normal,
+        }
+    }
 }
 
 /// Arguments of `perimeter ss`.
@@ -170,6 +264,16 @@ pub struct Bench {
     /// Most bytes of one send call [default: 65536]
     #[arg(long, value_name = "B", value_parser = write_size)]
     write_size: Option<usize>,
+    /// Most bytes of one receive call [default: 262144]
+    #[arg(long, value_name = "B", value_parser = read_size)]
+    read_size: Option<usize>,
+    /// Send and receive buffer of every socket, from 4096 to 67108864 [default: 262144]
+    #[arg(long, value_name = "B", value_parser = buffer)]
+    buffer: Option<usize>,
+    /// When small writes become segments: cork (full ones only), nagle (when nothing is
+    /// unacknowledged) or nodelay (at once) [default: cork]
+    #[arg(long, value_name = "WAY", value_parser = Coalescing::from_str)]
+    coalescing: Option<Coalescing>,
     /// How threads wait for locks: modern (spin a little, park; a release wakes one) or turnstile
     /// (FreeBSD's of 2006: spin while the owner runs, sleep with the priority lent; a release
     /// wakes all) [default: modern]
@@ -223,6 +327,9 @@ impl Bench {
             nics: self.nics.unwrap_or(d.nics),
             link_gbps: self.link_gbps,
             write_size: self.write_size.unwrap_or(d.write_size),
+            read_size: self.read_size.unwrap_or(d.read_size),
+            buffer: self.buffer.unwrap_or(d.buffer),
+            coalescing: self.coalescing.unwrap_or(d.coalescing),
             locks: self.locks.unwrap_or(d.locks),
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),
@@ -242,6 +349,14 @@ fn parallel(text: &str) -> Result<usize, String> {
 
 fn write_size(text: &str) -> Result<usize, String> {
     Ok(units::whole(text, "the size in bytes", 1..=16 << 20)? as usize)
+}
+
+fn read_size(text: &str) -> Result<usize, String> {
+    write_size(text)
+}
+
+fn buffer(text: &str) -> Result<usize, String> {
+    Ok(units::whole(text, "the buffer in bytes", 4096..=64 << 20)? as usize)
 }
 
 fn repeat(text: &str) -> Result<u32, String> {

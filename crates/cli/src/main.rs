@@ -3,12 +3,16 @@
 
 mod args;
 mod ask;
+mod lab;
 
 use args::{Bench, Cli, Command};
 use clap::Parser;
 use perimeter_lab::{
-    Error, host, linux, organizations, organizations::Organization, progress::Bar, report::Build,
-    settings::Device, table,
+    Error,
+    bench::{progress::Bar, report::Build, table},
+    host, linux, organizations,
+    organizations::Organization,
+    workload::Device,
 };
 use std::{
     fs,
@@ -33,13 +37,14 @@ fn main() -> ExitCode {
         Err(e) => return fail(&one_line(&e), 2),
     };
     let outcome = match cli.command {
-        Command::Bench(bench) => run(&bench, started),
-        Command::Orgs { json } => orgs(json),
-        Command::Ss(ss) => ask::ss(&ss),
-        Command::Trace(trace) => ask::trace(&trace),
+        Command::Bench(bench) => run(&bench, started).map(|()| 0),
+        Command::Lab(args) => lab::lab(&args),
+        Command::Orgs { json } => orgs(json).map(|()| 0),
+        Command::Ss(ss) => ask::ss(&ss).map(|()| 0),
+        Command::Trace(trace) => ask::trace(&trace).map(|()| 0),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(e) => fail(&e.to_string(), e.exit_code()),
     }
 }
@@ -58,7 +63,7 @@ fn one_line(error: &clap::Error) -> String {
     // Without a subcommand the whole help comes instead of a message.
     let mut line = match paragraphs.next() {
         Some(first) if first.starts_with("error: ") => flat(&first["error: ".len()..]),
-        _ => "a subcommand is missing (bench, orgs, ss, trace); see `perimeter --help`".into(),
+        _ => "a subcommand is missing (bench, lab, orgs, ss, trace); see `perimeter --help`".into(),
     };
     if let Some(tip) = paragraphs.find(|p| p.trim_start().starts_with("tip:")) {
         line.push_str("; ");
@@ -76,6 +81,15 @@ fn print(text: &str) -> Result<(), Error> {
             source: e,
         }),
         _ => Ok(()),
+    }
+}
+
+/// What made a report.
+fn build() -> Build {
+    Build {
+        version: VERSION.into(),
+        commit: Some(env!("PERIMETER_COMMIT").to_string()).filter(|c| !c.is_empty()),
+        debug: cfg!(debug_assertions),
     }
 }
 
@@ -114,12 +128,7 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
         // While this is the only thread. Without success the backend falls back and says so.
         linux::gain_namespaces();
     }
-    let build = Build {
-        version: VERSION.into(),
-        commit: Some(env!("PERIMETER_COMMIT").to_string()).filter(|c| !c.is_empty()),
-        debug: cfg!(debug_assertions),
-    };
-    let report = perimeter_lab::bench(&settings, build, started, &mut Bar::new())?;
+    let report = perimeter_lab::bench(&settings, build(), started, &mut Bar::new())?;
     if to_stdout {
         return print(&report.to_json());
     }

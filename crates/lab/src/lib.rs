@@ -1,33 +1,29 @@
-//! The lab: the parallel TCP benchmark, from its settings to its report.
+//! The lab: the papers' experiments, from a plan to a report.
 //!
-//! Rooms: [`settings`] (what was asked for, checked), [`plan`] (which runs, in which order, for how
-//! long), [`workload`] (the event loop that every backend runs), [`run`] (prepare, warm up,
-//! measure, tear down), [`stats`], [`report`] (JSON) and [`table`] (terminal), [`host`] (what is
-//! known about the machine). Backends: [`linux`] (the host kernel's own sockets) and [`ours`]
-//! (Perimeter's organizations).
-//!
-//! The workload is the one of Willmann, Rixner and Cox (USENIX ATC 2006, section 3): as many
-//! threads as cores, each with an event loop; connections spread evenly over threads and NICs;
-//! each thread sends one file, without copying it, over all its connections.
+//! Rooms: [`workload`] (what runs: settings, the event loop of every backend, one run and what it
+//! measured), with its backends [`linux`] (the host kernel's own sockets) and [`ours`] (Perimeter's
+//! organizations); [`bench()`] (one grid of configurations, as a table or JSON); [`plan`] (each
+//! figure and table as a file), [`conduct`] (carries plans out), [`record`] (the raw results),
+//! [`mod@report`] (HTML, Markdown and CSV from them);
+//! [`published`] (what the papers found); [`stats`]; [`host`] (what is known about the machine, and
+//! whether it was disturbed).
 #![forbid(unsafe_code)]
 
-pub mod content;
+pub mod bench;
+pub mod conduct;
 pub mod error;
 pub mod host;
 pub mod linux;
 pub mod organizations;
 pub mod ours;
 pub mod plan;
-pub mod progress;
+pub mod published;
+pub mod record;
 pub mod report;
-pub mod run;
-pub mod settings;
 pub mod stats;
-pub mod table;
 pub mod units;
 pub mod workload;
 
+pub use bench::{bench, report::Report};
 pub use error::Error;
-pub use report::Report;
-pub use run::bench;
-pub use settings::Settings;
+pub use workload::Settings;

@@ -13,15 +13,14 @@ mod tap;
 mod times;
 
 use crate::{
-    Error,
-    content::Content,
-    host,
+    Error, host,
     organizations::Organization,
-    plan::Configuration,
-    run::{Backend, Sample, Session, Traits, Window},
-    settings::{BUFFER, Device, Direction, Inbound, SEGMENT, Settings},
     stats,
-    workload::{Crew, Phase, Roles, Worker, drive, spread},
+    workload::{
+        Backend, Coalescing, Configuration, Content, Crew, Device, Direction, Inbound, Phase,
+        Roles, SEGMENT, Sample, Session, Settings, Traits, Window, Worker, drive,
+        session::disturbances, spread,
+    },
 };
 use endpoint::{Far, Founder, StackEndpoint, Task};
 pub use floor::Floor;
@@ -151,7 +150,7 @@ fn builder(org: &OrgSpec, settings: &Settings) -> perimeter::Builder {
     };
     let builder = Stack::builder()
         .org(org.clone())
-        .config(stack_config())
+        .config(stack_config(settings))
         .lock_policy(settings.locks)
         .inbound(inbound);
     match &settings.control {
@@ -174,13 +173,13 @@ fn founders(
     Ok((0..configuration.threads).map(join).collect())
 }
 
-fn stack_config() -> Config {
+fn stack_config(settings: &Settings) -> Config {
     Config {
         tcp: TcpConfig {
-            snd_buf: BUFFER as u32,
-            rcv_buf: BUFFER as u32,
-            // Full segments only, though the file is sent in pieces: the paper's TCP_CORK.
-            cork: true,
+            snd_buf: settings.buffer as u32,
+            rcv_buf: settings.buffer as u32,
+            cork: settings.coalescing == Coalescing::Cork,
+            nodelay: settings.coalescing == Coalescing::NoDelay,
             ..TcpConfig::default()
         },
         memory: MEMORY,
@@ -252,6 +251,7 @@ fn workers(
         source: settings.direction != Direction::Receive,
         sink: settings.direction != Direction::Send,
         write_size: settings.write_size,
+        read_size: settings.read_size,
     };
     let nics = nics_by_thread(settings, configuration);
     let established = Arc::new(AtomicUsize::new(0));
@@ -363,7 +363,7 @@ impl Session for StackSession {
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
         let counted = marks.counted()?;
         let times = divide(&tallies, &counted);
-        let disturbance = counted.disturbance(&times, threads);
+        let disturbances = disturbances(&machine, elapsed, counted.threads(threads), &times);
         let goodput = bytes as f64 / (ended - begun).as_secs_f64();
         // What the peers know and what the threads counted are windows of slightly different
         // lengths.
@@ -384,11 +384,7 @@ impl Session for StackSession {
             connection_median,
             verified_bytes: checked + verified * SEGMENT,
             valid: times.valid() && bytes > 0,
-            disturbances: machine
-                .disturbances(elapsed.as_nanos() as u64)
-                .into_iter()
-                .chain(disturbance)
-                .collect(),
+            disturbances,
         })
     }
 }
@@ -410,7 +406,7 @@ mod tests {
             ..Settings::default()
         };
         change(&mut settings);
-        let grid = crate::plan::grid(&settings);
+        let grid = crate::bench::grid::grid(&settings);
         let ours = |c: &&Configuration| c.organization != Organization::Null;
         let configuration = grid.iter().find(ours).unwrap();
         let mut backend = Perimeter::default();
@@ -452,7 +448,7 @@ mod tests {
             device: Device::Tap,
             ..Settings::default()
         };
-        if let Err(e) = tap::check(&settings, &crate::plan::grid(&settings)[..1]) {
+        if let Err(e) = tap::check(&settings, &crate::bench::grid::grid(&settings)[..1]) {
             eprintln!("skipped: {e}");
             return;
         }
@@ -484,7 +480,7 @@ mod tests {
     #[test]
     fn the_floor_is_below() {
         let settings = Settings::default();
-        let configuration = &crate::plan::grid(&settings)[0];
+        let configuration = &crate::bench::grid::grid(&settings)[0];
         let mut session = Floor.prepare(&settings, configuration, None).unwrap();
         session.warm_up(Duration::from_millis(20)).unwrap();
         let sample = session.measure(Duration::from_millis(50)).unwrap();

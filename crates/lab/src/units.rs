@@ -53,6 +53,15 @@ pub fn gbps(text: &str) -> Result<f64, String> {
     Ok(value)
 }
 
+/// A duration to be glanced at.
+pub fn roughly(d: Duration) -> String {
+    match d.as_secs() {
+        s @ 0..100 => format!("{s} s"),
+        s @ 100..6000 => format!("{} min", (s + 30) / 60),
+        s => format!("{:.1} h", s as f64 / 3600.0),
+    }
+}
+
 /// Parses a non-negative decimal: digits with at most one point. No sign, exponent or `inf`, which
 /// `str::parse` would take.
 fn decimal(text: &str) -> Result<f64, String> {
@@ -103,6 +112,13 @@ mod tests {
             "", "us", "5", "-5us", "5 us", "5m", "1e3us", "infs", "..s", "2h", "4000s", "+1s",
         ] {
             assert!(duration(text).is_err(), "{text} was taken");
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_told_roughly() {
+        for (seconds, text) in [(0, "0 s"), (99, "99 s"), (150, "3 min"), (9000, "2.5 h")] {
+            assert_eq!(roughly(Duration::from_secs(seconds)), text);
         }
     }
 

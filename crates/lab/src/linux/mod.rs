@@ -11,19 +11,19 @@ pub(crate) mod veth;
 
 use crate::{
     Error,
-    content::{Content, FILE_SIZE},
     error::Context as _,
     host,
     organizations::Organization,
-    plan::Configuration,
-    run::{Backend, Sample, Session, Times, Traits, Window},
-    settings::{Direction, Settings},
     stats,
-    workload::{Control, Crew, Phase, Roles, Tally, Worker, drive, spread},
+    workload::{
+        Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Phase, Roles, Sample,
+        Session, Settings, Tally, Times, Traits, Window, Worker, drive, session::disturbances,
+        spread,
+    },
 };
 use nix::sched::CloneFlags;
 use rustix::fd::OwnedFd;
-use sockets::{KernelEndpoint, Worksite};
+use sockets::{KernelEndpoint, Options, Worksite};
 use std::{
     fs,
     sync::Arc,
@@ -126,6 +126,7 @@ impl Backend for Kernel {
         };
         let site = |side: fn(&Links) -> &Arc<Namespace>| Worksite {
             namespace: links.as_deref().map(side).cloned(),
+            options: Options::of(settings),
             deadline,
         };
         let (near_roles, far_roles) = roles(settings);
@@ -160,6 +161,7 @@ pub(crate) fn roles(settings: &Settings) -> (Roles, Roles) {
         source,
         sink,
         write_size: settings.write_size,
+        read_size: settings.read_size,
     };
     match settings.direction {
         Direction::Send => (roles(true, false), roles(false, true)),
@@ -253,6 +255,7 @@ impl Session for KernelSession {
             .map(|t| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64)
             .sum();
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
+        let disturbances = disturbances(&machine, elapsed, tallies.len(), &times);
         Ok(Sample {
             elapsed,
             goodput,
@@ -267,11 +270,7 @@ impl Session for KernelSession {
             connection_median,
             verified_bytes: tallies.iter().map(|t| t.verified).sum(),
             valid: times.valid() && bytes > 0,
-            disturbances: machine
-                .disturbances(elapsed.as_nanos() as u64)
-                .into_iter()
-                .chain(times.disturbance())
-                .collect(),
+            disturbances,
         })
     }
 }
@@ -308,7 +307,7 @@ mod tests {
                 nics: 3,
                 ..Settings::default()
             };
-            let configuration = &crate::plan::grid(&settings)[0];
+            let configuration = &crate::bench::grid::grid(&settings)[0];
             let mut kernel = Kernel::default();
             kernel
                 .check(&settings, std::slice::from_ref(configuration))
@@ -347,7 +346,7 @@ mod tests {
             threads: 1,
             ..Settings::default()
         };
-        let configuration = &crate::plan::grid(&settings)[0];
+        let configuration = &crate::bench::grid::grid(&settings)[0];
         let mut kernel = Kernel {
             loopback: Some("a test says so".into()),
         };

@@ -4,8 +4,7 @@ use super::veth::{self, Namespace};
 use crate::{
     Error,
     error::Context as _,
-    settings::BUFFER,
-    workload::{Control, Endpoint, Inside, Phase, Ready, Roles},
+    workload::{BUFFER, Coalescing, Control, Endpoint, Inside, Phase, Ready, Roles, Settings},
 };
 use nix::sched::CloneFlags;
 use rustix::{
@@ -81,11 +80,43 @@ pub fn memory_file(content: &[u8]) -> Result<OwnedFd, Error> {
     Ok(file)
 }
 
+/// What sockets are set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Send and receive buffer, bytes.
+    pub buffer: usize,
+    /// When small writes become segments.
+    pub coalescing: Coalescing,
+}
+
+impl Options {
+    /// Those that `settings` ask for.
+    pub fn of(settings: &Settings) -> Options {
+        Options {
+            buffer: settings.buffer,
+            coalescing: settings.coalescing,
+        }
+    }
+
+    /// Applies the way of coalescing to a connected socket.
+    fn coalesce(self, socket: &OwnedFd) -> Result<(), Error> {
+        match self.coalescing {
+            Coalescing::Cork => sockopt::set_tcp_cork(socket, true).context("corking a socket"),
+            Coalescing::NoDelay => {
+                sockopt::set_tcp_nodelay(socket, true).context("switching Nagle's algorithm off")
+            }
+            Coalescing::Nagle => Ok(()),
+        }
+    }
+}
+
 /// Where one thread makes its sockets.
 #[derive(Debug, Clone)]
 pub struct Worksite {
     /// The namespace of its side; loopback without.
     pub namespace: Option<Arc<Namespace>>,
+    /// What its sockets are set to.
+    pub options: Options,
     /// When establishing has to be over.
     pub deadline: Option<Instant>,
 }
@@ -219,7 +250,7 @@ impl Far {
             };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = net::accept_with(&listeners[i], flags).context("accepting")?;
-            sockopt::set_tcp_cork(&socket, true).context("corking a socket")?;
+            site.options.coalesce(&socket)?;
             sockets.push(socket);
         }
         Ok(sockets)
@@ -240,13 +271,14 @@ fn socket(site: &Worksite) -> Result<OwnedFd, Error> {
         None,
     )
     .context("opening a socket")?;
+    let buffer = site.options.buffer;
     // Without privilege over the host the forced forms are refused, and the plain ones are cut off
     // at net.core.{w,r}mem_max. The kernel doubles the value for its own bookkeeping.
-    sockopt::set_socket_send_buffer_size_force(&socket, BUFFER)
-        .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, BUFFER))
+    sockopt::set_socket_send_buffer_size_force(&socket, buffer)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, buffer))
         .context("setting the send buffer")?;
-    sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER)
-        .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, BUFFER))
+    sockopt::set_socket_recv_buffer_size_force(&socket, buffer)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, buffer))
         .context("setting the receive buffer")?;
     let chosen = sockopt::set_tcp_congestion(&socket, CONGESTION);
     // A host may reserve it to privileged processes; loopback isn't comparable in any case.
@@ -279,8 +311,7 @@ fn connect(site: &Worksite, to: &SocketAddrV4) -> Result<OwnedFd, Error> {
         .context("setting a timeout")?;
     net::connect(&near, to).context("connecting")?;
     rustix::io::ioctl_fionbio(&near, true).context("making a socket non-blocking")?;
-    // Full segments only, though the file is sent in pieces.
-    sockopt::set_tcp_cork(&near, true).context("corking a socket")?;
+    site.options.coalesce(&near)?;
     Ok(near)
 }
 

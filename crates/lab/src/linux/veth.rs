@@ -1,7 +1,7 @@
 //! Links between two network namespaces: veth pairs at MTU 1500 without segmentation offload.
 
 use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, Request, attributes, find};
-use crate::{Error, error::Context as _, settings::MTU};
+use crate::{Error, error::Context as _, workload::MTU};
 use nix::sched::CloneFlags;
 use std::{
     fs::{self, File},

@@ -3,10 +3,9 @@
 use super::times::Marks;
 use crate::{
     Error,
-    content::Content,
     error::Context as _,
     linux::sockets::{Near, give_up},
-    workload::{Control, Endpoint, Inside, Phase, Ready, Roles},
+    workload::{Content, Control, Endpoint, Inside, Phase, Ready, Roles},
 };
 use perimeter::{Bytes, Events, Interest, Poll, Stack, TcpStream, Token, link::rss::Rss};
 use std::{

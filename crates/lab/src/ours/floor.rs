@@ -2,9 +2,10 @@
 
 use crate::{
     Error, host,
-    plan::Configuration,
-    run::{Backend, Sample, Session, Times, Traits, Window},
-    settings::Settings,
+    workload::{
+        Backend, Configuration, Sample, Session, Settings, Times, Traits, Window,
+        session::disturbances,
+    },
 };
 use perimeter::{
     Native,
@@ -113,7 +114,7 @@ impl Session for FloorSession {
         Ok(Sample {
             elapsed,
             goodput: bytes / wall,
-            segments: bytes / crate::settings::SEGMENT as f64,
+            segments: bytes / crate::workload::settings::SEGMENT as f64,
             times,
             cpu_ns: times.cpu,
             locks: Vec::new(),
@@ -124,7 +125,7 @@ impl Session for FloorSession {
             connection_median: 0,
             verified_bytes: 0,
             valid: times.valid(),
-            disturbances: times.disturbance().into_iter().collect(),
+            disturbances: disturbances(&machine, elapsed, 1, &times),
         })
     }
 }

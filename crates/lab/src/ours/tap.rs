@@ -8,18 +8,17 @@
 use super::{Ends, Far, Marks, builder, founders, nics_by_thread, queues, workers};
 use crate::{
     Error,
-    content::{Content, FILE_SIZE},
     error::Context as _,
     linux::{
         self, Job,
         sockets::{self, Worksite},
         veth::{self, Namespace},
     },
-    plan::Configuration,
-    run::{Sample, Session, Times, Window},
-    settings::{MTU, Settings},
     stats,
-    workload::{Control, Crew, Phase},
+    workload::{
+        Configuration, Content, Control, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings,
+        Times, Window, session::disturbances,
+    },
 };
 use perimeter::{
     OrgSpec,
@@ -130,6 +129,7 @@ pub(super) fn prepare(
         fars.push(Far::Kernel(near));
         let site = Worksite {
             namespace: Some(namespace.clone()),
+            options: sockets::Options::of(settings),
             deadline,
         };
         let make = move |control: &Control| far.establish(&site, control);
@@ -188,7 +188,7 @@ impl Session for TapSession {
             peer: None,
             ..super::divide(&tallies[..threads], &counted)
         };
-        let disturbance = counted.disturbance(&times, threads);
+        let disturbances = disturbances(&machine, elapsed, counted.threads(tallies.len()), &times);
         let mut by_connection: Vec<u64> = linux::received(&tallies).collect();
         let bytes: u64 = by_connection.iter().sum();
         let goodput = tallies
@@ -210,11 +210,7 @@ impl Session for TapSession {
             connection_median,
             verified_bytes: tallies.iter().map(|t| t.verified).sum(),
             valid: times.valid() && bytes > 0,
-            disturbances: machine
-                .disturbances(elapsed.as_nanos() as u64)
-                .into_iter()
-                .chain(disturbance)
-                .collect(),
+            disturbances,
         })
     }
 }

@@ -9,9 +9,8 @@
 
 use crate::{
     Error,
-    host::{self, Scheduled},
-    run::{Locks, Times},
-    workload::Tally,
+    host::Scheduled,
+    workload::{Locks, Tally, Times},
 };
 use perimeter::{Stack, Stats};
 use std::{
@@ -115,11 +114,9 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// A sign of disturbance if others had the cores of the threads under test; with more threads
-    /// than cores these have waited for each other, which is nobody else's doing.
-    pub(super) fn disturbance(&self, times: &Times, application: usize) -> Option<String> {
-        let threads = application + self.servers.threads;
-        times.disturbance().filter(|_| threads <= host::cores())
+    /// Threads of a run with so many of the application's.
+    pub(super) fn threads(&self, application: usize) -> usize {
+        application + self.servers.threads
     }
 }
 
@@ -211,7 +208,7 @@ mod tests {
         assert_eq!((times.app, times.peer, times.spin), (200, Some(300), 50));
         assert_eq!(times.stack, Some(1600 - 550));
         assert!(times.valid(), "{times:?}");
-        assert_eq!(times.disturbance(), None);
+        assert_eq!(times.preempted, 0);
     }
 
     #[test]
@@ -228,7 +225,6 @@ mod tests {
         assert_eq!((times.app, times.peer), (100, Some(100)));
         assert_eq!((times.stack, times.preempted), (Some(200), 400));
         assert!(times.valid(), "{times:?}");
-        assert!(times.disturbance().is_some());
     }
 
     #[test]

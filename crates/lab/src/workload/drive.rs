@@ -1,15 +1,13 @@
 //! The event loop of one thread.
 
-use super::{Endpoint, Inside, PATIENCE, Ready};
-use crate::{Error, content::Content, error::Context as _, host};
+use super::{Content, Endpoint, Inside, PATIENCE, Ready};
+use crate::{Error, error::Context as _, host};
 use quanta::Clock;
 use std::{
     io,
     sync::atomic::{AtomicU8, AtomicUsize, Ordering},
 };
 
-/// Largest single read or discard, in bytes: a full receive buffer.
-const READ: usize = 256 * 1024;
 /// One read in this many is copied out and compared. Prime, so that it falls in step with nothing.
 const SAMPLE: u64 = 61;
 /// Most bytes compared at a time: comparing must stay a small part of the run.
@@ -67,6 +65,8 @@ pub struct Roles {
     pub sink: bool,
     /// Most bytes of one send call.
     pub write_size: usize,
+    /// Most bytes of one receive call.
+    pub read_size: usize,
 }
 
 /// What one thread did between the phases [`Phase::Measure`] and [`Phase::Stop`].
@@ -222,13 +222,14 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
     fn receive(&mut self, connection: usize) -> Result<(), Error> {
         self.reads += 1;
         let sampled = self.reads.is_multiple_of(SAMPLE);
+        let max = self.roles.read_size;
         let result = if sampled {
             let mut buffer = std::mem::take(&mut self.buffer);
-            let result = self.timed(|e| e.read(connection, &mut buffer));
+            let result = self.timed(|e| e.read(connection, &mut buffer[..max.min(SAMPLE_BYTES)]));
             self.buffer = buffer;
             result
         } else {
-            self.timed(|e| e.discard(connection, READ))
+            self.timed(|e| e.discard(connection, max))
         };
         let Some(n) = progress(result).context("receiving")? else {
             return Ok(());
@@ -405,6 +406,7 @@ mod tests {
             source: true,
             sink: true,
             write_size: 1000,
+            read_size: 100_000,
         };
         control.advance(Phase::Warm);
         drive(&mut pipe, roles, &content, &control)

@@ -1,15 +1,29 @@
 //! The parallel TCP workload: one event loop per thread over any kind of socket.
 //!
+//! The workload is that of Willmann, Rixner and Cox (USENIX ATC 2006, section 3): as many threads
+//! as cores, each with an event loop; connections spread evenly over threads and NICs; each thread
+//! sends one file, without copying it, over all its connections. [`settings`] says what is to run,
+//! [`session`] runs it once, [`sample`] is what comes of it; `bench` and the lab's plans are made of
+//! those three.
+//!
 //! A backend implements [`Endpoint`]: one thread's sockets with their poller. [`drive()`] is the
 //! event loop, written once; [`Crew`] runs one loop on each thread and moves them all through the
 //! phases of a run.
 
+pub mod content;
 mod crew;
 mod drive;
+pub mod sample;
+pub mod session;
+pub mod settings;
 mod spread;
 
+pub use content::{Content, FILE_SIZE};
 pub use crew::{Crew, Worker};
 pub use drive::{Control, Phase, Roles, Tally, drive};
+pub use sample::{Locks, Raw, Sample, TOLERANCE, Times};
+pub use session::{Backend, Configuration, Session, Slot, Traits, Window};
+pub use settings::{BUFFER, Coalescing, Device, Direction, Inbound, MTU, SEGMENT, Settings};
 pub use spread::{Place, spread};
 
 use std::{io, time::Duration};

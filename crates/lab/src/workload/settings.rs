@@ -9,8 +9,8 @@ use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 pub const MAX_CONNECTIONS: u64 = 1_000_000;
 /// Most threads and most NICs.
 pub const MAX_PARALLEL: u64 = 256;
-/// Send and receive buffer of every socket, in bytes, as in the paper (section 3). A limit, not an
-/// allocation.
+/// Send and receive buffer of the parallel benchmark's sockets, in bytes, as in the paper (section
+/// 3).
 pub const BUFFER: usize = 256 * 1024;
 /// Maximum transmission unit of every link, in bytes.
 pub const MTU: u32 = 1500;
@@ -88,6 +88,26 @@ names!(
     Affine = "affine"
 );
 
+/// When a sender's small writes become segments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Coalescing {
+    /// Full segments only (TCP_CORK), as in the parallel benchmark.
+    #[default]
+    Cork,
+    /// Small ones when nothing is unacknowledged (RFC 9293, section 3.7.4).
+    Nagle,
+    /// Each write at once (TCP_NODELAY).
+    NoDelay,
+}
+names!(
+    Coalescing,
+    "coalescing",
+    Cork = "cork",
+    Nagle = "nagle",
+    NoDelay = "nodelay"
+);
+
 /// A benchmark's settings. [`Settings::check`] is the gate; the runner expects checked ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -111,13 +131,19 @@ pub struct Settings {
     pub link_gbps: Option<f64>,
     /// Most bytes that one send call hands over.
     pub write_size: usize,
+    /// Most bytes that one receive call takes.
+    pub read_size: usize,
+    /// Send and receive buffer of every socket, in bytes: a limit, not an allocation.
+    pub buffer: usize,
+    /// When small writes become segments.
+    pub coalescing: Coalescing,
     /// How threads of our organizations wait for locks.
     pub locks: LockPolicy,
     /// Measured time of each run, after warm-up.
     pub seconds: Duration,
     /// Runs of each configuration.
     pub repeat: u32,
-    /// Bound the entire command to [`crate::plan::QUICK`].
+    /// Bound the entire command to [`crate::bench::grid::QUICK`].
     pub quick: bool,
     /// Path of the control socket of our organizations' stacks, if they are to have one.
     pub control: Option<PathBuf>,
@@ -141,6 +167,9 @@ impl Default for Settings {
             nics: cores,
             link_gbps: None,
             write_size: 64 * 1024,
+            read_size: BUFFER,
+            buffer: BUFFER,
+            coalescing: Coalescing::Cork,
             locks: LockPolicy::Modern,
             seconds: Duration::from_secs(5),
             repeat: 3,
@@ -178,6 +207,8 @@ impl Settings {
             ("--nics", self.nics as u64, 1..=MAX_PARALLEL),
             ("--repeat", u64::from(self.repeat), 1..=1000),
             ("--write-size", self.write_size as u64, 1..=16 << 20),
+            ("--read-size", self.read_size as u64, 1..=16 << 20),
+            ("--buffer", self.buffer as u64, 4096..=64 << 20),
         ];
         for (flag, value, range) in ranges {
             if !range.contains(&value) {
@@ -232,6 +263,9 @@ mod tests {
         for i in [Inbound::Nic, Inbound::Thread, Inbound::Affine] {
             assert_eq!(i.to_string().parse(), Ok(i));
         }
+        for c in [Coalescing::Cork, Coalescing::Nagle, Coalescing::NoDelay] {
+            assert_eq!(c.to_string().parse(), Ok(c));
+        }
         let error = "eth0".parse::<Device>().unwrap_err();
         assert!(error.contains("mem, tap"), "{error}");
     }
@@ -239,7 +273,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 7] = [
+        let damages: [fn(&mut Settings); 9] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -247,6 +281,8 @@ mod tests {
             |s| s.nics = 0,
             |s| s.repeat = 0,
             |s| s.write_size = 0,
+            |s| s.read_size = 0,
+            |s| s.buffer = 100,
         ];
         for (i, damage) in damages.iter().enumerate() {
             let mut s = Settings::default();

@@ -1,4 +1,14 @@
-//! Medians with their spread.
+//! Medians with their spread and their intervals, and what two of them say.
+//!
+//! Nothing here assumes a distribution: medians, order statistics and the ratios of pairs.
+
+mod compare;
+mod interval;
+mod rng;
+
+pub use compare::{Comparison, Verdict, compare};
+pub use interval::{Interval, LEAST, WANTED};
+pub use rng::Rng;
 
 use serde::{Deserialize, Serialize};
 

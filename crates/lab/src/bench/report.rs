@@ -4,10 +4,11 @@
 use crate::{
     host::Host,
     organizations::Organization,
-    plan::Configuration,
-    run::{Locks, Sample, Traits},
-    settings::{BUFFER, Device, Direction, Inbound, MTU, SEGMENT, Settings},
     stats::{Spread, median},
+    workload::{
+        BUFFER, Coalescing, Configuration, Device, Direction, Inbound, Locks, MTU, Raw, SEGMENT,
+        Sample, Settings, Traits,
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -66,7 +67,11 @@ pub struct Asked {
     pub nics: usize,
     pub link_gbps: Option<f64>,
     pub write_size: usize,
-    /// Missing in reports from before there was a choice.
+    /// Missing, as the two below, in reports from before there was a choice.
+    #[serde(default)]
+    pub read_size: usize,
+    #[serde(default)]
+    pub coalescing: Coalescing,
     #[serde(default)]
     pub locks: String,
     pub seconds: f64,
@@ -132,75 +137,6 @@ pub struct Row {
     pub notes: Vec<String>,
 }
 
-/// One repeat, raw.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Raw {
-    /// Measured time in s.
-    pub seconds: f64,
-    /// Payload, Mb/s.
-    pub goodput_mbps: f64,
-    /// Payload in units of [`SEGMENT`] bytes.
-    pub segments: f64,
-    /// Elapsed time of the threads under test, ns.
-    pub thread_ns: u64,
-    /// Their CPU clocks, ns.
-    pub thread_cpu_ns: u64,
-    /// Application, ns.
-    pub app_ns: u64,
-    /// Stack, ns.
-    pub stack_ns: Option<u64>,
-    /// Peer, ns.
-    pub peer_ns: Option<u64>,
-    /// Spinning, ns.
-    pub spin_ns: u64,
-    /// Parked, or asleep before a lock, ns.
-    pub idle_ns: u64,
-    /// Ready to run while others had the core, ns; part of no other time.
-    pub preempted_ns: u64,
-    /// Whole machine, ns.
-    pub cpu_ns: u64,
-    /// Retransmitted segments.
-    pub retransmits: u64,
-    /// Context switches.
-    pub context_switches: u64,
-    /// Involuntary ones.
-    pub involuntary_context_switches: u64,
-    /// Bytes of the least-served connection.
-    pub connection_bytes_min: u64,
-    /// Bytes of the median connection.
-    pub connection_bytes_median: u64,
-    /// Whether the accounting holds.
-    pub valid: bool,
-    /// Signs of disturbance.
-    pub disturbances: Vec<String>,
-}
-
-impl From<&Sample> for Raw {
-    fn from(s: &Sample) -> Raw {
-        Raw {
-            seconds: s.elapsed.as_secs_f64(),
-            goodput_mbps: s.goodput * 8.0 / 1e6,
-            segments: s.segments,
-            thread_ns: s.times.elapsed,
-            thread_cpu_ns: s.times.cpu,
-            app_ns: s.times.app,
-            stack_ns: s.times.stack,
-            peer_ns: s.times.peer,
-            spin_ns: s.times.spin,
-            idle_ns: s.times.idle,
-            preempted_ns: s.times.preempted,
-            cpu_ns: s.cpu_ns,
-            retransmits: s.retransmits,
-            context_switches: s.context_switches,
-            involuntary_context_switches: s.involuntary_switches,
-            connection_bytes_min: s.connection_min,
-            connection_bytes_median: s.connection_median,
-            valid: s.valid,
-            disturbances: s.disturbances.clone(),
-        }
-    }
-}
-
 impl Report {
     /// Puts a report together.
     pub fn new(
@@ -251,11 +187,13 @@ impl From<&Settings> for Asked {
             nics: s.nics,
             link_gbps: s.link_gbps,
             write_size: s.write_size,
+            read_size: s.read_size,
+            coalescing: s.coalescing,
             locks: s.locks.to_string(),
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,
             quick: s.quick,
-            buffer_bytes: BUFFER,
+            buffer_bytes: s.buffer,
             mtu: MTU,
             segment_bytes: SEGMENT,
         }
@@ -386,11 +324,11 @@ fn median_locks(samples: &[Sample]) -> Vec<Locks> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::run::Times;
+    use crate::workload::Times;
     use perimeter::OrgSpec;
     use std::time::Duration;
 
-    fn sample(goodput: f64, stack: Option<u64>, contended: u64) -> Sample {
+    pub(crate) fn sample(goodput: f64, stack: Option<u64>, contended: u64) -> Sample {
         Sample {
             elapsed: Duration::from_secs(1),
             goodput,

@@ -1,5 +1,7 @@
 //! What is known about the machine: its description, and what it did during a run.
 
+pub mod disturb;
+
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -113,22 +115,6 @@ impl Machine {
     /// CPU time that a run cost the whole machine, without what unrelated processes used.
     pub fn cpu_ns(&self) -> u64 {
         self.process_cpu_ns + self.softirq_ns
-    }
-
-    /// Signs, for a window of `wall_ns`, that something else disturbed it.
-    pub fn disturbances(&self, wall_ns: u64) -> Vec<String> {
-        let mut signs = Vec::new();
-        let capacity = wall_ns.saturating_mul(cores() as u64).max(1);
-        let percent = |ns: u64| ns as f64 * 100.0 / capacity as f64;
-        let steal = percent(self.steal_ns);
-        if steal > 1.0 {
-            signs.push(format!("the hypervisor took {steal:.0} % of the cores"));
-        }
-        let others = percent(self.busy_ns.saturating_sub(self.cpu_ns()));
-        if others > 10.0 {
-            signs.push(format!("other processes used {others:.0} % of the cores"));
-        }
-        signs
     }
 }
 
@@ -323,24 +309,6 @@ mod tests {
         let text = "a: b\nmodel name\t: Some CPU: v2\nmodel name : other\n";
         assert_eq!(field(text, "model name").as_deref(), Some("Some CPU: v2"));
         assert_eq!(field(text, "none"), None);
-    }
-
-    #[test]
-    fn disturbances_are_named() {
-        let wall = 1_000_000_000;
-        let quiet = Machine {
-            process_cpu_ns: 100,
-            busy_ns: 100,
-            ..Machine::default()
-        };
-        assert!(quiet.disturbances(wall).is_empty());
-        let all = wall * cores() as u64;
-        let noisy = Machine {
-            busy_ns: all / 2,
-            steal_ns: all / 4,
-            ..Machine::default()
-        };
-        assert_eq!(noisy.disturbances(wall).len(), 2);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The report as a table for a terminal.
 
 use crate::{
-    report::{Report, Row},
-    run::Locks,
+    bench::report::{Report, Row},
     stats::Spread,
+    workload::Locks,
 };
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use std::fmt::Write as _;
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_row_and_remark_is_shown_once() {
-        let report = crate::report::tests::example();
+        let report = crate::bench::report::tests::example();
         let text = render(&report);
         assert!(
             text.contains("connp-l:128") && text.contains("linux"),
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_long_report_is_laid_out_for_the_eye() {
-        let mut report = crate::report::tests::example();
+        let mut report = crate::bench::report::tests::example();
         let class = |name: &str, contended| Locks {
             class: name.into(),
             acquisitions: 1000,

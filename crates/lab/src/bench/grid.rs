@@ -2,7 +2,10 @@
 
 use crate::{
     organizations::Organization,
-    settings::{Device, Direction, Settings},
+    workload::{
+        Configuration, Slot,
+        settings::{Device, Direction, Settings},
+    },
 };
 use std::time::Duration;
 
@@ -17,17 +20,6 @@ pub const SHORTEST: Duration = Duration::from_millis(200);
 const SHORTEST_WARM_UP: Duration = Duration::from_millis(100);
 /// Longest warm-up, whatever the measured time.
 const LONGEST_WARM_UP: Duration = Duration::from_secs(2);
-
-/// One point of the grid: an organization at a number of connections.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Configuration {
-    /// What runs.
-    pub organization: Organization,
-    /// Established connections.
-    pub connections: u32,
-    /// Application threads that it really has.
-    pub threads: usize,
-}
 
 /// The grid, in the order of the report: by connections, then organization, so that rows to be
 /// compared are neighbours. Where organizations of our own send over the memory NIC, the null stack
@@ -67,15 +59,6 @@ pub fn interleaved(configurations: usize, repeat: u32) -> Vec<(u32, usize)> {
         }
     }
     order
-}
-
-/// How long one run may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot {
-    /// Time before counting starts.
-    pub warm_up: Duration,
-    /// Counted time.
-    pub measure: Duration,
 }
 
 /// Divides the time of a command among its runs.

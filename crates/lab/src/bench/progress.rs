@@ -1,6 +1,7 @@
 //! Progress on a terminal, silence elsewhere.
 
-use crate::plan::{Configuration, Slot};
+use crate::units;
+use crate::workload::{Configuration, Slot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{io::IsTerminal, time::Duration};
 
@@ -17,15 +18,6 @@ pub struct Run<'a> {
     pub slot: Slot,
     /// Estimate of what is left of the whole benchmark, this run and all set-ups included.
     pub left: Duration,
-}
-
-/// A duration to be glanced at.
-fn roughly(d: Duration) -> String {
-    match d.as_secs() {
-        s @ 0..100 => format!("{s} s"),
-        s @ 100..6000 => format!("{} min", (s + 30) / 60),
-        s => format!("{:.1} h", s as f64 / 3600.0),
-    }
 }
 
 /// Told about each run as it starts and ends.
@@ -85,7 +77,7 @@ impl Observer for Bar {
             run.configuration.organization,
             run.configuration.connections,
             total.as_secs_f64(),
-            roughly(run.left)
+            units::roughly(run.left)
         ));
     }
 
@@ -95,17 +87,5 @@ impl Observer for Bar {
 
     fn done(&mut self) {
         self.bar.finish_and_clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_left_is_told_roughly() {
-        for (seconds, text) in [(0, "0 s"), (99, "99 s"), (150, "3 min"), (9000, "2.5 h")] {
-            assert_eq!(roughly(Duration::from_secs(seconds)), text);
-        }
     }
 }

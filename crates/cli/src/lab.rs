@@ -1,0 +1,239 @@
+//! `perimeter lab`: the papers' experiments.
+
+use crate::{
+    args::{Lab, LabCommand, LabRun},
+    build, print,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use perimeter_lab::{
+    Error,
+    conduct::{self, Request, Step, Summary, Watcher},
+    linux,
+    plan::{Mode, Plan, embedded},
+    record::{self, Folder},
+    report, units,
+};
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal, Write as _},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Does what was asked for. The exit code of a run with failed configurations is 1.
+pub fn lab(lab: &Lab) -> Result<u8, Error> {
+    match &lab.command {
+        LabCommand::List { json } => list(*json).map(|()| 0),
+        LabCommand::Show { name } => print(&find(name)?.text).map(|()| 0),
+        LabCommand::Run(args) => run(args),
+        LabCommand::Report { dir, markdown } => {
+            let stored = record::read(dir)?;
+            let written = report::write(dir, &stored)?;
+            match markdown {
+                true => print(&written.markdown)?,
+                false => print(&format!("{}\n", dir.join(report::HTML).display()))?,
+            }
+            Ok(0)
+        }
+    }
+}
+
+fn list(json: bool) -> Result<(), Error> {
+    let plans = embedded();
+    if json {
+        let list: Vec<_> = plans
+            .iter()
+            .map(|p| {
+                let published = p.published.iter().flat_map(|e| &e.places);
+                let places: Vec<String> = published
+                    .map(|p| format!("{}: {}", p.source, p.place))
+                    .collect();
+                let estimate = |mode| p.estimate(mode).as_secs();
+                serde_json::json!({
+                    "name": p.name,
+                    "title": p.title,
+                    "asks": p.asks,
+                    "published": places,
+                    "seconds": {
+                        "quick": estimate(Mode::Quick),
+                        "normal": estimate(Mode::Normal),
+                        "full": estimate(Mode::Full),
+                    },
+                })
+            })
+            .collect();
+        let text = serde_json::to_string_pretty(&list).map_err(|e| Error::Run(e.to_string()))?;
+        return print(&(text + "\n"));
+    }
+    // Bare names for programs; a terminal has room for what they mean.
+    if !io::stdout().is_terminal() {
+        return print(&plans.iter().fold(String::new(), |t, p| t + &p.name + "\n"));
+    }
+    let width = plans.iter().map(|p| p.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for p in &plans {
+        let times = [Mode::Quick, Mode::Normal, Mode::Full].map(|m| units::roughly(p.estimate(m)));
+        let _ = writeln!(
+            text,
+            "{:width$}  {} [{}]",
+            p.name,
+            p.title,
+            times.join(", ")
+        );
+    }
+    text.push_str("\nIn brackets: about how long with --quick, as it is, and with --full.\n");
+    print(&text)
+}
+
+/// The embedded plan of that name, or a plan's file.
+fn find(name: &str) -> Result<Plan, Error> {
+    if let Some(plan) = embedded().into_iter().find(|p| p.name == name) {
+        return Ok(plan);
+    }
+    let path = Path::new(name);
+    if path.exists() || name.contains(['/', '.']) {
+        return Plan::load(path);
+    }
+    let known: Vec<String> = embedded().into_iter().map(|p| p.name).collect();
+    Err(Error::Input(format!(
+        "no plan and no file `{name}` (plans: {}, all)",
+        known.join(", ")
+    )))
+}
+
+fn run(args: &LabRun) -> Result<u8, Error> {
+    let plans = match args.plan.as_str() {
+        "all" => embedded(),
+        name => vec![find(name)?],
+    };
+    let request = Request {
+        plans,
+        mode: args.mode(),
+        device: args.device,
+        seed: args.seed.unwrap_or_else(seed),
+        build: build(),
+    };
+    let (request, mut folder, present) = if args.resume {
+        let Some(out) = &args.out else {
+            return Err(Error::Input(
+                "--resume: --out must say with which folder".into(),
+            ));
+        };
+        let (folder, stored) = Folder::resume(out)?;
+        let request = request.joined(&stored)?;
+        (request, folder, stored.rows)
+    } else {
+        let out = match &args.out {
+            Some(out) => out.clone(),
+            None => default_out(&args.plan, request.mode)?,
+        };
+        let folder = Folder::create(&out, &request.header(), &request.plans)?;
+        (request, folder, Vec::new())
+    };
+    // While this is the only thread. Without success the backends fall back and say so.
+    linux::gain_namespaces();
+    announce(&request, folder.path(), &present);
+    let mut bar = Bar::new();
+    let outcome = conduct::conduct(&request, &mut folder, &present, &mut bar);
+    bar.bar.finish_and_clear();
+    let summary = outcome?;
+    let path = folder.path().to_path_buf();
+    let stored = record::read(&path)?;
+    let written = report::write(&path, &stored)?;
+    print(&written.markdown)?;
+    tell(&summary, &path);
+    Ok(u8::from(summary.failed > 0))
+}
+
+/// Says beforehand what is coming, on standard error.
+fn announce(request: &Request, path: &Path, present: &[record::Row]) {
+    let names: Vec<&str> = request.plans.iter().map(|p| &*p.name).collect();
+    let there = match present.iter().filter(|r| r.measured().is_some()).count() {
+        0 => String::new(),
+        n => format!(", {n} runs of it are there"),
+    };
+    let _ = writeln!(
+        io::stderr(),
+        "{} ({}): about {}{there}; raw data and report in {}",
+        names.join(", "),
+        request.mode,
+        units::roughly(request.estimate()),
+        path.display()
+    );
+}
+
+fn tell(summary: &Summary, path: &Path) {
+    let mut parts = vec![format!("{} runs measured", summary.measured)];
+    let mut also = |n: usize, what: &str| {
+        if n > 0 {
+            parts.push(format!("{n} {what}"));
+        }
+    };
+    also(summary.present, "there already");
+    also(summary.failed, "failed");
+    also(summary.unavailable, "configurations can't run here");
+    let report = path.join(report::HTML);
+    let _ = writeln!(io::stderr(), "{}; {}", parts.join(", "), report.display());
+}
+
+/// A folder in the working directory that isn't there yet.
+fn default_out(plan: &str, mode: Mode) -> Result<PathBuf, Error> {
+    let stem = Path::new(plan)
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy();
+    let name = format!("lab-{stem}-{mode}");
+    (1..1000)
+        .map(|n| match n {
+            1 => PathBuf::from(&name),
+            n => PathBuf::from(format!("{name}-{n}")),
+        })
+        .find(|path| path.symlink_metadata().is_err())
+        .ok_or_else(|| Error::Input(format!("{name} and its like are all there; give --out")))
+}
+
+/// A seed that the folder records.
+fn seed() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::from(since.subsec_nanos()) ^ since.as_secs().rotate_left(32)
+}
+
+/// A progress bar on standard error, if that is a terminal; remarks always.
+struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    fn new() -> Bar {
+        let bar = match io::stderr().is_terminal() {
+            true => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4)),
+            false => ProgressBar::hidden(),
+        };
+        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {bar:24} {elapsed} {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Bar { bar }
+    }
+}
+
+impl Watcher for Bar {
+    fn begins(&mut self, step: &Step<'_>) {
+        self.bar.set_length(step.of as u64);
+        self.bar.set_position(step.done as u64);
+        self.bar.set_message(format!(
+            "{}: {} at {}, about {} left",
+            step.plan.name,
+            step.plan.series[step.cell.series].label,
+            step.cell.x,
+            units::roughly(step.left)
+        ));
+    }
+
+    fn remark(&mut self, line: &str) {
+        let write = || writeln!(io::stderr(), "{line}");
+        let _ = self.bar.suspend(write);
+    }
+}

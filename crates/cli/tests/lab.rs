@@ -1,0 +1,297 @@
+//! `perimeter lab` as a user meets it: plans, folders, interruptions.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::{
+    collections::HashSet,
+    fs,
+    path::Path,
+    process::{Child, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Eight runs of a tenth of a second.
+const PLAN: &str = r#"
+name = "small"
+title = "A small plan"
+asks = "Does it run?"
+metric = "goodput"
+also = ["contended"]
+x = { setting = "connections", values = [1, 6] }
+settings = { threads = 1, nics = 1 }
+quick = { seconds = 0.1, repeats = 2 }
+normal = { seconds = 0.1, repeats = 40 }
+full = { seconds = 0.1, repeats = 2 }
+series = [{ org = "up" }, { org = "connp-l:8" }]
+"#;
+
+fn perimeter(arguments: &[&str], directory: &Path) -> assert_cmd::assert::Assert {
+    Command::cargo_bin("perimeter")
+        .unwrap()
+        .args(arguments)
+        .current_dir(directory)
+        .timeout(Duration::from_secs(120))
+        .assert()
+}
+
+fn stdout(arguments: &[&str], directory: &Path) -> String {
+    let output = perimeter(arguments, directory)
+        .success()
+        .get_output()
+        .clone();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refused(arguments: &[&str], directory: &Path) -> String {
+    let output = perimeter(arguments, directory).code(2).get_output().clone();
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(line.lines().count(), 1, "{arguments:?}: {line}");
+    assert!(output.stdout.is_empty());
+    line
+}
+
+/// The rows of a folder; each line must be whole.
+fn rows(folder: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join("runs.jsonl")).unwrap_or_default();
+    assert!(text.is_empty() || text.ends_with('\n'), "a part of a row");
+    text.lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect()
+}
+
+fn keys(rows: &[Value]) -> HashSet<String> {
+    let key = |r: &Value| format!("{} {} {} {}", r["plan"], r["series"], r["x"], r["repeat"]);
+    rows.iter().map(key).collect()
+}
+
+#[test]
+fn plans_are_listed_and_shown() {
+    let here = Path::new(".");
+    let names = stdout(&["lab", "list"], here);
+    for name in ["throughput", "groups", "contention", "pef-large"] {
+        assert!(names.lines().any(|l| l == name), "{names}");
+    }
+    let list: Value = serde_json::from_str(&stdout(&["lab", "list", "--json"], here)).unwrap();
+    assert_eq!(list.as_array().unwrap().len(), names.lines().count());
+    assert!(list[0]["seconds"]["full"].as_u64() > list[0]["seconds"]["quick"].as_u64());
+    let shown = stdout(&["lab", "show", "groups"], here);
+    assert!(shown.contains("connp-l:{}"), "{shown}");
+    let help = stdout(&["lab", "run", "--help"], here);
+    for flag in [
+        "--quick", "--full", "--device", "--out", "--resume", "--seed",
+    ] {
+        assert!(help.contains(flag), "{flag}");
+    }
+}
+
+#[test]
+fn bad_input_is_one_line() {
+    let t = tempfile::tempdir().unwrap();
+    fs::write(
+        t.path().join("broken.toml"),
+        PLAN.replace("\"up\"", "\"upp\""),
+    )
+    .unwrap();
+    fs::write(t.path().join("small.toml"), PLAN).unwrap();
+    fs::create_dir(t.path().join("mine")).unwrap();
+    fs::write(t.path().join("mine/thesis"), "x").unwrap();
+    let table: &[(&[&str], &str)] = &[
+        (&["lab", "run", "fig9"], "throughput"),
+        (&["lab", "run", "none.toml"], "none.toml: "),
+        (
+            &["lab", "run", "broken.toml"],
+            "broken.toml:12: series[0].org: ",
+        ),
+        (&["lab", "run", "all", "--quick", "--full"], "--full"),
+        (
+            &["lab", "run", "small.toml", "--quick", "--out", "mine"],
+            "mine: is there already",
+        ),
+        (&["lab", "run", "small.toml", "--resume"], "--out"),
+        (
+            &["lab", "run", "small.toml", "--resume", "--out", "mine"],
+            "holds no runs",
+        ),
+        (&["lab", "report", "mine"], "holds no runs"),
+        (&["lab", "report", "nowhere"], "holds no runs"),
+        (&["lab", "show", "fig9"], "fig9"),
+    ];
+    for (arguments, says) in table {
+        let line = refused(arguments, t.path());
+        assert!(line.contains(says), "{arguments:?}: {line}");
+    }
+    assert_eq!(
+        fs::read_dir(t.path()).unwrap().count(),
+        3,
+        "something was left behind"
+    );
+    assert_eq!(fs::read_dir(t.path().join("mine")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_plan_runs_and_is_reported_again_without_running() {
+    let t = tempfile::tempdir().unwrap();
+    fs::write(t.path().join("small.toml"), PLAN).unwrap();
+    let run = [
+        "lab",
+        "run",
+        "small.toml",
+        "--quick",
+        "--out",
+        "out",
+        "--seed",
+        "7",
+    ];
+    let text = stdout(&run, t.path());
+    assert!(
+        text.contains("| up |") && text.contains("## A small plan"),
+        "{text}"
+    );
+    let out = t.path().join("out");
+    let all = rows(&out);
+    assert_eq!((all.len(), keys(&all).len()), (8, 8));
+    for row in &all {
+        for key in [
+            "host",
+            "build",
+            "settings",
+            "seed",
+            "outcome",
+            "threads",
+            "started_unix",
+        ] {
+            assert!(!row[key].is_null(), "{key} in {row}");
+        }
+        assert_eq!(row["seed"], 7);
+        assert!(row["host"]["cores"].as_u64() > Some(0) && row["host"]["kernel"].is_string());
+        assert!(
+            row["outcome"]["measured"]["goodput_mbps"].as_f64() > Some(1.0),
+            "{row}"
+        );
+    }
+    let refusal = refused(&run, t.path());
+    assert!(refusal.contains("--resume"), "{refusal}");
+    // All are there, so nothing runs.
+    let resume = [&run[..], &["--resume"]].concat();
+    stdout(&resume, t.path());
+    assert_eq!(rows(&out), all);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    for name in ["report.html", "report.md", "report.csv"] {
+        fs::remove_file(out.join(name)).unwrap();
+    }
+    assert_eq!(
+        stdout(&["lab", "report", "out"], t.path()),
+        "out/report.html\n"
+    );
+    assert_eq!(fs::read_to_string(out.join("report.html")).unwrap(), page);
+    assert_eq!(
+        stdout(&["lab", "report", "out", "--markdown"], t.path()),
+        text
+    );
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 6);
+}
+
+/// Starts a plan of 160 runs and lets it get to its third.
+fn interrupted(directory: &Path) -> Child {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("perimeter"))
+        .args(["lab", "run", "small.toml", "--out", "out"])
+        .current_dir(directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    let lines = || {
+        let text = fs::read_to_string(directory.join("out/runs.jsonl")).unwrap_or_default();
+        text.lines().count()
+    };
+    while lines() < 3 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        assert!(Instant::now() < end, "no runs within a minute");
+        thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+/// However it is ended, the rows are whole and it can be gone on with.
+#[test]
+fn an_interruption_leaves_whole_rows_and_a_resumable_run() {
+    for signal in ["INT", "KILL"] {
+        let t = tempfile::tempdir().unwrap();
+        fs::write(t.path().join("small.toml"), PLAN).unwrap();
+        let mut child = interrupted(t.path());
+        let kill = std::process::Command::new("kill")
+            .args([&format!("-{signal}"), &child.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        assert!(!child.wait().unwrap().success());
+        let out = t.path().join("out");
+        let before = rows(&out);
+        assert!(before.len() >= 3 && before.len() < 160);
+        // What was begun is gone on with; that takes too long to wait for, so the rest is made up.
+        let mut text = fs::read_to_string(out.join("runs.jsonl")).unwrap();
+        let mut more = Vec::new();
+        for (org, x) in [("up", 1), ("up", 6), ("connp-l:8", 1), ("connp-l:8", 6)] {
+            for repeat in 1..40 {
+                let mut row = before[0].clone();
+                row["series"] = org.into();
+                row["x"] = x.into();
+                row["repeat"] = repeat.into();
+                more.push(row);
+            }
+        }
+        let had = keys(&before);
+        for row in more
+            .iter()
+            .filter(|r| keys(std::slice::from_ref(r)).is_disjoint(&had))
+        {
+            text.push_str(&format!("{row}\n"));
+        }
+        text.push_str("{\"plan\":\"sma");
+        fs::write(out.join("runs.jsonl"), text).unwrap();
+        stdout(
+            &["lab", "run", "small.toml", "--out", "out", "--resume"],
+            t.path(),
+        );
+        let after = rows(&out);
+        assert_eq!((after.len(), keys(&after).len()), (160, 160), "{signal}");
+    }
+}
+
+/// A limit on the size of files does to writes what a full disk does.
+#[test]
+fn a_full_disk_leaves_whole_rows() {
+    let t = tempfile::tempdir().unwrap();
+    fs::write(t.path().join("small.toml"), PLAN).unwrap();
+    let program = assert_cmd::cargo::cargo_bin("perimeter");
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 16; exec {} lab run small.toml --quick --out out",
+        program.display()
+    );
+    let output = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(t.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("recording a run in out"), "{stderr}");
+    let before = rows(&t.path().join("out"));
+    assert!(!before.is_empty() && before.len() < 8, "{}", before.len());
+    stdout(
+        &[
+            "lab",
+            "run",
+            "small.toml",
+            "--quick",
+            "--out",
+            "out",
+            "--resume",
+        ],
+        t.path(),
+    );
+    let after = rows(&t.path().join("out"));
+    assert_eq!((after.len(), keys(&after).len()), (8, 8));
+    assert_eq!(after[..before.len()], before);
+}

@@ -1,0 +1,185 @@
+//! The command `bench`: a grid of configurations, interleaved, within a time if that is asked for.
+
+pub mod grid;
+pub mod progress;
+pub mod report;
+pub mod table;
+
+use crate::{
+    Error,
+    host::Host,
+    organizations::Organization,
+    workload::{Backend, Configuration, Sample, Settings, Slot, session},
+};
+use grid::Budget;
+use progress::{Observer, Run};
+use report::{Build, Report};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Runs the whole benchmark. `started` is when the command began: the bound of a quick run counts
+/// from there.
+///
+/// # Errors
+/// [`Error::Input`] and [`Error::Unavailable`] come before anything has run; others end the
+/// benchmark.
+pub fn bench(
+    settings: &Settings,
+    build: Build,
+    started: Instant,
+    observer: &mut dyn Observer,
+) -> Result<Report, Error> {
+    settings.check()?;
+    let grid = grid::grid(settings);
+    let mut backends: Vec<Box<dyn Backend>> = grid.iter().map(session::backend_for).collect();
+    for (backend, configuration) in backends.iter_mut().zip(&grid) {
+        backend.check(settings, std::slice::from_ref(configuration))?;
+    }
+    let begun = SystemTime::now();
+    let mut bench = Bench {
+        settings,
+        started,
+        budget: Budget::new(settings),
+        set_up: grid.iter().map(session::first_guess).collect(),
+        samples: vec![Vec::new(); grid.len()],
+        skipped: vec![false; grid.len()],
+        backends,
+        grid,
+    };
+    let outcome = bench.run(observer);
+    observer.done();
+    let passes = outcome?;
+    let rows = bench
+        .grid
+        .iter()
+        .zip(&bench.backends)
+        .zip(&bench.samples)
+        .filter(|(_, samples)| !samples.is_empty())
+        .map(|((c, b), samples)| {
+            let mut traits = b.traits(settings, c);
+            if c.threads < settings.threads && c.organization != Organization::Null {
+                traits.notes.push(format!(
+                    "{} is one thread; --threads applies to the other rows",
+                    c.organization
+                ));
+            }
+            report::row(settings, c, &traits, samples)
+        })
+        .collect();
+    let notes = bench.notes(passes);
+    Ok(Report::new(
+        settings,
+        build,
+        Host::read(),
+        begun,
+        rows,
+        notes,
+    ))
+}
+
+struct Bench<'a> {
+    settings: &'a Settings,
+    started: Instant,
+    budget: Budget,
+    grid: Vec<Configuration>,
+    backends: Vec<Box<dyn Backend>>,
+    set_up: Vec<Duration>,
+    samples: Vec<Vec<Sample>>,
+    skipped: Vec<bool>,
+}
+
+impl Bench<'_> {
+    /// All passes; returns how many were complete or begun.
+    fn run(&mut self, observer: &mut dyn Observer) -> Result<u32, Error> {
+        let order = grid::interleaved(self.grid.len(), self.settings.repeat);
+        let mut passes = 0;
+        for (number, &(pass, index)) in order.iter().enumerate() {
+            if pass == passes {
+                let fits = self.budget.pass_fits(self.started.elapsed(), &self.set_up);
+                if pass > 0 && !fits {
+                    break;
+                }
+                passes += 1;
+            }
+            // The rest of this pass shares the time, and so do later passes as long as each run
+            // can have a good length: half the time is kept for them.
+            let rest: Vec<Duration> = order[number..]
+                .iter()
+                .map(|&(_, i)| self.set_up[i])
+                .collect();
+            let this_pass = order[number..].iter().filter(|o| o.0 == pass).count();
+            let slot = self
+                .budget
+                .slot(self.started.elapsed(), &rest)
+                .filter(|_| rest.len() == this_pass || self.room_for(&rest))
+                .or_else(|| self.budget.slot(self.started.elapsed(), &rest[..this_pass]));
+            let Some(slot) = slot else {
+                self.skipped[index] = self.samples[index].is_empty();
+                continue;
+            };
+            observer.started(&Run {
+                number: number + 1,
+                of: order.len(),
+                configuration: &self.grid[index],
+                slot,
+                left: rest.iter().sum::<Duration>()
+                    + (slot.warm_up + slot.measure) * rest.len() as u32,
+            });
+            let sample = match self.once(index, slot) {
+                // A machine that is busy with other things: left out, not failed.
+                Err(Error::Late(_)) if self.budget.limit().is_some() => {
+                    self.skipped[index] = self.samples[index].is_empty();
+                    continue;
+                }
+                sample => sample?,
+            };
+            observer.finished(sample.goodput * 8.0 / 1e6);
+            self.samples[index].push(sample);
+        }
+        Ok(passes)
+    }
+
+    /// Whether all runs of `rest` fit at twice the shortest length.
+    fn room_for(&self, rest: &[Duration]) -> bool {
+        let Some(limit) = self.budget.limit() else {
+            return true;
+        };
+        let need: Duration = rest.iter().sum::<Duration>() + 2 * grid::SHORTEST * rest.len() as u32;
+        self.started.elapsed() + need <= limit
+    }
+
+    fn once(&mut self, index: usize, slot: Slot) -> Result<Sample, Error> {
+        let configuration = &self.grid[index];
+        let deadline = self.budget.limit().map(|l| self.started + l);
+        let backend = &mut *self.backends[index];
+        let (sample, overhead) =
+            session::once(backend, self.settings, configuration, slot, deadline)?;
+        self.set_up[index] = overhead;
+        Ok(sample)
+    }
+
+    fn notes(&self, passes: u32) -> Vec<String> {
+        let mut notes = Vec::new();
+        let limit = grid::QUICK.as_secs();
+        if passes < self.settings.repeat {
+            notes.push(format!(
+                "--quick: {passes} of {} repeats fit into {limit} s",
+                self.settings.repeat
+            ));
+        }
+        let skipped: Vec<String> = self
+            .grid
+            .iter()
+            .zip(&self.skipped)
+            .filter(|(_, skipped)| **skipped)
+            .map(|(c, _)| format!("{} × {}", c.organization, c.connections))
+            .collect();
+        if !skipped.is_empty() {
+            notes.push(format!(
+                "--quick: not measured, as {limit} s are too short for a meaningful number: {}; \
+                 list fewer configurations or leave --quick out",
+                skipped.join(", ")
+            ));
+        }
+        notes
+    }
+}

@@ -1,0 +1,349 @@
+//! Carries plans out: every configuration in turns, each run recorded before the next begins.
+
+use crate::{
+    Error,
+    bench::report::{Asked, Build},
+    host::Host,
+    plan::{Cell, Mode, Plan},
+    record::{Folder, Header, Measured, Outcome, Row, SCHEMA, Stored},
+    stats::Rng,
+    workload::{
+        Device,
+        session::{self, Backend, Traits},
+    },
+};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Failures after which a configuration is given up.
+const PATIENCE: u32 = 2;
+
+/// What is to be carried out.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The plans, in order.
+    pub plans: Vec<Plan>,
+    /// How much time.
+    pub mode: Mode,
+    /// Device of our organizations in place of the plans'.
+    pub device: Option<Device>,
+    /// Seed of the order of runs.
+    pub seed: u64,
+    /// The program.
+    pub build: Build,
+}
+
+impl Request {
+    /// The header of a folder for it.
+    pub fn header(&self) -> Header {
+        Header {
+            schema: SCHEMA.into(),
+            mode: self.mode,
+            device: self.device,
+            seed: self.seed,
+            plans: self.plans.iter().map(|p| p.name.clone()).collect(),
+            host: Host::read(),
+            build: self.build.clone(),
+            started_unix: now(),
+        }
+    }
+
+    /// The request that a folder was made for, if this one agrees with it: a folder is gone on
+    /// with as it was begun, with its own seed.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with what differs.
+    pub fn joined(mut self, stored: &Stored) -> Result<Request, Error> {
+        let header = &stored.header;
+        let differ = |what: &str, had: String, has: String| {
+            Err(Error::Input(format!(
+                "--resume: the folder was begun with {what} {had}, not {has}"
+            )))
+        };
+        let names: Vec<&str> = self.plans.iter().map(|p| &*p.name).collect();
+        if names != header.plans {
+            return differ("the plans", header.plans.join(", "), names.join(", "));
+        }
+        if header.mode != self.mode {
+            return differ("the mode", header.mode.to_string(), self.mode.to_string());
+        }
+        if header.device != self.device {
+            let name = |d: Option<Device>| d.map_or("as planned".into(), |d| d.to_string());
+            return differ("the device", name(header.device), name(self.device));
+        }
+        if header.build != self.build {
+            let name = |b: &Build| format!("{} {}", b.version, b.commit.as_deref().unwrap_or("?"));
+            return differ("version", name(&header.build), name(&self.build));
+        }
+        for (mine, stored) in self.plans.iter().zip(&stored.plans) {
+            if mine.text != stored.text {
+                return Err(Error::Input(format!(
+                    "--resume: the plan `{}` has changed since the folder was begun",
+                    mine.name
+                )));
+            }
+        }
+        self.seed = header.seed;
+        Ok(self)
+    }
+
+    /// Roughly how long all of it takes.
+    pub fn estimate(&self) -> Duration {
+        self.plans.iter().map(|p| p.estimate(self.mode)).sum()
+    }
+}
+
+/// A run that is about to begin.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// Runs before this one, those of earlier processes included.
+    pub done: usize,
+    /// All runs.
+    pub of: usize,
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// Its configuration.
+    pub cell: &'a Cell,
+    /// Estimate of what is left, this run included.
+    pub left: Duration,
+}
+
+/// Told what happens.
+pub trait Watcher {
+    /// A run begins.
+    fn begins(&mut self, step: &Step<'_>);
+    /// Something to be told at once: a configuration that can't run, a run that failed.
+    fn remark(&mut self, line: &str);
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Runs that measured something.
+    pub measured: usize,
+    /// Runs that failed.
+    pub failed: usize,
+    /// Configurations that this machine or process can't run.
+    pub unavailable: usize,
+    /// Runs that were there already.
+    pub present: usize,
+}
+
+/// Makes the backend of a cell; another one in tests.
+pub type Backends<'a> = &'a mut dyn FnMut(&Cell) -> Box<dyn Backend>;
+
+/// Carries out `request`, adding to `folder`; `present` are the rows that it has.
+///
+/// Each plan runs by itself, in passes over all its cells. Every pass has an order of its own,
+/// drawn from the seed, so that neither a drift of the machine nor what ran just before falls on
+/// the same configurations each time.
+///
+/// # Errors
+/// That a row can't be recorded. Runs that fail are recorded as such, and the others go on.
+pub fn conduct(
+    request: &Request,
+    folder: &mut Folder,
+    present: &[Row],
+    watcher: &mut dyn Watcher,
+) -> Result<Summary, Error> {
+    let mut backends = |cell: &Cell| session::backend_for(&cell.configuration);
+    conduct_with(request, folder, present, watcher, &mut backends)
+}
+
+/// As [`conduct`], with backends of the caller's choice.
+///
+/// # Errors
+/// As [`conduct`].
+pub fn conduct_with(
+    request: &Request,
+    folder: &mut Folder,
+    present: &[Row],
+    watcher: &mut dyn Watcher,
+    backends: Backends<'_>,
+) -> Result<Summary, Error> {
+    let mut conductor = Conductor {
+        request,
+        folder,
+        watcher,
+        present: present
+            .iter()
+            .filter(|r| r.measured().is_some())
+            .map(Row::key)
+            .collect(),
+        host: Host::read(),
+        summary: Summary::default(),
+        done: 0,
+        of: 0,
+        left: Duration::ZERO,
+    };
+    for plan in &request.plans {
+        let cells = plan.cells(request.mode, request.device)?;
+        let repeats = plan.repeats(request.mode);
+        conductor.of += cells.len() * repeats as usize;
+        conductor.left += cells.iter().map(Cell::estimate).sum::<Duration>() * repeats;
+    }
+    for plan in &request.plans {
+        conductor.plan(plan, backends)?;
+    }
+    Ok(conductor.summary)
+}
+
+struct Conductor<'a> {
+    request: &'a Request,
+    folder: &'a mut Folder,
+    watcher: &'a mut dyn Watcher,
+    present: HashSet<(&'a str, &'a str, u64, u32)>,
+    host: Host,
+    summary: Summary,
+    done: usize,
+    of: usize,
+    left: Duration,
+}
+
+impl Conductor<'_> {
+    fn plan(&mut self, plan: &Plan, backends: Backends<'_>) -> Result<(), Error> {
+        let cells = plan.cells(self.request.mode, self.request.device)?;
+        let mut running: Vec<Option<Box<dyn Backend>>> = Vec::new();
+        for cell in &cells {
+            running.push(self.ready(plan, cell, backends(cell))?);
+        }
+        let mut failures: HashMap<usize, u32> = HashMap::new();
+        for repeat in 0..plan.repeats(self.request.mode) {
+            for index in order(cells.len(), self.request.seed, &plan.name, repeat) {
+                let cell = &cells[index];
+                let label = &*plan.series[cell.series].label;
+                let there = self.present.contains(&(&*plan.name, label, cell.x, repeat));
+                self.summary.present += usize::from(there);
+                let given_up = failures.get(&index).is_some_and(|n| *n >= PATIENCE);
+                if let Some(backend) = running[index]
+                    .as_deref_mut()
+                    .filter(|_| !there && !given_up)
+                {
+                    let failed = self.once(plan, cell, repeat, backend)?;
+                    *failures.entry(index).or_default() += u32::from(failed);
+                }
+                self.done += 1;
+                self.left = self.left.saturating_sub(cell.estimate());
+            }
+        }
+        Ok(())
+    }
+
+    /// The backend if it can run the cell; else a row says why not.
+    fn ready(
+        &mut self,
+        plan: &Plan,
+        cell: &Cell,
+        mut backend: Box<dyn Backend>,
+    ) -> Result<Option<Box<dyn Backend>>, Error> {
+        let configuration = std::slice::from_ref(&cell.configuration);
+        let Err(e) = backend.check(&cell.settings, configuration) else {
+            return Ok(Some(backend));
+        };
+        self.summary.unavailable += 1;
+        let label = &plan.series[cell.series].label;
+        self.watcher.remark(&format!(
+            "{}: {label} at {} can't run here: {e}",
+            plan.name, cell.x
+        ));
+        let outcome = Outcome::Unavailable(e.to_string());
+        let row = self.row(plan, cell, 0, now(), Traits::default(), outcome);
+        self.folder.append(&row)?;
+        Ok(None)
+    }
+
+    /// One run; returns whether it failed.
+    fn once(
+        &mut self,
+        plan: &Plan,
+        cell: &Cell,
+        repeat: u32,
+        backend: &mut dyn Backend,
+    ) -> Result<bool, Error> {
+        self.watcher.begins(&Step {
+            done: self.done,
+            of: self.of,
+            plan,
+            cell,
+            left: self.left,
+        });
+        let started = now();
+        let run = session::once(
+            backend,
+            &cell.settings,
+            &cell.configuration,
+            cell.slot,
+            None,
+        );
+        let (outcome, failed) = match run {
+            Ok((sample, _)) => {
+                self.summary.measured += 1;
+                (Outcome::Measured(Box::new(Measured::from(&sample))), false)
+            }
+            Err(e) => {
+                self.summary.failed += 1;
+                self.watcher.remark(&format!("{}: {e}", plan.name));
+                (Outcome::Failed(e.to_string()), true)
+            }
+        };
+        let traits = backend.traits(&cell.settings, &cell.configuration);
+        let row = self.row(plan, cell, repeat, started, traits, outcome);
+        self.folder.append(&row)?;
+        Ok(failed)
+    }
+
+    fn row(
+        &self,
+        plan: &Plan,
+        cell: &Cell,
+        repeat: u32,
+        started_unix: u64,
+        traits: Traits,
+        outcome: Outcome,
+    ) -> Row {
+        Row {
+            plan: plan.name.clone(),
+            series: plan.series[cell.series].label.clone(),
+            org: cell.configuration.organization.to_string(),
+            x: cell.x,
+            repeat,
+            outcome,
+            device: traits.device,
+            inbound: traits.inbound,
+            comparable: traits.comparable,
+            notes: traits.notes,
+            threads: cell.configuration.threads,
+            settings: Asked::from(&cell.settings),
+            seed: self.request.seed,
+            started_unix,
+            build: self.request.build.clone(),
+            host: self.host.clone(),
+        }
+    }
+}
+
+/// Order of the cells in one pass: the same for the same seed, plan and pass.
+fn order(cells: usize, seed: u64, plan: &str, repeat: u32) -> Vec<usize> {
+    // FNV-1a, so that two plans have orders of their own.
+    let name = plan.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut order: Vec<usize> = (0..cells).collect();
+    let mut rng = Rng::new(seed ^ name);
+    // The generator's steps are a constant apart, so each pass starts from a drawn state.
+    for _ in 0..repeat {
+        rng = Rng::new(rng.next_u64());
+    }
+    rng.shuffle(&mut order);
+    order
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| d.as_secs())
+}
+
+#[cfg(test)]
+mod tests;

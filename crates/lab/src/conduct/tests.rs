@@ -1,0 +1,211 @@
+use super::*;
+use crate::{
+    record,
+    workload::{Configuration, Sample, Session, Settings},
+};
+use std::{cell::RefCell, rc::Rc, time::Instant};
+
+const PLAN: &str = r#"
+name = "small"
+title = "t"
+asks = "a"
+metric = "goodput"
+x = { setting = "connections", values = [1, 2] }
+quick = { seconds = 1, repeats = 3 }
+normal = { seconds = 1, repeats = 3 }
+full = { seconds = 1, repeats = 3 }
+series = [{ org = "up" }, { org = "connp-l:8" }]
+"#;
+
+/// A backend that measures nothing, says what it was asked to, and fails where it should.
+struct Fake {
+    log: Rc<RefCell<Vec<String>>>,
+    fails: bool,
+    unavailable: bool,
+}
+
+impl Backend for Fake {
+    fn check(&mut self, _: &Settings, _: &[Configuration]) -> Result<(), Error> {
+        match self.unavailable {
+            true => Err(Error::Unavailable("not here".into())),
+            false => Ok(()),
+        }
+    }
+    fn traits(&self, _: &Settings, _: &Configuration) -> Traits {
+        Traits {
+            device: "fake".into(),
+            ..Traits::default()
+        }
+    }
+    fn prepare(
+        &mut self,
+        _: &Settings,
+        c: &Configuration,
+        _: Option<Instant>,
+    ) -> Result<Box<dyn Session>, Error> {
+        let name = format!("{} {}", c.organization, c.connections);
+        self.log.borrow_mut().push(name);
+        match self.fails {
+            true => Err(Error::Run("broken".into())),
+            false => Ok(Box::new(FakeSession)),
+        }
+    }
+}
+
+struct FakeSession;
+
+impl Session for FakeSession {
+    fn warm_up(&mut self, _: Duration) -> Result<(), Error> {
+        Ok(())
+    }
+    fn measure(self: Box<Self>, _: Duration) -> Result<Sample, Error> {
+        Ok(crate::bench::report::tests::sample(1e9, Some(1), 0))
+    }
+}
+
+#[derive(Default)]
+struct Remarks(Vec<String>, Vec<(usize, Duration)>);
+
+impl Watcher for Remarks {
+    fn begins(&mut self, step: &Step<'_>) {
+        self.1.push((step.done, step.left));
+    }
+    fn remark(&mut self, line: &str) {
+        self.0.push(line.into());
+    }
+}
+
+fn request() -> Request {
+    Request {
+        plans: vec![Plan::parse("small.toml", PLAN).unwrap()],
+        mode: Mode::Quick,
+        device: None,
+        seed: 11,
+        build: record::tests::build(),
+    }
+}
+
+struct Ran {
+    log: Vec<String>,
+    summary: Summary,
+    remarks: Remarks,
+}
+
+fn run(folder: &mut Folder, present: &[Row], of: impl Fn(&Cell) -> (bool, bool)) -> Ran {
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let mut remarks = Remarks::default();
+    let mut backends = |cell: &Cell| -> Box<dyn Backend> {
+        let (fails, unavailable) = of(cell);
+        Box::new(Fake {
+            log: log.clone(),
+            fails,
+            unavailable,
+        })
+    };
+    let summary = conduct_with(&request(), folder, present, &mut remarks, &mut backends).unwrap();
+    let log = log.borrow().clone();
+    Ran {
+        log,
+        summary,
+        remarks,
+    }
+}
+
+fn folder(path: &std::path::Path) -> Folder {
+    let request = request();
+    Folder::create(path, &request.header(), &request.plans).unwrap()
+}
+
+#[test]
+fn passes_are_whole_and_orders_differ() {
+    let t = tempfile::tempdir().unwrap();
+    let path = t.path().join("a");
+    let ran = run(&mut folder(&path), &[], |_| (false, false));
+    assert_eq!(ran.summary.measured, 12);
+    let mut passes: Vec<Vec<String>> = ran.log.chunks(4).map(<[String]>::to_vec).collect();
+    let distinct: HashSet<&Vec<String>> = passes.iter().collect();
+    assert!(distinct.len() > 1, "{passes:?}");
+    for pass in &mut passes {
+        pass.sort();
+        assert_eq!(*pass, ["connp-l:8 1", "connp-l:8 2", "up 1", "up 2"]);
+    }
+    let left: Vec<Duration> = ran.remarks.1.iter().map(|(_, left)| *left).collect();
+    assert!(left.is_sorted_by(|a, b| a > b), "{left:?}");
+    assert!(left[0] > Duration::from_secs(12) && left[11] > Duration::from_secs(1));
+    let stored = record::read(&path).unwrap();
+    assert_eq!(stored.rows.len(), 12);
+    assert_eq!(stored.rows[0].device, "fake");
+    assert_eq!(stored.rows[0].seed, 11);
+}
+
+#[test]
+fn an_interrupted_request_is_gone_on_with() {
+    let t = tempfile::tempdir().unwrap();
+    let path = t.path().join("a");
+    let whole = run(&mut folder(&t.path().join("b")), &[], |_| (false, false)).log;
+    drop(folder(&path));
+    // As if the process had been ended after five rows.
+    let rows = record::read(&t.path().join("b")).unwrap().rows;
+    let (mut f, _) = Folder::resume(&path).unwrap();
+    rows[..5].iter().for_each(|r| f.append(r).unwrap());
+    drop(f);
+    let (mut f, stored) = Folder::resume(&path).unwrap();
+    let ran = run(&mut f, &stored.rows, |_| (false, false));
+    assert_eq!((ran.summary.present, ran.summary.measured), (5, 7));
+    assert_eq!(ran.log, whole[5..]);
+    let rows = record::read(&path).unwrap().rows;
+    let keys: HashSet<_> = rows.iter().map(Row::key).collect();
+    assert_eq!((rows.len(), keys.len()), (12, 12));
+}
+
+#[test]
+fn what_fails_is_recorded_and_the_rest_goes_on() {
+    let t = tempfile::tempdir().unwrap();
+    let path = t.path().join("a");
+    let ran = run(&mut folder(&path), &[], |c| {
+        (c.series == 1 && c.x == 2, false)
+    });
+    assert_eq!((ran.summary.measured, ran.summary.failed), (9, 2));
+    assert_eq!(ran.remarks.0.len(), 2, "{:?}", ran.remarks.0);
+    assert!(ran.remarks.0[0].contains("connp-l:8 with 2 connections: broken"));
+    // Failed runs are made again.
+    let (mut f, stored) = Folder::resume(&path).unwrap();
+    assert_eq!(stored.rows.len(), 11);
+    let again = run(&mut f, &stored.rows, |_| (false, false));
+    assert_eq!((again.summary.present, again.summary.measured), (9, 3));
+}
+
+#[test]
+fn what_cannot_run_says_so_once() {
+    let t = tempfile::tempdir().unwrap();
+    let path = t.path().join("a");
+    let ran = run(&mut folder(&path), &[], |c| (false, c.series == 0));
+    assert_eq!((ran.summary.measured, ran.summary.unavailable), (6, 2));
+    let rows = record::read(&path).unwrap().rows;
+    let unavailable = |r: &&Row| matches!(&r.outcome, Outcome::Unavailable(w) if w == "not here");
+    assert_eq!(rows.iter().filter(unavailable).count(), 2);
+}
+
+#[test]
+fn only_the_same_request_joins() {
+    let t = tempfile::tempdir().unwrap();
+    let path = t.path().join("a");
+    drop(folder(&path));
+    let (_, stored) = Folder::resume(&path).unwrap();
+    let mut other = request();
+    other.seed = 99;
+    assert_eq!(other.joined(&stored).unwrap().seed, 11, "the folder's");
+    let damages: [(fn(&mut Request), &str); 5] = [
+        (|r| r.mode = Mode::Full, "quick, not full"),
+        (|r| r.device = Some(Device::Tap), "as planned, not tap"),
+        (|r| r.build.version = "9".into(), "version"),
+        (|r| r.plans.clear(), "the plans small"),
+        (|r| r.plans[0].text.push('#'), "`small` has changed"),
+    ];
+    for (damage, says) in damages {
+        let mut other = request();
+        damage(&mut other);
+        let error = other.joined(&stored).unwrap_err().to_string();
+        assert!(error.contains(says), "{says}: {error}");
+    }
+}

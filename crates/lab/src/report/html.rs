@@ -1,0 +1,560 @@
+//! The report as one page that needs nothing else: no script, no font, no picture from elsewhere.
+
+use super::{
+    Material,
+    analysis::{Curve, Finding, Judged, Result, compare_points},
+    svg::{self, Bars, Figure, Line, Look, Mark, number},
+    words,
+};
+use crate::{plan::Metric, published::published, stats::Interval};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The whole page.
+pub(super) fn page(material: &Material<'_>) -> Markup {
+    let header = &material.stored.header;
+    let title = match header.plans.as_slice() {
+        [one] => format!("Perimeter lab: {one}"),
+        _ => "Perimeter lab".into(),
+    };
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header {
+                    h1 { (title) }
+                    p.facts {
+                        (words::day(header.started_unix)) " · " (words::machine(&header.host))
+                        " · " (words::program(header)) " · mode " (header.mode)
+                        " · seed " (header.seed)
+                    }
+                }
+                main {
+                    (choices(material))
+                    (claims(material))
+                    (contents(material))
+                    @for (i, r) in material.results.iter().enumerate() { (experiment(material, i, r)) }
+                    (method(material))
+                }
+            }
+        }
+    }
+}
+
+fn choices(material: &Material<'_>) -> Markup {
+    html! {
+        section #choose {
+            h2 { "Which organization for this machine and this load" }
+            @if material.choices.is_empty() {
+                p { "None of these plans compares organizations under a load to choose by. "
+                    "The plans throughput, receive and one-connection do." }
+            } @else {
+                p { "By goodput over memory NICs with ideal peers, of the organizations that were "
+                    "measured. Ratios are to the best, by pairs of runs that took turns." }
+                div.scroll {
+                    table {
+                        thead { tr { th { "load" } th { "" } th { "which" } th { "evidence" } } }
+                        tbody {
+                            @for c in &material.choices {
+                                @let plan = &material.results[c.result].plan;
+                                tr {
+                                    th scope="row" { (c.load) }
+                                    td.n { (number(c.x as f64)) " " (plan.axis.label()) }
+                                    td.words { (words::advice(c, plan.metric)) "." }
+                                    td { a href=(format!("#{}", plan.name)) { (plan.name) } }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn pill(finding: Finding) -> Markup {
+    let class = match finding {
+        Finding::Agrees => "pill good",
+        Finding::InPart => "pill part",
+        Finding::TurnedRound => "pill turned",
+        Finding::NoDifference => "pill none",
+        Finding::TooFew | Finding::NotMeasured => "pill not",
+    };
+    html! { span class=(class) { (finding.words()) } }
+}
+
+/// All claims in one table.
+fn claims(material: &Material<'_>) -> Markup {
+    let all: Vec<(&Result, &Judged)> = material
+        .results
+        .iter()
+        .flat_map(|r| r.claims.iter().map(move |c| (r, c)))
+        .collect();
+    if all.is_empty() {
+        return html! {};
+    }
+    let count = |f: Finding| all.iter().filter(|(_, c)| c.finding == f).count();
+    let kinds = [
+        Finding::Agrees,
+        Finding::InPart,
+        Finding::TurnedRound,
+        Finding::NoDifference,
+        Finding::TooFew,
+        Finding::NotMeasured,
+    ];
+    html! {
+        section #claims {
+            h2 { "What the papers say, and what is found here" }
+            p.pills {
+                @for kind in kinds.into_iter().filter(|k| count(*k) > 0) {
+                    (pill(kind)) " " (count(kind)) " "
+                }
+            }
+            div.scroll {
+                table {
+                    thead { tr { th { "claim" } th { "published" } th { "here" } th { "" } } }
+                    tbody {
+                        @for (r, c) in &all {
+                            tr {
+                                td.words { a href=(format!("#{}", r.plan.name)) { (c.claim.text) } }
+                                td { (words::claimed(c.claim)) }
+                                td.words { (brief(c)) }
+                                td { (pill(c.finding)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The range of what was found, for a table.
+fn brief(c: &Judged) -> String {
+    match c.evidence.as_slice() {
+        [] => "–".into(),
+        [one] => words::ratio(&one.comparison),
+        many => {
+            let ratios = || many.iter().map(|e| e.comparison.ratio);
+            let least = ratios().fold(f64::INFINITY, f64::min);
+            let most = ratios().fold(0.0, f64::max);
+            format!(
+                "{} to {} times, {} places",
+                number(least),
+                number(most),
+                many.len()
+            )
+        }
+    }
+}
+
+fn contents(material: &Material<'_>) -> Markup {
+    html! {
+        nav aria-label="Experiments" {
+            h2 { "Experiments" }
+            ul {
+                @for r in &material.results {
+                    li { a href=(format!("#{}", r.plan.name)) { (r.plan.title) } }
+                }
+            }
+        }
+    }
+}
+
+fn experiment(material: &Material<'_>, index: usize, r: &Result) -> Markup {
+    let plan = &r.plan;
+    let looks = looks(r);
+    html! {
+        section.experiment id=(plan.name) {
+            h2 { (plan.title) }
+            p.asks { (plan.asks) }
+            @if let Some(e) = plan.published {
+                p.facts {
+                    "Published: "
+                    @for (i, place) in e.places.iter().enumerate() {
+                        @if i > 0 { "; " }
+                        @if let Some(s) = published().source(&place.source) {
+                            (s.authors) ", " cite { (s.title) } ", " (s.venue) ", "
+                        }
+                        (place.place)
+                    }
+                    ". " (e.machine) "."
+                    @if let Some(note) = &e.note { " " (note) }
+                }
+            }
+            (figures(index, r, &looks))
+            (table(r, plan.metric, true))
+            (judged(r))
+            @if let Some(note) = &plan.note { p.note { (note) } }
+            @if let Some(line) = words::cores(r, &material.stored.header.host) { p.note { (line) } }
+            @if let Some(line) = words::disturbed(r) { p.note { (line) } }
+            @for note in &r.notes { p.note { (note) } }
+            @for metric in &plan.also {
+                @if has(r, *metric) {
+                    details {
+                        summary { (metric.label()) ", " (metric.unit()) }
+                        (table(r, *metric, false))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn has(r: &Result, metric: Metric) -> bool {
+    let mut points = r.curves.iter().flat_map(|c| &c.points);
+    points.any(|p| p.spread(metric).is_some())
+}
+
+fn looks(r: &Result) -> Vec<Look> {
+    let names: Vec<String> = r
+        .curves
+        .iter()
+        .map(|c| {
+            c.organization
+                .as_ref()
+                .map_or(c.label.clone(), ToString::to_string)
+        })
+        .collect();
+    svg::looks(&names)
+}
+
+fn figures(index: usize, r: &Result, looks: &[Look]) -> Markup {
+    if r.measured == 0 {
+        return html! { p.empty { "Not measured here yet." } };
+    }
+    let plan = &r.plan;
+    if r.curves.iter().all(|c| c.points.len() == 1) {
+        return html! { div.figures { figure { (bars(index, r, looks).draw()) } } };
+    }
+    let mut list = vec![measured(index, r, looks)];
+    if !plan.same_axes {
+        list.push(of_paper(index, r, looks));
+    }
+    if let Some(base) = plan.relative_to {
+        list.push(relative(index, r, looks, base));
+    }
+    let drawn: Vec<&Figure> = list.iter().filter(|f| !f.is_empty()).collect();
+    let papers = drawn.iter().any(|f| f.lines.iter().any(|l| l.published));
+    html! {
+        ul.legend {
+            @for (curve, look) in r.curves.iter().zip(looks) {
+                li { (svg::key(*look, false)) (curve.label) }
+            }
+            @if papers { li.quiet { "thin, hollow: published" } }
+            li.quiet { "bars: intervals of the medians" }
+        }
+        div.figures { @for f in drawn { figure { (f.draw()) } } }
+    }
+}
+
+fn axis(metric: Metric) -> String {
+    format!("{}, {}", metric.label(), metric.unit())
+}
+
+fn mark(x: u64, p: &super::analysis::Point, metric: Metric) -> Option<Mark> {
+    let spread = p.spread(metric)?;
+    Some(Mark {
+        x: x as f64,
+        y: spread.median,
+        bar: p.interval(metric).map(|i: Interval| (i.low, i.high)),
+        hollow: 2 * p.disturbed > p.runs.len(),
+    })
+}
+
+fn measured(index: usize, r: &Result, looks: &[Look]) -> Figure {
+    let plan = &r.plan;
+    let mut lines: Vec<Line> = r
+        .curves
+        .iter()
+        .zip(looks)
+        .map(|(c, look)| Line {
+            name: c.label.clone(),
+            look: *look,
+            marks: c
+                .points
+                .iter()
+                .filter_map(|p| mark(p.x, p, plan.metric))
+                .collect(),
+            published: false,
+        })
+        .collect();
+    if plan.same_axes {
+        lines.extend(papers(r, looks));
+    }
+    Figure {
+        id: format!("m{index}"),
+        title: "Measured here".into(),
+        x: plan.axis.label().into(),
+        y: axis(plan.metric),
+        log_x: plan.log,
+        rule: None,
+        lines,
+    }
+}
+
+/// The published curves that have a counterpart here.
+fn papers(r: &Result, looks: &[Look]) -> Vec<Line> {
+    let line = |(c, look): (&Curve, &Look)| {
+        let series = r.plan.published?.series(c.published.as_deref()?)?;
+        let mut marks = Vec::new();
+        for p in &series.points {
+            let (first, last) = p.span();
+            let one = |x| Mark {
+                x,
+                y: p.y,
+                bar: None,
+                hollow: true,
+            };
+            marks.push(one(first));
+            if last > first {
+                marks.push(one(last));
+            }
+        }
+        Some(Line {
+            name: series.name.clone(),
+            look: *look,
+            marks,
+            published: true,
+        })
+    };
+    r.curves.iter().zip(looks).filter_map(line).collect()
+}
+
+fn of_paper(index: usize, r: &Result, looks: &[Look]) -> Figure {
+    let e = r.plan.published;
+    Figure {
+        id: format!("p{index}"),
+        title: "Published".into(),
+        x: e.map_or(String::new(), |e| e.x.clone()),
+        y: e.map_or(String::new(), |e| e.unit.clone()),
+        log_x: r.plan.log,
+        rule: None,
+        lines: papers(r, looks),
+    }
+}
+
+/// Every curve as a multiple of one, measured and published on the same axes.
+fn relative(index: usize, r: &Result, looks: &[Look], base: usize) -> Figure {
+    let metric = r.plan.metric;
+    let of = &r.curves[base];
+    let mut lines = Vec::new();
+    for (i, (c, look)) in r.curves.iter().zip(looks).enumerate() {
+        if i == base {
+            continue;
+        }
+        let ratio = |p: &super::analysis::Point| {
+            let comparison = compare_points(p, of.at(p.x)?, metric)?;
+            Some(Mark {
+                x: p.x as f64,
+                y: comparison.ratio,
+                bar: comparison.interval.map(|i| (i.low, i.high)),
+                hollow: false,
+            })
+        };
+        lines.push(Line {
+            name: c.label.clone(),
+            look: *look,
+            marks: c.points.iter().filter_map(ratio).collect(),
+            published: false,
+        });
+        lines.extend(relative_of_paper(r, c, of, *look));
+    }
+    Figure {
+        id: format!("r{index}"),
+        title: format!("Relative to {}", of.label),
+        x: r.plan.axis.label().into(),
+        y: format!("times {}", of.label),
+        log_x: r.plan.log,
+        rule: Some(1.0),
+        lines,
+    }
+}
+
+fn relative_of_paper(r: &Result, c: &Curve, base: &Curve, look: Look) -> Option<Line> {
+    let e = r.plan.published?;
+    let (a, b) = (
+        e.series(c.published.as_deref()?)?,
+        e.series(base.published.as_deref()?)?,
+    );
+    let at = |p: &super::analysis::Point| {
+        let x = p.x as f64;
+        Some(Mark {
+            x,
+            y: a.at(x)?.y / b.at(x)?.y,
+            bar: None,
+            hollow: true,
+        })
+    };
+    Some(Line {
+        name: a.name.clone(),
+        look,
+        marks: c.points.iter().filter_map(at).collect(),
+        published: true,
+    })
+}
+
+fn bars(index: usize, r: &Result, looks: &[Look]) -> Bars {
+    let rows = r.curves.iter().zip(looks).filter_map(|(c, look)| {
+        let p = c.points.first()?;
+        Some((c.label.clone(), *look, mark(p.x, p, r.plan.metric)?))
+    });
+    let x = r
+        .curves
+        .first()
+        .and_then(|c| c.points.first())
+        .map_or(0, |p| p.x);
+    Bars {
+        id: format!("b{index}"),
+        title: format!(
+            "Measured here, {} {}",
+            number(x as f64),
+            r.plan.axis.label()
+        ),
+        axis: axis(r.plan.metric),
+        rows: rows.collect(),
+    }
+}
+
+/// The values, with the published ones beneath them.
+fn table(r: &Result, metric: Metric, papers: bool) -> Markup {
+    let xs = || {
+        r.curves
+            .first()
+            .into_iter()
+            .flat_map(|c| &c.points)
+            .map(|p| p.x)
+    };
+    let mut reasons: Vec<&str> = r
+        .curves
+        .iter()
+        .flat_map(|c| &c.points)
+        .filter_map(|p| p.missing.as_deref())
+        .collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    let series = |c: &Curve| {
+        let e = r.plan.published.filter(|_| papers)?;
+        e.series(c.published.as_deref()?)
+    };
+    html! {
+        div.scroll {
+            table.values {
+                caption { (metric.label()) ", " (metric.unit()) ": median (interval)" }
+                thead {
+                    tr { th { (r.plan.axis.label()) } @for x in xs() { th.n { (number(x as f64)) } } }
+                }
+                tbody {
+                    @for c in &r.curves {
+                        tr {
+                            th scope="row" {
+                                (c.label)
+                                @if !c.comparable { " " span.quiet { "not comparable" } }
+                            }
+                            @for p in &c.points { (cell(p, metric)) }
+                        }
+                        @if let Some(s) = series(c) {
+                            tr.published {
+                                th scope="row" { (s.name) ", published" }
+                                @for p in &c.points {
+                                    td.n { @if let Some(y) = s.at(p.x as f64) {
+                                        span title=[y.note.as_deref()] { (words::published(y)) }
+                                    } }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        @if papers {
+            @for reason in reasons { p.note { "–: " (reason) } }
+        }
+    }
+}
+
+fn cell(p: &super::analysis::Point, metric: Metric) -> Markup {
+    let Some(spread) = p.spread(metric) else {
+        return html! { td.n title=[p.missing.as_deref()] { "–" } };
+    };
+    let interval = p.interval(metric).filter(|i| i.low != i.high);
+    html! {
+        td.n {
+            (number(spread.median))
+            @if p.disturbed > 0 {
+                abbr title=(format!("{} of {} runs were disturbed", p.disturbed, p.runs.len())) { "†" }
+            }
+            @if p.invalid > 0 {
+                abbr title=(format!("the accounting of {} runs does not hold", p.invalid)) { "‡" }
+            }
+            @if let Some(i) = interval {
+                span.interval { (number(i.low)) "–" (number(i.high)) }
+            }
+        }
+    }
+}
+
+fn judged(r: &Result) -> Markup {
+    html! {
+        @if !r.claims.is_empty() {
+            ul.claims {
+                @for c in &r.claims {
+                    li {
+                        p { (pill(c.finding)) " " (c.claim.text) ". Published: "
+                            (words::claimed(c.claim))
+                            @if let Some(note) = &c.claim.note { " (" (note) ")" }
+                            "." }
+                        @for line in words::here(c) { p.here { "Here " (line) "." } }
+                        @if let Some(line) = c.evidence.last().and_then(words::counters) {
+                            p.here { (line) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn method(material: &Material<'_>) -> Markup {
+    let header = &material.stored.header;
+    let coverage = |n: usize| {
+        let values: Vec<f64> = (0..n).map(|i| i as f64).collect();
+        Interval::of_median(&values).map(|i| format!("{:.0} %", i.coverage * 100.0))
+    };
+    html! {
+        section #method {
+            h2 { "How this was measured" }
+            p { "Each plan runs in passes: every configuration once, in an order drawn from the "
+                "seed, before any runs again. A point is the median of its runs; its interval lies "
+                "between two of their order statistics and holds the true median with 95 % "
+                "probability, or, with too few runs for that, the whole range with what that gives ("
+                (coverage(5).unwrap_or_default()) " with five, "
+                (coverage(3).unwrap_or_default()) " with three). Two configurations are compared by "
+                "the ratios of the runs of the same pass. A difference is told only where the "
+                "interval of these ratios leaves 1 out and the intervals of both medians do not "
+                "overlap; else no difference is seen. Of many comparisons a few will differ by "
+                "chance." }
+            p { "† marks points with runs that something else on the machine disturbed: the "
+                "hypervisor took processor time, other processes used it, or threads that had cores "
+                "enough waited for them. Such runs are kept; the marks say which to doubt. ‡ marks "
+                "points with runs whose parts of the thread time do not sum up within 5 %. A star "
+                "after a published number says that it is derived from others, ≈ that the paper "
+                "rounds or hedges it; the rest stand in the papers as they are." }
+            p { "Raw data: " code { "runs.jsonl" } " beside this page, a line a run with the "
+                "machine, the version and all settings. " code { "perimeter lab report DIR" }
+                " makes this page again from them." }
+            @if !material.stored.notes.is_empty() {
+                ul { @for note in &material.stored.notes { li { (note) } } }
+            }
+            p.facts { (material.stored.rows.len()) " rows; schema " (header.schema) "." }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The report for a terminal or a pull request.
+
+use super::{
+    Material,
+    analysis::{Curve, Finding, Result},
+    svg::number,
+    words,
+};
+use crate::plan::Metric;
+use std::fmt::Write as _;
+
+/// The whole report.
+pub(super) fn render(material: &Material<'_>) -> String {
+    let header = &material.stored.header;
+    let mut out = format!(
+        "# Perimeter lab\n\n{}, {}. {}. Mode: {}; seed {}.\n",
+        words::day(header.started_unix),
+        words::machine(&header.host),
+        words::program(header),
+        header.mode,
+        header.seed
+    );
+    choices(material, &mut out);
+    for r in &material.results {
+        result(material, r, &mut out);
+    }
+    for note in &material.stored.notes {
+        let _ = writeln!(out, "\nnote: {note}");
+    }
+    out
+}
+
+fn choices(material: &Material<'_>, out: &mut String) {
+    if material.choices.is_empty() {
+        return;
+    }
+    out.push_str("\n## Which organization for this machine and this load\n\n");
+    for c in &material.choices {
+        let plan = &material.results[c.result].plan;
+        let _ = writeln!(
+            out,
+            "- **{}, {} {}**: {}. ({})",
+            text(&c.load),
+            number(c.x as f64),
+            plan.axis.label(),
+            text(&words::advice(c, plan.metric)),
+            plan.name
+        );
+    }
+}
+
+fn result(material: &Material<'_>, r: &Result, out: &mut String) {
+    let plan = &r.plan;
+    let _ = writeln!(out, "\n## {}\n\n{}\n", text(&plan.title), text(&plan.asks));
+    if let Some(e) = plan.published {
+        let places: Vec<String> = e
+            .places
+            .iter()
+            .map(|p| format!("{}, {}", p.source, p.place))
+            .collect();
+        let _ = writeln!(
+            out,
+            "Published: {} ({}).\n",
+            text(&places.join("; ")),
+            text(&e.machine)
+        );
+    }
+    table(r, plan.metric, out);
+    for c in &r.claims {
+        let _ = writeln!(
+            out,
+            "- **{}**: {} Published: {}.",
+            c.finding.words(),
+            sentence(&c.claim.text),
+            words::claimed(c.claim)
+        );
+        for line in words::here(c) {
+            let _ = writeln!(out, "  - here {}", text(&line));
+        }
+        if c.finding != Finding::NotMeasured {
+            if let Some(line) = c.evidence.last().and_then(words::counters) {
+                let _ = writeln!(out, "  - {}", text(&line));
+            }
+        }
+    }
+    let host = &material.stored.header.host;
+    let remarks = [
+        plan.note.clone(),
+        words::cores(r, host),
+        words::disturbed(r),
+    ];
+    for line in remarks.into_iter().flatten().chain(r.notes.iter().cloned()) {
+        let _ = writeln!(out, "\n> {}", text(&line));
+    }
+}
+
+fn table(r: &Result, metric: Metric, out: &mut String) {
+    let xs: Vec<u64> = r
+        .curves
+        .first()
+        .into_iter()
+        .flat_map(|c| &c.points)
+        .map(|p| p.x)
+        .collect();
+    let _ = write!(out, "| {}, {} |", metric.label(), metric.unit());
+    for x in &xs {
+        let _ = write!(out, " {} |", number(*x as f64));
+    }
+    let _ = write!(out, "\n|---|{}\n", "--:|".repeat(xs.len()));
+    for curve in &r.curves {
+        let _ = write!(out, "| {} |", text(&curve.label));
+        for p in &curve.points {
+            let mut cell = match p.spread(metric) {
+                Some(s) => words::value(&s, p.interval(metric)),
+                None => "–".into(),
+            };
+            if p.disturbed > 0 {
+                cell.push_str(" †");
+            }
+            let _ = write!(out, " {cell} |");
+        }
+        out.push('\n');
+        published(r, curve, &xs, out);
+    }
+    if r.disturbed > 0 {
+        out.push_str("\n† with disturbed runs\n");
+    }
+    out.push('\n');
+    let missing = r
+        .curves
+        .iter()
+        .flat_map(|c| c.points.iter().map(move |p| (c, p)));
+    let mut reasons: Vec<&str> = missing.filter_map(|(_, p)| p.missing.as_deref()).collect();
+    reasons.dedup();
+    for reason in reasons {
+        let _ = writeln!(out, "– {}\n", text(reason));
+    }
+}
+
+fn published(r: &Result, curve: &Curve, xs: &[u64], out: &mut String) {
+    let series = r
+        .plan
+        .published
+        .and_then(|e| e.series(curve.published.as_deref()?));
+    let Some(series) = series else { return };
+    let _ = write!(out, "| *{}, published* |", text(&series.name));
+    for x in xs {
+        let cell = series.at(*x as f64).map_or("".into(), words::published);
+        let _ = write!(out, " {cell} |");
+    }
+    out.push('\n');
+}
+
+fn sentence(words: &str) -> String {
+    format!("{}.", text(words.trim_end_matches('.')))
+}
+
+/// Text that can't be taken for markup.
+fn text(words: &str) -> String {
+    let mut out = String::new();
+    for c in words.chars() {
+        match c {
+            '|' | '*' | '_' | '`' | '<' | '[' | ']' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            '\n' | '\r' => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}

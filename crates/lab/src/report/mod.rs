@@ -1,0 +1,70 @@
+//! Reports of a folder's runs: one self-contained HTML page, Markdown and CSV. Nothing is run, and
+//! every number and every conclusion is computed from the rows.
+
+pub mod analysis;
+mod csv;
+mod html;
+mod markdown;
+pub mod svg;
+mod words;
+
+use crate::{
+    Error,
+    record::{Folder, Stored},
+};
+use analysis::{Choice, Result};
+use std::path::Path;
+
+/// Name of the page in its folder.
+pub const HTML: &str = "report.html";
+const MARKDOWN: &str = "report.md";
+const CSV: &str = "report.csv";
+
+/// A report in all its forms.
+#[derive(Debug, Clone)]
+pub struct Rendered {
+    /// The page.
+    pub html: String,
+    /// For a terminal or a pull request.
+    pub markdown: String,
+    /// A line for each point and metric.
+    pub csv: String,
+}
+
+/// What all forms are made from.
+struct Material<'a> {
+    stored: &'a Stored,
+    results: Vec<Result>,
+    choices: Vec<Choice>,
+}
+
+/// Makes the report of what a folder holds.
+pub fn render(stored: &Stored) -> Rendered {
+    let results = analysis::results(stored);
+    let choices = analysis::choices(&results);
+    let material = Material {
+        stored,
+        results,
+        choices,
+    };
+    Rendered {
+        html: html::page(&material).into_string(),
+        markdown: markdown::render(&material),
+        csv: csv::render(&material),
+    }
+}
+
+/// Makes the report and puts it into `folder`, in place of one that is there.
+///
+/// # Errors
+/// What the system says.
+pub fn write(folder: &Path, stored: &Stored) -> std::result::Result<Rendered, Error> {
+    let rendered = render(stored);
+    Folder::put(folder, HTML, &rendered.html)?;
+    Folder::put(folder, MARKDOWN, &rendered.markdown)?;
+    Folder::put(folder, CSV, &rendered.csv)?;
+    Ok(rendered)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,571 @@
+//! Figures as SVG, written for the page that they stand in: colours come from its style sheet, so
+//! that they follow light, dark and print.
+//!
+//! An organization has one colour and one marker everywhere; variants of one family in a figure
+//! differ by dashes. The colours are those of Okabe and Ito, which the colour-blind can tell apart,
+//! and no figure relies on colour alone.
+
+use maud::{Markup, PreEscaped, html};
+use std::fmt::Write as _;
+
+/// Width of a figure, in its own units; on a phone a unit is a little less than a pixel.
+const WIDTH: f64 = 460.0;
+/// Height of the plotting area.
+const HEIGHT: f64 = 230.0;
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 44.0;
+/// Height of a bar's row in a bar chart.
+const ROW: f64 = 26.0;
+
+/// How a curve looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Class of the style sheet: `c-` and the family.
+    pub class: &'static str,
+    /// Marker.
+    pub marker: Marker,
+    /// Dash pattern, by number.
+    pub dash: usize,
+}
+
+/// A marker's shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    /// ●
+    Circle,
+    /// ■
+    Square,
+    /// ▲
+    Up,
+    /// ▼
+    Down,
+    /// ◆
+    Diamond,
+    /// ✕
+    Cross,
+}
+
+/// Dash patterns; the first is a solid line.
+const DASHES: [&str; 4] = ["", "7 3", "2 3", "9 3 2 3"];
+
+/// The look of an organization by its name, before variants are told apart.
+pub fn look(organization: &str) -> Look {
+    let family = organization.split(':').next().unwrap_or_default();
+    let (class, marker) = match family {
+        "up" => ("c-up", Marker::Circle),
+        "msgp" => ("c-msgp", Marker::Square),
+        "msgp-modern" => ("c-modern", Marker::Diamond),
+        "connp-l" => ("c-connpl", Marker::Up),
+        "connp-t" => ("c-connpt", Marker::Down),
+        "squeue" => ("c-squeue", Marker::Square),
+        "pef" => ("c-pef", Marker::Diamond),
+        "streams" => ("c-streams", Marker::Circle),
+        _ => ("c-linux", Marker::Cross),
+    };
+    Look {
+        class,
+        marker,
+        dash: 0,
+    }
+}
+
+/// Looks for a figure's curves, given their organizations: those of one class get dashes of their
+/// own.
+pub fn looks(organizations: &[String]) -> Vec<Look> {
+    let mut list: Vec<Look> = Vec::new();
+    for organization in organizations {
+        let mut one = look(organization);
+        one.dash = list.iter().filter(|l| l.class == one.class).count();
+        list.push(one);
+    }
+    list
+}
+
+/// One point with its interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mark {
+    /// Place on the x axis.
+    pub x: f64,
+    /// Value.
+    pub y: f64,
+    /// Ends of the error bar.
+    pub bar: Option<(f64, f64)>,
+    /// Whether it is to be marked as disturbed.
+    pub hollow: bool,
+}
+
+/// One curve.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// For the alternative text.
+    pub name: String,
+    /// Colour, marker, dashes.
+    pub look: Look,
+    /// By x.
+    pub marks: Vec<Mark>,
+    /// Whether it is what the paper published: drawn thin, with hollow markers.
+    pub published: bool,
+}
+
+/// A figure with an x and a y axis.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// Unique within the page.
+    pub id: String,
+    /// What stands above it.
+    pub title: String,
+    /// Label of the x axis.
+    pub x: String,
+    /// Label of the y axis.
+    pub y: String,
+    /// Whether the x axis is logarithmic.
+    pub log_x: bool,
+    /// A horizontal line to compare with.
+    pub rule: Option<f64>,
+    /// The curves.
+    pub lines: Vec<Line>,
+}
+
+impl Figure {
+    /// Whether there is anything to draw.
+    pub fn is_empty(&self) -> bool {
+        self.lines.iter().all(|l| l.marks.is_empty())
+    }
+
+    /// The figure as SVG.
+    pub fn draw(&self) -> Markup {
+        let scale = Scale::of(self);
+        let height = TOP + HEIGHT + BOTTOM;
+        html! {
+            svg viewBox=(format!("0 0 {WIDTH} {height}")) role="img"
+                aria-labelledby=(format!("{0}-t {0}-d", self.id)) {
+                title id=(format!("{}-t", self.id)) { (self.title) }
+                desc id=(format!("{}-d", self.id)) { (self.description()) }
+                text class="ft" x="4" y="15" { (self.title) }
+                (self.axes(&scale))
+                @for line in &self.lines { (draw_line(line, &scale)) }
+            }
+        }
+    }
+
+    /// The alternative text: every curve with its values.
+    fn description(&self) -> String {
+        let mut text = format!("{} over {}.", self.y, self.x);
+        for line in self.lines.iter().filter(|l| !l.marks.is_empty()) {
+            let kind = if line.published { " (published)" } else { "" };
+            let _ = write!(text, " {}{kind}:", line.name);
+            for (i, m) in line.marks.iter().enumerate() {
+                let comma = if i == 0 { "" } else { "," };
+                let _ = write!(text, "{comma} {} at {}", number(m.y), number(m.x));
+            }
+            text.push('.');
+        }
+        text
+    }
+
+    fn axes(&self, scale: &Scale) -> Markup {
+        let (right, bottom) = (WIDTH - RIGHT, TOP + HEIGHT);
+        html! {
+            g class="grid" {
+                @for y in &scale.ys {
+                    line x1=(LEFT) x2=(right) y1=(scale.y(*y)) y2=(scale.y(*y)) {}
+                }
+            }
+            @if let Some(rule) = self.rule {
+                line class="rule" x1=(LEFT) x2=(right) y1=(scale.y(rule)) y2=(scale.y(rule)) {}
+            }
+            g class="axis" {
+                line x1=(LEFT) x2=(right) y1=(bottom) y2=(bottom) {}
+                @for x in &scale.xs {
+                    line x1=(scale.x(*x)) x2=(scale.x(*x)) y1=(bottom) y2=(bottom + 4.0) {}
+                }
+            }
+            g class="tick" text-anchor="end" {
+                @for y in &scale.ys {
+                    text x=(LEFT - 6.0) y=(scale.y(*y) + 4.0) { (number(*y)) }
+                }
+            }
+            g class="tick" text-anchor="middle" {
+                @for x in scale.labelled() {
+                    text x=(scale.x(x)) y=(bottom + 17.0) { (number(x)) }
+                }
+            }
+            text class="label" x=((LEFT + right) / 2.0) y=(bottom + 36.0) text-anchor="middle" {
+                (self.x)
+            }
+            text class="label" text-anchor="middle"
+                transform=(format!("translate(13 {}) rotate(-90)", TOP + HEIGHT / 2.0)) { (self.y) }
+        }
+    }
+}
+
+fn draw_line(line: &Line, scale: &Scale) -> Markup {
+    let mut path = String::new();
+    for (i, m) in line.marks.iter().enumerate() {
+        let letter = if i == 0 { 'M' } else { 'L' };
+        let _ = write!(path, "{letter}{:.1} {:.1}", scale.x(m.x), scale.y(m.y));
+    }
+    let dash = DASHES[line.look.dash % DASHES.len()];
+    let kind = if line.published { " pub" } else { "" };
+    html! {
+        g class=(format!("{}{kind}", line.look.class)) {
+            title { (line.name) @if line.published { " (published)" } }
+            @if line.marks.len() > 1 {
+                path class="curve" d=(path) stroke-dasharray=[(!dash.is_empty()).then_some(dash)] {}
+            }
+            @for m in &line.marks {
+                @if let Some((low, high)) = m.bar {
+                    (error_bar(scale.x(m.x), scale.y(low), scale.y(high)))
+                }
+                (marker(line.look.marker, scale.x(m.x), scale.y(m.y), line.published || m.hollow))
+            }
+        }
+    }
+}
+
+fn error_bar(x: f64, low: f64, high: f64) -> Markup {
+    html! {
+        path class="bar" d=(format!(
+            "M{x:.1} {low:.1}V{high:.1}M{0:.1} {low:.1}h6M{0:.1} {high:.1}h6", x - 3.0
+        )) {}
+    }
+}
+
+/// A marker around a point.
+pub fn marker(shape: Marker, x: f64, y: f64, hollow: bool) -> Markup {
+    let class = if hollow { "mk hollow" } else { "mk" };
+    let path = |steps: &str| {
+        let d = format!("M{x:.1} {y:.1}{steps}");
+        html! { path class=(class) d=(d) {} }
+    };
+    match shape {
+        Marker::Circle => {
+            let (x, y) = (format!("{x:.1}"), format!("{y:.1}"));
+            html! { circle class=(class) cx=(x) cy=(y) r="4" {} }
+        }
+        Marker::Square => path("m-3.7 -3.7h7.4v7.4h-7.4z"),
+        Marker::Up => path("m0 -4.8l4.6 8h-9.2z"),
+        Marker::Down => path("m0 4.8l4.6 -8h-9.2z"),
+        Marker::Diamond => path("m0 -5l5 5l-5 5l-5 -5z"),
+        Marker::Cross => path("m-3.6 -3.6l7.2 7.2m0 -7.2l-7.2 7.2"),
+    }
+}
+
+/// A line and a marker for the legend.
+pub fn key(look: Look, published: bool) -> Markup {
+    let dash = DASHES[look.dash % DASHES.len()];
+    let kind = if published { " pub" } else { "" };
+    html! {
+        svg class="key" viewBox="0 0 34 14" width="34" height="14" aria-hidden="true" {
+            g class=(format!("{}{kind}", look.class)) {
+                path class="curve" d="M1 7H33" stroke-dasharray=[(!dash.is_empty()).then_some(dash)] {}
+                (marker(look.marker, 17.0, 7.0, published))
+            }
+        }
+    }
+}
+
+/// A chart with a row for each curve, for plans with one place on the x axis.
+#[derive(Debug, Clone)]
+pub struct Bars {
+    /// Unique within the page.
+    pub id: String,
+    /// What stands above it.
+    pub title: String,
+    /// Label of the axis.
+    pub axis: String,
+    /// A name, its look and its value in each row.
+    pub rows: Vec<(String, Look, Mark)>,
+}
+
+impl Bars {
+    /// The chart as SVG.
+    pub fn draw(&self) -> Markup {
+        let most = self
+            .rows
+            .iter()
+            .map(|r| r.2.bar.map_or(r.2.y, |b| b.1.max(r.2.y)))
+            .fold(0.0, f64::max);
+        let ticks = linear(0.0, most);
+        let end = ticks.last().copied().unwrap_or(1.0);
+        let left = 8.0;
+        let at = |v: f64| left + v / end * (WIDTH - RIGHT - left);
+        let bottom = TOP + 2.0 * ROW * self.rows.len() as f64 * 0.75;
+        let row = |i: usize| TOP + ROW * 1.5 * i as f64;
+        html! {
+            svg viewBox=(format!("0 0 {WIDTH} {}", bottom + BOTTOM)) role="img"
+                aria-labelledby=(format!("{0}-t {0}-d", self.id)) {
+                title id=(format!("{}-t", self.id)) { (self.title) }
+                desc id=(format!("{}-d", self.id)) { (self.description()) }
+                text class="ft" x="4" y="15" { (self.title) }
+                g class="grid" {
+                    @for t in &ticks { line x1=(at(*t)) x2=(at(*t)) y1=(TOP) y2=(bottom) {} }
+                }
+                g class="tick" text-anchor="middle" {
+                    @for t in &ticks { text x=(at(*t)) y=(bottom + 17.0) { (number(*t)) } }
+                }
+                @for (i, (name, look, mark)) in self.rows.iter().enumerate() {
+                    text class="tick" x=(left + 2.0) y=(row(i) + 14.0) { (name) }
+                    g class=(look.class) {
+                        rect class="fill" x=(left) y=(row(i) + 19.0) width=(at(mark.y) - left)
+                            height="13" rx="2" {}
+                        @if let Some((low, high)) = mark.bar {
+                            path class="whisker" d=(format!(
+                                "M{0:.1} {2:.1}H{1:.1}M{0:.1} {3:.1}v7M{1:.1} {3:.1}v7",
+                                at(low), at(high), row(i) + 25.5, row(i) + 22.0
+                            )) {}
+                        }
+                    }
+                }
+                text class="label" x=(WIDTH / 2.0) y=(bottom + 36.0) text-anchor="middle" {
+                    (self.axis)
+                }
+            }
+        }
+    }
+
+    fn description(&self) -> String {
+        let mut text = format!("{}.", self.axis);
+        for (name, _, mark) in &self.rows {
+            let _ = write!(text, " {name}: {}.", number(mark.y));
+        }
+        text
+    }
+}
+
+/// Where values lie on the paper.
+#[derive(Debug, Clone)]
+struct Scale {
+    log_x: bool,
+    x: (f64, f64),
+    y: (f64, f64),
+    xs: Vec<f64>,
+    ys: Vec<f64>,
+}
+
+impl Scale {
+    fn of(figure: &Figure) -> Scale {
+        let marks = || figure.lines.iter().flat_map(|l| &l.marks);
+        let mut xs: Vec<f64> = marks().map(|m| m.x).collect();
+        xs.sort_by(f64::total_cmp);
+        xs.dedup();
+        let first = xs.first().copied().unwrap_or(1.0);
+        let last = xs.last().copied().unwrap_or(1.0);
+        let most = marks()
+            .map(|m| m.bar.map_or(m.y, |b| b.1.max(m.y)))
+            .chain(figure.rule)
+            .fold(0.0, f64::max);
+        let ys = linear(0.0, most);
+        Scale {
+            log_x: figure.log_x && first > 0.0,
+            x: (first, last),
+            y: (0.0, ys.last().copied().unwrap_or(1.0)),
+            xs,
+            ys,
+        }
+    }
+
+    fn x(&self, v: f64) -> f64 {
+        let place = |v: f64| if self.log_x { v.ln() } else { v };
+        let (first, last) = (place(self.x.0), place(self.x.1));
+        let share = match last > first {
+            true => (place(v) - first) / (last - first),
+            false => 0.5,
+        };
+        // Room at both ends for markers and error bars.
+        LEFT + 14.0 + share * (WIDTH - RIGHT - LEFT - 28.0)
+    }
+
+    fn y(&self, v: f64) -> f64 {
+        TOP + HEIGHT - (v - self.y.0) / (self.y.1 - self.y.0) * HEIGHT
+    }
+
+    /// The x values whose labels have room, both ends among them.
+    fn labelled(&self) -> Vec<f64> {
+        let mut list: Vec<f64> = Vec::new();
+        let width = |v: f64| 7.0 * number(v).chars().count() as f64 + 6.0;
+        let room = |a: f64, b: f64| (self.x(b) - self.x(a)).abs() >= (width(a) + width(b)) / 2.0;
+        let Some((&last, rest)) = self.xs.split_last() else {
+            return list;
+        };
+        for &v in rest {
+            if list.last().is_none_or(|&before| room(before, v)) && room(v, last) {
+                list.push(v);
+            }
+        }
+        list.push(last);
+        list
+    }
+}
+
+/// Round ticks from `from` to at least `to`: steps of 1, 2 or 5 times a power of ten.
+fn linear(from: f64, to: f64) -> Vec<f64> {
+    let span = match to > from && to.is_finite() {
+        true => to - from,
+        false => 1.0,
+    };
+    let power = 10f64.powf((span / 5.0).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|m| m * power)
+        .find(|s| span / s <= 5.5)
+        .unwrap_or(10.0 * power);
+    let count = (span / step - 1e-9).ceil() as usize;
+    (0..=count).map(|i| from + step * i as f64).collect()
+}
+
+/// A number to be read at a glance: three digits or so, thousands apart.
+pub fn number(v: f64) -> String {
+    if !v.is_finite() {
+        return "–".into();
+    }
+    let size = v.abs();
+    let text = match size {
+        0.0 => "0".into(),
+        s if s >= 100.0 || (s >= 10.0 && s.fract() < 0.05) => format!("{v:.0}"),
+        s if s >= 10.0 => format!("{v:.1}"),
+        s if s >= 1.0 && (s * 10.0).fract() < 0.05 => format!("{v:.1}"),
+        s if s >= 1.0 => format!("{v:.2}"),
+        s if s >= 0.001 => format!("{v:.3}"),
+        _ => format!("{v:.1e}"),
+    };
+    let text = match text.contains('.') && !text.contains('e') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
+        false => text,
+    };
+    let digits = text.trim_start_matches('-');
+    if digits.len() <= 4 || digits.contains(['.', 'e']) {
+        return text;
+    }
+    let mut apart = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            apart.push(',');
+        }
+        apart.push(c);
+    }
+    if v < 0.0 { format!("-{apart}") } else { apart }
+}
+
+/// Text that is markup already.
+pub fn raw(text: &str) -> PreEscaped<&str> {
+    PreEscaped(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_for_the_eye() {
+        let table = [
+            (0.0, "0"),
+            (5440.0, "5440"),
+            (16384.0, "16,384"),
+            (1234567.0, "1,234,567"),
+            (-16384.0, "-16,384"),
+            (99.96, "100"),
+            (1.83, "1.83"),
+            (2.0, "2"),
+            (18.49, "18.5"),
+            (0.082, "0.082"),
+            (0.00001, "1.0e-5"),
+            (f64::NAN, "–"),
+        ];
+        for (value, text) in table {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn round_ticks() {
+        assert_eq!(linear(0.0, 100.0), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        assert_eq!(linear(0.0, 5440.0).last(), Some(&6000.0));
+        assert_eq!(linear(0.0, 0.0).last(), Some(&1.0));
+    }
+
+    fn figure(marks: Vec<Mark>) -> Figure {
+        Figure {
+            id: "f".into(),
+            title: "A <title>".into(),
+            x: "connections".into(),
+            y: "Mb/s".into(),
+            log_x: true,
+            rule: None,
+            lines: vec![Line {
+                name: "UP & co".into(),
+                look: look("up"),
+                marks,
+                published: false,
+            }],
+        }
+    }
+
+    #[test]
+    fn a_figure_says_its_values_and_escapes_them() {
+        let mark = |x, y| Mark {
+            x,
+            y,
+            bar: Some((y - 1.0, y + 1.0)),
+            hollow: false,
+        };
+        let svg = figure(vec![mark(6.0, 10.0), mark(192.0, 20.0)])
+            .draw()
+            .into_string();
+        assert!(svg.contains("UP &amp; co: 10 at 6, 20 at 192."), "{svg}");
+        assert!(
+            svg.contains("A &lt;title&gt;") && !svg.contains("<title>A <"),
+            "{svg}"
+        );
+        assert_eq!(svg.matches("class=\"bar\"").count(), 2);
+        assert!(figure(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn organizations_look_the_same_everywhere_and_variants_differ() {
+        let names = ["connp-l:4", "connp-l:128", "up", "linux"].map(String::from);
+        let looks = looks(&names);
+        assert_eq!(looks[0].class, looks[1].class);
+        assert_ne!(looks[0].dash, looks[1].dash);
+        assert_eq!(looks[2], look("up"));
+        let families = [
+            "up",
+            "msgp",
+            "msgp-modern",
+            "connp-l",
+            "connp-t",
+            "squeue",
+            "pef",
+        ];
+        let mut pairs: Vec<_> = families.iter().map(|f| look(f).class).collect();
+        pairs.dedup();
+        assert_eq!(pairs.len(), families.len());
+    }
+
+    proptest! {
+        #[test]
+        fn everything_is_drawn_within_the_picture(
+            values in prop::collection::vec((1u32..100_000, 0.0f64..1e12), 1..20)
+        ) {
+            let marks = values.iter().map(|&(x, y)| Mark {
+                x: x.into(),
+                y,
+                bar: Some((y * 0.5, y * 1.5)),
+                hollow: false,
+            });
+            let f = figure(marks.collect());
+            let scale = Scale::of(&f);
+            for m in &f.lines[0].marks {
+                prop_assert!((LEFT..=WIDTH - RIGHT).contains(&scale.x(m.x)));
+                let (low, high) = m.bar.unwrap();
+                for y in [low, m.y, high] {
+                    prop_assert!((TOP - 0.01..=TOP + HEIGHT + 0.01).contains(&scale.y(y)));
+                }
+            }
+            prop_assert!(scale.ys.len() <= 8, "{:?}", scale.ys);
+        }
+    }
+}

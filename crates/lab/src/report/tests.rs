@@ -1,0 +1,187 @@
+use super::{analysis::Finding, *};
+use crate::{
+    plan::Plan,
+    record::{
+        Outcome, Row,
+        tests::{header, row},
+    },
+};
+
+/// A plan of two curves of the study's first figure.
+const PLAN: &str = r#"
+name = "small"
+title = "Throughput <of> two"
+asks = "Which?"
+published = "throughput"
+metric = "goodput"
+also = ["contended"]
+cores = 4
+relative-to = "UP"
+advice = "sending"
+x = { setting = "connections", values = [6, 192, 16384], log = true }
+quick = { seconds = 1, repeats = 5 }
+normal = { seconds = 1, repeats = 5 }
+full = { seconds = 1, repeats = 5 }
+series = [
+    { org = "up", label = "UP", as = "UP" },
+    { org = "msgp", label = "MsgP", as = "MsgP" },
+    { org = "connp-l:128", label = "ConnP-L(128)", as = "ConnP-L(128)" },
+]
+"#;
+
+/// Goodputs at 6, 192 and 16384 connections; run k is (1 + k/100) times as fast.
+fn stored(series: &[(&str, &str, [f64; 3])]) -> Stored {
+    let mut rows: Vec<Row> = Vec::new();
+    for (label, org, values) in series {
+        for (x, value) in [6, 192, 16384].into_iter().zip(values) {
+            for k in 0..5 {
+                let goodput = value * (1.0 + f64::from(k) / 100.0);
+                rows.push(row("small", label, org, x, k, goodput));
+            }
+        }
+    }
+    Stored {
+        header: header(&["small"]),
+        plans: vec![Plan::parse("small.toml", PLAN).unwrap()],
+        rows,
+        notes: Vec::new(),
+    }
+}
+
+fn example() -> Stored {
+    stored(&[
+        ("UP", "up", [4000.0, 4000.0, 2000.0]),
+        ("MsgP", "msgp", [3280.0, 5000.0, 1000.0]),
+        ("ConnP-L(128)", "connp-l:128", [4010.0, 8000.0, 4520.0]),
+    ])
+}
+
+fn finding(stored: &Stored, claim: &str) -> Finding {
+    let results = analysis::results(stored);
+    let found = results[0].claims.iter().find(|c| c.claim.id == claim);
+    found.unwrap().finding
+}
+
+#[test]
+fn claims_are_judged_by_the_data() {
+    let stored = example();
+    assert_eq!(finding(&stored, "msgp-6"), Finding::Agrees);
+    assert_eq!(finding(&stored, "msgp-16384"), Finding::TurnedRound);
+    assert_eq!(finding(&stored, "connp-l-16384"), Finding::Agrees);
+    // At 6 connections the intervals overlap.
+    assert_eq!(finding(&stored, "connp-l-up"), Finding::InPart);
+    assert_eq!(finding(&stored, "connp-t-steady"), Finding::NotMeasured);
+    assert_eq!(finding(&stored, "up-falls"), Finding::Agrees);
+    let mut few = stored;
+    few.rows.retain(|r| r.repeat < 3);
+    assert_eq!(finding(&few, "msgp-6"), Finding::TooFew);
+}
+
+#[test]
+fn the_best_is_named_with_those_that_equal_it() {
+    let results = analysis::results(&example());
+    let choices = analysis::choices(&results);
+    let at = |x: u64| choices.iter().find(|c| c.x == x).unwrap();
+    assert_eq!(at(6).best, "ConnP-L(128)");
+    assert_eq!(at(6).equals.len(), 1, "{:?}", at(6));
+    assert_eq!(at(6).equals[0].0, "UP");
+    assert_eq!(at(192).best, "ConnP-L(128)");
+    assert_eq!(at(192).behind.len(), 2);
+    let text = render(&example()).markdown;
+    assert!(text.contains("no difference seen to UP"), "{text}");
+}
+
+#[test]
+fn the_page_is_whole_and_needs_nothing_else() {
+    let html = render(&example()).html;
+    for part in [
+        "Throughput &lt;of&gt; two",
+        "Which organization for this machine",
+        "Published for 4 cores; this machine has 2.",
+        "3308*",
+        "<svg viewBox",
+        "Relative to UP",
+        "prefers-color-scheme: dark",
+        "@media print",
+    ] {
+        assert!(html.contains(part), "{part} is missing");
+    }
+    for part in [
+        "http://", "https://", "<script", "<link", "<img", "@import", "url(",
+    ] {
+        assert!(!html.contains(part), "{part} is there");
+    }
+    assert!(!html.contains("<of>"));
+    // Each picture has its alternative text, under a name of its own.
+    let pictures = html.matches("role=\"img\"").count();
+    assert_eq!(pictures, 3);
+    assert_eq!(html.matches("<desc id=").count(), pictures);
+    let mut ids: Vec<&str> = html
+        .split(" id=\"")
+        .skip(1)
+        .filter_map(|s| s.split('"').next())
+        .collect();
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "an id stands twice");
+}
+
+#[test]
+fn what_is_missing_or_disturbed_says_so() {
+    let mut stored = example();
+    stored.rows.retain(|r| r.org != "msgp");
+    let mut gone = row("small", "MsgP", "msgp", 6, 0, 1.0);
+    gone.outcome = Outcome::Unavailable("no such <device>".into());
+    stored.rows.push(gone);
+    if let Outcome::Measured(m) = &mut stored.rows[0].outcome {
+        m.raw.disturbances = vec!["the hypervisor took 5 % of the cores".into()];
+    }
+    let rendered = render(&stored);
+    assert!(rendered.html.contains("no such &lt;device&gt;"));
+    assert!(rendered.html.contains("not run yet"));
+    assert!(
+        rendered
+            .html
+            .contains("1 of 30 runs were disturbed: the hypervisor took N % of the cores (1).")
+    );
+    assert!(rendered.markdown.contains("†"));
+    stored.rows.clear();
+    let empty = render(&stored);
+    assert!(empty.html.contains("Not measured here yet"));
+    assert!(empty.markdown.contains("not measured here"));
+    assert_eq!(empty.csv.lines().count(), 1);
+}
+
+#[test]
+fn csv_has_a_line_for_each_point_and_metric() {
+    let csv = render(&example()).csv;
+    assert_eq!(csv.lines().count(), 1 + 2 * 9);
+    let width = csv.lines().next().unwrap().split(',').count();
+    assert!(csv.lines().all(|l| l.split(',').count() == width), "{csv}");
+    assert!(
+        csv.contains("small,UP,up,6,goodput,Mb/s,5,4080,4000,4160,0.9375,"),
+        "{csv}"
+    );
+    assert!(
+        csv.lines()
+            .any(|l| l.starts_with("small,MsgP,msgp,16384,goodput") && l.ends_with(",3403"))
+    );
+}
+
+#[test]
+fn markdown_has_even_tables() {
+    let text = render(&example()).markdown;
+    let tables: Vec<&str> = text.lines().filter(|l| l.starts_with('|')).collect();
+    assert!(tables.len() >= 8, "{text}");
+    assert!(tables.iter().all(|l| l.matches('|').count() == 5), "{text}");
+    assert!(text.contains("Throughput \\<of> two"), "{text}");
+}
+
+/// Rendering is a function of the folder: the same page from the same rows.
+#[test]
+fn rendering_again_gives_the_same() {
+    let (a, b) = (render(&example()), render(&example()));
+    assert_eq!(a.html, b.html);
+    assert_eq!(a.markdown, b.markdown);
+}

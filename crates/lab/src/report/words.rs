@@ -1,0 +1,248 @@
+//! Conclusions in words, each computed from what was measured.
+
+use super::{
+    analysis::{Choice, Evidence, Judged, Result},
+    svg::number,
+};
+use crate::{
+    host::Host,
+    plan::Metric,
+    published::{Claim, Kind, Point},
+    record::Header,
+    stats::{Comparison, Interval, Spread},
+};
+
+/// Median with the interval that holds it.
+pub(super) fn value(spread: &Spread, interval: Option<Interval>) -> String {
+    match interval {
+        Some(i) if i.low != i.high => {
+            format!(
+                "{} ({}–{})",
+                number(spread.median),
+                number(i.low),
+                number(i.high)
+            )
+        }
+        _ => number(spread.median),
+    }
+}
+
+/// A published number, marked if it isn't printed as it is.
+pub(super) fn published(point: &Point) -> String {
+    let mark = match point.kind {
+        Kind::Exact => "",
+        Kind::About => "≈",
+        Kind::Derived => "*",
+    };
+    format!("{}{mark}", number(point.y))
+}
+
+/// A ratio with its interval.
+pub(super) fn ratio(c: &Comparison) -> String {
+    let two = |v: f64| match v.abs() {
+        v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),
+        v if v < 0.095 => format!("{v:.3}"),
+        v => format!("{v:.2}"),
+    };
+    match c.interval {
+        Some(i) => format!("{} times ({}–{})", two(c.ratio), two(i.low), two(i.high)),
+        None => format!("{} times", two(c.ratio)),
+    }
+}
+
+/// What a claim says as a ratio.
+pub(super) fn claimed(claim: &Claim) -> String {
+    match claim.range() {
+        Some((low, high)) if low == high => format!("{} times", number(low)),
+        Some((low, high)) => format!("{} to {} times", number(low), number(high)),
+        None => match claim.relation {
+            crate::published::Relation::Greater => "more".into(),
+            crate::published::Relation::Less => "less".into(),
+            crate::published::Relation::Equal => "no difference".into(),
+        },
+    }
+}
+
+/// Where a comparison stands, for example `at 192`, or `128 against 4`.
+fn place(e: &Evidence) -> String {
+    match e.x {
+        (a, b) if a == b => format!("at {}", number(a as f64)),
+        (a, b) => format!("{} against {}", number(a as f64), number(b as f64)),
+    }
+}
+
+/// What was measured for a claim: a sentence for each place.
+pub(super) fn here(judged: &Judged) -> Vec<String> {
+    let one = |e: &Evidence| {
+        let mut text = format!("{}: {}", place(e), ratio(&e.comparison));
+        let pairs = e.comparison.pairs;
+        text.push_str(&format!(
+            ", {pairs} pair{}",
+            if pairs == 1 { "" } else { "s" }
+        ));
+        if judged.evidence.len() > 1 {
+            text.push_str(&format!(", {}", e.finding.words()));
+        }
+        if let Some((low, high)) = judged.claim.range() {
+            if let Some(i) = e.comparison.interval.filter(Interval::is_evidence) {
+                let within = i.low <= high && low <= i.high;
+                text.push_str(match within {
+                    true => "; the published ratio is within the interval",
+                    false => "; the published ratio is outside the interval",
+                });
+            }
+        }
+        text
+    };
+    judged.evidence.iter().map(one).collect()
+}
+
+/// The counters of both sides, where they differ by more than a tenth.
+pub(super) fn counters(e: &Evidence) -> Option<String> {
+    let apart = |a: f64, b: f64| (a - b).abs() > 0.1 * a.abs().max(b.abs());
+    let parts: Vec<String> = e
+        .counters
+        .iter()
+        .filter(|(_, a, b)| apart(*a, *b))
+        .map(|(m, a, b)| {
+            format!(
+                "{} {} against {} {}",
+                short(*m),
+                number(*a),
+                number(*b),
+                m.unit()
+            )
+        })
+        .collect();
+    (!parts.is_empty()).then(|| format!("Counters {}: {}.", place(e), parts.join("; ")))
+}
+
+/// A metric in two words.
+fn short(m: Metric) -> &'static str {
+    match m {
+        Metric::Goodput => "goodput",
+        Metric::GoodputPerCpu => "goodput per CPU second",
+        Metric::Stack => "stack time a segment",
+        Metric::Cpu => "processor time a segment",
+        Metric::Contended => "contended acquisitions",
+        Metric::LockWait => "lock waits a segment",
+        Metric::Switches => "context switches",
+    }
+}
+
+/// Which organization for a load.
+pub(super) fn advice(choice: &Choice, metric: Metric) -> String {
+    let best = &choice.best;
+    let value = format!("{} {}", number(choice.median), metric.unit());
+    let list = |items: &[(String, f64)]| {
+        let one = |(label, ratio): &(String, f64)| format!("{label} ({ratio:.2} times)");
+        items.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    let mut text = match choice.equals.is_empty() {
+        true if choice.unknown.is_empty() => format!("{best}, {value}"),
+        true => format!("{best} by its median, {value}"),
+        false => format!(
+            "{best} by its median, {value}; no difference seen to {}",
+            list(&choice.equals)
+        ),
+    };
+    if !choice.behind.is_empty() {
+        text.push_str(&format!("; behind it {}", list(&choice.behind)));
+    }
+    if !choice.unknown.is_empty() {
+        text.push_str(&format!(
+            "; too few runs to tell of {}",
+            choice.unknown.join(", ")
+        ));
+    }
+    text
+}
+
+/// What a reader has to know about how disturbed the runs were.
+pub(super) fn disturbed(r: &Result) -> Option<String> {
+    if r.disturbed == 0 {
+        return None;
+    }
+    let signs: Vec<String> = r
+        .signs
+        .iter()
+        .map(|(sign, n)| format!("{sign} ({n})"))
+        .collect();
+    Some(format!(
+        "{} of {} runs were disturbed: {}.",
+        r.disturbed,
+        r.measured,
+        signs.join("; ")
+    ))
+}
+
+/// Whether the machine has the cores that the published figure was measured on.
+pub(super) fn cores(r: &Result, host: &Host) -> Option<String> {
+    let wanted = r.plan.cores.filter(|n| *n > host.cores)?;
+    Some(format!(
+        "Published for {wanted} cores; this machine has {}. What needs more cores cannot be seen here.",
+        host.cores
+    ))
+}
+
+/// The machine in a line.
+pub(super) fn machine(host: &Host) -> String {
+    format!(
+        "{}, {} cores, {} GiB, {}, {}",
+        host.cpu,
+        host.cores,
+        (host.memory_bytes + (1 << 29)) >> 30,
+        host.kernel,
+        host.arch
+    )
+}
+
+/// The program in a line.
+pub(super) fn program(header: &Header) -> String {
+    let commit = header.build.commit.as_deref();
+    let commit = commit.map_or(String::new(), |c| format!(" ({c})"));
+    let debug = match header.build.debug {
+        true => ", built without optimisation: the figures mean little",
+        false => "",
+    };
+    format!("perimeter {}{commit}{debug}", header.build.version)
+}
+
+/// A day of the proleptic Gregorian calendar, from seconds since 1970 UTC.
+///
+/// Years are counted from March, so that the day that may be missing is a year's last; 400 years
+/// have 146,097 days.
+pub(super) fn day(unix: u64) -> String {
+    let days = unix / 86_400 + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    format!("{}-{month:02}-{day:02}", era * 400 + year + next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days() {
+        let table = [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+            (1_700_000_000, "2023-11-14"),
+            (4_107_542_400, "2100-03-01"),
+        ];
+        for (unix, text) in table {
+            assert_eq!(day(unix), text);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a backend does with one configuration: prepare, warm up, measure, tear down.
+
+use super::{Sample, Settings, Times};
+use crate::{
+    Error,
+    host::{self, Machine, SoftirqThreads, disturb::Evidence},
+    linux,
+    organizations::Organization,
+    ours,
+};
+use std::time::{Duration, Instant};
+
+/// One point of a grid: an organization at a number of connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Configuration {
+    /// What runs.
+    pub organization: Organization,
+    /// Established connections.
+    pub connections: u32,
+    /// Application threads that it really has.
+    pub threads: usize,
+}
+
+/// How long one run may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// Time before counting starts.
+    pub warm_up: Duration,
+    /// Counted time.
+    pub measure: Duration,
+}
+
+/// A prepared configuration: connections are established, nothing is sent yet.
+pub trait Session {
+    /// Lets traffic flow for `time` without counting.
+    ///
+    /// # Errors
+    /// What went wrong; the session is of no more use.
+    fn warm_up(&mut self, time: Duration) -> Result<(), Error>;
+
+    /// Counts for `time`, then stops the traffic and tears everything down.
+    ///
+    /// # Errors
+    /// What went wrong.
+    fn measure(self: Box<Self>, time: Duration) -> Result<Sample, Error>;
+}
+
+/// Facts about a backend's row that don't change between runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// Device as recorded.
+    pub device: String,
+    /// Inbound mode as recorded.
+    pub inbound: String,
+    /// Whether the row may be compared with the others.
+    pub comparable: bool,
+    /// Remarks for the report.
+    pub notes: Vec<String>,
+}
+
+/// Something that can run the workload.
+pub trait Backend {
+    /// Checks, before anything runs, that every configuration can: privileges, devices, limits.
+    /// Leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`Error::Input`] or [`Error::Unavailable`] with one line.
+    fn check(&mut self, settings: &Settings, configurations: &[Configuration])
+    -> Result<(), Error>;
+
+    /// What the report says about this configuration's row.
+    fn traits(&self, settings: &Settings, configuration: &Configuration) -> Traits;
+
+    /// Establishes the connections of one run. `deadline` bounds the preparation.
+    ///
+    /// # Errors
+    /// What went wrong; nothing is left behind.
+    fn prepare(
+        &mut self,
+        settings: &Settings,
+        configuration: &Configuration,
+        deadline: Option<Instant>,
+    ) -> Result<Box<dyn Session>, Error>;
+}
+
+/// The backend of a configuration.
+pub fn backend_for(configuration: &Configuration) -> Box<dyn Backend> {
+    match &configuration.organization {
+        Organization::Linux { .. } => Box::new(linux::Kernel::default()),
+        Organization::Ours(_) => Box::new(ours::Perimeter::default()),
+        Organization::Null => Box::new(ours::Floor),
+    }
+}
+
+/// First guess of a run's set-up and teardown, before one was seen: namespaces or devices, and
+/// about 60 µs for each connection.
+pub fn first_guess(configuration: &Configuration) -> Duration {
+    Duration::from_millis(100) + Duration::from_micros(60) * configuration.connections
+}
+
+/// One whole run: prepares, warms up, measures. Returns the sample, and how long everything but the
+/// slot took.
+///
+/// # Errors
+/// What went wrong, with the configuration's name.
+pub fn once(
+    backend: &mut dyn Backend,
+    settings: &Settings,
+    configuration: &Configuration,
+    slot: Slot,
+    deadline: Option<Instant>,
+) -> Result<(Sample, Duration), Error> {
+    let before = Instant::now();
+    let name = || {
+        format!(
+            "{} with {} connections",
+            configuration.organization, configuration.connections
+        )
+    };
+    let mut run = || {
+        let mut session = backend.prepare(settings, configuration, deadline)?;
+        session.warm_up(slot.warm_up)?;
+        session.measure(slot.measure)
+    };
+    let sample = run().map_err(|e| match e {
+        Error::Io { context, source } => Error::Io {
+            context: format!("{}: {context}", name()),
+            source,
+        },
+        Error::Run(line) => Error::Run(format!("{}: {line}", name())),
+        Error::Late(line) => Error::Late(format!("{}: {line}", name())),
+        other => other,
+    })?;
+    let overhead = before.elapsed().saturating_sub(slot.warm_up + slot.measure);
+    Ok((sample, overhead))
+}
+
+/// Machine-wide counters around a measurement, shared by the backends.
+#[derive(Debug)]
+pub struct Window {
+    softirq: SoftirqThreads,
+    before: Machine,
+    begun: Instant,
+}
+
+impl Window {
+    /// Opens the window now.
+    pub fn open() -> Self {
+        let softirq = SoftirqThreads::find();
+        Window {
+            before: Machine::read(&softirq),
+            begun: Instant::now(),
+            softirq,
+        }
+    }
+
+    /// Closes it: what the machine did, and for how long.
+    pub fn close(self) -> (Machine, Duration) {
+        let elapsed = self.begun.elapsed();
+        let after = Machine::read(&self.softirq);
+        (after.since(&self.before), elapsed)
+    }
+}
+
+/// Signs that something else disturbed a run of `threads` threads (those of a peer in this process
+/// included), of which those under test have `times`.
+pub fn disturbances(
+    machine: &Machine,
+    elapsed: Duration,
+    threads: usize,
+    times: &Times,
+) -> Vec<String> {
+    let evidence = Evidence {
+        machine: *machine,
+        wall_ns: elapsed.as_nanos() as u64,
+        cores: host::cores(),
+        threads,
+        thread_ns: times.elapsed,
+        preempted_ns: times.preempted,
+    };
+    evidence.signs()
+}

@@ -1,0 +1,246 @@
+//! The report in a browser, at the width of a desk and of a phone: nothing overflows, every figure
+//! is there to be seen, no label is cut off, no error. The screenshots stay as artefacts.
+//!
+//! Without a browser (Debian: `chromium`) the test is skipped with a note.
+
+use perimeter_lab::{
+    bench::report::{Asked, Build},
+    host::Host,
+    plan::{Mode, Plan, embedded},
+    record::{Header, Measured, Outcome, Row, SCHEMA, Stored},
+    report,
+    workload::{Locks, Raw},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Widths of the viewports, px.
+const WIDTHS: [u32; 2] = [1280, 390];
+
+/// What the browser is asked: for each viewport, what is wrong with the page.
+const QUESTIONS: &str = r#"
+const wrong = [];
+window.onerror = (text) => wrong.push("error: " + text);
+window.onload = () => {
+  for (const frame of document.querySelectorAll("iframe")) {
+    const page = frame.contentDocument, width = frame.clientWidth;
+    const say = (text) => wrong.push(width + " px: " + text);
+    if (page.documentElement.scrollWidth > width) {
+      say("the page is " + page.documentElement.scrollWidth + " px wide");
+    }
+    const pictures = page.querySelectorAll("figure svg");
+    if (pictures.length !== EXPECTED) say(pictures.length + " figures");
+    for (const svg of pictures) {
+      const box = svg.getBoundingClientRect(), name = svg.querySelector("title").textContent;
+      if (box.width < 200 || box.height < 100) say(name + " is too small to be seen");
+      if (box.left < 0 || box.right > width + 1) say(name + " sticks out");
+      for (const text of svg.querySelectorAll("text")) {
+        const t = text.getBoundingClientRect();
+        if (t.left < box.left - 1 || t.right > box.right + 1 || t.bottom > box.bottom + 1) {
+          say("a label of " + name + " is cut off: " + text.textContent);
+        }
+        if (t.height < 9) say("a label of " + name + " is too small: " + t.height);
+      }
+      const ticks = [...svg.querySelectorAll(".tick[text-anchor=middle] text")];
+      ticks.reduce((before, tick) => {
+        const [a, b] = [before, tick].map((e) => e.getBoundingClientRect());
+        if (a.right > b.left) say("labels of " + name + " overlap at " + tick.textContent);
+        return tick;
+      });
+      const curve = svg.querySelector("[class^=c-] .mk, [class^=c-] .fill");
+      if (!curve || getComputedStyle(curve).fill === "none") say(name + " shows nothing");
+    }
+  }
+  document.getElementById("verdict").textContent = "wrong: " + JSON.stringify(wrong);
+};
+"#;
+
+fn browser() -> Option<PathBuf> {
+    let names = ["chromium", "chromium-browser", "google-chrome", "chrome"];
+    let paths = std::env::var_os("PATH")?;
+    let found = std::env::split_paths(&paths)
+        .flat_map(|directory| names.map(|name| directory.join(name)))
+        .find(|path| path.is_file());
+    found
+}
+
+/// A measurement that depends on what is measured, so that curves differ.
+fn measured(series: usize, x: u64, repeat: u32) -> Measured {
+    let goodput =
+        3000.0 + 900.0 * series as f64 + 40.0 * (x as f64).sqrt() + 25.0 * f64::from(repeat);
+    Measured {
+        raw: Raw {
+            seconds: 1.0,
+            goodput_mbps: goodput,
+            segments: goodput * 1e6 / 8.0 / 1448.0,
+            thread_ns: 2_000_000_000,
+            thread_cpu_ns: 2_000_000_000,
+            app_ns: 1_000_000,
+            stack_ns: Some(60_000_000 + 9_000_000 * series as u64),
+            peer_ns: Some(1_000_000),
+            spin_ns: 0,
+            idle_ns: 0,
+            preempted_ns: 0,
+            cpu_ns: 2_000_000_000,
+            retransmits: 0,
+            context_switches: 1000 * (series as u64 + 1),
+            involuntary_context_switches: 10,
+            connection_bytes_min: 1,
+            connection_bytes_median: 1,
+            valid: true,
+            disturbances: match repeat {
+                0 => vec!["other processes used 25 % of the cores".into()],
+                _ => Vec::new(),
+            },
+        },
+        verified_bytes: 1,
+        locks: vec![Locks {
+            class: "group".into(),
+            acquisitions: 10_000,
+            contended: 3000 / (series as u64 + 1) + x % 97 + u64::from(repeat),
+            wait_ns: 1_000_000,
+            hold_ns: 1_000_000,
+        }],
+    }
+}
+
+/// Runs of three plans that show every kind of figure.
+fn stored() -> Stored {
+    let plans: Vec<Plan> = embedded()
+        .into_iter()
+        .filter(|p| ["throughput", "contention", "one-connection"].contains(&&*p.name))
+        .collect();
+    let header = Header {
+        schema: SCHEMA.into(),
+        mode: Mode::Full,
+        device: None,
+        seed: 1,
+        plans: plans.iter().map(|p| p.name.clone()).collect(),
+        host: Host::read(),
+        build: Build {
+            version: "0.0.0".into(),
+            commit: None,
+            debug: false,
+        },
+        started_unix: 1_700_000_000,
+    };
+    let mut rows = Vec::new();
+    for plan in &plans {
+        for cell in plan.cells(header.mode, None).unwrap() {
+            for repeat in 0..plan.repeats(header.mode) {
+                rows.push(Row {
+                    plan: plan.name.clone(),
+                    series: plan.series[cell.series].label.clone(),
+                    org: cell.configuration.organization.to_string(),
+                    x: cell.x,
+                    repeat,
+                    outcome: Outcome::Measured(Box::new(measured(cell.series, cell.x, repeat))),
+                    device: "mem".into(),
+                    inbound: "thread".into(),
+                    comparable: true,
+                    notes: vec!["a remark on the configuration".into()],
+                    threads: 2,
+                    settings: Asked::from(&cell.settings),
+                    seed: 1,
+                    started_unix: header.started_unix,
+                    build: header.build.clone(),
+                    host: header.host.clone(),
+                });
+            }
+        }
+    }
+    Stored {
+        header,
+        plans,
+        rows,
+        notes: Vec::new(),
+    }
+}
+
+/// Runs the browser over `page`; what it printed, and the picture that it made.
+fn look(browser: &Path, page: &Path, picture: &Path, dump: bool) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let output = fs::File::create(home.path().join("out")).unwrap();
+    let mut command = Command::new(browser);
+    command
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+        ])
+        .args([
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-extensions",
+        ])
+        .args(["--window-size=1720,9000", "--virtual-time-budget=2000"])
+        .arg(format!(
+            "--user-data-dir={}",
+            home.path().join("profile").display()
+        ));
+    match dump {
+        true => command.arg("--dump-dom"),
+        false => command.arg(format!("--screenshot={}", picture.display())),
+    };
+    let mut child = command
+        .arg(format!("file://{}", page.display()))
+        .stdout(output)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(90);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("the browser did not end");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::read_to_string(home.path().join("out")).unwrap()
+}
+
+#[test]
+fn the_page_is_sound_on_a_desk_and_on_a_phone() {
+    let Some(browser) = browser() else {
+        eprintln!("note: skipped, as there is no browser here (Debian: chromium)");
+        return;
+    };
+    let page = report::render(&stored()).html;
+    let figures = page.matches("role=\"img\"").count();
+    // A page cannot see into a file's frame, but into one that it holds itself.
+    let inner = page.replace('&', "&amp;").replace('"', "&quot;");
+    let frames: String = WIDTHS
+        .iter()
+        .map(|w| {
+            format!("<iframe width={w} height=9000 style=border:0 srcdoc=\"{inner}\"></iframe>")
+        })
+        .collect();
+    let questions = QUESTIONS.replace("EXPECTED", &figures.to_string());
+    let around = format!(
+        "<!doctype html><meta charset=utf-8><body style=\"margin:0;display:flex;gap:20px\">\
+         <script>{questions}</script>{frames}<pre id=verdict></pre>"
+    );
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report");
+    fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("frames.html");
+    fs::write(&path, around).unwrap();
+    let picture = directory.join("report-1280-390.png");
+    let printed = look(&browser, &path, &picture, true);
+    let verdict = printed
+        .rsplit("<pre id=\"verdict\">")
+        .next()
+        .unwrap_or_default();
+    let verdict = verdict.split("</pre>").next().unwrap_or_default();
+    assert_eq!(verdict, "wrong: []");
+    let _ = fs::remove_file(&picture);
+    look(&browser, &path, &picture, false);
+    assert!(
+        fs::metadata(&picture).unwrap().len() > 10_000,
+        "no screenshot"
+    );
+}
