@@ -7,13 +7,14 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 /// Programs that tests run, and the Debian package of each.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 7] = [
     ("iperf3", "iperf3"),
     ("curl", "curl"),
     ("python3", "python3"),
     ("ip", "iproute2"),
     ("tshark", "tshark"),
     ("valgrind", "valgrind"),
+    ("chromium", "chromium"),
 ];
 
 /// One command that has to succeed.
