@@ -195,7 +195,8 @@ fn only_the_same_request_joins() {
     let mut other = request();
     other.seed = 99;
     assert_eq!(other.joined(&stored).unwrap().seed, 11, "the folder's");
-    let damages: [(fn(&mut Request), &str); 5] = [
+    type Damage = fn(&mut Request);
+    let damages: [(Damage, &str); 5] = [
         (|r| r.mode = Mode::Full, "quick, not full"),
         (|r| r.device = Some(Device::Tap), "as planned, not tap"),
         (|r| r.build.version = "9".into(), "version"),

@@ -101,7 +101,8 @@ mod tests {
     #[test]
     fn each_sign_is_seen_and_named() {
         assert!(quiet().signs().is_empty());
-        let disturb: [(fn(&mut Evidence), &str); 4] = [
+        type Change = fn(&mut Evidence);
+        let disturb: [(Change, &str); 4] = [
             (|e| e.machine.steal_ns = SECOND / 10, "hypervisor took 5 %"),
             (
                 |e| e.machine.process_cpu_ns = SECOND,

@@ -385,11 +385,11 @@ fn series(reader: &Reader<'_>, text: &Text) -> Result<Vec<Series>, Error> {
             let what = format!("there are two series `{}`; give one a label", one.label);
             return Err(reader.about(spanned, &field("label"), &what));
         }
-        if let Some(name) = &s.published {
-            if !published.is_some_and(|e| e.knows(name.get_ref())) {
-                let what = format!("no published series is called `{}`", name.get_ref());
-                return Err(reader.about(name, &field("as"), &what));
-            }
+        if let Some(name) = &s.published
+            && !published.is_some_and(|e| e.knows(name.get_ref()))
+        {
+            let what = format!("no published series is called `{}`", name.get_ref());
+            return Err(reader.about(name, &field("as"), &what));
         }
         if !(0.01..=100.0).contains(&one.times) {
             return Err(reader.about(spanned, &field("times"), "must be from 0.01 to 100"));

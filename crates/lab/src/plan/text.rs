@@ -71,6 +71,20 @@ impl Axis {
         }
     }
 
+    /// What stands behind a value of it: `1 connection`, `6 connections`.
+    pub fn of(self, value: u64) -> &'static str {
+        match self {
+            Axis::Connections if value == 1 => "connection",
+            Axis::Connections => "connections",
+            Axis::WriteSize => "bytes a write",
+            Axis::MessageSize => "bytes a message",
+            Axis::Buffer => "bytes of buffer",
+            Axis::Threads if value == 1 => "thread",
+            Axis::Threads => "threads",
+            Axis::Groups => "groups",
+        }
+    }
+
     /// What it may count from and to.
     pub(super) fn range(self) -> std::ops::RangeInclusive<u64> {
         match self {

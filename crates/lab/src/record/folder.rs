@@ -178,9 +178,8 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         fs::rename(&part, path)
     };
     write()
-        .map_err(|e| {
+        .inspect_err(|_| {
             let _ = fs::remove_file(&part);
-            e
         })
         .context(format!("writing {}", path.display()))
 }

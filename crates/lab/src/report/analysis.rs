@@ -185,7 +185,8 @@ fn result(plan: &Plan, stored: &Stored, rows: &[&Row]) -> Result {
         .series
         .iter()
         .map(|s| {
-            let of: Vec<&&Row> = rows.iter().filter(|r| r.series == s.label).collect();
+            let series = |r: &&Row| r.series == s.label;
+            let of: Vec<&Row> = rows.iter().copied().filter(series).collect();
             Curve {
                 label: s.label.clone(),
                 published: s.published.clone(),
@@ -242,7 +243,7 @@ fn kind(sign: &str) -> String {
     kind
 }
 
-fn point(x: u64, rows: &[&&Row]) -> Point {
+fn point(x: u64, rows: &[&Row]) -> Point {
     let here = || rows.iter().filter(|r| r.x == x);
     let mut runs = BTreeMap::new();
     for row in here() {
@@ -250,14 +251,14 @@ fn point(x: u64, rows: &[&&Row]) -> Point {
             runs.insert(row.repeat, m.clone());
         }
     }
-    let reason = |r: &&&Row| match &r.outcome {
+    let reason = |r: &&Row| match &r.outcome {
         Outcome::Measured(_) => None,
         Outcome::Failed(why) => Some(format!("failed: {why}")),
         Outcome::Unavailable(why) => Some(why.clone()),
     };
     let missing = runs.is_empty().then(|| {
         here()
-            .find_map(|r| reason(&r))
+            .find_map(reason)
             .unwrap_or_else(|| "not run yet".into())
     });
     Point {

@@ -50,6 +50,12 @@ pub(super) fn page(material: &Material<'_>) -> Markup {
 }
 
 fn choices(material: &Material<'_>) -> Markup {
+    let mut loads: Vec<&str> = Vec::new();
+    for c in &material.choices {
+        if !loads.contains(&c.load.as_str()) {
+            loads.push(&c.load);
+        }
+    }
     html! {
         section #choose {
             h2 { "Which organization for this machine and this load" }
@@ -59,18 +65,17 @@ fn choices(material: &Material<'_>) -> Markup {
             } @else {
                 p { "By goodput over memory NICs with ideal peers, of the organizations that were "
                     "measured. Ratios are to the best, by pairs of runs that took turns." }
-                div.scroll {
-                    table {
-                        thead { tr { th { "load" } th { "" } th { "which" } th { "evidence" } } }
-                        tbody {
-                            @for c in &material.choices {
-                                @let plan = &material.results[c.result].plan;
-                                tr {
-                                    th scope="row" { (c.load) }
-                                    td.n { (number(c.x as f64)) " " (plan.axis.label()) }
-                                    td.words { (words::advice(c, plan.metric)) "." }
-                                    td { a href=(format!("#{}", plan.name)) { (plan.name) } }
+                @for load in loads {
+                    @let of: Vec<_> = material.choices.iter().filter(|c| c.load == load).collect();
+                    h3 { (first_upper(load)) }
+                    ul.choices {
+                        @for c in of {
+                            @let plan = &material.results[c.result].plan;
+                            li {
+                                a.n href=(format!("#{}", plan.name)) {
+                                    (number(c.x as f64)) " " (plan.axis.of(c.x))
                                 }
+                                span { strong { (c.best) } (words::advice(c, plan.metric)) "." }
                             }
                         }
                     }
@@ -78,6 +83,14 @@ fn choices(material: &Material<'_>) -> Markup {
             }
         }
     }
+}
+
+/// With a capital letter to begin with.
+fn first_upper(words: &str) -> String {
+    let mut chars = words.chars();
+    chars
+        .next()
+        .map_or(String::new(), |c| c.to_uppercase().chain(chars).collect())
 }
 
 fn pill(finding: Finding) -> Markup {
@@ -119,14 +132,14 @@ fn claims(material: &Material<'_>) -> Markup {
                 }
             }
             div.scroll {
-                table {
+                table.cards {
                     thead { tr { th { "claim" } th { "published" } th { "here" } th { "" } } }
                     tbody {
                         @for (r, c) in &all {
                             tr {
                                 td.words { a href=(format!("#{}", r.plan.name)) { (c.claim.text) } }
-                                td { (words::claimed(c.claim)) }
-                                td.words { (brief(c)) }
+                                td data-label="published: " { (words::claimed(c.claim)) }
+                                td.words data-label="here: " { (brief(c)) }
                                 td { (pill(c.finding)) }
                             }
                         }

@@ -2,7 +2,7 @@
 
 use super::{
     Material,
-    analysis::{Curve, Finding, Result},
+    analysis::{Curve, Result},
     svg::number,
     words,
 };
@@ -39,10 +39,11 @@ fn choices(material: &Material<'_>, out: &mut String) {
         let plan = &material.results[c.result].plan;
         let _ = writeln!(
             out,
-            "- **{}, {} {}**: {}. ({})",
+            "- **{}, {} {}**: {}{}. ({})",
             text(&c.load),
             number(c.x as f64),
-            plan.axis.label(),
+            plan.axis.of(c.x),
+            text(&c.best),
             text(&words::advice(c, plan.metric)),
             plan.name
         );
@@ -77,10 +78,8 @@ fn result(material: &Material<'_>, r: &Result, out: &mut String) {
         for line in words::here(c) {
             let _ = writeln!(out, "  - here {}", text(&line));
         }
-        if c.finding != Finding::NotMeasured {
-            if let Some(line) = c.evidence.last().and_then(words::counters) {
-                let _ = writeln!(out, "  - {}", text(&line));
-            }
+        if let Some(line) = c.evidence.last().and_then(words::counters) {
+            let _ = writeln!(out, "  - {}", text(&line));
         }
     }
     let host = &material.stored.header.host;

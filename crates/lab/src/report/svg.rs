@@ -291,7 +291,8 @@ impl Bars {
         let ticks = linear(0.0, most);
         let end = ticks.last().copied().unwrap_or(1.0);
         let left = 8.0;
-        let at = |v: f64| left + v / end * (WIDTH - RIGHT - left);
+        // Half of the last label stands to the right of its line.
+        let at = |v: f64| left + v / end * (WIDTH - 26.0 - left);
         let bottom = TOP + 2.0 * ROW * self.rows.len() as f64 * 0.75;
         let row = |i: usize| TOP + ROW * 1.5 * i as f64;
         html! {

@@ -83,14 +83,12 @@ pub(super) fn here(judged: &Judged) -> Vec<String> {
         if judged.evidence.len() > 1 {
             text.push_str(&format!(", {}", e.finding.words()));
         }
-        if let Some((low, high)) = judged.claim.range() {
-            if let Some(i) = e.comparison.interval.filter(Interval::is_evidence) {
-                let within = i.low <= high && low <= i.high;
-                text.push_str(match within {
-                    true => "; the published ratio is within the interval",
-                    false => "; the published ratio is outside the interval",
-                });
-            }
+        let evidence = e.comparison.interval.filter(Interval::is_evidence);
+        if let (Some((low, high)), Some(i)) = (judged.claim.range(), evidence) {
+            text.push_str(match i.low <= high && low <= i.high {
+                true => "; the published ratio is within the interval",
+                false => "; the published ratio is outside the interval",
+            });
         }
         text
     };
@@ -130,19 +128,18 @@ fn short(m: Metric) -> &'static str {
     }
 }
 
-/// Which organization for a load.
+/// What there is to say of the best organization for a load, behind its name.
 pub(super) fn advice(choice: &Choice, metric: Metric) -> String {
-    let best = &choice.best;
     let value = format!("{} {}", number(choice.median), metric.unit());
     let list = |items: &[(String, f64)]| {
         let one = |(label, ratio): &(String, f64)| format!("{label} ({ratio:.2} times)");
         items.iter().map(one).collect::<Vec<_>>().join(", ")
     };
     let mut text = match choice.equals.is_empty() {
-        true if choice.unknown.is_empty() => format!("{best}, {value}"),
-        true => format!("{best} by its median, {value}"),
+        true if choice.unknown.is_empty() => format!(", {value}"),
+        true => format!(" by its median, {value}"),
         false => format!(
-            "{best} by its median, {value}; no difference seen to {}",
+            " by its median, {value}; no difference seen to {}",
             list(&choice.equals)
         ),
     };
