@@ -35,9 +35,9 @@ fn hello(conn: usize) -> [u8; HELLO] {
 
 /// How long a client waits for its answer: longer than all the clients that went without a word
 /// that arrived, and whose connections come before its own, can keep a server's thread.
-const CLIENT: Duration = Duration::from_secs(60);
-/// How long a server waits for a client to introduce itself.
-const SERVER: Duration = Duration::from_secs(5);
+const CLIENT: Duration = Duration::from_secs(100);
+/// How long a server waits for a client to introduce itself: longer than any run of losses.
+const SERVER: Duration = Duration::from_secs(15);
 
 /// `limit`. Where time jumps to deadlines there is none: it would be one more deadline.
 fn patience(h: &Host, limit: Duration) -> Option<Duration> {
