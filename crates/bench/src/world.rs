@@ -237,7 +237,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     /// The burst goes through the stack: parsed, and every segment to its connection.
     #[inline]
     pub fn burst(&mut self) {
-        input::parse(&self.sh, &mut self.cx, 0);
+        input::parse(&self.sh, &mut self.cx, 0, false);
         self.org.on_packets(&self.sh, &mut self.cx);
     }
 

@@ -190,7 +190,7 @@ pub fn trace(ask: &args::Trace) -> Result<(), Error> {
     if end.lost > 0 {
         let _ = writeln!(
             notes,
-            "{} segments passed faster than they could be told",
+            "{} segments were left out: they passed faster than they could be told",
             end.lost
         );
     }

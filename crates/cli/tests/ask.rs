@@ -374,3 +374,51 @@ fn a_connection_is_traced() {
         });
     }
 }
+
+/// A connection at full speed brings segments faster than they are told: the trace ends when its
+/// time is over, and says how many it has left out.
+#[test]
+fn a_trace_at_full_speed_ends_in_time() {
+    if !text(&perimeter(&["orgs"]).stdout).contains("pef:horizontal") {
+        eprintln!("skipped: this build has no pef");
+        return;
+    }
+    let (_dir, path) = socket();
+    with_stack("pef:vertical", &path, |mut conn| {
+        let at = path.to_str().unwrap();
+        let output = perimeter(&["ss", "--control", at, "--json"]);
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let id = all["connections"][0]["id"].as_str().unwrap().to_string();
+        let arguments = ["trace", "--control", at, &id, "--seconds", "0.5", "--json"];
+        let begun = Instant::now();
+        let trace = command(&arguments)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn();
+        let mut trace = Running(trace.unwrap());
+        let mut pipe = trace.0.stdout.take().unwrap();
+        // Whoever reads does so slowly: what is told waits, and what is collected behind it.
+        let reader = std::thread::spawn(move || {
+            let (mut buf, mut n) = ([0; 4096], 0);
+            while let Ok(got @ 1..) = pipe.read(&mut buf) {
+                n += buf[..got].iter().filter(|b| **b == b'\n').count();
+                thread::sleep(Duration::from_millis(1));
+            }
+            n
+        });
+        while trace.0.try_wait().unwrap().is_none() {
+            conn.write_all(b"eleven byte").unwrap();
+            conn.read_exact(&mut [0; 11]).unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        }
+        let took = begun.elapsed();
+        let mut notes = String::new();
+        let mut stderr = trace.0.stderr.take().unwrap();
+        stderr.read_to_string(&mut notes).unwrap();
+        assert!(trace.0.wait().unwrap().success(), "{notes}");
+        assert!(reader.join().unwrap() > 100);
+        assert!(notes.contains("segments were left out"), "{notes:?}");
+        // A loaded machine starts programs slowly.
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    });
+}

@@ -211,6 +211,16 @@ pub trait Engine: Send + Sync {
         Binding::default()
     }
 
+    /// Sends a whole frame by interface number `iface`, as it is: for protocols that events add.
+    /// Dropped when there is no room.
+    ///
+    /// # Errors
+    /// The stack belongs to another thread.
+    fn send_frame(&self, iface: u16, frame: &[u8]) -> Result<(), Fault> {
+        let _ = (iface, frame);
+        Err(Fault::Unsupported)
+    }
+
     /// PEF: adds an event to the lists that connections start with, before there are any.
     ///
     /// # Errors
@@ -720,6 +730,12 @@ impl<O: Org> Engine for Running<O> {
     fn binding(&self, id: SockId) -> Binding {
         self.enter()
             .map_or_else(|_| Binding::default(), |i| i.org.binding(id))
+    }
+
+    fn send_frame(&self, iface: u16, frame: &[u8]) -> Result<(), Fault> {
+        self.enter()?
+            .with(|i, cx| i.sh.send_frame(cx, iface, frame));
+        Ok(())
     }
 
     fn register_event(&self, spec: EventSpec) -> Result<EventId, Fault> {

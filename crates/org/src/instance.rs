@@ -278,9 +278,12 @@ impl<O: Org> Instance<O> {
         let n = rx.poll(now, &mut cx.pool, &mut cx.frames, perimeter_stack::BURST);
         if n > 0 {
             let iface = self.sh.rx[usize::from(q)].iface;
-            let aside = input::parse(&self.sh, cx, iface);
+            let aside = input::parse(&self.sh, cx, iface, self.org.wants_unbound());
             if !cx.segs.is_empty() {
                 self.org.on_packets(&self.sh, cx);
+            }
+            for frame in aside.unbound {
+                self.org.unbound(&self.sh, cx, iface, frame);
             }
             for (key, what) in aside.icmp {
                 self.org.icmp(&self.sh, cx, &key, what);

@@ -102,6 +102,24 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// Runs timers that are due.
     fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>);
 
+    /// Whether somebody wants packets that belong to no connection and that the stack does not
+    /// answer itself.
+    fn wants_unbound(&self) -> bool {
+        false
+    }
+
+    /// Such a packet, a whole frame, came in by interface `iface`.
+    fn unbound(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        iface: u16,
+        frame: perimeter_base::PktBuf,
+    ) {
+        let _ = (sh, iface);
+        cx.pool.put(frame);
+    }
+
     /// When timers are due: not later than the earliest. Where another thread than those that
     /// ask makes this earlier, it says so in [`After::armed`](perimeter_stack::kind::After).
     fn next_timer(&self) -> Time;

@@ -15,13 +15,23 @@ pub use perimeter_org::pef::event::{
 };
 
 impl Stack {
-    /// Adds an event to the lists that connections start with, at the back of its major layer.
-    /// At start-up, before there are any sockets.
+    /// Adds an event to the lists that connections start with, at the back of its major layer:
+    /// at start-up, before there are any sockets. Or, at any time, to the list of packets that
+    /// belong to no connection.
     ///
     /// # Errors
     /// There are, or were, sockets; or the organization has no lists.
     pub fn register_event(&self, spec: EventSpec) -> Result<EventId> {
         self.engine().register_event(spec).map_err(io)
+    }
+
+    /// Sends a whole frame by interface number `iface`, as it is: the other half of a protocol
+    /// that is added by events for packets without a connection ([`Direction::Unbound`]).
+    ///
+    /// # Errors
+    /// The stack belongs to another thread.
+    pub fn send_frame(&self, iface: u16, frame: &[u8]) -> Result<()> {
+        self.engine().send_frame(iface, frame).map_err(io)
     }
 }
 

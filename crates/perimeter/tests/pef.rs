@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Setup, World, content};
+use perimeter::link::script::script;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::pef::{
     Direction, End, EventId, EventSpec, Layer, Packet, PacketEvent, Under, Verdict,
@@ -10,17 +11,29 @@ use perimeter::pef::{
 use perimeter::{Native, OrgSpec, Stack, TcpStream, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::Schedule;
+use perimeter_wire::Ipv4Hdr;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const NAMES: [&str; 4] = [
+const NAMES: [&str; 6] = [
     "pef:random",
     "pef:vertical",
     "pef:horizontal",
     "pef:ip=0:tcp=1:sockfs=0",
+    "pef:vertical:events=fine",
+    "pef:horizontal:events=fine",
 ];
+
+/// The names of the events that a connection's receive list starts with.
+fn initial(org: &str) -> &'static [&'static str] {
+    if org.ends_with(":events=fine") {
+        &["ip", "tcp-predict", "tcp-full", "tcp-output", "sockfs"]
+    } else {
+        &["ip", "tcp", "sockfs"]
+    }
+}
 
 fn event(
     name: &str,
@@ -37,11 +50,12 @@ fn event(
 }
 
 /// Checks that the data segments which pass it are the stream's, one after the other: none is
-/// lost or overtaken. For wires that do none of that either.
+/// lost, overtaken, or there twice unless it was sent twice. For wires that do none of that either.
 #[derive(Default)]
 struct InOrder {
     next: Mutex<Option<u32>>,
     seen: AtomicU64,
+    again: AtomicU32,
     faults: AtomicU32,
 }
 
@@ -59,6 +73,8 @@ impl InOrder {
                 // What comes before it was sent again: a timer saw no acknowledgment in time.
                 if next.is_none_or(|n| end.wrapping_sub(n) as i32 > 0) {
                     *next = Some(end);
+                } else {
+                    me.again.fetch_add(1, Ordering::Relaxed);
                 }
                 me.seen.fetch_add(1, Ordering::Relaxed);
             }
@@ -67,7 +83,14 @@ impl InOrder {
         event("in-order", (direction, layer, Under::Layer), check)
     }
 
-    fn judge(&self, org: &str, what: &str) {
+    /// `sender` is the end whose segments these are.
+    fn judge(&self, org: &str, what: &str, sender: &TcpStream) {
+        let again = self.again.load(Ordering::Relaxed);
+        let sent = sender.info().unwrap().tcp.total_retrans;
+        assert!(
+            again <= sent,
+            "{org}: {what}: {again} segments came twice, {sent} were sent twice"
+        );
         let seen = self.seen.load(Ordering::Relaxed);
         let faults = self.faults.load(Ordering::Relaxed);
         assert!(seen > 0, "{org}: {what} saw no data");
@@ -169,7 +192,7 @@ fn lists_are_altered_ten_thousand_times_under_load() {
         // Data both ways, for as long as lists are altered.
         for (from, to) in [
             (ours.try_clone().unwrap(), theirs.try_clone().unwrap()),
-            (theirs, ours.try_clone().unwrap()),
+            (theirs.try_clone().unwrap(), ours.try_clone().unwrap()),
         ] {
             let stop = over.clone();
             threads.push(std::thread::spawn(move || {
@@ -215,8 +238,8 @@ fn lists_are_altered_ten_thousand_times_under_load() {
         let bytes: Vec<usize> = threads.into_iter().map(|t| t.join().unwrap()).collect();
         assert_eq!((bytes[0], bytes[2]), (bytes[1], bytes[3]), "{name}");
         assert!(bytes[0] > 0 && bytes[2] > 0, "{name}");
-        probes[0].judge(name, "what TCP took");
-        probes[1].judge(name, "what IP was to send");
+        probes[0].judge(name, "what TCP took", &theirs);
+        probes[1].judge(name, "what IP was to send", &ours);
         assert!(alterer.inserted > 5_000 && alterer.disabled > 100);
         assert!(alterer.passed.load(Ordering::Relaxed) > 0, "{name}");
     }
@@ -278,8 +301,8 @@ fn altered(w: &World, name: &'static str, seed: u64) {
     assert!(there == data && here == data, "{name}, seed {seed}");
     over.store(true, Ordering::Relaxed);
     perimeter_sync::Thread::join(alterer).unwrap();
-    probes[0].judge(name, "what TCP took");
-    probes[1].judge(name, "what IP was to send");
+    probes[0].judge(name, "what TCP took", &theirs);
+    probes[1].judge(name, "what IP was to send", &ours);
 }
 
 /// A stack under test and a peer, on virtual cores, and one connection between them.
@@ -312,10 +335,13 @@ fn a_connection_tells_where_its_layers_run() {
             squeues.sort();
             squeues.dedup();
             let want = match w.s.organization().to_string().as_str() {
-                "pef:horizontal" => 3,
-                "pef:random" | "pef:vertical" => 1,
-                _ => 2,
+                o if o.starts_with("pef:horizontal") => 3,
+                o if o.starts_with("pef:ip") => 2,
+                _ => 1,
             };
+            let names = ours.binding().events;
+            assert_eq!(names[0], initial(&w.s.organization().to_string()));
+            assert_eq!(names[1], ["sockfs", "tcp", "ip"]);
             assert_eq!(squeues.len(), want);
         });
     }
@@ -353,7 +379,8 @@ fn a_trace_tells_the_segments_and_takes_itself_off() {
                 assert!(t.cwnd > 0 && t.window > 0, "{t}");
                 assert!(t.to_string().contains(" cwnd "), "{t}");
             }
-            assert_eq!(ours.binding().events[0], ["ip", "tcp", "sockfs"]);
+            let org = w.s.organization().to_string();
+            assert_eq!(ours.binding().events[0], initial(&org));
             assert_eq!(ours.binding().events[1], ["sockfs", "tcp", "ip"]);
         });
     }
@@ -500,7 +527,9 @@ fn events_are_registered_at_the_start_and_not_later() {
             );
             let mut theirs = peer.connect("10.0.0.1:80").unwrap();
             let (mut ours, _) = l.accept().unwrap();
-            assert_eq!(ours.binding().events[0], ["ip", "tcp", "count", "sockfs"]);
+            let mut want = initial(name).to_vec();
+            want.insert(want.len() - 1, "count");
+            assert_eq!(ours.binding().events[0], want);
             theirs.write_all(b"abc").unwrap();
             let mut buf = [0; 3];
             ours.read_exact(&mut buf).unwrap();
@@ -521,4 +550,161 @@ fn events_are_registered_at_the_start_and_not_later() {
         .unwrap();
     let e = up.build().unwrap().register_event(nothing()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unsupported);
+}
+
+/// The paper's gain mixes three things (section 4): each is a switch, and all eight combinations
+/// carry data both ways, faster than any timer would.
+#[test]
+fn each_ingredient_can_be_switched_off() {
+    const N: usize = 300_000;
+    for arrangement in ["vertical", "horizontal"] {
+        for queue in ["on", "off"] {
+            for tcp in ["on", "off"] {
+                let name = format!("pef:{arrangement}:light-queue={queue}:light-tcp={tcp}");
+                with_connection(&name, |w, ours, theirs| {
+                    let data = content(N);
+                    let (mut there, mut back) = (Vec::new(), Vec::new());
+                    let (mut sent, mut answered) = (0, 0);
+                    let begun = w.now();
+                    let take = |s: &TcpStream, got: &mut Vec<u8>| {
+                        let mut buf = [0; 5_000];
+                        if let Ok(n) = { s }.read(&mut buf) {
+                            got.extend(&buf[..n]);
+                        }
+                    };
+                    w.until("all data", || {
+                        sent += { &theirs }.write(&data[sent..]).unwrap_or(0);
+                        answered += { &ours }.write(&data[answered..]).unwrap_or(0);
+                        take(&ours, &mut there);
+                        take(&theirs, &mut back);
+                        there.len() == N && back.len() == N
+                    });
+                    assert!(there == data && back == data);
+                    let stats = w.s.stats();
+                    let fast = stats.count("rx_predicted");
+                    assert!(w.now().since(begun) < Duration::from_secs(3));
+                    let light = !w.s.organization().to_string().contains("light-tcp=off");
+                    assert_eq!(fast > 0, light, "{}", w.s.organization());
+                });
+            }
+        }
+    }
+}
+
+/// A full queue shuts the peer's window; when it is read empty, TCP is enabled and tells the peer
+/// at once: no probe of the window was needed.
+#[test]
+fn a_queue_that_is_read_opens_the_window_again() {
+    for name in NAMES {
+        with_connection(name, |w, ours, theirs| {
+            let data = content(2_000_000);
+            let mut sent = 0;
+            for _ in 0..3 {
+                // Until nothing more goes: the peer has filled its window and its buffer.
+                let mut still = 0;
+                while still < 20 {
+                    let n = { &theirs }.write(&data[sent..]).unwrap_or(0);
+                    sent += n;
+                    still = if n == 0 { still + 1 } else { 0 };
+                    w.pass(Duration::from_millis(2));
+                }
+                let mut got = 0;
+                let mut buf = vec![0; 64 * 1024];
+                let begun = w.now();
+                while let Ok(n) = { &ours }.read(&mut buf) {
+                    got += n;
+                }
+                assert!(got > 0);
+                w.until("room to write", || {
+                    let n = { &theirs }.write(&data[sent..sent + 1]).unwrap_or(0);
+                    sent += n;
+                    n > 0
+                });
+                assert!(
+                    w.now().since(begun) < Duration::from_millis(100),
+                    "{}: it took a probe",
+                    w.s.organization()
+                );
+            }
+        });
+    }
+}
+
+/// A datagram of IP protocol `protocol` in an IP packet.
+fn datagram(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let ip = Ipv4Hdr {
+        src: "10.0.0.2".parse().unwrap(),
+        dst: "10.0.0.1".parse().unwrap(),
+        protocol,
+        ttl: 64,
+        tos: 0,
+        ident: 0,
+        total_len: (20 + payload.len()) as u16,
+        header_len: 20,
+        dont_fragment: true,
+        more_fragments: false,
+        frag_offset: 0,
+    };
+    let mut packet = vec![0; 20];
+    ip.emit(&mut packet);
+    packet.extend_from_slice(payload);
+    packet
+}
+
+/// Packets that belong to no connection run through a list of their own, whose events may answer
+/// them; without any they are dropped and counted.
+#[test]
+fn packets_without_a_connection_have_a_list() {
+    for name in NAMES {
+        Virtual::run(Default::default(), move |p: Virtual| {
+            let (device, wire) = script(&p, "script", 1500);
+            let s = Stack::builder().on_virtual(p.clone());
+            let s = s.organization(name).unwrap();
+            let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
+            let s = s.build().unwrap();
+            let pass = || p.sleep_until(p.now().plus(5_000_000));
+            let drops = || s.stats().count("drop_other_protocol");
+            let _l = s.listen("10.0.0.1:80").unwrap();
+            assert!(wire.inject(p.now(), &datagram(253, b"early")));
+            pass();
+            assert_eq!(drops(), 1, "nobody wants it yet");
+            // Also when there are sockets: a protocol is added while the stack runs.
+            let order = Arc::new(Mutex::new(Vec::new()));
+            let first = order.clone();
+            let looks = move |p: &mut Packet<'_>| {
+                assert_eq!((p.direction, p.header), (Direction::Unbound, None));
+                first.lock().unwrap().push(p.payload[20..].to_vec());
+                Verdict::Next
+            };
+            let what = (Direction::Unbound, Layer::Ip, Under::Nothing);
+            s.register_event(event("looks", what, looks)).unwrap();
+            let left = AtomicU32::new(2);
+            let answers = move |p: &mut Packet<'_>| {
+                let mut reply = p.payload.to_vec();
+                reply[20..].make_ascii_uppercase();
+                p.send.push((p.iface, reply));
+                p.disable = left.fetch_sub(1, Ordering::Relaxed) == 1;
+                Verdict::Done
+            };
+            let what = (Direction::Unbound, Layer::Ip, Under::Layer);
+            s.register_event(event("answers", what, answers)).unwrap();
+            for (i, text) in [&b"one"[..], b"two", b"six"].into_iter().enumerate() {
+                assert!(wire.inject(p.now(), &datagram(253, text)));
+                pass();
+                let reply = wire.next().map(|r| r.bytes);
+                match i {
+                    2 => assert!(reply.is_none(), "{name}: it took itself off"),
+                    _ => assert_eq!(reply.unwrap()[20..], text.to_ascii_uppercase()),
+                }
+            }
+            assert_eq!(*order.lock().unwrap(), [b"one", b"two", b"six"], "{name}");
+            // What the stack answers itself goes there as little as what belongs to connections.
+            s.send_frame(0, &datagram(252, b"by hand")).unwrap();
+            pass();
+            assert_eq!(wire.next().unwrap().bytes[20..], *b"by hand");
+            assert_eq!(drops(), 1);
+            s.stop();
+        })
+        .unwrap();
+    }
 }

@@ -312,6 +312,21 @@ impl<K: Kind> Commons<K> {
         }
     }
 
+    /// Sends a whole frame by an interface; dropped when its ring is full, or there is no such
+    /// interface.
+    pub fn send_frame(&self, cx: &mut Ctx<K>, iface: u16, frame: &[u8]) {
+        let Some(i) = self.ifaces.get(usize::from(iface)) else {
+            return;
+        };
+        let q = i.tx.start;
+        let mut ring = self.tx[usize::from(q)].ring.lock();
+        if let Some(d) = ring.push() {
+            d.hdr_len = 0;
+            d.owned = Some(perimeter_base::PktBuf::copy_of(frame));
+            cx.after.ring(q);
+        }
+    }
+
     /// A neighbour spoke. Returns the connections that waited for it.
     pub fn heard(
         &self,

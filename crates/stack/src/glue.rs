@@ -18,7 +18,7 @@ use perimeter_base::{Time, TxDesc, TxRing};
 use perimeter_sync::{Lock, Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
-use perimeter_tcp::{Path, Payload, Repeats, Rst, SegPlan};
+use perimeter_tcp::{Input, Path, Payload, Repeats, Rst, SegPlan};
 use perimeter_wire::Template;
 
 /// The time of this burst or call, for a connection that was entered: not before that of whoever
@@ -51,9 +51,15 @@ pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: 
     let t = a.tcb();
     t.meta.ip_core = seg.core;
     t.meta.tcp_core = cx.core;
-    let ticket = t.meta.ticket;
-    let txq = usize::from(t.meta.txq);
     let input = t.tcb.input(&seg.frame.hdr, data, now);
+    taken(a, sh, cx, input);
+}
+
+/// What follows from a segment that TCP has taken: the buffers, the socket, and output.
+#[inline]
+pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input: Input) {
+    let meta = a.tcb_meta();
+    let (ticket, txq) = (meta.ticket, usize::from(meta.txq));
     if input.path == Path::Full {
         sh.p.charge(Work::TcpSlow, 1);
     } else {

@@ -25,18 +25,26 @@ pub struct Aside {
     pub icmp: Vec<(FlowKey, Icmp)>,
     /// Connections whose neighbour was resolved.
     pub resolved: Vec<SockId>,
+    /// Whole frames that belong to no connection and that nothing here answers, if they are
+    /// wanted: datagrams of other protocols or for other hosts.
+    pub unbound: Vec<PktBuf>,
+    wanted: bool,
 }
 
 impl Aside {
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        self.icmp.is_empty() && self.resolved.is_empty()
+        self.icmp.is_empty() && self.resolved.is_empty() && self.unbound.is_empty()
     }
 }
 
-/// Parses the burst in `cx.frames` of interface `iface` into `cx.segs`.
-pub fn parse<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16) -> Aside {
-    let mut aside = Aside::default();
+/// Parses the burst in `cx.frames` of interface `iface` into `cx.segs`. `unbound`: packets that
+/// belong to no connection are wanted, see [`Aside::unbound`].
+pub fn parse<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, unbound: bool) -> Aside {
+    let mut aside = Aside {
+        wanted: unbound,
+        ..Aside::default()
+    };
     let mut frames = core::mem::take(&mut cx.frames);
     let n = frames.len() as u64;
     sh.count(cx.lane, Count::RxFrames, n);
@@ -62,7 +70,7 @@ fn drain<K: Kind>(
         if carries_tcp(bytes, ethernet) {
             let seg = cx.segs.place();
             match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
-                Ok(()) => tcp(sh, cx, iface, ethernet, f),
+                Ok(()) => tcp(sh, cx, iface, ethernet, f, aside),
                 Err(e) => drop_malformed(sh, cx, e, f.buf),
             }
             continue;
@@ -76,6 +84,10 @@ fn drain<K: Kind>(
             Ok(Frame::Arp(p)) => arp(sh, cx, iface, &p, aside),
             Ok(Frame::Icmp { ip, msg, body }) => {
                 icmp(sh, cx, iface, &ip, msg, body, aside, bytes);
+            }
+            Ok(_) if aside.wanted => {
+                aside.unbound.push(f.buf);
+                continue;
             }
             Ok(_) => sh.count(cx.lane, Count::OtherProtocol, 1),
             Err(e) => sh.counters.add(cx.lane, malformed(e), 1),
@@ -106,7 +118,14 @@ fn drop_malformed<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, e: WireError, buf: 
 
 /// Completes the segment whose header was parsed into its place, unless it is to be dropped.
 #[inline]
-fn tcp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, ethernet: bool, f: RxFrame) {
+fn tcp<K: Kind>(
+    sh: &Commons<K>,
+    cx: &mut Ctx<K>,
+    iface: u16,
+    ethernet: bool,
+    f: RxFrame,
+    aside: &mut Aside,
+) {
     let seg = cx.segs.place();
     let t = &seg.frame;
     // A frame addressed to a group is no TCP of ours, whatever its IP address says.
@@ -115,6 +134,9 @@ fn tcp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, ethernet: bool, f:
     if multicast || !i.plain(t.key.local, t.key.remote) {
         let mine = sh.ifaces.iter().any(|i| i.owns(t.key.local));
         if !mine || multicast || !unicast(sh, iface, t.key.remote) {
+            if !mine && !multicast && aside.wanted {
+                return aside.unbound.push(f.buf);
+            }
             let why = if mine {
                 Count::BadAddress
             } else {

@@ -184,6 +184,19 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// A segment arrived for the connection `id`, looked up elsewhere.
     #[inline]
     pub fn segment(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, id: SockId, seg: &mut Seg) -> Met {
+        self.meet(sh, cx, id, seg, |c, cx, seg| glue::input(c, sh, cx, seg))
+    }
+
+    /// As [`Shard::segment`], for organizations that cut TCP's processing: `f` is a part of it.
+    #[inline]
+    pub fn meet(
+        &mut self,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        id: SockId,
+        seg: &mut Seg,
+        f: impl FnOnce(&mut C, &mut Ctx<K>, &mut Seg),
+    ) -> Met {
         let slot = id.slot();
         let Some(conn) = self.conns.get_mut(slot, id.generation()) else {
             return Met::Gone;
@@ -199,7 +212,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return Met::Reused(iss);
         }
         conn.entered();
-        glue::input(conn, sh, cx, seg);
+        f(conn, cx, seg);
         self.settle(slot, sh, cx);
         Met::Taken
     }

@@ -29,14 +29,18 @@ impl<P: Platform> Pef<P> {
 
 impl<P: Platform> Events for Pef<P> {
     fn register(&self, spec: EventSpec) -> Result<EventId, Refused> {
-        if self.opened.load(Ordering::Acquire) {
+        let direction = spec.direction;
+        if direction != Direction::Unbound && self.opened.load(Ordering::Acquire) {
             return Err(Refused::Late);
         }
         let mut d = self.manner.defaults.lock();
-        let direction = spec.direction;
         let list = match direction {
             Direction::Receive => &mut d.receive,
             Direction::Transmit => &mut d.transmit,
+            Direction::Unbound => {
+                self.wanted.store(true, Ordering::Release);
+                &mut d.unbound
+            }
         };
         let (next, id) = list.with(direction, End::Back, spec);
         *list = Arc::new(next);
@@ -44,6 +48,9 @@ impl<P: Platform> Events for Pef<P> {
     }
 
     fn insert(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, Refused> {
+        if spec.direction == Direction::Unbound {
+            return Err(Refused::NoEvent);
+        }
         let (event, key) = self.link(id)?.insert(id, end, spec)?;
         self.flows.altered(&key, id);
         Ok(event)

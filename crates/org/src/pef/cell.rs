@@ -24,6 +24,8 @@ use std::sync::Arc;
 pub(super) struct Defaults {
     pub(super) receive: Arc<List>,
     pub(super) transmit: Arc<List>,
+    /// Of packets that belong to no connection.
+    pub(super) unbound: Arc<List>,
 }
 
 /// How the connections of a stack are made.

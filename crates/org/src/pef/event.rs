@@ -6,13 +6,17 @@ use perimeter_tcp::Info;
 use perimeter_wire::{FlowKey, TcpFlags, TcpHdr};
 use std::sync::Arc;
 
-/// Which of a connection's two lists.
+/// Which list.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// IP, TCP, SOCKFS.
+    /// A connection's receive list: IP, TCP, SOCKFS.
     Receive,
-    /// SOCKFS, TCP, IP.
+    /// Its transmit list: SOCKFS, TCP, IP.
     Transmit,
+    /// The stack's list of packets that belong to no connection and that it does not answer
+    /// itself: datagrams of protocols that it does not have, or for other hosts. They are told
+    /// apart where frames come in.
+    Unbound,
 }
 
 /// A major layer of a list. Each holds one or more events.
@@ -74,7 +78,7 @@ pub struct Packet<'a> {
     pub direction: Direction,
     /// The major layer of the event that runs.
     pub layer: Layer,
-    /// The flow, from this host's point of view.
+    /// The flow, from this host's point of view; unspecified for what belongs to no connection.
     pub flow: FlowKey,
     /// The segment's header. `None` on the transmit list before TCP has made segments, and for
     /// what belongs to no connection.
@@ -82,8 +86,14 @@ pub struct Packet<'a> {
     /// Octets of payload.
     pub len: u32,
     /// The payload where it lies in one piece: received segments, and data on its way to TCP.
-    /// Changes are seen by what follows in the list; the length stays.
+    /// Changes are seen by what follows in the list; the length stays. Of a packet that belongs
+    /// to no connection the whole frame.
     pub payload: &'a mut [u8],
+    /// The interface that a packet without a connection came in by.
+    pub iface: u16,
+    /// Frames that the callback wants to be sent, each by an interface; of packets without a
+    /// connection only.
+    pub send: Vec<(u16, Vec<u8>)>,
     /// The connection's TCP state, for events under TCP's perimeter.
     pub tcp: Option<&'a dyn Peek>,
     /// Set by the callback: this event takes itself off the list. A list that has gone with its
@@ -182,7 +192,7 @@ impl fmt::Display for Traced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ns = self.at.nanos();
         let arrow = match self.direction {
-            Direction::Receive => '<',
+            Direction::Receive | Direction::Unbound => '<',
             Direction::Transmit => '>',
         };
         write!(
@@ -207,10 +217,11 @@ pub type TraceSink = Arc<dyn Fn(&Traced) -> bool + Send + Sync>;
 /// Lists of events of an organization that has them.
 pub trait Events {
     /// Adds an event to the lists that connections start with, at the back of its major layer:
-    /// at start-up, before there are any.
+    /// at start-up, before there are any; or, at any time, to the list of packets without a
+    /// connection.
     ///
     /// # Errors
-    /// There are connections already.
+    /// There are, or were, sockets.
     fn register(&self, spec: EventSpec) -> Result<EventId, Refused>;
 
     /// Adds an event to the list of a live connection. Packets under way finish on the list that

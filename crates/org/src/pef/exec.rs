@@ -15,17 +15,19 @@ use super::pkt::{Body, Msg, Pkt, offsets};
 use crate::spec::SqueueEntry;
 use crate::squeue::Kd;
 use crate::squeue::queue::{Entered, Inside, Proc, Protected, Who};
+use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_link::Medium;
 use perimeter_stack::conn::{Apart, Up, told};
 use perimeter_stack::shard::Met;
-use perimeter_stack::{Cell, Commons, Count, Ctx, Seg, Shard, SockId, glue, ready};
+use perimeter_stack::{Access, Cell, Commons, Count, Ctx, Seg, Shard, SockId, glue, ready};
 use perimeter_sync::{Lock, Platform, Work};
 use perimeter_tcp::{Info, Tcb};
-use perimeter_wire::{Seq, TcpHdr};
+use perimeter_wire::{FlowKey, Seq, TcpHdr};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How often a packet may be classified again before it is dropped: once for a connection that
 /// has gone meanwhile, once for one in TIME-WAIT that it takes over, and some for events.
@@ -63,6 +65,14 @@ impl<'a, P: Platform> Env<'a, P> {
         }
     }
 }
+
+/// The flow of what has none.
+const NO_FLOW: FlowKey = FlowKey {
+    local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    local_port: 0,
+    remote_port: 0,
+};
 
 /// A connection's TCP state, for events under its perimeter.
 #[derive(Debug)]
@@ -251,7 +261,7 @@ impl<P: Platform> Pef<P> {
         body: Body<P>,
     ) -> Pkt<P> {
         let list = match direction {
-            Direction::Receive => &version.receive,
+            Direction::Receive | Direction::Unbound => &version.receive,
             Direction::Transmit => &version.transmit,
         };
         Pkt {
@@ -265,6 +275,7 @@ impl<P: Platform> Pef<P> {
             turns: 0,
             offsets: [0; 4],
             iss: None,
+            input: None,
             body,
         }
     }
@@ -292,6 +303,14 @@ impl<P: Platform> Pef<P> {
             let inner = at.as_mut().map(|(q, inner)| (*q, &mut **inner));
             let verdict = match &event.callback {
                 Callback::Own => self.own(env, inner, event, &mut pkt),
+                Callback::Predict | Callback::Full => match inner {
+                    Some((_, inner)) => self.tcp_part(env, inner, event, &mut pkt),
+                    None => Verdict::Done,
+                },
+                Callback::Output => match inner {
+                    Some(at) => self.tcp_in(env, at, &mut pkt),
+                    None => Verdict::Done,
+                },
                 Callback::Foreign(_) => self.foreign(env, inner, event, &mut pkt),
             };
             match verdict {
@@ -309,6 +328,7 @@ impl<P: Platform> Pef<P> {
     /// The packet goes on under another perimeter.
     fn hand_over(&self, env: &mut Env<'_, P>, under: Option<u16>, mut pkt: Pkt<P>) {
         if pkt.counted.is_none()
+            && pkt.direction != Direction::Unbound
             && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
         {
             link.departed(pkt.way);
@@ -334,6 +354,7 @@ impl<P: Platform> Pef<P> {
         self.arrived(&mut pkt);
         match pkt.body {
             Body::Seg(seg) => env.cx.pool.put(seg.payload),
+            Body::Frame(_, b) => env.cx.pool.put(b),
             Body::Up(_, _, up) => {
                 for b in up.data {
                     env.cx.pool.put(b);
@@ -377,7 +398,7 @@ impl<P: Platform> Pef<P> {
                 }
                 Verdict::Next
             }
-            (_, Layer::Tcp, None) => Verdict::Done,
+            (_, Layer::Tcp, None) | (Direction::Unbound, ..) => Verdict::Done,
         }
     }
 
@@ -395,7 +416,14 @@ impl<P: Platform> Pef<P> {
             // Never: TCP's squeue is the one that the connection was made under.
             return Verdict::Done;
         }
-        match inner.shard.segment(env.sh, env.cx, pkt.id, seg) {
+        let (sh, input) = (env.sh, pkt.input.take());
+        let met = inner
+            .shard
+            .meet(sh, env.cx, pkt.id, seg, |m, cx, seg| match input {
+                Some(input) => glue::taken(m, sh, cx, *input),
+                None => glue::input(m, sh, cx, seg),
+            });
+        match met {
             Met::Taken => {}
             Met::Gone => return Verdict::Reclassify,
             Met::Reused(iss) => {
@@ -420,6 +448,53 @@ impl<P: Platform> Pef<P> {
         }
         pkt.body = Body::Up(key, Some(hdr), up);
         Verdict::Next
+    }
+
+    /// The first of TCP's finer events: prediction, and what it leaves. Nothing goes in between
+    /// on the list, so nothing changes the connection before what follows from them.
+    fn tcp_part(
+        &self,
+        env: &mut Env<'_, P>,
+        inner: &mut Inner<P>,
+        event: &Event,
+        pkt: &mut Pkt<P>,
+    ) -> Verdict {
+        let Body::Seg(seg) = &mut pkt.body else {
+            return Verdict::Next;
+        };
+        if pkt.input.is_some() {
+            return Verdict::Next;
+        }
+        let now = env.cx.now(&env.sh.p);
+        let full = matches!(event.callback, Callback::Full);
+        let mut done = None;
+        let met = inner.shard.meet(env.sh, env.cx, pkt.id, seg, |m, cx, seg| {
+            let payload = core::mem::take(&mut seg.payload);
+            let mut data = if payload.is_empty() {
+                cx.pool.put(payload);
+                None
+            } else {
+                Some(payload)
+            };
+            let tcb = &mut m.tcb().tcb;
+            if full {
+                done = Some(tcb.input_full(&seg.frame.hdr, data, now));
+                return;
+            }
+            done = tcb.input_light(&seg.frame.hdr, &mut data, now);
+            seg.payload = data.unwrap_or_default();
+        });
+        match met {
+            Met::Taken => {
+                pkt.input = done.map(Box::new);
+                Verdict::Next
+            }
+            Met::Gone => Verdict::Reclassify,
+            Met::Reused(iss) => {
+                pkt.iss = Some(iss);
+                Verdict::Reclassify
+            }
+        }
     }
 
     /// After a segment was given to its connection where that has one squeue for all layers.
@@ -524,6 +599,11 @@ impl<P: Platform> Pef<P> {
             .and_then(|(_, inner)| inner.shard.peek(pkt.id));
         let looking = member.map(|m| Looking(&m.peek().tcb, now));
         let mut disable = false;
+        let mut sends = Vec::new();
+        let iface = match &pkt.body {
+            Body::Frame(iface, _) => *iface,
+            _ => 0,
+        };
         let mut ask = |flow, header: Option<&TcpHdr>, len: u32, payload: &mut [u8]| {
             let mut view = Packet {
                 now,
@@ -533,11 +613,14 @@ impl<P: Platform> Pef<P> {
                 header,
                 len,
                 payload,
+                iface,
+                send: Vec::new(),
                 tcp: looking.as_ref().map(|l| l as &dyn Peek),
                 disable: false,
             };
             let verdict = callback.on_packet(&mut view);
             disable |= view.disable;
+            sends.append(&mut view.send);
             verdict
         };
         let mut lost = 0;
@@ -576,8 +659,24 @@ impl<P: Platform> Pef<P> {
                 }
                 None => Verdict::Next,
             },
+            Body::Frame(_, b) => {
+                let len = b.len() as u32;
+                ask(NO_FLOW, None, len, b.as_mut_slice())
+            }
             Body::Nothing => Verdict::Done,
         };
+        if pkt.direction == Direction::Unbound {
+            for (iface, frame) in sends {
+                env.sh.send_frame(env.cx, iface, &frame);
+            }
+            if disable && event.switch_off() {
+                let mut d = self.manner.defaults.lock();
+                d.unbound = Arc::new(d.unbound.swept());
+                let wanted = !d.unbound.is_empty();
+                self.wanted.store(wanted, Ordering::Release);
+            }
+            return verdict;
+        }
         if lost > 0 {
             self.lost(env, pkt.id, lost);
         }

@@ -220,7 +220,7 @@ impl<P: Platform> Link<P> {
                 return Err(Refused::Off);
             }
             let list = match spec.direction {
-                Direction::Receive => &mut v.receive,
+                Direction::Receive | Direction::Unbound => &mut v.receive,
                 Direction::Transmit => &mut v.transmit,
             };
             let (next, event) = list.with(spec.direction, end, spec);

@@ -15,6 +15,12 @@ use std::sync::Arc;
 pub(crate) enum Callback {
     /// The layer's own processing.
     Own,
+    /// Header prediction, the first of TCP's finer events.
+    Predict,
+    /// What prediction left, in full.
+    Full,
+    /// What follows from either: the buffers, acknowledgments, segments to send.
+    Output,
     /// Somebody else's.
     Foreign(Arc<dyn PacketEvent>),
 }
@@ -60,7 +66,7 @@ pub(crate) struct List {
 /// A place in a direction's order of layers.
 fn rank(direction: Direction, layer: Layer) -> usize {
     match direction {
-        Direction::Receive => layer as usize,
+        Direction::Receive | Direction::Unbound => layer as usize,
         Direction::Transmit => Layer::ALL.len() - 1 - layer as usize,
     }
 }
@@ -83,7 +89,7 @@ impl List {
         let plain = events
             .iter()
             .all(|e| matches!(e.callback, Callback::Own) && e.under == Under::Layer);
-        let makes = |e: &Arc<Event>| e.layer == Layer::Tcp && matches!(e.callback, Callback::Own);
+        let makes = |e: &Arc<Event>| e.layer == Layer::Tcp && !e.is_foreign();
         let after_tcp = events
             .iter()
             .rposition(makes)
@@ -101,6 +107,29 @@ impl List {
         layers.sort_by_key(|l| rank(direction, *l));
         let own = |layer: Layer| event(layer.name(), layer, Under::Layer, Callback::Own);
         List::new(layers.map(own).to_vec())
+    }
+
+    /// The same to receive, with TCP's layer in three events (section 5).
+    pub(crate) fn fine() -> List {
+        let tcp = |name, callback| event(name, Layer::Tcp, Under::Layer, callback);
+        let own = |layer: Layer| event(layer.name(), layer, Under::Layer, Callback::Own);
+        List::new(vec![
+            own(Layer::Ip),
+            tcp("tcp-predict", Callback::Predict),
+            tcp("tcp-full", Callback::Full),
+            tcp("tcp-output", Callback::Output),
+            own(Layer::Sockfs),
+        ])
+    }
+
+    /// The list of packets that belong to no connection.
+    pub(crate) fn unbound() -> List {
+        List::new(Vec::new())
+    }
+
+    /// Whether there is nothing on it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
     }
 
     /// The next version, with an event more; and its name.
@@ -146,7 +175,8 @@ impl List {
             path.dedup();
             path
         };
-        [path(&self.events[..=first]), path(&self.events[last..])]
+        let end = (first + 1).min(self.events.len());
+        [path(&self.events[..end]), path(&self.events[last..])]
     }
 
     /// Whether packets on this version, under the squeues that `bind` says, can't overtake those
@@ -209,6 +239,12 @@ mod tests {
         let receive = List::initial(Direction::Receive);
         assert_eq!(receive.names(), ["ip", "tcp", "sockfs"]);
         assert!(receive.is_plain());
+        let fine = List::fine();
+        let want = ["ip", "tcp-predict", "tcp-full", "tcp-output", "sockfs"];
+        assert_eq!(
+            (fine.names().join(" "), fine.after_tcp()),
+            (want.join(" "), 4)
+        );
         let transmit = List::initial(Direction::Transmit);
         assert_eq!(transmit.names(), ["sockfs", "tcp", "ip"]);
         assert_eq!(transmit.after_tcp(), 2);

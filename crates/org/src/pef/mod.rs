@@ -68,7 +68,7 @@ use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, Seg, Shard, SockId};
-use perimeter_sync::{LockClass, LockStats, Platform};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use pkt::Msg;
@@ -101,6 +101,8 @@ pub struct Pef<P: Platform> {
     plain: Box<[(Arc<List>, Arc<List>)]>,
     /// There were sockets.
     opened: AtomicBool,
+    /// There are events for packets without a connection.
+    wanted: AtomicBool,
     draws: AtomicU64,
     /// The stack is being dropped: its workers go.
     stopped: AtomicBool,
@@ -259,10 +261,19 @@ impl<P: Platform> Org for Pef<P> {
             let list = |direction| Arc::new(List::initial(direction));
             (list(Direction::Receive), list(Direction::Transmit))
         };
-        let (receive, transmit) = plain();
+        let (mut receive, transmit) = plain();
+        if spec.fine {
+            receive = Arc::new(List::fine());
+        }
+        let unbound = Arc::new(List::unbound());
+        let defaults = Defaults {
+            receive,
+            transmit,
+            unbound,
+        };
         let arrangement = spec.arrangement;
         let manner = Arc::new(Manner {
-            defaults: sh.p.lock(LockClass::Leaf, Defaults { receive, transmit }),
+            defaults: sh.p.lock(LockClass::Leaf, defaults),
             light_queue: spec.light_queue,
             light_tcp: spec.light_tcp,
             bind: Box::new(move |tcp| Bind::new(arrangement, tcp, n as u16)),
@@ -300,6 +311,7 @@ impl<P: Platform> Org for Pef<P> {
             remains,
             plain: (0..n).map(|_| plain()).collect(),
             opened: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
             draws: AtomicU64::new(sh.secret[0]),
             stopped: AtomicBool::new(false),
         }
@@ -396,6 +408,29 @@ impl<P: Platform> Org for Pef<P> {
             self.bring(&mut env, q, Msg::Job(job));
             self.finish(&mut env);
         }
+    }
+
+    fn wants_unbound(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    fn unbound(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        iface: u16,
+        frame: perimeter_base::PktBuf,
+    ) {
+        let mut env = Env::new(sh, cx, Who::Inbound);
+        let q = iface % self.n();
+        let list = self.manner.defaults.lock().unbound.clone();
+        let version = Version::first(list.clone(), list, Bind::whole(q, self.n()));
+        let body = pkt::Body::Frame(iface, frame);
+        let way = link::Way::In;
+        let id = SockId::conn(q, 0, 0);
+        let pkt = self.packet(id, &version, Direction::Unbound, way, body);
+        self.go(&mut env, None, pkt);
+        self.finish(&mut env);
     }
 
     fn next_timer(&self) -> Time {

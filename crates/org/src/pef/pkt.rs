@@ -11,9 +11,11 @@ use super::event::Direction;
 use super::exec::{Env, Inner};
 use super::link::Way;
 use super::list::List;
+use perimeter_base::PktBuf;
 use perimeter_stack::conn::{Apart, Up};
 use perimeter_stack::{Seg, SockId};
 use perimeter_sync::Platform;
+use perimeter_tcp::Input;
 use perimeter_wire::{FlowKey, Seq, TcpHdr};
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub(super) enum Body<P: Platform> {
     Up(FlowKey, Option<TcpHdr>, Up),
     /// A call on its way to TCP, perhaps with data.
     Call(Box<dyn Call<P>>),
+    /// A frame that belongs to no connection, and the interface that it came in by.
+    Frame(u16, PktBuf),
     /// Segments that TCP has made at one go.
     Chain(Box<Apart>),
     /// Finished.
@@ -53,6 +57,8 @@ pub(super) struct Pkt<P: Platform> {
     pub(super) offsets: [u16; 4],
     /// A SYN that took over a connection in TIME-WAIT: the new one's sequence number.
     pub(super) iss: Option<Seq>,
+    /// What TCP's finer events have found out so far.
+    pub(super) input: Option<Box<Input>>,
     pub(super) body: Body<P>,
 }
 

@@ -258,6 +258,8 @@ pub struct Pef {
     pub light_queue: bool,
     /// TCP's light path, with ordered fallback to the full one.
     pub light_tcp: bool,
+    /// TCP's receive layer in three events: prediction, full processing, output.
+    pub fine: bool,
 }
 
 /// Which perimeters the layers of a connection get.
@@ -283,7 +285,8 @@ pub enum Arrangement {
 
 impl Pef {
     pub(super) const WANT: &'static str = "it takes `random`, `vertical`, `horizontal` or \
-         `ip=A:tcp=B:sockfs=C` (cores), `light-queue=on` or `off`, and `light-tcp=on` or `off`";
+         `ip=A:tcp=B:sockfs=C` (cores), `light-queue=on` or `off`, `light-tcp=on` or `off`, \
+         and `events=coarse` or `fine`";
 
     pub(super) fn parse(mut parts: Parts<'_>) -> Result<Pef, SpecError> {
         let named = [
@@ -302,10 +305,12 @@ impl Pef {
         };
         let light_queue = parts.switch("light-queue")?.unwrap_or(true);
         let light_tcp = parts.switch("light-tcp")?.unwrap_or(true);
+        let fine = parts.choice("events", &[("fine", true), ("coarse", false)])?;
         parts.end(Pef {
             arrangement,
             light_queue,
             light_tcp,
+            fine: fine.unwrap_or(false),
         })
     }
 }
@@ -316,6 +321,7 @@ impl Default for Pef {
             arrangement: Arrangement::Random,
             light_queue: true,
             light_tcp: true,
+            fine: false,
         }
     }
 }
@@ -333,6 +339,7 @@ impl fmt::Display for Pef {
         if !self.light_queue {
             f.write_str(":light-queue=off")?;
         }
-        f.write_str(if self.light_tcp { "" } else { ":light-tcp=off" })
+        f.write_str(if self.light_tcp { "" } else { ":light-tcp=off" })?;
+        f.write_str(if self.fine { ":events=fine" } else { "" })
     }
 }

@@ -367,6 +367,8 @@ mod tests {
             ("pef:horizontal", "pef:horizontal"),
             ("pef:tcp=1:ip=0:sockfs=2", "pef:ip=0:tcp=1:sockfs=2"),
             ("pef:vertical:light-tcp=off", "pef:vertical:light-tcp=off"),
+            ("pef:events=fine", "pef:random:events=fine"),
+            ("pef:vertical:events=coarse", "pef:vertical"),
         ] {
             let spec = text.parse::<OrgSpec>().unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(spec.to_string(), want, "{text}");

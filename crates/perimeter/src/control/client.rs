@@ -4,7 +4,7 @@ use super::protocol::{Connection, End, Greeting, Listener, PROTOCOL, Reply, Requ
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest line of an answer, bytes.
 const LONGEST_ANSWER: u64 = 1 << 20;
@@ -137,7 +137,8 @@ impl Client {
         }
     }
 
-    /// Traces a connection: `told` gets each segment, and ends the trace by `false`.
+    /// Traces a connection: `told` gets each segment, and ends the trace by `false`. After
+    /// `seconds` it gets none any more: those on their way by then count as [`End::lost`].
     ///
     /// # Errors
     /// The stack can't trace it, or has gone.
@@ -154,11 +155,17 @@ impl Client {
             seconds,
         })?;
         let mut end = End::default();
+        let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let mut limit = None;
         loop {
             match self.reply()? {
                 // Segments may be long in coming.
                 Reply::Tracing { .. } => {
+                    limit = time.and_then(|t| Instant::now().checked_add(t));
                     let _ = self.reader.get_ref().set_read_timeout(None);
+                }
+                Reply::Segment(_) if limit.is_some_and(|at| Instant::now() >= at) => {
+                    end.lost += 1;
                 }
                 Reply::Segment(s) => {
                     end.count += 1;
@@ -166,7 +173,13 @@ impl Client {
                         return Ok(end);
                     }
                 }
-                Reply::End(end) => return Ok(end),
+                Reply::End(e) => {
+                    return Ok(End {
+                        count: e.count - end.lost.min(e.count),
+                        lost: e.lost + end.lost,
+                        ..e
+                    });
+                }
                 Reply::Error { message } => return Err(ControlError::Refused(message)),
                 other => return Err(self.garbled(&format!("{other:?}"))),
             }

@@ -74,7 +74,7 @@ pub enum Reply {
 pub struct End {
     /// Lines before this one: connections and listeners, or segments.
     pub count: u64,
-    /// Segments that passed faster than they could be told.
+    /// Segments that passed faster than they could be told, until the trace ended.
     #[serde(default)]
     pub lost: u64,
     /// The traced connection is over.

@@ -343,10 +343,15 @@ impl Shared {
     ) -> io::Result<End> {
         let mut end = End::default();
         let mut asked = Instant::now();
+        let over = || self.stopping() || limit.is_some_and(|at| Instant::now() >= at);
         loop {
-            // What came before the end is told before it.
-            let over = self.stopping() || limit.is_some_and(|at| Instant::now() >= at);
-            loop {
+            // At most what may wait: a connection at full speed would bring more for ever.
+            for _ in 0..BACKLOG {
+                // Time is up for what waits as well: it is counted, not told.
+                if over() {
+                    end.lost = trace.left_out();
+                    return Ok(end);
+                }
                 match trace.segments.try_recv() {
                     Ok(s) => {
                         end.count += 1;
@@ -363,7 +368,7 @@ impl Shared {
             }
             out.flush()?;
             end.lost = trace.lost.load(Ordering::Relaxed);
-            if over || trace.enough(end.count + end.lost) {
+            if trace.enough(end.count + end.lost) {
                 return Ok(end);
             }
             if asked.elapsed() >= ALIVE {
@@ -453,6 +458,13 @@ impl Trace {
             }
             Err(e) => Err(io_error(e).to_string()),
         }
+    }
+
+    /// Ends the collecting; how many segments were not told.
+    fn left_out(&self) -> u64 {
+        self.over.store(true, Ordering::Relaxed);
+        let waiting = self.segments.try_iter().take(2 * BACKLOG).count();
+        self.lost.load(Ordering::Relaxed) + waiting as u64
     }
 
     fn enough(&self, told: u64) -> bool {
