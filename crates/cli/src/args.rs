@@ -6,6 +6,7 @@ use perimeter_lab::{
     organizations::Organization,
     plan::Mode,
     units,
+    workload::Exchange,
     workload::settings::{self, Coalescing, Device, Direction, Inbound, MAX_PARALLEL, Settings},
 };
 use std::{path::PathBuf, str::FromStr, time::Duration};
@@ -63,6 +64,7 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --org all --conns 192 --seconds 1
   perimeter bench --org linux --conns 192 --direction both --json result.json
   perimeter bench --org connp-l:128 --inbound affine --nics 6 --link-gbps 1 --json - | jq .runs
+  perimeter bench --exchange 64 --coalescing nodelay --conns 1,192
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
 
 Threads run an event loop each over connections spread evenly over threads and NICs; one file is
@@ -274,6 +276,10 @@ pub struct Bench {
     /// unacknowledged) or nodelay (at once) [default: cork]
     #[arg(long, value_name = "WAY", value_parser = Coalescing::from_str)]
     coalescing: Option<Coalescing>,
+    /// Requests and responses of these sizes in bytes instead of a stream, or a ping-pong of one
+    /// size; wants --coalescing nodelay
+    #[arg(long, value_name = "REQ[:RESP]", value_parser = Exchange::from_str)]
+    exchange: Option<Exchange>,
     /// How threads wait for locks: modern (spin a little, park; a release wakes one) or turnstile
     /// (FreeBSD's of 2006: spin while the owner runs, sleep with the priority lent; a release
     /// wakes all) [default: modern]
@@ -330,6 +336,7 @@ impl Bench {
             read_size: self.read_size.unwrap_or(d.read_size),
             buffer: self.buffer.unwrap_or(d.buffer),
             coalescing: self.coalescing.unwrap_or(d.coalescing),
+            exchange: self.exchange,
             locks: self.locks.unwrap_or(d.locks),
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),

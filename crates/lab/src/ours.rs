@@ -17,16 +17,16 @@ use crate::{
     organizations::Organization,
     stats,
     workload::{
-        Backend, Coalescing, Configuration, Content, Crew, Device, Direction, Inbound, Phase,
-        Roles, SEGMENT, Sample, Session, Settings, Traits, Window, Worker, drive,
-        session::disturbances, spread,
+        self, Backend, Coalescing, Configuration, Content, Crew, Device, Direction, Inbound, Phase,
+        SEGMENT, Sample, Session, Settings, Traits, Window, Worker, drive, session::disturbances,
+        spread,
     },
 };
 use endpoint::{Far, Founder, StackEndpoint, Task};
 pub use floor::Floor;
 use perimeter::{
     Config, Lending, Native, OrgSpec, Stack, TcpConfig,
-    link::mem::{Nic, NicConfig, PeerConfig, PeerHandle, Source},
+    link::mem::{Answers, Nic, NicConfig, PeerConfig, PeerHandle, Source},
 };
 use std::{
     collections::HashMap,
@@ -138,7 +138,10 @@ fn prepare_mem(
         peers,
         marks,
         threads: configuration.threads,
-        direction: settings.direction,
+        direction: match settings.exchange {
+            Some(_) => Direction::Both,
+            None => settings.direction,
+        },
     }))
 }
 
@@ -203,6 +206,10 @@ fn nic_config(settings: &Settings, configuration: &Configuration, nic: usize) ->
         gbps: settings.link_gbps,
         peer: PeerConfig {
             rtt_ns: settings.rtt.as_nanos() as u64,
+            answers: settings.exchange.map(|e| Answers {
+                request: e.request as u32,
+                response: e.response as u32,
+            }),
             source: match settings.direction {
                 Direction::Send => Source::Never,
                 Direction::Receive | Direction::Both => Source::Always,
@@ -247,12 +254,7 @@ fn workers(
 ) -> Vec<(String, Worker)> {
     let threads = configuration.threads;
     let queues = queues(settings, configuration);
-    let roles = Roles {
-        source: settings.direction != Direction::Receive,
-        sink: settings.direction != Direction::Send,
-        write_size: settings.write_size,
-        read_size: settings.read_size,
-    };
+    let (roles, _) = crate::linux::roles(settings);
     let nics = nics_by_thread(settings, configuration);
     let established = Arc::new(AtomicUsize::new(0));
     let mut list = Vec::new();
@@ -363,6 +365,7 @@ impl Session for StackSession {
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
         let counted = marks.counted()?;
         let times = divide(&tallies, &counted);
+        let (rounds, latency) = workload::rounds(&tallies);
         let disturbances = disturbances(&machine, elapsed, counted.threads(threads), &times);
         let goodput = bytes as f64 / (ended - begun).as_secs_f64();
         // What the peers know and what the threads counted are windows of slightly different
@@ -377,6 +380,8 @@ impl Session for StackSession {
             times,
             cpu_ns: whole as u64,
             locks: counted.locks,
+            rounds,
+            latency,
             retransmits: counted.retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
@@ -475,6 +480,40 @@ mod tests {
             assert!(sample.verified_bytes > 0, "{what}");
             assert!(sample.times.stack.is_none() && sample.cpu_ns > 0, "{what}");
         }
+    }
+
+    /// Ping-pong over both devices: a round takes at least the peer's round trip.
+    #[test]
+    fn exchanges_are_counted_and_timed() {
+        let exchange = |s: &mut Settings| {
+            s.exchange = Some("64:200".parse().unwrap());
+            s.coalescing = Coalescing::NoDelay;
+        };
+        for org in ["up", "connp-l:8", "pef:vertical"] {
+            let sample = measure(org, exchange);
+            let latency = sample.latency.unwrap();
+            assert!(sample.rounds > 100, "{org}: {sample:?}");
+            assert!(latency.p50_ns >= 50_000, "{org}: {sample:?}");
+            let bytes = sample.goodput * sample.elapsed.as_secs_f64();
+            let ratio = bytes / (sample.rounds * 264) as f64;
+            assert!((0.8..1.2).contains(&ratio), "{org}: {ratio} {sample:?}");
+        }
+        let settings = Settings {
+            device: Device::Tap,
+            ..Settings::default()
+        };
+        if tap::check(&settings, &crate::bench::grid::grid(&settings)[..1]).is_err() {
+            return;
+        }
+        let sample = measure("connp-l:8", |s| {
+            exchange(s);
+            s.device = Device::Tap;
+        });
+        assert!(
+            sample.rounds > 100 && sample.latency.is_some(),
+            "{sample:?}"
+        );
+        assert!(sample.verified_bytes > 0, "{sample:?}");
     }
 
     #[test]

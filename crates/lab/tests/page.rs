@@ -91,6 +91,8 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
             involuntary_context_switches: 10,
             connection_bytes_min: 1,
             connection_bytes_median: 1,
+            rounds: 0,
+            latency: None,
             valid: true,
             disturbances: match repeat {
                 0 => vec!["other processes used 25 % of the cores".into()],

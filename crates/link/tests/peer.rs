@@ -6,7 +6,7 @@ use common::{Host, Tcp, key, syn};
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicU32, Ordering};
 use perimeter_base::Time;
-use perimeter_link::mem::{NicConfig, Source};
+use perimeter_link::mem::{Answers, NicConfig, Source};
 use perimeter_link::pattern::Pattern;
 use perimeter_link::{RxQueue, RxStatus};
 use perimeter_wire::{
@@ -308,6 +308,34 @@ fn a_source_keeps_to_the_window_and_sends_the_stream() {
     h.connect(k);
     h.rtt();
     assert!(h.segments().is_empty());
+}
+
+#[test]
+fn requests_are_answered_when_they_are_whole() {
+    let mut config = NicConfig::new(0);
+    config.peer.answers = Some(Answers {
+        request: 100,
+        response: 30,
+    });
+    let mut h = Host::new(config);
+    let k = key(&h.config, 4000, 5001);
+    let mut t = h.connect(k);
+    h.send(&k, &t.ack(), &stream(0, 99));
+    h.rtt();
+    assert!(h.segments().iter().all(|s| s.data.is_empty()));
+    // The last byte of one and the whole of the next.
+    h.send(&k, &t.at(99), &stream(99, 101));
+    h.rtt();
+    let answer = h.one();
+    assert_eq!(answer.tcp.hdr.ack, t.seq + 200);
+    assert_eq!(answer.data.len(), 60);
+    assert!(Pattern::get().matches(0, &answer.data));
+    assert!(!answer.tcp.hdr.flags.contains(TcpFlags::FIN));
+    t.ack += 60;
+    h.send(&k, &t.at(200), &[]);
+    h.rtt();
+    assert!(h.segments().is_empty());
+    assert_eq!(h.handle.flows()[0].delivered, 60);
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub fn grid(settings: &Settings) -> Vec<Configuration> {
     let ours = |o: &Organization| matches!(o, Organization::Ours(_));
     let floor = settings.device == Device::Mem
         && settings.direction == Direction::Send
+        && settings.exchange.is_none()
         && settings.organizations.iter().any(ours);
     let mut grid = Vec::new();
     for &connections in &settings.connections {

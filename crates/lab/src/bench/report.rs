@@ -6,8 +6,8 @@ use crate::{
     organizations::Organization,
     stats::{Spread, median},
     workload::{
-        BUFFER, Coalescing, Configuration, Device, Direction, Inbound, Locks, MTU, Raw, SEGMENT,
-        Sample, Settings, Traits,
+        BUFFER, Coalescing, Configuration, Device, Direction, Exchange, Inbound, Locks, MTU, Raw,
+        SEGMENT, Sample, Settings, Traits,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,8 @@ pub struct Asked {
     pub read_size: usize,
     #[serde(default)]
     pub coalescing: Coalescing,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<Exchange>,
     #[serde(default)]
     pub locks: String,
     pub seconds: f64,
@@ -189,6 +191,7 @@ impl From<&Settings> for Asked {
             write_size: s.write_size,
             read_size: s.read_size,
             coalescing: s.coalescing,
+            exchange: s.exchange,
             locks: s.locks.to_string(),
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,
@@ -219,6 +222,7 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
     });
     let mut notes = traits.notes.clone();
     notes.extend(remarks(samples, c.organization != Organization::Null));
+    notes.extend(exchanged(samples));
     Row {
         org: c.organization.to_string(),
         device: traits.device.clone(),
@@ -246,6 +250,19 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         samples: samples.iter().map(Raw::from).collect(),
         notes,
     }
+}
+
+/// What exchanges came to: medians over the repeats.
+fn exchanged(samples: &[Sample]) -> Option<String> {
+    let of = |f: &dyn Fn(&Sample) -> Option<f64>| {
+        median(&samples.iter().filter_map(f).collect::<Vec<_>>())
+    };
+    let rate = of(&|s| (s.rounds > 0).then(|| s.rounds as f64 / s.elapsed.as_secs_f64()))?;
+    let mean = of(&|s| Some(s.latency?.mean_ns / 1e3))?;
+    let p99 = of(&|s| Some(s.latency?.p99_ns as f64 / 1e3))?;
+    Some(format!(
+        "{rate:.0} round trips a second, {mean:.1} µs each on average, 99 in 100 within {p99:.1} µs"
+    ))
 }
 
 /// Share of the median connection's bytes that the least-served one got.
@@ -351,6 +368,8 @@ pub(crate) mod tests {
                 wait_ns: 5,
                 hold_ns: 6,
             }],
+            rounds: 0,
+            latency: None,
             retransmits: 3,
             context_switches: 10,
             involuntary_switches: 4,

@@ -16,9 +16,9 @@ use crate::{
     organizations::Organization,
     stats,
     workload::{
-        Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Phase, Roles, Sample,
-        Session, Settings, Tally, Times, Traits, Window, Worker, drive, session::disturbances,
-        spread,
+        self, Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Phase, Roles,
+        Sample, Session, Settings, Side, Tally, Times, Traits, Window, Worker, drive,
+        session::disturbances, spread,
     },
 };
 use nix::sched::CloneFlags;
@@ -162,7 +162,15 @@ pub(crate) fn roles(settings: &Settings) -> (Roles, Roles) {
         sink,
         write_size: settings.write_size,
         read_size: settings.read_size,
+        talk: None,
     };
+    if let Some(sizes) = settings.exchange {
+        let side = |opens| Roles {
+            talk: Some(Side { sizes, opens }),
+            ..roles(false, true)
+        };
+        return (side(true), side(false));
+    }
     match settings.direction {
         Direction::Send => (roles(true, false), roles(false, true)),
         Direction::Receive => (roles(false, true), roles(true, false)),
@@ -255,6 +263,7 @@ impl Session for KernelSession {
             .map(|t| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64)
             .sum();
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
+        let (rounds, latency) = workload::rounds(&tallies);
         let disturbances = disturbances(&machine, elapsed, tallies.len(), &times);
         Ok(Sample {
             elapsed,
@@ -263,6 +272,8 @@ impl Session for KernelSession {
             times,
             cpu_ns: machine.cpu_ns(),
             locks: Vec::new(),
+            rounds,
+            latency,
             retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
@@ -286,6 +297,7 @@ pub(crate) fn received(tallies: &[Tally]) -> impl Iterator<Item = u64> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Coalescing;
 
     /// The whole backend in each direction with few and more connections, if the machine permits.
     fn moves_and_verifies_bytes_over_veth() {
@@ -323,10 +335,40 @@ mod tests {
         }
     }
 
+    /// 1,000 bytes there and back over veth.
+    fn plays_ping_pong() {
+        if !namespaces_possible() {
+            return;
+        }
+        let settings = Settings {
+            organizations: vec![Organization::Linux { pinned: false }],
+            connections: vec![4],
+            exchange: Some("1000".parse().unwrap()),
+            coalescing: Coalescing::NoDelay,
+            threads: 2,
+            nics: 1,
+            ..Settings::default()
+        };
+        let configuration = &crate::bench::grid::grid(&settings)[0];
+        let mut session = Kernel::default()
+            .prepare(&settings, configuration, None)
+            .unwrap();
+        session.warm_up(Duration::from_millis(50)).unwrap();
+        let sample = session.measure(Duration::from_millis(300)).unwrap();
+        let latency = sample.latency.unwrap();
+        assert!(sample.rounds > 100, "{sample:?}");
+        assert!(
+            latency.p50_ns > 1000 && latency.p50_ns <= latency.p99_ns,
+            "{sample:?}"
+        );
+        assert!(sample.verified_bytes > 0, "{sample:?}");
+    }
+
     /// One test for both kinds, as it counts the descriptors of the process.
     #[test]
     fn runs_over_veth_and_loopback_leave_nothing_behind() {
         moves_and_verifies_bytes_over_veth();
+        plays_ping_pong();
         loopback_is_marked();
         let open: Vec<_> = fs::read_dir("/proc/self/fd")
             .unwrap()

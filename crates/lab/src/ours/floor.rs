@@ -118,6 +118,8 @@ impl Session for FloorSession {
             times,
             cpu_ns: times.cpu,
             locks: Vec::new(),
+            rounds: 0,
+            latency: None,
             retransmits: 0,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,

@@ -16,8 +16,8 @@ use crate::{
     },
     stats,
     workload::{
-        Configuration, Content, Control, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings,
-        Times, Window, session::disturbances,
+        self, Configuration, Content, Control, Crew, FILE_SIZE, MTU, Phase, Sample, Session,
+        Settings, Times, Window, session::disturbances,
     },
 };
 use perimeter::{
@@ -188,6 +188,7 @@ impl Session for TapSession {
             peer: None,
             ..super::divide(&tallies[..threads], &counted)
         };
+        let (rounds, latency) = workload::rounds(&tallies);
         let disturbances = disturbances(&machine, elapsed, counted.threads(tallies.len()), &times);
         let mut by_connection: Vec<u64> = linux::received(&tallies).collect();
         let bytes: u64 = by_connection.iter().sum();
@@ -203,6 +204,8 @@ impl Session for TapSession {
             times,
             cpu_ns: machine.cpu_ns(),
             locks: counted.locks,
+            rounds,
+            latency,
             retransmits: retransmits + counted.retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,

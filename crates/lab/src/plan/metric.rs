@@ -20,6 +20,14 @@ pub enum Metric {
     LockWait,
     /// Context switches per MB of payload.
     Switches,
+    /// Rounds of request and response per second.
+    Rounds,
+    /// Mean time of a round.
+    Latency,
+    /// The median of it.
+    LatencyP50,
+    /// What 99 rounds in 100 stay within.
+    LatencyP99,
 }
 
 /// Classes of the locks that all or many connections share: the connection hash table, connection
@@ -28,7 +36,7 @@ pub const CENTRAL: [&str; 3] = ["conn_hashtable", "group", "squeue"];
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 7] = [
+    pub const ALL: [Metric; 11] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
@@ -36,6 +44,10 @@ impl Metric {
         Metric::Contended,
         Metric::LockWait,
         Metric::Switches,
+        Metric::Rounds,
+        Metric::Latency,
+        Metric::LatencyP50,
+        Metric::LatencyP99,
     ];
 
     /// Name in plans.
@@ -48,6 +60,10 @@ impl Metric {
             Metric::Contended => "contended",
             Metric::LockWait => "lock-wait",
             Metric::Switches => "switches",
+            Metric::Rounds => "rounds",
+            Metric::Latency => "latency",
+            Metric::LatencyP50 => "latency-p50",
+            Metric::LatencyP99 => "latency-p99",
         }
     }
 
@@ -61,6 +77,10 @@ impl Metric {
             Metric::Contended => "contended acquisitions of central locks",
             Metric::LockWait => "waiting for locks per segment",
             Metric::Switches => "context switches per MB",
+            Metric::Rounds => "round trips",
+            Metric::Latency => "mean round trip",
+            Metric::LatencyP50 => "median round trip",
+            Metric::LatencyP99 => "99th percentile of round trips",
         }
     }
 
@@ -72,12 +92,17 @@ impl Metric {
             Metric::Stack | Metric::Cpu | Metric::LockWait => "ns",
             Metric::Contended => "%",
             Metric::Switches => "per MB",
+            Metric::Rounds => "per s",
+            Metric::Latency | Metric::LatencyP50 | Metric::LatencyP99 => "µs",
         }
     }
 
     /// Whether more of it is better.
     pub fn more_is_better(self) -> bool {
-        matches!(self, Metric::Goodput | Metric::GoodputPerCpu)
+        matches!(
+            self,
+            Metric::Goodput | Metric::GoodputPerCpu | Metric::Rounds
+        )
     }
 
     /// Its value of a run; `None` where the run can't tell.
@@ -102,6 +127,13 @@ impl Metric {
                 (!m.locks.is_empty()).then_some(())?;
                 per_segment(m.locks.iter().map(|l| l.wait_ns).sum())
             }
+            Metric::Rounds => {
+                let rate = m.raw.rounds as f64 / m.raw.seconds;
+                (m.raw.rounds > 0 && m.raw.seconds > 0.0).then_some(rate)
+            }
+            Metric::Latency => Some(m.raw.latency?.mean_ns / 1e3),
+            Metric::LatencyP50 => Some(m.raw.latency?.p50_ns as f64 / 1e3),
+            Metric::LatencyP99 => Some(m.raw.latency?.p99_ns as f64 / 1e3),
             Metric::Switches => {
                 (megabytes > 0.0).then(|| m.raw.context_switches as f64 / megabytes)
             }
@@ -175,6 +207,23 @@ mod tests {
         }
         m.locks.clear();
         m.raw.stack_ns = None;
+        m.raw.rounds = 500;
+        m.raw.latency = Some(crate::workload::Latency {
+            mean_ns: 1500.0,
+            p50_ns: 1000,
+            p90_ns: 2000,
+            p99_ns: 3000,
+            p999_ns: 4000,
+            max_ns: 5000,
+        });
+        assert_eq!(Metric::Rounds.of(&m), Some(250.0));
+        assert_eq!(Metric::Latency.of(&m), Some(1.5));
+        assert_eq!(Metric::LatencyP99.of(&m), Some(3.0));
+        (m.raw.rounds, m.raw.latency) = (0, None);
+        assert_eq!(
+            (Metric::Rounds.of(&m), Metric::Latency.of(&m)),
+            (None, None)
+        );
         for metric in [Metric::Contended, Metric::LockWait, Metric::Stack] {
             assert_eq!(metric.of(&m), None);
         }

@@ -13,7 +13,7 @@ use crate::{
     Error,
     organizations::Organization,
     published::{Experiment, published},
-    workload::{Configuration, Device, Settings, Slot, session},
+    workload::{Configuration, Device, Exchange, Settings, Slot, session},
 };
 use std::{collections::HashSet, fmt, path::Path, time::Duration};
 use text::{Overrides, Reader, SeriesText, Text, TimeText};
@@ -268,6 +268,12 @@ impl Plan {
             Axis::Connections => settings.connections = vec![x as u32],
             Axis::WriteSize => settings.write_size = x as usize,
             Axis::MessageSize => (settings.write_size, settings.read_size) = (x as _, x as _),
+            Axis::PingPong => {
+                settings.exchange = Some(Exchange {
+                    request: x as usize,
+                    response: x as usize,
+                });
+            }
             Axis::Buffer => settings.buffer = x as usize,
             Axis::Threads => settings.threads = x as usize,
             Axis::Groups => {}
@@ -434,7 +440,9 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "pef-small",
     "pef-connections",
     "pef-messages",
+    "pef-latency",
     "pef-parts",
+    "requests",
 ];
 
 /// The plans that ship with the program.

@@ -196,11 +196,10 @@ fn the_embedded_plans_are_sound() {
     );
 }
 
-/// What the papers claim can be answered by some plan, or is known not to be yet.
+/// What the papers claim can be answered by some plan.
 #[test]
 fn every_claim_has_a_plan() {
     let plans = embedded();
-    let missing = ["pef-latency"];
     for e in &published().experiments {
         for c in &e.claims {
             let answers = |p: &Plan| {
@@ -214,13 +213,7 @@ fn every_claim_has_a_plan() {
                                 .is_none_or(|x| p.values(Mode::Full).iter().any(|&v| v as f64 == x))
                     })
             };
-            assert_eq!(
-                plans.iter().any(answers),
-                !missing.contains(&e.id.as_str()),
-                "{}: {}",
-                e.id,
-                c.id
-            );
+            assert!(plans.iter().any(answers), "{}: {}", e.id, c.id);
         }
     }
 }

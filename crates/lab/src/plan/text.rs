@@ -4,7 +4,7 @@ use super::Metric;
 use crate::{
     Error, units,
     workload::{
-        Settings,
+        Exchange, Settings,
         settings::{Coalescing, Device, Direction, Inbound, MAX_CONNECTIONS, MAX_PARALLEL},
     },
 };
@@ -50,6 +50,8 @@ pub enum Axis {
     WriteSize,
     /// Bytes of equal reads and writes.
     MessageSize,
+    /// Bytes of each message of a ping-pong.
+    PingPong,
     /// Socket buffers in bytes.
     Buffer,
     /// Application threads.
@@ -65,6 +67,7 @@ impl Axis {
             Axis::Connections => "connections",
             Axis::WriteSize => "write size, bytes",
             Axis::MessageSize => "size of reads and writes, bytes",
+            Axis::PingPong => "message size, bytes",
             Axis::Buffer => "socket buffers, bytes",
             Axis::Threads => "application threads",
             Axis::Groups => "groups",
@@ -77,7 +80,7 @@ impl Axis {
             Axis::Connections if value == 1 => "connection",
             Axis::Connections => "connections",
             Axis::WriteSize => "bytes a write",
-            Axis::MessageSize => "bytes a message",
+            Axis::MessageSize | Axis::PingPong => "bytes a message",
             Axis::Buffer => "bytes of buffer",
             Axis::Threads if value == 1 => "thread",
             Axis::Threads => "threads",
@@ -89,7 +92,7 @@ impl Axis {
     pub(super) fn range(self) -> std::ops::RangeInclusive<u64> {
         match self {
             Axis::Connections => 1..=MAX_CONNECTIONS,
-            Axis::WriteSize | Axis::MessageSize => 1..=16 << 20,
+            Axis::WriteSize | Axis::MessageSize | Axis::PingPong => 1..=16 << 20,
             Axis::Buffer => 4096..=64 << 20,
             Axis::Threads => 1..=MAX_PARALLEL,
             Axis::Groups => 1..=1024,
@@ -163,6 +166,8 @@ pub(super) struct Overrides {
     #[serde(default, deserialize_with = "optional_from_str")]
     coalescing: Option<Coalescing>,
     #[serde(default, deserialize_with = "optional_from_str")]
+    exchange: Option<Exchange>,
+    #[serde(default, deserialize_with = "optional_from_str")]
     locks: Option<LockPolicy>,
 }
 
@@ -188,6 +193,9 @@ impl Overrides {
         put(&mut s.buffer, &self.buffer);
         put(&mut s.coalescing, &self.coalescing);
         put(&mut s.locks, &self.locks);
+        if self.exchange.is_some() {
+            s.exchange = self.exchange;
+        }
         if self.link_gbps.is_some() {
             s.link_gbps = self.link_gbps;
         }

@@ -152,6 +152,8 @@ pub(crate) mod tests {
                 involuntary_context_switches: 1,
                 connection_bytes_min: 1,
                 connection_bytes_median: 1,
+                rounds: 0,
+                latency: None,
                 valid: true,
                 disturbances: Vec::new(),
             },

@@ -63,7 +63,7 @@ fn choices(material: &Material<'_>) -> Markup {
                 p { "None of these plans compares organizations under a load to choose by. "
                     "The plans throughput, receive and one-connection do." }
             } @else {
-                p { "By goodput over memory NICs with ideal peers, of the organizations that were "
+                p { "By medians over memory NICs with ideal peers, of the organizations that were "
                     "measured. Ratios are to the best, by pairs of runs that took turns." }
                 @for load in loads {
                     @let of: Vec<_> = material.choices.iter().filter(|c| c.load == load).collect();

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 460.0;
 /// Height of the plotting area.
 const HEIGHT: f64 = 230.0;
-const LEFT: f64 = 58.0;
+const LEFT: f64 = 68.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
@@ -196,7 +196,7 @@ impl Figure {
                 (self.x)
             }
             text class="label" text-anchor="middle"
-                transform=(format!("translate(13 {}) rotate(-90)", TOP + HEIGHT / 2.0)) { (self.y) }
+                transform=(format!("translate(12 {}) rotate(-90)", TOP + HEIGHT / 2.0)) { (self.y) }
         }
     }
 }
@@ -207,7 +207,11 @@ fn draw_line(line: &Line, scale: &Scale) -> Markup {
         let letter = if i == 0 { 'M' } else { 'L' };
         let _ = write!(path, "{letter}{:.1} {:.1}", scale.x(m.x), scale.y(m.y));
     }
-    let dash = DASHES[line.look.dash % DASHES.len()];
+    // Between published points nothing is published.
+    let dash = match line.published {
+        true => "1 4",
+        false => DASHES[line.look.dash % DASHES.len()],
+    };
     let kind = if line.published { " pub" } else { "" };
     html! {
         g class=(format!("{}{kind}", line.look.class)) {

@@ -71,28 +71,64 @@ fn place(e: &Evidence) -> String {
     }
 }
 
-/// What was measured for a claim: a sentence for each place.
+/// Places up to which each is told by itself.
+const FEW: usize = 3;
+
+/// What was measured for a claim: a sentence for each place, or for all with one finding.
 pub(super) fn here(judged: &Judged) -> Vec<String> {
-    let one = |e: &Evidence| {
-        let mut text = format!("{}: {}", place(e), ratio(&e.comparison));
-        let pairs = e.comparison.pairs;
-        text.push_str(&format!(
-            ", {pairs} pair{}",
-            if pairs == 1 { "" } else { "s" }
-        ));
-        if judged.evidence.len() > 1 {
-            text.push_str(&format!(", {}", e.finding.words()));
-        }
-        let evidence = e.comparison.interval.filter(Interval::is_evidence);
-        if let (Some((low, high)), Some(i)) = (judged.claim.range(), evidence) {
-            text.push_str(match i.low <= high && low <= i.high {
-                true => "; the published ratio is within the interval",
-                false => "; the published ratio is outside the interval",
-            });
-        }
-        text
+    let all = &judged.evidence;
+    if all.len() <= FEW {
+        let several = all.len() > 1;
+        return all
+            .iter()
+            .map(|e| at_one(judged.claim, e, several))
+            .collect();
+    }
+    let mut findings: Vec<_> = all.iter().map(|e| e.finding).collect();
+    findings.sort_unstable();
+    findings.dedup();
+    let with = |f| {
+        all.iter()
+            .filter(move |e| e.finding == f)
+            .collect::<Vec<_>>()
     };
-    judged.evidence.iter().map(one).collect()
+    findings
+        .into_iter()
+        .map(|f| at_many(f.words(), &with(f)))
+        .collect()
+}
+
+fn at_one(claim: &Claim, e: &Evidence, several: bool) -> String {
+    let pairs = e.comparison.pairs;
+    let plural = if pairs == 1 { "" } else { "s" };
+    let mut text = format!(
+        "{}: {}, {pairs} pair{plural}",
+        place(e),
+        ratio(&e.comparison)
+    );
+    if several {
+        text.push_str(&format!(", {}", e.finding.words()));
+    }
+    let evidence = e.comparison.interval.filter(Interval::is_evidence);
+    if let (Some((low, high)), Some(i)) = (claim.range(), evidence) {
+        text.push_str(match i.low <= high && low <= i.high {
+            true => "; the published ratio is within the interval",
+            false => "; the published ratio is outside the interval",
+        });
+    }
+    text
+}
+
+fn at_many(finding: &str, evidence: &[&Evidence]) -> String {
+    let places: Vec<String> = evidence.iter().map(|e| number(e.x.0 as f64)).collect();
+    let ratios = || evidence.iter().map(|e| e.comparison.ratio);
+    let least = ratios().fold(f64::INFINITY, f64::min);
+    let most = ratios().fold(0.0, f64::max);
+    let range = match places.len() {
+        1 => format!("{least:.2} times"),
+        _ => format!("{least:.2} to {most:.2} times"),
+    };
+    format!("{finding} at {}: {range}", places.join(" · "))
 }
 
 /// The counters of both sides, where they differ by more than a tenth.
@@ -125,6 +161,10 @@ fn short(m: Metric) -> &'static str {
         Metric::Contended => "contended acquisitions",
         Metric::LockWait => "lock waits a segment",
         Metric::Switches => "context switches",
+        Metric::Rounds => "round trips",
+        Metric::Latency => "mean round trip",
+        Metric::LatencyP50 => "median round trip",
+        Metric::LatencyP99 => "99th percentile",
     }
 }
 

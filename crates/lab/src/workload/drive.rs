@@ -1,17 +1,24 @@
 //! The event loop of one thread.
 
-use super::{Content, Endpoint, Inside, PATIENCE, Ready};
+use super::{
+    Content, Endpoint, Exchange, Inside, Latency, PATIENCE, Ready, exchange::Talk, summary,
+};
 use crate::{Error, error::Context as _, host};
+use hdrhistogram::Histogram;
 use quanta::Clock;
 use std::{
     io,
     sync::atomic::{AtomicU8, AtomicUsize, Ordering},
+    time::Duration,
 };
 
 /// One read in this many is copied out and compared. Prime, so that it falls in step with nothing.
 const SAMPLE: u64 = 61;
 /// Most bytes compared at a time: comparing must stay a small part of the run.
 const SAMPLE_BYTES: usize = 16 * 1024;
+
+/// How long an event loop sleeps while a connection owes bytes that found no room.
+const SOON: Duration = Duration::from_micros(100);
 
 /// Phase of a run, common to all its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +74,18 @@ pub struct Roles {
     pub write_size: usize,
     /// Most bytes of one receive call.
     pub read_size: usize,
+    /// Requests and responses instead of a stream. It neither sources nor sinks then: it receives,
+    /// and sends what it owes.
+    pub talk: Option<Side>,
+}
+
+/// A side of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Side {
+    /// Sizes of the messages.
+    pub sizes: Exchange,
+    /// It sends the requests.
+    pub opens: bool,
 }
 
 /// What one thread did between the phases [`Phase::Measure`] and [`Phase::Stop`].
@@ -96,6 +115,15 @@ pub struct Tally {
     pub calls: u64,
     /// Received bytes that were compared with the file, over the whole life of the thread.
     pub verified: u64,
+    /// On the side that opens exchanges: rounds, and how long they took.
+    pub talked: Option<(u64, Histogram<u64>)>,
+}
+
+/// Rounds of all threads together, and how long they took.
+pub fn rounds(tallies: &[Tally]) -> (u64, Option<Latency>) {
+    let talked = || tallies.iter().filter_map(|t| t.talked.as_ref());
+    let rounds = talked().map(|t| t.0).sum();
+    (rounds, summary(talked().map(|t| t.1.clone())))
 }
 
 /// Cumulative counters of a thread; two of them make a [`Tally`].
@@ -136,11 +164,13 @@ pub fn drive<E: Endpoint>(
             match phase {
                 Phase::Measure => {
                     event_loop.endpoint.mark();
+                    event_loop.count_rounds();
                     start = event_loop.counters();
                     control.counting.fetch_add(1, Ordering::AcqRel);
                 }
                 Phase::Stop => break,
-                Phase::Set | Phase::Warm => {}
+                Phase::Warm => event_loop.begin()?,
+                Phase::Set => {}
             }
         }
         match event_loop.turn(&mut ready, &|| control.phase() != phase) {
@@ -167,6 +197,9 @@ struct EventLoop<'a, E> {
     sent: Vec<u64>,
     received: Vec<u64>,
     buffer: Vec<u8>,
+    talk: Option<Talk>,
+    /// Connections that owe bytes and found no room.
+    stuck: Vec<usize>,
 }
 
 impl<'a, E: Endpoint> EventLoop<'a, E> {
@@ -185,22 +218,89 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             sent: vec![0; n],
             received: vec![0; n],
             buffer: vec![0; SAMPLE_BYTES],
+            talk: roles.talk.map(|side| Talk::new(side, n)),
+            stuck: Vec::new(),
+        }
+    }
+
+    /// The clock, in ns.
+    fn now(&self) -> u64 {
+        self.clock.delta_as_nanos(0, self.clock.raw())
+    }
+
+    /// Traffic may flow: the first requests go out.
+    fn begin(&mut self) -> Result<(), Error> {
+        let now = self.now();
+        if let Some(talk) = &mut self.talk {
+            talk.begin(now);
+            for connection in 0..self.sent.len() {
+                self.answer(connection)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_rounds(&mut self) {
+        if let Some(talk) = &mut self.talk {
+            talk.reset();
+        }
+    }
+
+    /// Takes what a connection has received into its exchange, and sends what it owes then.
+    fn talk(&mut self, connection: usize) -> Result<(), Error> {
+        let n = self.receive(connection)?;
+        let now = self.now();
+        if let Some(talk) = &mut self.talk {
+            talk.received(connection, n, now);
+        }
+        self.answer(connection)
+    }
+
+    /// Sends what a connection owes, as far as there is room.
+    fn answer(&mut self, connection: usize) -> Result<(), Error> {
+        loop {
+            let owes = self.talk.as_ref().map_or(0, |t| t.owes(connection));
+            if owes == 0 {
+                return Ok(());
+            }
+            let n = self.send(connection, owes)?;
+            if n == 0 {
+                // Messages fit into buffers, so this is rare, and looked at again soon.
+                self.stuck.push(connection);
+                return Ok(());
+            }
+            if let Some(talk) = &mut self.talk {
+                talk.sent(connection, n);
+            }
         }
     }
 
     /// One wait and what it found ready, until `over`: sockets that were passed over are reported
     /// again.
     fn turn(&mut self, ready: &mut Vec<Ready>, over: &dyn Fn() -> bool) -> Result<(), Error> {
+        for connection in std::mem::take(&mut self.stuck) {
+            self.answer(connection)?;
+        }
+        let patience = match self.stuck.is_empty() {
+            true => PATIENCE,
+            false => SOON,
+        };
         let before = self.clock.raw();
-        let waited = self.endpoint.wait(ready, PATIENCE);
+        let waited = self.endpoint.wait(ready, patience);
         self.wait_ns += self.clock.delta_as_nanos(before, self.clock.raw());
         waited.context("waiting for sockets")?;
         for r in ready.iter() {
             if over() {
                 break;
             }
+            if self.talk.is_some() {
+                if r.readable {
+                    self.talk(r.connection)?;
+                }
+                continue;
+            }
             if r.writable && self.roles.source {
-                self.send(r.connection)?;
+                self.send(r.connection, self.roles.write_size)?;
             }
             if r.readable && self.roles.sink {
                 self.receive(r.connection)?;
@@ -209,17 +309,18 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
         Ok(())
     }
 
-    fn send(&mut self, connection: usize) -> Result<(), Error> {
+    /// Sends at most `most` bytes; returns how many, 0 without room.
+    fn send(&mut self, connection: usize, most: usize) -> Result<usize, Error> {
         let at = self.content.position(self.sent[connection]);
-        let len = self.roles.write_size.min(self.content.bytes().len() - at);
+        let len = most.min(self.content.bytes().len() - at);
         let result = self.timed(|e| e.send_file(connection, at, len));
-        if let Some(n) = progress(result).context("sending")? {
-            self.sent[connection] += n as u64;
-        }
-        Ok(())
+        let n = progress(result).context("sending")?.unwrap_or(0);
+        self.sent[connection] += n as u64;
+        Ok(n)
     }
 
-    fn receive(&mut self, connection: usize) -> Result<(), Error> {
+    /// Receives once; returns how many bytes, 0 without data.
+    fn receive(&mut self, connection: usize) -> Result<usize, Error> {
         self.reads += 1;
         let sampled = self.reads.is_multiple_of(SAMPLE);
         let max = self.roles.read_size;
@@ -232,7 +333,7 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             self.timed(|e| e.discard(connection, max))
         };
         let Some(n) = progress(result).context("receiving")? else {
-            return Ok(());
+            return Ok(0);
         };
         if n == 0 {
             return Err(Error::Run(format!(
@@ -249,7 +350,7 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             self.verified += n as u64;
         }
         self.received[connection] += n as u64;
-        Ok(())
+        Ok(n)
     }
 
     fn timed<T>(&mut self, call: impl FnOnce(&mut E) -> T) -> T {
@@ -297,6 +398,7 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             sink: self.roles.sink,
             calls: end.calls - start.calls,
             verified: self.verified,
+            talked: self.talk.as_ref().and_then(Talk::counted),
         }
     }
 }
@@ -324,7 +426,7 @@ fn difference(end: &[u64], start: &[u64]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{collections::VecDeque, sync::Arc, time::Duration};
+    use std::{collections::VecDeque, sync::Arc};
 
     /// Both ends of each connection in one place: what is sent can be received, through a bounded
     /// buffer, in small and odd pieces.
@@ -407,6 +509,7 @@ mod tests {
             sink: true,
             write_size: 1000,
             read_size: 100_000,
+            talk: None,
         };
         control.advance(Phase::Warm);
         drive(&mut pipe, roles, &content, &control)
@@ -448,5 +551,37 @@ mod tests {
         control.advance(Phase::Stop);
         control.advance(Phase::Warm);
         assert_eq!(control.phase(), Phase::Stop);
+    }
+
+    /// The far end of this pipe answers by itself: what is sent comes back.
+    #[test]
+    fn an_exchange_counts_rounds() {
+        let control = Arc::new(Control::default());
+        let content = Content::new(4096);
+        let mut pipe = Pipe {
+            content: content.clone(),
+            buffers: vec![VecDeque::new(); 7],
+            turns: 0,
+            stop_after: 4000,
+            damage_at: None,
+            control: control.clone(),
+        };
+        let sizes: Exchange = "3000".parse().unwrap();
+        let roles = Roles {
+            source: false,
+            sink: true,
+            write_size: 1000,
+            read_size: 100_000,
+            talk: Some(Side { sizes, opens: true }),
+        };
+        control.advance(Phase::Warm);
+        let tally = drive(&mut pipe, roles, &content, &control).unwrap();
+        let (rounds, latency) = rounds(std::slice::from_ref(&tally));
+        let received: u64 = tally.received.iter().sum();
+        assert!(rounds > 1000, "{rounds}");
+        assert!(received.abs_diff(rounds * 3000) <= 7 * 3000);
+        let latency = latency.unwrap();
+        assert!(latency.p50_ns > 0 && latency.p50_ns <= latency.p99_ns);
+        assert!(tally.verified > 10_000);
     }
 }

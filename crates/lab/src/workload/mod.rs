@@ -13,6 +13,7 @@
 pub mod content;
 mod crew;
 mod drive;
+mod exchange;
 pub mod sample;
 pub mod session;
 pub mod settings;
@@ -20,8 +21,9 @@ mod spread;
 
 pub use content::{Content, FILE_SIZE};
 pub use crew::{Crew, Worker};
-pub use drive::{Control, Phase, Roles, Tally, drive};
-pub use sample::{Locks, Raw, Sample, TOLERANCE, Times};
+pub use drive::{Control, Phase, Roles, Side, Tally, drive, rounds};
+pub use exchange::{Exchange, summary};
+pub use sample::{Latency, Locks, Raw, Sample, TOLERANCE, Times};
 pub use session::{Backend, Configuration, Session, Slot, Traits, Window};
 pub use settings::{BUFFER, Coalescing, Device, Direction, Inbound, MTU, SEGMENT, Settings};
 pub use spread::{Place, spread};

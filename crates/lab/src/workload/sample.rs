@@ -92,6 +92,23 @@ impl Times {
     }
 }
 
+/// Round trips of requests and responses, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean_ns: f64,
+    /// Median.
+    pub p50_ns: u64,
+    /// Nine in ten are at most this.
+    pub p90_ns: u64,
+    /// 99 in 100.
+    pub p99_ns: u64,
+    /// 999 in 1000.
+    pub p999_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+}
+
 /// What one run measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
@@ -105,6 +122,10 @@ pub struct Sample {
     pub times: Times,
     /// CPU time of the whole machine for this run, in ns.
     pub cpu_ns: u64,
+    /// Whole rounds of request and response.
+    pub rounds: u64,
+    /// How long those took.
+    pub latency: Option<Latency>,
     /// Lock counters by class; empty where there are none to see.
     pub locks: Vec<Locks>,
     /// Retransmitted segments.
@@ -169,10 +190,20 @@ pub struct Raw {
     pub connection_bytes_min: u64,
     /// Bytes of the median connection.
     pub connection_bytes_median: u64,
+    /// Whole rounds of request and response.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rounds: u64,
+    /// How long those took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
     /// Whether the accounting holds.
     pub valid: bool,
     /// Signs of disturbance.
     pub disturbances: Vec<String>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl From<&Sample> for Raw {
@@ -195,6 +226,8 @@ impl From<&Sample> for Raw {
             involuntary_context_switches: s.involuntary_switches,
             connection_bytes_min: s.connection_min,
             connection_bytes_median: s.connection_median,
+            rounds: s.rounds,
+            latency: s.latency,
             valid: s.valid,
             disturbances: s.disturbances.clone(),
         }

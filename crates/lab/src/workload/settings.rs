@@ -1,5 +1,6 @@
 //! What a benchmark was asked to do, checked before anything starts.
 
+use super::Exchange;
 use crate::{Error, organizations::Organization, units};
 use perimeter::{LockPolicy, OrgSpec};
 use serde::{Deserialize, Serialize};
@@ -137,6 +138,8 @@ pub struct Settings {
     pub buffer: usize,
     /// When small writes become segments.
     pub coalescing: Coalescing,
+    /// Requests and responses instead of a stream; the connections' other end answers.
+    pub exchange: Option<Exchange>,
     /// How threads of our organizations wait for locks.
     pub locks: LockPolicy,
     /// Measured time of each run, after warm-up.
@@ -170,6 +173,7 @@ impl Default for Settings {
             read_size: BUFFER,
             buffer: BUFFER,
             coalescing: Coalescing::Cork,
+            exchange: None,
             locks: LockPolicy::Modern,
             seconds: Duration::from_secs(5),
             repeat: 3,
@@ -218,6 +222,21 @@ impl Settings {
                     range.end()
                 ));
             }
+        }
+        let Some(exchange) = self.exchange else {
+            return Ok(());
+        };
+        if self.coalescing == Coalescing::Cork {
+            return input(
+                "--exchange: cork would hold messages back; use --coalescing nodelay".into(),
+            );
+        }
+        let longest = exchange.request.max(exchange.response);
+        if longest > self.buffer {
+            return input(format!(
+                "--exchange: a message of {longest} bytes does not fit into a buffer of {}",
+                self.buffer
+            ));
         }
         Ok(())
     }
@@ -273,7 +292,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 9] = [
+        let damages: [fn(&mut Settings); 11] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -283,6 +302,11 @@ mod tests {
             |s| s.write_size = 0,
             |s| s.read_size = 0,
             |s| s.buffer = 100,
+            |s| s.exchange = Some("64".parse().unwrap()),
+            |s| {
+                s.coalescing = Coalescing::NoDelay;
+                s.exchange = Some("64:300000".parse().unwrap());
+            },
         ];
         for (i, damage) in damages.iter().enumerate() {
             let mut s = Settings::default();

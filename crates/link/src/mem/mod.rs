@@ -51,6 +51,15 @@ pub enum Source {
     Ports(RangeInclusive<u16>),
 }
 
+/// Requests that the peer answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answers {
+    /// Bytes of a request, at least 1.
+    pub request: u32,
+    /// Bytes of the response that follows each whole request.
+    pub response: u32,
+}
+
 /// How the ideal peer behaves.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
@@ -72,6 +81,9 @@ pub struct PeerConfig {
     pub source: Source,
     /// Bytes that a source keeps in flight at most, besides the stack's window.
     pub source_window: u32,
+    /// Instead of sending as fast as windows allow, a source answers requests. Makes every
+    /// connection a source.
+    pub answers: Option<Answers>,
     /// A source closes after this many bytes; `None`: it goes on until the stack closes.
     pub source_bytes: Option<u64>,
     /// Compare one in this many data segments with the stream, checksums included. 0: none.
@@ -93,6 +105,7 @@ impl Default for PeerConfig {
             sack: true,
             source: Source::Never,
             source_window: 256 << 10,
+            answers: None,
             source_bytes: None,
             verify_every: 0,
             max_flows: 32_768,
@@ -104,6 +117,7 @@ impl Default for PeerConfig {
 impl PeerConfig {
     fn sources(&self, port: u16) -> bool {
         match &self.source {
+            _ if self.answers.is_some() => true,
             Source::Never => false,
             Source::Always => true,
             Source::Ports(ports) => ports.contains(&port),

@@ -466,7 +466,13 @@ impl Peer {
             if !matches!(f.state, State::Established) {
                 break;
             }
-            let left = cold.limit - cold.sent;
+            let allowed = match self.config.peer.answers {
+                Some(a) => (f.received / u64::from(a.request.max(1)))
+                    .saturating_mul(u64::from(a.response))
+                    .min(cold.limit),
+                None => cold.limit,
+            };
+            let left = allowed - cold.sent;
             let flight = f.snd_nxt.wrapping_sub(f.snd_una);
             let usable = f.snd_wnd.min(self.config.peer.source_window);
             let usable = usable.saturating_sub(flight);
@@ -474,7 +480,7 @@ impl Peer {
             // Silly window: less than a segment only when nothing else is under way, or at the
             // end (RFC 9293, section 3.8.6.2.1).
             let worth = len == cold.mss || (len != 0 && (flight == 0 || u64::from(len) == left));
-            if left != 0 && !worth {
+            if (left != 0 && !worth) || (left == 0 && allowed < cold.limit) {
                 break;
             }
             if !self.lanes[usize::from(f.rxq)].has_room(RESERVE) {
@@ -487,7 +493,7 @@ impl Peer {
             let mut seg = self.segment(now, f, ACK | PSH);
             seg.len = len as u16;
             seg.phase = Pattern::phase(cold.sent) as u16;
-            let ends = u64::from(len) == left;
+            let ends = cold.sent + u64::from(len) == cold.limit;
             if ends {
                 seg.flags |= FIN;
             }
