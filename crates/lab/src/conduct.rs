@@ -14,11 +14,14 @@ use crate::{
 };
 use std::{
     collections::{HashMap, HashSet},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Failures after which a configuration is given up.
 const PATIENCE: u32 = 2;
+
+/// Expected time of runs before what they took is believed.
+const LEARN: Duration = Duration::from_secs(5);
 
 /// What is to be carried out.
 #[derive(Debug, Clone)]
@@ -177,6 +180,8 @@ pub fn conduct_with(
         done: 0,
         of: 0,
         left: Duration::ZERO,
+        spent: Duration::ZERO,
+        expected: Duration::ZERO,
     };
     for plan in &request.plans {
         let cells = plan.cells(request.mode, request.device)?;
@@ -200,6 +205,9 @@ struct Conductor<'a> {
     done: usize,
     of: usize,
     left: Duration,
+    /// Time of the runs so far, and what they were expected to take.
+    spent: Duration,
+    expected: Duration,
 }
 
 impl Conductor<'_> {
@@ -267,9 +275,9 @@ impl Conductor<'_> {
             of: self.of,
             plan,
             cell,
-            left: self.left,
+            left: self.left.mul_f64(self.pace()),
         });
-        let started = now();
+        let (started, begun) = (now(), Instant::now());
         let run = session::once(
             backend,
             &cell.settings,
@@ -291,7 +299,18 @@ impl Conductor<'_> {
         let traits = backend.traits(&cell.settings, &cell.configuration);
         let row = self.row(plan, cell, repeat, started, traits, outcome);
         self.folder.append(&row)?;
+        self.spent += begun.elapsed();
+        self.expected += cell.estimate();
         Ok(failed)
+    }
+
+    /// How much longer runs take than expected, as far as is known.
+    fn pace(&self) -> f64 {
+        let ratio = self.spent.as_secs_f64() / self.expected.as_secs_f64().max(1e-3);
+        match self.expected < LEARN {
+            true => 1.0,
+            false => ratio.clamp(0.5, 10.0),
+        }
     }
 
     fn row(

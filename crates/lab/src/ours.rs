@@ -206,6 +206,10 @@ fn nic_config(settings: &Settings, configuration: &Configuration, nic: usize) ->
         gbps: settings.link_gbps,
         peer: PeerConfig {
             rtt_ns: settings.rtt.as_nanos() as u64,
+            source_segment: match settings.coalescing {
+                Coalescing::NoDelay => settings.write_size.min(u32::MAX as usize) as u32,
+                Coalescing::Cork | Coalescing::Nagle => u32::MAX,
+            },
             answers: settings.exchange.map(|e| Answers {
                 request: e.request as u32,
                 response: e.response as u32,

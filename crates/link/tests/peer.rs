@@ -311,6 +311,20 @@ fn a_source_keeps_to_the_window_and_sends_the_stream() {
 }
 
 #[test]
+fn a_source_sends_segments_of_the_size_asked_for() {
+    let mut config = NicConfig::new(0);
+    config.peer.source = Source::Always;
+    config.peer.source_segment = 100;
+    let mut h = Host::new(config);
+    let k = key(&h.config, 4000, 5001);
+    h.connect(k);
+    h.rtt();
+    let flight = h.segments();
+    assert!(flight.len() > 100, "{}", flight.len());
+    assert!(flight.iter().all(|s| s.data.len() == 100));
+}
+
+#[test]
 fn requests_are_answered_when_they_are_whole() {
     let mut config = NicConfig::new(0);
     config.peer.answers = Some(Answers {

@@ -201,6 +201,8 @@ fn the_embedded_plans_are_sound() {
 fn every_claim_has_a_plan() {
     let plans = embedded();
     for e in &published().experiments {
+        let planned = |p: &Plan| p.published.is_some_and(|x| x.id == e.id);
+        assert_eq!(plans.iter().any(planned), e.missing.is_none(), "{}", e.id);
         for c in &e.claims {
             let answers = |p: &Plan| {
                 p.published.is_some_and(|x| x.id == e.id)

@@ -163,6 +163,8 @@ pub struct Experiment {
     pub machine: String,
     /// What there is to say about it.
     pub note: Option<String>,
+    /// Why no plan repeats it, if none does.
+    pub missing: Option<String>,
     /// Its numbers.
     #[serde(default)]
     pub series: Vec<Series>,

@@ -6,7 +6,11 @@ use super::{
     svg::{self, Bars, Figure, Line, Look, Mark, number},
     words,
 };
-use crate::{plan::Metric, published::published, stats::Interval};
+use crate::{
+    plan::Metric,
+    published::{Experiment, published},
+    stats::Interval,
+};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("style.css");
@@ -42,6 +46,7 @@ pub(super) fn page(material: &Material<'_>) -> Markup {
                     (claims(material))
                     (contents(material))
                     @for (i, r) in material.results.iter().enumerate() { (experiment(material, i, r)) }
+                    (not_repeated(material))
                     (method(material))
                 }
             }
@@ -528,6 +533,60 @@ fn judged(r: &Result) -> Markup {
                         @for line in words::here(c) { p.here { "Here " (line) "." } }
                         @if let Some(line) = c.evidence.last().and_then(words::counters) {
                             p.here { (line) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What the papers published and no plan repeats yet, with the reason: a whole report says so.
+fn not_repeated(material: &Material<'_>) -> Markup {
+    let whole = material.results.len() > 1;
+    let missing = || {
+        published()
+            .experiments
+            .iter()
+            .filter(|e| whole && e.missing.is_some())
+    };
+    html! {
+        @if missing().next().is_some() {
+            section #missing {
+                h2 { "Published, and not measured here" }
+                @for e in missing() {
+                    h3 { (e.title) }
+                    p { (e.missing.as_deref().unwrap_or_default()) }
+                    p.facts { (e.machine) "." }
+                    (numbers(e))
+                }
+            }
+        }
+    }
+}
+
+/// An experiment's published numbers alone.
+fn numbers(e: &Experiment) -> Markup {
+    let mut xs: Vec<f64> = e
+        .series
+        .iter()
+        .flat_map(|s| &s.points)
+        .map(|p| p.span().0)
+        .collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    html! {
+        div.scroll {
+            table.values {
+                caption { "published, " (e.unit) }
+                thead { tr { th { (e.x) } @for x in &xs { th.n { (number(*x)) } } } }
+                tbody {
+                    @for s in &e.series {
+                        tr.published {
+                            th scope="row" { (s.name) }
+                            @for x in &xs {
+                                td.n { @if let Some(p) = s.at(*x) { (words::published(p)) } }
+                            }
                         }
                     }
                 }

@@ -155,11 +155,18 @@ pub fn drive<E: Endpoint>(
 ) -> Result<Tally, Error> {
     let mut event_loop = EventLoop::new(endpoint, roles, content);
     let mut ready: Vec<Ready> = Vec::with_capacity(256);
-    let mut phase = control.phase();
+    let mut phase = Phase::Set;
     let mut start = event_loop.counters();
     loop {
         let now = control.phase();
         if now != phase {
+            if phase == Phase::Set && now != Phase::Stop {
+                match event_loop.begin() {
+                    Ok(()) => {}
+                    Err(_) if control.phase() == Phase::Stop => break,
+                    Err(e) => return Err(e),
+                }
+            }
             phase = now;
             match phase {
                 Phase::Measure => {
@@ -169,8 +176,7 @@ pub fn drive<E: Endpoint>(
                     control.counting.fetch_add(1, Ordering::AcqRel);
                 }
                 Phase::Stop => break,
-                Phase::Warm => event_loop.begin()?,
-                Phase::Set => {}
+                Phase::Set | Phase::Warm => {}
             }
         }
         match event_loop.turn(&mut ready, &|| control.phase() != phase) {

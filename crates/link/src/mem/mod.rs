@@ -84,6 +84,9 @@ pub struct PeerConfig {
     /// Instead of sending as fast as windows allow, a source answers requests. Makes every
     /// connection a source.
     pub answers: Option<Answers>,
+    /// Most payload of a segment that a source sends, bytes, at least 1: what it would write at a
+    /// time without delay. The connection's maximum segment size holds besides.
+    pub source_segment: u32,
     /// A source closes after this many bytes; `None`: it goes on until the stack closes.
     pub source_bytes: Option<u64>,
     /// Compare one in this many data segments with the stream, checksums included. 0: none.
@@ -106,6 +109,7 @@ impl Default for PeerConfig {
             source: Source::Never,
             source_window: 256 << 10,
             answers: None,
+            source_segment: u32::MAX,
             source_bytes: None,
             verify_every: 0,
             max_flows: 32_768,

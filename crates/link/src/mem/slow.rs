@@ -216,7 +216,7 @@ impl Peer {
         let cold = Cold {
             iss,
             irs: s.seq,
-            mss,
+            mss: mss.min(cfg.source_segment.max(1)),
             limit: cfg.source_bytes.unwrap_or(u64::MAX),
             ..Cold::default()
         };
