@@ -213,8 +213,6 @@ pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::
     if !resolve(meta, sh, cx) {
         return;
     }
-    now(a, sh, cx);
-    let before = a.tcb().tcb.repeats();
     let full = if a.out().is_some() {
         output_apart(a, sh, cx)
     } else if A::SPLIT {
@@ -222,9 +220,8 @@ pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::
     } else {
         output_whole(a, sh, cx)
     };
-    let after = a.tcb().tcb.repeats();
-    if after != before {
-        repeated(sh, cx, before, after);
+    if let Some(repeats) = a.tcb().tcb.take_repeats() {
+        repeated(sh, cx, repeats);
     }
     let meta = a.tcb_meta();
     if full && !meta.blocked {
@@ -233,14 +230,9 @@ pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::
 }
 
 #[cold]
-fn repeated<K: Kind>(sh: &Commons<K>, cx: &Ctx<K>, before: Repeats, after: Repeats) {
-    let since = |now: u32, then: u32| u64::from(now.wrapping_sub(then));
-    let (again, probes) = (
-        since(after.segments, before.segments),
-        since(after.probes, before.probes),
-    );
-    sh.count(cx.lane, Count::Retransmits, again);
-    sh.count(cx.lane, Count::LossProbes, probes);
+fn repeated<K: Kind>(sh: &Commons<K>, cx: &Ctx<K>, n: Repeats) {
+    sh.count(cx.lane, Count::Retransmits, n.segments.into());
+    sh.count(cx.lane, Count::LossProbes, n.probes.into());
 }
 
 fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {

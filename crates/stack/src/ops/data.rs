@@ -118,6 +118,7 @@ impl<K: Kind> Op<K> for SendData {
     }
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
+        glue::now(a, sh, cx);
         if self.room != Room::Answered
             && let Some(e) = a.tcb().tcb.take_error()
         {

@@ -165,6 +165,7 @@ impl<K: Kind> Op<K> for Output {
     type Out = ();
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        glue::now(a, sh, cx);
         a.tcb().meta.blocked = false;
         glue::output_in_turn(a, sh, cx);
     }
@@ -178,6 +179,7 @@ impl<K: Kind> Op<K> for NoNeighbour {
     type Out = ();
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        glue::now(a, sh, cx);
         let t = a.tcb();
         let events = t.tcb.on_no_neighbour();
         if t.meta.orphan {
@@ -202,6 +204,7 @@ pub enum Icmp {
 
 /// Applies an ICMP error.
 pub fn icmp<A: Access>(a: &mut A, what: Icmp, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+    let now = glue::now(a, sh, cx);
     match what {
         Icmp::Unreachable(e, seq) => {
             let events = a.tcb().tcb.on_unreachable(e, seq);
@@ -210,7 +213,6 @@ pub fn icmp<A: Access>(a: &mut A, what: Icmp, sh: &Commons<A::K>, cx: &mut Ctx<A
             }
         }
         Icmp::TooBig(mtu, seq) => {
-            let now = glue::now(a, sh, cx);
             a.tcb().tcb.on_packet_too_big(mtu, seq, now);
         }
     }

@@ -125,7 +125,16 @@ struct Counters {
     segs_out: u32,
     data_segs_in: u32,
     data_segs_out: u32,
-    repeats: Repeats,
+    retrans: u32,
+    /// What nobody has asked for yet.
+    untold: Repeats,
+}
+
+impl Counters {
+    fn sent_again(&mut self) {
+        self.retrans = self.retrans.wrapping_add(1);
+        self.untold.segments = self.untold.segments.saturating_add(1);
+    }
 }
 
 /// Settings that a connection carries, in compact units.

@@ -132,8 +132,7 @@ impl Tcb {
             self.rexmt_at = now.plus(self.rtt.rto());
         } else {
             self.flags &= !flag::TIMING;
-            let n = &mut self.count.repeats.segments;
-            *n = n.wrapping_add(1);
+            self.count.sent_again();
             if self.rexmt_at == Time::NEVER {
                 self.rexmt_at = now.plus(self.rtt.rto());
             }
@@ -462,8 +461,7 @@ impl Tcb {
         if let Some(times) = &mut self.times {
             times.clear();
         }
-        let n = &mut self.count.repeats.segments;
-        *n = n.wrapping_add(1);
+        self.count.sent_again();
         self.count.bytes_retrans += u64::from(octets);
         self.sent_data(octets, now);
         SegPlan {

@@ -100,8 +100,7 @@ impl Tcb {
             }
             self.again(q, seq, len, false, now)
         };
-        let n = &mut self.count.repeats.probes;
-        *n = n.wrapping_add(1);
+        self.count.untold.probes += 1;
         self.tlp_end = self.snd_nxt;
         self.refresh_fast();
         Some(plan)

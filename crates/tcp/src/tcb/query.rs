@@ -194,10 +194,13 @@ impl Tcb {
         due.map(|(i, t)| u8::from(*t <= now) << i).sum()
     }
 
-    /// What has been sent again so far.
+    /// What has been sent again since this was asked last, if anything.
     #[inline]
-    pub fn repeats(&self) -> Repeats {
-        self.count.repeats
+    pub fn take_repeats(&mut self) -> Option<Repeats> {
+        if self.count.untold == Repeats::default() {
+            return None;
+        }
+        Some(core::mem::take(&mut self.count.untold))
     }
 
     /// State of the connection.
@@ -367,7 +370,7 @@ impl Tcb {
                 Some(sb) => sb.reordering(),
                 None => u32::from(self.reordering),
             },
-            total_retrans: c.repeats.segments,
+            total_retrans: c.retrans,
             bytes_acked: c.bytes_acked,
             bytes_received: c.bytes_received,
             bytes_sent: c.bytes_acked + u64::from(self.data_in_flight()) + c.bytes_retrans,

@@ -307,12 +307,12 @@ pub struct SegPlan {
     pub len: u32,
 }
 
-/// What a connection has sent again.
+/// What a connection has sent again for a while.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repeats {
-    /// Segments sent again, probes among them; wraps.
+    /// Segments sent again, probes among them.
     pub segments: u32,
-    /// Tail loss probes (RFC 8985, section 7), new data or sent again; wraps.
+    /// Tail loss probes (RFC 8985, section 7), new data or sent again.
     pub probes: u32,
 }
 
