@@ -309,6 +309,8 @@ impl<K: Kind> Commons<K> {
         if let Some(d) = ring.push() {
             d.hdr_len = arp_frame(i.caps.mac, dst, packet, &mut d.hdr) as u8;
             cx.after.ring(q);
+        } else {
+            self.count(cx.lane, Count::TxRingFull, 1);
         }
     }
 
@@ -324,6 +326,8 @@ impl<K: Kind> Commons<K> {
             d.hdr_len = 0;
             d.owned = Some(perimeter_base::PktBuf::copy_of(frame));
             cx.after.ring(q);
+        } else {
+            self.count(cx.lane, Count::TxRingFull, 1);
         }
     }
 
@@ -375,7 +379,7 @@ impl<K: Kind> Commons<K> {
         let q = self.ifaces[usize::from(iface)].txq(hash);
         let mut ring = self.tx[usize::from(q)].ring.lock();
         let Some(d) = ring.push() else {
-            return;
+            return self.count(cx.lane, Count::TxRingFull, 1);
         };
         // A datagram on its own may say 0: it is never fragmented (RFC 6864, section 4.1).
         d.hdr_len = template.emit(&mut d.hdr, 0, seg, 0) as u8;

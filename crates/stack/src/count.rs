@@ -45,7 +45,7 @@ counts! {
     OtherProtocol = "drop_other_protocol",
     /// SYNs dropped: the accept queue is full.
     SynDropped = "drop_syn",
-    /// Segments that found no room in a transmit ring of an organization that can't wait.
+    /// Segments and other frames that found no room in a transmit ring and could not wait.
     TxRingFull = "drop_tx_ring_full",
     /// Doorbells rung.
     Doorbells = "tx_doorbells",

@@ -512,13 +512,15 @@ pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: 
         // Behind what is on its way, or it would overtake it.
         if sh.tx[usize::from(txq)].set_aside(1) == 1 {
             hand_on(a, plan, Payload::EMPTY);
+        } else {
+            sh.count(cx.lane, Count::TxRingFull, 1);
         }
         return;
     }
     let meta = a.tcb_meta();
     let mut ring = sh.tx[usize::from(txq)].ring.lock();
     let Some(d) = ring.push() else {
-        return;
+        return sh.count(cx.lane, Count::TxRingFull, 1);
     };
     emit(d, meta, &plan, Payload::EMPTY);
     meta.ticket = TxRing::ticket(&ring);

@@ -292,5 +292,7 @@ fn echo<K: Kind>(
         }
         d.owned = Some(out);
         cx.after.ring(i.tx.start);
+    } else {
+        sh.count(cx.lane, Count::TxRingFull, 1);
     }
 }
