@@ -165,6 +165,20 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         cx: &mut Ctx<K>,
         seg: &mut Seg,
     ) -> Result<(), Option<Seq>> {
+        self.take(slot, sh, cx, seg, |c, cx, seg| glue::input(c, sh, cx, seg))
+    }
+
+    /// Runs `f` on the connection in `slot` for a segment of its flow, or fails as
+    /// [`Shard::input_for`] does.
+    #[inline]
+    fn take(
+        &mut self,
+        slot: u32,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        seg: &mut Seg,
+        f: impl FnOnce(&mut C, &mut Ctx<K>, &mut Seg),
+    ) -> Result<(), Option<Seq>> {
         let conn = self.conns.at(slot).ok_or(None)?;
         // RFC 9293, section 3.10.7.4, and RFC 6191: a new SYN may take over a connection that
         // waits in TIME-WAIT.
@@ -176,7 +190,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return Err(Some(iss));
         }
         conn.entered();
-        glue::input(conn, sh, cx, seg);
+        f(conn, cx, seg);
         self.settle(slot, sh, cx);
         Ok(())
     }
@@ -197,24 +211,15 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         seg: &mut Seg,
         f: impl FnOnce(&mut C, &mut Ctx<K>, &mut Seg),
     ) -> Met {
-        let slot = id.slot();
-        let Some(conn) = self.conns.get_mut(slot, id.generation()) else {
-            return Met::Gone;
-        };
-        if conn.peek().meta.closed {
-            return Met::Gone;
+        match self.peek(id) {
+            Some(c) if !c.peek().meta.closed => {}
+            _ => return Met::Gone,
         }
-        if seg.frame.hdr.flags.contains(TcpFlags::SYN)
-            && let Some(iss) = conn.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
-        {
-            on_events(conn, Events::CLOSED, cx);
-            self.settle(slot, sh, cx);
-            return Met::Reused(iss);
+        match self.take(id.slot(), sh, cx, seg, f) {
+            Ok(()) => Met::Taken,
+            Err(Some(iss)) => Met::Reused(iss),
+            Err(None) => Met::Gone,
         }
-        conn.entered();
-        f(conn, cx, seg);
-        self.settle(slot, sh, cx);
-        Met::Taken
     }
 
     /// A segment of a flow that has no connection, as far as the table knows from which it was
