@@ -68,6 +68,7 @@
 //! that come and go would need a second kind of shoot-down. After the threads have ended with the stack, or one
 //! by a panic, whoever waits for an answer runs what they left.
 
+mod answer;
 mod cell;
 mod demux;
 mod group;
@@ -77,9 +78,9 @@ mod message;
 use crate::place::Places;
 use crate::spec::{ConnpT as Spec, ConnpThreads, Waiting};
 use crate::{Binding, Flow, On, Org, OrgSpec};
+use answer::{Reply, Stock};
 use cell::Before;
 pub(crate) use cell::{Apart, Keep, Whole};
-use core::any::{Any, TypeId};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use demux::Demux;
 use group::Group;
@@ -91,22 +92,11 @@ use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op, Step};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, Seg, Segs, Shard, SockId};
-use perimeter_sync::{Event, LockClass, LockStats, Mpsc, Owned, PerLane, Platform, Shared};
+use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// How soon who waits for an answer looks again what ended threads have left, ns.
-const RESCUE: u64 = 100_000;
-
-/// How many times who waits looks again when a protocol thread has panicked.
-const PATIENCE: u32 = 100;
-
-/// `wait=spin`: how long a thread looks for an answer, or for work, before it parks, ns.
-const SPIN: u64 = 20_000;
-/// How many times it looks at most.
-const LOOKS: u32 = 256;
 
 /// `fold`: how many turns a thread works in the protocol's role before it goes on in its own.
 const TURNS: usize = 16;
@@ -166,16 +156,6 @@ impl<C: Keep> Owner<C> {
         Time(self.due.load(Ordering::Acquire))
     }
 }
-
-/// Where a thread of the application gets its answers: it waits for one at a time.
-#[repr(align(128))]
-struct Reply<C: Keep> {
-    answer: Mpsc<C::P, Box<dyn Job<C>>>,
-    event: <C::P as Platform>::Event,
-}
-
-/// Messages of one thread, to be used again: at most one of each type.
-struct Stock<C: Keep>(Vec<(TypeId, Box<dyn Job<C>>)>);
 
 /// The protocol threads. `C`: how they keep connections.
 pub(crate) struct ConnpT<C: Keep> {
@@ -308,178 +288,6 @@ impl<C: Keep> ConnpT<C> {
             owner.bell.set();
         }
         mine
-    }
-
-    /// Hands an answer to who waits for it.
-    fn answer(&self, who: u32, job: Box<dyn Job<C>>) {
-        if let Some(reply) = self.replies.get(who) {
-            // It waits for one answer, so there is room.
-            let _ = reply.answer.push(job);
-            reply.event.set();
-        }
-    }
-
-    /// Sends a job and waits for it to come back; `None` if it never will, its thread having
-    /// panicked.
-    fn ask<J: Job<C>>(
-        &self,
-        mut with: Option<Means<'_, C::P>>,
-        to: usize,
-        job: Box<J>,
-    ) -> Option<Box<J>> {
-        let lane = self.p.lane() as u32;
-        let make = || Reply {
-            answer: Mpsc::new(self.p.clone(), 1),
-            event: self.p.event(),
-        };
-        let reply = self.replies.get_or_make(lane, make)?;
-        if self.ended.load(Ordering::SeqCst) {
-            // What a thread that panicked owed to an earlier call.
-            while reply.answer.pop().is_some() {}
-        }
-        // A job is no packet, so there is room.
-        let _ = self.owners[to].inbox.put(Msg::Job(job, lane));
-        let mut back = None;
-        match &mut with {
-            Some((sh, cx)) if self.is_here(to) => back = self.fold(sh, cx, to),
-            _ => self.wake(to),
-        }
-        if back.is_none() && self.spec.wait == Waiting::Spin && self.core(to) != self.p.core() {
-            back = self.spin(with.as_mut(), reply);
-        }
-        let job: Box<dyn Any> = match back {
-            Some(job) => job,
-            None => self.park_for(with, reply)?,
-        };
-        job.downcast().ok()
-    }
-
-    /// Looks for an answer for a while, and plays the protocol's role meanwhile if it is this
-    /// thread's.
-    fn spin(
-        &self,
-        mut with: Option<&mut Means<'_, C::P>>,
-        reply: &Reply<C>,
-    ) -> Option<Box<dyn Job<C>>> {
-        let mut back = None;
-        self.look(|| {
-            if let Some((sh, cx)) = &mut with {
-                for thread in self.roles() {
-                    if !self.owners[thread].inbox.is_empty() {
-                        back = back.take().or_else(|| self.fold(sh, cx, thread));
-                    }
-                }
-            }
-            back.is_some() || !reply.answer.is_empty()
-        });
-        back
-    }
-
-    /// Calls `found` until it holds, for at most [`SPIN`]; whether it did.
-    fn look(&self, mut found: impl FnMut() -> bool) -> bool {
-        let end = self.p.now().plus(SPIN);
-        for _ in 0..LOOKS {
-            if found() {
-                return true;
-            }
-            self.p.pause();
-            if self.p.now() >= end {
-                break;
-            }
-        }
-        false
-    }
-
-    /// Sleeps until an answer has come.
-    fn park_for(
-        &self,
-        mut with: Option<Means<'_, C::P>>,
-        reply: &Reply<C>,
-    ) -> Option<Box<dyn Job<C>>> {
-        let mut tries = 0;
-        loop {
-            if let Some(job) = reply.answer.pop() {
-                return Some(job);
-            }
-            let sleep = |until| match &with {
-                Some((sh, _)) => sh.asleep(|| reply.event.wait(until)),
-                None => reply.event.wait(until),
-            };
-            if !self.ended.load(Ordering::SeqCst) {
-                sleep(Time::NEVER);
-                continue;
-            }
-            let broken = self.rescue(with.as_mut());
-            if reply.answer.is_empty() {
-                reply.event.wait(self.p.now().plus(RESCUE));
-                tries += u32::from(broken);
-            }
-            if tries > PATIENCE {
-                return None;
-            }
-        }
-    }
-
-    /// Does what ended threads have left: runs it, or, without the means for that, sends it back
-    /// unanswered. Whether one of them has left more than that can mend.
-    fn rescue(&self, mut with: Option<&mut Means<'_, C::P>>) -> bool {
-        let mut broken = false;
-        for owner in &self.owners {
-            broken |= owner.group.is_broken();
-            if !owner.gone.load(Ordering::SeqCst) {
-                continue;
-            }
-            let Some(mut group) = owner.group.try_own() else {
-                continue;
-            };
-            if let Some((sh, cx)) = &mut with {
-                // What others send meanwhile they look after themselves.
-                for _ in 0..owner.inbox.len().max(1) {
-                    if group.turn(self, sh, cx) == 0 {
-                        break;
-                    }
-                }
-                if let Some(job) = group.mine.take() {
-                    self.answer(cx.lane as u32, job);
-                }
-            } else {
-                let mut left = Vec::new();
-                while owner.inbox.take(&mut group.outlet, &mut left, usize::MAX) > 0 {}
-                for msg in left {
-                    match msg {
-                        Msg::Job(job, who) if who != NOBODY => self.answer(who, job),
-                        _ => {}
-                    }
-                }
-            }
-            let _ = owner.publish(&group);
-        }
-        broken
-    }
-
-    /// If threads have ended, somebody else must run what is sent to them.
-    fn after_the_end(&self, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>) {
-        if self.ended.load(Ordering::SeqCst) {
-            self.rescue(Some(&mut (sh, cx)));
-        }
-    }
-
-    /// A message of that type that this thread has used before.
-    fn used<J: Job<C>>(&self) -> Option<Box<J>> {
-        let mut stock = self.stock.take()?;
-        let found = stock.0.iter().position(|(t, _)| *t == TypeId::of::<J>());
-        let job = found.map(|i| stock.0.swap_remove(i).1);
-        self.stock.put(stock);
-        let job: Box<dyn Any> = job?;
-        job.downcast().ok()
-    }
-
-    /// Keeps a message for the next use.
-    fn keep<J: Job<C>>(&self, job: Box<J>) {
-        let fresh = || Box::new(Stock(Vec::new()));
-        let mut stock = self.stock.take().unwrap_or_else(fresh);
-        stock.0.push((TypeId::of::<J>(), job));
-        self.stock.put(stock);
     }
 
     /// What is left of a call for the protocol: a message to the owner.

@@ -8,30 +8,26 @@
 
 use super::Pef;
 use super::cell::{Homes, Member};
+use super::classify::Route;
 use super::event::{Direction, Layer, Packet, Peek, Verdict};
 use super::link::{Version, Way};
 use super::list::{Callback, Event};
-use super::pkt::{Body, Msg, Pkt, offsets};
+use super::pkt::{Body, Msg, Pkt};
 use crate::spec::SqueueEntry;
 use crate::squeue::Kd;
 use crate::squeue::queue::{Entered, Inside, Proc, Protected, Who};
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
-use perimeter_link::Medium;
 use perimeter_stack::conn::{Apart, Up, told};
 use perimeter_stack::shard::Met;
 use perimeter_stack::{Access, Cell, Commons, Count, Ctx, Seg, Shard, SockId, glue, ready};
-use perimeter_sync::{Lock, Platform, Work};
+use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::{Info, Tcb};
-use perimeter_wire::{FlowKey, Seq, TcpHdr};
+use perimeter_wire::{FlowKey, TcpHdr};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// How often a packet may be classified again before it is dropped: once for a connection that
-/// has gone meanwhile, once for one in TIME-WAIT that it takes over, and some for events.
-const TURNS: u8 = 4;
 
 /// What an squeue protects: connections whose TCP layer is under it. As IP's or the socket
 /// layer's perimeter it protects nothing but the order.
@@ -166,7 +162,7 @@ impl<P: Platform> Pef<P> {
 
     /// Leaves a message at squeue `q` from within another, or from outside any. The thread sees
     /// to it after release, or the worker is told.
-    fn post(&self, env: &mut Env<'_, P>, q: u16, msg: Msg<P>) {
+    pub(super) fn post(&self, env: &mut Env<'_, P>, q: u16, msg: Msg<P>) {
         let squeue = &self.squeues[usize::from(q)];
         if self.may_run(env, q) {
             squeue.push(msg);
@@ -341,7 +337,7 @@ impl<P: Platform> Pef<P> {
     }
 
     /// No longer under way: what comes behind may take over a newer version.
-    fn arrived(&self, pkt: &mut Pkt<P>) {
+    pub(super) fn arrived(&self, pkt: &mut Pkt<P>) {
         if let Some(way) = pkt.counted.take()
             && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
         {
@@ -350,7 +346,7 @@ impl<P: Platform> Pef<P> {
     }
 
     /// The packet is finished: who owns it lets go of it.
-    fn settle(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
+    pub(super) fn settle(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
         self.arrived(&mut pkt);
         match pkt.body {
             Body::Seg(seg) => env.cx.pool.put(seg.payload),
@@ -709,95 +705,4 @@ impl<P: Platform> Pef<P> {
             self.post(env, q, job);
         }
     }
-
-    /// A received segment begins: the classifier says where.
-    pub(super) fn classified(&self, env: &mut Env<'_, P>, seg: &mut Seg) -> Route<P> {
-        env.sh.p.charge(Work::Lookup, 1);
-        let key = &seg.frame.key;
-        let Some(found) = self.flows.find(key) else {
-            return Route::Stranger(self.stranger_home(key));
-        };
-        if !found.altered && found.bind.is_whole() {
-            return Route::Whole(found.id);
-        }
-        let link = self.home(found.id).links.get(found.id.slot());
-        let (version, counted) = if found.altered {
-            match link.and_then(|l| l.start(Way::In, found.id)) {
-                Some(v) => (v, Some(Way::In)),
-                // It has gone since.
-                None => return Route::Stranger(self.stranger_home(key)),
-            }
-        } else {
-            (self.first_version(found.id), None)
-        };
-        let ethernet = env.sh.ifaces[usize::from(seg.iface)].caps.medium == Medium::Ethernet;
-        let offsets = offsets(seg, ethernet);
-        let body = Body::Seg(core::mem::take(seg));
-        let mut pkt = self.packet(found.id, &version, Direction::Receive, Way::In, body);
-        (pkt.counted, pkt.offsets) = (counted, offsets);
-        Route::List(pkt)
-    }
-
-    /// The classifier looks at a packet again.
-    fn reclassify(&self, env: &mut Env<'_, P>, at: Option<(u16, &mut Inner<P>)>, mut pkt: Pkt<P>) {
-        let Body::Seg(_) = pkt.body else {
-            return self.settle(env, pkt);
-        };
-        self.arrived(&mut pkt);
-        if pkt.turns >= TURNS {
-            return self.settle(env, pkt);
-        }
-        let (turns, iss) = (pkt.turns + 1, pkt.iss);
-        let Body::Seg(mut seg) = pkt.body else {
-            return;
-        };
-        match self.classified(env, &mut seg) {
-            Route::Whole(id) if iss.is_none() => {
-                let version = self.first_version(id);
-                let body = Body::Seg(seg);
-                let mut pkt = self.packet(id, &version, Direction::Receive, Way::In, body);
-                pkt.turns = turns;
-                self.go(env, at, pkt);
-            }
-            Route::List(mut pkt) => {
-                pkt.turns = turns;
-                self.go(env, at, pkt);
-            }
-            Route::Stranger(q) => self.stranger(env, at, q, seg, iss),
-            // A connection in TIME-WAIT was taken over, and another is in its place already.
-            Route::Whole(id) => self.stranger(env, at, id.shard(), seg, None),
-        }
-    }
-
-    fn stranger(
-        &self,
-        env: &mut Env<'_, P>,
-        at: Option<(u16, &mut Inner<P>)>,
-        q: u16,
-        mut seg: Seg,
-        iss: Option<Seq>,
-    ) {
-        match at {
-            Some((here, inner)) if here == q => {
-                inner.shard.stranger(env.sh, env.cx, &mut seg, iss);
-                self.after(env, q, inner);
-            }
-            _ => self.post(env, q, Msg::Stranger(seg, iss)),
-        }
-    }
-}
-
-/// Where a received segment goes first.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a packet has no allocation of its own"
-)]
-pub(super) enum Route<P: Platform> {
-    /// To its connection, all of whose layers are under one squeue, and on whose list are the
-    /// layers' own events only.
-    Whole(SockId),
-    /// Along its list.
-    List(Pkt<P>),
-    /// It belongs to no connection; to that squeue.
-    Stranger(u16),
 }

@@ -1,0 +1,114 @@
+//! The classifier: to which connection a received segment belongs, and so along which list it
+//! goes; asked once a packet, and again where an event says so.
+
+use super::Pef;
+use super::event::Direction;
+use super::exec::{Env, Inner};
+use super::link::Way;
+use super::pkt::{Body, Msg, Pkt, offsets};
+use perimeter_link::Medium;
+use perimeter_stack::{Seg, SockId};
+use perimeter_sync::{Platform, Work};
+use perimeter_wire::Seq;
+
+/// How often a packet may be classified again before it is dropped: once for a connection that
+/// has gone meanwhile, once for one in TIME-WAIT that it takes over, and some for events.
+const TURNS: u8 = 4;
+
+impl<P: Platform> Pef<P> {
+    /// A received segment begins: the classifier says where.
+    pub(super) fn classified(&self, env: &mut Env<'_, P>, seg: &mut Seg) -> Route<P> {
+        env.sh.p.charge(Work::Lookup, 1);
+        let key = &seg.frame.key;
+        let Some(found) = self.flows.find(key) else {
+            return Route::Stranger(self.stranger_home(key));
+        };
+        if !found.altered && found.bind.is_whole() {
+            return Route::Whole(found.id);
+        }
+        let link = self.home(found.id).links.get(found.id.slot());
+        let (version, counted) = if found.altered {
+            match link.and_then(|l| l.start(Way::In, found.id)) {
+                Some(v) => (v, Some(Way::In)),
+                // It has gone since.
+                None => return Route::Stranger(self.stranger_home(key)),
+            }
+        } else {
+            (self.first_version(found.id), None)
+        };
+        let ethernet = env.sh.ifaces[usize::from(seg.iface)].caps.medium == Medium::Ethernet;
+        let offsets = offsets(seg, ethernet);
+        let body = Body::Seg(core::mem::take(seg));
+        let mut pkt = self.packet(found.id, &version, Direction::Receive, Way::In, body);
+        (pkt.counted, pkt.offsets) = (counted, offsets);
+        Route::List(pkt)
+    }
+
+    /// The classifier looks at a packet again.
+    pub(super) fn reclassify(
+        &self,
+        env: &mut Env<'_, P>,
+        at: Option<(u16, &mut Inner<P>)>,
+        mut pkt: Pkt<P>,
+    ) {
+        let Body::Seg(_) = pkt.body else {
+            return self.settle(env, pkt);
+        };
+        self.arrived(&mut pkt);
+        if pkt.turns >= TURNS {
+            return self.settle(env, pkt);
+        }
+        let (turns, iss) = (pkt.turns + 1, pkt.iss);
+        let Body::Seg(mut seg) = pkt.body else {
+            return;
+        };
+        match self.classified(env, &mut seg) {
+            Route::Whole(id) if iss.is_none() => {
+                let version = self.first_version(id);
+                let body = Body::Seg(seg);
+                let mut pkt = self.packet(id, &version, Direction::Receive, Way::In, body);
+                pkt.turns = turns;
+                self.go(env, at, pkt);
+            }
+            Route::List(mut pkt) => {
+                pkt.turns = turns;
+                self.go(env, at, pkt);
+            }
+            Route::Stranger(q) => self.stranger(env, at, q, seg, iss),
+            // A connection in TIME-WAIT was taken over, and another is in its place already.
+            Route::Whole(id) => self.stranger(env, at, id.shard(), seg, None),
+        }
+    }
+
+    pub(super) fn stranger(
+        &self,
+        env: &mut Env<'_, P>,
+        at: Option<(u16, &mut Inner<P>)>,
+        q: u16,
+        mut seg: Seg,
+        iss: Option<Seq>,
+    ) {
+        match at {
+            Some((here, inner)) if here == q => {
+                inner.shard.stranger(env.sh, env.cx, &mut seg, iss);
+                self.after(env, q, inner);
+            }
+            _ => self.post(env, q, Msg::Stranger(seg, iss)),
+        }
+    }
+}
+
+/// Where a received segment goes first.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a packet has no allocation of its own"
+)]
+pub(super) enum Route<P: Platform> {
+    /// To its connection, all of whose layers are under one squeue, and on whose list are the
+    /// layers' own events only.
+    Whole(SockId),
+    /// Along its list.
+    List(Pkt<P>),
+    /// It belongs to no connection; to that squeue.
+    Stranger(u16),
+}
