@@ -5,15 +5,15 @@
 //! TCP state and send side live in the perimeter. The account is kept true by
 //! [`Parted::left`](Cell::left), after everything that TCP did for the connection.
 
-use crate::place::{Doors, Guard, Opened, Part, Places, no_rcv, no_snd};
+use crate::place::{Doors, Guard, Opened, Part, Places, first_phase, no_rcv, no_snd};
 use crate::squeue::Kd;
 use crate::squeue::ipcl::Ipcl;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
-use perimeter_stack::ops::{Op, Reserved};
+use perimeter_stack::ops::{Op, Reserved, Step};
 use perimeter_stack::{Access, Bufs, Cell, Commons, Conn, Count, Ctx, ready};
-use perimeter_sync::{Lock, LockClass, LockStats, Platform};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
 use std::sync::Arc;
 
 /// The bytes of a send buffer that nobody has reserved, and whether a writer wants to be told of
@@ -227,6 +227,45 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
     }
     op.answered();
     Promise::Answered(out)
+}
+
+/// What a call has left to do once its first phase is over.
+pub(crate) enum Start<O> {
+    /// Nothing; this is its result.
+    Over(Option<O>),
+    /// The caller has its answer, and both phases are to be run.
+    Answered(O),
+    /// So many bytes are reserved, and both phases are to be run for the answer.
+    Asks(u32),
+    /// The caller has its answer, and TCP something to do as a consequence.
+    Kick(O),
+    /// The second phase.
+    Tcp,
+}
+
+/// Begins a call outside of the perimeter, for organizations whose later part charges a call that
+/// was promised.
+pub(crate) fn start<P: Platform, Q: Op<Kd<P>>>(
+    place: &Place<P>,
+    generation: u32,
+    op: &mut Q,
+    sh: &Commons<Kd<P>>,
+    cx: &mut Ctx<Kd<P>>,
+) -> Start<Q::Out> {
+    match promise(place, generation, op, sh, cx) {
+        Promise::Stale => return Start::Over(sh.stale(cx)),
+        Promise::Settled(out) => return Start::Over(Some(out)),
+        Promise::Answered(out) => return Start::Answered(out),
+        Promise::Asks(bytes) => return Start::Asks(bytes),
+        Promise::None => {}
+    }
+    sh.p.charge(Work::SockCall, 1);
+    match first_phase(place, generation, op, sh, cx) {
+        None => Start::Over(sh.stale(cx)),
+        Some(Step::Done(out)) => Start::Over(Some(out)),
+        Some(Step::Kick(out)) => Start::Kick(out),
+        Some(Step::Tcp) => Start::Tcp,
+    }
 }
 
 /// Gives back what a promise did not use.

@@ -1,17 +1,16 @@
 //! FireEngine as an organization.
 
-use super::cell::{Promise, give_back, promise};
+use super::cell::{Start, give_back, start};
 use super::queue::{Entered, Squeue, Who};
 use super::{FireEngine, Kd, Msg};
-use crate::place::first_phase;
 use crate::spec::OrgSpec;
 use crate::{Binding, Flow, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op, Step};
+use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Listener, SockId};
-use perimeter_sync::{LockClass, LockStats, Platform, Work};
+use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
@@ -29,30 +28,23 @@ impl<P: Platform> FireEngine<P> {
             return sh.stale(cx);
         };
         let generation = id.generation();
-        match promise(place, generation, &mut op, sh, cx) {
-            Promise::Stale => return sh.stale(cx),
-            Promise::Settled(out) => return Some(out),
-            Promise::Answered(out) => {
+        match start(place, generation, &mut op, sh, cx) {
+            Start::Over(out) => out,
+            Start::Answered(out) => {
                 place.hold(1);
                 self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
                     inside.shard.call(sh, cx, id, op);
                     org.release(id, 1);
                 });
-                return Some(out);
+                Some(out)
             }
-            Promise::Asks(reserved) => {
+            Start::Asks(reserved) => {
                 let out = self.enter_and_wait(sh, cx, id, op);
                 let unused = out.as_ref().map_or(reserved, |o| Q::unused(o, reserved));
                 give_back(place, generation, unused, cx);
-                return out;
+                out
             }
-            Promise::None => {}
-        }
-        sh.p.charge(Work::SockCall, 1);
-        match first_phase(place, generation, &mut op, sh, cx) {
-            None => sh.stale(cx),
-            Some(Step::Done(out)) => Some(out),
-            Some(Step::Kick(out)) => {
+            Start::Kick(out) => {
                 place.hold(1);
                 self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
                     inside
@@ -62,7 +54,7 @@ impl<P: Platform> FireEngine<P> {
                 });
                 Some(out)
             }
-            Some(Step::Tcp) => {
+            Start::Tcp => {
                 place.hold(1);
                 self.ask(sh, cx, id.shard(), move |org, sh, cx, inside| {
                     let out = inside

@@ -1,18 +1,17 @@
 //! STREAMS as an organization.
 
 use super::{HEAD, IP, InTcp, Msg, Streams};
-use crate::place::first_phase;
 use crate::spec::{OrgSpec, SqueueEntry};
 use crate::squeue::Kd;
-use crate::squeue::cell::{Promise, give_back, promise};
+use crate::squeue::cell::{Start, give_back, start};
 use crate::squeue::queue::{Entered, Who};
 use crate::{Binding, Flow, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op, Step};
+use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, SockId};
-use perimeter_sync::{LockClass, LockStats, Platform, Work};
+use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
@@ -29,33 +28,26 @@ impl<P: Platform> Streams<P> {
             return sh.stale(cx);
         };
         let generation = id.generation();
-        match promise(place, generation, &mut op, sh, cx) {
-            Promise::Stale => return sh.stale(cx),
-            Promise::Settled(out) => return Some(out),
-            Promise::Answered(out) => {
+        match start(place, generation, &mut op, sh, cx) {
+            Start::Over(out) => out,
+            Start::Answered(out) => {
                 let run = Box::new(
                     move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
                         t.shard.call(sh, cx, id, op);
                     },
                 );
                 self.tell(sh, cx, true, run);
-                return Some(out);
+                Some(out)
             }
-            Promise::Asks(reserved) => {
+            Start::Asks(reserved) => {
                 let out = self.ask(sh, cx, true, move |_, sh, cx, t| {
                     t.shard.call(sh, cx, id, op)
                 })?;
                 let unused = out.as_ref().map_or(reserved, |o| Q::unused(o, reserved));
                 give_back(place, generation, unused, cx);
-                return out;
+                out
             }
-            Promise::None => {}
-        }
-        sh.p.charge(Work::SockCall, 1);
-        match first_phase(place, generation, &mut op, sh, cx) {
-            None => sh.stale(cx),
-            Some(Step::Done(out)) => Some(out),
-            Some(Step::Kick(out)) => {
+            Start::Kick(out) => {
                 let run = Box::new(
                     move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
                         t.shard.with(sh, cx, id, true, |c, cx| op.kick(c, sh, cx));
@@ -64,7 +56,7 @@ impl<P: Platform> Streams<P> {
                 self.tell(sh, cx, true, run);
                 Some(out)
             }
-            Some(Step::Tcp) => self.ask(sh, cx, true, move |_, sh, cx, t| {
+            Start::Tcp => self.ask(sh, cx, true, move |_, sh, cx, t| {
                 t.shard.with(sh, cx, id, false, |c, cx| op.tcp(c, sh, cx))
             })?,
         }
