@@ -232,7 +232,8 @@ pub struct Trace {
 /// Arguments of `perimeter bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets
+    /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets,
+    /// `smoltcp` for another stack, `peers` for the host's sockets and every other stack
     /// [default: up,connp-l:128,linux]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Entry::from_str)]
     org: Option<Vec<Entry>>,

@@ -1,8 +1,8 @@
 //! The lab: the papers' experiments, from a plan to a report.
 //!
 //! Rooms: [`workload`] (what runs: settings, the event loop of every backend, one run and what it
-//! measured), with its backends [`linux`] (the host kernel's own sockets) and [`ours`] (Perimeter's
-//! organizations); [`bench()`] (one grid of configurations, as a table or JSON); [`plan`] (each
+//! measured), with its backends [`linux`] (the host kernel's own sockets) [`ours`] (Perimeter's
+//! organizations) and [`peers`] (other stacks); [`bench()`] (one grid of configurations, as a table or JSON); [`plan`] (each
 //! figure and table as a file), [`conduct`] (carries plans out), [`record`] (the raw results),
 //! [`mod@report`] (HTML, Markdown and CSV from them);
 //! [`published`] (what the papers found); [`stats`]; [`host`] (what is known about the machine, and
@@ -16,6 +16,7 @@ pub mod host;
 pub mod linux;
 pub mod organizations;
 pub mod ours;
+pub mod peers;
 pub mod plan;
 pub mod published;
 pub mod record;

@@ -1,5 +1,6 @@
 //! Names of organizations, as `perimeter orgs` prints them and `--org` takes them.
 
+use crate::peers::Peer;
 use perimeter::OrgSpec;
 use serde::Serialize;
 use std::fmt;
@@ -38,6 +39,8 @@ pub enum Organization {
     },
     /// One of Perimeter's own.
     Ours(OrgSpec),
+    /// Another stack.
+    Peer(Peer),
     /// No stack: the floor of the rows over the memory NIC. Never asked for, always added.
     Null,
 }
@@ -48,33 +51,51 @@ impl Organization {
     /// # Errors
     /// A line that lists the known names.
     pub fn parse(text: &str) -> Result<Self, String> {
-        match text.trim() {
+        let text = text.trim();
+        if let Some(peer) = Peer::ALL.into_iter().find(|p| p.name() == text) {
+            return Ok(Organization::Peer(peer));
+        }
+        match text {
             "linux" => Ok(Organization::Linux { pinned: false }),
             "linux:pinned" => Ok(Organization::Linux { pinned: true }),
             other => other.parse().map(Organization::Ours).map_err(|e| {
                 format!(
-                    "{e}; besides, linux and linux:pinned are the host's own sockets, and all is \
-                     every one of ours"
+                    "{e}; besides, linux and linux:pinned are the host's own sockets, {} other \
+                     stacks, all is every one of ours, and peers is linux and the other stacks",
+                    Peer::ALL.map(Peer::name).join(", ")
                 )
             }),
         }
     }
 
-    /// Parses one entry of a list: a name, or `all` for every one of our own.
+    /// Parses one entry of a list: a name, `all` for every one of our own, or `peers` for the
+    /// host's sockets and every other stack.
     ///
     /// # Errors
     /// As [`Organization::parse`].
     pub fn parse_entry(text: &str) -> Result<Vec<Self>, String> {
-        if text.trim() == "all" {
-            return Ok(OrgSpec::all().into_iter().map(Organization::Ours).collect());
+        match text.trim() {
+            "all" => Ok(OrgSpec::all().into_iter().map(Organization::Ours).collect()),
+            "peers" => {
+                let linux = Organization::Linux { pinned: false };
+                let others = Peer::ALL.into_iter().map(Organization::Peer);
+                Ok(std::iter::once(linux).chain(others).collect())
+            }
+            one => Self::parse(one).map(|one| vec![one]),
         }
-        Self::parse(text).map(|one| vec![one])
+    }
+
+    /// Whether it runs over the device that is asked for; the host's sockets have links of their
+    /// own.
+    pub fn has_device(&self) -> bool {
+        matches!(self, Organization::Ours(_) | Organization::Peer(_))
     }
 
     /// Whether it always has exactly one thread, whatever was asked for.
     pub fn single_threaded(&self) -> bool {
         match self {
             Organization::Ours(spec) => spec.single_threaded(),
+            Organization::Peer(peer) => peer.single_threaded(),
             Organization::Null => true,
             Organization::Linux { .. } => false,
         }
@@ -88,6 +109,7 @@ impl fmt::Display for Organization {
             Organization::Linux { pinned: false } => f.pad("linux"),
             Organization::Linux { pinned: true } => f.pad("linux:pinned"),
             Organization::Ours(spec) => f.pad(&spec.to_string()),
+            Organization::Peer(peer) => f.pad(peer.name()),
             Organization::Null => f.pad("null"),
         }
     }
@@ -99,7 +121,14 @@ mod tests {
 
     #[test]
     fn names() {
-        for name in ["up", "up:shared", "connp-l:128", "linux", "linux:pinned"] {
+        for name in [
+            "up",
+            "up:shared",
+            "connp-l:128",
+            "linux",
+            "linux:pinned",
+            "smoltcp",
+        ] {
             assert_eq!(Organization::parse(name).unwrap().to_string(), name);
         }
         assert_eq!(
@@ -123,6 +152,9 @@ mod tests {
         let of_build = canonical().into_iter().map(|e| e.default);
         assert!(all.iter().map(ToString::to_string).eq(of_build));
         assert_eq!(Organization::parse_entry("up").unwrap().len(), 1);
+        let peers = Organization::parse_entry("peers").unwrap();
+        assert_eq!(peers.len(), 1 + Peer::ALL.len());
+        assert_eq!(peers[0].to_string(), "linux");
         let error = Organization::parse("msgpp").unwrap_err();
         for entry in canonical() {
             assert!(error.contains(entry.name), "{error}");

@@ -9,7 +9,7 @@
 
 mod endpoint;
 mod floor;
-mod tap;
+pub(crate) mod tap;
 mod times;
 
 use crate::{

@@ -29,11 +29,7 @@ pub fn bench(
     observer: &mut dyn Observer,
 ) -> Result<Report, Error> {
     settings.check()?;
-    let grid = grid::grid(settings);
-    let mut backends: Vec<Box<dyn Backend>> = grid.iter().map(session::backend_for).collect();
-    for (backend, configuration) in backends.iter_mut().zip(&grid) {
-        backend.check(settings, std::slice::from_ref(configuration))?;
-    }
+    let (grid, backends, absent) = there(settings)?;
     let begun = SystemTime::now();
     let mut bench = Bench {
         settings,
@@ -65,7 +61,8 @@ pub fn bench(
             report::row(settings, c, &traits, samples)
         })
         .collect();
-    let notes = bench.notes(passes);
+    let mut notes = bench.notes(passes);
+    notes.extend(absent);
     Ok(Report::new(
         settings,
         build,
@@ -75,6 +72,36 @@ pub fn bench(
         notes,
     ))
 }
+
+/// The configurations that can run here with their backends, and what is to be said of other
+/// stacks that are not to be had here: they are left out.
+fn there(settings: &Settings) -> Result<Present, Error> {
+    let (mut grid, mut backends) = (Vec::new(), Vec::<Box<dyn Backend>>::new());
+    let mut absent = Vec::new();
+    for configuration in grid::grid(settings) {
+        let mut backend = session::backend_for(&configuration);
+        match backend.check(settings, std::slice::from_ref(&configuration)) {
+            Err(Error::Unavailable(why))
+                if matches!(configuration.organization, Organization::Peer(_)) =>
+            {
+                let note = format!("not measured here: {why}");
+                if !absent.contains(&note) {
+                    absent.push(note);
+                }
+                continue;
+            }
+            checked => checked?,
+        }
+        grid.push(configuration);
+        backends.push(backend);
+    }
+    match absent.first() {
+        Some(note) if grid.is_empty() => Err(Error::Unavailable(note.clone())),
+        _ => Ok((grid, backends, absent)),
+    }
+}
+
+type Present = (Vec<Configuration>, Vec<Box<dyn Backend>>, Vec<String>);
 
 struct Bench<'a> {
     settings: &'a Settings,

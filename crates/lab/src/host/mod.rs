@@ -25,9 +25,6 @@ impl Host {
     pub fn read() -> Self {
         let cpu = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown".into());
         let release = read("/proc/sys/kernel/osrelease");
-        let memory = field(&read("/proc/meminfo"), "MemTotal")
-            .and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok())
-            .unwrap_or(0);
         Host {
             cpu,
             cores: cores(),
@@ -36,7 +33,7 @@ impl Host {
                 r => format!("Linux {r}"),
             },
             arch: std::env::consts::ARCH.into(),
-            memory_bytes: memory * 1024,
+            memory_bytes: kilobytes("MemTotal"),
         }
     }
 }
@@ -44,6 +41,18 @@ impl Host {
 /// Cores that this process may use, at least 1.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Bytes of memory that programs can have without swapping; 0 if the system doesn't tell.
+pub fn memory_available() -> u64 {
+    kilobytes("MemAvailable")
+}
+
+/// A field of the system's account of memory, in bytes.
+fn kilobytes(name: &str) -> u64 {
+    let value = field(&read("/proc/meminfo"), name);
+    let number = value.and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0) * 1024
 }
 
 /// A file's text, empty if it can't be read.

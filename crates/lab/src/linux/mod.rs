@@ -258,10 +258,7 @@ impl Session for KernelSession {
         let times = Times::of(&tallies[..self.threads]);
         let mut by_connection: Vec<u64> = received(&tallies).collect();
         let bytes: u64 = by_connection.iter().sum();
-        let goodput = tallies
-            .iter()
-            .map(|t| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64)
-            .sum();
+        let goodput = goodput(&tallies);
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
         let (rounds, latency) = workload::rounds(&tallies);
         let disturbances = disturbances(&machine, elapsed, tallies.len(), &times);
@@ -284,6 +281,14 @@ impl Session for KernelSession {
             disturbances,
         })
     }
+}
+
+/// Bytes per second that all threads together have received, each within its own window.
+pub(crate) fn goodput(tallies: &[Tally]) -> f64 {
+    tallies
+        .iter()
+        .map(|t| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64)
+        .sum()
 }
 
 /// Bytes received by each connection and direction that has a sink.

@@ -126,7 +126,10 @@ impl Worksite {
     /// own. The limit on descriptors holds per table, and many hosts set it below what 16,384
     /// connections need in one; besides, calls on a table that isn't shared skip an atomic
     /// reference count, which is in the kernel's favour.
-    fn enter(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn enter(&self) -> Result<(), Error> {
         if let Some(namespace) = &self.namespace {
             namespace.enter()?;
         }

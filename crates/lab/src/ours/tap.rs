@@ -52,9 +52,18 @@ pub(super) fn notes(settings: &Settings) -> Vec<String> {
 pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Result<(), Error> {
     for c in configurations {
         sockets::allow_descriptors(c.connections, c.threads)?;
-        Taps::make(settings.nics, queues(settings, c))
-            .map_err(|e| Error::Unavailable(format!("--device tap: {e}")))?;
+        possible(settings.nics, queues(settings, c))?;
     }
+    Ok(())
+}
+
+/// Whether a TAP interface can be made here. Leaves nothing behind.
+///
+/// # Errors
+/// [`Error::Unavailable`] with one line.
+pub(crate) fn possible(nics: usize, queues: usize) -> Result<(), Error> {
+    let made = Taps::make(nics, queues);
+    made.map_err(|e| Error::Unavailable(format!("--device tap: {e}")))?;
     Ok(())
 }
 
@@ -83,14 +92,23 @@ impl Taps {
                 ..TapConfig::new(&format!("tap{nic}"))
             };
             let tap = Tap::open(&config).map_err(|e| Error::Unavailable(e.to_string()))?;
-            veth::segments_one_by_one(tap.name())?;
-            host::set_address(tap.name(), veth::far_address(nic), PREFIX)
-                .context("giving a TAP interface its address")?;
-            host::set_up(tap.name(), true).context("bringing a TAP interface up")?;
+            kernel_side(tap.name(), nic)?;
             taps.push(tap);
         }
         Ok(Taps { namespace, taps })
     }
+}
+
+/// Sets up the kernel's side of a TAP interface in the calling thread's namespace: no segmentation
+/// offload, the far address of NIC `nic`, up.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn kernel_side(name: &str, nic: usize) -> Result<(), Error> {
+    veth::segments_one_by_one(name)?;
+    host::set_address(name, veth::far_address(nic), PREFIX)
+        .context("giving a TAP interface its address")?;
+    host::set_up(name, true).context("bringing a TAP interface up")
 }
 
 /// Establishes the connections of one run.
@@ -192,10 +210,7 @@ impl Session for TapSession {
         let disturbances = disturbances(&machine, elapsed, counted.threads(tallies.len()), &times);
         let mut by_connection: Vec<u64> = linux::received(&tallies).collect();
         let bytes: u64 = by_connection.iter().sum();
-        let goodput = tallies
-            .iter()
-            .map(|t| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64)
-            .sum();
+        let goodput = linux::goodput(&tallies);
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
         Ok(Sample {
             elapsed,

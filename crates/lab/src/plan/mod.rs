@@ -232,8 +232,8 @@ impl Plan {
         }
     }
 
-    /// The configurations of a mode, by x and then series. `device` replaces the plan's for our
-    /// organizations.
+    /// The configurations of a mode, by x and then series. `device` replaces the plan's, but for
+    /// the host's own sockets.
     ///
     /// # Errors
     /// [`Error::Input`] if an organization's name is wrong at one of the values.
@@ -278,7 +278,7 @@ impl Plan {
             Axis::Threads => settings.threads = x as usize,
             Axis::Groups => {}
         }
-        if let Some(device) = device.filter(|_| matches!(organization, Organization::Ours(_))) {
+        if let Some(device) = device.filter(|_| organization.has_device()) {
             settings.device = device;
         }
         let time = self.time(mode);

@@ -7,6 +7,7 @@ use crate::{
     linux,
     organizations::Organization,
     ours,
+    peers::Peers,
 };
 use std::time::{Duration, Instant};
 
@@ -88,6 +89,7 @@ pub fn backend_for(configuration: &Configuration) -> Box<dyn Backend> {
     match &configuration.organization {
         Organization::Linux { .. } => Box::new(linux::Kernel::default()),
         Organization::Ours(_) => Box::new(ours::Perimeter::default()),
+        Organization::Peer(peer) => Box::new(Peers::new(*peer)),
         Organization::Null => Box::new(ours::Floor),
     }
 }

@@ -1,0 +1,93 @@
+use super::*;
+use crate::{
+    bench::grid,
+    organizations::Organization,
+    workload::{Direction, Exchange},
+};
+
+fn settings(peer: Peer, connections: u32) -> Settings {
+    Settings {
+        organizations: vec![Organization::Peer(peer)],
+        connections: vec![connections],
+        threads: 1,
+        nics: 1,
+        ..Settings::default()
+    }
+}
+
+/// One whole run of a peer.
+fn run(settings: &Settings) -> Sample {
+    settings.check().unwrap();
+    let configuration = &grid::grid(settings)[0];
+    let mut backend = workload::session::backend_for(configuration);
+    backend
+        .check(settings, std::slice::from_ref(configuration))
+        .unwrap();
+    let mut session = backend.prepare(settings, configuration, None).unwrap();
+    session.warm_up(Duration::from_millis(50)).unwrap();
+    session.measure(Duration::from_millis(200)).unwrap()
+}
+
+#[test]
+fn smoltcp_talks_to_itself() {
+    for direction in [Direction::Send, Direction::Receive, Direction::Both] {
+        let settings = Settings {
+            direction,
+            ..settings(Peer::Smoltcp, 6)
+        };
+        let sample = run(&settings);
+        assert!(sample.goodput > 1e6, "{direction}: {sample:?}");
+        assert!(sample.verified_bytes > 0, "{direction}: {sample:?}");
+        assert!(sample.connection_min > 0, "{direction}: {sample:?}");
+        assert!(sample.cpu_ns > 0 && sample.times.stack.is_none());
+    }
+}
+
+#[test]
+fn smoltcp_plays_ping_pong() {
+    let settings = Settings {
+        exchange: Some("1000".parse::<Exchange>().unwrap()),
+        coalescing: Coalescing::NoDelay,
+        ..settings(Peer::Smoltcp, 3)
+    };
+    let sample = run(&settings);
+    assert!(sample.rounds > 100, "{sample:?}");
+    assert!(sample.latency.is_some() && sample.verified_bytes > 0);
+}
+
+#[test]
+fn smoltcp_talks_to_the_kernel() {
+    if let Err(e) = ours::tap::possible(1, 1) {
+        eprintln!("skipped: {e}");
+        return;
+    }
+    for direction in [Direction::Send, Direction::Receive] {
+        let settings = Settings {
+            device: Device::Tap,
+            direction,
+            ..settings(Peer::Smoltcp, 6)
+        };
+        let sample = run(&settings);
+        assert!(sample.goodput > 1e6, "{direction}: {sample:?}");
+        assert!(sample.verified_bytes > 0, "{direction}: {sample:?}");
+        assert!(sample.connection_min > 0, "{direction}: {sample:?}");
+    }
+}
+
+#[test]
+fn smoltcp_says_what_it_cannot_do() {
+    let settings = settings(Peer::Smoltcp, 16_384);
+    let configuration = &grid::grid(&settings)[0];
+    smoltcp_fits(&settings, configuration, 64 << 30).unwrap();
+    let error = smoltcp_fits(&settings, configuration, 4 << 30).unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)));
+    // 256 KB and 4 KB at each end of each connection.
+    assert!(error.to_string().contains("8.1 GiB"), "{error}");
+    let many = Settings {
+        connections: vec![60_000],
+        buffer: 4096,
+        ..settings
+    };
+    let error = smoltcp_fits(&many, &grid::grid(&many)[0], 64 << 30).unwrap_err();
+    assert!(error.to_string().contains("ports"), "{error}");
+}
