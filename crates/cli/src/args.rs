@@ -233,7 +233,7 @@ pub struct Trace {
 #[derive(Debug, Args)]
 pub struct Bench {
     /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets,
-    /// `smoltcp` for another stack, `peers` for the host's sockets and every other stack
+    /// `smoltcp` and `gvisor` for other stacks (the latter needs Go), `peers` for linux and those
     /// [default: up,connp-l:128,linux]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Entry::from_str)]
     org: Option<Vec<Entry>>,

@@ -111,13 +111,20 @@ impl Gate {
         worksite.enter()
     }
 
-    /// Gives the interface, which is there by now, its address on the kernel's side, and
-    /// waits for the listeners. The calling thread has entered.
+    /// Gives the interface, which is there by now, its address on the kernel's side. The calling
+    /// thread has entered.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn interface_is_there(&self) -> Result<(), Error> {
+        ours::tap::kernel_side(INTERFACE, 0)
+    }
+
+    /// Has the kernel listen, now that it has its address.
     ///
     /// # Errors
     /// What the system says, or that the other end gave up.
     pub(super) fn open(self, control: &Control) -> Result<Kernel, Error> {
-        ours::tap::kernel_side(INTERFACE, 0)?;
         let gone = |_| give_up(control);
         self.open.send(()).map_err(gone)?;
         let listening = self.near.listening.recv();

@@ -4,7 +4,10 @@
 //! a TAP interface (`tap`), or the same stack once more over a link in memory (any other device).
 //! Processor time is that of both ends together in either case.
 
+mod adapter;
+mod child;
 mod kernel;
+mod programs;
 mod smoltcp;
 
 use crate::{
@@ -12,36 +15,36 @@ use crate::{
     linux::{self, sockets},
     ours, stats,
     workload::{
-        self, Backend, Coalescing, Configuration, Content, Crew, Device, FILE_SIZE, Phase, Sample,
-        Session, Settings, Times, Traits, Window, Worker, drive, session::disturbances,
+        self, Backend, Configuration, Crew, Device, Phase, Sample, Session, Settings, Tally, Times,
+        Traits, Window, session::disturbances,
     },
 };
+use child::{Costs, Told};
 use kernel::Site;
-use smoltcp::{Remote, Setting, SmoltcpEndpoint};
 use std::{
     fmt,
-    sync::mpsc,
+    sync::PoisonError,
     time::{Duration, Instant},
 };
-
-/// Share of the free memory that sockets' buffers may take.
-const MEMORY: f64 = 0.75;
 
 /// A stack that isn't ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// smoltcp, a Rust crate.
     Smoltcp,
+    /// gVisor's netstack, in Go, as a program of its own.
+    Gvisor,
 }
 
 impl Peer {
     /// All of them.
-    pub const ALL: [Peer; 1] = [Peer::Smoltcp];
+    pub const ALL: [Peer; 2] = [Peer::Smoltcp, Peer::Gvisor];
 
     /// Its name, for `--org`.
     pub fn name(self) -> &'static str {
         match self {
             Peer::Smoltcp => "smoltcp",
+            Peer::Gvisor => "gvisor",
         }
     }
 
@@ -49,6 +52,7 @@ impl Peer {
     pub fn single_threaded(self) -> bool {
         match self {
             Peer::Smoltcp => true,
+            Peer::Gvisor => false,
         }
     }
 }
@@ -80,15 +84,18 @@ impl Backend for Peers {
     ) -> Result<(), Error> {
         for c in configurations {
             if settings.device == Device::Tap {
-                sockets::allow_descriptors(c.connections, 1)?;
+                sockets::allow_descriptors(c.connections, c.threads)?;
             }
-            match self.peer {
-                Peer::Smoltcp => smoltcp_fits(settings, c, host::memory_available())?,
+            if self.peer == Peer::Smoltcp {
+                smoltcp::setup::fits(settings, c, host::memory_available())?;
             }
         }
-        match settings.device {
-            Device::Tap => ours::tap::possible(1, 1),
-            _ => Ok(()),
+        if settings.device == Device::Tap {
+            ours::tap::possible(1, 1)?;
+        }
+        match self.peer {
+            Peer::Smoltcp => Ok(()),
+            other => programs::check(other, settings),
         }
     }
 
@@ -106,7 +113,8 @@ impl Backend for Peers {
             )),
         }
         match self.peer {
-            Peer::Smoltcp => notes.extend(smoltcp_notes(settings, tap)),
+            Peer::Smoltcp => notes.extend(smoltcp::setup::notes(settings, tap)),
+            Peer::Gvisor => notes.extend(programs::gvisor_notes(tap)),
         }
         if settings.nics > 1 || settings.link_gbps.is_some() {
             notes.push(format!(
@@ -131,143 +139,26 @@ impl Backend for Peers {
             Device::Tap => Some(Site::new()?),
             _ => None,
         };
-        let workers = match (self.peer, &site) {
-            (Peer::Smoltcp, Some(site)) => smoltcp_tap(site, settings, configuration, deadline),
-            (Peer::Smoltcp, None) => smoltcp_pair(settings, configuration, deadline),
+        let at = site.as_ref();
+        let (workers, told) = match self.peer {
+            Peer::Smoltcp => {
+                let workers = smoltcp::setup::workers(at, settings, configuration, deadline);
+                (workers, None)
+            }
+            other => {
+                let told = Told::default();
+                let workers =
+                    programs::workers(other, at, settings, configuration, deadline, &told)?;
+                (workers, Some(told))
+            }
         };
         Ok(Box::new(PeerSession {
             crew: Crew::start(workers)?,
             site,
+            told,
+            threads: configuration.threads,
         }))
     }
-}
-
-/// What the reader of a row has to know about how it is compared.
-fn smoltcp_notes(settings: &Settings, tap: bool) -> Vec<String> {
-    let mut notes = vec![
-        "smoltcp: copies what is sent into its socket's buffer; the others refer to the file's \
-         pages"
-            .to_string(),
-        "smoltcp: does not count what it sends again".into(),
-    ];
-    notes.push(
-        match tap {
-            true => {
-                "smoltcp: its own TAP interface, one system call a frame, checksums by smoltcp \
-                 and the kernel; ours leaves them to the kernel"
-            }
-            false => "smoltcp: no checksums on its memory link, as on our memory NIC",
-        }
-        .into(),
-    );
-    if settings.coalescing == Coalescing::Cork {
-        notes.push("smoltcp: has no cork; Nagle's algorithm is in its place".into());
-    }
-    notes
-}
-
-/// How the ends of smoltcp are set up: the near one, and the far one if it is smoltcp too.
-fn smoltcp_settings(
-    settings: &Settings,
-    configuration: &Configuration,
-    deadline: Option<Instant>,
-) -> (Setting, Setting) {
-    let (near, far) = linux::roles(settings);
-    let of = |roles, address| Setting {
-        address,
-        prefix: kernel::PREFIX,
-        connections: configuration.connections as usize,
-        roles,
-        buffer: settings.buffer,
-        coalescing: settings.coalescing,
-        deadline,
-    };
-    (
-        of(near, linux::veth::near_address(0)),
-        of(far, linux::veth::far_address(0)),
-    )
-}
-
-/// Whether there is memory for all buffers, which smoltcp has whole from the beginning.
-fn smoltcp_fits(settings: &Settings, c: &Configuration, available: u64) -> Result<(), Error> {
-    let (near, far) = smoltcp_settings(settings, c, None);
-    let mut need = near.memory();
-    if settings.device != Device::Tap {
-        need += far.memory();
-    }
-    if need as f64 > available as f64 * MEMORY {
-        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
-        return Err(Error::Unavailable(format!(
-            "smoltcp: the buffers of {} connections need {:.1} GiB, too much for the {:.1} GiB \
-             that are free; list fewer connections or give a smaller --buffer",
-            c.connections,
-            gib(need),
-            gib(available)
-        )));
-    }
-    if c.connections > smoltcp::MOST {
-        return Err(Error::Unavailable(format!(
-            "smoltcp: {} connections are more than one address has ports here ({})",
-            c.connections,
-            smoltcp::MOST
-        )));
-    }
-    Ok(())
-}
-
-/// Both ends on this machine, a thread each.
-fn smoltcp_pair(
-    settings: &Settings,
-    configuration: &Configuration,
-    deadline: Option<Instant>,
-) -> Vec<(String, Worker)> {
-    let content = Content::new(FILE_SIZE);
-    let (near, far) = smoltcp_settings(settings, configuration, deadline);
-    let (near_link, far_link) = smoltcp::pair();
-    let (listening, listens) = mpsc::sync_channel(1);
-    let to = Remote::Smoltcp(far.address);
-    let of_far = content.clone();
-    let far: Worker = Box::new(move |control, set| {
-        host::pin(1);
-        let (roles, content) = (far.roles, of_far);
-        let mut end = SmoltcpEndpoint::accept(far_link, far, &content, &listening, control)?;
-        set();
-        drive(&mut end, roles, &content, control)
-    });
-    let near: Worker = Box::new(move |control, set| {
-        host::pin(0);
-        if listens.recv().is_err() {
-            return Err(sockets::give_up(control));
-        }
-        let roles = near.roles;
-        let mut end = SmoltcpEndpoint::connect(near_link, near, &content, &to, control)?;
-        set();
-        drive(&mut end, roles, &content, control)
-    });
-    vec![("app-0".into(), near), ("peer-0".into(), far)]
-}
-
-/// smoltcp here, the kernel there.
-fn smoltcp_tap(
-    site: &Site,
-    settings: &Settings,
-    configuration: &Configuration,
-    deadline: Option<Instant>,
-) -> Vec<(String, Worker)> {
-    let (near, far) = smoltcp_settings(settings, configuration, deadline);
-    let (gate, kernel) = site.far(settings, far.roles, far.connections, deadline);
-    let content = site.content.clone();
-    let near: Worker = Box::new(move |control, set| {
-        host::pin(0);
-        gate.enter()?;
-        let link = smoltcp::tap(kernel::INTERFACE)?;
-        let to = Remote::Kernel(gate.open(control)?);
-        let roles = near.roles;
-        let mut end = SmoltcpEndpoint::connect(link, near, &content, &to, control)?;
-        set();
-        drive(&mut end, roles, &content, control)
-    });
-    vec![("app-0".into(), near), ("peer-0".into(), kernel)]
 }
 
 /// A prepared run. The crew comes first, so that its threads, which may have descriptor tables of
@@ -275,6 +166,9 @@ fn smoltcp_tap(
 struct PeerSession {
     crew: Crew,
     site: Option<Site>,
+    /// What the near end cost, if it is a program of its own.
+    told: Option<Told>,
+    threads: usize,
 }
 
 impl PeerSession {
@@ -294,10 +188,16 @@ impl Session for PeerSession {
         let retransmits = self.retransmits()?;
         let window = Window::open();
         self.crew.run(Phase::Measure, time)?;
-        let (machine, elapsed) = window.close();
+        let (mut machine, elapsed) = window.close();
         let retransmits = self.retransmits()?.saturating_sub(retransmits);
         let tallies = self.crew.finish()?;
-        let times = Times::of(&tallies[..1]);
+        let (times, costs) = match &self.told {
+            None => (Times::of(&tallies[..1]), Costs::default()),
+            Some(told) => apart(&tallies[0], self.threads, told),
+        };
+        machine.process_cpu_ns += costs.cpu_ns;
+        machine.voluntary += costs.voluntary;
+        machine.involuntary += costs.involuntary;
         let mut by_connection: Vec<u64> = linux::received(&tallies).collect();
         let bytes: u64 = by_connection.iter().sum();
         let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
@@ -311,7 +211,7 @@ impl Session for PeerSession {
             locks: Vec::new(),
             rounds,
             latency,
-            retransmits,
+            retransmits: retransmits + costs.retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
             connection_min,
@@ -321,6 +221,20 @@ impl Session for PeerSession {
             disturbances: disturbances(&machine, elapsed, tallies.len(), &times),
         })
     }
+}
+
+/// Times and costs of a near end that is a program of its own with so many threads: only its
+/// processor time is known.
+fn apart(tally: &Tally, threads: usize, told: &Told) -> (Times, Costs) {
+    let costs = *told.lock().unwrap_or_else(PoisonError::into_inner);
+    let elapsed = tally.elapsed_ns * threads as u64;
+    let times = Times {
+        elapsed,
+        cpu: costs.cpu_ns,
+        idle: elapsed.saturating_sub(costs.cpu_ns),
+        ..Times::default()
+    };
+    (times, costs)
 }
 
 #[cfg(test)]

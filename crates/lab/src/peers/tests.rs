@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     bench::grid,
     organizations::Organization,
-    workload::{Direction, Exchange},
+    workload::{Coalescing, Direction, Exchange},
 };
 
 fn settings(peer: Peer, connections: u32) -> Settings {
@@ -78,8 +78,8 @@ fn smoltcp_talks_to_the_kernel() {
 fn smoltcp_says_what_it_cannot_do() {
     let settings = settings(Peer::Smoltcp, 16_384);
     let configuration = &grid::grid(&settings)[0];
-    smoltcp_fits(&settings, configuration, 64 << 30).unwrap();
-    let error = smoltcp_fits(&settings, configuration, 4 << 30).unwrap_err();
+    smoltcp::setup::fits(&settings, configuration, 64 << 30).unwrap();
+    let error = smoltcp::setup::fits(&settings, configuration, 4 << 30).unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)));
     // 256 KB and 4 KB at each end of each connection.
     assert!(error.to_string().contains("8.1 GiB"), "{error}");
@@ -88,6 +88,46 @@ fn smoltcp_says_what_it_cannot_do() {
         buffer: 4096,
         ..settings
     };
-    let error = smoltcp_fits(&many, &grid::grid(&many)[0], 64 << 30).unwrap_err();
+    let error = smoltcp::setup::fits(&many, &grid::grid(&many)[0], 64 << 30).unwrap_err();
     assert!(error.to_string().contains("ports"), "{error}");
+}
+
+/// Whether what has to be got and built first is to be tested.
+fn asked_for(peer: Peer) -> bool {
+    let asked = std::env::var_os("PERIMETER_TEST_PEERS").is_some();
+    if !asked {
+        eprintln!("skipped: PERIMETER_TEST_PEERS is not set, so {peer} is not built");
+    }
+    asked
+}
+
+#[test]
+fn gvisor_talks_to_itself_and_to_the_kernel() {
+    if !asked_for(Peer::Gvisor) {
+        return;
+    }
+    let devices = match ours::tap::possible(1, 1) {
+        Ok(()) => vec![Device::Mem, Device::Tap],
+        Err(_) => vec![Device::Mem],
+    };
+    for device in devices {
+        for direction in [Direction::Send, Direction::Receive, Direction::Both] {
+            let settings = Settings {
+                device,
+                direction,
+                threads: 2,
+                ..settings(Peer::Gvisor, 6)
+            };
+            let sample = run(&settings);
+            assert!(sample.goodput > 1e6, "{device} {direction}: {sample:?}");
+            assert!(
+                sample.verified_bytes > 0,
+                "{device} {direction}: {sample:?}"
+            );
+            assert!(
+                sample.valid && sample.cpu_ns > 0,
+                "{device} {direction}: {sample:?}"
+            );
+        }
+    }
 }

@@ -57,6 +57,11 @@ impl Control {
         self.counting.load(Ordering::Acquire)
     }
 
+    /// One more has begun to count.
+    pub fn begins_to_count(&self) {
+        self.counting.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Moves on to `phase`; going back is ignored.
     pub fn advance(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::AcqRel);
@@ -173,7 +178,7 @@ pub fn drive<E: Endpoint>(
                     event_loop.endpoint.mark();
                     event_loop.count_rounds();
                     start = event_loop.counters();
-                    control.counting.fetch_add(1, Ordering::AcqRel);
+                    control.begins_to_count();
                 }
                 Phase::Stop => break,
                 Phase::Set | Phase::Warm => {}

@@ -1,14 +1,15 @@
 //! smoltcp as a peer: one thread with its interface, its sockets and the application.
 
 mod link;
+pub(super) mod setup;
 
 use super::kernel::Kernel;
 use crate::{
     Error,
     error::Context as _,
-    workload::{Coalescing, Content, Control, Endpoint, Inside, MTU, Phase, Ready, Roles},
+    workload::{Coalescing, Content, Control, Endpoint, Inside, Phase, Ready, Roles},
 };
-use link::{Link, Memory};
+use link::Link;
 use smoltcp::{
     iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet},
     phy::{Medium, TunTapInterface},
@@ -29,7 +30,7 @@ const PORT: u16 = 5001;
 /// First local port of the near end.
 const FIRST_PORT: u16 = 10_000;
 /// Most connections of a run: each has a local port of its own.
-pub(super) const MOST: u32 = (u16::MAX - FIRST_PORT) as u32;
+const MOST: u32 = (u16::MAX - FIRST_PORT) as u32;
 /// Connections that may be opening at a time.
 const OPENING: usize = 64;
 /// Most frames taken in before others go out, and about as many the other way.
@@ -43,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How one end is set up.
 #[derive(Debug, Clone)]
-pub(super) struct Setting {
+struct Setting {
     /// Its address.
     pub address: Ipv4Addr,
     /// Prefix length of the subnet.
@@ -61,7 +62,7 @@ pub(super) struct Setting {
 }
 
 /// Where an end's connections go.
-pub(super) enum Remote {
+enum Remote {
     /// To another smoltcp at this address.
     Smoltcp(Ipv4Addr),
     /// To the kernel's sockets.
@@ -78,22 +79,17 @@ impl Setting {
     }
 
     /// Bytes of all its sockets' buffers.
-    pub(super) fn memory(&self) -> u64 {
+    fn memory(&self) -> u64 {
         let (receive, send) = self.buffers();
         (receive + send) as u64 * self.connections as u64
     }
-}
-
-/// Both ends of a link in memory.
-pub(super) fn pair() -> (Memory, Memory) {
-    link::pair(MTU as usize)
 }
 
 /// Makes the TAP interface `name` in the calling thread's namespace.
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn tap(name: &str) -> Result<TunTapInterface, Error> {
+fn tap(name: &str) -> Result<TunTapInterface, Error> {
     TunTapInterface::new(name, Medium::Ethernet).context("making a TAP interface for smoltcp")
 }
 
@@ -139,7 +135,7 @@ struct Connection {
 }
 
 /// One thread's smoltcp.
-pub(super) struct SmoltcpEndpoint<L> {
+struct SmoltcpEndpoint<L> {
     interface: Interface,
     link: L,
     sockets: SocketSet<'static>,
@@ -179,7 +175,7 @@ impl<L: Link> SmoltcpEndpoint<L> {
     ///
     /// # Errors
     /// That it takes too long, or that the run was stopped.
-    pub(super) fn accept(
+    fn accept(
         link: L,
         setting: Setting,
         content: &Content,
@@ -202,7 +198,7 @@ impl<L: Link> SmoltcpEndpoint<L> {
     ///
     /// # Errors
     /// That it takes too long, that a connection is refused, or that the run was stopped.
-    pub(super) fn connect(
+    fn connect(
         link: L,
         setting: Setting,
         content: &Content,
