@@ -40,17 +40,11 @@ fn what_once_failed() {
     }
 }
 
-/// `pef:horizontal` hangs about once in some thousand runs (docs/PLAN.md, "Known wrong"): until
-/// that is mended it is for `cargo soak`, lest whether a commit passes depends on its name.
-fn known_wrong(org: &OrgSpec) -> bool {
-    org.to_string() == "pef:horizontal"
-}
-
 fn slice(mix: Mix) {
     let mut combinations = Vec::new();
     for cores in [2, 4, 8] {
         for capacity in [Capacity::Normal, Capacity::Shrunken] {
-            for org in OrgSpec::tested().into_iter().filter(|o| !known_wrong(o)) {
+            for org in OrgSpec::tested() {
                 combinations.push((org, cores, capacity));
             }
         }

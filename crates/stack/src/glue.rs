@@ -510,11 +510,8 @@ pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: 
     };
     if a.out().is_some() {
         // Behind what is on its way, or it would overtake it.
-        if sh.tx[usize::from(txq)].set_aside(1) == 1 {
-            hand_on(a, plan, Payload::EMPTY);
-        } else {
-            sh.count(cx.lane, Count::TxRingFull, 1);
-        }
+        sh.tx[usize::from(txq)].set_aside_one();
+        hand_on(a, plan, Payload::EMPTY);
         return;
     }
     let meta = a.tcb_meta();

@@ -44,8 +44,8 @@ pub struct TxPort<K: Kind> {
     stalled: Lk<K, VecDeque<SockId>>,
     /// Length of `stalled`; written under its lock, read without it as a hint.
     stalled_len: AtomicUsize,
-    /// Places in the ring that are set aside for segments on their way to it. Written under the
-    /// ring's lock.
+    /// Places in the ring that are set aside for segments on their way to it. Others than resets
+    /// take theirs under the ring's lock.
     aside: AtomicU64,
 }
 
@@ -169,6 +169,12 @@ impl<K: Kind> TxPort<K> {
         let n = room.min(want);
         self.aside.fetch_add(n, Ordering::Relaxed);
         n
+    }
+
+    /// Sets one place aside, whether it is there or not: for a reset, which nobody sends again. The
+    /// places that others have set aside are more than they will need, most of the time.
+    pub fn set_aside_one(&self) {
+        self.aside.fetch_add(1, Ordering::Relaxed);
     }
 
     /// `n` places that were set aside are so no longer.

@@ -69,7 +69,7 @@ impl<C: Keep> ConnpT<C> {
         }
         let job: Box<dyn Any> = match back {
             Some(job) => job,
-            None => self.park_for(with, reply)?,
+            None => self.park_for(with, to, reply)?,
         };
         job.downcast().ok()
     }
@@ -110,10 +110,11 @@ impl<C: Keep> ConnpT<C> {
         false
     }
 
-    /// Sleeps until an answer has come.
+    /// Sleeps until an answer has come, most likely from thread `to`.
     pub(super) fn park_for(
         &self,
         mut with: Option<Means<'_, C::P>>,
+        to: usize,
         reply: &Reply<C>,
     ) -> Option<Box<dyn Job<C>>> {
         let mut tries = 0;
@@ -129,7 +130,7 @@ impl<C: Keep> ConnpT<C> {
                 sleep(Time::NEVER);
                 continue;
             }
-            let broken = self.rescue(with.as_mut());
+            let broken = self.rescue(with.as_mut(), to, || !reply.answer.is_empty());
             if reply.answer.is_empty() {
                 reply.event.wait(self.p.now().plus(RESCUE));
                 tries += u32::from(broken);
@@ -140,11 +141,21 @@ impl<C: Keep> ConnpT<C> {
         }
     }
 
-    /// Does what ended threads have left: runs it, or, without the means for that, sends it back
-    /// unanswered. Whether one of them has left more than that can mend.
-    pub(super) fn rescue(&self, mut with: Option<&mut Means<'_, C::P>>) -> bool {
+    /// Does what ended threads have left, from thread `first` on until it is `enough`: runs it, or,
+    /// without the means for that, sends it back unanswered. Whether one of them has left more than
+    /// that can mend.
+    pub(super) fn rescue(
+        &self,
+        mut with: Option<&mut Means<'_, C::P>>,
+        first: usize,
+        enough: impl Fn() -> bool,
+    ) -> bool {
         let mut broken = false;
-        for owner in &self.owners {
+        let (before, from) = self.owners.split_at(first);
+        for owner in from.iter().chain(before) {
+            if enough() {
+                break;
+            }
             broken |= owner.group.is_broken();
             if !owner.gone.load(Ordering::SeqCst) {
                 continue;
@@ -180,7 +191,7 @@ impl<C: Keep> ConnpT<C> {
     /// If threads have ended, somebody else must run what is sent to them.
     pub(super) fn after_the_end(&self, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>) {
         if self.ended.load(Ordering::SeqCst) {
-            self.rescue(Some(&mut (sh, cx)));
+            self.rescue(Some(&mut (sh, cx)), 0, || false);
         }
     }
 

@@ -216,10 +216,11 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
         } else {
             roomy(now, front.limit)
         };
+        // Lowered in either case: who is told of changes only must see one.
+        front.snd.side.lower(ready::OUT);
         if enough {
             place.room.told();
-        } else {
-            front.snd.side.lower(ready::OUT);
+            front.snd.side.raise(ready::OUT, cx);
         }
     }
     if bytes == 0 {
