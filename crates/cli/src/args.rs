@@ -286,6 +286,10 @@ pub struct Bench {
     /// wakes all) [default: modern]
     #[arg(long, value_name = "POLICY", value_parser = LockPolicy::from_str)]
     locks: Option<LockPolicy>,
+    /// Time our organizations' locks (waits and holds by size) and what queueing, parking and
+    /// waking take; costs two readings of a clock at each acquisition, park and wake
+    #[arg(long)]
+    profile: bool,
     /// Measured seconds of each run [default: 5]
     #[arg(long, value_name = "S", value_parser = units::seconds)]
     seconds: Option<Duration>,
@@ -339,6 +343,7 @@ impl Bench {
             coalescing: self.coalescing.unwrap_or(d.coalescing),
             exchange: self.exchange,
             locks: self.locks.unwrap_or(d.locks),
+            profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),
             quick: self.quick,

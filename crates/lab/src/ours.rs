@@ -155,6 +155,7 @@ fn builder(org: &OrgSpec, settings: &Settings) -> perimeter::Builder {
         .org(org.clone())
         .config(stack_config(settings))
         .lock_policy(settings.locks)
+        .profile(settings.profile)
         .inbound(inbound);
     match &settings.control {
         Some(path) => builder.control(path),
@@ -389,6 +390,8 @@ impl Session for StackSession {
             retransmits: counted.retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
+            migrations: machine.migrations,
+            paths: counted.paths,
             connection_min,
             connection_median,
             verified_bytes: checked + verified * SEGMENT,
@@ -557,5 +560,31 @@ mod tests {
         assert!(sample.goodput * 8.0 < 0.55e9, "{sample:?}");
         // Headers, preamble and gap leave 0.47 of the 0.5 Gb/s; a busy machine some less.
         assert!(sample.goodput * 8.0 > 0.38e9, "{sample:?}");
+    }
+
+    /// A switched-on profile tells of every acquisition; without it nothing is timed.
+    #[test]
+    fn locks_and_hand_overs_are_timed_when_asked() {
+        let plain = measure("connp-t:2", |_| {});
+        assert!(plain.paths.is_empty() && plain.locks.iter().all(|l| l.times.is_none()));
+        for (org, class) in [("connp-l:4", "group"), ("connp-t:2", "sndbuf")] {
+            let sample = measure(org, |s| s.profile = true);
+            let locks = sample.locks.iter().find(|l| l.class == class).unwrap();
+            let times = locks.times.as_ref().unwrap();
+            // All of them and not a sample; the two are read one after the other while threads
+            // go on.
+            let held = times.hold.count();
+            assert!(3 * held > locks.acquisitions, "{org}: {held} {locks:?}");
+            let path = |name: &str| sample.paths.iter().find(|p| p.path == name).unwrap();
+            let handed = path("queue").count > 0;
+            assert_eq!(handed, org == "connp-t:2", "{org}: {:?}", sample.paths);
+            if handed {
+                assert!(
+                    path("park").count > 0 && path("wake").ns > 0,
+                    "{:?}",
+                    sample.paths
+                );
+            }
+        }
     }
 }

@@ -88,6 +88,8 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
             cpu_ns: 2_000_000_000,
             retransmits: 0,
             context_switches: 1000 * (series as u64 + 1),
+            migrations: Some(2),
+            paths: Vec::new(),
             involuntary_context_switches: 10,
             connection_bytes_min: 1,
             connection_bytes_median: 1,
@@ -106,6 +108,7 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
             contended: 3000 / (series as u64 + 1) + x % 97 + u64::from(repeat),
             wait_ns: 1_000_000,
             hold_ns: 1_000_000,
+            times: None,
         }],
     }
 }

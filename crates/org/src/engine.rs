@@ -21,7 +21,8 @@ use perimeter_stack::poller::{Notify, Ready, Refused as NotWatched};
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready::{self, Want};
 use perimeter_stack::{ConnInfo, SockError, SockId};
-use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
+use perimeter_sync::native::Profiling;
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Profile};
 use perimeter_tcp::{Config, State, TcpError};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -89,6 +90,9 @@ pub struct Stats {
     pub counts: Vec<(String, u64)>,
     /// Locks by class name, those that were used.
     pub locks: BTreeMap<&'static str, LockStats>,
+    /// How long locks were waited for and held, and what queueing, parking and waking took, where
+    /// that is timed.
+    pub profile: Option<Box<Profile>>,
     /// Time spent on the other end's work inside our devices, ns.
     pub peer_ns: u64,
     /// Connections, those that linger included.
@@ -284,6 +288,8 @@ pub(crate) struct Running<O: Org> {
     pub(crate) joins: Mutex<Joins>,
     /// Application threads serve the devices themselves.
     pub(crate) inline: bool,
+    /// Dropped last: what the instance is made of notes for it.
+    pub(crate) _profiling: Option<Profiling>,
 }
 
 impl From<Refused> for Fault {
@@ -651,6 +657,7 @@ impl<O: Org> Engine for Running<O> {
                 .map(|(n, v)| (perimeter_stack::count::name(n), *v))
                 .collect(),
             memory: i.sh.memory(),
+            profile: i.sh.p.profile().map(Box::new),
             ..Stats::default()
         };
         // The rest is behind locks that a stack of one thread opens for that thread only.

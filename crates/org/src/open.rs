@@ -15,6 +15,7 @@ use crate::squeue::FireEngine;
 use crate::streams::Streams;
 use crate::up::{Up, UpShared};
 use perimeter_stack::{Config, IfaceSpec, Kind, Route};
+use perimeter_sync::native::Profiling;
 use perimeter_sync::{Native, Platform, Virtual};
 use std::sync::{Arc, Mutex};
 
@@ -30,6 +31,9 @@ pub struct Options {
     pub routes: Vec<Route>,
     /// Who takes packets from the devices.
     pub inbound: Inbound,
+    /// What the platform notes for ([`Native::with_profiling`]), if it does: kept for as long as
+    /// the stack.
+    pub profiling: Option<Profiling>,
 }
 
 /// The platforms that a stack can run on.
@@ -92,5 +96,6 @@ where
         i,
         joins: Mutex::new(joins),
         inline,
+        _profiling: o.profiling,
     })
 }

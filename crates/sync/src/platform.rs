@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 
 use crate::class::{LockClass, LockStats, Work};
 use crate::policy::{Lending, Priority};
+use crate::profile::Profile;
 
 /// Only this crate makes platforms, because memory safety rests on them: [`crate::PerLane`] and
 /// [`crate::SoloLock`] hand out `&mut` on the word of [`Platform::lane`].
@@ -34,6 +35,18 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// fast path.
     fn cpu_ns(&self) -> u64 {
         0
+    }
+
+    /// What has been timed; `None` where nothing is.
+    fn profile(&self) -> Option<Profile> {
+        None
+    }
+
+    /// Runs `f`, a visit to a queue between threads that may be behind locks: timed where the
+    /// platform is profiled ([`crate::profile::Path::Queue`]), else `f` and nothing more.
+    #[inline(always)]
+    fn queueing<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
     }
 
     /// Declares protocol work of `units` units. Compiles to nothing on the machine; costs

@@ -6,8 +6,8 @@ use crate::{
     organizations::Organization,
     stats::{Spread, median},
     workload::{
-        BUFFER, Coalescing, Configuration, Device, Direction, Exchange, Inbound, Locks, MTU, Raw,
-        SEGMENT, Sample, Settings, Traits,
+        BUFFER, Coalescing, Configuration, Device, Direction, Exchange, Inbound, LockTimes, Locks,
+        MTU, PathTime, Raw, SEGMENT, Sample, Settings, Traits,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,8 @@ pub struct Asked {
     pub exchange: Option<Exchange>,
     #[serde(default)]
     pub locks: String,
+    #[serde(default)]
+    pub profile: bool,
     pub seconds: f64,
     pub repeat: u32,
     pub quick: bool,
@@ -122,6 +124,9 @@ pub struct Row {
     pub comparable: bool,
     /// Lock counters by class, median of each over the repeats.
     pub locks: Vec<Locks>,
+    /// What hand-overs took, median of each over the repeats; empty where they were not timed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathTime>,
     /// Retransmitted segments, median.
     pub retransmits: u64,
     /// Context switches of the process, median.
@@ -193,6 +198,7 @@ impl From<&Settings> for Asked {
             coalescing: s.coalescing,
             exchange: s.exchange,
             locks: s.locks.to_string(),
+            profile: s.profile,
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,
             quick: s.quick,
@@ -241,6 +247,7 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         valid: samples.iter().all(|s| s.valid),
         comparable: traits.comparable,
         locks: median_locks(samples),
+        paths: median_paths(samples),
         retransmits: count(&|s| s.retransmits),
         context_switches: count(&|s| s.context_switches),
         involuntary_context_switches: count(&|s| s.involuntary_switches),
@@ -333,9 +340,36 @@ fn median_locks(samples: &[Sample]) -> Vec<Locks> {
                 contended: of(&|l| l.contended),
                 wait_ns: of(&|l| l.wait_ns),
                 hold_ns: of(&|l| l.hold_ns),
+                times: all_times(&locks),
             }
         })
         .collect()
+}
+
+/// Median of what each path took over the repeats.
+fn median_paths(samples: &[Sample]) -> Vec<PathTime> {
+    let first = samples.first().into_iter().flat_map(|s| &s.paths);
+    let one = |p: &PathTime| {
+        let same = |q: &&PathTime| q.path == p.path;
+        let of = |f: &dyn Fn(&PathTime) -> u64| {
+            let all = samples.iter().filter_map(|s| s.paths.iter().find(same));
+            median(&all.map(|q| f(q) as f64).collect::<Vec<_>>()).unwrap_or(0.0) as u64
+        };
+        PathTime {
+            path: p.path.clone(),
+            count: of(&|q| q.count),
+            ns: of(&|q| q.ns),
+        }
+    };
+    first.map(one).collect()
+}
+
+/// The times of all repeats together.
+fn all_times(locks: &[&Locks]) -> Option<LockTimes> {
+    let mut timed = locks.iter().filter_map(|l| l.times.as_ref());
+    let mut sum = timed.next()?.clone();
+    timed.for_each(|t| sum.add(t));
+    Some(sum)
 }
 
 #[cfg(test)]
@@ -367,9 +401,8 @@ pub(crate) mod tests {
                 contended,
                 wait_ns: 5,
                 hold_ns: 6,
+                times: None,
             }],
-            rounds: 0,
-            latency: None,
             retransmits: 3,
             context_switches: 10,
             involuntary_switches: 4,
@@ -378,6 +411,7 @@ pub(crate) mod tests {
             verified_bytes: 1000,
             valid: stack.is_some(),
             disturbances: vec!["noise".into()],
+            ..Sample::default()
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::{
     bench::report::{Report, Row},
-    stats::Spread,
-    workload::Locks,
+    stats::{Sizes, Spread, median},
+    workload::{Locks, SEGMENT},
 };
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use std::fmt::Write as _;
@@ -30,12 +30,7 @@ const STYLE: TableStyle =
 
 /// Renders the table, the locks and all remarks; plain text without escape codes.
 pub fn render(report: &Report) -> String {
-    let mut table = Table::new();
-    table.load_style(STYLE);
-    table.set_header(HEADER);
-    for column in table.column_iter_mut().skip(3) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let mut table = titled(3, HEADER);
     let mut remarks = Vec::new();
     for (i, row) in report.runs.iter().enumerate() {
         if i > 0 && gap(report, i) {
@@ -45,6 +40,7 @@ pub fn render(report: &Report) -> String {
     }
     let mut out = format!("{table}\n");
     locks(report, &mut out);
+    profile(report, &mut out);
     for (i, remark) in remarks.iter().enumerate() {
         let _ = writeln!(out, "[{}] {remark}", i + 1);
     }
@@ -111,9 +107,7 @@ fn spread(s: &Spread) -> String {
 }
 
 fn locks(report: &Report, out: &mut String) {
-    let mut table = Table::new();
-    table.load_style(STYLE);
-    table.set_header([
+    const HEADER: [&str; 7] = [
         "org",
         "conns",
         "lock class",
@@ -121,10 +115,8 @@ fn locks(report: &Report, out: &mut String) {
         "contended",
         "wait ns",
         "hold ns",
-    ]);
-    for column in table.column_iter_mut().skip(3) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    ];
+    let mut table = titled(3, HEADER);
     let all: usize = report.runs.iter().map(|r| r.locks.len()).sum();
     let mut shown = 0;
     for row in &report.runs {
@@ -167,6 +159,75 @@ fn locks(report: &Report, out: &mut String) {
     }
 }
 
+/// A table whose first columns are words and the others numbers.
+fn titled<const N: usize>(words: usize, header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    table.set_header(header);
+    for column in table.column_iter_mut().skip(words) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// What was timed: waits and holds by class, and hand-overs.
+fn profile(report: &Report, out: &mut String) {
+    const LOCKS: [&str; 10] = [
+        "org",
+        "conns",
+        "lock class",
+        "hold p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "wait p50",
+        "p90",
+        "p99",
+    ];
+    let mut locks = titled(3, LOCKS);
+    let mut paths = titled(3, ["org", "conns", "path", "times", "ns each", "ns per KB"]);
+    for row in &report.runs {
+        for lock in &row.locks {
+            let Some(times) = lock.times.as_ref().filter(|t| t.hold.count() > 0) else {
+                continue;
+            };
+            let quantile =
+                |of: &Sizes, q| of.quantile(q).map_or("–".into(), |v| format!("{v:.0}"));
+            let mut cells = vec![row.org.clone(), row.connections.to_string()];
+            cells.push(lock.class.clone());
+            cells.extend([0.5, 0.9, 0.99, 0.999].map(|q| quantile(&times.hold, q)));
+            cells.extend([0.5, 0.9, 0.99].map(|q| quantile(&times.wait, q)));
+            locks.add_row(cells);
+        }
+        let segments = median(&row.samples.iter().map(|s| s.segments).collect::<Vec<_>>());
+        let kilobytes = segments.unwrap_or(0.0) * SEGMENT as f64 / 1024.0;
+        for p in row.paths.iter().filter(|p| p.count > 0) {
+            paths.add_row([
+                row.org.clone(),
+                row.connections.to_string(),
+                p.path.clone(),
+                p.count.to_string(),
+                format!("{:.0}", p.ns as f64 / p.count.max(1) as f64),
+                format!("{:.2}", p.ns as f64 / kilobytes.max(f64::MIN_POSITIVE)),
+            ]);
+        }
+    }
+    if !locks.is_empty() {
+        let _ = writeln!(
+            out,
+            "{locks}\nlocks timed: ns held by share of all acquisitions, waited by share of the \
+             contended ones"
+        );
+    }
+    if !paths.is_empty() {
+        let _ = writeln!(
+            out,
+            "{paths}\nprocessor time of hand-overs, without the sleep; queues behind locks of class \
+             squeue are that lock's"
+        );
+    }
+}
+
 /// Rows of the lock table up to which it is printed whole.
 const LOCKS: usize = 24;
 /// Contended share of acquisitions from which on a class is always printed.
@@ -200,14 +261,50 @@ mod tests {
     }
 
     #[test]
+    fn what_was_timed_has_tables_of_its_own() {
+        let mut report = crate::bench::report::tests::example();
+        assert!(!render(&report).contains("hand-overs"));
+        let sizes = |text: &str| serde_json::from_str::<Sizes>(text).unwrap();
+        report.runs[0].locks[0].times = Some(crate::workload::LockTimes {
+            wait: sizes("[[4096,10]]"),
+            hold: sizes("[[64,99],[1024,1]]"),
+        });
+        report.runs[0].paths = vec![crate::workload::PathTime {
+            path: "park".into(),
+            count: 4,
+            ns: 10_000,
+        }];
+        let text = render(&report);
+        let line = |has: &str| {
+            let all: Vec<&str> = text.lines().filter(|l| l.contains(has)).collect();
+            all.last().map(|l| l.split_whitespace().collect::<Vec<_>>())
+        };
+        let group = [
+            "connp-l:128",
+            "6",
+            "group",
+            "72",
+            "79",
+            "80",
+            "1254",
+            "4608",
+            "5018",
+            "5110",
+        ];
+        assert_eq!(line("group").unwrap(), group, "{text}");
+        // 100,000 segments of 1448 bytes.
+        let park = ["connp-l:128", "6", "park", "4", "2500", "0.07"];
+        assert_eq!(line(" park ").unwrap(), park, "{text}");
+    }
+
+    #[test]
     fn a_long_report_is_laid_out_for_the_eye() {
         let mut report = crate::bench::report::tests::example();
         let class = |name: &str, contended| Locks {
             class: name.into(),
             acquisitions: 1000,
             contended,
-            wait_ns: 0,
-            hold_ns: 0,
+            ..Locks::default()
         };
         let mut row = report.runs[0].clone();
         row.locks = vec![class("group", 1), class("tx_ring", 500), class("leaf", 1)];

@@ -85,6 +85,9 @@ pub struct Machine {
     pub voluntary: u64,
     /// Involuntary context switches of this process.
     pub involuntary: u64,
+    /// Moves of this process's threads from core to core; `None` where the kernel does not count
+    /// them. Only [`crate::workload::Window`] looks, as that takes a while with many threads.
+    pub migrations: Option<u64>,
 }
 
 impl Machine {
@@ -118,6 +121,10 @@ impl Machine {
             steal_ns: self.steal_ns.saturating_sub(earlier.steal_ns),
             voluntary: self.voluntary.saturating_sub(earlier.voluntary),
             involuntary: self.involuntary.saturating_sub(earlier.involuntary),
+            migrations: match (self.migrations, earlier.migrations) {
+                (Some(now), Some(then)) => Some(now.saturating_sub(then)),
+                _ => None,
+            },
         }
     }
 
@@ -125,6 +132,18 @@ impl Machine {
     pub fn cpu_ns(&self) -> u64 {
         self.process_cpu_ns + self.softirq_ns
     }
+}
+
+/// How often the threads of this process that there are now have moved from core to core.
+pub fn migrations() -> Option<u64> {
+    let mut sum = None;
+    for entry in fs::read_dir("/proc/self/task").ok()?.flatten() {
+        let text = fs::read_to_string(entry.path().join("sched")).unwrap_or_default();
+        if let Some(n) = field(&text, "se.nr_migrations").and_then(|n| n.parse::<u64>().ok()) {
+            *sum.get_or_insert(0) += n;
+        }
+    }
+    sum
 }
 
 /// Busy and stolen ns of all cores from the text of `/proc/stat`, whose unit is 1/100 s

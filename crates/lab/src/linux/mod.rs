@@ -274,6 +274,8 @@ impl Session for KernelSession {
             retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
+            migrations: machine.migrations,
+            paths: Vec::new(),
             connection_min,
             connection_median,
             verified_bytes: tallies.iter().map(|t| t.verified).sum(),

@@ -117,17 +117,12 @@ impl Session for FloorSession {
             segments: bytes / crate::workload::settings::SEGMENT as f64,
             times,
             cpu_ns: times.cpu,
-            locks: Vec::new(),
-            rounds: 0,
-            latency: None,
-            retransmits: 0,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
-            connection_min: 0,
-            connection_median: 0,
-            verified_bytes: 0,
+            migrations: machine.migrations,
             valid: times.valid(),
             disturbances: disturbances(&machine, elapsed, 1, &times),
+            ..Sample::default()
         })
     }
 }

@@ -224,6 +224,8 @@ impl Session for TapSession {
             retransmits: retransmits + counted.retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
+            migrations: machine.migrations,
+            paths: counted.paths,
             connection_min,
             connection_median,
             verified_bytes: tallies.iter().map(|t| t.verified).sum(),

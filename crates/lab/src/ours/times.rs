@@ -10,9 +10,12 @@
 use crate::{
     Error,
     host::Scheduled,
-    workload::{Locks, Tally, Times},
+    workload::{LockTimes, Locks, PathTime, Tally, Times},
 };
-use perimeter::{Stack, Stats};
+use perimeter::{
+    LockClass, Stack, Stats,
+    profile::{Path, Profile},
+};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
@@ -72,6 +75,7 @@ impl Marks {
                 .count(name)
                 .saturating_sub(start.stats.count(name))
         };
+        let profile = profiled(&start.stats, &end.stats);
         let locks = end.stats.locks.iter().map(|(class, e)| {
             let s = start.stats.locks.get(class).copied().unwrap_or_default();
             Locks {
@@ -80,6 +84,7 @@ impl Marks {
                 contended: e.contended - s.contended,
                 wait_ns: e.wait_ns - s.wait_ns,
                 hold_ns: e.hold_ns.saturating_sub(s.hold_ns),
+                times: profile.as_ref().and_then(|p| lock_times(p, class)),
             }
         });
         Ok(Counted {
@@ -88,10 +93,36 @@ impl Marks {
             idle_ns: count("idle_ns").saturating_sub(count("park_cpu_ns")),
             retransmits: count("retransmits"),
             locks: locks.collect(),
+            paths: profile.as_ref().map_or_else(Vec::new, paths),
             servers: end.servers.since(&start.servers),
             helpers: end.helpers.since(&start.helpers),
         })
     }
+}
+
+/// What was timed between two readings.
+fn profiled(start: &Stats, end: &Stats) -> Option<Profile> {
+    let (start, end) = (start.profile.as_ref()?, end.profile.as_ref()?);
+    Some(end.since(start))
+}
+
+/// The times of a class of locks by its name.
+fn lock_times(profile: &Profile, class: &str) -> Option<LockTimes> {
+    let class = LockClass::ALL.into_iter().find(|c| c.name() == class)?;
+    let times = profile.locks(class);
+    Some(LockTimes {
+        wait: (&times.wait).into(),
+        hold: (&times.hold).into(),
+    })
+}
+
+fn paths(profile: &Profile) -> Vec<PathTime> {
+    let one = |path: Path| PathTime {
+        path: path.name().into(),
+        count: profile.path(path).count,
+        ns: profile.path(path).ns,
+    };
+    Path::ALL.into_iter().map(one).collect()
 }
 
 /// What was counted between two marks.
@@ -107,6 +138,8 @@ pub(super) struct Counted {
     pub retransmits: u64,
     /// Locks by class.
     pub locks: Vec<Locks>,
+    /// Hand-overs, where they were timed.
+    pub paths: Vec<PathTime>,
     /// The stack's threads that serve devices or run the protocol.
     pub servers: Scheduled,
     /// The stack's other threads.
@@ -191,7 +224,7 @@ mod tests {
                 acquisitions: 1,
                 contended: 1,
                 wait_ns: waited,
-                hold_ns: 0,
+                ..Locks::default()
             }],
             ..Counted::default()
         }

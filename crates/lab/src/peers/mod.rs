@@ -214,11 +214,13 @@ impl Session for PeerSession {
             retransmits: retransmits + costs.retransmits,
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
+            migrations: machine.migrations,
             connection_min,
             connection_median,
             verified_bytes: tallies.iter().map(|t| t.verified).sum(),
             valid: times.valid() && bytes > 0,
             disturbances: disturbances(&machine, elapsed, tallies.len(), &times),
+            ..Sample::default()
         })
     }
 }

@@ -18,8 +18,20 @@ pub enum Metric {
     Contended,
     /// Time waited for locks, per 1448 bytes of payload.
     LockWait,
+    /// Time for which the lock around a connection is held, per acquisition.
+    Hold,
+    /// Time waited for that lock, per acquisition.
+    HoldWait,
+    /// Share of that lock's acquisitions whose first attempt failed.
+    HoldContended,
+    /// Processor time in queues between threads, in parking and in waking, per KB of payload.
+    Scheduler,
     /// Context switches per MB of payload.
     Switches,
+    /// Moves of threads from core to core per second.
+    Migrations,
+    /// Time for which threads were ready to run while others had the core, per KB of payload.
+    RunDelay,
     /// Rounds of request and response per second.
     Rounds,
     /// Mean time of a round.
@@ -34,16 +46,39 @@ pub enum Metric {
 /// groups, squeues.
 pub const CENTRAL: [&str; 3] = ["conn_hashtable", "group", "squeue"];
 
+/// Classes of the lock that is around the state of a connection: its own, or its group's.
+const AROUND: [&str; 2] = ["connection", "group"];
+
+/// The class of locks that stand around a run's connections, if they have any.
+fn around(m: &Measured) -> Option<&Locks> {
+    let of = |class: &&str| m.locks.iter().find(|l| l.class == *class);
+    AROUND.iter().find_map(of).filter(|l| l.acquisitions > 0)
+}
+
+/// Time spent on handing work over: on the paths that were timed, and at the locks of queues.
+fn handing(m: &Measured) -> Option<u64> {
+    (!m.raw.paths.is_empty()).then_some(())?;
+    let paths: u64 = m.raw.paths.iter().map(|p| p.ns).sum();
+    let queues = m.locks.iter().filter(|l| l.class == "squeue");
+    Some(paths + queues.map(|l| l.hold_ns + l.wait_ns).sum::<u64>())
+}
+
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 11] = [
+    pub const ALL: [Metric; 17] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
         Metric::Cpu,
         Metric::Contended,
         Metric::LockWait,
+        Metric::Hold,
+        Metric::HoldWait,
+        Metric::HoldContended,
+        Metric::Scheduler,
         Metric::Switches,
+        Metric::Migrations,
+        Metric::RunDelay,
         Metric::Rounds,
         Metric::Latency,
         Metric::LatencyP50,
@@ -59,7 +94,13 @@ impl Metric {
             Metric::Cpu => "cpu",
             Metric::Contended => "contended",
             Metric::LockWait => "lock-wait",
+            Metric::Hold => "hold",
+            Metric::HoldWait => "hold-wait",
+            Metric::HoldContended => "hold-contended",
+            Metric::Scheduler => "scheduler",
             Metric::Switches => "switches",
+            Metric::Migrations => "migrations",
+            Metric::RunDelay => "run-delay",
             Metric::Rounds => "rounds",
             Metric::Latency => "latency",
             Metric::LatencyP50 => "latency-p50",
@@ -76,7 +117,13 @@ impl Metric {
             Metric::Cpu => "processor time per segment, whole machine",
             Metric::Contended => "contended acquisitions of central locks",
             Metric::LockWait => "waiting for locks per segment",
+            Metric::Hold => "the lock around a connection held, per acquisition",
+            Metric::HoldWait => "waiting for the lock around a connection, per acquisition",
+            Metric::HoldContended => "contended acquisitions of the lock around a connection",
+            Metric::Scheduler => "queueing, parking and waking per KB",
             Metric::Switches => "context switches per MB",
+            Metric::Migrations => "threads moved between cores",
+            Metric::RunDelay => "ready and waiting for a core, per KB",
             Metric::Rounds => "round trips",
             Metric::Latency => "mean round trip",
             Metric::LatencyP50 => "median round trip",
@@ -90,9 +137,11 @@ impl Metric {
             Metric::Goodput => "Mb/s",
             Metric::GoodputPerCpu => "Mb per CPU s",
             Metric::Stack | Metric::Cpu | Metric::LockWait => "ns",
-            Metric::Contended => "%",
+            Metric::Hold | Metric::HoldWait => "ns",
+            Metric::Scheduler | Metric::RunDelay => "ns per KB",
+            Metric::Contended | Metric::HoldContended => "%",
             Metric::Switches => "per MB",
-            Metric::Rounds => "per s",
+            Metric::Rounds | Metric::Migrations => "per s",
             Metric::Latency | Metric::LatencyP50 | Metric::LatencyP99 => "µs",
         }
     }
@@ -109,6 +158,10 @@ impl Metric {
     pub fn of(self, m: &Measured) -> Option<f64> {
         let per_segment = |ns: u64| (m.raw.segments > 0.0).then(|| ns as f64 / m.raw.segments);
         let megabytes = m.raw.goodput_mbps / 8.0 * m.raw.seconds;
+        // As the paper's: 1024 bytes.
+        let kilobytes = megabytes * 1e6 / 1024.0;
+        let per_kilobyte = |ns: u64| (kilobytes > 0.0).then(|| ns as f64 / kilobytes);
+        let each = |l: &Locks, of: u64| of as f64 / l.acquisitions as f64;
         match self {
             Metric::Goodput => Some(m.raw.goodput_mbps),
             Metric::GoodputPerCpu => {
@@ -134,6 +187,15 @@ impl Metric {
             Metric::Latency => Some(m.raw.latency?.mean_ns / 1e3),
             Metric::LatencyP50 => Some(m.raw.latency?.p50_ns as f64 / 1e3),
             Metric::LatencyP99 => Some(m.raw.latency?.p99_ns as f64 / 1e3),
+            Metric::Hold => around(m).map(|l| each(l, l.hold_ns)),
+            Metric::HoldWait => around(m).map(|l| each(l, l.wait_ns)),
+            Metric::HoldContended => around(m).map(|l| 100.0 * each(l, l.contended)),
+            Metric::Scheduler => per_kilobyte(handing(m)?),
+            Metric::RunDelay => per_kilobyte(m.raw.preempted_ns),
+            Metric::Migrations => {
+                let rate = m.raw.migrations? as f64 / m.raw.seconds;
+                (m.raw.seconds > 0.0).then_some(rate)
+            }
             Metric::Switches => {
                 (megabytes > 0.0).then(|| m.raw.context_switches as f64 / megabytes)
             }
@@ -187,12 +249,15 @@ mod tests {
             acquisitions,
             contended,
             wait_ns,
-            hold_ns: 0,
+            hold_ns: 10 * acquisitions,
+            times: None,
         };
         m.locks = vec![
             class("group", 100, 5, 3000),
             class("leaf", 1000, 1000, 2000),
         ];
+        m.raw.migrations = Some(8);
+        m.raw.preempted_ns = 1_000_000;
         let expected = [
             (Metric::Goodput, 800.0),
             (Metric::GoodputPerCpu, 400.0),
@@ -201,10 +266,26 @@ mod tests {
             (Metric::Contended, 5.0),
             (Metric::LockWait, 5.0),
             (Metric::Switches, 2.0),
+            (Metric::Hold, 10.0),
+            (Metric::HoldWait, 30.0),
+            (Metric::HoldContended, 5.0),
+            (Metric::Migrations, 4.0),
+            (Metric::RunDelay, 5.12),
         ];
         for (metric, value) in expected {
             assert_eq!(metric.of(&m), Some(value), "{metric}");
         }
+        assert_eq!(Metric::Scheduler.of(&m), None, "not timed");
+        let path = |path: &str, ns| crate::workload::PathTime {
+            path: path.into(),
+            count: 1,
+            ns,
+        };
+        m.raw.paths = vec![path("queue", 100_000), path("park", 200_000)];
+        m.locks.push(class("squeue", 60_000, 1, 100_000));
+        assert_eq!(Metric::Scheduler.of(&m), Some(5.12));
+        m.locks.push(class("connection", 1000, 0, 7000));
+        assert_eq!(Metric::HoldWait.of(&m), Some(7.0), "before the group's");
         m.locks.clear();
         m.raw.stack_ns = None;
         m.raw.rounds = 500;
@@ -224,7 +305,12 @@ mod tests {
             (Metric::Rounds.of(&m), Metric::Latency.of(&m)),
             (None, None)
         );
-        for metric in [Metric::Contended, Metric::LockWait, Metric::Stack] {
+        for metric in [
+            Metric::Contended,
+            Metric::LockWait,
+            Metric::Stack,
+            Metric::Hold,
+        ] {
             assert_eq!(metric.of(&m), None);
         }
     }

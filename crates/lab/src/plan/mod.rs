@@ -8,6 +8,7 @@ mod text;
 
 pub use metric::Metric;
 pub use text::Axis;
+pub(crate) use text::optional_from_str;
 
 use crate::{
     Error,
@@ -430,6 +431,7 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "linux",
     "groups",
     "contention",
+    "locks",
     "scheduler",
     "one-connection",
     "lock-cost",

@@ -169,6 +169,7 @@ pub(super) struct Overrides {
     exchange: Option<Exchange>,
     #[serde(default, deserialize_with = "optional_from_str")]
     locks: Option<LockPolicy>,
+    profile: Option<bool>,
 }
 
 impl Overrides {
@@ -193,6 +194,7 @@ impl Overrides {
         put(&mut s.buffer, &self.buffer);
         put(&mut s.coalescing, &self.coalescing);
         put(&mut s.locks, &self.locks);
+        put(&mut s.profile, &self.profile);
         if self.exchange.is_some() {
             s.exchange = self.exchange;
         }
@@ -210,7 +212,7 @@ where
     String::deserialize(d)?.parse().map_err(D::Error::custom)
 }
 
-fn optional_from_str<'de, D, T>(d: D) -> Result<Option<T>, D::Error>
+pub(crate) fn optional_from_str<'de, D, T>(d: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: Display>,

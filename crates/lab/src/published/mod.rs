@@ -1,5 +1,6 @@
 //! What the papers published: every number with its source, from one data file.
 
+use crate::plan::Metric;
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -124,6 +125,9 @@ pub struct Claim {
     pub b: Side,
     /// How a relates to b.
     pub relation: Relation,
+    /// What of them is compared; the plan's metric if absent.
+    #[serde(default, deserialize_with = "crate::plan::optional_from_str")]
+    pub metric: Option<Metric>,
     /// Published a/b.
     pub ratio: Option<f64>,
     /// Least published a/b, where a range is given.

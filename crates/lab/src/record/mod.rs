@@ -150,6 +150,8 @@ pub(crate) mod tests {
                 retransmits: 0,
                 context_switches: 10,
                 involuntary_context_switches: 1,
+                migrations: None,
+                paths: Vec::new(),
                 connection_bytes_min: 1,
                 connection_bytes_median: 1,
                 rounds: 0,
@@ -164,6 +166,7 @@ pub(crate) mod tests {
                 contended: 10,
                 wait_ns: 5,
                 hold_ns: 6,
+                times: None,
             }],
         }
     }

@@ -279,6 +279,7 @@ fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve]) -> Judged {
             .iter()
             .find(|c| c.published.as_deref() == Some(&side.series))
     };
+    let metric = claim.metric.unwrap_or(plan.metric);
     let mut evidence = Vec::new();
     if let (Some(a), Some(b)) = (find(&claim.a), find(&claim.b)) {
         for p in &a.points {
@@ -293,12 +294,12 @@ fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve]) -> Judged {
             let (Some(pa), Some(pb)) = (a.at(ax), b.at(bx)) else {
                 continue;
             };
-            if let Some(comparison) = compare_points(pa, pb, plan.metric) {
+            if let Some(comparison) = compare_points(pa, pb, metric) {
                 evidence.push(Evidence {
                     x: (ax, bx),
                     finding: finding(claim.relation, comparison.verdict),
                     comparison,
-                    counters: counters(plan, pa, pb),
+                    counters: counters(metric, pa, pb),
                 });
             }
         }
@@ -337,8 +338,8 @@ fn in_all(evidence: &[Evidence]) -> Finding {
     }
 }
 
-/// Metrics that may explain a difference: all that both sides have, but the plan's own.
-fn counters(plan: &Plan, a: &Point, b: &Point) -> Vec<(Metric, f64, f64)> {
+/// Metrics that may explain a difference: all that both sides have, but the one compared.
+fn counters(own: Metric, a: &Point, b: &Point) -> Vec<(Metric, f64, f64)> {
     let explain = [
         Metric::Stack,
         Metric::Contended,
@@ -348,7 +349,7 @@ fn counters(plan: &Plan, a: &Point, b: &Point) -> Vec<(Metric, f64, f64)> {
     ];
     explain
         .into_iter()
-        .filter(|m| *m != plan.metric)
+        .filter(|m| *m != own)
         .filter_map(|m| Some((m, a.spread(m)?.median, b.spread(m)?.median)))
         .collect()
 }

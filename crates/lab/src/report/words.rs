@@ -165,6 +165,12 @@ fn short(m: Metric) -> &'static str {
         Metric::Latency => "mean round trip",
         Metric::LatencyP50 => "median round trip",
         Metric::LatencyP99 => "99th percentile",
+        Metric::Hold => "connection locks held",
+        Metric::HoldWait => "waiting for connection locks",
+        Metric::HoldContended => "contended connection locks",
+        Metric::Scheduler => "hand-overs",
+        Metric::Migrations => "migrations",
+        Metric::RunDelay => "waiting for a core",
     }
 }
 

@@ -5,10 +5,12 @@
 mod compare;
 mod interval;
 mod rng;
+mod sizes;
 
 pub use compare::{Comparison, Verdict, compare};
 pub use interval::{Interval, LEAST, WANTED};
 pub use rng::Rng;
+pub use sizes::Sizes;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
 //! What one run measured, and how the time of its threads divides.
 
 use super::{SEGMENT, Tally};
+use crate::stats::Sizes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 pub const TOLERANCE: f64 = 0.05;
 
 /// Counters of one lock class over a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Locks {
     /// Name of the class.
     pub class: String,
@@ -20,6 +21,37 @@ pub struct Locks {
     pub wait_ns: u64,
     /// Time held, in ns.
     pub hold_ns: u64,
+    /// Waits and holds by size, where they were timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<LockTimes>,
+}
+
+/// Waits for locks of a class, and how long they were held, by size.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockTimes {
+    /// Contended acquisitions by how long they waited.
+    pub wait: Sizes,
+    /// All acquisitions by how long they held the lock.
+    pub hold: Sizes,
+}
+
+impl LockTimes {
+    /// Adds those of `other`.
+    pub fn add(&mut self, other: &LockTimes) {
+        self.wait.add(&other.wait);
+        self.hold.add(&other.hold);
+    }
+}
+
+/// What threads spent on handing work to each other in one way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathTime {
+    /// In which: `queue`, `park` or `wake`.
+    pub path: String,
+    /// How often.
+    pub count: u64,
+    /// Processor time, in ns.
+    pub ns: u64,
 }
 
 /// Division of thread time, in ns, summed over the threads under test.
@@ -110,7 +142,7 @@ pub struct Latency {
 }
 
 /// What one run measured.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
     /// Measured wall time.
     pub elapsed: Duration,
@@ -134,6 +166,10 @@ pub struct Sample {
     pub context_switches: u64,
     /// Involuntary ones of those.
     pub involuntary_switches: u64,
+    /// Moves of threads from core to core, where the kernel counts them.
+    pub migrations: Option<u64>,
+    /// What hand-overs took, where they were timed.
+    pub paths: Vec<PathTime>,
     /// Bytes of the least-served connection.
     pub connection_min: u64,
     /// Bytes of the median connection.
@@ -186,6 +222,12 @@ pub struct Raw {
     pub context_switches: u64,
     /// Involuntary ones.
     pub involuntary_context_switches: u64,
+    /// Moves of threads from core to core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrations: Option<u64>,
+    /// What hand-overs took.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathTime>,
     /// Bytes of the least-served connection.
     pub connection_bytes_min: u64,
     /// Bytes of the median connection.
@@ -224,6 +266,8 @@ impl From<&Sample> for Raw {
             retransmits: s.retransmits,
             context_switches: s.context_switches,
             involuntary_context_switches: s.involuntary_switches,
+            migrations: s.migrations,
+            paths: s.paths.clone(),
             connection_bytes_min: s.connection_min,
             connection_bytes_median: s.connection_median,
             rounds: s.rounds,

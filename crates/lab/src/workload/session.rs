@@ -149,8 +149,12 @@ impl Window {
     /// Opens the window now.
     pub fn open() -> Self {
         let softirq = SoftirqThreads::find();
+        let migrations = host::migrations();
         Window {
-            before: Machine::read(&softirq),
+            before: Machine {
+                migrations,
+                ..Machine::read(&softirq)
+            },
             begun: Instant::now(),
             softirq,
         }
@@ -159,7 +163,8 @@ impl Window {
     /// Closes it: what the machine did, and for how long.
     pub fn close(self) -> (Machine, Duration) {
         let elapsed = self.begun.elapsed();
-        let after = Machine::read(&self.softirq);
+        let mut after = Machine::read(&self.softirq);
+        after.migrations = host::migrations();
         (after.since(&self.before), elapsed)
     }
 }

@@ -142,6 +142,8 @@ pub struct Settings {
     pub exchange: Option<Exchange>,
     /// How threads of our organizations wait for locks.
     pub locks: LockPolicy,
+    /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
+    pub profile: bool,
     /// Measured time of each run, after warm-up.
     pub seconds: Duration,
     /// Runs of each configuration.
@@ -175,6 +177,7 @@ impl Default for Settings {
             coalescing: Coalescing::Cork,
             exchange: None,
             locks: LockPolicy::Modern,
+            profile: false,
             seconds: Duration::from_secs(5),
             repeat: 3,
             quick: false,

@@ -34,6 +34,14 @@ struct Queue {
     over: bool,
 }
 
+/// Why a segment is not in the queue.
+enum Refused {
+    /// There are no workers any more.
+    Over,
+    /// There is no room.
+    Full,
+}
+
 /// Whose turn it is among the segments of one hash value.
 #[derive(Default)]
 struct Lane {
@@ -93,24 +101,29 @@ impl<P: Platform> Inbound<P> {
         cx: &mut Ctx<Kd<P>>,
         seg: &mut Seg,
     ) {
-        let worker = {
-            let mut queue = self.queue.lock();
-            if queue.over {
-                drop(queue);
-                return core.input(sh, cx, seg, || ());
-            }
-            if queue.segs.len() >= QUEUE {
-                drop(queue);
+        match sh.p.queueing(|| self.append(sh, seg)) {
+            Ok(None) => {}
+            Ok(Some(worker)) => self.bells[worker].set(),
+            Err(Refused::Over) => core.input(sh, cx, seg, || ()),
+            Err(Refused::Full) => {
                 sh.count(cx.lane, Count::NetisrFull, 1);
-                return cx.pool.put(core::mem::take(&mut seg.payload));
+                cx.pool.put(core::mem::take(&mut seg.payload));
             }
-            sh.p.charge(Work::HandOver, 1);
-            queue.segs.push_back(core::mem::take(seg));
-            queue.idle.pop()
-        };
-        if let Some(worker) = worker {
-            self.bells[worker].set();
         }
+    }
+
+    /// Puts a segment in the queue; the worker to be woken, if one has nothing to do.
+    fn append(&self, sh: &Commons<Kd<P>>, seg: &mut Seg) -> Result<Option<usize>, Refused> {
+        let mut queue = self.queue.lock();
+        if queue.over {
+            return Err(Refused::Over);
+        }
+        if queue.segs.len() >= QUEUE {
+            return Err(Refused::Full);
+        }
+        sh.p.charge(Work::HandOver, 1);
+        queue.segs.push_back(core::mem::take(seg));
+        Ok(queue.idle.pop())
     }
 
     /// The next segment with its ticket, drawn together; `None`: the worker is idle now.
@@ -177,7 +190,8 @@ impl<P: Platform> Inbound<P> {
     ) -> usize {
         let most = if self.lanes.is_some() { 1 } else { BURST };
         for n in 0..most {
-            let Some((mut seg, ticket)) = self.take(worker) else {
+            let taken = sh.p.queueing(|| self.take(worker));
+            let Some((mut seg, ticket)) = taken else {
                 return n;
             };
             let turn = self.turn(sh, worker, seg.hash, ticket);

@@ -22,6 +22,7 @@ use super::Native;
 use super::futex;
 use super::mark::Parked;
 use crate::platform::{Event, Platform, Woken};
+use crate::profile::Path;
 use crate::shim::{AtomicU32, Ordering};
 
 const EMPTY: u32 = 0;
@@ -241,6 +242,16 @@ fn with_entries<R>(
     }
 }
 
+impl Linux {
+    /// Runs `f`, which enters the kernel: timed where the platform is profiled.
+    fn timed<R>(&self, path: Path, f: impl FnOnce() -> R) -> R {
+        match self.platform.profiled.meter() {
+            None => f(),
+            Some(m) => m.by_cpu(path, f),
+        }
+    }
+}
+
 impl Kernel for Linux {
     type Deadline = Time;
     type Fds = [RawFd];
@@ -250,12 +261,12 @@ impl Kernel for Linux {
             return false;
         };
         let _parked = Parked::new();
-        futex::wait(word, expected, timeout.as_ref());
+        self.timed(Path::Park, || futex::wait(word, expected, timeout.as_ref()));
         true
     }
 
     fn wake(&self, word: &AtomicU32) {
-        futex::wake(word, 1);
+        self.timed(Path::Wake, || futex::wake(word, 1));
     }
 
     fn poll(&self, fds: &[RawFd], deadline: Time) -> Polled {
@@ -265,7 +276,7 @@ impl Kernel for Linux {
         let eventfd = self.eventfd.get().map(AsRawFd::as_raw_fd);
         let _parked = Parked::new();
         with_entries(fds, eventfd, |entries| {
-            if ppoll(entries, timeout.as_ref()) == 0 {
+            if self.timed(Path::Park, || ppoll(entries, timeout.as_ref())) == 0 {
                 return Polled::Look;
             }
             let (own, theirs) = entries.split_last().expect("at least the eventfd");
@@ -287,7 +298,9 @@ impl Kernel for Linux {
             let token = 1u64.to_ne_bytes();
             // SAFETY: eight readable bytes. Non-blocking: it fails only when 2^64 - 2 tokens
             // wait, and then there is one.
-            unsafe { libc::write(fd.as_raw_fd(), token.as_ptr().cast(), token.len()) };
+            let write =
+                || unsafe { libc::write(fd.as_raw_fd(), token.as_ptr().cast(), token.len()) };
+            self.timed(Path::Wake, write);
         }
     }
 }

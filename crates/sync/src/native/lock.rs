@@ -10,6 +10,7 @@ use parking_lot::RawMutex;
 use parking_lot::lock_api::{GuardNoSend, RawMutex as _};
 
 use super::clock::Ticks;
+use super::meter::Which;
 use super::turnstile;
 use crate::class::{LockClass, LockStats};
 #[cfg(debug_assertions)]
@@ -26,6 +27,7 @@ const SAMPLE: u32 = 64;
 pub struct NativeLock<T> {
     raw: Raw,
     class: LockClass,
+    profiled: Which,
     inner: UnsafeCell<Inner<T>>,
 }
 
@@ -120,23 +122,27 @@ impl Counts {
 
     /// Counts one acquisition; the counter's value if it is to be sampled, else 0.
     #[inline(always)]
-    fn acquired(&mut self) -> u64 {
+    fn acquired(&mut self, profiled: Which) -> u64 {
         self.acquisitions += 1;
         self.until_sample -= 1;
         if self.until_sample == 0 {
-            return self.start_sample();
+            return self.start_sample(profiled);
         }
         0
     }
 
     /// Draws the distance to the next sample from 1..=127: a fixed one would beat with the
     /// protocol's own rhythm (so many acquisitions a segment) and always see the same of them.
+    /// Of a profiled lock every acquisition is a sample.
     #[cold]
-    fn start_sample(&mut self) -> u64 {
+    fn start_sample(&mut self, profiled: Which) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
         self.random ^= self.random << 5;
-        self.until_sample = 1 + self.random % (2 * SAMPLE - 1);
+        self.until_sample = match profiled.any() {
+            true => 1,
+            false => 1 + self.random % (2 * SAMPLE - 1),
+        };
         Ticks::get().raw().max(1)
     }
 
@@ -155,13 +161,19 @@ impl Counts {
 
 impl<T: Send + 'static> NativeLock<T> {
     /// A lock around `value`.
-    pub fn new(policy: LockPolicy, class: LockClass, value: T) -> NativeLock<T> {
+    pub(super) fn new(
+        policy: LockPolicy,
+        profiled: Which,
+        class: LockClass,
+        value: T,
+    ) -> NativeLock<T> {
         NativeLock {
             raw: match policy {
                 LockPolicy::Modern => Raw::Modern(RawMutex::INIT),
                 LockPolicy::Turnstile => Raw::Turnstile(turnstile::Core::default()),
             },
             class,
+            profiled,
             inner: UnsafeCell::new(Inner {
                 counts: Counts::new(),
                 value,
@@ -179,6 +191,9 @@ impl<T: Send + 'static> NativeLock<T> {
         let counts = unsafe { &mut (*self.inner.get()).counts };
         counts.contended += 1;
         counts.wait_ticks += waited;
+        if let Some(m) = self.profiled.meter() {
+            m.waited(self.class, ticks.to_ns(waited));
+        }
         self.guard()
     }
 
@@ -186,7 +201,7 @@ impl<T: Send + 'static> NativeLock<T> {
     #[inline(always)]
     fn guard(&self) -> NativeGuard<'_, T> {
         // SAFETY: the lock has just been taken, and no guard made yet.
-        let since = unsafe { (*self.inner.get()).counts.acquired() };
+        let since = unsafe { (*self.inner.get()).counts.acquired(self.profiled) };
         NativeGuard {
             lock: self,
             since,
@@ -265,26 +280,38 @@ impl<T> DerefMut for NativeGuard<'_, T> {
 }
 
 impl<T> NativeGuard<'_, T> {
+    #[inline(always)]
+    fn release(&mut self) {
+        #[cfg(debug_assertions)]
+        order::released(self.lock.class);
+        // SAFETY: the guard was made by this thread when it took the lock, and ends here.
+        unsafe { self.lock.raw.unlock() };
+    }
+
+    /// Ends a sampled acquisition. What goes into no count under the lock is noted when it is
+    /// free again, so that nobody waits for that.
     #[cold]
-    fn end_sample(&mut self) {
+    fn release_sampled(&mut self) {
         let ticks = Ticks::get();
         let held = ticks.between(self.since, ticks.raw());
         // SAFETY: under the lock, of which this is the only guard, mutably borrowed.
         let counts = unsafe { &mut (*self.lock.inner.get()).counts };
         counts.hold_ticks += held;
         counts.sampled += 1;
+        let (class, profiled) = (self.lock.class, self.lock.profiled);
+        self.release();
+        if let Some(m) = profiled.meter() {
+            m.held(class, ticks.to_ns(held));
+        }
     }
 }
 
 impl<T> Drop for NativeGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.since != 0 {
-            self.end_sample();
+        match self.since {
+            0 => self.release(),
+            _ => self.release_sampled(),
         }
-        #[cfg(debug_assertions)]
-        order::released(self.lock.class);
-        // SAFETY: the guard was made by this thread when it took the lock, and ends here.
-        unsafe { self.lock.raw.unlock() };
     }
 }

@@ -5,6 +5,7 @@ pub mod event;
 mod futex;
 mod lock;
 pub(crate) mod mark;
+mod meter;
 mod pi;
 mod thread;
 pub mod turnstile;
@@ -16,9 +17,12 @@ use perimeter_base::Time;
 use crate::class::{LockClass, Work};
 use crate::platform::Platform;
 use crate::policy::{Lending, LockPolicy, Priority};
+use crate::profile::{Path, Profile};
 use clock::Ticks;
 pub use event::NativeEvent;
 pub use lock::{NativeGuard, NativeLock};
+pub use meter::Profiling;
+use meter::Which;
 pub use thread::NativeThread;
 
 /// The machine as a [`Platform`].
@@ -31,6 +35,7 @@ pub struct Native {
     /// The counter at creation: the epoch.
     origin: u64,
     policy: LockPolicy,
+    profiled: Which,
 }
 
 impl Native {
@@ -44,6 +49,7 @@ impl Native {
             ticks,
             origin: ticks.raw(),
             policy: LockPolicy::Modern,
+            profiled: Which::NONE,
         }
     }
 
@@ -54,6 +60,16 @@ impl Native {
     #[must_use]
     pub fn with_policy(self, policy: LockPolicy) -> Native {
         Native { policy, ..self }
+    }
+
+    /// The machine, whose locks, queues and events note for `profiling` what they take; clocks are
+    /// the same.
+    #[must_use]
+    pub fn with_profiling(self, profiling: &Profiling) -> Native {
+        Native {
+            profiled: profiling.which(),
+            ..self
+        }
     }
 
     /// As [`Platform::lending`]: tried out once in a process.
@@ -89,6 +105,18 @@ impl Platform for Native {
         thread::cpu_ns()
     }
 
+    fn profile(&self) -> Option<Profile> {
+        meter::read(self.profiled)
+    }
+
+    #[inline(always)]
+    fn queueing<R>(&self, f: impl FnOnce() -> R) -> R {
+        match self.profiled.any().then(|| self.profiled.meter()).flatten() {
+            None => f(),
+            Some(m) => m.by_clock(Path::Queue, f),
+        }
+    }
+
     #[inline(always)]
     fn charge(&self, _work: Work, _units: u64) {}
 
@@ -106,7 +134,7 @@ impl Platform for Native {
     }
 
     fn lock<T: Send + 'static>(&self, class: LockClass, value: T) -> NativeLock<T> {
-        NativeLock::new(self.policy, class, value)
+        NativeLock::new(self.policy, self.profiled, class, value)
     }
 
     fn event(&self) -> NativeEvent {

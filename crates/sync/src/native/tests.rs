@@ -422,3 +422,107 @@ fn no_wake_is_lost_between_manners_of_waiting() {
         t.join().unwrap();
     }
 }
+
+/// Tests with profiles take turns: there are only so many.
+fn turn() -> parking_lot::MutexGuard<'static, ()> {
+    static TURN: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+    TURN.lock()
+}
+
+#[test]
+fn a_profile_has_every_acquisition_by_class_and_size() {
+    let _turn = turn();
+    let profiling = Profiling::begin().unwrap();
+    let p = Native::new().with_profiling(&profiling);
+    let group = p.lock(LockClass::Group, 0);
+    let leaf = p.lock(LockClass::Leaf, 0);
+    let outside = Native::new().lock(LockClass::Control, 0);
+    for i in 0..100 {
+        *outside.lock() += 1;
+        let mut held = group.lock();
+        *held += 1;
+        if i % 10 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(held);
+        *leaf.lock() += 1;
+    }
+    let profile = p.profile().unwrap();
+    assert_eq!(profile, profiling.read());
+    let hold = &profile.locks(LockClass::Group).hold;
+    let long: u64 = hold.iter().filter(|h| h.0 >= 900_000).map(|h| h.1).sum();
+    assert!(hold.count() == 100 && (10..50).contains(&long), "{hold:?}");
+    assert_eq!(profile.locks(LockClass::Leaf).hold.count(), 100);
+    assert_eq!(profile.locks(LockClass::Group).wait.count(), 0);
+    assert_eq!(profile.locks(LockClass::Control).hold.count(), 0);
+    // The sum is exact then, not an estimate from a sample.
+    assert!(group.stats().hold_ns >= 10_000_000, "{:?}", group.stats());
+
+    let since = profile.clone();
+    let group = Arc::new(group);
+    let (theirs, barrier) = (group.clone(), Arc::new(Barrier::new(2)));
+    let met = barrier.clone();
+    let t = start(&p, move || {
+        let _held = theirs.lock();
+        met.wait();
+        std::thread::sleep(SHORT);
+    });
+    barrier.wait();
+    drop(group.lock());
+    t.join().unwrap();
+    let more = profiling.read().since(&since);
+    let wait = &more.locks(LockClass::Group).wait;
+    assert!(wait.iter().any(|w| w.0 >= 8_000_000), "{wait:?}");
+    assert_eq!(
+        (wait.count(), more.locks(LockClass::Group).hold.count()),
+        (1, 2)
+    );
+}
+
+#[test]
+fn a_profile_has_what_queueing_parking_and_waking_take() {
+    let _turn = turn();
+    let profiling = Profiling::begin().unwrap();
+    let p = Native::new().with_profiling(&profiling);
+    let event = Arc::new(p.event());
+    let queue = crate::Mpsc::new(p, 4);
+    queue.push(1).unwrap();
+    assert_eq!((queue.pop(), queue.pop()), (Some(1), None));
+    let theirs = event.clone();
+    let t = start(&p, move || {
+        assert!(theirs.wait(Time::NEVER));
+    });
+    std::thread::sleep(SHORT);
+    event.set();
+    t.join().unwrap();
+    // Nobody waits: no system call, and nothing to be timed.
+    event.set();
+    let profile = p.profile().unwrap();
+    let path = |path| profile.path(path);
+    assert_eq!(path(Path::Queue).count, 3);
+    assert_eq!((path(Path::Wake).count, path(Path::Park).count), (1, 1));
+    assert!(path(Path::Wake).ns > 0);
+    // The sleep itself is not in it.
+    assert!(
+        path(Path::Park).ns < SHORT.as_nanos() as u64 / 2,
+        "{profile:?}"
+    );
+}
+
+#[test]
+fn profiles_do_not_mix_and_their_number_is_bounded() {
+    let _turn = turn();
+    let mut held: Vec<Profiling> = std::iter::from_fn(Profiling::begin).collect();
+    assert_eq!(held.len(), meter::SETS);
+    let last = held.pop().unwrap();
+    let lock = Native::new().with_profiling(&last).lock(LockClass::Leaf, 0);
+    *lock.lock() += 1;
+    assert_eq!(last.read().locks(LockClass::Leaf).hold.count(), 1);
+    for other in &held {
+        assert_eq!(other.read(), Profile::default());
+    }
+    assert_eq!(Native::new().profile(), None);
+    drop(last);
+    let again = Profiling::begin().unwrap();
+    assert_eq!(again.read(), Profile::default(), "begins at nothing");
+}

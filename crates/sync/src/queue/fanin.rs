@@ -105,9 +105,11 @@ impl<P: Platform, T: Send> Fanin<P, T> {
     pub fn push(&self, value: T) -> Result<(), T> {
         self.platform.checkpoint();
         let mut value = Some(value);
-        let done = self.end(|end| match value.take() {
-            Some(v) => end.push(v),
-            None => Ok(()),
+        let done = self.platform.queueing(|| {
+            self.end(|end| match value.take() {
+                Some(v) => end.push(v),
+                None => Ok(()),
+            })
         });
         self.platform.checkpoint();
         match (done, value) {
@@ -149,17 +151,24 @@ impl<P: Platform, T: Send> Fanin<P, T> {
         if self.made.load(Ordering::SeqCst) != to.rings.len() {
             to.rings.append(&mut self.fresh.lock());
         }
-        let rings = to.rings.len();
+        let n = self.platform.queueing(|| to.pop_many(out, max));
+        self.platform.checkpoint();
+        n
+    }
+}
+
+impl<T: Send> FaninConsumer<T> {
+    fn pop_many(&mut self, out: &mut Vec<T>, max: usize) -> usize {
+        let rings = self.rings.len();
         let mut n = 0;
         for i in 0..rings {
             if n == max {
-                to.next = (to.next + i) % rings;
+                self.next = (self.next + i) % rings;
                 break;
             }
-            let ring = (to.next + i) % rings;
-            n += to.rings[ring].pop_many(out, max - n);
+            let ring = (self.next + i) % rings;
+            n += self.rings[ring].pop_many(out, max - n);
         }
-        self.platform.checkpoint();
         n
     }
 }

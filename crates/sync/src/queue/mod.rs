@@ -41,7 +41,7 @@ impl<P: Platform, T: Send> Mpsc<P, T> {
     #[inline]
     pub fn push(&self, value: T) -> Result<(), T> {
         self.platform.checkpoint();
-        let done = self.ring.push(value);
+        let done = self.platform.queueing(|| self.ring.push(value));
         self.platform.checkpoint();
         done
     }
@@ -50,7 +50,7 @@ impl<P: Platform, T: Send> Mpsc<P, T> {
     #[inline]
     pub fn pop(&self) -> Option<T> {
         self.platform.checkpoint();
-        let value = self.ring.pop();
+        let value = self.platform.queueing(|| self.ring.pop());
         self.platform.checkpoint();
         value
     }
@@ -60,7 +60,7 @@ impl<P: Platform, T: Send> Mpsc<P, T> {
     #[inline]
     pub fn pop_many(&self, out: &mut Vec<T>, max: usize) -> usize {
         self.platform.checkpoint();
-        let n = self.ring.pop_many(out, max);
+        let n = self.platform.queueing(|| self.ring.pop_many(out, max));
         self.platform.checkpoint();
         n
     }
@@ -130,7 +130,7 @@ impl<P: Platform, T: Send> SpscProducer<P, T> {
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), T> {
         self.platform.checkpoint();
-        let done = self.end.push(value);
+        let done = self.platform.queueing(|| self.end.push(value));
         self.platform.checkpoint();
         done
     }
@@ -156,7 +156,7 @@ impl<P: Platform, T: Send> SpscConsumer<P, T> {
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         self.platform.checkpoint();
-        let value = self.end.pop();
+        let value = self.platform.queueing(|| self.end.pop());
         self.platform.checkpoint();
         value
     }
@@ -165,7 +165,7 @@ impl<P: Platform, T: Send> SpscConsumer<P, T> {
     #[inline]
     pub fn pop_many(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         self.platform.checkpoint();
-        let n = self.end.pop_many(out, max);
+        let n = self.platform.queueing(|| self.end.pop_many(out, max));
         self.platform.checkpoint();
         n
     }
