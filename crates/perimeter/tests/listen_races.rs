@@ -7,9 +7,10 @@ use common::{Setup, World, named};
 use perimeter::OrgSpec;
 use perimeter_sync::virt::Schedule;
 use perimeter_sync::{Platform, Thread};
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -120,7 +121,7 @@ fn every_thread_listens_and_every_thread_stops() {
     explore(|w| {
         let l = w.s.listen(server()).unwrap();
         let all: Vec<_> = (0..24).map(|_| w.peer.connect(server()).unwrap()).collect();
-        let owners: std::collections::BTreeSet<_> = (0..all.len())
+        let owners: BTreeSet<_> = (0..all.len())
             .map(|_| l.accept().unwrap().0.id().shard())
             .collect();
         let threads = match w.s.organization() {
@@ -134,6 +135,32 @@ fn every_thread_listens_and_every_thread_stops() {
             assert_eq!(e.kind(), ErrorKind::ConnectionRefused);
         }
         drop(all);
+    });
+}
+
+/// Threads that ask for any port at the same time get one each.
+#[test]
+fn any_port_is_never_in_use() {
+    explore(|w| {
+        let all = Arc::new(Mutex::new(Vec::new()));
+        let threads: Vec<_> = (0..4)
+            .map(|n| {
+                let (s, all) = (w.s.clone(), all.clone());
+                let body = move || {
+                    for _ in 0..3 {
+                        let listener = s.listen("10.0.0.1:0").unwrap();
+                        all.lock().unwrap().push(listener);
+                    }
+                };
+                w.p.spawn(&format!("listens-{n}"), Some(n), Box::new(body))
+            })
+            .collect();
+        for t in threads {
+            t.join().unwrap();
+        }
+        let all = all.lock().unwrap();
+        let ports: BTreeSet<_> = all.iter().map(|l| l.local_addr().unwrap()).collect();
+        assert_eq!(ports.len(), 12, "{ports:?}");
     });
 }
 

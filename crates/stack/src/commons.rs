@@ -112,6 +112,14 @@ pub struct Commons<K: Kind> {
     pressure: AtomicBool,
 }
 
+/// Whether somebody listens on `port` at `addr`, or at any address if either says so.
+fn taken(bound: &Bound, addr: Option<IpAddr>, port: u16) -> bool {
+    let overlaps = |a: &Option<IpAddr>| a.is_none() || addr.is_none() || *a == addr;
+    bound
+        .get(&port)
+        .is_some_and(|l| l.iter().any(|(a, _)| overlaps(a)))
+}
+
 /// Why a port can't be had.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct AddrInUse;
@@ -412,28 +420,42 @@ impl<K: Kind> Commons<K> {
         backlog: u32,
         config: TcpConfig,
     ) -> Result<Arc<Listener<K>>, AddrInUse> {
-        let taken = |bound: &Bound, port: u16| {
-            bound.get(&port).is_some_and(|l| {
-                l.iter()
-                    .any(|(a, _)| a.is_none() || addr.is_none() || *a == addr)
-            })
-        };
-        let port = {
-            let bound = self.bound.lock();
-            if port == 0 {
-                let span = self.config.ephemeral.clone();
-                let start = self.next_port.load(Ordering::Relaxed);
-                let n = u32::from(span.end() - span.start()) + 1;
-                (0..n)
-                    .map(|i| span.start() + ((start + i) % n) as u16)
-                    .find(|p| !taken(&bound, *p))
-                    .ok_or(AddrInUse)?
-            } else if taken(&bound, port) {
-                return Err(AddrInUse);
-            } else {
-                port
+        if port != 0 {
+            return self.bind_listener_at(addr, port, backlog, config);
+        }
+        // Another thread may bind the port that was found free before this one does. It has one
+        // then, so there are no more turns than ports.
+        for _ in 0..self.ephemeral_count() {
+            let free = self.free_port(addr)?;
+            if let Ok(listener) = self.bind_listener_at(addr, free, backlog, config.clone()) {
+                return Ok(listener);
             }
-        };
+        }
+        Err(AddrInUse)
+    }
+
+    /// A port that nobody listens on just now.
+    fn free_port(&self, addr: Option<IpAddr>) -> Result<u16, AddrInUse> {
+        let bound = self.bound.lock();
+        let first = *self.config.ephemeral.start();
+        let start = self.next_port.load(Ordering::Relaxed);
+        let n = self.ephemeral_count();
+        (0..n)
+            .map(|i| first + (start.wrapping_add(i) % n) as u16)
+            .find(|p| !taken(&bound, addr, *p))
+            .ok_or(AddrInUse)
+    }
+
+    fn bind_listener_at(
+        &self,
+        addr: Option<IpAddr>,
+        port: u16,
+        backlog: u32,
+        config: TcpConfig,
+    ) -> Result<Arc<Listener<K>>, AddrInUse> {
+        if taken(&self.bound.lock(), addr, port) {
+            return Err(AddrInUse);
+        }
         self.next_port.store(u32::from(port), Ordering::Relaxed);
         let listener = {
             let mut table = self.listeners.lock();
@@ -447,7 +469,7 @@ impl<K: Kind> Commons<K> {
             made.ok_or(AddrInUse)?
         };
         let mut bound = self.bound.lock();
-        if taken(&bound, port) {
+        if taken(&bound, addr, port) {
             drop(bound);
             self.listeners
                 .lock()
