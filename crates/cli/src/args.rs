@@ -66,6 +66,7 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --org connp-l:128 --inbound affine --nics 6 --link-gbps 1 --json - | jq .runs
   perimeter bench --exchange 64 --coalescing nodelay --conns 1,192
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
+  perimeter bench --device pair --org up,connp-l:128,linux --conns 6,192
 
 Threads run an event loop each over connections spread evenly over threads and NICs; one file is
 sent over all of them without being copied. The MTU is 1500. Configurations take turns, so that
@@ -174,7 +175,7 @@ pub struct LabRun {
     /// The papers' durations; how long that takes is said beforehand
     #[arg(long)]
     full: bool,
-    /// Device of our organizations in place of the plan's: mem or tap
+    /// Device of our organizations in place of the plan's: mem, pair or tap
     #[arg(long, value_parser = Device::from_str)]
     pub device: Option<Device>,
     /// Folder for the raw data and the report [default: lab-NAME-MODE here]
@@ -240,9 +241,10 @@ pub struct Bench {
     /// Numbers of connections [default: 1,6,192,16384]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = settings::connections)]
     conns: Option<Vec<u32>>,
-    /// Device of our organizations: mem (memory NICs with an ideal peer) or tap (TAP interfaces
-    /// to the host kernel's sockets, in a namespace made for the run; needs /dev/net/tun and root
-    /// or user namespaces) [default: mem]
+    /// Device of our organizations: mem (memory NICs with an ideal peer), pair (wires in memory to
+    /// a second stack of the same organization) or tap (TAP interfaces to the host kernel's
+    /// sockets, in a namespace made for the run; needs /dev/net/tun and root or user namespaces)
+    /// [default: mem]
     #[arg(long, value_parser = Device::from_str)]
     device: Option<Device>,
     /// Which way the file goes: send, receive or both [default: send]
@@ -252,7 +254,8 @@ pub struct Bench {
     /// application's core) [default: nic]
     #[arg(long, value_parser = Inbound::from_str)]
     inbound: Option<Inbound>,
-    /// Round trip of the ideal peer, as 50us, 1.5ms or 0 [default: 50us]
+    /// Round trip to the ideal peer or over the wires of a pair, as 50us, 1.5ms or 0 [default:
+    /// 50us to the ideal peer, 0 in a pair]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     rtt: Option<Duration>,
     /// Application threads, an event loop each [default: cores]
@@ -261,7 +264,7 @@ pub struct Bench {
     /// Network interfaces [default: cores]
     #[arg(long, value_name = "N", value_parser = parallel)]
     nics: Option<usize>,
-    /// Pace each memory NIC to this many Gb/s [default: not paced]
+    /// Pace each memory NIC, or each way of a pair's wires, to this many Gb/s [default: not paced]
     #[arg(long, value_name = "G", value_parser = units::gbps)]
     link_gbps: Option<f64>,
     /// Most bytes of one send call [default: 65536]
@@ -333,7 +336,7 @@ impl Bench {
             device: self.device.unwrap_or(d.device),
             direction: self.direction.unwrap_or(d.direction),
             inbound: self.inbound.unwrap_or(d.inbound),
-            rtt: self.rtt.unwrap_or(d.rtt),
+            rtt: self.rtt,
             threads: self.threads.unwrap_or(d.threads),
             nics: self.nics.unwrap_or(d.nics),
             link_gbps: self.link_gbps,

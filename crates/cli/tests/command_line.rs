@@ -36,7 +36,7 @@ fn bad_input() {
         (&["bench", "--threads", "0"], "from 1 to 256"),
         (&["bench", "--threads", "-2"], "-2"),
         (&["bench", "--nics", "0"], "from 1 to 256"),
-        (&["bench", "--device", "eth0"], "known: mem, tap"),
+        (&["bench", "--device", "eth0"], "known: mem, tap, pair"),
         (
             &["bench", "--direction", "up"],
             "known: send, receive, both",

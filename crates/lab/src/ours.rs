@@ -1,5 +1,6 @@
-//! Backend: Perimeter's own organizations over the memory NIC with its ideal peer, or over TAP
-//! interfaces with the host kernel's sockets (`tap`).
+//! Backend: Perimeter's own organizations over the memory NIC with its ideal peer, over TAP
+//! interfaces with the host kernel's sockets (`tap`), or back to back with a second stack of the
+//! same organization (`pair`).
 //!
 //! A stack is built for each run. The application's threads, one [`crate::workload::Endpoint`]
 //! each, open their connections to the ideal peer and then send to it, receive from it, or both.
@@ -9,6 +10,7 @@
 
 mod endpoint;
 mod floor;
+mod pair;
 pub(crate) mod tap;
 mod times;
 
@@ -18,8 +20,8 @@ use crate::{
     stats,
     workload::{
         self, Backend, Coalescing, Configuration, Content, Crew, Device, Direction, Inbound, Phase,
-        SEGMENT, Sample, Session, Settings, Traits, Window, Worker, drive, session::disturbances,
-        spread,
+        Roles, SEGMENT, Sample, Session, Settings, Traits, Window, Worker, drive,
+        session::disturbances, spread,
     },
 };
 use endpoint::{Far, Founder, StackEndpoint, Task};
@@ -62,23 +64,23 @@ impl Backend for Perimeter {
         configurations: &[Configuration],
     ) -> Result<(), Error> {
         match settings.device {
-            Device::Mem => Ok(()),
+            Device::Mem | Device::Pair => Ok(()),
             Device::Tap => tap::check(settings, configurations),
         }
     }
 
-    fn traits(&self, settings: &Settings, _: &Configuration) -> Traits {
+    fn traits(&self, settings: &Settings, configuration: &Configuration) -> Traits {
+        let mut notes = match settings.device {
+            Device::Mem => Vec::new(),
+            Device::Tap => tap::notes(settings),
+            Device::Pair => pair::notes(configuration),
+        };
+        notes.extend(lending(settings));
         Traits {
             device: settings.device.to_string(),
             inbound: settings.inbound.to_string(),
             comparable: true,
-            notes: match settings.device {
-                Device::Mem => lending(settings).collect(),
-                Device::Tap => tap::notes(settings)
-                    .into_iter()
-                    .chain(lending(settings))
-                    .collect(),
-            },
+            notes,
         }
     }
 
@@ -92,6 +94,7 @@ impl Backend for Perimeter {
         match settings.device {
             Device::Mem => prepare_mem(org, settings, configuration, deadline),
             Device::Tap => tap::prepare(org, settings, configuration, deadline),
+            Device::Pair => pair::prepare(org, settings, configuration, deadline),
         }
     }
 }
@@ -111,9 +114,7 @@ fn prepare_mem(
     deadline: Option<Instant>,
 ) -> Result<Box<dyn Session>, Error> {
     let native = Native::default();
-    let mut builder = builder(&org, settings)
-        .on_native(native)
-        .lock_policy(settings.locks);
+    let mut builder = with_control(builder(&org, settings, native), settings);
     let (mut peers, mut hosts) = (Vec::new(), Vec::new());
     for nic in 0..settings.nics {
         let config = nic_config(settings, configuration, nic);
@@ -125,14 +126,20 @@ fn prepare_mem(
         hosts.push(peer.config().host);
         peers.push(peer);
     }
-    let marks = Marks::default();
-    let ends = Ends {
+    let end = End {
+        name: "app",
         founders: founders(&org, builder, configuration)?,
         fars: (0..configuration.threads).map(|_| Far::Ideal).collect(),
         hosts,
         content: Content::pattern(),
+        roles: crate::linux::roles(settings).0,
+        first_core: 0,
+        established: Arc::default(),
+        all: configuration.connections as usize,
+        marks: Marks::default(),
     };
-    let crew = Crew::start(workers(settings, configuration, ends, &marks, deadline))?;
+    let marks = end.marks.clone();
+    let crew = Crew::start(workers(settings, configuration, end, deadline))?;
     Ok(Box::new(StackSession {
         crew,
         peers,
@@ -145,18 +152,23 @@ fn prepare_mem(
     }))
 }
 
-/// A builder without interfaces yet.
-fn builder(org: &OrgSpec, settings: &Settings) -> perimeter::Builder {
+/// A builder without interfaces yet, on `native`.
+fn builder(org: &OrgSpec, settings: &Settings, native: Native) -> perimeter::Builder {
     let inbound = match settings.inbound {
         Inbound::Thread => perimeter::Inbound::Thread,
         Inbound::Nic | Inbound::Affine => perimeter::Inbound::Inline,
     };
-    let builder = Stack::builder()
+    Stack::builder()
+        .on_native(native)
         .org(org.clone())
         .config(stack_config(settings))
         .lock_policy(settings.locks)
         .profile(settings.profile)
-        .inbound(inbound);
+        .inbound(inbound)
+}
+
+/// With a control socket, if one is asked for.
+fn with_control(builder: perimeter::Builder, settings: &Settings) -> perimeter::Builder {
     match &settings.control {
         Some(path) => builder.control(path),
         None => builder,
@@ -206,7 +218,7 @@ fn nic_config(settings: &Settings, configuration: &Configuration, nic: usize) ->
         tx_queues: queues,
         gbps: settings.link_gbps,
         peer: PeerConfig {
-            rtt_ns: settings.rtt.as_nanos() as u64,
+            rtt_ns: settings.rtt().as_nanos() as u64,
             source_segment: match settings.coalescing {
                 Coalescing::NoDelay => settings.write_size.min(u32::MAX as usize) as u32,
                 Coalescing::Cork | Coalescing::Nagle => u32::MAX,
@@ -227,16 +239,28 @@ fn nic_config(settings: &Settings, configuration: &Configuration, nic: usize) ->
     }
 }
 
-/// What the application's threads run between.
-struct Ends {
+/// One stack and the threads of its application.
+struct End {
+    /// What the threads are called, before their number.
+    name: &'static str,
     /// How each comes by the stack.
     founders: Vec<Founder>,
-    /// What the connections of each lead to.
+    /// How each comes by its connections.
     fars: Vec<Far>,
     /// The stack's address on each NIC.
     hosts: Vec<Ipv4Addr>,
-    /// What both sides send.
+    /// What both ends send.
     content: Content,
+    /// What the threads do.
+    roles: Roles,
+    /// Core of the first thread; the others follow.
+    first_core: usize,
+    /// How many connections are established, of `all`; shared where both ends are ours.
+    established: Arc<AtomicUsize>,
+    /// Connections, once for each end that is ours.
+    all: usize,
+    /// Where readings of the stack's counters go.
+    marks: Marks,
 }
 
 /// The NICs of each thread's connections.
@@ -249,21 +273,19 @@ fn nics_by_thread(settings: &Settings, configuration: &Configuration) -> Vec<Vec
     nics
 }
 
-/// One worker for each application thread.
+/// One worker for each application thread of an end.
 fn workers(
     settings: &Settings,
     configuration: &Configuration,
-    ends: Ends,
-    marks: &Marks,
+    end: End,
     deadline: Option<Instant>,
 ) -> Vec<(String, Worker)> {
     let threads = configuration.threads;
     let queues = queues(settings, configuration);
-    let (roles, _) = crate::linux::roles(settings);
     let nics = nics_by_thread(settings, configuration);
-    let established = Arc::new(AtomicUsize::new(0));
+    let (roles, first_core) = (end.roles, end.first_core);
     let mut list = Vec::new();
-    let sides = ends.founders.into_iter().zip(ends.fars);
+    let sides = end.founders.into_iter().zip(end.fars);
     for (thread, ((founder, far), nics)) in sides.zip(nics).enumerate() {
         let serve = match settings.inbound {
             Inbound::Thread if threads > 1 || !configuration.organization.single_threaded() => {
@@ -281,23 +303,23 @@ fn workers(
             thread,
             threads,
             nics,
-            hosts: ends.hosts.clone(),
+            hosts: end.hosts.clone(),
             steered: settings.inbound == Inbound::Affine && threads > 1,
             serve,
             roles,
-            all: configuration.connections as usize,
-            established: established.clone(),
-            marks: (thread == 0).then(|| marks.clone()),
+            all: end.all,
+            established: end.established.clone(),
+            marks: (thread == 0).then(|| end.marks.clone()),
             deadline,
         };
-        let content = ends.content.clone();
+        let content = end.content.clone();
         let worker: Worker = Box::new(move |control, set| {
-            host::pin(thread);
+            host::pin(first_core + thread);
             let mut endpoint = StackEndpoint::establish(founder, far, task, &content, control)?;
             set();
             drive(&mut endpoint, roles, &content, control)
         });
-        list.push((format!("app-{thread}"), worker));
+        list.push((format!("{}-{thread}", end.name), worker));
     }
     list
 }
@@ -489,6 +511,51 @@ mod tests {
         }
     }
 
+    /// Both ends ours: bytes arrive whatever the organization, and the threads and locks of both
+    /// ends are in the account.
+    #[test]
+    fn every_organization_back_to_back() {
+        for org in perimeter::OrgSpec::tested() {
+            let org = &*org.to_string();
+            for (direction, inbound) in [
+                (Direction::Send, Inbound::Nic),
+                (Direction::Both, Inbound::Thread),
+            ] {
+                let run = |ms| {
+                    measure_for(Duration::from_millis(ms), org, |s| {
+                        s.device = Device::Pair;
+                        s.direction = direction;
+                        s.inbound = inbound;
+                    })
+                };
+                // A short window may miss a connection on a busy machine.
+                let sample = Some(run(150)).filter(|s| s.connection_min > 0);
+                let sample = sample.unwrap_or_else(|| run(3000));
+                let what = format!("{org} {direction} {inbound}: {sample:?}");
+                assert!(sample.goodput > 1e6, "{what}");
+                assert!(sample.connection_min > 0, "{what}");
+                assert!(sample.verified_bytes > 0, "{what}");
+                assert!(sample.times.stack.unwrap() > 0, "{what}");
+                assert_eq!(sample.times.peer, Some(0), "{what}");
+            }
+        }
+    }
+
+    /// Steering holds at both ends of a wire: with a queue for each thread, every connection is
+    /// served by the thread that it belongs to.
+    #[test]
+    fn a_pair_is_steered_and_paced() {
+        let sample = measure("connp-l:8", |s| {
+            s.device = Device::Pair;
+            s.inbound = Inbound::Affine;
+            s.connections = vec![40];
+            s.nics = 1;
+            s.link_gbps = Some(0.5);
+        });
+        assert!(sample.goodput * 8.0 < 0.55e9, "{sample:?}");
+        assert!(sample.goodput * 8.0 > 0.2e9, "{sample:?}");
+    }
+
     /// Ping-pong over both devices: a round takes at least the peer's round trip.
     #[test]
     fn exchanges_are_counted_and_timed() {
@@ -505,6 +572,14 @@ mod tests {
             let ratio = bytes / (sample.rounds * 264) as f64;
             assert!((0.8..1.2).contains(&ratio), "{org}: {ratio} {sample:?}");
         }
+        // Writes of 64 bytes are segments of 64 bytes between two stacks of ours.
+        let sample = measure("connp-l:8", |s| {
+            exchange(s);
+            s.device = Device::Pair;
+            s.rtt = Some(Duration::from_millis(2));
+        });
+        assert!(sample.rounds > 50, "{sample:?}");
+        assert!(sample.latency.unwrap().p50_ns >= 2_000_000, "{sample:?}");
         let settings = Settings {
             device: Device::Tap,
             ..Settings::default()

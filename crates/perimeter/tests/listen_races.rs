@@ -10,8 +10,8 @@ use perimeter_sync::{Platform, Thread};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);

@@ -118,6 +118,9 @@ pub struct Row {
     pub spin_ns_per_segment: Option<f64>,
     /// CPU of the whole machine.
     pub cpu_ns_per_segment: Option<f64>,
+    /// Payload, Mb per second of that. Missing in reports from before it was there.
+    #[serde(default)]
+    pub goodput_mb_per_cpu_second: Option<Spread>,
     /// Whether the accounting of every repeat holds.
     pub valid: bool,
     /// Whether the row may be compared with the others.
@@ -189,7 +192,7 @@ impl From<&Settings> for Asked {
             device: s.device,
             direction: s.direction,
             inbound: s.inbound,
-            rtt_ns: s.rtt.as_nanos() as u64,
+            rtt_ns: s.rtt().as_nanos() as u64,
             threads: s.threads,
             nics: s.nics,
             link_gbps: s.link_gbps,
@@ -244,6 +247,10 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         idle_ns_per_segment: of(&|s| s.times.idle),
         spin_ns_per_segment: of(&|s| s.times.spin),
         cpu_ns_per_segment: of(&|s| s.cpu_ns),
+        goodput_mb_per_cpu_second: spread(&|s| {
+            let megabits = s.segments * SEGMENT as f64 * 8.0 / 1e6;
+            (s.cpu_ns > 0).then(|| megabits * 1e9 / s.cpu_ns as f64)
+        }),
         valid: samples.iter().all(|s| s.valid),
         comparable: traits.comparable,
         locks: median_locks(samples),
@@ -474,6 +481,9 @@ pub(crate) mod tests {
         let stack = row.stack_ns_per_segment.unwrap();
         assert_eq!((stack.min, stack.median, stack.max), (10.0, 20.0, 30.0));
         assert_eq!(row.peer_ns_per_segment, Some(1000.0));
+        // 1158.4 Mb in 1.9 s of processor time.
+        let per_cpu = row.goodput_mb_per_cpu_second.unwrap();
+        assert!((per_cpu.median - 609.7).abs() < 0.1, "{per_cpu:?}");
         assert_eq!(row.locks[0].contended, 3);
         assert!(row.valid);
         assert!(row.notes.iter().any(|n| n.contains("least-served")));
@@ -503,6 +513,7 @@ pub(crate) mod tests {
                 "app_ns_per_segment",
                 "idle_ns_per_segment",
                 "cpu_ns_per_segment",
+                "goodput_mb_per_cpu_second",
                 "valid",
                 "locks",
                 "retransmits",

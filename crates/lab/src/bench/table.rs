@@ -8,7 +8,7 @@ use crate::{
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use std::fmt::Write as _;
 
-const HEADER: [&str; 13] = [
+const HEADER: [&str; 14] = [
     "org",
     "device",
     "inbound",
@@ -19,6 +19,7 @@ const HEADER: [&str; 13] = [
     "peer",
     "app",
     "cpu",
+    "Mb/cpu s",
     "least/med",
     "rexmt",
     "switches",
@@ -88,6 +89,7 @@ fn cells(row: &Row, remarks: &mut Vec<String>) -> Vec<String> {
         optional(row.peer_ns_per_segment),
         optional(row.app_ns_per_segment),
         optional(row.cpu_ns_per_segment),
+        optional(row.goodput_mb_per_cpu_second.map(|s| s.median)),
         row.least_served.map_or("–".into(), |v| format!("{v:.2}")),
         row.retransmits.to_string(),
         row.context_switches.to_string(),

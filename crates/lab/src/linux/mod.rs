@@ -14,11 +14,9 @@ use crate::{
     error::Context as _,
     host,
     organizations::Organization,
-    stats,
     workload::{
-        self, Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Phase, Roles,
-        Sample, Session, Settings, Side, Tally, Times, Traits, Window, Worker, drive,
-        session::disturbances, spread,
+        Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Phase, Roles, Sample,
+        Session, Settings, Side, Times, Traits, Window, Worker, drive, spread,
     },
 };
 use nix::sched::CloneFlags;
@@ -88,8 +86,7 @@ impl Backend for Kernel {
                 "not comparable: plain loopback with its large MTU, as {reason}"
             ));
         }
-        let defaults = Settings::default();
-        if settings.link_gbps.is_some() || settings.rtt != defaults.rtt {
+        if settings.link_gbps.is_some() || settings.rtt.is_some() {
             notes.push("linux: --link-gbps and --rtt have no effect".into());
         }
         notes.push(
@@ -252,53 +249,15 @@ impl Session for KernelSession {
         let retransmits = self.retransmits()?;
         let window = Window::open();
         self.crew.run(Phase::Measure, time)?;
-        let (machine, elapsed) = window.close();
+        let window = window.close();
         let retransmits = self.retransmits()?.saturating_sub(retransmits);
         let tallies = self.crew.finish()?;
         let times = Times::of(&tallies[..self.threads]);
-        let mut by_connection: Vec<u64> = received(&tallies).collect();
-        let bytes: u64 = by_connection.iter().sum();
-        let goodput = goodput(&tallies);
-        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
-        let (rounds, latency) = workload::rounds(&tallies);
-        let disturbances = disturbances(&machine, elapsed, tallies.len(), &times);
         Ok(Sample {
-            elapsed,
-            goodput,
-            segments: Sample::segments_in(bytes),
-            times,
-            cpu_ns: machine.cpu_ns(),
-            locks: Vec::new(),
-            rounds,
-            latency,
             retransmits,
-            context_switches: machine.voluntary + machine.involuntary,
-            involuntary_switches: machine.involuntary,
-            migrations: machine.migrations,
-            paths: Vec::new(),
-            connection_min,
-            connection_median,
-            verified_bytes: tallies.iter().map(|t| t.verified).sum(),
-            valid: times.valid() && bytes > 0,
-            disturbances,
+            ..Sample::received(&tallies, window, tallies.len(), times)
         })
     }
-}
-
-/// Bytes per second that all threads together have received, each within its own window.
-pub(crate) fn goodput(tallies: &[Tally]) -> f64 {
-    tallies
-        .iter()
-        .map(|t| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64)
-        .sum()
-}
-
-/// Bytes received by each connection and direction that has a sink.
-pub(crate) fn received(tallies: &[Tally]) -> impl Iterator<Item = u64> + '_ {
-    tallies
-        .iter()
-        .filter(|t| t.sink)
-        .flat_map(|t| t.received.iter().copied())
 }
 
 #[cfg(test)]

@@ -261,7 +261,7 @@ impl Far {
 }
 
 /// Listening ports per NIC for one thread's connections.
-fn ports(connections: usize) -> usize {
+pub(crate) fn ports(connections: usize) -> usize {
     connections.div_ceil(PER_PORT).max(1)
 }
 

@@ -4,10 +4,12 @@ use super::times::Marks;
 use crate::{
     Error,
     error::Context as _,
-    linux::sockets::{Near, give_up},
+    linux::sockets::{self, Near, give_up},
     workload::{Content, Control, Endpoint, Inside, Phase, Ready, Roles},
 };
-use perimeter::{Bytes, Events, Interest, Poll, Stack, TcpStream, Token, link::rss::Rss};
+use perimeter::{
+    Bytes, Events, Interest, Poll, Stack, TcpListener, TcpStream, Token, link::rss::Rss,
+};
 use std::{
     io::{self, Read},
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
@@ -24,6 +26,8 @@ const PEER_PORT: u16 = 5001;
 const FIRST_PORT: u16 = 10_000;
 /// Connections of a thread that may be opening at a time: well within a transmit ring.
 const OPENING: usize = 64;
+/// Connections that may wait at a listener.
+const BACKLOG: u32 = 1024;
 /// Longest time to establish all connections without a deadline.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Events taken from one wait.
@@ -39,30 +43,44 @@ pub(super) enum Founder {
     Join(Stack),
 }
 
-/// What the connections lead to.
+/// How a thread comes by its connections.
 pub(super) enum Far {
-    /// The ideal peer.
+    /// It opens them to the ideal peer.
     Ideal,
-    /// The kernel's sockets, by this one of their [`crate::linux::sockets::sides`].
+    /// It opens them to the kernel's sockets, by this one of their [`sockets::sides`].
     Kernel(Near),
+    /// It opens them to another stack of ours, by this one of their sides.
+    Stack(Near),
+    /// It accepts them, by the other side.
+    Opener(sockets::Far),
 }
 
-/// A [`Far`] whose addresses are known.
+/// Where a thread's connections go.
 struct Remotes {
     listening: Vec<SocketAddrV4>,
     near: Option<Near>,
+    /// They go to the kernel's sockets, which accept what they are told of.
+    kernel: bool,
 }
 
 impl Remotes {
-    fn find(far: Far, control: &Control) -> Result<Remotes, Error> {
-        let (listening, near) = match far {
-            Far::Ideal => (Vec::new(), None),
-            Far::Kernel(near) => match near.listening.recv() {
-                Ok(listening) => (listening, Some(near)),
-                Err(_) => return Err(give_up(control)),
-            },
+    fn ideal() -> Remotes {
+        Remotes {
+            listening: Vec::new(),
+            near: None,
+            kernel: false,
+        }
+    }
+
+    fn find(near: Near, kernel: bool, control: &Control) -> Result<Remotes, Error> {
+        let Ok(listening) = near.listening.recv() else {
+            return Err(give_up(control));
         };
-        Ok(Remotes { listening, near })
+        Ok(Remotes {
+            listening,
+            near: Some(near),
+            kernel,
+        })
     }
 
     /// Where the `k`-th connection goes, from `host` on `nic`.
@@ -76,7 +94,7 @@ impl Remotes {
     /// The `k`-th connection is established.
     fn connected(&self, k: usize, nic: usize, control: &Control) -> Result<(), Error> {
         match &self.near {
-            Some(near) if near.connected.send(near.listener(k, nic)).is_err() => {
+            Some(near) if self.kernel && near.connected.send(near.listener(k, nic)).is_err() => {
                 Err(give_up(control))
             }
             _ => Ok(()),
@@ -100,7 +118,7 @@ pub(super) struct Task {
     pub serve: Vec<u16>,
     /// What it does with its connections.
     pub roles: Roles,
-    /// Connections of all threads together.
+    /// Connections of all threads together; each counts at each end that is ours.
     pub all: usize,
     /// How many of those are established.
     pub established: Arc<AtomicUsize>,
@@ -147,15 +165,29 @@ impl StackEndpoint {
             marks: task.marks.clone(),
             stack,
         };
-        let remotes = Remotes::find(far, control)?;
+        let remotes = match far {
+            Far::Ideal => Remotes::ideal(),
+            Far::Kernel(near) => Remotes::find(near, true, control)?,
+            Far::Stack(near) => Remotes::find(near, false, control)?,
+            Far::Opener(far) => {
+                endpoint.accept_all(&task, &far, control)?;
+                return Ok(endpoint);
+            }
+        };
         endpoint.open_all(&task, &remotes, control)?;
         Ok(endpoint)
     }
 
-    fn open_all(&mut self, task: &Task, remotes: &Remotes, control: &Control) -> Result<(), Error> {
+    /// Serves the stack, calling `step` with each poll's events, until all threads have their
+    /// connections: who has its own goes on, as others' packets may come by its queues.
+    fn until_established(
+        &mut self,
+        task: &Task,
+        control: &Control,
+        mut step: impl FnMut(&mut Self, &[Token]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let deadline = task.deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
-        let mut port = FIRST_PORT;
-        let mut opened = 0;
+        let mut tokens = Vec::new();
         while task.established.load(Ordering::Acquire) < task.all {
             if control.phase() == Phase::Stop {
                 return Err(Error::Run("stopped while connecting".into()));
@@ -167,20 +199,89 @@ impl StackEndpoint {
                     task.all
                 )));
             }
-            while self.streams.len() < task.nics.len() && self.streams.len() - opened < OPENING {
-                self.open(task, remotes, &mut port)?;
-            }
+            step(self, &tokens)?;
             let wait = Some(Duration::from_millis(2));
             self.poll.poll(&mut self.events, wait).context("polling")?;
-            for event in self.events.iter() {
+            tokens.clear();
+            tokens.extend(self.events.iter().map(|e| e.token()));
+        }
+        Ok(())
+    }
+
+    fn open_all(&mut self, task: &Task, remotes: &Remotes, control: &Control) -> Result<(), Error> {
+        let mut port = FIRST_PORT;
+        let mut opened = 0;
+        self.until_established(task, control, |this, tokens| {
+            for token in tokens {
                 opened += 1;
-                self.opened(event.token())?;
-                let k = event.token().0;
-                remotes.connected(k, task.nics[k], control)?;
+                this.opened(*token)?;
+                remotes.connected(token.0, task.nics[token.0], control)?;
                 task.established.fetch_add(1, Ordering::AcqRel);
             }
+            while this.streams.len() < task.nics.len() && this.streams.len() - opened < OPENING {
+                this.open(task, remotes, &mut port)?;
+            }
+            Ok(())
+        })?;
+        for stream in &self.streams {
+            let registry = self.poll.registry();
+            registry.deregister(stream).context("a registration")?;
         }
         self.arm(task.roles)
+    }
+
+    /// Listens on each NIC, tells the other end where, and accepts its connections. Their order
+    /// is that of their arrival, so an index is no NIC here.
+    fn accept_all(
+        &mut self,
+        task: &Task,
+        far: &sockets::Far,
+        control: &Control,
+    ) -> Result<(), Error> {
+        let (mut listeners, mut listening) = (Vec::new(), Vec::new());
+        for host in &task.hosts {
+            for _ in 0..sockets::ports(far.connections) {
+                let config = self.stack.tcp_config();
+                let listener = self.stack.listen_with((*host, 0), BACKLOG, config);
+                let listener = listener.context("listening")?;
+                listener.set_nonblocking(true).context("a socket option")?;
+                let SocketAddr::V4(at) = listener.local_addr().context("a listener's address")?
+                else {
+                    return Err(Error::Run("a listener that is not IPv4".into()));
+                };
+                let registry = self.poll.registry();
+                registry
+                    .register(&listener, Token(listeners.len()), Interest::READABLE)
+                    .context("registering a listener")?;
+                listeners.push(listener);
+                listening.push(at);
+            }
+        }
+        if far.listening.send(listening).is_err() {
+            return Err(give_up(control));
+        }
+        self.until_established(task, control, |this, tokens| {
+            for token in tokens {
+                this.accept(&listeners[token.0], task)?;
+            }
+            Ok(())
+        })?;
+        self.arm(task.roles)
+    }
+
+    /// Takes all connections that wait at a listener.
+    fn accept(&mut self, listener: &TcpListener, task: &Task) -> Result<(), Error> {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true).context("a socket option")?;
+                    self.streams.push(stream);
+                    task.established.fetch_add(1, Ordering::AcqRel);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                accepted => drop(accepted.context("accepting")?),
+            }
+        }
     }
 
     /// Asks for what the roles need. Only now: until all are established, a connection that is
@@ -194,7 +295,7 @@ impl StackEndpoint {
         let registry = self.poll.registry();
         for (i, stream) in self.streams.iter().enumerate() {
             registry
-                .reregister(stream, Token(i), interest)
+                .register(stream, Token(i), interest)
                 .context("registering a socket")?;
         }
         Ok(())
@@ -233,12 +334,13 @@ impl StackEndpoint {
         remotes: &Remotes,
         port: &mut u16,
     ) -> Result<SocketAddr, Error> {
-        // The kernel steers a flow to the queue that it was sent by, the memory NIC by RSS; the
-        // stack's choice of a transmit queue is the hash modulo their number.
+        // The kernel steers a flow to the queue that it was sent by, devices in memory by RSS,
+        // whose hash is the same at both ends; the stack's choice of a transmit queue is the hash
+        // modulo their number.
         let rss = Rss::even(task.threads);
-        let here = |hash: u32| match &remotes.near {
-            None => rss.queue(hash) == task.thread,
-            Some(_) => hash as usize % task.threads == task.thread,
+        let here = |hash: u32| match remotes.kernel {
+            false => rss.queue(hash) == task.thread,
+            true => hash as usize % task.threads == task.thread,
         };
         loop {
             let local = SocketAddr::from((host, *port));

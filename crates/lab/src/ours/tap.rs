@@ -5,7 +5,7 @@
 //! machine's CPU is reported. The namespace has no name and is held by descriptors: it goes, with
 //! its interfaces, however the process ends.
 
-use super::{Ends, Far, Marks, builder, founders, nics_by_thread, queues, workers};
+use super::{End, Far, Marks, builder, founders, nics_by_thread, queues, with_control, workers};
 use crate::{
     Error,
     error::Context as _,
@@ -14,14 +14,13 @@ use crate::{
         sockets::{self, Worksite},
         veth::{self, Namespace},
     },
-    stats,
     workload::{
-        self, Configuration, Content, Control, Crew, FILE_SIZE, MTU, Phase, Sample, Session,
-        Settings, Times, Window, session::disturbances,
+        Configuration, Content, Control, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings,
+        Times, Window,
     },
 };
 use perimeter::{
-    OrgSpec,
+    Native, OrgSpec,
     link::tap::{Tap, TapConfig, host},
 };
 use std::{
@@ -39,7 +38,7 @@ pub(super) fn notes(settings: &Settings) -> Vec<String> {
         "tap: the kernel does the peer's work inside our calls; compare cpu, the whole machine's"
             .into(),
     ];
-    if settings.link_gbps.is_some() || settings.rtt != Settings::default().rtt {
+    if settings.link_gbps.is_some() || settings.rtt.is_some() {
         notes.push("tap: --link-gbps and --rtt have no effect".into());
     }
     notes
@@ -122,7 +121,7 @@ pub(super) fn prepare(
     deadline: Option<Instant>,
 ) -> Result<Box<dyn Session>, Error> {
     let Taps { namespace, taps } = Taps::make(settings.nics, queues(settings, configuration))?;
-    let mut builder = builder(&org, settings);
+    let mut builder = with_control(builder(&org, settings, Native::default()), settings);
     let mut hosts = Vec::new();
     for (nic, tap) in taps.into_iter().enumerate() {
         let address = veth::near_address(nic);
@@ -137,7 +136,7 @@ pub(super) fn prepare(
         content: content.clone(),
         pinned: false,
     };
-    let (_, roles) = linux::roles(settings);
+    let (near_roles, roles) = linux::roles(settings);
     let (mut fars, mut peers) = (Vec::new(), Vec::new());
     for (i, nics) in nics_by_thread(settings, configuration)
         .into_iter()
@@ -153,14 +152,20 @@ pub(super) fn prepare(
         let make = move |control: &Control| far.establish(&site, control);
         peers.push((format!("peer-{i}"), job.worker(roles, None, make)));
     }
-    let marks = Marks::default();
-    let ends = Ends {
+    let end = End {
+        name: "app",
         founders: founders(&org, builder, configuration)?,
         fars,
         hosts,
         content,
+        roles: near_roles,
+        first_core: 0,
+        established: Arc::default(),
+        all: configuration.connections as usize,
+        marks: Marks::default(),
     };
-    let mut all = workers(settings, configuration, ends, &marks, deadline);
+    let marks = end.marks.clone();
+    let mut all = workers(settings, configuration, end, deadline);
     all.append(&mut peers);
     Ok(Box::new(TapSession {
         crew: Crew::start(all)?,
@@ -190,7 +195,7 @@ impl Session for TapSession {
         let retransmits = self.namespace.retransmits()?;
         let window = Window::open();
         self.crew.run(Phase::Measure, time)?;
-        let (machine, elapsed) = window.close();
+        let window = window.close();
         let retransmits = self.namespace.retransmits()?.saturating_sub(retransmits);
         let TapSession {
             crew,
@@ -206,31 +211,12 @@ impl Session for TapSession {
             peer: None,
             ..super::divide(&tallies[..threads], &counted)
         };
-        let (rounds, latency) = workload::rounds(&tallies);
-        let disturbances = disturbances(&machine, elapsed, counted.threads(tallies.len()), &times);
-        let mut by_connection: Vec<u64> = linux::received(&tallies).collect();
-        let bytes: u64 = by_connection.iter().sum();
-        let goodput = linux::goodput(&tallies);
-        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
+        let threads = counted.threads(tallies.len());
         Ok(Sample {
-            elapsed,
-            goodput,
-            segments: Sample::segments_in(bytes),
-            times,
-            cpu_ns: machine.cpu_ns(),
             locks: counted.locks,
-            rounds,
-            latency,
             retransmits: retransmits + counted.retransmits,
-            context_switches: machine.voluntary + machine.involuntary,
-            involuntary_switches: machine.involuntary,
-            migrations: machine.migrations,
             paths: counted.paths,
-            connection_min,
-            connection_median,
-            verified_bytes: tallies.iter().map(|t| t.verified).sum(),
-            valid: times.valid() && bytes > 0,
-            disturbances,
+            ..Sample::received(&tallies, window, threads, times)
         })
     }
 }

@@ -147,6 +147,38 @@ pub(super) struct Counted {
 }
 
 impl Counted {
+    /// Together with what another stack of this process counted at the same time. Threads are
+    /// counted by name, so those of both are in each already.
+    pub(super) fn with(mut self, other: Counted) -> Counted {
+        self.peer_ns += other.peer_ns;
+        self.idle_ns += other.idle_ns;
+        self.retransmits += other.retransmits;
+        for lock in other.locks {
+            match self.locks.iter_mut().find(|l| l.class == lock.class) {
+                Some(sum) => {
+                    sum.acquisitions += lock.acquisitions;
+                    sum.contended += lock.contended;
+                    sum.wait_ns += lock.wait_ns;
+                    sum.hold_ns += lock.hold_ns;
+                    if let (Some(times), Some(more)) = (&mut sum.times, &lock.times) {
+                        times.add(more);
+                    }
+                }
+                None => self.locks.push(lock),
+            }
+        }
+        for path in other.paths {
+            match self.paths.iter_mut().find(|p| p.path == path.path) {
+                Some(sum) => {
+                    sum.count += path.count;
+                    sum.ns += path.ns;
+                }
+                None => self.paths.push(path),
+            }
+        }
+        self
+    }
+
     /// Threads of a run with so many of the application's.
     pub(super) fn threads(&self, application: usize) -> usize {
         application + self.servers.threads

@@ -12,11 +12,11 @@ mod smoltcp;
 
 use crate::{
     Error, host,
-    linux::{self, sockets},
-    ours, stats,
+    linux::sockets,
+    ours,
     workload::{
-        self, Backend, Configuration, Crew, Device, Phase, Sample, Session, Settings, Tally, Times,
-        Traits, Window, session::disturbances,
+        Backend, Configuration, Crew, Device, Phase, Sample, Session, Settings, Tally, Times,
+        Traits, Window,
     },
 };
 use child::{Costs, Told};
@@ -198,29 +198,9 @@ impl Session for PeerSession {
         machine.process_cpu_ns += costs.cpu_ns;
         machine.voluntary += costs.voluntary;
         machine.involuntary += costs.involuntary;
-        let mut by_connection: Vec<u64> = linux::received(&tallies).collect();
-        let bytes: u64 = by_connection.iter().sum();
-        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
-        let (rounds, latency) = workload::rounds(&tallies);
         Ok(Sample {
-            elapsed,
-            goodput: linux::goodput(&tallies),
-            segments: Sample::segments_in(bytes),
-            times,
-            cpu_ns: machine.cpu_ns(),
-            locks: Vec::new(),
-            rounds,
-            latency,
             retransmits: retransmits + costs.retransmits,
-            context_switches: machine.voluntary + machine.involuntary,
-            involuntary_switches: machine.involuntary,
-            migrations: machine.migrations,
-            connection_min,
-            connection_median,
-            verified_bytes: tallies.iter().map(|t| t.verified).sum(),
-            valid: times.valid() && bytes > 0,
-            disturbances: disturbances(&machine, elapsed, tallies.len(), &times),
-            ..Sample::default()
+            ..Sample::received(&tallies, (machine, elapsed), tallies.len(), times)
         })
     }
 }

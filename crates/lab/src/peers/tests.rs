@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     bench::grid,
     organizations::Organization,
-    workload::{Coalescing, Direction, Exchange},
+    workload::{Coalescing, Direction, Exchange, session},
 };
 
 fn settings(peer: Peer, connections: u32) -> Settings {
@@ -19,7 +19,7 @@ fn settings(peer: Peer, connections: u32) -> Settings {
 fn run(settings: &Settings) -> Sample {
     settings.check().unwrap();
     let configuration = &grid::grid(settings)[0];
-    let mut backend = workload::session::backend_for(configuration);
+    let mut backend = session::backend_for(configuration);
     backend
         .check(settings, std::slice::from_ref(configuration))
         .unwrap();

@@ -445,6 +445,8 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "pef-latency",
     "pef-parts",
     "requests",
+    "both-ends",
+    "both-ends-small",
 ];
 
 /// The plans that ship with the program.

@@ -49,7 +49,7 @@ fn cells_of_a_plan() {
     assert_eq!((last.series, last.x), (1, 192));
     assert_eq!(last.settings.inbound.to_string(), "affine");
     assert_eq!(last.settings.write_size, 1024);
-    assert_eq!(last.settings.rtt, Duration::from_micros(100));
+    assert_eq!(last.settings.rtt(), Duration::from_micros(100));
     assert_eq!(last.slot.measure, Duration::from_secs(90));
     assert_eq!(last.slot.warm_up, Duration::from_secs(120));
     assert_eq!(last.configuration.connections, 192);

@@ -186,7 +186,6 @@ impl Overrides {
         put(&mut s.device, &self.device);
         put(&mut s.direction, &self.direction);
         put(&mut s.inbound, &self.inbound);
-        put(&mut s.rtt, &self.rtt);
         put(&mut s.threads, &self.threads);
         put(&mut s.nics, &self.nics);
         put(&mut s.write_size, &self.write_size);
@@ -200,6 +199,9 @@ impl Overrides {
         }
         if self.link_gbps.is_some() {
             s.link_gbps = self.link_gbps;
+        }
+        if self.rtt.is_some() {
+            s.rtt = self.rtt;
         }
     }
 }

@@ -1,7 +1,10 @@
 //! What one run measured, and how the time of its threads divides.
 
-use super::{SEGMENT, Tally};
-use crate::stats::Sizes;
+use super::{SEGMENT, Tally, rounds, session::disturbances};
+use crate::{
+    host::Machine,
+    stats::{self, Sizes},
+};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -183,9 +186,40 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Payload in [`SEGMENT`] units, given bytes.
-    pub fn segments_in(bytes: u64) -> f64 {
-        bytes as f64 / SEGMENT as f64
+    /// Where the threads of both ends are this program's: payload is what the receiving ones
+    /// counted, each in its own window. Of `threads` threads in all, those under test have `times`.
+    /// Without locks, and without retransmissions.
+    pub fn received(
+        tallies: &[Tally],
+        (machine, elapsed): (Machine, Duration),
+        threads: usize,
+        times: Times,
+    ) -> Sample {
+        let sinks = || tallies.iter().filter(|t| t.sink);
+        let mut by_connection: Vec<u64> = sinks().flat_map(|t| t.received.clone()).collect();
+        let bytes: u64 = by_connection.iter().sum();
+        let rate =
+            |t: &Tally| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64;
+        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
+        let (rounds, latency) = rounds(tallies);
+        Sample {
+            elapsed,
+            goodput: sinks().map(rate).sum(),
+            segments: bytes as f64 / SEGMENT as f64,
+            times,
+            cpu_ns: machine.cpu_ns(),
+            rounds,
+            latency,
+            context_switches: machine.voluntary + machine.involuntary,
+            involuntary_switches: machine.involuntary,
+            migrations: machine.migrations,
+            connection_min,
+            connection_median,
+            verified_bytes: tallies.iter().map(|t| t.verified).sum(),
+            valid: times.valid() && bytes > 0,
+            disturbances: disturbances(&machine, elapsed, threads, &times),
+            ..Sample::default()
+        }
     }
 }
 

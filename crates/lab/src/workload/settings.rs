@@ -48,8 +48,10 @@ pub enum Device {
     Mem,
     /// A TAP interface to the host kernel.
     Tap,
+    /// Wires in memory to a second stack of the same organization, in this process.
+    Pair,
 }
-names!(Device, "device", Mem = "mem", Tap = "tap");
+names!(Device, "device", Mem = "mem", Tap = "tap", Pair = "pair");
 
 /// Which way the file goes, seen from the stack under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,8 +124,9 @@ pub struct Settings {
     pub direction: Direction,
     /// Inbound mode of our organizations.
     pub inbound: Inbound,
-    /// Round trip of the ideal peer.
-    pub rtt: Duration,
+    /// Round trip of what carries our organizations' frames; `None` for the device's own, see
+    /// [`Settings::rtt`].
+    pub rtt: Option<Duration>,
     /// Application threads, an event loop each.
     pub threads: usize,
     /// Number of NICs.
@@ -167,7 +170,7 @@ impl Default for Settings {
             device: Device::Mem,
             direction: Direction::Send,
             inbound: Inbound::Nic,
-            rtt: Duration::from_micros(50),
+            rtt: None,
             threads: cores,
             nics: cores,
             link_gbps: None,
@@ -244,6 +247,16 @@ impl Settings {
         Ok(())
     }
 
+    /// Round trip of what carries our organizations' frames: unless asked otherwise 50 µs to the
+    /// ideal peer, and as fast as the processor goes between two stacks, as it is between two
+    /// kernels over veth. TAP has none to set.
+    pub fn rtt(&self) -> Duration {
+        self.rtt.unwrap_or(match self.device {
+            Device::Mem => Duration::from_micros(50),
+            Device::Tap | Device::Pair => Duration::ZERO,
+        })
+    }
+
     /// Threads that a row really has: one under `up`.
     pub fn threads_of(&self, organization: &Organization) -> usize {
         if organization.single_threaded() {
@@ -276,7 +289,7 @@ mod tests {
 
     #[test]
     fn enumerations_round_trip() {
-        for d in [Device::Mem, Device::Tap] {
+        for d in [Device::Mem, Device::Tap, Device::Pair] {
             assert_eq!(d.to_string().parse(), Ok(d));
         }
         for d in [Direction::Send, Direction::Receive, Direction::Both] {
@@ -289,7 +302,7 @@ mod tests {
             assert_eq!(c.to_string().parse(), Ok(c));
         }
         let error = "eth0".parse::<Device>().unwrap_err();
-        assert!(error.contains("mem, tap"), "{error}");
+        assert!(error.contains("mem, tap, pair"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,169 @@
+//! The benchmark with both ends ours: two stacks of one organization in this process, back to back
+//! over wires in memory, one for each NIC.
+//!
+//! The near stack opens the connections and the far one accepts them; each has as many application
+//! threads as are asked for, and its own protocol threads where it has some. Everything that is
+//! involved runs on this machine and is under test: stack and application times are those of both
+//! ends, and so are the locks. A wire copies each frame once, as a NIC's DMA does; that is part of
+//! the sender's stack time. What a receiver's ring has no room for is lost, and sent again.
+//!
+//! Small writes really are small here, and their segments are made and taken by our own code at
+//! both ends. The counterpart is the host's kernel over veth, whose both ends share the machine
+//! likewise.
+
+use super::{End, Far, Marks, builder, divide, founders, nics_by_thread, queues, with_control};
+use crate::{
+    Error, host,
+    linux::{
+        self,
+        sockets::sides,
+        veth::{far_address, near_address},
+    },
+    workload::{
+        Configuration, Content, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings, Window,
+    },
+};
+use perimeter::{
+    Native, OrgSpec,
+    link::wire::{EndConfig, WireConfig, pair},
+};
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, atomic::AtomicUsize},
+    time::{Duration, Instant},
+};
+
+/// Prefix length of each wire's subnet.
+const PREFIX: u8 = 24;
+
+/// What the report says about a row: which cores the ends have, as that decides what it means.
+pub(super) fn notes(configuration: &Configuration) -> Vec<String> {
+    let (threads, cores) = (configuration.threads, host::cores());
+    let range = |first: usize| match threads {
+        1 => format!("core {}", first % cores),
+        n if n >= cores => format!("all {cores} cores"),
+        n if first % cores + n <= cores => {
+            format!("cores {} to {}", first % cores, (first % cores) + n - 1)
+        }
+        n => format!(
+            "cores {} to {}, around",
+            first % cores,
+            (first + n - 1) % cores
+        ),
+    };
+    let (near, far) = (range(0), range(threads));
+    let shared = match 2 * threads > cores {
+        true => ", so the ends share cores",
+        false => "",
+    };
+    vec![format!(
+        "pair: both ends are ours; threads of the near end on {near}, of the far end on {far}{shared}; \
+         stack, app and locks are those of both"
+    )]
+}
+
+/// Establishes the connections of one run.
+///
+/// # Errors
+/// What went wrong; nothing is left behind.
+pub(super) fn prepare(
+    org: OrgSpec,
+    settings: &Settings,
+    configuration: &Configuration,
+    deadline: Option<Instant>,
+) -> Result<Box<dyn Session>, Error> {
+    // One clock for both stacks and the wires between them.
+    let native = Native::default().with_policy(settings.locks);
+    let mut near = with_control(builder(&org, settings, native), settings);
+    let mut far = builder(&org, settings, native);
+    let (mut near_hosts, mut far_hosts) = (Vec::new(), Vec::new());
+    for nic in 0..settings.nics {
+        let ([a, b], _) = pair(&native, wire(settings, configuration, nic));
+        let add = |builder: perimeter::Builder, end, host: Ipv4Addr| {
+            builder
+                .interface(end, &[&format!("{host}/{PREFIX}")])
+                .map_err(|e| Error::Run(e.to_string()))
+        };
+        near = add(near, a, near_address(nic))?;
+        far = add(far, b, far_address(nic))?;
+        near_hosts.push(near_address(nic));
+        far_hosts.push(far_address(nic));
+    }
+    let (mut openers, mut accepters) = (Vec::new(), Vec::new());
+    for nics in nics_by_thread(settings, configuration) {
+        let (a, b) = sides(nics, settings.nics);
+        openers.push(Far::Stack(a));
+        accepters.push(Far::Opener(b));
+    }
+    let (near_roles, far_roles) = linux::roles(settings);
+    let content = Content::new(FILE_SIZE);
+    let established = Arc::new(AtomicUsize::new(0));
+    let marks = [Marks::default(), Marks::default()];
+    let end = |name, builder, fars, hosts, roles, number: usize| {
+        Ok::<_, Error>(End {
+            name,
+            founders: founders(&org, builder, configuration)?,
+            fars,
+            hosts,
+            content: content.clone(),
+            roles,
+            first_core: number * configuration.threads,
+            established: established.clone(),
+            all: 2 * configuration.connections as usize,
+            marks: marks[number].clone(),
+        })
+    };
+    let near = end("app", near, openers, near_hosts, near_roles, 0)?;
+    let far = end("far", far, accepters, far_hosts, far_roles, 1)?;
+    let mut all = super::workers(settings, configuration, near, deadline);
+    all.append(&mut super::workers(settings, configuration, far, deadline));
+    Ok(Box::new(PairSession {
+        crew: Crew::start(all)?,
+        marks,
+    }))
+}
+
+/// The wire of one NIC.
+fn wire(settings: &Settings, configuration: &Configuration, nic: usize) -> WireConfig {
+    let queues = queues(settings, configuration);
+    let end = |side: usize| EndConfig {
+        rx_queues: queues,
+        tx_queues: queues,
+        ..EndConfig::new(2 * nic + side)
+    };
+    WireConfig {
+        ends: [end(0), end(1)],
+        mtu: MTU,
+        latency_ns: settings.rtt().as_nanos() as u64 / 2,
+        gbps: settings.link_gbps,
+        ..WireConfig::default()
+    }
+}
+
+struct PairSession {
+    crew: Crew,
+    marks: [Marks; 2],
+}
+
+impl Session for PairSession {
+    fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
+        self.crew.run(Phase::Warm, time)
+    }
+
+    fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
+        let window = Window::open();
+        self.crew.run(Phase::Measure, time)?;
+        let window = window.close();
+        let tallies = self.crew.finish()?;
+        let [near, far] = &self.marks;
+        let counted = near.counted()?.with(far.counted()?);
+        let times = divide(&tallies, &counted);
+        let threads = counted.threads(tallies.len());
+        Ok(Sample {
+            locks: counted.locks,
+            retransmits: counted.retransmits,
+            paths: counted.paths,
+            ..Sample::received(&tallies, window, threads, times)
+        })
+    }
+}
