@@ -65,6 +65,7 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --org linux --conns 192 --direction both --json result.json
   perimeter bench --org connp-l:128 --inbound affine --nics 6 --link-gbps 1 --json - | jq .runs
   perimeter bench --exchange 64 --coalescing nodelay --conns 1,192
+  perimeter bench --reconnect --exchange 64:512 --coalescing nodelay --device pair --conns 1,192
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
   perimeter bench --device pair --org up,connp-l:128,linux --conns 6,192
 
@@ -284,6 +285,11 @@ pub struct Bench {
     /// size; wants --coalescing nodelay
     #[arg(long, value_name = "REQ[:RESP]", value_parser = Exchange::from_str)]
     exchange: Option<Exchange>,
+    /// Each connection carries one --exchange, or nothing without, and is opened anew: connections a
+    /// second, and how long each takes from its opening to its close. --conns are then open at a
+    /// time. The far end closes first. Over --device pair or tap, and linux
+    #[arg(long)]
+    reconnect: bool,
     /// How threads wait for locks: modern (spin a little, park; a release wakes one) or turnstile
     /// (FreeBSD's of 2006: spin while the owner runs, sleep with the priority lent; a release
     /// wakes all) [default: modern]
@@ -345,6 +351,7 @@ impl Bench {
             buffer: self.buffer.unwrap_or(d.buffer),
             coalescing: self.coalescing.unwrap_or(d.coalescing),
             exchange: self.exchange,
+            reconnect: self.reconnect,
             locks: self.locks.unwrap_or(d.locks),
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),

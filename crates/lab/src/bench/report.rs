@@ -74,6 +74,8 @@ pub struct Asked {
     pub coalescing: Coalescing,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<Exchange>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reconnect: bool,
     #[serde(default)]
     pub locks: String,
     #[serde(default)]
@@ -200,6 +202,7 @@ impl From<&Settings> for Asked {
             read_size: s.read_size,
             coalescing: s.coalescing,
             exchange: s.exchange,
+            reconnect: s.reconnect,
             locks: s.locks.to_string(),
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),
@@ -230,8 +233,11 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         max: 0.0,
     });
     let mut notes = traits.notes.clone();
-    notes.extend(remarks(samples, c.organization != Organization::Null));
-    notes.extend(exchanged(samples));
+    // Without connections, or without bytes, there is none to be served less than others.
+    let bare = settings.reconnect && settings.exchange.is_none();
+    let served = c.organization != Organization::Null && !bare;
+    notes.extend(remarks(samples, served));
+    notes.extend(exchanged(settings, samples));
     Row {
         org: c.organization.to_string(),
         device: traits.device.clone(),
@@ -258,24 +264,29 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         retransmits: count(&|s| s.retransmits),
         context_switches: count(&|s| s.context_switches),
         involuntary_context_switches: count(&|s| s.involuntary_switches),
-        least_served: (c.organization != Organization::Null)
-            .then(|| samples.iter().map(least_served).fold(1.0, f64::min)),
+        least_served: served.then(|| samples.iter().map(least_served).fold(1.0, f64::min)),
         verified_bytes: samples.iter().map(|s| s.verified_bytes).sum(),
         samples: samples.iter().map(Raw::from).collect(),
         notes,
     }
 }
 
-/// What exchanges came to: medians over the repeats.
-fn exchanged(samples: &[Sample]) -> Option<String> {
+/// What exchanges or connections came to: medians over the repeats.
+fn exchanged(settings: &Settings, samples: &[Sample]) -> Option<String> {
     let of = |f: &dyn Fn(&Sample) -> Option<f64>| {
         median(&samples.iter().filter_map(f).collect::<Vec<_>>())
     };
     let rate = of(&|s| (s.rounds > 0).then(|| s.rounds as f64 / s.elapsed.as_secs_f64()))?;
     let mean = of(&|s| Some(s.latency?.mean_ns / 1e3))?;
     let p99 = of(&|s| Some(s.latency?.p99_ns as f64 / 1e3))?;
+    let each = format!("{mean:.1} µs each on average, 99 in 100 within {p99:.1} µs");
+    if !settings.reconnect {
+        return Some(format!("{rate:.0} round trips a second, {each}"));
+    }
+    let cpu = of(&|s| Some(s.cpu_ns as f64 / 1e3 / s.rounds as f64))?;
     Some(format!(
-        "{rate:.0} round trips a second, {mean:.1} µs each on average, 99 in 100 within {p99:.1} µs"
+        "{rate:.0} connections a second from opening to close, {each}; {cpu:.1} µs of processor \
+         time each"
     ))
 }
 

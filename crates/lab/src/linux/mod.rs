@@ -15,13 +15,14 @@ use crate::{
     host,
     organizations::Organization,
     workload::{
-        Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Phase, Roles, Sample,
-        Session, Settings, Side, Times, Traits, Window, Worker, drive, spread,
+        Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Part, Phase, Roles,
+        Sample, Session, Settings, Side, Times, Traits, Window, Worker, drive_any, reconnect,
+        spread,
     },
 };
 use nix::sched::CloneFlags;
 use rustix::fd::OwnedFd;
-use sockets::{KernelEndpoint, Options, Worksite};
+use sockets::{KernelEndpoint, Made, Options, Worksite};
 use std::{
     fs,
     sync::Arc,
@@ -93,6 +94,7 @@ impl Backend for Kernel {
             "linux: the kernel does the peer's work inside our calls; compare cpu, the whole machine's"
                 .into(),
         );
+        notes.extend(reconnect::note(settings));
         Traits {
             device: if self.loopback.is_some() {
                 "loopback".into()
@@ -160,13 +162,15 @@ pub(crate) fn roles(settings: &Settings) -> (Roles, Roles) {
         write_size: settings.write_size,
         read_size: settings.read_size,
         talk: None,
+        part: None,
     };
-    if let Some(sizes) = settings.exchange {
-        let side = |opens| Roles {
-            talk: Some(Side { sizes, opens }),
+    if settings.reconnect || settings.exchange.is_some() {
+        let side = |opens, part| Roles {
+            talk: settings.exchange.map(|sizes| Side { sizes, opens }),
+            part: settings.reconnect.then_some(part),
             ..roles(false, true)
         };
-        return (side(true), side(false));
+        return (side(true, Part::Opens), side(false, Part::Accepts));
     }
     match settings.direction {
         Direction::Send => (roles(true, false), roles(false, true)),
@@ -202,7 +206,7 @@ impl Job {
         &self,
         roles: Roles,
         core: Option<usize>,
-        make: impl FnOnce(&Control) -> Result<Vec<OwnedFd>, Error> + Send + 'static,
+        make: impl FnOnce(&Control) -> Result<Made, Error> + Send + 'static,
     ) -> Worker {
         let (content, file) = (self.content.clone(), self.file.clone());
         let core = if self.pinned { Some(0) } else { core };
@@ -210,10 +214,10 @@ impl Job {
             if let Some(core) = core {
                 host::pin(core);
             }
-            let sockets = make(control)?;
-            let mut endpoint = KernelEndpoint::new(sockets, file, roles)?;
+            let made = make(control)?;
+            let mut endpoint = KernelEndpoint::new(made, file, roles)?;
             set();
-            drive(&mut endpoint, roles, &content, control)
+            drive_any(&mut endpoint, roles, &content, control)
         })
     }
 }
@@ -330,11 +334,39 @@ mod tests {
         assert!(sample.verified_bytes > 0, "{sample:?}");
     }
 
+    /// Connections opened anew over veth, with and without a byte on them.
+    fn opens_connections_anew() {
+        if !namespaces_possible() {
+            return;
+        }
+        for exchange in [Some("100:1000".parse().unwrap()), None] {
+            let settings = Settings {
+                organizations: vec![Organization::Linux { pinned: false }],
+                connections: vec![8],
+                exchange,
+                reconnect: true,
+                coalescing: Coalescing::NoDelay,
+                threads: 2,
+                nics: 1,
+                ..Settings::default()
+            };
+            let configuration = &crate::bench::grid::grid(&settings)[0];
+            let mut session = Kernel::default()
+                .prepare(&settings, configuration, None)
+                .unwrap();
+            session.warm_up(Duration::from_millis(50)).unwrap();
+            let sample = session.measure(Duration::from_millis(300)).unwrap();
+            assert!(sample.rounds > 20 && sample.valid, "{sample:?}");
+            assert!(sample.latency.unwrap().p50_ns > 1000, "{sample:?}");
+        }
+    }
+
     /// One test for both kinds, as it counts the descriptors of the process.
     #[test]
     fn runs_over_veth_and_loopback_leave_nothing_behind() {
         moves_and_verifies_bytes_over_veth();
         plays_ping_pong();
+        opens_connections_anew();
         loopback_is_marked();
         let open: Vec<_> = fs::read_dir("/proc/self/fd")
             .unwrap()

@@ -4,7 +4,10 @@ use super::veth::{self, Namespace};
 use crate::{
     Error,
     error::Context as _,
-    workload::{BUFFER, Coalescing, Control, Endpoint, Inside, Phase, Ready, Roles, Settings},
+    workload::{
+        BUFFER, Coalescing, Control, Endpoint, Inside, Phase, Ready, Reconnects, Roles, Settings,
+        reconnect::LISTENERS,
+    },
 };
 use nix::sched::CloneFlags;
 use rustix::{
@@ -17,6 +20,7 @@ use rustix::{
     time::Timespec,
 };
 use std::{
+    collections::VecDeque,
     io,
     net::{Ipv4Addr, SocketAddrV4},
     sync::{Arc, mpsc},
@@ -87,6 +91,8 @@ pub struct Options {
     pub buffer: usize,
     /// When small writes become segments.
     pub coalescing: Coalescing,
+    /// Connections are opened anew, so they are closed in order.
+    pub reconnect: bool,
 }
 
 impl Options {
@@ -95,6 +101,7 @@ impl Options {
         Options {
             buffer: settings.buffer,
             coalescing: settings.coalescing,
+            reconnect: settings.reconnect,
         }
     }
 
@@ -170,6 +177,17 @@ pub struct Far {
     pub connected: mpsc::Receiver<usize>,
 }
 
+/// What a thread's sockets are made of.
+#[derive(Debug)]
+pub enum Made {
+    /// Connections.
+    Established(Vec<OwnedFd>),
+    /// Where each of its connections is opened to, over and over.
+    Opens(Vec<SocketAddrV4>, Worksite),
+    /// Listeners, and how many connections there may be at a time.
+    Accepts(Vec<OwnedFd>, usize, Options),
+}
+
 /// Both sides for one thread whose connections use the given NICs (of `of` NICs).
 pub fn sides(nics: Vec<usize>, of: usize) -> (Near, Far) {
     let (tell_listening, listening) = mpsc::sync_channel(1);
@@ -200,11 +218,16 @@ impl Near {
     ///
     /// # Errors
     /// What the system says, or that the deadline passed.
-    pub fn establish(self, site: &Worksite, control: &Control) -> Result<Vec<OwnedFd>, Error> {
+    pub fn establish(self, site: &Worksite, control: &Control) -> Result<Made, Error> {
         site.enter()?;
         let Ok(listening) = self.listening.recv() else {
             return Err(give_up(control));
         };
+        if site.options.reconnect {
+            let to = |(k, nic): (usize, &usize)| listening[self.listener(k, *nic)];
+            let to = self.nics.iter().enumerate().map(to).collect();
+            return Ok(Made::Opens(to, site.clone()));
+        }
         let mut sockets = Vec::with_capacity(self.nics.len());
         for (k, nic) in self.nics.iter().enumerate() {
             if site.deadline.is_some_and(|d| Instant::now() > d) {
@@ -219,7 +242,7 @@ impl Near {
                 return Err(give_up(control));
             }
         }
-        Ok(sockets)
+        Ok(Made::Established(sockets))
     }
 }
 
@@ -228,7 +251,7 @@ impl Far {
     ///
     /// # Errors
     /// What the system says.
-    pub fn establish(self, site: &Worksite, control: &Control) -> Result<Vec<OwnedFd>, Error> {
+    pub fn establish(self, site: &Worksite, control: &Control) -> Result<Made, Error> {
         site.enter()?;
         let mut listeners = Vec::new();
         let mut listening = Vec::new();
@@ -246,6 +269,13 @@ impl Far {
         if self.listening.send(listening).is_err() {
             return Err(give_up(control));
         }
+        if site.options.reconnect {
+            for listener in &listeners {
+                rustix::io::ioctl_fionbio(listener, true).context("a socket option")?;
+            }
+            let made = Made::Accepts(listeners, self.connections, site.options);
+            return Ok(made);
+        }
         let mut sockets = Vec::with_capacity(self.connections);
         while sockets.len() < self.connections {
             let Ok(i) = self.connected.recv() else {
@@ -256,7 +286,7 @@ impl Far {
             site.options.coalesce(&socket)?;
             sockets.push(socket);
         }
-        Ok(sockets)
+        Ok(Made::Established(sockets))
     }
 }
 
@@ -288,8 +318,10 @@ fn socket(site: &Worksite) -> Result<OwnedFd, Error> {
     if site.namespace.is_some() {
         chosen.context("choosing cubic congestion control")?;
     }
-    // An abort at the end instead of thousands of connections in TIME_WAIT.
-    sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).context("setting linger")?;
+    if !site.options.reconnect {
+        // An abort at the end instead of thousands of connections in TIME_WAIT.
+        sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).context("setting linger")?;
+    }
     Ok(socket)
 }
 
@@ -318,45 +350,130 @@ fn connect(site: &Worksite, to: &SocketAddrV4) -> Result<OwnedFd, Error> {
     Ok(near)
 }
 
-/// One thread's kernel sockets with their epoll, level-triggered.
+/// One thread's kernel sockets with their epoll, level-triggered but where they are opened anew.
 pub struct KernelEndpoint {
     epoll: OwnedFd,
-    sockets: Vec<OwnedFd>,
+    sockets: Vec<Option<OwnedFd>>,
+    /// Where connections are opened anew.
+    opens: Option<(Vec<SocketAddrV4>, Worksite)>,
+    /// Where they are accepted anew.
+    listeners: Vec<OwnedFd>,
+    options: Option<Options>,
+    /// Indices of no connection, the longest unused first.
+    free: VecDeque<usize>,
+    /// Whether what is accepted is read from.
+    reads: bool,
     file: Arc<OwnedFd>,
     events: Vec<epoll::Event>,
     scratch: Vec<u8>,
 }
 
 impl KernelEndpoint {
-    /// Registers `sockets` for what `roles` need.
+    /// Registers what was `made` for what `roles` need.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(
-        sockets: Vec<OwnedFd>,
-        file: Arc<OwnedFd>,
-        roles: Roles,
-    ) -> Result<KernelEndpoint, Error> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("making a poller")?;
-        let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::OUT, roles.source);
-        interest.set(epoll::EventFlags::IN, roles.sink);
-        for (i, socket) in sockets.iter().enumerate() {
-            epoll::add(
-                &epoll,
-                socket,
-                epoll::EventData::new_u64(i as u64),
-                interest,
-            )
-            .context("registering a socket")?;
-        }
-        Ok(KernelEndpoint {
-            epoll,
-            sockets,
+    pub fn new(made: Made, file: Arc<OwnedFd>, roles: Roles) -> Result<KernelEndpoint, Error> {
+        let mut this = KernelEndpoint {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).context("making a poller")?,
+            sockets: Vec::new(),
+            opens: None,
+            listeners: Vec::new(),
+            options: None,
+            free: VecDeque::new(),
+            reads: roles.talk.is_some(),
             file,
             events: Vec::with_capacity(EVENTS),
             scratch: vec![0; 2 * BUFFER],
-        })
+        };
+        match made {
+            Made::Established(sockets) => {
+                let mut interest = epoll::EventFlags::empty();
+                interest.set(epoll::EventFlags::OUT, roles.source);
+                interest.set(epoll::EventFlags::IN, roles.sink);
+                for (i, socket) in sockets.iter().enumerate() {
+                    this.register(socket, i, interest)?;
+                }
+                this.sockets = sockets.into_iter().map(Some).collect();
+            }
+            Made::Opens(to, site) => {
+                this.sockets.resize_with(to.len(), || None);
+                this.opens = Some((to, site));
+            }
+            Made::Accepts(listeners, most, options) => {
+                for listener in &listeners {
+                    this.register(listener, LISTENERS, epoll::EventFlags::IN)?;
+                }
+                this.sockets.resize_with(most, || None);
+                this.free = (0..most).collect();
+                (this.listeners, this.options) = (listeners, Some(options));
+            }
+        }
+        Ok(this)
+    }
+
+    fn register(&self, s: &OwnedFd, index: usize, for_: epoll::EventFlags) -> Result<(), Error> {
+        let data = epoll::EventData::new_u64(index as u64);
+        epoll::add(&self.epoll, s, data, for_).context("registering a socket")
+    }
+
+    fn socket(&self, connection: usize) -> io::Result<&OwnedFd> {
+        let socket = self.sockets[connection].as_ref();
+        socket.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Reconnects for KernelEndpoint {
+    fn open(&mut self, connection: usize) -> Result<(), Error> {
+        let Some((to, site)) = &self.opens else {
+            return Err(Error::Run("this side accepts".into()));
+        };
+        let socket = socket(site)?;
+        rustix::io::ioctl_fionbio(&socket, true).context("making a socket non-blocking")?;
+        match net::connect(&socket, &to[connection]) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+            refused => refused.context("opening a connection")?,
+        }
+        site.options.coalesce(&socket)?;
+        let both = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        self.register(&socket, connection, both)?;
+        self.sockets[connection] = Some(socket);
+        Ok(())
+    }
+
+    fn opened(&mut self, connection: usize) -> Result<(), Error> {
+        let socket = self.socket(connection).context("opening a connection")?;
+        let error = sockopt::socket_error(socket).context("asking a socket")?;
+        error.context("opening a connection")
+    }
+
+    fn accept(&mut self) -> Result<Option<usize>, Error> {
+        let (Some(&connection), Some(options)) = (self.free.front(), self.options) else {
+            return Ok(None);
+        };
+        for listener in &self.listeners {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match net::accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(rustix::io::Errno::AGAIN) => continue,
+                refused => refused.context("accepting")?,
+            };
+            options.coalesce(&socket)?;
+            if self.reads {
+                self.register(&socket, connection, epoll::EventFlags::IN)?;
+            }
+            self.sockets[connection] = Some(socket);
+            self.free.pop_front();
+            return Ok(Some(connection));
+        }
+        Ok(None)
+    }
+
+    fn close(&mut self, connection: usize) {
+        self.sockets[connection] = None;
+        if self.opens.is_none() {
+            self.free.push_back(connection);
+        }
     }
 }
 
@@ -394,9 +511,8 @@ impl Endpoint for KernelEndpoint {
 
     fn send_file(&mut self, connection: usize, at: usize, len: usize) -> io::Result<usize> {
         let mut offset = at as u64;
-        let socket = &self.sockets[connection];
         Ok(rustix::fs::sendfile(
-            socket,
+            self.socket(connection)?,
             &*self.file,
             Some(&mut offset),
             len,
@@ -405,17 +521,15 @@ impl Endpoint for KernelEndpoint {
 
     fn discard(&mut self, connection: usize, max: usize) -> io::Result<usize> {
         let max = max.min(self.scratch.len());
+        let socket = self.sockets[connection].as_ref();
+        let socket = socket.ok_or(io::ErrorKind::NotConnected)?;
         // tcp(7): with MSG_TRUNC the kernel drops the bytes and leaves the buffer alone.
-        let (_, n) = net::recv(
-            &self.sockets[connection],
-            &mut self.scratch[..max],
-            RecvFlags::TRUNC,
-        )?;
+        let (_, n) = net::recv(socket, &mut self.scratch[..max], RecvFlags::TRUNC)?;
         Ok(n)
     }
 
     fn read(&mut self, connection: usize, buffer: &mut [u8]) -> io::Result<usize> {
-        let (n, _) = net::recv(&self.sockets[connection], buffer, RecvFlags::empty())?;
+        let (n, _) = net::recv(self.socket(connection)?, buffer, RecvFlags::empty())?;
         Ok(n)
     }
 

@@ -5,12 +5,15 @@ use crate::{
     Error,
     error::Context as _,
     linux::sockets::{self, Near, give_up},
-    workload::{Content, Control, Endpoint, Inside, Phase, Ready, Roles},
+    workload::{
+        Content, Control, Endpoint, Inside, Phase, Ready, Reconnects, Roles, reconnect::LISTENERS,
+    },
 };
 use perimeter::{
     Bytes, Events, Interest, Poll, Stack, TcpListener, TcpStream, Token, link::rss::Rss,
 };
 use std::{
+    collections::VecDeque,
     io::{self, Read},
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::{
@@ -131,7 +134,14 @@ pub(super) struct Task {
 /// An [`Endpoint`] of our stack. Streams come first, so that they close before the poller and the
 /// stack go.
 pub(super) struct StackEndpoint {
-    streams: Vec<TcpStream>,
+    streams: Vec<Option<TcpStream>>,
+    listeners: Vec<TcpListener>,
+    /// Where each connection is opened anew.
+    to: Vec<SocketAddr>,
+    /// Where connections are accepted anew: the indices of none, the longest unused first.
+    free: VecDeque<usize>,
+    /// Whether what is accepted is read from.
+    reads: bool,
     poll: Poll,
     events: Events,
     file: Bytes,
@@ -142,7 +152,8 @@ pub(super) struct StackEndpoint {
 
 impl StackEndpoint {
     /// Establishes the connections of `task` on the calling thread, and goes on serving until
-    /// those of all threads are established.
+    /// those of all threads are established. None, where they are opened anew: then the run
+    /// itself opens them.
     pub(super) fn establish(
         founder: Founder,
         far: Far,
@@ -158,6 +169,10 @@ impl StackEndpoint {
         poll.serve(&task.serve);
         let mut endpoint = StackEndpoint {
             streams: Vec::with_capacity(task.nics.len()),
+            listeners: Vec::new(),
+            to: Vec::new(),
+            free: VecDeque::new(),
+            reads: task.roles.talk.is_some(),
             poll,
             events: Events::with_capacity(EVENTS),
             file: Bytes::copy_from_slice(content.bytes()),
@@ -165,16 +180,32 @@ impl StackEndpoint {
             marks: task.marks.clone(),
             stack,
         };
+        let anew = task.roles.part.is_some();
         let remotes = match far {
             Far::Ideal => Remotes::ideal(),
             Far::Kernel(near) => Remotes::find(near, true, control)?,
             Far::Stack(near) => Remotes::find(near, false, control)?,
             Far::Opener(far) => {
-                endpoint.accept_all(&task, &far, control)?;
+                endpoint.listen(&task, &far, control)?;
+                match anew {
+                    true => {
+                        endpoint.streams.resize_with(far.connections, || None);
+                        endpoint.free = (0..far.connections).collect();
+                    }
+                    false => endpoint.accept_all(&task, control)?,
+                }
                 return Ok(endpoint);
             }
         };
-        endpoint.open_all(&task, &remotes, control)?;
+        match anew {
+            true => {
+                let address =
+                    |(k, nic): (usize, &usize)| remotes.address(k, *nic, task.hosts[*nic]);
+                endpoint.to = task.nics.iter().enumerate().map(address).collect();
+                endpoint.streams.resize_with(task.nics.len(), || None);
+            }
+            false => endpoint.open_all(&task, &remotes, control)?,
+        }
         Ok(endpoint)
     }
 
@@ -214,7 +245,7 @@ impl StackEndpoint {
         self.until_established(task, control, |this, tokens| {
             for token in tokens {
                 opened += 1;
-                this.opened(*token)?;
+                this.established(token.0)?;
                 remotes.connected(token.0, task.nics[token.0], control)?;
                 task.established.fetch_add(1, Ordering::AcqRel);
             }
@@ -223,22 +254,16 @@ impl StackEndpoint {
             }
             Ok(())
         })?;
-        for stream in &self.streams {
+        for stream in self.streams.iter().flatten() {
             let registry = self.poll.registry();
             registry.deregister(stream).context("a registration")?;
         }
         self.arm(task.roles)
     }
 
-    /// Listens on each NIC, tells the other end where, and accepts its connections. Their order
-    /// is that of their arrival, so an index is no NIC here.
-    fn accept_all(
-        &mut self,
-        task: &Task,
-        far: &sockets::Far,
-        control: &Control,
-    ) -> Result<(), Error> {
-        let (mut listeners, mut listening) = (Vec::new(), Vec::new());
+    /// Listens on each NIC and tells the other end where.
+    fn listen(&mut self, task: &Task, far: &sockets::Far, control: &Control) -> Result<(), Error> {
+        let mut listening = Vec::new();
         for host in &task.hosts {
             for _ in 0..sockets::ports(far.connections) {
                 let config = self.stack.tcp_config();
@@ -251,37 +276,44 @@ impl StackEndpoint {
                 };
                 let registry = self.poll.registry();
                 registry
-                    .register(&listener, Token(listeners.len()), Interest::READABLE)
+                    .register(&listener, Token(LISTENERS), Interest::READABLE)
                     .context("registering a listener")?;
-                listeners.push(listener);
+                self.listeners.push(listener);
                 listening.push(at);
             }
         }
-        if far.listening.send(listening).is_err() {
-            return Err(give_up(control));
-        }
+        far.listening.send(listening).map_err(|_| give_up(control))
+    }
+
+    /// Accepts the connections of this thread. Their order is that of their arrival, so an index
+    /// is no NIC here.
+    fn accept_all(&mut self, task: &Task, control: &Control) -> Result<(), Error> {
         self.until_established(task, control, |this, tokens| {
-            for token in tokens {
-                this.accept(&listeners[token.0], task)?;
+            while !tokens.is_empty()
+                && let Some(stream) = this.waiting()?
+            {
+                this.streams.push(Some(stream));
+                task.established.fetch_add(1, Ordering::AcqRel);
             }
             Ok(())
         })?;
+        self.listeners.clear();
         self.arm(task.roles)
     }
 
-    /// Takes all connections that wait at a listener.
-    fn accept(&mut self, listener: &TcpListener, task: &Task) -> Result<(), Error> {
-        loop {
+    /// A connection that waits at a listener.
+    fn waiting(&self) -> Result<Option<TcpStream>, Error> {
+        for listener in &self.listeners {
             match listener.accept() {
-                Ok((stream, _)) => {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                accepted => {
+                    let (stream, _) = accepted.context("accepting")?;
                     stream.set_nonblocking(true).context("a socket option")?;
-                    self.streams.push(stream);
-                    task.established.fetch_add(1, Ordering::AcqRel);
+                    return Ok(Some(stream));
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                accepted => drop(accepted.context("accepting")?),
             }
         }
+        Ok(None)
     }
 
     /// Asks for what the roles need. Only now: until all are established, a connection that is
@@ -293,7 +325,7 @@ impl StackEndpoint {
             _ => Interest::READABLE,
         };
         let registry = self.poll.registry();
-        for (i, stream) in self.streams.iter().enumerate() {
+        for (i, stream) in self.streams.iter().flatten().enumerate() {
             registry
                 .register(stream, Token(i), interest)
                 .context("registering a socket")?;
@@ -322,7 +354,7 @@ impl StackEndpoint {
             .registry()
             .register(&stream, Token(token), interest)
             .context("registering a socket")?;
-        self.streams.push(stream);
+        self.streams.push(Some(stream));
         Ok(())
     }
 
@@ -355,8 +387,8 @@ impl StackEndpoint {
     }
 
     /// A connection was established, or failed.
-    fn opened(&self, token: Token) -> Result<(), Error> {
-        let stream = &self.streams[token.0];
+    fn established(&self, connection: usize) -> Result<(), Error> {
+        let stream = self.stream(connection).context("asking a socket")?;
         if let Some(e) = stream.take_error().context("asking a socket")? {
             return Err(Error::Io {
                 context: "connecting to the peer".into(),
@@ -364,6 +396,56 @@ impl StackEndpoint {
             });
         }
         Ok(())
+    }
+}
+
+impl StackEndpoint {
+    fn stream(&self, connection: usize) -> io::Result<&TcpStream> {
+        let stream = self.streams[connection].as_ref();
+        stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Reconnects for StackEndpoint {
+    fn open(&mut self, connection: usize) -> Result<(), Error> {
+        let stream = self.stack.start_connect(self.to[connection]);
+        let stream = stream.context("opening a connection")?;
+        stream.set_nonblocking(true).context("a socket option")?;
+        self.poll
+            .registry()
+            .register(&stream, Token(connection), Interest::BOTH.edge())
+            .context("registering a socket")?;
+        self.streams[connection] = Some(stream);
+        Ok(())
+    }
+
+    fn opened(&mut self, connection: usize) -> Result<(), Error> {
+        self.established(connection)
+    }
+
+    fn accept(&mut self) -> Result<Option<usize>, Error> {
+        let Some(&connection) = self.free.front() else {
+            return Ok(None);
+        };
+        let Some(stream) = self.waiting()? else {
+            return Ok(None);
+        };
+        if self.reads {
+            self.poll
+                .registry()
+                .register(&stream, Token(connection), Interest::READABLE)
+                .context("registering a socket")?;
+        }
+        self.streams[connection] = Some(stream);
+        self.free.pop_front();
+        Ok(Some(connection))
+    }
+
+    fn close(&mut self, connection: usize) {
+        self.streams[connection] = None;
+        if self.to.is_empty() {
+            self.free.push_back(connection);
+        }
     }
 }
 
@@ -388,16 +470,18 @@ impl Endpoint for StackEndpoint {
 
     fn send_file(&mut self, connection: usize, at: usize, len: usize) -> io::Result<usize> {
         let page = [self.file.slice(at..at + len)];
-        self.streams[connection].send_zero_copy(&page)
+        self.stream(connection)?.send_zero_copy(&page)
     }
 
     fn discard(&mut self, connection: usize, max: usize) -> io::Result<usize> {
         let max = max.min(self.scratch.len());
-        (&self.streams[connection]).read(&mut self.scratch[..max])
+        let stream = self.streams[connection].as_ref();
+        let mut stream = stream.ok_or(io::ErrorKind::NotConnected)?;
+        stream.read(&mut self.scratch[..max])
     }
 
     fn read(&mut self, connection: usize, buffer: &mut [u8]) -> io::Result<usize> {
-        (&self.streams[connection]).read(buffer)
+        self.stream(connection)?.read(buffer)
     }
 
     /// `None`: the stack counts for all its threads together, at the marks.

@@ -76,13 +76,14 @@ impl Marks {
                 .saturating_sub(start.stats.count(name))
         };
         let profile = profiled(&start.stats, &end.stats);
+        // Locks that have gone, as those of a closed listener, take their counts along.
         let locks = end.stats.locks.iter().map(|(class, e)| {
             let s = start.stats.locks.get(class).copied().unwrap_or_default();
             Locks {
                 class: (*class).into(),
-                acquisitions: e.acquisitions - s.acquisitions,
-                contended: e.contended - s.contended,
-                wait_ns: e.wait_ns - s.wait_ns,
+                acquisitions: e.acquisitions.saturating_sub(s.acquisitions),
+                contended: e.contended.saturating_sub(s.contended),
+                wait_ns: e.wait_ns.saturating_sub(s.wait_ns),
                 hold_ns: e.hold_ns.saturating_sub(s.hold_ns),
                 times: profile.as_ref().and_then(|p| lock_times(p, class)),
             }

@@ -34,6 +34,12 @@ pub enum Metric {
     RunDelay,
     /// Rounds of request and response per second.
     Rounds,
+    /// Connections opened, used and closed per second.
+    Connects,
+    /// The median time from opening a connection to its close.
+    OpenToClose,
+    /// What 99 connections in 100 stay within.
+    OpenToCloseP99,
     /// Mean time of a round.
     Latency,
     /// The median of it.
@@ -65,7 +71,7 @@ fn handing(m: &Measured) -> Option<u64> {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 17] = [
+    pub const ALL: [Metric; 20] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
@@ -80,6 +86,9 @@ impl Metric {
         Metric::Migrations,
         Metric::RunDelay,
         Metric::Rounds,
+        Metric::Connects,
+        Metric::OpenToClose,
+        Metric::OpenToCloseP99,
         Metric::Latency,
         Metric::LatencyP50,
         Metric::LatencyP99,
@@ -102,6 +111,9 @@ impl Metric {
             Metric::Migrations => "migrations",
             Metric::RunDelay => "run-delay",
             Metric::Rounds => "rounds",
+            Metric::Connects => "connects",
+            Metric::OpenToClose => "open-to-close",
+            Metric::OpenToCloseP99 => "open-to-close-p99",
             Metric::Latency => "latency",
             Metric::LatencyP50 => "latency-p50",
             Metric::LatencyP99 => "latency-p99",
@@ -125,6 +137,9 @@ impl Metric {
             Metric::Migrations => "threads moved between cores",
             Metric::RunDelay => "ready and waiting for a core, per KB",
             Metric::Rounds => "round trips",
+            Metric::Connects => "connections opened and closed",
+            Metric::OpenToClose => "median time from opening a connection to its close",
+            Metric::OpenToCloseP99 => "99th percentile from opening a connection to its close",
             Metric::Latency => "mean round trip",
             Metric::LatencyP50 => "median round trip",
             Metric::LatencyP99 => "99th percentile of round trips",
@@ -141,8 +156,12 @@ impl Metric {
             Metric::Scheduler | Metric::RunDelay => "ns per KB",
             Metric::Contended | Metric::HoldContended => "%",
             Metric::Switches => "per MB",
-            Metric::Rounds | Metric::Migrations => "per s",
-            Metric::Latency | Metric::LatencyP50 | Metric::LatencyP99 => "µs",
+            Metric::Rounds | Metric::Connects | Metric::Migrations => "per s",
+            Metric::OpenToClose
+            | Metric::OpenToCloseP99
+            | Metric::Latency
+            | Metric::LatencyP50
+            | Metric::LatencyP99 => "µs",
         }
     }
 
@@ -150,7 +169,7 @@ impl Metric {
     pub fn more_is_better(self) -> bool {
         matches!(
             self,
-            Metric::Goodput | Metric::GoodputPerCpu | Metric::Rounds
+            Metric::Goodput | Metric::GoodputPerCpu | Metric::Rounds | Metric::Connects
         )
     }
 
@@ -180,13 +199,14 @@ impl Metric {
                 (!m.locks.is_empty()).then_some(())?;
                 per_segment(m.locks.iter().map(|l| l.wait_ns).sum())
             }
-            Metric::Rounds => {
+            // Connections that are opened anew are counted and timed as rounds are.
+            Metric::Rounds | Metric::Connects => {
                 let rate = m.raw.rounds as f64 / m.raw.seconds;
                 (m.raw.rounds > 0 && m.raw.seconds > 0.0).then_some(rate)
             }
             Metric::Latency => Some(m.raw.latency?.mean_ns / 1e3),
-            Metric::LatencyP50 => Some(m.raw.latency?.p50_ns as f64 / 1e3),
-            Metric::LatencyP99 => Some(m.raw.latency?.p99_ns as f64 / 1e3),
+            Metric::LatencyP50 | Metric::OpenToClose => Some(m.raw.latency?.p50_ns as f64 / 1e3),
+            Metric::LatencyP99 | Metric::OpenToCloseP99 => Some(m.raw.latency?.p99_ns as f64 / 1e3),
             Metric::Hold => around(m).map(|l| each(l, l.hold_ns)),
             Metric::HoldWait => around(m).map(|l| each(l, l.wait_ns)),
             Metric::HoldContended => around(m).map(|l| 100.0 * each(l, l.contended)),

@@ -445,6 +445,7 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "pef-latency",
     "pef-parts",
     "requests",
+    "connects",
     "both-ends",
     "both-ends-small",
 ];

@@ -167,6 +167,7 @@ pub(super) struct Overrides {
     coalescing: Option<Coalescing>,
     #[serde(default, deserialize_with = "optional_from_str")]
     exchange: Option<Exchange>,
+    reconnect: Option<bool>,
     #[serde(default, deserialize_with = "optional_from_str")]
     locks: Option<LockPolicy>,
     profile: Option<bool>,
@@ -194,6 +195,7 @@ impl Overrides {
         put(&mut s.coalescing, &self.coalescing);
         put(&mut s.locks, &self.locks);
         put(&mut s.profile, &self.profile);
+        put(&mut s.reconnect, &self.reconnect);
         if self.exchange.is_some() {
             s.exchange = self.exchange;
         }

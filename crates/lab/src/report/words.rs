@@ -170,6 +170,9 @@ fn short(m: Metric) -> &'static str {
         Metric::HoldContended => "contended connection locks",
         Metric::Scheduler => "hand-overs",
         Metric::Migrations => "migrations",
+        Metric::Connects => "connections a second",
+        Metric::OpenToClose => "from opening to close",
+        Metric::OpenToCloseP99 => "from opening to close, 99th percentile",
         Metric::RunDelay => "waiting for a core",
     }
 }

@@ -1,7 +1,7 @@
 //! The event loop of one thread.
 
 use super::{
-    Content, Endpoint, Exchange, Inside, Latency, PATIENCE, Ready, exchange::Talk, summary,
+    Content, Endpoint, Exchange, Inside, Latency, PATIENCE, Part, Ready, exchange::Talk, summary,
 };
 use crate::{Error, error::Context as _, host};
 use hdrhistogram::Histogram;
@@ -82,6 +82,8 @@ pub struct Roles {
     /// Requests and responses instead of a stream. It neither sources nor sinks then: it receives,
     /// and sends what it owes.
     pub talk: Option<Side>,
+    /// Connections are opened anew, by [`super::drive_any`]; `talk` says for what then.
+    pub part: Option<Part>,
 }
 
 /// A side of an exchange.
@@ -158,15 +160,44 @@ pub fn drive<E: Endpoint>(
     content: &Content,
     control: &Control,
 ) -> Result<Tally, Error> {
-    let mut event_loop = EventLoop::new(endpoint, roles, content);
+    let talk = roles
+        .talk
+        .map(|side| Talk::new(side, endpoint.connections()));
+    let mut this = Streaming {
+        base: EventLoop::new(endpoint, roles, content),
+        talk,
+    };
+    let mut tally = run(&mut this, control)?;
+    tally.talked = this.talk.as_ref().and_then(Talk::counted);
+    Ok(tally)
+}
+
+/// What an event loop does in the phases of a run.
+pub(super) trait Loop<'a, E: Endpoint> {
+    /// What it counts.
+    fn base(&mut self) -> &mut EventLoop<'a, E>;
+    /// Traffic may flow.
+    fn begin(&mut self) -> Result<(), Error>;
+    /// Counting begins.
+    fn count(&mut self);
+    /// One wait and what it found ready, until `over`: sockets that were passed over are reported
+    /// again.
+    fn turn(&mut self, ready: &mut Vec<Ready>, over: &dyn Fn() -> bool) -> Result<(), Error>;
+}
+
+/// Takes a loop through the phases of `control`, and tells what it did in the one that counts.
+pub(super) fn run<'a, E: Endpoint + 'a>(
+    this: &mut impl Loop<'a, E>,
+    control: &Control,
+) -> Result<Tally, Error> {
     let mut ready: Vec<Ready> = Vec::with_capacity(256);
     let mut phase = Phase::Set;
-    let mut start = event_loop.counters();
+    let mut start = this.base().counters();
     loop {
         let now = control.phase();
         if now != phase {
             if phase == Phase::Set && now != Phase::Stop {
-                match event_loop.begin() {
+                match this.begin() {
                     Ok(()) => {}
                     Err(_) if control.phase() == Phase::Stop => break,
                     Err(e) => return Err(e),
@@ -175,27 +206,114 @@ pub fn drive<E: Endpoint>(
             phase = now;
             match phase {
                 Phase::Measure => {
-                    event_loop.endpoint.mark();
-                    event_loop.count_rounds();
-                    start = event_loop.counters();
-                    control.begins_to_count();
+                    this.base().endpoint.mark();
+                    this.count();
+                    start = this.base().counters();
+                    control.counting.fetch_add(1, Ordering::AcqRel);
                 }
                 Phase::Stop => break,
                 Phase::Set | Phase::Warm => {}
             }
         }
-        match event_loop.turn(&mut ready, &|| control.phase() != phase) {
+        match this.turn(&mut ready, &|| control.phase() != phase) {
             Ok(()) => {}
             Err(_) if control.phase() == Phase::Stop => break,
             Err(e) => return Err(e),
         }
     }
-    let end = event_loop.counters();
-    event_loop.endpoint.mark();
-    Ok(event_loop.tally(&start, &end))
+    let base = this.base();
+    let end = base.counters();
+    base.endpoint.mark();
+    Ok(base.tally(&start, &end))
 }
 
-struct EventLoop<'a, E> {
+/// The loop over connections that stay: streams, or exchanges over and over.
+struct Streaming<'a, E> {
+    base: EventLoop<'a, E>,
+    talk: Option<Talk>,
+}
+
+impl<'a, E: Endpoint> Loop<'a, E> for Streaming<'a, E> {
+    fn base(&mut self) -> &mut EventLoop<'a, E> {
+        &mut self.base
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        let now = self.base.now();
+        if let Some(talk) = &mut self.talk {
+            talk.begin(now);
+            for connection in 0..self.base.sent.len() {
+                self.answer(connection)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        if let Some(talk) = &mut self.talk {
+            talk.reset();
+        }
+    }
+
+    fn turn(&mut self, ready: &mut Vec<Ready>, over: &dyn Fn() -> bool) -> Result<(), Error> {
+        for connection in self.base.take_stuck() {
+            self.answer(connection)?;
+        }
+        self.base.wait(ready)?;
+        let roles = self.base.roles;
+        for r in ready.iter() {
+            if over() {
+                break;
+            }
+            if self.talk.is_some() {
+                if r.readable {
+                    self.talk(r.connection)?;
+                }
+                continue;
+            }
+            if r.writable && roles.source {
+                self.base.send(r.connection, roles.write_size)?;
+            }
+            if r.readable && roles.sink {
+                self.base.receive(r.connection)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<E: Endpoint> Streaming<'_, E> {
+    /// Takes what a connection has received into its exchange, and sends what it owes then.
+    fn talk(&mut self, connection: usize) -> Result<(), Error> {
+        let n = self.base.receive(connection)?;
+        let now = self.base.now();
+        if let Some(talk) = &mut self.talk {
+            talk.received(connection, n, now);
+        }
+        self.answer(connection)
+    }
+
+    /// Sends what a connection owes, as far as there is room.
+    fn answer(&mut self, connection: usize) -> Result<(), Error> {
+        loop {
+            let owes = self.talk.as_ref().map_or(0, |t| t.owes(connection));
+            if owes == 0 {
+                return Ok(());
+            }
+            let n = self.base.send(connection, owes)?;
+            if n == 0 {
+                self.base.stick(connection);
+                return Ok(());
+            }
+            if let Some(talk) = &mut self.talk {
+                talk.sent(connection, n);
+            }
+        }
+    }
+}
+
+/// What is common to all event loops: calls that are timed, and what they moved.
+pub(super) struct EventLoop<'a, E> {
     endpoint: &'a mut E,
     roles: Roles,
     content: &'a Content,
@@ -207,14 +325,15 @@ struct EventLoop<'a, E> {
     verified: u64,
     sent: Vec<u64>,
     received: Vec<u64>,
+    /// What was sent and received by each when its present stream began.
+    begun: Vec<(u64, u64)>,
     buffer: Vec<u8>,
-    talk: Option<Talk>,
     /// Connections that owe bytes and found no room.
     stuck: Vec<usize>,
 }
 
 impl<'a, E: Endpoint> EventLoop<'a, E> {
-    fn new(endpoint: &'a mut E, roles: Roles, content: &'a Content) -> Self {
+    pub(super) fn new(endpoint: &'a mut E, roles: Roles, content: &'a Content) -> Self {
         let n = endpoint.connections();
         EventLoop {
             endpoint,
@@ -229,69 +348,34 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             sent: vec![0; n],
             received: vec![0; n],
             buffer: vec![0; SAMPLE_BYTES],
-            talk: roles.talk.map(|side| Talk::new(side, n)),
+            begun: vec![(0, 0); n],
             stuck: Vec::new(),
         }
     }
 
     /// The clock, in ns.
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.clock.delta_as_nanos(0, self.clock.raw())
     }
 
-    /// Traffic may flow: the first requests go out.
-    fn begin(&mut self) -> Result<(), Error> {
-        let now = self.now();
-        if let Some(talk) = &mut self.talk {
-            talk.begin(now);
-            for connection in 0..self.sent.len() {
-                self.answer(connection)?;
-            }
-        }
-        Ok(())
+    /// The next bytes of `connection` are the first of a stream.
+    pub(super) fn begin_stream(&mut self, connection: usize) {
+        self.begun[connection] = (self.sent[connection], self.received[connection]);
     }
 
-    fn count_rounds(&mut self) {
-        if let Some(talk) = &mut self.talk {
-            talk.reset();
-        }
+    /// `connection` owes bytes and found no room. Messages fit into buffers, so this is rare, and
+    /// looked at again soon.
+    pub(super) fn stick(&mut self, connection: usize) {
+        self.stuck.push(connection);
     }
 
-    /// Takes what a connection has received into its exchange, and sends what it owes then.
-    fn talk(&mut self, connection: usize) -> Result<(), Error> {
-        let n = self.receive(connection)?;
-        let now = self.now();
-        if let Some(talk) = &mut self.talk {
-            talk.received(connection, n, now);
-        }
-        self.answer(connection)
+    /// Connections that are to be tried again.
+    pub(super) fn take_stuck(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.stuck)
     }
 
-    /// Sends what a connection owes, as far as there is room.
-    fn answer(&mut self, connection: usize) -> Result<(), Error> {
-        loop {
-            let owes = self.talk.as_ref().map_or(0, |t| t.owes(connection));
-            if owes == 0 {
-                return Ok(());
-            }
-            let n = self.send(connection, owes)?;
-            if n == 0 {
-                // Messages fit into buffers, so this is rare, and looked at again soon.
-                self.stuck.push(connection);
-                return Ok(());
-            }
-            if let Some(talk) = &mut self.talk {
-                talk.sent(connection, n);
-            }
-        }
-    }
-
-    /// One wait and what it found ready, until `over`: sockets that were passed over are reported
-    /// again.
-    fn turn(&mut self, ready: &mut Vec<Ready>, over: &dyn Fn() -> bool) -> Result<(), Error> {
-        for connection in std::mem::take(&mut self.stuck) {
-            self.answer(connection)?;
-        }
+    /// Waits for sockets to be ready.
+    pub(super) fn wait(&mut self, ready: &mut Vec<Ready>) -> Result<(), Error> {
         let patience = match self.stuck.is_empty() {
             true => PATIENCE,
             false => SOON,
@@ -299,30 +383,13 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
         let before = self.clock.raw();
         let waited = self.endpoint.wait(ready, patience);
         self.wait_ns += self.clock.delta_as_nanos(before, self.clock.raw());
-        waited.context("waiting for sockets")?;
-        for r in ready.iter() {
-            if over() {
-                break;
-            }
-            if self.talk.is_some() {
-                if r.readable {
-                    self.talk(r.connection)?;
-                }
-                continue;
-            }
-            if r.writable && self.roles.source {
-                self.send(r.connection, self.roles.write_size)?;
-            }
-            if r.readable && self.roles.sink {
-                self.receive(r.connection)?;
-            }
-        }
-        Ok(())
+        waited.context("waiting for sockets")
     }
 
     /// Sends at most `most` bytes; returns how many, 0 without room.
-    fn send(&mut self, connection: usize, most: usize) -> Result<usize, Error> {
-        let at = self.content.position(self.sent[connection]);
+    pub(super) fn send(&mut self, connection: usize, most: usize) -> Result<usize, Error> {
+        let offset = self.sent[connection] - self.begun[connection].0;
+        let at = self.content.position(offset);
         let len = most.min(self.content.bytes().len() - at);
         let result = self.timed(|e| e.send_file(connection, at, len));
         let n = progress(result).context("sending")?.unwrap_or(0);
@@ -332,6 +399,16 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
 
     /// Receives once; returns how many bytes, 0 without data.
     fn receive(&mut self, connection: usize) -> Result<usize, Error> {
+        match self.take(connection)? {
+            Some(0) => Err(Error::Run(format!(
+                "the peer ended connection {connection} early"
+            ))),
+            taken => Ok(taken.unwrap_or(0)),
+        }
+    }
+
+    /// Receives once; returns how many bytes, 0 at the end of the stream, `None` without data.
+    pub(super) fn take(&mut self, connection: usize) -> Result<Option<usize>, Error> {
         self.reads += 1;
         let sampled = self.reads.is_multiple_of(SAMPLE);
         let max = self.roles.read_size;
@@ -344,14 +421,9 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             self.timed(|e| e.discard(connection, max))
         };
         let Some(n) = progress(result).context("receiving")? else {
-            return Ok(0);
+            return Ok(None);
         };
-        if n == 0 {
-            return Err(Error::Run(format!(
-                "the peer ended connection {connection} early"
-            )));
-        }
-        let offset = self.received[connection];
+        let offset = self.received[connection] - self.begun[connection].1;
         if sampled {
             if let Some(at) = self.content.first_difference(offset, &self.buffer[..n]) {
                 return Err(Error::Run(format!(
@@ -361,10 +433,10 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             self.verified += n as u64;
         }
         self.received[connection] += n as u64;
-        Ok(n)
+        Ok(Some(n))
     }
 
-    fn timed<T>(&mut self, call: impl FnOnce(&mut E) -> T) -> T {
+    pub(super) fn timed<T>(&mut self, call: impl FnOnce(&mut E) -> T) -> T {
         let before = self.clock.raw();
         let result = call(self.endpoint);
         self.call_ns += self.clock.delta_as_nanos(before, self.clock.raw());
@@ -409,7 +481,7 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             sink: self.roles.sink,
             calls: end.calls - start.calls,
             verified: self.verified,
-            talked: self.talk.as_ref().and_then(Talk::counted),
+            talked: None,
         }
     }
 }
@@ -521,6 +593,7 @@ mod tests {
             write_size: 1000,
             read_size: 100_000,
             talk: None,
+            part: None,
         };
         control.advance(Phase::Warm);
         drive(&mut pipe, roles, &content, &control)
@@ -584,6 +657,7 @@ mod tests {
             write_size: 1000,
             read_size: 100_000,
             talk: Some(Side { sizes, opens: true }),
+            part: None,
         };
         control.advance(Phase::Warm);
         let tally = drive(&mut pipe, roles, &content, &control).unwrap();

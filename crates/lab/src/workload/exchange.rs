@@ -71,10 +71,7 @@ impl Talk {
             opens: side.opens,
             sides: vec![Account::default(); connections],
             rounds: 0,
-            // Three digits from 1 ns to a minute: 200 KB, and no allocation later. Both bounds are
-            // constants that it takes.
-            latency: Histogram::new_with_bounds(1, LONGEST, 3)
-                .unwrap_or_else(|e| unreachable!("{e}")),
+            latency: latencies(),
         }
     }
 
@@ -127,6 +124,12 @@ impl Talk {
     pub(super) fn counted(&self) -> Option<(u64, Histogram<u64>)> {
         self.opens.then(|| (self.rounds, self.latency.clone()))
     }
+}
+
+/// Room for latencies: three digits from 1 ns to a minute, in 200 KB, and no allocation later.
+pub(super) fn latencies() -> Histogram<u64> {
+    // Both bounds are constants that it takes.
+    Histogram::new_with_bounds(1, LONGEST, 3).unwrap_or_else(|e| unreachable!("{e}"))
 }
 
 /// The latencies of several threads together; `None` without rounds.

@@ -127,7 +127,7 @@ impl Times {
     }
 }
 
-/// Round trips of requests and responses, in ns.
+/// Round trips of requests and responses, or connections from opening to close, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Mean.
@@ -157,7 +157,8 @@ pub struct Sample {
     pub times: Times,
     /// CPU time of the whole machine for this run, in ns.
     pub cpu_ns: u64,
-    /// Whole rounds of request and response.
+    /// Whole rounds of request and response, or connections from opening to close where they are
+    /// opened anew.
     pub rounds: u64,
     /// How long those took.
     pub latency: Option<Latency>,
@@ -216,7 +217,7 @@ impl Sample {
             connection_min,
             connection_median,
             verified_bytes: tallies.iter().map(|t| t.verified).sum(),
-            valid: times.valid() && bytes > 0,
+            valid: times.valid() && (bytes > 0 || rounds > 0),
             disturbances: disturbances(&machine, elapsed, threads, &times),
             ..Sample::default()
         }
@@ -266,7 +267,7 @@ pub struct Raw {
     pub connection_bytes_min: u64,
     /// Bytes of the median connection.
     pub connection_bytes_median: u64,
-    /// Whole rounds of request and response.
+    /// Whole rounds of request and response, or connections from opening to close.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rounds: u64,
     /// How long those took.

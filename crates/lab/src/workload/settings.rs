@@ -143,6 +143,8 @@ pub struct Settings {
     pub coalescing: Coalescing,
     /// Requests and responses instead of a stream; the connections' other end answers.
     pub exchange: Option<Exchange>,
+    /// Each connection carries one exchange, or nothing, and is then opened anew.
+    pub reconnect: bool,
     /// How threads of our organizations wait for locks.
     pub locks: LockPolicy,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
@@ -179,6 +181,7 @@ impl Default for Settings {
             buffer: BUFFER,
             coalescing: Coalescing::Cork,
             exchange: None,
+            reconnect: false,
             locks: LockPolicy::Modern,
             profile: false,
             seconds: Duration::from_secs(5),
@@ -229,6 +232,7 @@ impl Settings {
                 ));
             }
         }
+        self.check_reconnect()?;
         let Some(exchange) = self.exchange else {
             return Ok(());
         };
@@ -245,6 +249,26 @@ impl Settings {
             ));
         }
         Ok(())
+    }
+
+    fn check_reconnect(&self) -> Result<(), Error> {
+        if !self.reconnect {
+            return Ok(());
+        }
+        let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
+        let ours = has(|o| matches!(o, Organization::Ours(_)));
+        let wrong = if ours && self.device == Device::Mem {
+            "the ideal peer of --device mem does not close; use --device pair or tap"
+        } else if ours && self.inbound == Inbound::Affine {
+            "ports are the stack's choice, so --inbound affine can't steer them; use nic or thread"
+        } else if has(|o| matches!(o, Organization::Peer(_))) {
+            "other stacks can't open their connections anew here; list ours and linux"
+        } else if self.direction != Direction::Send {
+            "it goes alone or with --exchange, not with --direction"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Input(format!("--reconnect: {wrong}")))
     }
 
     /// Round trip of what carries our organizations' frames: unless asked otherwise 50 µs to the
@@ -308,7 +332,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 11] = [
+        let damages: [fn(&mut Settings); 14] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -319,6 +343,9 @@ mod tests {
             |s| s.read_size = 0,
             |s| s.buffer = 100,
             |s| s.exchange = Some("64".parse().unwrap()),
+            |s| s.reconnect = true,
+            |s| (s.reconnect, s.device, s.inbound) = (true, Device::Tap, Inbound::Affine),
+            |s| (s.reconnect, s.device, s.direction) = (true, Device::Pair, Direction::Both),
             |s| {
                 s.coalescing = Coalescing::NoDelay;
                 s.exchange = Some("64:300000".parse().unwrap());
