@@ -235,7 +235,8 @@ pub struct Trace {
 #[derive(Debug, Args)]
 pub struct Bench {
     /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets,
-    /// `smoltcp` and `gvisor` for other stacks (the latter needs Go), `peers` for linux and those
+    /// `smoltcp`, `gvisor` (needs Go) and `lwip` (needs cc and an installed lwIP) for other stacks,
+    /// `peers` for linux and those
     /// [default: up,connp-l:128,linux]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Entry::from_str)]
     org: Option<Vec<Entry>>,

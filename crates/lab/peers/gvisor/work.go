@@ -26,7 +26,7 @@ const (
 	nic = 1
 	// Port that the far stack listens on.
 	port = 5001
-	// One read in this many is compared with what it must be, as the lab does.
+	// One read in this many, the first one included, is compared with what it must be.
 	sample = 61
 	// Longest wait for one connection.
 	patience = 10 * time.Second
@@ -319,7 +319,7 @@ func (w *work) sink(s *socket) {
 	entry, notified := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
 	s.queue.EventRegister(&entry)
 	var taken bytes.Buffer
-	for reads := 1; ; reads++ {
+	for reads := 0; ; reads++ {
 		sampled := reads%sample == 0
 		into := tcpip.LimitedWriter{W: discard{}, N: int64(w.settings.read)}
 		if sampled {

@@ -47,6 +47,28 @@ const GVISOR: Recipe = Recipe {
     needs: "the Go toolchain, and its module proxy the first time",
 };
 
+const LWIP: Recipe = Recipe {
+    name: "lwip",
+    sources: &[
+        ("adapter.h", include_str!("../../peers/lwip/adapter.h")),
+        ("main.c", include_str!("../../peers/lwip/main.c")),
+        ("stack.c", include_str!("../../peers/lwip/stack.c")),
+    ],
+    tool: "cc",
+    arguments: &[
+        "-O2",
+        "-std=gnu11",
+        "-I/usr/include/lwip",
+        "-o",
+        PROGRAM,
+        "main.c",
+        "stack.c",
+        "-llwip",
+        "-lpthread",
+    ],
+    needs: "a C compiler and an installed lwIP with its headers, in Debian liblwip-dev",
+};
+
 /// The program of a peer, built if it isn't there yet. Tried once in a process.
 ///
 /// # Errors
@@ -56,6 +78,7 @@ pub(super) fn program(peer: Peer) -> Result<PathBuf, Error> {
     static TRIED: Mutex<Tried> = Mutex::new(None);
     let recipe = match peer {
         Peer::Gvisor => GVISOR,
+        Peer::Lwip => LWIP,
         Peer::Smoltcp => return Err(Error::Run("smoltcp has no adapter".into())),
     };
     let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);

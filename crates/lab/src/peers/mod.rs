@@ -1,8 +1,8 @@
 //! Backend: other stacks, doing the same work in the same run.
 //!
-//! A peer's near end is the stack under test, as ours is. Its far end is the host's kernel behind
-//! a TAP interface (`tap`), or the same stack once more over a link in memory (any other device).
-//! Processor time is that of both ends together in either case.
+//! A peer's near end is the stack under test, as ours is. Its far end is the host's kernel behind a
+//! TAP interface (`tap`), or the same stack once more over a link in memory (`pair`, and `mem` for
+//! want of an ideal peer). Processor time is that of both ends together in either case.
 
 mod adapter;
 mod child;
@@ -34,24 +34,27 @@ pub enum Peer {
     Smoltcp,
     /// gVisor's netstack, in Go, as a program of its own.
     Gvisor,
+    /// lwIP, in C, as a program of its own.
+    Lwip,
 }
 
 impl Peer {
     /// All of them.
-    pub const ALL: [Peer; 2] = [Peer::Smoltcp, Peer::Gvisor];
+    pub const ALL: [Peer; 3] = [Peer::Smoltcp, Peer::Gvisor, Peer::Lwip];
 
     /// Its name, for `--org`.
     pub fn name(self) -> &'static str {
         match self {
             Peer::Smoltcp => "smoltcp",
             Peer::Gvisor => "gvisor",
+            Peer::Lwip => "lwip",
         }
     }
 
     /// Whether all its work is done by one thread.
     pub fn single_threaded(self) -> bool {
         match self {
-            Peer::Smoltcp => true,
+            Peer::Smoltcp | Peer::Lwip => true,
             Peer::Gvisor => false,
         }
     }
@@ -112,9 +115,16 @@ impl Backend for Peers {
                  both ends'"
             )),
         }
+        if settings.device == Device::Mem {
+            notes.push(format!(
+                "{name}: has no memory NIC with an ideal peer; --device pair has both ends in \
+                 every row"
+            ));
+        }
         match self.peer {
             Peer::Smoltcp => notes.extend(smoltcp::setup::notes(settings, tap)),
             Peer::Gvisor => notes.extend(programs::gvisor_notes(tap)),
+            Peer::Lwip => notes.extend(programs::lwip_notes(settings, tap)),
         }
         if settings.nics > 1 || settings.link_gbps.is_some() {
             notes.push(format!(

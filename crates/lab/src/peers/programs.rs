@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Error,
     linux::{self, veth},
-    workload::{Configuration, FILE_SIZE, MTU, Settings, Worker, spread},
+    workload::{Coalescing, Configuration, FILE_SIZE, MTU, Settings, Worker, spread},
 };
 use std::{net::SocketAddrV4, time::Instant};
 
@@ -45,6 +45,34 @@ pub(super) fn gvisor_notes(tap: bool) -> Vec<String> {
         "gvisor: a program of its own, whose processor time is added to this one's".into(),
         link.into(),
     ]
+}
+
+/// What the reader of lwIP's rows has to know about how it is compared.
+pub(super) fn lwip_notes(settings: &Settings, tap: bool) -> Vec<String> {
+    let link = match tap {
+        true => {
+            "lwip: a TAP interface with one system call a frame, checksums by lwIP and the kernel; \
+             ours leaves them to the kernel"
+        }
+        false => {
+            "lwip: two processes joined by shared memory, checksums made and looked at at both \
+             ends; ours has none there"
+        }
+    };
+    let mut notes: Vec<String> = vec![
+        "lwip: as its package builds it: buffers and windows of 64 KB, no timestamps (1460 bytes a \
+         segment), no selective acknowledgments, NewReno; --buffer and --read-size have no effect"
+            .into(),
+        "lwip: callbacks on one thread instead of sockets; copies what is sent; does not count what \
+         it sends again"
+            .into(),
+        "lwip: a program of its own, whose processor time is added to this one's".into(),
+        link.into(),
+    ];
+    if settings.coalescing == Coalescing::Cork {
+        notes.push("lwip: has no cork; Nagle's algorithm is in its place".into());
+    }
+    notes
 }
 
 /// The threads of a run: the near end first.

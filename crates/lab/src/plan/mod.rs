@@ -448,6 +448,9 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "connects",
     "both-ends",
     "both-ends-small",
+    "peers",
+    "peers-tap",
+    "peers-tap-receive",
 ];
 
 /// The plans that ship with the program.

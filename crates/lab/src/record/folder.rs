@@ -151,6 +151,19 @@ impl Folder {
     }
 }
 
+impl Drop for Folder {
+    /// Gives the lock up. Closing the file would not do while a process that another thread is just
+    /// starting still has a copy of its descriptor.
+    fn drop(&mut self) {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::{FlockOperation, flock};
+            // It goes with the last descriptor in any case.
+            let _ = flock(&self.rows, FlockOperation::Unlock);
+        }
+    }
+}
+
 fn open_rows(path: &Path) -> Result<File, Error> {
     let file = path.join(ROWS);
     let rows = OpenOptions::new()

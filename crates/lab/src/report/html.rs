@@ -211,6 +211,7 @@ fn experiment(material: &Material<'_>, index: usize, r: &Result) -> Markup {
             (figures(index, r, &looks))
             (table(r, plan.metric, true))
             (judged(r))
+            @for line in words::against(r) { p.here { (line) "." } }
             @if let Some(note) = &plan.note { p.note { (note) } }
             @if let Some(line) = words::cores(r, &material.stored.header.host) { p.note { (line) } }
             @if let Some(line) = words::disturbed(r) { p.note { (line) } }

@@ -82,6 +82,9 @@ fn result(material: &Material<'_>, r: &Result, out: &mut String) {
             let _ = writeln!(out, "  - {}", text(&line));
         }
     }
+    for line in words::against(r) {
+        let _ = writeln!(out, "- {}", sentence(&line));
+    }
     let host = &material.stored.header.host;
     let remarks = [
         plan.note.clone(),

@@ -62,6 +62,10 @@ pub fn look(organization: &str) -> Look {
         "squeue" => ("c-squeue", Marker::Square),
         "pef" => ("c-pef", Marker::Diamond),
         "streams" => ("c-streams", Marker::Circle),
+        // What isn't ours has one colour, and markers and dashes of its own.
+        "smoltcp" => ("c-linux", Marker::Diamond),
+        "gvisor" => ("c-linux", Marker::Square),
+        "lwip" => ("c-linux", Marker::Down),
         _ => ("c-linux", Marker::Cross),
     };
     Look {
@@ -536,6 +540,10 @@ mod tests {
         assert_eq!(looks[0].class, looks[1].class);
         assert_ne!(looks[0].dash, looks[1].dash);
         assert_eq!(looks[2], look("up"));
+        let others = ["linux", "smoltcp", "gvisor", "lwip"].map(|o| look(o).marker);
+        for (i, marker) in others.iter().enumerate() {
+            assert!(!others[..i].contains(marker));
+        }
         let families = [
             "up",
             "msgp",

@@ -188,3 +188,29 @@ fn rendering_again_gives_the_same() {
     assert_eq!(a.html, b.html);
     assert_eq!(a.markdown, b.markdown);
 }
+
+#[test]
+fn without_claims_each_curve_is_held_against_one() {
+    let mut stored = example();
+    assert!(words::against(&analysis::results(&stored)[0]).is_empty());
+    let text = PLAN
+        .replace("published = \"throughput\"", "")
+        .replace(", as = \"UP\"", "")
+        .replace(", as = \"MsgP\"", "")
+        .replace(", as = \"ConnP-L(128)\"", "");
+    stored.plans = vec![Plan::parse("small.toml", &text).unwrap()];
+    let lines = words::against(&analysis::results(&stored)[0]);
+    assert_eq!(lines.len(), 2);
+    assert!(lines[0].starts_with("goodput of MsgP against UP: 0.82 times"));
+    assert!(
+        lines[0].contains("at 6 connections, less; 1.25"),
+        "{lines:?}"
+    );
+    assert!(lines[0].contains("at 192 connections, more"), "{lines:?}");
+    assert!(lines[1].contains("at 6 connections, no difference seen"));
+    let markdown = render(&stored).markdown;
+    assert!(
+        markdown.contains("- goodput of MsgP against UP"),
+        "{markdown}"
+    );
+}

@@ -1,7 +1,7 @@
 //! Conclusions in words, each computed from what was measured.
 
 use super::{
-    analysis::{Choice, Evidence, Judged, Result},
+    analysis::{Choice, Curve, Evidence, Judged, Result, compare_points},
     svg::number,
 };
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     plan::Metric,
     published::{Claim, Kind, Point},
     record::Header,
-    stats::{Comparison, Interval, Spread},
+    stats::{Comparison, Interval, Spread, Verdict},
 };
 
 /// Median with the interval that holds it.
@@ -69,6 +69,45 @@ fn place(e: &Evidence) -> String {
         (a, b) if a == b => format!("at {}", number(a as f64)),
         (a, b) => format!("{} against {}", number(a as f64), number(b as f64)),
     }
+}
+
+/// How each curve stands to the one that the plan has others relative to, where no published claim
+/// says what is to be compared.
+pub(super) fn against(r: &Result) -> Vec<String> {
+    let base = r.plan.relative_to.filter(|_| r.plan.published.is_none());
+    let Some(base) = base.and_then(|i| r.curves.get(i)) else {
+        return Vec::new();
+    };
+    let others = r.curves.iter().filter(|c| c.label != base.label);
+    others.filter_map(|c| stands(c, base, r)).collect()
+}
+
+fn stands(curve: &Curve, base: &Curve, r: &Result) -> Option<String> {
+    let metric = r.plan.metric;
+    let at = |p: &super::analysis::Point| {
+        let c = compare_points(p, base.at(p.x)?, metric)?;
+        let verdict = match c.verdict {
+            Verdict::Greater => "more",
+            Verdict::Less => "less",
+            Verdict::NoDifference => "no difference seen",
+            Verdict::TooFew => "too few runs to tell",
+        };
+        let (x, of) = (number(p.x as f64), r.plan.axis.of(p.x));
+        Some(format!("{} at {x} {of}, {verdict}", ratio(&c)))
+    };
+    let places: Vec<String> = curve.points.iter().filter_map(at).collect();
+    let comparable = match curve.comparable {
+        true => "",
+        false => " (not comparable)",
+    };
+    let (label, of) = (&curve.label, &base.label);
+    let what = short(metric);
+    (!places.is_empty()).then(|| {
+        format!(
+            "{what} of {label}{comparable} against {of}: {}",
+            places.join("; ")
+        )
+    })
 }
 
 /// Places up to which each is told by itself.

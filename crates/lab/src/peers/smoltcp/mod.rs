@@ -234,7 +234,7 @@ impl<L: Link> SmoltcpEndpoint<L> {
                 let slept = self.link.sleep(Duration::from_millis(2));
                 slept.context("waiting for frames")?;
             }
-            while done < wanted && self.established(done)? {
+            while done < self.connections.len() && self.established(done)? {
                 if let Some(Remote::Kernel(kernel)) = to {
                     kernel.connected(done, control)?;
                 }
