@@ -3,13 +3,14 @@
 use clap::{Args, Parser, Subcommand};
 use perimeter::LockPolicy;
 use perimeter_lab::{
+    Error, net,
     organizations::Organization,
     plan::Mode,
     units,
     workload::Exchange,
     workload::settings::{self, Coalescing, Device, Direction, Inbound, MAX_PARALLEL, Settings},
 };
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{net::Ipv4Addr, path::PathBuf, str::FromStr, time::Duration};
 
 /// One TCP/IP stack under many parallel organizations, and the laboratory that compares them.
 #[derive(Debug, Parser)]
@@ -69,6 +70,13 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
   perimeter bench --device pair --org up,connp-l:128,linux --conns 6,192
 
+Between two machines, the second line at the other one; a stack of ours needs a TAP interface that
+is bridged or routed to the network (`ip tuntap add dev tap0 mode tap; ip link set tap0 master br0`):
+  perimeter bench --listen 0.0.0.0
+  perimeter bench --connect 192.0.2.1 --direction both --conns 1,16 --json -
+  perimeter bench --connect 192.0.2.1 --tap tap0 --address 192.0.2.9/24 --org up,connp-l:128
+  perimeter bench --connect 192.0.2.1:9 --sink --org linux
+
 Threads run an event loop each over connections spread evenly over threads and NICs; one file is
 sent over all of them without being copied. The MTU is 1500. Configurations take turns, so that
 a drift of the machine falls on all alike.
@@ -111,7 +119,7 @@ On a terminal a line on each comes along; elsewhere there are bare names, one a 
 pub enum Command {
     /// Run the parallel TCP benchmark
     #[command(after_help = BENCH_EXAMPLES, allow_negative_numbers = true)]
-    Bench(Bench),
+    Bench(Box<Bench>),
     /// Repeat the papers' experiments, and make a report of them
     Lab(Lab),
     /// Print the canonical names of the organizations
@@ -313,6 +321,30 @@ pub struct Bench {
     /// `perimeter trace`
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Be the far end of benches on other machines, with the host's sockets: of several at a time,
+    /// until interrupted [default port: 7471]
+    #[arg(long, value_name = "ADDR[:PORT]", conflicts_with_all = LISTEN_ALONE)]
+    pub listen: Option<String>,
+    /// With --listen: end after this many runs
+    #[arg(long, value_name = "N", requires = "listen", value_parser = runs)]
+    pub runs: Option<u64>,
+    /// Bench to a `perimeter bench --listen` on another machine, over IPv4 [default port: 7471,
+    /// with --sink 9; default --org: linux, with --tap up,connp-l:128,linux; default --conns: 1,6]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "device")]
+    connect: Option<String>,
+    /// With --connect: the other end is any sink that takes bytes and throws them away
+    #[arg(long, requires = "connect")]
+    sink: bool,
+    /// With --connect: our organizations are on this TAP interface of the host's, which it bridges
+    /// or routes to the network
+    #[arg(long, value_name = "NAME", requires = "connect", requires = "address")]
+    tap: Option<String>,
+    /// With --tap: address of our stack
+    #[arg(long, value_name = "A.B.C.D/N", requires = "tap", value_parser = net::subnet)]
+    address: Option<(Ipv4Addr, u8)>,
+    /// With --tap: where our stack sends what is not for its subnet
+    #[arg(long, value_name = "A.B.C.D", requires = "tap")]
+    gateway: Option<Ipv4Addr>,
     /// Write the report as JSON to a file, or to standard output (`-`) instead of the table
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
@@ -332,14 +364,24 @@ impl FromStr for Entry {
 
 impl Bench {
     /// The settings, with defaults where nothing was said.
-    pub fn settings(&self) -> Settings {
-        let d = Settings::default();
-        Settings {
+    ///
+    /// # Errors
+    /// The other end's name can't be looked up.
+    pub fn settings(&self) -> Result<Settings, Error> {
+        let mut d = Settings::default();
+        let connect = self.target()?;
+        if let Some(target) = &connect {
+            (d.device, d.connections) = (Device::Tap, vec![1, 6]);
+            let ours = |o: &Organization| matches!(o, Organization::Ours(_));
+            d.organizations.retain(|o| target.tap.is_some() || !ours(o));
+        }
+        Ok(Settings {
             organizations: match &self.org {
                 Some(list) => list.iter().flat_map(|e| e.0.clone()).collect(),
                 None => d.organizations,
             },
             connections: self.conns.clone().unwrap_or(d.connections),
+            connect,
             device: self.device.unwrap_or(d.device),
             direction: self.direction.unwrap_or(d.direction),
             inbound: self.inbound.unwrap_or(d.inbound),
@@ -359,8 +401,49 @@ impl Bench {
             repeat: self.repeat.unwrap_or(d.repeat),
             quick: self.quick,
             control: self.control.clone(),
-        }
+        })
     }
+
+    /// The other end, if it is on another machine.
+    fn target(&self) -> Result<Option<net::Target>, Error> {
+        let Some(name) = &self.connect else {
+            return Ok(None);
+        };
+        let tap = self.tap.clone().zip(self.address);
+        Ok(Some(net::Target {
+            address: net::resolve(name, self.sink)?,
+            sink: self.sink,
+            tap: tap.map(|(name, address)| net::Tap {
+                name,
+                address,
+                gateway: self.gateway,
+            }),
+            version: crate::VERSION.into(),
+        }))
+    }
+}
+
+/// What makes no sense besides --listen: the client says what is to run.
+const LISTEN_ALONE: [&str; 15] = [
+    "connect",
+    "org",
+    "conns",
+    "device",
+    "direction",
+    "inbound",
+    "rtt",
+    "threads",
+    "nics",
+    "quick",
+    "exchange",
+    "reconnect",
+    "seconds",
+    "repeat",
+    "json",
+];
+
+fn runs(text: &str) -> Result<u64, String> {
+    units::whole(text, "the number of runs", 1..=u64::MAX - 1)
 }
 
 fn count(text: &str) -> Result<u64, String> {

@@ -10,7 +10,7 @@ use clap::Parser;
 use perimeter_lab::{
     Error,
     bench::{progress::Bar, report::Build, table},
-    host, linux, organizations,
+    host, linux, net, organizations,
     organizations::Organization,
     workload::Device,
 };
@@ -113,7 +113,10 @@ fn orgs(json: bool) -> Result<(), Error> {
 }
 
 fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
-    let settings = bench.settings();
+    if let Some(at) = &bench.listen {
+        return listen(at, bench.runs);
+    }
+    let settings = bench.settings()?;
     settings.check()?;
     let to_stdout = bench.json.as_deref() == Some(Path::new("-"));
     if let Some(path) = bench.json.as_deref().filter(|_| !to_stdout) {
@@ -124,7 +127,7 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
         Organization::Ours(_) | Organization::Peer(_) => settings.device == Device::Tap,
         Organization::Null => false,
     };
-    if settings.organizations.iter().any(in_namespace) {
+    if settings.connect.is_none() && settings.organizations.iter().any(in_namespace) {
         // While this is the only thread. Without success the backend falls back and says so.
         linux::gain_namespaces();
     }
@@ -137,6 +140,16 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
         write_whole(path, &report.to_json())?;
     }
     printed
+}
+
+/// Serves benches on other machines.
+fn listen(at: &str, runs: Option<u64>) -> Result<(), Error> {
+    let server = net::server::Server::bind(net::resolve(at, false)?, VERSION.into())?;
+    print(&format!("listening on {}\n", server.address()?))?;
+    // A line that can't be printed is no reason to stop serving.
+    server.serve(runs, &|line| {
+        let _ = print(&format!("{line}\n"));
+    })
 }
 
 /// Finds out before a long run whether its result can be written, without writing anything.

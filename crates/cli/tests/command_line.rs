@@ -1,7 +1,12 @@
 //! The command line as a user meets it: what is refused and how, what is printed where.
 
 use assert_cmd::Command;
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    time::Duration,
+};
 
 fn perimeter(arguments: &[&str], directory: &Path) -> assert_cmd::assert::Assert {
     Command::cargo_bin("perimeter")
@@ -56,6 +61,35 @@ fn bad_input() {
         (&["bench", "--json", "."], "directory"),
         (&["bench", "--json", "file/x.json"], "file/x.json"),
         (&["bench", "--json", ""], "--json"),
+        (&["bench", "--reconnect"], "does not close"),
+        (&["bench", "--listen", "nowhere."], "nowhere."),
+        (&["bench", "--listen", "192.0.2.1"], "192.0.2.1:7471"),
+        (&["bench", "--listen", "127.0.0.1", "--org", "up"], "--org"),
+        (&["bench", "--runs", "1"], "--listen"),
+        (&["bench", "--connect", "127.0.0.1:1"], "127.0.0.1:1"),
+        (&["bench", "--connect", "::1"], "HOST:PORT"),
+        (&["bench", "--connect", "127.0.0.1:x"], "127.0.0.1:x"),
+        (
+            &["bench", "--connect", "127.0.0.1", "--org", "up"],
+            "needs --tap",
+        ),
+        (
+            &["bench", "--connect", "127.0.0.1", "--tap", "tap0"],
+            "--address",
+        ),
+        (
+            &[
+                "bench",
+                "--connect",
+                "127.0.0.1",
+                "--tap",
+                "t",
+                "--address",
+                "1",
+            ],
+            "as 10.0.0.2/24",
+        ),
+        (&["bench", "--sink"], "--connect"),
     ];
     for (arguments, culprit) in table {
         let output = perimeter(arguments, directory.path()).get_output().clone();
@@ -107,6 +141,11 @@ fn names_version_and_help() {
         "--seconds",
         "--repeat",
         "--quick",
+        "--reconnect",
+        "--listen",
+        "--connect",
+        "--sink",
+        "--tap",
         "--json",
         "Examples",
     ] {
@@ -259,4 +298,50 @@ fn table_and_file() {
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(report["runs"][0]["connections"], 3);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+/// Two processes over loopback: one listens for one run, the other measures and reports it.
+#[test]
+fn measures_between_two_processes() {
+    let mut server = std::process::Command::new(env!("CARGO_BIN_EXE_perimeter"))
+        .args(["bench", "--listen", "127.0.0.1:0", "--runs", "1"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(server.stdout.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap();
+    let address = first.strip_prefix("listening on ").unwrap().to_string();
+    let arguments = [
+        "bench",
+        "--connect",
+        &address,
+        "--org",
+        "linux",
+        "--conns",
+        "3",
+        "--direction",
+        "both",
+        "--seconds",
+        "0.3",
+        "--repeat",
+        "1",
+        "--json",
+        "-",
+    ];
+    let output = perimeter(&arguments, Path::new(".")).get_output().clone();
+    if !output.status.success() {
+        let _ = server.kill();
+    }
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &report["runs"][0];
+    assert_eq!(
+        (&run["org"], &run["device"]),
+        (&"linux".into(), &"net".into())
+    );
+    assert!(run["goodput_mbps"]["median"].as_f64().unwrap() > 1.0);
+    assert_eq!(report["settings"]["connect"], address);
+    let line = said.next().unwrap().unwrap();
+    assert!(line.contains("3 connections, received"), "{line}");
+    assert!(server.wait().unwrap().success());
 }

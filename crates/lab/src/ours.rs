@@ -10,6 +10,7 @@
 
 mod endpoint;
 mod floor;
+pub(crate) mod network;
 mod pair;
 pub(crate) mod tap;
 mod times;
@@ -137,6 +138,7 @@ fn prepare_mem(
         first_core: 0,
         established: Arc::default(),
         all: configuration.connections as usize,
+        greeting: Arc::default(),
         marks: Marks::default(),
     };
     let marks = end.marks.clone();
@@ -260,6 +262,8 @@ struct End {
     established: Arc<AtomicUsize>,
     /// Connections, once for each end that is ours.
     all: usize,
+    /// What each connection begins with.
+    greeting: Arc<[u8]>,
     /// Where readings of the stack's counters go.
     marks: Marks,
 }
@@ -310,6 +314,7 @@ fn workers(
             roles,
             all: end.all,
             established: end.established.clone(),
+            greeting: end.greeting.clone(),
             marks: (thread == 0).then(|| end.marks.clone()),
             deadline,
         };

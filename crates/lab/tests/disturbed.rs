@@ -58,7 +58,7 @@ fn a_busy_machine_is_noticed() {
         measure: Duration::from_millis(600),
     };
     let _noise = Noise::make();
-    let mut backend = session::backend_for(&configuration);
+    let mut backend = session::backend_for(&settings, &configuration);
     let (sample, _) = session::once(&mut *backend, &settings, &configuration, slot, None).unwrap();
     let signs = Raw::from(&sample).disturbances;
     assert!(

@@ -29,6 +29,7 @@ pub fn grid(settings: &Settings) -> Vec<Configuration> {
     let floor = settings.device == Device::Mem
         && settings.direction == Direction::Send
         && settings.exchange.is_none()
+        && settings.connect.is_none()
         && settings.organizations.iter().any(ours);
     let mut grid = Vec::new();
     for &connections in &settings.connections {

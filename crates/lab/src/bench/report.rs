@@ -65,6 +65,9 @@ pub struct Asked {
     pub rtt_ns: u64,
     pub threads: usize,
     pub nics: usize,
+    /// Address of the other end, where that is another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect: Option<String>,
     pub link_gbps: Option<f64>,
     pub write_size: usize,
     /// Missing, as the two below, in reports from before there was a choice.
@@ -197,6 +200,7 @@ impl From<&Settings> for Asked {
             rtt_ns: s.rtt().as_nanos() as u64,
             threads: s.threads,
             nics: s.nics,
+            connect: s.connect.as_ref().map(ToString::to_string),
             link_gbps: s.link_gbps,
             write_size: s.write_size,
             read_size: s.read_size,

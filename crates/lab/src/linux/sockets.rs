@@ -106,7 +106,7 @@ impl Options {
     }
 
     /// Applies the way of coalescing to a connected socket.
-    fn coalesce(self, socket: &OwnedFd) -> Result<(), Error> {
+    pub(crate) fn coalesce(self, socket: &OwnedFd) -> Result<(), Error> {
         match self.coalescing {
             Coalescing::Cork => sockopt::set_tcp_cork(socket, true).context("corking a socket"),
             Coalescing::NoDelay => {
@@ -304,25 +304,66 @@ fn socket(site: &Worksite) -> Result<OwnedFd, Error> {
         None,
     )
     .context("opening a socket")?;
-    let buffer = site.options.buffer;
-    // Without privilege over the host the forced forms are refused, and the plain ones are cut off
-    // at net.core.{w,r}mem_max. The kernel doubles the value for its own bookkeeping.
-    sockopt::set_socket_send_buffer_size_force(&socket, buffer)
-        .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, buffer))
-        .context("setting the send buffer")?;
-    sockopt::set_socket_recv_buffer_size_force(&socket, buffer)
-        .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, buffer))
-        .context("setting the receive buffer")?;
+    prepare(&socket, site.options)?;
     let chosen = sockopt::set_tcp_congestion(&socket, CONGESTION);
     // A host may reserve it to privileged processes; loopback isn't comparable in any case.
     if site.namespace.is_some() {
         chosen.context("choosing cubic congestion control")?;
     }
-    if !site.options.reconnect {
-        // An abort at the end instead of thousands of connections in TIME_WAIT.
-        sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).context("setting linger")?;
-    }
     Ok(socket)
+}
+
+/// Gives a socket, or a listener for those that it accepts, the benchmark's buffers and way of
+/// ending.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn prepare(socket: &OwnedFd, options: Options) -> Result<(), Error> {
+    let buffer = options.buffer;
+    // Without privilege over the host the forced forms are refused, and the plain ones are cut off
+    // at net.core.{w,r}mem_max. The kernel doubles the value for its own bookkeeping.
+    sockopt::set_socket_send_buffer_size_force(socket, buffer)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, buffer))
+        .context("setting the send buffer")?;
+    sockopt::set_socket_recv_buffer_size_force(socket, buffer)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, buffer))
+        .context("setting the receive buffer")?;
+    if !options.reconnect {
+        // An abort at the end instead of thousands of connections in TIME_WAIT.
+        sockopt::set_socket_linger(socket, Some(Duration::ZERO)).context("setting linger")?;
+    }
+    Ok(())
+}
+
+/// So many connections to `to`, each of which begins with `greeting`, on the calling thread and a
+/// descriptor table of its own.
+///
+/// # Errors
+/// What the system says, or that the deadline passed.
+pub(crate) fn open_to(
+    site: &Worksite,
+    to: SocketAddrV4,
+    connections: usize,
+    greeting: &[u8],
+) -> Result<Made, Error> {
+    site.enter()?;
+    let mut sockets = Vec::with_capacity(connections);
+    for k in 0..connections {
+        if site.deadline.is_some_and(|d| Instant::now() > d) {
+            return Err(Error::Late(format!(
+                "out of time after {k} of {connections} connections of a thread"
+            )));
+        }
+        let socket = connect(site, &to)?;
+        if !greeting.is_empty() {
+            // The first bytes of an empty buffer: taken whole. They go out now, corked or not.
+            sockopt::set_tcp_cork(&socket, false).context("a socket option")?;
+            rustix::io::write(&socket, greeting).context("saying the token")?;
+            site.options.coalesce(&socket)?;
+        }
+        sockets.push(socket);
+    }
+    Ok(Made::Established(sockets))
 }
 
 /// A listener on a port that the kernel picks.

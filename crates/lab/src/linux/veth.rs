@@ -103,12 +103,17 @@ impl Namespace {
     /// # Errors
     /// The counters can't be read.
     pub fn retransmits(&self) -> Result<u64, Error> {
-        self.within(|| {
-            let text =
-                fs::read_to_string("/proc/thread-self/net/snmp").context("reading TCP counters")?;
-            Ok(retransmitted(&text))
-        })
+        self.within(retransmitted_here)
     }
+}
+
+/// Segments that the kernel sent again, in the calling thread's namespace since that was made.
+///
+/// # Errors
+/// The counters can't be read.
+pub fn retransmitted_here() -> Result<u64, Error> {
+    let text = fs::read_to_string("/proc/thread-self/net/snmp").context("reading TCP counters")?;
+    Ok(retransmitted(&text))
 }
 
 /// `RetransSegs` from the text of an snmp file: a line of names, then one of values.

@@ -14,7 +14,7 @@ use perimeter::{
 };
 use std::{
     collections::VecDeque,
-    io::{self, Read},
+    io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::{
         Arc,
@@ -125,6 +125,8 @@ pub(super) struct Task {
     pub all: usize,
     /// How many of those are established.
     pub established: Arc<AtomicUsize>,
+    /// What each connection begins with.
+    pub greeting: Arc<[u8]>,
     /// Where to put readings of the stack's counters, if that is this thread's job.
     pub marks: Option<Marks>,
     /// When establishing has to be over.
@@ -246,6 +248,7 @@ impl StackEndpoint {
             for token in tokens {
                 opened += 1;
                 this.established(token.0)?;
+                this.greet(token.0, &task.greeting)?;
                 remotes.connected(token.0, task.nics[token.0], control)?;
                 task.established.fetch_add(1, Ordering::AcqRel);
             }
@@ -384,6 +387,18 @@ impl StackEndpoint {
                 return Ok(local);
             }
         }
+    }
+
+    /// Sends the first bytes of a connection at once, held back by no cork.
+    fn greet(&self, connection: usize, greeting: &[u8]) -> Result<(), Error> {
+        if greeting.is_empty() {
+            return Ok(());
+        }
+        let mut stream = self.stream(connection).context("saying the token")?;
+        let corked = self.stack.tcp_config().cork;
+        stream.set_cork(false).context("a socket option")?;
+        stream.write_all(greeting).context("saying the token")?;
+        stream.set_cork(corked).context("a socket option")
     }
 
     /// A connection was established, or failed.

@@ -110,6 +110,7 @@ pub(super) fn prepare(
             first_core: number * configuration.threads,
             established: established.clone(),
             all: 2 * configuration.connections as usize,
+            greeting: Arc::default(),
             marks: marks[number].clone(),
         })
     };

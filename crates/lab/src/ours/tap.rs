@@ -162,6 +162,7 @@ pub(super) fn prepare(
         first_core: 0,
         established: Arc::default(),
         all: configuration.connections as usize,
+        greeting: Arc::default(),
         marks: Marks::default(),
     };
     let marks = end.marks.clone();

@@ -20,7 +20,7 @@ fn settings(peer: Peer, connections: u32) -> Settings {
 fn run(settings: &Settings) -> Sample {
     settings.check().unwrap();
     let configuration = &grid::grid(settings)[0];
-    let mut backend = session::backend_for(configuration);
+    let mut backend = session::backend_for(settings, configuration);
     backend
         .check(settings, std::slice::from_ref(configuration))
         .unwrap();

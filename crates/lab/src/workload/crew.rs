@@ -30,9 +30,22 @@ impl Crew {
     /// # Errors
     /// The first worker's error, or the system's when a thread can't be started.
     pub fn start(workers: Vec<(String, Worker)>) -> Result<Crew, Error> {
+        Crew::start_with(Control::default(), workers)
+    }
+
+    /// As [`Crew::start`], for a run whose other end may stop first: that connections end is then
+    /// no error, if the stop follows soon.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_second(workers: Vec<(String, Worker)>) -> Result<Crew, Error> {
+        Crew::start_with(Control::second(), workers)
+    }
+
+    fn start_with(control: Control, workers: Vec<(String, Worker)>) -> Result<Crew, Error> {
         let (tell, ready) = mpsc::channel();
         let mut crew = Crew {
-            control: Arc::new(Control::default()),
+            control: Arc::new(control),
             threads: Vec::with_capacity(workers.len()),
         };
         for (name, worker) in workers {
@@ -96,6 +109,11 @@ impl Crew {
             self.check()?;
         }
         Ok(())
+    }
+
+    /// Ends the measurement, and does not wait for the threads.
+    pub fn stop(&self) {
+        self.control.advance(Phase::Stop);
     }
 
     /// Ends the measurement and collects what each thread did, in the order of the workers.

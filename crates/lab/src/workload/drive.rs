@@ -9,7 +9,7 @@ use quanta::Clock;
 use std::{
     io,
     sync::atomic::{AtomicU8, AtomicUsize, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// One read in this many is copied out and compared. Prime, so that it falls in step with nothing.
@@ -39,9 +39,32 @@ pub enum Phase {
 pub struct Control {
     phase: AtomicU8,
     counting: AtomicUsize,
+    /// The other end, elsewhere, may stop first.
+    second: bool,
 }
 
+/// How long the stop may take to follow the end of a connection.
+const FOLLOWS: Duration = Duration::from_secs(3);
+
 impl Control {
+    /// Of a run whose other end may stop first.
+    pub(super) fn second() -> Control {
+        Control {
+            second: true,
+            ..Control::default()
+        }
+    }
+
+    /// Whether an error is the end of the run, and so none: it comes with the stop, or before it
+    /// if the other end stops first.
+    fn excuses(&self) -> bool {
+        let until = Instant::now() + FOLLOWS;
+        while self.second && self.phase() == Phase::Measure && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.phase() == Phase::Stop
+    }
+
     /// The present phase.
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
@@ -217,8 +240,15 @@ pub(super) fn run<'a, E: Endpoint + 'a>(
         }
         match this.turn(&mut ready, &|| control.phase() != phase) {
             Ok(()) => {}
-            Err(_) if control.phase() == Phase::Stop => break,
-            Err(e) => return Err(e),
+            Err(e) => {
+                // As of the end of the traffic, not of the stop that follows.
+                let end = this.base().counters();
+                if !control.excuses() {
+                    return Err(e);
+                }
+                this.base().endpoint.mark();
+                return Ok(this.base().tally(&start, &end));
+            }
         }
     }
     let base = this.base();

@@ -4,7 +4,7 @@ use super::{Sample, Settings, Times};
 use crate::{
     Error,
     host::{self, Machine, SoftirqThreads, disturb::Evidence},
-    linux,
+    linux, net,
     organizations::Organization,
     ours,
     peers::Peers,
@@ -85,7 +85,10 @@ pub trait Backend {
 }
 
 /// The backend of a configuration.
-pub fn backend_for(configuration: &Configuration) -> Box<dyn Backend> {
+pub fn backend_for(settings: &Settings, configuration: &Configuration) -> Box<dyn Backend> {
+    if let Some(target) = &settings.connect {
+        return Box::new(net::Client::new(target.clone()));
+    }
     match &configuration.organization {
         Organization::Linux { .. } => Box::new(linux::Kernel::default()),
         Organization::Ours(_) => Box::new(ours::Perimeter::default()),

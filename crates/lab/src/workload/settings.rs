@@ -1,7 +1,7 @@
 //! What a benchmark was asked to do, checked before anything starts.
 
 use super::Exchange;
-use crate::{Error, organizations::Organization, units};
+use crate::{Error, net, organizations::Organization, units};
 use perimeter::{LockPolicy, OrgSpec};
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
@@ -155,6 +155,8 @@ pub struct Settings {
     pub repeat: u32,
     /// Bound the entire command to [`crate::bench::grid::QUICK`].
     pub quick: bool,
+    /// The other end is on another machine.
+    pub connect: Option<net::Target>,
     /// Path of the control socket of our organizations' stacks, if they are to have one.
     pub control: Option<PathBuf>,
 }
@@ -187,6 +189,7 @@ impl Default for Settings {
             seconds: Duration::from_secs(5),
             repeat: 3,
             quick: false,
+            connect: None,
             control: None,
         }
     }
@@ -232,7 +235,10 @@ impl Settings {
                 ));
             }
         }
-        self.check_reconnect()?;
+        match &self.connect {
+            Some(target) => net::check(self, target)?,
+            None => self.check_reconnect()?,
+        }
         let Some(exchange) = self.exchange else {
             return Ok(());
         };

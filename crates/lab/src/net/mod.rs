@@ -1,0 +1,404 @@
+//! Between two machines: `bench --connect` here, `bench --listen` there ([`server`]), or any sink
+//! of bytes there.
+//!
+//! The [`Client`] is a backend like the others, so a bench over the network has their grid,
+//! repeats and report. The ends agree by [`control`]; the data goes over connections of the
+//! host's sockets (`linux`), or of a stack of ours on a TAP interface of the host's that is
+//! bridged or routed to the network. A run's goodput is what the receiving end counted, and the
+//! processor time is this end's; a remark tells the other end's.
+
+pub mod control;
+pub mod server;
+
+use crate::{
+    Error,
+    linux::{
+        self, Job,
+        sockets::{self, Options, Worksite},
+        veth,
+    },
+    organizations::Organization,
+    ours::network::{self, Counters},
+    workload::{
+        Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Inbound, Phase,
+        SEGMENT, Sample, Session, Settings, Times, Traits, Window,
+    },
+};
+use control::{ANSWER, Channel, Counted, ESTABLISHING, MOST, Message, PROTOCOL, Work, printable};
+use rustix::fd::OwnedFd;
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, ToSocketAddrs},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Port of a sink, unless another is given: discard (RFC 863).
+const DISCARD: u16 = 9;
+
+/// The other end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Where it is.
+    pub address: SocketAddrV4,
+    /// It only takes bytes and throws them away.
+    pub sink: bool,
+    /// What carries the frames of our organizations.
+    pub tap: Option<Tap>,
+    /// Version of this program, for the other end.
+    pub version: String,
+}
+
+/// A TAP interface of the host's, and the stack's place behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tap {
+    /// Name of the interface.
+    pub name: String,
+    /// Address of the stack and length of its subnet's prefix.
+    pub address: (Ipv4Addr, u8),
+    /// Where to send what is not for the subnet.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+/// `HOST` or `HOST:PORT` as an IPv4 address; the name is looked up.
+///
+/// # Errors
+/// [`Error::Input`] with one line.
+pub fn resolve(text: &str, sink: bool) -> Result<SocketAddrV4, Error> {
+    let usual = if sink { DISCARD } else { control::PORT };
+    let (host, port) = match text.rsplit_once(':') {
+        None => (text, usual),
+        Some((host, port)) => match port.parse::<u16>() {
+            Ok(port) if !host.is_empty() && !host.contains(':') => (host, port),
+            _ => {
+                let line = format!("`{text}` is no HOST or HOST:PORT (IPv4)");
+                return Err(Error::Input(line));
+            }
+        },
+    };
+    let found = (host, port)
+        .to_socket_addrs()
+        .map_err(|e| Error::Input(format!("`{host}`: {e}")))?
+        .find_map(|a| match a {
+            SocketAddr::V4(a) => Some(a),
+            SocketAddr::V6(_) => None,
+        });
+    found.ok_or_else(|| Error::Input(format!("`{host}` has no IPv4 address")))
+}
+
+/// `A.B.C.D/LENGTH`.
+///
+/// # Errors
+/// A line on what is wrong.
+pub fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
+    let parsed = text
+        .split_once('/')
+        .and_then(|(a, p)| Some((a.parse().ok()?, p.parse().ok()?)))
+        .filter(|(_, prefix)| (1..=30).contains(prefix));
+    parsed.ok_or_else(|| format!("`{text}` is no IPv4 address with a prefix, as 10.0.0.2/24"))
+}
+
+/// Whether a bench to `target` can be what is asked for.
+///
+/// # Errors
+/// [`Error::Input`] with one line.
+pub fn check(settings: &Settings, target: &Target) -> Result<(), Error> {
+    let has = |what: fn(&Organization) -> bool| settings.organizations.iter().any(what);
+    let wrong = if has(|o| matches!(o, Organization::Peer(_))) {
+        "other stacks only run within this machine; list ours and linux"
+    } else if has(|o| matches!(o, Organization::Ours(_))) && target.tap.is_none() {
+        "an organization of ours needs --tap and --address; --org linux uses the host's sockets"
+    } else if has(|o| matches!(o, Organization::Ours(_))) && settings.inbound == Inbound::Affine {
+        "--inbound affine only runs within this machine; use nic or thread"
+    } else if settings.reconnect {
+        "--reconnect only runs within this machine"
+    } else if target.sink && (settings.direction != Direction::Send || settings.exchange.is_some())
+    {
+        "a --sink only receives: no --direction or --exchange"
+    } else if settings.connections.iter().any(|n| *n > MOST) {
+        "at most 16384 connections go between two machines"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Input(format!("--connect: {wrong}")))
+}
+
+/// The backend of runs between machines.
+pub struct Client {
+    target: Target,
+    /// What was learned of the other end.
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl Client {
+    /// To `target`.
+    pub fn new(target: Target) -> Client {
+        Client {
+            target,
+            told: Arc::default(),
+        }
+    }
+}
+
+impl Backend for Client {
+    fn check(&mut self, _: &Settings, configurations: &[Configuration]) -> Result<(), Error> {
+        for c in configurations {
+            sockets::allow_descriptors(c.connections, c.threads)?;
+        }
+        Ok(())
+    }
+
+    fn traits(&self, _: &Settings, c: &Configuration) -> Traits {
+        let mut notes = self
+            .told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if self.target.sink {
+            notes.push(format!(
+                "to a sink at {}: counted when the stack took it, up to a send buffer early",
+                self.target
+            ));
+        }
+        let ours = matches!(c.organization, Organization::Ours(_));
+        Traits {
+            device: if ours { "net/tap" } else { "net" }.into(),
+            inbound: if ours { "own" } else { "kernel" }.into(),
+            comparable: true,
+            notes,
+        }
+    }
+
+    fn prepare(
+        &mut self,
+        settings: &Settings,
+        configuration: &Configuration,
+        deadline: Option<Instant>,
+    ) -> Result<Box<dyn Session>, Error> {
+        let (channel, to, token, version) = match self.target.sink {
+            true => (None, self.target.address, String::new(), None),
+            false => {
+                let (channel, to, token, version) = self.hello(settings, configuration)?;
+                (Some(channel), to, token, Some(version))
+            }
+        };
+        let content = Content::new(FILE_SIZE);
+        let file = Arc::new(sockets::memory_file(content.bytes())?);
+        let (workers, counters) = match (&configuration.organization, &self.target.tap) {
+            (Organization::Ours(org), Some(tap)) => {
+                let way = network::Way { tap, to, token };
+                let (workers, counters) =
+                    network::workers(org, settings, configuration, way, content, deadline)?;
+                (workers, Some(counters))
+            }
+            _ => {
+                let job = Job {
+                    file: file.clone(),
+                    content,
+                    pinned: configuration.organization == Organization::Linux { pinned: true },
+                };
+                let (roles, _) = linux::roles(settings);
+                let worker = |i: usize| {
+                    let share = share(configuration, i);
+                    let site = Worksite {
+                        namespace: None,
+                        options: Options::of(settings),
+                        deadline: Some(deadline.unwrap_or_else(|| Instant::now() + ESTABLISHING)),
+                    };
+                    let token = token.clone();
+                    let make =
+                        move |_: &Control| sockets::open_to(&site, to, share, token.as_bytes());
+                    (format!("app-{i}"), job.worker(roles, Some(i), make))
+                };
+                ((0..configuration.threads).map(worker).collect(), None)
+            }
+        };
+        let crew = Crew::start_second(workers)?;
+        let mut session = NetSession {
+            crew,
+            channel,
+            _file: file,
+            counters,
+            told: self.told.clone(),
+            peer: (self.target.to_string(), version),
+        };
+        session.say(&Message::Connected)?;
+        session.expect(&Message::Accepted, ESTABLISHING)?;
+        Ok(Box::new(session))
+    }
+}
+
+/// How many of the connections are thread `i`'s.
+fn share(c: &Configuration, i: usize) -> usize {
+    let n = c.connections as usize;
+    n / c.threads + usize::from(i < n % c.threads)
+}
+
+impl Client {
+    /// Calls the server: the channel, where the data goes, its token, and the server's version.
+    fn hello(
+        &self,
+        settings: &Settings,
+        configuration: &Configuration,
+    ) -> Result<(Channel, SocketAddrV4, String, String), Error> {
+        let name = self.target.to_string();
+        let stream = TcpStream::connect_timeout(&self.target.address.into(), ANSWER);
+        let stream = stream.map_err(|e| {
+            Error::Unavailable(format!(
+                "{name}: {e}; is `perimeter bench --listen` running there?"
+            ))
+        })?;
+        let mut channel = Channel::new(stream, name)?;
+        channel.send(&Message::Hello {
+            protocol: PROTOCOL,
+            version: self.target.version.clone(),
+            work: Work::of(settings, configuration.connections),
+        })?;
+        match channel.receive(ANSWER)? {
+            Message::Ready {
+                port,
+                token,
+                version,
+            } if token.len() == control::TOKEN => {
+                let to = SocketAddrV4::new(*self.target.address.ip(), port);
+                Ok((channel, to, token, version))
+            }
+            other => Err(channel.unexpected(other)),
+        }
+    }
+}
+
+/// A prepared run. The crew comes first, so that its threads have ended before what they share is
+/// dropped.
+struct NetSession {
+    crew: Crew,
+    channel: Option<Channel>,
+    _file: Arc<OwnedFd>,
+    counters: Option<Counters>,
+    told: Arc<Mutex<Vec<String>>>,
+    /// The other end's address, and its version.
+    peer: (String, Option<String>),
+}
+
+impl NetSession {
+    fn say(&mut self, message: &Message) -> Result<(), Error> {
+        match &mut self.channel {
+            Some(channel) => channel.send(message),
+            None => Ok(()),
+        }
+    }
+
+    fn expect(&mut self, message: &Message, within: Duration) -> Result<(), Error> {
+        let Some(channel) = &mut self.channel else {
+            return Ok(());
+        };
+        match channel.receive(within)? {
+            said if said == *message => Ok(()),
+            other => Err(channel.unexpected(other)),
+        }
+    }
+
+    /// What the server counted.
+    fn counted(&mut self) -> Result<Option<Counted>, Error> {
+        let Some(channel) = &mut self.channel else {
+            return Ok(None);
+        };
+        match channel.receive(ESTABLISHING)? {
+            Message::Done(c) if c.goodput.is_finite() && c.goodput >= 0.0 => Ok(Some(c)),
+            other => Err(channel.unexpected(other)),
+        }
+    }
+
+    /// Why a phase failed: what the server says of it, if it says something, is the cause.
+    fn cause(&mut self, e: Error) -> Error {
+        let said = self.channel.as_mut().map(|c| (c.poll(LAST_WORDS), &*c));
+        match said {
+            Some((Ok(Some(message)), channel)) => channel.unexpected(message),
+            _ => e,
+        }
+    }
+
+    fn phase(&mut self, phase: Phase, time: Duration) -> Result<(), Error> {
+        self.crew.run(phase, time).map_err(|e| self.cause(e))
+    }
+}
+
+/// How long a server that broke off may take to say why.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+impl Session for NetSession {
+    fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
+        self.say(&Message::Warm)?;
+        self.phase(Phase::Warm, time)
+    }
+
+    fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
+        self.say(&Message::Measure)?;
+        let before = veth::retransmitted_here()?;
+        let window = Window::open();
+        self.phase(Phase::Measure, time)?;
+        self.crew.stop();
+        let window = window.close();
+        let retransmits = veth::retransmitted_here()?.saturating_sub(before);
+        self.say(&Message::Stop)?;
+        let counted = self.counted()?;
+        let NetSession {
+            crew,
+            counters,
+            told,
+            peer,
+            ..
+        } = *self;
+        let tallies = crew.finish()?;
+        let threads = tallies.len();
+        let mut sample = match counters {
+            Some(counters) => counters.sample(&tallies, window)?,
+            None => Sample {
+                retransmits,
+                ..Sample::received(&tallies, window, threads, Times::of(&tallies))
+            },
+        };
+        match &counted {
+            Some(counted) => add(&mut sample, counted),
+            None => {
+                let sent = |t: &crate::workload::Tally| t.sent.iter().sum::<u64>();
+                let rate = |t| sent(t) as f64 * 1e9 / t.elapsed_ns.max(1) as f64;
+                sample.goodput = tallies.iter().map(rate).sum();
+                sample.segments = tallies.iter().map(sent).sum::<u64>() as f64 / SEGMENT as f64;
+            }
+        }
+        sample.valid = sample.times.valid() && (sample.segments > 0.0 || sample.rounds > 0);
+        if let (Some(counted), (peer, Some(version))) = (&counted, &peer) {
+            let each = counted.cpu_ns as f64 / sample.segments.max(1.0);
+            let note = format!(
+                "to {peer} (perimeter {}): cpu is this end's; the other end's threads used {each:.0} \
+                 ns/seg besides its interrupts",
+                printable(version)
+            );
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = vec![note];
+        }
+        Ok(sample)
+    }
+}
+
+/// Adds what the other end received.
+fn add(sample: &mut Sample, counted: &Counted) {
+    let alone = sample.segments == 0.0;
+    sample.goodput += counted.goodput;
+    sample.segments += counted.bytes as f64 / SEGMENT as f64;
+    sample.verified_bytes = sample.verified_bytes.saturating_add(counted.verified);
+    if alone {
+        (sample.connection_min, sample.connection_median) = (counted.least, counted.median);
+    } else if counted.bytes > 0 {
+        sample.connection_min = sample.connection_min.min(counted.least);
+    }
+}
+
+#[cfg(test)]
+mod tests;

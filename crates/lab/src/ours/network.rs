@@ -1,0 +1,126 @@
+//! A stack of ours on a TAP interface of the host's, for benchmarks between machines.
+
+use super::{End, Far, Marks, builder, divide, founders, with_control};
+use crate::{
+    Error, linux,
+    linux::sockets,
+    net,
+    workload::{Configuration, Content, Sample, Settings, Tally, Times, Worker},
+};
+use perimeter::{
+    Native, OrgSpec,
+    link::tap::{Tap, TapConfig},
+};
+use std::{
+    net::SocketAddrV4,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Where the data connections go, and how.
+pub(crate) struct Way<'a> {
+    /// The interface.
+    pub tap: &'a net::Tap,
+    /// The other end.
+    pub to: SocketAddrV4,
+    /// What each connection begins with.
+    pub token: String,
+}
+
+/// The stack's counters.
+pub(crate) struct Counters {
+    marks: Marks,
+    threads: usize,
+}
+
+impl Counters {
+    /// What the threads received, with the stack's counters. As over any TAP interface, what the
+    /// kernel does inside our calls can't be told from the stack.
+    ///
+    /// # Errors
+    /// The counters were not read.
+    pub(crate) fn sample(
+        &self,
+        tallies: &[Tally],
+        window: (crate::host::Machine, Duration),
+    ) -> Result<Sample, Error> {
+        let counted = self.marks.counted()?;
+        let times = Times {
+            stack: None,
+            peer: None,
+            ..divide(&tallies[..self.threads], &counted)
+        };
+        let threads = counted.threads(tallies.len());
+        Ok(Sample {
+            locks: counted.locks,
+            retransmits: counted.retransmits,
+            paths: counted.paths,
+            ..Sample::received(tallies, window, threads, times)
+        })
+    }
+}
+
+/// Threads of a stack that open the connections.
+///
+/// # Errors
+/// [`Error::Unavailable`]: the interface can't be had, or the addresses make no sense.
+pub(crate) fn workers(
+    org: &OrgSpec,
+    settings: &Settings,
+    configuration: &Configuration,
+    way: Way<'_>,
+    content: Content,
+    deadline: Option<Instant>,
+) -> Result<(Vec<(String, Worker)>, Counters), Error> {
+    let settings = &Settings {
+        nics: 1,
+        ..settings.clone()
+    };
+    let unavailable = |e: &dyn std::fmt::Display| Error::Unavailable(format!("--tap: {e}"));
+    let config = TapConfig {
+        queues: super::queues(settings, configuration),
+        ..TapConfig::new(&way.tap.name)
+    };
+    let tap = Tap::open(&config).map_err(|e| unavailable(&e))?;
+    let (host, prefix) = way.tap.address;
+    let mut builder = with_control(builder(org, settings, Native::default()), settings)
+        .interface(tap, &[&format!("{host}/{prefix}")])
+        .map_err(|e| unavailable(&e))?;
+    if let Some(gateway) = way.tap.gateway {
+        let gateway = gateway.to_string();
+        builder = builder
+            .route("0.0.0.0/0", Some(&gateway), 0)
+            .map_err(|e| unavailable(&e))?;
+    }
+    let fars = super::nics_by_thread(settings, configuration).into_iter();
+    let fars = fars.map(|nics| {
+        let (near, far) = sockets::sides(nics, 1);
+        let places = sockets::ports(near.nics.len());
+        // Both ends of the channel are here, which has room for one.
+        let _ = far.listening.send(vec![way.to; places]);
+        Far::Stack(near)
+    });
+    let marks = Marks::default();
+    let end = End {
+        name: "app",
+        founders: founders(org, builder, configuration)?,
+        fars: fars.collect(),
+        hosts: vec![host],
+        content,
+        roles: linux::roles(settings).0,
+        first_core: 0,
+        established: Arc::default(),
+        all: configuration.connections as usize,
+        greeting: way.token.into_bytes().into(),
+        marks: marks.clone(),
+    };
+    let counters = Counters {
+        marks,
+        threads: configuration.threads,
+    };
+    let deadline = deadline.or(Some(Instant::now() + net::control::ESTABLISHING));
+    Ok((
+        super::workers(settings, configuration, end, deadline),
+        counters,
+    ))
+}
