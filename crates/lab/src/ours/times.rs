@@ -196,9 +196,10 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     let mut elapsed = counted.servers.threads as u64 * window + counted.helpers.cpu_ns;
     let mut cpu = counted.servers.cpu_ns + counted.helpers.cpu_ns;
     let mut delay = counted.servers.delay_ns;
-    let mut app = 0;
+    let (mut app, mut app_off) = (0, 0);
     for t in tallies {
         let to_window = |ns| scaled(ns, window, t.elapsed_ns);
+        app_off += window.saturating_sub(to_window(t.cpu_ns));
         elapsed += window;
         app += to_window(t.app_ns);
         cpu += to_window(t.cpu_ns);
@@ -214,10 +215,11 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     // so long that we slept. A delay of waking up is in the idle time already, so the scheduler's
     // account of delays is an upper bound only.
     let off = elapsed.saturating_sub(cpu);
-    let rest = off.saturating_sub(counted.idle_ns);
+    let parked = parked(counted, app_off);
+    let rest = off.saturating_sub(parked);
     let preempted = rest.min(delay);
     let slept = (rest - preempted).min(waited - spun);
-    let idle = counted.idle_ns + slept;
+    let idle = parked + slept;
     let busy = elapsed.saturating_sub(idle).max(1);
     let on_cpu = |ns| scaled(ns, cpu.min(busy), busy);
     let (app, peer, spin) = (on_cpu(app), on_cpu(counted.peer_ns), on_cpu(spun));
@@ -231,6 +233,22 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
         spin,
         idle,
     }
+}
+
+/// Off-core time of parked threads, of which the application's were off their cores for `app_off`.
+///
+/// The stack counts a park when it ends. One that reaches over an end of the window is missing, or
+/// counted though most of it came before; with a thread for each of many connections that is most
+/// of the time. Threads of the stack that serve or run the protocol are off their cores only when
+/// they park, wait for a lock or for a core, so the scheduler's account of them bounds the count.
+fn parked(counted: &Counted, app_off: u64) -> u64 {
+    let servers = &counted.servers;
+    if servers.threads == 0 {
+        return counted.idle_ns;
+    }
+    let all = servers.threads as u64 * counted.window_ns;
+    let asleep = all.saturating_sub(servers.cpu_ns + servers.delay_ns);
+    counted.idle_ns.clamp(asleep, asleep + app_off)
 }
 
 #[cfg(test)]
@@ -309,6 +327,18 @@ mod tests {
         let times = divide(&[tally(1_000_000, 800_000, 0, 0)], &c);
         assert_eq!((times.spin, times.idle), (5_000, 200_000));
         assert!(times.valid(), "{times:?}");
+    }
+
+    #[test]
+    fn parks_over_the_ends_of_the_window_are_no_mystery() {
+        // Ten threads that slept all the time, and told of it late or long before.
+        for told in [100, 10_000, 30_000] {
+            let mut c = counted(told, 300, 0);
+            (c.servers.threads, c.servers.cpu_ns) = (10, 50);
+            let times = divide(&[tally(1000, 900, 0, 100)], &c);
+            assert_eq!((times.elapsed, times.cpu), (11_000, 950));
+            assert!(times.valid(), "{told}: {times:?}");
+        }
     }
 
     #[test]
