@@ -679,7 +679,9 @@ mod tests {
 
     #[test]
     fn pacing_bounds_goodput() {
-        let sample = measure("up", |s| {
+        // A busy machine comes near only in a longer run.
+        let near = |s: &Sample| s.goodput * 8.0 > 0.38e9;
+        let sample = measure_until("up", near, |s| {
             s.link_gbps = Some(0.5);
             s.nics = 1;
         });
