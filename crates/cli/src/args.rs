@@ -325,7 +325,7 @@ pub struct Bench {
     /// until interrupted [default port: 7471]
     #[arg(long, value_name = "ADDR[:PORT]", conflicts_with_all = LISTEN_ALONE)]
     pub listen: Option<String>,
-    /// With --listen: end after this many runs
+    /// With --listen: end after this many runs, also such as failed
     #[arg(long, value_name = "N", requires = "listen", value_parser = runs)]
     pub runs: Option<u64>,
     /// Bench to a `perimeter bench --listen` on another machine, over IPv4 [default port: 7471,
