@@ -173,7 +173,7 @@ fn probes(s: &TcpStream) -> [Arc<InOrder>; 2] {
 
 #[test]
 fn lists_are_altered_ten_thousand_times_under_load() {
-    for name in ["pef:random", "pef:horizontal", "pef:ip=0:tcp=1:sockfs=0"] {
+    for name in NAMES {
         let native = Native::default();
         let ([a, b], _) = pair(&native, WireConfig::default());
         let stack = |org: &str, end, addr: &str| {
@@ -215,7 +215,7 @@ fn lists_are_altered_ten_thousand_times_under_load() {
                         return n;
                     }
                     for (i, b) in buf[..got].iter().enumerate() {
-                        assert_eq!(*b, block[(n + i) % block.len()], "at {}", n + i);
+                        assert_eq!(*b, block[(n + i) % block.len()], "{name}: at {}", n + i);
                     }
                     n += got;
                 }
@@ -587,6 +587,43 @@ fn each_ingredient_can_be_switched_off() {
                     assert_eq!(fast > 0, light, "{}", w.s.organization());
                 });
             }
+        }
+    }
+}
+
+/// What prediction leaves to the full path keeps its place: data that it takes can't overtake data
+/// that waits for a hole to be filled, nor the other way round.
+#[test]
+fn what_prediction_leaves_stays_in_order() {
+    const N: usize = 200_000;
+    for name in NAMES {
+        for seed in 0..6 {
+            let schedule = match seed % 2 {
+                0 => Schedule::Random { switch_one_in: 5 },
+                _ => Schedule::Pct { depth: 3 },
+            };
+            let setup = Setup::new(name.parse().unwrap());
+            let mut setup = setup.schedule(schedule, seed, [2, 3, 4][seed as usize % 3]);
+            for (i, end) in setup.wire.ends.iter_mut().enumerate() {
+                (end.faults.seed, end.faults.reorder) = (2 * seed + i as u64, 0.05);
+            }
+            setup.run(move |w| {
+                let (ours, theirs) = w.opened();
+                let data = content(N);
+                let (mut sent, mut got) = (0, Vec::<u8>::new());
+                let mut buf = [0; 5_000];
+                w.until("all data", || {
+                    sent += { &theirs }.write(&data[sent..]).unwrap_or(0);
+                    let n = { &ours }.read(&mut buf).unwrap_or(0);
+                    got.extend(&buf[..n]);
+                    got.len() == N
+                });
+                assert!(got == data, "{name}, seed {seed}");
+                // Nothing but data comes to this end.
+                let all = u64::from(ours.info().unwrap().tcp.data_segs_in);
+                let predicted = w.s.stats().count("rx_predicted");
+                assert!(0 < predicted && predicted < all, "{predicted} of {all}");
+            });
         }
     }
 }

@@ -212,11 +212,8 @@ impl<P: Platform> Pef<P> {
             let (id, key) = (a.id, a.key);
             self.start_chain(env, (q, &mut *inner), &version, a);
             if !up.is_empty() {
-                let next = version.receive.after_tcp();
                 let body = Body::Up(key, None, up);
-                let mut pkt = self.packet(id, &version, Direction::Receive, Way::On, body);
-                pkt.next = next;
-                self.go(env, Some((q, inner)), pkt);
+                self.start_up(env, (q, inner), &version, id, body);
             }
         }
     }
@@ -437,13 +434,34 @@ impl<P: Platform> Pef<P> {
             self.start_chain(env, (q, &mut *inner), &version, a);
         }
         self.arrived(pkt);
-        pkt.way = Way::On;
+        pkt.body = Body::Nothing;
         if up.is_empty() {
-            pkt.body = Body::Nothing;
             return Verdict::Done;
         }
-        pkt.body = Body::Up(key, Some(hdr), up);
-        Verdict::Next
+        let body = Body::Up(key, Some(hdr), up);
+        let version = self.version_of(inner, pkt.id);
+        if Arc::ptr_eq(&version.receive, &pkt.list) && version.bind == pkt.bind {
+            (pkt.way, pkt.body) = (Way::On, body);
+            return Verdict::Next;
+        }
+        // On the rest of the list that the segment came by, its data could overtake what went up
+        // by another one: the way to the socket takes over a version when that can't be.
+        self.start_up(env, (q, inner), &version, pkt.id, body);
+        Verdict::Done
+    }
+
+    /// What TCP hands to the socket layer starts behind TCP on the receive list.
+    fn start_up(
+        &self,
+        env: &mut Env<'_, P>,
+        at: (u16, &mut Inner<P>),
+        version: &Version,
+        id: SockId,
+        body: Body<P>,
+    ) {
+        let mut pkt = self.packet(id, version, Direction::Receive, Way::On, body);
+        pkt.next = version.receive.after_tcp();
+        self.go(env, Some(at), pkt);
     }
 
     /// The first of TCP's finer events: prediction, and what it leaves. Nothing goes in between

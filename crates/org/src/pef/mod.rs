@@ -159,52 +159,75 @@ impl<P: Platform> Pef<P> {
         self.home(id).links.get(id.slot())?.key(id)
     }
 
-    /// Runs a burst's segment under the squeue that is held, or as it can be.
+    /// Runs a burst's segments of one flow, which follow each other, under the squeue that is held,
+    /// or as it can be.
     fn receive<'a>(
         &'a self,
         env: &mut Env<'_, P>,
         held: &mut Option<(u16, Proc<'a, P, Inner<P>>)>,
-        seg: &mut Seg,
+        run: &mut [Seg],
     ) {
-        match self.classified(env, seg) {
-            Route::Whole(id) => {
-                let q = id.shard();
-                match self.hold(env, held, q, &mut |pef| {
-                    let body = pkt::Body::Seg(core::mem::take(seg));
-                    let v = pef.first_version(id);
-                    Msg::Packet(pef.packet(id, &v, Direction::Receive, link::Way::In, body))
-                }) {
-                    None => {}
-                    Some(proc) => {
-                        // Its list's events, one after the other: IP's has nothing to do, and the
-                        // socket's runs within TCP's.
-                        let met = proc.shard.segment(env.sh, env.cx, id, seg);
-                        self.met(env, q, proc, seg, met);
+        let mut rest = run;
+        while let Some((seg, more)) = core::mem::take(&mut rest).split_first_mut() {
+            match self.classified(env, seg) {
+                // Their list has nothing that could keep a packet of theirs back or change it.
+                Route::Whole(id) => {
+                    self.whole(env, held, id, seg, more);
+                    return;
+                }
+                Route::Stranger(q) => {
+                    let taken = self.hold(env, held, q, &mut |_| {
+                        Msg::Stranger(core::mem::take(seg), None)
+                    });
+                    if let Some(proc) = taken {
+                        proc.shard.stranger(env.sh, env.cx, seg, None);
                         self.after(env, q, proc);
                     }
                 }
-            }
-            Route::Stranger(q) => {
-                let taken = self.hold(env, held, q, &mut |_| {
-                    Msg::Stranger(core::mem::take(seg), None)
-                });
-                if let Some(proc) = taken {
-                    proc.shard.stranger(env.sh, env.cx, seg, None);
-                    self.after(env, q, proc);
+                Route::List(pkt) => {
+                    if let Some((q, proc)) = held.take() {
+                        self.release(env, q, proc);
+                    }
+                    let first = pkt.list.at(0).map(|e| (e.layer, e.under));
+                    let under = first.and_then(|(l, u)| pkt.bind.under(l, u));
+                    match under {
+                        Some(q) => self.bring(env, q, Msg::Packet(self.counted(pkt))),
+                        None => self.go(env, None, pkt),
+                    }
+                    self.finish(env);
                 }
             }
-            Route::List(pkt) => {
-                if let Some((q, proc)) = held.take() {
-                    self.release(env, q, proc);
-                }
-                let first = pkt.list.at(0).map(|e| (e.layer, e.under));
-                let under = first.and_then(|(l, u)| pkt.bind.under(l, u));
-                match under {
-                    Some(q) => self.bring(env, q, Msg::Packet(self.counted(pkt))),
-                    None => self.go(env, None, pkt),
-                }
-                self.finish(env);
+            rest = more;
+        }
+    }
+
+    /// Segments of a connection whose layers are all under one squeue, and on whose lists are the
+    /// layers' own events only: one after the other, as IP's event has nothing to do and the
+    /// socket's runs within TCP's. The room that they make is told of once.
+    fn whole<'a>(
+        &'a self,
+        env: &mut Env<'_, P>,
+        held: &mut Option<(u16, Proc<'a, P, Inner<P>>)>,
+        id: SockId,
+        first: &mut Seg,
+        rest: &mut [Seg],
+    ) {
+        let q = id.shard();
+        let mut left = rest.len();
+        for seg in core::iter::once(first).chain(rest) {
+            let taken = self.hold(env, held, q, &mut |pef| {
+                let body = pkt::Body::Seg(core::mem::take(seg));
+                let v = pef.first_version(id);
+                Msg::Packet(pef.packet(id, &v, Direction::Receive, link::Way::In, body))
+            });
+            if let Some(proc) = taken {
+                env.cx.more = left > 0;
+                let met = proc.shard.segment(env.sh, env.cx, id, seg);
+                env.cx.more = false;
+                self.met(env, q, proc, seg, met);
+                self.after(env, q, proc);
             }
+            left = left.saturating_sub(1);
         }
     }
 
@@ -323,11 +346,19 @@ impl<P: Platform> Org for Pef<P> {
         let mut segs = core::mem::take(&mut cx.segs);
         let mut env = Env::new(sh, cx, Who::Inbound);
         let mut held = None;
-        segs.drain(|seg| self.receive(&mut env, &mut held, seg));
+        let mut rest = segs.as_mut_slice();
+        while let Some(first) = rest.first() {
+            let key = first.frame.key;
+            let n = rest.iter().take_while(|s| s.frame.key == key).count();
+            let (run, others) = rest.split_at_mut(n);
+            self.receive(&mut env, &mut held, run);
+            rest = others;
+        }
         if let Some((q, proc)) = held {
             self.release(&mut env, q, proc);
         }
         self.finish(&mut env);
+        segs.clear();
         cx.segs = segs;
     }
 
