@@ -30,8 +30,10 @@
 #define OPENING 64
 /* One reception in this many, the first one included, is compared with what it must be. */
 #define SAMPLE 61
-/* Frames that a pair's link holds in each direction, a power of two. */
-#define SLOTS 1024
+/* Frames of a connection's whole window, and the most that a pair's link holds in each direction, a
+ * power of two: with room for all windows no connection is shut out by the others. */
+#define WINDOW 45
+#define MOST_SLOTS 32768
 /* Longest Ethernet frame at the largest MTU that the lab asks for, bytes. */
 #define FRAME 1536
 /* Frames after which the other end is told of them without waiting for more. */
@@ -49,10 +51,11 @@ struct ring {
 	/* The reader sleeps. */
 	_Alignas(64) atomic_bool asleep;
 	int wake;
+	unsigned size;
 	struct {
 		uint32_t length;
 		uint8_t bytes[FRAME];
-	} slots[SLOTS];
+	} slots[];
 };
 
 struct end {
@@ -68,6 +71,8 @@ static struct netif interface;
 static int tap = -1;
 static struct ring *in, *out;
 static unsigned untold;
+/* A frame found no room on the link. */
+static bool refused;
 static struct end *ends;
 static size_t opened, opening, wanted;
 static ip_addr_t peer;
@@ -100,8 +105,12 @@ void share(void)
 	size_t size = (settings.connections + 1) * sizeof(struct moved);
 	shared->near = common(size);
 	shared->far = common(size);
+	unsigned slots = 128;
+	while (slots < MOST_SLOTS && slots < settings.connections * WINDOW)
+		slots *= 2;
 	for (int i = 0; settings.pair && i < 2; i++) {
-		shared->rings[i] = common(sizeof(struct ring));
+		shared->rings[i] = common(sizeof(struct ring) + slots * sizeof shared->rings[i]->slots[0]);
+		shared->rings[i]->size = slots;
 		shared->rings[i]->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 		if (shared->rings[i]->wake < 0)
 			fail("an eventfd", strerror(errno));
@@ -170,10 +179,12 @@ static err_t send_to_ring(struct pbuf *p)
 {
 	unsigned at = atomic_load_explicit(&out->written, memory_order_relaxed);
 	unsigned taken = atomic_load_explicit(&out->taken, memory_order_acquire);
-	if (at - taken == SLOTS || p->tot_len > FRAME)
+	if (at - taken == out->size || p->tot_len > FRAME) {
+		refused = true;
 		return ERR_MEM;
-	pbuf_copy_partial(p, out->slots[at % SLOTS].bytes, p->tot_len, 0);
-	out->slots[at % SLOTS].length = p->tot_len;
+	}
+	pbuf_copy_partial(p, out->slots[at % out->size].bytes, p->tot_len, 0);
+	out->slots[at % out->size].length = p->tot_len;
 	atomic_store_explicit(&out->written, at + 1, memory_order_release);
 	if (++untold >= BATCH)
 		tell();
@@ -207,10 +218,10 @@ static struct pbuf *next_frame(void)
 		unsigned at = atomic_load_explicit(&in->taken, memory_order_relaxed);
 		if (at == atomic_load_explicit(&in->written, memory_order_acquire))
 			return NULL;
-		uint32_t length = in->slots[at % SLOTS].length;
+		uint32_t length = in->slots[at % in->size].length;
 		struct pbuf *p = pbuf_alloc(PBUF_RAW, (u16_t)length, PBUF_RAM);
 		if (p)
-			memcpy(p->payload, in->slots[at % SLOTS].bytes, length);
+			memcpy(p->payload, in->slots[at % in->size].bytes, length);
 		atomic_store_explicit(&in->taken, at + 1, memory_order_release);
 		return p;
 	}
@@ -409,13 +420,17 @@ void work(void)
 		fail("a connection ended", number);
 	}
 	bool start = !started && atomic_load(&shared->warm);
-	if (!start && (is_far || opened == wanted))
+	/* lwIP keeps what was refused and tries again when it hears from the other end, which it may
+	 * never do for a connection that got nothing through. */
+	bool again = refused && atomic_load(&out->written) - atomic_load(&out->taken) < out->size / 2;
+	if (!start && !again && (is_far || opened == wanted))
 		return;
+	refused &= !again;
 	LOCK_TCPIP_CORE();
 	if (!is_far)
 		open_more();
 	started |= start;
-	for (size_t i = 0; start && i < opened; i++)
+	for (size_t i = 0; started && (start || again) && i < opened; i++)
 		if (ends[i].source)
 			push(&ends[i]);
 	tell();

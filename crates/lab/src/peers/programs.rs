@@ -41,7 +41,7 @@ pub(super) fn gvisor_notes(tap: bool) -> Vec<String> {
         "gvisor: a goroutine for each connection and direction, not an event loop a thread; \
          GOMAXPROCS is --threads"
             .into(),
-        "gvisor: copies what is sent; the others refer to the file's pages".into(),
+        "gvisor: copies what is sent; ours and Linux refer to the file's pages".into(),
         "gvisor: a program of its own, whose processor time is added to this one's".into(),
         link.into(),
     ]

@@ -19,7 +19,7 @@ const MEMORY: f64 = 0.75;
 /// What the reader of a row has to know about how it is compared.
 pub fn notes(settings: &Settings, tap: bool) -> Vec<String> {
     let mut notes = vec![
-        "smoltcp: copies what is sent into its socket's buffer; the others refer to the file's \
+        "smoltcp: copies what is sent into its socket's buffer; ours and Linux refer to the file's \
          pages"
             .to_string(),
         "smoltcp: does not count what it sends again".into(),
