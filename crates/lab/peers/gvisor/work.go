@@ -319,7 +319,8 @@ func (w *work) sink(s *socket) {
 	entry, notified := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
 	s.queue.EventRegister(&entry)
 	var taken bytes.Buffer
-	for reads := 0; ; reads++ {
+	reads := 0
+	for {
 		sampled := reads%sample == 0
 		into := tcpip.LimitedWriter{W: discard{}, N: int64(w.settings.read)}
 		if sampled {
@@ -341,6 +342,7 @@ func (w *work) sink(s *socket) {
 			}
 		}
 		s.received.Add(uint64(result.Count))
+		reads++
 	}
 }
 
