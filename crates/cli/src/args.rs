@@ -1,7 +1,7 @@
 //! The command line's arguments. Every value is parsed strictly by the lab's own parsers.
 
 use clap::{Args, Parser, Subcommand};
-use perimeter::LockPolicy;
+use perimeter::{LockPolicy, OrgSpec};
 use perimeter_lab::{
     Error, net,
     organizations::Organization,
@@ -108,6 +108,17 @@ Examples:
 
 Exit code: 0 all measured, 1 a run failed, 2 a request that can't be served.";
 
+const SEND_HELP: &str = "\
+One full segment is sent over an idle connection; the stack's own code runs on virtual cores, so that
+every lock is seen and nobody is in the way. A line is a step: thread, layer, what it does, indented by
+the locks that are held. The paper's counterpart is Figure 4 (Willmann, Rixner, Cox, long version):
+under msgp a last line says whether its order is the same. Innermost locks of the platform are left
+out.
+
+Examples:
+  perimeter lab trace --org msgp
+  perimeter lab trace --org connp-t:4 --svg send.svg";
+
 const ORGS_HELP: &str = "A capital letter stands for a number: connp-l:N has N groups, 1 to 1024 \
 (connp-l alone has 128).
 Besides these, `bench --org` takes `linux`, the host kernel's own sockets, and `linux:pinned`, the
@@ -162,6 +173,19 @@ pub enum LabCommand {
     /// Carry out a plan, record each run and make a report
     #[command(after_help = RUN_HELP, allow_negative_numbers = true)]
     Run(LabRun),
+    /// Show what one send does: its locks, layers and threads, recorded on virtual cores
+    #[command(after_help = SEND_HELP)]
+    Trace {
+        /// The organization
+        #[arg(long, value_parser = OrgSpec::from_str)]
+        org: OrgSpec,
+        /// Print JSON
+        #[arg(long, conflicts_with = "svg")]
+        json: bool,
+        /// Draw it into this file, with a lane for each lock (`-`: standard output)
+        #[arg(long, value_name = "FILE|-")]
+        svg: Option<PathBuf>,
+    },
     /// Make the report of recorded runs again, without running anything
     Report {
         /// The folder of the runs

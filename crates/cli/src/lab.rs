@@ -5,13 +5,16 @@ use crate::{
     build, print,
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use perimeter::OrgSpec;
 use perimeter_lab::{
     Error,
     conduct::{self, Request, Step, Summary, Watcher},
     linux,
     plan::{Mode, Plan, embedded},
+    published::published,
     record::{self, Folder},
-    report, units,
+    report::{self, lanes},
+    trace, units,
 };
 use std::{
     fmt::Write as _,
@@ -26,6 +29,7 @@ pub fn lab(lab: &Lab) -> Result<u8, Error> {
         LabCommand::List { json } => list(*json).map(|()| 0),
         LabCommand::Show { name } => print(&find(name)?.text).map(|()| 0),
         LabCommand::Run(args) => run(args),
+        LabCommand::Trace { org, json, svg } => send(org, *json, svg.as_deref()).map(|()| 0),
         LabCommand::Report { dir, markdown } => {
             let stored = record::read(dir)?;
             let written = report::write(dir, &stored)?;
@@ -34,6 +38,32 @@ pub fn lab(lab: &Lab) -> Result<u8, Error> {
                 false => print(&format!("{}\n", dir.join(report::HTML).display()))?,
             }
             Ok(0)
+        }
+    }
+}
+
+/// What one send does.
+fn send(org: &OrgSpec, json: bool, svg: Option<&Path>) -> Result<(), Error> {
+    let trace = trace::record(org)?;
+    if json {
+        let text = serde_json::to_string_pretty(&trace).map_err(|e| Error::Run(e.to_string()))?;
+        return print(&(text + "\n"));
+    }
+    match svg {
+        Some(path) if path == Path::new("-") => print(&lanes::file(&trace)),
+        Some(path) => {
+            crate::check_writable("--svg", path)?;
+            crate::write_whole(path, &lanes::file(&trace))
+        }
+        None => {
+            let mut text = trace.text();
+            for order in &published().orders {
+                if order.series.eq_ignore_ascii_case(&trace.org) {
+                    text.push_str(&lanes::agreement(&trace, order));
+                    text.push('\n');
+                }
+            }
+            print(&text)
         }
     }
 }

@@ -120,7 +120,7 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
     settings.check()?;
     let to_stdout = bench.json.as_deref() == Some(Path::new("-"));
     if let Some(path) = bench.json.as_deref().filter(|_| !to_stdout) {
-        check_writable(path)?;
+        check_writable("--json", path)?;
     }
     let in_namespace = |o: &Organization| match o {
         Organization::Linux { .. } => true,
@@ -153,8 +153,8 @@ fn listen(at: &str, runs: Option<u64>) -> Result<(), Error> {
 }
 
 /// Finds out before a long run whether its result can be written, without writing anything.
-fn check_writable(path: &Path) -> Result<(), Error> {
-    let input = |why: String| Err(Error::Input(format!("--json {}: {why}", path.display())));
+fn check_writable(option: &str, path: &Path) -> Result<(), Error> {
+    let input = |why: String| Err(Error::Input(format!("{option} {}: {why}", path.display())));
     if path.as_os_str().is_empty() {
         return input("an empty file name".into());
     }

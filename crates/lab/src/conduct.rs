@@ -189,6 +189,7 @@ pub fn conduct_with(
         conductor.of += cells.len() * repeats as usize;
         conductor.left += cells.iter().map(Cell::estimate).sum::<Duration>() * repeats;
     }
+    conductor.folder.record_sends(&request.plans)?;
     for plan in &request.plans {
         conductor.plan(plan, backends)?;
     }

@@ -23,6 +23,7 @@ pub mod published;
 pub mod record;
 pub mod report;
 pub mod stats;
+pub mod trace;
 pub mod units;
 pub mod workload;
 

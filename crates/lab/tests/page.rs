@@ -8,8 +8,8 @@ use perimeter_lab::{
     host::Host,
     plan::{Mode, Plan, embedded},
     record::{Header, Measured, Outcome, Row, SCHEMA, Stored},
-    report,
-    workload::{Locks, Raw},
+    report, trace,
+    workload::{LockTimes, Locks, Raw},
 };
 use std::{
     fs,
@@ -47,12 +47,12 @@ window.onload = () => {
         if (t.height < 9) say("a label of " + name + " is too small: " + t.height);
       }
       const ticks = [...svg.querySelectorAll(".tick[text-anchor=middle] text")];
-      ticks.reduce((before, tick) => {
+      if (ticks.length) ticks.reduce((before, tick) => {
         const [a, b] = [before, tick].map((e) => e.getBoundingClientRect());
         if (a.right > b.left) say("labels of " + name + " overlap at " + tick.textContent);
         return tick;
       });
-      const curve = svg.querySelector("[class^=c-] .mk, [class^=c-] .fill");
+      const curve = svg.querySelector("[class^=c-] .mk, [class^=c-] .fill, .held");
       if (!curve || getComputedStyle(curve).fill === "none") say(name + " shows nothing");
     }
   }
@@ -108,16 +108,19 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
             contended: 3000 / (series as u64 + 1) + x % 97 + u64::from(repeat),
             wait_ns: 1_000_000,
             hold_ns: 1_000_000,
-            times: None,
+            times: Some(LockTimes {
+                wait: serde_json::from_str("[[4096,30],[40960,3]]").unwrap(),
+                hold: serde_json::from_str("[[64,9000],[1024,900],[98304,100]]").unwrap(),
+            }),
         }],
     }
 }
 
-/// Runs of three plans that show every kind of figure.
+/// Runs of four plans that show every kind of figure.
 fn stored() -> Stored {
     let plans: Vec<Plan> = embedded()
         .into_iter()
-        .filter(|p| ["throughput", "contention", "one-connection"].contains(&&*p.name))
+        .filter(|p| ["throughput", "contention", "locks", "one-connection"].contains(&&*p.name))
         .collect();
     let header = Header {
         schema: SCHEMA.into(),
@@ -159,6 +162,9 @@ fn stored() -> Stored {
         }
     }
     Stored {
+        sends: ["msgp", "msgp-modern", "connp-l:4", "connp-l:128"]
+            .map(|org| trace::record(&org.parse().unwrap()).unwrap())
+            .into(),
         header,
         plans,
         rows,

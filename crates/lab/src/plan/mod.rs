@@ -6,14 +6,14 @@
 mod metric;
 mod text;
 
-pub use metric::Metric;
+pub use metric::{CENTRAL, Metric};
 pub use text::Axis;
 pub(crate) use text::optional_from_str;
 
 use crate::{
     Error,
     organizations::Organization,
-    published::{Experiment, published},
+    published::{Experiment, Order, published},
     workload::{Configuration, Device, Exchange, Settings, Slot, session},
 };
 use std::{collections::HashSet, fmt, path::Path, time::Duration};
@@ -108,6 +108,8 @@ pub struct Plan {
     pub note: Option<String>,
     /// What the papers published about it.
     pub published: Option<&'static Experiment>,
+    /// The published order of locks that recorded sends of its organizations are shown beside.
+    pub order: Option<&'static Order>,
     /// What the figure shows.
     pub metric: Metric,
     /// What else the table shows.
@@ -145,6 +147,7 @@ impl Plan {
         let plan = Plan {
             name: name(&reader, &t.name)?,
             published: experiment(&reader, t.published.as_ref())?,
+            order: order(&reader, t.order.as_ref())?,
             relative_to: None,
             axis: t.x.get_ref().setting,
             log: t.x.get_ref().log,
@@ -335,6 +338,18 @@ fn experiment(
             known.join(", ")
         );
         reader.about(id, "published", &what)
+    })
+}
+
+fn order(
+    reader: &Reader<'_>,
+    id: Option<&Spanned<String>>,
+) -> Result<Option<&'static Order>, Error> {
+    let Some(id) = id else { return Ok(None) };
+    let found = published().order(id.get_ref());
+    found.map(Some).ok_or_else(|| {
+        let what = format!("no order of locks is published as `{}`", id.get_ref());
+        reader.about(id, "order", &what)
     })
 }
 

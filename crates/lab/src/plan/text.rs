@@ -22,6 +22,7 @@ pub(super) struct Text {
     pub asks: String,
     pub note: Option<String>,
     pub published: Option<Spanned<String>>,
+    pub order: Option<Spanned<String>>,
     #[serde(deserialize_with = "from_str")]
     pub metric: Metric,
     #[serde(default, deserialize_with = "list_from_str")]

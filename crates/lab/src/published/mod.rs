@@ -190,6 +190,24 @@ impl Experiment {
     }
 }
 
+/// A published order of locks.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// Name.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// Where it stands.
+    pub place: Place,
+    /// The organization that it is of.
+    pub series: String,
+    /// `+class` for taking a lock and `-class` for giving it back.
+    pub steps: Vec<String>,
+    /// What there is to say about it.
+    pub note: Option<String>,
+}
+
 /// Everything.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -200,12 +218,20 @@ pub struct Published {
     /// Their experiments.
     #[serde(rename = "experiment")]
     pub experiments: Vec<Experiment>,
+    /// Orders of locks.
+    #[serde(rename = "order")]
+    pub orders: Vec<Order>,
 }
 
 impl Published {
     /// The experiment of that name.
     pub fn experiment(&self, id: &str) -> Option<&Experiment> {
         self.experiments.iter().find(|e| e.id == id)
+    }
+
+    /// The order of that name.
+    pub fn order(&self, id: &str) -> Option<&Order> {
+        self.orders.iter().find(|o| o.id == id)
     }
 
     /// The source of that name.

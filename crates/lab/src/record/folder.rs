@@ -1,7 +1,14 @@
 //! The folder of a series of runs on the disk.
 
 use super::{Header, Row, SCHEMA};
-use crate::{Error, error::Context as _, host::Host, plan::Plan};
+use crate::{
+    Error,
+    error::Context as _,
+    host::Host,
+    organizations::Organization,
+    plan::{Mode, Plan},
+    trace::{self, Trace},
+};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
@@ -11,6 +18,7 @@ use std::{
 const HEADER: &str = "lab.json";
 const PLANS: &str = "plans";
 const ROWS: &str = "runs.jsonl";
+const SENDS: &str = "sends.json";
 
 /// What a folder holds.
 #[derive(Debug, Clone)]
@@ -21,6 +29,8 @@ pub struct Stored {
     pub plans: Vec<Plan>,
     /// Its rows, in the order in which they were made.
     pub rows: Vec<Row>,
+    /// Recorded sends, where a plan asks for them.
+    pub sends: Vec<Trace>,
     /// Remarks on what could not be read.
     pub notes: Vec<String>,
 }
@@ -105,6 +115,32 @@ impl Folder {
             length,
         };
         Ok((folder, stored))
+    }
+
+    /// Records, once, a send under each organization of plans that show them.
+    ///
+    /// # Errors
+    /// A send can't be recorded, or not be written.
+    pub fn record_sends(&self, plans: &[Plan]) -> Result<(), Error> {
+        let shown = plans.iter().filter(|p| p.order.is_some());
+        let series = shown.flat_map(|p| p.series.iter().map(move |s| (p, s)));
+        let mut sends: Vec<Trace> = Vec::new();
+        for (plan, series) in series {
+            let x = plan.values(Mode::Normal).first().copied().unwrap_or(1);
+            let Ok(Organization::Ours(org)) = series.organization(x) else {
+                continue;
+            };
+            if !sends.iter().any(|t| t.org == org.to_string()) {
+                sends.push(trace::record(&org)?);
+            }
+        }
+        if sends.is_empty() || self.path.join(SENDS).exists() {
+            return Ok(());
+        }
+        let text = serde_json::to_string(&sends)
+            .map_err(io::Error::from)
+            .context(format!("making {SENDS}"))?;
+        Folder::put(&self.path, SENDS, &(text + "\n"))
     }
 
     /// Its path.
@@ -256,10 +292,18 @@ pub fn read(path: &Path) -> Result<Stored, Error> {
             Err(e) => notes.push(format!("{ROWS}:{}: not a row of this program: {e}", i + 1)),
         }
     }
+    let sends = match fs::read(path.join(SENDS)) {
+        Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|e| {
+            notes.push(format!("{SENDS}: no sends of this program: {e}"));
+            Vec::new()
+        }),
+        Err(_) => Vec::new(),
+    };
     Ok(Stored {
         header,
         plans,
         rows,
+        sends,
         notes,
     })
 }

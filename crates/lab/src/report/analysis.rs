@@ -7,6 +7,7 @@ use crate::{
     published::{self, Claim, Relation},
     record::{Measured, Outcome, Row, Stored},
     stats::{Comparison, Interval, Spread, Verdict, compare},
+    trace::Trace,
 };
 use std::collections::BTreeMap;
 
@@ -147,6 +148,16 @@ pub struct Result {
     pub signs: Vec<(String, usize)>,
     /// Remarks on configurations, each once.
     pub notes: Vec<String>,
+    /// Recorded sends by curve, where the plan asks for them.
+    pub sends: Vec<Option<Trace>>,
+}
+
+impl Result {
+    /// The curves with their recorded sends.
+    pub fn traces(&self) -> impl Iterator<Item = (&Curve, &Trace)> {
+        let pairs = self.curves.iter().zip(&self.sends);
+        pairs.filter_map(|(c, t)| Some((c, t.as_ref()?)))
+    }
 }
 
 /// Which organization for one load at one x.
@@ -214,7 +225,15 @@ fn result(plan: &Plan, stored: &Stored, rows: &[&Row]) -> Result {
             notes.push(note.clone());
         }
     }
+    let sent = |c: &Curve| {
+        let org = c.organization.as_ref()?.to_string();
+        stored.sends.iter().find(|t| t.org == org).cloned()
+    };
     Result {
+        sends: match plan.order {
+            Some(_) => curves.iter().map(sent).collect(),
+            None => Vec::new(),
+        },
         claims: plan
             .published
             .iter()

@@ -3,6 +3,7 @@
 use super::{
     Material,
     analysis::{Curve, Finding, Judged, Result, compare_points},
+    boxes, lanes,
     svg::{self, Bars, Figure, Line, Look, Mark, number},
     words,
 };
@@ -13,7 +14,7 @@ use crate::{
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-const STYLE: &str = include_str!("style.css");
+pub(super) const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub(super) fn page(material: &Material<'_>) -> Markup {
@@ -208,10 +209,12 @@ fn experiment(material: &Material<'_>, index: usize, r: &Result) -> Markup {
                     @if let Some(note) = &e.note { " " (note) }
                 }
             }
+            (sends(index, r))
             (figures(index, r, &looks))
             (table(r, plan.metric, true))
             (judged(r))
             @for line in words::against(r) { p.here { (line) "." } }
+            (boxes::section(index, r, &looks))
             @if let Some(note) = &plan.note { p.note { (note) } }
             @if let Some(line) = words::cores(r, &material.stored.header.host) { p.note { (line) } }
             @if let Some(line) = words::disturbed(r) { p.note { (line) } }
@@ -225,6 +228,33 @@ fn experiment(material: &Material<'_>, index: usize, r: &Result) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// The recorded sends of a plan that has them, beside the published order.
+fn sends(index: usize, r: &Result) -> Markup {
+    let Some(order) = r.plan.order else {
+        return html! {};
+    };
+    html! {
+        h3 { (order.title) }
+        p.facts {
+            "Published (" (order.place.place) "), of " (order.series) ": "
+            (order.steps.join(" "))
+            @if let Some(note) = &order.note { ". " (note) } @else { "." }
+        }
+        div.figures {
+            @for (i, (curve, trace)) in r.traces().enumerate() {
+                figure {
+                    (lanes::draw(trace, &format!("s{index}-{i}")))
+                    @if curve.published.as_deref() == Some(&order.series) {
+                        figcaption { (lanes::agreement(trace, order)) }
+                    }
+                }
+            }
+        }
+        p.note { "Recorded from the stack's own code on virtual cores, nobody else being there; "
+            "innermost locks of the platform are left out." }
     }
 }
 

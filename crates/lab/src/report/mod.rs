@@ -2,8 +2,10 @@
 //! every number and every conclusion is computed from the rows.
 
 pub mod analysis;
+mod boxes;
 mod csv;
 mod html;
+pub mod lanes;
 mod markdown;
 pub mod svg;
 mod words;

@@ -41,6 +41,7 @@ fn stored(series: &[(&str, &str, [f64; 3])]) -> Stored {
         }
     }
     Stored {
+        sends: Vec::new(),
         header: header(&["small"]),
         plans: vec![Plan::parse("small.toml", PLAN).unwrap()],
         rows,
