@@ -527,9 +527,12 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
             "drop_truncated" | "drop_not_ours" | "drop_other_protocol" => sc.mix == Mix::Corrupt,
             // Segments that cross a reset or come after the end of TIME-WAIT; and what answers
             // a repeated FIN, when an answer to the first has ended LAST-ACK before (RFC 9293,
-            // section 3.10.7.1: a reset).
+            // section 3.10.7.1: a reset); a tail loss probe may repeat it.
             "drop_no_connection" | "tx_resets" => {
-                !calm || races || matches!(sc.workload, Workload::Unread | Workload::Abort)
+                !calm
+                    || races
+                    || matches!(sc.workload, Workload::Unread | Workload::Abort)
+                    || *n <= again + probes
             }
             // Handles of sockets that were closed or aborted under them.
             "stale_handles" => {
