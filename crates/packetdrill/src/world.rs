@@ -226,6 +226,7 @@ fn make(
         prefix: 0,
     };
     let options = perimeter_org::Options {
+        profiling: None,
         org,
         config: Config {
             tcp,
