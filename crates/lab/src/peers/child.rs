@@ -24,7 +24,7 @@ use std::{
     net::SocketAddrV4,
     path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -88,12 +88,16 @@ pub(super) fn worker(start: Start, ends: Ends, told: Told) -> Worker {
     })
 }
 
+/// How long what an adapter has left behind may take to be read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// A running adapter. Dropping it kills it.
 struct Adapter {
     child: Child,
     commands: ChildStdin,
     answers: mpsc::Receiver<String>,
-    complaints: Arc<Mutex<String>>,
+    /// The first line of its stderr, if there was one, when that is known.
+    complaint: mpsc::Receiver<String>,
 }
 
 impl Adapter {
@@ -118,23 +122,20 @@ impl Adapter {
                 }
             }
         });
-        let complaints = Arc::new(Mutex::new(String::new()));
-        let last = complaints.clone();
+        let (complain, complaint) = mpsc::sync_channel(1);
         thread::spawn(move || {
             let mut err = BufReader::new(err);
+            // The first line says what went wrong; a program's backtrace follows it. Read to the
+            // end all the same, or the adapter would block.
             while let Some(line) = line(&mut err) {
-                // The first line says what went wrong; a program's backtrace follows it.
-                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-                if last.is_empty() {
-                    *last = line;
-                }
+                let _ = complain.try_send(line);
             }
         });
         Ok(Adapter {
             child,
             commands,
             answers,
-            complaints,
+            complaint,
         })
     }
 
@@ -149,16 +150,15 @@ impl Adapter {
 
     /// Why it ended.
     fn gone(&mut self) -> Error {
-        while let Ok(line) = self.answers.recv_timeout(Duration::from_millis(200)) {
+        while let Ok(line) = self.answers.recv_timeout(LAST_WORDS) {
             if let Some(why) = line.strip_prefix("error ") {
                 return Error::Run(why.into());
             }
         }
-        let complaints = self.complaints.lock();
-        let complaints = complaints.unwrap_or_else(PoisonError::into_inner);
-        Error::Run(match complaints.as_str() {
-            "" => "the adapter ended without a word".into(),
-            why => format!("the adapter ended: {why}"),
+        // Its stderr ends with it, but is read by another thread.
+        Error::Run(match self.complaint.recv_timeout(LAST_WORDS) {
+            Err(_) => "the adapter ended without a word".into(),
+            Ok(why) => format!("the adapter ended: {why}"),
         })
     }
 
