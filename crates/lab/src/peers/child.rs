@@ -24,7 +24,7 @@ use std::{
     net::SocketAddrV4,
     path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc,
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
