@@ -44,6 +44,7 @@
 //! the core where it is when asked. (7) Packets of one flow that follow each other in a burst are classified
 //! once, with a reference for each.
 
+mod burst;
 pub(crate) mod cell;
 pub(crate) mod ipcl;
 mod org;
@@ -53,6 +54,7 @@ mod rings;
 
 use crate::On;
 use crate::spec::{self, OrgSpec, SqueueEntry};
+use burst::{Chain, Run, rejoin};
 use cell::{Home, Parted};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ipcl::{Flow, Ipcl};
@@ -131,36 +133,6 @@ pub(crate) enum To {
     /// A listener, perhaps. The squeue that a new connection is to belong to, and the initial
     /// sequence number if it takes a flow over from TIME-WAIT.
     Listener(u16, Option<Seq>),
-}
-
-/// Packets of one flow that follow each other in a burst, and where they go. `None`: nowhere, or
-/// they are there.
-struct Run {
-    start: usize,
-    end: usize,
-    to: Option<(u16, To)>,
-}
-
-/// What a burst has for squeue `n`.
-struct Chain<'a> {
-    n: u16,
-    runs: &'a mut [Run],
-    segs: &'a mut [Seg],
-}
-
-impl Chain<'_> {
-    /// Runs `f` on what is for the squeue, in order.
-    #[inline]
-    fn each(&mut self, mut f: impl FnMut(To, &mut [Seg])) {
-        for run in &mut *self.runs {
-            if let Some((n, to)) = run.to
-                && n == self.n
-            {
-                run.to = None;
-                f(to, &mut self.segs[run.start..run.end]);
-            }
-        }
-    }
 }
 
 /// When an squeue's timers are due, ns; on cache lines of its own.
@@ -431,6 +403,7 @@ impl<P: Platform> FireEngine<P> {
             runs.push(Run { start, end, to });
             start = end;
         }
+        rejoin(&mut runs, segs);
         for next in 0..runs.len() {
             let Some((n, _)) = runs[next].to else {
                 continue;
