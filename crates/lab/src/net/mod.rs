@@ -18,7 +18,7 @@ use crate::{
         veth,
     },
     organizations::Organization,
-    ours::network::{self, Counters},
+    ours::{network, tap::Counters},
     workload::{
         Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Inbound, Phase,
         SEGMENT, Sample, Session, Settings, Times, Traits, Window,

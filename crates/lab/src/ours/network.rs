@@ -1,21 +1,17 @@
 //! A stack of ours on a TAP interface of the host's, for benchmarks between machines.
 
-use super::{End, Far, Marks, builder, divide, founders, with_control};
+use super::{End, Far, Marks, builder, founders, tap::Counters, with_control};
 use crate::{
     Error, linux,
     linux::sockets,
     net,
-    workload::{Configuration, Content, Sample, Settings, Tally, Times, Worker},
+    workload::{Configuration, Content, Settings, Worker},
 };
 use perimeter::{
     Native, OrgSpec,
     link::tap::{Tap, TapConfig},
 };
-use std::{
-    net::SocketAddrV4,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddrV4, sync::Arc, time::Instant};
 
 /// Where the data connections go, and how.
 pub(crate) struct Way<'a> {
@@ -25,39 +21,6 @@ pub(crate) struct Way<'a> {
     pub to: SocketAddrV4,
     /// What each connection begins with.
     pub token: String,
-}
-
-/// The stack's counters.
-pub(crate) struct Counters {
-    marks: Marks,
-    threads: usize,
-}
-
-impl Counters {
-    /// What the threads received, with the stack's counters. As over any TAP interface, what the
-    /// kernel does inside our calls can't be told from the stack.
-    ///
-    /// # Errors
-    /// The counters were not read.
-    pub(crate) fn sample(
-        &self,
-        tallies: &[Tally],
-        window: (crate::host::Machine, Duration),
-    ) -> Result<Sample, Error> {
-        let counted = self.marks.counted()?;
-        let times = Times {
-            stack: None,
-            peer: None,
-            ..divide(&tallies[..self.threads], &counted)
-        };
-        let threads = counted.threads(tallies.len());
-        Ok(Sample {
-            locks: counted.locks,
-            retransmits: counted.retransmits,
-            paths: counted.paths,
-            ..Sample::received(tallies, window, threads, times)
-        })
-    }
 }
 
 /// Threads of a stack that open the connections.

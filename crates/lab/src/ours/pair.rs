@@ -159,12 +159,6 @@ impl Session for PairSession {
         let [near, far] = &self.marks;
         let counted = near.counted()?.with(far.counted()?);
         let times = divide(&tallies, &counted);
-        let threads = counted.threads(tallies.len());
-        Ok(Sample {
-            locks: counted.locks,
-            retransmits: counted.retransmits,
-            paths: counted.paths,
-            ..Sample::received(&tallies, window, threads, times)
-        })
+        Ok(counted.sample(&tallies, window, times))
     }
 }

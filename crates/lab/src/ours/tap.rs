@@ -5,10 +5,13 @@
 //! machine's CPU is reported. The namespace has no name and is held by descriptors: it goes, with
 //! its interfaces, however the process ends.
 
-use super::{End, Far, Marks, builder, founders, nics_by_thread, queues, with_control, workers};
+use super::{
+    End, Far, Marks, builder, divide, founders, nics_by_thread, queues, with_control, workers,
+};
 use crate::{
     Error,
     error::Context as _,
+    host::Machine,
     linux::{
         self, Job,
         sockets::{self, Worksite},
@@ -16,7 +19,7 @@ use crate::{
     },
     workload::{
         Configuration, Content, Control, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings,
-        Times, Window,
+        Tally, Times, Window,
     },
 };
 use perimeter::{
@@ -165,16 +168,47 @@ pub(super) fn prepare(
         greeting: Arc::default(),
         marks: Marks::default(),
     };
-    let marks = end.marks.clone();
+    let counters = Counters {
+        marks: end.marks.clone(),
+        threads: configuration.threads,
+    };
     let mut all = workers(settings, configuration, end, deadline);
     all.append(&mut peers);
     Ok(Box::new(TapSession {
         crew: Crew::start(all)?,
         _file: job.file,
         namespace,
-        marks,
-        threads: configuration.threads,
+        counters,
     }))
+}
+
+/// The counters of a stack on a TAP interface.
+pub(crate) struct Counters {
+    /// Their readings.
+    pub(super) marks: Marks,
+    /// Threads of the application that are under test; they come first.
+    pub(super) threads: usize,
+}
+
+impl Counters {
+    /// What the threads received, with the stack's counters. What the stack and the kernel do
+    /// inside our calls can't be told apart.
+    ///
+    /// # Errors
+    /// The counters were not read.
+    pub(crate) fn sample(
+        &self,
+        tallies: &[Tally],
+        window: (Machine, Duration),
+    ) -> Result<Sample, Error> {
+        let counted = self.marks.counted()?;
+        let times = Times {
+            stack: None,
+            peer: None,
+            ..divide(&tallies[..self.threads], &counted)
+        };
+        Ok(counted.sample(tallies, window, times))
+    }
 }
 
 /// A prepared run. The crew comes first, so that its threads, which have descriptor tables of
@@ -183,8 +217,7 @@ struct TapSession {
     crew: Crew,
     _file: Arc<rustix::fd::OwnedFd>,
     namespace: Arc<Namespace>,
-    marks: Marks,
-    threads: usize,
+    counters: Counters,
 }
 
 impl Session for TapSession {
@@ -198,26 +231,9 @@ impl Session for TapSession {
         self.crew.run(Phase::Measure, time)?;
         let window = window.close();
         let retransmits = self.namespace.retransmits()?.saturating_sub(retransmits);
-        let TapSession {
-            crew,
-            marks,
-            threads,
-            ..
-        } = *self;
-        let tallies = crew.finish()?;
-        let counted = marks.counted()?;
-        let times = Times {
-            // What the stack and the kernel do inside our calls can't be told apart.
-            stack: None,
-            peer: None,
-            ..super::divide(&tallies[..threads], &counted)
-        };
-        let threads = counted.threads(tallies.len());
-        Ok(Sample {
-            locks: counted.locks,
-            retransmits: retransmits + counted.retransmits,
-            paths: counted.paths,
-            ..Sample::received(&tallies, window, threads, times)
-        })
+        let TapSession { crew, counters, .. } = *self;
+        let mut sample = counters.sample(&crew.finish()?, window)?;
+        sample.retransmits += retransmits;
+        Ok(sample)
     }
 }

@@ -9,8 +9,8 @@
 
 use crate::{
     Error,
-    host::Scheduled,
-    workload::{LockTimes, Locks, PathTime, Tally, Times},
+    host::{Machine, Scheduled},
+    workload::{LockTimes, Locks, PathTime, Sample, Tally, Times},
 };
 use perimeter::{
     LockClass, Stack, Stats,
@@ -18,7 +18,7 @@ use perimeter::{
 };
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Threads of a stack that serve devices or run the protocol, and count the time that they park
@@ -183,6 +183,23 @@ impl Counted {
     /// Threads of a run with so many of the application's.
     pub(super) fn threads(&self, application: usize) -> usize {
         application + self.servers.threads
+    }
+
+    /// The sample of a run whose application threads, this program's at both ends, have `tallies`
+    /// and in which those under test have `times`.
+    pub(super) fn sample(
+        self,
+        tallies: &[Tally],
+        window: (Machine, Duration),
+        times: Times,
+    ) -> Sample {
+        let threads = self.threads(tallies.len());
+        Sample {
+            locks: self.locks,
+            retransmits: self.retransmits,
+            paths: self.paths,
+            ..Sample::received(tallies, window, threads, times)
+        }
     }
 }
 
