@@ -11,8 +11,7 @@ use crate::{
         self, Job,
         sockets::{self, Made, Options},
     },
-    stats,
-    workload::{Content, Crew, FILE_SIZE, Phase, Settings, Tally},
+    workload::{Content, Crew, FILE_SIZE, Phase, Received, Settings, Tally},
 };
 use rustix::fd::OwnedFd;
 use std::{
@@ -250,17 +249,13 @@ fn measure(
 }
 
 fn count(tallies: &[Tally]) -> Counted {
-    let sinks = || tallies.iter().filter(|t| t.sink);
-    let mut each: Vec<u64> = sinks().flat_map(|t| t.received.clone()).collect();
-    let rate = |t: &Tally| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64;
-    let bytes = each.iter().sum();
-    let (least, median) = stats::least_and_median(&mut each);
+    let received = Received::of(tallies);
     Counted {
-        goodput: sinks().map(rate).sum(),
-        bytes,
-        least,
-        median,
-        verified: tallies.iter().map(|t| t.verified).sum(),
+        goodput: received.goodput,
+        bytes: received.bytes,
+        least: received.least,
+        median: received.median,
+        verified: received.verified,
         cpu_ns: tallies.iter().map(|t| t.cpu_ns).sum(),
     }
 }

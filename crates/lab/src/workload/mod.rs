@@ -25,7 +25,7 @@ pub use crew::{Crew, Worker};
 pub use drive::{Control, Phase, Roles, Side, Tally, drive, rounds};
 pub use exchange::{Exchange, summary};
 pub use reconnect::{Part, Reconnects, drive_any};
-pub use sample::{Latency, LockTimes, Locks, PathTime, Raw, Sample, TOLERANCE, Times};
+pub use sample::{Latency, LockTimes, Locks, PathTime, Raw, Received, Sample, TOLERANCE, Times};
 pub use session::{Backend, Configuration, Session, Slot, Traits, Window};
 pub use settings::{BUFFER, Coalescing, Device, Direction, Inbound, MTU, SEGMENT, Settings};
 pub use spread::{Place, spread};

@@ -144,6 +144,39 @@ pub struct Latency {
     pub max_ns: u64,
 }
 
+/// What the receiving threads of a run counted, each in its own window.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Received {
+    /// Bytes per second.
+    pub goodput: f64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Those of the connection that received least.
+    pub least: u64,
+    /// Those of the median connection.
+    pub median: u64,
+    /// Bytes that were compared with what they had to be.
+    pub verified: u64,
+}
+
+impl Received {
+    /// The sum of what threads have counted; those that only send count for nothing.
+    pub fn of(tallies: &[Tally]) -> Received {
+        let sinks = || tallies.iter().filter(|t| t.sink);
+        let mut each: Vec<u64> = sinks().flat_map(|t| t.received.clone()).collect();
+        let rate =
+            |t: &Tally| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64;
+        let (least, median) = stats::least_and_median(&mut each);
+        Received {
+            goodput: sinks().map(rate).sum(),
+            bytes: each.iter().sum(),
+            least,
+            median,
+            verified: tallies.iter().map(|t| t.verified).sum(),
+        }
+    }
+}
+
 /// What one run measured.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
@@ -196,17 +229,12 @@ impl Sample {
         threads: usize,
         times: Times,
     ) -> Sample {
-        let sinks = || tallies.iter().filter(|t| t.sink);
-        let mut by_connection: Vec<u64> = sinks().flat_map(|t| t.received.clone()).collect();
-        let bytes: u64 = by_connection.iter().sum();
-        let rate =
-            |t: &Tally| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64;
-        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
+        let received = Received::of(tallies);
         let (rounds, latency) = rounds(tallies);
         Sample {
             elapsed,
-            goodput: sinks().map(rate).sum(),
-            segments: bytes as f64 / SEGMENT as f64,
+            goodput: received.goodput,
+            segments: received.bytes as f64 / SEGMENT as f64,
             times,
             cpu_ns: machine.cpu_ns(),
             rounds,
@@ -214,10 +242,10 @@ impl Sample {
             context_switches: machine.voluntary + machine.involuntary,
             involuntary_switches: machine.involuntary,
             migrations: machine.migrations,
-            connection_min,
-            connection_median,
-            verified_bytes: tallies.iter().map(|t| t.verified).sum(),
-            valid: times.valid() && (bytes > 0 || rounds > 0),
+            connection_min: received.least,
+            connection_median: received.median,
+            verified_bytes: received.verified,
+            valid: times.valid() && (received.bytes > 0 || rounds > 0),
             disturbances: disturbances(&machine, elapsed, threads, &times),
             ..Sample::default()
         }
