@@ -79,7 +79,7 @@ impl Server {
                 let busy = live.fetch_add(1, Ordering::AcqRel) >= CLIENTS;
                 let live = &live;
                 scope.spawn(move || {
-                    let line = match self.client(stream, peer, busy) {
+                    let line = match self.client(stream, busy) {
                         Ok(line) => format!("{peer}: {line}"),
                         Err(e) => format!("{peer}: {e}"),
                     };
@@ -92,14 +92,14 @@ impl Server {
     }
 
     /// One client, one run.
-    fn client(&self, stream: TcpStream, peer: SocketAddr, busy: bool) -> Result<String, Error> {
+    fn client(&self, stream: TcpStream, busy: bool) -> Result<String, Error> {
         let at = stream.local_addr().context("asking an address")?;
         let mut channel = Channel::new(stream, "the client".into())?;
         let run = match busy {
             true => Err(Error::Unavailable(format!(
                 "{CLIENTS} clients are served already"
             ))),
-            false => self.run(&mut channel, at, peer),
+            false => self.run(&mut channel, at),
         };
         run.inspect_err(|e| {
             // It may be that which has gone.
@@ -107,7 +107,7 @@ impl Server {
         })
     }
 
-    fn run(&self, channel: &mut Channel, at: SocketAddr, _: SocketAddr) -> Result<String, Error> {
+    fn run(&self, channel: &mut Channel, at: SocketAddr) -> Result<String, Error> {
         let work = match channel.receive(ANSWER)? {
             Message::Hello {
                 protocol: PROTOCOL,
