@@ -115,12 +115,7 @@ impl Backend for Kernel {
             None => Some(Arc::new(Links::make(settings.nics)?)),
             Some(_) => None,
         };
-        let content = Content::new(FILE_SIZE);
-        let job = Job {
-            file: Arc::new(sockets::memory_file(content.bytes())?),
-            content,
-            pinned: configuration.organization == Organization::Linux { pinned: true },
-        };
+        let job = Job::new(configuration.organization == Organization::Linux { pinned: true })?;
         let site = |side: fn(&Links) -> &Arc<Namespace>| Worksite {
             namespace: links.as_deref().map(side).cloned(),
             options: Options::of(settings),
@@ -191,13 +186,26 @@ fn nics_by_thread(settings: &Settings, c: &Configuration, links: bool) -> Vec<Ve
 pub(crate) struct Job {
     /// What is sent.
     pub content: Content,
-    /// The same as a file in memory.
+    /// The same as a file in memory, which must not be closed before the threads have ended.
     pub file: Arc<OwnedFd>,
     /// All threads on one core.
     pub pinned: bool,
 }
 
 impl Job {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn new(pinned: bool) -> Result<Job, Error> {
+        let content = Content::new(FILE_SIZE);
+        Ok(Job {
+            file: Arc::new(sockets::memory_file(content.bytes())?),
+            content,
+            pinned,
+        })
+    }
+
     /// A thread that establishes its connections by `make` and runs the event loop on them, on the
     /// given core if any.
     pub(crate) fn worker(

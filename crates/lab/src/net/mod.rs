@@ -20,8 +20,8 @@ use crate::{
     organizations::Organization,
     ours::{network, tap::Counters},
     workload::{
-        Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Inbound, Phase,
-        SEGMENT, Sample, Session, Settings, Times, Traits, Window,
+        Backend, Configuration, Control, Crew, Direction, Inbound, Phase, SEGMENT, Sample, Session,
+        Settings, Times, Traits, Window,
     },
 };
 use control::{ANSWER, Channel, Counted, ESTABLISHING, MOST, Message, PROTOCOL, Work, printable};
@@ -188,21 +188,16 @@ impl Backend for Client {
                 (Some(channel), to, token, Some(version))
             }
         };
-        let content = Content::new(FILE_SIZE);
-        let file = Arc::new(sockets::memory_file(content.bytes())?);
-        let (workers, counters) = match (&configuration.organization, &self.target.tap) {
+        let (workers, counters, file) = match (&configuration.organization, &self.target.tap) {
             (Organization::Ours(org), Some(tap)) => {
                 let way = network::Way { tap, to, token };
                 let (workers, counters) =
-                    network::workers(org, settings, configuration, way, content, deadline)?;
-                (workers, Some(counters))
+                    network::workers(org, settings, configuration, way, deadline)?;
+                (workers, Some(counters), None)
             }
             _ => {
-                let job = Job {
-                    file: file.clone(),
-                    content,
-                    pinned: configuration.organization == Organization::Linux { pinned: true },
-                };
+                let pinned = configuration.organization == Organization::Linux { pinned: true };
+                let job = Job::new(pinned)?;
                 let (roles, _) = linux::roles(settings);
                 let worker = |i: usize| {
                     let share = share(configuration, i);
@@ -216,7 +211,8 @@ impl Backend for Client {
                         move |_: &Control| sockets::open_to(&site, to, share, token.as_bytes());
                     (format!("app-{i}"), job.worker(roles, Some(i), make))
                 };
-                ((0..configuration.threads).map(worker).collect(), None)
+                let workers = (0..configuration.threads).map(worker).collect();
+                (workers, None, Some(job.file))
             }
         };
         let crew = Crew::start_second(workers)?;
@@ -279,7 +275,8 @@ impl Client {
 struct NetSession {
     crew: Crew,
     channel: Option<Channel>,
-    _file: Arc<OwnedFd>,
+    /// What the host's sockets send.
+    _file: Option<Arc<OwnedFd>>,
     counters: Option<Counters>,
     told: Arc<Mutex<Vec<String>>>,
     /// The other end's address, and its version.

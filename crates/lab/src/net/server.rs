@@ -11,17 +11,14 @@ use crate::{
         self, Job,
         sockets::{self, Made, Options},
     },
-    workload::{Content, Crew, FILE_SIZE, Phase, Received, Settings, Tally},
+    workload::{Crew, Phase, Received, Settings, Tally},
 };
 use rustix::fd::OwnedFd;
 use std::{
     fs::File,
     io::Read,
     net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -210,12 +207,7 @@ fn measure(
     settings: &Settings,
     sockets: Vec<OwnedFd>,
 ) -> Result<Counted, Error> {
-    let content = Content::new(FILE_SIZE);
-    let job = Job {
-        file: Arc::new(sockets::memory_file(content.bytes())?),
-        content,
-        pinned: false,
-    };
+    let job = Job::new(false)?;
     let threads = host::cores().min(sockets.len());
     let mut shares: Vec<Vec<OwnedFd>> = (0..threads).map(|_| Vec::new()).collect();
     for (i, socket) in sockets.into_iter().enumerate() {

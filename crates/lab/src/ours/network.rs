@@ -5,7 +5,7 @@ use crate::{
     Error, linux,
     linux::sockets,
     net,
-    workload::{Configuration, Content, Settings, Worker},
+    workload::{Configuration, Content, FILE_SIZE, Settings, Worker},
 };
 use perimeter::{
     Native, OrgSpec,
@@ -32,7 +32,6 @@ pub(crate) fn workers(
     settings: &Settings,
     configuration: &Configuration,
     way: Way<'_>,
-    content: Content,
     deadline: Option<Instant>,
 ) -> Result<(Vec<(String, Worker)>, Counters), Error> {
     let settings = &Settings {
@@ -69,7 +68,7 @@ pub(crate) fn workers(
         founders: founders(org, builder, configuration)?,
         fars: fars.collect(),
         hosts: vec![host],
-        content,
+        content: Content::new(FILE_SIZE),
         roles: linux::roles(settings).0,
         first_core: 0,
         established: Arc::default(),

@@ -18,8 +18,7 @@ use crate::{
         veth::{self, Namespace},
     },
     workload::{
-        Configuration, Content, Control, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings,
-        Tally, Times, Window,
+        Configuration, Control, Crew, MTU, Phase, Sample, Session, Settings, Tally, Times, Window,
     },
 };
 use perimeter::{
@@ -133,12 +132,7 @@ pub(super) fn prepare(
             .map_err(|e| Error::Run(e.to_string()))?;
         hosts.push(address);
     }
-    let content = Content::new(FILE_SIZE);
-    let job = Job {
-        file: Arc::new(sockets::memory_file(content.bytes())?),
-        content: content.clone(),
-        pinned: false,
-    };
+    let job = Job::new(false)?;
     let (near_roles, roles) = linux::roles(settings);
     let (mut fars, mut peers) = (Vec::new(), Vec::new());
     for (i, nics) in nics_by_thread(settings, configuration)
@@ -160,7 +154,7 @@ pub(super) fn prepare(
         founders: founders(&org, builder, configuration)?,
         fars,
         hosts,
-        content,
+        content: job.content,
         roles: near_roles,
         first_core: 0,
         established: Arc::default(),

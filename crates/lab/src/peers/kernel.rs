@@ -8,9 +8,8 @@ use crate::{
         veth::Namespace,
     },
     ours,
-    workload::{Content, Control, FILE_SIZE, Roles, Settings, Worker},
+    workload::{Control, Roles, Settings, Worker},
 };
-use rustix::fd::OwnedFd;
 use std::{
     net::SocketAddrV4,
     sync::{Arc, mpsc},
@@ -28,9 +27,7 @@ pub(super) struct Site {
     /// Where the interface and the kernel's sockets are.
     pub namespace: Arc<Namespace>,
     /// What the kernel's sockets send and expect.
-    pub content: Content,
-    /// Descriptor of the same, which must not be closed before the threads have ended.
-    pub file: Arc<OwnedFd>,
+    pub job: Job,
 }
 
 /// What the near end is given to reach the far one.
@@ -55,11 +52,9 @@ impl Site {
         // On a thread of its own, which takes its change of namespace with it.
         let made = thread::spawn(Namespace::enter_new).join();
         let namespace = made.unwrap_or_else(|_| Err(Error::Run("a thread panicked".into())))?;
-        let content = Content::new(FILE_SIZE);
         Ok(Site {
             namespace: Arc::new(namespace),
-            file: Arc::new(sockets::memory_file(content.bytes())?),
-            content,
+            job: Job::new(false)?,
         })
     }
 
@@ -78,11 +73,6 @@ impl Site {
             options: sockets::Options::of(settings),
             deadline,
         };
-        let job = Job {
-            content: self.content.clone(),
-            file: self.file.clone(),
-            pinned: false,
-        };
         let make = move |control: &Control| match opened.recv() {
             Ok(()) => far.establish(&worksite, control),
             Err(_) => Err(give_up(control)),
@@ -92,7 +82,7 @@ impl Site {
             open,
             near,
         };
-        (gate, job.worker(roles, None, make))
+        (gate, self.job.worker(roles, None, make))
     }
 }
 

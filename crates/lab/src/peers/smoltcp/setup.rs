@@ -146,7 +146,7 @@ fn tap(
 ) -> Vec<(String, Worker)> {
     let (near, far) = ends(settings, configuration, deadline);
     let (gate, kernel) = site.far(settings, far.roles, far.connections, deadline);
-    let content = site.content.clone();
+    let content = site.job.content.clone();
     let near: Worker = Box::new(move |control, set| {
         host::pin(0);
         gate.enter()?;
