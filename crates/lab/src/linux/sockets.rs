@@ -142,6 +142,19 @@ impl Worksite {
         }
         nix::sched::unshare(CloneFlags::CLONE_FILES).context("separating descriptor tables")
     }
+
+    /// Whether there is time left after `done` of so many connections of a thread.
+    ///
+    /// # Errors
+    /// [`Error::Late`]: the deadline has passed.
+    fn in_time(&self, done: usize, connections: usize) -> Result<(), Error> {
+        match self.deadline {
+            Some(deadline) if Instant::now() > deadline => Err(Error::Late(format!(
+                "out of time after {done} of {connections} connections of a thread"
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Waits for the end of the run after the other side has given up: the error that comes first is
@@ -230,12 +243,7 @@ impl Near {
         }
         let mut sockets = Vec::with_capacity(self.nics.len());
         for (k, nic) in self.nics.iter().enumerate() {
-            if site.deadline.is_some_and(|d| Instant::now() > d) {
-                return Err(Error::Late(format!(
-                    "out of time after {k} of {} connections of a thread",
-                    self.nics.len()
-                )));
-            }
+            site.in_time(k, self.nics.len())?;
             let listener = self.listener(k, *nic);
             sockets.push(connect(site, &listening[listener])?);
             if self.connected.send(listener).is_err() {
@@ -349,11 +357,7 @@ pub(crate) fn open_to(
     site.enter()?;
     let mut sockets = Vec::with_capacity(connections);
     for k in 0..connections {
-        if site.deadline.is_some_and(|d| Instant::now() > d) {
-            return Err(Error::Late(format!(
-                "out of time after {k} of {connections} connections of a thread"
-            )));
-        }
+        site.in_time(k, connections)?;
         let socket = connect(site, &to)?;
         if !greeting.is_empty() {
             // The first bytes of an empty buffer: taken whole. They go out now, corked or not.
