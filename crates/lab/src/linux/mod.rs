@@ -273,6 +273,14 @@ mod tests {
     use super::*;
     use crate::workload::Coalescing;
 
+    /// One run of `kernel`; times in ms.
+    fn run(mut kernel: Kernel, settings: &Settings, warm_up: u64, measure: u64) -> Sample {
+        let configuration = &crate::bench::grid::grid(settings)[0];
+        let mut session = kernel.prepare(settings, configuration, None).unwrap();
+        session.warm_up(Duration::from_millis(warm_up)).unwrap();
+        session.measure(Duration::from_millis(measure)).unwrap()
+    }
+
     /// The whole backend in each direction with few and more connections, if the machine permits.
     fn moves_and_verifies_bytes_over_veth() {
         if !namespaces_possible() {
@@ -299,9 +307,7 @@ mod tests {
                 .check(&settings, std::slice::from_ref(configuration))
                 .unwrap();
             assert_eq!(kernel.loopback, None);
-            let mut session = kernel.prepare(&settings, configuration, None).unwrap();
-            session.warm_up(Duration::from_millis(100)).unwrap();
-            let sample = session.measure(Duration::from_millis(300)).unwrap();
+            let sample = run(kernel, &settings, 100, 300);
             assert!(sample.goodput > 1e6, "{direction}: {sample:?}");
             assert!(sample.verified_bytes > 0, "{direction}: {sample:?}");
             assert!(sample.connection_min > 0, "{direction}: {sample:?}");
@@ -323,12 +329,7 @@ mod tests {
             nics: 1,
             ..Settings::default()
         };
-        let configuration = &crate::bench::grid::grid(&settings)[0];
-        let mut session = Kernel::default()
-            .prepare(&settings, configuration, None)
-            .unwrap();
-        session.warm_up(Duration::from_millis(50)).unwrap();
-        let sample = session.measure(Duration::from_millis(300)).unwrap();
+        let sample = run(Kernel::default(), &settings, 50, 300);
         let latency = sample.latency.unwrap();
         assert!(sample.rounds > 100, "{sample:?}");
         assert!(
@@ -354,12 +355,7 @@ mod tests {
                 nics: 1,
                 ..Settings::default()
             };
-            let configuration = &crate::bench::grid::grid(&settings)[0];
-            let mut session = Kernel::default()
-                .prepare(&settings, configuration, None)
-                .unwrap();
-            session.warm_up(Duration::from_millis(50)).unwrap();
-            let sample = session.measure(Duration::from_millis(300)).unwrap();
+            let sample = run(Kernel::default(), &settings, 50, 300);
             assert!(sample.rounds > 20 && sample.valid, "{sample:?}");
             assert!(sample.latency.unwrap().p50_ns > 1000, "{sample:?}");
         }
@@ -399,16 +395,14 @@ mod tests {
             ..Settings::default()
         };
         let configuration = &crate::bench::grid::grid(&settings)[0];
-        let mut kernel = Kernel {
+        let kernel = Kernel {
             loopback: Some("a test says so".into()),
         };
         let traits = kernel.traits(&settings, configuration);
         assert_eq!(traits.device, "loopback");
         assert!(!traits.comparable);
         assert!(traits.notes[0].contains("not comparable"));
-        let mut session = kernel.prepare(&settings, configuration, None).unwrap();
-        session.warm_up(Duration::from_millis(50)).unwrap();
-        let sample = session.measure(Duration::from_millis(200)).unwrap();
+        let sample = run(kernel, &settings, 50, 200);
         assert!(sample.goodput > 1e6, "{sample:?}");
     }
 }
