@@ -27,14 +27,9 @@ use perimeter_wire::Template;
 /// section 5.3).
 #[inline]
 pub fn now<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> Time {
-    let now = cx.now(&sh.p);
     let last = &mut a.tcb_meta().now;
-    if now < *last {
-        cx.set_now(*last);
-        return *last;
-    }
-    *last = now;
-    now
+    *last = cx.now_from(&sh.p, *last);
+    *last
 }
 
 /// A segment arrived for this connection.

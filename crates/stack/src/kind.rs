@@ -130,6 +130,14 @@ impl<K: Kind> Ctx<K> {
         *self.clock.get_or_insert_with(|| p.now())
     }
 
+    /// As [`now`](Ctx::now), and not before `at`, which another thread has read already.
+    #[inline]
+    pub fn now_from(&mut self, p: &K::P, at: Time) -> Time {
+        let now = self.now(p).max(at);
+        self.clock = Some(now);
+        now
+    }
+
     /// Sets the time of this burst, when it is known already.
     #[inline]
     pub fn set_now(&mut self, now: Time) {

@@ -313,9 +313,8 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         e: &Established,
         seg: &mut Seg,
     ) -> Option<SockId> {
-        let now = cx.now(&sh.p);
         let config = l.config();
-        let tcb = Tcb::accept(&config, e, now);
+        let tcb = Tcb::accept(&config, e, cx.now_from(&sh.p, e.at));
         let Ok(id) = self.insert(sh, &config, seg.frame.key, seg.hash, seg.iface, tcb) else {
             sh.refuse(cx, seg);
             return None;

@@ -15,6 +15,7 @@ fn established(now: Time) -> Tcb {
         ..Config::default()
     };
     let e = Established {
+        at: now,
         origin: 0,
         iss: Seq(999),
         irs: Seq(4999),

@@ -33,6 +33,9 @@ pub struct ListenParams {
 /// Everything a connection needs that completed its handshake through the cache.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Established {
+    /// When it did, not before anything that the cache has sent: the connection's clock starts
+    /// here.
+    pub at: Time,
     /// [`ListenParams::origin`] of the SYN.
     pub origin: u16,
     /// Our initial sequence number; `SND.UNA = SND.NXT = iss + 1`.
@@ -205,6 +208,7 @@ impl Entry {
         };
         let in_order = seg.seq.le(self.irs + 1);
         Established {
+            at: now,
             origin: self.origin,
             iss: self.iss,
             irs: self.irs,
@@ -251,6 +255,9 @@ pub struct SynCache {
     levels: [List; LEVELS],
     r#gen: IsnGen,
     stats: SynStats,
+    /// The latest time it was entered at. Threads that take turns read the clock before their
+    /// turn, so that the next may come with an earlier time.
+    now: Time,
 }
 
 impl SynCache {
@@ -273,7 +280,14 @@ impl SynCache {
             }; LEVELS],
             r#gen: IsnGen::new(k0, k1),
             stats: SynStats::default(),
+            now: Time::ZERO,
         }
+    }
+
+    /// It is entered at `now`, which does not run backwards here.
+    fn entered(&mut self, now: Time) -> Time {
+        self.now = self.now.max(now);
+        self.now
     }
 
     /// A SYN for a listener. `iss` and `ts_offset` are used if it makes a new entry
@@ -291,6 +305,7 @@ impl SynCache {
         ts_offset: u32,
         now: Time,
     ) -> SynAction {
+        let now = self.entered(now);
         let odd = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let to_self = key.local == key.remote && key.local_port == key.remote_port;
         if !seg.flags.contains(TcpFlags::SYN) || seg.flags.intersects(odd) || to_self {
@@ -316,6 +331,7 @@ impl SynCache {
 
     /// A segment with ACK and without SYN or RST that belongs to no connection.
     pub fn on_ack(&mut self, key: &FlowKey, seg: &TcpHdr, now: Time) -> AckAction {
+        let now = self.entered(now);
         let place = self.place(key);
         let Some(i) = self.find(place, key) else {
             return AckAction::None;
@@ -343,6 +359,7 @@ impl SynCache {
     /// returns as if the acknowledgment had been lost, and the SYN-ACK is sent again later
     /// (Linux).
     pub fn put_back(&mut self, key: FlowKey, e: &Established, now: Time) {
+        let now = self.entered(now);
         let place = self.place(&key);
         if self.find(place, &key).is_some() {
             return;
@@ -429,6 +446,7 @@ impl SynCache {
     /// Sends SYN-ACKs again that are due and drops entries that ran out of retries: each
     /// entry at most once per call.
     pub fn on_timer(&mut self, now: Time, send: &mut dyn FnMut(&FlowKey, SegOut)) {
+        let now = self.entered(now);
         // From the last level down: an entry that moves up one is not met again.
         for level in (0..LEVELS).rev() {
             while let Some(e) = self.entries.get_mut(self.levels[level].head as usize)
@@ -528,8 +546,7 @@ impl SynCache {
     }
 
     /// Appends to a timer level. All of a level wait equally long, so its order is that of the
-    /// deadlines as long as time does not run backwards; if it does, the entry waits for those
-    /// before it.
+    /// deadlines.
     fn link(&mut self, i: u32, level: usize) {
         let tail = self.levels[level].tail;
         let e = &mut self.entries[i as usize];

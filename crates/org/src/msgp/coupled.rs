@@ -170,7 +170,8 @@ impl<P: Platform> Core<P> {
             return;
         };
         let config = l.config();
-        let tcb = Tcb::accept(&config, &established, cx.now(&sh.p));
+        let now = cx.now_from(&sh.p, established.at);
+        let tcb = Tcb::accept(&config, &established, now);
         let flow = Flow {
             key: seg.frame.key,
             hash: seg.hash,

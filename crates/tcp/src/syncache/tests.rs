@@ -84,6 +84,7 @@ fn a_handshake_carries_everything_over() {
             panic!("not established")
         };
         let want = Established {
+            at: now,
             origin: 0,
             iss,
             irs,
@@ -104,6 +105,20 @@ fn a_handshake_carries_everything_over() {
         assert_eq!(c.deadline(), Time::NEVER);
         assert!(matches!(c.on_ack(&key(1, 1), &ack, now), AckAction::None));
     }
+}
+
+/// The thread that brings the acknowledgment read the clock before the one that sent the SYN-ACK.
+#[test]
+fn a_connection_does_not_begin_before_its_syn_ack() {
+    let mut c = cache();
+    let sent = Time::from_millis(1_000);
+    open(&mut c, key(1, 1), Seq(100), Seq(9_000), sent);
+    let mut ack = seg(TcpFlags::ACK, Seq(101), Seq(9_001));
+    ack.opts.ts = Some((790, 1_005));
+    let AckAction::Established(e) = c.on_ack(&key(1, 1), &ack, Time::from_millis(990)) else {
+        panic!("not established")
+    };
+    assert_eq!((e.at, e.rtt_ns), (sent, Some(0)));
 }
 
 /// What one end does not offer, the other must not see.
