@@ -41,6 +41,8 @@ const STEPS: [Step; 3] = [
             "--test",
             "loom_event",
             "--test",
+            "loom_owned",
+            "--test",
             "loom_queue",
             "--test",
             "loom_turnstile",

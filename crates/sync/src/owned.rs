@@ -45,7 +45,7 @@ impl<T> Core<T> {
         // the owner looks for work after it has let go. One of them sees the other.
         self.holder
             .0
-            .compare_exchange(FREE, lane + 1, Ordering::SeqCst, Ordering::Relaxed)
+            .compare_exchange(FREE, lane + 1, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 
