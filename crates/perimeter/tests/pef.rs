@@ -83,10 +83,12 @@ impl InOrder {
         event("in-order", (direction, layer, Under::Layer), check)
     }
 
-    /// `sender` is the end whose segments these are.
-    fn judge(&self, org: &str, what: &str, sender: &TcpStream) {
-        let again = self.again.load(Ordering::Relaxed);
-        let sent = sender.info().unwrap().tcp.total_retrans;
+    /// `sender` is the end whose segments these are, of its one connection.
+    fn judge(&self, org: &str, what: &str, sender: &Stack) {
+        let again = u64::from(self.again.load(Ordering::Relaxed));
+        let stats = sender.stats();
+        // A machine that is busy with other things makes acknowledgments late for either timer.
+        let sent = stats.count("retransmits") + stats.count("loss_probes");
         assert!(
             again <= sent,
             "{org}: {what}: {again} segments came twice, {sent} were sent twice"
@@ -238,8 +240,8 @@ fn lists_are_altered_ten_thousand_times_under_load() {
         let bytes: Vec<usize> = threads.into_iter().map(|t| t.join().unwrap()).collect();
         assert_eq!((bytes[0], bytes[2]), (bytes[1], bytes[3]), "{name}");
         assert!(bytes[0] > 0 && bytes[2] > 0, "{name}");
-        probes[0].judge(name, "what TCP took", &theirs);
-        probes[1].judge(name, "what IP was to send", &ours);
+        probes[0].judge(name, "what TCP took", &peer);
+        probes[1].judge(name, "what IP was to send", &s);
         assert!(alterer.inserted > 5_000 && alterer.disabled > 100);
         assert!(alterer.passed.load(Ordering::Relaxed) > 0, "{name}");
     }
@@ -301,8 +303,8 @@ fn altered(w: &World, name: &'static str, seed: u64) {
     assert!(there == data && here == data, "{name}, seed {seed}");
     over.store(true, Ordering::Relaxed);
     perimeter_sync::Thread::join(alterer).unwrap();
-    probes[0].judge(name, "what TCP took", &theirs);
-    probes[1].judge(name, "what IP was to send", &ours);
+    probes[0].judge(name, "what TCP took", &w.peer);
+    probes[1].judge(name, "what IP was to send", &w.s);
 }
 
 /// A stack under test and a peer, on virtual cores, and one connection between them.
