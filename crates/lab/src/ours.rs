@@ -16,7 +16,7 @@ pub(crate) mod tap;
 mod times;
 
 use crate::{
-    Error, host,
+    Error, host, linux,
     organizations::Organization,
     stats,
     workload::{
@@ -128,19 +128,10 @@ fn prepare_mem(
         hosts.push(peer.config().host);
         peers.push(peer);
     }
-    let end = End {
-        name: "app",
-        founders: founders(&org, builder, configuration)?,
-        fars: (0..configuration.threads).map(|_| Far::Ideal).collect(),
-        hosts,
-        content: Content::pattern(),
-        roles: crate::linux::roles(settings).0,
-        first_core: 0,
-        established: Arc::default(),
-        all: configuration.connections as usize,
-        greeting: Arc::default(),
-        marks: Marks::default(),
-    };
+    let founders = founders(&org, builder, configuration)?;
+    let fars = (0..configuration.threads).map(|_| Far::Ideal).collect();
+    let content = Content::pattern();
+    let end = End::near(settings, configuration, founders, fars, hosts, content);
     let marks = end.marks.clone();
     let crew = Crew::start(workers(settings, configuration, end, deadline))?;
     Ok(Box::new(StackSession {
@@ -266,6 +257,32 @@ struct End {
     greeting: Arc<[u8]>,
     /// Where readings of the stack's counters go.
     marks: Marks,
+}
+
+impl End {
+    /// The near end of a run, as the only one that is ours.
+    fn near(
+        settings: &Settings,
+        configuration: &Configuration,
+        founders: Vec<Founder>,
+        fars: Vec<Far>,
+        hosts: Vec<Ipv4Addr>,
+        content: Content,
+    ) -> End {
+        End {
+            name: "app",
+            founders,
+            fars,
+            hosts,
+            content,
+            roles: linux::roles(settings).0,
+            first_core: 0,
+            established: Arc::default(),
+            all: configuration.connections as usize,
+            greeting: Arc::default(),
+            marks: Marks::default(),
+        }
+    }
 }
 
 /// The NICs of each thread's connections.

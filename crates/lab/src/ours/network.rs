@@ -1,8 +1,8 @@
 //! A stack of ours on a TAP interface of the host's, for benchmarks between machines.
 
-use super::{End, Far, Marks, builder, founders, tap::Counters, with_control};
+use super::{End, Far, builder, founders, tap::Counters, with_control};
 use crate::{
-    Error, linux,
+    Error,
     linux::sockets,
     net,
     workload::{Configuration, Content, FILE_SIZE, Settings, Worker},
@@ -11,7 +11,7 @@ use perimeter::{
     Native, OrgSpec,
     link::tap::{Tap, TapConfig},
 };
-use std::{net::SocketAddrV4, sync::Arc, time::Instant};
+use std::{net::SocketAddrV4, time::Instant};
 
 /// Where the data connections go, and how.
 pub(crate) struct Way<'a> {
@@ -62,22 +62,14 @@ pub(crate) fn workers(
         let _ = far.listening.send(vec![way.to; places]);
         Far::Stack(near)
     });
-    let marks = Marks::default();
+    let founders = founders(org, builder, configuration)?;
+    let (fars, hosts, content) = (fars.collect(), vec![host], Content::new(FILE_SIZE));
     let end = End {
-        name: "app",
-        founders: founders(org, builder, configuration)?,
-        fars: fars.collect(),
-        hosts: vec![host],
-        content: Content::new(FILE_SIZE),
-        roles: linux::roles(settings).0,
-        first_core: 0,
-        established: Arc::default(),
-        all: configuration.connections as usize,
         greeting: way.token.into_bytes().into(),
-        marks: marks.clone(),
+        ..End::near(settings, configuration, founders, fars, hosts, content)
     };
     let counters = Counters {
-        marks,
+        marks: end.marks.clone(),
         threads: configuration.threads,
     };
     let deadline = deadline.or(Some(Instant::now() + net::control::ESTABLISHING));

@@ -29,7 +29,6 @@ use perimeter::{
 };
 use std::{
     net::Ipv4Addr,
-    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
@@ -95,27 +94,24 @@ pub(super) fn prepare(
         openers.push(Far::Stack(a));
         accepters.push(Far::Opener(b));
     }
-    let (near_roles, far_roles) = linux::roles(settings);
     let content = Content::new(FILE_SIZE);
-    let established = Arc::new(AtomicUsize::new(0));
-    let marks = [Marks::default(), Marks::default()];
-    let end = |name, builder, fars, hosts, roles, number: usize| {
+    let end = |builder, fars, hosts| {
+        let founders = founders(&org, builder, configuration)?;
+        let content = content.clone();
         Ok::<_, Error>(End {
-            name,
-            founders: founders(&org, builder, configuration)?,
-            fars,
-            hosts,
-            content: content.clone(),
-            roles,
-            first_core: number * configuration.threads,
-            established: established.clone(),
             all: 2 * configuration.connections as usize,
-            greeting: Arc::default(),
-            marks: marks[number].clone(),
+            ..End::near(settings, configuration, founders, fars, hosts, content)
         })
     };
-    let near = end("app", near, openers, near_hosts, near_roles, 0)?;
-    let far = end("far", far, accepters, far_hosts, far_roles, 1)?;
+    let near = end(near, openers, near_hosts)?;
+    let far = End {
+        name: "far",
+        roles: linux::roles(settings).1,
+        first_core: configuration.threads,
+        established: near.established.clone(),
+        ..end(far, accepters, far_hosts)?
+    };
+    let marks = [&near, &far].map(|end| end.marks.clone());
     let mut all = super::workers(settings, configuration, near, deadline);
     all.append(&mut super::workers(settings, configuration, far, deadline));
     Ok(Box::new(PairSession {

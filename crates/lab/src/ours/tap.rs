@@ -133,7 +133,7 @@ pub(super) fn prepare(
         hosts.push(address);
     }
     let job = Job::new(false)?;
-    let (near_roles, roles) = linux::roles(settings);
+    let (_, roles) = linux::roles(settings);
     let (mut fars, mut peers) = (Vec::new(), Vec::new());
     for (i, nics) in nics_by_thread(settings, configuration)
         .into_iter()
@@ -149,19 +149,8 @@ pub(super) fn prepare(
         let make = move |control: &Control| far.establish(&site, control);
         peers.push((format!("peer-{i}"), job.worker(roles, None, make)));
     }
-    let end = End {
-        name: "app",
-        founders: founders(&org, builder, configuration)?,
-        fars,
-        hosts,
-        content: job.content,
-        roles: near_roles,
-        first_core: 0,
-        established: Arc::default(),
-        all: configuration.connections as usize,
-        greeting: Arc::default(),
-        marks: Marks::default(),
-    };
+    let founders = founders(&org, builder, configuration)?;
+    let end = End::near(settings, configuration, founders, fars, hosts, job.content);
     let counters = Counters {
         marks: end.marks.clone(),
         threads: configuration.threads,
