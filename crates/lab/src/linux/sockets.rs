@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const EVENTS: usize = 128;
 
 /// Makes room for the descriptors of a thread with `connections`, each of which needs one. Worker
-/// threads have descriptor tables of their own ([`Worksite::enter`]), so this is not per process.
+/// threads have descriptor tables of their own ([`enter`]), so this is not per process.
 ///
 /// # Errors
 /// [`Error::Unavailable`] if the system doesn't permit that many.
@@ -117,6 +117,20 @@ impl Options {
     }
 }
 
+/// Moves the calling thread to a namespace, if one is given, and gives it a descriptor table of
+/// its own. The limit on descriptors holds per table, and many hosts set it below what 16,384
+/// connections need in one; besides, calls on a table that isn't shared skip an atomic reference
+/// count, which is in the kernel's favour.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn enter(namespace: Option<&Namespace>) -> Result<(), Error> {
+    if let Some(namespace) = namespace {
+        namespace.enter()?;
+    }
+    nix::sched::unshare(CloneFlags::CLONE_FILES).context("separating descriptor tables")
+}
+
 /// Where one thread makes its sockets.
 #[derive(Debug, Clone)]
 pub struct Worksite {
@@ -129,18 +143,9 @@ pub struct Worksite {
 }
 
 impl Worksite {
-    /// Moves the calling thread to its side's namespace and gives it a descriptor table of its
-    /// own. The limit on descriptors holds per table, and many hosts set it below what 16,384
-    /// connections need in one; besides, calls on a table that isn't shared skip an atomic
-    /// reference count, which is in the kernel's favour.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub(crate) fn enter(&self) -> Result<(), Error> {
-        if let Some(namespace) = &self.namespace {
-            namespace.enter()?;
-        }
-        nix::sched::unshare(CloneFlags::CLONE_FILES).context("separating descriptor tables")
+    /// [`enter`], on its side.
+    fn enter(&self) -> Result<(), Error> {
+        enter(self.namespace.as_deref())
     }
 
     /// Whether there is time left after `done` of so many connections of a thread.

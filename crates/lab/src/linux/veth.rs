@@ -51,6 +51,18 @@ const OFFLOADS: [&str; 7] = [
     "rx-lro",
 ];
 
+/// Runs `work` on a thread of its own, which takes its change of namespace with it, and waits for
+/// it.
+///
+/// # Errors
+/// Those of `work`, or that it panicked.
+pub fn aside<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    thread::scope(|scope| {
+        let done = scope.spawn(work).join();
+        done.unwrap_or_else(|_| Err(Error::Run("a set-up thread panicked".into())))
+    })
+}
+
 /// A network namespace, held by a descriptor. It vanishes, with its links, when the last thread,
 /// socket and descriptor in it is gone, however the process ends.
 #[derive(Debug)]
@@ -86,15 +98,9 @@ impl Namespace {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
-        thread::scope(|scope| {
-            let body = || {
-                self.enter()?;
-                work()
-            };
-            scope
-                .spawn(body)
-                .join()
-                .unwrap_or_else(|_| Err(Error::Run("a set-up thread panicked".into())))
+        aside(|| {
+            self.enter()?;
+            work()
         })
     }
 
@@ -145,13 +151,7 @@ impl Links {
     /// # Errors
     /// The first step that the system refused; nothing is left behind.
     pub fn make(nics: usize) -> Result<Links, Error> {
-        // On a thread of its own, which takes its change of namespace with it.
-        thread::scope(|scope| {
-            scope
-                .spawn(|| Self::make_here(nics))
-                .join()
-                .unwrap_or_else(|_| Err(Error::Run("a set-up thread panicked".into())))
-        })
+        aside(|| Self::make_here(nics))
     }
 
     fn make_here(nics: usize) -> Result<Links, Error> {

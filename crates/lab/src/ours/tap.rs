@@ -27,7 +27,6 @@ use perimeter::{
 };
 use std::{
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -76,11 +75,7 @@ struct Taps {
 
 impl Taps {
     fn make(nics: usize, queues: usize) -> Result<Taps, Error> {
-        // On a thread of its own, which takes its change of namespace with it.
-        let body = move || Self::make_here(nics, queues);
-        thread::spawn(body)
-            .join()
-            .unwrap_or_else(|_| Err(Error::Run("a set-up thread panicked".into())))
+        veth::aside(|| Self::make_here(nics, queues))
     }
 
     fn make_here(nics: usize, queues: usize) -> Result<Taps, Error> {

@@ -5,7 +5,7 @@ use crate::{
     linux::{
         Job,
         sockets::{self, Near, Worksite, give_up},
-        veth::Namespace,
+        veth::{self, Namespace},
     },
     ours,
     workload::{Control, Roles, Settings, Worker},
@@ -13,7 +13,6 @@ use crate::{
 use std::{
     net::SocketAddrV4,
     sync::{Arc, mpsc},
-    thread,
     time::Instant,
 };
 
@@ -49,11 +48,8 @@ impl Site {
     /// # Errors
     /// What the system says.
     pub(super) fn new() -> Result<Site, Error> {
-        // On a thread of its own, which takes its change of namespace with it.
-        let made = thread::spawn(Namespace::enter_new).join();
-        let namespace = made.unwrap_or_else(|_| Err(Error::Run("a thread panicked".into())))?;
         Ok(Site {
-            namespace: Arc::new(namespace),
+            namespace: Arc::new(veth::aside(Namespace::enter_new)?),
             job: Job::new(false)?,
         })
     }
@@ -93,12 +89,7 @@ impl Gate {
     /// # Errors
     /// What the system says.
     pub(super) fn enter(&self) -> Result<(), Error> {
-        let worksite = Worksite {
-            namespace: Some(self.namespace.clone()),
-            options: sockets::Options::of(&Settings::default()),
-            deadline: None,
-        };
-        worksite.enter()
+        sockets::enter(Some(&self.namespace))
     }
 
     /// Gives the interface, which is there by now, its address on the kernel's side. The calling
