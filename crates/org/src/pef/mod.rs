@@ -213,21 +213,20 @@ impl<P: Platform> Pef<P> {
         rest: &mut [Seg],
     ) {
         let q = id.shard();
-        let mut left = rest.len();
-        for seg in core::iter::once(first).chain(rest) {
+        let last = rest.len();
+        for (i, seg) in core::iter::once(first).chain(rest).enumerate() {
             let taken = self.hold(env, held, q, &mut |pef| {
                 let body = pkt::Body::Seg(core::mem::take(seg));
                 let v = pef.first_version(id);
                 Msg::Packet(pef.packet(id, &v, Direction::Receive, link::Way::In, body))
             });
             if let Some(proc) = taken {
-                env.cx.more = left > 0;
+                env.cx.more = i < last;
                 let met = proc.shard.segment(env.sh, env.cx, id, seg);
                 env.cx.more = false;
                 self.met(env, q, proc, seg, met);
                 self.after(env, q, proc);
             }
-            left = left.saturating_sub(1);
         }
     }
 

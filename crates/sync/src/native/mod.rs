@@ -111,7 +111,7 @@ impl Platform for Native {
 
     #[inline(always)]
     fn queueing<R>(&self, f: impl FnOnce() -> R) -> R {
-        match self.profiled.any().then(|| self.profiled.meter()).flatten() {
+        match self.profiled.meter() {
             None => f(),
             Some(m) => m.by_clock(Path::Queue, f),
         }
