@@ -69,6 +69,7 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --reconnect --exchange 64:512 --coalescing nodelay --device pair --conns 1,192
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
   perimeter bench --device pair --org up,connp-l:128,linux --conns 6,192
+  perimeter bench --live --org msgp,connp-l:8,squeue:2 --conns 192
 
 Between two machines, the second line at the other one; a stack of ours needs a TAP interface that
 is bridged or routed to the network (`ip tuntap add dev tap0 mode tap; ip link set tap0 master br0`):
@@ -87,6 +88,15 @@ time of the threads within 5 %; a row marked INVALID should not be quoted. On TA
 kernel does the peer's work inside the calls under test: compare the cpu column, the whole
 machine's. least/med is the least-served connection's bytes over the median connection's. The row
 `null` has no stack at all: the floor of the rows over the memory NIC.
+
+--live looks at the runs four times a second, less often where a look takes longer than 1 in 200 of
+that time; each look is a column of the curves. Contended is the share of acquisitions whose first attempt
+fails, in the class of locks where most do. Within is how many threads are in a perimeter at a time, on average: under
+up:shared and connp-l the time for which group locks are held, under msgp the connection table's
+lock, under msgp-modern the connections'; under connp-t the CPU time of its protocol threads; under
+up, squeue, pef, streams and fold the CPU time in the stack, a little of which is outside any
+perimeter. Where there is one perimeter that is the share of time for which it is occupied. q, Esc or
+Ctrl-C ends the runs and prints what is complete.
 
 Exit code: 0 measured, 1 a run failed, 2 a request that can't be served.";
 
@@ -341,6 +351,10 @@ pub struct Bench {
     /// End within 30 seconds, whatever is listed
     #[arg(long)]
     quick: bool,
+    /// Show the runs as they happen, on the whole terminal: goodput, CPU, lock contention and how
+    /// occupied the perimeters are; the table comes afterwards
+    #[arg(long)]
+    pub live: bool,
     /// While a stack of ours runs, have a control socket at this path, for `perimeter ss` and
     /// `perimeter trace`
     #[arg(long, value_name = "PATH")]
@@ -448,7 +462,7 @@ impl Bench {
 }
 
 /// What makes no sense besides --listen: the client says what is to run.
-const LISTEN_ALONE: [&str; 15] = [
+const LISTEN_ALONE: [&str; 16] = [
     "connect",
     "org",
     "conns",
@@ -463,6 +477,7 @@ const LISTEN_ALONE: [&str; 15] = [
     "reconnect",
     "seconds",
     "repeat",
+    "live",
     "json",
 ];
 

@@ -4,6 +4,7 @@
 mod args;
 mod ask;
 mod lab;
+mod live;
 
 use args::{Bench, Cli, Command};
 use clap::Parser;
@@ -119,6 +120,10 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
     let settings = bench.settings()?;
     settings.check()?;
     let to_stdout = bench.json.as_deref() == Some(Path::new("-"));
+    if bench.live && to_stdout {
+        let line = "--live has the terminal, so --json needs a file instead of `-`";
+        return Err(Error::Input(line.into()));
+    }
     if let Some(path) = bench.json.as_deref().filter(|_| !to_stdout) {
         check_writable("--json", path)?;
     }
@@ -131,7 +136,10 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
         // While this is the only thread. Without success the backend falls back and says so.
         linux::gain_namespaces();
     }
-    let report = perimeter_lab::bench(&settings, build(), started, &mut Bar::new())?;
+    let report = match bench.live {
+        true => live::bench(&settings, build(), started)?,
+        false => perimeter_lab::bench(&settings, build(), started, &mut Bar::new())?,
+    };
     if to_stdout {
         return print(&report.to_json());
     }

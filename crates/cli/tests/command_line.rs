@@ -56,6 +56,12 @@ fn bad_input() {
         (&["bench", "--seconds", "0"], "seconds"),
         (&["bench", "--seconds", "-1"], "-1"),
         (&["bench", "--repeat", "0"], "from 1 to 1000"),
+        (
+            &["bench", "--live"],
+            "--live draws on a terminal, and standard output is none; leave --live out",
+        ),
+        (&["bench", "--live", "--json", "-"], "--json needs a file"),
+        (&["bench", "--live", "--listen", "::1"], "--live"),
         (&["bench", "--jsn", "-"], "--json"),
         (&["bench", "--json", "missing/x.json"], "missing/x.json"),
         (&["bench", "--json", "."], "directory"),

@@ -285,6 +285,7 @@ impl Conductor<'_> {
             &cell.configuration,
             cell.slot,
             None,
+            None,
         );
         let (outcome, failed) = match run {
             Ok((sample, _)) => {

@@ -27,6 +27,9 @@ pub enum Error {
     /// panicked.
     #[error("{0}")]
     Run(String),
+    /// Who watched the runs ended them before one was complete.
+    #[error("stopped before a run was complete")]
+    Stopped,
 }
 
 impl Error {
@@ -34,7 +37,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Input(_) | Error::Unavailable(_) => 2,
-            Error::Io { .. } | Error::Late(_) | Error::Run(_) => 1,
+            Error::Io { .. } | Error::Late(_) | Error::Run(_) | Error::Stopped => 1,
         }
     }
 }

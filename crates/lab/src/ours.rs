@@ -17,12 +17,13 @@ mod times;
 
 use crate::{
     Error, host, linux,
+    live::{self, Seen, Watch},
     organizations::Organization,
     stats,
     workload::{
         self, Backend, Coalescing, Configuration, Content, Crew, Device, Direction, Inbound, Phase,
-        Roles, SEGMENT, Sample, Session, Settings, Traits, Window, Worker, drive_any, reconnect,
-        session::disturbances, spread,
+        Roles, SEGMENT, Sample, Session, Settings, Tally, Traits, Window, Worker, drive_any,
+        reconnect, session::disturbances, spread,
     },
 };
 use endpoint::{Far, Founder, StackEndpoint, Task};
@@ -355,6 +356,21 @@ struct StackSession {
     direction: Direction,
 }
 
+/// What the counters of a stack, and the near end's threads if all have told, say of what was seen.
+fn seen(near: &[Option<Tally>], counted: Option<times::Counted>) -> Seen {
+    let Some(counted) = counted else {
+        return Seen::default();
+    };
+    let near: Option<Vec<Tally>> = near.iter().cloned().collect();
+    Seen {
+        window_ns: counted.window_ns,
+        times: near.map(|near| divide(&near, &counted)),
+        protocol_ns: counted.protocol_ns,
+        locks: counted.locks,
+        ..Seen::default()
+    }
+}
+
 /// Bytes that each connection has moved, as the peers know.
 type Moved = HashMap<(SocketAddrV4, SocketAddrV4), u64>;
 
@@ -389,6 +405,15 @@ impl StackSession {
 }
 
 impl Session for StackSession {
+    fn watch(&mut self, watch: Watch) {
+        let marks = self.marks.clone();
+        let view = move |told: &[Option<Tally>]| Seen {
+            goodput: live::rate(told, |t| t.sent.iter().chain(&t.received).sum()),
+            ..seen(told, marks.seen())
+        };
+        self.crew.watch(watch, Box::new(view));
+    }
+
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.crew.run(Phase::Warm, time)
     }

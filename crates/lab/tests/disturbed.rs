@@ -59,7 +59,8 @@ fn a_busy_machine_is_noticed() {
     };
     let _noise = Noise::make();
     let mut backend = session::backend_for(&settings, &configuration);
-    let (sample, _) = session::once(&mut *backend, &settings, &configuration, slot, None).unwrap();
+    let (sample, _) =
+        session::once(&mut *backend, &settings, &configuration, slot, None, None).unwrap();
     let signs = Raw::from(&sample).disturbances;
     assert!(
         signs.iter().any(|s| s.contains("other processes used")),

@@ -8,6 +8,7 @@ pub mod table;
 use crate::{
     Error,
     host::Host,
+    live::Feed,
     organizations::Organization,
     workload::{Backend, Configuration, Sample, Settings, Slot, session},
 };
@@ -41,9 +42,10 @@ pub fn bench(
         backends,
         grid,
     };
+    observer.planned(&bench.grid, settings.repeat);
     let outcome = bench.run(observer);
     observer.done();
-    let passes = outcome?;
+    let made = outcome?;
     let rows = bench
         .grid
         .iter()
@@ -61,7 +63,7 @@ pub fn bench(
             report::row(settings, c, &traits, samples)
         })
         .collect();
-    let mut notes = bench.notes(passes);
+    let mut notes = bench.notes(made);
     notes.extend(absent);
     Ok(Report::new(
         settings,
@@ -114,9 +116,18 @@ struct Bench<'a> {
     skipped: Vec<bool>,
 }
 
+/// Which runs were made.
+#[derive(Debug, Clone, Copy)]
+enum Made {
+    /// So many passes were complete or begun.
+    Passes(u32),
+    /// Who watched stopped them.
+    Stopped,
+}
+
 impl Bench<'_> {
-    /// All passes; returns how many were complete or begun.
-    fn run(&mut self, observer: &mut dyn Observer) -> Result<u32, Error> {
+    /// All passes.
+    fn run(&mut self, observer: &mut dyn Observer) -> Result<Made, Error> {
         let order = grid::interleaved(self.grid.len(), self.settings.repeat);
         let mut passes = 0;
         for (number, &(pass, index)) in order.iter().enumerate() {
@@ -151,18 +162,22 @@ impl Bench<'_> {
                 left: rest.iter().sum::<Duration>()
                     + (slot.warm_up + slot.measure) * rest.len() as u32,
             });
-            let sample = match self.once(index, slot) {
+            let sample = match self.once(index, slot, observer.feed()) {
                 // A machine that is busy with other things: left out, not failed.
                 Err(Error::Late(_)) if self.budget.limit().is_some() => {
                     self.skipped[index] = self.samples[index].is_empty();
                     continue;
                 }
+                // What is complete is worth a report.
+                Err(Error::Stopped) if self.samples.iter().any(|s| !s.is_empty()) => {
+                    return Ok(Made::Stopped);
+                }
                 sample => sample?,
             };
-            observer.finished(sample.goodput * 8.0 / 1e6);
+            observer.finished(&sample);
             self.samples[index].push(sample);
         }
-        Ok(passes)
+        Ok(Made::Passes(passes))
     }
 
     /// Whether all runs of `rest` fit at twice the shortest length.
@@ -174,24 +189,32 @@ impl Bench<'_> {
         self.started.elapsed() + need <= limit
     }
 
-    fn once(&mut self, index: usize, slot: Slot) -> Result<Sample, Error> {
+    fn once(&mut self, index: usize, slot: Slot, feed: Option<&Feed>) -> Result<Sample, Error> {
         let configuration = &self.grid[index];
         let deadline = self.budget.limit().map(|l| self.started + l);
         let backend = &mut *self.backends[index];
         let (sample, overhead) =
-            session::once(backend, self.settings, configuration, slot, deadline)?;
+            session::once(backend, self.settings, configuration, slot, deadline, feed)?;
         self.set_up[index] = overhead;
         Ok(sample)
     }
 
-    fn notes(&self, passes: u32) -> Vec<String> {
+    fn notes(&self, made: Made) -> Vec<String> {
         let mut notes = Vec::new();
         let limit = grid::QUICK.as_secs();
-        if passes < self.settings.repeat {
-            notes.push(format!(
-                "--quick: {passes} of {} repeats fit into {limit} s",
-                self.settings.repeat
-            ));
+        let repeat = self.settings.repeat;
+        match made {
+            Made::Passes(passes) if passes < repeat => {
+                notes.push(format!(
+                    "--quick: {passes} of {repeat} repeats fit into {limit} s"
+                ));
+            }
+            Made::Passes(_) => {}
+            Made::Stopped => notes.push(format!(
+                "stopped: {} of {} runs were complete",
+                self.samples.iter().map(Vec::len).sum::<usize>(),
+                self.grid.len() * repeat as usize
+            )),
         }
         let skipped: Vec<String> = self
             .grid

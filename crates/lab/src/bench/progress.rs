@@ -1,7 +1,10 @@
 //! Progress on a terminal, silence elsewhere.
 
-use crate::units;
-use crate::workload::{Configuration, Slot};
+use crate::{
+    live::Feed,
+    units,
+    workload::{Configuration, Sample, Slot},
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{io::IsTerminal, time::Duration};
 
@@ -22,12 +25,20 @@ pub struct Run<'a> {
 
 /// Told about each run as it starts and ends.
 pub trait Observer {
+    /// These will run so often each, in the order of the report.
+    fn planned(&mut self, grid: &[Configuration], repeat: u32) {
+        let _ = (grid, repeat);
+    }
     /// A run begins.
     fn started(&mut self, run: &Run<'_>);
-    /// That run ended with this goodput in Mb/s.
-    fn finished(&mut self, goodput_mbps: f64);
+    /// That run ended with this.
+    fn finished(&mut self, sample: &Sample);
     /// All runs have ended.
     fn done(&mut self);
+    /// Where what happens during a run goes, if somebody watches. He may also stop the runs.
+    fn feed(&self) -> Option<&Feed> {
+        None
+    }
 }
 
 /// An observer that shows nothing.
@@ -36,7 +47,7 @@ pub struct Silent;
 
 impl Observer for Silent {
     fn started(&mut self, _: &Run<'_>) {}
-    fn finished(&mut self, _: f64) {}
+    fn finished(&mut self, _: &Sample) {}
     fn done(&mut self) {}
 }
 
@@ -81,7 +92,7 @@ impl Observer for Bar {
         ));
     }
 
-    fn finished(&mut self, _goodput_mbps: f64) {
+    fn finished(&mut self, _: &Sample) {
         self.bar.inc(1);
     }
 

@@ -228,21 +228,33 @@ impl Scheduled {
 
     /// All threads of this process whose name begins with one of `prefixes`.
     pub fn named(prefixes: &[&str]) -> Scheduled {
-        let mut sum = Scheduled::default();
+        let [one] = Scheduled::groups([prefixes]);
+        one
+    }
+
+    /// Several groups of threads, each as in [`Scheduled::named`], read at once.
+    pub fn groups<const N: usize>(groups: [&[&str]; N]) -> [Scheduled; N] {
+        let mut sums = [Scheduled::default(); N];
         for entry in fs::read_dir("/proc/self/task")
             .into_iter()
             .flatten()
             .flatten()
         {
             let file = |name| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-            if prefixes.iter().any(|p| file("comm").starts_with(p)) {
-                let one = parse_schedstat(&file("schedstat"));
-                sum.cpu_ns += one.cpu_ns;
-                sum.delay_ns += one.delay_ns;
-                sum.threads += 1;
+            let name = file("comm");
+            let of = |group: &&[&str]| group.iter().any(|p| name.starts_with(p));
+            if let Some(i) = groups.iter().position(of) {
+                sums[i].add(parse_schedstat(&file("schedstat")));
             }
         }
-        sum
+        sums
+    }
+
+    /// Adds other threads.
+    pub fn add(&mut self, more: Scheduled) {
+        self.cpu_ns += more.cpu_ns;
+        self.delay_ns += more.delay_ns;
+        self.threads += more.threads;
     }
 
     /// What happened since `earlier` to the threads that there are now.

@@ -11,11 +11,12 @@ pub(crate) mod veth;
 
 use crate::{
     Error, host,
+    live::{self, Seen, Watch},
     organizations::Organization,
     workload::{
         Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Part, Phase, Roles,
-        Sample, Session, Settings, Side, Times, Traits, Window, Worker, drive_any, reconnect,
-        spread,
+        Sample, Session, Settings, Side, Tally, Times, Traits, Window, Worker, drive_any,
+        reconnect, spread,
     },
 };
 use nix::sched::CloneFlags;
@@ -249,6 +250,14 @@ impl KernelSession {
 }
 
 impl Session for KernelSession {
+    fn watch(&mut self, watch: Watch) {
+        let view = |told: &[Option<Tally>]| Seen {
+            goodput: live::rate(told, live::sunk),
+            ..Seen::default()
+        };
+        self.crew.watch(watch, Box::new(view));
+    }
+
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.crew.run(Phase::Warm, time)
     }

@@ -17,11 +17,12 @@ use crate::{
         sockets::{self, Options, Worksite},
         veth,
     },
+    live::{self, Seen, Watch},
     organizations::Organization,
     ours::{network, tap::Counters},
     workload::{
         Backend, Configuration, Control, Crew, Direction, Inbound, Phase, SEGMENT, Sample, Session,
-        Settings, Times, Traits, Window,
+        Settings, Tally, Times, Traits, Window,
     },
 };
 use control::{ANSWER, Channel, Counted, ESTABLISHING, MOST, Message, PROTOCOL, Work, printable};
@@ -330,6 +331,15 @@ impl NetSession {
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 impl Session for NetSession {
+    fn watch(&mut self, watch: Watch) {
+        let counters = self.counters.clone();
+        let view = move |told: &[Option<Tally>]| Seen {
+            goodput: live::rate(told, |t| t.sent.iter().chain(&t.received).sum()),
+            ..counters.as_ref().map(|c| c.seen(told)).unwrap_or_default()
+        };
+        self.crew.watch(watch, Box::new(view));
+    }
+
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.say(&Message::Warm)?;
         self.phase(Phase::Warm, time)

@@ -509,4 +509,10 @@ impl Endpoint for StackEndpoint {
             marks.mark(&self.stack);
         }
     }
+
+    fn look(&mut self) {
+        if let Some(marks) = &self.marks {
+            marks.look(&self.stack);
+        }
+    }
 }

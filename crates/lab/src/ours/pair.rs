@@ -19,8 +19,10 @@ use crate::{
         sockets::sides,
         veth::{far_address, near_address},
     },
+    live::{self, Seen, Watch},
     workload::{
-        Configuration, Content, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings, Window,
+        Configuration, Content, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings, Tally,
+        Window,
     },
 };
 use perimeter::{
@@ -143,6 +145,19 @@ struct PairSession {
 }
 
 impl Session for PairSession {
+    fn watch(&mut self, watch: Watch) {
+        let marks = self.marks.clone();
+        let view = move |told: &[Option<Tally>]| {
+            let [near, far] = &marks;
+            let both = near.seen().zip(far.seen());
+            Seen {
+                goodput: live::rate(told, live::sunk),
+                ..super::seen(told, both.map(|(near, far)| near.with(far)))
+            }
+        };
+        self.crew.watch(watch, Box::new(view));
+    }
+
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.crew.run(Phase::Warm, time)
     }

@@ -17,6 +17,7 @@ use crate::{
         sockets::{self, Worksite},
         veth::{self, Namespace},
     },
+    live::{self, Seen, Watch},
     workload::{
         Configuration, Control, Crew, MTU, Phase, Sample, Session, Settings, Tally, Times, Window,
     },
@@ -161,6 +162,7 @@ pub(super) fn prepare(
 }
 
 /// The counters of a stack on a TAP interface.
+#[derive(Clone)]
 pub(crate) struct Counters {
     /// Their readings.
     pub(super) marks: Marks,
@@ -169,6 +171,14 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// What they say of what was seen.
+    pub(crate) fn seen(&self, told: &[Option<Tally>]) -> Seen {
+        Seen {
+            times: None,
+            ..super::seen(&told[..self.threads], self.marks.seen())
+        }
+    }
+
     /// What the threads received, with the stack's counters. What the stack and the kernel do
     /// inside our calls can't be told apart.
     ///
@@ -199,6 +209,15 @@ struct TapSession {
 }
 
 impl Session for TapSession {
+    fn watch(&mut self, watch: Watch) {
+        let counters = self.counters.clone();
+        let view = move |told: &[Option<Tally>]| Seen {
+            goodput: live::rate(told, live::sunk),
+            ..counters.seen(told)
+        };
+        self.crew.watch(watch, Box::new(view));
+    }
+
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.crew.run(Phase::Warm, time)
     }

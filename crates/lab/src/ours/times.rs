@@ -13,17 +13,19 @@ use crate::{
     workload::{LockTimes, Locks, PathTime, Sample, Tally, Times},
 };
 use perimeter::{
-    LockClass, Stack, Stats,
+    LockClass, LockStats, Stack, Stats,
     profile::{Path, Profile},
 };
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-/// Threads of a stack that serve devices or run the protocol, and count the time that they park
-/// in between: they are under test like the application's.
-const SERVERS: &[&str] = &["inbound-", "protocol-"];
+/// Threads of a stack that serve devices, and count the time that they park in between: they are
+/// under test like the application's.
+const INBOUND: &[&str] = &["inbound-"];
+/// Likewise those that run the protocol.
+const PROTOCOL: &[&str] = &["protocol-"];
 /// Its other threads; what they use is the stack's, when they sleep is of no interest.
 const HELPERS: &[&str] = &["service", "control"];
 /// CPU time that one contended acquisition uses at most, ns: the lock spins and yields for a
@@ -33,32 +35,64 @@ const SPIN_NS: u64 = 5_000;
 /// One reading of the stack's counters.
 pub(super) struct Mark {
     stats: Stats,
-    servers: Scheduled,
+    inbound: Scheduled,
+    protocol: Scheduled,
     helpers: Scheduled,
     at: Instant,
 }
 
 impl Mark {
     fn read(stack: &Stack) -> Mark {
+        let stats = stack.stats();
+        let [inbound, protocol, helpers] = Scheduled::groups([INBOUND, PROTOCOL, HELPERS]);
         Mark {
-            stats: stack.stats(),
-            servers: Scheduled::named(SERVERS),
-            helpers: Scheduled::named(HELPERS),
+            stats,
+            inbound,
+            protocol,
+            helpers,
             at: Instant::now(),
         }
     }
 }
 
-/// Readings, made by one of the application's threads when counting begins and ends.
+/// Readings, made by one of the application's threads when counting begins and ends, and in
+/// between for who watches.
 #[derive(Clone, Default)]
-pub(super) struct Marks(Arc<Mutex<Vec<Mark>>>);
+pub(super) struct Marks(Arc<Mutex<Readings>>);
+
+#[derive(Default)]
+struct Readings {
+    /// When counting began and ended.
+    counting: Vec<Mark>,
+    /// The last one for who watches, and what was counted until then since the one before.
+    looked: Option<Mark>,
+    seen: Option<Counted>,
+}
 
 impl Marks {
+    fn readings(&self) -> MutexGuard<'_, Readings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes one.
     pub(super) fn mark(&self, stack: &Stack) {
         let mark = Mark::read(stack);
-        let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        marks.push(mark);
+        self.readings().counting.push(mark);
+    }
+
+    /// Makes one for who watches.
+    pub(super) fn look(&self, stack: &Stack) {
+        let mark = Mark::read(stack);
+        let mut readings = self.readings();
+        let before = readings.looked.take();
+        readings.seen = before.map(|before| between(&before, &mark));
+        readings.looked = Some(mark);
+    }
+
+    /// What was counted between the last two looks; `None` if there were no two, or nobody has
+    /// looked since this was asked before.
+    pub(super) fn seen(&self) -> Option<Counted> {
+        self.readings().seen.take()
     }
 
     /// The difference of the last two.
@@ -66,38 +100,52 @@ impl Marks {
     /// # Errors
     /// There are no two.
     pub(super) fn counted(&self) -> Result<Counted, Error> {
-        let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let [.., start, end] = marks.as_slice() else {
-            return Err(Error::Run("the stack's counters were not read".into()));
-        };
-        let count = |name| {
-            end.stats
-                .count(name)
-                .saturating_sub(start.stats.count(name))
-        };
-        let profile = profiled(&start.stats, &end.stats);
+        match self.readings().counting.as_slice() {
+            [.., start, end] => Ok(between(start, end)),
+            _ => Err(Error::Run("the stack's counters were not read".into())),
+        }
+    }
+}
+
+/// What was counted between two readings.
+fn between(start: &Mark, end: &Mark) -> Counted {
+    let count = |name| {
+        end.stats
+            .count(name)
+            .saturating_sub(start.stats.count(name))
+    };
+    let profile = profiled(&start.stats, &end.stats);
+    let locks = end.stats.locks.iter().map(|(class, e)| {
+        let s = start.stats.locks.get(class).copied().unwrap_or_default();
         // Locks that have gone, as those of a closed listener, take their counts along.
-        let locks = end.stats.locks.iter().map(|(class, e)| {
-            let s = start.stats.locks.get(class).copied().unwrap_or_default();
-            Locks {
-                class: (*class).into(),
-                acquisitions: e.acquisitions.saturating_sub(s.acquisitions),
-                contended: e.contended.saturating_sub(s.contended),
-                wait_ns: e.wait_ns.saturating_sub(s.wait_ns),
-                hold_ns: e.hold_ns.saturating_sub(s.hold_ns),
-                times: profile.as_ref().and_then(|p| lock_times(p, class)),
-            }
-        });
-        Ok(Counted {
-            window_ns: end.at.duration_since(start.at).as_nanos() as u64,
-            peer_ns: end.stats.peer_ns.saturating_sub(start.stats.peer_ns),
-            idle_ns: count("idle_ns").saturating_sub(count("park_cpu_ns")),
-            retransmits: count("retransmits"),
-            locks: locks.collect(),
-            paths: profile.as_ref().map_or_else(Vec::new, paths),
-            servers: end.servers.since(&start.servers),
-            helpers: end.helpers.since(&start.helpers),
-        })
+        let LockStats {
+            acquisitions,
+            contended,
+            wait_ns,
+            hold_ns,
+        } = e.since(s);
+        Locks {
+            class: (*class).into(),
+            acquisitions,
+            contended,
+            wait_ns,
+            hold_ns,
+            times: profile.as_ref().and_then(|p| lock_times(p, class)),
+        }
+    });
+    let protocol = end.protocol.since(&start.protocol);
+    let mut servers = end.inbound.since(&start.inbound);
+    servers.add(protocol);
+    Counted {
+        window_ns: end.at.duration_since(start.at).as_nanos() as u64,
+        peer_ns: end.stats.peer_ns.saturating_sub(start.stats.peer_ns),
+        idle_ns: count("idle_ns").saturating_sub(count("park_cpu_ns")),
+        retransmits: count("retransmits"),
+        locks: locks.collect(),
+        paths: profile.as_ref().map_or_else(Vec::new, paths),
+        servers,
+        protocol_ns: protocol.cpu_ns,
+        helpers: end.helpers.since(&start.helpers),
     }
 }
 
@@ -143,6 +191,8 @@ pub(super) struct Counted {
     pub paths: Vec<PathTime>,
     /// The stack's threads that serve devices or run the protocol.
     pub servers: Scheduled,
+    /// Of those, the processor time of the ones that run the protocol.
+    pub protocol_ns: u64,
     /// The stack's other threads.
     pub helpers: Scheduled,
 }

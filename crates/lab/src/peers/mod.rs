@@ -13,6 +13,7 @@ mod smoltcp;
 use crate::{
     Error, host,
     linux::sockets,
+    live::{self, Seen, Watch},
     ours,
     workload::{
         Backend, Configuration, Crew, Device, Phase, Sample, Session, Settings, Tally, Times,
@@ -190,6 +191,16 @@ impl PeerSession {
 }
 
 impl Session for PeerSession {
+    fn watch(&mut self, watch: Watch) {
+        let elsewhere = self.told.is_some();
+        let view = move |told: &[Option<Tally>]| Seen {
+            goodput: live::rate(told, live::sunk),
+            elsewhere,
+            ..Seen::default()
+        };
+        self.crew.watch(watch, Box::new(view));
+    }
+
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.crew.run(Phase::Warm, time)
     }

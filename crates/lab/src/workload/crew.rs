@@ -1,8 +1,12 @@
 //! The threads of one run, moved together through its phases.
 
 use super::{Control, Phase, Tally};
-use crate::Error;
+use crate::{
+    Error,
+    live::{Seen, Watch},
+};
 use std::{
+    fmt,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -17,11 +21,33 @@ const WATCH: Duration = Duration::from_millis(50);
 /// Longest wait until all threads have begun to count.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
+/// Longest wait for the event loops' answers to who watches. They look up every
+/// [`super::PATIENCE`]; a worker that has no event loop never answers.
+const ANSWERS: Duration = Duration::from_millis(200);
+
+/// What a session makes of its workers' answers, in their order; `None` of those who gave none.
+pub type View = Box<dyn FnMut(&[Option<Tally>]) -> Seen + Send>;
+
 /// The threads of a run. Dropping it stops and joins them.
 #[derive(Debug)]
 pub struct Crew {
     control: Arc<Control>,
     threads: Vec<JoinHandle<Result<Tally, Error>>>,
+    watched: Option<Watched>,
+}
+
+/// Who watches a crew.
+struct Watched {
+    watch: Watch,
+    view: View,
+    /// When the event loops were asked, while their answers are awaited.
+    asked: Option<Instant>,
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").finish_non_exhaustive()
+    }
 }
 
 impl Crew {
@@ -47,6 +73,7 @@ impl Crew {
         let mut crew = Crew {
             control: Arc::new(control),
             threads: Vec::with_capacity(workers.len()),
+            watched: None,
         };
         for (name, worker) in workers {
             let (control, tell) = (crew.control.clone(), tell.clone());
@@ -77,12 +104,24 @@ impl Crew {
         Ok(crew)
     }
 
+    /// Has `watch` told what the crew does from now on, as `view` sees it.
+    pub fn watch(&mut self, watch: Watch, view: View) {
+        self.watched = Some(Watched {
+            watch,
+            view,
+            asked: None,
+        });
+    }
+
     /// Moves all to `phase` and lets them work for `time`.
     ///
     /// # Errors
-    /// The error of a worker that ended early.
+    /// The error of a worker that ended early; [`Error::Stopped`] if who watches says so.
     pub fn run(&mut self, phase: Phase, time: Duration) -> Result<(), Error> {
         self.control.advance(phase);
+        if let Some(w) = &mut self.watched {
+            w.watch.phase(phase, time);
+        }
         for t in &self.threads {
             t.thread().unpark();
         }
@@ -97,7 +136,39 @@ impl Crew {
             }
             thread::sleep(left.min(WATCH));
             self.check()?;
+            self.look();
         }
+    }
+
+    /// Asks the event loops what they did if it is time, or tells what they answered.
+    fn look(&mut self) {
+        let Some(w) = &mut self.watched else {
+            return;
+        };
+        let Some(asked) = w.asked else {
+            if w.watch.is_due() {
+                self.control.answers().clear();
+                self.control.ask();
+                w.asked = Some(Instant::now());
+            }
+            return;
+        };
+        let mut answers = self.control.answers();
+        if answers.len() < self.threads.len() && asked.elapsed() < ANSWERS {
+            return;
+        }
+        let mut told = vec![None; self.threads.len()];
+        let mut cost = Duration::ZERO;
+        for a in answers.drain(..) {
+            cost = cost.max(a.cost);
+            let from = |t: &JoinHandle<_>| t.thread().id() == a.from;
+            if let Some(i) = self.threads.iter().position(from) {
+                told[i] = Some(a.tally);
+            }
+        }
+        drop(answers);
+        w.asked = None;
+        w.watch.saw(&(w.view)(&told), cost);
     }
 
     /// Waits until all threads count: on a busy machine one may be off the cores for as long as a
@@ -128,8 +199,11 @@ impl Crew {
         results.into_iter().collect()
     }
 
-    /// Reports a worker that ended although nobody stopped it.
+    /// Reports a worker that ended although nobody stopped it, and the stop by who watches.
     fn check(&mut self) -> Result<(), Error> {
+        if self.watched.as_ref().is_some_and(|w| w.watch.is_stopped()) {
+            return Err(Error::Stopped);
+        }
         let Some(i) = self.threads.iter().position(JoinHandle::is_finished) else {
             return Ok(());
         };

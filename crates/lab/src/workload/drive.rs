@@ -1,16 +1,13 @@
 //! The event loop of one thread.
 
 use super::{
-    Content, Endpoint, Exchange, Inside, Latency, PATIENCE, Part, Ready, exchange::Talk, summary,
+    Content, Control, Endpoint, Exchange, Inside, Latency, PATIENCE, Part, Phase, Ready,
+    control::Answer, exchange::Talk, summary,
 };
 use crate::{Error, error::Context as _, host};
 use hdrhistogram::Histogram;
 use quanta::Clock;
-use std::{
-    io,
-    sync::atomic::{AtomicU8, AtomicUsize, Ordering},
-    time::{Duration, Instant},
-};
+use std::{io, thread, time::Duration};
 
 /// One read in this many is copied out and compared. Prime, so that it falls in step with nothing.
 const SAMPLE: u64 = 61;
@@ -20,74 +17,30 @@ const SAMPLE_BYTES: usize = 16 * 1024;
 /// How long an event loop sleeps while a connection owes bytes that found no room.
 const SOON: Duration = Duration::from_micros(100);
 
-/// Phase of a run, common to all its threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Phase {
-    /// Endpoints are being made; event loops wait.
-    Set,
-    /// Traffic flows and isn't counted.
-    Warm,
-    /// Traffic is counted.
-    Measure,
-    /// Counting has ended; event loops return.
-    Stop,
+/// What an event loop has told those who watch.
+struct Answers {
+    asked: u32,
+    since: Counters,
 }
 
-/// The phase, as shared by the threads of a run. It only moves forward.
-#[derive(Debug, Default)]
-pub struct Control {
-    phase: AtomicU8,
-    counting: AtomicUsize,
-    /// The other end, elsewhere, may stop first.
-    second: bool,
-}
-
-/// How long the stop may take to follow the end of a connection.
-const FOLLOWS: Duration = Duration::from_secs(3);
-
-impl Control {
-    /// Of a run whose other end may stop first.
-    pub(super) fn second() -> Control {
-        Control {
-            second: true,
-            ..Control::default()
+impl Answers {
+    /// Answers if there is a new question.
+    fn give<E: Endpoint>(&mut self, control: &Control, base: &mut EventLoop<'_, E>) {
+        let asked = control.asked();
+        if asked == self.asked {
+            return;
         }
-    }
-
-    /// Whether an error is the end of the run, and so none: it comes with the stop, or before it
-    /// if the other end stops first.
-    fn excuses(&self) -> bool {
-        let until = Instant::now() + FOLLOWS;
-        while self.second && self.phase() == Phase::Measure && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.phase() == Phase::Stop
-    }
-
-    /// The present phase.
-    pub fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
-            0 => Phase::Set,
-            1 => Phase::Warm,
-            2 => Phase::Measure,
-            _ => Phase::Stop,
-        }
-    }
-
-    /// How many event loops have begun to count.
-    pub fn counting(&self) -> usize {
-        self.counting.load(Ordering::Acquire)
-    }
-
-    /// One more has begun to count.
-    pub fn begins_to_count(&self) {
-        self.counting.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Moves on to `phase`; going back is ignored.
-    pub fn advance(&self, phase: Phase) {
-        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+        self.asked = asked;
+        let begun = host::thread_cpu_ns();
+        base.endpoint.look();
+        let now = base.counters();
+        let tally = base.tally(&self.since, &now);
+        self.since = now;
+        control.answers().push(Answer {
+            from: thread::current().id(),
+            tally,
+            cost: Duration::from_nanos(host::thread_cpu_ns().saturating_sub(begun)),
+        });
     }
 }
 
@@ -216,6 +169,10 @@ pub(super) fn run<'a, E: Endpoint + 'a>(
     let mut ready: Vec<Ready> = Vec::with_capacity(256);
     let mut phase = Phase::Set;
     let mut start = this.base().counters();
+    let mut answers = Answers {
+        asked: 0,
+        since: start.clone(),
+    };
     loop {
         let now = control.phase();
         if now != phase {
@@ -232,12 +189,13 @@ pub(super) fn run<'a, E: Endpoint + 'a>(
                     this.base().endpoint.mark();
                     this.count();
                     start = this.base().counters();
-                    control.counting.fetch_add(1, Ordering::AcqRel);
+                    control.begins_to_count();
                 }
                 Phase::Stop => break,
                 Phase::Set | Phase::Warm => {}
             }
         }
+        answers.give(control, this.base());
         match this.turn(&mut ready, &|| control.phase() != phase) {
             Ok(()) => {}
             Err(e) => {
@@ -658,13 +616,72 @@ mod tests {
         assert!(found > 0, "no damage was found in 100 runs");
     }
 
+    /// Who asks in between is told everything once, and what is measured is not changed by it.
     #[test]
-    fn phases_only_advance() {
-        let control = Control::default();
-        assert_eq!(control.phase(), Phase::Set);
-        control.advance(Phase::Stop);
-        control.advance(Phase::Warm);
-        assert_eq!(control.phase(), Phase::Stop);
+    fn answers_add_up() {
+        let control = Arc::new(Control::default());
+        let content = Content::new(4096);
+        let mut pipe = Asked(Pipe {
+            content: content.clone(),
+            buffers: vec![VecDeque::new(); 7],
+            turns: 0,
+            stop_after: 4000,
+            damage_at: None,
+            control: control.clone(),
+        });
+        let roles = Roles {
+            source: true,
+            sink: true,
+            write_size: 1000,
+            read_size: 100_000,
+            talk: None,
+            part: None,
+        };
+        // Measuring from the beginning, and asked before each turn that counts.
+        control.advance(Phase::Measure);
+        let tally = drive(&mut pipe, roles, &content, &control).unwrap();
+        let answers = control.answers();
+        assert!(answers.iter().all(|a| a.from == thread::current().id()));
+        let told = |of: fn(&Tally) -> u64| answers.iter().map(|a| of(&a.tally)).sum::<u64>();
+        let sent = |t: &Tally| t.sent.iter().sum();
+        let received = |t: &Tally| t.received.iter().sum();
+        // The last hundred turns are not asked about any more.
+        let close = |told: u64, all: u64| told <= all && told + all / 20 > all;
+        assert!(close(told(sent), sent(&tally)), "{} {tally:?}", told(sent));
+        assert!(close(told(received), received(&tally)), "{tally:?}");
+        assert!(close(told(|t| t.calls), tally.calls), "{tally:?}");
+        assert!(
+            answers.len() > 30 && answers.len() < 50,
+            "{}",
+            answers.len()
+        );
+    }
+
+    /// A pipe whose event loop is asked every hundredth turn.
+    struct Asked(Pipe);
+
+    impl Endpoint for Asked {
+        fn connections(&self) -> usize {
+            self.0.connections()
+        }
+        fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+            if self.0.turns % 100 == 99 {
+                self.0.control.ask();
+            }
+            self.0.wait(ready, timeout)
+        }
+        fn send_file(&mut self, c: usize, at: usize, len: usize) -> io::Result<usize> {
+            self.0.send_file(c, at, len)
+        }
+        fn discard(&mut self, c: usize, max: usize) -> io::Result<usize> {
+            self.0.discard(c, max)
+        }
+        fn read(&mut self, c: usize, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0.read(c, buffer)
+        }
+        fn inside(&self) -> Option<Inside> {
+            self.0.inside()
+        }
     }
 
     /// The far end of this pipe answers by itself: what is sent comes back.

@@ -11,6 +11,7 @@
 //! phases of a run.
 
 pub mod content;
+mod control;
 mod crew;
 mod drive;
 mod exchange;
@@ -21,8 +22,9 @@ pub mod settings;
 mod spread;
 
 pub use content::{Content, FILE_SIZE};
-pub use crew::{Crew, Worker};
-pub use drive::{Control, Phase, Roles, Side, Tally, drive, rounds};
+pub use control::{Control, Phase};
+pub use crew::{Crew, View, Worker};
+pub use drive::{Roles, Side, Tally, drive, rounds};
 pub use exchange::{Exchange, summary};
 pub use reconnect::{Part, Reconnects, drive_any};
 pub use sample::{Latency, LockTimes, Locks, PathTime, Raw, Received, Sample, TOLERANCE, Times};
@@ -98,6 +100,9 @@ pub trait Endpoint {
 
     /// Called when counting begins and when it ends, for endpoints that keep counters of their own.
     fn mark(&mut self) {}
+
+    /// Called when somebody watches, for the same counters since it was called before.
+    fn look(&mut self) {}
 
     /// Bytes acknowledged by the peer on `connection` since it was opened, if the stack tells;
     /// else the event loop counts what the stack took.

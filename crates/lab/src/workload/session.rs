@@ -4,7 +4,9 @@ use super::{Sample, Settings, Times};
 use crate::{
     Error,
     host::{self, Machine, SoftirqThreads, disturb::Evidence},
-    linux, net,
+    linux,
+    live::{Feed, Watch},
+    net,
     organizations::Organization,
     ours,
     peers::Peers,
@@ -33,6 +35,11 @@ pub struct Slot {
 
 /// A prepared configuration: connections are established, nothing is sent yet.
 pub trait Session {
+    /// Lets `watch` know what happens from now on; sessions that can't look in between don't.
+    fn watch(&mut self, watch: Watch) {
+        let _ = watch;
+    }
+
     /// Lets traffic flow for `time` without counting.
     ///
     /// # Errors
@@ -104,7 +111,7 @@ pub fn first_guess(configuration: &Configuration) -> Duration {
 }
 
 /// One whole run: prepares, warms up, measures. Returns the sample, and how long everything but the
-/// slot took.
+/// slot took. `watched`: somebody watches it.
 ///
 /// # Errors
 /// What went wrong, with the configuration's name.
@@ -114,6 +121,7 @@ pub fn once(
     configuration: &Configuration,
     slot: Slot,
     deadline: Option<Instant>,
+    watched: Option<&Feed>,
 ) -> Result<(Sample, Duration), Error> {
     let before = Instant::now();
     let name = || {
@@ -124,6 +132,9 @@ pub fn once(
     };
     let mut run = || {
         let mut session = backend.prepare(settings, configuration, deadline)?;
+        if let Some(feed) = watched {
+            session.watch(feed.watch(configuration)?);
+        }
         session.warm_up(slot.warm_up)?;
         session.measure(slot.measure)
     };

@@ -1,0 +1,468 @@
+//! What the view shows, for any size of terminal.
+
+use perimeter_lab::{
+    live::{Board, Figures, Glance, LockGlance, Now},
+    report::svg,
+    units,
+    workload::Phase,
+};
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+    widgets::{Block, Cell, Paragraph, RenderDirection, Row, Sparkline, SparklineBar, Table},
+};
+use std::time::Instant;
+
+/// Terminals at least this wide and high have framed charts.
+const ROOMY: (u16, u16) = (72, 22);
+/// Least height for charts of a line each.
+const CHARTS: u16 = 9;
+/// Units of a bar's height to one unit of what is drawn, as bars are whole numbers.
+const FINE: f64 = 1000.0;
+
+/// How to show it.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// What is common to all runs.
+    pub about: String,
+    /// With colours.
+    pub colour: bool,
+    /// The runs were asked to end.
+    pub stopping: bool,
+}
+
+impl Look {
+    /// The style of what belongs to an organization: the report's colour of it.
+    fn of(&self, organization: &str) -> Style {
+        // The report's, by Okabe and Ito, a little apart from black and white either way.
+        let colour = match svg::look(organization).class {
+            "c-msgp" => Color::Rgb(0xe6, 0x9f, 0x00),
+            "c-modern" => Color::Rgb(0xe8, 0x6a, 0x20),
+            "c-connpl" => Color::Rgb(0x2f, 0x8f, 0xd8),
+            "c-connpt" => Color::Rgb(0x56, 0xb4, 0xe9),
+            "c-squeue" => Color::Rgb(0x00, 0xa8, 0x7c),
+            "c-pef" => Color::Rgb(0xcc, 0x79, 0xa7),
+            "c-streams" => Color::Rgb(0xb0, 0x9c, 0x10),
+            "c-linux" => Color::Rgb(0x8a, 0x92, 0x9a),
+            _ => Color::Reset,
+        };
+        match self.colour {
+            true => Style::new().fg(colour),
+            false => Style::new(),
+        }
+    }
+}
+
+/// An organization's marker, the report's: so that nothing relies on colour alone.
+fn marker(organization: &str) -> &'static str {
+    match svg::look(organization).marker {
+        svg::Marker::Circle => "●",
+        svg::Marker::Square => "■",
+        svg::Marker::Up => "▲",
+        svg::Marker::Down => "▼",
+        svg::Marker::Diamond => "◆",
+        svg::Marker::Cross => "✕",
+    }
+}
+
+/// One of the four things that are followed.
+struct Chart {
+    title: &'static str,
+    unit: fn(&Glance) -> String,
+    of: fn(&Glance) -> Option<f64>,
+    shown: fn(f64) -> String,
+}
+
+const FOUR: [Chart; 4] = [
+    Chart {
+        title: "goodput",
+        unit: |_| "Mb/s".into(),
+        of: |g| g.goodput_mbps,
+        shown: whole,
+    },
+    Chart {
+        title: "CPU",
+        unit: |_| "cores".into(),
+        of: |g| g.cores,
+        shown: two,
+    },
+    Chart {
+        title: "contended",
+        unit: |g| match LockGlance::hottest(&g.locks) {
+            Some(l) if l.contended > 0.0 => format!("% of {}", l.class),
+            _ => "%".into(),
+        },
+        of: |g| LockGlance::hottest(&g.locks).map(|l| l.share() * 100.0),
+        shown: two,
+    },
+    Chart {
+        title: "within",
+        unit: |_| "threads in a perimeter".into(),
+        of: |g| g.occupancy,
+        shown: two,
+    },
+];
+
+fn whole(v: f64) -> String {
+    format!("{v:.0}")
+}
+
+fn two(v: f64) -> String {
+    format!("{v:.2}")
+}
+
+/// Draws all of it.
+pub fn draw(frame: &mut Frame<'_>, board: &Board, look: &Look, at: Instant) {
+    let area = frame.area();
+    let roomy = area.width >= ROOMY.0 && area.height >= ROOMY.1;
+    let charts = match area.height {
+        _ if roomy => charts_height(board, area.height),
+        h if h >= CHARTS => FOUR.len() as u16,
+        _ => 0,
+    };
+    let rows = [
+        Constraint::Length(area.height.min(2)),
+        Constraint::Length(charts),
+        Constraint::Length(u16::from(charts > 0)),
+        Constraint::Min(0),
+        Constraint::Length(u16::from(area.height >= 6)),
+    ];
+    let [head, middle, locks, table, foot] = Layout::vertical(rows).areas(area);
+    frame.render_widget(Paragraph::new(header(board, look, at)), head);
+    match roomy {
+        true => framed(frame, board, look, middle),
+        false => lines(frame, board, look, middle),
+    }
+    let last = board.now.as_ref().and_then(|n| n.last.as_ref());
+    frame.render_widget(Paragraph::new(locks_line(last)), locks);
+    rows_table(frame, board, look, table);
+    let keys = match look.stopping {
+        false => "q ends the runs and prints what is complete",
+        true => "ending; q again leaves at once",
+    };
+    frame.render_widget(Paragraph::new(keys).style(dim()), foot);
+}
+
+fn dim() -> Style {
+    Style::new().add_modifier(Modifier::DIM)
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+/// Height of two rows of framed charts: what the table leaves, within bounds.
+fn charts_height(board: &Board, height: u16) -> u16 {
+    let table = u16::try_from(board.rows.len()).unwrap_or(u16::MAX);
+    let left = height.saturating_sub(table.saturating_add(6));
+    (left / 2).clamp(5, 12) * 2
+}
+
+/// What runs, and how far it is.
+fn header(board: &Board, look: &Look, at: Instant) -> Vec<Line<'static>> {
+    let mut first = vec![Span::styled("perimeter bench", bold())];
+    first.push(Span::styled(format!("  {}", look.about), dim()));
+    let Some(now) = &board.now else {
+        return vec![first.into(), "starting".into()];
+    };
+    let left = now
+        .left
+        .saturating_sub(at.saturating_duration_since(now.begun));
+    first.push(Span::raw(format!("  run {} of {}", now.number, now.of)));
+    first.push(Span::raw(match look.stopping {
+        true => "  ending".into(),
+        false => format!(", {} left", units::roughly(left)),
+    }));
+    let c = &board.rows[now.row].configuration;
+    let name = c.organization.to_string();
+    let second = vec![
+        Span::styled(
+            format!("{} {name}", marker(&name)),
+            look.of(&name).patch(bold()),
+        ),
+        Span::raw(format!(
+            " × {} connections, {} {}: {}",
+            c.connections,
+            c.threads,
+            if c.threads == 1 { "thread" } else { "threads" },
+            phase(now, at)
+        )),
+    ];
+    vec![first.into(), second.into()]
+}
+
+fn phase(now: &Now, at: Instant) -> String {
+    let done = at.saturating_duration_since(now.since).min(now.takes);
+    let of = || {
+        format!(
+            "{:.1} of {:.1} s",
+            done.as_secs_f64(),
+            now.takes.as_secs_f64()
+        )
+    };
+    match now.phase {
+        Phase::Set => "connecting".into(),
+        Phase::Warm => format!("warming up {}", of()),
+        Phase::Measure => format!("measuring {}", of()),
+        Phase::Stop => "complete".into(),
+    }
+}
+
+/// The last value of a chart in words, and its unit.
+fn value(board: &Board, chart: &Chart) -> (String, String) {
+    let last = board.now.as_ref().and_then(|n| n.last.as_ref());
+    match last.and_then(|g| Some(((chart.of)(g)?, (chart.unit)(g)))) {
+        Some((v, unit)) => ((chart.shown)(v), unit),
+        None => ("–".into(), String::new()),
+    }
+}
+
+/// The newest bars of a chart that fit into `width`, newest first, and the highest value.
+fn bars(board: &Board, look: &Look, chart: &Chart, width: u16) -> (Vec<SparklineBar>, f64) {
+    let mut top: f64 = 0.0;
+    let newest = board.history.iter().rev().take(usize::from(width));
+    let bars = newest.map(|entry| {
+        let value = entry
+            .as_ref()
+            .and_then(|(row, g)| Some((row, (chart.of)(g)?)));
+        let Some((row, v)) = value else {
+            return SparklineBar::from(None);
+        };
+        top = top.max(v);
+        let name = board.rows[*row].configuration.organization.to_string();
+        SparklineBar::from((v * FINE) as u64).style(look.of(&name))
+    });
+    (bars.collect(), top)
+}
+
+fn spark(bars: Vec<SparklineBar>, top: f64) -> Sparkline<'static> {
+    Sparkline::default()
+        .data(bars)
+        .direction(RenderDirection::RightToLeft)
+        .max((top * FINE) as u64)
+}
+
+/// Four framed charts.
+fn framed(frame: &mut Frame<'_>, board: &Board, look: &Look, area: Rect) {
+    let half = || [Constraint::Fill(1); 2];
+    let [above, below] = Layout::vertical(half()).areas(area);
+    let [a, b] = Layout::horizontal(half()).areas(above);
+    let [c, d] = Layout::horizontal(half()).areas(below);
+    for (chart, area) in FOUR.iter().zip([a, b, c, d]) {
+        let (bars, top) = bars(board, look, chart, area.width.saturating_sub(2));
+        let (number, unit) = value(board, chart);
+        let block = Block::bordered()
+            .border_style(dim())
+            .title_top(Line::from(vec![
+                Span::styled(format!(" {} ", chart.title), bold()),
+                Span::raw(format!("{number} {unit} ")),
+            ]))
+            .title_top(Line::from(format!(" top {} ", (chart.shown)(top))).right_aligned());
+        frame.render_widget(spark(bars, top).block(block), area);
+    }
+}
+
+/// The charts as a line each.
+fn lines(frame: &mut Frame<'_>, board: &Board, look: &Look, area: Rect) {
+    let each = [Constraint::Length(1); FOUR.len()];
+    for (chart, line) in FOUR.iter().zip(Layout::vertical(each).areas::<4>(area)) {
+        let cut = [
+            Constraint::Length(10),
+            Constraint::Length(9),
+            Constraint::Min(0),
+        ];
+        let [name, number, curve] = Layout::horizontal(cut).areas(line);
+        frame.render_widget(Paragraph::new(chart.title).style(bold()), name);
+        frame.render_widget(
+            Paragraph::new(value(board, chart).0).right_aligned(),
+            number,
+        );
+        let [_, curve] =
+            Layout::horizontal([Constraint::Length(1), Constraint::Min(0)]).areas(curve);
+        let (bars, top) = bars(board, look, chart, curve.width);
+        frame.render_widget(spark(bars, top), curve);
+    }
+}
+
+/// The classes of locks with the most contention, as far as they fit.
+fn locks_line(last: Option<&Glance>) -> Line<'static> {
+    let mut spans = vec![Span::styled("locks ", bold())];
+    let Some(glance) = last.filter(|g| !g.locks.is_empty()) else {
+        return Line::from("locks –").style(dim());
+    };
+    for l in &glance.locks {
+        spans.push(Span::raw(format!(
+            "{} {:.2} % ",
+            l.class,
+            100.0 * l.share()
+        )));
+        spans.push(Span::styled(format!("of {}/s  ", short(l.taken)), dim()));
+    }
+    spans.into()
+}
+
+/// A number in at most five characters.
+fn short(v: f64) -> String {
+    match v {
+        v if v < 1e3 => format!("{v:.0}"),
+        v if v < 1e6 => format!("{:.1}k", v / 1e3),
+        v => format!("{:.1}M", v / 1e6),
+    }
+}
+
+/// A column of the table.
+struct Column {
+    title: &'static str,
+    width: u16,
+    /// Those of lower rank stay where there is no room for all.
+    rank: usize,
+    /// Words stand to the left, numbers to the right.
+    words: bool,
+    cell: fn(&perimeter_lab::live::Row, &Figures, u32) -> String,
+}
+
+const NAME: u16 = 24;
+
+const COLUMNS: [Column; 9] = [
+    Column {
+        title: "conns",
+        width: 7,
+        rank: 1,
+        words: false,
+        cell: |row, _, _| row.configuration.connections.to_string(),
+    },
+    Column {
+        title: "runs",
+        width: 7,
+        rank: 6,
+        words: false,
+        cell: |row, _, repeat| format!("{}/{repeat}", row.runs),
+    },
+    Column {
+        title: "Mb/s",
+        width: 7,
+        rank: 0,
+        words: false,
+        cell: |_, f, _| optional(f.goodput_mbps, whole),
+    },
+    Column {
+        title: "cores",
+        width: 5,
+        rank: 5,
+        words: false,
+        cell: |_, f, _| optional(f.cores, two),
+    },
+    Column {
+        title: "ns/seg",
+        width: 7,
+        rank: 4,
+        words: false,
+        cell: |_, f, _| optional(f.ns_per_segment, whole),
+    },
+    Column {
+        title: "contd %",
+        width: 7,
+        rank: 2,
+        words: false,
+        cell: |_, f, _| optional(f.hottest.as_ref().map(|l| l.share() * 100.0), two),
+    },
+    Column {
+        title: "of locks",
+        width: 15,
+        rank: 8,
+        words: true,
+        cell: |_, f, _| match &f.hottest {
+            Some(l) if l.contended > 0.0 => l.class.clone(),
+            _ => "–".into(),
+        },
+    },
+    Column {
+        title: "within",
+        width: 6,
+        rank: 3,
+        words: false,
+        cell: |_, f, _| optional(f.occupancy, two),
+    },
+    Column {
+        title: "perimeter",
+        width: 15,
+        rank: 7,
+        words: true,
+        cell: |row, _, _| row.perimeter().map_or("–".into(), |p| p.name().into()),
+    },
+];
+
+fn optional(v: Option<f64>, shown: fn(f64) -> String) -> String {
+    v.map_or("–".into(), shown)
+}
+
+/// The columns that fit beside the name, and the width that is the name's.
+fn columns(board: &Board, width: u16) -> (u16, Vec<&'static Column>) {
+    let names = board
+        .rows
+        .iter()
+        .map(|r| r.configuration.organization.to_string());
+    let longest = names
+        .map(|n| n.chars().count() as u16 + 4)
+        .max()
+        .unwrap_or(0);
+    let name = longest.clamp(8, NAME).min(width);
+    let mut left = width - name;
+    let mut ranked: Vec<&Column> = COLUMNS.iter().collect();
+    ranked.sort_by_key(|c| c.rank);
+    let mut chosen = Vec::new();
+    for c in ranked {
+        match left.checked_sub(c.width + 1) {
+            Some(rest) => left = rest,
+            None => break,
+        }
+        chosen.push(c.rank);
+    }
+    let all = COLUMNS.iter();
+    (name, all.filter(|c| chosen.contains(&c.rank)).collect())
+}
+
+/// Every configuration: the running one as it is now, others with the medians of their runs.
+fn rows_table(frame: &mut Frame<'_>, board: &Board, look: &Look, area: Rect) {
+    let (name, columns) = columns(board, area.width);
+    let running = board.now.as_ref().filter(|n| n.phase != Phase::Stop);
+    let running = running.map(|n| n.row);
+    // The running one and what ended before it stay in sight.
+    let room = usize::from(area.height.saturating_sub(1));
+    let around = board.now.as_ref().map_or(0, |n| n.row);
+    let skip = (around + 2)
+        .saturating_sub(room)
+        .min(board.rows.len().saturating_sub(room));
+    let beside = |f: &mut dyn FnMut(&Column) -> String| -> Vec<Cell<'static>> {
+        let one = |c: &&Column| {
+            let line = Line::from(f(c));
+            Cell::from(if c.words { line } else { line.right_aligned() })
+        };
+        columns.iter().map(one).collect()
+    };
+    let rows = board.rows.iter().enumerate().skip(skip).take(room);
+    let rows = rows.map(|(i, row)| {
+        let organization = row.configuration.organization.to_string();
+        let sign = if running == Some(i) { "▶" } else { " " };
+        let label = format!("{sign}{} {organization}", marker(&organization));
+        let figures = board.figures(i);
+        let mut cells = vec![Cell::from(label).style(look.of(&organization))];
+        cells.extend(beside(&mut |c| (c.cell)(row, &figures, board.repeat)));
+        Row::new(cells).style(match (running == Some(i), row.runs) {
+            (true, _) => bold(),
+            (false, 0) => dim(),
+            _ => Style::new(),
+        })
+    });
+    let mut titles = vec![Cell::from("organization")];
+    titles.extend(beside(&mut |c| c.title.into()));
+    let widths = std::iter::once(name).chain(columns.iter().map(|c| c.width));
+    let table = Table::new(rows, widths.map(Constraint::Length));
+    let header = Row::new(titles).style(dim().add_modifier(Modifier::UNDERLINED));
+    frame.render_widget(table.header(header).column_spacing(1), area);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! `perimeter bench --live`: the runs as they happen, on the whole terminal.
+//!
+//! The runs are controlled from the main thread, as always; a thread of its own draws what they
+//! tell ([`perimeter_lab::live`]) and reads the keys.
+
+mod draw;
+mod screen;
+
+use draw::Look;
+use perimeter_lab::{
+    Error, Report,
+    bench::report::Build,
+    live::{Board, Feed, News},
+    workload::Settings,
+};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
+use screen::Screen;
+use std::{
+    env, io,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Exit code after a second request to stop, which waits for nothing: that of SIGINT by custom.
+const AT_ONCE: i32 = 130;
+/// Longest time between two frames while something runs: its clock goes on.
+const FRAME: Duration = Duration::from_millis(500);
+/// How often keys and news are looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Runs the benchmark and shows it. The terminal is as it was when this returns.
+///
+/// # Errors
+/// [`Error::Input`] if there is no terminal to draw on; [`Error::Stopped`] if it was ended before a
+/// run was complete; else as [`perimeter_lab::bench()`].
+pub fn bench(settings: &Settings, build: Build, started: Instant) -> Result<Report, Error> {
+    settings.check()?;
+    let look = Look {
+        about: format!(
+            "{}, {}, {}",
+            settings.device, settings.direction, settings.inbound
+        ),
+        colour: env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+        stopping: false,
+    };
+    let screen = Screen::open()?;
+    let (mut feed, news) = Feed::new();
+    let stop = feed.stop().clone();
+    let view = thread::Builder::new().name("view".into());
+    let view = view.spawn(move || show(screen, &news, &stop, look));
+    let view = view.map_err(|source| Error::Io {
+        context: "starting a thread".into(),
+        source,
+    })?;
+    let report = perimeter_lab::bench(settings, build, started, &mut feed);
+    // The end of the news is the end of the view.
+    drop(feed);
+    match view.join() {
+        Ok(Ok(())) => report,
+        // What was measured is worth more than what was not seen of it.
+        Ok(Err(e)) => report.map(|mut report| {
+            report.notes.push(format!("the live view ended early: {e}"));
+            report
+        }),
+        Err(_) => Err(Error::Run("the live view panicked".into())),
+    }
+}
+
+/// Draws until the news end.
+fn show(
+    mut screen: Screen,
+    news: &mpsc::Receiver<News>,
+    stop: &AtomicBool,
+    mut look: Look,
+) -> io::Result<()> {
+    let mut board = Board::default();
+    let mut drawn: Option<Instant> = None;
+    loop {
+        let mut changed = drawn.is_none_or(|at| at.elapsed() >= FRAME);
+        loop {
+            match news.try_recv() {
+                Ok(n) => {
+                    board.hear(n);
+                    changed = true;
+                }
+                Err(mpsc::TryRecvError::Empty) => break,
+                Err(mpsc::TryRecvError::Disconnected) => return screen.close(),
+            }
+        }
+        let asked = screen.was_signalled() || read_keys(&mut screen, &mut changed)?;
+        if asked && stop.swap(true, Ordering::Relaxed) {
+            let _ = screen.close();
+            std::process::exit(AT_ONCE);
+        }
+        if asked {
+            (look.stopping, changed) = (true, true);
+        }
+        if changed {
+            screen.draw(|frame| draw::draw(frame, &board, &look, Instant::now()))?;
+            drawn = Some(Instant::now());
+        }
+    }
+}
+
+/// Reads what was typed, waiting a little for it; whether it asks to stop.
+fn read_keys(screen: &mut Screen, changed: &mut bool) -> io::Result<bool> {
+    let mut asked = false;
+    let mut patience = TICK;
+    while let Some(event) = screen.event(patience)? {
+        patience = Duration::ZERO;
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => {
+                let control = key.modifiers.contains(KeyModifiers::CONTROL);
+                asked |= match key.code {
+                    KeyCode::Char('c') => control,
+                    KeyCode::Char('q' | 'Q') | KeyCode::Esc => true,
+                    _ => false,
+                };
+            }
+            Event::Resize(..) => *changed = true,
+            _ => {}
+        }
+    }
+    Ok(asked)
+}
