@@ -7,7 +7,7 @@
 
 use super::bind::Bind;
 use super::event::{Direction, End, EventId, EventSpec, Layer, Refused};
-use super::list::List;
+use super::list::{Half, List};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use perimeter_stack::SockId;
 use perimeter_sync::{Lock, LockClass, Platform};
@@ -57,15 +57,19 @@ impl Version {
         self.receive.is_plain() && self.transmit.is_plain()
     }
 
-    /// Whether a packet that goes through this one can't overtake any that goes through `old`.
-    fn follows(&self, old: &Version) -> bool {
-        let lists = [
-            (&self.receive, &old.receive),
-            (&self.transmit, &old.transmit),
-        ];
-        lists
-            .iter()
-            .all(|(new, old_list)| new.follows(self.bind, old_list, old.bind))
+    /// Whether a packet on `way` that goes through this one can't overtake any that goes through
+    /// `old`.
+    fn follows(&self, old: &Version, way: Way) -> bool {
+        let follows =
+            |new: &List, old_list: &List, half| new.follows(half, self.bind, old_list, old.bind);
+        match way {
+            Way::In => follows(&self.receive, &old.receive, Half::ToTcp),
+            Way::Call => follows(&self.transmit, &old.transmit, Half::ToTcp),
+            Way::On => {
+                follows(&self.receive, &old.receive, Half::FromTcp)
+                    && follows(&self.transmit, &old.transmit, Half::FromTcp)
+            }
+        }
     }
 }
 
@@ -163,7 +167,7 @@ impl<P: Platform> Link<P> {
         let taken = &mut v.taken[way as usize];
         let stay = taken.as_ref().is_some_and(|old| {
             old.serial == published.serial
-                || (!published.follows(old)
+                || (!published.follows(old, way)
                     && self.flight[way as usize].load(Ordering::Acquire) > 0)
         });
         if !stay {

@@ -41,6 +41,12 @@ impl Event {
         matches!(self.callback, Callback::Foreign(_))
     }
 
+    /// Whether both are one event. A layer's own may be made anew for another list.
+    fn is(&self, other: &Event) -> bool {
+        let own = !self.is_foreign() && !other.is_foreign();
+        self.id == other.id || own && self.layer == other.layer
+    }
+
     /// Whether it is a tombstone.
     #[inline]
     pub(crate) fn is_off(&self) -> bool {
@@ -51,6 +57,24 @@ impl Event {
     pub(crate) fn switch_off(&self) -> bool {
         !self.off.swap(true, Ordering::AcqRel)
     }
+}
+
+/// The perimeters that packets pass from the first of some events to the last, for the squeues
+/// that `bind` says.
+fn path(events: &[Arc<Event>], bind: Bind) -> Vec<Option<u16>> {
+    let under = |e: &Arc<Event>| bind.under(e.layer, e.under);
+    let mut path: Vec<_> = events.iter().map(under).collect();
+    path.dedup();
+    path
+}
+
+/// A part of a list.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// Up to TCP.
+    ToTcp,
+    /// From TCP on.
+    FromTcp,
 }
 
 /// One version of a list, in order of execution.
@@ -161,33 +185,43 @@ impl List {
         self.events.iter().filter(|e| !e.is_off())
     }
 
-    /// The perimeters that packets pass before TCP's own event, and those behind it; its own in
-    /// both. For the squeues that `bind` says.
-    fn paths(&self, bind: Bind) -> [Vec<Option<u16>>; 2] {
+    /// The events up to TCP's own, or from there on; its own in both.
+    fn half(&self, half: Half) -> &[Arc<Event>] {
         let own = |e: &Arc<Event>| e.layer == Layer::Tcp && !e.is_foreign();
-        let first = self.events.iter().position(own).unwrap_or(0);
-        let last = self.events.iter().rposition(own).unwrap_or(0);
-        let path = |events: &[Arc<Event>]| {
-            let mut path: Vec<_> = events
-                .iter()
-                .map(|e| bind.under(e.layer, e.under))
-                .collect();
-            path.dedup();
-            path
-        };
-        let end = (first + 1).min(self.events.len());
-        [path(&self.events[..end]), path(&self.events[last..])]
+        match half {
+            Half::ToTcp => {
+                let end = self.events.iter().position(own).map_or(0, |i| i + 1);
+                &self.events[..end]
+            }
+            Half::FromTcp => {
+                let start = self.events.iter().rposition(own);
+                &self.events[start.unwrap_or(self.events.len())..]
+            }
+        }
     }
 
-    /// Whether packets on this version, under the squeues that `bind` says, can't overtake those
-    /// on an older one: they pass all perimeters that those pass, in that order, so that they
-    /// queue behind them wherever these are.
-    pub(crate) fn follows(&self, bind: Bind, old: &List, before: Bind) -> bool {
-        let (mine, theirs) = (self.paths(bind), old.paths(before));
-        mine.iter().zip(&theirs).all(|(mine, theirs)| {
-            let mut mine = mine.iter();
-            theirs.iter().all(|q| mine.any(|p| p == q))
-        })
+    /// Whether packets on this version, under the squeues that `bind` says, can't come before
+    /// those on an older one, `before` under its squeues, at any event that both have: up to
+    /// each they pass all perimeters that those pass, in that order, so that they queue behind
+    /// them wherever these are. It does not suffice that the paths are alike from end to end: the
+    /// same event may be at the end of one and at the beginning of the other.
+    pub(crate) fn follows(&self, half: Half, bind: Bind, old: &List, before: Bind) -> bool {
+        let (mine, theirs) = (self.half(half), old.half(half));
+        let (mut from, mut from_theirs) = (0, 0);
+        for (i, event) in theirs.iter().enumerate() {
+            let Some(j) = mine.iter().position(|e| e.is(event)) else {
+                continue;
+            };
+            let new_path = path(&mine[from..=j], bind);
+            let old_path = path(&theirs[from_theirs..=i], before);
+            let mut rest = new_path.iter();
+            if new_path.last() != old_path.last() || !old_path.iter().all(|q| rest.any(|p| p == q))
+            {
+                return false;
+            }
+            (from, from_theirs) = (j, i);
+        }
+        true
     }
 
     /// The event of that name, if it is on this version and no tombstone.
@@ -276,43 +310,75 @@ mod tests {
         }
     }
 
+    fn at(layer: Layer, squeue: u16) -> EventSpec {
+        EventSpec {
+            under: Under::Squeue(squeue),
+            ..spec("x", Direction::Receive, layer)
+        }
+    }
+
+    fn with(list: &List, end: End, spec: EventSpec) -> List {
+        list.with(Direction::Receive, end, spec).0
+    }
+
+    /// For both halves of a list, with its layers under squeues 0, 1 and 2.
+    fn follows(new: &List, old: &List) -> [bool; 2] {
+        let bind = spread();
+        [Half::ToTcp, Half::FromTcp].map(|half| new.follows(half, bind, old, bind))
+    }
+
+    fn spread() -> Bind {
+        let (ip, tcp, sockfs) = (0, 1, 2);
+        Bind::new(crate::spec::Arrangement::At { ip, tcp, sockfs }, 1, 4)
+    }
+
     #[test]
     fn who_passes_more_places_in_the_same_order_overtakes_nobody() {
-        use crate::spec::Arrangement::{At, Vertical};
-        let at = |layer, squeue| {
-            let mut s = spec("x", Direction::Receive, layer);
-            s.under = Under::Squeue(squeue);
-            s
-        };
-        let with = |list: &List, end, s| list.with(Direction::Receive, end, s).0;
-        let spread = At {
-            ip: 0,
-            tcp: 1,
-            sockfs: 2,
-        };
-        let bind = Bind::new(spread, 1, 4);
         let plain = List::initial(Direction::Receive);
         let longer = with(&plain, End::Back, at(Layer::Ip, 3));
-        assert!(longer.follows(bind, &plain, bind));
-        assert!(!plain.follows(bind, &longer, bind), "past squeue 3");
+        assert_eq!(follows(&longer, &plain), [true, true]);
+        assert_eq!(follows(&plain, &longer), [false, true], "past squeue 3");
         // The same places in another order.
         let other = with(&plain, End::Front, at(Layer::Ip, 3));
-        assert!(!other.follows(bind, &longer, bind));
-        assert!(!longer.follows(bind, &other, bind));
+        assert_eq!(follows(&other, &longer), [false, true]);
+        assert_eq!(follows(&longer, &other), [false, true]);
         // What is behind TCP does not count for what is before it.
         let behind = with(&plain, End::Front, at(Layer::Sockfs, 3));
-        assert!(!behind.follows(bind, &longer, bind));
-        assert!(longer.follows(bind, &longer, bind));
+        assert_eq!(follows(&behind, &longer), [false, true]);
+        assert_eq!(follows(&longer, &behind), [true, false]);
+        assert_eq!(follows(&longer, &longer), [true, true]);
+        // Lists that were made apart have their layers' own events in common.
+        assert_eq!(follows(&List::fine(), &plain), [true, true]);
         // Moved layers.
+        let (bind, to) = (spread(), Half::ToTcp);
         let moved = bind.with(Layer::Ip, 3);
-        assert!(!plain.follows(moved, &plain, bind));
-        assert!(longer.follows(moved, &plain, moved));
-        let whole = Bind::new(Vertical, 1, 4);
-        assert!(
-            plain.follows(bind, &plain, whole),
-            "ends at squeue 1 as well"
+        assert!(!plain.follows(to, moved, &plain, bind));
+        assert!(!longer.follows(to, moved, &plain, bind), "IP's event first");
+        assert!(longer.follows(to, moved, &plain, moved));
+    }
+
+    /// Both lists go by squeues 2, 3 and 2 after TCP, but the socket's event is the last on one
+    /// and the first on the other.
+    #[test]
+    fn paths_that_are_alike_do_not_make_an_order() {
+        let plain = List::initial(Direction::Receive);
+        let before = with(&plain, End::Front, at(Layer::Sockfs, 3));
+        let before = with(&before, End::Front, at(Layer::Sockfs, 2));
+        let behind = with(&plain, End::Back, at(Layer::Sockfs, 3));
+        let behind = with(&behind, End::Back, at(Layer::Sockfs, 2));
+        assert_eq!(follows(&behind, &before), [true, false]);
+        assert_eq!(follows(&before, &behind), [true, true]);
+        assert_eq!(
+            follows(&plain, &behind),
+            [true, true],
+            "nothing in common behind it"
         );
-        assert!(!plain.follows(whole, &plain, bind));
+        // Nor may another event that both have see them in another order.
+        let seen = with(&plain, End::Back, at(Layer::Ip, 0));
+        let early = with(&seen, End::Back, at(Layer::Ip, 2));
+        let late = with(&seen, End::Front, at(Layer::Ip, 2));
+        let late = with(&late, End::Front, at(Layer::Ip, 0));
+        assert_eq!(follows(&early, &late), [false, true]);
     }
 
     #[test]

@@ -30,8 +30,9 @@
 //! socket layer. (4) Water marks are STREAMS': [`perimeter_stack::marks`]. Without the light
 //! queue TCP is told of free space after reads, as by `squeue`, and each message costs a round of
 //! the queue's lock for `canputnext`, `putnext` and `getq`. (5) A packet is classified again at
-//! most four times. (6) A changed list is taken over at once where it only adds places to pass,
-//! else when no packet of the connection is between perimeters, so that none is overtaken. (7)
+//! most four times. (6) A changed list is taken over at once where packets on it can't come
+//! before those on the old one at any event that both have, else when no packet of the connection
+//! is between perimeters. (7)
 //! TCP's event on the transmit list makes the segments; those that it sends by itself, by timers
 //! or in answer, enter the list behind it. (8) While IP and TCP share a perimeter, and nothing
 //! stands between them on the list, IP's transmit event runs within TCP's, segment by segment,
