@@ -27,6 +27,9 @@ const FINE: f64 = 1000.0;
 pub struct Look {
     /// What is common to all runs.
     pub about: String,
+    /// Rounds, or connections that are opened anew, are followed instead of goodput; what they are
+    /// called.
+    pub rounds: Option<&'static str>,
     /// With colours.
     pub colour: bool,
     /// The runs were asked to end.
@@ -75,13 +78,21 @@ struct Chart {
     shown: fn(f64) -> String,
 }
 
-const FOUR: [Chart; 4] = [
-    Chart {
-        title: "goodput",
-        unit: |_| "Mb/s".into(),
-        of: |g| g.goodput_mbps,
-        shown: whole,
-    },
+const GOODPUT: Chart = Chart {
+    title: "goodput",
+    unit: |_| "Mb/s".into(),
+    of: |g| g.goodput_mbps,
+    shown: whole,
+};
+
+const ROUNDS: Chart = Chart {
+    title: "rounds",
+    unit: |_| "a second".into(),
+    of: |g| g.rounds,
+    shown: whole,
+};
+
+const OTHERS: [Chart; 3] = [
     Chart {
         title: "CPU",
         unit: |_| "cores".into(),
@@ -105,6 +116,16 @@ const FOUR: [Chart; 4] = [
     },
 ];
 
+/// What is followed.
+fn charts(look: &Look) -> [Chart; 4] {
+    let first = match look.rounds {
+        Some(title) => Chart { title, ..ROUNDS },
+        None => GOODPUT,
+    };
+    let [cpu, contended, within] = OTHERS;
+    [first, cpu, contended, within]
+}
+
 fn whole(v: f64) -> String {
     format!("{v:.0}")
 }
@@ -119,7 +140,7 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board, look: &Look, at: Instant) {
     let roomy = area.width >= ROOMY.0 && area.height >= ROOMY.1;
     let charts = match area.height {
         _ if roomy => charts_height(board, area.height),
-        h if h >= CHARTS => FOUR.len() as u16,
+        h if h >= CHARTS => 4,
         _ => 0,
     };
     let rows = [
@@ -203,7 +224,7 @@ fn phase(now: &Now, at: Instant) -> String {
         )
     };
     match now.phase {
-        Phase::Set => "connecting".into(),
+        Phase::Set => "setting up".into(),
         Phase::Warm => format!("warming up {}", of()),
         Phase::Measure => format!("measuring {}", of()),
         Phase::Stop => "complete".into(),
@@ -250,24 +271,28 @@ fn framed(frame: &mut Frame<'_>, board: &Board, look: &Look, area: Rect) {
     let [above, below] = Layout::vertical(half()).areas(area);
     let [a, b] = Layout::horizontal(half()).areas(above);
     let [c, d] = Layout::horizontal(half()).areas(below);
-    for (chart, area) in FOUR.iter().zip([a, b, c, d]) {
+    for (chart, area) in charts(look).iter().zip([a, b, c, d]) {
         let (bars, top) = bars(board, look, chart, area.width.saturating_sub(2));
         let (number, unit) = value(board, chart);
-        let block = Block::bordered()
-            .border_style(dim())
-            .title_top(Line::from(vec![
-                Span::styled(format!(" {} ", chart.title), bold()),
-                Span::raw(format!("{number} {unit} ")),
-            ]))
-            .title_top(Line::from(format!(" top {} ", (chart.shown)(top))).right_aligned());
+        let title = Line::from(vec![
+            Span::styled(format!(" {} ", chart.title), bold()),
+            Span::raw(format!("{number} {unit} ")),
+        ]);
+        let top_is = format!(" top {} ", (chart.shown)(top));
+        let room = usize::from(area.width.saturating_sub(2));
+        let both = title.width() + top_is.chars().count() <= room;
+        let mut block = Block::bordered().border_style(dim()).title_top(title);
+        if both {
+            block = block.title_top(Line::from(top_is).right_aligned());
+        }
         frame.render_widget(spark(bars, top).block(block), area);
     }
 }
 
 /// The charts as a line each.
 fn lines(frame: &mut Frame<'_>, board: &Board, look: &Look, area: Rect) {
-    let each = [Constraint::Length(1); FOUR.len()];
-    for (chart, line) in FOUR.iter().zip(Layout::vertical(each).areas::<4>(area)) {
+    let each = Layout::vertical([Constraint::Length(1); 4]).areas::<4>(area);
+    for (chart, line) in charts(look).iter().zip(each) {
         let cut = [
             Constraint::Length(10),
             Constraint::Length(9),
@@ -323,7 +348,17 @@ struct Column {
     cell: fn(&perimeter_lab::live::Row, &Figures, u32) -> String,
 }
 
-const NAME: u16 = 24;
+/// Least and greatest width of the names.
+const NAME: (u16, u16) = (13, 28);
+
+/// In place of goodput where rounds are followed.
+const RATE: Column = Column {
+    title: "per s",
+    width: 7,
+    rank: 0,
+    words: false,
+    cell: |_, f, _| optional(f.rounds, whole),
+};
 
 const COLUMNS: [Column; 9] = [
     Column {
@@ -399,7 +434,7 @@ fn optional(v: Option<f64>, shown: fn(f64) -> String) -> String {
 }
 
 /// The columns that fit beside the name, and the width that is the name's.
-fn columns(board: &Board, width: u16) -> (u16, Vec<&'static Column>) {
+fn columns(board: &Board, look: &Look, width: u16) -> (u16, Vec<&'static Column>) {
     let names = board
         .rows
         .iter()
@@ -408,25 +443,30 @@ fn columns(board: &Board, width: u16) -> (u16, Vec<&'static Column>) {
         .map(|n| n.chars().count() as u16 + 4)
         .max()
         .unwrap_or(0);
-    let name = longest.clamp(8, NAME).min(width);
+    let name = longest.clamp(NAME.0, NAME.1).min(width);
     let mut left = width - name;
-    let mut ranked: Vec<&Column> = COLUMNS.iter().collect();
+    let all = || {
+        COLUMNS.iter().map(|c| match look.rounds {
+            Some(_) if c.rank == RATE.rank => &RATE,
+            _ => c,
+        })
+    };
+    let mut ranked: Vec<&Column> = all().collect();
     ranked.sort_by_key(|c| c.rank);
-    let mut chosen = Vec::new();
+    let mut chosen = 0;
     for c in ranked {
         match left.checked_sub(c.width + 1) {
             Some(rest) => left = rest,
             None => break,
         }
-        chosen.push(c.rank);
+        chosen += 1;
     }
-    let all = COLUMNS.iter();
-    (name, all.filter(|c| chosen.contains(&c.rank)).collect())
+    (name, all().filter(|c| c.rank < chosen).collect())
 }
 
 /// Every configuration: the running one as it is now, others with the medians of their runs.
 fn rows_table(frame: &mut Frame<'_>, board: &Board, look: &Look, area: Rect) {
-    let (name, columns) = columns(board, area.width);
+    let (name, columns) = columns(board, look, area.width);
     let running = board.now.as_ref().filter(|n| n.phase != Phase::Stop);
     let running = running.map(|n| n.row);
     // The running one and what ended before it stay in sight.

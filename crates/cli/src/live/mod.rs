@@ -44,14 +44,19 @@ pub fn bench(settings: &Settings, build: Build, started: Instant) -> Result<Repo
             "{}, {}, {}",
             settings.device, settings.direction, settings.inbound
         ),
+        rounds: match (settings.reconnect, settings.exchange) {
+            (true, _) => Some("connections"),
+            (false, Some(_)) => Some("rounds"),
+            (false, None) => None,
+        },
         colour: env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
         stopping: false,
     };
-    let screen = Screen::open()?;
+    Screen::check()?;
     let (mut feed, news) = Feed::new();
     let stop = feed.stop().clone();
     let view = thread::Builder::new().name("view".into());
-    let view = view.spawn(move || show(screen, &news, &stop, look));
+    let view = view.spawn(move || show(&news, &stop, look));
     let view = view.map_err(|source| Error::Io {
         context: "starting a thread".into(),
         source,
@@ -61,6 +66,7 @@ pub fn bench(settings: &Settings, build: Build, started: Instant) -> Result<Repo
     drop(feed);
     match view.join() {
         Ok(Ok(())) => report,
+        Ok(Err(e @ Error::Input(_))) => Err(e),
         // What was measured is worth more than what was not seen of it.
         Ok(Err(e)) => report.map(|mut report| {
             report.notes.push(format!("the live view ended early: {e}"));
@@ -70,14 +76,31 @@ pub fn bench(settings: &Settings, build: Build, started: Instant) -> Result<Repo
     }
 }
 
-/// Draws until the news end.
-fn show(
+/// Draws until the news end. The terminal is taken with the first of them: before that a peer's
+/// adapter may be built, and a request be refused, in plain lines.
+///
+/// # Errors
+/// [`Error::Input`]: the terminal can't be taken; the runs are told to end.
+fn show(news: &mpsc::Receiver<News>, stop: &AtomicBool, look: Look) -> Result<(), Error> {
+    let Ok(first) = news.recv() else {
+        return Ok(());
+    };
+    let mut board = Board::default();
+    board.hear(first);
+    let screen = Screen::open().inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+    follow(screen, board, news, stop, look).map_err(|source| Error::Io {
+        context: "drawing on the terminal".into(),
+        source,
+    })
+}
+
+fn follow(
     mut screen: Screen,
+    mut board: Board,
     news: &mpsc::Receiver<News>,
     stop: &AtomicBool,
     mut look: Look,
 ) -> io::Result<()> {
-    let mut board = Board::default();
     let mut drawn: Option<Instant> = None;
     loop {
         let mut changed = drawn.is_none_or(|at| at.elapsed() >= FRAME);

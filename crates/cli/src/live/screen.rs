@@ -29,6 +29,9 @@ use std::{
 /// on what has been given back.
 static TAKEN: Mutex<bool> = Mutex::new(false);
 
+/// What to do without a terminal.
+const INSTEAD: &str = "leave --live out, and --json FILE has all figures";
+
 /// The terminal, in its alternate screen, without echo and line editing.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
@@ -36,28 +39,35 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Whether there is a terminal to draw on and to read keys from.
     ///
     /// # Errors
-    /// [`Error::Input`] if there is none, or it can't be drawn on.
-    pub fn open() -> Result<Screen, Error> {
-        let instead = "leave --live out, and --json FILE has all figures";
+    /// [`Error::Input`] if not.
+    pub fn check() -> Result<(), Error> {
         for (is, what) in [
             (io::stdout().is_terminal(), "standard output"),
             (io::stdin().is_terminal(), "standard input"),
         ] {
             if !is {
                 return Err(Error::Input(format!(
-                    "--live draws on a terminal, and {what} is none; {instead}"
+                    "--live draws on a terminal, and {what} is none; {INSTEAD}"
                 )));
             }
         }
-        if env::var_os("TERM").is_some_and(|t| t == "dumb") {
-            return Err(Error::Input(format!(
-                "--live: the terminal is `dumb` (TERM) and can't be drawn on; {instead}"
-            )));
+        match env::var_os("TERM") {
+            Some(term) if term == "dumb" => Err(Error::Input(format!(
+                "--live: the terminal is `dumb` (TERM) and can't be drawn on; {INSTEAD}"
+            ))),
+            _ => Ok(()),
         }
-        let refused = |e: io::Error| Error::Input(format!("--live: the terminal: {e}; {instead}"));
+    }
+
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if it can't be had.
+    pub fn open() -> Result<Screen, Error> {
+        let refused = |e: io::Error| Error::Input(format!("--live: the terminal: {e}; {INSTEAD}"));
         let signalled = Arc::new(AtomicBool::new(false));
         for signal in [SIGHUP, SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, signalled.clone()).map_err(refused)?;
@@ -161,4 +171,58 @@ fn give_back() -> io::Result<()> {
     let shown = execute!(out, LeaveAlternateScreen, cursor::Show).and_then(|()| out.flush());
     terminal::disable_raw_mode()?;
     shown
+}
+
+#[cfg(test)]
+#[allow(dead_code, reason = "shared with the tests of the whole command")]
+#[path = "../../tests/pty/mod.rs"]
+mod pty;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PANICS: &str = "PERIMETER_TEST_PANICS";
+
+    /// No test by itself: the program of the one below.
+    #[test]
+    #[ignore = "run on a pseudo-terminal by another test"]
+    fn panics() {
+        if env::var_os(PANICS).is_none() {
+            return;
+        }
+        let mut screen = Screen::open().unwrap();
+        let show = |screen: &mut Screen, text| {
+            screen
+                .draw(|frame| frame.render_widget(text, frame.area()))
+                .unwrap();
+        };
+        show(&mut screen, "a frame");
+        // As a worker may, while the view goes on.
+        assert!(thread::spawn(|| panic!("a worker's")).join().is_err());
+        show(&mut screen, "too late");
+        panic!("its own");
+    }
+
+    /// What is said of a panic can be read, and the terminal is as it was.
+    #[test]
+    fn a_panic_gives_the_terminal_back() {
+        let program = env::current_exe().unwrap();
+        let test = [
+            "--exact",
+            "live::screen::tests::panics",
+            "--ignored",
+            "--nocapture",
+        ];
+        let Some(session) = pty::Session::start(&program, &test, &[(PANICS, "1")]) else {
+            return;
+        };
+        let (status, rest) = session.end();
+        assert_eq!(status.code(), Some(101), "{rest}");
+        assert!(
+            rest.contains("a worker's") && rest.contains("its own"),
+            "{rest}"
+        );
+        assert!(!rest.contains("too late"), "{rest}");
+    }
 }

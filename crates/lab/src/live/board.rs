@@ -21,6 +21,7 @@ pub struct Row {
     /// Complete runs.
     pub runs: usize,
     goodput: Vec<f64>,
+    rounds: Vec<f64>,
     cores: Vec<f64>,
     each: Vec<f64>,
     occupancy: Vec<f64>,
@@ -33,6 +34,8 @@ pub struct Row {
 pub struct Figures {
     /// Payload, Mb/s.
     pub goodput_mbps: Option<f64>,
+    /// Rounds per second, or connections from opening to close.
+    pub rounds: Option<f64>,
     /// Cores used.
     pub cores: Option<f64>,
     /// Processor time in ns per full segment.
@@ -47,6 +50,7 @@ impl From<&Glance> for Figures {
     fn from(g: &Glance) -> Figures {
         Figures {
             goodput_mbps: g.goodput_mbps,
+            rounds: g.rounds,
             cores: g.cores,
             ns_per_segment: g.ns_per_segment,
             hottest: LockGlance::hottest(&g.locks).cloned(),
@@ -61,6 +65,7 @@ impl Row {
             configuration,
             runs: 0,
             goodput: Vec::new(),
+            rounds: Vec::new(),
             cores: Vec::new(),
             each: Vec::new(),
             occupancy: Vec::new(),
@@ -77,6 +82,7 @@ impl Row {
     pub fn medians(&self) -> Figures {
         Figures {
             goodput_mbps: median(&self.goodput),
+            rounds: median(&self.rounds),
             cores: median(&self.cores),
             ns_per_segment: median(&self.each),
             hottest: LockGlance::hottest(&self.locks).cloned(),
@@ -90,6 +96,9 @@ impl Row {
         self.runs += 1;
         self.goodput.push(sample.goodput * 8.0 / 1e6);
         let elapsed = (sample.elapsed.as_nanos() as f64).max(1.0);
+        if sample.rounds > 0 {
+            self.rounds.push(sample.rounds as f64 * 1e9 / elapsed);
+        }
         self.cores.push(sample.cpu_ns as f64 / elapsed);
         if sample.segments > 0.0 {
             self.each.push(sample.cpu_ns as f64 / sample.segments);

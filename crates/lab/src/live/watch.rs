@@ -17,6 +17,9 @@ pub const SHARE: f64 = 0.005;
 pub struct Seen {
     /// Payload per second in bytes; `None`: nobody can tell while it runs.
     pub goodput: Option<f64>,
+    /// Rounds per second, or connections from opening to close, where there are such. The crew
+    /// counts them, whatever its session sees.
+    pub rounds: Option<f64>,
     /// How the time of the threads under test divides, where that is known in between.
     pub times: Option<Times>,
     /// Length of what the stack's counters cover, in ns.
@@ -82,6 +85,8 @@ pub struct Glance {
     pub counts: bool,
     /// Payload, Mb/s.
     pub goodput_mbps: Option<f64>,
+    /// Rounds per second, or connections from opening to close, where there are such.
+    pub rounds: Option<f64>,
     /// Cores that this process, and the kernel's interrupt threads, used on average.
     pub cores: Option<f64>,
     /// Their processor time per [`SEGMENT`] bytes of payload, in ns.
@@ -186,6 +191,7 @@ pub(super) fn glance(
         span,
         counts: false,
         goodput_mbps: seen.goodput.map(|g| g * 8.0 / 1e6),
+        rounds: seen.rounds,
         cores,
         ns_per_segment: each.map(|(cores, segments)| cores * 1e9 / segments),
         locks,

@@ -43,6 +43,8 @@ pub(super) struct Answer {
     pub from: ThreadId,
     /// What it did.
     pub tally: Tally,
+    /// Rounds that it completed, if that is its part.
+    pub rounds: Option<u64>,
     /// Processor time that it took to find out.
     pub cost: Duration,
 }

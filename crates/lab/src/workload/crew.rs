@@ -23,7 +23,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Longest wait for the event loops' answers to who watches. They look up every
 /// [`super::PATIENCE`]; a worker that has no event loop never answers.
-const ANSWERS: Duration = Duration::from_millis(200);
+const ANSWERS: Duration = Duration::from_secs(1);
 
 /// What a session makes of its workers' answers, in their order; `None` of those who gave none.
 pub type View = Box<dyn FnMut(&[Option<Tally>]) -> Seen + Send>;
@@ -158,9 +158,13 @@ impl Crew {
             return;
         }
         let mut told = vec![None; self.threads.len()];
-        let mut cost = Duration::ZERO;
+        let (mut cost, mut rounds) = (Duration::ZERO, None);
         for a in answers.drain(..) {
             cost = cost.max(a.cost);
+            if let Some(n) = a.rounds {
+                let rate = n as f64 * 1e9 / a.tally.elapsed_ns.max(1) as f64;
+                rounds = Some(rounds.unwrap_or(0.0) + rate);
+            }
             let from = |t: &JoinHandle<_>| t.thread().id() == a.from;
             if let Some(i) = self.threads.iter().position(from) {
                 told[i] = Some(a.tally);
@@ -168,7 +172,11 @@ impl Crew {
         }
         drop(answers);
         w.asked = None;
-        w.watch.saw(&(w.view)(&told), cost);
+        let seen = Seen {
+            rounds,
+            ..(w.view)(&told)
+        };
+        w.watch.saw(&seen, cost);
     }
 
     /// Waits until all threads count: on a busy machine one may be off the cores for as long as a

@@ -21,24 +21,30 @@ const SOON: Duration = Duration::from_micros(100);
 struct Answers {
     asked: u32,
     since: Counters,
+    rounds: u64,
 }
 
 impl Answers {
     /// Answers if there is a new question.
-    fn give<E: Endpoint>(&mut self, control: &Control, base: &mut EventLoop<'_, E>) {
+    fn give<'a, E: Endpoint + 'a>(&mut self, control: &Control, this: &mut impl Loop<'a, E>) {
         let asked = control.asked();
         if asked == self.asked {
             return;
         }
         self.asked = asked;
         let begun = host::thread_cpu_ns();
+        let rounds = this.rounds();
+        let base = this.base();
         base.endpoint.look();
         let now = base.counters();
         let tally = base.tally(&self.since, &now);
         self.since = now;
+        let before = std::mem::replace(&mut self.rounds, rounds.unwrap_or(0));
         control.answers().push(Answer {
             from: thread::current().id(),
             tally,
+            // They are counted from 0 again when counting begins.
+            rounds: rounds.map(|n| n.checked_sub(before).unwrap_or(n)),
             cost: Duration::from_nanos(host::thread_cpu_ns().saturating_sub(begun)),
         });
     }
@@ -156,6 +162,8 @@ pub(super) trait Loop<'a, E: Endpoint> {
     fn begin(&mut self) -> Result<(), Error>;
     /// Counting begins.
     fn count(&mut self);
+    /// Rounds since it began, or before it began, if completing them is this loop's part.
+    fn rounds(&self) -> Option<u64>;
     /// One wait and what it found ready, until `over`: sockets that were passed over are reported
     /// again.
     fn turn(&mut self, ready: &mut Vec<Ready>, over: &dyn Fn() -> bool) -> Result<(), Error>;
@@ -172,6 +180,7 @@ pub(super) fn run<'a, E: Endpoint + 'a>(
     let mut answers = Answers {
         asked: 0,
         since: start.clone(),
+        rounds: 0,
     };
     loop {
         let now = control.phase();
@@ -195,7 +204,7 @@ pub(super) fn run<'a, E: Endpoint + 'a>(
                 Phase::Set | Phase::Warm => {}
             }
         }
-        answers.give(control, this.base());
+        answers.give(control, this);
         match this.turn(&mut ready, &|| control.phase() != phase) {
             Ok(()) => {}
             Err(e) => {
@@ -241,6 +250,10 @@ impl<'a, E: Endpoint> Loop<'a, E> for Streaming<'a, E> {
         if let Some(talk) = &mut self.talk {
             talk.reset();
         }
+    }
+
+    fn rounds(&self) -> Option<u64> {
+        self.talk.as_ref()?.rounds()
     }
 
     fn turn(&mut self, ready: &mut Vec<Ready>, over: &dyn Fn() -> bool) -> Result<(), Error> {
@@ -707,7 +720,13 @@ mod tests {
             part: None,
         };
         control.advance(Phase::Warm);
+        control.ask();
         let tally = drive(&mut pipe, roles, &content, &control).unwrap();
+        assert_eq!(
+            control.answers()[0].rounds,
+            Some(0),
+            "asked before the first"
+        );
         let (rounds, latency) = rounds(std::slice::from_ref(&tally));
         let received: u64 = tally.received.iter().sum();
         assert!(rounds > 1000, "{rounds}");

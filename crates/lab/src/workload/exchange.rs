@@ -120,6 +120,11 @@ impl Talk {
         self.latency.reset();
     }
 
+    /// Rounds since counting began, on the side that opens.
+    pub(super) fn rounds(&self) -> Option<u64> {
+        self.opens.then_some(self.rounds)
+    }
+
     /// What was counted: rounds and their latencies, on the side that opens.
     pub(super) fn counted(&self) -> Option<(u64, Histogram<u64>)> {
         self.opens.then(|| (self.rounds, self.latency.clone()))

@@ -132,6 +132,10 @@ impl<'a, E: Reconnects> Loop<'a, E> for Reconnecting<'a, E> {
         self.latency.reset();
     }
 
+    fn rounds(&self) -> Option<u64> {
+        (self.part == Part::Opens).then_some(self.done)
+    }
+
     /// All of what was found ready, though the phase be over: connections that are opened are
     /// reported once, and not again if they are passed over.
     fn turn(&mut self, ready: &mut Vec<Ready>, _: &dyn Fn() -> bool) -> Result<(), Error> {

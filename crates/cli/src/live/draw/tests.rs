@@ -22,6 +22,7 @@ fn glance(goodput: f64, contended: f64) -> Glance {
         span: Duration::from_millis(250),
         counts: true,
         goodput_mbps: Some(goodput),
+        rounds: None,
         cores: Some(1.5),
         ns_per_segment: Some(321.0),
         locks: vec![LockGlance {
@@ -73,6 +74,7 @@ fn started(name: &str, number: usize) -> News {
 fn look() -> Look {
     Look {
         about: "mem, send, nic".into(),
+        rounds: None,
         colour: true,
         stopping: false,
     }
@@ -239,4 +241,27 @@ fn the_end_is_announced() {
     let (lines, _) = drawn(&board(), &look, SIZES[1]);
     line(&lines, &["run 2 of 9", "ending"]);
     line(&lines, &["q again leaves at once"]);
+}
+
+#[test]
+fn rounds_take_the_place_of_goodput() {
+    let look = Look {
+        rounds: Some("connections"),
+        ..look()
+    };
+    let mut board = board();
+    board.hear(News::Seen(Glance {
+        rounds: Some(4321.0),
+        ..glance(1.0, 0.0)
+    }));
+    let (lines, _) = drawn(&board, &look, SIZES[0]);
+    line(&lines, &["connections 4321 a second"]);
+    line(&lines, &["▶▲ connp-l:8", "4321"]);
+    assert!(
+        !lines
+            .iter()
+            .any(|l| l.contains("Mb/s") || l.contains("goodput"))
+    );
+    // Where nobody looks any class of locks is as good as another.
+    line(&lines, &["contended 0.00 %"]);
 }
