@@ -39,8 +39,13 @@ window.onload = () => {
       const box = svg.getBoundingClientRect(), name = svg.querySelector("title").textContent;
       if (box.width < 200 || box.height < 100) say(name + " is too small to be seen");
       if (box.left < 0 || box.right > width + 1) say(name + " sticks out");
+      const title = svg.querySelector("text.label[transform]")?.getBoundingClientRect();
       for (const text of svg.querySelectorAll("text")) {
         const t = text.getBoundingClientRect();
+        if (title && t.left > title.left && t.left < title.right - 1 &&
+            t.bottom > title.top && t.top < title.bottom) {
+          say(text.textContent + " is on the axis' title: " + svg.querySelector("text.label[transform]").textContent);
+        }
         if (t.left < box.left - 1 || t.right > box.right + 1 || t.bottom > box.bottom + 1) {
           say("a label of " + name + " is cut off: " + text.textContent);
         }

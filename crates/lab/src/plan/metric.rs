@@ -127,7 +127,7 @@ impl Metric {
             Metric::GoodputPerCpu => "goodput per processor second",
             Metric::Stack => "stack time per segment",
             Metric::Cpu => "processor time per segment, whole machine",
-            Metric::Contended => "contended acquisitions of central locks",
+            Metric::Contended => "contention for central locks",
             Metric::LockWait => "waiting for locks per segment",
             Metric::Hold => "hold of the lock around a connection",
             Metric::HoldWait => "wait for the lock around a connection",

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 460.0;
 /// Height of the plotting area.
 const HEIGHT: f64 = 230.0;
-const LEFT: f64 = 68.0;
+const LEFT: f64 = 80.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
