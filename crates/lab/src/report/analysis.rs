@@ -316,7 +316,7 @@ fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve]) -> Judged {
             if let Some(comparison) = compare_points(pa, pb, metric) {
                 evidence.push(Evidence {
                     x: (ax, bx),
-                    finding: finding(claim.relation, comparison.verdict),
+                    finding: finding(claim.relation, &comparison),
                     comparison,
                     counters: counters(metric, pa, pb),
                 });
@@ -330,16 +330,20 @@ fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve]) -> Judged {
     }
 }
 
-fn finding(relation: Relation, verdict: Verdict) -> Finding {
-    match (relation, verdict) {
+/// How far from 1 a ratio may be that counts as none.
+const EQUAL: f64 = 0.1;
+
+fn finding(relation: Relation, here: &Comparison) -> Finding {
+    match (relation, here.verdict) {
         (_, Verdict::TooFew) => Finding::TooFew,
         (Relation::Greater, Verdict::Greater) | (Relation::Less, Verdict::Less) => Finding::Agrees,
-        (Relation::Greater, Verdict::Less) | (Relation::Less, Verdict::Greater) => {
-            Finding::TurnedRound
+        (_, Verdict::Greater | Verdict::Less) => Finding::TurnedRound,
+        // That no difference was seen speaks for equality only where one would have been seen.
+        (Relation::Equal, Verdict::NoDifference)
+            if (here.interval).is_some_and(|i| i.low >= 1.0 - EQUAL && i.high <= 1.0 + EQUAL) =>
+        {
+            Finding::Agrees
         }
-        // That no difference is seen is all that measuring can say for equality.
-        (Relation::Equal, Verdict::NoDifference) => Finding::Agrees,
-        (Relation::Equal, _) => Finding::TurnedRound,
         (_, Verdict::NoDifference) => Finding::NoDifference,
     }
 }

@@ -79,6 +79,25 @@ fn claims_are_judged_by_the_data() {
 }
 
 #[test]
+fn that_no_difference_was_seen_is_not_yet_equality() {
+    let steady = |at_16384: f64, spread: f64| {
+        let mut stored = stored(&[("ConnP-T(4)", "connp-t:4", [3000.0, 3000.0, at_16384])]);
+        let plan = PLAN.replace("ConnP-L(128)", "ConnP-T(4)");
+        stored.plans = vec![Plan::parse("steady.toml", &plan).unwrap()];
+        for row in stored.rows.iter_mut().filter(|r| r.x == 16384) {
+            let sign = if row.repeat % 2 == 0 { 1.0 } else { -1.0 };
+            if let Outcome::Measured(m) = &mut row.outcome {
+                m.raw.goodput_mbps *= 1.0 + sign * spread;
+            }
+        }
+        finding(&stored, "connp-t-steady")
+    };
+    assert_eq!(steady(3020.0, 0.0), Finding::Agrees);
+    assert_eq!(steady(3020.0, 0.2), Finding::NoDifference);
+    assert_eq!(steady(2000.0, 0.0), Finding::TurnedRound);
+}
+
+#[test]
 fn the_best_is_named_with_those_that_equal_it() {
     let results = analysis::results(&example());
     let choices = analysis::choices(&results);
