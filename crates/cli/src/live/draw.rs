@@ -1,7 +1,7 @@
 //! What the view shows, for any size of terminal.
 
 use perimeter_lab::{
-    live::{Board, Figures, Glance, LockGlance, Now},
+    live::{Board, Figures, Now},
     report::svg,
     units,
     workload::Phase,
@@ -73,22 +73,22 @@ fn marker(organization: &str) -> &'static str {
 /// One of the four things that are followed.
 struct Chart {
     title: &'static str,
-    unit: fn(&Glance) -> String,
-    of: fn(&Glance) -> Option<f64>,
+    unit: fn(&Figures) -> String,
+    of: fn(&Figures) -> Option<f64>,
     shown: fn(f64) -> String,
 }
 
 const GOODPUT: Chart = Chart {
     title: "goodput",
     unit: |_| "Mb/s".into(),
-    of: |g| g.goodput_mbps,
+    of: |f| f.goodput_mbps,
     shown: whole,
 };
 
 const ROUNDS: Chart = Chart {
     title: "rounds",
     unit: |_| "a second".into(),
-    of: |g| g.rounds,
+    of: |f| f.rounds,
     shown: whole,
 };
 
@@ -96,22 +96,22 @@ const OTHERS: [Chart; 3] = [
     Chart {
         title: "CPU",
         unit: |_| "cores".into(),
-        of: |g| g.cores,
+        of: |f| f.cores,
         shown: two,
     },
     Chart {
         title: "contended",
-        unit: |g| match LockGlance::hottest(&g.locks) {
+        unit: |f| match f.hottest() {
             Some(l) if l.contended > 0.0 => format!("% of {}", l.class),
             _ => "%".into(),
         },
-        of: |g| LockGlance::hottest(&g.locks).map(|l| l.share() * 100.0),
+        of: |f| f.hottest().map(|l| l.share() * 100.0),
         shown: two,
     },
     Chart {
         title: "within",
         unit: |_| "threads in a perimeter".into(),
-        of: |g| g.occupancy,
+        of: |f| f.occupancy,
         shown: two,
     },
 ];
@@ -234,7 +234,7 @@ fn phase(now: &Now, at: Instant) -> String {
 /// The last value of a chart in words, and its unit.
 fn value(board: &Board, chart: &Chart) -> (String, String) {
     let last = board.now.as_ref().and_then(|n| n.last.as_ref());
-    match last.and_then(|g| Some(((chart.of)(g)?, (chart.unit)(g)))) {
+    match last.and_then(|f| Some(((chart.of)(f)?, (chart.unit)(f)))) {
         Some((v, unit)) => ((chart.shown)(v), unit),
         None => ("–".into(), String::new()),
     }
@@ -247,7 +247,7 @@ fn bars(board: &Board, look: &Look, chart: &Chart, width: u16) -> (Vec<Sparkline
     let bars = newest.map(|entry| {
         let value = entry
             .as_ref()
-            .and_then(|(row, g)| Some((row, (chart.of)(g)?)));
+            .and_then(|(row, f)| Some((row, (chart.of)(f)?)));
         let Some((row, v)) = value else {
             return SparklineBar::from(None);
         };
@@ -312,12 +312,12 @@ fn lines(frame: &mut Frame<'_>, board: &Board, look: &Look, area: Rect) {
 }
 
 /// The classes of locks with the most contention, as far as they fit.
-fn locks_line(last: Option<&Glance>) -> Line<'static> {
+fn locks_line(last: Option<&Figures>) -> Line<'static> {
     let mut spans = vec![Span::styled("locks ", bold())];
-    let Some(glance) = last.filter(|g| !g.locks.is_empty()) else {
+    let Some(figures) = last.filter(|f| !f.locks.is_empty()) else {
         return Line::from("locks –").style(dim());
     };
-    for l in &glance.locks {
+    for l in &figures.locks {
         spans.push(Span::raw(format!(
             "{} {:.2} % ",
             l.class,
@@ -373,7 +373,7 @@ const COLUMNS: [Column; 9] = [
         width: 7,
         rank: 6,
         words: false,
-        cell: |row, _, repeat| format!("{}/{repeat}", row.runs),
+        cell: |row, _, repeat| format!("{}/{repeat}", row.runs.len()),
     },
     Column {
         title: "Mb/s",
@@ -401,14 +401,14 @@ const COLUMNS: [Column; 9] = [
         width: 7,
         rank: 2,
         words: false,
-        cell: |_, f, _| optional(f.hottest.as_ref().map(|l| l.share() * 100.0), two),
+        cell: |_, f, _| optional(f.hottest().map(|l| l.share() * 100.0), two),
     },
     Column {
         title: "of locks",
         width: 15,
         rank: 8,
         words: true,
-        cell: |_, f, _| match &f.hottest {
+        cell: |_, f, _| match f.hottest() {
             Some(l) if l.contended > 0.0 => l.class.clone(),
             _ => "–".into(),
         },
@@ -490,7 +490,7 @@ fn rows_table(frame: &mut Frame<'_>, board: &Board, look: &Look, area: Rect) {
         let figures = board.figures(i);
         let mut cells = vec![Cell::from(label).style(look.of(&organization))];
         cells.extend(beside(&mut |c| (c.cell)(row, &figures, board.repeat)));
-        Row::new(cells).style(match (running == Some(i), row.runs) {
+        Row::new(cells).style(match (running == Some(i), row.runs.len()) {
             (true, _) => bold(),
             (false, 0) => dim(),
             _ => Style::new(),

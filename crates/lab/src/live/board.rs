@@ -1,129 +1,35 @@
 //! All that has been told of the runs, in order.
 
-use super::{Glance, LockGlance, News, Perimeter};
-use crate::{
-    stats::median,
-    workload::{Configuration, Phase, Sample},
-};
+use super::{Figures, Glance, News, Perimeter};
+use crate::workload::{Configuration, Phase};
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-/// Glances that are kept for the curves: an hour of four a second.
-const HISTORY: usize = 4 * 3600;
+/// Glances that are kept for the curves: more than terminals have columns.
+const HISTORY: usize = 1024;
 
 /// One configuration.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// What runs.
     pub configuration: Configuration,
-    /// Complete runs.
-    pub runs: usize,
-    goodput: Vec<f64>,
-    rounds: Vec<f64>,
-    cores: Vec<f64>,
-    each: Vec<f64>,
-    occupancy: Vec<f64>,
-    /// Of all complete runs together.
-    locks: Vec<LockGlance>,
-}
-
-/// Medians over the complete runs of a configuration, or what was seen of the present one last.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Figures {
-    /// Payload, Mb/s.
-    pub goodput_mbps: Option<f64>,
-    /// Rounds per second, or connections from opening to close.
-    pub rounds: Option<f64>,
-    /// Cores used.
-    pub cores: Option<f64>,
-    /// Processor time in ns per full segment.
-    pub ns_per_segment: Option<f64>,
-    /// The class of locks with the most contended acquisitions; of complete runs together.
-    pub hottest: Option<LockGlance>,
-    /// Threads within perimeters at a time.
-    pub occupancy: Option<f64>,
-}
-
-impl From<&Glance> for Figures {
-    fn from(g: &Glance) -> Figures {
-        Figures {
-            goodput_mbps: g.goodput_mbps,
-            rounds: g.rounds,
-            cores: g.cores,
-            ns_per_segment: g.ns_per_segment,
-            hottest: LockGlance::hottest(&g.locks).cloned(),
-            occupancy: g.occupancy,
-        }
-    }
+    /// Its complete runs.
+    pub runs: Vec<Figures>,
 }
 
 impl Row {
     fn new(configuration: Configuration) -> Row {
         Row {
             configuration,
-            runs: 0,
-            goodput: Vec::new(),
-            rounds: Vec::new(),
-            cores: Vec::new(),
-            each: Vec::new(),
-            occupancy: Vec::new(),
-            locks: Vec::new(),
+            runs: Vec::new(),
         }
     }
 
     /// What its perimeter is.
     pub fn perimeter(&self) -> Option<Perimeter> {
         Perimeter::of(&self.configuration.organization)
-    }
-
-    /// Medians over its complete runs.
-    pub fn medians(&self) -> Figures {
-        Figures {
-            goodput_mbps: median(&self.goodput),
-            rounds: median(&self.rounds),
-            cores: median(&self.cores),
-            ns_per_segment: median(&self.each),
-            hottest: LockGlance::hottest(&self.locks).cloned(),
-            occupancy: median(&self.occupancy),
-        }
-    }
-
-    /// A run is complete. Occupancy is in no sample: it is the mean of what was `seen` while
-    /// measuring.
-    fn complete(&mut self, sample: &Sample, seen: &[Glance]) {
-        self.runs += 1;
-        self.goodput.push(sample.goodput * 8.0 / 1e6);
-        let elapsed = (sample.elapsed.as_nanos() as f64).max(1.0);
-        if sample.rounds > 0 {
-            self.rounds.push(sample.rounds as f64 * 1e9 / elapsed);
-        }
-        self.cores.push(sample.cpu_ns as f64 / elapsed);
-        if sample.segments > 0.0 {
-            self.each.push(sample.cpu_ns as f64 / sample.segments);
-        }
-        for l in &sample.locks {
-            let rate = |n: u64| n as f64 * 1e9 / elapsed;
-            let (taken, contended) = (rate(l.acquisitions), rate(l.contended));
-            match self.locks.iter_mut().find(|sum| sum.class == l.class) {
-                Some(sum) => {
-                    (sum.taken, sum.contended) = (sum.taken + taken, sum.contended + contended)
-                }
-                None => self.locks.push(LockGlance {
-                    class: l.class.clone(),
-                    taken,
-                    contended,
-                }),
-            }
-        }
-        let within = seen
-            .iter()
-            .filter_map(|g| Some((g.occupancy?, g.span.as_secs_f64())));
-        let (sum, time) = within.fold((0.0, 0.0), |(sum, time), (o, s)| (sum + o * s, time + s));
-        if time > 0.0 {
-            self.occupancy.push(sum / time);
-        }
     }
 }
 
@@ -146,10 +52,10 @@ pub struct Now {
     pub left: Duration,
     /// When it began.
     pub begun: Instant,
-    /// What was seen of it while it was measured.
-    measured: Vec<Glance>,
+    /// What was seen of its occupancy while it was measured: the sum by time, and that time in s.
+    within: (f64, f64),
     /// What was seen last.
-    pub last: Option<Glance>,
+    pub last: Option<Figures>,
 }
 
 /// All that has been told.
@@ -162,7 +68,7 @@ pub struct Board {
     /// What is under way.
     pub now: Option<Now>,
     /// What was seen of all runs, by row: the oldest first, and `None` between two runs.
-    pub history: VecDeque<Option<(usize, Glance)>>,
+    pub history: VecDeque<Option<(usize, Figures)>>,
 }
 
 impl Board {
@@ -193,7 +99,7 @@ impl Board {
                     takes: Duration::ZERO,
                     left,
                     begun: now,
-                    measured: Vec::new(),
+                    within: (0.0, 0.0),
                     last: None,
                 });
             }
@@ -202,20 +108,28 @@ impl Board {
                     (now.phase, now.takes, now.since) = (phase, takes, Instant::now());
                 }
             }
-            News::Seen(glance) => {
+            News::Seen(Glance {
+                span,
+                counts,
+                figures,
+            }) => {
                 let Some(now) = &mut self.now else { return };
-                let row = now.row;
-                if glance.counts {
-                    now.measured.push(glance.clone());
+                if let Some(occupancy) = figures.occupancy.filter(|_| counts) {
+                    let time = span.as_secs_f64();
+                    now.within.0 += occupancy * time;
+                    now.within.1 += time;
                 }
-                now.last = Some(glance.clone());
-                self.keep(Some((row, glance)));
+                now.last = Some(figures.clone());
+                let row = now.row;
+                self.keep(Some((row, figures)));
             }
             News::Finished(sample) => {
                 let Some(now) = &mut self.now else { return };
                 now.phase = Phase::Stop;
-                let seen = std::mem::take(&mut now.measured);
-                self.rows[now.row].complete(&sample, &seen);
+                let (sum, time) = now.within;
+                let occupancy = (time > 0.0).then_some(sum / time);
+                let figures = Figures::measured(&sample, occupancy);
+                self.rows[now.row].runs.push(figures);
             }
         }
     }
@@ -229,7 +143,7 @@ impl Board {
         })
     }
 
-    fn keep(&mut self, entry: Option<(usize, Glance)>) {
+    fn keep(&mut self, entry: Option<(usize, Figures)>) {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -243,9 +157,9 @@ impl Board {
             .now
             .as_ref()
             .filter(|n| n.row == row && n.phase != Phase::Stop);
-        match now.and_then(|n| n.last.as_ref()) {
-            Some(glance) => Figures::from(glance),
-            None => self.rows[row].medians(),
+        match now.and_then(|n| n.last.clone()) {
+            Some(figures) => figures,
+            None => Figures::medians(&self.rows[row].runs),
         }
     }
 }

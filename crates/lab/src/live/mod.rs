@@ -13,17 +13,20 @@
 //! |---|---|
 //! | `watch.rs` | when a crew is asked, and what is made of its answers |
 //! | `occupancy.rs` | what a perimeter is in each organization, and how occupied it is |
+//! | `figures.rs` | what is shown, of a moment or of complete runs |
 //! | `board.rs` | all that has been told, in order, for a view |
 
 mod board;
+mod figures;
 mod occupancy;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-pub use board::{Board, Figures, Now, Row};
+pub use board::{Board, Now, Row};
+pub use figures::{Figures, LockRates};
 pub use occupancy::Perimeter;
-pub use watch::{Glance, LockGlance, SHARE, Seen, Watch};
+pub use watch::{Glance, SHARE, Seen, Watch};
 pub(crate) use watch::{rate, sunk};
 
 use crate::{

@@ -1,9 +1,9 @@
 //! When a crew is asked what it does, and what is made of its answers.
 
-use super::{Feed, News, Perimeter};
+use super::{Feed, Figures, News, Perimeter};
 use crate::{
     host::{Machine, SoftirqThreads},
-    workload::{Configuration, Locks, Phase, SEGMENT, Tally, Times},
+    workload::{Configuration, Locks, Phase, Tally, Times},
 };
 use std::time::{Duration, Instant};
 
@@ -48,53 +48,15 @@ pub(crate) fn sunk(tally: &Tally) -> u64 {
     }
 }
 
-/// A class of locks.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LockGlance {
-    /// Name of the class.
-    pub class: String,
-    /// Acquisitions per second.
-    pub taken: f64,
-    /// Contended acquisitions per second.
-    pub contended: f64,
-}
-
-impl LockGlance {
-    /// Contended acquisitions as a share of all.
-    pub fn share(&self) -> f64 {
-        match self.taken > 0.0 {
-            true => self.contended / self.taken,
-            false => 0.0,
-        }
-    }
-
-    /// Of several classes, the one with the most contended acquisitions.
-    pub fn hottest(locks: &[LockGlance]) -> Option<&LockGlance> {
-        locks
-            .iter()
-            .max_by(|a, b| a.contended.total_cmp(&b.contended))
-    }
-}
-
 /// What is to be told of a run between two looks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Glance {
     /// Time between the looks.
     pub span: Duration,
-    /// It was measured, not warmed up.
+    /// All of it was measured, not warmed up.
     pub counts: bool,
-    /// Payload, Mb/s.
-    pub goodput_mbps: Option<f64>,
-    /// Rounds per second, or connections from opening to close, where there are such.
-    pub rounds: Option<f64>,
-    /// Cores that this process, and the kernel's interrupt threads, used on average.
-    pub cores: Option<f64>,
-    /// Their processor time per [`SEGMENT`] bytes of payload, in ns.
-    pub ns_per_segment: Option<f64>,
-    /// Locks by class, those with most contended acquisitions first.
-    pub locks: Vec<LockGlance>,
-    /// Threads within the organization's [`Perimeter`]s at a time, on average.
-    pub occupancy: Option<f64>,
+    /// What was seen.
+    pub figures: Figures,
 }
 
 /// Looks at one run, from the thread that controls it.
@@ -102,6 +64,8 @@ pub struct Watch {
     feed: Feed,
     perimeter: Option<Perimeter>,
     softirq: SoftirqThreads,
+    measuring: bool,
+    /// It was measured already when the event loops answered before.
     counts: bool,
     due: Instant,
     asked: Instant,
@@ -116,6 +80,7 @@ impl Watch {
             feed,
             perimeter: Perimeter::of(&configuration.organization),
             softirq: SoftirqThreads::find(),
+            measuring: false,
             counts: false,
             due: now,
             asked: now,
@@ -125,7 +90,7 @@ impl Watch {
 
     /// The run moves to a phase that takes so long.
     pub(crate) fn phase(&mut self, phase: Phase, time: Duration) {
-        self.counts = phase == Phase::Measure;
+        self.measuring = phase == Phase::Measure;
         self.feed.tell(News::Phase(phase, time));
     }
 
@@ -149,52 +114,21 @@ impl Watch {
     /// count.
     pub(crate) fn saw(&mut self, seen: &Seen, cost: Duration) {
         self.due = self.asked + pause(cost);
+        let counts = std::mem::replace(&mut self.counts, self.measuring);
         let now = (Machine::read(&self.softirq), Instant::now());
         let Some((machine, at)) = self.before.replace(now) else {
             return;
         };
         let (cpu, span) = (now.0.since(&machine).cpu_ns(), now.1 - at);
-        let mut glance = glance(seen, self.perimeter, cpu, span);
-        glance.counts = self.counts;
-        self.feed.tell(News::Seen(glance));
+        self.feed.tell(News::Seen(Glance {
+            span,
+            counts,
+            figures: Figures::seen(seen, self.perimeter, cpu, span.as_nanos() as f64),
+        }));
     }
 }
 
 /// Time from one question to the next when answers cost so much.
 fn pause(cost: Duration) -> Duration {
     EVERY.max(cost.div_f64(SHARE))
-}
-
-/// What is to be told, given the processor time of the process in ns over `span`.
-pub(super) fn glance(
-    seen: &Seen,
-    perimeter: Option<Perimeter>,
-    cpu_ns: u64,
-    span: Duration,
-) -> Glance {
-    let cores = cpu_ns as f64 / (span.as_nanos() as f64).max(1.0);
-    let cores = (!seen.elsewhere).then_some(cores);
-    let segments = seen.goodput.map(|g| g / SEGMENT as f64);
-    let each = cores.zip(segments.filter(|s| *s > 0.0));
-    let per_second = |n: u64| n as f64 * 1e9 / seen.window_ns.max(1) as f64;
-    let mut locks: Vec<LockGlance> = seen
-        .locks
-        .iter()
-        .map(|l| LockGlance {
-            class: l.class.clone(),
-            taken: per_second(l.acquisitions),
-            contended: per_second(l.contended),
-        })
-        .collect();
-    locks.sort_by(|a, b| b.contended.total_cmp(&a.contended));
-    Glance {
-        span,
-        counts: false,
-        goodput_mbps: seen.goodput.map(|g| g * 8.0 / 1e6),
-        rounds: seen.rounds,
-        cores,
-        ns_per_segment: each.map(|(cores, segments)| cores * 1e9 / segments),
-        locks,
-        occupancy: perimeter.and_then(|p| p.occupancy(seen)),
-    }
 }

@@ -520,7 +520,33 @@ mod tests {
         turns: u64,
         stop_after: u64,
         damage_at: Option<u64>,
+        /// Its event loop is asked what it did, so often; 0: never.
+        asked_every: u64,
         control: Arc<Control>,
+    }
+
+    /// Both ways at once.
+    const STREAM: Roles = Roles {
+        source: true,
+        sink: true,
+        write_size: 1000,
+        read_size: 100_000,
+        talk: None,
+        part: None,
+    };
+
+    impl Pipe {
+        fn new() -> Pipe {
+            Pipe {
+                content: Content::new(4096),
+                buffers: vec![VecDeque::new(); 7],
+                turns: 0,
+                stop_after: 4000,
+                damage_at: None,
+                asked_every: 0,
+                control: Arc::default(),
+            }
+        }
     }
 
     impl Endpoint for Pipe {
@@ -529,6 +555,9 @@ mod tests {
         }
         fn wait(&mut self, ready: &mut Vec<Ready>, _: Duration) -> io::Result<()> {
             self.turns += 1;
+            if self.asked_every > 0 && self.turns.is_multiple_of(self.asked_every) {
+                self.control.ask();
+            }
             if self.turns == self.stop_after / 2 {
                 self.control.advance(Phase::Measure);
             }
@@ -578,26 +607,13 @@ mod tests {
     }
 
     fn run(damage_at: Option<u64>) -> Result<Tally, Error> {
-        let control = Arc::new(Control::default());
-        let content = Content::new(4096);
         let mut pipe = Pipe {
-            content: content.clone(),
-            buffers: vec![VecDeque::new(); 7],
-            turns: 0,
-            stop_after: 4000,
             damage_at,
-            control: control.clone(),
+            ..Pipe::new()
         };
-        let roles = Roles {
-            source: true,
-            sink: true,
-            write_size: 1000,
-            read_size: 100_000,
-            talk: None,
-            part: None,
-        };
+        let (content, control) = (pipe.content.clone(), pipe.control.clone());
         control.advance(Phase::Warm);
-        drive(&mut pipe, roles, &content, &control)
+        drive(&mut pipe, STREAM, &content, &control)
     }
 
     #[test]
@@ -632,27 +648,14 @@ mod tests {
     /// Who asks in between is told everything once, and what is measured is not changed by it.
     #[test]
     fn answers_add_up() {
-        let control = Arc::new(Control::default());
-        let content = Content::new(4096);
-        let mut pipe = Asked(Pipe {
-            content: content.clone(),
-            buffers: vec![VecDeque::new(); 7],
-            turns: 0,
-            stop_after: 4000,
-            damage_at: None,
-            control: control.clone(),
-        });
-        let roles = Roles {
-            source: true,
-            sink: true,
-            write_size: 1000,
-            read_size: 100_000,
-            talk: None,
-            part: None,
+        let mut pipe = Pipe {
+            asked_every: 100,
+            ..Pipe::new()
         };
+        let (content, control) = (pipe.content.clone(), pipe.control.clone());
         // Measuring from the beginning, and asked before each turn that counts.
         control.advance(Phase::Measure);
-        let tally = drive(&mut pipe, roles, &content, &control).unwrap();
+        let tally = drive(&mut pipe, STREAM, &content, &control).unwrap();
         let answers = control.answers();
         assert!(answers.iter().all(|a| a.from == thread::current().id()));
         let told = |of: fn(&Tally) -> u64| answers.iter().map(|a| of(&a.tally)).sum::<u64>();
@@ -670,54 +673,16 @@ mod tests {
         );
     }
 
-    /// A pipe whose event loop is asked every hundredth turn.
-    struct Asked(Pipe);
-
-    impl Endpoint for Asked {
-        fn connections(&self) -> usize {
-            self.0.connections()
-        }
-        fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
-            if self.0.turns % 100 == 99 {
-                self.0.control.ask();
-            }
-            self.0.wait(ready, timeout)
-        }
-        fn send_file(&mut self, c: usize, at: usize, len: usize) -> io::Result<usize> {
-            self.0.send_file(c, at, len)
-        }
-        fn discard(&mut self, c: usize, max: usize) -> io::Result<usize> {
-            self.0.discard(c, max)
-        }
-        fn read(&mut self, c: usize, buffer: &mut [u8]) -> io::Result<usize> {
-            self.0.read(c, buffer)
-        }
-        fn inside(&self) -> Option<Inside> {
-            self.0.inside()
-        }
-    }
-
     /// The far end of this pipe answers by itself: what is sent comes back.
     #[test]
     fn an_exchange_counts_rounds() {
-        let control = Arc::new(Control::default());
-        let content = Content::new(4096);
-        let mut pipe = Pipe {
-            content: content.clone(),
-            buffers: vec![VecDeque::new(); 7],
-            turns: 0,
-            stop_after: 4000,
-            damage_at: None,
-            control: control.clone(),
-        };
+        let mut pipe = Pipe::new();
+        let (content, control) = (pipe.content.clone(), pipe.control.clone());
         let sizes: Exchange = "3000".parse().unwrap();
         let roles = Roles {
             source: false,
-            sink: true,
-            write_size: 1000,
-            read_size: 100_000,
             talk: Some(Side { sizes, opens: true }),
-            part: None,
+            ..STREAM
         };
         control.advance(Phase::Warm);
         control.ask();

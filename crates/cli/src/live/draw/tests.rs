@@ -1,6 +1,6 @@
 use super::*;
 use perimeter_lab::{
-    live::News,
+    live::{Glance, LockRates, News},
     organizations::Organization,
     workload::{Configuration, Locks, Sample},
 };
@@ -17,15 +17,13 @@ fn configuration(name: &str) -> Configuration {
     }
 }
 
-fn glance(goodput: f64, contended: f64) -> Glance {
-    Glance {
-        span: Duration::from_millis(250),
-        counts: true,
+fn figures(goodput: f64, contended: f64) -> Figures {
+    Figures {
         goodput_mbps: Some(goodput),
         rounds: None,
         cores: Some(1.5),
         ns_per_segment: Some(321.0),
-        locks: vec![LockGlance {
+        locks: vec![LockRates {
             class: "group".into(),
             taken: 2.5e6,
             contended: 2.5e6 * contended,
@@ -34,13 +32,21 @@ fn glance(goodput: f64, contended: f64) -> Glance {
     }
 }
 
+fn seen(figures: Figures) -> News {
+    News::Seen(Glance {
+        span: Duration::from_millis(250),
+        counts: true,
+        figures,
+    })
+}
+
 /// One organization complete, one under way, one to come.
 fn board() -> Board {
     let mut board = Board::default();
     let names = ["msgp", "connp-l:8", "pef:horizontal"];
     board.hear(News::Planned(names.map(configuration).to_vec(), 3));
     board.hear(started("msgp", 1));
-    board.hear(News::Seen(glance(1000.0, 0.5)));
+    board.hear(seen(figures(1000.0, 0.5)));
     board.hear(News::Finished(Box::new(Sample {
         elapsed: Duration::from_secs(1),
         goodput: 987e6 / 8.0,
@@ -57,7 +63,7 @@ fn board() -> Board {
     board.hear(started("connp-l:8", 2));
     board.hear(News::Phase(Phase::Measure, Duration::from_secs(5)));
     for n in 0..300 {
-        board.hear(News::Seen(glance(f64::from(4000 + n), 0.0123)));
+        board.hear(seen(figures(f64::from(4000 + n), 0.0123)));
     }
     board
 }
@@ -250,9 +256,9 @@ fn rounds_take_the_place_of_goodput() {
         ..look()
     };
     let mut board = board();
-    board.hear(News::Seen(Glance {
+    board.hear(seen(Figures {
         rounds: Some(4321.0),
-        ..glance(1.0, 0.0)
+        ..figures(1.0, 0.0)
     }));
     let (lines, _) = drawn(&board, &look, SIZES[0]);
     line(&lines, &["connections 4321 a second"]);
