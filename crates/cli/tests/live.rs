@@ -34,7 +34,7 @@ fn the_runs_are_shown_and_the_table_printed_afterwards() {
     };
     session.until("the first run", |s| has(s, &["mem, send, nic", "of 3"]));
     let text = session.text();
-    assert!(text.contains("\x1b[38;2;"), "no colours");
+    assert!(text.contains("\x1b[38;5;"), "no colours");
     let (status, table) = session.end();
     assert_eq!(status.code(), Some(0), "{table}");
     for row in ["goodput Mb/s", "null", "up", "connp-l:8"] {

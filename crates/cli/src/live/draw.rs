@@ -39,16 +39,17 @@ pub struct Look {
 impl Look {
     /// The style of what belongs to an organization: the report's colour of it.
     fn of(&self, organization: &str) -> Style {
-        // The report's, by Okabe and Ito, a little apart from black and white either way.
+        // The report's, by Okabe and Ito, as near as the 256 colours that terminals share come, and
+        // none too near black or white.
         let colour = match svg::look(organization).class {
-            "c-msgp" => Color::Rgb(0xe6, 0x9f, 0x00),
-            "c-modern" => Color::Rgb(0xe8, 0x6a, 0x20),
-            "c-connpl" => Color::Rgb(0x2f, 0x8f, 0xd8),
-            "c-connpt" => Color::Rgb(0x56, 0xb4, 0xe9),
-            "c-squeue" => Color::Rgb(0x00, 0xa8, 0x7c),
-            "c-pef" => Color::Rgb(0xcc, 0x79, 0xa7),
-            "c-streams" => Color::Rgb(0xb0, 0x9c, 0x10),
-            "c-linux" => Color::Rgb(0x8a, 0x92, 0x9a),
+            "c-msgp" => Color::Indexed(214),
+            "c-modern" => Color::Indexed(202),
+            "c-connpl" => Color::Indexed(32),
+            "c-connpt" => Color::Indexed(74),
+            "c-squeue" => Color::Indexed(36),
+            "c-pef" => Color::Indexed(175),
+            "c-streams" => Color::Indexed(142),
+            "c-linux" => Color::Indexed(245),
             _ => Color::Reset,
         };
         match self.colour {
@@ -159,11 +160,20 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board, look: &Look, at: Instant) {
     let last = board.now.as_ref().and_then(|n| n.last.as_ref());
     frame.render_widget(Paragraph::new(locks_line(last)), locks);
     rows_table(frame, board, look, table);
+    frame.render_widget(Paragraph::new(footer(board, look)).style(dim()), foot);
+}
+
+/// The keys, and what looking costs those who are looked at.
+fn footer(board: &Board, look: &Look) -> String {
     let keys = match look.stopping {
         false => "q ends the runs and prints what is complete",
         true => "ending; q again leaves at once",
     };
-    frame.render_widget(Paragraph::new(keys).style(dim()), foot);
+    let cost = board.now.as_ref().filter(|n| n.last.is_some());
+    match cost.map(|n| n.cost * 100.0) {
+        Some(cost) => format!("{keys}; looking takes {cost:.2} % of a thread"),
+        None => keys.into(),
+    }
 }
 
 fn dim() -> Style {
@@ -204,14 +214,21 @@ fn header(board: &Board, look: &Look, at: Instant) -> Vec<Line<'static>> {
             look.of(&name).patch(bold()),
         ),
         Span::raw(format!(
-            " × {} connections, {} {}: {}",
-            c.connections,
-            c.threads,
-            if c.threads == 1 { "thread" } else { "threads" },
+            " × {}, {}: {}",
+            number(c.connections, "connection"),
+            number(c.threads as u64, "thread"),
             phase(now, at)
         )),
     ];
     vec![first.into(), second.into()]
+}
+
+/// So many of something.
+fn number(n: impl Into<u64>, what: &str) -> String {
+    match n.into() {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
 }
 
 fn phase(now: &Now, at: Instant) -> String {

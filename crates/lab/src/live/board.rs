@@ -56,6 +56,8 @@ pub struct Now {
     within: (f64, f64),
     /// What was seen last.
     pub last: Option<Figures>,
+    /// Share of a thread's time that looking took then.
+    pub cost: f64,
 }
 
 /// All that has been told.
@@ -101,6 +103,7 @@ impl Board {
                     begun: now,
                     within: (0.0, 0.0),
                     last: None,
+                    cost: 0.0,
                 });
             }
             News::Phase(phase, takes) => {
@@ -111,6 +114,7 @@ impl Board {
             News::Seen(Glance {
                 span,
                 counts,
+                cost,
                 figures,
             }) => {
                 let Some(now) = &mut self.now else { return };
@@ -119,6 +123,7 @@ impl Board {
                     now.within.0 += occupancy * time;
                     now.within.1 += time;
                 }
+                now.cost = cost.as_secs_f64() / span.as_secs_f64().max(1e-9);
                 now.last = Some(figures.clone());
                 let row = now.row;
                 self.keep(Some((row, figures)));

@@ -152,6 +152,7 @@ fn the_board_keeps_results_apart_from_what_was_seen() {
                 span: Duration::from_secs(i as u64 + 1),
                 // The first is of the warm-up.
                 counts: i > 0,
+                cost: Duration::ZERO,
                 figures: Figures {
                     occupancy: Some(occupancy),
                     goodput_mbps: Some(1.0),

@@ -55,6 +55,8 @@ pub struct Glance {
     pub span: Duration,
     /// All of it was measured, not warmed up.
     pub counts: bool,
+    /// Processor time that the look took on the thread where it took most.
+    pub cost: Duration,
     /// What was seen.
     pub figures: Figures,
 }
@@ -123,6 +125,7 @@ impl Watch {
         self.feed.tell(News::Seen(Glance {
             span,
             counts,
+            cost,
             figures: Figures::seen(seen, self.perimeter, cpu, span.as_nanos() as f64),
         }));
     }

@@ -36,6 +36,7 @@ fn seen(figures: Figures) -> News {
     News::Seen(Glance {
         span: Duration::from_millis(250),
         counts: true,
+        cost: Duration::from_micros(500),
         figures,
     })
 }
@@ -156,7 +157,10 @@ fn a_roomy_terminal_has_everything() {
         ],
     );
     line(&lines, &["◆ pef:horizontal", "0/3", "–", "stack"]);
-    line(&lines, &["q ends the runs"]);
+    line(
+        &lines,
+        &["q ends the runs", "looking takes 0.20 % of a thread"],
+    );
     assert!(lines.iter().filter(|l| l.contains('█')).count() > 4);
 }
 
