@@ -248,7 +248,6 @@ fn glances_agree_with_the_result() {
         ("connp-l:8", Device::Mem),
         ("connp-t:2", Device::Mem),
         ("msgp", Device::Pair),
-        ("pef:vertical", Device::Mem),
     ] {
         let settings = Settings {
             device,
@@ -256,7 +255,7 @@ fn glances_agree_with_the_result() {
         };
         let mut last = None;
         // Longer if a busy machine answers late.
-        let agreed = [1000, 3000, 10_000].into_iter().any(|ms| {
+        let agreed = [700, 3000, 10_000].into_iter().any(|ms| {
             let (seen, sample) = watched(&settings, ms);
             let agreed = !seen.is_empty() && agree(organization, &seen, &sample);
             last = Some((seen, sample));
@@ -269,22 +268,14 @@ fn glances_agree_with_the_result() {
 /// Who looks at the host's sockets sees goodput and processor time, and nothing of a stack.
 #[test]
 fn the_hosts_sockets_are_seen_from_outside() {
-    let (mut feed, news) = Feed::new();
-    let settings = Settings {
-        repeat: 1,
-        ..settings(&["linux"], 1.5)
-    };
-    bench(&settings, build(), Instant::now(), &mut feed).unwrap();
-    drop(feed);
-    for n in news {
-        let News::Seen(Glance { figures: g, .. }) = n else {
-            continue;
-        };
-        assert!(
-            g.goodput_mbps.unwrap() > 1.0 && g.cores.unwrap() > 0.0,
-            "{g:?}"
-        );
-        assert_eq!((g.locks.len(), g.occupancy), (0, None));
+    let flows = |g: &Glance| g.figures.goodput_mbps.is_some_and(|goodput| goodput > 1.0);
+    let seen = [700, 3000, 10_000].into_iter().find_map(|ms| {
+        let (seen, _) = watched(&settings(&["linux"], 1.0), ms);
+        seen.iter().any(flows).then_some(seen)
+    });
+    for Glance { figures: f, .. } in seen.expect("nothing was seen to flow") {
+        assert!(f.cores.unwrap() > 0.0, "{f:?}");
+        assert_eq!((f.locks.len(), f.occupancy), (0, None));
     }
 }
 
@@ -296,7 +287,7 @@ fn exchanges_are_seen_by_the_round() {
         coalescing: crate::workload::Coalescing::NoDelay,
         ..settings(&["connp-l:8"], 1.0)
     };
-    let seen = [1000, 3000, 10_000].into_iter().any(|ms| {
+    let seen = [700, 3000, 10_000].into_iter().any(|ms| {
         let (seen, sample) = watched(&settings, ms);
         let rate = sample.rounds as f64 / sample.elapsed.as_secs_f64();
         let near = |g: &Glance| {
