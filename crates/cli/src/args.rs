@@ -89,14 +89,14 @@ kernel does the peer's work inside the calls under test: compare the cpu column,
 machine's. least/med is the least-served connection's bytes over the median connection's. The row
 `null` has no stack at all: the floor of the rows over the memory NIC.
 
---live looks at the runs four times a second, less often where a look takes longer than 1 in 200 of
-that time; each look is a column of the curves. Contended is the share of acquisitions whose first attempt
-fails, in the class of locks where most do. Within is how many threads are in a perimeter at a time, on average: under
-up:shared and connp-l the time for which group locks are held, under msgp the connection table's
-lock, under msgp-modern the connections'; under connp-t the CPU time of its protocol threads; under
-up, squeue, pef, streams and fold the CPU time in the stack, a little of which is outside any
-perimeter. Where there is one perimeter that is the share of time for which it is occupied. q, Esc or
-Ctrl-C ends the runs and prints what is complete.
+--live looks at the runs four times a second, less often where a look takes longer than 1 in 200
+of that time; each look is a column of the curves. Contended is the share of acquisitions whose
+first attempt fails, in the class of locks where most do. Within is how many threads are in a
+perimeter at a time, on average: under up:shared and connp-l the time for which group locks are
+held, under msgp the connection table's lock, under msgp-modern the connections'; under connp-t
+the CPU time of its protocol threads; under up, squeue, pef, streams and fold the CPU time in the
+stack, a little of which is outside any perimeter. Where there is one perimeter that is the share
+of time for which it is occupied. q, Esc or Ctrl-C ends the runs and prints what is complete.
 
 Exit code: 0 measured, 1 a run failed, 2 a request that can't be served.";
 
