@@ -21,7 +21,7 @@ pub use counters::PerLaneCounters;
 pub use lane::PerLane;
 pub use native::Native;
 pub use owned::{Owned, OwnedGuard};
-pub use platform::{Event, Lock, Locks, Platform, Shared, Solo, Thread, Woken};
+pub use platform::{Beacon, Event, Lock, Locks, Platform, Shared, Solo, Thread, Woken};
 pub use policy::{Lending, LockPolicy, Priority};
 pub use profile::Profile;
 pub use queue::{Fanin, FaninConsumer, Mpsc, Spsc};

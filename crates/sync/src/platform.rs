@@ -113,6 +113,13 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     #[inline(always)]
     fn checkpoint(&self) {}
 
+    /// Shows something to who reads a trace of the program's memory accesses ([`crate::virt::beacon`]).
+    /// Nothing on the machine.
+    #[inline(always)]
+    fn beacon(&self, b: Beacon<'_>) {
+        let _ = b;
+    }
+
     /// Tells the order checker that the calling thread takes a lock of `class` which is not one
     /// of [`Platform::lock`] (a [`crate::SoloLock`]). Called in debug builds only.
     ///
@@ -133,6 +140,21 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// 128 bits of secret for keyed hashes and initial sequence numbers: from the kernel on the
     /// machine, from the seed on virtual cores.
     fn secret(&self) -> [u64; 2];
+}
+
+/// What [`Platform::beacon`] shows.
+#[derive(Copy, Clone, Debug)]
+pub enum Beacon<'a> {
+    /// From here the calling thread does the work of a peer in memory, which is not under test.
+    PeerBegins,
+    /// The peer's work is over.
+    PeerEnds,
+    /// The device wrote this, not the calling thread.
+    DeviceWrote(&'a [u8]),
+    /// From here accesses count.
+    CountingBegins,
+    /// From here they do not.
+    CountingEnds,
 }
 
 /// A started thread.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 use perimeter_base::{PktPool, Time, TxRing, buf::POOLED};
-use perimeter_sync::{Lock, Platform, Work};
+use perimeter_sync::{Beacon, Lock, Platform, Work};
 use std::sync::Arc;
 
 use super::flow::FlowShared;
@@ -193,6 +193,7 @@ impl<P: Platform> RxQueue for MemRx<P> {
             return 0;
         }
         let start = self.platform.now();
+        self.platform.beacon(Beacon::PeerBegins);
         self.mailbox(now, out, max);
         let queues = self.inbound.len();
         for i in 0..queues {
@@ -200,6 +201,11 @@ impl<P: Platform> RxQueue for MemRx<P> {
         }
         self.turn = (self.turn + 1) % queues;
         let n = out.len() - before;
+        for frame in &out[before..] {
+            let bytes = frame.buf.as_slice();
+            self.platform.beacon(Beacon::DeviceWrote(bytes));
+        }
+        self.platform.beacon(Beacon::PeerEnds);
         self.platform.charge(Work::Peer, n as u64);
         self.peer_ns += self.platform.now().nanos_since(start);
         n
@@ -260,6 +266,7 @@ impl<P: Platform> TxQueue for MemTx<P> {
     fn doorbell(&mut self, now: Time, ring: &mut TxRing) {
         let start = self.platform.now();
         self.platform.checkpoint();
+        self.platform.beacon(Beacon::PeerBegins);
         let waited = self.ready_at != Time::ZERO && self.peer.shared.tx_pacer.is_limited();
         let n = self.peer.burst(now, waited, ring.pending());
         if n == ring.len() {
@@ -279,6 +286,7 @@ impl<P: Platform> TxQueue for MemTx<P> {
         published
             .flows
             .store(self.peer.flows.len() as u64, Ordering::Relaxed);
+        self.platform.beacon(Beacon::PeerEnds);
         self.platform.charge(Work::Peer, n as u64);
         if self.peer.config.interrupts {
             // One fence for all receive queues: see `irq`.

@@ -1,10 +1,12 @@
 //! Events in virtual time.
 
+use core::sync::atomic::AtomicU32;
 use perimeter_base::Time;
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use super::beacon;
 use super::record::Act;
 use super::shared::Shared;
 use super::state::{Doing, NONE, Op};
@@ -34,6 +36,8 @@ impl EventHead {
 pub struct VirtualEvent {
     shared: Arc<Shared>,
     id: u32,
+    /// Stands for the machine's event in a trace of memory accesses.
+    word: AtomicU32,
     head: UnsafeCell<EventHead>,
 }
 
@@ -47,6 +51,7 @@ impl VirtualEvent {
         let id = shared.id();
         VirtualEvent {
             id,
+            word: AtomicU32::new(0),
             head: UnsafeCell::new(EventHead {
                 id,
                 flag: false,
@@ -143,6 +148,7 @@ impl Event for VirtualEvent {
         if inside {
             sh.point(Op::Set, self.id);
         }
+        beacon::event(&self.word);
         sh.with(|st| {
             // SAFETY: under the baton.
             let head = unsafe { self.head() };
@@ -173,6 +179,7 @@ impl Event for VirtualEvent {
             return self.wait_outside(deadline);
         }
         sh.point(Op::Wait, self.id);
+        beacon::event(&self.word);
         if self.take_flag() {
             self.note(Act::Took { event: self.id });
             return true;
@@ -196,6 +203,7 @@ impl Event for VirtualEvent {
             Waiting(self, st.running)
         };
         sh.suspend();
+        beacon::event(&self.word);
         drop(waiting);
         // SAFETY: inside; the reference ends here. A set between the timeout and now has left
         // its flag.
@@ -210,6 +218,7 @@ impl Event for VirtualEvent {
         if sh.inside() {
             sh.point(Op::Take, self.id);
         }
+        beacon::event(&self.word);
         let taken = sh.with(|_| self.take_flag());
         if taken && sh.inside() {
             self.note(Act::Took { event: self.id });

@@ -1,12 +1,14 @@
 //! Locks in virtual time.
 
 use core::panic::Location;
+use core::sync::atomic::AtomicU32;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use super::beacon;
 use super::config::FailureKind;
 use super::record::Act;
 use super::shared::Shared;
@@ -37,8 +39,13 @@ pub(super) struct LockHead {
 /// Under [`crate::LockPolicy::Turnstile`] who owns a lock and whether the owner runs is known
 /// exactly: a contender spins just as long as the owner runs on another core, and sleeps at the
 /// moment at which it does not.
+///
+/// On lines of its own, as the machine's.
+#[repr(align(64))]
 pub struct VirtualLock<T> {
     shared: Arc<Shared>,
+    /// Stands for the machine's lock in a trace of memory accesses.
+    word: AtomicU32,
     id: u32,
     class: LockClass,
     head: UnsafeCell<LockHead>,
@@ -71,6 +78,7 @@ impl<T: Send + 'static> VirtualLock<T> {
                 last_core: NONE,
             }),
             value: UnsafeCell::new(value),
+            word: AtomicU32::new(0),
             id,
             class,
             shared,
@@ -133,6 +141,7 @@ impl<T: Send + 'static> VirtualLock<T> {
             }
             again = true;
             sh.suspend();
+            beacon::lock(&self.word);
             // SAFETY: inside again; the references end before the next suspension.
             let (st, head) = unsafe { (sh.st(), self.head()) };
             if head.owner == NONE {
@@ -366,6 +375,7 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
         }
         check_order(&self.shared, self.id, self.class, Location::caller());
         self.shared.point(Op::Lock, self.id);
+        beacon::lock(&self.word);
         // SAFETY: inside; the references end here.
         let (st, head) = unsafe { (self.shared.st(), self.head()) };
         if head.owner == NONE {
@@ -388,6 +398,7 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
         }
         check_order(&self.shared, self.id, self.class, Location::caller());
         self.shared.point(Op::TryLock, self.id);
+        beacon::lock(&self.word);
         // SAFETY: inside; the references end here.
         let (st, head) = unsafe { (self.shared.st(), self.head()) };
         if head.owner != NONE {
@@ -454,6 +465,7 @@ struct Release<'a, T: Send + 'static>(&'a VirtualLock<T>);
 impl<T: Send + 'static> Drop for Release<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        beacon::lock(&self.0.word);
         // SAFETY: inside; the references end here.
         let (st, head) = unsafe { (self.0.shared.st(), self.0.head()) };
         head.release(st, self.0.shared.explores);

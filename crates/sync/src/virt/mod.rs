@@ -41,6 +41,7 @@
 //! assert_eq!(report.locks[LockClass::Leaf as usize].acquisitions, 5);
 //! ```
 
+pub mod beacon;
 mod config;
 mod embedded;
 mod event;
@@ -64,7 +65,7 @@ use perimeter_base::Time;
 use std::sync::Arc;
 
 use crate::class::{LockClass, Work};
-use crate::platform::Platform;
+use crate::platform::{Beacon, Platform};
 use crate::policy::{Lending, LockPolicy, Priority};
 use shared::Shared;
 use state::{Doing, Held, NONE, Op};
@@ -275,6 +276,10 @@ impl Platform for Virtual {
 
     fn secret(&self) -> [u64; 2] {
         self.shared.secret
+    }
+
+    fn beacon(&self, b: Beacon<'_>) {
+        beacon::beacon(b);
     }
 
     #[inline]

@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::beacon;
 use super::config::{Failure, FailureKind, Report, VirtualConfig};
 use super::rng::Rng;
 use super::stacks;
@@ -411,6 +412,7 @@ impl Shared {
         let st = unsafe { self.st() };
         st.running = slot;
         let t = st.thread(slot);
+        beacon::core(t.core);
         let co: *mut Coro = match (&mut t.coro, t.body.take()) {
             (Some(co), _) => &raw mut **co,
             (none, body) => {

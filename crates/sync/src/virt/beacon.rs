@@ -1,0 +1,81 @@
+//! What a trace of the program's memory accesses shows of a simulation.
+//!
+//! A trace made from outside (by valgrind's lackey, say) has addresses and no meaning. Here the
+//! simulation stores to bytes whose addresses the observer knows: when a core goes on, when work
+//! begins that is not under test, when counting does; and where the machine's own locks and
+//! events would write to memory, which the virtual ones do not, it makes that access. Nothing
+//! reads these bytes.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use crate::platform::Beacon;
+
+/// Cores that are told apart; those beyond share the last.
+pub const CORES: usize = 64;
+/// [`Beacon::PeerBegins`].
+pub const PEER_BEGINS: usize = CORES;
+/// [`Beacon::PeerEnds`].
+pub const PEER_ENDS: usize = CORES + 1;
+/// The next access is one to the word of a lock.
+pub const LOCK: usize = CORES + 2;
+/// The next access is one to the word of an event.
+pub const EVENT: usize = CORES + 3;
+/// The next access is one to a line that the device has written.
+pub const DEVICE: usize = CORES + 4;
+/// [`Beacon::CountingBegins`].
+pub const COUNTING_BEGINS: usize = CORES + 5;
+/// [`Beacon::CountingEnds`].
+pub const COUNTING_ENDS: usize = CORES + 6;
+/// How many bytes there are.
+pub const BYTES: usize = CORES + 7;
+
+/// Bytes of a line: what the device wrote is shown line by line.
+const LINE: usize = 64;
+
+static SHOWN: [AtomicU8; BYTES] = [const { AtomicU8::new(0) }; BYTES];
+
+/// Where the bytes lie: byte `i` is at this address plus `i`.
+pub fn address() -> usize {
+    core::ptr::from_ref(&SHOWN).addr()
+}
+
+#[inline]
+fn show(which: usize) {
+    SHOWN[which].store(1, Ordering::Relaxed);
+}
+
+/// A core goes on.
+#[inline]
+pub(super) fn core(core: usize) {
+    show(core.min(CORES - 1));
+}
+
+/// Reads and writes the word of a lock, as taking or releasing one does.
+#[inline]
+pub(super) fn lock(word: &AtomicU32) {
+    show(LOCK);
+    word.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Reads and writes the word of an event.
+#[inline]
+pub(super) fn event(word: &AtomicU32) {
+    show(EVENT);
+    word.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Shows what was asked for.
+pub(super) fn beacon(b: Beacon<'_>) {
+    match b {
+        Beacon::PeerBegins => show(PEER_BEGINS),
+        Beacon::PeerEnds => show(PEER_ENDS),
+        Beacon::CountingBegins => show(COUNTING_BEGINS),
+        Beacon::CountingEnds => show(COUNTING_ENDS),
+        Beacon::DeviceWrote(bytes) => {
+            for line in bytes.chunks(LINE) {
+                show(DEVICE);
+                core::hint::black_box(line[0]);
+            }
+        }
+    }
+}
