@@ -196,6 +196,9 @@ pub enum LabCommand {
         #[arg(long, value_name = "FILE|-")]
         svg: Option<PathBuf>,
     },
+    /// What `lab run cache` traces: one run over virtual cores
+    #[command(hide = true)]
+    CacheSubject(Box<CacheSubject>),
     /// Make the report of recorded runs again, without running anything
     Report {
         /// The folder of the runs
@@ -230,6 +233,20 @@ pub struct LabRun {
     /// Seed of the order of the runs [default: drawn, and recorded]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+/// Arguments of `perimeter lab cache-subject`.
+#[derive(Debug, Args)]
+pub struct CacheSubject {
+    /// The run, as the benchmark would make it.
+    #[command(flatten)]
+    pub bench: Bench,
+    /// Bytes of payload while which accesses count, after as many while which they do not
+    #[arg(long, value_name = "BYTES")]
+    pub payload: u64,
+    /// Seed of the interleaving
+    #[arg(long, value_name = "N")]
+    pub seed: u64,
 }
 
 impl LabRun {

@@ -1,13 +1,13 @@
 //! `perimeter lab`: the papers' experiments.
 
 use crate::{
-    args::{Lab, LabCommand, LabRun},
+    args::{CacheSubject, Lab, LabCommand, LabRun},
     build, print,
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use perimeter::OrgSpec;
 use perimeter_lab::{
-    Error,
+    Error, cache,
     conduct::{self, Request, Step, Summary, Watcher},
     linux,
     plan::{Mode, Plan, embedded},
@@ -15,6 +15,7 @@ use perimeter_lab::{
     record::{self, Folder},
     report::{self, lanes},
     trace, units,
+    workload::Configuration,
 };
 use std::{
     fmt::Write as _,
@@ -30,6 +31,7 @@ pub fn lab(lab: &Lab) -> Result<u8, Error> {
         LabCommand::Show { name } => print(&find(name)?.text).map(|()| 0),
         LabCommand::Run(args) => run(args),
         LabCommand::Trace { org, json, svg } => send(org, *json, svg.as_deref()).map(|()| 0),
+        LabCommand::CacheSubject(args) => cache_subject(args).map(|()| 0),
         LabCommand::Report { dir, markdown } => {
             let stored = record::read(dir)?;
             let written = report::write(dir, &stored)?;
@@ -133,7 +135,7 @@ fn find(name: &str) -> Result<Plan, Error> {
 
 fn run(args: &LabRun) -> Result<u8, Error> {
     let plans = match args.plan.as_str() {
-        "all" => embedded(),
+        "all" => all(args.mode()),
         name => vec![find(name)?],
     };
     let request = Request {
@@ -172,7 +174,47 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     let written = report::write(&path, &stored)?;
     print(&written.markdown)?;
     tell(&summary, &path);
+    let began = summary.measured + summary.failed + summary.present;
+    if began == 0 && summary.unavailable > 0 && args.plan != "all" {
+        return Err(Error::Unavailable(format!(
+            "{}: nothing of it can run here",
+            args.plan
+        )));
+    }
     Ok(u8::from(summary.failed > 0))
+}
+
+/// The one configuration that the arguments describe, under the observation of a trace.
+fn cache_subject(args: &CacheSubject) -> Result<(), Error> {
+    let settings = args.bench.settings()?;
+    settings.check()?;
+    let organization = settings.organizations[0].clone();
+    let configuration = Configuration {
+        connections: settings.connections[0],
+        threads: settings.threads_of(&organization),
+        organization,
+    };
+    cache::run_subject(&settings, &configuration, args.payload, args.seed)
+}
+
+/// Every plan that fits into the mode: tracing takes a minute where measuring takes a second.
+fn all(mode: Mode) -> Vec<Plan> {
+    let (traced, mut plans): (Vec<Plan>, _) =
+        embedded().into_iter().partition(|p| p.metric.is_modelled());
+    match mode {
+        Mode::Quick => {
+            for plan in traced {
+                let _ = writeln!(
+                    io::stderr(),
+                    "{0}: left out of a quick look at all; `perimeter lab run {0} --quick` takes about {1}",
+                    plan.name,
+                    units::roughly(plan.estimate(mode))
+                );
+            }
+        }
+        Mode::Normal | Mode::Full => plans.extend(traced),
+    }
+    plans
 }
 
 /// Says beforehand what is coming, on standard error.

@@ -151,7 +151,7 @@ pub fn conduct(
     present: &[Row],
     watcher: &mut dyn Watcher,
 ) -> Result<Summary, Error> {
-    let mut backends = |cell: &Cell| session::backend_for(&cell.settings, &cell.configuration);
+    let mut backends = Cell::backend;
     conduct_with(request, folder, present, watcher, &mut backends)
 }
 

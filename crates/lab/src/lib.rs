@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod cache;
 pub mod conduct;
 pub mod error;
 pub mod host;

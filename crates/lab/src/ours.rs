@@ -29,9 +29,13 @@ use crate::{
 use endpoint::{Far, Founder, StackEndpoint, Task};
 pub use floor::Floor;
 use perimeter::{
-    Config, Lending, Native, OrgSpec, Stack, TcpConfig,
-    link::mem::{Answers, Nic, NicConfig, PeerConfig, PeerHandle, Source},
+    Config, Lending, Native, OrgSpec, Stack, TcpConfig, Virtual,
+    link::{
+        mem::{Answers, Nic, NicConfig, PeerConfig, PeerHandle, Source},
+        pattern::PERIOD,
+    },
 };
+use perimeter_sync::Platform;
 use std::{
     collections::HashMap,
     net::{Ipv4Addr, SocketAddrV4},
@@ -117,22 +121,10 @@ fn prepare_mem(
     deadline: Option<Instant>,
 ) -> Result<Box<dyn Session>, Error> {
     let native = Native::default();
-    let mut builder = with_control(builder(&org, settings, native), settings);
-    let (mut peers, mut hosts) = (Vec::new(), Vec::new());
-    for nic in 0..settings.nics {
-        let config = nic_config(settings, configuration, nic);
-        let address = format!("{}/{}", config.host, config.prefix);
-        let (nic, peer) = Nic::new(&native, config);
-        builder = builder
-            .interface(nic, &[&address])
-            .map_err(|e| Error::Run(e.to_string()))?;
-        hosts.push(peer.config().host);
-        peers.push(peer);
-    }
-    let founders = founders(&org, builder, configuration)?;
-    let fars = (0..configuration.threads).map(|_| Far::Ideal).collect();
+    let builder = with_control(builder(&org, settings, native), settings);
+    let (builder, peers) = with_nics(&native, builder, settings, configuration)?;
     let content = Content::pattern();
-    let end = End::near(settings, configuration, founders, fars, hosts, content);
+    let end = ideal(&org, builder, &peers, settings, configuration, content)?;
     let marks = end.marks.clone();
     let crew = Crew::start(workers(settings, configuration, end, deadline))?;
     Ok(Box::new(StackSession {
@@ -145,6 +137,74 @@ fn prepare_mem(
             None => settings.direction,
         },
     }))
+}
+
+/// The builder with the memory NICs of a run, and what is behind those.
+fn with_nics<P: Platform>(
+    platform: &P,
+    mut builder: perimeter::Builder,
+    settings: &Settings,
+    configuration: &Configuration,
+) -> Result<(perimeter::Builder, Vec<PeerHandle<P>>), Error> {
+    let mut peers = Vec::new();
+    for nic in 0..settings.nics {
+        let config = nic_config(settings, configuration, nic);
+        let address = format!("{}/{}", config.host, config.prefix);
+        let (nic, peer) = Nic::new(platform, config);
+        builder = builder
+            .interface(nic, &[&address])
+            .map_err(|e| Error::Run(e.to_string()))?;
+        peers.push(peer);
+    }
+    Ok((builder, peers))
+}
+
+/// An end whose connections lead to the ideal peer.
+fn ideal<P: Platform>(
+    org: &OrgSpec,
+    builder: perimeter::Builder,
+    peers: &[PeerHandle<P>],
+    settings: &Settings,
+    configuration: &Configuration,
+    content: Content,
+) -> Result<End, Error> {
+    let founders = founders(org, builder, configuration)?;
+    let fars = (0..configuration.threads).map(|_| Far::Ideal).collect();
+    let hosts = peers.iter().map(|p| p.config().host).collect();
+    Ok(End::near(
+        settings,
+        configuration,
+        founders,
+        fars,
+        hosts,
+        content,
+    ))
+}
+
+/// A thread's name, and what it does.
+pub(crate) type Named = (String, Worker);
+
+/// The workers of a run over the memory NIC on virtual cores, and the peers.
+pub(crate) fn on_virtual(
+    platform: &Virtual,
+    settings: &Settings,
+    configuration: &Configuration,
+    deadline: Instant,
+) -> Result<(Vec<Named>, Vec<PeerHandle<Virtual>>), Error> {
+    let org = spec(configuration)?;
+    // Nobody listens: caches for those who do need no room, whose making would be traced.
+    let config = Config {
+        syn_buckets: 16,
+        ..stack_config(settings)
+    };
+    let builder = builder(&org, settings, Native::default())
+        .on_virtual(platform.clone())
+        .config(config);
+    let (builder, peers) = with_nics(platform, builder, settings, configuration)?;
+    // Nothing reads the file, and copying it takes time under observation.
+    let content = Content::pattern_of(settings.write_size.max(PERIOD));
+    let end = ideal(&org, builder, &peers, settings, configuration, content)?;
+    Ok((workers(settings, configuration, end, Some(deadline)), peers))
 }
 
 /// A builder without interfaces yet, on `native`.
@@ -467,6 +527,7 @@ impl Session for StackSession {
             verified_bytes: checked + verified * SEGMENT,
             valid: times.valid() && bytes > 0,
             disturbances,
+            modelled: None,
         })
     }
 }

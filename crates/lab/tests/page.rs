@@ -5,6 +5,7 @@
 
 use perimeter_lab::{
     bench::report::{Asked, Build},
+    cache::{Counts, Machine, Modelled, Part, geometry::Caches, places::Component},
     host::Host,
     plan::{Mode, Plan, embedded},
     record::{Header, Measured, Outcome, Row, SCHEMA, Stored},
@@ -125,14 +126,47 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
                 hold: serde_json::from_str("[[64,9000],[1024,900],[98304,100]]").unwrap(),
             }),
         }],
+        modelled: Some(modelled(series, x)),
     }
 }
 
-/// Runs of four plans that show every kind of figure.
+/// Cache misses, of which each component has its share.
+fn modelled(series: usize, x: u64) -> Modelled {
+    let part = |component: Component| Part {
+        component,
+        counts: Counts {
+            coherence: (component as u64 + 1) * 100 * (series as u64 + 1) + x % 97,
+            ..Counts::default()
+        },
+    };
+    Modelled {
+        cores: 4,
+        bytes: 100 * 1024,
+        seed: 1,
+        lines: 1,
+        instructions: 1,
+        machines: vec![Machine {
+            caches: Caches::opteron_275(),
+            parts: Component::ALL.map(part).to_vec(),
+            upgrades: 1,
+        }],
+    }
+}
+
+/// Runs of some plans that show every kind of figure.
 fn stored() -> Stored {
     let plans: Vec<Plan> = embedded()
         .into_iter()
-        .filter(|p| ["throughput", "contention", "locks", "one-connection"].contains(&&*p.name))
+        .filter(|p| {
+            let shown = [
+                "throughput",
+                "contention",
+                "locks",
+                "cache",
+                "one-connection",
+            ];
+            shown.contains(&&*p.name)
+        })
         .collect();
     let header = Header {
         schema: SCHEMA.into(),

@@ -105,9 +105,7 @@ impl Machine {
                 machine.voluntary = usage.voluntary_context_switches() as u64;
                 machine.involuntary = usage.involuntary_context_switches() as u64;
             }
-            use rustix::time::{ClockId, clock_gettime};
-            let t = clock_gettime(ClockId::ProcessCPUTime);
-            machine.process_cpu_ns = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
+            machine.process_cpu_ns = clock_ns(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID);
         }
         machine
     }
@@ -281,12 +279,19 @@ fn parse_schedstat(text: &str) -> Scheduled {
 pub fn thread_cpu_ns() -> u64 {
     #[cfg(target_os = "linux")]
     {
-        use rustix::time::{ClockId, clock_gettime};
-        let t = clock_gettime(ClockId::ThreadCPUTime);
-        t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+        clock_ns(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID)
     }
     #[cfg(not(target_os = "linux"))]
     0
+}
+
+/// A clock of the system in ns, by way of the C library: other ways to the kernel's own page
+/// with the clocks do not work under valgrind, which moves it.
+#[cfg(target_os = "linux")]
+fn clock_ns(id: nix::time::ClockId) -> u64 {
+    id.now().map_or(0, |t| {
+        t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64
+    })
 }
 
 /// Pins the calling thread to the `index`-th of the cores that it may use, wrapping around.

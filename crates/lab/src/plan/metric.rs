@@ -1,6 +1,10 @@
 //! What a figure shows of a run.
 
-use crate::{record::Measured, workload::Locks};
+use crate::{
+    cache::{model::Miss, places::Component},
+    record::Measured,
+    workload::Locks,
+};
 use std::{fmt, str::FromStr};
 
 /// A value of a run that figures and tables can show.
@@ -46,6 +50,14 @@ pub enum Metric {
     LatencyP50,
     /// What 99 rounds in 100 stay within.
     LatencyP99,
+    /// Modelled data misses of the second-level caches of the paper's machine, per KB of payload.
+    L2,
+    /// Those of one component.
+    L2Of(Component),
+    /// Those on lines that another core wrote.
+    L2Coherence,
+    /// The same as [`Metric::L2`] with the caches of this machine.
+    L2Here,
 }
 
 /// Classes of the locks that all or many connections share: the connection hash table, connection
@@ -71,7 +83,7 @@ fn handing(m: &Measured) -> Option<u64> {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 20] = [
+    pub const ALL: [Metric; 28] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
@@ -92,6 +104,14 @@ impl Metric {
         Metric::Latency,
         Metric::LatencyP50,
         Metric::LatencyP99,
+        Metric::L2,
+        Metric::L2Of(Component::Stack),
+        Metric::L2Of(Component::Scheduler),
+        Metric::L2Of(Component::Lock),
+        Metric::L2Of(Component::Driver),
+        Metric::L2Of(Component::Application),
+        Metric::L2Coherence,
+        Metric::L2Here,
     ];
 
     /// Name in plans.
@@ -117,6 +137,14 @@ impl Metric {
             Metric::Latency => "latency",
             Metric::LatencyP50 => "latency-p50",
             Metric::LatencyP99 => "latency-p99",
+            Metric::L2 => "l2-misses",
+            Metric::L2Of(Component::Stack) => "l2-stack",
+            Metric::L2Of(Component::Scheduler) => "l2-scheduler",
+            Metric::L2Of(Component::Lock) => "l2-lock",
+            Metric::L2Of(Component::Driver) => "l2-driver",
+            Metric::L2Of(Component::Application) => "l2-application",
+            Metric::L2Coherence => "l2-coherence",
+            Metric::L2Here => "l2-misses-here",
         }
     }
 
@@ -143,6 +171,14 @@ impl Metric {
             Metric::Latency => "mean round trip",
             Metric::LatencyP50 => "median round trip",
             Metric::LatencyP99 => "99th percentile of round trips",
+            Metric::L2 => "L2 data misses, modelled",
+            Metric::L2Of(Component::Stack) => "L2 data misses in the stack, modelled",
+            Metric::L2Of(Component::Scheduler) => "L2 data misses in the scheduler, modelled",
+            Metric::L2Of(Component::Lock) => "L2 data misses in locks, modelled",
+            Metric::L2Of(Component::Driver) => "L2 data misses in the driver, modelled",
+            Metric::L2Of(Component::Application) => "L2 data misses in the application, modelled",
+            Metric::L2Coherence => "L2 data misses on lines that other cores wrote, modelled",
+            Metric::L2Here => "L2 data misses with this machine's caches, modelled",
         }
     }
 
@@ -162,7 +198,16 @@ impl Metric {
             | Metric::Latency
             | Metric::LatencyP50
             | Metric::LatencyP99 => "µs",
+            Metric::L2 | Metric::L2Of(_) | Metric::L2Coherence | Metric::L2Here => "per KB",
         }
+    }
+
+    /// Whether it comes from a model, and from no measurement.
+    pub fn is_modelled(self) -> bool {
+        matches!(
+            self,
+            Metric::L2 | Metric::L2Of(_) | Metric::L2Coherence | Metric::L2Here
+        )
     }
 
     /// Whether more of it is better.
@@ -176,6 +221,11 @@ impl Metric {
     /// Its value of a run; `None` where the run can't tell.
     pub fn of(self, m: &Measured) -> Option<f64> {
         let per_segment = |ns: u64| (m.raw.segments > 0.0).then(|| ns as f64 / m.raw.segments);
+        let misses = |machine, component, kind| {
+            m.modelled
+                .as_ref()
+                .and_then(|c| c.per_kb(machine, component, kind))
+        };
         let megabytes = m.raw.goodput_mbps / 8.0 * m.raw.seconds;
         // As the paper's: 1024 bytes.
         let kilobytes = megabytes * 1e6 / 1024.0;
@@ -216,6 +266,10 @@ impl Metric {
                 let rate = m.raw.migrations? as f64 / m.raw.seconds;
                 (m.raw.seconds > 0.0).then_some(rate)
             }
+            Metric::L2 => misses(0, None, None),
+            Metric::L2Of(component) => misses(0, Some(component), None),
+            Metric::L2Coherence => misses(0, None, Some(Miss::Coherence)),
+            Metric::L2Here => misses(1, None, None),
             Metric::Switches => {
                 (megabytes > 0.0).then(|| m.raw.context_switches as f64 / megabytes)
             }

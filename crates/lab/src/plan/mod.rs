@@ -11,10 +11,13 @@ pub use text::Axis;
 pub(crate) use text::optional_from_str;
 
 use crate::{
-    Error,
+    Error, cache,
     organizations::Organization,
     published::{Experiment, Order, published},
-    workload::{Configuration, Device, Exchange, Settings, Slot, session},
+    workload::{
+        Configuration, Device, Exchange, Settings, Slot,
+        session::{self, Backend},
+    },
 };
 use std::{collections::HashSet, fmt, path::Path, time::Duration};
 use text::{Overrides, Reader, SeriesText, Text, TimeText};
@@ -86,12 +89,26 @@ pub struct Cell {
     pub configuration: Configuration,
     /// For how long.
     pub slot: Slot,
+    /// For how many bytes of payload, if it is modelled.
+    pub modelled: Option<u64>,
 }
 
 impl Cell {
     /// Roughly how long one run takes, preparation and teardown included.
     pub fn estimate(&self) -> Duration {
-        self.slot.warm_up + self.slot.measure + session::first_guess(&self.configuration)
+        let set_up = match self.modelled {
+            Some(_) => cache::first_guess(&self.configuration),
+            None => session::first_guess(&self.configuration),
+        };
+        self.slot.warm_up + self.slot.measure + set_up
+    }
+
+    /// What runs it.
+    pub fn backend(&self) -> Box<dyn Backend> {
+        match self.modelled {
+            Some(payload) => Box::new(cache::Backend::new(payload)),
+            None => session::backend_for(&self.settings, &self.configuration),
+        }
     }
 }
 
@@ -181,6 +198,13 @@ impl Plan {
             }
         };
         plan.check(&reader, &t.series)?;
+        let payload = |t: &TimeText| t.payload.is_some_and(|bytes| bytes > 0);
+        let modelled = plan.metric.is_modelled();
+        if plan.times.iter().any(|t| payload(t) != modelled) {
+            let what = "payload goes with modelled metrics: quick, normal and full have it, or \
+                        none has";
+            return Err(reader.wrong(None, "metric", what));
+        }
         Ok(Plan {
             relative_to,
             ..plan
@@ -300,6 +324,7 @@ impl Plan {
                 warm_up: time.warm_up.unwrap_or(warm_up),
                 measure: settings.seconds,
             },
+            modelled: time.payload,
             settings,
         })
     }
@@ -447,6 +472,7 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "groups",
     "contention",
     "locks",
+    "cache",
     "scheduler",
     "one-connection",
     "lock-cost",

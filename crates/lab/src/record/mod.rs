@@ -10,6 +10,7 @@ pub use folder::{Folder, Stored, read};
 
 use crate::{
     bench::report::{Asked, Build},
+    cache::Modelled,
     host::Host,
     plan::Mode,
     workload::{Device, Locks, Raw, Sample},
@@ -50,6 +51,9 @@ pub struct Measured {
     pub verified_bytes: u64,
     /// Lock counters by class.
     pub locks: Vec<Locks>,
+    /// Cache misses, of a run that was traced and not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modelled: Option<Modelled>,
 }
 
 impl From<&Sample> for Measured {
@@ -58,6 +62,7 @@ impl From<&Sample> for Measured {
             raw: Raw::from(sample),
             verified_bytes: sample.verified_bytes,
             locks: sample.locks.clone(),
+            modelled: sample.modelled.clone(),
         }
     }
 }
@@ -168,6 +173,7 @@ pub(crate) mod tests {
                 hold_ns: 6,
                 times: None,
             }],
+            modelled: None,
         }
     }
 

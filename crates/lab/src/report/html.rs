@@ -4,11 +4,13 @@ use super::{
     Material,
     analysis::{Curve, Finding, Judged, Result, compare_points},
     boxes, lanes,
+    stacked::{self, Stacked},
     svg::{self, Bars, Figure, Line, Look, Mark, number},
     words,
 };
 use crate::{
-    plan::Metric,
+    cache::places::Component,
+    plan::{Metric, Mode},
     published::{Experiment, published},
     stats::Interval,
 };
@@ -302,7 +304,54 @@ fn figures(index: usize, r: &Result, looks: &[Look]) -> Markup {
             li.quiet { "bars: intervals of the medians" }
         }
         div.figures { @for f in drawn { figure { (f.draw()) } } }
+        @if let Some(chart) = by_component(index, r) {
+            (chart.legend())
+            div.figures { figure { (chart.draw()) } }
+        }
     }
+}
+
+/// What the values of a figure are.
+fn origin(metric: Metric) -> &'static str {
+    match metric.is_modelled() {
+        true => "Modelled, not measured",
+        false => "Measured here",
+    }
+}
+
+/// Modelled cache misses by component, with the published sums.
+fn by_component(index: usize, r: &Result) -> Option<Stacked> {
+    if r.plan.metric != Metric::L2 {
+        return None;
+    }
+    let median = |p: &super::analysis::Point, c| Some(p.spread(Metric::L2Of(c))?.median);
+    let mut rows = Vec::new();
+    for x in r.plan.values(Mode::Full) {
+        for curve in &r.curves {
+            let series = || r.plan.published?.series(curve.published.as_deref()?);
+            let parts = curve.at(*x).and_then(|p| {
+                let parts = Component::ALL.into_iter().map(|c| median(p, c));
+                parts.collect::<Option<Vec<f64>>>()
+            });
+            rows.extend(parts.map(|parts| stacked::Row {
+                name: format!(
+                    "{}, {} {}",
+                    curve.label,
+                    number(*x as f64),
+                    r.plan.axis.of(*x)
+                ),
+                parts,
+                published: series().and_then(|s| s.at(*x as f64)).map(|p| p.y),
+            }));
+        }
+    }
+    (!rows.is_empty()).then(|| Stacked {
+        id: format!("c{index}"),
+        title: format!("{}: by component", origin(Metric::L2)),
+        axis: axis(Metric::L2),
+        names: Component::ALL.map(Component::name).to_vec(),
+        rows,
+    })
 }
 
 fn axis(metric: Metric) -> String {
@@ -341,7 +390,7 @@ fn measured(index: usize, r: &Result, looks: &[Look]) -> Figure {
     }
     Figure {
         id: format!("m{index}"),
-        title: "Measured here".into(),
+        title: origin(plan.metric).into(),
         x: plan.axis.label().into(),
         y: axis(plan.metric),
         log_x: plan.log,
@@ -464,7 +513,8 @@ fn bars(index: usize, r: &Result, looks: &[Look]) -> Bars {
     Bars {
         id: format!("b{index}"),
         title: format!(
-            "Measured here, {} {}",
+            "{}, {} {}",
+            origin(r.plan.metric),
             number(x as f64),
             r.plan.axis.label()
         ),
@@ -575,11 +625,13 @@ fn judged(r: &Result) -> Markup {
 /// What the papers published and no plan repeats yet, with the reason: a whole report says so.
 fn not_repeated(material: &Material<'_>) -> Markup {
     let whole = material.results.len() > 1;
+    let planned = |e: &Experiment| {
+        let of = |r: &Result| r.plan.published.is_some_and(|p| p.id == e.id);
+        material.results.iter().any(of)
+    };
     let missing = || {
-        published()
-            .experiments
-            .iter()
-            .filter(|e| whole && e.missing.is_some())
+        let all = published().experiments.iter();
+        all.filter(|e| whole && !planned(e))
     };
     html! {
         @if missing().next().is_some() {
@@ -587,7 +639,7 @@ fn not_repeated(material: &Material<'_>) -> Markup {
                 h2 { "Published, and not measured here" }
                 @for e in missing() {
                     h3 { (e.title) }
-                    p { (e.missing.as_deref().unwrap_or_default()) }
+                    p { (e.missing.as_deref().unwrap_or("Left out of this run.")) }
                     p.facts { (e.machine) "." }
                     (numbers(e))
                 }

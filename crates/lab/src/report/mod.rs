@@ -7,6 +7,7 @@ mod csv;
 mod html;
 pub mod lanes;
 mod markdown;
+mod stacked;
 pub mod svg;
 mod words;
 

@@ -9,12 +9,12 @@ use maud::{Markup, PreEscaped, html};
 use std::fmt::Write as _;
 
 /// Width of a figure, in its own units; on a phone a unit is a little less than a pixel.
-const WIDTH: f64 = 460.0;
+pub(super) const WIDTH: f64 = 460.0;
 /// Height of the plotting area.
 const HEIGHT: f64 = 230.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 14.0;
-const TOP: f64 = 26.0;
+pub(super) const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
 /// Height of a bar's row in a bar chart.
 const ROW: f64 = 26.0;
@@ -410,7 +410,7 @@ impl Scale {
 }
 
 /// Round ticks from `from` to at least `to`: steps of 1, 2 or 5 times a power of ten.
-fn linear(from: f64, to: f64) -> Vec<f64> {
+pub(super) fn linear(from: f64, to: f64) -> Vec<f64> {
     let span = match to > from && to.is_finite() {
         true => to - from,
         false => 1.0,

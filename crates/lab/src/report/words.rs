@@ -213,6 +213,7 @@ fn short(m: Metric) -> &'static str {
         Metric::OpenToClose => "from opening to close",
         Metric::OpenToCloseP99 => "from opening to close, 99th percentile",
         Metric::RunDelay => "waiting for a core",
+        m @ (Metric::L2 | Metric::L2Of(_) | Metric::L2Coherence | Metric::L2Here) => m.label(),
     }
 }
 

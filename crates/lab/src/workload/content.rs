@@ -29,7 +29,12 @@ impl Content {
 
     /// A file which, sent over and over, is the stream that the ideal peer sends and expects.
     pub fn pattern() -> Self {
-        let mut bytes = vec![0; FILE_SIZE / PERIOD * PERIOD];
+        Content::pattern_of(FILE_SIZE)
+    }
+
+    /// As [`Content::pattern`], of at most `size` bytes, which are at least [`PERIOD`].
+    pub fn pattern_of(size: usize) -> Self {
+        let mut bytes = vec![0; size / PERIOD * PERIOD];
         Pattern::get().fill(0, &mut bytes);
         Content {
             bytes: bytes.into(),

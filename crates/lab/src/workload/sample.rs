@@ -2,6 +2,7 @@
 
 use super::{SEGMENT, Tally, rounds, session::disturbances};
 use crate::{
+    cache::Modelled,
     host::Machine,
     stats::{self, Sizes},
 };
@@ -217,6 +218,8 @@ pub struct Sample {
     pub valid: bool,
     /// Signs that something else disturbed the run.
     pub disturbances: Vec<String>,
+    /// Cache misses, of a run that was traced and not measured.
+    pub modelled: Option<Modelled>,
 }
 
 impl Sample {

@@ -1,0 +1,297 @@
+//! Data caches of several cores, kept coherent by snooping: MESI (Papamarcos and Patel, ISCA
+//! 1984), write-allocate, least recently used lines replaced.
+//!
+//! A core has two levels to itself; what is behind them is memory. Only lines are modelled: no
+//! time, no prefetching, no write buffers, and no shared third level, as a miss is counted where
+//! the second level has not got the line, wherever it comes from.
+
+use super::geometry::{Caches, Geometry, Sharing};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// State of a line in one core's caches; a line that is not there is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Differs from memory, nowhere else.
+    Modified,
+    /// Agrees with memory, nowhere else.
+    Exclusive,
+    /// Agrees with memory, perhaps elsewhere too.
+    Shared,
+}
+
+/// Why a line was missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Miss {
+    /// This core never had it, and no other has written it since.
+    Cold,
+    /// This core had it and dropped it for want of room.
+    Capacity,
+    /// The device wrote it.
+    Device,
+    /// Another core wrote it, or has it modified.
+    Coherence,
+}
+
+impl Miss {
+    /// All of them, as they index counters.
+    pub const ALL: [Miss; 4] = [Miss::Cold, Miss::Capacity, Miss::Device, Miss::Coherence];
+}
+
+/// What became of an access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The first level had it.
+    First,
+    /// The second level had it.
+    Second,
+    /// Neither had.
+    Missed(Miss),
+}
+
+/// Lines by set, the most recently used first.
+#[derive(Debug)]
+struct Level {
+    sets: Vec<Vec<u64>>,
+    ways: usize,
+}
+
+impl Level {
+    fn new(geometry: &Geometry) -> Level {
+        Level {
+            sets: vec![Vec::new(); geometry.sets()],
+            ways: geometry.ways.max(1),
+        }
+    }
+
+    fn set(&mut self, line: u64) -> &mut Vec<u64> {
+        let index = line % self.sets.len() as u64;
+        &mut self.sets[index as usize]
+    }
+
+    fn has(&mut self, line: u64) -> bool {
+        self.set(line).contains(&line)
+    }
+
+    /// Makes it the most recently used; whether it is there.
+    fn touch(&mut self, line: u64) -> bool {
+        let set = self.set(line);
+        let Some(at) = set.iter().position(|l| *l == line) else {
+            return false;
+        };
+        set[..=at].rotate_right(1);
+        true
+    }
+
+    /// Takes it in; the line that had to go for it.
+    fn insert(&mut self, line: u64) -> Option<u64> {
+        let ways = self.ways;
+        let set = self.set(line);
+        let gone = match set.len() < ways {
+            true => None,
+            false => set.pop(),
+        };
+        set.insert(0, line);
+        gone
+    }
+
+    /// Whether it was there.
+    fn remove(&mut self, line: u64) -> bool {
+        let set = self.set(line);
+        let before = set.len();
+        set.retain(|l| *l != line);
+        set.len() < before
+    }
+}
+
+/// One core's caches.
+#[derive(Debug)]
+struct Core {
+    l1: Level,
+    l2: Level,
+    sharing: Sharing,
+    /// Lines in either level.
+    held: HashMap<u64, State>,
+    /// Why lines that it had are not there any more.
+    lost: HashMap<u64, Miss>,
+}
+
+impl Core {
+    fn new(caches: &Caches) -> Core {
+        Core {
+            l1: Level::new(&caches.l1),
+            l2: Level::new(&caches.l2),
+            sharing: caches.sharing,
+            held: HashMap::new(),
+            lost: HashMap::new(),
+        }
+    }
+
+    /// Brings a line into the first level; whether it was there.
+    fn fetch(&mut self, line: u64) -> bool {
+        if self.l1.touch(line) {
+            return true;
+        }
+        let gone = match self.sharing {
+            Sharing::Exclusive => {
+                self.l2.remove(line);
+                let dropped = self.l1.insert(line);
+                [dropped.and_then(|l| self.l2.insert(l)), None]
+            }
+            Sharing::Inclusive | Sharing::Independent => {
+                let dropped = match self.l2.touch(line) {
+                    true => None,
+                    false => self.l2.insert(line),
+                };
+                if let (Sharing::Inclusive, Some(l)) = (self.sharing, dropped) {
+                    self.l1.remove(l);
+                }
+                [dropped, self.l1.insert(line)]
+            }
+        };
+        for line in gone.into_iter().flatten() {
+            if !self.l1.has(line) && !self.l2.has(line) {
+                self.held.remove(&line);
+                self.lost.insert(line, Miss::Capacity);
+            }
+        }
+        false
+    }
+
+    /// Takes a line away, if it is there.
+    fn invalidate(&mut self, line: u64, why: Miss) {
+        if self.held.remove(&line).is_some() {
+            self.l1.remove(line);
+            self.l2.remove(line);
+            self.lost.insert(line, why);
+        } else if self.lost.contains_key(&line) {
+            // It would have been taken away by now, had there been room for it.
+            self.lost.insert(line, why);
+        }
+    }
+}
+
+/// The cores of a machine.
+#[derive(Debug)]
+pub struct System {
+    cores: Vec<Core>,
+    line: u64,
+    upgrades: u64,
+}
+
+impl System {
+    /// So many cores with empty caches.
+    pub fn new(caches: &Caches, cores: usize) -> System {
+        System {
+            cores: (0..cores).map(|_| Core::new(caches)).collect(),
+            line: caches.l2.line,
+            upgrades: 0,
+        }
+    }
+
+    /// How many cores there are.
+    pub fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Writes that had the line and had to take it away from others first: no misses.
+    pub fn upgrades(&self) -> u64 {
+        self.upgrades
+    }
+
+    /// State of the line at `address` on a core; `None` is invalid.
+    pub fn state(&self, core: usize, address: u64) -> Option<State> {
+        let line = address / self.line;
+        self.cores[core].held.get(&line).copied()
+    }
+
+    /// The lines of `len` bytes from `address`.
+    fn lines(&self, address: u64, len: u64) -> std::ops::RangeInclusive<u64> {
+        let last = address.saturating_add(len.max(1) - 1);
+        address / self.line..=last / self.line
+    }
+
+    /// A core reads or writes `len` bytes. What becomes of the line that fares worst.
+    pub fn access(&mut self, core: usize, address: u64, len: u64, write: bool) -> Outcome {
+        self.lines(address, len)
+            .map(|line| self.access_line(core, line, write))
+            .max()
+            .unwrap_or(Outcome::First)
+    }
+
+    fn access_line(&mut self, core: usize, line: u64, write: bool) -> Outcome {
+        let before = self.cores[core].held.get(&line).copied();
+        let missed = before.is_none().then(|| self.why(core, line));
+        let others = match (before, write) {
+            // Nobody else has it.
+            (Some(State::Modified | State::Exclusive), _) | (Some(State::Shared), false) => false,
+            (Some(State::Shared), true) => {
+                self.upgrades += 1;
+                self.snoop(core, line, true)
+            }
+            (None, _) => self.snoop(core, line, write),
+        };
+        let after = match (before, write) {
+            (_, true) => State::Modified,
+            (Some(state), false) => state,
+            (None, false) if others => State::Shared,
+            (None, false) => State::Exclusive,
+        };
+        let me = &mut self.cores[core];
+        let first = me.fetch(line);
+        me.held.insert(line, after);
+        match missed {
+            Some(why) => Outcome::Missed(why),
+            None if first => Outcome::First,
+            None => Outcome::Second,
+        }
+    }
+
+    /// Tells the other cores of a read or a write. Whether any of them keeps the line.
+    fn snoop(&mut self, core: usize, line: u64, write: bool) -> bool {
+        let mut kept = false;
+        for (_, other) in self
+            .cores
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| *i != core)
+        {
+            if write {
+                other.invalidate(line, Miss::Coherence);
+            } else if let Some(state) = other.held.get_mut(&line) {
+                *state = State::Shared;
+                kept = true;
+            }
+        }
+        kept
+    }
+
+    /// Why a core that has not got a line misses it.
+    fn why(&self, core: usize, line: u64) -> Miss {
+        let modified = |c: &Core| c.held.get(&line) == Some(&State::Modified);
+        if self.cores.iter().any(modified) {
+            return Miss::Coherence;
+        }
+        self.cores[core]
+            .lost
+            .get(&line)
+            .copied()
+            .unwrap_or(Miss::Cold)
+    }
+
+    /// A device writes `len` bytes of memory: no core has them any more. What it reads moves
+    /// nothing.
+    pub fn device_write(&mut self, address: u64, len: u64) {
+        for line in self.lines(address, len) {
+            for core in &mut self.cores {
+                core.invalidate(line, Miss::Device);
+                // Also where it never was: whoever looks misses it because of the device.
+                core.lost.insert(line, Miss::Device);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

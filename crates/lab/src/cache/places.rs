@@ -1,0 +1,228 @@
+//! Which part of the program an instruction belongs to: by the source file that it comes from.
+
+use crate::Error;
+use addr2line::Loader;
+use serde::{Deserialize, Serialize};
+use std::{collections::HashMap, fmt, fs, path::Path};
+
+/// Parts that misses are attributed to, as in the paper's Figure 6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Component {
+    /// TCP, IP, sockets, pollers, and the organizations but for their hand-over.
+    Stack,
+    /// Queues, events and messages between threads.
+    Scheduler,
+    /// Locks.
+    Lock,
+    /// Network interfaces.
+    Driver,
+    /// The benchmark's event loop.
+    Application,
+}
+
+impl Component {
+    /// All of them, as they index counters.
+    pub const ALL: [Component; 5] = [
+        Component::Stack,
+        Component::Scheduler,
+        Component::Lock,
+        Component::Driver,
+        Component::Application,
+    ];
+
+    /// Name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Component::Stack => "stack",
+            Component::Scheduler => "scheduler",
+            Component::Lock => "lock",
+            Component::Driver => "driver",
+            Component::Application => "application",
+        }
+    }
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Where an instruction belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// To a component.
+    In(Component),
+    /// To the simulation that stands for the machine: no access under test.
+    Simulation,
+    /// To whoever called it: the languages' libraries, and what everybody uses.
+    Caller,
+}
+
+/// Beginnings of source files' paths. The first that fits decides.
+const FILES: &[(&str, Place)] = &[
+    ("crates/sync/src/virt/", Place::Simulation),
+    ("crates/sync/src/queue/", Place::In(Component::Scheduler)),
+    ("crates/sync/src/solo.rs", Place::In(Component::Lock)),
+    ("crates/sync/src/owned.rs", Place::In(Component::Lock)),
+    (
+        "crates/org/src/split/messages.rs",
+        Place::In(Component::Scheduler),
+    ),
+    (
+        "crates/org/src/connp_t/answer.rs",
+        Place::In(Component::Scheduler),
+    ),
+    (
+        "crates/org/src/connp_t/inbox.rs",
+        Place::In(Component::Scheduler),
+    ),
+    (
+        "crates/org/src/connp_t/message.rs",
+        Place::In(Component::Scheduler),
+    ),
+    (
+        "crates/org/src/squeue/queue",
+        Place::In(Component::Scheduler),
+    ),
+    (
+        "crates/org/src/squeue/reply.rs",
+        Place::In(Component::Scheduler),
+    ),
+    (
+        "crates/org/src/squeue/rings.rs",
+        Place::In(Component::Scheduler),
+    ),
+    ("crates/org/src/desk.rs", Place::In(Component::Scheduler)),
+    ("crates/org/", Place::In(Component::Stack)),
+    ("crates/tcp/", Place::In(Component::Stack)),
+    ("crates/stack/", Place::In(Component::Stack)),
+    ("crates/wire/", Place::In(Component::Stack)),
+    ("crates/perimeter/", Place::In(Component::Stack)),
+    ("crates/link/", Place::In(Component::Driver)),
+    ("crates/lab/", Place::In(Component::Application)),
+    ("crates/cli/", Place::In(Component::Application)),
+];
+
+/// The place of a source file.
+pub fn of_file(path: &str) -> Place {
+    // Paths are absolute, or relative to the workspace.
+    let Some(at) = path.rfind("crates/") else {
+        return Place::Caller;
+    };
+    let rest = &path[at..];
+    let found = FILES.iter().find(|(prefix, _)| rest.starts_with(prefix));
+    found.map_or(Place::Caller, |(_, place)| *place)
+}
+
+/// The places of a program's instructions, from its line tables.
+pub struct Places {
+    loader: Loader,
+    /// What has to be taken off an address to find it in the file.
+    bias: u64,
+    known: HashMap<u64, Place>,
+}
+
+impl Places {
+    /// Of this program, loaded by another process in such a way that `symbol`, which is at
+    /// `here` in this process, is at `there`.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the program has no line tables, or can't be read.
+    pub fn of_this_program(program: &Path, here: u64, there: u64) -> Result<Places, Error> {
+        let missing = |what: String| Error::Unavailable(format!("{}: {what}", program.display()));
+        let loader = Loader::new(program).map_err(|e| missing(e.to_string()))?;
+        let base = base(program).ok_or_else(|| missing("not found in memory".into()))?;
+        let places = Places {
+            loader,
+            bias: there.wrapping_sub(here.wrapping_sub(base)),
+            known: HashMap::new(),
+        };
+        // A function that is surely there: this one.
+        let own = (Places::of_this_program as *const () as usize as u64).wrapping_sub(base);
+        match places.look_up(own) {
+            Place::Caller => Err(missing(
+                "no line tables: it was built without, or stripped".into(),
+            )),
+            _ => Ok(places),
+        }
+    }
+
+    /// The place of the instruction at `address` in the other process.
+    pub fn of(&mut self, address: u64) -> Place {
+        if let Some(place) = self.known.get(&address) {
+            return *place;
+        }
+        let place = self.look_up(address.wrapping_sub(self.bias));
+        self.known.insert(address, place);
+        place
+    }
+
+    /// From the innermost inlined function outwards, the first that belongs somewhere.
+    fn look_up(&self, probe: u64) -> Place {
+        let Ok(mut frames) = self.loader.find_frames(probe) else {
+            return Place::Caller;
+        };
+        while let Ok(Some(frame)) = frames.next() {
+            let file = frame.location.and_then(|l| l.file);
+            match file.map_or(Place::Caller, of_file) {
+                Place::Caller => {}
+                place => return place,
+            }
+        }
+        Place::Caller
+    }
+}
+
+/// Where a program's file begins in this process.
+fn base(program: &Path) -> Option<u64> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let program = program.to_str()?;
+    let line = maps.lines().find(|l| l.ends_with(program))?;
+    let mut fields = line.split_whitespace();
+    let start = u64::from_str_radix(fields.next()?.split('-').next()?, 16).ok()?;
+    let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
+    start.checked_sub(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files() {
+        let table = [
+            (
+                "/a/b/crates/tcp/src/tcb/output.rs",
+                Place::In(Component::Stack),
+            ),
+            (
+                "crates/org/src/connp_t/inbox.rs",
+                Place::In(Component::Scheduler),
+            ),
+            ("crates/org/src/connp_t/mod.rs", Place::In(Component::Stack)),
+            (
+                "crates/org/src/squeue/queue/deep.rs",
+                Place::In(Component::Scheduler),
+            ),
+            ("/x/crates/sync/src/virt/lock.rs", Place::Simulation),
+            ("/x/crates/sync/src/lane.rs", Place::Caller),
+            ("/x/crates/base/src/buf.rs", Place::Caller),
+            ("/rustc/0/library/core/src/ptr/mod.rs", Place::Caller),
+            ("/home/crates/registry/src/bytes/src/lib.rs", Place::Caller),
+        ];
+        for (path, place) in table {
+            assert_eq!(of_file(path), place, "{path}");
+        }
+    }
+
+    #[test]
+    fn this_program() {
+        let program = std::env::current_exe().unwrap();
+        let mut places = Places::of_this_program(&program, 0x1000, 0x1000).unwrap();
+        let here = this_program as *const () as usize as u64;
+        assert_eq!(places.of(here), Place::In(Component::Application));
+        assert_eq!(places.of(1), Place::Caller);
+    }
+}

@@ -1,0 +1,142 @@
+//! What is traced: the parallel benchmark on virtual cores, in a process of its own.
+//!
+//! Virtual cores make the interleaving of any number of cores on any machine, the same for the
+//! same seed, and say which core goes on. The stack and its organizations are the same code as on
+//! the machine; locks, events and threads are the simulation's.
+
+use crate::{
+    Error, ours,
+    workload::{Configuration, Control, Phase, SEGMENT, Settings},
+};
+use perimeter::{Virtual, link::mem::PeerHandle};
+use perimeter_base::Time;
+use perimeter_sync::{
+    Beacon, Platform, Thread,
+    virt::{Schedule, VirtualConfig, beacon},
+};
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Begins the line, on standard error, that tells where the beacons lie.
+pub(super) const AT: &str = "perimeter-beacons ";
+/// Begins the line that tells how many bytes of payload were acknowledged while counting.
+pub(super) const BYTES: &str = "perimeter-bytes ";
+
+/// How much virtual costs vary: enough that threads do not run in lockstep.
+const JITTER: u32 = 5;
+/// Longest time for the connections to be established; valgrind is slow.
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// How often those who wait look, in virtual time.
+const LOOK: Duration = Duration::from_micros(2);
+
+/// Runs one configuration: establishes its connections, lets them send `payload` bytes, counts
+/// while they send as many again, and ends the process without closing anything.
+///
+/// # Errors
+/// What went wrong.
+pub fn run(
+    settings: &Settings,
+    configuration: &Configuration,
+    payload: u64,
+    seed: u64,
+) -> Result<(), Error> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Signal, set_parent_process_death_signal};
+        // Without whom nobody reads the trace.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    }
+    say(&format!("{AT}{:x}", beacon::address()));
+    let config = VirtualConfig {
+        seed,
+        // The last is the observer's.
+        cores: configuration.threads + 1,
+        schedule: Schedule::Time {
+            jitter_percent: JITTER,
+        },
+        max_steps: u64::MAX,
+        max_time: Time::from_millis(u64::from(u32::MAX)),
+        lock_policy: settings.locks,
+        check_lock_order: false,
+        ..VirtualConfig::default()
+    };
+    let (settings, configuration) = (settings.clone(), configuration.clone());
+    let body = move |p: Virtual| conduct(&p, &settings, &configuration, payload);
+    match Virtual::run(config, body) {
+        Ok((result, _)) => result,
+        Err(failure) => Err(Error::Run(failure.to_string())),
+    }
+}
+
+/// Writes a line in one piece: a trace goes to standard error too.
+fn say(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+fn conduct(
+    p: &Virtual,
+    settings: &Settings,
+    configuration: &Configuration,
+    payload: u64,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    let (workers, peers) = ours::on_virtual(p, settings, configuration, deadline)?;
+    let control = Arc::new(Control::default());
+    let ready = Arc::new(AtomicUsize::new(0));
+    let threads = workers.len();
+    for (index, (name, worker)) in workers.into_iter().enumerate() {
+        let (p2, control, ready) = (p.clone(), control.clone(), ready.clone());
+        let body = move || {
+            let set = || {
+                ready.fetch_add(1, Ordering::AcqRel);
+                while control.phase() == Phase::Set {
+                    p2.sleep_until(p2.now() + LOOK);
+                }
+            };
+            if let Err(e) = worker(&control, &set) {
+                panic!("{e}");
+            }
+        };
+        // Its end is the process's, or a panic, which ends the run.
+        drop(p.spawn(&name, Some(index), Box::new(body)));
+    }
+    let p2 = p.clone();
+    let body = move || {
+        while ready.load(Ordering::Acquire) < threads {
+            p2.sleep_until(p2.now() + LOOK);
+        }
+        // The event loops stay in this phase to the end: what they do when counting begins and
+        // ends for them is no part of sending.
+        control.advance(Phase::Warm);
+        let warm = until(&p2, &peers, payload);
+        p2.beacon(Beacon::CountingBegins);
+        let end = until(&p2, &peers, payload);
+        p2.beacon(Beacon::CountingEnds);
+        say(&format!("{BYTES}{}", end.saturating_sub(warm)));
+        // Closing would be traced too, and takes as long as opening.
+        std::process::exit(0);
+    };
+    let observer = p.spawn("observer", Some(threads), Box::new(body));
+    observer.join().map_err(Error::Run)
+}
+
+/// Waits until the peers have taken `payload` more bytes; returns how many they have acknowledged
+/// in all.
+fn until(p: &Virtual, peers: &[PeerHandle<Virtual>], payload: u64) -> u64 {
+    let frames = || peers.iter().map(|peer| peer.counts().frames).sum::<u64>();
+    p.beacon(Beacon::PeerBegins);
+    let end = frames() + payload.div_ceil(SEGMENT);
+    while frames() < end {
+        p.sleep_until(p.now() + LOOK);
+    }
+    let flows = peers.iter().flat_map(PeerHandle::flows);
+    let acknowledged = flows.map(|f| f.acked).sum();
+    p.beacon(Beacon::PeerEnds);
+    acknowledged
+}

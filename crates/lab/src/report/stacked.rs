@@ -1,0 +1,159 @@
+//! A chart of sums: a row for each configuration, made of parts, with the published sum beside it.
+
+use super::svg::{TOP, WIDTH, linear, number};
+use maud::{Markup, html};
+use std::fmt::Write as _;
+
+/// Height of a row.
+const ROW: f64 = 39.0;
+const BOTTOM: f64 = 44.0;
+const LEFT: f64 = 8.0;
+
+/// A row.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// What it is of.
+    pub name: String,
+    /// Its parts, as many as the chart has names.
+    pub parts: Vec<f64>,
+    /// The published sum.
+    pub published: Option<f64>,
+}
+
+/// The chart.
+#[derive(Debug, Clone)]
+pub struct Stacked {
+    /// Unique within the page.
+    pub id: String,
+    /// What stands above it.
+    pub title: String,
+    /// Label of the axis.
+    pub axis: String,
+    /// Names of the parts; colours follow their order.
+    pub names: Vec<&'static str>,
+    /// The rows.
+    pub rows: Vec<Row>,
+}
+
+impl Stacked {
+    /// The legend of its parts.
+    pub fn legend(&self) -> Markup {
+        html! {
+            ul.legend {
+                @for (i, name) in self.names.iter().enumerate() {
+                    li {
+                        svg class="key" viewBox="0 0 14 14" width="14" height="14" aria-hidden="true" {
+                            g class=(format!("c-s{i}")) {
+                                rect class="fill" x="0" y="1" width="14" height="12" {}
+                            }
+                        }
+                        (name)
+                    }
+                }
+                @if self.rows.iter().any(|r| r.published.is_some()) {
+                    li.quiet { "upright line: published sum" }
+                }
+            }
+        }
+    }
+
+    /// The chart as SVG.
+    pub fn draw(&self) -> Markup {
+        let sum = |r: &Row| r.parts.iter().sum::<f64>().max(r.published.unwrap_or(0.0));
+        let ticks = linear(0.0, self.rows.iter().map(sum).fold(0.0, f64::max));
+        let end = ticks.last().copied().unwrap_or(1.0);
+        // Half of the last label stands to the right of its line.
+        let at = |v: f64| LEFT + v / end * (WIDTH - 26.0 - LEFT);
+        let row = |i: usize| TOP + ROW * i as f64;
+        let bottom = row(self.rows.len());
+        html! {
+            svg viewBox=(format!("0 0 {WIDTH} {}", bottom + BOTTOM)) role="img"
+                aria-labelledby=(format!("{0}-t {0}-d", self.id)) {
+                title id=(format!("{}-t", self.id)) { (self.title) }
+                desc id=(format!("{}-d", self.id)) { (self.description()) }
+                text class="ft" x="4" y="15" { (self.title) }
+                g class="grid" {
+                    @for t in &ticks { line x1=(at(*t)) x2=(at(*t)) y1=(TOP) y2=(bottom) {} }
+                }
+                g class="tick" text-anchor="middle" {
+                    @for t in &ticks { text x=(at(*t)) y=(bottom + 17.0) { (number(*t)) } }
+                }
+                @for (i, r) in self.rows.iter().enumerate() {
+                    text class="tick" x=(LEFT + 2.0) y=(row(i) + 14.0) { (r.name) }
+                    @for (j, (from, to)) in spans(&r.parts).into_iter().enumerate() {
+                        g class=(format!("c-s{j}")) {
+                            rect class="fill" x=(at(from)) y=(row(i) + 19.0)
+                                width=(at(to) - at(from)) height="13" {}
+                        }
+                    }
+                    @if let Some(v) = r.published {
+                        path class="whisker" d=(format!("M{:.1} {:.1}v17", at(v), row(i) + 17.0)) {}
+                    }
+                }
+                text class="label" x=(WIDTH / 2.0) y=(bottom + 36.0) text-anchor="middle" {
+                    (self.axis)
+                }
+            }
+        }
+    }
+
+    fn description(&self) -> String {
+        let mut text = format!("{}.", self.axis);
+        for r in &self.rows {
+            let parts: Vec<String> = self
+                .names
+                .iter()
+                .zip(&r.parts)
+                .map(|(name, v)| format!("{name} {}", number(*v)))
+                .collect();
+            let _ = write!(text, " {}: {}", r.name, parts.join(", "));
+            if let Some(v) = r.published {
+                let _ = write!(text, "; published in all {}", number(v));
+            }
+            text.push('.');
+        }
+        text
+    }
+}
+
+/// Where each part begins and ends.
+fn spans(parts: &[f64]) -> Vec<(f64, f64)> {
+    parts
+        .iter()
+        .scan(0.0, |end, part| {
+            let from = *end;
+            *end += part;
+            Some((from, *end))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_stand_end_to_end() {
+        assert_eq!(
+            spans(&[1.0, 0.0, 2.5]),
+            [(0.0, 1.0), (1.0, 1.0), (1.0, 3.5)]
+        );
+        let chart = Stacked {
+            id: "x".into(),
+            title: "Modelled".into(),
+            axis: "misses".into(),
+            names: vec!["stack", "lock"],
+            rows: vec![Row {
+                name: "UP, 6".into(),
+                parts: vec![1.5, 0.25],
+                published: Some(1.83),
+            }],
+        };
+        let svg = chart.draw().into_string();
+        assert_eq!(svg.matches("<rect").count(), 2);
+        assert!(
+            svg.contains("UP, 6: stack 1.5, lock 0.25; published in all 1.83."),
+            "{svg}"
+        );
+    }
+}
