@@ -52,6 +52,7 @@ pub fn run(
         // Without whom nobody reads the trace.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
+    beacon::light();
     say(&format!("{AT}{:x}", beacon::address()));
     let config = VirtualConfig {
         seed,

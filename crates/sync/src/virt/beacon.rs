@@ -5,8 +5,10 @@
 //! begins that is not under test, when counting does; and where the machine's own locks and
 //! events would write to memory, which the virtual ones do not, it makes that access. Nothing
 //! reads these bytes.
+//!
+//! Beacons are dark until somebody [lights](light) them: simulations that nobody traces pay a load.
 
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::platform::Beacon;
 
@@ -34,6 +36,18 @@ const LINE: usize = 64;
 
 static SHOWN: [AtomicU8; BYTES] = [const { AtomicU8::new(0) }; BYTES];
 
+static LIT: AtomicBool = AtomicBool::new(false);
+
+/// From now on this process shows its beacons.
+pub fn light() {
+    LIT.store(true, Ordering::Relaxed);
+}
+
+#[inline]
+fn lit() -> bool {
+    LIT.load(Ordering::Relaxed)
+}
+
 /// Where the bytes lie: byte `i` is at this address plus `i`.
 pub fn address() -> usize {
     core::ptr::from_ref(&SHOWN).addr()
@@ -47,25 +61,37 @@ fn show(which: usize) {
 /// A core goes on.
 #[inline]
 pub(super) fn core(core: usize) {
-    show(core.min(CORES - 1));
+    if lit() {
+        show(core.min(CORES - 1));
+    }
+}
+
+/// Reads and writes `word`, and says before what it is.
+#[inline]
+fn access(which: usize, word: &AtomicU32) {
+    if lit() {
+        show(which);
+        word.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Reads and writes the word of a lock, as taking or releasing one does.
 #[inline]
 pub(super) fn lock(word: &AtomicU32) {
-    show(LOCK);
-    word.fetch_add(1, Ordering::Relaxed);
+    access(LOCK, word);
 }
 
 /// Reads and writes the word of an event.
 #[inline]
 pub(super) fn event(word: &AtomicU32) {
-    show(EVENT);
-    word.fetch_add(1, Ordering::Relaxed);
+    access(EVENT, word);
 }
 
 /// Shows what was asked for.
 pub(super) fn beacon(b: Beacon<'_>) {
+    if !lit() {
+        return;
+    }
     match b {
         Beacon::PeerBegins => show(PEER_BEGINS),
         Beacon::PeerEnds => show(PEER_ENDS),
@@ -77,5 +103,31 @@ pub(super) fn beacon(b: Beacon<'_>) {
                 core::hint::black_box(line[0]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dark_until_lit() {
+        let word = AtomicU32::new(0);
+        let all = || {
+            core(CORES + 5);
+            lock(&word);
+            event(&word);
+            beacon(Beacon::DeviceWrote(&[0; LINE + 1]));
+            beacon(Beacon::CountingEnds);
+        };
+        let shown = |which: usize| SHOWN[which].load(Ordering::Relaxed) > 0;
+        all();
+        assert!(!(0..BYTES).any(shown));
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        light();
+        all();
+        let expected = [CORES - 1, LOCK, EVENT, DEVICE, COUNTING_ENDS];
+        assert!(expected.into_iter().all(shown));
+        assert_eq!(word.load(Ordering::Relaxed), 2);
     }
 }
