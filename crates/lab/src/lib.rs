@@ -1,13 +1,13 @@
 //! The lab: the papers' experiments, from a plan to a report.
 //!
 //! Rooms: [`workload`] (what runs: settings, the event loop of every backend, one run and what it
-//! measured), with its backends [`linux`] (the host kernel's own sockets), [`net`] (between two machines), [`ours`] (Perimeter's
-//! organizations) and [`peers`] (other stacks); [`bench()`] (one grid of configurations, as a table or JSON); [`plan`] (each
-//! figure and table as a file), [`conduct`] (carries plans out), [`record`] (the raw results),
-//! [`mod@report`] (HTML, Markdown and CSV from them);
-//! [`live`] (what a run does while it is under way, for a view); [`published`] (what the papers
-//! found); [`stats`]; [`host`] (what is known about the machine, and
-//! whether it was disturbed).
+//! measured), with its backends [`linux`] (the host kernel's own sockets), [`net`] (between two
+//! machines), [`ours`] (Perimeter's organizations), [`cache`] (those, and what they miss) and
+//! [`peers`] (other stacks); [`bench()`] (one grid of configurations, as a table or JSON); [`plan`]
+//! (each figure and table as a file), [`conduct`] (carries plans out), [`record`] (the raw results),
+//! [`mod@report`] (HTML, Markdown and CSV from them); [`live`] (what a run does while it is under
+//! way, for a view); [`published`] (what the papers found); [`stats`]; [`host`] (what is known about
+//! the machine, and whether it was disturbed).
 #![forbid(unsafe_code)]
 
 pub mod bench;

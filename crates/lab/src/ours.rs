@@ -527,7 +527,7 @@ impl Session for StackSession {
             verified_bytes: checked + verified * SEGMENT,
             valid: times.valid() && bytes > 0,
             disturbances,
-            modelled: None,
+            ..Sample::default()
         })
     }
 }

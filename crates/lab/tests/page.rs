@@ -127,6 +127,7 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
             }),
         }],
         modelled: Some(modelled(series, x)),
+        counted: None,
     }
 }
 

@@ -2,7 +2,7 @@
 //! nothing.
 
 use super::{
-    Counts, Modelled,
+    Counts, Modelled, counted,
     geometry::Caches,
     lackey::{Line, parse},
     model::System,
@@ -18,7 +18,6 @@ use crate::{
     },
 };
 use std::{
-    fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -53,16 +52,6 @@ pub fn available() -> Result<(), Error> {
         _ => Err(Error::Unavailable(
             "modelling cache misses needs valgrind, which is not installed".into(),
         )),
-    }
-}
-
-/// Why no cache misses are counted by the processor, given the kernel's list of event sources.
-fn why_not_counted(sources: &Path) -> &'static str {
-    let mut entries = fs::read_dir(sources).into_iter().flatten().flatten();
-    let processor = |e: fs::DirEntry| e.file_name().to_string_lossy().starts_with("cpu");
-    match entries.any(processor) {
-        true => "this version does not read them",
-        false => "the kernel offers none of the processor's, as on most virtual machines",
     }
 }
 
@@ -114,10 +103,10 @@ impl session::Backend for Backend {
             device: settings.device.to_string(),
             inbound: settings.inbound.to_string(),
             comparable: true,
-            notes: vec![format!(
-                "Hardware counters: not measured here: {}.",
-                why_not_counted(Path::new("/sys/bus/event_source/devices"))
-            )],
+            notes: vec![match counted::available() {
+                Ok(()) => "What the processor counts is in the plan `cache-counted`.".into(),
+                Err(why) => format!("Hardware counters: {why}."),
+            }],
         }
     }
 
@@ -312,14 +301,6 @@ pub fn arguments(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn why_hardware_counters_are_missing() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(why_not_counted(dir.path()).contains("offers none"));
-        fs::create_dir(dir.path().join("cpu_core")).unwrap();
-        assert!(why_not_counted(dir.path()).contains("this version"));
-    }
 
     #[test]
     fn what_can_not_be_traced_is_refused() {

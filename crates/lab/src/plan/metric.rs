@@ -1,7 +1,7 @@
 //! What a figure shows of a run.
 
 use crate::{
-    cache::{model::Miss, places::Component},
+    cache::{counted::Counted, model::Miss, places::Component},
     record::Measured,
     workload::Locks,
 };
@@ -58,6 +58,15 @@ pub enum Metric {
     L2Coherence,
     /// The same as [`Metric::L2`] with the caches of this machine.
     L2Here,
+    /// Reads of data that missed the first-level cache, as the processor counts them, per KB of
+    /// payload.
+    FirstLevel,
+    /// Those that missed the last level.
+    LastLevel,
+    /// Instructions, as the processor counts them, per KB of payload.
+    Instructions,
+    /// Cycles, likewise.
+    Cycles,
 }
 
 /// Classes of the locks that all or many connections share: the connection hash table, connection
@@ -83,7 +92,7 @@ fn handing(m: &Measured) -> Option<u64> {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 28] = [
+    pub const ALL: [Metric; 32] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
@@ -112,6 +121,10 @@ impl Metric {
         Metric::L2Of(Component::Application),
         Metric::L2Coherence,
         Metric::L2Here,
+        Metric::FirstLevel,
+        Metric::LastLevel,
+        Metric::Instructions,
+        Metric::Cycles,
     ];
 
     /// Name in plans.
@@ -145,6 +158,10 @@ impl Metric {
             Metric::L2Of(Component::Application) => "l2-application",
             Metric::L2Coherence => "l2-coherence",
             Metric::L2Here => "l2-misses-here",
+            Metric::FirstLevel => "l1-misses-counted",
+            Metric::LastLevel => "last-level-misses-counted",
+            Metric::Instructions => "instructions",
+            Metric::Cycles => "cycles",
         }
     }
 
@@ -179,6 +196,10 @@ impl Metric {
             Metric::L2Of(Component::Application) => "L2 data misses in the application, modelled",
             Metric::L2Coherence => "L2 data misses on lines that other cores wrote, modelled",
             Metric::L2Here => "L2 data misses with this machine's caches, modelled",
+            Metric::FirstLevel => "L1 data read misses, counted",
+            Metric::LastLevel => "last-level data read misses, counted",
+            Metric::Instructions => "instructions, counted",
+            Metric::Cycles => "processor cycles, counted",
         }
     }
 
@@ -199,6 +220,8 @@ impl Metric {
             | Metric::LatencyP50
             | Metric::LatencyP99 => "µs",
             Metric::L2 | Metric::L2Of(_) | Metric::L2Coherence | Metric::L2Here => "per KB",
+            Metric::FirstLevel | Metric::LastLevel => "per KB",
+            Metric::Instructions | Metric::Cycles => "per KB",
         }
     }
 
@@ -207,6 +230,14 @@ impl Metric {
         matches!(
             self,
             Metric::L2 | Metric::L2Of(_) | Metric::L2Coherence | Metric::L2Here
+        )
+    }
+
+    /// Whether the processor has to count it.
+    pub fn is_counted(self) -> bool {
+        matches!(
+            self,
+            Metric::FirstLevel | Metric::LastLevel | Metric::Instructions | Metric::Cycles
         )
     }
 
@@ -230,6 +261,11 @@ impl Metric {
         // As the paper's: 1024 bytes.
         let kilobytes = megabytes * 1e6 / 1024.0;
         let per_kilobyte = |ns: u64| (kilobytes > 0.0).then(|| ns as f64 / kilobytes);
+        // Payload went at the same rate while the counters ran: that is not quite the same time.
+        let counted = |of: fn(&Counted) -> Option<u64>| {
+            let c = m.counted.as_ref()?;
+            per_kilobyte((of(c)? as f64 / c.seconds * m.raw.seconds) as u64)
+        };
         let each = |l: &Locks, of: u64| of as f64 / l.acquisitions as f64;
         match self {
             Metric::Goodput => Some(m.raw.goodput_mbps),
@@ -270,6 +306,10 @@ impl Metric {
             Metric::L2Of(component) => misses(0, Some(component), None),
             Metric::L2Coherence => misses(0, None, Some(Miss::Coherence)),
             Metric::L2Here => misses(1, None, None),
+            Metric::FirstLevel => counted(|c| c.first_level),
+            Metric::LastLevel => counted(|c| c.last_level),
+            Metric::Instructions => counted(|c| c.instructions),
+            Metric::Cycles => counted(|c| c.cycles),
             Metric::Switches => {
                 (megabytes > 0.0).then(|| m.raw.context_switches as f64 / megabytes)
             }
@@ -350,6 +390,15 @@ mod tests {
             assert_eq!(metric.of(&m), Some(value), "{metric}");
         }
         assert_eq!(Metric::Scheduler.of(&m), None, "not timed");
+        assert_eq!(Metric::LastLevel.of(&m), None, "not counted");
+        // In half of the time, so of half of the 200 MB.
+        m.counted = Some(Counted {
+            seconds: 1.0,
+            last_level: Some(97_656_250),
+            ..Counted::default()
+        });
+        assert_eq!(Metric::LastLevel.of(&m), Some(1000.0));
+        assert_eq!(Metric::Cycles.of(&m), None, "an event that there is not");
         let path = |path: &str, ns| crate::workload::PathTime {
             path: path.into(),
             count: 1,

@@ -11,7 +11,8 @@ pub use text::Axis;
 pub(crate) use text::optional_from_str;
 
 use crate::{
-    Error, cache,
+    Error,
+    cache::{self, counted},
     organizations::Organization,
     published::{Experiment, Order, published},
     workload::{
@@ -91,6 +92,8 @@ pub struct Cell {
     pub slot: Slot,
     /// For how many bytes of payload, if it is modelled.
     pub modelled: Option<u64>,
+    /// The processor counts what it does.
+    pub counted: bool,
 }
 
 impl Cell {
@@ -107,7 +110,13 @@ impl Cell {
     pub fn backend(&self) -> Box<dyn Backend> {
         match self.modelled {
             Some(payload) => Box::new(cache::Backend::new(payload)),
-            None => session::backend_for(&self.settings, &self.configuration),
+            None => {
+                let backend = session::backend_for(&self.settings, &self.configuration);
+                match self.counted {
+                    true => Box::new(counted::Backend::new(backend)),
+                    false => backend,
+                }
+            }
         }
     }
 }
@@ -325,6 +334,7 @@ impl Plan {
                 measure: settings.seconds,
             },
             modelled: time.payload,
+            counted: self.metric.is_counted() || self.also.iter().any(|m| m.is_counted()),
             settings,
         })
     }
@@ -473,6 +483,7 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "contention",
     "locks",
     "cache",
+    "cache-counted",
     "scheduler",
     "one-connection",
     "lock-cost",

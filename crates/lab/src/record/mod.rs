@@ -10,7 +10,7 @@ pub use folder::{Folder, Stored, read};
 
 use crate::{
     bench::report::{Asked, Build},
-    cache::Modelled,
+    cache::{Modelled, counted::Counted},
     host::Host,
     plan::Mode,
     workload::{Device, Locks, Raw, Sample},
@@ -54,6 +54,9 @@ pub struct Measured {
     /// Cache misses, of a run that was traced and not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modelled: Option<Modelled>,
+    /// What the processor counted, of a run of which that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Counted>,
 }
 
 impl From<&Sample> for Measured {
@@ -63,6 +66,7 @@ impl From<&Sample> for Measured {
             verified_bytes: sample.verified_bytes,
             locks: sample.locks.clone(),
             modelled: sample.modelled.clone(),
+            counted: sample.counted,
         }
     }
 }
@@ -174,6 +178,7 @@ pub(crate) mod tests {
                 times: None,
             }],
             modelled: None,
+            counted: None,
         }
     }
 

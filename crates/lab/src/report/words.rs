@@ -214,6 +214,10 @@ fn short(m: Metric) -> &'static str {
         Metric::OpenToCloseP99 => "from opening to close, 99th percentile",
         Metric::RunDelay => "waiting for a core",
         m @ (Metric::L2 | Metric::L2Of(_) | Metric::L2Coherence | Metric::L2Here) => m.label(),
+        Metric::FirstLevel => "L1 misses",
+        Metric::LastLevel => "last-level misses",
+        Metric::Instructions => "instructions",
+        Metric::Cycles => "cycles",
     }
 }
 

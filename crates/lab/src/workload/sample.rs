@@ -2,7 +2,7 @@
 
 use super::{SEGMENT, Tally, rounds, session::disturbances};
 use crate::{
-    cache::Modelled,
+    cache::{Modelled, counted::Counted},
     host::Machine,
     stats::{self, Sizes},
 };
@@ -220,6 +220,8 @@ pub struct Sample {
     pub disturbances: Vec<String>,
     /// Cache misses, of a run that was traced and not measured.
     pub modelled: Option<Modelled>,
+    /// What the processor counted, of a run of which that was asked.
+    pub counted: Option<Counted>,
 }
 
 impl Sample {
