@@ -143,14 +143,13 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
 }
 
 /// What [`Platform::beacon`] shows.
-#[derive(Copy, Clone, Debug)]
 pub enum Beacon<'a> {
     /// From here the calling thread does the work of a peer in memory, which is not under test.
     PeerBegins,
     /// The peer's work is over.
     PeerEnds,
-    /// The device wrote this, not the calling thread.
-    DeviceWrote(&'a [u8]),
+    /// The device wrote these, not the calling thread.
+    DeviceWrote(&'a mut dyn Iterator<Item = &'a [u8]>),
     /// From here accesses count.
     CountingBegins,
     /// From here they do not.

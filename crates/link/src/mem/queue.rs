@@ -201,10 +201,8 @@ impl<P: Platform> RxQueue for MemRx<P> {
         }
         self.turn = (self.turn + 1) % queues;
         let n = out.len() - before;
-        for frame in &out[before..] {
-            let bytes = frame.buf.as_slice();
-            self.platform.beacon(Beacon::DeviceWrote(bytes));
-        }
+        let mut frames = out.iter().skip(before).map(|f| f.buf.as_slice());
+        self.platform.beacon(Beacon::DeviceWrote(&mut frames));
         self.platform.beacon(Beacon::PeerEnds);
         self.platform.charge(Work::Peer, n as u64);
         self.peer_ns += self.platform.now().nanos_since(start);

@@ -97,8 +97,8 @@ pub(super) fn beacon(b: Beacon<'_>) {
         Beacon::PeerEnds => show(PEER_ENDS),
         Beacon::CountingBegins => show(COUNTING_BEGINS),
         Beacon::CountingEnds => show(COUNTING_ENDS),
-        Beacon::DeviceWrote(bytes) => {
-            for line in bytes.chunks(LINE) {
+        Beacon::DeviceWrote(frames) => {
+            for line in frames.flat_map(|bytes| bytes.chunks(LINE)) {
                 show(DEVICE);
                 core::hint::black_box(line[0]);
             }
@@ -117,7 +117,9 @@ mod tests {
             core(CORES + 5);
             lock(&word);
             event(&word);
-            beacon(Beacon::DeviceWrote(&[0; LINE + 1]));
+            let frame = [0; LINE + 1];
+            let mut frames = core::iter::once(&frame[..]);
+            beacon(Beacon::DeviceWrote(&mut frames));
             beacon(Beacon::CountingEnds);
         };
         let shown = |which: usize| SHOWN[which].load(Ordering::Relaxed) > 0;
