@@ -1,13 +1,8 @@
 //! A chart of sums: a row for each configuration, made of parts, with the published sum beside it.
 
-use super::svg::{TOP, WIDTH, linear, number};
+use super::svg::{Frame, number};
 use maud::{Markup, html};
 use std::fmt::Write as _;
-
-/// Height of a row.
-const ROW: f64 = 39.0;
-const BOTTOM: f64 = 44.0;
-const LEFT: f64 = 8.0;
 
 /// A row.
 #[derive(Debug, Clone)]
@@ -60,41 +55,29 @@ impl Stacked {
     /// The chart as SVG.
     pub fn draw(&self) -> Markup {
         let sum = |r: &Row| r.parts.iter().sum::<f64>().max(r.published.unwrap_or(0.0));
-        let ticks = linear(0.0, self.rows.iter().map(sum).fold(0.0, f64::max));
-        let end = ticks.last().copied().unwrap_or(1.0);
-        // Half of the last label stands to the right of its line.
-        let at = |v: f64| LEFT + v / end * (WIDTH - 26.0 - LEFT);
-        let row = |i: usize| TOP + ROW * i as f64;
-        let bottom = row(self.rows.len());
-        html! {
-            svg viewBox=(format!("0 0 {WIDTH} {}", bottom + BOTTOM)) role="img"
-                aria-labelledby=(format!("{0}-t {0}-d", self.id)) {
-                title id=(format!("{}-t", self.id)) { (self.title) }
-                desc id=(format!("{}-d", self.id)) { (self.description()) }
-                text class="ft" x="4" y="15" { (self.title) }
-                g class="grid" {
-                    @for t in &ticks { line x1=(at(*t)) x2=(at(*t)) y1=(TOP) y2=(bottom) {} }
-                }
-                g class="tick" text-anchor="middle" {
-                    @for t in &ticks { text x=(at(*t)) y=(bottom + 17.0) { (number(*t)) } }
-                }
-                @for (i, r) in self.rows.iter().enumerate() {
-                    text class="tick" x=(LEFT + 2.0) y=(row(i) + 14.0) { (r.name) }
-                    @for (j, (from, to)) in spans(&r.parts).into_iter().enumerate() {
-                        g class=(format!("c-s{j}")) {
-                            rect class="fill" x=(at(from)) y=(row(i) + 19.0)
-                                width=(at(to) - at(from)) height="13" {}
-                        }
-                    }
-                    @if let Some(v) = r.published {
-                        path class="whisker" d=(format!("M{:.1} {:.1}v17", at(v), row(i) + 17.0)) {}
+        let frame = Frame {
+            id: &self.id,
+            title: &self.title,
+            axis: &self.axis,
+            description: self.description(),
+            rows: self.rows.len(),
+            most: self.rows.iter().map(sum).fold(0.0, f64::max),
+        };
+        frame.draw(|i, top, at| {
+            let r = &self.rows[i];
+            html! {
+                text class="tick" x=(at(0.0) + 2.0) y=(top + 14.0) { (r.name) }
+                @for (j, (from, to)) in spans(&r.parts).into_iter().enumerate() {
+                    g class=(format!("c-s{j}")) {
+                        rect class="fill" x=(at(from)) y=(top + 19.0)
+                            width=(at(to) - at(from)) height="13" {}
                     }
                 }
-                text class="label" x=(WIDTH / 2.0) y=(bottom + 36.0) text-anchor="middle" {
-                    (self.axis)
+                @if let Some(v) = r.published {
+                    path class="whisker" d=(format!("M{:.1} {:.1}v17", at(v), top + 17.0)) {}
                 }
             }
-        }
+        })
     }
 
     fn description(&self) -> String {

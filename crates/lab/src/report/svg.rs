@@ -9,15 +9,15 @@ use maud::{Markup, PreEscaped, html};
 use std::fmt::Write as _;
 
 /// Width of a figure, in its own units; on a phone a unit is a little less than a pixel.
-pub(super) const WIDTH: f64 = 460.0;
+const WIDTH: f64 = 460.0;
 /// Height of the plotting area.
 const HEIGHT: f64 = 230.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 14.0;
-pub(super) const TOP: f64 = 26.0;
+const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
 /// Height of a bar's row in a bar chart.
-const ROW: f64 = 26.0;
+const ROW: f64 = 39.0;
 
 /// How a curve looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,48 +291,34 @@ pub struct Bars {
 impl Bars {
     /// The chart as SVG.
     pub fn draw(&self) -> Markup {
-        let most = self
-            .rows
-            .iter()
-            .map(|r| r.2.bar.map_or(r.2.y, |b| b.1.max(r.2.y)))
-            .fold(0.0, f64::max);
-        let ticks = linear(0.0, most);
-        let end = ticks.last().copied().unwrap_or(1.0);
-        let left = 8.0;
-        // Half of the last label stands to the right of its line.
-        let at = |v: f64| left + v / end * (WIDTH - 26.0 - left);
-        let bottom = TOP + 2.0 * ROW * self.rows.len() as f64 * 0.75;
-        let row = |i: usize| TOP + ROW * 1.5 * i as f64;
-        html! {
-            svg viewBox=(format!("0 0 {WIDTH} {}", bottom + BOTTOM)) role="img"
-                aria-labelledby=(format!("{0}-t {0}-d", self.id)) {
-                title id=(format!("{}-t", self.id)) { (self.title) }
-                desc id=(format!("{}-d", self.id)) { (self.description()) }
-                text class="ft" x="4" y="15" { (self.title) }
-                g class="grid" {
-                    @for t in &ticks { line x1=(at(*t)) x2=(at(*t)) y1=(TOP) y2=(bottom) {} }
-                }
-                g class="tick" text-anchor="middle" {
-                    @for t in &ticks { text x=(at(*t)) y=(bottom + 17.0) { (number(*t)) } }
-                }
-                @for (i, (name, look, mark)) in self.rows.iter().enumerate() {
-                    text class="tick" x=(left + 2.0) y=(row(i) + 14.0) { (name) }
-                    g class=(look.class) {
-                        rect class="fill" x=(left) y=(row(i) + 19.0) width=(at(mark.y) - left)
-                            height="13" rx="2" {}
-                        @if let Some((low, high)) = mark.bar {
-                            path class="whisker" d=(format!(
-                                "M{0:.1} {2:.1}H{1:.1}M{0:.1} {3:.1}v7M{1:.1} {3:.1}v7",
-                                at(low), at(high), row(i) + 25.5, row(i) + 22.0
-                            )) {}
-                        }
+        let frame = Frame {
+            id: &self.id,
+            title: &self.title,
+            axis: &self.axis,
+            description: self.description(),
+            rows: self.rows.len(),
+            most: self
+                .rows
+                .iter()
+                .map(|r| r.2.bar.map_or(r.2.y, |b| b.1.max(r.2.y)))
+                .fold(0.0, f64::max),
+        };
+        frame.draw(|i, top, at| {
+            let (name, look, mark) = &self.rows[i];
+            html! {
+                text class="tick" x=(at(0.0) + 2.0) y=(top + 14.0) { (name) }
+                g class=(look.class) {
+                    rect class="fill" x=(at(0.0)) y=(top + 19.0) width=(at(mark.y) - at(0.0))
+                        height="13" rx="2" {}
+                    @if let Some((low, high)) = mark.bar {
+                        path class="whisker" d=(format!(
+                            "M{0:.1} {2:.1}H{1:.1}M{0:.1} {3:.1}v7M{1:.1} {3:.1}v7",
+                            at(low), at(high), top + 25.5, top + 22.0
+                        )) {}
                     }
                 }
-                text class="label" x=(WIDTH / 2.0) y=(bottom + 36.0) text-anchor="middle" {
-                    (self.axis)
-                }
             }
-        }
+        })
     }
 
     fn description(&self) -> String {
@@ -341,6 +327,53 @@ impl Bars {
             let _ = write!(text, " {name}: {}.", number(mark.y));
         }
         text
+    }
+}
+
+/// What charts of horizontal bars have in common: all but what stands in their rows.
+pub(super) struct Frame<'a> {
+    /// Unique within the page.
+    pub id: &'a str,
+    /// What stands above it.
+    pub title: &'a str,
+    /// Label of the axis.
+    pub axis: &'a str,
+    /// Its values, in words.
+    pub description: String,
+    /// How many rows it has.
+    pub rows: usize,
+    /// The largest value.
+    pub most: f64,
+}
+
+impl Frame<'_> {
+    /// The chart; `row` draws one, given its number, its upper end, and where values lie.
+    pub fn draw(self, row: impl Fn(usize, f64, &dyn Fn(f64) -> f64) -> Markup) -> Markup {
+        let ticks = linear(0.0, self.most);
+        let end = ticks.last().copied().unwrap_or(1.0);
+        let left = 8.0;
+        // Half of the last label stands to the right of its line.
+        let at = |v: f64| left + v / end * (WIDTH - 26.0 - left);
+        let top = |i: usize| TOP + ROW * i as f64;
+        let bottom = top(self.rows);
+        html! {
+            svg viewBox=(format!("0 0 {WIDTH} {}", bottom + BOTTOM)) role="img"
+                aria-labelledby=(format!("{0}-t {0}-d", self.id)) {
+                title id=(format!("{}-t", self.id)) { (self.title) }
+                desc id=(format!("{}-d", self.id)) { (self.description) }
+                text class="ft" x="4" y="15" { (self.title) }
+                g class="grid" {
+                    @for t in &ticks { line x1=(at(*t)) x2=(at(*t)) y1=(TOP) y2=(bottom) {} }
+                }
+                g class="tick" text-anchor="middle" {
+                    @for t in &ticks { text x=(at(*t)) y=(bottom + 17.0) { (number(*t)) } }
+                }
+                @for i in 0..self.rows { (row(i, top(i), &at)) }
+                text class="label" x=(WIDTH / 2.0) y=(bottom + 36.0) text-anchor="middle" {
+                    (self.axis)
+                }
+            }
+        }
     }
 }
 
@@ -410,7 +443,7 @@ impl Scale {
 }
 
 /// Round ticks from `from` to at least `to`: steps of 1, 2 or 5 times a power of ten.
-pub(super) fn linear(from: f64, to: f64) -> Vec<f64> {
+fn linear(from: f64, to: f64) -> Vec<f64> {
     let span = match to > from && to.is_finite() {
         true => to - from,
         false => 1.0,
