@@ -6,6 +6,7 @@
 
 use crate::{
     Error,
+    live::Watch,
     workload::{Configuration, Sample, Session, Settings, Traits, session},
 };
 use perf_event::{
@@ -204,23 +205,27 @@ impl session::Backend for Backend {
     ) -> Result<Box<dyn Session>, Error> {
         let counters = Counters::open(self.events)?;
         let inner = self.inner.prepare(settings, configuration, deadline)?;
-        Ok(Box::new(Watched { inner, counters }))
+        Ok(Box::new(Run { inner, counters }))
     }
 }
 
 /// A prepared run with its counters.
-struct Watched {
+struct Run {
     inner: Box<dyn Session>,
     counters: Counters,
 }
 
-impl Session for Watched {
+impl Session for Run {
+    fn watch(&mut self, watch: Watch) {
+        self.inner.watch(watch);
+    }
+
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.inner.warm_up(time)
     }
 
     fn measure(self: Box<Self>, time: Duration) -> Result<Sample, Error> {
-        let Watched {
+        let Run {
             inner,
             mut counters,
         } = *self;

@@ -125,7 +125,7 @@ fn a_failed_run_is_not_waited_for() {
         eprintln!("skipped: no perf events");
         return;
     };
-    let run = Box::new(Watched {
+    let run = Box::new(Run {
         inner: Box::new(Fails),
         counters,
     });
