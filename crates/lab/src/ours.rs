@@ -1,4 +1,4 @@
-//! Backend: Perimeter's own organizations over the memory NIC with its ideal peer, over TAP
+//! Backend: Perimeter's own organizations over the memory NIC with its ideal peer (`mem`), over TAP
 //! interfaces with the host kernel's sockets (`tap`), or back to back with a second stack of the
 //! same organization (`pair`).
 //!
@@ -10,6 +10,7 @@
 
 mod endpoint;
 mod floor;
+mod mem;
 pub(crate) mod network;
 mod pair;
 pub(crate) mod tap;
@@ -17,36 +18,24 @@ mod times;
 
 use crate::{
     Error, host, linux,
-    live::{self, Seen, Watch},
+    live::Seen,
     organizations::Organization,
-    stats,
     workload::{
-        self, Backend, Coalescing, Configuration, Content, Crew, Device, Direction, Inbound, Phase,
-        Roles, SEGMENT, Sample, Session, Settings, Tally, Traits, Window, Worker, drive_any,
-        reconnect, session::disturbances, spread,
+        Backend, Coalescing, Configuration, Content, Device, Inbound, Roles, Session, Settings,
+        Tally, Traits, Worker, drive_any, reconnect, spread,
     },
 };
 use endpoint::{Far, Founder, StackEndpoint, Task};
 pub use floor::Floor;
-use perimeter::{
-    Config, Lending, Native, OrgSpec, Stack, TcpConfig, Virtual,
-    link::{
-        mem::{Answers, Nic, NicConfig, PeerConfig, PeerHandle, Source},
-        pattern::PERIOD,
-    },
-};
-use perimeter_sync::Platform;
+pub(crate) use mem::on_virtual;
+use perimeter::{Config, Lending, Native, OrgSpec, Stack, TcpConfig};
 use std::{
-    collections::HashMap,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::Ipv4Addr,
     sync::{Arc, atomic::AtomicUsize},
-    time::{Duration, Instant},
+    time::Instant,
 };
 use times::{Marks, divide};
 
-/// The peer compares one in this many segments with what it must be. Prime, so that it falls in
-/// step with nothing.
-const VERIFY_EVERY: u32 = 1021;
 /// Bound on the memory that all sockets pin, bytes. Every connection's buffer refers to the same
 /// file, but is charged as if it were alone.
 const MEMORY: u64 = 64 << 30;
@@ -99,7 +88,7 @@ impl Backend for Perimeter {
     ) -> Result<Box<dyn Session>, Error> {
         let org = spec(configuration)?;
         match settings.device {
-            Device::Mem => prepare_mem(org, settings, configuration, deadline),
+            Device::Mem => mem::prepare(org, settings, configuration, deadline),
             Device::Tap => tap::prepare(org, settings, configuration, deadline),
             Device::Pair => pair::prepare(org, settings, configuration, deadline),
         }
@@ -112,99 +101,6 @@ fn lending(settings: &Settings) -> impl Iterator<Item = String> {
     let not = native.lending() == Lending::NotPermitted;
     not.then(|| "waiters lend no priority: SCHED_FIFO is not permitted".to_string())
         .into_iter()
-}
-
-fn prepare_mem(
-    org: OrgSpec,
-    settings: &Settings,
-    configuration: &Configuration,
-    deadline: Option<Instant>,
-) -> Result<Box<dyn Session>, Error> {
-    let native = Native::default();
-    let builder = with_control(builder(&org, settings, native), settings);
-    let (builder, peers) = with_nics(&native, builder, settings, configuration)?;
-    let content = Content::pattern();
-    let end = ideal(&org, builder, &peers, settings, configuration, content)?;
-    let marks = end.marks.clone();
-    let crew = Crew::start(workers(settings, configuration, end, deadline))?;
-    Ok(Box::new(StackSession {
-        crew,
-        peers,
-        marks,
-        threads: configuration.threads,
-        direction: match settings.exchange {
-            Some(_) => Direction::Both,
-            None => settings.direction,
-        },
-    }))
-}
-
-/// The builder with the memory NICs of a run, and what is behind those.
-fn with_nics<P: Platform>(
-    platform: &P,
-    mut builder: perimeter::Builder,
-    settings: &Settings,
-    configuration: &Configuration,
-) -> Result<(perimeter::Builder, Vec<PeerHandle<P>>), Error> {
-    let mut peers = Vec::new();
-    for nic in 0..settings.nics {
-        let config = nic_config(settings, configuration, nic);
-        let address = format!("{}/{}", config.host, config.prefix);
-        let (nic, peer) = Nic::new(platform, config);
-        builder = builder
-            .interface(nic, &[&address])
-            .map_err(|e| Error::Run(e.to_string()))?;
-        peers.push(peer);
-    }
-    Ok((builder, peers))
-}
-
-/// An end whose connections lead to the ideal peer.
-fn ideal<P: Platform>(
-    org: &OrgSpec,
-    builder: perimeter::Builder,
-    peers: &[PeerHandle<P>],
-    settings: &Settings,
-    configuration: &Configuration,
-    content: Content,
-) -> Result<End, Error> {
-    let founders = founders(org, builder, configuration)?;
-    let fars = (0..configuration.threads).map(|_| Far::Ideal).collect();
-    let hosts = peers.iter().map(|p| p.config().host).collect();
-    Ok(End::near(
-        settings,
-        configuration,
-        founders,
-        fars,
-        hosts,
-        content,
-    ))
-}
-
-/// A thread's name, and what it does.
-pub(crate) type Named = (String, Worker);
-
-/// The workers of a run over the memory NIC on virtual cores, and the peers.
-pub(crate) fn on_virtual(
-    platform: &Virtual,
-    settings: &Settings,
-    configuration: &Configuration,
-    deadline: Instant,
-) -> Result<(Vec<Named>, Vec<PeerHandle<Virtual>>), Error> {
-    let org = spec(configuration)?;
-    // Nobody listens: caches for those who do need no room, whose making would be traced.
-    let config = Config {
-        syn_buckets: 16,
-        ..stack_config(settings)
-    };
-    let builder = builder(&org, settings, Native::default())
-        .on_virtual(platform.clone())
-        .config(config);
-    let (builder, peers) = with_nics(platform, builder, settings, configuration)?;
-    // Nothing reads the file, and copying it takes time under observation.
-    let content = Content::pattern_of(settings.write_size.max(PERIOD));
-    let end = ideal(&org, builder, &peers, settings, configuration, content)?;
-    Ok((workers(settings, configuration, end, Some(deadline)), peers))
 }
 
 /// A builder without interfaces yet, on `native`.
@@ -263,34 +159,6 @@ fn queues(settings: &Settings, configuration: &Configuration) -> usize {
     match settings.inbound {
         Inbound::Affine => configuration.threads,
         Inbound::Nic | Inbound::Thread => 1,
-    }
-}
-
-fn nic_config(settings: &Settings, configuration: &Configuration, nic: usize) -> NicConfig {
-    let queues = queues(settings, configuration);
-    NicConfig {
-        rx_queues: queues,
-        tx_queues: queues,
-        gbps: settings.link_gbps,
-        peer: PeerConfig {
-            rtt_ns: settings.rtt().as_nanos() as u64,
-            source_segment: match settings.coalescing {
-                Coalescing::NoDelay => settings.write_size.min(u32::MAX as usize) as u32,
-                Coalescing::Cork | Coalescing::Nagle => u32::MAX,
-            },
-            answers: settings.exchange.map(|e| Answers {
-                request: e.request as u32,
-                response: e.response as u32,
-            }),
-            source: match settings.direction {
-                Direction::Send => Source::Never,
-                Direction::Receive | Direction::Both => Source::Always,
-            },
-            verify_every: VERIFY_EVERY,
-            max_flows: configuration.connections as usize + 64,
-            ..PeerConfig::default()
-        },
-        ..NicConfig::new(nic)
     }
 }
 
@@ -408,14 +276,6 @@ fn workers(
     list
 }
 
-struct StackSession {
-    crew: Crew,
-    peers: Vec<PeerHandle<Native>>,
-    marks: Marks,
-    threads: usize,
-    direction: Direction,
-}
-
 /// What the counters of a stack, and the near end's threads if all have told, say of what was seen.
 fn seen(near: &[Option<Tally>], counted: Option<times::Counted>) -> Seen {
     let Some(counted) = counted else {
@@ -431,110 +291,11 @@ fn seen(near: &[Option<Tally>], counted: Option<times::Counted>) -> Seen {
     }
 }
 
-/// Bytes that each connection has moved, as the peers know.
-type Moved = HashMap<(SocketAddrV4, SocketAddrV4), u64>;
-
-impl StackSession {
-    fn moved(&self) -> (Moved, Instant) {
-        let mut moved = Moved::new();
-        for flow in self.peers.iter().flat_map(PeerHandle::flows) {
-            let bytes = match self.direction {
-                Direction::Send => flow.acked,
-                Direction::Receive => flow.delivered,
-                Direction::Both => flow.acked + flow.delivered,
-            };
-            moved.insert((flow.host, flow.peer), bytes);
-        }
-        (moved, Instant::now())
-    }
-
-    fn verify(&self) -> Result<u64, Error> {
-        let mut verified = 0;
-        for peer in &self.peers {
-            let counts = peer.counts();
-            if counts.verify_errors > 0 || counts.bad_checksum > 0 || counts.malformed > 0 {
-                return Err(Error::Run(format!(
-                    "the peer saw {} wrong segments, {} wrong checksums, {} malformed frames",
-                    counts.verify_errors, counts.bad_checksum, counts.malformed
-                )));
-            }
-            verified += counts.verified;
-        }
-        Ok(verified)
-    }
-}
-
-impl Session for StackSession {
-    fn watch(&mut self, watch: Watch) {
-        let marks = self.marks.clone();
-        let view = move |told: &[Option<Tally>]| Seen {
-            goodput: live::rate(told, |t| t.sent.iter().chain(&t.received).sum()),
-            ..seen(told, marks.seen())
-        };
-        self.crew.watch(watch, Box::new(view));
-    }
-
-    fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
-        self.crew.run(Phase::Warm, time)
-    }
-
-    fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
-        let window = Window::open();
-        let (before, begun) = self.moved();
-        self.crew.run(Phase::Measure, time)?;
-        let (after, ended) = self.moved();
-        let (machine, elapsed) = window.close();
-        let verified = self.verify()?;
-        let StackSession {
-            crew,
-            marks,
-            threads,
-            ..
-        } = *self;
-        let tallies = crew.finish()?;
-        let mut by_connection: Vec<u64> = after
-            .iter()
-            .map(|(key, bytes)| bytes - before.get(key).copied().unwrap_or(0).min(*bytes))
-            .collect();
-        let bytes: u64 = by_connection.iter().sum();
-        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
-        let counted = marks.counted()?;
-        let times = divide(&tallies, &counted);
-        let (rounds, latency) = workload::rounds(&tallies);
-        let disturbances = disturbances(&machine, elapsed, counted.threads(threads), &times);
-        let goodput = bytes as f64 / (ended - begun).as_secs_f64();
-        // What the peers know and what the threads counted are windows of slightly different
-        // lengths.
-        let window = Duration::from_nanos(counted.window_ns).as_secs_f64();
-        let whole = machine.cpu_ns() as f64 * window / elapsed.as_secs_f64().max(1e-9);
-        let checked: u64 = tallies.iter().map(|t| t.verified).sum();
-        Ok(Sample {
-            elapsed,
-            goodput,
-            segments: goodput * window / SEGMENT as f64,
-            times,
-            cpu_ns: whole as u64,
-            locks: counted.locks,
-            rounds,
-            latency,
-            retransmits: counted.retransmits,
-            context_switches: machine.voluntary + machine.involuntary,
-            involuntary_switches: machine.involuntary,
-            migrations: machine.migrations,
-            paths: counted.paths,
-            connection_min,
-            connection_median,
-            verified_bytes: checked + verified * SEGMENT,
-            valid: times.valid() && bytes > 0,
-            disturbances,
-            ..Sample::default()
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::{Direction, Sample};
+    use std::time::Duration;
 
     fn measure(org: &str, change: impl FnOnce(&mut Settings)) -> Sample {
         measure_for(Duration::from_millis(200), org, change)

@@ -47,7 +47,7 @@ impl Backend for Floor {
         configuration: &Configuration,
         _: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
-        let mut nic = super::nic_config(settings, configuration, 0);
+        let mut nic = super::mem::nic_config(settings, configuration, 0);
         nic.gbps = None;
         Ok(Box::new(FloorSession {
             config: NullConfig {

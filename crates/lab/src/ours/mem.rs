@@ -1,0 +1,273 @@
+//! The benchmark over the memory NIC, whose ideal peer is the other end of all connections: on the
+//! machine, and on virtual cores.
+
+use super::{
+    End, Far, Marks, builder, divide, founders, queues, seen, spec, stack_config, with_control,
+    workers,
+};
+use crate::{
+    Error,
+    live::{self, Seen, Watch},
+    stats,
+    workload::{
+        self, Coalescing, Configuration, Content, Crew, Direction, Phase, SEGMENT, Sample, Session,
+        Settings, Tally, Window, Worker, session::disturbances,
+    },
+};
+use perimeter::{
+    Config, Native, OrgSpec, Virtual,
+    link::{
+        mem::{Answers, Nic, NicConfig, PeerConfig, PeerHandle, Source},
+        pattern::PERIOD,
+    },
+};
+use perimeter_sync::Platform;
+use std::{
+    collections::HashMap,
+    net::SocketAddrV4,
+    time::{Duration, Instant},
+};
+
+/// The peer compares one in this many segments with what it must be. Prime, so that it falls in
+/// step with nothing.
+const VERIFY_EVERY: u32 = 1021;
+
+/// Establishes the connections of one run.
+///
+/// # Errors
+/// What went wrong; nothing is left behind.
+pub(super) fn prepare(
+    org: OrgSpec,
+    settings: &Settings,
+    configuration: &Configuration,
+    deadline: Option<Instant>,
+) -> Result<Box<dyn Session>, Error> {
+    let native = Native::default();
+    let builder = with_control(builder(&org, settings, native), settings);
+    let (builder, peers) = with_nics(&native, builder, settings, configuration)?;
+    let content = Content::pattern();
+    let end = ideal(&org, builder, &peers, settings, configuration, content)?;
+    let marks = end.marks.clone();
+    let crew = Crew::start(workers(settings, configuration, end, deadline))?;
+    Ok(Box::new(MemSession {
+        crew,
+        peers,
+        marks,
+        threads: configuration.threads,
+        direction: match settings.exchange {
+            Some(_) => Direction::Both,
+            None => settings.direction,
+        },
+    }))
+}
+
+/// The builder with the memory NICs of a run, and what is behind those.
+fn with_nics<P: Platform>(
+    platform: &P,
+    mut builder: perimeter::Builder,
+    settings: &Settings,
+    configuration: &Configuration,
+) -> Result<(perimeter::Builder, Vec<PeerHandle<P>>), Error> {
+    let mut peers = Vec::new();
+    for nic in 0..settings.nics {
+        let config = nic_config(settings, configuration, nic);
+        let address = format!("{}/{}", config.host, config.prefix);
+        let (nic, peer) = Nic::new(platform, config);
+        builder = builder
+            .interface(nic, &[&address])
+            .map_err(|e| Error::Run(e.to_string()))?;
+        peers.push(peer);
+    }
+    Ok((builder, peers))
+}
+
+/// An end whose connections lead to the ideal peer.
+fn ideal<P: Platform>(
+    org: &OrgSpec,
+    builder: perimeter::Builder,
+    peers: &[PeerHandle<P>],
+    settings: &Settings,
+    configuration: &Configuration,
+    content: Content,
+) -> Result<End, Error> {
+    let founders = founders(org, builder, configuration)?;
+    let fars = (0..configuration.threads).map(|_| Far::Ideal).collect();
+    let hosts = peers.iter().map(|p| p.config().host).collect();
+    Ok(End::near(
+        settings,
+        configuration,
+        founders,
+        fars,
+        hosts,
+        content,
+    ))
+}
+
+/// A thread's name, and what it does.
+pub(crate) type Named = (String, Worker);
+
+/// The workers of a run over the memory NIC on virtual cores, and the peers.
+pub(crate) fn on_virtual(
+    platform: &Virtual,
+    settings: &Settings,
+    configuration: &Configuration,
+    deadline: Instant,
+) -> Result<(Vec<Named>, Vec<PeerHandle<Virtual>>), Error> {
+    let org = spec(configuration)?;
+    // Nobody listens: caches for those who do need no room, whose making would be traced.
+    let config = Config {
+        syn_buckets: 16,
+        ..stack_config(settings)
+    };
+    let builder = builder(&org, settings, Native::default())
+        .on_virtual(platform.clone())
+        .config(config);
+    let (builder, peers) = with_nics(platform, builder, settings, configuration)?;
+    // Nothing reads the file, and copying it takes time under observation.
+    let content = Content::pattern_of(settings.write_size.max(PERIOD));
+    let end = ideal(&org, builder, &peers, settings, configuration, content)?;
+    Ok((workers(settings, configuration, end, Some(deadline)), peers))
+}
+
+/// What is behind one NIC.
+pub(super) fn nic_config(
+    settings: &Settings,
+    configuration: &Configuration,
+    nic: usize,
+) -> NicConfig {
+    let queues = queues(settings, configuration);
+    NicConfig {
+        rx_queues: queues,
+        tx_queues: queues,
+        gbps: settings.link_gbps,
+        peer: PeerConfig {
+            rtt_ns: settings.rtt().as_nanos() as u64,
+            source_segment: match settings.coalescing {
+                Coalescing::NoDelay => settings.write_size.min(u32::MAX as usize) as u32,
+                Coalescing::Cork | Coalescing::Nagle => u32::MAX,
+            },
+            answers: settings.exchange.map(|e| Answers {
+                request: e.request as u32,
+                response: e.response as u32,
+            }),
+            source: match settings.direction {
+                Direction::Send => Source::Never,
+                Direction::Receive | Direction::Both => Source::Always,
+            },
+            verify_every: VERIFY_EVERY,
+            max_flows: configuration.connections as usize + 64,
+            ..PeerConfig::default()
+        },
+        ..NicConfig::new(nic)
+    }
+}
+
+/// A prepared run.
+struct MemSession {
+    crew: Crew,
+    peers: Vec<PeerHandle<Native>>,
+    marks: Marks,
+    threads: usize,
+    direction: Direction,
+}
+
+/// Bytes that each connection has moved, as the peers know.
+type Moved = HashMap<(SocketAddrV4, SocketAddrV4), u64>;
+
+impl MemSession {
+    fn moved(&self) -> (Moved, Instant) {
+        let mut moved = Moved::new();
+        for flow in self.peers.iter().flat_map(PeerHandle::flows) {
+            let bytes = match self.direction {
+                Direction::Send => flow.acked,
+                Direction::Receive => flow.delivered,
+                Direction::Both => flow.acked + flow.delivered,
+            };
+            moved.insert((flow.host, flow.peer), bytes);
+        }
+        (moved, Instant::now())
+    }
+
+    fn verify(&self) -> Result<u64, Error> {
+        let mut verified = 0;
+        for peer in &self.peers {
+            let counts = peer.counts();
+            if counts.verify_errors > 0 || counts.bad_checksum > 0 || counts.malformed > 0 {
+                return Err(Error::Run(format!(
+                    "the peer saw {} wrong segments, {} wrong checksums, {} malformed frames",
+                    counts.verify_errors, counts.bad_checksum, counts.malformed
+                )));
+            }
+            verified += counts.verified;
+        }
+        Ok(verified)
+    }
+}
+
+impl Session for MemSession {
+    fn watch(&mut self, watch: Watch) {
+        let marks = self.marks.clone();
+        let view = move |told: &[Option<Tally>]| Seen {
+            goodput: live::rate(told, |t| t.sent.iter().chain(&t.received).sum()),
+            ..seen(told, marks.seen())
+        };
+        self.crew.watch(watch, Box::new(view));
+    }
+
+    fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
+        self.crew.run(Phase::Warm, time)
+    }
+
+    fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
+        let window = Window::open();
+        let (before, begun) = self.moved();
+        self.crew.run(Phase::Measure, time)?;
+        let (after, ended) = self.moved();
+        let (machine, elapsed) = window.close();
+        let verified = self.verify()?;
+        let MemSession {
+            crew,
+            marks,
+            threads,
+            ..
+        } = *self;
+        let tallies = crew.finish()?;
+        let mut by_connection: Vec<u64> = after
+            .iter()
+            .map(|(key, bytes)| bytes - before.get(key).copied().unwrap_or(0).min(*bytes))
+            .collect();
+        let bytes: u64 = by_connection.iter().sum();
+        let (connection_min, connection_median) = stats::least_and_median(&mut by_connection);
+        let counted = marks.counted()?;
+        let times = divide(&tallies, &counted);
+        let (rounds, latency) = workload::rounds(&tallies);
+        let disturbances = disturbances(&machine, elapsed, counted.threads(threads), &times);
+        let goodput = bytes as f64 / (ended - begun).as_secs_f64();
+        // What the peers know and what the threads counted are windows of slightly different
+        // lengths.
+        let window = Duration::from_nanos(counted.window_ns).as_secs_f64();
+        let whole = machine.cpu_ns() as f64 * window / elapsed.as_secs_f64().max(1e-9);
+        let checked: u64 = tallies.iter().map(|t| t.verified).sum();
+        Ok(Sample {
+            elapsed,
+            goodput,
+            segments: goodput * window / SEGMENT as f64,
+            times,
+            cpu_ns: whole as u64,
+            locks: counted.locks,
+            rounds,
+            latency,
+            retransmits: counted.retransmits,
+            context_switches: machine.voluntary + machine.involuntary,
+            involuntary_switches: machine.involuntary,
+            migrations: machine.migrations,
+            paths: counted.paths,
+            connection_min,
+            connection_median,
+            verified_bytes: checked + verified * SEGMENT,
+            valid: times.valid() && bytes > 0,
+            disturbances,
+            ..Sample::default()
+        })
+    }
+}
