@@ -23,9 +23,10 @@ fn the_clock_agrees_with_the_system_and_never_goes_back() {
     let off = ours.abs_diff(theirs);
     assert!(off < Duration::from_millis(1), "{ours:?} for {theirs:?}");
 
-    // In one thread never back; against a reading that another passed on, by less than a
-    // microsecond: the counter may be read before an earlier load completes.
-    const APART: u64 = 1_000;
+    // In one thread never back; against a reading that another passed on, by a few microseconds
+    // at most: the counter may be read before an earlier load completes, and a hypervisor's cores
+    // need not agree to the last digit (1.2 microseconds were seen).
+    const APART: u64 = 10_000;
     let latest = Arc::new(AtomicU64::new(0));
     let threads: Vec<_> = (0..2)
         .map(|core| {
