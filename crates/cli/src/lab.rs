@@ -135,7 +135,7 @@ fn find(name: &str) -> Result<Plan, Error> {
 
 fn run(args: &LabRun) -> Result<u8, Error> {
     let plans = match args.plan.as_str() {
-        "all" => all(args.mode()),
+        "all" => all(),
         name => vec![find(name)?],
     };
     let request = Request {
@@ -197,23 +197,11 @@ fn cache_subject(args: &CacheSubject) -> Result<(), Error> {
     cache::run_subject(&settings, &configuration, args.payload, args.seed)
 }
 
-/// Every plan that fits into the mode: tracing takes a minute where measuring takes a second.
-fn all(mode: Mode) -> Vec<Plan> {
-    let (traced, mut plans): (Vec<Plan>, _) =
+/// Every plan, those that take a model's patience last.
+fn all() -> Vec<Plan> {
+    let (modelled, mut plans): (Vec<Plan>, _) =
         embedded().into_iter().partition(|p| p.metric.is_modelled());
-    match mode {
-        Mode::Quick => {
-            for plan in traced {
-                let _ = writeln!(
-                    io::stderr(),
-                    "{0}: left out of a quick look at all; `perimeter lab run {0} --quick` takes about {1}",
-                    plan.name,
-                    units::roughly(plan.estimate(mode))
-                );
-            }
-        }
-        Mode::Normal | Mode::Full => plans.extend(traced),
-    }
+    plans.extend(modelled);
     plans
 }
 

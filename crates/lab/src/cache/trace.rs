@@ -58,7 +58,7 @@ pub fn available() -> Result<(), Error> {
 /// First guess of what a run takes besides its slot: the making of the stack, and about 100 ms for
 /// each connection that is opened.
 pub fn first_guess(configuration: &Configuration) -> Duration {
-    Duration::from_secs(14) + Duration::from_millis(100) * configuration.connections
+    Duration::from_secs(8) + Duration::from_millis(100) * configuration.connections
 }
 
 /// The backend.
