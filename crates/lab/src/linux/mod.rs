@@ -252,7 +252,7 @@ impl KernelSession {
 impl Session for KernelSession {
     fn watch(&mut self, watch: Watch) {
         let view = |told: &[Option<Tally>]| Seen {
-            goodput: live::rate(told, live::sunk),
+            goodput: live::rate(told, Tally::sunk),
             ..Seen::default()
         };
         self.crew.watch(watch, Box::new(view));

@@ -26,8 +26,8 @@ mod watch;
 pub use board::{Board, Now, Row};
 pub use figures::{Figures, LockRates};
 pub use occupancy::Perimeter;
+pub(crate) use watch::rate;
 pub use watch::{Glance, SHARE, Seen, Watch};
-pub(crate) use watch::{rate, sunk};
 
 use crate::{
     Error,

@@ -36,16 +36,8 @@ pub struct Seen {
 /// nothing was told.
 pub(crate) fn rate(told: &[Option<Tally>], bytes: impl Fn(&Tally) -> u64) -> Option<f64> {
     let told = || told.iter().flatten();
-    let rate = |t: &Tally| bytes(t) as f64 * 1e9 / t.elapsed_ns.max(1) as f64;
+    let rate = |t: &Tally| t.per_second(bytes(t));
     told().next().map(|_| told().map(rate).sum())
-}
-
-/// Bytes that a thread received if receiving is its part: what counts where both ends are here.
-pub(crate) fn sunk(tally: &Tally) -> u64 {
-    match tally.sink {
-        true => tally.received.iter().sum(),
-        false => 0,
-    }
 }
 
 /// What is to be told of a run between two looks.

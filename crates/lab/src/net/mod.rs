@@ -374,8 +374,8 @@ impl Session for NetSession {
         match &counted {
             Some(counted) => add(&mut sample, counted),
             None => {
-                let sent = |t: &crate::workload::Tally| t.sent.iter().sum::<u64>();
-                let rate = |t| sent(t) as f64 * 1e9 / t.elapsed_ns.max(1) as f64;
+                let sent = |t: &Tally| t.sent.iter().sum::<u64>();
+                let rate = |t: &Tally| t.per_second(sent(t));
                 sample.goodput = tallies.iter().map(rate).sum();
                 sample.segments = tallies.iter().map(sent).sum::<u64>() as f64 / SEGMENT as f64;
             }

@@ -151,7 +151,7 @@ impl Session for PairSession {
             let [near, far] = &marks;
             let both = near.seen().zip(far.seen());
             Seen {
-                goodput: live::rate(told, live::sunk),
+                goodput: live::rate(told, Tally::sunk),
                 ..super::seen(told, both.map(|(near, far)| near.with(far)))
             }
         };

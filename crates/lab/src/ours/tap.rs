@@ -212,7 +212,7 @@ impl Session for TapSession {
     fn watch(&mut self, watch: Watch) {
         let counters = self.counters.clone();
         let view = move |told: &[Option<Tally>]| Seen {
-            goodput: live::rate(told, live::sunk),
+            goodput: live::rate(told, Tally::sunk),
             ..counters.seen(told)
         };
         self.crew.watch(watch, Box::new(view));

@@ -194,7 +194,7 @@ impl Session for PeerSession {
     fn watch(&mut self, watch: Watch) {
         let elsewhere = self.told.is_some();
         let view = move |told: &[Option<Tally>]| Seen {
-            goodput: live::rate(told, live::sunk),
+            goodput: live::rate(told, Tally::sunk),
             elsewhere,
             ..Seen::default()
         };

@@ -162,8 +162,7 @@ impl Crew {
         for a in answers.drain(..) {
             cost = cost.max(a.cost);
             if let Some(n) = a.rounds {
-                let rate = n as f64 * 1e9 / a.tally.elapsed_ns.max(1) as f64;
-                rounds = Some(rounds.unwrap_or(0.0) + rate);
+                rounds = Some(rounds.unwrap_or(0.0) + a.tally.per_second(n));
             }
             let from = |t: &JoinHandle<_>| t.thread().id() == a.from;
             if let Some(i) = self.threads.iter().position(from) {

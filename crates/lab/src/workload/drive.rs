@@ -108,6 +108,21 @@ pub struct Tally {
     pub talked: Option<(u64, Histogram<u64>)>,
 }
 
+impl Tally {
+    /// So many of something in the thread's window, as a rate per second.
+    pub fn per_second(&self, n: u64) -> f64 {
+        n as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+
+    /// Bytes received, if receiving is the thread's part: what counts where both ends are here.
+    pub fn sunk(&self) -> u64 {
+        match self.sink {
+            true => self.received.iter().sum(),
+            false => 0,
+        }
+    }
+}
+
 /// Rounds of all threads together, and how long they took.
 pub fn rounds(tallies: &[Tally]) -> (u64, Option<Latency>) {
     let talked = || tallies.iter().filter_map(|t| t.talked.as_ref());

@@ -165,11 +165,9 @@ impl Received {
     pub fn of(tallies: &[Tally]) -> Received {
         let sinks = || tallies.iter().filter(|t| t.sink);
         let mut each: Vec<u64> = sinks().flat_map(|t| t.received.clone()).collect();
-        let rate =
-            |t: &Tally| t.received.iter().sum::<u64>() as f64 * 1e9 / t.elapsed_ns.max(1) as f64;
         let (least, median) = stats::least_and_median(&mut each);
         Received {
-            goodput: sinks().map(rate).sum(),
+            goodput: sinks().map(|t| t.per_second(t.sunk())).sum(),
             bytes: each.iter().sum(),
             least,
             median,
