@@ -1,7 +1,10 @@
 //! `perimeter ss` and `perimeter trace` as a user meets them: against stacks in this process, and
 //! against a benchmark in another.
 
+mod patience;
+
 use assert_cmd::cargo::CommandCargoExt as _;
+use patience::Patience;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{Native, OrgSpec, Stack, TcpStream};
 use std::{
@@ -259,7 +262,7 @@ fn a_benchmark_can_be_watched() {
         .stdout(std::process::Stdio::null())
         .spawn();
         let mut bench = Running(bench.unwrap());
-        let end = Instant::now() + Duration::from_secs(30);
+        let mut patience = Patience::new(Duration::from_secs(30));
         // The null stack's row comes first, and has no connections.
         loop {
             let output = perimeter(&["ss", "--control", at, "--json"]);
@@ -271,11 +274,7 @@ fn a_benchmark_can_be_watched() {
                 );
                 break;
             }
-            assert!(
-                Instant::now() < end,
-                "{org}: {} {stdout}",
-                text(&output.stderr)
-            );
+            assert!(patience.lasts(), "{org}: {} {stdout}", text(&output.stderr));
             thread::sleep(Duration::from_millis(50));
         }
         assert!(bench.0.wait().unwrap().success(), "{org}");
@@ -322,12 +321,12 @@ fn a_connection_is_traced() {
                     let mut out = String::new();
                     pipe.read_to_string(&mut out).map(|_| out)
                 });
-                let begun = Instant::now();
+                let mut patience = Patience::new(Duration::from_secs(30));
                 // Traffic for as long as it watches: eleven bytes there and back.
                 while trace.0.try_wait().unwrap().is_none() {
                     conn.write_all(b"eleven byte").unwrap();
                     conn.read_exact(&mut [0; 11]).unwrap();
-                    assert!(begun.elapsed() < Duration::from_secs(30), "{org}");
+                    assert!(patience.lasts(), "{org}");
                 }
                 assert!(trace.0.wait().unwrap().success(), "{org}");
                 let out = reader.join().unwrap().unwrap();
@@ -362,11 +361,11 @@ fn a_connection_is_traced() {
                 }
             }
             // Off again: with the next packets at the latest.
-            let end = Instant::now() + Duration::from_secs(10);
+            let mut patience = Patience::new(Duration::from_secs(10));
             while events(&connections()) != before {
                 conn.write_all(b"eleven byte").unwrap();
                 conn.read_exact(&mut [0; 11]).unwrap();
-                assert!(Instant::now() < end, "{org}: {:?}", events(&connections()));
+                assert!(patience.lasts(), "{org}: {:?}", events(&connections()));
             }
             let (line, code) = refusal(&["trace", "--control", at, "0:4000.7", "--count", "1"]);
             assert!(line.contains("no connection 0:4000.7"), "{line}");

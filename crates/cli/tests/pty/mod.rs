@@ -1,5 +1,9 @@
 //! A program on a pseudo-terminal of its own, and what that shows.
 
+#[path = "../patience/mod.rs"]
+mod patience;
+
+use patience::Patience;
 use rustix::{
     fs::{Mode, OFlags},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
@@ -12,13 +16,15 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Columns and lines.
 pub const SIZE: (u16, u16) = (110, 30);
 /// Longest that anything may take.
-const PATIENCE: Duration = Duration::from_secs(40);
+const LONG: Duration = Duration::from_secs(40);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(30);
 /// Enters it.
 const ENTER: &str = "\x1b[?1049h";
 /// Leaves the alternate screen.
@@ -96,35 +102,32 @@ impl Session {
 
     /// Waits until the screen shows what `is` looks for.
     pub fn until(&mut self, what: &str, is: impl Fn(&str) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let mut patience = Patience::new(LONG);
         loop {
             let shown = screen(&self.text());
             if is(&shown) {
                 return;
             }
-            assert!(Instant::now() < end, "{what} never came:\n{shown}");
             assert!(
                 self.child.try_wait().unwrap().is_none(),
                 "ended before {what}:\n{shown}"
             );
-            thread::sleep(Duration::from_millis(30));
+            assert!(patience.lasts(), "{what} never came:\n{shown}");
+            thread::sleep(LOOK);
         }
     }
 
     /// Waits for the end: the exit status, and what was printed when the view had closed. The
     /// terminal is as it was.
     pub fn end(mut self) -> (ExitStatus, String) {
-        let end = Instant::now() + PATIENCE;
+        let mut patience = Patience::new(LONG);
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(
-                Instant::now() < end,
-                "it does not end:\n{}",
-                screen(&self.text())
-            );
-            thread::sleep(Duration::from_millis(30));
+            let shown = || screen(&self.text());
+            assert!(patience.lasts(), "it does not end:\n{}", shown());
+            thread::sleep(LOOK);
         };
         // The reader may be a little behind.
         thread::sleep(Duration::from_millis(200));
