@@ -17,10 +17,18 @@ use perimeter_lab::{
     trace, units,
     workload::Configuration,
 };
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
+};
 use std::{
     fmt::Write as _,
     io::{self, IsTerminal, Write as _},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -165,7 +173,7 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     // While this is the only thread. Without success the backends fall back and say so.
     linux::gain_namespaces();
     announce(&request, folder.path(), &present);
-    let mut bar = Bar::new();
+    let mut bar = Bar::new(stop_by_signal()?);
     let outcome = conduct::conduct(&request, &mut folder, &present, &mut bar);
     bar.bar.finish_and_clear();
     let summary = outcome?;
@@ -174,6 +182,10 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     let written = report::write(&path, &stored)?;
     print(&written.markdown)?;
     tell(&summary, &path);
+    if summary.stopped {
+        tell_how_to_go_on(args, &path);
+        return Ok(1);
+    }
     let began = summary.measured + summary.failed + summary.present;
     if began == 0 && summary.unavailable > 0 && args.plan != "all" {
         return Err(Error::Unavailable(format!(
@@ -182,6 +194,20 @@ fn run(args: &LabRun) -> Result<u8, Error> {
         )));
     }
     Ok(u8::from(summary.failed > 0))
+}
+
+/// A flag that the first signal to end sets; the second ends the program at once.
+fn stop_by_signal() -> Result<Arc<AtomicBool>, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+            .and_then(|_| flag::register(signal, stop.clone()))
+            .map_err(|source| Error::Io {
+                context: "waiting for signals".into(),
+                source,
+            })?;
+    }
+    Ok(stop)
 }
 
 /// The one configuration that the arguments describe, under the observation of a trace.
@@ -236,6 +262,22 @@ fn tell(summary: &Summary, path: &Path) {
     let _ = writeln!(io::stderr(), "{}; {}", parts.join(", "), report.display());
 }
 
+fn tell_how_to_go_on(args: &LabRun, path: &Path) {
+    let mode = match args.mode() {
+        Mode::Normal => String::new(),
+        other => format!(" --{other}"),
+    };
+    let device = args
+        .device
+        .map_or(String::new(), |d| format!(" --device {d}"));
+    let _ = writeln!(
+        io::stderr(),
+        "stopped; the rest: perimeter lab run {}{mode}{device} --resume --out {}",
+        args.plan,
+        path.display()
+    );
+}
+
 /// A folder in the working directory that isn't there yet.
 fn default_out(plan: &str, mode: Mode) -> Result<PathBuf, Error> {
     let stem = Path::new(plan)
@@ -263,10 +305,11 @@ fn seed() -> u64 {
 /// A progress bar on standard error, if that is a terminal; remarks always.
 struct Bar {
     bar: ProgressBar,
+    stop: Arc<AtomicBool>,
 }
 
 impl Bar {
-    fn new() -> Bar {
+    fn new(stop: Arc<AtomicBool>) -> Bar {
         let bar = match io::stderr().is_terminal() {
             true => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4)),
             false => ProgressBar::hidden(),
@@ -275,7 +318,7 @@ impl Bar {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_secs(1));
-        Bar { bar }
+        Bar { bar, stop }
     }
 }
 
@@ -295,5 +338,9 @@ impl Watcher for Bar {
     fn remark(&mut self, line: &str) {
         let write = || writeln!(io::stderr(), "{line}");
         let _ = self.bar.suspend(write);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 }

@@ -1,6 +1,9 @@
 //! `perimeter lab` as a user meets it: plans, folders, interruptions.
 
+mod patience;
+
 use assert_cmd::Command;
+use patience::Patience;
 use serde_json::Value;
 use std::{
     collections::HashSet,
@@ -8,7 +11,7 @@ use std::{
     path::Path,
     process::{Child, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Eight runs of a tenth of a second.
@@ -198,35 +201,42 @@ fn interrupted(directory: &Path) -> Child {
         .args(["lab", "run", "small.toml", "--out", "out"])
         .current_dir(directory)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
+    let mut patience = Patience::new(Duration::from_secs(60));
     let lines = || {
         let text = fs::read_to_string(directory.join("out/runs.jsonl")).unwrap_or_default();
         text.lines().count()
     };
     while lines() < 3 {
         assert!(child.try_wait().unwrap().is_none(), "it ended early");
-        assert!(Instant::now() < end, "no runs within a minute");
+        assert!(patience.lasts(), "no runs within a minute");
         thread::sleep(Duration::from_millis(20));
     }
     child
 }
 
-/// However it is ended, the rows are whole and it can be gone on with.
+/// However it is ended, the rows are whole and it can be gone on with. A signal that asks leaves a
+/// report too.
 #[test]
 fn an_interruption_leaves_whole_rows_and_a_resumable_run() {
-    for signal in ["INT", "KILL"] {
+    for signal in ["INT", "TERM", "KILL"] {
         let t = tempfile::tempdir().unwrap();
         fs::write(t.path().join("small.toml"), PLAN).unwrap();
-        let mut child = interrupted(t.path());
+        let child = interrupted(t.path());
         let kill = std::process::Command::new("kill")
             .args([&format!("-{signal}"), &child.id().to_string()])
             .status();
         assert!(kill.unwrap().success());
-        assert!(!child.wait().unwrap().success());
+        let ended = child.wait_with_output().unwrap();
         let out = t.path().join("out");
+        let asked = signal != "KILL";
+        assert_eq!(ended.status.code(), asked.then_some(1));
+        assert_eq!(out.join("report.html").exists(), asked);
+        let told = String::from_utf8_lossy(&ended.stderr);
+        let rest = "stopped; the rest: perimeter lab run small.toml --resume --out out\n";
+        assert_eq!(told.ends_with(rest), asked, "{told}");
         let before = rows(&out);
         assert!(before.len() >= 3 && before.len() < 160);
         // What was begun is gone on with; that takes too long to wait for, so the rest is made up.

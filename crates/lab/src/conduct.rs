@@ -119,6 +119,10 @@ pub trait Watcher {
     fn begins(&mut self, step: &Step<'_>);
     /// Something to be told at once: a configuration that can't run, a run that failed.
     fn remark(&mut self, line: &str);
+    /// Whether no further run is to begin. Asked before each.
+    fn is_stopped(&self) -> bool {
+        false
+    }
 }
 
 /// What became of a request.
@@ -132,6 +136,8 @@ pub struct Summary {
     pub unavailable: usize,
     /// Runs that were there already.
     pub present: usize,
+    /// The watcher ended it before all was done.
+    pub stopped: bool,
 }
 
 /// Makes the backend of a cell; another one in tests.
@@ -142,6 +148,9 @@ pub type Backends<'a> = &'a mut dyn FnMut(&Cell) -> Box<dyn Backend>;
 /// Each plan runs by itself, in passes over all its cells. Every pass has an order of its own,
 /// drawn from the seed, so that neither a drift of the machine nor what ran just before falls on
 /// the same configurations each time.
+///
+/// Ends between two runs once the watcher says so. What fails in the run meanwhile is not recorded:
+/// the key that stops this program stops the peers' programs too.
 ///
 /// # Errors
 /// That a row can't be recorded. Runs that fail are recorded as such, and the others go on.
@@ -192,6 +201,9 @@ pub fn conduct_with(
     conductor.folder.record_sends(&request.plans)?;
     for plan in &request.plans {
         conductor.plan(plan, backends)?;
+        if conductor.summary.stopped {
+            break;
+        }
     }
     Ok(conductor.summary)
 }
@@ -221,6 +233,10 @@ impl Conductor<'_> {
         let mut failures: HashMap<usize, u32> = HashMap::new();
         for repeat in 0..plan.repeats(self.request.mode) {
             for index in order(cells.len(), self.request.seed, &plan.name, repeat) {
+                self.summary.stopped |= self.watcher.is_stopped();
+                if self.summary.stopped {
+                    return Ok(());
+                }
                 let cell = &cells[index];
                 let label = &*plan.series[cell.series].label;
                 let there = self.present.contains(&(&*plan.name, label, cell.x, repeat));
@@ -292,6 +308,7 @@ impl Conductor<'_> {
                 self.summary.measured += 1;
                 (Outcome::Measured(Box::new(Measured::from(&sample))), false)
             }
+            Err(_) if self.watcher.is_stopped() => return Ok(false),
             Err(e) => {
                 self.summary.failed += 1;
                 self.watcher.remark(&format!("{}: {e}", plan.name));

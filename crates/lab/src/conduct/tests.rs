@@ -64,14 +64,23 @@ impl Session for FakeSession {
 }
 
 #[derive(Default)]
-struct Remarks(Vec<String>, Vec<(usize, Duration)>);
+struct Remarks {
+    lines: Vec<String>,
+    /// Of each run that began: runs before it, and the time left.
+    begun: Vec<(usize, Duration)>,
+    /// Runs to be begun at most.
+    stop_at: Option<usize>,
+}
 
 impl Watcher for Remarks {
     fn begins(&mut self, step: &Step<'_>) {
-        self.1.push((step.done, step.left));
+        self.begun.push((step.done, step.left));
     }
     fn remark(&mut self, line: &str) {
-        self.0.push(line.into());
+        self.lines.push(line.into());
+    }
+    fn is_stopped(&self) -> bool {
+        self.stop_at.is_some_and(|n| self.begun.len() >= n)
     }
 }
 
@@ -92,8 +101,20 @@ struct Ran {
 }
 
 fn run(folder: &mut Folder, present: &[Row], of: impl Fn(&Cell) -> (bool, bool)) -> Ran {
+    run_until(None, folder, present, of)
+}
+
+fn run_until(
+    stop_at: Option<usize>,
+    folder: &mut Folder,
+    present: &[Row],
+    of: impl Fn(&Cell) -> (bool, bool),
+) -> Ran {
     let log = Rc::new(RefCell::new(Vec::new()));
-    let mut remarks = Remarks::default();
+    let mut remarks = Remarks {
+        stop_at,
+        ..Remarks::default()
+    };
     let mut backends = |cell: &Cell| -> Box<dyn Backend> {
         let (fails, unavailable) = of(cell);
         Box::new(Fake {
@@ -129,7 +150,7 @@ fn passes_are_whole_and_orders_differ() {
         pass.sort();
         assert_eq!(*pass, ["connp-l:8 1", "connp-l:8 2", "up 1", "up 2"]);
     }
-    let left: Vec<Duration> = ran.remarks.1.iter().map(|(_, left)| *left).collect();
+    let left: Vec<Duration> = ran.remarks.begun.iter().map(|(_, left)| *left).collect();
     assert!(left.is_sorted_by(|a, b| a > b), "{left:?}");
     assert!(left[0] > Duration::from_secs(12) && left[11] > Duration::from_millis(500));
     let stored = record::read(&path).unwrap();
@@ -159,6 +180,27 @@ fn an_interrupted_request_is_gone_on_with() {
 }
 
 #[test]
+fn a_stopped_request_is_gone_on_with() {
+    let t = tempfile::tempdir().unwrap();
+    let path = t.path().join("a");
+    let none = |_: &Cell| (false, false);
+    let ran = run_until(Some(5), &mut folder(&path), &[], none);
+    assert!(ran.summary.stopped);
+    assert_eq!(ran.summary.measured, 5);
+    // A run that fails while all is ended says nothing of its configuration.
+    let (mut f, stored) = Folder::resume(&path).unwrap();
+    let ran = run_until(Some(1), &mut f, &stored.rows, |_| (true, false));
+    assert!(ran.summary.stopped && ran.remarks.lines.is_empty());
+    assert_eq!((ran.summary.measured, ran.summary.failed), (0, 0));
+    assert_eq!(ran.log.len(), 1);
+    drop(f);
+    let (mut f, stored) = Folder::resume(&path).unwrap();
+    let ran = run(&mut f, &stored.rows, none);
+    assert!(!ran.summary.stopped);
+    assert_eq!((ran.summary.present, ran.summary.measured), (5, 7));
+}
+
+#[test]
 fn what_fails_is_recorded_and_the_rest_goes_on() {
     let t = tempfile::tempdir().unwrap();
     let path = t.path().join("a");
@@ -166,8 +208,8 @@ fn what_fails_is_recorded_and_the_rest_goes_on() {
         (c.series == 1 && c.x == 2, false)
     });
     assert_eq!((ran.summary.measured, ran.summary.failed), (9, 2));
-    assert_eq!(ran.remarks.0.len(), 2, "{:?}", ran.remarks.0);
-    assert!(ran.remarks.0[0].contains("connp-l:8 with 2 connections: broken"));
+    assert_eq!(ran.remarks.lines.len(), 2, "{:?}", ran.remarks.lines);
+    assert!(ran.remarks.lines[0].contains("connp-l:8 with 2 connections: broken"));
     // Failed runs are made again.
     let (mut f, stored) = Folder::resume(&path).unwrap();
     assert_eq!(stored.rows.len(), 11);
