@@ -114,15 +114,11 @@ fn pill(finding: Finding) -> Markup {
 
 /// All claims in one table.
 fn claims(material: &Material<'_>) -> Markup {
-    let all: Vec<(&Result, &Judged)> = material
-        .results
-        .iter()
-        .flat_map(|r| r.claims.iter().map(move |c| (r, c)))
-        .collect();
+    let all: Vec<&Judged> = material.results.iter().flat_map(|r| &r.claims).collect();
     if all.is_empty() {
         return html! {};
     }
-    let count = |f: Finding| all.iter().filter(|(_, c)| c.finding == f).count();
+    let count = |f: Finding| all.iter().filter(|c| c.finding == f).count();
     let kinds = [
         Finding::Agrees,
         Finding::InPart,
@@ -142,14 +138,20 @@ fn claims(material: &Material<'_>) -> Markup {
             div.scroll {
                 table.cards {
                     thead { tr { th { "claim" } th { "published" } th { "here" } th { "" } } }
-                    tbody {
-                        @for (r, c) in &all {
+                    // Two plans may ask the same of different loads.
+                    @for r in material.results.iter().filter(|r| !r.claims.is_empty()) {
+                        tbody {
                             tr {
-                                td.words { a href=(format!("#{}", r.plan.name)) { (c.claim.text) } }
+                                th scope="rowgroup" colspan="4" {
+                                    a href=(format!("#{}", r.plan.name)) { (r.plan.title) }
+                                }
+                            }
+                            @for c in &r.claims { tr {
+                                td.words { (c.claim.text) }
                                 td data-label="published: " { (words::claimed(c.claim)) }
                                 td.words data-label="here: " { (brief(c)) }
                                 td { (pill(c.finding)) }
-                            }
+                            } }
                         }
                     }
                 }
