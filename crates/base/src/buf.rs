@@ -5,6 +5,32 @@ use core::fmt;
 /// Capacity of a pooled buffer, in bytes: an MTU-1500 frame with room to spare.
 pub const POOLED: usize = 2048;
 
+/// Which bytes of a buffer are of interest: the first one's place, and behind it how many.
+///
+/// One word, always written whole. A buffer is moved soon after its window was set, which reads the
+/// word: were it written in halves, a processor could not take the value from its store buffer, and
+/// would wait until all earlier stores, often a frame's copy into another core's lines, are done.
+#[derive(Clone, Copy, Default)]
+struct Window(u64);
+
+impl Window {
+    fn new(off: usize, len: usize) -> Window {
+        Window(off as u64 | (len as u64) << 32)
+    }
+
+    fn off(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn len(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    fn range(self) -> core::ops::Range<usize> {
+        self.off()..self.off() + self.len()
+    }
+}
+
 /// An owned packet buffer and the window of it that is still of interest.
 ///
 /// A received frame travels in one of these from the device to the socket without a copy:
@@ -12,8 +38,7 @@ pub const POOLED: usize = 2048;
 /// core's [`PktPool`] instead.
 pub struct PktBuf {
     data: Box<[u8]>,
-    off: u32,
-    len: u32,
+    window: Window,
 }
 
 impl PktBuf {
@@ -21,8 +46,7 @@ impl PktBuf {
     pub fn with_capacity(capacity: usize) -> PktBuf {
         PktBuf {
             data: vec![0; capacity].into_boxed_slice(),
-            off: 0,
-            len: 0,
+            window: Window::default(),
         }
     }
 
@@ -30,8 +54,7 @@ impl PktBuf {
     pub fn copy_of(bytes: &[u8]) -> PktBuf {
         PktBuf {
             data: bytes.into(),
-            off: 0,
-            len: bytes.len() as u32,
+            window: Window::new(0, bytes.len()),
         }
     }
 
@@ -44,25 +67,25 @@ impl PktBuf {
     /// Length of the window.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.window.len()
     }
 
     /// Whether the window is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// The bytes in the window.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        &self.data[self.off as usize..(self.off + self.len) as usize]
+        &self.data[self.window.range()]
     }
 
     /// The bytes in the window, to change.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.data[self.off as usize..(self.off + self.len) as usize]
+        &mut self.data[self.window.range()]
     }
 
     /// The whole memory, for a device to fill; follow with [`PktBuf::set_window`].
@@ -75,35 +98,33 @@ impl PktBuf {
     #[inline]
     pub fn set_window(&mut self, off: usize, len: usize) {
         let off = off.min(self.data.len());
-        self.off = off as u32;
-        self.len = len.min(self.data.len() - off) as u32;
+        self.window = Window::new(off, len.min(self.data.len() - off));
     }
 
     /// Drops `n` bytes from the front of the window (all of it when there are fewer).
     #[inline]
     pub fn trim_front(&mut self, n: usize) {
-        let n = (n as u64).min(u64::from(self.len)) as u32;
-        self.off += n;
-        self.len -= n;
+        let n = n.min(self.len());
+        self.window = Window::new(self.window.off() + n, self.len() - n);
     }
 
     /// Keeps the first `n` bytes of the window (all of it when there are fewer).
     #[inline]
     pub fn truncate(&mut self, n: usize) {
-        self.len = (n as u64).min(u64::from(self.len)) as u32;
+        self.window = Window::new(self.window.off(), n.min(self.len()));
     }
 
     /// Room behind the window, in bytes.
     pub fn tail_room(&self) -> usize {
-        self.data.len() - (self.off + self.len) as usize
+        self.data.len() - self.window.range().end
     }
 
     /// Appends as much of `bytes` as fits behind the window; returns how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.tail_room());
-        let end = (self.off + self.len) as usize;
+        let end = self.window.range().end;
         self.data[end..end + n].copy_from_slice(&bytes[..n]);
-        self.len += n as u32;
+        self.window = Window::new(self.window.off(), self.len() + n);
         n
     }
 }
@@ -113,8 +134,7 @@ impl Default for PktBuf {
     fn default() -> PktBuf {
         PktBuf {
             data: Box::default(),
-            off: 0,
-            len: 0,
+            window: Window::default(),
         }
     }
 }
@@ -124,8 +144,8 @@ impl fmt::Debug for PktBuf {
         write!(
             f,
             "PktBuf({}+{} of {})",
-            self.off,
-            self.len,
+            self.window.off(),
+            self.len(),
             self.data.len()
         )
     }

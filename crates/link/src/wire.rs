@@ -112,12 +112,16 @@ impl Flight {
     }
 }
 
+// The two ends belong to different cores: what one of them writes for each frame shares no cache
+// lines, nor pairs of them, with what is the other's.
+#[repr(align(128))]
 struct Port<P: Platform> {
     flight: P::Lock<Flight>,
     irq: Irq<P>,
 }
 
 /// One direction, as its transmit queues share it.
+#[repr(align(128))]
 struct Direction<P: Platform> {
     ports: Arc<[Port<P>]>,
     pacer: Pacer,
@@ -248,7 +252,8 @@ impl<P: Platform> Device for End<P> {
                 config: self.config.clone(),
                 limit: self.config.ends[1 - self.side].rx_ring.max(1),
                 out: self.out.clone(),
-                earliest: vec![Time::NEVER; self.out.ports.len()],
+                placed: self.out.ports.iter().map(|_| Placed::default()).collect(),
+                unseen: 0,
                 packets: Vec::new(),
                 spare: Vec::new(),
                 completed: 0,
@@ -260,11 +265,16 @@ impl<P: Platform> Device for End<P> {
     }
 }
 
+#[repr(align(128))]
 struct EndRx<P: Platform> {
     platform: P,
     ports: Arc<[Port<P>]>,
     index: usize,
 }
+
+/// Frames of a doorbell that are placed in a receive queue at a time: the queue's lock and its lines
+/// go between two cores once for all of them.
+const BATCH: usize = 32;
 
 /// Buffers that a receive queue keeps posted beyond what is under way.
 const POSTED: usize = 512;
@@ -304,13 +314,21 @@ impl<P: Platform> RxQueue for EndRx<P> {
     }
 }
 
+/// Frames for one receive queue that its receiver does not see yet.
+#[derive(Default)]
+#[repr(align(128))]
+struct Placed(Vec<(Time, RxFrame)>);
+
+#[repr(align(128))]
 struct EndTx<P: Platform> {
     platform: P,
     config: Arc<WireConfig>,
     limit: usize,
     out: Arc<Direction<P>>,
-    /// Per receive queue: due time of the earliest frame placed by this doorbell.
-    earliest: Vec<Time>,
+    /// Per receive queue, of this doorbell.
+    placed: Vec<Placed>,
+    /// How many those are.
+    unseen: usize,
     /// What the faults made of one frame.
     packets: Vec<Packet>,
     spare: Vec<PktBuf>,
@@ -324,6 +342,9 @@ impl<P: Platform> EndTx<P> {
     /// Copies a frame and sends what the faults make of it. `now`: when its last bit leaves.
     fn send(&mut self, now: Time, d: &TxDesc) {
         let out = self.out.clone();
+        if self.unseen >= BATCH {
+            self.hand_over();
+        }
         let mut buf = match self.spare.pop() {
             Some(b) if b.capacity() >= d.frame_len() => b,
             _ => PktBuf::with_capacity(d.frame_len().max(POOLED)),
@@ -357,16 +378,27 @@ impl<P: Platform> EndTx<P> {
             Medium::Ip => self.out.rss.hash_ip(buf.as_slice()),
         };
         let q = hash.map_or(0, |h| self.out.rss.queue(h));
-        let frame = RxFrame { buf, hash, csum_ok };
-        let mut flight = self.out.ports[q].flight.lock();
-        flight.add(due, frame, self.limit);
-        // For the next frames, under this lock rather than one of their own.
-        if self.spare.is_empty() {
-            let keep = flight.posted.len().saturating_sub(32);
+        self.placed[q].0.push((due, RxFrame { buf, hash, csum_ok }));
+        self.unseen += 1;
+    }
+
+    /// Lets the receivers see the frames, and takes buffers that they have posted for the next.
+    fn hand_over(&mut self) {
+        self.unseen = 0;
+        for (port, Placed(placed)) in self.out.ports.iter().zip(&mut self.placed) {
+            let Some(earliest) = placed.iter().map(|(due, _)| *due).min() else {
+                continue;
+            };
+            let mut flight = port.flight.lock();
+            for (due, frame) in placed.drain(..) {
+                flight.add(due, frame, self.limit);
+            }
+            let wanted = BATCH.saturating_sub(self.spare.len());
+            let keep = flight.posted.len().saturating_sub(wanted);
             self.spare.extend(flight.posted.drain(keep..));
+            drop(flight);
+            port.irq.raise(earliest);
         }
-        drop(flight);
-        self.earliest[q] = self.earliest[q].min(due);
     }
 }
 
@@ -400,12 +432,7 @@ impl<P: Platform> TxQueue for EndTx<P> {
         }
         self.completed = ring.ticket() - ring.len() as u64;
         self.platform.charge(Work::Peer, n as u64);
-        for (port, due) in self.out.ports.iter().zip(&mut self.earliest) {
-            if *due != Time::NEVER {
-                port.irq.raise(*due);
-                *due = Time::NEVER;
-            }
-        }
+        self.hand_over();
     }
 
     fn completed(&self) -> u64 {
