@@ -606,11 +606,14 @@ impl<P: Platform> Pef<P> {
         let Callback::Foreign(callback) = &event.callback else {
             return Verdict::Next;
         };
-        let now = env.cx.now(&env.sh.p);
         let member = at
             .as_ref()
             .filter(|(q, _)| *q == pkt.id.shard())
             .and_then(|(_, inner)| inner.shard.peek(pkt.id));
+        // Not before what the connection has seen: its last packet may have come by a thread that
+        // read the clock later.
+        let seen = member.map_or(Time::ZERO, |m| m.peek().meta.now);
+        let now = env.cx.now_from(&env.sh.p, seen);
         let looking = member.map(|m| Looking(&m.peek().tcb, now));
         let mut disable = false;
         let mut sends = Vec::new();
