@@ -102,6 +102,7 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
             retransmits: 0,
             context_switches: 1000 * (series as u64 + 1),
             migrations: Some(2),
+            core_round_trip_ns: Some(52.0),
             paths: Vec::new(),
             involuntary_context_switches: 10,
             connection_bytes_min: 1,

@@ -1,5 +1,6 @@
 //! What is known about the machine: its description, and what it did during a run.
 
+pub mod apart;
 pub mod disturb;
 
 use serde::{Deserialize, Serialize};

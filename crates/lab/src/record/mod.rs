@@ -160,6 +160,7 @@ pub(crate) mod tests {
                 context_switches: 10,
                 involuntary_context_switches: 1,
                 migrations: None,
+                core_round_trip_ns: None,
                 paths: Vec::new(),
                 connection_bytes_min: 1,
                 connection_bytes_median: 1,

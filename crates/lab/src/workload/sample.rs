@@ -204,6 +204,8 @@ pub struct Sample {
     pub involuntary_switches: u64,
     /// Moves of threads from core to core, where the kernel counts them.
     pub migrations: Option<u64>,
+    /// What a cache line took from one core to another and back before the run, in ns.
+    pub core_round_trip_ns: Option<f64>,
     /// What hand-overs took, where they were timed.
     pub paths: Vec<PathTime>,
     /// Bytes of the least-served connection.
@@ -291,6 +293,9 @@ pub struct Raw {
     /// Moves of threads from core to core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrations: Option<u64>,
+    /// A cache line from one core to another and back, before the run, ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core_round_trip_ns: Option<f64>,
     /// What hand-overs took.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathTime>,
@@ -333,6 +338,7 @@ impl From<&Sample> for Raw {
             context_switches: s.context_switches,
             involuntary_context_switches: s.involuntary_switches,
             migrations: s.migrations,
+            core_round_trip_ns: s.core_round_trip_ns,
             paths: s.paths.clone(),
             connection_bytes_min: s.connection_min,
             connection_bytes_median: s.connection_median,

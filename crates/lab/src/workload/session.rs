@@ -138,7 +138,8 @@ pub fn once(
         session.warm_up(slot.warm_up)?;
         session.measure(slot.measure)
     };
-    let sample = run().map_err(|e| match e {
+    let apart = host::apart::round_trip();
+    let mut sample = run().map_err(|e| match e {
         Error::Io { context, source } => Error::Io {
             context: format!("{}: {context}", name()),
             source,
@@ -147,6 +148,10 @@ pub fn once(
         Error::Late(line) => Error::Late(format!("{}: {line}", name())),
         other => other,
     })?;
+    sample.core_round_trip_ns = apart;
+    sample
+        .disturbances
+        .extend(apart.and_then(host::apart::sign));
     let overhead = before.elapsed().saturating_sub(slot.warm_up + slot.measure);
     Ok((sample, overhead))
 }

@@ -1,0 +1,142 @@
+//! How far apart two cores are: what a cache line takes from one to the other and back.
+//!
+//! On a virtual machine this changes while nothing else seems to: the hypervisor places its cores
+//! now side by side, now at two ends of the processor. Whatever threads share then costs several
+//! times as much, and no counter of the guest shows it.
+
+use std::{
+    hint,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+/// Rounds of a batch, of which the fastest counts: others were interrupted.
+const ROUNDS: u32 = 200;
+/// Batches.
+const BATCHES: u32 = 8;
+/// Looks in vain after which the other core is busy with something else.
+const PATIENCE: u32 = 1 << 20;
+/// Says that nobody answers any more.
+const OVER: u32 = u32::MAX;
+/// How many times longer than at best a line may take before it is told. Two threads of one core
+/// need some 25 ns, cores with a common cache 50 to 70, others 200 and more.
+const LONGER: f64 = 3.0;
+
+/// The shortest that was seen in this process, ns.
+static BEST: Mutex<f64> = Mutex::new(f64::INFINITY);
+
+#[repr(align(128))]
+struct Line(AtomicU32);
+
+impl Line {
+    /// Whether it came to hold `value` within patience.
+    fn becomes(&self, value: u32) -> bool {
+        for _ in 0..PATIENCE {
+            match self.0.load(Ordering::Acquire) {
+                v if v == value => return true,
+                OVER => return false,
+                _ => hint::spin_loop(),
+            }
+        }
+        self.0.store(OVER, Ordering::Release);
+        false
+    }
+
+    /// The time of a round, ns, on the core that begins.
+    fn lead(&self) -> Option<f64> {
+        let mut best = f64::INFINITY;
+        for batch in 0..BATCHES {
+            let begun = Instant::now();
+            for round in batch * ROUNDS..(batch + 1) * ROUNDS {
+                self.0.store(2 * round + 1, Ordering::Release);
+                if !self.becomes(2 * round + 2) {
+                    return None;
+                }
+            }
+            best = best.min(begun.elapsed().as_nanos() as f64 / f64::from(ROUNDS));
+        }
+        Some(best)
+    }
+
+    fn follow(&self) {
+        for round in 0..ROUNDS * BATCHES {
+            if !self.becomes(2 * round + 1) {
+                return;
+            }
+            self.0.store(2 * round + 2, Ordering::Release);
+        }
+    }
+}
+
+/// What a line takes from the first core that this process may use to the second and back, in ns.
+/// `None` with one core, or where one of the two is busy. Takes well below a millisecond, and
+/// some at most.
+pub fn round_trip() -> Option<f64> {
+    if super::cores() < 2 {
+        return None;
+    }
+    let line = Line(AtomicU32::new(0));
+    let ns = thread::scope(|scope| {
+        scope.spawn(|| {
+            super::pin(1);
+            line.follow();
+        });
+        let leader = scope.spawn(|| {
+            super::pin(0);
+            line.lead()
+        });
+        leader.join().ok().flatten()
+    })?;
+    let mut best = BEST.lock().unwrap_or_else(PoisonError::into_inner);
+    *best = best.min(ns);
+    Some(ns)
+}
+
+/// What is to be said if a line takes much longer than it did before in this process.
+pub fn sign(ns: f64) -> Option<String> {
+    let best = *BEST.lock().unwrap_or_else(PoisonError::into_inner);
+    is_longer(ns, best).then(|| {
+        format!("cores were far apart: {ns:.0} ns for a cache line and back, not {best:.0}")
+    })
+}
+
+fn is_longer(ns: f64, best: f64) -> bool {
+    ns > best * LONGER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_goes_and_comes() {
+        if crate::host::cores() < 2 {
+            assert_eq!(round_trip(), None);
+            return;
+        }
+        // Other tests may have a core for a while.
+        let ns = (0..100).find_map(|_| round_trip());
+        let ns = ns.expect("the cores were busy a hundred times");
+        assert!((1.0..1e6).contains(&ns), "{ns}");
+    }
+
+    #[test]
+    fn nobody_waits_for_ever() {
+        let line = Line(AtomicU32::new(0));
+        assert_eq!(line.lead(), None);
+        assert_eq!(line.0.load(Ordering::Relaxed), OVER);
+        line.follow();
+    }
+
+    #[test]
+    fn only_much_longer_is_told() {
+        for (ns, told) in [(25.0, false), (65.0, false), (80.0, true), (300.0, true)] {
+            assert_eq!(is_longer(ns, 25.0), told, "{ns}");
+        }
+        assert!(!is_longer(20.0, f64::INFINITY));
+    }
+}
