@@ -79,8 +79,8 @@ is bridged or routed to the network (`ip tuntap add dev tap0 mode tap; ip link s
   perimeter bench --connect 192.0.2.1:9 --sink --org linux
 
 Threads run an event loop each over connections spread evenly over threads and NICs; one file is
-sent over all of them without being copied. The MTU is 1500. Configurations take turns, so that
-a drift of the machine falls on all alike.
+sent over all of them without being copied. Configurations take turns, so that a drift of the
+machine falls on all alike.
 
 Times are CPU ns per 1448 bytes of payload; time for which others had the core is taken out, and
 remarked on. In a valid row application, stack, peer, spinning and idle time make up the elapsed
@@ -104,7 +104,8 @@ const RUN_HELP: &str = "\
 The folder gets lab.json (what was asked for), plans/ (the plans as they ran), runs.jsonl (a line a
 run, with the machine, the version, all settings and the seed), report.html, report.md and
 report.csv. A folder that is there already is left alone, but --resume goes on with one after an
-interruption: each run is on the disk before the next begins.
+interruption: each run is on the disk before the next begins. Ctrl-C or SIGTERM ends after the present
+run, with a report of what is there; a second one ends at once.
 
 Every pass runs each configuration once, in an order drawn from the seed. Figures show medians with
 intervals from order statistics; where intervals overlap the report says that no difference is seen.
@@ -116,7 +117,7 @@ Examples:
   perimeter lab run all --quick --out monday --resume
   perimeter lab show groups > mine.toml && perimeter lab run mine.toml
 
-Exit code: 0 all measured, 1 a run failed, 2 a request that can't be served.";
+Exit code: 0 all measured, 1 a run failed or it was ended before, 2 a request that can't be served.";
 
 const SEND_HELP: &str = "\
 One full segment is sent over an idle connection; the stack's own code runs on virtual cores, so that
@@ -328,6 +329,9 @@ pub struct Bench {
     /// Pace each memory NIC, or each way of a pair's wires, to this many Gb/s [default: not paced]
     #[arg(long, value_name = "G", value_parser = units::gbps)]
     link_gbps: Option<f64>,
+    /// Maximum transmission unit of every link, from 576 to 9000 [default: 1500]
+    #[arg(long, value_name = "B", value_parser = settings::mtu)]
+    mtu: Option<u32>,
     /// Most bytes of one send call [default: 65536]
     #[arg(long, value_name = "B", value_parser = write_size)]
     write_size: Option<usize>,
@@ -443,6 +447,7 @@ impl Bench {
             rtt: self.rtt,
             threads: self.threads.unwrap_or(d.threads),
             nics: self.nics.unwrap_or(d.nics),
+            mtu: self.mtu.unwrap_or(d.mtu),
             link_gbps: self.link_gbps,
             write_size: self.write_size.unwrap_or(d.write_size),
             read_size: self.read_size.unwrap_or(d.read_size),
@@ -479,7 +484,7 @@ impl Bench {
 }
 
 /// What makes no sense besides --listen: the client says what is to run.
-const LISTEN_ALONE: [&str; 16] = [
+const LISTEN_ALONE: [&str; 17] = [
     "connect",
     "org",
     "conns",
@@ -489,6 +494,7 @@ const LISTEN_ALONE: [&str; 16] = [
     "rtt",
     "threads",
     "nics",
+    "mtu",
     "quick",
     "exchange",
     "reconnect",

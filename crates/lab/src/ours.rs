@@ -10,6 +10,7 @@
 
 mod endpoint;
 mod floor;
+mod listening;
 mod mem;
 pub(crate) mod network;
 mod pair;
@@ -27,6 +28,7 @@ use crate::{
 };
 use endpoint::{Far, Founder, StackEndpoint, Task};
 pub use floor::Floor;
+pub use listening::Listening;
 pub(crate) use mem::on_virtual;
 use perimeter::{Config, Lending, Native, OrgSpec, Stack, TcpConfig};
 use std::{

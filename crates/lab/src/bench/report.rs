@@ -7,7 +7,7 @@ use crate::{
     stats::{Spread, median},
     workload::{
         BUFFER, Coalescing, Configuration, Device, Direction, Exchange, Inbound, LockTimes, Locks,
-        MTU, PathTime, Raw, SEGMENT, Sample, Settings, Traits,
+        PathTime, Raw, SEGMENT, Sample, Settings, Traits,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -213,7 +213,7 @@ impl From<&Settings> for Asked {
             repeat: s.repeat,
             quick: s.quick,
             buffer_bytes: s.buffer,
-            mtu: MTU,
+            mtu: s.mtu,
             segment_bytes: SEGMENT,
         }
     }

@@ -286,6 +286,7 @@ pub fn arguments(
     add("--nics", settings.nics.to_string());
     add("--inbound", settings.inbound.to_string());
     add("--rtt", nanos(settings.rtt()));
+    add("--mtu", settings.mtu.to_string());
     add("--write-size", settings.write_size.to_string());
     add("--buffer", settings.buffer.to_string());
     add("--coalescing", settings.coalescing.to_string());

@@ -1,6 +1,6 @@
 //! Backend: the host kernel's own sockets, the comparison for every organization.
 //!
-//! Two network namespaces joined by veth pairs at MTU 1500 with TSO, GSO and GRO off; `sendfile`
+//! Two network namespaces joined by veth pairs with TSO, GSO and GRO off; `sendfile`
 //! of one file under TCP_CORK; epoll event loops; a receiver that discards. The kernel runs the
 //! peer's protocol work inside the sender's calls, so only the whole machine's CPU is reported.
 //! Where namespaces can't be made, plain loopback stands in, marked as not comparable.
@@ -71,11 +71,15 @@ pub struct Kernel {
 }
 
 impl Backend for Kernel {
-    fn check(&mut self, _: &Settings, configurations: &[Configuration]) -> Result<(), Error> {
+    fn check(
+        &mut self,
+        settings: &Settings,
+        configurations: &[Configuration],
+    ) -> Result<(), Error> {
         for c in configurations {
             sockets::allow_descriptors(c.connections, c.threads)?;
         }
-        self.loopback = Links::make(1).err().map(|e| e.to_string());
+        self.loopback = Links::make(1, settings.mtu).err().map(|e| e.to_string());
         Ok(())
     }
 
@@ -113,7 +117,7 @@ impl Backend for Kernel {
         deadline: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
         let links = match self.loopback {
-            None => Some(Arc::new(Links::make(settings.nics)?)),
+            None => Some(Arc::new(Links::make(settings.nics, settings.mtu)?)),
             Some(_) => None,
         };
         let job = Job::new(configuration.organization == Organization::Linux { pinned: true })?;

@@ -1,7 +1,7 @@
-//! Links between two network namespaces: veth pairs at MTU 1500 without segmentation offload.
+//! Links between two network namespaces: veth pairs without segmentation offload.
 
 use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, Request, attributes, find};
-use crate::{Error, error::Context as _, workload::MTU};
+use crate::{Error, error::Context as _};
 use nix::sched::CloneFlags;
 use std::{
     fs::{self, File},
@@ -146,20 +146,20 @@ pub struct Links {
 }
 
 impl Links {
-    /// Makes both namespaces and their links.
+    /// Makes both namespaces and their links of this maximum transmission unit, in bytes.
     ///
     /// # Errors
     /// The first step that the system refused; nothing is left behind.
-    pub fn make(nics: usize) -> Result<Links, Error> {
-        aside(|| Self::make_here(nics))
+    pub fn make(nics: usize, mtu: u32) -> Result<Links, Error> {
+        aside(|| Self::make_here(nics, mtu))
     }
 
-    fn make_here(nics: usize) -> Result<Links, Error> {
+    fn make_here(nics: usize, mtu: u32) -> Result<Links, Error> {
         let far = Arc::new(Namespace::enter_new()?);
         let near = Arc::new(Namespace::enter_new()?);
         let route = Netlink::route()?;
         for nic in 0..nics {
-            create_pair(&route, nic, &far)?;
+            create_pair(&route, nic, mtu, &far)?;
         }
         configure(&route, nics, "near", near_address)?;
         far.enter()?;
@@ -188,8 +188,8 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
     header
 }
 
-fn create_pair(route: &Netlink, nic: usize, far: &Namespace) -> Result<(), Error> {
-    let mtu = MTU.to_ne_bytes();
+fn create_pair(route: &Netlink, nic: usize, mtu: u32, far: &Namespace) -> Result<(), Error> {
+    let mtu = mtu.to_ne_bytes();
     let far_fd = (far.handle.as_raw_fd() as u32).to_ne_bytes();
     let peer = |r: Request| {
         r.raw(&link_header(0, 0, 0))

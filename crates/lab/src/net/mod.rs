@@ -21,8 +21,8 @@ use crate::{
     organizations::Organization,
     ours::{network, tap::Counters},
     workload::{
-        Backend, Configuration, Control, Crew, Direction, Inbound, Phase, SEGMENT, Sample, Session,
-        Settings, Tally, Times, Traits, Window,
+        Backend, Configuration, Control, Crew, Direction, Inbound, MTU, Phase, SEGMENT, Sample,
+        Session, Settings, Tally, Times, Traits, Window,
     },
 };
 use control::{ANSWER, Channel, Counted, ESTABLISHING, MOST, Message, PROTOCOL, Work, printable};
@@ -117,6 +117,8 @@ pub fn check(settings: &Settings, target: &Target) -> Result<(), Error> {
         "an organization of ours needs --tap and --address; --org linux uses the host's sockets"
     } else if has(|o| matches!(o, Organization::Ours(_))) && settings.inbound == Inbound::Affine {
         "--inbound affine only runs within this machine; use nic or thread"
+    } else if settings.mtu != MTU {
+        "--mtu only runs within this machine; the network has its own"
     } else if settings.reconnect {
         "--reconnect only runs within this machine"
     } else if target.sink && (settings.direction != Direction::Send || settings.exchange.is_some())

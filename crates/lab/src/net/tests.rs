@@ -243,7 +243,7 @@ fn a_plain_sink_will_do() {
 /// Stacks of ours on a TAP interface of the host's, in a namespace that stands for the host.
 #[test]
 fn our_stack_over_the_hosts_interface() {
-    if let Err(e) = tap::possible(1, 1) {
+    if let Err(e) = tap::possible(1, 1, MTU) {
         eprintln!("skipped: {e}");
         return;
     }

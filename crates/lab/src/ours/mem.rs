@@ -11,7 +11,7 @@ use crate::{
     stats,
     workload::{
         self, Coalescing, Configuration, Content, Crew, Direction, Phase, SEGMENT, Sample, Session,
-        Settings, Tally, Window, Worker, session::disturbances,
+        Settings, Tally, Window, Worker, payload, session::disturbances,
     },
 };
 use perimeter::{
@@ -62,7 +62,7 @@ pub(super) fn prepare(
 }
 
 /// The builder with the memory NICs of a run, and what is behind those.
-fn with_nics<P: Platform>(
+pub(super) fn with_nics<P: Platform>(
     platform: &P,
     mut builder: perimeter::Builder,
     settings: &Settings,
@@ -140,6 +140,7 @@ pub(super) fn nic_config(
         rx_queues: queues,
         tx_queues: queues,
         gbps: settings.link_gbps,
+        mtu: settings.mtu,
         peer: PeerConfig {
             rtt_ns: settings.rtt().as_nanos() as u64,
             source_segment: match settings.coalescing {
@@ -188,6 +189,7 @@ impl MemSession {
         (moved, Instant::now())
     }
 
+    /// Bytes that the peers have compared with what they had to be.
     fn verify(&self) -> Result<u64, Error> {
         let mut verified = 0;
         for peer in &self.peers {
@@ -198,7 +200,7 @@ impl MemSession {
                     counts.verify_errors, counts.bad_checksum, counts.malformed
                 )));
             }
-            verified += counts.verified;
+            verified += counts.verified * payload(peer.config().mtu);
         }
         Ok(verified)
     }
@@ -264,7 +266,7 @@ impl Session for MemSession {
             paths: counted.paths,
             connection_min,
             connection_median,
-            verified_bytes: checked + verified * SEGMENT,
+            verified_bytes: checked + verified,
             valid: times.valid() && bytes > 0,
             disturbances,
             ..Sample::default()

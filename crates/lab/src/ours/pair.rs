@@ -21,8 +21,7 @@ use crate::{
     },
     live::{self, Seen, Watch},
     workload::{
-        Configuration, Content, Crew, FILE_SIZE, MTU, Phase, Sample, Session, Settings, Tally,
-        Window,
+        Configuration, Content, Crew, FILE_SIZE, Phase, Sample, Session, Settings, Tally, Window,
     },
 };
 use perimeter::{
@@ -132,7 +131,7 @@ fn wire(settings: &Settings, configuration: &Configuration, nic: usize) -> WireC
     };
     WireConfig {
         ends: [end(0), end(1)],
-        mtu: MTU,
+        mtu: settings.mtu,
         latency_ns: settings.rtt().as_nanos() as u64 / 2,
         gbps: settings.link_gbps,
         ..WireConfig::default()

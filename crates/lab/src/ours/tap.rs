@@ -19,7 +19,7 @@ use crate::{
     },
     live::{self, Seen, Watch},
     workload::{
-        Configuration, Control, Crew, MTU, Phase, Sample, Session, Settings, Tally, Times, Window,
+        Configuration, Control, Crew, Phase, Sample, Session, Settings, Tally, Times, Window,
     },
 };
 use perimeter::{
@@ -53,7 +53,7 @@ pub(super) fn notes(settings: &Settings) -> Vec<String> {
 pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Result<(), Error> {
     for c in configurations {
         sockets::allow_descriptors(c.connections, c.threads)?;
-        possible(settings.nics, queues(settings, c))?;
+        possible(settings.nics, queues(settings, c), settings.mtu)?;
     }
     Ok(())
 }
@@ -62,8 +62,8 @@ pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Re
 ///
 /// # Errors
 /// [`Error::Unavailable`] with one line.
-pub(crate) fn possible(nics: usize, queues: usize) -> Result<(), Error> {
-    let made = Taps::make(nics, queues);
+pub(crate) fn possible(nics: usize, queues: usize, mtu: u32) -> Result<(), Error> {
+    let made = Taps::make(nics, queues, mtu);
     made.map_err(|e| Error::Unavailable(format!("--device tap: {e}")))?;
     Ok(())
 }
@@ -75,17 +75,17 @@ struct Taps {
 }
 
 impl Taps {
-    fn make(nics: usize, queues: usize) -> Result<Taps, Error> {
-        veth::aside(|| Self::make_here(nics, queues))
+    fn make(nics: usize, queues: usize, mtu: u32) -> Result<Taps, Error> {
+        veth::aside(|| Self::make_here(nics, queues, mtu))
     }
 
-    fn make_here(nics: usize, queues: usize) -> Result<Taps, Error> {
+    fn make_here(nics: usize, queues: usize, mtu: u32) -> Result<Taps, Error> {
         let namespace = Arc::new(Namespace::enter_new()?);
         let mut taps = Vec::new();
         for nic in 0..nics {
             let config = TapConfig {
                 queues,
-                mtu: Some(MTU),
+                mtu: Some(mtu),
                 ..TapConfig::new(&format!("tap{nic}"))
             };
             let tap = Tap::open(&config).map_err(|e| Error::Unavailable(e.to_string()))?;
@@ -118,7 +118,8 @@ pub(super) fn prepare(
     configuration: &Configuration,
     deadline: Option<Instant>,
 ) -> Result<Box<dyn Session>, Error> {
-    let Taps { namespace, taps } = Taps::make(settings.nics, queues(settings, configuration))?;
+    let queues = queues(settings, configuration);
+    let Taps { namespace, taps } = Taps::make(settings.nics, queues, settings.mtu)?;
     let mut builder = with_control(builder(&org, settings, Native::default()), settings);
     let mut hosts = Vec::new();
     for (nic, tap) in taps.into_iter().enumerate() {

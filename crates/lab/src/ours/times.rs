@@ -25,7 +25,7 @@ use std::{
 /// under test like the application's.
 const INBOUND: &[&str] = &["inbound-"];
 /// Likewise those that run the protocol.
-const PROTOCOL: &[&str] = &["protocol-"];
+pub(super) const PROTOCOL: &[&str] = &["protocol-"];
 /// Its other threads; what they use is the stack's, when they sleep is of no interest.
 const HELPERS: &[&str] = &["service", "control"];
 /// CPU time that one contended acquisition uses at most, ns: the lock spins and yields for a

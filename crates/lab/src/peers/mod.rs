@@ -95,7 +95,7 @@ impl Backend for Peers {
             }
         }
         if settings.device == Device::Tap {
-            ours::tap::possible(1, 1)?;
+            ours::tap::possible(1, 1, settings.mtu)?;
         }
         match self.peer {
             Peer::Smoltcp => Ok(()),

@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     bench::grid,
     organizations::Organization,
-    workload::{Coalescing, Direction, Exchange, session},
+    workload::{Coalescing, Direction, Exchange, MTU, session},
 };
 
 fn settings(peer: Peer, connections: u32) -> Settings {
@@ -63,7 +63,7 @@ fn smoltcp_plays_ping_pong() {
 
 #[test]
 fn smoltcp_talks_to_the_kernel() {
-    if let Err(e) = ours::tap::possible(1, 1) {
+    if let Err(e) = ours::tap::possible(1, 1, MTU) {
         eprintln!("skipped: {e}");
         return;
     }
@@ -112,7 +112,7 @@ fn talks_to_itself_and_to_the_kernel(peer: Peer) {
     if !asked_for(peer) {
         return;
     }
-    let devices = match ours::tap::possible(1, 1) {
+    let devices = match ours::tap::possible(1, 1, MTU) {
         Ok(()) => vec![Device::Pair, Device::Tap],
         Err(_) => vec![Device::Pair],
     };

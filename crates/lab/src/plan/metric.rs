@@ -44,6 +44,10 @@ pub enum Metric {
     OpenToClose,
     /// What 99 connections in 100 stay within.
     OpenToCloseP99,
+    /// Listeners made and closed per second.
+    Listens,
+    /// The median time from making a listener to its close.
+    ListenToClose,
     /// Mean time of a round.
     Latency,
     /// The median of it.
@@ -92,7 +96,7 @@ fn handing(m: &Measured) -> Option<u64> {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 32] = [
+    pub const ALL: [Metric; 34] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
@@ -110,6 +114,8 @@ impl Metric {
         Metric::Connects,
         Metric::OpenToClose,
         Metric::OpenToCloseP99,
+        Metric::Listens,
+        Metric::ListenToClose,
         Metric::Latency,
         Metric::LatencyP50,
         Metric::LatencyP99,
@@ -147,6 +153,8 @@ impl Metric {
             Metric::Connects => "connects",
             Metric::OpenToClose => "open-to-close",
             Metric::OpenToCloseP99 => "open-to-close-p99",
+            Metric::Listens => "listens",
+            Metric::ListenToClose => "listen-to-close",
             Metric::Latency => "latency",
             Metric::LatencyP50 => "latency-p50",
             Metric::LatencyP99 => "latency-p99",
@@ -185,6 +193,8 @@ impl Metric {
             Metric::Connects => "connections opened and closed",
             Metric::OpenToClose => "median time from opening a connection to its close",
             Metric::OpenToCloseP99 => "99th percentile from opening a connection to its close",
+            Metric::Listens => "listeners made and closed",
+            Metric::ListenToClose => "median time from making a listener to its close",
             Metric::Latency => "mean round trip",
             Metric::LatencyP50 => "median round trip",
             Metric::LatencyP99 => "99th percentile of round trips",
@@ -213,9 +223,10 @@ impl Metric {
             Metric::Scheduler | Metric::RunDelay => "ns per KB",
             Metric::Contended | Metric::HoldContended => "%",
             Metric::Switches => "per MB",
-            Metric::Rounds | Metric::Connects | Metric::Migrations => "per s",
+            Metric::Rounds | Metric::Connects | Metric::Listens | Metric::Migrations => "per s",
             Metric::OpenToClose
             | Metric::OpenToCloseP99
+            | Metric::ListenToClose
             | Metric::Latency
             | Metric::LatencyP50
             | Metric::LatencyP99 => "µs",
@@ -241,11 +252,20 @@ impl Metric {
         )
     }
 
+    /// Whether it is of listeners, and of no connections.
+    pub fn is_of_listeners(self) -> bool {
+        matches!(self, Metric::Listens | Metric::ListenToClose)
+    }
+
     /// Whether more of it is better.
     pub fn more_is_better(self) -> bool {
         matches!(
             self,
-            Metric::Goodput | Metric::GoodputPerCpu | Metric::Rounds | Metric::Connects
+            Metric::Goodput
+                | Metric::GoodputPerCpu
+                | Metric::Rounds
+                | Metric::Connects
+                | Metric::Listens
         )
     }
 
@@ -285,13 +305,15 @@ impl Metric {
                 (!m.locks.is_empty()).then_some(())?;
                 per_segment(m.locks.iter().map(|l| l.wait_ns).sum())
             }
-            // Connections that are opened anew are counted and timed as rounds are.
-            Metric::Rounds | Metric::Connects => {
+            // Connections that are opened anew, and listeners, are counted and timed as rounds are.
+            Metric::Rounds | Metric::Connects | Metric::Listens => {
                 let rate = m.raw.rounds as f64 / m.raw.seconds;
                 (m.raw.rounds > 0 && m.raw.seconds > 0.0).then_some(rate)
             }
             Metric::Latency => Some(m.raw.latency?.mean_ns / 1e3),
-            Metric::LatencyP50 | Metric::OpenToClose => Some(m.raw.latency?.p50_ns as f64 / 1e3),
+            Metric::LatencyP50 | Metric::OpenToClose | Metric::ListenToClose => {
+                Some(m.raw.latency?.p50_ns as f64 / 1e3)
+            }
             Metric::LatencyP99 | Metric::OpenToCloseP99 => Some(m.raw.latency?.p99_ns as f64 / 1e3),
             Metric::Hold => around(m).map(|l| each(l, l.hold_ns)),
             Metric::HoldWait => around(m).map(|l| each(l, l.wait_ns)),

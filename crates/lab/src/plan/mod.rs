@@ -14,6 +14,7 @@ use crate::{
     Error,
     cache::{self, counted},
     organizations::Organization,
+    ours,
     published::{Experiment, Order, published},
     workload::{
         Configuration, Device, Exchange, Settings, Slot,
@@ -94,6 +95,8 @@ pub struct Cell {
     pub modelled: Option<u64>,
     /// The processor counts what it does.
     pub counted: bool,
+    /// It makes listeners, and no connections.
+    pub listening: bool,
 }
 
 impl Cell {
@@ -110,6 +113,7 @@ impl Cell {
     pub fn backend(&self) -> Box<dyn Backend> {
         match self.modelled {
             Some(payload) => Box::new(cache::Backend::new(payload)),
+            None if self.listening => Box::new(ours::Listening),
             None => {
                 let backend = session::backend_for(&self.settings, &self.configuration);
                 match self.counted {
@@ -312,6 +316,7 @@ impl Plan {
                 });
             }
             Axis::Buffer => settings.buffer = x as usize,
+            Axis::Mtu => settings.mtu = x as u32,
             Axis::Threads => settings.threads = x as usize,
             Axis::Groups => {}
         }
@@ -334,6 +339,7 @@ impl Plan {
                 measure: settings.seconds,
             },
             modelled: time.payload,
+            listening: self.metric.is_of_listeners(),
             counted: self.metric.is_counted() || self.also.iter().any(|m| m.is_counted()),
             settings,
         })
@@ -489,6 +495,8 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "lock-cost",
     "coarse-locks",
     "buffers",
+    "jumbo",
+    "listen",
     "receive",
     "pef-large",
     "pef-small",

@@ -5,7 +5,7 @@ use crate::{
     Error, units,
     workload::{
         Exchange, Settings,
-        settings::{Coalescing, Device, Direction, Inbound, MAX_CONNECTIONS, MAX_PARALLEL},
+        settings::{Coalescing, Device, Direction, Inbound, MAX_CONNECTIONS, MAX_PARALLEL, MTUS},
     },
 };
 use perimeter::LockPolicy;
@@ -55,6 +55,8 @@ pub enum Axis {
     PingPong,
     /// Socket buffers in bytes.
     Buffer,
+    /// Maximum transmission unit of every link, in bytes.
+    Mtu,
     /// Application threads.
     Threads,
     /// The number that stands for `{}` in the series' organizations.
@@ -70,6 +72,7 @@ impl Axis {
             Axis::MessageSize => "size of reads and writes, bytes",
             Axis::PingPong => "message size, bytes",
             Axis::Buffer => "socket buffers, bytes",
+            Axis::Mtu => "MTU, bytes",
             Axis::Threads => "application threads",
             Axis::Groups => "groups",
         }
@@ -83,6 +86,7 @@ impl Axis {
             Axis::WriteSize => "bytes a write",
             Axis::MessageSize | Axis::PingPong => "bytes a message",
             Axis::Buffer => "bytes of buffer",
+            Axis::Mtu => "bytes of MTU",
             Axis::Threads if value == 1 => "thread",
             Axis::Threads => "threads",
             Axis::Groups => "groups",
@@ -95,6 +99,7 @@ impl Axis {
             Axis::Connections => 1..=MAX_CONNECTIONS,
             Axis::WriteSize | Axis::MessageSize | Axis::PingPong => 1..=16 << 20,
             Axis::Buffer => 4096..=64 << 20,
+            Axis::Mtu => MTUS,
             Axis::Threads => 1..=MAX_PARALLEL,
             Axis::Groups => 1..=1024,
         }
@@ -159,6 +164,8 @@ pub(super) struct Overrides {
     threads: Option<usize>,
     #[serde(default, deserialize_with = "parallel")]
     nics: Option<usize>,
+    #[serde(default, deserialize_with = "mtu")]
+    mtu: Option<u32>,
     #[serde(default, deserialize_with = "gbps")]
     link_gbps: Option<f64>,
     #[serde(default, deserialize_with = "size")]
@@ -193,6 +200,7 @@ impl Overrides {
         put(&mut s.inbound, &self.inbound);
         put(&mut s.threads, &self.threads);
         put(&mut s.nics, &self.nics);
+        put(&mut s.mtu, &self.mtu);
         put(&mut s.write_size, &self.write_size);
         put(&mut s.read_size, &self.read_size);
         put(&mut s.buffer, &self.buffer);
@@ -296,6 +304,10 @@ fn size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<usize>, D::Error> {
         Ok(units::whole(t, "the size in bytes", Axis::WriteSize.range())? as usize)
     })
     .map(Some)
+}
+
+fn mtu<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u32>, D::Error> {
+    by(d, crate::workload::settings::mtu).map(Some)
 }
 
 fn buffer<'de, D: Deserializer<'de>>(d: D) -> Result<Option<usize>, D::Error> {

@@ -212,6 +212,8 @@ fn short(m: Metric) -> &'static str {
         Metric::Connects => "connections a second",
         Metric::OpenToClose => "from opening to close",
         Metric::OpenToCloseP99 => "from opening to close, 99th percentile",
+        Metric::Listens => "listeners a second",
+        Metric::ListenToClose => "from listen to close",
         Metric::RunDelay => "waiting for a core",
         m @ (Metric::L2 | Metric::L2Of(_) | Metric::L2Coherence | Metric::L2Here) => m.label(),
         Metric::FirstLevel => "L1 misses",

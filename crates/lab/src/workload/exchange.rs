@@ -132,7 +132,7 @@ impl Talk {
 }
 
 /// Room for latencies: three digits from 1 ns to a minute, in 200 KB, and no allocation later.
-pub(super) fn latencies() -> Histogram<u64> {
+pub(crate) fn latencies() -> Histogram<u64> {
     // Both bounds are constants that it takes.
     Histogram::new_with_bounds(1, LONGEST, 3).unwrap_or_else(|e| unreachable!("{e}"))
 }

@@ -25,11 +25,14 @@ pub use content::{Content, FILE_SIZE};
 pub use control::{Control, Phase};
 pub use crew::{Crew, View, Worker};
 pub use drive::{Roles, Side, Tally, drive, rounds};
+pub(crate) use exchange::latencies;
 pub use exchange::{Exchange, summary};
 pub use reconnect::{Part, Reconnects, drive_any};
 pub use sample::{Latency, LockTimes, Locks, PathTime, Raw, Received, Sample, TOLERANCE, Times};
 pub use session::{Backend, Configuration, Session, Slot, Traits, Window};
-pub use settings::{BUFFER, Coalescing, Device, Direction, Inbound, MTU, SEGMENT, Settings};
+pub use settings::{
+    BUFFER, Coalescing, Device, Direction, Inbound, MTU, SEGMENT, Settings, payload,
+};
 pub use spread::{Place, spread};
 
 use std::{io, time::Duration};

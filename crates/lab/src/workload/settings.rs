@@ -13,10 +13,18 @@ pub const MAX_PARALLEL: u64 = 256;
 /// Send and receive buffer of the parallel benchmark's sockets, in bytes, as in the paper (section
 /// 3).
 pub const BUFFER: usize = 256 * 1024;
-/// Maximum transmission unit of every link, in bytes.
+/// Maximum transmission unit of every link, in bytes, where nothing else is asked for.
 pub const MTU: u32 = 1500;
-/// Payload of a full segment: [`MTU`] less 20 bytes IPv4, 20 TCP, 12 timestamps (RFC 7323).
+/// What it may be: from what every host takes (RFC 791, section 3.1) to jumbo frames.
+pub const MTUS: std::ops::RangeInclusive<u64> = 576..=9000;
+/// Payload of a full segment: [`MTU`] less 20 bytes IPv4, 20 TCP, 12 timestamps (RFC 7323). Times are
+/// told for so many bytes whatever the MTU is, so that they compare.
 pub const SEGMENT: u64 = 1448;
+
+/// Payload of a full segment at this maximum transmission unit.
+pub fn payload(mtu: u32) -> u64 {
+    SEGMENT + u64::from(mtu) - u64::from(MTU)
+}
 
 macro_rules! names {
     ($type:ident, $what:literal, $($variant:ident = $name:literal),+) => {
@@ -131,6 +139,8 @@ pub struct Settings {
     pub threads: usize,
     /// Number of NICs.
     pub nics: usize,
+    /// Maximum transmission unit of every link, in bytes.
+    pub mtu: u32,
     /// Pacing of each NIC in Gb/s; `None` for as fast as the processor goes.
     pub link_gbps: Option<f64>,
     /// Most bytes that one send call hands over.
@@ -177,6 +187,7 @@ impl Default for Settings {
             rtt: None,
             threads: cores,
             nics: cores,
+            mtu: MTU,
             link_gbps: None,
             write_size: 64 * 1024,
             read_size: BUFFER,
@@ -222,6 +233,7 @@ impl Settings {
             ("--threads", self.threads as u64, 1..=MAX_PARALLEL),
             ("--nics", self.nics as u64, 1..=MAX_PARALLEL),
             ("--repeat", u64::from(self.repeat), 1..=1000),
+            ("--mtu", u64::from(self.mtu), MTUS),
             ("--write-size", self.write_size as u64, 1..=16 << 20),
             ("--read-size", self.read_size as u64, 1..=16 << 20),
             ("--buffer", self.buffer as u64, 4096..=64 << 20),
@@ -234,6 +246,14 @@ impl Settings {
                     range.end()
                 ));
             }
+        }
+        if self.mtu != MTU
+            && self
+                .organizations
+                .iter()
+                .any(|o| matches!(o, Organization::Peer(_)))
+        {
+            return input("--mtu: other stacks are set up for 1500; list ours and linux".into());
         }
         match &self.connect {
             Some(target) => net::check(self, target)?,
@@ -313,6 +333,15 @@ pub fn connections(text: &str) -> Result<u32, String> {
     u32::try_from(n).map_err(|e| e.to_string())
 }
 
+/// Parses a maximum transmission unit.
+///
+/// # Errors
+/// A line that says what is wrong.
+pub fn mtu(text: &str) -> Result<u32, String> {
+    let bytes = units::whole(text, "the MTU in bytes", MTUS)?;
+    u32::try_from(bytes).map_err(|e| e.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,7 +367,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 14] = [
+        let damages: [fn(&mut Settings); 16] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -348,6 +377,8 @@ mod tests {
             |s| s.write_size = 0,
             |s| s.read_size = 0,
             |s| s.buffer = 100,
+            |s| s.mtu = 9001,
+            |s| (s.mtu, s.organizations[2]) = (9000, Organization::parse("smoltcp").unwrap()),
             |s| s.exchange = Some("64".parse().unwrap()),
             |s| s.reconnect = true,
             |s| (s.reconnect, s.device, s.inbound) = (true, Device::Tap, Inbound::Affine),
