@@ -5,6 +5,9 @@ use core::fmt;
 /// Capacity of a pooled buffer, in bytes: an MTU-1500 frame with room to spare.
 pub const POOLED: usize = 2048;
 
+/// Capacity of a pooled buffer for jumbo frames, in bytes: an MTU of 9216 with room to spare.
+pub const POOLED_JUMBO: usize = 9 * 1024 + 256;
+
 /// Which bytes of a buffer are of interest: the first one's place, and behind it how many.
 ///
 /// One word, always written whole. A buffer is moved soon after its window was set, which reads the
@@ -151,19 +154,22 @@ impl fmt::Debug for PktBuf {
     }
 }
 
-/// A core's stock of packet buffers of [`POOLED`] bytes. Not shared, so it needs no lock.
+/// A core's stock of packet buffers of [`POOLED`] and of [`POOLED_JUMBO`] bytes. Not shared, so it
+/// needs no lock.
 pub struct PktPool {
     free: Vec<PktBuf>,
+    jumbo: Vec<PktBuf>,
     limit: usize,
     /// Buffers that had to be allocated because the stock was empty.
     pub misses: u64,
 }
 
 impl PktPool {
-    /// A pool that keeps at most `limit` buffers.
+    /// A pool that keeps at most `limit` buffers, and a quarter of that for jumbo frames.
     pub fn new(limit: usize) -> PktPool {
         PktPool {
             free: Vec::new(),
+            jumbo: Vec::new(),
             limit,
             misses: 0,
         }
@@ -173,32 +179,48 @@ impl PktPool {
     /// whatever the last user left: fill before reading).
     #[inline]
     pub fn take(&mut self, capacity: usize) -> PktBuf {
-        if capacity <= POOLED
-            && let Some(mut b) = self.free.pop()
+        if capacity > POOLED {
+            return self.take_large(capacity);
+        }
+        if let Some(mut b) = self.free.pop() {
+            b.set_window(0, 0);
+            return b;
+        }
+        self.misses += 1;
+        PktBuf::with_capacity(POOLED)
+    }
+
+    fn take_large(&mut self, capacity: usize) -> PktBuf {
+        if capacity <= POOLED_JUMBO
+            && let Some(mut b) = self.jumbo.pop()
         {
             b.set_window(0, 0);
             return b;
         }
         self.misses += 1;
-        PktBuf::with_capacity(capacity.max(POOLED))
+        PktBuf::with_capacity(capacity.max(POOLED_JUMBO))
     }
 
     /// Takes a buffer back; one of another size, or one too many, is freed.
     #[inline]
     pub fn put(&mut self, b: PktBuf) {
-        if b.data.len() == POOLED && self.free.len() < self.limit {
-            self.free.push(b);
+        if b.data.len() == POOLED {
+            if self.free.len() < self.limit {
+                self.free.push(b);
+            }
+        } else if b.data.len() == POOLED_JUMBO && self.jumbo.len() < self.limit / 4 {
+            self.jumbo.push(b);
         }
     }
 
     /// Buffers in stock.
     pub fn len(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.jumbo.len()
     }
 
     /// Whether the stock is empty.
     pub fn is_empty(&self) -> bool {
-        self.free.is_empty()
+        self.len() == 0
     }
 }
 
@@ -237,7 +259,18 @@ mod tests {
     }
 
     #[test]
-    fn pool_recycles_only_its_own_size() {
+    fn pool_recycles_only_its_own_sizes() {
+        let mut p = PktPool::new(4);
+        let b = p.take(9014);
+        assert_eq!((b.capacity(), p.misses), (POOLED_JUMBO, 1));
+        p.put(b);
+        p.put(PktBuf::with_capacity(POOLED_JUMBO));
+        assert_eq!(p.len(), 1, "over a quarter of the limit is freed");
+        assert_eq!(p.take(100).capacity(), POOLED, "not for small frames");
+        assert_eq!(p.take(POOLED + 1).capacity(), POOLED_JUMBO);
+        assert_eq!((p.len(), p.misses), (0, 2));
+        assert_eq!(p.take(20_000).capacity(), 20_000);
+
         let mut p = PktPool::new(1);
         let b = p.take(100);
         assert_eq!((b.capacity(), p.misses), (POOLED, 1));
@@ -246,7 +279,7 @@ mod tests {
         assert_eq!(p.len(), 1);
         p.put(PktBuf::with_capacity(POOLED));
         assert_eq!(p.len(), 1, "over the limit is freed");
-        assert_eq!(p.take(9000).capacity(), 9000);
+        assert_eq!(p.take(9000).capacity(), POOLED_JUMBO);
         assert_eq!(p.len(), 1, "a large request leaves the stock alone");
     }
 }

@@ -149,7 +149,7 @@ fn stack_config(settings: &Settings) -> Config {
             rcv_buf: settings.buffer as u32,
             cork: settings.coalescing == Coalescing::Cork,
             nodelay: settings.coalescing == Coalescing::NoDelay,
-            ..TcpConfig::default()
+            ..TcpConfig::for_mtu(settings.mtu as u16)
         },
         memory: MEMORY,
         ..Config::default()

@@ -3,7 +3,10 @@
 //! A frame is copied once, at the doorbell, into a buffer that the receiving side has posted, as
 //! a NIC's DMA would. Each direction has a latency, a rate and faults of its own.
 
-use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing, buf::POOLED};
+use perimeter_base::{
+    PktBuf, PktPool, Time, TxDesc, TxRing,
+    buf::{POOLED, POOLED_JUMBO},
+};
 use perimeter_sync::{Lock, LockClass, Platform, Work};
 use perimeter_wire::MacAddr;
 use std::collections::VecDeque;
@@ -83,6 +86,16 @@ impl Default for WireConfig {
             checksum_offload: true,
             interrupts: true,
             coalesce_ns: 0,
+        }
+    }
+}
+
+impl WireConfig {
+    /// Capacity of a buffer for any frame: one that pools keep.
+    fn room(&self) -> usize {
+        match self.mtu as usize + ETHERNET {
+            small if small <= POOLED => POOLED,
+            large => large.max(POOLED_JUMBO),
         }
     }
 }
@@ -244,6 +257,7 @@ impl<P: Platform> Device for End<P> {
                 platform: self.platform.clone(),
                 ports: self.inbound.clone(),
                 index,
+                room: self.config.room(),
             }) as Box<dyn RxQueue>
         });
         let tx = (0..self.config.ends[self.side].tx_queues).map(|_| {
@@ -270,7 +284,12 @@ struct EndRx<P: Platform> {
     platform: P,
     ports: Arc<[Port<P>]>,
     index: usize,
+    /// Capacity of the buffers that it posts.
+    room: usize,
 }
+
+/// Length of an Ethernet header, bytes.
+const ETHERNET: usize = 14;
 
 /// Frames of a doorbell that are placed in a receive queue at a time: the queue's lock and its lines
 /// go between two cores once for all of them.
@@ -291,7 +310,7 @@ impl<P: Platform> RxQueue for EndRx<P> {
             };
             // A buffer for a buffer.
             if flight.posted.len() < POSTED {
-                flight.posted.push(pool.take(POOLED));
+                flight.posted.push(pool.take(self.room));
             }
             out.push(frame);
             n += 1;
@@ -347,7 +366,7 @@ impl<P: Platform> EndTx<P> {
         }
         let mut buf = match self.spare.pop() {
             Some(b) if b.capacity() >= d.frame_len() => b,
-            _ => PktBuf::with_capacity(d.frame_len().max(POOLED)),
+            _ => PktBuf::with_capacity(d.frame_len().max(self.config.room())),
         };
         let Some(n) = csum::copy_out(d, buf.raw_mut()) else {
             return;

@@ -42,6 +42,15 @@ pub(super) fn prepare(
     configuration: &Configuration,
     deadline: Option<Instant>,
 ) -> Result<Box<dyn Session>, Error> {
+    Ok(Box::new(session(org, settings, configuration, deadline)?))
+}
+
+fn session(
+    org: OrgSpec,
+    settings: &Settings,
+    configuration: &Configuration,
+    deadline: Option<Instant>,
+) -> Result<MemSession, Error> {
     let native = Native::default();
     let builder = with_control(builder(&org, settings, native), settings);
     let (builder, peers) = with_nics(&native, builder, settings, configuration)?;
@@ -49,7 +58,7 @@ pub(super) fn prepare(
     let end = ideal(&org, builder, &peers, settings, configuration, content)?;
     let marks = end.marks.clone();
     let crew = Crew::start(workers(settings, configuration, end, deadline))?;
-    Ok(Box::new(MemSession {
+    Ok(MemSession {
         crew,
         peers,
         marks,
@@ -58,7 +67,7 @@ pub(super) fn prepare(
             Some(_) => Direction::Both,
             None => settings.direction,
         },
-    }))
+    })
 }
 
 /// The builder with the memory NICs of a run, and what is behind those.
@@ -271,5 +280,34 @@ impl Session for MemSession {
             disturbances,
             ..Sample::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::organizations::Organization;
+
+    #[test]
+    fn frames_are_as_long_as_the_mtu_lets_them_be() {
+        for mtu in [1500, 9000] {
+            let settings = Settings {
+                nics: 1,
+                mtu,
+                ..Settings::default()
+            };
+            let configuration = Configuration {
+                organization: Organization::Ours(OrgSpec::Up),
+                connections: 1,
+                threads: 1,
+            };
+            let mut run = session(OrgSpec::Up, &settings, &configuration, None).unwrap();
+            run.warm_up(Duration::from_millis(100)).unwrap();
+            let bytes: u64 = run.moved().0.values().sum();
+            let frames: u64 = run.peers.iter().map(|p| p.counts().frames).sum();
+            Box::new(run).measure(Duration::from_millis(20)).unwrap();
+            let (each, full) = (bytes / frames.max(1), payload(mtu));
+            assert!(each <= full && each > full * 3 / 4, "{each} of {full}");
+        }
     }
 }

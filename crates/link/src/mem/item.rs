@@ -65,6 +65,12 @@ pub(crate) struct Delayed {
 const PLAIN: usize = 14 + 20 + 20;
 
 impl Seg {
+    /// Room that the frame needs, bytes.
+    #[inline]
+    pub fn room(&self) -> usize {
+        PLAIN + 12 + usize::from(self.len)
+    }
+
     /// Writes the frame to `buf` and sets its window; all checksums are complete. `buf` has
     /// room for the headers; payload that does not fit is cut off.
     #[inline]

@@ -1,7 +1,7 @@
 //! Queues of the memory NIC.
 
 use core::sync::atomic::{Ordering, fence};
-use perimeter_base::{PktPool, Time, TxRing, buf::POOLED};
+use perimeter_base::{PktPool, Time, TxRing};
 use perimeter_sync::{Beacon, Lock, Platform, Work};
 use std::sync::Arc;
 
@@ -30,7 +30,6 @@ pub(super) struct MemRx<P: Platform> {
     /// Where polling starts, so that no transmit queue starves another.
     turn: usize,
     pattern: &'static Pattern,
-    frame_room: usize,
     peer_ns: u64,
 }
 
@@ -41,7 +40,6 @@ impl<P: Platform> MemRx<P> {
         ports: Arc<[Port<P>]>,
         index: usize,
     ) -> MemRx<P> {
-        let frame_room = (config.mtu as usize + 14).max(POOLED);
         MemRx {
             platform: platform.clone(),
             config,
@@ -50,7 +48,6 @@ impl<P: Platform> MemRx<P> {
             inbound: Vec::new(),
             turn: 0,
             pattern: Pattern::get(),
-            frame_room,
             peer_ns: 0,
         }
     }
@@ -128,7 +125,7 @@ impl<P: Platform> MemRx<P> {
             };
             let (buf, hash) = match item.what {
                 What::Seg(seg) => {
-                    let mut buf = pool.take(self.frame_room);
+                    let mut buf = pool.take(seg.room());
                     seg.build(&mut buf, src, dst, self.pattern);
                     (buf, Some(item.hash))
                 }
@@ -159,7 +156,7 @@ impl<P: Platform> MemRx<P> {
             seg.ack = (word >> 32) as u32;
             seg.tsecr = word as u32;
             seg.tsval = (now.0 / 1_000_000) as u32;
-            let mut buf = pool.take(self.frame_room);
+            let mut buf = pool.take(seg.room());
             seg.build(&mut buf, src, dst, self.pattern);
             out.push(RxFrame {
                 buf,
