@@ -104,7 +104,9 @@ pub fn sign(ns: f64) -> Option<String> {
     })
 }
 
-fn is_longer(ns: f64, best: f64) -> bool {
+/// Whether `ns` is so much more than the shortest, `best`, that the cores must have been further
+/// apart.
+pub(crate) fn is_longer(ns: f64, best: f64) -> bool {
     ns > best * LONGER
 }
 

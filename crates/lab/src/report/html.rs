@@ -50,6 +50,7 @@ pub(super) fn page(material: &Material<'_>) -> Markup {
                     (contents(material))
                     @for (i, r) in material.results.iter().enumerate() { (experiment(material, i, r)) }
                     (not_repeated(material))
+                    @if let Some(apart) = &material.apart { (apart.section()) }
                     (method(material))
                 }
             }

@@ -24,6 +24,9 @@ pub(super) fn render(material: &Material<'_>) -> String {
     for r in &material.results {
         result(material, r, &mut out);
     }
+    if let Some(apart) = &material.apart {
+        apart.markdown(&mut out);
+    }
     for note in &material.stored.notes {
         let _ = writeln!(out, "\nnote: {note}");
     }

@@ -2,6 +2,7 @@
 //! every number and every conclusion is computed from the rows.
 
 pub mod analysis;
+mod apart;
 mod boxes;
 mod csv;
 mod html;
@@ -16,6 +17,7 @@ use crate::{
     record::{Folder, Stored},
 };
 use analysis::{Choice, Result};
+use apart::Apart;
 use std::path::Path;
 
 /// Name of the page in its folder.
@@ -39,6 +41,7 @@ struct Material<'a> {
     stored: &'a Stored,
     results: Vec<Result>,
     choices: Vec<Choice>,
+    apart: Option<Apart>,
 }
 
 /// Makes the report of what a folder holds.
@@ -49,6 +52,7 @@ pub fn render(stored: &Stored) -> Rendered {
         stored,
         results,
         choices,
+        apart: Apart::of(&stored.rows),
     };
     Rendered {
         html: html::page(&material).into_string(),
