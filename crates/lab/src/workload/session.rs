@@ -148,10 +148,12 @@ pub fn once(
         Error::Late(line) => Error::Late(format!("{}: {line}", name())),
         other => other,
     })?;
-    sample.core_round_trip_ns = apart;
-    sample
-        .disturbances
-        .extend(apart.and_then(host::apart::sign));
+    // Nothing that was modelled depends on it.
+    if sample.modelled.is_none() {
+        sample.core_round_trip_ns = apart;
+        let sign = apart.and_then(host::apart::sign);
+        sample.disturbances.extend(sign);
+    }
     let overhead = before.elapsed().saturating_sub(slot.warm_up + slot.measure);
     Ok((sample, overhead))
 }
