@@ -8,6 +8,16 @@ pub const POOLED: usize = 2048;
 /// Capacity of a pooled buffer for jumbo frames, in bytes: an MTU of 9216 with room to spare.
 pub const POOLED_JUMBO: usize = 9 * 1024 + 256;
 
+/// The capacity, in bytes, of a buffer for frames of up to `len` bytes: one that pools keep, unless
+/// that is too small.
+#[inline]
+pub fn roomy(len: usize) -> usize {
+    match len {
+        ..=POOLED => POOLED,
+        _ => len.max(POOLED_JUMBO),
+    }
+}
+
 /// Which bytes of a buffer are of interest: the first one's place, and behind it how many.
 ///
 /// One word, always written whole. A buffer is moved soon after its window was set, which reads the
@@ -179,26 +189,17 @@ impl PktPool {
     /// whatever the last user left: fill before reading).
     #[inline]
     pub fn take(&mut self, capacity: usize) -> PktBuf {
-        if capacity > POOLED {
-            return self.take_large(capacity);
-        }
-        if let Some(mut b) = self.free.pop() {
+        let kept = match capacity {
+            n if n <= POOLED => self.free.pop(),
+            n if n <= POOLED_JUMBO => self.jumbo.pop(),
+            _ => None,
+        };
+        if let Some(mut b) = kept {
             b.set_window(0, 0);
             return b;
         }
         self.misses += 1;
-        PktBuf::with_capacity(POOLED)
-    }
-
-    fn take_large(&mut self, capacity: usize) -> PktBuf {
-        if capacity <= POOLED_JUMBO
-            && let Some(mut b) = self.jumbo.pop()
-        {
-            b.set_window(0, 0);
-            return b;
-        }
-        self.misses += 1;
-        PktBuf::with_capacity(capacity.max(POOLED_JUMBO))
+        PktBuf::with_capacity(roomy(capacity))
     }
 
     /// Takes a buffer back; one of another size, or one too many, is freed.

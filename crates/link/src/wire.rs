@@ -3,10 +3,7 @@
 //! A frame is copied once, at the doorbell, into a buffer that the receiving side has posted, as
 //! a NIC's DMA would. Each direction has a latency, a rate and faults of its own.
 
-use perimeter_base::{
-    PktBuf, PktPool, Time, TxDesc, TxRing,
-    buf::{POOLED, POOLED_JUMBO},
-};
+use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing, buf::roomy};
 use perimeter_sync::{Lock, LockClass, Platform, Work};
 use perimeter_wire::MacAddr;
 use std::collections::VecDeque;
@@ -91,12 +88,9 @@ impl Default for WireConfig {
 }
 
 impl WireConfig {
-    /// Capacity of a buffer for any frame: one that pools keep.
-    fn room(&self) -> usize {
-        match self.mtu as usize + ETHERNET {
-            small if small <= POOLED => POOLED,
-            large => large.max(POOLED_JUMBO),
-        }
+    /// Length of the longest frame, bytes.
+    fn longest(&self) -> usize {
+        self.mtu as usize + ETHERNET
     }
 }
 
@@ -257,7 +251,7 @@ impl<P: Platform> Device for End<P> {
                 platform: self.platform.clone(),
                 ports: self.inbound.clone(),
                 index,
-                room: self.config.room(),
+                longest: self.config.longest(),
             }) as Box<dyn RxQueue>
         });
         let tx = (0..self.config.ends[self.side].tx_queues).map(|_| {
@@ -284,8 +278,8 @@ struct EndRx<P: Platform> {
     platform: P,
     ports: Arc<[Port<P>]>,
     index: usize,
-    /// Capacity of the buffers that it posts.
-    room: usize,
+    /// Length of the longest frame, bytes: the buffers that it posts have room for that.
+    longest: usize,
 }
 
 /// Length of an Ethernet header, bytes.
@@ -310,7 +304,7 @@ impl<P: Platform> RxQueue for EndRx<P> {
             };
             // A buffer for a buffer.
             if flight.posted.len() < POSTED {
-                flight.posted.push(pool.take(self.room));
+                flight.posted.push(pool.take(self.longest));
             }
             out.push(frame);
             n += 1;
@@ -366,7 +360,7 @@ impl<P: Platform> EndTx<P> {
         }
         let mut buf = match self.spare.pop() {
             Some(b) if b.capacity() >= d.frame_len() => b,
-            _ => PktBuf::with_capacity(d.frame_len().max(self.config.room())),
+            _ => PktBuf::with_capacity(roomy(d.frame_len().max(self.config.longest()))),
         };
         let Some(n) = csum::copy_out(d, buf.raw_mut()) else {
             return;
