@@ -6,11 +6,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod attack;
 mod counts;
 mod explore;
 mod many;
 mod packetdrill;
 mod packetdrill_script;
+mod sanitize;
 mod soak;
 mod test;
 
@@ -39,6 +41,11 @@ enum Command {
     /// Run tiny scenarios under very many schedules, for every organization. `cargo explore` is
     /// the same, optimised.
     Explore(explore::Args),
+    /// Attack the stack over TAP, and hold what is left of its work against bounds. `cargo xtask
+    /// attack -- --help` tells how.
+    Attack(attack::Args),
+    /// Run the churn test under a sanitizer of a nightly toolchain.
+    Sanitize(sanitize::Args),
     /// Count the instructions of the hot paths and compare them with those committed.
     Counts(counts::Args),
 }
@@ -49,6 +56,8 @@ fn main() -> ExitCode {
         Command::Packetdrill(args) => packetdrill::run(&args),
         Command::Soak(args) => soak::run_soak(&args),
         Command::Explore(args) => explore::run_explore(&args),
+        Command::Attack(args) => attack::run(&args),
+        Command::Sanitize(args) => sanitize::run(&args),
         Command::Counts(args) => counts::run(&args),
     };
     match result {

@@ -1,9 +1,8 @@
 //! `cargo xtask packetdrill`: runs packetdrill scripts over our stack's adapter, or over the
 //! host's TCP for the baseline, and says which pass.
 //!
-//! packetdrill and its scripts stay outside the project: both are given by path. A script counts
-//! towards the percentage when the baseline passes it and it runs on the common defaults alone;
-//! the others are run and listed too.
+//! packetdrill and its scripts stay outside the project: both are given by path. Every script for
+//! IPv4 is run, counts and is listed, whatever it needs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -32,15 +31,6 @@ pub struct Args {
     /// The directory that holds the scripts' directories (packetdrill's gtests/net/tcp).
     #[arg(long, value_name = "DIR")]
     scripts: PathBuf,
-    /// Directories below it to run.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "LIST",
-        default_value = "blocking,close,fast_retransmit,fast_recovery,limited_transmit,nagle,\
-                         sack,shutdown,slow_start,ts_recent,mss,cubic,user_timeout"
-    )]
-    dirs: Vec<String>,
     /// Run only scripts whose directory/name contains this.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -77,7 +67,7 @@ pub struct Args {
     /// Keep the output of every run in this directory.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Exit with 1 when an organization passes less than this share of the counted scripts.
+    /// Exit with 1 when an organization passes less than this share of the scripts.
     #[arg(long, value_name = "PERCENT")]
     min_percent: Option<f64>,
 }
@@ -185,11 +175,7 @@ fn run_linux(args: &Args, runner: &Runner, scripts: &[Script]) -> Result<ExitCod
             "settings": script.settings.commands,
         }));
     }
-    let plain = scripts.iter().filter(|s| s.settings.is_plain()).count();
-    println!(
-        "{passed} of {} pass on the host; {plain} need no setting beyond the common defaults",
-        scripts.len()
-    );
+    println!("{passed} of {} pass on the host", scripts.len());
     write_json(
         args.json.as_deref(),
         &json!({ "host": host(), "repeat": repeat, "scripts": list }),
@@ -198,33 +184,41 @@ fn run_linux(args: &Args, runner: &Runner, scripts: &[Script]) -> Result<ExitCod
 }
 
 fn find_scripts(args: &Args) -> Result<Vec<Script>> {
+    let mut files = Vec::new();
+    collect(&args.scripts, &mut files)?;
+    files.sort();
     let mut scripts = Vec::new();
-    for dir in &args.dirs {
-        let path = args.scripts.join(dir);
-        let entries = fs::read_dir(&path)
-            .with_context(|| format!("no directory of scripts {}", path.display()))?;
-        let mut files = Vec::new();
-        for entry in entries {
-            files.push(entry?.path());
+    for file in files {
+        let name = file.strip_prefix(&args.scripts)?.with_extension("");
+        let name = name.to_string_lossy().into_owned();
+        // Those for IPv6 alone say so in their names.
+        if name.ends_with("v6") || args.only.as_ref().is_some_and(|only| !name.contains(only)) {
+            continue;
         }
-        files.retain(|f| f.extension().is_some_and(|e| e == "pkt"));
-        files.sort();
-        for file in files {
-            let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-            let name = format!("{dir}/{stem}");
-            if args.only.as_ref().is_some_and(|only| !name.contains(only)) {
-                continue;
-            }
-            let text = fs::read(&file).with_context(|| file.display().to_string())?;
-            scripts.push(Script {
-                name,
-                settings: settings(&String::from_utf8_lossy(&text)),
-                path: fs::canonicalize(&file)?,
-            });
-        }
+        let text = fs::read(&file).with_context(|| file.display().to_string())?;
+        scripts.push(Script {
+            name,
+            settings: settings(&String::from_utf8_lossy(&text)),
+            path: fs::canonicalize(&file)?,
+        });
     }
     ensure!(!scripts.is_empty(), "no script matches");
     Ok(scripts)
+}
+
+/// The scripts in `dir` and below.
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(dir);
+    for entry in entries.with_context(|| format!("no directory of scripts {}", dir.display()))? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|e| e == "pkt") {
+            files.push(path);
+        }
+    }
+    Ok(())
 }
 
 /// The adapter's flags: defaults, then what the script sets, then what the user does.
@@ -508,27 +502,22 @@ fn report(
         print!("  {org:>10}");
     }
     println!("  first error");
-    let mut counted = 0usize;
     let mut passed = vec![0usize; args.org.len()];
-    let mut all = vec![0usize; args.org.len()];
+    let mut on_linux = 0usize;
     let mut list = Vec::new();
     for (script, ours) in scripts.iter().zip(rows) {
-        // Without a baseline every plain script counts.
-        let linux = baseline.map(|b| b.get(&script.name).copied().unwrap_or(false));
-        let counts = script.settings.is_plain() && linux.unwrap_or(true);
-        counted += usize::from(counts);
+        let linux = baseline.and_then(|b| b.get(&script.name).copied());
+        on_linux += usize::from(linux == Some(true));
         let word = match linux {
             None => "?",
-            Some(true) if counts => "pass",
-            Some(true) => "(set)",
+            Some(true) => "pass",
             Some(false) => "FAIL",
         };
         print!("{:width$}  {word:5}", script.name);
         let mut results = serde_json::Map::new();
         for (at, (org, outcome)) in args.org.iter().zip(ours).enumerate() {
             print!("  {:>10}", outcome.word());
-            passed[at] += usize::from(outcome.ok() && counts);
-            all[at] += usize::from(outcome.ok());
+            passed[at] += usize::from(outcome.ok());
             results.insert(org.clone(), outcome.json(outcome.ok()));
         }
         let error = ours
@@ -537,24 +526,24 @@ fn report(
             .unwrap_or_default();
         println!("  {error}");
         list.push(json!({
-            "script": script.name, "linux_pass": linux, "counts": counts,
+            "script": script.name, "linux_pass": linux,
             "settings": script.settings.commands, "ours": results,
         }));
     }
-    println!(
-        "\ncounted: {counted} of {} (pass on Linux, no setting beyond the common defaults); \
-         \"(set)\" passes there but needs more settings",
-        scripts.len()
-    );
+    let of = scripts.len();
+    println!();
+    if baseline.is_some() {
+        println!("the baseline's host: {on_linux} of {of}");
+    }
     let mut summary = serde_json::Map::new();
     let mut enough = true;
-    for ((org, passed), all) in args.org.iter().zip(passed).zip(all) {
-        let percent = 100.0 * passed as f64 / counted.max(1) as f64;
-        println!("{org}: {passed} of {counted} = {percent:.1} %; {all} of all");
+    for (org, passed) in args.org.iter().zip(passed) {
+        let percent = 100.0 * passed as f64 / of as f64;
+        println!("{org}: {passed} of {of} = {percent:.1} %");
         enough &= args.min_percent.is_none_or(|least| percent >= least);
         summary.insert(
             org.clone(),
-            json!({ "counted": counted, "passed": passed, "percent": percent, "passed_of_all": all }),
+            json!({ "scripts": of, "passed": passed, "percent": percent }),
         );
     }
     write_json(

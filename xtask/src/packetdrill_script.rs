@@ -1,6 +1,6 @@
 //! What a packetdrill script asks of its host besides TCP: the shell commands in its backquotes.
 
-/// Where the script's settings leave it for a stack that isn't Linux.
+/// What a script sets on its host before it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Commands beyond the common defaults, one normalised line each.
@@ -8,14 +8,6 @@ pub struct Settings {
     /// The adapter's flags for those settings which every TCP has (RFC options, not Linux
     /// mechanisms), `name=value` each.
     pub flags: Vec<String>,
-}
-
-impl Settings {
-    /// Whether the script runs on the common defaults alone. Only such scripts are counted, so
-    /// that a judgement "this knob is Linux's own" can't flatter the result.
-    pub fn is_plain(&self) -> bool {
-        self.commands.is_empty()
-    }
 }
 
 /// Sysctls that name a choice every TCP has, and the adapter's flag for it.
@@ -118,7 +110,6 @@ mod tests {
             let found = settings(text);
             assert_eq!(found.commands, *commands, "{text}");
             assert_eq!(found.flags, *flags, "{text}");
-            assert_eq!(found.is_plain(), commands.is_empty());
         }
     }
 }

@@ -24,8 +24,14 @@ struct Step {
     env: &'static [(&'static str, &'static str)],
 }
 
+/// Another configuration of every crate below: a folder of its own keeps the rest.
+const LOOM: &[(&str, &str)] = &[
+    ("RUSTFLAGS", "--cfg loom"),
+    ("CARGO_TARGET_DIR", "target/loom"),
+];
+
 /// All of them, in order.
-const STEPS: [Step; 3] = [
+const STEPS: [Step; 5] = [
     Step {
         what: "tests of all crates",
         words: &["test", "--workspace", "--features", "perimeter/testing"],
@@ -41,17 +47,47 @@ const STEPS: [Step; 3] = [
             "--test",
             "loom_event",
             "--test",
+            "loom_fanin",
+            "--test",
+            "loom_inbox",
+            "--test",
             "loom_owned",
             "--test",
             "loom_queue",
             "--test",
             "loom_turnstile",
         ],
-        // Another configuration of every crate below: a folder of its own keeps the rest.
-        env: &[
-            ("RUSTFLAGS", "--cfg loom"),
-            ("CARGO_TARGET_DIR", "target/loom"),
+        env: LOOM,
+    },
+    Step {
+        what: "models of readiness and transmit queues",
+        words: &[
+            "test",
+            "--release",
+            "--package",
+            "perimeter-stack",
+            "--features",
+            "testing",
+            "--test",
+            "loom_poller",
+            "--test",
+            "loom_port",
         ],
+        env: LOOM,
+    },
+    Step {
+        what: "models of the squeue",
+        words: &[
+            "test",
+            "--release",
+            "--package",
+            "perimeter-org",
+            "--features",
+            "testing",
+            "--lib",
+            "squeue::queue::models",
+        ],
+        env: LOOM,
     },
     Step {
         what: "instruction counts",

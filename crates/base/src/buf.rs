@@ -95,6 +95,13 @@ impl PktBuf {
         &self.data[self.window.range()]
     }
 
+    /// The `n` bytes in front of the window, such as headers that [`PktBuf::trim_front`] has
+    /// dropped; `None`: there are fewer.
+    pub fn before(&self, n: usize) -> Option<&[u8]> {
+        let end = self.window.off();
+        self.data.get(end.checked_sub(n)?..end)
+    }
+
     /// The bytes in the window, to change.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
@@ -125,6 +132,20 @@ impl PktBuf {
     #[inline]
     pub fn truncate(&mut self, n: usize) {
         self.window = Window::new(self.window.off(), n.min(self.len()));
+    }
+
+    /// The memory of a buffer whose window begins where it does, with nothing copied; another
+    /// one comes back.
+    ///
+    /// # Errors
+    /// The window begins further behind.
+    pub fn into_vec(self) -> Result<Vec<u8>, PktBuf> {
+        if self.window.off() > 0 {
+            return Err(self);
+        }
+        let mut bytes = self.data.into_vec();
+        bytes.truncate(self.window.len());
+        Ok(bytes)
     }
 
     /// Room behind the window, in bytes.
@@ -238,8 +259,11 @@ mod tests {
     #[test]
     fn window_never_leaves_the_memory() {
         let mut b = PktBuf::copy_of(b"hello world");
+        assert_eq!((b.before(0), b.before(1)), (Some(&b""[..]), None));
         b.trim_front(6);
         assert_eq!(b.as_slice(), b"world");
+        assert_eq!(b.before(6), Some(&b"hello "[..]));
+        assert_eq!((b.before(2), b.before(7)), (Some(&b"o "[..]), None));
         b.truncate(100);
         assert_eq!(b.len(), 5);
         b.trim_front(100);
@@ -248,6 +272,18 @@ mod tests {
         assert_eq!(b.as_slice(), b"o world");
         b.set_window(1000, 1);
         assert!(b.is_empty());
+    }
+
+    #[test]
+    fn memory_comes_out_as_it_is() {
+        let mut b = PktBuf::copy_of(b"hello");
+        b.truncate(4);
+        let at = b.as_slice().as_ptr();
+        let bytes = b.into_vec().unwrap();
+        assert_eq!((&bytes[..], bytes.as_ptr()), (&b"hell"[..], at));
+        let mut b = PktBuf::copy_of(b"hello");
+        b.trim_front(1);
+        assert_eq!(b.into_vec().unwrap_err().as_slice(), b"ello");
     }
 
     #[test]

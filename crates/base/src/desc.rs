@@ -11,12 +11,8 @@ use crate::buf::PktBuf;
 /// Bytes of header room in a descriptor: Ethernet 14, IPv6 40, TCP 60, and a little slack.
 pub const HEADERS: usize = 118;
 
-/// A reference to payload that outlives the borrow it was made from.
-///
-/// Valid until the queue that it was placed in has completed the descriptor. The stack
-/// guarantees it: a connection's send buffer gives up an acknowledged page only after
-/// [`TxRing`]'s completion has passed the connection's last ticket, and a dropped stack drops
-/// its devices first.
+/// A reference to payload that outlives the borrow it was made from: an address and a length, of
+/// no more use than a raw pointer until [`TxDesc::refer`] places it in a descriptor.
 #[derive(Copy, Clone, Debug)]
 pub struct Part {
     ptr: *const u8,
@@ -36,7 +32,8 @@ impl Part {
         len: 0,
     };
 
-    /// Refers to `bytes`, which must stay where they are until the descriptor completes.
+    /// Refers to `bytes`. Whoever places it in a descriptor ([`TxDesc::refer`]) promises that
+    /// they stay where they are until the descriptor completes.
     pub fn new(bytes: &[u8]) -> Part {
         Part {
             ptr: bytes.as_ptr(),
@@ -84,8 +81,9 @@ pub struct Offload {
 /// One frame to send.
 #[repr(C, align(64))]
 pub struct TxDesc {
-    /// Payload references, in order; unused ones are empty.
-    pub parts: [Part; 2],
+    /// Payload references, in order; unused ones are empty. Devices read through them without
+    /// asking, so that only [`TxDesc::refer`] sets them.
+    parts: [Part; 2],
     /// Payload that could not be referred to (it lies in more than two pages, or is the
     /// stack's own); follows `parts`.
     pub owned: Option<PktBuf>,
@@ -107,6 +105,45 @@ impl TxDesc {
             hdr_len: 0,
             hdr: [0; HEADERS],
         }
+    }
+
+    /// Refers to payload that is not copied: at most two stretches, in order.
+    ///
+    /// # Safety
+    /// The bytes behind `parts` must neither move, change nor be freed until the queue that the
+    /// descriptor is placed in has completed it, or the descriptor is dropped without a doorbell.
+    /// The stack guarantees it so: a connection's send buffer gives up an acknowledged page only
+    /// after the queue's completion has passed the connection's last ticket
+    /// ([`TxRing::ticket`]), and a dropped stack drops its devices first.
+    ///
+    /// Without the promise, a program in safe code would read freed memory:
+    ///
+    /// ```compile_fail,E0133
+    /// # #![forbid(unsafe_code)]
+    /// use perimeter_base::{Part, TxRing};
+    /// let mut ring = TxRing::new(1);
+    /// let page = vec![7u8; 64];
+    /// ring.push().unwrap().refer([Part::new(&page), Part::EMPTY]);
+    /// drop(page); // and now a doorbell
+    /// ```
+    ///
+    /// Nor can the references be set behind its back:
+    ///
+    /// ```compile_fail,E0616
+    /// # use perimeter_base::{Part, TxRing};
+    /// # let mut ring = TxRing::new(1);
+    /// # let page = vec![7u8; 64];
+    /// ring.push().unwrap().parts[0] = Part::new(&page);
+    /// ```
+    #[inline(always)]
+    pub unsafe fn refer(&mut self, parts: [Part; 2]) {
+        self.parts = parts;
+    }
+
+    /// The payload references, in order; unused ones are empty.
+    #[inline(always)]
+    pub fn parts(&self) -> &[Part; 2] {
+        &self.parts
     }
 
     /// The valid header bytes.
@@ -260,7 +297,8 @@ mod tests {
         let page = [7u8; 100];
         let mut d = TxDesc::empty();
         d.hdr_len = 54;
-        d.parts = [Part::new(&page[..60]), Part::new(&page[60..])];
+        // SAFETY: `page` outlives the descriptor.
+        unsafe { d.refer([Part::new(&page[..60]), Part::new(&page[60..])]) };
         d.owned = Some(PktBuf::copy_of(b"xy"));
         assert_eq!(d.frame_len(), 54 + 102);
         // SAFETY: `page` is alive and unchanged.

@@ -101,7 +101,7 @@ fn drain<O: Org<K: Kind<P = Native>>>(w: &mut World<O>, n: usize, acked: u64, rt
 pub struct Send {
     w: World,
     page: Bytes,
-    next: Option<SendData>,
+    next: Option<SendData<'static>>,
     acked: u64,
     before: u64,
 }
@@ -314,7 +314,7 @@ impl Path for Lookup {
 
     fn new() -> Lookup {
         let mut w = World::new();
-        let mut shard = Shard::new(0, &w.sh);
+        let mut shard = Shard::new((0, 1), &w.sh);
         let config = w.sh.config.tcp.clone();
         for n in 0..MANY {
             let (key, hash) = (World::key(n), n as u32);
@@ -497,7 +497,7 @@ pub struct Busy<C: Choice> {
     /// Octets acknowledged since the last page, by connection.
     freed: Vec<usize>,
     /// Who gets a page.
-    pages: Vec<(usize, SendData)>,
+    pages: Vec<(usize, SendData<'static>)>,
     before: u64,
 }
 

@@ -71,7 +71,7 @@ impl World {
     /// A world of `up` without connections.
     #[must_use]
     pub fn new() -> World {
-        World::of(&OrgSpec::Up)
+        World::of(&"up".parse().expect("the name of an organization"))
     }
 
     /// The key of connection `n`.
@@ -87,7 +87,7 @@ impl World {
 
     /// A page to be sent by a connection's application.
     #[must_use]
-    pub fn page(page: &Bytes) -> SendData {
+    pub fn page(page: &Bytes) -> SendData<'static> {
         SendData::new(Data::Pages(smallvec![page.clone()]), false)
     }
 }
@@ -122,7 +122,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         };
         w.cx.set_now(w.now);
         w.org.on_timers(&w.sh, &mut w.cx);
-        w.sh.heard(0, PEER, PEER_MAC, true, w.now);
+        w.sh.heard(&mut w.cx, 0, (PEER, PEER_MAC), true);
         w
     }
 
@@ -256,11 +256,10 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     /// # Panics
     /// If the connection is not there.
     #[inline]
-    pub fn send(&mut self, n: usize, op: SendData) -> Result<usize, SockError> {
+    pub fn send(&mut self, n: usize, op: SendData<'static>) -> Result<usize, SockError> {
         let id = self.flows[n].id;
-        self.org
-            .call(&self.sh, &mut self.cx, id, op)
-            .expect("the connection")
+        let sent = self.org.call(&self.sh, &mut self.cx, id, op);
+        sent.expect("the connection").map(|s| s.taken)
     }
 
     /// A counter of the stack.

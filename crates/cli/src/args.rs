@@ -231,7 +231,7 @@ pub struct LabRun {
     /// Go on with the runs of --out where they were interrupted
     #[arg(long)]
     pub resume: bool,
-    /// Seed of the order of the runs [default: drawn, and recorded]
+    /// Seed of the order of the runs [default: drawn, and recorded; --resume: the folder's]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }

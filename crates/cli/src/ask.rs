@@ -55,11 +55,15 @@ pub fn ss(ask: &args::Ss) -> Result<(), Error> {
             "stack": stack,
             "listeners": listeners,
             "connections": connections,
+            "gone": client.gone(),
         });
         let text = serde_json::to_string_pretty(&all).map_err(|e| Error::Run(e.to_string()))?;
         return print(&(text + "\n"));
     }
     let mut text = format!("{} in process {}\n", stack.organization, stack.pid);
+    for name in client.gone() {
+        let _ = writeln!(text, "interface {name} has gone");
+    }
     table(&listeners, &connections, &mut text);
     print(&text)
 }

@@ -41,7 +41,7 @@ pub fn lab(lab: &Lab) -> Result<u8, Error> {
         LabCommand::Trace { org, json, svg } => send(org, *json, svg.as_deref()).map(|()| 0),
         LabCommand::CacheSubject(args) => cache_subject(args).map(|()| 0),
         LabCommand::Report { dir, markdown } => {
-            let stored = record::read(dir)?;
+            let stored = record::read_rows(dir)?;
             let written = report::write(dir, &stored)?;
             match markdown {
                 true => print(&written.markdown)?,
@@ -160,7 +160,7 @@ fn run(args: &LabRun) -> Result<u8, Error> {
             ));
         };
         let (folder, stored) = Folder::resume(out)?;
-        let request = request.joined(&stored)?;
+        let request = request.joined(&stored, args.seed)?;
         (request, folder, stored.rows)
     } else {
         let out = match &args.out {

@@ -58,7 +58,7 @@ fn with_stack(org: &str, control: &Path, body: impl FnOnce(TcpStream) + Send) {
         .unwrap()
         .build()
         .unwrap();
-    let peer = Stack::builder().on_native(native).org(OrgSpec::UpShared);
+    let peer = Stack::builder().on_native(native).org(OrgSpec::default());
     let peer = peer
         .interface(b, &["10.0.0.2/24"])
         .unwrap()

@@ -177,6 +177,10 @@ fn a_plan_runs_and_is_reported_again_without_running() {
     assert!(refusal.contains("--resume"), "{refusal}");
     // All are there, so nothing runs.
     let resume = [&run[..], &["--resume"]].concat();
+    let mut other = resume.clone();
+    other[7] = "8";
+    let refusal = refused(&other, t.path());
+    assert!(refusal.contains("seed 7, not 8"), "{refusal}");
     stdout(&resume, t.path());
     assert_eq!(rows(&out), all);
     let page = fs::read_to_string(out.join("report.html")).unwrap();
@@ -193,6 +197,80 @@ fn a_plan_runs_and_is_reported_again_without_running() {
         text
     );
     assert_eq!(fs::read_dir(&out).unwrap().count(), 6);
+}
+
+/// A copy of a folder of runs as it is kept in the repository, with its record compressed.
+fn kept(to: &Path) {
+    let from =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/runs/2026-11-22-2core-vm/lab-jumbo");
+    fs::create_dir_all(to.join("plans")).unwrap();
+    for part in ["", "plans"] {
+        for entry in fs::read_dir(from.join(part)).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                fs::copy(entry.path(), to.join(part).join(entry.file_name())).unwrap();
+            }
+        }
+    }
+}
+
+/// What is shipped is rendered again as it stands; a record that is gone or damaged is told, by
+/// exit code 2 and in one line that names it, and costs no report.
+#[test]
+fn a_report_is_made_from_a_compressed_record_and_never_from_none() {
+    let t = tempfile::tempdir().unwrap();
+    let folder = t.path().join("kept");
+    kept(&folder);
+    let read =
+        || ["report.html", "report.md", "report.csv"].map(|f| fs::read(folder.join(f)).unwrap());
+    let shipped = read();
+    stdout(&["lab", "report", "kept"], t.path());
+    assert!(
+        shipped == read(),
+        "the shipped report is not that of its record"
+    );
+    let packed = fs::read(folder.join("runs.jsonl.gz")).unwrap();
+    let cut = &packed[..packed.len() / 2];
+    type Damage<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, &'a str);
+    let damages: [Damage<'_>; 5] = [
+        (None, None, "kept: the record is missing"),
+        (Some(b""), None, "kept: the record is empty"),
+        (Some(b"garbage\n"), None, "kept/runs.jsonl:1: "),
+        (
+            None,
+            Some(b"garbage"),
+            "kept/runs.jsonl.gz: damaged near line 1",
+        ),
+        (None, Some(cut), "kept/runs.jsonl.gz: damaged near line "),
+    ];
+    for (plain, packed, says) in damages {
+        for (name, text) in [("runs.jsonl", plain), ("runs.jsonl.gz", packed)] {
+            let file = folder.join(name);
+            match text {
+                Some(text) => fs::write(file, text).unwrap(),
+                None if file.exists() => fs::remove_file(file).unwrap(),
+                None => {}
+            }
+        }
+        let line = refused(&["lab", "report", "kept"], t.path());
+        assert!(line.contains(says), "{says}: {line}");
+        assert!(shipped == read(), "{says}: the report is gone");
+    }
+    // Whole rows, and fewer of them.
+    let first = packed_lines(&packed, 5);
+    fs::remove_file(folder.join("runs.jsonl.gz")).unwrap();
+    fs::write(folder.join("runs.jsonl"), first).unwrap();
+    let line = refused(&["lab", "report", "kept"], t.path());
+    assert!(line.contains("runs are missing"), "{line}");
+    assert!(shipped == read());
+}
+
+/// The first `n` lines of a compressed text.
+fn packed_lines(packed: &[u8], n: usize) -> String {
+    let mut text = String::new();
+    let mut whole = flate2::read::MultiGzDecoder::new(packed);
+    std::io::Read::read_to_string(&mut whole, &mut text).unwrap();
+    text.split_inclusive('\n').take(n).collect()
 }
 
 /// Starts a plan of 160 runs and lets it get to its third.

@@ -74,7 +74,7 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
                     Err(e) => println!("failed: {e}"),
                 }
             }
-            common::finish(&ends.stack, client)
+            common::end(&ends.stack, client)
         }
         Role::Client {
             to,
@@ -101,7 +101,7 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
                 &mut OnStack::client(&ends.stack, *to)?,
                 &params,
             )?);
-            common::finish(&ends.stack, server)
+            common::end(&ends.stack, server)
         }
     }
 }

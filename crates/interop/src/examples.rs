@@ -60,6 +60,9 @@ fn find() -> PathBuf {
                 "--examples",
                 "--package",
                 "perimeter",
+                // The tests run organizations that only tests know.
+                "--features",
+                "testing",
                 "--profile",
             ])
             .arg(profile)

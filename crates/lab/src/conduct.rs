@@ -54,11 +54,11 @@ impl Request {
     }
 
     /// The request that a folder was made for, if this one agrees with it: a folder is gone on
-    /// with as it was begun, with its own seed.
+    /// with as it was begun, with its own seed. `seed` is the one that was asked for, if any.
     ///
     /// # Errors
     /// [`Error::Input`] with what differs.
-    pub fn joined(mut self, stored: &Stored) -> Result<Request, Error> {
+    pub fn joined(mut self, stored: &Stored, seed: Option<u64>) -> Result<Request, Error> {
         let header = &stored.header;
         let differ = |what: &str, had: String, has: String| {
             Err(Error::Input(format!(
@@ -87,6 +87,9 @@ impl Request {
                     mine.name
                 )));
             }
+        }
+        if let Some(seed) = seed.filter(|seed| *seed != header.seed) {
+            return differ("seed", header.seed.to_string(), seed.to_string());
         }
         self.seed = header.seed;
         Ok(self)

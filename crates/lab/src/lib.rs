@@ -17,6 +17,7 @@ pub mod error;
 pub mod host;
 pub mod linux;
 pub mod live;
+pub mod looks;
 pub mod net;
 pub mod organizations;
 pub mod ours;

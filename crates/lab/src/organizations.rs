@@ -18,12 +18,11 @@ pub struct Entry {
 
 /// The organizations of this build.
 pub fn canonical() -> Vec<Entry> {
-    OrgSpec::canonical()
-        .into_iter()
-        .map(|e| Entry {
-            name: e.name,
-            summary: e.summary,
-            default: e.spec.to_string(),
+    OrgSpec::listed()
+        .map(|v| Entry {
+            name: v.name,
+            summary: v.summary,
+            default: v.usual.to_string(),
         })
         .collect()
 }
@@ -46,6 +45,17 @@ pub enum Organization {
 }
 
 impl Organization {
+    /// One of ours, by a name that it is known to have.
+    ///
+    /// # Panics
+    /// It has not.
+    pub fn ours(name: &str) -> Self {
+        match name.parse() {
+            Ok(spec) => Organization::Ours(spec),
+            Err(e) => panic!("{e}"),
+        }
+    }
+
     /// Parses one name from a comma-separated list.
     ///
     /// # Errors

@@ -114,7 +114,11 @@ fn builder(org: &OrgSpec, settings: &Settings, native: Native) -> perimeter::Bui
     Stack::builder()
         .on_native(native)
         .org(org.clone())
-        .config(stack_config(settings))
+        .config(perimeter::Config {
+            // What was to be measured has been by then.
+            drain: std::time::Duration::ZERO,
+            ..stack_config(settings)
+        })
         .lock_policy(settings.locks)
         .profile(settings.profile)
         .inbound(inbound)
@@ -149,7 +153,7 @@ fn stack_config(settings: &Settings) -> Config {
             rcv_buf: settings.buffer as u32,
             cork: settings.coalescing == Coalescing::Cork,
             nodelay: settings.coalescing == Coalescing::NoDelay,
-            ..TcpConfig::for_mtu(settings.mtu as u16)
+            ..TcpConfig::default()
         },
         memory: MEMORY,
         ..Config::default()

@@ -13,7 +13,7 @@ pub(crate) fn gather(d: &TxDesc, out: &mut Vec<u8>) {
 
 /// Appends the payload of an uncompleted descriptor to `out`.
 pub(crate) fn gather_payload(d: &TxDesc, out: &mut Vec<u8>) {
-    for part in &d.parts {
+    for part in d.parts() {
         // SAFETY: callers are devices that look at descriptors which they have not completed.
         out.extend_from_slice(unsafe { part.bytes() });
     }
@@ -29,7 +29,7 @@ pub(crate) fn copy_out(d: &TxDesc, out: &mut [u8]) -> Option<usize> {
     let (head, mut rest) = out.split_at_mut(usize::from(d.hdr_len));
     head.copy_from_slice(d.headers());
     // SAFETY: as in `gather_payload`.
-    let parts = unsafe { [d.parts[0].bytes(), d.parts[1].bytes()] };
+    let parts = unsafe { [d.parts()[0].bytes(), d.parts()[1].bytes()] };
     let owned = d.owned.as_ref().map_or(&[][..], |b| b.as_slice());
     for span in [parts[0], parts[1], owned] {
         let (here, after) = rest.split_at_mut(span.len());

@@ -53,6 +53,8 @@ pub enum RxStatus {
     /// Nothing waits. The waker will be called when a frame arrives; and a frame already under
     /// way arrives at this time, if any, without a call ([`Time::NEVER`]: none is known).
     Armed(Time),
+    /// The interface has gone for good: nothing will arrive any more.
+    Gone,
 }
 
 /// One receive queue. Polled by one thread at a time (the stack holds its lock).
@@ -95,6 +97,12 @@ pub trait TxQueue: Send {
     /// [`Time::ZERO`]: none is wanted.
     fn ready_at(&self) -> Time {
         Time::ZERO
+    }
+
+    /// Whether frames can get anywhere: `false` once the interface, or whatever is at the other
+    /// end, has gone for good.
+    fn carrier(&self) -> bool {
+        true
     }
 
     /// Time spent on the other end's work inside `doorbell` since the beginning, ns.

@@ -1,14 +1,15 @@
 //! Devices: what carries frames between a stack and something else.
 //!
 //! [`device`] is the seam. [`mem`] is a memory NIC with an ideal peer, for benchmarks; [`wire`]
-//! puts two stacks back to back; [`fault`] wraps any device and damages what passes; [`tap`] is
-//! the host's kernel; [`pcap`] records any device; [`script`] is a raw-IP device that a script
-//! feeds.
+//! puts two stacks back to back; [`loopback`] is a stack's way to itself; [`fault`] wraps any
+//! device and damages what passes; [`tap`] is the host's kernel; [`pcap`] records any device;
+//! [`script`] is a raw-IP device that a script feeds.
 
 mod csum;
 pub mod device;
 pub mod fault;
 mod irq;
+pub mod loopback;
 pub mod mem;
 pub mod null;
 pub mod pace;

@@ -274,7 +274,10 @@ fn send_burst(c: &mut Conn, ring: &mut TxRing, page: &[u8], len: u32, burst: usi
         d.hdr[38..42].copy_from_slice(&c.seq.to_be_bytes());
         d.hdr[58..62].copy_from_slice(&tsval.to_be_bytes());
         let at = Pattern::phase(c.offset);
-        d.parts[0] = Part::new(&page[at..at + len as usize]);
+        let part = Part::new(&page[at..at + len as usize]);
+        // SAFETY: the page is `run`'s, which rings all doorbells that this ring sees before it
+        // lets go of the page; the ring itself goes when `run` returns.
+        unsafe { d.refer([part, Part::EMPTY]) };
         d.offload = OFFLOAD;
         c.seq = c.seq.wrapping_add(len);
         c.offset += u64::from(len);

@@ -387,6 +387,10 @@ impl TxQueue for PcapTx {
         self.inner.completed()
     }
 
+    fn carrier(&self) -> bool {
+        self.inner.carrier()
+    }
+
     fn ready_at(&self) -> Time {
         self.inner.ready_at()
     }

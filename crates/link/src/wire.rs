@@ -455,4 +455,9 @@ impl<P: Platform> TxQueue for EndTx<P> {
     fn ready_at(&self) -> Time {
         self.ready_at
     }
+
+    fn carrier(&self) -> bool {
+        // Beside this direction only the receiving end holds its ports.
+        Arc::strong_count(&self.out.ports) > 1
+    }
 }

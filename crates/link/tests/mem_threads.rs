@@ -73,7 +73,8 @@ fn exchange<P: Platform>(platform: &P, n: u32) {
     let send = |ring: &mut TxRing, seg: &SegOut, payload: &[u8]| {
         let d = ring.push().expect("room");
         d.hdr_len = template.emit(&mut d.hdr, 0, seg, payload.len() as u32) as u8;
-        d.parts[0] = Part::new(payload);
+        // SAFETY: the page is alive until the test ends.
+        unsafe { d.refer([Part::new(payload), Part::EMPTY]) };
         d.offload = Offload {
             csum_start: 34,
             csum_offset: 16,

@@ -255,10 +255,9 @@ fn connect_to_kernel(p: &mut Port, medium: Medium, queue: usize, port: u16) {
     let send = |p: &mut Port, seg: &SegOut, payload: &[u8]| {
         let d = p.ring.push().expect("room");
         d.hdr_len = template.emit(&mut d.hdr, 0, seg, payload.len() as u32) as u8;
-        d.parts = [
-            Part::new(&payload[..payload.len() / 2]),
-            Part::new(&payload[payload.len() / 2..]),
-        ];
+        let (a, b) = payload.split_at(payload.len() / 2);
+        // SAFETY: the doorbell below takes it while `payload` is borrowed.
+        unsafe { d.refer([Part::new(a), Part::new(b)]) };
         d.offload = Offload {
             csum_start: start,
             csum_offset: 16,
@@ -343,6 +342,54 @@ fn tun_carries_ip() {
         });
         connect_to_kernel(&mut p, Medium::Ip, 0, 100);
     });
+}
+
+/// An interface as `ip tuntap add dev X mode tap` makes it: one queue. TUN likewise.
+#[test]
+fn an_interface_with_one_queue_is_taken() {
+    for (name, mode, medium) in [
+        ("ptone", "tap", Medium::Ethernet),
+        ("puone", "tun", Medium::Ip),
+    ] {
+        in_namespace(name, move || {
+            let ip = |args: &[&str]| std::process::Command::new("ip").args(args).status();
+            let made = ip(&["tuntap", "add", "dev", name, "mode", mode]);
+            if !made.as_ref().is_ok_and(|s| s.success()) {
+                println!("skipped: ip tuntap add: {made:?}");
+                return;
+            }
+            let config = TapConfig {
+                medium,
+                ..TapConfig::new(name)
+            };
+            let many = TapConfig {
+                queues: 2,
+                ..config.clone()
+            };
+            // Refused, and left as it was.
+            let e = Tap::open(&many).err().expect("refused");
+            assert!(matches!(e, TapError::OneQueue { .. }), "{e:?}");
+            assert!(e.to_string().contains("multi_queue"), "{e}");
+            let other = TapConfig {
+                medium: match medium {
+                    Medium::Ethernet => Medium::Ip,
+                    Medium::Ip => Medium::Ethernet,
+                },
+                ..config.clone()
+            };
+            let e = Tap::open(&other).err().expect("refused");
+            assert!(matches!(e, TapError::Mismatch(..)), "{e:?}");
+            for port in [100, 101] {
+                let mut p = open(&config);
+                assert!(matches!(Tap::open(&config), Err(TapError::Busy(_))));
+                if medium == Medium::Ethernet {
+                    p.announce();
+                }
+                connect_to_kernel(&mut p, medium, 0, port);
+            }
+            assert!(host::mtu(name).is_ok(), "not ours to delete");
+        });
+    }
 }
 
 #[test]

@@ -21,9 +21,17 @@
 //! gone, the connection is posted back to be aborted. Transmit rings, route table and pollers
 //! have locks of their own, as the driver and the socket layer of the paper's kernel have.
 //! Whether timers are due is read from an unlocked hint, so that polling does not visit groups
-//! that have nothing to do.
+//! that have nothing to do. The SYN caches of all groups are one cache divided (512 buckets of 30,
+//! and at least 2 for a group), where the paper's groups have a whole one each: a thousand would
+//! be half a gigabyte for a flood to fill. A SYN whose bucket is full is answered by a cookie
+//! unless those are off; then the oldest entry goes, as in the paper's kernel.
 
-use crate::{Binding, Flow, On, Org, OrgSpec};
+use crate::open::{Options, start};
+use crate::spec::{
+    Colour, Family, Look, MAX_GROUPS, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
+};
+use crate::{Binding, Engine, Flow, On, Org};
+use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
@@ -33,6 +41,65 @@ use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
+
+/// `connp-l`.
+static FAMILY: Family = Family {
+    name: "connp-l",
+    title: "ConnP-L",
+    takes: "it takes a number of groups from 1 to 1024",
+    variants: &[Variant {
+        name: "connp-l:N",
+        usual: "connp-l:128",
+        summary: "connection groups, each behind one lock; any thread may run",
+    }],
+    tested: &[("connp-l:128", "connp-l:8")],
+    parse: Groups::parse,
+    look: Look {
+        colour: Colour {
+            light: "#0072b2",
+            dark: "#4aa3e8",
+            terminal: Some(32),
+        },
+        marker: Marker::Up,
+    },
+    hand_over: &[],
+};
+
+/// The families of this module.
+pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
+
+/// Opens one of them.
+pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    start::<ConnpL<P>, P>(p, o)
+}
+
+/// How many groups there are.
+#[derive(Copy, Clone, Debug)]
+struct Groups(u16);
+
+impl Groups {
+    fn parse(mut parts: Parts<'_>) -> Result<OrgSpec, SpecError> {
+        let groups = parts.number(MAX_GROUPS)?.unwrap_or(128);
+        parts.end(())?;
+        Ok(OrgSpec::new(&FAMILY, Groups(groups)))
+    }
+}
+
+impl fmt::Display for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connp-l:{}", self.0)
+    }
+}
+
+impl Params for Groups {
+    fn defers(&self) -> bool {
+        false
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        Occupancy::Lock(LockClass::Group)
+    }
+}
 
 /// Time between the rounds that visit every group, ns (FreeBSD's SYN-cache timer: 500 ms).
 pub const BOOKKEEPING: u64 = 500_000_000;
@@ -91,12 +158,11 @@ impl<P: Platform> Org for ConnpL<P> {
     type K = Kd<P>;
 
     fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
-        let n = match spec {
-            OrgSpec::ConnpL { groups } => *groups,
-            _ => 128,
-        };
+        let Groups(n) = *spec.expect_params();
         let group = |i| Group {
-            shard: sh.p.lock(LockClass::Group, Shard::new(i, sh)),
+            shard: sh
+                .p
+                .lock(LockClass::Group, Shard::new((i, usize::from(n)), sh)),
             due: AtomicU64::new(u64::MAX),
         };
         ConnpL {
@@ -122,6 +188,18 @@ impl<P: Platform> Org for ConnpL<P> {
         op: Q,
     ) -> Option<Q::Out> {
         self.enter(usize::from(id.shard()), |shard| shard.call(sh, cx, id, op))
+    }
+
+    const HERE: bool = true;
+
+    fn call_here<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Result<Option<Q::Out>, Q> {
+        Ok(self.enter(usize::from(id.shard()), |shard| shard.call(sh, cx, id, op)))
     }
 
     fn post<Q: Op<Self::K, Out = ()>>(
@@ -154,9 +232,9 @@ impl<P: Platform> Org for ConnpL<P> {
         }
     }
 
-    fn unlisten(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         for i in 0..self.groups.len() {
-            self.enter(i, |shard| shard.unlisten(l));
+            self.enter(i, |shard| shard.unlisten(sh, cx, l));
         }
     }
 

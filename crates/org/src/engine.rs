@@ -3,61 +3,35 @@
 //! Calls carry owned or copied arguments only, so that a proxy in another process can
 //! implement the same trait.
 
-use crate::instance::{Ev, Instance, OpenError};
-use crate::pef::event::{End, EventId, EventSpec, Events, Layer, Refused, TraceSink};
+pub use crate::fault::Fault;
+
+use crate::end::{Undelivered, close_poller};
+use crate::instance::{Instance, OpenError};
+use crate::pef::event::{End, EventId, EventSpec, Events, Layer, TraceSink};
 use crate::pef::trace;
 use crate::serve::Joins;
 use crate::spec::OrgSpec;
 use crate::{Binding, Org};
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 use perimeter_base::Time;
 use perimeter_stack::listener::Accepted;
 use perimeter_stack::net::Cidr;
 use perimeter_stack::ops::{
-    Close, Data, How, Look, Readiness, Received, Recv, Released, SendData, Set, Setting, Shutdown,
-    TakeError, Wait, Watching,
+    Close, Data, How, Look, Readiness, Received, Recv, Released, SendData, Sent, Set, Setting,
+    Shutdown, TakeError, Watching,
 };
-use perimeter_stack::poller::{Notify, Ready, Refused as NotWatched};
-use perimeter_stack::port::TxPort;
-use perimeter_stack::ready::{self, Want};
+use perimeter_stack::poller::{Alarm, Notify, Ready, Refused as NotWatched};
+use perimeter_stack::ready::Want;
 use perimeter_stack::{ConnInfo, SockError, SockId};
 use perimeter_sync::native::Profiling;
-use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Profile};
+use perimeter_sync::{LockStats, Platform, Profile, Work};
 use perimeter_tcp::{Config, State, TcpError};
+use perimeter_wire::FlowKey;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::io::IoSlice;
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
-
-/// Why a call failed.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The organization has one thread, and this is another.
-    WrongThread,
-    /// No route to the address, or the local address is not ours.
-    NoRoute,
-    /// Address or port is in use.
-    AddrInUse,
-    /// The socket says.
-    Sock(SockError),
-    /// A time limit passed.
-    TimedOut,
-    /// The thread that the stack belongs to did not come by in time.
-    Absent,
-    /// All pollers are in use.
-    TooManyPollers,
-    /// The socket is registered with this poller already, or is not.
-    Registered(bool),
-    /// The organization has nothing of the kind.
-    Unsupported,
-    /// A list of events could not be altered.
-    Events(Refused),
-}
-
-impl From<SockError> for Fault {
-    fn from(e: SockError) -> Fault {
-        Fault::Sock(e)
-    }
-}
 
 /// A connection, and where its layers run.
 #[derive(Clone, Debug)]
@@ -99,6 +73,9 @@ pub struct Stats {
     pub connections: usize,
     /// Memory that sockets pin, bytes.
     pub memory: u64,
+    /// Only counters and memory are here: the thread that the stack belongs to, which alone may
+    /// look at the rest, did not come by within a second.
+    pub partial: bool,
 }
 
 impl Stats {
@@ -136,10 +113,14 @@ pub trait Engine: Send + Sync {
         backlog: u32,
         config: Config,
     ) -> Result<(SockId, u16), Fault>;
-    /// Takes an established connection.
-    fn accept(&self, listener: SockId) -> Result<SockId, Fault>;
+    /// Takes an established connection, and its flow, off a listener's queue. The connection's
+    /// own perimeter is not entered.
+    fn accept(&self, listener: SockId) -> Result<(SockId, FlowKey), Fault>;
     /// Appends to the stream.
-    fn send(&self, id: SockId, data: Data, more: bool) -> Result<usize, Fault>;
+    fn send(&self, id: SockId, data: Data<'static>, more: bool) -> Result<Sent, Fault>;
+    /// As [`Engine::send`], with a copy straight from the caller's buffers to the stream's, where
+    /// the calling thread enters the connection; `None` where it does not.
+    fn write(&self, id: SockId, bufs: &[IoSlice<'_>], more: bool) -> Option<Result<Sent, Fault>>;
     /// Takes from the stream.
     fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, Fault>;
     /// Gives buffers back that [`Engine::recv`] yielded.
@@ -152,13 +133,14 @@ pub trait Engine: Send + Sync {
     fn set(&self, id: SockId, s: Setting) -> Result<(), Fault>;
     /// Looks at a connection.
     fn look(&self, id: SockId) -> Result<ConnInfo, Fault>;
-    /// What a socket of any kind is ready for now, as in [`ready`].
+    /// What a socket of any kind is ready for now, as in [`perimeter_stack::ready`].
     fn readiness(&self, id: SockId) -> Result<u8, Fault>;
     /// SO_ERROR, and the state.
     fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), Fault>;
     /// Bytes appended, and bytes whose memory has been given back.
     fn released(&self, id: SockId) -> Result<(u64, u64), Fault>;
-    /// Blocks until a direction ([`ready::IN`], [`ready::OUT`]) is ready.
+    /// Blocks until a direction ([`IN`](perimeter_stack::ready::IN),
+    /// [`OUT`](perimeter_stack::ready::OUT)) is ready.
     fn wait(&self, id: SockId, direction: u8, deadline: Time) -> Result<(), Fault>;
     /// Makes a poller that drives the receive queues `queues` itself.
     fn poller(&self) -> Result<u32, Fault>;
@@ -181,6 +163,13 @@ pub trait Engine: Send + Sync {
     fn poller_wake(&self, poller: u32);
     /// Sets who is told when the poller has events.
     fn poller_notify(&self, poller: u32, n: Arc<dyn Notify>);
+    /// For who waits for a stack of one thread in a poll of the host's: the alarm that is raised
+    /// when the stack has something to do, made by `make` if there is none yet, and descriptors of
+    /// its devices, which are readable while frames wait. `None` where the stack's own threads see
+    /// to that, and on a thread that may not enter.
+    fn alarm(&self, make: &dyn Fn() -> Arc<dyn Alarm>) -> Option<(Arc<dyn Alarm>, Vec<RawFd>)>;
+    /// Names of interfaces that have gone for good.
+    fn gone_interfaces(&self) -> Vec<String>;
     /// Whether application threads serve the devices while they wait.
     fn inline(&self) -> bool;
     /// All receive queues.
@@ -191,10 +180,17 @@ pub trait Engine: Send + Sync {
     fn drive(&self, queues: &[u16]) -> Result<usize, Fault>;
     /// When [`Engine::drive`] has something to do though no frame arrives.
     fn next_due(&self) -> Time;
-    /// What was counted. Only counters and memory, asked from a thread that may not enter.
+    /// What was counted. From any thread, as [`Engine::inspect`]; only counters and memory where
+    /// the thread that the stack belongs to did not come by within a second
+    /// ([`Stats::partial`]).
     fn stats(&self) -> Stats;
-    /// All connections.
-    fn connections(&self) -> Vec<ConnInfo>;
+    /// All connections, from any thread, as [`Engine::inspect`]; also those of a stack that has
+    /// stopped.
+    ///
+    /// # Errors
+    /// [`Fault::Absent`]: the thread that the stack belongs to did not come by within a second, or
+    /// there is nobody left who may look.
+    fn connections(&self) -> Result<Vec<ConnInfo>, Fault>;
     /// Listeners, and all connections with where their layers run. From any thread, also of a
     /// stack of one thread: that is then asked, and waited for until `deadline`.
     ///
@@ -206,8 +202,19 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// What is left.
     fn quiescent(&self) -> Result<(), String>;
-    /// Resets everything and stops the stack's threads.
+    /// Ends the stack in order: closes the listeners, shuts down the write side of every
+    /// connection, waits for at most `limit` until everything is acknowledged, the FINs too, and
+    /// stops; what was left then.
+    ///
+    /// # Errors
+    /// Another thread owns the stack, or it has ended already.
+    fn finish(&self, limit: Duration) -> Result<Undelivered, Fault>;
+    /// Resets everything and stops the stack's threads. Calls fail from now on, those that are
+    /// blocked now too.
     fn stop(&self);
+    /// Lets go of a socket of any kind, from any thread: a stack of one thread does it when its
+    /// thread looks at the devices the next time. Nobody is told of a failure.
+    fn release(&self, id: SockId);
 
     /// Where the layers of a connection run, as far as there is something to say.
     fn binding(&self, id: SockId) -> Binding {
@@ -292,32 +299,58 @@ pub(crate) struct Running<O: Org> {
     pub(crate) _profiling: Option<Profiling>,
 }
 
-impl From<Refused> for Fault {
-    fn from(e: Refused) -> Fault {
-        match e {
-            Refused::Gone => Fault::Sock(SockError::Closed),
-            e => Fault::Events(e),
-        }
-    }
-}
-
 impl<O: Org> Running<O> {
     fn events(&self) -> Result<&dyn Events, Fault> {
         self.enter()?.org.events().ok_or(Fault::Unsupported)
     }
 
-    fn enter(&self) -> Result<&Instance<O>, Fault> {
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<&Instance<O>, Fault> {
+        if !self.i.sh.life.on() {
+            return Err(self.over());
+        }
         self.i.admit().map_err(|_| Fault::WrongThread)?;
         Ok(&self.i)
     }
 
-    fn call<Q: perimeter_stack::Op<O::K>>(&self, id: SockId, op: Q) -> Result<Q::Out, Fault> {
+    /// As [`Running::enter`], to open something.
+    fn open(&self) -> Result<&Instance<O>, Fault> {
+        let i = self.enter()?;
+        if i.sh.life.opens() {
+            Ok(i)
+        } else {
+            Err(Fault::Stopped)
+        }
+    }
+
+    /// Why a socket can't be found.
+    #[cold]
+    pub(crate) fn gone(&self) -> Fault {
+        if self.i.sh.life.on() {
+            Fault::Sock(SockError::Closed)
+        } else {
+            self.over()
+        }
+    }
+
+    pub(crate) fn call<Q: perimeter_stack::Op<O::K> + 'static>(
+        &self,
+        id: SockId,
+        op: Q,
+    ) -> Result<Q::Out, Fault> {
+        self.enter_conn(id)?
+            .with(|i, cx| i.org.call(&i.sh, cx, id, op))
+            .ok_or_else(|| self.gone())
+    }
+
+    /// As [`Running::enter`], for what only connections know.
+    #[inline]
+    fn enter_conn(&self, id: SockId) -> Result<&Instance<O>, Fault> {
         let i = self.enter()?;
         if id.is_listener() {
             return Err(SockError::Invalid.into());
         }
-        i.with(|i, cx| i.org.call(&i.sh, cx, id, op))
-            .ok_or(Fault::Sock(SockError::Closed))
+        Ok(i)
     }
 
     fn watching(&self, id: SockId, reg: Watching) -> Result<(), Fault> {
@@ -335,41 +368,7 @@ impl<O: Org> Running<O> {
         Ok(())
     }
 
-    /// Announces a blocked call, or takes it off; whether it need not block.
-    fn announce(&self, id: SockId, direction: u8, event: &Ev<O>, off: bool) -> Result<bool, Fault> {
-        if !id.is_listener() {
-            let event = event.clone();
-            return self.call(
-                id,
-                Wait::<O::K> {
-                    direction,
-                    event,
-                    off,
-                },
-            );
-        }
-        let l = self.i.sh.listener(id).ok_or(SockError::Closed)?;
-        Ok(l.with_side(|side| {
-            if off {
-                side.unwait(event);
-                return true;
-            }
-            side.wait(ready::IN, event)
-        }))
-    }
-
-    /// Parks until `event` is set, serving the devices meanwhile if that is this thread's job.
-    fn park(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
-        if queues.is_empty() {
-            self.i.sh.asleep(|| event.wait(deadline));
-            return;
-        }
-        if self.i.with(|i, cx| i.drive(cx, queues)) == 0 {
-            self.i.idle(event, queues, deadline);
-        }
-    }
-
-    fn own_queues(&self) -> Vec<u16> {
+    pub(crate) fn own_queues(&self) -> Vec<u16> {
         if self.inline {
             self.queues()
         } else {
@@ -392,7 +391,9 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn addrs(&self) -> Vec<Vec<Cidr>> {
-        self.i.sh.ifaces.iter().map(|i| i.addrs.clone()).collect()
+        let devices = usize::from(self.i.sh.loopback().0);
+        let ifaces = &self.i.sh.ifaces[..devices];
+        ifaces.iter().map(|i| i.addrs.clone()).collect()
     }
 
     fn connect(
@@ -401,12 +402,14 @@ impl<O: Org> Engine for Running<O> {
         remote: SocketAddr,
         config: &Config,
     ) -> Result<SockId, Fault> {
-        let i = self.enter()?;
+        let i = self.open()?;
         let remote = (remote.ip(), remote.port());
         i.with(|i, cx| i.open_flow(cx, local, remote, config))
             .map_err(|e| match e {
                 OpenError::NoRoute => Fault::NoRoute,
                 OpenError::InUse => Fault::AddrInUse,
+                OpenError::NoMemory => Fault::NoMemory,
+                OpenError::Gone => Fault::NetDown,
             })
     }
 
@@ -417,9 +420,9 @@ impl<O: Org> Engine for Running<O> {
         backlog: u32,
         config: Config,
     ) -> Result<(SockId, u16), Fault> {
-        let i = self.enter()?;
+        let i = self.open()?;
         if let Some(a) = addr
-            && !i.sh.ifaces.iter().any(|iface| iface.owns(a))
+            && !(a.is_ipv4() && i.sh.ifaces.iter().any(|iface| iface.owns(a)))
         {
             return Err(Fault::NoRoute);
         }
@@ -430,18 +433,35 @@ impl<O: Org> Engine for Running<O> {
         Ok((id, port))
     }
 
-    fn accept(&self, listener: SockId) -> Result<SockId, Fault> {
+    fn accept(&self, listener: SockId) -> Result<(SockId, FlowKey), Fault> {
         let i = self.enter()?;
-        let l = i.sh.listener(listener).ok_or(SockError::Closed)?;
+        let l = i.sh.listener(listener).ok_or_else(|| self.gone())?;
         match l.accept() {
-            Accepted::Conn(id) => Ok(id),
+            Accepted::Conn(id, key) => {
+                i.sh.p.charge(Work::SockCall, 1);
+                Ok((id, key))
+            }
+            Accepted::Empty if i.sh.all_gone() => Err(Fault::NetDown),
             Accepted::Empty => Err(SockError::WouldBlock.into()),
-            Accepted::Closed => Err(SockError::Closed.into()),
+            Accepted::Closed => Err(self.gone()),
         }
     }
 
-    fn send(&self, id: SockId, data: Data, more: bool) -> Result<usize, Fault> {
+    fn send(&self, id: SockId, data: Data<'static>, more: bool) -> Result<Sent, Fault> {
         Ok(self.call(id, SendData::new(data, more))??)
+    }
+
+    fn write(&self, id: SockId, bufs: &[IoSlice<'_>], more: bool) -> Option<Result<Sent, Fault>> {
+        let run = |i: &Instance<O>| {
+            let op = SendData::new(Data::borrowed(bufs), more);
+            let sent = i.with(|i, cx| i.org.call_here(&i.sh, cx, id, op)).ok()?;
+            Some(sent.ok_or_else(|| self.gone()).and_then(|r| Ok(r?)))
+        };
+        match self.enter_conn(id) {
+            Ok(i) if O::HERE => run(i),
+            Ok(_) => None,
+            Err(e) => Some(Err(e)),
+        }
     }
 
     fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, Fault> {
@@ -503,23 +523,9 @@ impl<O: Org> Engine for Running<O> {
     fn wait(&self, id: SockId, direction: u8, deadline: Time) -> Result<(), Fault> {
         self.enter()?;
         let queues = self.own_queues();
-        self.i.with_event(|event| {
-            if self.announce(id, direction, event, false)? {
-                return Ok(());
-            }
-            loop {
-                self.park(event, &queues, deadline);
-                // Told: the announcement is off by itself. Otherwise take it off, and learn
-                // whether readiness came at the same moment.
-                if event.take() || self.told(id, direction, event)? {
-                    return Ok(());
-                }
-                if self.i.sh.p.now() >= deadline {
-                    self.announce(id, direction, event, true)?;
-                    return Err(Fault::TimedOut);
-                }
-            }
-        })
+        let result = self.wait_for(id, direction, &queues, deadline);
+        self.i.arm_alarm(&queues);
+        result
     }
 
     fn poller(&self) -> Result<u32, Fault> {
@@ -530,13 +536,10 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn poller_close(&self, poller: u32) {
-        // Of a stack of one thread, another thread can't close it; it goes with the stack.
-        if self.enter().is_err() {
-            return;
-        }
-        for (sock, word) in self.i.sh.pollers.close(poller) {
-            // A socket that has gone has taken its side of the registration along.
-            let _ = self.watching(sock, Watching::Remove(word));
+        match self.enter() {
+            Ok(i) => close_poller(i, poller),
+            Err(Fault::WrongThread) => self.i.leave(move |i| close_poller(i, poller)),
+            Err(_) => {}
         }
     }
 
@@ -572,45 +575,21 @@ impl<O: Org> Engine for Running<O> {
         max: usize,
         deadline: Time,
     ) -> Result<usize, Fault> {
-        let i = self.enter()?;
-        let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
-        let mut frames = if queues.is_empty() {
-            0
-        } else {
-            i.with(|i, cx| i.drive(cx, queues))
-        };
-        loop {
-            let n = p.take(out, max);
-            if n > 0 || deadline <= Time::ZERO || i.stopping() {
-                return Ok(n);
-            }
-            if p.woken() || (deadline < Time::NEVER && i.sh.p.now() >= deadline) {
-                return Ok(0);
-            }
-            if frames == 0 {
-                i.with_event(|event| {
-                    if !p.wait(event) {
-                        return;
-                    }
-                    if queues.is_empty() {
-                        self.park(event, queues, deadline);
-                    } else {
-                        i.idle(event, queues, deadline);
-                    }
-                    p.unwait(event);
-                });
-            }
-            if !queues.is_empty() {
-                frames = i.with(|i, cx| i.drive(cx, queues));
-            }
-        }
+        let n = self.poll_for(poller, queues, out, max, deadline)?;
+        self.i.arm_alarm(queues);
+        Ok(n)
     }
 
     fn poller_wake(&self, poller: u32) {
-        if let Ok(i) = self.enter()
-            && let Some(p) = i.sh.pollers.get(poller)
-        {
-            p.wake();
+        match self.enter() {
+            Ok(i) => {
+                if let Some(p) = i.sh.pollers.get(poller) {
+                    p.wake();
+                }
+            }
+            // Its thread wakes itself: it is the only one that may wait there.
+            Err(Fault::WrongThread) => self.i.leave_wake(poller),
+            Err(_) => {}
         }
     }
 
@@ -622,16 +601,28 @@ impl<O: Org> Engine for Running<O> {
         }
     }
 
+    fn alarm(&self, make: &dyn Fn() -> Arc<dyn Alarm>) -> Option<(Arc<dyn Alarm>, Vec<RawFd>)> {
+        let i = self.enter().ok().filter(|i| i.spec.single_threaded())?;
+        let alarm = i.set_alarm(make);
+        i.arm_alarm(&self.queues());
+        Some((alarm, i.sh.rx.iter().filter_map(|r| r.fd).collect()))
+    }
+
+    fn gone_interfaces(&self) -> Vec<String> {
+        let gone = self.i.sh.ifaces.iter().filter(|i| i.is_gone());
+        gone.map(|i| i.caps.name.clone()).collect()
+    }
+
     fn inline(&self) -> bool {
         self.inline
     }
 
     fn queues(&self) -> Vec<u16> {
-        (0..self.i.sh.rx.len() as u16).collect()
+        (0..self.i.sh.loopback().1).collect()
     }
 
     fn flow_hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
-        self.i.sh.flow_hash(&perimeter_wire::FlowKey {
+        self.i.sh.flow_hash(&FlowKey {
             local: local.ip(),
             remote: remote.ip(),
             local_port: local.port(),
@@ -640,7 +631,10 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn drive(&self, queues: &[u16]) -> Result<usize, Fault> {
-        Ok(self.enter()?.with(|i, cx| i.drive(cx, queues)))
+        let i = self.enter()?;
+        let n = i.with(|i, cx| i.drive(cx, queues));
+        i.arm_alarm(queues);
+        Ok(n)
     }
 
     fn next_due(&self) -> Time {
@@ -661,32 +655,30 @@ impl<O: Org> Engine for Running<O> {
             ..Stats::default()
         };
         // The rest is behind locks that a stack of one thread opens for that thread only.
-        if self.enter().is_err() {
-            return stats;
+        match self.look_inside(|i| i.behind_locks()) {
+            Some(found) => {
+                stats.locks = found.locks;
+                stats.peer_ns = found.peer_ns;
+                stats.connections = found.connections;
+            }
+            None => stats.partial = true,
         }
-        let mut add = |class: LockClass, s: LockStats| {
-            stats.locks.entry(class.name()).or_default().add(s);
-        };
-        i.org.lock_stats(&mut add);
-        i.sh.lock_stats(&mut add);
-        stats.locks.retain(|_, s| s.acquisitions > 0);
-        let rx = i.sh.rx.iter().map(|r| r.queue.lock().peer_ns());
-        let tx = i.sh.tx.iter().map(TxPort::peer_ns);
-        stats.peer_ns = rx.chain(tx).sum();
-        stats.connections = i.org.live();
         stats
     }
 
-    fn connections(&self) -> Vec<ConnInfo> {
-        let now = self.i.sh.p.now();
-        let mut out = Vec::new();
-        if let Ok(i) = self.enter() {
-            i.org.inspect(now, &mut out);
-        }
-        out
+    fn connections(&self) -> Result<Vec<ConnInfo>, Fault> {
+        let inspect = |i: &Instance<O>| {
+            let mut out = Vec::new();
+            i.org.inspect(i.sh.p.now(), &mut out);
+            out
+        };
+        self.look_inside(inspect).ok_or(Fault::Absent)
     }
 
     fn inspect(&self, deadline: Time) -> Result<(Vec<Listening>, Vec<Inspected>), Fault> {
+        if !self.i.sh.life.on() {
+            return Err(self.over());
+        }
         let found = self.i.anywhere(deadline, |i| {
             let listening = i.sh.listeners().into_iter().map(|l| Listening {
                 id: l.id,
@@ -707,30 +699,26 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn quiescent(&self) -> Result<(), String> {
-        let i = self
-            .enter()
-            .map_err(|_| "it belongs to another thread".to_string())?;
-        i.quiescent()
+        if !self.may_look() {
+            return Err("it belongs to another thread".to_string());
+        }
+        self.i.quiescent()
     }
 
     fn stop(&self) {
-        if self.i.stop.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        if self.i.admit().is_ok() {
-            for l in self.i.sh.listeners() {
-                let _ = self.i.with(|i, cx| i.close_listener(cx, l.id));
-            }
-            self.i.with(|i, cx| i.org.abort_all(&i.sh, cx));
-        }
-        let joins = self
-            .joins
-            .lock()
-            .map(|mut j| core::mem::take(&mut *j))
-            .unwrap_or_default();
-        for j in joins {
-            // A thread that panicked has said so already.
-            let _ = j();
+        self.stop_now();
+    }
+
+    fn finish(&self, limit: Duration) -> Result<Undelivered, Fault> {
+        self.finish_all(limit)
+    }
+
+    fn release(&self, id: SockId) {
+        match self.enter() {
+            Ok(i) => i.let_go(id),
+            Err(Fault::WrongThread) => self.i.leave(move |i| i.let_go(id)),
+            // It has gone with the stack.
+            Err(_) => {}
         }
     }
 
@@ -777,20 +765,5 @@ impl<O: Org> Engine for Running<O> {
 
     fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), Fault> {
         Ok(self.events()?.designate(id, layer, squeue)?)
-    }
-}
-
-impl<O: Org> Running<O> {
-    /// Whether a blocked call's direction is ready now, though its event was not set: it may
-    /// have been told by a thread that has not got around to setting it.
-    fn told(&self, id: SockId, direction: u8, event: &Ev<O>) -> Result<bool, Fault> {
-        self.announce(id, direction, event, true)?;
-        self.announce(id, direction, event, false)
-    }
-}
-
-impl<O: Org> Drop for Running<O> {
-    fn drop(&mut self) {
-        self.stop();
     }
 }

@@ -4,20 +4,26 @@ use crate::desk::Desk;
 use crate::spec::OrgSpec;
 use crate::{Flow, Org};
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use perimeter_base::Time;
-use perimeter_link::{RxQueue, RxStatus};
+use perimeter_link::RxQueue;
 use perimeter_stack::commons::AddrInUse;
 use perimeter_stack::input;
 use perimeter_stack::kind::lock;
-use perimeter_stack::ops::{Close, NoNeighbour, Output};
+use perimeter_stack::ops::{Close, InterfaceGone, NoNeighbour, Output, Shed};
 use perimeter_stack::planted::{Bug, planted};
+use perimeter_stack::poller::Alarm;
 use perimeter_stack::port::TxPort;
+use perimeter_stack::ready;
 use perimeter_stack::{Commons, Count, Ctx, IfaceSpec, Kind, Lk, Route, SockError, SockId};
 use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThread};
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+mod park;
+
+use park::wake_all;
 
 /// How often at most leaving a perimeter lets connections go on that wait for room.
 const RESUME_TURNS: usize = 64;
@@ -41,7 +47,9 @@ pub struct Instance<O: Org> {
     gate: Option<OwnerGate<Pf<O>>>,
     /// Who sleeps until a receive queue has something, by queue.
     sleepers: Vec<Sleepers<O>>,
-    /// How many threads are in [`Instance::idle`].
+    /// Who sleeps until a timer is due, whatever the devices have.
+    dozers: Sleepers<O>,
+    /// How many threads are in [`Instance::idle`] or [`Instance::doze`].
     idlers: AtomicUsize,
     /// One of them looks at the timers again by then, ns; `u64::MAX`: that is not known. Never
     /// earlier than one really does.
@@ -51,8 +59,25 @@ pub struct Instance<O: Org> {
     /// The same, to look at without the lock.
     chores_at: AtomicU64,
     /// What other threads ask of a stack of one thread.
-    desk: Desk<O>,
-    pub(crate) stop: AtomicBool,
+    pub(crate) desk: Desk<O>,
+    /// Who waits outside, in a poll of the host's: in stacks of one thread.
+    alarm: Arc<OnceLock<Arc<dyn Alarm>>>,
+    /// When the alarm goes off by itself, ns.
+    alarm_at: AtomicU64,
+    /// Every event that a thread of this instance may be parked on, to wake all of them when the
+    /// stack ends; nobody else needs it.
+    parked: Mutex<Vec<Weak<<Pf<O> as Platform>::Event>>>,
+}
+
+/// Fails the stack unless it is forgotten: for the time that a thread is inside, of which a panic
+/// may leave anything half done.
+struct Inside<'a, O: Org>(&'a Instance<O>);
+
+impl<O: Org> Drop for Inside<'_, O> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.fail();
+    }
 }
 
 impl<O: Org> Instance<O> {
@@ -66,20 +91,28 @@ impl<O: Org> Instance<O> {
     ) -> Instance<O> {
         let sh = Commons::new(p.clone(), config, ifaces, routes);
         let org = O::new(&spec, &sh);
-        let sleepers: Vec<Sleepers<O>> = sh
-            .rx
-            .iter()
+        let sleepers: Vec<Sleepers<O>> = (0..sh.loopback().1)
             .map(|_| Arc::new(p.lock(LockClass::Leaf, Vec::new())))
             .collect();
+        let alarm: Arc<OnceLock<Arc<dyn Alarm>>> = Arc::default();
         for (port, list) in sh.rx.iter().zip(&sleepers) {
-            let list = list.clone();
+            let (list, alarm) = (list.clone(), alarm.clone());
             port.queue.lock().set_waker(Arc::new(move || {
-                let woken = core::mem::take(&mut *list.lock());
-                for e in woken {
-                    e.set();
+                wake_all(&list);
+                if let Some(a) = alarm.get() {
+                    a.raise();
                 }
             }));
         }
+        // What comes by the loopback is for whoever serves a device: one of them is enough.
+        let (lists, outside) = (sleepers.clone(), alarm.clone());
+        let port = &sh.rx[usize::from(sh.loopback().1)];
+        port.queue.lock().set_waker(Arc::new(move || {
+            lists.iter().any(wake_all);
+            if let Some(a) = outside.get() {
+                a.raise();
+            }
+        }));
         Instance {
             ctxs: PerLane::new(p.clone()),
             events: PerLane::new(p.clone()),
@@ -90,7 +123,10 @@ impl<O: Org> Instance<O> {
             idlers: AtomicUsize::new(0),
             looks_at: AtomicU64::new(u64::MAX),
             sleepers,
-            stop: AtomicBool::new(false),
+            dozers: Arc::new(p.lock(LockClass::Leaf, Vec::new())),
+            alarm,
+            alarm_at: AtomicU64::new(u64::MAX),
+            parked: Mutex::new(Vec::new()),
             sh,
             org,
             spec,
@@ -112,18 +148,76 @@ impl<O: Org> Instance<O> {
         deadline: Time,
         f: impl FnOnce(&Self) -> R + Send + 'static,
     ) -> Option<R> {
-        if self.gate.as_ref().is_none_or(OwnerGate::is_owner) {
+        if self.is_here() {
             return Some(f(self));
         }
-        let wake = || {
-            for list in &self.sleepers {
-                let woken = core::mem::take(&mut *list.lock());
-                for e in woken {
-                    e.set();
+        self.desk.ask(&self.sh.p, f, || self.wake_idle(), deadline)
+    }
+
+    /// Whether the calling thread may enter now: it is the stack's own, or any may.
+    pub fn is_here(&self) -> bool {
+        self.gate.as_ref().is_none_or(OwnerGate::is_owner)
+    }
+
+    /// The lane of the thread that the stack belongs to, where it belongs to one.
+    pub(crate) fn owner(&self) -> Option<usize> {
+        self.gate.as_ref().and_then(OwnerGate::owner)
+    }
+
+    /// Leaves `f` for the thread that the stack belongs to, which does it at its next look at the
+    /// devices, and does not wait for that.
+    pub(crate) fn leave(&self, f: impl FnOnce(&Self) + Send + 'static) {
+        self.desk.leave(f);
+        self.wake_idle();
+    }
+
+    /// Leaves it to the stack's thread to wake a poller.
+    pub(crate) fn leave_wake(&self, poller: u32) {
+        self.desk.wake(poller);
+        self.wake_idle();
+    }
+
+    /// Interface `n` has gone for good: its connections fail, and where no other is left, those
+    /// who wait for new ones hear of it.
+    #[cold]
+    fn interface_gone(&self, n: u16) {
+        if self.sh.ifaces[usize::from(n)]
+            .gone
+            .swap(true, Ordering::AcqRel)
+        {
+            return;
+        }
+        let mut all = Vec::new();
+        self.org.inspect(self.sh.p.now(), &mut all);
+        self.with(|i, cx| {
+            i.sh.count(cx.lane, Count::IfacesGone, 1);
+            for c in &all {
+                i.org.post(&i.sh, cx, c.id, InterfaceGone(n));
+            }
+            if i.sh.all_gone() {
+                for l in i.sh.listeners() {
+                    l.with_side(|side| side.raise(ready::IN, cx));
                 }
             }
-        };
-        self.desk.ask(&self.sh.p, f, wake, deadline)
+        });
+    }
+
+    /// The calling thread panics, or has: calls fail from now on, and who waits is woken. What is
+    /// half done stays so, as nobody enters any more.
+    #[cold]
+    pub(crate) fn fail(&self) {
+        if self.sh.p.torn_down() {
+            return;
+        }
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        if self
+            .sh
+            .life
+            .fail(&format!("thread `{name}` panicked in the stack"))
+        {
+            self.wake_all();
+        }
     }
 
     /// Runs `f` with this thread's context, then does what was put off until the perimeter is
@@ -136,8 +230,10 @@ impl<O: Org> Instance<O> {
             .unwrap_or_else(|| Box::new(Ctx::new(self.sh.p.lane())));
         cx.lane = self.sh.p.lane();
         cx.core = self.sh.p.core() as u16;
+        let inside = Inside(self);
         let out = f(self, &mut cx);
         self.finish(&mut cx);
+        core::mem::forget(inside);
         self.ctxs.put(cx);
         out
     }
@@ -148,6 +244,9 @@ impl<O: Org> Instance<O> {
     pub fn finish(&self, cx: &mut Ctx<O::K>) {
         if !cx.after.is_empty() {
             self.finish_slow(cx);
+        }
+        if cx.owes() {
+            self.sh.book(cx);
         }
         cx.forget_now();
     }
@@ -201,31 +300,6 @@ impl<O: Org> Instance<O> {
         }
     }
 
-    /// A timer was armed for `at`: threads that sleep for a later one look again. Nobody needs to
-    /// where each looks around before that by itself, as with the usual settings and timers.
-    fn rouse(&self, at: Time) {
-        // The timer is published, see `idle`.
-        fence(Ordering::SeqCst);
-        if self.idlers.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let looks_at = Time(self.looks_at.load(Ordering::SeqCst));
-        // The timer may be one that its own thread sees to.
-        if at >= looks_at || self.org.next_timer() >= looks_at {
-            return;
-        }
-        for list in &self.sleepers {
-            let woken = core::mem::take(&mut *list.lock());
-            let any = !woken.is_empty();
-            for e in woken {
-                e.set();
-            }
-            if any {
-                break;
-            }
-        }
-    }
-
     /// Lets connections go on that waited for room in `port`.
     fn resume(&self, cx: &mut Ctx<O::K>, port: &TxPort<O::K>) -> bool {
         let mut ids = SmallVec::new();
@@ -238,8 +312,8 @@ impl<O: Org> Instance<O> {
 
     /// Accepted connections go to their listeners, or are aborted where those have gone.
     fn hand_over(&self, cx: &mut Ctx<O::K>) {
-        while let Some((listener, id)) = cx.after.accepts.pop() {
-            if !listener.deliver(id, cx) {
+        while let Some((listener, id, key)) = cx.after.accepts.pop() {
+            if !listener.deliver(id, key, cx) {
                 self.sh.count(cx.lane, Count::AcceptGone, 1);
                 cx.after.aborts.push(id);
             }
@@ -262,9 +336,35 @@ impl<O: Org> Instance<O> {
             drop(rx);
             self.finish(cx);
         }
+        if self.sh.looped() {
+            frames += self.loop_back(cx);
+        }
         self.timers(cx, queues);
         if self.desk.any() {
             self.desk.answer(self);
+        }
+        frames
+    }
+
+    /// Takes a burst of what the stack has sent to itself, as from a device; how many.
+    #[cold]
+    fn loop_back(&self, cx: &mut Ctx<O::K>) -> usize {
+        let q = self.sh.loopback().1;
+        let Some(mut rx) = self.sh.rx[usize::from(q)].queue.try_lock() else {
+            return 0;
+        };
+        let frames = self.receive(cx, q, &mut **rx);
+        drop(rx);
+        self.finish(cx);
+        // There is room now for what found none, and for who waits.
+        let now = cx.now(&self.sh.p);
+        for t in self.home_ports(&[q]) {
+            if t.backlogged() {
+                t.doorbell(now);
+            }
+            if self.resume(cx, t) {
+                self.finish(cx);
+            }
         }
         frames
     }
@@ -296,7 +396,7 @@ impl<O: Org> Instance<O> {
     }
 
     /// Runs timers that are due, and chores.
-    fn timers(&self, cx: &mut Ctx<O::K>, queues: &[u16]) {
+    pub(crate) fn timers(&self, cx: &mut Ctx<O::K>, queues: &[u16]) {
         let now = cx.now(&self.sh.p);
         if self.org.next_timer() <= now {
             self.org.on_timers(&self.sh, cx);
@@ -328,6 +428,10 @@ impl<O: Org> Instance<O> {
             t.refresh(now);
         }
         self.sh.sweep();
+        let (hoarders, drop) = self.sh.hoarders();
+        for id in hoarders {
+            self.org.post(&self.sh, cx, id, Shed { drop });
+        }
         for id in self.sh.retry_neighbours(cx) {
             self.org.post(&self.sh, cx, id, NoNeighbour);
         }
@@ -360,99 +464,10 @@ impl<O: Org> Instance<O> {
         self.sh.tx.iter().filter(|t| queues.contains(&t.home))
     }
 
-    /// When whoever serves `queues` has something to do without a frame: timers, paced
-    /// devices, chores that somebody waits for.
-    pub fn next_due(&self, queues: &[u16]) -> Time {
-        let mut t = self.org.next_timer().min(self.sh.ask_at());
-        for port in self.home_ports(queues) {
-            t = t.min(port.ready_at());
-        }
-        t
-    }
-
-    /// Parks the calling thread until one of `queues` has frames, `event` is set, something
-    /// is due, or `deadline` has passed. If frames wait, serves them and returns.
-    pub fn idle(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
-        for &q in queues {
-            self.sleepers[usize::from(q)].lock().push(event.clone());
-        }
-        self.idlers.fetch_add(1, Ordering::SeqCst);
-        // Who arms a timer that is not seen here sees this thread.
-        fence(Ordering::SeqCst);
-        let mut until = deadline.min(self.next_due(queues));
-        let mut fds = Vec::new();
-        let now = self.sh.p.now();
-        // Whoever has left a question wakes those who are on the lists by now, or is seen here.
-        let mut ready = until <= now || self.desk.any();
-        if ready {
-            // What was due a moment ago and still is waits for a thread that is at the device
-            // or at the timers.
-            self.sh.p.yield_now();
-        }
-        for &q in queues {
-            let port = &self.sh.rx[usize::from(q)];
-            match port.queue.try_lock() {
-                Some(mut rx) => {
-                    // Asked for each time: a device that has gone has none, and waiting for its
-                    // old one would return at once for ever.
-                    fds.extend(rx.fd());
-                    match rx.arm(now) {
-                        RxStatus::Ready => {
-                            // Taken at once: threads that left them to their next turn, when
-                            // each tries for the queue, could find it for ever with another who
-                            // only looks.
-                            ready = true;
-                            self.with(|i, cx| {
-                                i.receive(cx, q, &mut **rx);
-                                drop(rx);
-                            });
-                        }
-                        RxStatus::Armed(at) => until = until.min(at),
-                    }
-                }
-                // Another thread is at it; look again soon in case it leaves something.
-                None => {
-                    fds.extend(port.fd);
-                    until = until.min(now + self.sh.config.service / 10);
-                }
-            }
-        }
-        if !ready {
-            self.looks_at.fetch_min(until.0, Ordering::SeqCst);
-            self.sh.asleep(|| {
-                if fds.is_empty() {
-                    event.wait(until);
-                } else {
-                    event.wait_fds(&fds, until);
-                }
-            });
-            // Those who sleep on are woken once too often at worst.
-            self.looks_at.store(u64::MAX, Ordering::SeqCst);
-        }
-        self.idlers.fetch_sub(1, Ordering::SeqCst);
-        for &q in queues {
-            self.sleepers[usize::from(q)]
-                .lock()
-                .retain(|e| !Arc::ptr_eq(e, event));
-        }
-    }
-
-    /// Runs `f` with an event for the calling thread to park on.
-    pub fn with_event<R>(&self, f: impl FnOnce(&Ev<O>) -> R) -> R {
-        let e = self
-            .events
-            .take()
-            .unwrap_or_else(|| Box::new(Arc::new(self.sh.p.event())));
-        e.take();
-        let out = f(&e);
-        self.events.put(e);
-        out
-    }
-
     /// Opens a connection; the handshake goes on by itself.
     ///
     /// # Errors
-    /// No route, or no free port.
+    /// No route, no free port, or no memory.
     pub fn open_flow(
         &self,
         cx: &mut Ctx<O::K>,
@@ -461,37 +476,42 @@ impl<O: Org> Instance<O> {
         config: &perimeter_tcp::Config,
     ) -> Result<SockId, OpenError> {
         let sh = &self.sh;
+        if sh.memory_full() {
+            sh.count(cx.lane, Count::MemRefused, 1);
+            return Err(OpenError::NoMemory);
+        }
         let (iface, addr) = sh.source(remote.0, local.0).ok_or(OpenError::NoRoute)?;
+        if sh.ifaces[usize::from(iface)].is_gone() {
+            return Err(OpenError::Gone);
+        }
         let mut config = config.clone();
         config.mss = config.mss.min(sh.ifaces[usize::from(iface)].mss());
-        let mut key = FlowKey {
+        let any_port = FlowKey {
             local: addr,
             remote: remote.0,
             local_port: local.1,
             remote_port: remote.1,
         };
-        let attempts = if local.1 == 0 {
-            sh.ephemeral_count()
-        } else {
-            1
-        };
-        for _ in 0..attempts {
-            if local.1 == 0 {
-                key.local_port = sh.ephemeral_port(&key);
-            }
+        let mut open = |port| {
+            let key = FlowKey {
+                local_port: port,
+                ..any_port
+            };
             if key.local == key.remote && key.local_port == key.remote_port {
-                continue;
+                return None;
             }
             let flow = Flow {
                 key,
                 hash: sh.flow_hash(&key),
                 iface,
             };
-            if let Ok(id) = self.org.connect(sh, cx, flow, &config) {
-                return Ok(id);
-            }
-        }
-        Err(OpenError::InUse)
+            self.org.connect(sh, cx, flow, &config).ok()
+        };
+        let id = match local.1 {
+            0 => sh.ports.pick(&any_port, open),
+            port => open(port),
+        };
+        id.ok_or(OpenError::InUse)
     }
 
     /// Makes a listener.
@@ -504,23 +524,15 @@ impl<O: Org> Instance<O> {
         addr: Option<IpAddr>,
         port: u16,
         backlog: u32,
-        mut config: perimeter_tcp::Config,
+        config: perimeter_tcp::Config,
     ) -> Result<SockId, AddrInUse> {
-        let mss = self
-            .sh
-            .ifaces
-            .iter()
-            .map(|i| i.mss())
-            .min()
-            .unwrap_or(config.mss);
-        config.mss = config.mss.min(mss);
         let l = self.sh.bind_listener(addr, port, backlog, config)?;
         self.org.listen(&self.sh, cx, &l);
         Ok(l.id)
     }
 
-    /// Closes a listener: its SYNs are refused, handshakes under way forgotten, connections
-    /// that nobody accepted reset. Detached last.
+    /// Closes a listener: its SYNs are refused, handshakes under way and connections that nobody
+    /// accepted are reset. Detached last.
     ///
     /// # Errors
     /// It has gone already.
@@ -552,6 +564,9 @@ impl<O: Org> Instance<O> {
         if stalled > 0 {
             return Err(format!("{stalled} connections wait for a transmit queue"));
         }
+        if self.sh.looped() {
+            return Err("packets wait in the loopback".to_string());
+        }
         let pending = self.org.pending();
         if pending > 0 {
             return Err(format!("{pending} messages were not run"));
@@ -559,9 +574,10 @@ impl<O: Org> Instance<O> {
         Ok(())
     }
 
-    /// Whether the stack is being dropped.
+    /// Whether the stack has stopped or failed.
+    #[inline]
     pub fn stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
+        self.sh.life.ended()
     }
 }
 
@@ -572,4 +588,8 @@ pub enum OpenError {
     NoRoute,
     /// The flow, or every ephemeral port, is in use.
     InUse,
+    /// Connections pin all the memory that they may.
+    NoMemory,
+    /// The interface that leads there has gone.
+    Gone,
 }

@@ -5,13 +5,17 @@
 //! is the same under all of them.
 #![forbid(unsafe_code)]
 
+mod answer;
 pub mod connp_l;
 mod connp_t;
 mod desk;
+pub mod end;
 pub mod engine;
+mod fault;
 pub mod instance;
 pub mod msgp;
 pub mod open;
+pub mod organizations;
 pub mod pef;
 mod place;
 mod serve;
@@ -21,9 +25,12 @@ pub mod split;
 pub mod squeue;
 pub mod streams;
 pub mod up;
+mod wait;
 
+pub use end::Undelivered;
 pub use engine::{Engine, Stats};
-pub use open::{Inbound, Options, Platforms, open, open_as};
+pub use open::{Inbound, Options, Platforms, open_as};
+pub use organizations::open;
 pub use spec::{OrgSpec, SpecError};
 
 use core::marker::PhantomData;
@@ -60,7 +67,7 @@ pub trait Org: Send + Sync + Sized + 'static {
 
     /// Synchronous: runs the operation on that connection and gives the result; `None` if the
     /// connection has gone.
-    fn call<Q: Op<Self::K>>(
+    fn call<Q: Op<Self::K> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -68,9 +75,28 @@ pub trait Org: Send + Sync + Sized + 'static {
         op: Q,
     ) -> Option<Q::Out>;
 
+    /// Whether the calling thread runs operations itself: [`Org::call_here`].
+    const HERE: bool = false;
+
+    /// As [`Org::call`], for an operation that borrows its arguments; asked only where
+    /// [`Org::HERE`] is set.
+    ///
+    /// # Errors
+    /// It comes back: operations are handed over here, and have to own their arguments.
+    fn call_here<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Result<Option<Q::Out>, Q> {
+        let _ = (sh, cx, id);
+        Err(op)
+    }
+
     /// Asynchronous: runs the operation some time soon, also on connections that no
     /// application holds any more.
-    fn post<Q: Op<Self::K, Out = ()>>(
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -168,6 +194,9 @@ pub trait Org: Send + Sync + Sized + 'static {
     fn park(&self, worker: usize, deadline: Time) {
         let _ = (worker, deadline);
     }
+
+    /// The stack has ended: protocol threads that are parked without a deadline look again.
+    fn wake_workers(&self) {}
 
     /// Protocol thread `worker` has ended, with the stack or by a panic: nobody may wait for it
     /// any more.

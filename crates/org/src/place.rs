@@ -7,7 +7,7 @@ use perimeter_stack::ops::{Op, Step};
 use perimeter_stack::{Bufs, Commons, Ctx, Kind};
 use perimeter_sync::{Lock, Platform};
 
-pub(crate) use perimeter_stack::places::Places;
+pub(crate) use perimeter_sync::places::Places;
 
 /// A part of a connection and who may use it from outside: the generation of the handle. 0: no
 /// application.
@@ -175,9 +175,8 @@ pub(crate) fn no_snd<K: Kind>() -> SndSide<K> {
 
 /// A receive side that belongs to nobody: nothing will come.
 pub(crate) fn no_rcv<K: Kind>() -> RcvSide<K> {
-    RcvSide {
-        shut: true,
-        eof: true,
-        ..RcvSide::new(0, 0)
-    }
+    let mut nothing = RcvSide::new(0, 0);
+    nothing.shut = true;
+    nothing.eof = true;
+    nothing
 }

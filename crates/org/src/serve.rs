@@ -2,6 +2,7 @@
 //! application thread does.
 
 use crate::Org;
+use crate::end::guarded;
 use crate::instance::Instance;
 use perimeter_sync::{Platform, Thread};
 use std::sync::Arc;
@@ -30,19 +31,22 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
     let mut joins: Joins = Vec::new();
     for worker in 0..instance.org.workers() {
         let i = instance.clone();
-        let body = Box::new(move || work(&i, worker));
+        let body = Box::new(move || guarded(&i, |i| work(i, worker)));
         let core = instance.org.worker_core(worker);
         let t = p.spawn(&format!("protocol-{worker}"), core, body);
         joins.push(Box::new(move || t.join()));
     }
     let mut spawn = |name: String, core: Option<usize>, queues: Vec<u16>, polite: bool| {
         let i = instance.clone();
-        let t = p.spawn(&name, core, Box::new(move || serve(&i, &queues, polite)));
+        let body = Box::new(move || guarded(&i, |i| serve(i, &queues, polite)));
+        let t = p.spawn(&name, core, body);
         joins.push(Box::new(move || t.join()));
     };
     match inbound {
         Inbound::Thread => {
-            for (n, iface) in instance.sh.ifaces.iter().enumerate() {
+            // Whoever serves a device serves the loopback as well.
+            let devices = usize::from(instance.sh.loopback().0);
+            for (n, iface) in instance.sh.ifaces[..devices].iter().enumerate() {
                 spawn(
                     format!("inbound-{n}"),
                     Some(n),
@@ -52,14 +56,15 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
             }
         }
         Inbound::Inline => {
-            let all = (0..instance.sh.rx.len() as u16).collect();
+            let all = (0..instance.sh.loopback().1).collect();
             spawn("service".to_string(), None, all, true);
         }
     }
     joins
 }
 
-/// Serves `queues` until the stack stops. A polite server only looks around now and then.
+/// Serves `queues` until the stack stops. A polite server looks around only now and then, and in
+/// between sees to timers that are due, which application threads do while they poll.
 fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
     i.with_event(|event| {
         while !i.stopping() {
@@ -69,7 +74,10 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
             }
             let until = i.sh.p.now() + i.sh.config.service;
             if polite {
-                event_wait::<O>(event, until);
+                while !i.stopping() && i.sh.p.now() < until {
+                    i.doze(event, queues, until);
+                    i.with(|i, cx| i.timers(cx, queues));
+                }
             } else if n == 0 {
                 i.idle(event, queues, until);
             } else {
@@ -98,8 +106,4 @@ fn work<O: Org>(i: &Instance<O>, worker: usize) {
             i.sh.asleep(|| i.org.park(worker, until));
         }
     }
-}
-
-fn event_wait<O: Org>(event: &crate::instance::Ev<O>, until: perimeter_base::Time) {
-    perimeter_sync::Event::wait(&**event, until);
 }

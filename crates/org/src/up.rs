@@ -20,7 +20,12 @@
 //! processor and so no choice). A segment is queued when it has been parsed: the parser is part
 //! of polling under every organization.
 
-use crate::{Binding, Flow, On, Org, OrgSpec};
+use crate::open::{Options, start};
+use crate::spec::{
+    Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
+};
+use crate::{Binding, Engine, Flow, On, Org};
+use core::fmt;
 use perimeter_base::Time;
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::{Icmp, Op};
@@ -31,6 +36,101 @@ use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// `up`.
+static FAMILY: Family = Family {
+    name: "up",
+    title: "UP",
+    takes: "it is `up`, `up:netisr` or `up:shared`",
+    variants: &[
+        Variant {
+            name: "up",
+            usual: "up",
+            summary: "uniprocessor: one thread runs application, protocol and input",
+        },
+        Variant {
+            name: "up:netisr",
+            usual: "up:netisr",
+            summary: "uniprocessor; polling queues packets, the same thread runs them afterwards",
+        },
+        Variant {
+            name: "up:shared",
+            usual: "up:shared",
+            summary: "uniprocessor behind one lock, for programs with several threads",
+        },
+    ],
+    tested: &[],
+    parse: Mode::parse,
+    look: Look {
+        colour: Colour {
+            light: "#1b1f24",
+            dark: "#e6e9ec",
+            terminal: None,
+        },
+        marker: Marker::Circle,
+    },
+    hand_over: &[],
+};
+
+/// The families of this module.
+pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
+
+/// Opens one of them.
+pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    match o.org.params() {
+        Some(Mode::Shared) => start::<UpShared<P>, P>(p, o),
+        _ => start::<Up<P>, P>(p, o),
+    }
+}
+
+/// How the uniprocessor stack dispatches.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Mode {
+    Direct,
+    Netisr,
+    Shared,
+}
+
+impl Mode {
+    fn parse(mut parts: Parts<'_>) -> Result<OrgSpec, SpecError> {
+        let mode = if parts.flag("shared") {
+            Mode::Shared
+        } else if parts.flag("netisr") {
+            Mode::Netisr
+        } else {
+            Mode::Direct
+        };
+        parts.end(())?;
+        Ok(OrgSpec::new(&FAMILY, mode))
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Direct => "up",
+            Mode::Netisr => "up:netisr",
+            Mode::Shared => "up:shared",
+        })
+    }
+}
+
+impl Params for Mode {
+    fn single_threaded(&self) -> bool {
+        *self != Mode::Shared
+    }
+
+    fn defers(&self) -> bool {
+        *self == Mode::Netisr
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        match self {
+            Mode::Shared => Occupancy::Lock(LockClass::Group),
+            Mode::Direct | Mode::Netisr => Occupancy::Stack,
+        }
+    }
+}
 
 /// Segments that a netisr queue holds: eight times what one interface hands over at once.
 pub const NETISR_QUEUE: usize = 256;
@@ -58,12 +158,12 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
 
     fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
         let inside = Inside {
-            shard: Shard::new(0, sh),
+            shard: Shard::new((0, 1), sh),
             queue: VecDeque::new(),
         };
         Whole {
             stack: lock::<Self::K, _>(&sh.p, LockClass::Group, inside),
-            netisr: *spec == OrgSpec::UpNetisr,
+            netisr: spec.params() == Some(&Mode::Netisr),
         }
     }
 
@@ -96,6 +196,18 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         self.stack.lock().shard.call(sh, cx, id, op)
     }
 
+    const HERE: bool = true;
+
+    fn call_here<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Result<Option<Q::Out>, Q> {
+        Ok(self.stack.lock().shard.call(sh, cx, id, op))
+    }
+
     fn post<Q: Op<Self::K, Out = ()>>(
         &self,
         sh: &Commons<Self::K>,
@@ -123,8 +235,8 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         self.stack.lock().shard.listen(l.clone());
     }
 
-    fn unlisten(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.stack.lock().shard.unlisten(l);
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.stack.lock().shard.unlisten(sh, cx, l);
     }
 
     fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {

@@ -57,6 +57,9 @@ impl Settings {
         if let Some(tos) = self.values.get(&Opt::Tos) {
             set(Setting::Tos(*tos as u8))?;
         }
+        if let Some(on) = self.values.get(&Opt::QuickAck) {
+            set(Setting::QuickAck(*on != 0))?;
+        }
         Ok(())
     }
 
@@ -116,7 +119,7 @@ impl Settings {
                 self.config.syn_retries = value as u8;
                 None
             }
-            Opt::QuickAck => on.then_some(Setting::QuickAck),
+            Opt::QuickAck => Some(Setting::QuickAck(on)),
             Opt::Tos => Some(Setting::Tos(value as u8)),
             Opt::ReuseAddr | Opt::RecvErr | Opt::Inq | Opt::MtuDiscover => None,
             // The stack's datagrams must not be fragmented, the strictest of the choices.
@@ -146,7 +149,8 @@ impl Settings {
             Opt::MaxSegment => 536,
             Opt::Linger2 => seconds(self.config.fin_wait_2),
             Opt::SynCount => i32::from(self.config.syn_retries),
-            Opt::UserTimeout | Opt::QuickAck | Opt::Tos | Opt::ReuseAddr => 0,
+            Opt::QuickAck => 1,
+            Opt::UserTimeout | Opt::Tos | Opt::ReuseAddr => 0,
             Opt::RecvErr | Opt::Inq | Opt::MtuDiscover => 0,
             _ => return Err(Errno(libc::ENOPROTOOPT)),
         })
@@ -163,6 +167,7 @@ pub fn errno_of_tcp(error: TcpError) -> Errno {
         TcpError::NetUnreachable => libc::ENETUNREACH,
         TcpError::ProtocolUnreachable => libc::ENOPROTOOPT,
         TcpError::Aborted => libc::ECONNABORTED,
+        TcpError::NetDown => libc::ENETDOWN,
     })
 }
 

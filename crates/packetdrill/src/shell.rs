@@ -18,6 +18,10 @@ use crate::backend::{Backend, Emitted, Errno, Mode, RecvFlags, Result, SendFlags
 use crate::epoll;
 use crate::gate::Gate;
 
+/// Virtual time within which some timer of the stack has ended a call that a timer can end:
+/// longer than keepalive takes by default, 2 h 11 min.
+const TIMERS_AT_MOST: Duration = Duration::from_secs(3 * 3600);
+
 /// Real time that a thread gets to begin a call which packetdrill says has begun, before a
 /// packet that only this call can bring is given up.
 const ENTRY_AT_MOST: Duration = Duration::from_millis(100);
@@ -299,7 +303,8 @@ impl Shell {
     }
 
     fn wait<T>(&self, timeout: Option<Duration>, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        let deadline = timeout.map(|t| self.backend.now() + t);
+        let start = self.backend.now();
+        let deadline = timeout.map(|t| start + t);
         loop {
             let seen = self.gate.generation();
             match op() {
@@ -311,7 +316,12 @@ impl Shell {
             }
             if !self.gate.is_driver() {
                 self.gate.sleep(seen, deadline);
-            } else if !self.step(deadline.unwrap_or(Time::NEVER)) {
+                continue;
+            }
+            // No packet comes while the driver is in a call, so only a timer can end it. Threads
+            // that merely look around now and then have timers, too.
+            let vain = deadline.is_none() && self.backend.now() >= start + TIMERS_AT_MOST;
+            if vain || !self.step(deadline.unwrap_or(Time::NEVER)) {
                 // Linux would sleep for ever; a script is better told.
                 return Err(Errno(libc::EDEADLK));
             }

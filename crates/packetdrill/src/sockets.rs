@@ -70,7 +70,6 @@ impl Table {
 /// What connections are made with under `flags`.
 fn tcp_config(flags: &Flags) -> std::result::Result<Config, String> {
     let congestion: CcKind = flags.cc.parse().map_err(|e| format!("{e}"))?;
-    let mtu = u16::try_from(flags.mtu).unwrap_or(u16::MAX);
     Ok(Config {
         congestion,
         timestamps: flags.timestamps,
@@ -80,7 +79,7 @@ fn tcp_config(flags: &Flags) -> std::result::Result<Config, String> {
         syn_retries: flags.syn_retries,
         snd_buf: flags.sndbuf,
         rcv_buf: flags.rcvbuf,
-        ..Config::for_mtu(mtu)
+        ..Config::default()
     })
 }
 
@@ -94,8 +93,10 @@ fn errno_of(fault: Fault) -> Errno {
         Fault::NoRoute => libc::ENETUNREACH,
         Fault::AddrInUse => libc::EADDRINUSE,
         Fault::TimedOut | Fault::Absent => libc::ETIMEDOUT,
-        Fault::WrongThread => libc::EPERM,
+        Fault::WrongThread | Fault::Forked => libc::EPERM,
+        Fault::NetDown | Fault::Stopped | Fault::Failed(_) => libc::ENETDOWN,
         Fault::Unsupported | Fault::Events(_) => libc::EOPNOTSUPP,
+        Fault::NoMemory => libc::ENOMEM,
         Fault::TooManyPollers => libc::EMFILE,
         Fault::Registered(true) => libc::EEXIST,
         Fault::Registered(false) => libc::ENOENT,
@@ -249,8 +250,7 @@ impl Backend for Sockets {
         let Stage::Listening(listener, _) = self.stage(socket)? else {
             return Err(Errno(libc::EINVAL));
         };
-        let id = self.ask(move |e| e.accept(listener))?;
-        let key = self.look(id)?.key;
+        let (id, key) = self.ask(move |e| e.accept(listener))?;
         let settings = self.table().get(socket)?.settings.clone();
         // What the engine's configuration does not hold is inherited by hand.
         settings.apply_rest(&mut |s| self.ask(move |e| e.set(id, s)))?;
@@ -323,7 +323,7 @@ impl Backend for Sockets {
             return Ok(0);
         }
         let data = Data::Pages([Bytes::from(bytes)].into_iter().collect());
-        self.ask(move |e| e.send(id, data, flags.more))
+        self.ask(move |e| Ok(e.send(id, data, flags.more)?.taken))
     }
 
     fn shutdown(&self, socket: SocketId, how: Shutdown) -> Result<()> {

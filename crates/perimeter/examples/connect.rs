@@ -1,5 +1,5 @@
-//! A client: connects, sends a file zero-copy, closes its direction, and receives until the
-//! other side closes too. Prints both SHA-256.
+//! A client: connects, sends a file zero-copy if there is one, closes its direction, and receives
+//! until the other side closes too. Prints both SHA-256.
 //!
 //! `cargo run --release --example connect -- --send Cargo.lock` over memory, where an echo
 //! server answers; over TAP, as root: `connect --device tap --send FILE 10.99.0.1:9000`.
@@ -81,7 +81,11 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
             None
         }
         Some(send) => Some(std::thread::spawn(send)),
-        None => None,
+        // Nothing is to come from here, which an echo server wants to know.
+        None => {
+            s.shutdown(Shutdown::Write)?;
+            None
+        }
     };
     let (digest, n) = receive(&mut s, &mut out, u64::MAX)?;
     println!("received {n} {digest}");

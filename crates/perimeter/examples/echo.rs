@@ -66,7 +66,7 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
     for t in threads {
         t.join().map_err(|_| "a connection's thread panicked")?;
     }
-    common::finish(&ends.stack, client)
+    common::end(&ends.stack, client)
 }
 
 fn echo(mut s: &TcpStream) -> io::Result<u64> {

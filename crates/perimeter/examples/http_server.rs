@@ -1,5 +1,8 @@
 //! An HTTP server: GET serves one file zero-copy, PUT takes an upload and answers with its
-//! SHA-256. A thread per connection; under `up`, which has one thread, one after another.
+//! SHA-256. A thread per connection. Under `up`, which has one thread, requests are collected from
+//! all clients as they come and answered one after another, so that one who says nothing keeps
+//! nobody waiting. (A slow reader does, for as long as it goes on reading: a server of one thread
+//! that must not wait for that either writes as example `poll` does.)
 //!
 //! Over memory a client in the same process fetches the file and uploads it again:
 //! `cargo run --release --example http_server -- Cargo.lock`
@@ -12,17 +15,27 @@ mod common;
 
 use clap::Parser;
 use common::{Ends, Result, hex, receive, send_file};
-use perimeter::{SharedFile, Stack, TcpListener, TcpStream};
+use perimeter::{Events, Interest, Poll, SharedFile, Stack, TcpListener, TcpStream, Token};
 use sha2::{Digest, Sha256};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest request head that is read, bytes.
 const HEAD: u64 = 16 * 1024;
+
+/// A client that stays silent for this long, or does not read, is given up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Clients whose requests are awaited at a time under `up`; the oldest makes room.
+const CALLERS: usize = 256;
+
+/// The listener's token.
+const LISTENER: Token = Token(usize::MAX);
 
 #[derive(Parser)]
 #[command(about = "Serves FILE over HTTP; PUT answers with the upload's SHA-256")]
@@ -69,36 +82,172 @@ fn run(args: &Args, ends: &Ends, file: &Arc<SharedFile>) -> Result<()> {
     } else {
         args.connections
     };
-    serve(&ends.stack, &listener, file, connections)?;
-    common::finish(&ends.stack, client)
+    let connections = connections.unwrap_or(usize::MAX);
+    if ends.stack.organization().single_threaded() {
+        Alone::new(&ends.stack, listener)?.serve(file, connections)?;
+    } else {
+        serve(&listener, file, connections)?;
+    }
+    common::end(&ends.stack, client)
 }
 
-fn serve(
-    stack: &Stack,
-    listener: &TcpListener,
-    file: &Arc<SharedFile>,
-    connections: Option<usize>,
-) -> Result<()> {
-    let alone = stack.organization().single_threaded();
+/// A thread per connection.
+fn serve(listener: &TcpListener, file: &Arc<SharedFile>, connections: usize) -> Result<()> {
     let mut threads = Vec::new();
-    for s in listener.incoming().take(connections.unwrap_or(usize::MAX)) {
+    for s in listener.incoming().take(connections) {
         let (s, file) = (s?, file.clone());
-        let work = move || {
-            if let Err(e) = answer(&s, &file) {
-                eprintln!("connection failed: {e}");
-            }
-        };
-        if alone {
-            work();
-            continue;
-        }
-        threads.push(std::thread::spawn(work));
+        threads.push(std::thread::spawn(move || {
+            told(answer(&s, &[], &file).and_then(|()| part(&s)));
+        }));
         threads.retain(|t| !t.is_finished());
     }
     for t in threads {
         t.join().map_err(|_| "a connection's thread panicked")?;
     }
     Ok(())
+}
+
+fn told(outcome: io::Result<()>) {
+    if let Err(e) = outcome {
+        eprintln!("connection failed: {e}");
+    }
+}
+
+/// A client whose request is not there yet, or who has its answer and is to close.
+struct Caller {
+    stream: TcpStream,
+    head: Vec<u8>,
+    answered: bool,
+    until: Instant,
+}
+
+impl Caller {
+    /// Answers; others wait meanwhile.
+    fn serve(&mut self, file: &SharedFile) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        answer(&self.stream, &self.head, file)?;
+        self.stream.set_nonblocking(true)?;
+        self.answered = true;
+        self.until = Instant::now() + PATIENCE;
+        Ok(())
+    }
+
+    /// Takes what has come; whether the request head is whole or the client has closed.
+    fn is_ready(&mut self) -> io::Result<bool> {
+        let mut buf = [0; 2048];
+        loop {
+            match self.stream.read(&mut buf) {
+                Ok(0) => return Ok(true),
+                Ok(_) if self.answered => continue,
+                Ok(n) => self.head.extend_from_slice(&buf[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) => return Err(e),
+            }
+            // Longer than it may be: that is found out by whoever reads it.
+            let long = self.head.len() as u64 >= HEAD;
+            if long || self.head.windows(4).any(|w| w == b"\r\n\r\n") {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// The server of one thread.
+struct Alone {
+    poll: Poll,
+    listener: TcpListener,
+    /// By arrival, the oldest first.
+    callers: BTreeMap<usize, Caller>,
+    accepted: usize,
+    done: usize,
+}
+
+impl Alone {
+    fn new(stack: &Stack, listener: TcpListener) -> io::Result<Alone> {
+        let poll = stack.poll()?;
+        listener.set_nonblocking(true)?;
+        let registry = poll.registry();
+        registry.register(&listener, LISTENER, Interest::READABLE)?;
+        Ok(Alone {
+            poll,
+            listener,
+            callers: BTreeMap::new(),
+            accepted: 0,
+            done: 0,
+        })
+    }
+
+    fn serve(&mut self, file: &SharedFile, connections: usize) -> io::Result<()> {
+        let mut events = Events::with_capacity(64);
+        while self.done < connections {
+            let oldest = self.callers.first_key_value();
+            let wait = oldest.map(|(_, c)| c.until.saturating_duration_since(Instant::now()));
+            self.poll.poll(&mut events, wait)?;
+            for e in events.iter() {
+                match e.token() {
+                    LISTENER => self.accept(connections)?,
+                    Token(n) => self.turn(n, file),
+                }
+            }
+            let now = Instant::now();
+            while let Some(first) = self.callers.first_entry()
+                && first.get().until <= now
+            {
+                first.remove();
+                self.done += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, connections: usize) -> io::Result<()> {
+        while self.accepted < connections {
+            let stream = match self.listener.accept() {
+                Ok((s, _)) => s,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            stream.set_nonblocking(true)?;
+            let token = Token(self.accepted);
+            let registry = self.poll.registry();
+            registry.register(&stream, token, Interest::READABLE)?;
+            if self.callers.len() >= CALLERS {
+                self.callers.pop_first();
+                self.done += 1;
+            }
+            let caller = Caller {
+                stream,
+                head: Vec::new(),
+                answered: false,
+                until: Instant::now() + PATIENCE,
+            };
+            self.callers.insert(self.accepted, caller);
+            self.accepted += 1;
+        }
+        Ok(())
+    }
+
+    /// A caller's request may be there.
+    fn turn(&mut self, n: usize, file: &SharedFile) {
+        let Some(caller) = self.callers.get_mut(&n) else {
+            return;
+        };
+        let outcome = loop {
+            match caller.is_ready() {
+                Ok(false) => return,
+                Ok(true) if caller.answered => break Ok(()),
+                Ok(true) => {
+                    if let Err(e) = caller.serve(file) {
+                        break Err(e);
+                    }
+                }
+                Err(e) => break Err(e),
+            }
+        };
+        told(outcome);
+        self.callers.remove(&n);
+        self.done += 1;
+    }
 }
 
 /// What a request head says.
@@ -145,8 +294,11 @@ fn read_head(from: &mut impl BufRead) -> io::Result<Option<Request>> {
     }
 }
 
-fn answer(s: &TcpStream, file: &SharedFile) -> io::Result<()> {
-    let mut reader = BufReader::with_capacity(64 * 1024, s);
+/// Answers the request that begins with `read` and goes on in `s`.
+fn answer(s: &TcpStream, read: &[u8], file: &SharedFile) -> io::Result<()> {
+    s.set_read_timeout(Some(PATIENCE))?;
+    s.set_write_timeout(Some(PATIENCE))?;
+    let mut reader = BufReader::with_capacity(64 * 1024, read.chain(s));
     let Some(r) = read_head(&mut reader)? else {
         return Ok(());
     };
@@ -176,12 +328,14 @@ fn answer(s: &TcpStream, file: &SharedFile) -> io::Result<()> {
         }
         _ => w.write_all(head("405 Method Not Allowed", 0).as_bytes())?,
     }
-    s.shutdown(Shutdown::Write)?;
-    // Unread input would turn the close into a reset, which may overtake the answer. A client
-    // that stays is not waited for.
-    s.set_read_timeout(Some(Duration::from_secs(5)))?;
-    match io::copy(&mut reader, &mut io::sink()) {
-        Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(e),
+    s.shutdown(Shutdown::Write)
+}
+
+/// Takes what a client goes on sending after its answer, until it closes: unread input would turn
+/// the close into a reset, which may overtake the answer. A client that stays is not waited for.
+fn part(mut s: &TcpStream) -> io::Result<()> {
+    match io::copy(&mut s, &mut io::sink()) {
+        Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e),
         _ => Ok(()),
     }
 }

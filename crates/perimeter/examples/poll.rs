@@ -56,7 +56,7 @@ fn run(args: &Args, ends: &Ends) -> Result<()> {
         "{} connections, at most {} at once, {} bytes",
         server.seen, server.most, server.bytes
     );
-    common::finish(&ends.stack, client)
+    common::end(&ends.stack, client)
 }
 
 /// A connection and what is still to be sent back on it.

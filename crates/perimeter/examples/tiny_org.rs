@@ -33,7 +33,7 @@ impl Org for BigLock {
 
     fn new(_: &OrgSpec, sh: &Sh) -> Self {
         BigLock {
-            stack: sh.p.lock(LockClass::Group, Shard::new(0, sh)),
+            stack: sh.p.lock(LockClass::Group, Shard::new((0, 1), sh)),
         }
     }
 
@@ -65,8 +65,8 @@ impl Org for BigLock {
         self.stack.lock().listen(l.clone());
     }
 
-    fn unlisten(&self, _: &Sh, _: &mut Cx, l: &Arc<Listener<K>>) {
-        self.stack.lock().unlisten(l);
+    fn unlisten(&self, sh: &Sh, cx: &mut Cx, l: &Arc<Listener<K>>) {
+        self.stack.lock().unlisten(sh, cx, l);
     }
 
     fn icmp(&self, sh: &Sh, cx: &mut Cx, key: &FlowKey, what: Icmp) {
@@ -112,7 +112,7 @@ pub fn transfer(bytes: usize) -> Result<u64, Box<dyn Error>> {
     let ([a, b], _) = pair(&native, WireConfig::default());
     let server = Stack::builder()
         .on_native(native)
-        .org(OrgSpec::Outside("big-lock"));
+        .org(OrgSpec::outside("big-lock"));
     let server = server
         .interface(a, &["10.0.0.1/24"])?
         .build_as::<BigLock>()?;

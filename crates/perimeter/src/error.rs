@@ -15,6 +15,9 @@ pub enum BuildError {
     /// An address or prefix.
     #[error("{0}")]
     Address(String),
+    /// A setting is out of its range.
+    #[error("{0}")]
+    Setting(String),
     /// Something is missing.
     #[error("{0}")]
     Missing(&'static str),
@@ -39,6 +42,7 @@ pub fn tcp(e: TcpError) -> Error {
         TcpError::NetUnreachable => ErrorKind::NetworkUnreachable,
         TcpError::ProtocolUnreachable => ErrorKind::ConnectionRefused,
         TcpError::Aborted => ErrorKind::ConnectionAborted,
+        TcpError::NetDown => ErrorKind::NetworkDown,
     };
     Error::new(kind, e)
 }
@@ -52,6 +56,10 @@ pub fn io(f: Fault) -> Error {
         ),
         Fault::NoRoute => Error::new(ErrorKind::AddrNotAvailable, "no route, or not our address"),
         Fault::AddrInUse => Error::new(ErrorKind::AddrInUse, "address already in use"),
+        Fault::NoMemory => Error::new(
+            ErrorKind::OutOfMemory,
+            "connections pin all the memory that they may",
+        ),
         Fault::TimedOut => Error::new(ErrorKind::TimedOut, "timed out"),
         Fault::Absent => Error::new(
             ErrorKind::TimedOut,
@@ -82,6 +90,16 @@ pub fn io(f: Fault) -> Error {
             ErrorKind::InvalidInput,
             "the connection's lists of events are switched off",
         ),
+        Fault::Events(Refused::Panicked) => {
+            Error::other("the event's callback panicked, and it was taken off its lists")
+        }
+        Fault::Stopped => Error::new(ErrorKind::NotConnected, "the stack was stopped"),
+        Fault::Failed(cause) => Error::other(format!("the stack has failed: {cause}")),
+        Fault::Forked => Error::new(
+            ErrorKind::Unsupported,
+            "the stack belongs to the process that this one is a fork of",
+        ),
+        Fault::NetDown => Error::new(ErrorKind::NetworkDown, "the interface has gone"),
         Fault::Sock(e) => sock(e),
     }
 }

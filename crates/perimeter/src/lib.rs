@@ -30,6 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod control;
 mod error;
 pub mod file;
@@ -42,10 +43,16 @@ pub use bytes::Bytes;
 pub use error::BuildError;
 pub use file::SharedFile;
 pub use perimeter_link as link;
-pub use perimeter_org::{Inbound, OrgSpec, Stats};
+/// What there is to know of organizations without running one.
+pub mod families {
+    pub use perimeter_org::organizations::{families, family, hand_over};
+    pub use perimeter_org::spec::{Colour, Family, Look, Marker, Occupancy, Variant};
+}
+pub use perimeter_org::{Inbound, OrgSpec, Stats, Undelivered};
 pub use perimeter_stack::{Cidr, Config, ConnInfo, Route};
 pub use perimeter_sync::{Layer as WorkLayer, Lending, LockClass, LockPolicy, LockStats};
 pub use perimeter_sync::{Native, Platform, Virtual, Work, profile, virt};
+pub use perimeter_tcp::syncache::Cookies as SynCookies;
 pub use perimeter_tcp::{CaState, CcKind, Config as TcpConfig, Info, Keepalive, State};
 pub use poll::{Event, Events, Interest, Poll, Registry, Source, Token, Trigger, Waker};
 pub use stack::{Builder, Stack};

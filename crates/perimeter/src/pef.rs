@@ -50,7 +50,8 @@ impl TcpStream {
     /// moment it finishes.
     ///
     /// # Errors
-    /// The connection has gone, or has no such event.
+    /// The connection has gone, or has no such event; or the event's callback has panicked and it
+    /// is off already (kind `Other`).
     pub fn disable_event(&self, event: EventId) -> Result<()> {
         let (engine, id) = self.source();
         engine.disable_event(id, event).map_err(io)

@@ -7,9 +7,10 @@ use crate::tcp::{TcpListener, TcpStream};
 use perimeter_base::Time;
 use perimeter_org::engine::Engine;
 use perimeter_stack::SockId;
-use perimeter_stack::poller::{Notify, Ready};
+use perimeter_stack::poller::{Alarm, Notify, Ready};
 pub use perimeter_stack::ready::Trigger;
 use perimeter_stack::ready::{self, Want};
+use perimeter_sync::native::watch::{self, Bell};
 use std::io::Result;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
@@ -168,17 +169,44 @@ impl Drop for Inner {
     }
 }
 
-/// The poller's descriptor: readable while events wait.
-struct Exported(OwnedFd);
+/// The poller's descriptors.
+struct Exported {
+    /// Readable while events wait.
+    events: OwnedFd,
+    /// Where the stack has no threads of its own: readable while events wait, or while the stack
+    /// has something else to do.
+    any: Option<OwnedFd>,
+}
+
+/// Rings when a stack of one thread has something to do.
+struct StackBell(Bell);
+
+impl Alarm for StackBell {
+    fn raise(&self) {
+        self.0.raise();
+    }
+
+    fn lower(&self) {
+        self.0.lower();
+    }
+
+    fn after(&self, ns: Option<u64>) {
+        self.0.after(ns);
+    }
+
+    fn fds(&self) -> [RawFd; 2] {
+        self.0.fds()
+    }
+}
 
 impl Notify for Exported {
     fn raise(&self) {
         // Full means readable already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.events, &1u64.to_ne_bytes());
     }
 
     fn clear(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+        let _ = rustix::io::read(&self.events, &mut [0u8; 8]);
     }
 }
 
@@ -312,19 +340,33 @@ impl Poll {
                 rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
             // Descriptors run out like memory does; there is no error to report it with here.
             let fd = rustix::event::eventfd(0, flags).expect("a free file descriptor");
-            let exported = Arc::new(Exported(fd));
+            let bell = || -> Arc<dyn Alarm> {
+                Arc::new(StackBell(Bell::new().expect("free file descriptors")))
+            };
+            let any = self.inner.engine.alarm(&bell).map(|(alarm, mut fds)| {
+                fds.extend(alarm.fds());
+                fds.push(fd.as_raw_fd());
+                watch::any_of(&fds).expect("a free file descriptor")
+            });
+            let exported = Arc::new(Exported { events: fd, any });
             self.inner
                 .engine
                 .poller_notify(self.inner.number, exported.clone());
             exported
         });
-        &exported.0
+        exported.any.as_ref().unwrap_or(&exported.events)
     }
 }
 
 impl AsFd for Poll {
     /// A descriptor that is readable while events wait: to nest this poller in another one, of
     /// the host's. On the machine only.
+    ///
+    /// Under `up` nobody but the stack's own thread serves the devices and the timers, so there the
+    /// descriptor is readable also when a frame has come or a timer is due: whenever it is, call
+    /// [`Poll::poll`] with a timeout of zero until it yields no event, on the stack's thread, which
+    /// also must be the first to ask for the descriptor. Under [`Inbound::Inline`](crate::Inbound)
+    /// the service thread sees to it, within [`Config::service`](crate::Config::service).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.exported().as_fd()
     }

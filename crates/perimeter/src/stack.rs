@@ -1,15 +1,16 @@
 //! Building and owning a stack.
 
+use crate::check;
 use crate::control::Server;
 use crate::error::{BuildError, io};
 use crate::poll::Poll;
-use crate::tcp::{TcpListener, TcpStream, resolve};
+use crate::tcp::{TcpListener, TcpStream, each};
 use perimeter_link::Device;
 use perimeter_org::engine::Engine;
-use perimeter_org::{Inbound, Options, Org, OrgSpec, Platforms, Stats, open, open_as};
+use perimeter_org::{Inbound, Options, Org, OrgSpec, Platforms, Stats, Undelivered, open, open_as};
 use perimeter_stack::{Cidr, Config, ConnInfo, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
-use perimeter_sync::{LockPolicy, Native, Virtual};
+use perimeter_sync::{Lending, LockPolicy, Native, Platform, Virtual};
 use perimeter_tcp::Config as TcpConfig;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ pub struct Builder {
     inbound: Inbound,
     control: Option<PathBuf>,
     profile: bool,
+    /// How threads wait for locks, if that was said; of the platform, whichever it will be.
+    policy: Option<LockPolicy>,
 }
 
 impl Builder {
@@ -57,13 +60,28 @@ impl Builder {
         self
     }
 
-    /// How threads wait for locks on this machine. Default [`LockPolicy::Modern`]; virtual cores
-    /// have a setting of their own.
+    /// How threads wait for locks on this machine. Default: that of the platform given with
+    /// [`Builder::on_native`], else [`LockPolicy::Modern`]. Virtual cores have a setting of their
+    /// own.
     pub fn lock_policy(mut self, policy: LockPolicy) -> Builder {
-        if let Platforms::Native(p) = self.platform {
-            self.platform = Platforms::Native(p.with_policy(policy));
-        }
+        self.policy = Some(policy);
         self
+    }
+
+    /// The platform as far as it has been said.
+    fn platform(&self) -> Platforms {
+        match (self.platform.clone(), self.policy) {
+            (Platforms::Native(p), Some(policy)) => Platforms::Native(p.with_policy(policy)),
+            (platform, _) => platform,
+        }
+    }
+
+    /// Whether threads that wait for a lock of this stack will lend their priority to its owner.
+    pub fn lending(&self) -> Lending {
+        match self.platform() {
+            Platforms::Native(p) => p.lending(),
+            Platforms::Virtual(p) => p.lending(),
+        }
     }
 
     /// Whether to time every acquisition of a lock, every visit to a queue between threads, every
@@ -79,7 +97,8 @@ impl Builder {
     /// preferred source.
     ///
     /// # Errors
-    /// An address does not parse.
+    /// An address does not parse, or is not that of a host in IPv4: loopback, multicast, reserved
+    /// and broadcast addresses and those of networks are none. There is no IPv6 yet.
     pub fn interface(
         mut self,
         device: impl Device + 'static,
@@ -89,6 +108,9 @@ impl Builder {
         let addrs = addrs.collect::<Result<Vec<Cidr>, _>>()?;
         if addrs.is_empty() {
             return Err(BuildError::Missing("an interface needs an address"));
+        }
+        for a in &addrs {
+            check::interface(a).map_err(BuildError::Address)?;
         }
         self.ifaces.push(IfaceSpec {
             device: Box::new(device),
@@ -100,7 +122,7 @@ impl Builder {
     /// Adds a route to `prefix` by `gateway` on the interface added as number `iface`.
     ///
     /// # Errors
-    /// The prefix or the gateway does not parse, or there is no such interface.
+    /// The prefix or the gateway does not parse or can't be meant, or there is no such interface.
     pub fn route(
         mut self,
         prefix: &str,
@@ -115,11 +137,12 @@ impl Builder {
                     .map_err(|_| BuildError::Address(format!("`{g}` is not an address")))?,
             ),
         };
-        if iface >= self.ifaces.len() {
+        let Some(spec) = self.ifaces.get(iface) else {
             return Err(BuildError::Missing(
                 "a route needs an interface that was added before",
             ));
-        }
+        };
+        check::route(&dst, via, &spec.addrs).map_err(BuildError::Address)?;
         self.routes.push(Route {
             dst,
             iface: iface as u16,
@@ -157,9 +180,10 @@ impl Builder {
     /// Builds and starts the stack.
     ///
     /// # Errors
-    /// There is no interface, no control socket can be had, or no profile.
+    /// There is no interface, a setting is out of its range, no control socket can be had, or no
+    /// profile.
     pub fn build(self) -> Result<Stack, BuildError> {
-        if matches!(self.org, OrgSpec::Outside(_)) {
+        if self.org.is_outside() {
             return Err(BuildError::Missing(
                 "an organization from outside is built with `build_as`",
             ));
@@ -169,7 +193,7 @@ impl Builder {
 
     /// Builds and starts a stack of organization `O`, which may come from outside this library,
     /// on this machine. What was set with [`Builder::org`] is what it is called;
-    /// [`OrgSpec::Outside`] is for that.
+    /// [`OrgSpec::outside`] is for that.
     ///
     /// # Errors
     /// As [`Builder::build`]; and on virtual cores.
@@ -193,14 +217,17 @@ impl Builder {
         if self.ifaces.is_empty() {
             return Err(BuildError::Missing("a stack needs an interface"));
         }
+        check::apart(self.ifaces.iter().flat_map(|i| &i.addrs)).map_err(BuildError::Address)?;
+        check::stack(&self.config).map_err(BuildError::Setting)?;
         if self.control.is_some() && matches!(self.platform, Platforms::Virtual(_)) {
             return Err(BuildError::Missing(
                 "a stack on virtual cores has no control socket",
             ));
         }
+        let platform = self.platform();
         let (platform, profiling) = match self.profile {
-            false => (self.platform, None),
-            true => profiled(self.platform)?,
+            false => (platform, None),
+            true => profiled(platform)?,
         };
         let options = Options {
             org: self.org,
@@ -222,6 +249,15 @@ impl Builder {
     }
 }
 
+/// Whether a call with these addresses and settings can be meant.
+fn callable(addrs: &[IpAddr], config: &TcpConfig) -> std::io::Result<()> {
+    use std::io::{Error, ErrorKind};
+    for ip in addrs {
+        check::ipv4(*ip).map_err(|e| Error::new(ErrorKind::Unsupported, e))?;
+    }
+    check::tcp(config).map_err(|e| Error::new(ErrorKind::InvalidInput, e))
+}
+
 /// The platform, noting for a profile.
 fn profiled(platform: Platforms) -> Result<(Platforms, Option<Profiling>), BuildError> {
     let Platforms::Native(native) = platform else {
@@ -233,8 +269,27 @@ fn profiled(platform: Platforms) -> Result<(Platforms, Option<Profiling>), Build
     Ok((Platforms::Native(native), Some(profiling)))
 }
 
-/// A TCP/IP stack. Cheap to clone: a handle. When the last handle goes (sockets and pollers
-/// hold one each) what is left of its connections is reset and its threads end.
+/// A TCP/IP stack. Cheap to clone: a handle. Sockets and pollers hold one each.
+///
+/// # The end of a stack
+///
+/// When the last handle goes, everything that was written is delivered first: the thread that
+/// drops it waits until peers have acknowledged all data and the FINs (not for TIME-WAIT), for at
+/// most [`Config::drain`], and for [`Config::drain_stall`] without any progress. Then what is left
+/// of the connections is reset and the stack's threads end. What was not delivered is told on
+/// standard error, as nobody else is left to be told; [`Stack::shutdown`] does the same and
+/// returns it.
+///
+/// Nothing is delivered after the process has ended, as there is no kernel behind it. So it is
+/// lost what a program leaves to `std::process::exit`, to a signal, to threads that still run
+/// when `main` returns, or to a `static`, which is never dropped: such programs call
+/// [`Stack::shutdown`] before they end.
+///
+/// Under `up` only the thread that the stack belongs to can deliver: the last handle is to be
+/// dropped there, or anywhere once that thread has ended. Sockets, listeners and pollers may be dropped by any thread; they are closed
+/// when the stack's own looks at the devices the next time.
+///
+/// In a forked child every call fails, and dropping a handle does nothing.
 #[derive(Clone)]
 pub struct Stack {
     /// Goes before the engine, and with the last handle: its threads ask the engine.
@@ -247,20 +302,23 @@ impl Stack {
     pub fn builder() -> Builder {
         Builder {
             platform: Platforms::Native(Native::default()),
-            org: OrgSpec::UpShared,
+            org: OrgSpec::default(),
             config: Config::default(),
             ifaces: Vec::new(),
             routes: Vec::new(),
             inbound: Inbound::default(),
             control: None,
             profile: false,
+            policy: None,
         }
     }
 
-    /// Listens on `addr`; port 0 picks a free one. The backlog is 1024.
+    /// Listens on `addr`; port 0 picks a free one. Of several addresses the first that can be
+    /// had. The backlog is 1024.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`, or what parsing `addr` says.
+    /// `AddrInUse`, `AddrNotAvailable`, `Unsupported` for IPv6, `InvalidInput` for a setting out of
+    /// its range, or what parsing `addr` says.
     pub fn listen(&self, addr: impl ToSocketAddrs) -> std::io::Result<TcpListener> {
         self.listen_with(addr, 1024, self.tcp_config())
     }
@@ -275,27 +333,29 @@ impl Stack {
         backlog: u32,
         config: TcpConfig,
     ) -> std::io::Result<TcpListener> {
-        let addr = resolve(addr)?;
-        let ip = (!addr.ip().is_unspecified()).then_some(addr.ip());
-        let (id, port) = self
-            .engine
-            .listen(ip, addr.port(), backlog, config)
-            .map_err(io)?;
-        Ok(TcpListener::new(
-            self.engine.clone(),
-            id,
-            SocketAddr::new(addr.ip(), port),
-        ))
+        each(addr, |addr| {
+            callable(&[addr.ip()], &config)?;
+            let ip = (!addr.ip().is_unspecified()).then_some(addr.ip());
+            let (id, port) = self
+                .engine
+                .listen(ip, addr.port(), backlog, config.clone())
+                .map_err(io)?;
+            let local = SocketAddr::new(addr.ip(), port);
+            Ok(TcpListener::new(self.engine.clone(), id, local))
+        })
     }
 
-    /// Connects to `addr` and waits until that has succeeded or failed.
+    /// Connects to `addr` and waits until that has succeeded or failed. Several addresses are
+    /// tried one after another.
     ///
     /// # Errors
-    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, … as `std::net`.
+    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, … as `std::net`; the last address's.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> std::io::Result<TcpStream> {
-        let s = self.start_connect(resolve(addr)?)?;
-        s.finish_connect(None)?;
-        Ok(s)
+        each(addr, |addr| {
+            let s = self.start_connect(addr)?;
+            s.finish_connect(None)?;
+            Ok(s)
+        })
     }
 
     /// As [`Stack::connect`], for at most `timeout`.
@@ -316,7 +376,8 @@ impl Stack {
     /// connected, and [`TcpStream::take_error`] tells of failure.
     ///
     /// # Errors
-    /// `AddrNotAvailable` without a route, `AddrInUse` without a free port.
+    /// `AddrNotAvailable` without a route or for an address that is no host's, `AddrInUse` without a
+    /// free port, `Unsupported` for IPv6, `InvalidInput` for a setting out of its range.
     pub fn start_connect(&self, addr: SocketAddr) -> std::io::Result<TcpStream> {
         self.connect_with(None, addr, &self.tcp_config())
     }
@@ -331,6 +392,8 @@ impl Stack {
         addr: SocketAddr,
         config: &TcpConfig,
     ) -> std::io::Result<TcpStream> {
+        let ends = [addr.ip(), local.map_or(addr.ip(), |l| l.ip())];
+        callable(&ends, config)?;
         let from = match local {
             Some(l) => ((!l.ip().is_unspecified()).then_some(l.ip()), l.port()),
             None => (None, 0),
@@ -357,14 +420,26 @@ impl Stack {
         self.engine.spec()
     }
 
-    /// What the stack has counted.
+    /// What the stack has counted. Under `up`, asked by another thread than the stack's own, that
+    /// one answers when it looks at the devices the next time, and is waited for; for a second at
+    /// most ([`Stats::partial`]).
     pub fn stats(&self) -> Stats {
         self.engine.stats()
     }
 
-    /// All connections with their state.
+    /// All connections with their state; none of a stack that [`Stack::try_connections`] can't
+    /// ask.
     pub fn connections(&self) -> Vec<ConnInfo> {
-        self.engine.connections()
+        self.try_connections().unwrap_or_default()
+    }
+
+    /// All connections with their state. Under `up`, asked by another thread than the stack's own,
+    /// that one answers when it looks at the devices the next time, and is waited for.
+    ///
+    /// # Errors
+    /// `TimedOut`: it did not come by within a second.
+    pub fn try_connections(&self) -> std::io::Result<Vec<ConnInfo>> {
+        self.engine.connections().map_err(io)
     }
 
     /// Serves all devices and timers once, without waiting; yields how many frames that were.
@@ -381,7 +456,20 @@ impl Stack {
         &self.engine
     }
 
-    /// Resets all connections and stops the stack's threads, now. Calls then fail.
+    /// Ends the stack in order: closes the listeners, resets what nobody has accepted, shuts down
+    /// the write side of every connection, and waits until peers have acknowledged everything, the
+    /// FINs too, for at most `timeout`. Then stops it as [`Stack::stop`] does. Returns what was
+    /// left, which is lost.
+    ///
+    /// # Errors
+    /// Another thread owns the stack (`up`), or it has ended already.
+    pub fn shutdown(&self, timeout: Duration) -> std::io::Result<Undelivered> {
+        self.engine.finish(timeout).map_err(io)
+    }
+
+    /// Resets all connections and stops the stack's threads, now. All calls fail from now on with
+    /// `NotConnected`, those that are blocked now too. Under `up`, from another thread than the
+    /// stack's own, the connections are reset when that one makes its next call.
     pub fn stop(&self) {
         self.engine.stop();
     }

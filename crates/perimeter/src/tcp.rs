@@ -4,6 +4,7 @@ use crate::error::{io, tcp, would_block};
 use bytes::Bytes;
 use perimeter_base::{PktBuf, Time};
 use perimeter_org::engine::{Engine, Fault};
+use perimeter_stack::copies;
 use perimeter_stack::ops::{Data, How, Setting};
 use perimeter_stack::{ConnInfo, SockError, SockId, ready};
 use perimeter_tcp::{Keepalive, State};
@@ -13,18 +14,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The most that one copying call moves into the stack: a bound on the copy that is thrown
-/// away when there is less room.
+/// The most that one copying call moves into the stack: a bound on the copy of which a part is
+/// thrown away when there is less room.
 const COPY: usize = 64 * 1024;
 /// Writes up to this size are copied into a shared chunk of the send buffer; larger ones get
 /// pages of their own, so that the copy happens outside the perimeter.
 const SMALL: usize = 2048;
 
-/// The first address that `addr` gives.
-pub(crate) fn resolve(addr: impl ToSocketAddrs) -> Result<SocketAddr> {
-    addr.to_socket_addrs()?
-        .next()
-        .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "no address given"))
+/// A write does not wait: there is room, or an error to be told.
+const WRITABLE: u8 = ready::OUT | ready::ALWAYS;
+
+/// Tries `f` with one address after another until one does; else the last one's error, as
+/// `std::net`.
+pub(crate) fn each<T>(
+    addrs: impl ToSocketAddrs,
+    mut f: impl FnMut(SocketAddr) -> Result<T>,
+) -> Result<T> {
+    let mut failed = None;
+    for addr in addrs.to_socket_addrs()? {
+        match f(addr) {
+            Ok(v) => return Ok(v),
+            Err(e) => failed = Some(e),
+        }
+    }
+    let none = || Error::new(ErrorKind::InvalidInput, "no address given");
+    Err(failed.unwrap_or_else(none))
 }
 
 /// A socket's handle: closes it when the last clone goes.
@@ -36,6 +50,8 @@ struct Handle {
     read_limit: AtomicU64,
     write_limit: AtomicU64,
     linger: AtomicU64,
+    /// The last write left no room, or found none: a hint.
+    full: AtomicBool,
 }
 
 impl Handle {
@@ -47,6 +63,7 @@ impl Handle {
             read_limit: AtomicU64::new(0),
             write_limit: AtomicU64::new(0),
             linger: AtomicU64::new(0),
+            full: AtomicBool::new(false),
         })
     }
 
@@ -89,8 +106,7 @@ impl Drop for Handle {
         if linger > 1 && !self.nonblocking.load(Ordering::Relaxed) {
             self.linger_for(linger - 1);
         }
-        // Nobody is left to tell of a failure.
-        let _ = self.engine.close(self.id, false);
+        self.engine.release(self.id);
     }
 }
 
@@ -283,6 +299,17 @@ impl TcpStream {
         self.set(Setting::RecvBuffer(bytes))
     }
 
+    /// TCP_QUICKACK: acknowledges at once what has been received and comes next (`true`), or delays
+    /// acknowledgments, to let them ride on answers, from the first segment on (`false`). As in
+    /// Linux neither lasts: delaying ends when an acknowledgment found no answer to ride on, and
+    /// quick acknowledgments end when the application answers.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_quickack(&self, on: bool) -> Result<()> {
+        self.set(Setting::QuickAck(on))
+    }
+
     /// SO_ERROR: the pending error, which is thereby cleared.
     ///
     /// # Errors
@@ -345,18 +372,29 @@ impl TcpStream {
         Ok(n)
     }
 
-    fn transmit(&self, buf: &[u8], more: bool) -> Result<usize> {
-        if buf.is_empty() {
+    /// Copies the first [`COPY`] bytes of `bufs` to the stream.
+    ///
+    /// A refused write costs no copy: when the last one left no room there is a look first. (A copy
+    /// is made in vain when another thread, or want of memory, has taken the room since.)
+    fn transmit(&self, bufs: &[IoSlice<'_>], more: bool) -> Result<usize> {
+        let len = bufs.iter().map(|b| b.len()).sum::<usize>().min(COPY);
+        if len == 0 {
             return Ok(0);
         }
-        let buf = &buf[..buf.len().min(COPY)];
-        self.h.block(ready::OUT, &self.h.write_limit, || {
-            let data = if buf.len() <= SMALL {
-                Data::Copy(PktBuf::copy_of(buf))
-            } else {
-                Data::Pages([Bytes::copy_from_slice(buf)].into_iter().collect())
+        let h = &*self.h;
+        h.block(ready::OUT, &h.write_limit, || {
+            if h.full.load(Ordering::Relaxed) && h.engine.readiness(h.id)? & WRITABLE == 0 {
+                return Err(SockError::WouldBlock.into());
+            }
+            let here = (len <= SMALL).then(|| h.engine.write(h.id, bufs, more));
+            let sent = match here.flatten() {
+                Some(sent) => sent,
+                None => h.engine.send(h.id, owned(bufs, len), more),
             };
-            self.h.engine.send(self.h.id, data, more)
+            // One flag for all threads that write, as a hint: a wrong one costs a look, or a copy.
+            let full = sent.map_or_else(|e| would_block(&e), |s| s.full);
+            h.full.store(full, Ordering::Relaxed);
+            Ok(sent?.taken)
         })
     }
 
@@ -365,7 +403,7 @@ impl TcpStream {
     /// # Errors
     /// As `write`.
     pub fn send_more(&self, buf: &[u8]) -> Result<usize> {
-        self.transmit(buf, true)
+        self.transmit(&[IoSlice::new(buf)], true)
     }
 
     /// Sends pages by reference: they are held until acknowledged and done by the device, and
@@ -379,7 +417,7 @@ impl TcpStream {
         }
         self.h.block(ready::OUT, &self.h.write_limit, || {
             let data = Data::Pages(pages.iter().cloned().collect());
-            self.h.engine.send(self.h.id, data, false)
+            Ok(self.h.engine.send(self.h.id, data, false)?.taken)
         })
     }
 
@@ -405,6 +443,37 @@ fn set_limit(place: &AtomicU64, limit: Option<Duration>) -> Result<()> {
     Ok(())
 }
 
+/// Copies `bufs`, one after another, until `out` is full.
+fn gather(bufs: &[IoSlice<'_>], mut out: &mut [u8]) {
+    for b in bufs {
+        let (here, rest) = out.split_at_mut(b.len().min(out.len()));
+        here.copy_from_slice(&b[..here.len()]);
+        out = rest;
+    }
+}
+
+/// The first `len` bytes of `bufs`, copied once: small ones so that they can be merged with what is
+/// queued, others as a page.
+fn owned(bufs: &[IoSlice<'_>], len: usize) -> Data<'static> {
+    copies::note(len);
+    if let [b] = bufs {
+        let b = &b[..len];
+        return match len {
+            ..=SMALL => Data::Copy(PktBuf::copy_of(b)),
+            _ => Data::Pages([Bytes::copy_from_slice(b)].into_iter().collect()),
+        };
+    }
+    if len <= SMALL {
+        let mut joined = PktBuf::with_capacity(len);
+        gather(bufs, joined.raw_mut());
+        joined.set_window(0, len);
+        return Data::Copy(joined);
+    }
+    let mut joined = vec![0; len];
+    gather(bufs, &mut joined);
+    Data::Pages([Bytes::from(joined)].into_iter().collect())
+}
+
 impl Read for &TcpStream {
     fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         self.receive(buf, false)
@@ -417,22 +486,20 @@ impl Read for TcpStream {
     }
 }
 
+/// A write copies the data once, and one that is refused does not, with these exceptions. Where
+/// calls are handed over to other threads (`connp-t`, `squeue`, `streams`, `pef`), up to 2 KiB behind
+/// data that is still queued are copied into the message, which has to own them, and from there to
+/// what is queued, to be sent with it. Of a larger write for which there is room in part, that part
+/// is copied again, so that it does not keep the rest. And while the stack's memory is short, a
+/// refused write may have been copied.
 impl Write for &TcpStream {
     fn write(&mut self, buf: &[u8]) -> Result<usize> {
-        self.transmit(buf, false)
+        self.transmit(&[IoSlice::new(buf)], false)
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> Result<usize> {
         // One call into the stack for the whole vector.
-        let mut joined = Vec::with_capacity(bufs.iter().map(|b| b.len()).sum::<usize>().min(COPY));
-        for b in bufs {
-            let room = COPY - joined.len();
-            joined.extend_from_slice(&b[..b.len().min(room)]);
-            if joined.len() == COPY {
-                break;
-            }
-        }
-        self.transmit(&joined, false)
+        self.transmit(bufs, false)
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -440,9 +507,10 @@ impl Write for &TcpStream {
     }
 }
 
+/// As for [`&TcpStream`](#impl-Write-for-%26TcpStream).
 impl Write for TcpStream {
     fn write(&mut self, buf: &[u8]) -> Result<usize> {
-        self.transmit(buf, false)
+        self.transmit(&[IoSlice::new(buf)], false)
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> Result<usize> {
@@ -472,23 +540,17 @@ impl TcpListener {
         (&self.h.engine, self.h.id)
     }
 
-    /// Takes the next connection, waiting for one unless the socket does not block.
+    /// Takes the next connection, waiting for one unless the socket does not block. The peer may
+    /// have reset it meanwhile: then the first call on the stream says so.
     ///
     /// # Errors
     /// `WouldBlock`; or the listener was closed.
     pub fn accept(&self) -> Result<(TcpStream, SocketAddr)> {
-        loop {
-            let id = self.h.block(ready::IN, &self.h.read_limit, || {
-                self.h.engine.accept(self.h.id)
-            })?;
-            let s = TcpStream::new(self.h.engine.clone(), id);
-            match self.h.engine.look(id) {
-                Ok(i) => return Ok((s, SocketAddr::new(i.key.remote, i.key.remote_port))),
-                // Reset and gone between: the next one.
-                Err(Fault::Sock(SockError::Closed)) => {}
-                Err(e) => return Err(io(e)),
-            }
-        }
+        let (id, key) = self.h.block(ready::IN, &self.h.read_limit, || {
+            self.h.engine.accept(self.h.id)
+        })?;
+        let s = TcpStream::new(self.h.engine.clone(), id);
+        Ok((s, SocketAddr::new(key.remote, key.remote_port)))
     }
 
     /// The address that it listens on.
@@ -516,8 +578,8 @@ impl TcpListener {
         set_limit(&self.h.read_limit, limit)
     }
 
-    /// Closes the listener: calls blocked on it fail, handshakes under way are forgotten, and
-    /// connections that nobody has accepted are reset.
+    /// Closes the listener: calls blocked on it fail, and handshakes under way and connections that
+    /// nobody has accepted are reset.
     ///
     /// # Errors
     /// It was closed already.

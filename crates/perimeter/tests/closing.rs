@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{World, fill, kind, named, under_all};
+use common::{Setup, World, content, fill, kind, named, under_all};
 use perimeter::State;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -123,20 +123,7 @@ fn orphans_are_limited() {
         |s| {
             s.config.orphans = 2;
             s.peer.tcp.rcv_buf = 4096;
-            // The limit is for each group.
-            match &mut s.org {
-                perimeter::OrgSpec::ConnpL { groups } => *groups = 1,
-                perimeter::OrgSpec::Squeue(s) => s.squeues = Some(1),
-                perimeter::OrgSpec::ConnpT(_) => s.org = named("connp-t:1"),
-                _ => {}
-            }
-            if let perimeter::OrgSpec::Pef(p) = &mut s.org {
-                p.arrangement = perimeter_org::spec::Arrangement::At {
-                    ip: 0,
-                    tcp: 0,
-                    sockfs: 0,
-                };
-            }
+            one_perimeter(s);
         },
         |w| {
             let pairs: Vec<_> = (0..5).map(|_| w.open()).collect();
@@ -159,12 +146,110 @@ fn orphans_are_limited() {
                 .filter(|b| b.take_error().unwrap().is_some())
                 .count();
             assert_eq!(reset, 3);
-            // The others end well.
-            let mut ended = 0;
-            for b in &theirs {
-                ended += usize::from(w.read_all(b).is_ok_and(|d| d.len() > 4096));
+            // Those that were closed last end well.
+            for (i, b) in theirs.iter().enumerate() {
+                let ended = w.read_all(b).is_ok_and(|d| d.len() > 4096);
+                assert_eq!(ended, i >= 3, "{}: {i}", w.s.organization());
             }
-            assert_eq!(ended, 2);
+        },
+    );
+}
+
+/// All connections of the stack under test are in one perimeter, so that a limit of a few is not
+/// shared out.
+fn one_perimeter(s: &mut Setup) {
+    s.org = match s.org.family().name {
+        "connp-l" => named("connp-l:1"),
+        "connp-t" => named("connp-t:1"),
+        "squeue" => named("squeue:1"),
+        "pef" => named("pef:ip=0:tcp=0:sockfs=0"),
+        _ => s.org.clone(),
+    };
+}
+
+/// What a server does that answers, closes first, and is busy: connections in TIME-WAIT fill
+/// their table, and none of that costs a transfer.
+#[test]
+fn a_full_time_wait_table_ends_the_oldest_wait_and_no_transfer() {
+    under_all(
+        |s| {
+            s.config.time_waits = 4;
+            s.config.orphans = 4;
+            s.peer.tcp.rcv_buf = 4096;
+            one_perimeter(s);
+        },
+        |w| {
+            let waiting = |w: &World| {
+                let in_time_wait = |s: &State| *s == State::TimeWait;
+                state_of(w).into_iter().filter(in_time_wait).count()
+            };
+            let mut ports = Vec::new();
+            for i in 0..10 {
+                let (a, b) = w.open();
+                ports.push(a.peer_addr().unwrap().port());
+                drop(a);
+                assert_eq!(w.read(&b).unwrap(), b"");
+                drop(b);
+                w.until("TIME-WAIT", || waiting(&w) == 4.min(i + 1));
+                w.until("an end", || w.s.stats().connections == 4.min(i + 1));
+            }
+            let left: Vec<_> =
+                w.s.connections()
+                    .iter()
+                    .map(|c| c.key.remote_port)
+                    .collect();
+            assert!(ports[6..].iter().all(|p| left.contains(p)), "{ports:?}");
+            assert_eq!(w.s.stats().count("time_waits_ended"), 6);
+            // Answers that the peer has not taken yet when they are closed.
+            let answer = content(100_000);
+            let theirs: Vec<_> = (0..4)
+                .map(|_| {
+                    let (a, b) = w.open();
+                    w.write(&a, &answer);
+                    drop(a);
+                    b
+                })
+                .collect();
+            for b in &theirs {
+                assert!(w.read_all(b).unwrap() == answer);
+            }
+            drop(theirs);
+            w.until("TIME-WAIT", || {
+                waiting(&w) == 4 && w.s.stats().connections == 4
+            });
+            assert_eq!(w.s.stats().count("orphans_reset"), 0);
+            // The waits that are left last their minute.
+            let before = w.now();
+            w.until("end", || w.s.stats().connections == 0);
+            let took = w.now().since(before);
+            assert!(took > 58_000 * MS && took < 62_000 * MS, "{took:?}");
+            assert_eq!(w.s.stats().memory, 0);
+        },
+    );
+}
+
+/// A peer that never closes leaves connections in FIN-WAIT-2: they are counted as waiting as well.
+#[test]
+fn fin_wait_2_does_not_cost_a_transfer_either() {
+    under_all(
+        |s| {
+            s.config.time_waits = 3;
+            s.config.orphans = 2;
+            one_perimeter(s);
+        },
+        |w| {
+            let mut theirs = Vec::new();
+            for _ in 0..8 {
+                let (a, b) = w.open();
+                w.write(&a, b"an answer");
+                drop(a);
+                assert_eq!(w.read_all(&b).unwrap(), b"an answer");
+                theirs.push(b);
+                w.pass(5 * MS);
+            }
+            assert_eq!(state_of(&w), [State::FinWait2; 3]);
+            assert_eq!(w.s.stats().count("time_waits_ended"), 5);
+            assert_eq!(w.s.stats().count("orphans_reset"), 0);
         },
     );
 }
@@ -249,6 +334,8 @@ fn stopping_a_stack_resets_its_connections() {
             w.until("handshake", || {
                 e.info().unwrap().tcp.state == State::Established
             });
+            // Its last word has arrived.
+            w.pass(Duration::from_millis(5));
             fill(&a);
             w.s.stop();
             for s in [b, d, e] {

@@ -20,7 +20,7 @@ fn build(org: &str, control: &Path) -> Result<(Stack, Stack), BuildError> {
         .control(control)
         .interface(a, &["10.0.0.1/24"])?
         .build()?;
-    let peer = Stack::builder().on_native(native).org(OrgSpec::UpShared);
+    let peer = Stack::builder().on_native(native).org(OrgSpec::default());
     Ok((stack, peer.interface(b, &["10.0.0.2/24"])?.build()?))
 }
 
@@ -94,14 +94,11 @@ fn what_is_in_the_way_is_named_and_left_alone() {
     fs::write(&file, "mine").unwrap();
     assert!(refusal("up:shared", &file).contains("there is a file of that name"));
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
-    let stale = dir.path().join("stale");
-    drop(UnixListener::bind(&stale).unwrap());
-    let why = refusal("connp-l:8", &stale);
-    assert!(
-        why.contains("has ended") && why.contains("remove it"),
-        "{why}"
-    );
-    assert!(stale.exists());
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(dir.path().join("stale"), &link).unwrap();
+    drop(UnixListener::bind(dir.path().join("stale")).unwrap());
+    assert!(refusal("up:shared", &link).contains("there is a file of that name"));
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     let taken = dir.path().join("taken");
     let first = build("up:shared", &taken).unwrap();
     assert!(refusal("up", &taken).contains("another program"));
@@ -118,6 +115,68 @@ fn what_is_in_the_way_is_named_and_left_alone() {
     drop((stack, peer));
     assert!(taken.exists());
     drop(other);
+}
+
+/// What a killed process has left is replaced, by one of those who find it.
+#[test]
+fn a_stale_socket_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stale");
+    for _ in 0..20 {
+        drop(UnixListener::bind(&path).unwrap());
+        let start = || {
+            let path = path.clone();
+            thread::spawn(move || build("up:shared", &path))
+        };
+        let (a, b) = (start(), start());
+        let (a, b) = (a.join().unwrap(), b.join().unwrap());
+        let refused = match (&a, &b) {
+            (Ok(_), Err(e)) | (Err(e), Ok(_)) => e.to_string(),
+            (Ok(_), Ok(_)) => panic!("both have it"),
+            (Err(a), Err(b)) => panic!("{a}; {b}"),
+        };
+        assert!(refused.contains("another program"), "{refused}");
+        assert_eq!(
+            Client::connect(&path)
+                .unwrap()
+                .connections()
+                .unwrap()
+                .1
+                .len(),
+            0
+        );
+        drop((a, b));
+        assert!(!path.exists());
+    }
+}
+
+/// Who holds all places and asks nothing does not keep others out.
+#[test]
+fn silent_clients_make_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stack.sock");
+    let _stack = build("connp-l:8", &path).unwrap();
+    let mut busy = Client::connect(&path).unwrap();
+    busy.connections().unwrap();
+    let silent: Vec<UnixStream> = (0..7)
+        .map(|i| {
+            let mut s = UnixStream::connect(&path).unwrap();
+            // Some have begun a request, and go on with it for ever.
+            if i % 2 == 0 {
+                s.write_all(b"{\"ask\":").unwrap();
+            }
+            s
+        })
+        .collect();
+    let begun = Instant::now();
+    for _ in 0..3 {
+        while let Err(e) = Client::connect(&path).and_then(|mut c| c.connections()) {
+            assert!(begun.elapsed() < Duration::from_secs(5), "{e}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    busy.connections().expect("who asks stays");
+    drop(silent);
 }
 
 /// Sends `text` as it is and yields the answer's last line.

@@ -22,7 +22,7 @@ fn stacks(org: &OrgSpec) -> (Stack, Stack) {
     };
     (
         stack(org.clone(), a, "10.0.0.1/24"),
-        stack(OrgSpec::UpShared, b, "10.0.0.2/24"),
+        stack(OrgSpec::default(), b, "10.0.0.2/24"),
     )
 }
 
@@ -96,7 +96,7 @@ fn connections_are_told_with_perimeters_and_cores() {
 /// does not make the asker the owner.
 #[test]
 fn a_thread_that_does_not_come_by_is_not_waited_for() {
-    let (stack, _peer) = stacks(&OrgSpec::Up);
+    let (stack, _peer) = stacks(&"up".parse().unwrap());
     let listener = stack.listen("10.0.0.1:80").unwrap();
     let engine = stack.engine().clone();
     let done = Arc::new(AtomicBool::new(false));
@@ -123,7 +123,7 @@ fn a_thread_that_does_not_come_by_is_not_waited_for() {
 /// Nobody owns the stack yet: asking does not change that.
 #[test]
 fn asking_does_not_make_an_owner() {
-    let (stack, _peer) = stacks(&OrgSpec::Up);
+    let (stack, _peer) = stacks(&"up".parse().unwrap());
     let engine = stack.engine().clone();
     let answer = thread::spawn(move || engine.inspect(engine.now() + Duration::from_millis(20)));
     assert!(matches!(answer.join().unwrap(), Err(Fault::Absent)));

@@ -14,7 +14,7 @@ fn stacks(org: &OrgSpec) -> (Stack, Stack) {
     };
     (
         stack(org.clone(), a, "10.0.0.1/24"),
-        stack(OrgSpec::UpShared, b, "10.0.0.2/24"),
+        stack(OrgSpec::default(), b, "10.0.0.2/24"),
     )
 }
 

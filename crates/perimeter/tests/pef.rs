@@ -1,13 +1,14 @@
 //! Lists of events: what is on them, and that nothing happens to packets while they are altered.
 
 mod common;
+#[path = "common/pef.rs"]
+mod lists;
 
 use common::{Setup, World, content};
+use lists::{NAMES, event};
 use perimeter::link::script::script;
 use perimeter::link::wire::{WireConfig, pair};
-use perimeter::pef::{
-    Direction, End, EventId, EventSpec, Layer, Packet, PacketEvent, Under, Verdict,
-};
+use perimeter::pef::{Direction, End, EventId, EventSpec, Layer, Packet, Under, Verdict};
 use perimeter::{Native, OrgSpec, Stack, TcpStream, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::Schedule;
@@ -17,35 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const NAMES: [&str; 6] = [
-    "pef:random",
-    "pef:vertical",
-    "pef:horizontal",
-    "pef:ip=0:tcp=1:sockfs=0",
-    "pef:vertical:events=fine",
-    "pef:horizontal:events=fine",
-];
-
 /// The names of the events that a connection's receive list starts with.
 fn initial(org: &str) -> &'static [&'static str] {
     if org.ends_with(":events=fine") {
         &["ip", "tcp-predict", "tcp-full", "tcp-output", "sockfs"]
     } else {
         &["ip", "tcp", "sockfs"]
-    }
-}
-
-fn event(
-    name: &str,
-    (direction, layer, under): (Direction, Layer, Under),
-    event: impl PacketEvent,
-) -> EventSpec {
-    EventSpec {
-        name: name.to_string(),
-        direction,
-        layer,
-        under,
-        event: Arc::new(event),
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Setup, fill, organizations, shared_organizations, under_all};
+use common::{Setup, fill, organizations, under_all};
 use perimeter::{Events, Interest, Poll, Token};
 use perimeter_sync::{Platform, Thread};
 use std::io::{ErrorKind, Read};
@@ -195,22 +195,20 @@ fn exclusive_registrations_take_turns() {
 }
 
 #[test]
-fn a_waker_wakes() {
-    for org in shared_organizations() {
+fn a_waker_wakes_from_any_thread() {
+    for org in organizations() {
         Setup::new(org).run(|w| {
             let poll = w.s.poll().unwrap();
             let waker = poll.waker();
-            let t = w.p.spawn(
-                "poller",
-                None,
-                Box::new(move || {
-                    let mut events = Events::with_capacity(1);
-                    poll.poll(&mut events, None).unwrap();
-                    assert!(events.is_empty());
-                }),
-            );
-            w.p.sleep_until(w.p.now() + SOON);
-            waker.wake();
+            let p = w.p.clone();
+            let body = move || {
+                p.sleep_until(p.now() + SOON);
+                waker.wake();
+            };
+            let t = w.p.spawn("other", None, Box::new(body));
+            let mut events = Events::with_capacity(1);
+            poll.poll(&mut events, None).unwrap();
+            assert!(events.is_empty());
             t.join().unwrap();
         });
     }

@@ -21,7 +21,12 @@ fn build(native: &Native, org: OrgSpec, inbound: Inbound, end: End<Native>, addr
     let b = Stack::builder()
         .on_native(*native)
         .org(org)
-        .inbound(inbound);
+        .inbound(inbound)
+        // Both stacks end here, one after the other: the second finds nobody at the other end.
+        .config(perimeter::Config {
+            drain: Duration::ZERO,
+            ..perimeter::Config::default()
+        });
     b.interface(end, &[addr]).unwrap().build().unwrap()
 }
 
@@ -33,7 +38,7 @@ fn stacks(org: &OrgSpec, inbound: Inbound) -> (Stack, Stack) {
         build(&native, org.clone(), inbound, a, "10.0.0.1/24"),
         build(
             &native,
-            OrgSpec::UpShared,
+            OrgSpec::default(),
             Inbound::Thread,
             b,
             "10.0.0.2/24",
@@ -318,10 +323,16 @@ fn served_though_nobody_enters() {
 fn up_refuses_other_threads() {
     let native = Native::default();
     let ([a, b], _) = pair(&native, WireConfig::default());
-    let s = build(&native, OrgSpec::Up, Inbound::Thread, a, "10.0.0.1/24");
+    let s = build(
+        &native,
+        "up".parse().unwrap(),
+        Inbound::Thread,
+        a,
+        "10.0.0.1/24",
+    );
     let peer = build(
         &native,
-        OrgSpec::UpShared,
+        OrgSpec::default(),
         Inbound::Thread,
         b,
         "10.0.0.2/24",

@@ -19,7 +19,7 @@ fn it_is_built_as_a_type_only() {
     let ([a, _b], _) = pair(&native, WireConfig::default());
     let builder = Stack::builder()
         .on_native(native)
-        .org(OrgSpec::Outside("big-lock"));
+        .org(OrgSpec::outside("big-lock"));
     let refused = builder.interface(a, &["10.0.0.1/24"]).unwrap().build();
     assert!(matches!(refused, Err(BuildError::Missing(why)) if why.contains("build_as")));
 }

@@ -26,7 +26,8 @@ pub struct Knobs {
     /// Nothing but wake-ups moves this run on: nothing is lost that a timer would repair, and
     /// the stack looks around by itself so rarely that a lost wake-up is a hang.
     pub strict: bool,
-    /// What a stack's sockets may pin, bytes; `u64::MAX`: as much as they like.
+    /// What a stack's buffers may pin before memory is short, bytes; `u64::MAX`: as much as they
+    /// like.
     pub memory: u64,
     /// Connections that wait to be accepted.
     pub backlog: u32,
@@ -111,7 +112,9 @@ impl Knobs {
             ..Config::default()
         };
         if self.memory != u64::MAX {
-            c.memory = self.memory;
+            // Connections count for being there, and memory is short at half of the limit.
+            let there = sc.connections() * perimeter_stack::memory::CONNECTION;
+            c.memory = 2 * (self.memory + there as u64);
         }
         c
     }

@@ -537,10 +537,7 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
             // Handles of sockets that were closed or aborted under them.
             "stale_handles" => {
                 // What an organization puts off may find the socket gone.
-                let deferred = !matches!(
-                    sc.org,
-                    OrgSpec::Up | OrgSpec::UpShared | OrgSpec::ConnpL { .. }
-                );
+                let deferred = sc.org.defers();
                 // So may those of connections that waited for a full transmit queue.
                 let gone = matches!(
                     sc.workload,

@@ -474,11 +474,8 @@ mod tests {
     #[test]
     fn the_text_replays_the_scenario() {
         for seed in 0..500 {
-            for org in [
-                OrgSpec::Up,
-                OrgSpec::UpShared,
-                OrgSpec::ConnpL { groups: 8 },
-            ] {
+            for org in ["up", "up:shared", "connp-l:8"] {
+                let org = org.parse().unwrap();
                 let mix = Mix::ALL[seed as usize % Mix::ALL.len()];
                 let sc = Scenario::new(org, 4, mix, Capacity::Shrunken, seed);
                 assert_eq!(sc.to_string().parse(), Ok(sc.clone()), "{sc}");

@@ -291,6 +291,10 @@ impl TxQueue for TapTx {
         self.inner.completed()
     }
 
+    fn carrier(&self) -> bool {
+        self.inner.carrier()
+    }
+
     fn ready_at(&self) -> Time {
         self.inner.ready_at()
     }

@@ -2,43 +2,75 @@
 
 use crate::conn::Seg;
 use crate::count::{COUNTS, Count};
+use crate::ends::Quota;
 use crate::grave::Graveyard;
 use crate::id::{Slots, SockId};
 use crate::kind::{Ctx, Kind, Lk, lock};
+use crate::life::Life;
 use crate::listener::Listener;
-use crate::net::{Iface, L2, Route, arp_frame};
+use crate::memory::{Memory, WAITING};
+use crate::net::{Iface, L2, Route, announcement, arp_frame, host};
 use crate::poller::Pollers;
 use crate::port::{RxPort, TxPort};
 use crate::route::Routes;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::Time;
-use perimeter_link::Device;
+use perimeter_link::loopback::LoopbackHandle;
+use perimeter_link::{Device, Medium};
 use perimeter_sync::{Lock, LockClass, PerLaneCounters, Platform};
-use perimeter_tcp::isn::IsnGen;
+use perimeter_tcp::isn::{IsnGen, PortPicker};
+use perimeter_tcp::syncache::{Cookies, Origin};
 use perimeter_tcp::{Config as TcpConfig, Rst};
-use perimeter_wire::{ArpPacket, FlowKey, SegOut, Template, Toeplitz};
+use perimeter_wire::{ArpPacket, FlowKey, MacAddr, SegOut, Template, Toeplitz};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// One wait in this many is looked at for what it costs.
 const SLEEP_SAMPLE: u64 = 16;
+
+/// Descriptors in the loopback's transmit ring: connections to ourselves take turns.
+const LOOPBACK_RING: usize = 64;
 
 /// Settings of a stack.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// What connections are made with, unless told otherwise.
     pub tcp: TcpConfig,
-    /// Memory that all sockets together may pin, bytes. Beyond it senders are held back and
-    /// windows are not opened; what is established goes on. Default 1 GiB.
+    /// Memory that all connections together may pin, bytes. Default 1 GiB.
+    ///
+    /// A bound: everything that a connection pins counts ([`crate::memory`]), each at least 7.25
+    /// KiB (in TIME-WAIT 2.75 KiB), so this also limits how many there can be: by default some
+    /// 144,000. What is promised: the process's resident memory stays within 1.25 times the
+    /// limit and 32 MiB, whatever peers send and however slowly they read; what was acknowledged
+    /// to a peer, and what the application has written, is never dropped for want of memory; and
+    /// every connection can go on, one segment at a time at worst.
+    ///
+    /// What gives way first: from three eighths of the limit on, writers get less room, the less
+    /// is left, and one segment unless their peers take what they are sent; windows stay smaller,
+    /// and data beyond a connection's share is dropped before it is acknowledged; from three
+    /// quarters on, data that arrived out of order goes; at the limit, new connections are
+    /// refused. TIME-WAIT takes a quarter at most.
+    ///
+    /// Not counted: what does not depend on connections (devices with their rings, up to 4.5 MiB
+    /// of packet buffers that each thread keeps in stock), buffers that the application has
+    /// taken out, and the application's own pages beyond the part that is being sent.
     pub memory: u64,
-    /// Connections in a shard that no application holds any more; beyond it they are reset.
-    /// Default 65,536.
+    /// Connections of the whole stack that no application holds any more and that still have data
+    /// or their FIN to deliver. Beyond it the one that was closed first is reset; never the one
+    /// that is being closed. Default 65,536.
     pub orphans: usize,
-    /// Buckets of each perimeter's SYN cache. Default 512.
+    /// Connections of the whole stack in TIME-WAIT, or closed and in FIN-WAIT-2. Beyond it the
+    /// wait of the oldest ends early; no data is lost by that. Default 65,536.
+    pub time_waits: usize,
+    /// Buckets of the stack's SYN caches together. An organization with several connection tables
+    /// divides them evenly; each table has a power of two, at least 2. Default 512.
     pub syn_buckets: usize,
     /// Entries in a bucket. Default 30.
     pub syn_depth: usize,
+    /// When a SYN is answered by a cookie (RFC 4987, section 3.6). Default: when its bucket is
+    /// full.
+    pub syn_cookies: Cookies,
     /// Ports for connections that do not ask for one (RFC 6056). Default 32768–60999.
     pub ephemeral: core::ops::RangeInclusive<u16>,
     /// Descriptors in a transmit ring, 2 to 65,536, else clamped. Default 1024.
@@ -49,6 +81,15 @@ pub struct Config {
     /// 10 ms within which packets and timers are served though no application thread enters
     /// the stack. Default 5 ms.
     pub service: core::time::Duration,
+    /// The longest that the end of a stack waits, when its last handle goes, until what was
+    /// written has been acknowledged, the FINs too; zero: what is left is reset at once. A
+    /// process has no kernel behind it that goes on sending, so it is the process that waits.
+    /// Default 5 minutes: a live peer gets everything, and one that takes a byte now and then
+    /// does not keep the process for ever.
+    pub drain: core::time::Duration,
+    /// The longest that it waits while no peer acknowledges anything. Default 30 s: five or six
+    /// retransmissions are unanswered by then.
+    pub drain_stall: core::time::Duration,
 }
 
 impl Default for Config {
@@ -57,13 +98,26 @@ impl Default for Config {
             tcp: TcpConfig::default(),
             memory: 1 << 30,
             orphans: 65_536,
+            time_waits: 65_536,
             syn_buckets: 512,
             syn_depth: 30,
+            syn_cookies: Cookies::WhenFull,
             ephemeral: 32_768..=60_999,
             tx_ring: crate::port::TX_RING,
             ttl: 64,
             service: core::time::Duration::from_millis(5),
+            drain: core::time::Duration::from_secs(300),
+            drain_stall: core::time::Duration::from_secs(30),
         }
+    }
+}
+
+impl Config {
+    /// The most orphans, and the most connections that wait, in the whole stack; those take a
+    /// quarter of the memory at most.
+    pub fn ends(&self) -> [usize; 2] {
+        let waiting = usize::try_from(self.memory / 4).unwrap_or(usize::MAX) / WAITING;
+        [self.orphans, self.time_waits.min(waiting)]
     }
 }
 
@@ -84,16 +138,22 @@ pub struct Commons<K: Kind> {
     pub p: K::P,
     /// Settings.
     pub config: Config,
-    /// Interfaces.
+    /// Interfaces; the last is the loopback.
     pub ifaces: Vec<Iface>,
     /// Transmit queues of all interfaces.
     pub tx: Vec<TxPort<K>>,
-    /// Receive queues of all interfaces.
+    /// Receive queues of all interfaces; the last is the loopback's.
     pub rx: Vec<RxPort<K>>,
+    /// What the stack has sent to itself.
+    looped: LoopbackHandle<K::P>,
     /// Flow hash for devices that have none.
     pub toeplitz: Toeplitz,
-    /// Initial sequence numbers, timestamp offsets and ports.
+    /// Whether the stack lives.
+    pub life: Life,
+    /// Initial sequence numbers, timestamp offsets and IP identifications.
     pub isn: IsnGen,
+    /// Ports for connections and listeners that do not ask for one.
+    pub ports: PortPicker,
     /// Secret of the connection tables.
     pub secret: [u64; 2],
     /// Pollers.
@@ -103,13 +163,16 @@ pub struct Commons<K: Kind> {
     /// Routes and neighbours.
     pub routes: Routes<K>,
     net_generation: AtomicU32,
+    /// When each interface's addresses were defended last, ns; 0: never.
+    defended: Vec<AtomicU64>,
     /// Listeners by name.
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
     bound: Lk<K, Bound>,
     pub(crate) graveyard: Lk<K, Graveyard>,
-    next_port: AtomicU32,
-    pressure: AtomicBool,
+    /// Places for connections that no application holds, by [`crate::ends::End`].
+    pub(crate) quotas: [Quota<K>; 2],
+    pub(crate) memory: Memory<K>,
 }
 
 /// Whether somebody listens on `port` at `addr`, or at any address if either says so.
@@ -129,9 +192,23 @@ impl<K: Kind> Commons<K> {
     pub fn new(p: K::P, config: Config, specs: Vec<IfaceSpec>, routes: Vec<Route>) -> Self {
         let (mut ifaces, mut tx, mut rx) = (Vec::new(), Vec::new(), Vec::new());
         let mut all_routes = routes;
-        for (n, spec) in specs.into_iter().enumerate() {
+        let own: Vec<IpAddr> = specs
+            .iter()
+            .flat_map(|s| s.addrs.iter().map(|a| a.addr))
+            .collect();
+        let loopback = specs.len() as u16;
+        let (device, looped) = perimeter_link::loopback::loopback(&p);
+        // It has no address, so that no prefix leads there.
+        let last = IfaceSpec {
+            device: Box::new(device),
+            addrs: Vec::new(),
+        };
+        for (n, spec) in specs.into_iter().chain([last]).enumerate() {
             let caps = spec.device.capabilities();
-            let ring = config.tx_ring.clamp(2, 1 << 16);
+            let ring = match n as u16 == loopback {
+                true => LOOPBACK_RING,
+                false => config.tx_ring.clamp(2, 1 << 16),
+            };
             let (rxqs, txqs) = spec.device.open();
             let (rx0, tx0) = (rx.len() as u16, tx.len() as u16);
             rx.extend(rxqs.into_iter().map(|q| RxPort::new(&p, q, n as u16)));
@@ -153,31 +230,51 @@ impl<K: Kind> Commons<K> {
                 addrs: spec.addrs,
                 rx: rx0..rx.len() as u16,
                 tx: tx0..tx.len() as u16,
+                gone: AtomicBool::new(false),
             });
         }
         let secret = p.secret();
+        let isn = IsnGen::new(secret[0], secret[1]);
+        let (first, last) = (*config.ephemeral.start(), *config.ephemeral.end());
         Commons {
-            routes: Routes::new(&p, all_routes),
+            ports: PortPicker::new(isn.clone(), first, last),
+            routes: Routes::new(&p, all_routes, own, loopback),
+            defended: ifaces.iter().map(|_| AtomicU64::new(0)).collect(),
             listeners: lock::<K, _>(&p, LockClass::Control, Slots::default()),
             bound: lock::<K, _>(&p, LockClass::Control, HashMap::new()),
             graveyard: lock::<K, _>(&p, LockClass::Leaf, Graveyard::default()),
+            quotas: config.ends().map(|n| Quota::new(&p, n)),
             pollers: Pollers::new(&p),
             counters: PerLaneCounters::new(),
             toeplitz: Toeplitz::default(),
-            isn: IsnGen::new(secret[0], secret[1]),
+            life: Life::default(),
+            isn,
             secret: [
                 secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15,
                 secret[1].rotate_left(41),
             ],
             net_generation: AtomicU32::new(1),
-            next_port: AtomicU32::new(0),
-            pressure: AtomicBool::new(false),
+            memory: Memory::new(&p, config.memory),
             p,
             config,
             ifaces,
             tx,
             rx,
+            looped,
         }
+    }
+
+    /// The number of the loopback among the interfaces, and of its receive queue among those of all:
+    /// as many as devices have.
+    pub fn loopback(&self) -> (u16, u16) {
+        (self.ifaces.len() as u16 - 1, self.rx.len() as u16 - 1)
+    }
+
+    /// Whether packets that the stack has sent to itself wait to be received. Whoever serves devices
+    /// looks, and whoever goes to sleep, after the loopback's waker could find it.
+    #[inline]
+    pub fn looped(&self) -> bool {
+        self.looped.waiting() > 0
     }
 
     /// Adds to a counter.
@@ -222,36 +319,6 @@ impl<K: Kind> Commons<K> {
         self.toeplitz.hash(key)
     }
 
-    /// Charges `after - before` bytes to the stack, or gives them back.
-    #[inline]
-    pub fn charge(&self, lane: usize, before: usize, after: usize) {
-        if after > before {
-            self.count(lane, Count::MemCharged, (after - before) as u64);
-        } else if after < before {
-            self.count(lane, Count::MemReleased, (before - after) as u64);
-        }
-    }
-
-    /// Memory that sockets pin, bytes: a sum over threads, not a snapshot.
-    pub fn memory(&self) -> u64 {
-        let charged = self.counters.sum(Count::MemCharged as usize);
-        charged.saturating_sub(self.counters.sum(Count::MemReleased as usize))
-    }
-
-    /// Looks whether memory is short. Called by timers, and by senders now and then.
-    pub fn watch_memory(&self) {
-        let short = self.memory() >= self.config.memory;
-        if short != self.pressure.load(Ordering::Relaxed) {
-            self.pressure.store(short, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether memory is short.
-    #[inline]
-    pub fn memory_short(&self) -> bool {
-        self.pressure.load(Ordering::Relaxed)
-    }
-
     /// Generation of routes and neighbours; header templates of another one are made anew.
     #[inline]
     pub fn net_generation(&self) -> u32 {
@@ -259,12 +326,25 @@ impl<K: Kind> Commons<K> {
     }
 
     /// The interface towards `remote` and the address to use there, `local` if one is given
-    /// (RFC 1122, section 3.3.4.3: the address in the route's own prefix, else the first).
+    /// (RFC 1122, section 3.3.4.3: the address in the route's own prefix, else the first; to one of
+    /// our own, that one). `None`: there is no route, or none of those is a host's address.
     pub fn source(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<(u16, IpAddr)> {
         let hop = self.routes.hop(remote)?;
         let iface = &self.ifaces[usize::from(hop.iface)];
+        // No IPv6 yet.
+        let IpAddr::V4(v4) = remote else {
+            return None;
+        };
+        let all = |a: &crate::net::Cidr| a.broadcast() == Some(v4);
+        if !host(v4) || iface.addrs.iter().any(all) {
+            return None;
+        }
         let addr = match local {
-            Some(a) => self.ifaces.iter().any(|i| i.owns(a)).then_some(a)?,
+            Some(a) => {
+                let ours = a.is_ipv4() && self.ifaces.iter().any(|i| i.owns(a));
+                ours.then_some(a)?
+            }
+            None if hop.iface == self.loopback().0 => remote,
             None => {
                 let same = |a: &&crate::net::Cidr| a.addr.is_ipv4() == remote.is_ipv4();
                 let near = iface
@@ -289,8 +369,8 @@ impl<K: Kind> Commons<K> {
         let now = cx.now(&self.p);
         let found = self.routes.resolve(&self.ifaces, key.remote, waiter, now)?;
         let iface = found.hop.iface;
-        if let Some(packet) = found.ask {
-            self.send_arp(cx, iface, perimeter_wire::MacAddr::BROADCAST, &packet);
+        if let Some((to, packet)) = found.ask {
+            self.send_arp(cx, iface, to, &packet);
         }
         let l2 = match found.l2 {
             L2::Unresolved => return Some((iface, None)),
@@ -304,13 +384,7 @@ impl<K: Kind> Commons<K> {
     }
 
     /// Sends an ARP packet.
-    pub fn send_arp(
-        &self,
-        cx: &mut Ctx<K>,
-        iface: u16,
-        dst: perimeter_wire::MacAddr,
-        packet: &ArpPacket,
-    ) {
+    pub fn send_arp(&self, cx: &mut Ctx<K>, iface: u16, dst: MacAddr, packet: &ArpPacket) {
         let i = &self.ifaces[usize::from(iface)];
         let q = i.tx.start;
         let mut ring = self.tx[usize::from(q)].ring.lock();
@@ -339,25 +413,48 @@ impl<K: Kind> Commons<K> {
         }
     }
 
-    /// A neighbour spoke. Returns the connections that waited for it.
+    /// A neighbour spoke on interface `iface`. Returns the connections that waited for it.
     pub fn heard(
         &self,
+        cx: &mut Ctx<K>,
         iface: u16,
-        ip: core::net::Ipv4Addr,
-        mac: perimeter_wire::MacAddr,
+        (ip, mac): (Ipv4Addr, MacAddr),
         learn: bool,
-        now: Time,
     ) -> Vec<SockId> {
-        let (waiting, changed) = self.routes.heard(iface, ip, mac, learn, now);
-        if changed {
-            let next = self
-                .net_generation
-                .load(Ordering::Relaxed)
-                .wrapping_add(1)
-                .max(1);
-            self.net_generation.store(next, Ordering::Release);
+        let now = cx.now(&self.p);
+        let at = (iface, &self.ifaces[usize::from(iface)]);
+        let heard = self.routes.heard(at, ip, mac, learn, now);
+        if heard.doubted {
+            self.count(cx.lane, Count::ArpDoubts, 1);
         }
-        waiting
+        if let Some((to, packet)) = heard.ask {
+            self.send_arp(cx, iface, to, &packet);
+        }
+        if heard.changed {
+            // 0 stands for templates that were never made.
+            let next = |g: u32| Some(g.wrapping_add(1).max(1));
+            let (set, fetch) = (Ordering::Release, Ordering::Relaxed);
+            // It never refuses.
+            let _ = self.net_generation.fetch_update(set, fetch, next);
+        }
+        heard.waiting
+    }
+
+    /// Another station uses our address `ip` on interface `iface`: says once in ten seconds that
+    /// it is ours, and keeps it (RFC 5227, section 2.4, (c)).
+    pub fn defend(&self, cx: &mut Ctx<K>, iface: u16, ip: Ipv4Addr) {
+        const DEFEND_INTERVAL: u64 = 10_000_000_000;
+        self.count(cx.lane, Count::ArpConflicts, 1);
+        let now = cx.now(&self.p);
+        let last = &self.defended[usize::from(iface)];
+        let at = last.load(Ordering::Relaxed);
+        if at != 0 && now.nanos_since(Time(at)) < DEFEND_INTERVAL {
+            return;
+        }
+        last.store(now.0.max(1), Ordering::Relaxed);
+        let mac = self.ifaces[usize::from(iface)].caps.mac;
+        let packet = announcement(mac, ip);
+        self.send_arp(cx, iface, MacAddr::BROADCAST, &packet);
     }
 
     /// When [`Commons::retry_neighbours`] has something to do: not later than that.
@@ -372,25 +469,61 @@ impl<K: Kind> Commons<K> {
         let now = cx.now(&self.p);
         let (mut out, mut failed) = (Vec::new(), Vec::new());
         self.routes.retry(&self.ifaces, now, &mut out, &mut failed);
-        for (iface, packet) in out {
-            self.send_arp(cx, iface, perimeter_wire::MacAddr::BROADCAST, &packet);
+        for (iface, (to, packet)) in out {
+            self.send_arp(cx, iface, to, &packet);
         }
         failed
     }
 
-    /// Sends one segment that belongs to no connection: a SYN-ACK or a reset. Dropped when the
-    /// neighbour is not resolved or the ring is full: the peer asks again.
-    pub fn reply(&self, cx: &mut Ctx<K>, key: &FlowKey, hash: u32, seg: &SegOut) {
-        let Some((iface, Some(template))) = self.template(key, None, cx) else {
+    /// Sends one segment that belongs to no connection, and is no answer to a frame at hand: a
+    /// SYN-ACK once more. As [`Commons::answer`] to a frame that came `from` there.
+    pub fn reply(&self, cx: &mut Ctx<K>, key: &FlowKey, from: Option<Origin>, out: &SegOut) {
+        self.to_stranger(cx, key, self.flow_hash(key), out, from);
+    }
+
+    /// The interface and the station that a segment came from, where there are stations.
+    pub fn came_from(&self, seg: &Seg) -> Option<Origin> {
+        let medium = self.ifaces[usize::from(seg.iface)].caps.medium;
+        (medium == Medium::Ethernet).then(|| Some((seg.iface, seg.station()?)))?
+    }
+
+    /// Answers a segment that belongs to no connection: a SYN-ACK or a reset. Strangers are not
+    /// worth an entry among the neighbours, nor a request: where the next hop's station is not
+    /// known, the answer goes to the station that the frame came from. Dropped when it came by
+    /// another way, or the ring is full: the peer asks again.
+    pub fn answer(&self, cx: &mut Ctx<K>, seg: &Seg, out: &SegOut) {
+        self.to_stranger(cx, &seg.frame.key, seg.hash, out, self.came_from(seg));
+    }
+
+    fn to_stranger(
+        &self,
+        cx: &mut Ctx<K>,
+        key: &FlowKey,
+        hash: u32,
+        out: &SegOut,
+        from: Option<Origin>,
+    ) {
+        let Some((hop, known)) = self.routes.known(key.remote) else {
             return;
         };
-        let q = self.ifaces[usize::from(iface)].txq(hash);
+        let i = &self.ifaces[usize::from(hop.iface)];
+        let l2 = if i.caps.medium == Medium::Ethernet {
+            let came = from.filter(|(iface, mac)| *iface == hop.iface && !mac.is_multicast());
+            let Some(station) = known.or(came.map(|(_, mac)| mac)) else {
+                return self.count(cx.lane, Count::NoStation, 1);
+            };
+            Some((i.caps.mac, station))
+        } else {
+            None
+        };
+        let template = Template::new_v4(l2, key, self.config.ttl, 0, true);
+        let q = i.txq(hash);
         let mut ring = self.tx[usize::from(q)].ring.lock();
         let Some(d) = ring.push() else {
             return self.count(cx.lane, Count::TxRingFull, 1);
         };
         // A datagram on its own may say 0: it is never fragmented (RFC 6864, section 4.1).
-        d.hdr_len = template.emit(&mut d.hdr, 0, seg, 0) as u8;
+        d.hdr_len = template.emit(&mut d.hdr, 0, out, 0) as u8;
         d.offload.csum_start = (template.l2_len() + 20) as u16;
         d.offload.csum_offset = 16;
         drop(ring);
@@ -402,11 +535,30 @@ impl<K: Kind> Commons<K> {
     /// 3.10.7.1); never a reset with a reset.
     pub fn refuse(&self, cx: &mut Ctx<K>, seg: &Seg) {
         self.count(cx.lane, Count::NoConnection, 1);
-        let Some(rst) = Rst::answering(&seg.frame.hdr, seg.payload.len() as u32) else {
-            return;
+        if let Some(rst) = Rst::answering(&seg.frame.hdr, seg.payload.len() as u32) {
+            self.reset_stranger(cx, seg, &rst);
+        }
+    }
+
+    /// Answers a segment that belongs to no connection with that reset, unless this thread has
+    /// sent too many.
+    pub fn reset_stranger(&self, cx: &mut Ctx<K>, seg: &Seg, rst: &Rst) {
+        if self.may_reset(cx) {
+            self.answer(cx, seg, &rst.seg());
+        }
+    }
+
+    /// Whether this thread may send a stranger one more reset; counted as sent if so.
+    pub fn may_reset(&self, cx: &mut Ctx<K>) -> bool {
+        let now = cx.now(&self.p);
+        let may = cx.limits.resets.take(now);
+        let what = if may {
+            Count::TxResets
+        } else {
+            Count::ResetLimit
         };
-        self.count(cx.lane, Count::TxResets, 1);
-        self.reply(cx, &seg.frame.key, seg.hash, &rst.seg());
+        self.count(cx.lane, what, 1);
+        may
     }
 
     /// Makes a listener and binds it. Port 0 asks for any free one.
@@ -423,27 +575,18 @@ impl<K: Kind> Commons<K> {
         if port != 0 {
             return self.bind_listener_at(addr, port, backlog, config);
         }
-        // Another thread may bind the port that was found free before this one does. It has one
-        // then, so there are no more turns than ports.
-        for _ in 0..self.ephemeral_count() {
-            let free = self.free_port(addr)?;
-            if let Ok(listener) = self.bind_listener_at(addr, free, backlog, config.clone()) {
-                return Ok(listener);
-            }
-        }
-        Err(AddrInUse)
-    }
-
-    /// A port that nobody listens on just now.
-    fn free_port(&self, addr: Option<IpAddr>) -> Result<u16, AddrInUse> {
-        let bound = self.bound.lock();
-        let first = *self.config.ephemeral.start();
-        let start = self.next_port.load(Ordering::Relaxed);
-        let n = self.ephemeral_count();
-        (0..n)
-            .map(|i| first + (start.wrapping_add(i) % n) as u16)
-            .find(|p| !taken(&bound, addr, *p))
-            .ok_or(AddrInUse)
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let nobody = FlowKey {
+            local: addr.unwrap_or(any),
+            remote: any,
+            local_port: 0,
+            remote_port: 0,
+        };
+        let bind = |port| {
+            self.bind_listener_at(addr, port, backlog, config.clone())
+                .ok()
+        };
+        self.ports.pick(&nobody, bind).ok_or(AddrInUse)
     }
 
     fn bind_listener_at(
@@ -456,7 +599,6 @@ impl<K: Kind> Commons<K> {
         if taken(&self.bound.lock(), addr, port) {
             return Err(AddrInUse);
         }
-        self.next_port.store(u32::from(port), Ordering::Relaxed);
         let listener = {
             let mut table = self.listeners.lock();
             let mut made = None;
@@ -513,21 +655,23 @@ impl<K: Kind> Commons<K> {
             .collect()
     }
 
-    /// A candidate port for a connection (RFC 6056, algorithm 3: an offset that depends on the
-    /// ends and a secret, plus a counter). The counter alone moves from one candidate to the
-    /// next, so that [`Commons::ephemeral_count`] of them are all the ports.
-    pub fn ephemeral_port(&self, key: &FlowKey) -> u16 {
-        let span = &self.config.ephemeral;
-        let n = u32::from(span.end() - span.start()) + 1;
-        let step = self.next_port.load(Ordering::Relaxed).wrapping_add(1);
-        self.next_port.store(step, Ordering::Relaxed);
-        let offset = self.isn.port_offset(key);
-        span.start() + (offset.wrapping_add(step) % n) as u16
+    /// The interfaces but for the loopback.
+    fn outer(&self) -> &[Iface] {
+        &self.ifaces[..usize::from(self.loopback().0)]
     }
 
-    /// How many ephemeral ports there are.
-    pub fn ephemeral_count(&self) -> u32 {
-        u32::from(self.config.ephemeral.end() - self.config.ephemeral.start()) + 1
+    /// Whether frames can get anywhere else by any interface.
+    pub fn carrier(&self) -> bool {
+        let queues = self.outer().iter().flat_map(|i| i.tx.clone());
+        !self.all_gone()
+            && queues
+                .into_iter()
+                .any(|q| self.tx[usize::from(q)].carrier())
+    }
+
+    /// Whether no interface is left but the loopback.
+    pub fn all_gone(&self) -> bool {
+        self.outer().iter().all(Iface::is_gone)
     }
 
     /// Lock counts of what is shared, by class.
@@ -547,31 +691,5 @@ impl<K: Kind> Commons<K> {
             add(LockClass::NicRx, r.queue.stats());
         }
         self.pollers.lock_stats(add);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kind::OneThread;
-    use core::net::Ipv4Addr;
-    use perimeter_sync::Native;
-    use std::collections::HashSet;
-
-    #[test]
-    fn the_candidates_are_all_ports() {
-        let sh =
-            Commons::<OneThread>::new(Native::default(), Config::default(), Vec::new(), Vec::new());
-        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let key = FlowKey {
-            local: ip,
-            remote: ip,
-            local_port: 0,
-            remote_port: 80,
-        };
-        let n = sh.ephemeral_count();
-        let ports: HashSet<u16> = (0..n).map(|_| sh.ephemeral_port(&key)).collect();
-        assert_eq!(ports.len() as u32, n);
-        assert!(ports.iter().all(|p| sh.config.ephemeral.contains(p)));
     }
 }

@@ -2,15 +2,17 @@
 //! glue reaches them.
 
 use crate::commons::Commons;
+use crate::ends::End;
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind};
 use crate::listener::Listener;
 use crate::marks::Marks;
+use crate::memory::{SET_ASIDE, Trust};
 use crate::ready::{self, Side};
 use core::ops::DerefMut;
 use perimeter_base::{Bytes, PktBuf, Time};
 use perimeter_tcp::{Config, Events, Payload, RcvBuf, SegPlan, SndBuf, State, Tcb, Timers};
-use perimeter_wire::{FlowKey, MacAddr, TcpFrame, Template};
+use perimeter_wire::{EtherHdr, FlowKey, MacAddr, TcpFrame, Template};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,6 +35,15 @@ pub struct Seg {
     pub core: u16,
     /// The frame, its window narrowed to the payload. Whoever deals with the segment takes it.
     pub payload: PktBuf,
+}
+
+impl Seg {
+    /// The station that sent its frame, which must have been one of Ethernet and still be in
+    /// [`Seg::payload`].
+    pub fn station(&self) -> Option<MacAddr> {
+        let head = self.payload.before(self.frame.payload_off as usize)?;
+        Some(EtherHdr::parse(head).ok()?.src)
+    }
 }
 
 /// The segments of a burst, in order of arrival. Places are used again.
@@ -103,6 +114,26 @@ pub struct TcbSide<K: Kind> {
     pub meta: Meta<K>,
 }
 
+impl<K: Kind> TcbSide<K> {
+    /// As what the perimeter is to count the connection now, if that has changed: `Some(None)`
+    /// when it is not to be counted any more.
+    #[inline]
+    pub fn end_changed(&mut self) -> Option<Option<End>> {
+        if !self.meta.orphan {
+            return None;
+        }
+        let end = match self.tcb.state() {
+            _ if self.meta.closed => None,
+            State::TimeWait | State::FinWait2 => Some(End::Waiting),
+            _ => Some(End::Orphan),
+        };
+        (self.meta.end != end).then(|| {
+            self.meta.end = end;
+            end
+        })
+    }
+}
+
 /// What the stack knows of a connection beside its TCP state.
 pub struct Meta<K: Kind> {
     /// Our name of it.
@@ -129,6 +160,12 @@ pub struct Meta<K: Kind> {
     pub orphan: bool,
     /// TCP is done: out of the tables.
     pub closed: bool,
+    /// Bytes that count for it beside its buffers: being there, and what TCP holds out of order.
+    pub weight: usize,
+    /// It is on the list of those who hold much out of order.
+    pub hoards: bool,
+    /// As what its perimeter counts it among those that no application holds.
+    pub end: Option<End>,
     /// When it was entered last, as [`crate::glue::now`] tells.
     pub now: Time,
     /// On the list of those that wait for room in the transmit queue.
@@ -162,6 +199,8 @@ pub struct SndSide<K: Kind> {
     /// Acknowledged pages that a device may still be reading: until the connection's transmit
     /// queue has completed the ticket. With the stream position at which each starts.
     pub held: VecDeque<(u64, u64, Bytes)>,
+    /// How much its peer is trusted with while memory is short.
+    pub trust: Trust,
 }
 
 /// What is protected with the receive buffer.
@@ -181,8 +220,8 @@ pub struct RcvSide<K: Kind> {
     pub core: u16,
     /// Space freed since TCP was last told, bytes.
     pub untold: u32,
-    /// TCP is told when at least this much was freed, bytes (RFC 9293, section 3.8.6.2.2).
-    pub tell_at: u32,
+    /// [`RcvBuf::step`] for the buffer's limit: [`RcvSide::set_limit`] keeps it.
+    step: u32,
     /// TCP learns of free space as from a STREAMS queue: while it delivers, and by back-enabling.
     /// `None`: it is told after reads.
     pub marks: Option<Marks>,
@@ -204,6 +243,7 @@ impl<K: Kind> SndSide<K> {
             core: NOWHERE,
             freed: 0,
             held: VecDeque::new(),
+            trust: Trust::default(),
         }
     }
 
@@ -260,20 +300,27 @@ impl<K: Kind> SndSide<K> {
         // What has left the buffer and is not given back is held: pages leave in order.
         self.buf.memory() + (self.freed - self.released()) as usize
     }
+
+    /// Bytes that count beside those set aside for the connection.
+    #[inline]
+    pub fn charged(&self) -> usize {
+        self.memory().saturating_sub(SET_ASIDE)
+    }
 }
 
 impl<K: Kind> RcvSide<K> {
     /// An empty receive side with room for `limit` bytes.
     pub fn new(limit: u32, mss: u16) -> RcvSide<K> {
+        let buf = RcvBuf::new(limit);
         RcvSide {
-            buf: RcvBuf::new(limit),
+            step: RcvBuf::step(buf.limit(), mss),
+            buf,
             side: Side::read(),
             shut: false,
             left: false,
             eof: false,
             core: NOWHERE,
             untold: 0,
-            tell_at: (limit / 2).min(2 * u32::from(mss)),
             marks: None,
             messages: false,
             mss,
@@ -285,12 +332,20 @@ impl<K: Kind> RcvSide<K> {
         self.marks = Some(Marks::new(self.buf.limit(), self.mss));
     }
 
-    /// Changes the limit of the buffer.
+    /// Changes the limit of the buffer, and what follows from it. TCP is to be told next: it knows
+    /// the limit from [`Tcb::app_read`] only.
     pub fn set_limit(&mut self, limit: u32) {
         self.buf.set_limit(limit);
+        self.step = RcvBuf::step(self.buf.limit(), self.mss);
         if let Some(m) = &mut self.marks {
-            m.set_limit(limit, self.mss);
+            m.set_limit(self.buf.limit(), self.mss);
         }
+    }
+
+    /// TCP is told when at least this much was freed, bytes.
+    #[inline]
+    pub fn tell_at(&self) -> u32 {
+        self.step
     }
 
     /// The application has taken `n` bytes: whether TCP is to be told.
@@ -300,7 +355,7 @@ impl<K: Kind> RcvSide<K> {
             Some(m) => m.get(n),
             None => {
                 self.untold += n;
-                self.untold >= self.tell_at
+                self.untold >= self.step
             }
         }
     }
@@ -313,6 +368,12 @@ impl<K: Kind> RcvSide<K> {
         let m = self.marks.as_mut()?;
         m.put_next(n);
         m.can_put_next().then(|| limit.saturating_sub(m.held()))
+    }
+
+    /// Bytes that count beside those set aside for the connection.
+    #[inline]
+    pub fn charged(&self) -> usize {
+        self.buf.memory().saturating_sub(SET_ASIDE)
     }
 
     /// Space to offer to the peer, bytes.
@@ -346,6 +407,7 @@ impl<K: Kind> Conn<K> {
         tcb: Tcb,
     ) -> Conn<K> {
         let nowhere = Some((MacAddr::UNSPECIFIED, MacAddr::UNSPECIFIED));
+        let mss = tcb.adv_mss();
         let meta = Meta {
             id,
             key,
@@ -354,11 +416,14 @@ impl<K: Kind> Conn<K> {
             tos: 0,
             txq: sh.ifaces[usize::from(iface)].txq(hash),
             net_generation: 0,
-            ident: hash as u16 ^ sh.secret[1] as u16,
+            ident: sh.isn.ident(&key),
             ticket: 0,
             armed: Time::NEVER,
             orphan: false,
             closed: false,
+            weight: 0,
+            hoards: false,
+            end: None,
             now: Time::ZERO,
             blocked: false,
             linger: None,
@@ -369,7 +434,7 @@ impl<K: Kind> Conn<K> {
         Conn {
             tcb: TcbSide { tcb, meta },
             snd: SndSide::new(config.snd_buf),
-            rcv: RcvSide::new(config.rcv_buf, config.mss),
+            rcv: RcvSide::new(config.rcv_buf, mss),
         }
     }
 }
@@ -605,8 +670,7 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
     if events.contains(Events::CONNECTED) {
         let meta = &mut a.tcb().meta;
         if let Some(listener) = meta.listener.take() {
-            let id = meta.id;
-            cx.after.accepts.push((listener, id));
+            cx.after.accepts.push((listener, meta.id, meta.key));
         }
         a.snd().side.raise(ready::OUT, cx);
     }

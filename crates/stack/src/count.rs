@@ -34,17 +34,39 @@ counts! {
     LossProbes = "loss_probes",
     /// Resets emitted for segments that belong to no connection.
     TxResets = "tx_resets",
+    /// Resets for such segments that were not emitted: there were too many
+    /// ([`crate::limit::Limits`]).
+    ResetLimit = "drop_reset_limit",
+    /// Answers to strangers whose station is not known: nobody is asked for it on their behalf.
+    NoStation = "drop_no_station",
     /// Segments for no connection and no listener.
     NoConnection = "drop_no_connection",
     /// Datagrams for another host.
     NotOurs = "drop_not_ours",
-    /// TCP to or from a broadcast or multicast address, or from one of our own (RFC 9293,
+    /// Frames for another station: the network delivers what it need not, or somebody looks for
+    /// what listens to everything.
+    OtherStation = "drop_other_station",
+    /// TCP and ICMP in frames to a group of stations, whatever their IP address says (RFC 1122,
+    /// sections 3.2.2.6 and 3.3.6; smurf).
+    GroupFrame = "drop_group_frame",
+    /// TCP and ICMP from a broadcast or multicast address, or from one of our own (RFC 9293,
     /// section 3.9.2.3; LAND).
     BadAddress = "drop_bad_address",
+    /// TCP and ICMP from an address that no host has: 0/8, 127/8, 240/4 (RFC 1122, section
+    /// 3.2.1.3; RFC 6890).
+    Martian = "drop_martian_source",
     /// Datagrams of a protocol that is not implemented.
     OtherProtocol = "drop_other_protocol",
-    /// SYNs dropped: the accept queue is full.
+    /// SYNs dropped, and acknowledgments that complete a handshake: the accept queue is full, or
+    /// there is no memory for connections.
     SynDropped = "drop_syn",
+    /// SYN-ACKs whose number is a cookie: the SYN cache had no room.
+    CookiesSent = "syn_cookies_sent",
+    /// Connections made from the acknowledgment of a cookie.
+    CookiesAccepted = "syn_cookies_accepted",
+    /// Acknowledgments that could have been of a cookie, as one was sent not long ago, and were
+    /// not.
+    CookiesRefused = "syn_cookies_refused",
     /// Segments and other frames that found no room in a transmit ring and could not wait.
     TxRingFull = "drop_tx_ring_full",
     /// Doorbells rung.
@@ -59,18 +81,34 @@ counts! {
     StaleTimer = "stale_timers",
     /// Connections that arrived when their listener had gone, and were reset.
     AcceptGone = "accepts_aborted",
+    /// Interfaces that have gone for good.
+    IfacesGone = "interfaces_gone",
     /// Orphaned connections reset because there were too many.
     OrphansReset = "orphans_reset",
+    /// Connections whose TIME-WAIT, or FIN-WAIT-2 after a close, ended early because there were
+    /// too many.
+    TimeWaitsEnded = "time_waits_ended",
     /// Bytes of memory charged to sockets since the beginning.
     MemCharged = "memory_charged",
     /// Bytes of memory given back since the beginning.
     MemReleased = "memory_released",
-    /// Calls refused for want of memory in the whole stack.
+    /// Calls refused, or writes cut, for want of memory in the whole stack.
     MemRefused = "memory_backpressure",
+    /// Segments whose data was dropped for want of memory before it was acknowledged.
+    MemDropped = "drop_memory",
+    /// Connections that were told to drop what had arrived out of order.
+    MemShed = "memory_shed",
     /// ICMP errors that were believed.
     IcmpErrors = "rx_icmp_errors",
     /// Echo requests answered.
     Echoes = "rx_echo_requests",
+    /// Echo requests that were not answered: there were too many ([`crate::limit::Limits`]).
+    EchoLimit = "drop_echo_limit",
+    /// ARP packets that claimed the address of a neighbour in use for another station, which was
+    /// asked before that was believed.
+    ArpDoubts = "arp_doubts",
+    /// ARP packets that claimed one of our own addresses (RFC 5227, section 2.4).
+    ArpConflicts = "arp_conflicts",
     /// Messages that the thread which brought them to an squeue ran itself.
     SqueueInline = "squeue_inline",
     /// Messages that another thread ran while it drained the squeue.
@@ -79,6 +117,8 @@ counts! {
     SqueueWorker = "squeue_worker",
     /// Messages run by re-entry: within the run of another connection's, by the same thread.
     SqueueReentered = "squeue_reentered",
+    /// Times that a callback of an event panicked: the event was taken off.
+    EventPanics = "event_panics",
     /// Packets that found no room in a soft ring.
     SoftRingFull = "drop_soft_ring_full",
     /// Packets that found no room in the queue of a module.

@@ -6,20 +6,21 @@
 //! may emit for one connection, and filling the queue after release would reorder it.
 
 use crate::commons::Commons;
-use crate::conn::{Access, Apart, Meta, OutSeg, Seg, on_events};
+use crate::conn::{Access, Apart, Meta, OutSeg, Seg, SndSide, TcbSide, on_events};
 use crate::count::Count;
+use crate::ends::End;
 use crate::kind::{Ctx, Kind};
+use crate::memory::{CONNECTION, HOARD, ONE_SEGMENT, SET_ASIDE, WAITING};
 #[cfg(feature = "testing")]
 use crate::planted::{Bug, planted};
 use crate::ready;
-#[cfg(feature = "testing")]
-use perimeter_base::PktBuf;
-use perimeter_base::{Time, TxDesc, TxRing};
+use core::ops::DerefMut;
+use perimeter_base::{PktBuf, Time, TxDesc, TxRing};
 use perimeter_sync::{Lock, Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
-use perimeter_tcp::{Input, Path, Payload, Repeats, Rst, SegPlan};
-use perimeter_wire::Template;
+use perimeter_tcp::{Input, Path, Payload, Repeats, Rst, SegPlan, State};
+use perimeter_wire::{TcpFlags, TcpHdr, Template};
 
 /// The time of this burst or call, for a connection that was entered: not before that of whoever
 /// was in there last, though his clock may have been read later. Time that goes back would show:
@@ -35,19 +36,91 @@ pub fn now<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> Time
 /// A segment arrived for this connection.
 #[inline]
 pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: &mut Seg) {
+    let (now, data) = arrived(a, sh, cx, seg);
+    let input = a.tcb().tcb.input(&seg.frame.hdr, data, now);
+    taken(a, sh, cx, input);
+}
+
+/// Before TCP's state machine gets a segment: the time, and the payload, if there is any.
+#[inline(always)]
+pub fn arrived<A: Access>(
+    a: &mut A,
+    sh: &Commons<A::K>,
+    cx: &mut Ctx<A::K>,
+    seg: &mut Seg,
+) -> (Time, Option<PktBuf>) {
     let now = now(a, sh, cx);
     let payload = core::mem::take(&mut seg.payload);
     let data = if payload.is_empty() {
         cx.pool.put(payload);
         None
+    } else if sh.memory_short() {
+        afford(a, sh, cx, &mut seg.frame.hdr, payload)
     } else {
         Some(payload)
     };
+    let meta = a.tcb_meta();
+    meta.ip_core = seg.core;
+    meta.tcp_core = cx.core;
+    (now, data)
+}
+
+/// What of a segment's payload a connection takes while memory is short: all within its share,
+/// and of what would go beyond it nothing, or as much as is set aside for it if it holds no data
+/// yet. The rest is as if it had not arrived, so the peer sends it again.
+#[cold]
+pub fn afford<A: Access>(
+    a: &mut A,
+    sh: &Commons<A::K>,
+    cx: &mut Ctx<A::K>,
+    hdr: &mut TcpHdr,
+    payload: PktBuf,
+) -> Option<PktBuf> {
+    let (held, empty) = {
+        let rcv = a.rcv();
+        (rcv.buf.memory(), rcv.buf.is_empty())
+    };
+    let behind = a.tcb().tcb.memory();
+    if held + behind + payload.capacity() <= sh.share() {
+        return Some(payload);
+    }
+    let n = payload.len().min(ONE_SEGMENT);
+    let in_order = a.tcb().tcb.is_next(hdr.seq);
+    if empty && in_order && behind == 0 && payload.capacity() <= SET_ASIDE {
+        return Some(payload);
+    }
+    sh.count(cx.lane, Count::MemDropped, 1);
+    if n < payload.len() || !(empty && in_order) {
+        hdr.flags = hdr.flags.without(TcpFlags::FIN);
+    }
+    let some = (empty && in_order).then(|| PktBuf::copy_of(&payload.as_slice()[..n]));
+    cx.pool.put(payload);
+    some
+}
+
+/// Charges what TCP holds beside the buffers, where that may have changed.
+#[inline]
+pub fn account<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     let t = a.tcb();
-    t.meta.ip_core = seg.core;
-    t.meta.tcp_core = cx.core;
-    let input = t.tcb.input(&seg.frame.hdr, data, now);
-    taken(a, sh, cx, input);
+    let behind = t.tcb.memory();
+    if CONNECTION + behind != t.meta.weight {
+        weigh(t, behind, sh, cx);
+    }
+}
+
+#[cold]
+fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, sh: &Commons<K>, cx: &mut Ctx<K>) {
+    let meta = &mut t.meta;
+    let weight = match meta.end {
+        Some(End::Waiting) => WAITING + behind,
+        _ => CONNECTION + behind,
+    };
+    cx.charge(meta.weight, weight);
+    meta.weight = weight;
+    if behind >= HOARD && !meta.hoards {
+        meta.hoards = true;
+        sh.hoards(meta.id);
+    }
 }
 
 /// What follows from a segment that TCP has taken: the buffers, the socket, and output.
@@ -64,10 +137,10 @@ pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input
     }
     if input.acked > 0 {
         let mut snd = a.snd();
-        let before = snd.memory();
+        let before = snd.charged();
         snd.ack(input.acked, ticket, sh.tx[txq].completed());
-        sh.charge(cx.lane, before, snd.memory());
-        if snd.side.bits() & ready::OUT == 0 && snd.roomy() {
+        cx.charge(before, snd.charged());
+        if snd.side.bits() & ready::OUT == 0 && snd.roomy() && may_write(&snd, sh) {
             snd.side.raise(ready::OUT, cx);
         }
     }
@@ -77,6 +150,9 @@ pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input
         while let Some(b) = a.tcb().tcb.next_in_order() {
             deliver(a, sh, cx, b, false);
         }
+    }
+    if input.path == Path::Full {
+        account(a, sh, cx);
     }
     if !input.events.is_empty() {
         on_events(a, input.events, cx);
@@ -90,6 +166,13 @@ pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input
     }
 }
 
+/// Whether a writer who waits is told of room: while memory is short, not of each acknowledged
+/// byte, after which it would be refused again, but when everything was acknowledged.
+#[inline]
+fn may_write<K: Kind>(snd: &SndSide<K>, sh: &Commons<K>) -> bool {
+    !sh.memory_short() || snd.buf.is_empty()
+}
+
 /// In-order data, and what became in order behind it, goes to the receive buffer.
 fn deliver<A: Access>(
     a: &mut A,
@@ -99,16 +182,15 @@ fn deliver<A: Access>(
     more: bool,
 ) {
     if a.up().is_some() {
-        return collect(a, sh, cx, first, more);
+        return collect(a, sh, first, more);
     }
-    let now = cx.now(&sh.p);
     let (mut t, mut rcv) = a.tcb_rcv();
     if rcv.messages {
         // That was `canputnext`; `putnext` is a round of its own.
         drop(rcv);
         (t, rcv) = a.tcb_rcv();
     }
-    let before = rcv.buf.memory();
+    let before = rcv.charged();
     let held = rcv.buf.len();
     if let Some(empty) = rcv.buf.push(first) {
         cx.pool.put(empty);
@@ -120,23 +202,18 @@ fn deliver<A: Access>(
             }
         }
     }
-    sh.charge(cx.lane, before, rcv.buf.memory());
+    cx.charge(before, rcv.charged());
     let came = rcv.buf.len() - held;
     if let Some(space) = rcv.admit(came) {
-        t.tcb.app_read(offer(sh, space, rcv.tell_at), now);
+        let space = offer(sh, space, rcv.tell_at());
+        t.tcb.app_read(space, rcv.buf.limit());
     }
     rcv.side.raise(ready::IN, cx);
 }
 
 /// As [`deliver`], where the socket layer has a turn of its own: what is on its way to it counts
 /// as delivered.
-fn collect<A: Access>(
-    a: &mut A,
-    sh: &Commons<A::K>,
-    cx: &mut Ctx<A::K>,
-    first: perimeter_base::PktBuf,
-    more: bool,
-) {
+fn collect<A: Access>(a: &mut A, sh: &Commons<A::K>, first: perimeter_base::PktBuf, more: bool) {
     let mut next = Some(first);
     let mut came = 0;
     while let Some(b) = next {
@@ -150,19 +227,21 @@ fn collect<A: Access>(
             None
         };
     }
-    let now = cx.now(&sh.p);
     let (t, mut rcv) = a.tcb_rcv();
     if let Some(space) = rcv.admit(came) {
-        t.tcb.app_read(offer(sh, space, rcv.tell_at), now);
+        let space = offer(sh, space, rcv.tell_at());
+        t.tcb.app_read(space, rcv.buf.limit());
     }
 }
 
-/// The space to offer while memory may be short: windows stay small then but never shut. Data
-/// that frees memory at the peer, or here, may have to come through this one. Twice the step, so
-/// that a window that is not told of again yet is still worth a segment.
+/// The space to offer while memory may be short: windows stay within a connection's share then
+/// but never shut. Data that frees memory at the peer, or here, may have to come through this one.
+/// Twice the step at least, so that a window that is not told of again yet is still worth a
+/// segment.
 pub(crate) fn offer<K: Kind>(sh: &Commons<K>, space: u32, tell_at: u32) -> u32 {
     if sh.memory_short() {
-        space.min(2 * tell_at)
+        let share = u32::try_from(sh.share()).unwrap_or(u32::MAX);
+        space.min(share.max(2 * tell_at))
     } else {
         space
     }
@@ -182,10 +261,31 @@ pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     if let Some(rst) = out.reply {
         reset(a, sh, cx, rst);
     }
+    account(a, sh, cx);
     if out.output {
         a.before_output();
         output(a, sh, cx);
     }
+}
+
+/// A connection that no application holds has nothing left to do but wait: what only transfers
+/// need goes.
+#[cold]
+pub fn lighten<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+    let completed = sh.tx[usize::from(a.tcb_meta().txq)].completed();
+    {
+        let mut snd = a.snd();
+        let before = snd.charged();
+        snd.release(completed);
+        snd.buf.shrink();
+        if snd.held.is_empty() {
+            snd.held = Default::default();
+        }
+        cx.charge(before, snd.charged());
+    }
+    a.rcv().buf.shrink();
+    let t = a.tcb();
+    weigh(t, t.tcb.memory(), sh, cx);
 }
 
 /// Sends what TCP wants to send: new data, retransmissions, acknowledgments, probes. Where
@@ -235,6 +335,21 @@ fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {
     cx.after.blocked.push((meta.txq, meta.id));
 }
 
+/// A visit to a transmit ring on behalf of one connection. However it ends, the connection knows
+/// the ticket of what was placed: by that its pages are held, also when it is dropped because a
+/// panic has ended the visit.
+struct Visit<'a, K: Kind, R: DerefMut<Target = TxRing>> {
+    ring: R,
+    side: &'a mut TcbSide<K>,
+}
+
+impl<K: Kind, R: DerefMut<Target = TxRing>> Drop for Visit<'_, K, R> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.side.meta.ticket = self.ring.ticket();
+    }
+}
+
 /// Output where nothing else protects the buffers: one visit to the transmit ring for all
 /// segments. Returns whether the ring filled up.
 fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> bool {
@@ -242,11 +357,13 @@ fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
     let txq = a.tcb().meta.txq;
     let port = &sh.tx[usize::from(txq)];
     let share = port.share();
-    let mut ring = port.ring.lock();
-    let (t, mut snd) = a.tcb_snd();
+    let ring = port.ring.lock();
+    let (side, mut snd) = a.tcb_snd();
+    let mut visit = Visit { ring, side };
     let (mut segs, mut bytes) = (0u64, 0u64);
     let mut blocked = false;
     loop {
+        let Visit { ring, side: t } = &mut visit;
         if segs >= share || ring.room() == 0 {
             // Perhaps there is nothing more to send; then one look later finds that out.
             blocked = true;
@@ -270,8 +387,7 @@ fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
         bytes += u64::from(plan.len);
         emit(d, &mut t.meta, &plan, payload);
     }
-    t.meta.ticket = ring.ticket();
-    drop(ring);
+    drop(visit);
     drop(snd);
     if segs > 0 {
         emitted(sh, cx, txq, segs, bytes);
@@ -442,9 +558,18 @@ pub fn discard<K: Kind>(sh: &Commons<K>, apart: &mut Apart) {
 }
 
 #[inline(always)]
+#[expect(
+    unsafe_code,
+    reason = "the promise that pages are kept is the stack's to give"
+)]
 fn describe(d: &mut TxDesc, template: &Template, ident: u16, plan: &SegPlan, payload: Payload) {
     d.hdr_len = template.emit(&mut d.hdr, ident, &plan.seg, plan.len) as u8;
-    d.parts = payload.parts;
+    // SAFETY: `payload` refers to chunks of the connection's send buffer, which never move and
+    // whose octets never change while they are queued. Every caller notes the ring's ticket in
+    // `Meta::ticket` before it gives the connection up; acknowledged chunks are held, and those of
+    // a connection that ends are buried, until that ticket is completed (`Tcb` output and
+    // `Commons::bury`). Nobody rings once the stack is dropped.
+    unsafe { d.refer(payload.parts) };
     d.owned = payload.owned;
     d.offload.csum_start = (template.l2_len() + 20) as u16;
     d.offload.csum_offset = 16;
@@ -465,11 +590,19 @@ fn emitted<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, txq: u16, segs: u64, bytes
 
 /// Makes the header template if routes or neighbours have moved; `false` when the neighbour
 /// is not resolved yet. The connection is told when it is.
+#[inline(always)]
 fn resolve<K: Kind>(meta: &mut Meta<K>, sh: &Commons<K>, cx: &mut Ctx<K>) -> bool {
     let generation = sh.net_generation();
-    if meta.net_generation == generation {
-        return true;
-    }
+    meta.net_generation == generation || resolve_anew(meta, sh, cx, generation)
+}
+
+#[cold]
+fn resolve_anew<K: Kind>(
+    meta: &mut Meta<K>,
+    sh: &Commons<K>,
+    cx: &mut Ctx<K>,
+    generation: u32,
+) -> bool {
     match sh.template(&meta.key, Some(meta.id), cx) {
         Some((_, Some(template))) => {
             meta.template = template;
@@ -488,6 +621,18 @@ pub fn abort<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
         reset(a, sh, cx, rst);
     }
     a.tcb().meta.closed = true;
+}
+
+/// The stack ends, and this connection with it: a reset, unless the application has closed it and
+/// the peer has acknowledged everything, the FIN too. To that peer a reset would be the news that
+/// what it has not read yet is to be thrown away.
+pub fn end<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+    let t = a.tcb();
+    if t.meta.orphan && t.tcb.state() == State::FinWait2 {
+        t.meta.closed = true;
+        return;
+    }
+    abort(a, sh, cx);
 }
 
 /// Sends a reset for this connection.

@@ -23,7 +23,7 @@ impl<K: Kind> Commons<K> {
         snd: &mut SndSide<K>,
         rcv: &RcvSide<K>,
     ) {
-        self.charge(cx.lane, snd.memory() + rcv.buf.memory(), 0);
+        cx.charge(snd.charged() + rcv.charged(), 0);
         let pinned = !snd.buf.is_empty() || !snd.held.is_empty();
         if !pinned || self.tx[usize::from(txq)].completed() >= ticket {
             return;

@@ -85,8 +85,8 @@ impl fmt::Debug for SockId {
 /// Slots in a chunk.
 const CHUNK: usize = 32;
 
-/// Slots with generations. A removed value's name never finds its successor (until 2^24
-/// successors later).
+/// Slots with generations, from 1: no value has 0. A removed value's name never finds its
+/// successor (until 2^24 - 1 successors later).
 ///
 /// Values stay where they are: slots come in chunks, so that the table neither moves its values
 /// when it grows, which would stop the stack for milliseconds where there are many, nor has
@@ -201,7 +201,8 @@ impl<T> Slots<T> {
             return None;
         }
         let v = chunk.values[i].take()?;
-        *g = (*g + 1) & ((1 << GEN_BITS) - 1);
+        // 0 is nobody's: elsewhere it says that a place has no connection.
+        *g = ((*g + 1) & ((1 << GEN_BITS) - 1)).max(1);
         self.free.push(slot);
         self.live -= 1;
         Some(v)
@@ -259,6 +260,19 @@ mod tests {
         assert_eq!(s.remove(slot, generation), None);
         assert_eq!(s.get(slot2, gen2), Some(&"b"));
         assert_eq!(s.len(), 1);
+    }
+
+    #[test]
+    fn generation_0_is_never_given_out() {
+        let mut s = Slots::default();
+        let (slot, first) = s.insert_with(|_, _| Some(())).unwrap();
+        assert_eq!(first, 1);
+        let last = (1 << GEN_BITS) - 1;
+        s.chunks[0].generations[slot as usize] = last;
+        assert_eq!(SockId::conn(0, slot, last).generation(), last);
+        assert!(s.remove(slot, last).is_some());
+        // As many reuses later, names begin anew; 0 means that nobody is there.
+        assert_eq!(s.insert_with(|_, _| Some(())), Some((slot, 1)));
     }
 
     #[test]

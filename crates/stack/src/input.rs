@@ -5,6 +5,7 @@ use crate::commons::Commons;
 use crate::count::{Count, malformed};
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind};
+use crate::net::host;
 use crate::ops::Icmp;
 use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::PktBuf;
@@ -14,7 +15,7 @@ use perimeter_tcp::Unreachable;
 use perimeter_wire::icmp::CODE_FRAGMENTATION_NEEDED;
 use perimeter_wire::{
     ArpOp, ArpPacket, Csum, ETHERTYPE_IPV4, EtherHdr, FlowKey, Frame, IcmpQuote, Icmpv4, Ipv4Hdr,
-    PROTO_ICMP, PROTO_TCP, WireError, parse_ipv4_tcp_into,
+    MacAddr, PROTO_ICMP, PROTO_TCP, WireError, parse_ipv4_tcp_into,
 };
 use std::vec::Drain;
 
@@ -61,16 +62,21 @@ fn drain<K: Kind>(
     frames: Drain<'_, RxFrame>,
     aside: &mut Aside,
 ) {
-    let ethernet = sh.ifaces[usize::from(iface)].caps.medium == Medium::Ethernet;
+    let caps = &sh.ifaces[usize::from(iface)].caps;
+    let (ethernet, mac) = (caps.medium == Medium::Ethernet, caps.mac);
     let before = cx.segs.len();
     for f in frames {
         let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
         let bytes = f.buf.as_slice();
         let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
+        if ethernet && !is_to(bytes, mac) && !stray(sh, cx, bytes) {
+            cx.pool.put(f.buf);
+            continue;
+        }
         if carries_tcp(bytes, ethernet) {
             let seg = cx.segs.place();
             match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
-                Ok(()) => tcp(sh, cx, iface, ethernet, f, aside),
+                Ok(()) => tcp(sh, cx, iface, f, aside),
                 Err(e) => drop_malformed(sh, cx, e, f.buf),
             }
             continue;
@@ -97,16 +103,51 @@ fn drain<K: Kind>(
     sh.count(cx.lane, Count::RxSegs, (cx.segs.len() - before) as u64);
 }
 
+/// Whether a frame is addressed to that station; two comparisons of whole words.
+#[inline(always)]
+fn is_to(bytes: &[u8], mac: MacAddr) -> bool {
+    let [m0, m1, m2, m3, m4, m5] = mac.0;
+    bytes.first_chunk().is_some_and(|&[a, b, c, d, e, f]| {
+        let head = u32::from_ne_bytes([a, b, c, d]) ^ u32::from_ne_bytes([m0, m1, m2, m3]);
+        let tail = u16::from_ne_bytes([e, f]) ^ u16::from_ne_bytes([m4, m5]);
+        head | u32::from(tail) == 0
+    })
+}
+
+/// What to do with a frame that is not addressed to our station alone: whether it is looked at.
+/// Those to a group are, unless they carry TCP or ICMP, which are between two hosts here, whatever
+/// their IP addresses say. Frames too short to say where they go are for the parser to count.
+#[cold]
+fn stray<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, bytes: &[u8]) -> bool {
+    let Ok(eth) = EtherHdr::parse(bytes) else {
+        return true;
+    };
+    let why = if !eth.dst.is_multicast() {
+        Count::OtherStation
+    } else if carries(bytes, true, PROTO_TCP) || carries(bytes, true, PROTO_ICMP) {
+        Count::GroupFrame
+    } else {
+        return true;
+    };
+    sh.count(cx.lane, why, 1);
+    false
+}
+
 /// Whether a frame claims to be TCP over IPv4; the parser checks the claim.
 #[inline]
 fn carries_tcp(bytes: &[u8], ethernet: bool) -> bool {
+    carries(bytes, ethernet, PROTO_TCP)
+}
+
+#[inline(always)]
+fn carries(bytes: &[u8], ethernet: bool, protocol: u8) -> bool {
     const PROTOCOL: usize = 9;
     if ethernet {
         bytes.len() > EtherHdr::LEN + PROTOCOL
             && bytes[12..14] == ETHERTYPE_IPV4.to_be_bytes()
-            && bytes[EtherHdr::LEN + PROTOCOL] == PROTO_TCP
+            && bytes[EtherHdr::LEN + PROTOCOL] == protocol
     } else {
-        bytes.len() > PROTOCOL && bytes[0] >> 4 == 4 && bytes[PROTOCOL] == PROTO_TCP
+        bytes.len() > PROTOCOL && bytes[0] >> 4 == 4 && bytes[PROTOCOL] == protocol
     }
 }
 
@@ -118,30 +159,20 @@ fn drop_malformed<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, e: WireError, buf: 
 
 /// Completes the segment whose header was parsed into its place, unless it is to be dropped.
 #[inline]
-fn tcp<K: Kind>(
-    sh: &Commons<K>,
-    cx: &mut Ctx<K>,
-    iface: u16,
-    ethernet: bool,
-    f: RxFrame,
-    aside: &mut Aside,
-) {
+fn tcp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, f: RxFrame, aside: &mut Aside) {
     let seg = cx.segs.place();
     let t = &seg.frame;
-    // A frame addressed to a group is no TCP of ours, whatever its IP address says.
-    let multicast = ethernet && f.buf.as_slice()[0] & 1 != 0;
     let i = &sh.ifaces[usize::from(iface)];
-    if multicast || !i.plain(t.key.local, t.key.remote) {
+    if !i.plain(t.key.local, t.key.remote) {
         let mine = sh.ifaces.iter().any(|i| i.owns(t.key.local));
-        if !mine || multicast || !unicast(sh, iface, t.key.remote) {
-            if !mine && !multicast && aside.wanted {
+        let why = match mine {
+            true => wrong_source(sh, iface, t.key.remote),
+            false => Some(Count::NotOurs),
+        };
+        if let Some(why) = why {
+            if !mine && aside.wanted {
                 return aside.unbound.push(f.buf);
             }
-            let why = if mine {
-                Count::BadAddress
-            } else {
-                Count::NotOurs
-            };
             sh.count(cx.lane, why, 1);
             return cx.pool.put(f.buf);
         }
@@ -158,35 +189,41 @@ fn tcp<K: Kind>(
     cx.segs.keep();
 }
 
-/// Whether a peer may have this address: no broadcast, no multicast, not unspecified, and none
-/// of our own.
-fn unicast<K: Kind>(sh: &Commons<K>, iface: u16, ip: IpAddr) -> bool {
-    let IpAddr::V4(v4) = ip else {
-        return !ip.is_multicast() && !ip.is_unspecified();
-    };
-    if v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified() {
-        return false;
+/// Why no host can have sent a datagram from `ip` to us by this interface; `None`: one can. A host
+/// has no broadcast or multicast address, none of networks 0, 127 and 240/4, and none of our own:
+/// those come by the loopback, and nothing else does.
+fn wrong_source<K: Kind>(sh: &Commons<K>, iface: u16, ip: IpAddr) -> Option<Count> {
+    let ours = sh.ifaces.iter().any(|i| i.owns(ip));
+    if iface == sh.loopback().0 {
+        return (!ours).then_some(Count::BadAddress);
     }
+    let IpAddr::V4(v4) = ip else {
+        return Some(Count::BadAddress);
+    };
     let addrs = &sh.ifaces[usize::from(iface)].addrs;
-    addrs
-        .iter()
-        .all(|a| a.addr != ip && a.broadcast() != Some(v4))
+    let directed = || addrs.iter().any(|a| a.broadcast() == Some(v4));
+    if ours || v4.is_multicast() || v4.is_broadcast() || directed() {
+        return Some(Count::BadAddress);
+    }
+    (!host(v4)).then_some(Count::Martian)
 }
 
 fn arp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, aside: &mut Aside) {
     let i = &sh.ifaces[usize::from(iface)];
+    if p.sender_mac == i.caps.mac || p.sender_mac.is_multicast() {
+        // Our own packet, come back; or nonsense.
+        return;
+    }
     let for_us = i.owns(IpAddr::V4(p.target_ip));
+    if i.owns(IpAddr::V4(p.sender_ip)) {
+        return sh.defend(cx, iface, p.sender_ip);
+    }
     // RFC 826: what we know is updated by anybody's packet, what we do not know is learnt only
     // when it is addressed to us. A probe (RFC 5227) comes from no address.
-    if !p.sender_ip.is_unspecified()
-        && !p.sender_mac.is_multicast()
-        && !i.owns(IpAddr::V4(p.sender_ip))
-        && i.addrs.iter().any(|a| a.contains(IpAddr::V4(p.sender_ip)))
+    if !p.sender_ip.is_unspecified() && i.addrs.iter().any(|a| a.contains(IpAddr::V4(p.sender_ip)))
     {
-        let now = cx.now(&sh.p);
-        aside
-            .resolved
-            .extend(sh.heard(iface, p.sender_ip, p.sender_mac, for_us, now));
+        let who = (p.sender_ip, p.sender_mac);
+        aside.resolved.extend(sh.heard(cx, iface, who, for_us));
     }
     if for_us && p.op == ArpOp::Request {
         let reply = p.reply(i.caps.mac);
@@ -209,11 +246,11 @@ fn icmp<K: Kind>(
     if !mine {
         return sh.count(cx.lane, Count::NotOurs, 1);
     }
+    if let Some(why) = wrong_source(sh, iface, IpAddr::V4(ip.src)) {
+        return sh.count(cx.lane, why, 1);
+    }
     if let Icmpv4::EchoRequest { ident, seq } = msg {
-        if unicast(sh, iface, IpAddr::V4(ip.src)) {
-            echo(sh, cx, iface, ip, (ident, seq), body, frame);
-        }
-        return;
+        return echo(sh, cx, iface, ip, (ident, seq), body, frame);
     }
     let Ok(quote) = IcmpQuote::parse(body) else {
         return;
@@ -257,6 +294,10 @@ fn echo<K: Kind>(
     let len = 20 + 8 + body.len();
     if len > i.caps.mtu as usize {
         return;
+    }
+    let now = cx.now(&sh.p);
+    if !cx.limits.echoes.take(now) {
+        return sh.count(cx.lane, Count::EchoLimit, 1);
     }
     sh.count(cx.lane, Count::Echoes, 1);
     let mut out = cx.pool.take(len);

@@ -2,12 +2,14 @@
 
 use crate::conn::{Apart, Segs};
 use crate::id::SockId;
+use crate::limit::Limits;
 use crate::listener::Listener;
 use crate::ready::Wake;
 use crate::wheel::Due;
 use perimeter_base::{PktPool, Time};
 use perimeter_link::RxFrame;
 use perimeter_sync::{LockClass, Locks, Platform};
+use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
 /// A platform together with the kind of lock that the organization puts around what all its
@@ -43,6 +45,8 @@ pub struct Ctx<K: Kind> {
     pub apart: Vec<Apart>,
     /// What waits until the perimeter is left.
     pub after: After<K>,
+    /// How much of what strangers can ask for is still sent.
+    pub limits: Limits,
     /// The thread's number.
     pub lane: usize,
     /// The core that this burst or call runs on; [`crate::conn::NOWHERE`] where nobody has said.
@@ -50,6 +54,11 @@ pub struct Ctx<K: Kind> {
     /// This thread's next segment is for the connection of the present one, and nothing comes
     /// between: what others are told of the connection can wait for that.
     pub more: bool,
+    /// Bytes charged to the stack in this burst or call; [`Commons::book`](crate::Commons::book)
+    /// counts them.
+    pub(crate) charged: i64,
+    /// Bytes counted that the stack's account does not know of yet.
+    pub(crate) unreported: i64,
     clock: Option<Time>,
 }
 
@@ -63,7 +72,7 @@ pub struct After<K: Kind> {
     /// Blocked calls to wake.
     pub events: Vec<Arc<<K::P as Platform>::Event>>,
     /// Connections to hand to their listeners.
-    pub accepts: Vec<(Arc<Listener<K>>, SockId)>,
+    pub accepts: Vec<(Arc<Listener<K>>, SockId, FlowKey)>,
     /// Connections to abort: accepted ones whose listener has gone.
     pub aborts: Vec<SockId>,
     /// Connections whose output stopped at a full transmit queue.
@@ -117,9 +126,12 @@ impl<K: Kind> Ctx<K> {
                 #[cfg(feature = "testing")]
                 late: Vec::new(),
             },
+            limits: Limits::default(),
             lane,
             core: crate::conn::NOWHERE,
             more: false,
+            charged: 0,
+            unreported: 0,
             clock: None,
         }
     }
@@ -136,6 +148,18 @@ impl<K: Kind> Ctx<K> {
         let now = self.now(p).max(at);
         self.clock = Some(now);
         now
+    }
+
+    /// Charges `after - before` bytes to the stack, or gives them back.
+    #[inline]
+    pub fn charge(&mut self, before: usize, after: usize) {
+        self.charged += after as i64 - before as i64;
+    }
+
+    /// Whether something was charged that is not counted yet.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.charged != 0
     }
 
     /// Sets the time of this burst, when it is known already.

@@ -1,22 +1,27 @@
 //! IP, routes, neighbours, connection tables, sockets and readiness, and the glue between them
 //! and TCP. Generic over the platform and over who may touch what: it never knows which
 //! organization it works for.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // One place promises what only the stack can: see `glue::describe`.
 
 pub mod commons;
 pub mod conn;
+pub mod copies;
 pub mod count;
+pub mod ends;
 pub mod glue;
 pub mod grave;
 pub mod id;
 pub mod input;
 pub mod kind;
+pub mod life;
+pub mod limit;
 pub mod listener;
 pub mod marks;
+pub mod memory;
+mod neighbour;
 pub mod net;
 pub mod ops;
 pub mod passive;
-pub mod places;
 pub mod planted;
 pub mod poller;
 pub mod port;
@@ -30,6 +35,7 @@ pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran, Seg, Segs};
 pub use count::Count;
 pub use id::SockId;
 pub use kind::{Ctx, Kind, Lk};
+pub use life::{Life, Over};
 pub use listener::Listener;
 pub use net::{Cidr, Route};
 pub use ops::{Op, SockError};

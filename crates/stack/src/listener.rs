@@ -9,6 +9,7 @@ use core::net::IpAddr;
 use perimeter_sync::{Lock, LockClass};
 use perimeter_tcp::Config;
 use perimeter_tcp::syncache::ListenParams;
+use perimeter_wire::FlowKey;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,7 +32,8 @@ pub struct Listener<K: Kind> {
 
 /// Connections that wait to be accepted, and who waits for them.
 pub struct AcceptQueue<K: Kind> {
-    ready: VecDeque<SockId>,
+    /// With their flows, so that who accepts one need not enter it to learn whose it is.
+    ready: VecDeque<(SockId, FlowKey)>,
     open: bool,
     /// Readiness to accept.
     pub side: Side<K>,
@@ -93,7 +95,10 @@ impl<K: Kind> Listener<K> {
             timestamps: config.timestamps,
             sack: config.sack,
             full: self.full(),
+            reuse: false,
+            tag: (self.id.raw() ^ self.id.raw() >> 32) as u32,
             origin: 0,
+            from: None,
         }
     }
 
@@ -104,12 +109,12 @@ impl<K: Kind> Listener<K> {
 
     /// Queues an established connection; `false` when the listener has closed: the connection
     /// is to be aborted.
-    pub fn deliver(&self, id: SockId, cx: &mut Ctx<K>) -> bool {
+    pub fn deliver(&self, id: SockId, key: FlowKey, cx: &mut Ctx<K>) -> bool {
         let mut q = self.queue.lock();
         if !q.open {
             return false;
         }
-        q.ready.push_back(id);
+        q.ready.push_back((id, key));
         let queued = q.ready.len() as u32;
         if planted(Bug::QueueUnlockedEarly) {
             q.side.raise(ready::IN, cx);
@@ -128,14 +133,14 @@ impl<K: Kind> Listener<K> {
         if !q.open {
             return Accepted::Closed;
         }
-        let Some(id) = q.ready.pop_front() else {
+        let Some((id, key)) = q.ready.pop_front() else {
             return Accepted::Empty;
         };
         self.queued.store(q.ready.len() as u32, Ordering::Relaxed);
         if q.ready.is_empty() {
             q.side.lower(ready::IN);
         }
-        Accepted::Conn(id)
+        Accepted::Conn(id, key)
     }
 
     /// Runs `f` on the readiness side, under the queue's lock.
@@ -144,12 +149,12 @@ impl<K: Kind> Listener<K> {
     }
 
     /// Closes the queue for good; returns the connections that nobody accepted.
-    pub fn close(&self, cx: &mut Ctx<K>) -> VecDeque<SockId> {
+    pub fn close(&self, cx: &mut Ctx<K>) -> Vec<SockId> {
         let mut q = self.queue.lock();
         q.open = false;
         self.queued.store(0, Ordering::Relaxed);
         q.side.leave(cx);
-        core::mem::take(&mut q.ready)
+        q.ready.drain(..).map(|(id, _)| id).collect()
     }
 
     /// Lock counts.
@@ -166,8 +171,8 @@ impl<K: Kind> Listener<K> {
 /// Result of [`Listener::accept`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// A connection.
-    Conn(SockId),
+    /// A connection, and its flow.
+    Conn(SockId, FlowKey),
     /// None waits.
     Empty,
     /// The listener is closed.

@@ -43,6 +43,9 @@ impl Marks {
         self.high = limit.saturating_sub(slack).max(1);
         self.low = (self.high / 2).max(1);
         self.full = self.held >= self.high;
+        // TCP learns of the new limit now, and that there is no room: it is to be told when there
+        // is.
+        self.waiter |= self.full;
     }
 
     /// Whether the queue is not full. If it is, whoever asks waits to be enabled again.

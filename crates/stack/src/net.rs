@@ -2,6 +2,7 @@
 //! resolves so far.
 
 use core::net::{IpAddr, Ipv4Addr};
+use core::sync::atomic::{AtomicBool, Ordering};
 use perimeter_link::Capabilities;
 use perimeter_wire::{ArpOp, ArpPacket, ETHERTYPE_ARP, EtherHdr, MacAddr};
 
@@ -74,7 +75,7 @@ impl core::fmt::Display for Cidr {
     }
 }
 
-/// A network interface. Fixed while the stack lives.
+/// A network interface. Fixed while the stack lives, but that it may go.
 pub struct Iface {
     /// What its device can do.
     pub caps: Capabilities,
@@ -84,9 +85,16 @@ pub struct Iface {
     pub rx: core::ops::Range<u16>,
     /// Its transmit queues, likewise.
     pub tx: core::ops::Range<u16>,
+    /// Its device has gone for good.
+    pub gone: AtomicBool,
 }
 
 impl Iface {
+    /// Whether its device has gone for good.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
     /// Whether `ip` is one of its addresses.
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addrs.iter().any(|a| a.addr == ip)
@@ -104,9 +112,10 @@ impl Iface {
         };
         let host = !mask4(only.prefix);
         let (l, r, own) = (l.to_bits(), r.to_bits(), own.to_bits());
-        // Class D and beyond are multicast, reserved and the limited broadcast; all ones in the
-        // host part of our prefix is the directed one.
-        l == own && r != own && r != 0 && r >> 28 < 0xe && r != own | host
+        // Networks 0 and 127 and class D and beyond (multicast, reserved, the limited broadcast)
+        // have no hosts; all ones in the host part of our prefix is the directed broadcast.
+        let net = r >> 24;
+        l == own && r != own && net.wrapping_sub(1) < 223 && net != 127 && r != own | host
     }
 
     /// The transmit queue for a flow of that hash.
@@ -129,6 +138,12 @@ pub struct Route {
     pub iface: u16,
     /// Next hop; `None`: the destination itself is a neighbour.
     pub via: Option<IpAddr>,
+}
+
+/// Whether a host may have this address: networks 0 and 127 have none, and from class D on all is
+/// multicast, reserved or broadcast (RFC 6890).
+pub(crate) fn host(ip: Ipv4Addr) -> bool {
+    !matches!(ip.octets()[0], 0 | 127 | 224..)
 }
 
 /// Where a packet goes next.
@@ -168,6 +183,17 @@ pub(crate) fn request(iface: &Iface, target_ip: Ipv4Addr) -> Option<ArpPacket> {
         target_mac: MacAddr([0; 6]),
         target_ip,
     })
+}
+
+/// Says that `ip` is the station `mac` (RFC 5227, section 2.3).
+pub(crate) fn announcement(mac: MacAddr, ip: Ipv4Addr) -> ArpPacket {
+    ArpPacket {
+        op: ArpOp::Request,
+        sender_mac: mac,
+        sender_ip: ip,
+        target_mac: MacAddr([0; 6]),
+        target_ip: ip,
+    }
 }
 
 /// Writes an ARP packet as a frame to `dst`; returns its length.
@@ -228,6 +254,7 @@ mod tests {
             addrs: addrs.iter().map(|a| cidr(a)).collect(),
             rx: 0..1,
             tx: 0..1,
+            gone: AtomicBool::new(false),
         };
         let one = iface(&["10.1.2.3/24"]);
         let two = iface(&["10.1.2.3/24", "10.9.9.9/24"]);
@@ -238,6 +265,11 @@ mod tests {
             ("10.1.2.3", "10.1.2.3", false),
             ("10.1.2.3", "10.1.2.255", false),
             ("10.1.2.3", "0.0.0.0", false),
+            ("10.1.2.3", "0.255.0.1", false),
+            ("10.1.2.3", "1.0.0.0", true),
+            ("10.1.2.3", "127.0.0.1", false),
+            ("10.1.2.3", "128.0.0.1", true),
+            ("10.1.2.3", "240.0.0.1", false),
             ("10.1.2.3", "224.0.0.1", false),
             ("10.1.2.3", "255.255.255.255", false),
             ("::1", "10.1.2.4", false),

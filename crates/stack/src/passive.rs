@@ -12,19 +12,49 @@ use perimeter_tcp::syncache::{AckAction, Established, ListenParams, SynAction};
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
 
+/// What a listener offers to the sender of `seg`.
+fn params<K: Kind>(sh: &Commons<K>, l: &Listener<K>, seg: &Seg, origin: u16) -> ListenParams {
+    let mut params = l.params();
+    params.origin = origin;
+    params.from = sh.came_from(seg);
+    params.mss = params.mss.min(sh.ifaces[usize::from(seg.iface)].mss());
+    params
+}
+
 /// The SYN cache and the wildcard entries that go with a connection table.
 pub struct Passive<K: Kind> {
     syn: SynCache,
     wildcards: Wildcards<K>,
+    /// Memory of the cache that the stack has been charged for, bytes.
+    charged: usize,
 }
 
+/// The fewest buckets of a connection table's SYN cache.
+const LEAST_BUCKETS: usize = 2;
+
 impl<K: Kind> Passive<K> {
-    /// No listener, no handshake.
-    pub fn new(sh: &Commons<K>) -> Passive<K> {
+    /// No listener, no handshake. `tables`: how many connection tables of the stack, this one
+    /// included, divide [`syn_buckets`](crate::commons::Config::syn_buckets) among them.
+    pub fn new(sh: &Commons<K>, tables: usize) -> Passive<K> {
         let [k0, k1] = sh.secret;
+        let config = &sh.config;
+        let share = (config.syn_buckets / tables.max(1)).max(LEAST_BUCKETS);
+        // Rounded down: together they are no more than was asked for.
+        let buckets = 1 << share.ilog2();
+        let syn = SynCache::new(buckets, config.syn_depth, k0 ^ 0x5a5a, k1);
         Passive {
-            syn: SynCache::new(sh.config.syn_buckets, sh.config.syn_depth, k0 ^ 0x5a5a, k1),
+            syn: syn.with_cookies(config.syn_cookies),
             wildcards: Wildcards::default(),
+            charged: 0,
+        }
+    }
+
+    /// Charges the stack for what the cache has grown by, or gives it back.
+    fn charge(&mut self, cx: &mut Ctx<K>) {
+        let pinned = self.syn.pinned();
+        if pinned != self.charged {
+            cx.charge(self.charged, pinned);
+            self.charged = pinned;
         }
     }
 
@@ -53,10 +83,25 @@ impl<K: Kind> Passive<K> {
         iss: Option<Seq>,
         origin: u16,
     ) -> Option<(Arc<Listener<K>>, Established)> {
+        let done = self.stranger(sh, cx, seg, iss, origin);
+        self.charge(cx);
+        done
+    }
+
+    fn stranger(
+        &mut self,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        seg: &Seg,
+        iss: Option<Seq>,
+        origin: u16,
+    ) -> Option<(Arc<Listener<K>>, Established)> {
         let now = cx.now(&sh.p);
         let (key, flags) = (seg.frame.key, seg.frame.hdr.flags);
         if flags.contains(TcpFlags::RST) {
-            self.syn.on_rst(&key, &seg.frame.hdr);
+            if !self.syn.on_rst(&key, &seg.frame.hdr) {
+                self.challenge(sh, cx, seg, now);
+            }
             sh.count(cx.lane, Count::NoConnection, 1);
             return None;
         }
@@ -64,16 +109,78 @@ impl<K: Kind> Passive<K> {
             self.syn_arrived(sh, cx, seg, (iss, origin), now);
             return None;
         }
-        match self.syn.on_ack(&key, &seg.frame.hdr, now) {
+        let other = match self.syn.on_ack(&key, &seg.frame.hdr, now) {
             AckAction::Established(e) => return self.complete(sh, cx, seg, e, now),
-            AckAction::Rst(seq) => {
-                let rst = perimeter_tcp::Rst::new(seq, None);
-                sh.reply(cx, &key, seg.hash, &rst.seg());
+            AckAction::Ignore => {
+                self.challenge(sh, cx, seg, now);
+                return None;
             }
-            AckAction::Ignore => {}
-            AckAction::None => sh.refuse(cx, seg),
+            AckAction::Rst(seq) => Some(seq),
+            AckAction::None => None,
+        };
+        if self.syn.expects_cookie(now)
+            && let Some((l, e)) = self.cookie(sh, cx, seg, origin, now)
+        {
+            // The next acknowledgment, or the data that the peer sends again, will do as well.
+            if l.full() || sh.memory_full() {
+                sh.count(cx.lane, Count::SynDropped, 1);
+                return None;
+            }
+            sh.count(cx.lane, Count::CookiesAccepted, 1);
+            return Some((l, e));
+        }
+        match other {
+            Some(seq) => {
+                let rst = perimeter_tcp::Rst::new(seq, None);
+                sh.reset_stranger(cx, seg, &rst);
+            }
+            // LISTEN: what has no SYN, ACK or RST is dropped (RFC 9293, section 3.10.7.2).
+            None if !flags.contains(TcpFlags::ACK) && self.listens(&key) => {
+                sh.count(cx.lane, Count::NoConnection, 1);
+            }
+            None => sh.refuse(cx, seg),
         }
         None
+    }
+
+    /// A half-open connection's peer may have lost track: it is told where we are.
+    fn challenge(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &Seg, now: Time) {
+        if let Some(ack) = self.syn.challenge(&seg.frame.key, &seg.frame.hdr, now) {
+            sh.answer(cx, seg, &ack);
+        }
+    }
+
+    /// Who listens where segments of this flow go to.
+    fn listener(&self, key: &FlowKey) -> Option<&Arc<Listener<K>>> {
+        self.wildcards.find(key.local, key.local_port)
+    }
+
+    /// Whether somebody does.
+    pub fn listens(&self, key: &FlowKey) -> bool {
+        self.listener(key).is_some()
+    }
+
+    /// The handshake by cookie that a segment completes.
+    fn cookie(
+        &mut self,
+        sh: &Commons<K>,
+        cx: &mut Ctx<K>,
+        seg: &Seg,
+        origin: u16,
+        now: Time,
+    ) -> Option<(Arc<Listener<K>>, Established)> {
+        let (key, hdr) = (seg.frame.key, &seg.frame.hdr);
+        if !hdr.flags.contains(TcpFlags::ACK) || hdr.flags.contains(TcpFlags::SYN) {
+            return None;
+        }
+        let l = self.listener(&key)?.clone();
+        let params = params(sh, &l, seg, origin);
+        let ts = sh.isn.ts_offset(&key);
+        let Some(e) = self.syn.on_cookie(&key, hdr, &params, ts, now) else {
+            sh.count(cx.lane, Count::CookiesRefused, 1);
+            return None;
+        };
+        Some((l, e))
     }
 
     fn syn_arrived(
@@ -85,17 +192,24 @@ impl<K: Kind> Passive<K> {
         now: Time,
     ) {
         let key = seg.frame.key;
-        let Some(l) = self.wildcards.find(key.local, key.local_port) else {
+        let Some(l) = self.listener(&key) else {
             return sh.refuse(cx, seg);
+        };
+        if sh.memory_full() {
+            return sh.count(cx.lane, Count::SynDropped, 1);
+        }
+        let params = ListenParams {
+            reuse: iss.is_some(),
+            ..params(sh, l, seg, origin)
         };
         let iss = iss.unwrap_or_else(|| sh.isn.iss(&key, now));
         let ts = sh.isn.ts_offset(&key);
-        let params = ListenParams {
-            origin,
-            ..l.params()
-        };
         match self.syn.on_syn(key, &seg.frame.hdr, &params, iss, ts, now) {
-            SynAction::SendSynAck(out) => sh.reply(cx, &key, seg.hash, &out),
+            SynAction::SendSynAck(out) => sh.answer(cx, seg, &out),
+            SynAction::SendCookie(out) => {
+                sh.count(cx.lane, Count::CookiesSent, 1);
+                sh.answer(cx, seg, &out);
+            }
             SynAction::Drop(_) => sh.count(cx.lane, Count::SynDropped, 1),
         }
         cx.after.armed = cx.after.armed.min(self.syn.deadline());
@@ -109,16 +223,13 @@ impl<K: Kind> Passive<K> {
         e: Established,
         now: Time,
     ) -> Option<(Arc<Listener<K>>, Established)> {
-        let Some(l) = self
-            .wildcards
-            .find(seg.frame.key.local, seg.frame.key.local_port)
-            .cloned()
-        else {
+        let Some(l) = self.listener(&seg.frame.key).cloned() else {
             sh.refuse(cx, seg);
             return None;
         };
-        if l.full() {
-            self.syn.put_back(seg.frame.key, &e, now);
+        if l.full() || sh.memory_full() {
+            let from = sh.came_from(seg);
+            self.syn.put_back(seg.frame.key, &e, from, now);
             cx.after.armed = cx.after.armed.min(self.syn.deadline());
             sh.count(cx.lane, Count::SynDropped, 1);
             return None;
@@ -131,20 +242,30 @@ impl<K: Kind> Passive<K> {
         self.wildcards.insert(l);
     }
 
-    /// Removes a listener's wildcard entry, and the handshakes under way for it.
-    pub fn unlisten(&mut self, l: &Listener<K>) {
+    /// Removes a listener's wildcard entry, and the handshakes under way for it. Those that
+    /// peers keep by cookie end as well: no other listener takes them. The peer of a handshake is
+    /// told by a reset, as far as strangers get any: its acknowledgment may be on its way, and it
+    /// believes that it is connected; when that arrives there may be no stack to refuse it.
+    pub fn unlisten(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, l: &Listener<K>) {
         self.wildcards.remove(l.id, l.port);
         let (port, wildcards) = (l.port, &self.wildcards);
-        self.syn.remove_if(&mut |key| {
+        let mut gone = |key: &FlowKey| {
             key.local_port == port
                 && l.matches(key.local)
                 && wildcards.find(key.local, port).is_none()
+        };
+        self.syn.remove_if(&mut gone, &mut |key, from, rst| {
+            if sh.may_reset(cx) {
+                sh.reply(cx, key, from, &rst);
+            }
         });
+        self.charge(cx);
     }
 
     /// ICMP: the SYN-ACK that starts at `seq` did not arrive.
-    pub fn unreachable(&mut self, key: &FlowKey, seq: Seq) {
+    pub fn unreachable(&mut self, cx: &mut Ctx<K>, key: &FlowKey, seq: Seq) {
         self.syn.on_unreachable(key, seq);
+        self.charge(cx);
     }
 
     /// When [`Passive::on_timer`] has something to do.
@@ -156,10 +277,11 @@ impl<K: Kind> Passive<K> {
     pub fn on_timer(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>) {
         let now = cx.now(&sh.p);
         if self.syn.deadline() <= now {
-            self.syn.on_timer(now, &mut |key, out| {
+            self.syn.on_timer(now, &mut |key, from, out| {
                 sh.count(cx.lane, Count::Retransmits, 1);
-                sh.reply(cx, key, sh.flow_hash(key), &out);
+                sh.reply(cx, key, from, &out);
             });
+            self.charge(cx);
         }
     }
 

@@ -34,6 +34,17 @@ pub enum Bug {
     BackEnableMissing,
     /// Workers enter TCP in any order, whatever their tickets say.
     TicketsIgnored,
+    /// Both halves of a registration's readiness are kept in one byte.
+    HalvesShared,
+    /// Who has rung a doorbell does not look again for what was placed meanwhile.
+    DoorbellLeavesLate,
+    /// Who reads a device's counts does not look for doorbells that found it busy.
+    CountsHideDoorbell,
+    /// Room in a transmit ring is looked for in one critical section, and set aside in another.
+    AsideUnlocked,
+    /// An squeue's worker looks at the queue in one critical section, and says that it sleeps in
+    /// another.
+    WorkerSleepsUnlooked,
 }
 
 #[cfg(feature = "testing")]
@@ -55,4 +66,38 @@ pub fn planted(bug: Bug) -> bool {
         let _ = bug;
         false
     };
+}
+
+/// Models under loom, one at a time: planted bugs are the process's.
+#[cfg(all(loom, feature = "testing"))]
+pub mod models {
+    use super::{Bug, plant};
+    use perimeter_sync::model;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes through the interleavings of `model`, as [`model::holds`] does.
+    ///
+    /// # Panics
+    /// If one fails.
+    pub fn holds(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+        let _alone = alone();
+        model::holds(preemptions, model);
+    }
+
+    /// Goes through them with `bug` planted.
+    ///
+    /// # Panics
+    /// If none fails.
+    pub fn found(bug: Bug, preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+        let _alone = alone();
+        plant(bug);
+        let found = model::fails(preemptions, model);
+        plant(Bug::Nothing);
+        assert!(found, "{bug:?} is not found");
+    }
 }

@@ -34,6 +34,19 @@ pub trait Notify: Send + Sync {
     fn clear(&self);
 }
 
+/// What wakes who waits outside of a stack of one thread, in a poll of the host's, when the stack
+/// has something to do.
+pub trait Alarm: Send + Sync {
+    /// There is something to do: makes its descriptors readable until [`Alarm::lower`].
+    fn raise(&self);
+    /// Makes them unreadable.
+    fn lower(&self);
+    /// Makes them readable after `ns`, and not before by time; `None`: not at all.
+    fn after(&self, ns: Option<u64>);
+    /// Its descriptors.
+    fn fds(&self) -> [std::os::fd::RawFd; 2];
+}
+
 struct Reg {
     sock: SockId,
     token: usize,
@@ -174,6 +187,16 @@ impl<K: Kind> Pollers<K> {
             rest = &rest[run..];
         }
         wakes.clear();
+    }
+
+    /// Makes the descriptors of all pollers readable for good: the stack has ended, and who waits
+    /// for one of them is to ask and hear so.
+    pub fn raise_all(&self) {
+        for p in self.table.iter().filter_map(OnceLock::get) {
+            if let Some(n) = &p.state.lock().notify {
+                n.raise();
+            }
+        }
     }
 
     /// Lock counts.

@@ -2,12 +2,13 @@
 
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
+use crate::planted::{Bug, planted};
 use perimeter_base::{Time, TxRing};
 use perimeter_link::{RxQueue, TxQueue};
+use perimeter_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use perimeter_sync::{Lock, LockClass, LockStats};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptors in a transmit ring, unless the stack's settings say otherwise.
 pub const TX_RING: usize = 1024;
@@ -122,7 +123,7 @@ impl<K: Kind> TxPort<K> {
             };
             self.again.store(again, Ordering::Release);
             drop(device);
-            if stuck || self.ring.lock().is_empty() {
+            if stuck || planted(Bug::DoorbellLeavesLate) || self.ring.lock().is_empty() {
                 return;
             }
         }
@@ -167,6 +168,12 @@ impl<K: Kind> TxPort<K> {
         let ring = self.ring.lock();
         let room = (ring.room() as u64).saturating_sub(self.aside.load(Ordering::Relaxed));
         let n = room.min(want);
+        if planted(Bug::AsideUnlocked) {
+            drop(ring);
+            let _ring = self.ring.lock();
+            self.aside.fetch_add(n, Ordering::Relaxed);
+            return n;
+        }
         self.aside.fetch_add(n, Ordering::Relaxed);
         n
     }
@@ -207,6 +214,12 @@ impl<K: Kind> TxPort<K> {
         Time(self.again.load(Ordering::Acquire))
     }
 
+    /// Whether frames can get anywhere, as far as the device knows; asked of a device that is not
+    /// busy.
+    pub fn carrier(&self) -> bool {
+        self.device.try_lock().is_none_or(|d| d.queue.carrier())
+    }
+
     /// Time that the other end spent inside this queue, ns.
     pub fn peer_ns(&self) -> u64 {
         self.peer_ns.load(Ordering::Relaxed)
@@ -223,7 +236,7 @@ impl<K: Kind> TxPort<K> {
         let device = self.device.stats();
         // Reading them held the device's lock, and who wanted to ring meanwhile has left that to
         // the holder.
-        if !self.ring.lock().is_empty() {
+        if !planted(Bug::CountsHideDoorbell) && !self.ring.lock().is_empty() {
             self.again.store(0, Ordering::Release);
         }
         [

@@ -8,8 +8,8 @@
 use crate::kind::{Ctx, Kind};
 use crate::planted::{Bug, planted};
 use perimeter_sync::Platform;
+use perimeter_sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Readable: data, end of stream, an accepted connection, or an error.
 pub const IN: u8 = 1;
@@ -290,6 +290,10 @@ impl<K: Kind> Side<K> {
 
 impl RegWord {
     fn half(&self, write: bool) -> &AtomicU8 {
-        if write { &self.write } else { &self.read }
+        if write && !planted(Bug::HalvesShared) {
+            &self.write
+        } else {
+            &self.read
+        }
     }
 }

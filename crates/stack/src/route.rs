@@ -7,51 +7,31 @@
 
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
+use crate::limit::Bucket;
+pub use crate::neighbour::ASK_AGAIN;
+use crate::neighbour::{Book, Entry, Kin, Word};
 use crate::net::{Hop, Iface, L2, Route, request};
-use crate::places::Places;
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_link::Medium;
+use perimeter_sync::places::Places;
 use perimeter_sync::{Lock, LockClass, LockStats};
 use perimeter_wire::{ArpPacket, MacAddr};
-use std::collections::HashMap;
 
-/// How many neighbours are remembered; beyond, the longest unconfirmed goes.
-const NEIGHBOURS: usize = 1024;
 /// How many connections may wait for one neighbour.
 const WAITING: usize = 65_536;
-/// How long an answer is believed (RFC 1122, section 2.3.2.1 asks for of the order of a minute;
-/// traffic from the neighbour confirms it).
-const FRESH: u64 = 60_000_000_000;
-/// Time between requests for the same neighbour (RFC 1122, section 2.3.2.1: at most one a
-/// second).
-pub const ASK_AGAIN: u64 = 1_000_000_000;
-/// Unanswered requests after which those who wait are told that the neighbour is not there: as
-/// many as a SYN has attempts by default and one more, so that a bad wire alone does not do it.
-const ASK_LIMIT: u32 = 8;
-
-/// One route: that of a prefix, or the one that was made from it for a neighbour.
-#[derive(Default)]
-struct Entry {
-    mac: Option<MacAddr>,
-    confirmed: Time,
-    asked: Time,
-    /// Requests since the last answer.
-    tries: u32,
-    waiting: Vec<SockId>,
-    /// Segments that were routed one by one.
-    segments: u64,
-}
+/// ARP requests that the stack sends, a second and at once: for whole networks that an application
+/// looks through, and for stations that somebody lies about.
+const REQUESTS: Bucket = Bucket::new(1_000, 1_000);
 
 /// Which entry is whose.
 struct Table {
     /// Routes of prefixes, the longest first; their entries have the same numbers.
     routes: Vec<Route>,
-    /// Entries of neighbours.
-    neighbours: HashMap<(u16, IpAddr), u32>,
-    /// Entries that belong to no neighbour any more.
-    free: Vec<u32>,
+    /// Entries of neighbours, which come behind those.
+    book: Book,
+    requests: Bucket,
 }
 
 impl Table {
@@ -63,6 +43,21 @@ impl Table {
         };
         Some((n as u32, hop))
     }
+
+    /// The number of the entry in a slot of the book.
+    fn entry(&self, slot: u32) -> u32 {
+        self.routes.len() as u32 + slot
+    }
+
+    /// A slot for a neighbour that has none.
+    fn add(&mut self, at: (u16, IpAddr), kin: Kin) -> (u32, Kin) {
+        let leads = |r: &Route| (r.iface, r.via) == (at.0, Some(at.1));
+        let kin = match self.routes.iter().any(leads) {
+            true => Kin::Gateway,
+            false => kin,
+        };
+        (self.book.add(at, kin), kin)
+    }
 }
 
 type Held<'a, K, T> = <Lk<K, T> as Lock<T>>::Guard<'a>;
@@ -73,10 +68,16 @@ pub struct Routes<K: Kind> {
     p: K::P,
     table: Lk<K, Table>,
     entries: Places<Lk<K, Entry>>,
+    /// The stack's own addresses, which the interface `loopback` leads to.
+    own: Vec<IpAddr>,
+    loopback: u16,
     /// When a request is due again, ns. Lowered with the entry held that is due, raised with the
     /// table held after a look at all entries.
     ask_at: AtomicU64,
 }
+
+/// An ARP request and the station to send it to.
+pub type Ask = (MacAddr, ArpPacket);
 
 /// What an attempt to resolve a destination yields.
 pub struct Resolved {
@@ -85,29 +86,54 @@ pub struct Resolved {
     /// The station there.
     pub l2: L2,
     /// A request to be sent on the hop's interface.
-    pub ask: Option<ArpPacket>,
+    pub ask: Option<Ask>,
+}
+
+/// What a neighbour's word did.
+#[derive(Default)]
+pub struct Heard {
+    /// Who waited for it.
+    pub waiting: Vec<SockId>,
+    /// The station is another than before, and connections may know the old one.
+    pub changed: bool,
+    /// It was not believed: another station is known, which is asked first.
+    pub doubted: bool,
+    /// The request for that, if one is due.
+    pub ask: Option<Ask>,
 }
 
 impl<K: Kind> Routes<K> {
-    /// No neighbours; the given routes, in any order.
-    pub fn new(p: &K::P, mut routes: Vec<Route>) -> Routes<K> {
+    /// No neighbours; the given routes, in any order. What goes to one of `own` takes the
+    /// interface `loopback`.
+    pub fn new(p: &K::P, mut routes: Vec<Route>, own: Vec<IpAddr>, loopback: u16) -> Routes<K> {
         routes.sort_by_key(|r| core::cmp::Reverse(r.dst.prefix));
         let table = Table {
             routes,
-            neighbours: HashMap::new(),
-            free: Vec::new(),
+            book: Book::new(),
+            requests: REQUESTS,
         };
         Routes {
             p: p.clone(),
             table: lock::<K, _>(p, LockClass::RouteHashtable, table),
             entries: Places::default(),
+            own,
+            loopback,
             ask_at: AtomicU64::new(Time::NEVER.0),
         }
     }
 
+    /// The hop to one of our own addresses.
+    fn to_self(&self, dst: IpAddr) -> Option<Hop> {
+        self.own.contains(&dst).then_some(Hop {
+            iface: self.loopback,
+            next: dst,
+        })
+    }
+
     /// The next hop towards `dst`.
     pub fn hop(&self, dst: IpAddr) -> Option<Hop> {
-        Some(self.table.lock().find(dst)?.1)
+        self.to_self(dst)
+            .or_else(|| Some(self.table.lock().find(dst)?.1))
     }
 
     /// Enters an entry. The table is held.
@@ -117,36 +143,30 @@ impl<K: Kind> Routes<K> {
         entry.expect("routes and neighbours are few").lock()
     }
 
-    /// Enters the entry of a neighbour, made if there is none. The table is `table`.
-    fn neighbour(&self, table: &mut Table, at: (u16, IpAddr), now: Time) -> Held<'_, K, Entry> {
-        if let Some(&n) = table.neighbours.get(&at) {
-            return self.enter(n);
-        }
-        if table.neighbours.len() >= NEIGHBOURS {
-            self.forget_one(table);
-        }
-        let fresh = table.routes.len() + table.neighbours.len();
-        let n = table.free.pop().unwrap_or(fresh as u32);
-        table.neighbours.insert(at, n);
-        let mut entry = self.enter(n);
-        *entry = Entry {
-            confirmed: now,
-            ..Entry::default()
-        };
-        entry
+    /// Makes an entry for a neighbour that has none, and enters it. The table is `table`.
+    fn make(&self, table: &mut Table, at: (u16, IpAddr), kin: Kin) -> (Held<'_, K, Entry>, Kin) {
+        let (slot, kin) = table.add(at, kin);
+        let mut entry = self.enter(table.entry(slot));
+        *entry = Entry::default();
+        (entry, kin)
     }
 
-    /// The neighbour confirmed longest ago goes, those without a waiter first.
-    fn forget_one(&self, table: &mut Table) {
-        let rank = |n: u32| {
-            let e = self.enter(n);
-            (!e.waiting.is_empty(), e.mac.is_some(), e.confirmed)
-        };
-        let oldest = table.neighbours.iter().min_by_key(|(_, n)| rank(**n));
-        if let Some((&at, &n)) = oldest {
-            table.neighbours.remove(&at);
-            table.free.push(n);
+    /// The request for a neighbour whose answer is wanted, if one may go out now; and the next one
+    /// is seen to. The table and the entry are held.
+    fn ask(
+        &self,
+        requests: &mut Bucket,
+        e: &mut Entry,
+        (iface, ip): (&Iface, Ipv4Addr),
+        now: Time,
+    ) -> Option<Ask> {
+        let mut packet = None;
+        if e.due(now) && requests.take(now) {
+            packet = request(iface, ip).map(|packet| (e.ask(now), packet));
         }
+        let at = e.due_at().max(now.plus(1));
+        self.ask_at.fetch_min(at.0, Ordering::Relaxed);
+        packet
     }
 
     /// The station behind the hop towards `dst`; `None`: no route. When the station is not known,
@@ -158,31 +178,39 @@ impl<K: Kind> Routes<K> {
         waiter: Option<SockId>,
         now: Time,
     ) -> Option<Resolved> {
+        let resolved = |hop, l2, ask| Some(Resolved { hop, l2, ask });
+        if let Some(hop) = self.to_self(dst) {
+            return resolved(hop, L2::None, None);
+        }
         let mut table = self.table.lock();
         let (n, hop) = table.find(dst)?;
         let iface = &ifaces[usize::from(hop.iface)];
-        let resolved = |l2, ask| Some(Resolved { hop, l2, ask });
         if iface.caps.medium == Medium::Ip {
             let _route = self.enter(n);
             drop(table);
-            return resolved(L2::None, None);
+            return resolved(hop, L2::None, None);
         }
         let IpAddr::V4(target_ip) = hop.next else {
-            return resolved(L2::Unresolved, None);
+            return resolved(hop, L2::Unresolved, None);
         };
-        let mut e = self.neighbour(&mut table, (hop.iface, hop.next), now);
-        drop(table);
-        let stale = e.mac.is_none() || now.nanos_since(e.confirmed) > FRESH;
+        let at = (hop.iface, hop.next);
+        let mut e = match table.book.find(at) {
+            Some(slot) => {
+                match table.book.kin(slot) {
+                    Kin::Heard | Kin::Known => table.book.touch(slot, Kin::Known),
+                    Kin::Asked | Kin::Gateway => {}
+                }
+                self.enter(table.entry(slot))
+            }
+            None => self.make(&mut table, at, Kin::Asked).0,
+        };
         let mut ask = None;
-        if stale && (e.asked == Time::ZERO || now.nanos_since(e.asked) >= ASK_AGAIN) {
-            e.asked = now.max(Time(1));
-            e.tries += 1;
-            ask = request(iface, target_ip);
-            self.ask_at
-                .fetch_min(now.plus(ASK_AGAIN).0, Ordering::Relaxed);
+        if e.used(now) {
+            ask = self.ask(&mut table.requests, &mut e, (iface, target_ip), now);
         }
+        drop(table);
         if let Some(mac) = e.mac {
-            return resolved(L2::Stations(iface.caps.mac, mac), ask);
+            return resolved(hop, L2::Stations(iface.caps.mac, mac), ask);
         }
         if let Some(id) = waiter
             && e.waiting.len() < WAITING
@@ -190,7 +218,22 @@ impl<K: Kind> Routes<K> {
         {
             e.waiting.push(id);
         }
-        resolved(L2::Unresolved, ask)
+        resolved(hop, L2::Unresolved, ask)
+    }
+
+    /// The next hop towards `dst`, and its station if that is known: for answers to strangers, who
+    /// make no entries and are not asked for.
+    pub fn known(&self, dst: IpAddr) -> Option<(Hop, Option<MacAddr>)> {
+        if let Some(hop) = self.to_self(dst) {
+            return Some((hop, None));
+        }
+        let table = self.table.lock();
+        let (n, hop) = table.find(dst)?;
+        let slot = table.book.find((hop.iface, hop.next));
+        let n = slot.map_or(n, |slot| table.entry(slot));
+        let e = self.enter(n);
+        drop(table);
+        Some((hop, e.mac))
     }
 
     /// Routes one segment: table, then entry while the table is held. Yields the neighbour's
@@ -198,10 +241,8 @@ impl<K: Kind> Routes<K> {
     pub fn segment(&self, dst: IpAddr) -> Option<MacAddr> {
         let table = self.table.lock();
         let (n, hop) = table.find(dst)?;
-        let n = table
-            .neighbours
-            .get(&(hop.iface, hop.next))
-            .map_or(n, |n| *n);
+        let slot = table.book.find((hop.iface, hop.next));
+        let n = slot.map_or(n, |slot| table.entry(slot));
         let mut e = self.enter(n);
         drop(table);
         e.segments += 1;
@@ -214,32 +255,48 @@ impl<K: Kind> Routes<K> {
         let Some((n, hop)) = table.find(dst) else {
             return 0;
         };
-        let neighbour = table.neighbours.get(&(hop.iface, hop.next));
-        self.enter(neighbour.copied().unwrap_or(n)).segments
+        let slot = table.book.find((hop.iface, hop.next));
+        let n = slot.map_or(n, |slot| table.entry(slot));
+        self.enter(n).segments
     }
 
-    /// A neighbour spoke: remembers its station if it was asked for, or if `learn` says that
-    /// it addressed us (RFC 826). Returns who waited for it, and whether the station is new.
+    /// A neighbour spoke on interface `iface`, which is number `n`: remembers its station if it was
+    /// asked for, or if `learn` says that it addressed us (RFC 826). Where another station is known
+    /// and in use, that one is asked before this one is believed.
     pub fn heard(
         &self,
-        iface: u16,
+        (n, iface): (u16, &Iface),
         ip: Ipv4Addr,
         mac: MacAddr,
         learn: bool,
         now: Time,
-    ) -> (Vec<SockId>, bool) {
-        let at = (iface, IpAddr::V4(ip));
+    ) -> Heard {
+        let at = (n, IpAddr::V4(ip));
         let mut table = self.table.lock();
-        if !learn && !table.neighbours.contains_key(&at) {
-            return (Vec::new(), false);
+        let (mut e, kin) = match table.book.find(at) {
+            Some(slot) => {
+                let kin = table.book.kin(slot);
+                if kin == Kin::Asked {
+                    table.book.touch(slot, Kin::Known);
+                }
+                (self.enter(table.entry(slot)), kin)
+            }
+            None if learn => self.make(&mut table, at, Kin::Heard),
+            None => return Heard::default(),
+        };
+        let word = e.claimed(mac, kin != Kin::Heard, now);
+        let mut heard = Heard::default();
+        match word {
+            Word::Believed(changed) => {
+                heard.changed = changed && kin != Kin::Heard;
+                heard.waiting = core::mem::take(&mut e.waiting);
+            }
+            Word::Doubted => {
+                heard.doubted = true;
+                heard.ask = self.ask(&mut table.requests, &mut e, (iface, ip), now);
+            }
         }
-        let mut e = self.neighbour(&mut table, at, now);
-        drop(table);
-        let changed = e.mac.is_some_and(|m| m != mac);
-        e.mac = Some(mac);
-        e.confirmed = now;
-        e.tries = 0;
-        (core::mem::take(&mut e.waiting), changed)
+        heard
     }
 
     /// When [`Routes::retry`] has something to do: not later than that.
@@ -248,39 +305,36 @@ impl<K: Kind> Routes<K> {
         Time(self.ask_at.load(Ordering::Relaxed))
     }
 
-    /// ARP requests that are due again for neighbours that somebody waits for go to `out`, with
-    /// their interfaces, and who has waited in vain to `failed`.
+    /// ARP requests that are due again, for neighbours that somebody waits for or that are in
+    /// doubt, go to `out`, with their interfaces, and who has waited in vain to `failed`.
     pub fn retry(
         &self,
         ifaces: &[Iface],
         now: Time,
-        out: &mut Vec<(u16, ArpPacket)>,
+        out: &mut Vec<(u16, Ask)>,
         failed: &mut Vec<SockId>,
     ) {
-        let table = self.table.lock();
-        let mut next = Time::NEVER;
-        for ((iface, ip), n) in &table.neighbours {
-            let mut e = self.enter(*n);
-            if e.mac.is_some() || e.waiting.is_empty() {
+        let mut table = self.table.lock();
+        let Table {
+            routes,
+            book,
+            requests,
+        } = &mut *table;
+        self.ask_at.store(Time::NEVER.0, Ordering::Relaxed);
+        for ((iface, ip), slot) in book.each() {
+            let mut e = self.enter(routes.len() as u32 + slot);
+            let IpAddr::V4(ip) = ip else { continue };
+            if !e.wanted() {
                 continue;
             }
-            if now.nanos_since(e.asked) >= ASK_AGAIN {
-                if e.tries >= ASK_LIMIT {
-                    e.tries = 0;
-                    failed.append(&mut e.waiting);
-                    continue;
-                }
-                e.asked = now.max(Time(1));
-                e.tries += 1;
-                if let IpAddr::V4(ip) = ip
-                    && let Some(p) = request(&ifaces[usize::from(*iface)], *ip)
-                {
-                    out.push((*iface, p));
-                }
+            if e.due(now) && e.give_up() {
+                failed.append(&mut e.waiting);
+                continue;
             }
-            next = next.min(e.asked.plus(ASK_AGAIN));
+            let to = (&ifaces[usize::from(iface)], ip);
+            let ask = self.ask(requests, &mut e, to, now);
+            out.extend(ask.map(|ask| (iface, ask)));
         }
-        self.ask_at.store(next.0, Ordering::Relaxed);
     }
 
     /// Lock counts, by class.
@@ -288,9 +342,9 @@ impl<K: Kind> Routes<K> {
         add(LockClass::RouteHashtable, self.table.stats());
         let entries = {
             let table = self.table.lock();
-            table.routes.len() + table.neighbours.len() + table.free.len()
+            table.entry(table.book.slots())
         };
-        for e in (0..entries as u32).filter_map(|n| self.entries.get(n)) {
+        for e in (0..entries).filter_map(|n| self.entries.get(n)) {
             add(LockClass::Route, e.stats());
         }
     }
@@ -300,6 +354,7 @@ impl<K: Kind> Routes<K> {
 mod tests {
     use super::*;
     use crate::kind::OneThread;
+    use crate::neighbour::ASK_LIMIT;
     use crate::net::Cidr;
     use perimeter_link::Capabilities;
     use perimeter_sync::Native;
@@ -311,6 +366,12 @@ mod tests {
     fn route(dst: &str, iface: u16, via: Option<IpAddr>) -> Route {
         let dst = cidr(dst);
         Route { dst, iface, via }
+    }
+
+    /// Of a stack at 10.0.0.1, whose loopback is interface 7.
+    fn routes(routes: Vec<Route>) -> Routes<OneThread> {
+        let own = vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))];
+        Routes::new(&Native::default(), routes, own, 7)
     }
 
     fn iface(medium: Medium) -> Iface {
@@ -326,40 +387,39 @@ mod tests {
             addrs: vec![cidr("10.0.0.1/16")],
             rx: 0..1,
             tx: 0..1,
+            gone: core::sync::atomic::AtomicBool::new(false),
         }
     }
 
     #[test]
     fn the_longest_prefix_wins() {
         let gateway = "10.0.0.254".parse().unwrap();
-        let routes = Routes::<OneThread>::new(
-            &Native::default(),
-            vec![
-                route("0.0.0.0/0", 0, Some(gateway)),
-                route("10.0.0.0/24", 0, None),
-                route("10.0.0.128/25", 1, None),
-            ],
-        );
+        let routes = routes(vec![
+            route("0.0.0.0/0", 0, Some(gateway)),
+            route("10.0.0.0/24", 0, None),
+            route("10.0.0.128/25", 1, None),
+        ]);
         let hop = |s: &str| routes.hop(s.parse().unwrap()).unwrap();
-        let next = "10.0.0.1".parse().unwrap();
-        assert_eq!(hop("10.0.0.1"), Hop { iface: 0, next });
+        let next = "10.0.0.2".parse().unwrap();
+        assert_eq!(hop("10.0.0.2"), Hop { iface: 0, next });
         assert_eq!(hop("10.0.0.130").iface, 1);
         assert_eq!(hop("9.9.9.9").next, gateway);
     }
 
     #[test]
-    fn neighbours_are_bounded_and_the_oldest_goes() {
-        let routes =
-            Routes::<OneThread>::new(&Native::default(), vec![route("10.0.0.0/16", 0, None)]);
+    fn those_who_spoke_are_bounded_and_the_oldest_goes() {
+        const BOUND: usize = 512;
+        let routes = routes(vec![route("10.0.0.0/16", 0, None)]);
         let ifaces = [iface(Medium::Ethernet)];
         let at = |n: usize| Ipv4Addr::new(10, 0, (n >> 8) as u8 + 1, n as u8);
         let mac = |n: usize| MacAddr([2, 1, 0, 0, (n >> 8) as u8, n as u8]);
-        for n in 0..NEIGHBOURS + 10 {
+        for n in 0..BOUND + 10 {
             let now = Time(1_000_000 + n as u64);
-            routes.heard(0, at(n), mac(n), true, now);
+            let heard = routes.heard((0, &ifaces[0]), at(n), mac(n), true, now);
+            assert!(!heard.changed && !heard.doubted);
             assert_eq!(routes.segment(at(n).into()), Some(mac(n)));
         }
-        for n in 0..NEIGHBOURS + 10 {
+        for n in 0..BOUND + 10 {
             let known = routes.segment(at(n).into());
             assert_eq!(known, (n >= 10).then(|| mac(n)), "{n}");
         }
@@ -374,10 +434,42 @@ mod tests {
         assert_eq!(routes.ask_at(), now.plus(ASK_AGAIN));
     }
 
+    /// What was used is not overwritten at once, what was only heard is, and strangers neither make
+    /// entries nor have any asked for.
+    #[test]
+    fn an_answer_to_a_stranger_changes_nothing() {
+        let routes = routes(vec![route("10.0.0.0/16", 0, None)]);
+        let ifaces = [iface(Medium::Ethernet)];
+        let ip = Ipv4Addr::new(10, 0, 0, 9);
+        let (a, b) = (MacAddr([2, 0, 0, 0, 0, 9]), MacAddr([2, 0, 0, 0, 0, 8]));
+        assert_eq!(routes.known(ip.into()).unwrap().1, None);
+        let hear = |mac, learn, now| routes.heard((0, &ifaces[0]), ip, mac, learn, Time(now));
+        hear(a, false, 1);
+        assert_eq!(routes.known(ip.into()).unwrap().1, None, "nobody had asked");
+        hear(b, true, 1);
+        assert!(!hear(a, true, 2).changed);
+        assert_eq!(routes.known(ip.into()).unwrap().1, Some(a));
+        let used = routes.resolve(&ifaces, ip.into(), None, Time(3)).unwrap();
+        assert_eq!(used.l2, L2::Stations(ifaces[0].caps.mac, a));
+        let lie = hear(b, true, 4);
+        assert!(lie.doubted && lie.ask.is_some_and(|(to, _)| to == a));
+        assert_eq!(routes.known(ip.into()).unwrap().1, Some(a));
+        assert_eq!(routes.ask_at(), Time(4).plus(ASK_AGAIN));
+    }
+
+    #[test]
+    fn our_own_addresses_lead_to_the_loopback() {
+        let routes = routes(vec![route("10.0.0.0/16", 0, None)]);
+        let own = "10.0.0.1".parse().unwrap();
+        assert_eq!(routes.hop(own).unwrap().iface, 7);
+        assert_eq!(routes.known(own).unwrap().0.iface, 7);
+        let r = routes.resolve(&[], own, None, Time(1)).unwrap();
+        assert!(r.l2 == L2::None && r.ask.is_none() && r.hop.iface == 7);
+    }
+
     #[test]
     fn who_waits_in_vain_is_told() {
-        let routes =
-            Routes::<OneThread>::new(&Native::default(), vec![route("10.0.0.0/16", 0, None)]);
+        let routes = routes(vec![route("10.0.0.0/16", 0, None)]);
         let ifaces = [iface(Medium::Ethernet)];
         let (dst, id) = ("10.0.9.9".parse().unwrap(), SockId::conn(0, 7, 1));
         let mut now = Time(5);
@@ -398,8 +490,7 @@ mod tests {
 
     #[test]
     fn a_device_without_link_layer_needs_no_neighbour() {
-        let routes =
-            Routes::<OneThread>::new(&Native::default(), vec![route("10.0.0.0/16", 0, None)]);
+        let routes = routes(vec![route("10.0.0.0/16", 0, None)]);
         let dst = "10.0.9.9".parse().unwrap();
         let ifaces = [iface(Medium::Ip)];
         let r = routes.resolve(&ifaces, dst, None, Time(5)).unwrap();

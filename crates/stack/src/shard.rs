@@ -5,6 +5,7 @@
 use crate::commons::Commons;
 use crate::conn::{Cell, Conn, ConnInfo, Seg, TcbSide, on_events};
 use crate::count::Count;
+use crate::ends::{End, Ends};
 use crate::glue;
 use crate::id::{Slots, SockId};
 use crate::kind::{Ctx, Kind};
@@ -31,7 +32,9 @@ pub struct Shard<K: Kind, C: Cell<K = K> = Conn<K>> {
     secret: [u64; 2],
     wheel: Wheel,
     passive: Passive<K>,
-    orphans: usize,
+    /// Somebody listens where the next SYN goes to, though not in this shard.
+    elsewhere: bool,
+    ends: Ends,
 }
 
 /// What became of a segment whose connection was looked up elsewhere.
@@ -78,16 +81,16 @@ pub fn table_hash(secret: [u64; 2], key: &FlowKey) -> u64 {
 }
 
 impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
-    /// An empty shard, number `index`.
-    pub fn new(index: u16, sh: &Commons<K>) -> Shard<K, C>
+    /// An empty shard, number `index` of so many: those share out the SYN cache's room.
+    pub fn new((index, of): (u16, usize), sh: &Commons<K>) -> Shard<K, C>
     where
         C::Home: Default,
     {
-        Shard::at_home(index, sh, C::Home::default())
+        Shard::at_home((index, of), sh, C::Home::default())
     }
 
-    /// An empty shard, number `index`, parts of whose connections live in `home`.
-    pub fn at_home(index: u16, sh: &Commons<K>, home: C::Home) -> Shard<K, C> {
+    /// An empty shard, number `index` of so many, parts of whose connections live in `home`.
+    pub fn at_home((index, of): (u16, usize), sh: &Commons<K>, home: C::Home) -> Shard<K, C> {
         Shard {
             index,
             conns: Slots::default(),
@@ -95,8 +98,9 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             table: HashTable::new(),
             secret: sh.secret,
             wheel: Wheel::new(sh.p.now()),
-            passive: Passive::new(sh),
-            orphans: 0,
+            elsewhere: false,
+            passive: Passive::new(sh, of),
+            ends: Ends::default(),
         }
     }
 
@@ -181,9 +185,11 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     ) -> Result<(), Option<Seq>> {
         let conn = self.conns.at(slot).ok_or(None)?;
         // RFC 9293, section 3.10.7.4, and RFC 6191: a new SYN may take over a connection that
-        // waits in TIME-WAIT.
+        // waits in TIME-WAIT, if there is a listener to take it; a stranger's must not end the
+        // wait for nothing.
         if seg.frame.hdr.flags.contains(TcpFlags::SYN)
             && let Some(iss) = conn.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
+            && (self.elsewhere || self.passive.listens(&seg.frame.key))
         {
             on_events(conn, Events::CLOSED, cx);
             self.settle(slot, sh, cx);
@@ -246,21 +252,52 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return;
         };
         conn.left(cx);
-        let TcbSide { tcb, meta } = conn.tcb();
-        if meta.closed {
+        let side = conn.tcb();
+        if side.meta.orphan || side.meta.closed {
+            return self.settle_end(slot, sh, cx);
+        }
+        if side.tcb.deadline() < side.meta.armed {
+            self.arm(slot, cx);
+        }
+    }
+
+    /// As [`Shard::settle`], for a connection that is over or that no application holds.
+    #[cold]
+    fn settle_end(&mut self, slot: u32, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        let Some(conn) = self.conns.at(slot) else {
+            return;
+        };
+        let side = conn.tcb();
+        if side.meta.closed {
             return self.unlink(slot, sh, cx);
         }
-        let deadline = tcb.deadline();
-        if deadline < meta.armed {
-            meta.armed = deadline;
-            cx.after.armed = cx.after.armed.min(deadline);
-            let due = Due {
-                slot,
-                generation: meta.id.generation(),
-                at: deadline,
-            };
-            self.wheel.insert(due);
+        if let Some(end) = side.end_changed() {
+            let id = side.meta.id;
+            if end == Some(End::Waiting) {
+                glue::lighten(conn, sh, cx);
+            }
+            self.ends.settle(sh, cx, id, end);
         }
+        self.arm(slot, cx);
+    }
+
+    /// Puts the connection's deadline on the wheel, if it is earlier than the one that is there.
+    fn arm(&mut self, slot: u32, cx: &mut Ctx<K>) {
+        let Some(conn) = self.conns.at(slot) else {
+            return;
+        };
+        let TcbSide { tcb, meta } = conn.tcb();
+        let deadline = tcb.deadline();
+        if deadline >= meta.armed {
+            return;
+        }
+        meta.armed = deadline;
+        cx.after.armed = cx.after.armed.min(deadline);
+        self.wheel.insert(Due {
+            slot,
+            generation: meta.id.generation(),
+            at: deadline,
+        });
     }
 
     /// The connection is over: out of the table; and away, if no application holds it.
@@ -282,7 +319,8 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         }
         if let Some(cell) = self.conns.remove(slot, id.generation()) {
             let Conn { tcb, mut snd, rcv } = cell.leave(&mut self.home);
-            self.orphans = self.orphans.saturating_sub(1);
+            cx.charge(tcb.meta.weight, 0);
+            self.ends.settle(sh, cx, id, None);
             let sent = (tcb.meta.txq, tcb.meta.ticket);
             sh.bury(cx, sent, &mut snd, &rcv);
         }
@@ -295,6 +333,12 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         if let Some((l, e)) = self.passive.segment(sh, cx, seg, iss) {
             self.establish(sh, cx, l, &e, seg);
         }
+    }
+
+    /// Says of the segment that comes next whether somebody listens where it goes to: for
+    /// organizations in which listeners and connections are in different shards.
+    pub fn listened_elsewhere(&mut self, yes: bool) {
+        self.elsewhere = yes;
     }
 
     /// The listeners and handshakes of this shard.
@@ -321,9 +365,10 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         };
         let conn = self.conns.at(id.slot())?;
         conn.entered();
+        glue::account(conn, sh, cx);
         conn.snd().side.raise(ready::OUT, cx);
         glue::input(conn, sh, cx, seg);
-        cx.after.accepts.push((l, id));
+        cx.after.accepts.push((l, id, seg.frame.key));
         self.settle(id.slot(), sh, cx);
         Some(id)
     }
@@ -376,6 +421,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let id = self.insert(sh, config, key, hash, iface, tcb)?;
         if let Some(conn) = self.conns.at(id.slot()) {
             conn.entered();
+            glue::account(conn, sh, cx);
             glue::output(conn, sh, cx);
         }
         self.settle(id.slot(), sh, cx);
@@ -421,15 +467,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return sh.stale(cx);
         };
         conn.entered();
-        let was = conn.peek().meta.orphan;
         let out = f(conn, cx);
-        if conn.peek().meta.orphan && !was {
-            self.orphans += 1;
-            if self.orphans > sh.config.orphans && !conn.peek().meta.closed {
-                sh.count(cx.lane, Count::OrphansReset, 1);
-                glue::abort(conn, sh, cx);
-            }
-        }
         self.settle(id.slot(), sh, cx);
         Some(out)
     }
@@ -438,7 +476,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     pub fn icmp(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
         let Some(slot) = self.find(key) else {
             if let Icmp::Unreachable(_, seq) = what {
-                self.passive.unreachable(key, seq);
+                self.passive.unreachable(cx, key, seq);
             }
             return;
         };
@@ -456,8 +494,8 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     }
 
     /// Removes a listener's wildcard entry, and the handshakes under way for it.
-    pub fn unlisten(&mut self, l: &Listener<K>) {
-        self.passive.unlisten(l);
+    pub fn unlisten(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, l: &Listener<K>) {
+        self.passive.unlisten(sh, cx, l);
     }
 
     /// Runs what is due.
@@ -552,12 +590,11 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         for slot in 0..self.conns.places() {
             if let Some(conn) = self.conns.at(slot) {
                 conn.entered();
-                glue::abort(conn, sh, cx);
+                glue::end(conn, sh, cx);
                 conn.snd().side.finish(cx);
                 conn.rcv().side.finish(cx);
                 conn.tcb().meta.orphan = true;
                 conn.left(cx);
-                self.orphans += 1;
                 self.unlink(slot, sh, cx);
             }
         }
@@ -576,5 +613,85 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// Handshakes under way.
     pub fn half_open(&self) -> usize {
         self.passive.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    /// The most comparisons that a lookup needs in a table of `keys` under `secret`.
+    fn dearest(secret: [u64; 2], keys: &[FlowKey]) -> usize {
+        let mut table = HashTable::new();
+        for key in keys {
+            table.insert_unique(table_hash(secret, key), *key, |k| table_hash(secret, k));
+        }
+        let lookup = |key| {
+            let mut n = 0;
+            let found = table.find(table_hash(secret, key), |k| {
+                n += 1;
+                k == key
+            });
+            assert!(found.is_some());
+            n
+        };
+        keys.iter().map(lookup).max().unwrap_or(0)
+    }
+
+    /// Flows to one listener whose hashes under `secret` agree in all bits that a table of them
+    /// looks at: the lowest choose the place, the highest are compared first.
+    fn chosen(secret: [u64; 2], n: usize, wide: bool) -> Vec<FlowKey> {
+        let flow = |i: u32| {
+            let (remote, port) = (0x0a00_0000 + (i >> 14), 1024 + (i & 0x3fff) as u16);
+            let ip = |a: u32| match wide {
+                false => IpAddr::V4(Ipv4Addr::from(a)),
+                true => IpAddr::V6((0x2001_0db8_u128 << 96 | u128::from(a)).into()),
+            };
+            FlowKey {
+                local: ip(0x0a00_0001),
+                remote: ip(remote),
+                local_port: 80,
+                remote_port: port,
+            }
+        };
+        let bits = |h: u64| (h & 0x3f, h >> 57);
+        let first = bits(table_hash(secret, &flow(0)));
+        let same = |k: &FlowKey| bits(table_hash(secret, k)) == first;
+        (0..).map(flow).filter(same).take(n).collect()
+    }
+
+    #[test]
+    fn chosen_tuples_collide_only_under_the_key_that_they_were_chosen_for() {
+        for wide in [false, true] {
+            let known = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+            let keys = chosen(known, 200, wide);
+            // Who knows the key makes a list of the table.
+            let flooded = dearest(known, &keys);
+            assert!(flooded >= 20, "{flooded}: the tuples were not chosen well");
+            // The table's own key is drawn by chance, for each stack anew.
+            let mut x = 1u64;
+            for _ in 0..100 {
+                let mut next = || {
+                    x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    x ^ x >> 29
+                };
+                let secret = [next(), next()];
+                let n = dearest(secret, &keys);
+                assert!(n <= 6, "{secret:x?}: {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_stack_draws_a_key_of_its_own() {
+        use crate::kind::OneThread;
+        use perimeter_sync::Native;
+        let commons = || {
+            let config = crate::commons::Config::default();
+            Commons::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new())
+        };
+        let (a, b) = (commons(), commons());
+        assert!(a.secret[0] != b.secret[0] && a.secret[1] != b.secret[1]);
     }
 }

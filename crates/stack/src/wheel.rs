@@ -2,8 +2,13 @@
 //!
 //! A connection has at most one live entry. Moving its deadline later is a store in the
 //! connection; when the entry comes due it is put back at the new deadline. Only moving a
-//! deadline earlier inserts again, and the superseded entry is ignored when it comes due.
+//! deadline earlier inserts again, and the superseded entry is ignored when it comes due. So that
+//! a peer that moves deadlines to and fro can't pile such entries up, and connections that ended
+//! long before their last deadline leave none for long, they are thrown away when there are twice
+//! as many entries as the last time left. What a wheel holds depends on its entries alone: where
+//! there are many wheels, each has a few of the connections.
 
+use core::cmp::Reverse;
 use perimeter_base::Time;
 
 /// Log2 of the tick in nanoseconds: 2^20 ns, about 1.05 ms. TCP's finest timer is the delayed
@@ -26,14 +31,28 @@ pub struct Due {
     pub at: Time,
 }
 
+/// Superseded entries that are not worth a look.
+const SPARE: usize = 1024;
+
+/// An entry. Of those for one slot the one that was made last is not superseded.
+#[derive(Copy, Clone)]
+struct Entry {
+    due: Due,
+    /// From 1; anew after each sweep, which leaves one entry for a slot.
+    made: u32,
+}
+
 /// A hierarchical timer wheel.
 pub struct Wheel {
     tick: u64,
     /// What [`Wheel::next`] says: asked after every packet, so not searched for.
     next: Time,
     occupied: [u64; LEVELS],
-    slots: Box<[[Vec<Due>; SLOTS]; LEVELS]>,
+    slots: Box<[[Vec<Entry>; SLOTS]; LEVELS]>,
     len: usize,
+    /// Entries that the last sweep left.
+    kept: usize,
+    made: u32,
 }
 
 impl Wheel {
@@ -47,6 +66,8 @@ impl Wheel {
                 core::array::from_fn(|_| Vec::new())
             })),
             len: 0,
+            kept: 0,
+            made: 0,
         }
     }
 
@@ -65,10 +86,46 @@ impl Wheel {
         // Round up: never early.
         let t = (due.at.0.saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT).max(self.tick + 1);
         self.len += 1;
-        self.place(t, due);
+        self.made += 1;
+        let made = self.made;
+        self.place(t, Entry { due, made });
+        if self.len > 2 * self.kept + SPARE || made == u32::MAX {
+            self.sweep();
+        }
     }
 
-    fn place(&mut self, t: u64, due: Due) {
+    /// Throws away what was superseded: at most one entry is left for each slot. As many were
+    /// inserted since the last time, so it costs each of them little.
+    #[cold]
+    fn sweep(&mut self) {
+        let all = self.slots.iter().flatten().flatten();
+        let mut last: Vec<(u32, u32)> = all.map(|e| (e.due.slot, e.made)).collect();
+        // The last one of each slot comes first, and stays.
+        last.sort_unstable_by_key(|&(slot, made)| (slot, Reverse(made)));
+        last.dedup_by_key(|&mut (slot, _)| slot);
+        self.len = 0;
+        for (level, occupied) in self.slots.iter_mut().zip(&mut self.occupied) {
+            for (index, entries) in level.iter_mut().enumerate() {
+                entries.retain_mut(|e| {
+                    let keep = last.binary_search(&(e.due.slot, e.made)).is_ok();
+                    e.made = 1;
+                    keep
+                });
+                if entries.capacity() > 4 * entries.len() {
+                    entries.shrink_to(2 * entries.len());
+                }
+                self.len += entries.len();
+                if entries.is_empty() {
+                    *occupied &= !(1 << index);
+                }
+            }
+        }
+        self.kept = self.len;
+        self.made = 1;
+        self.next = self.search();
+    }
+
+    fn place(&mut self, t: u64, entry: Entry) {
         // The level is that of the highest digit in which `t` differs from now: within a
         // level, slots ahead of the hand in the same turn are unambiguous.
         let diff = t ^ self.tick;
@@ -81,7 +138,7 @@ impl Wheel {
         let shift = LEVEL_BITS * level as u32;
         let start = Time((t >> shift << shift).saturating_mul(1 << TICK_SHIFT));
         self.next = self.next.min(start);
-        self.slots[level][index].push(due);
+        self.slots[level][index].push(entry);
         self.occupied[level] |= 1 << index;
     }
 
@@ -135,17 +192,19 @@ impl Wheel {
             }
             self.occupied[level] &= !(1 << index);
             let mut entries = core::mem::take(&mut self.slots[level][index]);
-            for due in entries.drain(..) {
+            for entry in entries.drain(..) {
+                let due = entry.due;
                 let t = due.at.0.saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT;
                 if t <= self.tick {
                     self.len -= 1;
                     out.push(due);
                 } else {
-                    self.place(t, due);
+                    self.place(t, entry);
                 }
             }
-            // Keep the allocation, unless the slot was refilled while it was drained.
-            if self.slots[level][index].is_empty() {
+            // Keep the allocation, unless the slot was refilled while it was drained, or the
+            // allocation is that of an unusual number of connections.
+            if self.slots[level][index].is_empty() && entries.capacity() <= SPARE {
                 self.slots[level][index] = entries;
             }
         }
@@ -242,6 +301,72 @@ mod tests {
             }
             assert_eq!(out.len(), 1, "{bits}");
         }
+    }
+
+    #[test]
+    fn deadlines_that_move_to_and_fro_pile_nothing_up() {
+        let mut w = Wheel::new(Time::ZERO);
+        let mut out = Vec::new();
+        // Connections with a far deadline, keepalive's or TIME-WAIT's, that have something to do
+        // every 40 ms: the far entry is superseded, and made again.
+        for turn in 0..1000 {
+            for slot in 0..10 {
+                w.insert(due(slot, 7_200_000));
+                w.insert(due(slot, 40 * (turn + 1)));
+            }
+            w.expire(Time::from_millis(40 * (turn + 1) + 2), &mut out);
+            assert_eq!(out.len(), 10, "{turn}");
+            out.clear();
+            assert!(w.len() <= 2 * 10 + SPARE + 20, "{}", w.len());
+        }
+        // Nothing that counts was lost.
+        for slot in 0..10 {
+            w.insert(due(slot, 7_200_000));
+        }
+        w.sweep();
+        assert_eq!(w.len(), 10);
+        w.expire(Time::from_millis(7_200_010), &mut out);
+        assert_eq!(out.len(), 10);
+        assert_eq!((w.len(), w.next()), (0, Time::NEVER));
+    }
+
+    #[test]
+    fn memory_follows_the_entries() {
+        let mut w = Wheel::new(Time::ZERO);
+        let bytes = |w: &Wheel| {
+            let slots = w.slots.iter().flatten().map(Vec::capacity);
+            slots.sum::<usize>() * size_of::<Entry>()
+        };
+        // One of many wheels, which has one in a hundred of the connections.
+        for slot in 0..1000 {
+            w.insert(due(100 * slot, 60_000));
+        }
+        assert!(bytes(&w) <= 2 * 1024 * size_of::<Entry>());
+        // When many have waited, their memory goes with them.
+        for slot in 0..100_000 {
+            w.insert(due(slot, 60_000 + u64::from(slot)));
+        }
+        let mut out = Vec::new();
+        for s in 0..300 {
+            w.expire(Time::from_millis(s * 1000), &mut out);
+        }
+        assert!(w.is_empty());
+        assert!(bytes(&w) < 1 << 20, "{}", bytes(&w));
+    }
+
+    #[test]
+    fn superseded_entries_are_told_apart_for_ever() {
+        let mut w = Wheel::new(Time::ZERO);
+        w.insert(due(1, 500));
+        w.made = u32::MAX - 2;
+        w.insert(due(1, 400));
+        w.insert(due(1, 300));
+        assert_eq!((w.len(), w.made), (1, 1));
+        w.insert(due(1, 200));
+        w.sweep();
+        let mut out = Vec::new();
+        w.expire(Time::from_millis(1000), &mut out);
+        assert_eq!(out, [due(1, 200)]);
     }
 
     #[test]

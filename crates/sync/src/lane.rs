@@ -83,6 +83,25 @@ fn assign() -> usize {
     lane
 }
 
+/// Gives `lane` to the calling thread, which must be new; `false` if another thread has it, or
+/// none had it yet.
+pub(crate) fn claim(lane: usize) -> bool {
+    let returned = RETURN.try_with(|_| ()).is_ok();
+    let mut numbers = NUMBERS.lock();
+    let before = numbers.free.len();
+    if !returned || LANE.get() != NONE {
+        return false;
+    }
+    numbers.free.retain(|Reverse(free)| *free != lane);
+    if numbers.free.len() == before {
+        return false;
+    }
+    LANE.set(lane);
+    drop(numbers);
+    crate::native::mark::arrived(lane);
+    true
+}
+
 /// A table with a place per lane, in chunks that come to be when first used.
 #[derive(Debug)]
 pub(crate) struct LaneTable<S> {

@@ -5,11 +5,15 @@
 pub mod class;
 pub mod counters;
 pub mod lane;
+#[cfg(loom)]
+pub mod model;
 pub mod native;
 pub mod order;
 pub mod owned;
+pub mod places;
 pub mod platform;
 pub mod policy;
+pub mod process;
 pub mod profile;
 pub mod queue;
 mod shim;
@@ -24,6 +28,7 @@ pub use owned::{Owned, OwnedGuard};
 pub use platform::{Beacon, Event, Lock, Locks, Platform, Shared, Solo, Thread, Woken};
 pub use policy::{Lending, LockPolicy, Priority};
 pub use profile::Profile;
-pub use queue::{Fanin, FaninConsumer, Mpsc, Spsc};
+pub use queue::{Fanin, FaninConsumer, Mpsc, Spill, Spsc};
+pub use shim::atomic;
 pub use solo::{OwnerGate, SoloLock, WrongThread};
 pub use virt::Virtual;

@@ -15,6 +15,8 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for crate::Native {}
     impl Sealed for crate::Virtual {}
+    #[cfg(loom)]
+    impl Sealed for crate::model::Model {}
 }
 
 /// The machine that stack and organizations run on. Cheap to clone: a handle. Sealed: see
@@ -29,6 +31,12 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
 
     /// The time now. Reading costs 15–20 ns on the machine: read once a burst.
     fn now(&self) -> Time;
+
+    /// Whether a wait returns without waiting and time no longer passes, because what runs the
+    /// calling thread is being torn down. Never on the machine.
+    fn torn_down(&self) -> bool {
+        false
+    }
 
     /// CPU time that the calling thread has used, ns; always 0 where time passes only by what is
     /// charged for (virtual cores). A system call on the machine: read around sleeps, never in a
@@ -97,6 +105,14 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
         core: Option<usize>,
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> Self::Thread;
+
+    /// Runs `body` on a new thread that has lane `lane`, whose thread has ended, and waits for it:
+    /// what belonged to that thread belongs to the new one meanwhile. `false`, and nothing is run,
+    /// where the thread lives, or another has its lane by now, or lanes can't be had so.
+    fn stand_in(&self, lane: usize, body: &mut (dyn FnMut() + Send)) -> bool {
+        let _ = (lane, body);
+        false
+    }
 
     /// Whether those who wait for a lock lend their priority to its owner.
     fn lending(&self) -> Lending;

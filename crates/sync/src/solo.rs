@@ -108,6 +108,12 @@ impl<P: Platform> OwnerGate<P> {
         self.owner.0.load(Ordering::Relaxed) == self.platform.lane()
     }
 
+    /// The lane of the owner, if there is one.
+    pub fn owner(&self) -> Option<usize> {
+        let lane = self.owner.0.load(Ordering::Relaxed);
+        (lane != UNBOUND).then_some(lane)
+    }
+
     /// Whether a thread has entered already.
     pub fn is_bound(&self) -> bool {
         self.owner.0.load(Ordering::Relaxed) != UNBOUND

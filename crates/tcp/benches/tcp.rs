@@ -12,7 +12,7 @@ const MSS: u32 = 1448;
 fn established(now: Time) -> Tcb {
     let cfg = Config {
         rcv_buf: 1 << 20,
-        ..Config::default()
+        ..Config::for_mtu(1500)
     };
     let e = Established {
         at: now,
@@ -116,7 +116,7 @@ fn receive(c: &mut Criterion) {
                     black_box(t.plan(Queued::default(), now));
                 }
             }
-            t.app_read(1 << 20, now);
+            t.app_read(1 << 20, 1 << 20);
         });
     });
     group.finish();

@@ -44,8 +44,9 @@ impl Default for Keepalive {
 /// Times are kept in milliseconds inside a connection; longer than 49 days counts as that.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The MSS to advertise, in octets: the link's MTU less [`HEADERS`]. It bounds what is
-    /// sent as well. Default 1460.
+    /// The largest MSS to advertise, in octets; it bounds what is sent as well. A stack advertises
+    /// no more than the MTU of the interface less [`HEADERS`]. Default 65,535: the interface
+    /// decides.
     pub mss: u16,
     /// Offer and accept window scaling (RFC 7323, section 2). Default true.
     pub window_scale: bool,
@@ -111,7 +112,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            mss: 1460,
+            mss: u16::MAX,
             window_scale: true,
             timestamps: true,
             sack: true,

@@ -3,6 +3,7 @@
 
 use core::hash::Hasher;
 use core::net::IpAddr;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use perimeter_base::Time;
 use perimeter_wire::{FlowKey, Seq};
@@ -14,10 +15,11 @@ use siphasher::sip::SipHasher24;
 enum Purpose {
     Isn = 1,
     Timestamp = 2,
-    PortOffset = 3,
-    PortSlot = 4,
-    PortStep = 5,
+    Port = 3,
+    PortStep = 4,
+    Ident = 5,
     Bucket = 6,
+    Cookie = 7,
 }
 
 /// Derives unguessable values from a secret. One per perimeter; cheap to clone.
@@ -53,10 +55,11 @@ impl IsnGen {
         self.hash(Purpose::Timestamp, key, 0) as u32
     }
 
-    /// The offset into the ephemeral port range at which the search for a free port to the
-    /// remote end of `key` starts (RFC 6056, section 3.3.3). The key's local port is ignored.
-    pub fn port_offset(&self, key: &FlowKey) -> u32 {
-        self.hash(Purpose::PortOffset, &portless(key), 0) as u32
+    /// The IP identification that the datagrams of a connection of `key` count up from (RFC 7739
+    /// on IPv6's holds as well here): unrelated from one connection to the next, and silent about
+    /// every other secret.
+    pub fn ident(&self, key: &FlowKey) -> u16 {
+        self.hash(Purpose::Ident, key, 0) as u16
     }
 
     /// The bucket hash of a table that strangers fill.
@@ -64,10 +67,21 @@ impl IsnGen {
         self.hash(Purpose::Bucket, key, 0)
     }
 
+    /// The hash in a SYN cookie, of the ends and all else that must come back unchanged.
+    pub(crate) fn cookie(&self, key: &FlowKey, words: [u64; 2]) -> u64 {
+        self.hash_of(Purpose::Cookie, key, &words)
+    }
+
     fn hash(&self, purpose: Purpose, key: &FlowKey, extra: u64) -> u64 {
+        self.hash_of(purpose, key, &[extra])
+    }
+
+    /// Of at most two words beside the key.
+    #[inline]
+    fn hash_of(&self, purpose: Purpose, key: &FlowKey, words: &[u64]) -> u64 {
         let mut h = SipHasher24::new_with_keys(self.secret.0, self.secret.1);
         // Fixed layout per family, and the family in the tag: no two keys share an input.
-        let mut input = [0u8; 48];
+        let mut input = [0u8; 56];
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             input[at..at + bytes.len()].copy_from_slice(bytes);
@@ -83,16 +97,11 @@ impl IsnGen {
         }
         put(&key.local_port.to_be_bytes());
         put(&key.remote_port.to_be_bytes());
-        put(&extra.to_be_bytes());
+        for word in words {
+            put(&word.to_be_bytes());
+        }
         h.write(&input[..at]);
         h.finish()
-    }
-}
-
-fn portless(key: &FlowKey) -> FlowKey {
-    FlowKey {
-        local_port: 0,
-        ..*key
     }
 }
 
@@ -106,18 +115,22 @@ pub fn ts_clock(now: Time, ts_offset: u32) -> u32 {
 /// Slots of step counters; destinations that share one see each other's port use only as
 /// random steps.
 const SLOTS: usize = 1024;
-/// Largest step between ports tried for one destination (RFC 6056, section 3.3.5).
-const MAX_STEP: u64 = 256;
+/// Largest step between ports tried for one destination (RFC 6056, section 3.3.5): large enough to
+/// be no certainty, small enough that a port comes back to one destination only after thousands of
+/// connections, when the last one's TIME-WAIT there is likely over.
+const MAX_STEP: u64 = 8;
 
 /// Chooses ephemeral ports: RFC 6056's double-hash selection (section 3.3.4) with random
-/// increments (section 3.3.5), so that neither the ports to other destinations nor the next
-/// one to the same destination can be predicted, and one tuple's port is not reused soon.
+/// increments (section 3.3.5), so that the ports to other destinations can't be predicted, the next
+/// one to the same destination not for certain, and one tuple's port is not reused soon.
+///
+/// Threads may pick at the same time. They write to the same counter only for destinations that
+/// share a slot.
 pub struct PortPicker {
     r#gen: IsnGen,
     first: u16,
     count: u32,
-    table: Box<[u32]>,
-    drawn: u64,
+    table: Box<[AtomicU32]>,
 }
 
 impl PortPicker {
@@ -129,27 +142,33 @@ impl PortPicker {
             r#gen,
             first,
             count: u32::from(last - first) + 1,
-            table: vec![0; SLOTS].into_boxed_slice(),
-            drawn: 0,
+            table: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
-    /// A local port for a connection to the remote end of `key` (whose local port is ignored)
-    /// that `free` accepts; `None` if none of the range is. Asks at most once per port.
-    pub fn pick(&mut self, key: &FlowKey, free: &mut dyn FnMut(u16) -> bool) -> Option<u16> {
-        let key = portless(key);
-        let offset = self.r#gen.port_offset(&key);
-        let slot = self.r#gen.hash(Purpose::PortSlot, &key, 0) as usize % SLOTS;
-        self.drawn = self.drawn.wrapping_add(1);
-        let step = self.r#gen.hash(Purpose::PortStep, &key, self.drawn) % MAX_STEP + 1;
-        self.table[slot] = self.table[slot].wrapping_add(step as u32);
-        let start = offset.wrapping_add(self.table[slot]);
+    /// What `take` makes of the first port that it takes, for a connection to the remote end of
+    /// `key` (whose local port is ignored); `None` if it takes none of the range. Asks once per
+    /// port.
+    pub fn pick<T>(&self, key: &FlowKey, mut take: impl FnMut(u16) -> Option<T>) -> Option<T> {
+        let key = FlowKey {
+            local_port: 0,
+            ..*key
+        };
+        // The two keyed hashes of the algorithm are two parts of one that share no bits.
+        let hash = self.r#gen.hash(Purpose::Port, &key, 0);
+        let (offset, slot) = (hash as u32, (hash >> 32) as usize % SLOTS);
+        let counter = &self.table[slot];
+        let seen = counter.load(Ordering::Relaxed);
+        let step = self.r#gen.hash(Purpose::PortStep, &key, u64::from(seen)) % MAX_STEP + 1;
+        let at = counter.fetch_add(step as u32, Ordering::Relaxed);
+        let start = offset.wrapping_add(at).wrapping_add(step as u32) % self.count;
         for i in 0..self.count {
-            let index = start.wrapping_add(i) % self.count;
-            let port = self.first + index as u16;
-            if free(port) {
-                self.table[slot] = self.table[slot].wrapping_add(i);
-                return Some(port);
+            let port = self.first + ((start + i) % self.count) as u16;
+            if let Some(taken) = take(port) {
+                if i > 0 {
+                    counter.fetch_add(i, Ordering::Relaxed);
+                }
+                return Some(taken);
             }
         }
         None

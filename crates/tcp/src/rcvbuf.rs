@@ -27,9 +27,28 @@ impl RcvBuf {
     /// An empty buffer that wants to hold at most `limit` octets.
     pub fn new(limit: u32) -> RcvBuf {
         RcvBuf {
-            limit,
+            limit: RcvBuf::in_bounds(limit),
             ..RcvBuf::default()
         }
+    }
+
+    /// The nearest limit that makes sense, octets: at least 1, at most 1 GiB, the largest window
+    /// (RFC 7323, section 2.3).
+    #[must_use]
+    pub fn in_bounds(limit: u32) -> u32 {
+        limit.clamp(1, 1 << 30)
+    }
+
+    /// By how many octets the space of a buffer of `limit` must grow before TCP is told of it and
+    /// the peer in turn (RFC 9293, section 3.8.6.2.2): two segments of `mss`, or half the buffer.
+    ///
+    /// The socket layer counts what was read by this, and TCP decides about window updates by it,
+    /// with the same limit. If they differed, one could wait for more than the other's window lets
+    /// come.
+    #[inline]
+    #[must_use]
+    pub fn step(limit: u32, mss: u16) -> u32 {
+        (2 * u32::from(mss)).min(limit / 2).max(1)
     }
 
     /// Octets held.
@@ -51,7 +70,7 @@ impl RcvBuf {
 
     /// Changes the limit; what is held stays.
     pub fn set_limit(&mut self, limit: u32) {
-        self.limit = limit;
+        self.limit = RcvBuf::in_bounds(limit);
     }
 
     /// Octets until the limit: what [`app_read`](crate::Tcb::app_read) is to be told.
@@ -198,6 +217,14 @@ impl RcvBuf {
         self.memory = 0;
         self.len = 0;
         self.urgent = None;
+    }
+
+    /// Gives back the slots that an empty buffer keeps, for a connection that will hold no more
+    /// data.
+    pub fn shrink(&mut self) {
+        if self.bufs.is_empty() {
+            self.bufs = VecDeque::new();
+        }
     }
 
     #[inline]

@@ -112,6 +112,11 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
+    /// Octets of memory pinned.
+    pub fn memory(&self) -> usize {
+        size_of_val(self) + self.ranges.capacity() * size_of::<(Seq, Seq)>()
+    }
+
     /// An empty scoreboard for segments of `mss` octets. `snd_una` is SND.UNA as it was
     /// before the acknowledgment that is to be given to [`Scoreboard::on_ack`] first.
     pub fn new(mss: u32, snd_una: Seq) -> Scoreboard {

@@ -12,7 +12,7 @@ use crate::tcb::types::Queued;
 const FIRST_CHUNK: usize = 2048;
 
 /// Memory of further owned chunks: large enough that a segment rarely spans three.
-const CHUNK: usize = 16 * 1024;
+pub const CHUNK: usize = 16 * 1024;
 
 /// Slots for chunks that an empty buffer keeps, so that short exchanges don't allocate.
 const IDLE_SLOTS: usize = 4;
@@ -188,7 +188,7 @@ impl SndBuf {
             rest = &rest[fit..];
         }
         if !rest.is_empty() {
-            let usual = if self.chunks.is_empty() {
+            let usual = if self.memory < FIRST_CHUNK {
                 FIRST_CHUNK
             } else {
                 CHUNK
@@ -200,6 +200,23 @@ impl SndBuf {
         }
         self.grown(accepted as u32);
         accepted
+    }
+
+    /// Queues the octets of a small write in the memory that they are in, when nothing is queued
+    /// that they would better be merged with. Otherwise, or when they do not fit, they come
+    /// back, for [`SndBuf::push_copy`].
+    ///
+    /// # Errors
+    /// They come back.
+    pub fn adopt(&mut self, buf: PktBuf) -> Result<(), PktBuf> {
+        if !self.chunks.is_empty() || buf.is_empty() || buf.len() > self.space() as usize {
+            return Err(buf);
+        }
+        let bytes = buf.into_vec()?;
+        self.grown(bytes.len() as u32);
+        self.memory += bytes.capacity();
+        self.chunks.push_back(Chunk::Owned(bytes));
+        Ok(())
     }
 
     /// The first `n` octets are acknowledged. Chunks that are acknowledged completely go to
@@ -238,6 +255,14 @@ impl SndBuf {
     /// Drops everything (the connection is gone) through `release`.
     pub fn clear(&mut self, release: &mut dyn FnMut(Bytes)) {
         self.ack(self.len, release);
+    }
+
+    /// Gives back the slots that an empty buffer keeps, for a connection that will send no more
+    /// data.
+    pub fn shrink(&mut self) {
+        if self.chunks.is_empty() {
+            self.chunks = VecDeque::new();
+        }
     }
 
     /// The `len` octets that start `off` octets after SND.UNA. They must be queued; what is
@@ -376,6 +401,26 @@ mod tests {
         }
         assert!(b.chunks.len() <= 2 + 800_000 / CHUNK);
         assert!(b.memory() <= 800_000 + 2 * CHUNK + 64 * 1024);
+    }
+
+    #[test]
+    fn the_first_small_write_brings_its_memory_and_the_next_ones_share() {
+        let mut b = SndBuf::new(100);
+        b.adopt(PktBuf::copy_of(&[1; 20])).unwrap();
+        assert_eq!((b.len(), b.memory), (20, 20));
+        assert!(b.adopt(PktBuf::copy_of(&[2; 20])).is_err(), "to be merged");
+        assert_eq!(b.push_copy(&[2; 20]), 20);
+        assert_eq!((b.chunks.len(), b.memory), (2, 20 + FIRST_CHUNK));
+        b.push_copy(&[3; 20]);
+        assert_eq!(b.chunks.len(), 2);
+        b.clear(&mut |_| {});
+        let big = b.adopt(PktBuf::copy_of(&[1; 101])).unwrap_err();
+        assert_eq!(
+            (big.len(), b.len()),
+            (101, 0),
+            "more than there is room for"
+        );
+        assert!(b.adopt(PktBuf::default()).is_err());
     }
 
     #[test]

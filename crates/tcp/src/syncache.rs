@@ -2,13 +2,25 @@
 //!
 //! One per perimeter, outside the connection table: a SYN costs one small entry, bounded in
 //! number, and a connection's state is made only when the handshake completes (RFC 4987,
-//! section 3.3).
+//! section 3.3). What finds no room is answered by a cookie, and kept by the peer (section 3.6).
+
+mod cookie;
+mod entry;
+
+pub use cookie::Cookies;
 
 use perimeter_base::Time;
-use perimeter_wire::tcp::MAX_WSCALE;
-use perimeter_wire::{FlowKey, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions};
+use perimeter_wire::{FlowKey, MacAddr, SegOut, Seq, TcpFlags, TcpHdr};
 
-use crate::isn::{IsnGen, ts_clock};
+use crate::isn::IsnGen;
+use entry::{CHALLENGES, Entry, RESENT, TIMEOUT};
+
+/// Where a frame came from: the interface, and the station there.
+pub type Origin = (u16, MacAddr);
+
+/// Sends a segment to the peer of a handshake under way: its flow, where its SYN came from, if that
+/// is known, and the segment.
+pub type Tell<'a> = dyn FnMut(&FlowKey, Option<Origin>, SegOut) + 'a;
 
 /// What a listener offers to those who connect.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -25,6 +37,13 @@ pub struct ListenParams {
     pub sack: bool,
     /// The accept queue is full: new SYNs are dropped.
     pub full: bool,
+    /// The SYN takes over a connection in TIME-WAIT, whose numbers its own must follow: it gets
+    /// an entry, never a cookie.
+    pub reuse: bool,
+    /// Names the listener: a cookie that one has sent is no other's.
+    pub tag: u32,
+    /// Where the SYN came from: kept with a new entry, for what the entry sends by itself.
+    pub from: Option<Origin>,
     /// Kept with a new entry and given back when its handshake is complete: whatever the caller
     /// wants to know then of where the SYN came in.
     pub origin: u16,
@@ -77,6 +96,8 @@ pub const MIN_MSS: u16 = 48;
 pub enum SynAction {
     /// Send this SYN-ACK.
     SendSynAck(SegOut),
+    /// Send this SYN-ACK, of which nothing is kept: its number is a cookie.
+    SendCookie(SegOut),
     /// Send nothing.
     Drop(SynDrop),
 }
@@ -122,7 +143,17 @@ pub struct SynStats {
     pub retransmitted: u64,
     /// SYNs dropped because an accept queue was full.
     pub backlog_full: u64,
+    /// SYN-ACKs whose number was a cookie.
+    pub cookies_sent: u64,
+    /// Acknowledgments of a cookie that made a connection.
+    pub cookies_accepted: u64,
+    /// Acknowledgments that were looked at as cookies and are none.
+    pub cookies_refused: u64,
 }
+
+/// Entries, and places in a bucket, that are kept for the next one when they are empty, and are
+/// not counted as memory that strangers pin.
+const KEPT: (usize, usize) = (16, 4);
 
 /// No entry.
 const NIL: u32 = u32::MAX;
@@ -130,107 +161,6 @@ const NIL: u32 = u32::MAX;
 pub const RETRIES: u8 = 5;
 /// Timer levels: after the first SYN-ACK and after each retransmission.
 const LEVELS: usize = RETRIES as usize + 1;
-/// Wait after the first SYN-ACK; it doubles per level.
-const TIMEOUT: u64 = 1_000_000_000;
-
-const TIMESTAMPS: u8 = 1;
-const SACK: u8 = 2;
-const WSCALE: u8 = 4;
-const RESENT: u8 = 8;
-
-/// A half-open connection. Besides its bucket it stands in its timer level's list, in the
-/// order of deadlines.
-#[derive(Clone, Debug)]
-struct Entry {
-    /// When the first SYN-ACK was sent.
-    sent: Time,
-    deadline: Time,
-    key: FlowKey,
-    iss: Seq,
-    irs: Seq,
-    ts_recent: u32,
-    ts_offset: u32,
-    rcv_wnd: u32,
-    prev: u32,
-    /// Next in the timer level; next free when unused.
-    next: u32,
-    peer_mss: u16,
-    mss: u16,
-    origin: u16,
-    snd_wscale: u8,
-    rcv_wscale: u8,
-    flags: u8,
-    /// Timer level, the number of timer retransmissions; `u8::MAX` when unused.
-    level: u8,
-}
-
-const _: () = assert!(size_of::<Entry>() <= 96);
-
-impl Entry {
-    fn has(&self, flag: u8) -> bool {
-        self.flags & flag != 0
-    }
-
-    fn syn_ack(&self, now: Time) -> SegOut {
-        let ts = self
-            .has(TIMESTAMPS)
-            .then(|| (ts_clock(now, self.ts_offset), self.ts_recent));
-        SegOut {
-            seq: self.iss,
-            ack: self.irs + 1,
-            flags: TcpFlags::SYN | TcpFlags::ACK,
-            // The window of a SYN is not scaled (RFC 7323, section 2.2).
-            window: self.rcv_wnd.min(65_535) as u16,
-            urgent: 0,
-            opts: TcpOptions {
-                mss: Some(self.mss),
-                wscale: self.has(WSCALE).then_some(self.rcv_wscale),
-                sack_permitted: self.has(SACK),
-                ts,
-                ..TcpOptions::default()
-            },
-        }
-    }
-
-    fn established(&self, seg: &TcpHdr, now: Time) -> Established {
-        let shift = if self.has(WSCALE) { self.snd_wscale } else { 0 };
-        let echo = seg.opts.ts.filter(|_| self.has(TIMESTAMPS));
-        let rtt_ns = match echo {
-            // The echo names the SYN-ACK that was answered, also after retransmission. An
-            // echo from before the first or after now is forged.
-            Some((_, ecr)) if self.has(RESENT) => {
-                let ms = ts_clock(now, self.ts_offset).wrapping_sub(ecr);
-                let age = now.since(self.sent).as_millis();
-                (u128::from(ms) <= age).then_some(u64::from(ms) * 1_000_000)
-            }
-            None if self.has(RESENT) => None,
-            _ => Some(now.nanos_since(self.sent)),
-        };
-        let in_order = seg.seq.le(self.irs + 1);
-        Established {
-            at: now,
-            origin: self.origin,
-            iss: self.iss,
-            irs: self.irs,
-            mss: self.peer_mss,
-            wscale: self
-                .has(WSCALE)
-                .then_some((self.snd_wscale, self.rcv_wscale)),
-            timestamps: self.has(TIMESTAMPS),
-            ts_recent: match echo {
-                Some((val, _)) if in_order => val,
-                _ => self.ts_recent,
-            },
-            ts_offset: self.ts_offset,
-            sack: self.has(SACK),
-            snd_wnd: u32::from(seg.window) << shift,
-            rcv_wnd: self.rcv_wnd,
-            rcv_mss: self.mss,
-            rtt_ns,
-            retransmitted: self.has(RESENT),
-        }
-    }
-}
 
 #[derive(Copy, Clone, Debug)]
 struct List {
@@ -240,10 +170,11 @@ struct List {
 
 /// The cache: a hash table of half-open connections, bounded per bucket and in all.
 ///
-/// Under a flood the oldest entry of a bucket makes room, so a legitimate handshake survives
-/// as long as its round trip is shorter than the flood takes to fill one bucket, which the
-/// keyed hash keeps a stranger from aiming at (Lemon, "Resisting SYN flood DoS attacks with a
-/// SYN cache", 2002).
+/// A SYN for a full bucket is answered by a cookie ([`Cookies`]), and what is in the bucket stays.
+/// Where cookies are off, the oldest entry of the bucket makes room, so a legitimate handshake
+/// survives as long as its round trip is shorter than the flood takes to fill one bucket, which
+/// the keyed hash keeps a stranger from aiming at (Lemon, "Resisting SYN flood DoS attacks with
+/// a SYN cache", 2002).
 pub struct SynCache {
     entries: Vec<Entry>,
     free: u32,
@@ -252,8 +183,13 @@ pub struct SynCache {
     buckets: Box<[Vec<(u32, u32)>]>,
     depth: usize,
     live: usize,
+    /// Places in buckets beyond those kept.
+    grown: usize,
     levels: [List; LEVELS],
     r#gen: IsnGen,
+    cookies: Cookies,
+    /// Until when an acknowledgment may bring a cookie; before the first is sent, never.
+    cookies_until: Time,
     stats: SynStats,
     /// The latest time it was entered at. Threads that take turns read the clock before their
     /// turn, so that the next may come with an earlier time.
@@ -261,11 +197,13 @@ pub struct SynCache {
 }
 
 impl SynCache {
-    /// Buckets and depth when nothing else is wanted: 15,360 entries, at most 3 MiB.
+    /// Buckets and depth when nothing else is wanted: 15,360 entries, at most 3 MiB. A stack of
+    /// many caches divides them.
     pub const DEFAULT_SIZE: (usize, usize) = (512, 30);
 
     /// A cache of `buckets` (rounded up to a power of two) × `depth` entries, keyed with 128
-    /// secret bits. Entries are allocated as they are needed and reused.
+    /// secret bits. Entries are allocated as they are needed and reused, and their memory is
+    /// given back when most of them are empty. Without cookies.
     pub fn new(buckets: usize, depth: usize, k0: u64, k1: u64) -> SynCache {
         let buckets = buckets.clamp(1, 1 << 20).next_power_of_two();
         SynCache {
@@ -274,14 +212,23 @@ impl SynCache {
             buckets: vec![Vec::new(); buckets].into_boxed_slice(),
             depth: depth.clamp(1, 1 << 10),
             live: 0,
+            grown: 0,
             levels: [List {
                 head: NIL,
                 tail: NIL,
             }; LEVELS],
             r#gen: IsnGen::new(k0, k1),
+            cookies: Cookies::Off,
+            cookies_until: Time::ZERO,
             stats: SynStats::default(),
             now: Time::ZERO,
         }
+    }
+
+    /// The same, with cookies.
+    #[must_use]
+    pub fn with_cookies(self, cookies: Cookies) -> SynCache {
+        SynCache { cookies, ..self }
     }
 
     /// It is entered at `now`, which does not run backwards here.
@@ -291,7 +238,7 @@ impl SynCache {
     }
 
     /// A SYN for a listener. `iss` and `ts_offset` are used if it makes a new entry
-    /// ([`IsnGen::iss`], [`IsnGen::ts_offset`]).
+    /// ([`IsnGen::iss`], [`IsnGen::ts_offset`]); the offset also in a cookie's SYN-ACK.
     ///
     /// A SYN for an entry that exists, whatever its sequence number, gets the SYN-ACK again
     /// and changes nothing: a peer that has started anew answers it with a reset, which
@@ -322,14 +269,26 @@ impl SynCache {
             self.stats.backlog_full += 1;
             return SynAction::Drop(SynDrop::Backlog);
         }
-        let e = new_entry(key, seg, l, iss, ts_offset, now);
+        let cookie = !l.reuse
+            && match self.cookies {
+                Cookies::Off => false,
+                Cookies::WhenFull => self.buckets[place.0].len() >= self.depth,
+                Cookies::Always => true,
+            };
+        if cookie {
+            self.cookies_until = now.plus(cookie::LIFE);
+            self.stats.cookies_sent += 1;
+            let reply = cookie::syn_ack(&self.r#gen, &key, seg, l, ts_offset, now);
+            return SynAction::SendCookie(reply);
+        }
+        let e = Entry::new(key, seg, l, iss, ts_offset, now);
         let reply = e.syn_ack(now);
         self.stats.added += 1;
         self.insert(place, e);
         SynAction::SendSynAck(reply)
     }
 
-    /// A segment with ACK and without SYN or RST that belongs to no connection.
+    /// A segment without RST, and with SYN only beside ACK, that belongs to no connection.
     pub fn on_ack(&mut self, key: &FlowKey, seg: &TcpHdr, now: Time) -> AckAction {
         let now = self.entered(now);
         let place = self.place(key);
@@ -337,28 +296,67 @@ impl SynCache {
             return AckAction::None;
         };
         let e = &self.entries[i as usize];
+        if !seg.flags.contains(TcpFlags::ACK) {
+            return AckAction::Ignore;
+        }
         if seg.ack != e.iss + 1 {
             return AckAction::Rst(seg.ack);
         }
-        let stale = e.has(TIMESTAMPS)
-            && seg
-                .opts
-                .ts
-                .is_some_and(|(val, _)| Seq(val).lt(Seq(e.ts_recent)));
         // Data may have overtaken the bare acknowledgment; it completes the handshake as well.
-        if stale || !seg.seq.between(e.irs + 1, e.irs + 1 + e.rcv_wnd.max(1)) {
+        if e.is_stale(seg) || !e.in_window(seg.seq) {
             return AckAction::Ignore;
         }
         let done = e.established(seg, now);
         self.remove(place, i);
         self.stats.completed += 1;
+        self.shrink();
         AckAction::Established(done)
+    }
+
+    /// Whether an acknowledgment may bring a cookie: one was sent not long ago. While none was,
+    /// acknowledgments of nothing cost no hash.
+    pub fn expects_cookie(&self, now: Time) -> bool {
+        self.now.max(now) < self.cookies_until
+    }
+
+    /// A segment with ACK and without SYN or RST for which [`SynCache::on_ack`] found no entry, or
+    /// one with another number, as when a peer has answered the cookie and the entry is that of
+    /// its repeated SYN. The connection if it completes a handshake by cookie; an entry of its flow
+    /// is then removed. Who can't take the connection drops the segment: the next one will do as
+    /// well.
+    pub fn on_cookie(
+        &mut self,
+        key: &FlowKey,
+        seg: &TcpHdr,
+        l: &ListenParams,
+        ts_offset: u32,
+        now: Time,
+    ) -> Option<Established> {
+        let now = self.entered(now);
+        if !self.expects_cookie(now) {
+            return None;
+        }
+        let Some(done) = cookie::check(&self.r#gen, key, seg, l, ts_offset, now) else {
+            self.stats.cookies_refused += 1;
+            return None;
+        };
+        if l.full {
+            self.stats.backlog_full += 1;
+            return Some(done);
+        }
+        self.stats.cookies_accepted += 1;
+        let place = self.place(key);
+        if let Some(i) = self.find(place, key) {
+            self.remove(place, i);
+            self.shrink();
+        }
+        Some(done)
     }
 
     /// The accept queue was full when [`SynCache::on_ack`] completed the handshake: the entry
     /// returns as if the acknowledgment had been lost, and the SYN-ACK is sent again later
-    /// (Linux).
-    pub fn put_back(&mut self, key: FlowKey, e: &Established, now: Time) {
+    /// (Linux). `from`: where the acknowledgment came from.
+    pub fn put_back(&mut self, key: FlowKey, e: &Established, from: Option<Origin>, now: Time) {
         let now = self.entered(now);
         let place = self.place(&key);
         if self.find(place, &key).is_some() {
@@ -366,39 +364,32 @@ impl SynCache {
         }
         self.stats.completed = self.stats.completed.saturating_sub(1);
         self.stats.backlog_full += 1;
-        let (snd_wscale, rcv_wscale) = e.wscale.unwrap_or((0, 0));
-        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        self.insert(
-            place,
-            Entry {
-                sent: now,
-                deadline: now.plus(TIMEOUT),
-                key,
-                iss: e.iss,
-                irs: e.irs,
-                ts_recent: e.ts_recent,
-                ts_offset: e.ts_offset,
-                rcv_wnd: e.rcv_wnd,
-                prev: NIL,
-                next: NIL,
-                peer_mss: e.mss,
-                mss: e.rcv_mss,
-                origin: e.origin,
-                snd_wscale,
-                rcv_wscale,
-                flags: flag(e.timestamps, TIMESTAMPS)
-                    | flag(e.sack, SACK)
-                    | flag(e.wscale.is_some(), WSCALE)
-                    | RESENT,
-                level: 0,
-            },
-        );
+        self.insert(place, Entry::back(key, e, from, now));
     }
 
     /// A reset. It removes the entry only at exactly the expected sequence number (RFC 5961,
     /// section 3.2). Returns whether it did.
     pub fn on_rst(&mut self, key: &FlowKey, seg: &TcpHdr) -> bool {
         self.abort_if(key, |e| seg.seq == e.irs + 1)
+    }
+
+    /// What the peer of a half-open connection is told when a segment was out of place that
+    /// [`SynCache::on_ack`] ignored or [`SynCache::on_rst`] did not obey: where we are. A reset in
+    /// the window that is not exact gets this (RFC 5961, section 3.2), and anything else outside
+    /// the window or older than the SYN (RFC 9293, section 3.10.7.4); not too often.
+    pub fn challenge(&mut self, key: &FlowKey, seg: &TcpHdr, now: Time) -> Option<SegOut> {
+        let now = self.entered(now);
+        let i = self.find(self.place(key), key)?;
+        let e = &mut self.entries[i as usize];
+        let due = match seg.flags.contains(TcpFlags::RST) {
+            true => e.in_window(seg.seq),
+            false => e.is_stale(seg) || !e.in_window(seg.seq),
+        };
+        if !due || e.challenges == 0 {
+            return None;
+        }
+        e.challenges -= 1;
+        Some(e.ack(now))
     }
 
     /// An ICMP hard error quoting a segment of ours with sequence number `seq`, which must be
@@ -413,24 +404,36 @@ impl SynCache {
             Some(i) if accept(&self.entries[i as usize]) => {
                 self.remove(place, i);
                 self.stats.aborted += 1;
+                self.shrink();
                 true
             }
             _ => false,
         }
     }
 
-    /// Removes every entry whose key `gone` accepts (a listener closed). Returns how many.
-    pub fn remove_if(&mut self, gone: &mut dyn FnMut(&FlowKey) -> bool) -> usize {
+    /// Removes every entry whose key `gone` accepts (a listener closed). Its peer may believe that it
+    /// is connected, so there is a reset to `tell` it. Returns how many.
+    pub fn remove_if(
+        &mut self,
+        gone: &mut dyn FnMut(&FlowKey) -> bool,
+        tell: &mut Tell<'_>,
+    ) -> usize {
         let mut n = 0;
-        for i in 0..self.entries.len() {
-            let e = &self.entries[i];
-            if e.level == u8::MAX || !gone(&e.key) {
-                continue;
+        // First those who were asked once: their answers may be on their way. The others have
+        // not answered for a second, and may be made up.
+        for level in [0..1, 1..u8::MAX] {
+            for i in 0..self.entries.len() {
+                let e = &self.entries[i];
+                if !level.contains(&e.level) || !gone(&e.key) {
+                    continue;
+                }
+                tell(&e.key, e.from(), e.reset());
+                let place = self.place(&e.key);
+                self.remove(place, i as u32);
+                n += 1;
             }
-            let place = self.place(&e.key);
-            self.remove(place, i as u32);
-            n += 1;
         }
+        self.shrink();
         n
     }
 
@@ -445,7 +448,7 @@ impl SynCache {
 
     /// Sends SYN-ACKs again that are due and drops entries that ran out of retries: each
     /// entry at most once per call.
-    pub fn on_timer(&mut self, now: Time, send: &mut dyn FnMut(&FlowKey, SegOut)) {
+    pub fn on_timer(&mut self, now: Time, send: &mut Tell<'_>) {
         let now = self.entered(now);
         // From the last level down: an entry that moves up one is not met again.
         for level in (0..LEVELS).rev() {
@@ -460,13 +463,15 @@ impl SynCache {
                     continue;
                 }
                 e.flags |= RESENT;
-                send(&e.key, e.syn_ack(now));
+                e.challenges = CHALLENGES;
+                send(&e.key, e.from(), e.syn_ack(now));
                 self.stats.retransmitted += 1;
                 self.unlink(i);
                 self.entries[i as usize].deadline = now.plus(TIMEOUT << (level + 1));
                 self.link(i, level + 1);
             }
         }
+        self.shrink();
     }
 
     /// Entries held.
@@ -490,6 +495,13 @@ impl SynCache {
         self.entries.capacity() * size_of::<Entry>()
             + slots * size_of::<(u32, u32)>()
             + size_of_val(&*self.buckets)
+    }
+
+    /// The same beyond what an empty cache keeps: what strangers make it pin. 0 when no more than
+    /// a few entries are held.
+    pub fn pinned(&self) -> usize {
+        self.entries.capacity().saturating_sub(KEPT.0) * size_of::<Entry>()
+            + self.grown * size_of::<(u32, u32)>()
     }
 
     /// Counters since the cache was made.
@@ -526,23 +538,72 @@ impl SynCache {
                 i
             }
             None => {
+                if self.entries.capacity() == 0 {
+                    self.entries.reserve_exact(KEPT.0.min(self.capacity()));
+                }
                 self.entries.push(e);
                 self.entries.len() as u32 - 1
             }
         };
-        self.buckets[bucket].push((tag, i));
+        let places = &mut self.buckets[bucket];
+        let before = places.capacity().max(KEPT.1);
+        places.push((tag, i));
+        self.grown += places.capacity().max(KEPT.1) - before;
         self.live += 1;
         self.link(i, 0);
     }
 
     fn remove(&mut self, (bucket, _): (usize, u32), i: u32) {
         self.unlink(i);
-        self.buckets[bucket].retain(|x| x.1 != i);
+        let places = &mut self.buckets[bucket];
+        places.retain(|x| x.1 != i);
+        if places.is_empty() && places.capacity() > KEPT.1 {
+            self.grown -= places.capacity() - KEPT.1;
+            *places = Vec::new();
+        }
         let e = &mut self.entries[i as usize];
         e.level = u8::MAX;
         e.next = self.free;
         self.free = i;
         self.live -= 1;
+    }
+
+    /// Gives memory back: all of it when nothing is held, and when less than a quarter of the
+    /// entries is in use what is held moves together. That looks at every bucket, and
+    /// for every dozen of them an entry was removed since the last time.
+    fn shrink(&mut self) {
+        if self.live == 0 {
+            if self.entries.capacity() > KEPT.0 {
+                self.entries = Vec::new();
+                self.free = NIL;
+            }
+            return;
+        }
+        let least = KEPT.0.max(self.buckets.len() / 8);
+        if self.entries.len() <= least || self.live * 4 >= self.entries.len() {
+            return;
+        }
+        let old = core::mem::take(&mut self.entries);
+        let mut moved = vec![NIL; old.len()];
+        self.entries.reserve_exact((self.live * 2).max(KEPT.0));
+        self.free = NIL;
+        for level in 0..LEVELS {
+            let list = List {
+                head: NIL,
+                tail: NIL,
+            };
+            let mut at = core::mem::replace(&mut self.levels[level], list).head;
+            while let Some(e) = old.get(at as usize) {
+                let to = self.entries.len() as u32;
+                moved[at as usize] = to;
+                self.entries.push(e.clone());
+                self.link(to, level);
+                at = e.next;
+            }
+        }
+        for place in self.buckets.iter_mut().flatten() {
+            place.1 = moved[place.1 as usize];
+        }
     }
 
     /// Appends to a timer level. All of a level wait equally long, so its order is that of the
@@ -574,50 +635,7 @@ impl SynCache {
     }
 }
 
-fn new_entry(
-    key: FlowKey,
-    seg: &TcpHdr,
-    l: &ListenParams,
-    iss: Seq,
-    ts_offset: u32,
-    now: Time,
-) -> Entry {
-    let o = &seg.opts;
-    let (mut flags, mut snd_wscale, mut rcv_wscale, mut ts_recent) = (0, 0, 0, 0);
-    if let (true, Some((val, _))) = (l.timestamps, o.ts) {
-        flags |= TIMESTAMPS;
-        ts_recent = val;
-    }
-    if l.sack && o.sack_permitted {
-        flags |= SACK;
-    }
-    if let (Some(ours), Some(theirs)) = (l.wscale, o.wscale) {
-        flags |= WSCALE;
-        snd_wscale = theirs.min(MAX_WSCALE);
-        rcv_wscale = ours.min(MAX_WSCALE);
-    }
-    // RFC 9293, section 3.7.1: what holds if the peer announces nothing.
-    let default_mss = if key.remote.is_ipv6() { 1220 } else { 536 };
-    Entry {
-        sent: now,
-        deadline: now.plus(TIMEOUT),
-        key,
-        iss,
-        irs: seg.seq,
-        ts_recent,
-        ts_offset,
-        rcv_wnd: l.rcv_wnd,
-        prev: NIL,
-        next: NIL,
-        peer_mss: o.mss.unwrap_or(default_mss).max(MIN_MSS),
-        mss: l.mss,
-        origin: l.origin,
-        snd_wscale,
-        rcv_wscale,
-        flags,
-        level: 0,
-    }
-}
-
+#[cfg(test)]
+mod flood;
 #[cfg(test)]
 mod tests;

@@ -110,6 +110,44 @@ fn a_probe_for_nothing_costs_nothing() {
     );
 }
 
+/// RFC 8985, section 7.2: also while unsent data waits for the congestion window. The loss of
+/// the whole first flight is then repaired before the timeout, without falling back to one
+/// segment.
+#[test]
+fn a_first_flight_that_is_lost_costs_no_timeout() {
+    with(
+        |c| {
+            c.loss_probe = true;
+            c.reorder_timer = true;
+        },
+        |s| {
+            s.go("
+    0 listen(3, 1) = 0
+    +0 < S 0:0(0) win 40000 <mss 1000,sackOK,nop,wscale 7>
+    +0 > S. 0:0(0) ack 1 <mss 1460,sackOK,nop,wscale 8>
+    +.02 < . 1:1(0) ack 1 win 400
+    +0 write(4, ..., 40000) = 40000
+    +0 > P. 1:10001(10000) ack 1
+    +.042 > . 10001:11001(1000) ack 1
+    +.02 < . 1:1(0) ack 1 win 400 <sack 10001:11001>
+    +.007 > . 1:1001(1000) ack 1
+    +0 %{ assert tcpi_ca_state == TCP_CA_Recovery }%
+            ");
+        },
+    );
+    // The peer's window is as good a reason to wait as ours.
+    probing(
+        "
+    +0 write(4, ..., 4000) = 4000
+    +0 > P. 1:4001(4000) ack 1
+    +.1 < . 1:1(0) ack 4001 win 16
+    +0 write(4, ..., 4000) = 4000
+    +0 > P. 4001:6001(2000) ack 1
+    +.202 > . 5001:6001(1000) ack 1
+    ",
+    );
+}
+
 /// Runs a script with the reordering window's timer.
 fn reordering(text: &str) {
     with(

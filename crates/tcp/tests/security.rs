@@ -6,9 +6,9 @@ mod script;
 
 use std::time::Duration;
 
-use perimeter_base::PktBuf;
-use perimeter_tcp::{CaState, Config, Events, TcpError, Unreachable};
-use perimeter_wire::{Seq, TcpFlags};
+use perimeter_base::{PktBuf, Time};
+use perimeter_tcp::{CaState, Config, Events, SndBuf, Tcb, TcpError, Unreachable};
+use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 use script::{OPEN_SACK, OPEN_TS, Options, Script, hdr, with};
 
 #[test]
@@ -28,6 +28,7 @@ fn timestamps_measure_and_protect() {
     +0 < . 301:401(100) ack 1 win 40000 <TS val 500 ecr 1>
     +0 > . 1:1(0) ack 101 <TS val 201 ecr 300,sack 301:401>
     +0 < . 101:201(100) ack 9999 win 40000 <TS val 600 ecr 1>
+    +0 > . 1:1(0) ack 101 <TS val 201 ecr 300,sack 301:401>
     +0 < . 101:201(100) ack 1 win 40000 <TS val 550 ecr 1>
     +0 > . 1:1(0) ack 201 <TS val 201 ecr 550,sack 301:401>
             ");
@@ -88,6 +89,69 @@ fn challenges_are_few() {
             );
         },
     );
+}
+
+/// CVE-2016-5696: how many challenge ACKs one connection still has says nothing about another.
+/// Each has a limit of its own, which varies by connection and by second, and what is spent on one
+/// is not missing on the other.
+#[test]
+fn challenges_to_one_connection_tell_nothing_about_another() {
+    let plain = |flags| TcpHdr {
+        seq: Seq(1000),
+        flags,
+        window: 60_000,
+        ..TcpHdr::default()
+    };
+    // Per second: the challenge ACKs that 40 SYNs draw, on a connection with that clock and ISS.
+    let limits = |probes_before: usize, offset: u32, iss: u32| -> Vec<u32> {
+        let cfg = Config::default();
+        let start = Time::from_millis(10_000);
+        let open = |iss, offset| {
+            let mut t = Tcb::connect(&cfg, Seq(iss), offset, start);
+            sent(&mut t, start);
+            let syn_ack = TcpHdr {
+                ack: Seq(iss) + 1,
+                ..plain(TcpFlags::SYN | TcpFlags::ACK)
+            };
+            t.input(&syn_ack, None, start);
+            sent(&mut t, start);
+            t
+        };
+        let probe = |t: &mut Tcb, now| {
+            t.input(&plain(TcpFlags::SYN), None, now);
+            sent(t, now)
+        };
+        let (mut ours, mut other) = (open(iss, offset), open(77, 99));
+        (0..8)
+            .map(|sec| {
+                let now = start + Duration::from_millis(sec * 1000 + 500);
+                for _ in 0..probes_before {
+                    probe(&mut other, now);
+                }
+                (0..40).map(|_| probe(&mut ours, now)).sum()
+            })
+            .collect()
+    };
+    let alone = limits(0, 1234, 5678);
+    assert!(alone.iter().all(|n| (1..=24).contains(n)), "{alone:?}");
+    assert_eq!(limits(1000, 1234, 5678), alone, "probes elsewhere show");
+    // Nor can it be foretold from another connection's.
+    let others: Vec<_> = (0..8u32)
+        .map(|i| limits(0, i * 999_983, i * 777_767))
+        .collect();
+    assert!(others.iter().all(|o| *o != alone), "{others:?}");
+    let first: std::collections::HashSet<u32> = others.iter().map(|o| o[0]).collect();
+    assert!(first.len() > 1, "{others:?}");
+}
+
+/// Runs the output loop; how many segments that were.
+fn sent(t: &mut Tcb, now: Time) -> u32 {
+    let empty = SndBuf::new(1000);
+    let mut n = 0;
+    while t.plan(empty.queued(), now).is_some() {
+        n += 1;
+    }
+    n
 }
 
 #[test]

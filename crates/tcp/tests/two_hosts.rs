@@ -153,7 +153,7 @@ fn hostile_segments() {
                 queued += 5000 * u32::from(t.can_send());
             }
             if rng.chance(0.1) {
-                t.app_read(cfg.rcv_buf, now);
+                t.app_read(cfg.rcv_buf, cfg.rcv_buf);
             }
             if rng.chance(0.005) {
                 t.close(now);

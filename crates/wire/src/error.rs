@@ -38,11 +38,14 @@ pub enum WireError {
     NotIpv4,
     /// An ARP packet that is not Ethernet/IPv4 or has an unknown operation.
     BadArp,
+    /// An IPv4 datagram with a source route, which is not to be trusted: answers
+    /// would go the way that a stranger chose (RFC 7126, section 4.3).
+    SourceRoute,
 }
 
 impl WireError {
     /// Every reason, in the order of [`WireError::index`].
-    pub const ALL: [WireError; 13] = [
+    pub const ALL: [WireError; 14] = [
         WireError::Truncated,
         WireError::BadVersion,
         WireError::BadHeaderLen,
@@ -56,6 +59,7 @@ impl WireError {
         WireError::NotTcp,
         WireError::NotIpv4,
         WireError::BadArp,
+        WireError::SourceRoute,
     ];
 
     /// Number of reasons.
@@ -84,6 +88,7 @@ impl WireError {
             WireError::NotTcp => "not_tcp",
             WireError::NotIpv4 => "not_ipv4",
             WireError::BadArp => "bad_arp",
+            WireError::SourceRoute => "source_route",
         }
     }
 }
@@ -104,6 +109,7 @@ impl fmt::Display for WireError {
             WireError::NotTcp => "not a TCP segment",
             WireError::NotIpv4 => "not an IPv4 packet",
             WireError::BadArp => "not an Ethernet/IPv4 ARP request or reply",
+            WireError::SourceRoute => "IP datagram with a source route",
         })
     }
 }

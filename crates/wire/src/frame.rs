@@ -66,7 +66,7 @@ pub fn parse_ipv4_tcp(ip_packet: &[u8], l2_len: usize, csum: Csum) -> Result<Tcp
 ///
 /// # Errors
 /// As [`parse_ipv4_tcp`].
-#[inline]
+#[inline(always)]
 pub fn parse_ipv4_tcp_into(
     ip_packet: &[u8],
     l2_len: usize,

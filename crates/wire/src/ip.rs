@@ -19,7 +19,7 @@ const FLAG_MF: u16 = 0x2000;
 /// Mask of the fragment offset, in units of 8 bytes.
 const OFFSET_MASK: u16 = 0x1fff;
 
-/// An IPv4 header. Options are skipped on parsing and never emitted.
+/// An IPv4 header. Options are skipped on parsing, source routes excepted, and never emitted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Ipv4Hdr {
     /// Source address.
@@ -58,8 +58,9 @@ impl Ipv4Hdr {
     ///
     /// # Errors
     /// [`WireError::Truncated`], [`WireError::BadVersion`],
-    /// [`WireError::BadHeaderLen`], [`WireError::BadTotalLen`], and with
-    /// `verify_checksum` [`WireError::BadIpChecksum`]. When it succeeds,
+    /// [`WireError::BadHeaderLen`], [`WireError::BadTotalLen`],
+    /// [`WireError::SourceRoute`], and with `verify_checksum`
+    /// [`WireError::BadIpChecksum`]. When it succeeds,
     /// `20 <= header_len <= total_len <= bytes.len()`.
     #[inline(always)]
     pub fn parse(bytes: &[u8], verify_checksum: bool) -> Result<Ipv4Hdr, WireError> {
@@ -67,10 +68,14 @@ impl Ipv4Hdr {
         if hdr.total_len < u16::from(hdr.header_len) || usize::from(hdr.total_len) > bytes.len() {
             return Err(WireError::BadTotalLen);
         }
-        if verify_checksum && !checksum_ok(&bytes[..usize::from(hdr.header_len)]) {
-            return Err(WireError::BadIpChecksum);
+        match hdr.header_len == Self::LEN as u8 {
+            true if verify_checksum && !plain_checksum_ok(bytes) => Err(WireError::BadIpChecksum),
+            true => Ok(hdr),
+            false => {
+                let header = &bytes[..usize::from(hdr.header_len)];
+                check_options(header, verify_checksum).map(|()| hdr)
+            }
         }
-        Ok(hdr)
     }
 
     /// Reads a header whose datagram may be cut short, as ICMP quotes it (RFC
@@ -152,12 +157,38 @@ impl Ipv4Hdr {
     }
 }
 
-/// Whether the checksum of a header verifies.
-#[inline]
-fn checksum_ok(header: &[u8]) -> bool {
-    let sum = match <&[u8; Ipv4Hdr::LEN]>::try_from(header) {
-        Ok(plain) => checksum::sum_fixed(plain),
-        Err(_) => checksum::sum(header, 0),
-    };
-    checksum::fold(sum) == 0xffff
+/// Whether the checksum of a header without options, which `bytes` start with, verifies.
+#[inline(always)]
+fn plain_checksum_ok(bytes: &[u8]) -> bool {
+    let header = bytes.first_chunk::<{ Ipv4Hdr::LEN }>();
+    header.is_some_and(|h| checksum::fold(checksum::sum_fixed(h)) == 0xffff)
+}
+
+/// Completes [`Ipv4Hdr::parse`] for a header with options, which is all of `header`.
+#[cold]
+fn check_options(header: &[u8], verify_checksum: bool) -> Result<(), WireError> {
+    if verify_checksum && checksum::fold(checksum::sum(header, 0)) != 0xffff {
+        return Err(WireError::BadIpChecksum);
+    }
+    match source_routed(&header[Ipv4Hdr::LEN..]) {
+        true => Err(WireError::SourceRoute),
+        false => Ok(()),
+    }
+}
+
+/// Whether a source route (loose, 131, or strict, 137) is among these options. Those behind an
+/// option whose length is impossible can't be told and are not looked for.
+fn source_routed(mut options: &[u8]) -> bool {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    while let [kind, rest @ ..] = options {
+        options = match (kind, rest) {
+            (131 | 137, _) => return true,
+            (&END, _) => return false,
+            (&NOTHING, _) => rest,
+            (_, [len, ..]) if *len >= 2 => options.get(usize::from(*len)..).unwrap_or_default(),
+            _ => return false,
+        };
+    }
+    false
 }

@@ -240,6 +240,57 @@ fn fix_ip(packet: &mut [u8]) {
     packet[10..12].copy_from_slice(&check.to_be_bytes());
 }
 
+/// Source routes are refused wherever they stand; other options, and nonsense, are skipped.
+#[test]
+fn source_routes() {
+    let datagram = |options: &[u8]| {
+        let mut p = vec![0; 20];
+        Ipv4Hdr {
+            src: [10, 0, 0, 2].into(),
+            dst: [10, 0, 0, 1].into(),
+            protocol: 6,
+            ttl: 64,
+            tos: 0,
+            ident: 0,
+            total_len: (20 + options.len()) as u16,
+            header_len: 20,
+            dont_fragment: true,
+            more_fragments: false,
+            frag_offset: 0,
+        }
+        .emit(&mut p);
+        p.extend_from_slice(options);
+        p[0] = 0x45 + (options.len() / 4) as u8;
+        p[10..12].fill(0);
+        let check = checksum::checksum(&p);
+        p[10..12].copy_from_slice(&check.to_be_bytes());
+        p
+    };
+    let table: &[(&[u8], bool)] = &[
+        (&[131, 3, 4, 0], true),
+        (&[137, 7, 4, 10, 0, 0, 7, 0], true),
+        (&[1, 1, 1, 131], true),
+        (&[148, 4, 0, 0, 137, 3, 4, 0], true),
+        (&[7, 7, 4, 131, 137, 131, 137, 0], false),
+        (&[0, 131, 3, 4], false),
+        (&[148, 1, 131, 131], false),
+        (&[148, 0, 131, 131], false),
+        (&[148, 200, 131, 131], false),
+        (&[1, 1, 1, 148], false),
+    ];
+    for (options, routed) in table {
+        for verify in [false, true] {
+            let parsed = Ipv4Hdr::parse(&datagram(options), verify);
+            let want = routed.then_some(WireError::SourceRoute);
+            assert_eq!(parsed.err(), want, "{options:?}");
+        }
+        let mut bad = datagram(options);
+        bad[10] ^= 1;
+        let parsed = Ipv4Hdr::parse(&bad, true);
+        assert_eq!(parsed.err(), Some(WireError::BadIpChecksum), "{options:?}");
+    }
+}
+
 /// One change to a good datagram, and the reason for which it is dropped.
 #[test]
 fn bad_datagrams() {

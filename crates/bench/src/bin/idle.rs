@@ -41,6 +41,11 @@ fn main() -> Result<ExitCode> {
         .on_native(Native::default())
         .organization("up")?
         .inbound(Inbound::Inline)
+        // The greeter acknowledges nothing.
+        .config(perimeter::Config {
+            drain: std::time::Duration::ZERO,
+            ..perimeter::Config::default()
+        })
         .interface(Greeter, &[&format!("{HOST}/{PREFIX}")])?
         .build()?;
     // What comes with the first connection belongs to none: the thread's context, packets in

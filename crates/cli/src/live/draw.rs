@@ -1,9 +1,9 @@
 //! What the view shows, for any size of terminal.
 
+use perimeter::families::Marker;
 use perimeter_lab::{
     live::{Board, Figures, Now},
-    report::svg,
-    units,
+    looks, units,
     workload::Phase,
 };
 use ratatui::{
@@ -39,19 +39,8 @@ pub struct Look {
 impl Look {
     /// The style of what belongs to an organization: the report's colour of it.
     fn of(&self, organization: &str) -> Style {
-        // The report's, by Okabe and Ito, as near as the 256 colours that terminals share come, and
-        // none too near black or white.
-        let colour = match svg::look(organization).class {
-            "c-msgp" => Color::Indexed(214),
-            "c-modern" => Color::Indexed(202),
-            "c-connpl" => Color::Indexed(32),
-            "c-connpt" => Color::Indexed(74),
-            "c-squeue" => Color::Indexed(36),
-            "c-pef" => Color::Indexed(175),
-            "c-streams" => Color::Indexed(142),
-            "c-linux" => Color::Indexed(245),
-            _ => Color::Reset,
-        };
+        let colour = looks::of(organization).1.colour.terminal;
+        let colour = colour.map_or(Color::Reset, Color::Indexed);
         match self.colour {
             true => Style::new().fg(colour),
             false => Style::new(),
@@ -61,13 +50,14 @@ impl Look {
 
 /// An organization's marker, the report's: so that nothing relies on colour alone.
 fn marker(organization: &str) -> &'static str {
-    match svg::look(organization).marker {
-        svg::Marker::Circle => "●",
-        svg::Marker::Square => "■",
-        svg::Marker::Up => "▲",
-        svg::Marker::Down => "▼",
-        svg::Marker::Diamond => "◆",
-        svg::Marker::Cross => "✕",
+    match looks::of(organization).1.marker {
+        Marker::Circle => "●",
+        Marker::Square => "■",
+        Marker::Up => "▲",
+        Marker::Down => "▼",
+        Marker::Diamond => "◆",
+        Marker::Cross => "✕",
+        Marker::Plus => "✚",
     }
 }
 

@@ -37,7 +37,7 @@ fn tshark_finds_nothing_wrong() {
         let tap = taps::open(&config).expect("a TAP interface");
         let options = PcapOptions::default();
         let (pcap, handle) = Pcap::create(Box::new(tap), &path, options).expect("a recording");
-        let stack = taps::stack_on(&OrgSpec::UpShared, pcap);
+        let stack = taps::stack_on(&OrgSpec::default(), pcap);
         let p = peer_accepts(9030, &["transfer", "receive"]);
         let s = stack.connect(taps::kernel_at(9030)).expect("connected");
         let digest = send(&s, 3_000_000);

@@ -3,6 +3,7 @@
 mod capture;
 mod common;
 mod edges;
+mod ending;
 mod iperf3;
 mod many;
 mod refusals;

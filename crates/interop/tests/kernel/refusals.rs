@@ -29,7 +29,7 @@ fn refused(o: &Outcome, what: &str) {
 #[test]
 fn tap_without_privilege() {
     examples::build();
-    alone(&["setpriv"], || {
+    alone(&["setpriv", "unshare"], || {
         let program = examples::path("echo");
         // The build directory may be closed to others.
         let dir = tempfile::tempdir_in("/tmp").expect("a directory");
@@ -38,7 +38,8 @@ fn tap_without_privilege() {
         let copy = dir.path().join("echo");
         std::fs::copy(program, &copy).expect("copied");
         let copy = copy.to_str().expect("text");
-        let args = [
+        let nobody = [
+            "setpriv",
             "--reuid",
             "65534",
             "--regid",
@@ -48,8 +49,28 @@ fn tap_without_privilege() {
             "--device",
             "tap",
         ];
-        let o = Program::start("setpriv", args, LIMIT).finish();
-        refused(&o, "no permission for opening /dev/net/tun");
+        // As the system has the node: 0600, or 0666 as systemd makes it.
+        let o = Program::start(nobody[0], &nobody[1..], LIMIT).finish();
+        refused(&o, "no permission for ");
+        // And both ways, in a mount namespace with a node of our own. Where that is not allowed,
+        // the script says so by its exit code.
+        let node = dir.path().join("tun");
+        let node = node.to_str().expect("text");
+        for (mode, what) in [
+            ("600", "no permission for opening /dev/net/tun"),
+            ("666", "no permission for attaching to"),
+        ] {
+            let script = format!(
+                "(rm -f {node} && mknod -m {mode} {node} c 10 200 && \
+                 mount --bind {node} /dev/net/tun && : 3<>/dev/net/tun) 2>/dev/null || exit 77; \
+                 exec \"$@\""
+            );
+            let args = ["--mount", "sh", "-c", &script, "sh"];
+            let o = Program::start("unshare", args.iter().chain(&nobody), LIMIT).finish();
+            if o.status.code() != Some(77) {
+                refused(&o, what);
+            }
+        }
     });
 }
 

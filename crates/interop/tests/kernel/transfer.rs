@@ -8,9 +8,10 @@ use perimeter::link::tap::TapConfig;
 use perimeter::{Bytes, OrgSpec, Stack, TcpStream};
 use perimeter_interop::program::Program;
 use perimeter_interop::{examples, taps};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::path::Path;
+use std::time::Duration;
 
 /// Sends `total` bytes, pages by reference, no two alike; returns their digest.
 pub fn send(s: &TcpStream, total: u64) -> String {
@@ -134,7 +135,7 @@ fn python_sends_and_receives_in_small_packets() {
 /// The example server and curl, as anybody would use them.
 fn curl(org: &OrgSpec) {
     // The one large transfer of every run.
-    let total = if matches!(org, OrgSpec::ConnpL { .. }) {
+    let total = if org.family().name == "connp-l" {
         GIB
     } else {
         size()
@@ -175,4 +176,50 @@ fn curl(org: &OrgSpec) {
 fn curl_fetches_and_uploads() {
     examples::build();
     each_family(&["curl"], Load::Works, curl);
+}
+
+/// Over memory, which every example is by default.
+#[test]
+fn connect_without_arguments_ends() {
+    examples::build();
+    let none: [&str; 0] = [];
+    let program = Program::start(examples::path("connect"), none, Duration::from_secs(30));
+    let told = program.finish().ok();
+    assert!(told.contains("received 0 "), "{told}");
+}
+
+/// Clients that say nothing, or never finish their request, keep nobody waiting, also where one
+/// thread does everything.
+#[test]
+fn idle_clients_do_not_stop_the_server() {
+    examples::build();
+    each_family(&["curl"], Load::Works, |org| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        make_file(&file, 10_000);
+        let (name, path) = (org.to_string(), file.to_str().expect("text"));
+        let args = ["--device", "tap", "--org", &name, path];
+        let mut server = Program::start(examples::path("http_server"), args, LIMIT);
+        assert!(server.line().starts_with("listening on 10.99.0.2:80"));
+        let idle: Vec<std::net::TcpStream> = (0..3)
+            .map(|i| {
+                let mut s = std::net::TcpStream::connect(taps::stack_at(80)).expect("connected");
+                if i > 0 {
+                    s.write_all(b"GET / HT").expect("taken");
+                }
+                s
+            })
+            .collect();
+        for _ in 0..3 {
+            let quick = ["--silent", "--show-error", "--fail", "--max-time", "4"];
+            let what = ["--output", "/dev/null", "--write-out", "%{size_download}"];
+            let args = [&quick[..], &what, &["http://10.99.0.2/"]].concat();
+            assert_eq!(
+                Program::start("curl", args, LIMIT).finish().ok(),
+                "10000",
+                "{org}"
+            );
+        }
+        drop(idle);
+    });
 }

@@ -398,7 +398,6 @@ fn all_times(locks: &[&Locks]) -> Option<LockTimes> {
 pub(crate) mod tests {
     use super::*;
     use crate::workload::Times;
-    use perimeter::OrgSpec;
     use std::time::Duration;
 
     pub(crate) fn sample(goodput: f64, stack: Option<u64>, contended: u64) -> Sample {
@@ -460,7 +459,7 @@ pub(crate) mod tests {
         let rows = vec![
             row(
                 &settings,
-                &configuration(Organization::Ours(OrgSpec::ConnpL { groups: 128 })),
+                &configuration(Organization::ours("connp-l:128")),
                 &traits,
                 &ours,
             ),

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use addr2line::Loader;
+use perimeter::families;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, fmt, fs, path::Path};
 
@@ -60,41 +61,13 @@ pub enum Place {
     Caller,
 }
 
-/// Beginnings of source files' paths. The first that fits decides.
+/// Beginnings of source files' paths. The first that fits decides, after what organizations say of
+/// their own files.
 const FILES: &[(&str, Place)] = &[
     ("crates/sync/src/virt/", Place::Simulation),
     ("crates/sync/src/queue/", Place::In(Component::Scheduler)),
     ("crates/sync/src/solo.rs", Place::In(Component::Lock)),
     ("crates/sync/src/owned.rs", Place::In(Component::Lock)),
-    (
-        "crates/org/src/split/messages.rs",
-        Place::In(Component::Scheduler),
-    ),
-    (
-        "crates/org/src/connp_t/answer.rs",
-        Place::In(Component::Scheduler),
-    ),
-    (
-        "crates/org/src/connp_t/inbox.rs",
-        Place::In(Component::Scheduler),
-    ),
-    (
-        "crates/org/src/connp_t/message.rs",
-        Place::In(Component::Scheduler),
-    ),
-    (
-        "crates/org/src/squeue/queue",
-        Place::In(Component::Scheduler),
-    ),
-    (
-        "crates/org/src/squeue/reply.rs",
-        Place::In(Component::Scheduler),
-    ),
-    (
-        "crates/org/src/squeue/rings.rs",
-        Place::In(Component::Scheduler),
-    ),
-    ("crates/org/src/desk.rs", Place::In(Component::Scheduler)),
     ("crates/org/", Place::In(Component::Stack)),
     ("crates/tcp/", Place::In(Component::Stack)),
     ("crates/stack/", Place::In(Component::Stack)),
@@ -112,6 +85,16 @@ pub fn of_file(path: &str) -> Place {
         return Place::Caller;
     };
     let rest = &path[at..];
+    // A file's tests and parts lie in a folder of its name.
+    let hands_over = families::hand_over().any(|f| {
+        let f = f.find("crates/").map_or(f, |at| &f[at..]);
+        let stem = f.strip_suffix(".rs").unwrap_or(f);
+        let behind = rest.strip_prefix(stem);
+        behind.is_some_and(|b| b == ".rs" || b.starts_with('/'))
+    });
+    if hands_over {
+        return Place::In(Component::Scheduler);
+    }
     let found = FILES.iter().find(|(prefix, _)| rest.starts_with(prefix));
     found.map_or(Place::Caller, |(_, place)| *place)
 }

@@ -236,7 +236,11 @@ fn only_the_same_request_joins() {
     let (_, stored) = Folder::resume(&path).unwrap();
     let mut other = request();
     other.seed = 99;
-    assert_eq!(other.joined(&stored).unwrap().seed, 11, "the folder's");
+    let joined = other.clone().joined(&stored, None).unwrap();
+    assert_eq!(joined.seed, 11, "the folder's, as none was asked for");
+    assert_eq!(other.clone().joined(&stored, Some(11)).unwrap().seed, 11);
+    let error = other.joined(&stored, Some(99)).unwrap_err().to_string();
+    assert!(error.contains("seed 11, not 99"), "{error}");
     type Damage = fn(&mut Request);
     let damages: [(Damage, &str); 5] = [
         (|r| r.mode = Mode::Full, "quick, not full"),
@@ -248,7 +252,7 @@ fn only_the_same_request_joins() {
     for (damage, says) in damages {
         let mut other = request();
         damage(&mut other);
-        let error = other.joined(&stored).unwrap_err().to_string();
+        let error = other.joined(&stored, None).unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");
     }
 }

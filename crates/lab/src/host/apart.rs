@@ -26,6 +26,9 @@ const OVER: u32 = u32::MAX;
 /// need some 25 ns, cores with a common cache 50 to 70, others 200 and more.
 const LONGER: f64 = 3.0;
 
+/// What every [`sign`] begins with.
+pub const SIGN: &str = "cores were far apart";
+
 /// The shortest that was seen in this process, ns.
 static BEST: Mutex<f64> = Mutex::new(f64::INFINITY);
 
@@ -99,9 +102,8 @@ pub fn round_trip() -> Option<f64> {
 /// What is to be said if a line takes much longer than it did before in this process.
 pub fn sign(ns: f64) -> Option<String> {
     let best = *BEST.lock().unwrap_or_else(PoisonError::into_inner);
-    is_longer(ns, best).then(|| {
-        format!("cores were far apart: {ns:.0} ns for a cache line and back, not {best:.0}")
-    })
+    is_longer(ns, best)
+        .then(|| format!("{SIGN}: {ns:.0} ns for a cache line and back, not {best:.0}"))
 }
 
 /// Whether `ns` is so much more than the shortest, `best`, that the cores must have been further

@@ -2,7 +2,7 @@
 
 use super::Seen;
 use crate::organizations::Organization;
-use perimeter::OrgSpec;
+use perimeter::families::Occupancy;
 
 /// What at most one thread is in at a time, and where the time within it is known from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,17 +24,12 @@ impl Perimeter {
         let Organization::Ours(spec) = organization else {
             return None;
         };
-        Some(match spec {
-            OrgSpec::Up | OrgSpec::UpNetisr => Perimeter::Stack,
-            OrgSpec::UpShared | OrgSpec::ConnpL { .. } => Perimeter::Lock("group"),
-            OrgSpec::Msgp(m) if m.modern => Perimeter::Lock("connection"),
-            OrgSpec::Msgp(_) => Perimeter::Lock("conn_hashtable"),
-            OrgSpec::ConnpT(t) if !t.fold => Perimeter::Owner,
-            OrgSpec::ConnpT(_) | OrgSpec::Squeue(_) | OrgSpec::Streams | OrgSpec::Pef(_) => {
-                Perimeter::Stack
-            }
-            _ => return None,
-        })
+        match spec.occupancy() {
+            Occupancy::Lock(class) => Some(Perimeter::Lock(class.name())),
+            Occupancy::Owner => Some(Perimeter::Owner),
+            Occupancy::Stack => Some(Perimeter::Stack),
+            Occupancy::Unknown => None,
+        }
     }
 
     /// In a word, for a table.

@@ -297,11 +297,11 @@ mod tests {
                 ..Settings::default()
             };
             let configuration = Configuration {
-                organization: Organization::Ours(OrgSpec::Up),
+                organization: Organization::ours("up"),
                 connections: 1,
                 threads: 1,
             };
-            let mut run = session(OrgSpec::Up, &settings, &configuration, None).unwrap();
+            let mut run = session("up".parse().unwrap(), &settings, &configuration, None).unwrap();
             run.warm_up(Duration::from_millis(100)).unwrap();
             let bytes: u64 = run.moved().0.values().sum();
             let frames: u64 = run.peers.iter().map(|p| p.counts().frames).sum();

@@ -11,13 +11,17 @@ use crate::{
 };
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read as _, Write},
     path::{Path, PathBuf},
 };
 
 const HEADER: &str = "lab.json";
 const PLANS: &str = "plans";
 const ROWS: &str = "runs.jsonl";
+const PACKED: &str = "runs.jsonl.gz";
+
+/// What a compressed record may unpack to, bytes: a thousand times the longest that there is.
+const UNPACKED: u64 = 4 << 30;
 const SENDS: &str = "sends.json";
 
 /// What a folder holds.
@@ -103,6 +107,9 @@ impl Folder {
                     there.cpu, there.cores, there.kernel
                 ),
             );
+        }
+        if !path.join(ROWS).exists() {
+            return input(path, format!("{PACKED} is finished; gunzip it to go on"));
         }
         let rows = open_rows(path)?;
         let text = fs::read(path.join(ROWS)).context(format!("reading {}", path.display()))?;
@@ -240,11 +247,55 @@ fn whole_lines(text: &[u8]) -> usize {
         .map_or(0, |at| at + 1)
 }
 
-/// Reads a folder without changing it. Rows that can't be read are left out and remarked on, a part
-/// of a row at the end is left out.
+/// The record of a folder, unpacked, and the name of its file.
+fn record(path: &Path) -> Result<(&'static str, Vec<u8>), Error> {
+    let file = path.join(ROWS);
+    match fs::read(&file) {
+        Ok(text) => return Ok((ROWS, text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return input(&file, e),
+    }
+    let packed = path.join(PACKED);
+    let file = match File::open(&packed) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return input(
+                path,
+                format!("the record is missing (neither {ROWS} nor {PACKED})"),
+            );
+        }
+        Err(e) => return input(&packed, e),
+    };
+    let mut text = Vec::new();
+    let mut unpacked = flate2::read::MultiGzDecoder::new(file).take(UNPACKED);
+    match unpacked.read_to_end(&mut text) {
+        Ok(n) if n as u64 == UNPACKED => input(&packed, "unpacks to 4 GiB or more"),
+        Ok(_) => Ok((PACKED, text)),
+        Err(e) => {
+            let line = 1 + text.iter().filter(|b| **b == b'\n').count();
+            input(&packed, format!("damaged near line {line}: {e}"))
+        }
+    }
+}
+
+/// As [`read`], of a folder whose runs are wanted: none at all is an error too.
 ///
 /// # Errors
-/// [`Error::Input`] if it is no folder of runs.
+/// As [`read`], and [`Error::Input`] if there is no row.
+pub fn read_rows(path: &Path) -> Result<Stored, Error> {
+    let stored = read(path)?;
+    match stored.rows.is_empty() {
+        true => input(path, "the record is empty: no run has ended yet"),
+        false => Ok(stored),
+    }
+}
+
+/// Reads a folder without changing it; the record may be compressed. A part of a row at the end,
+/// left by a process that was ended, is left out.
+///
+/// # Errors
+/// [`Error::Input`] if it is no folder of runs, or its record is missing or damaged; names the
+/// file and the line.
 pub fn read(path: &Path) -> Result<Stored, Error> {
     let file = path.join(HEADER);
     let text = match fs::read_to_string(&file) {
@@ -275,12 +326,7 @@ pub fn read(path: &Path) -> Result<Stored, Error> {
         }
         plans.push(Plan::load(&path.join(PLANS).join(format!("{name}.toml")))?);
     }
-    let file = path.join(ROWS);
-    let text = match fs::read(&file) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(e) => return input(&file, e),
-    };
+    let (name, text) = record(path)?;
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
     let whole = &text[..whole_lines(&text)];
     for (i, line) in whole.split(|b| *b == b'\n').enumerate() {
@@ -289,7 +335,10 @@ pub fn read(path: &Path) -> Result<Stored, Error> {
         }
         match serde_json::from_slice::<Row>(line) {
             Ok(row) => rows.push(row),
-            Err(e) => notes.push(format!("{ROWS}:{}: not a row of this program: {e}", i + 1)),
+            Err(e) => {
+                let place = format!("{name}:{}", i + 1);
+                return input(&path.join(place), format!("not a row of this program: {e}"));
+            }
         }
     }
     let sends = match fs::read(path.join(SENDS)) {
@@ -415,14 +464,10 @@ mod tests {
         let (folder, header) = made(&path);
         drop(folder);
         fs::write(path.join(ROWS), "{}\n").unwrap();
-        let stored = read(&path).unwrap();
-        assert!(
-            stored.notes[0].starts_with("runs.jsonl:1: "),
-            "{:?}",
-            stored.notes
-        );
-        let error = Folder::resume(&path).unwrap_err().to_string();
-        assert!(error.contains("runs.jsonl:1"), "{error}");
+        for error in [read(&path).unwrap_err(), Folder::resume(&path).unwrap_err()] {
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains("runs.jsonl:1: "), "{error}");
+        }
         fs::write(path.join(ROWS), "").unwrap();
         let put = |header: &Header| {
             fs::write(path.join(HEADER), serde_json::to_string(header).unwrap()).unwrap();
@@ -437,5 +482,68 @@ mod tests {
         let mut other = header;
         other.plans = vec!["../../etc/passwd".into()];
         assert!(put(&other).contains("no plan's name"));
+    }
+
+    /// A record of three rows.
+    fn three_rows(path: &Path) {
+        let (mut folder, _) = made(path);
+        for repeat in 0..3 {
+            let row = row("throughput", "UP", "up", 6, repeat, 1.0);
+            folder.append(&row).unwrap();
+        }
+    }
+
+    fn packed(text: &[u8]) -> Vec<u8> {
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        out.write_all(text).unwrap();
+        out.finish().unwrap()
+    }
+
+    #[test]
+    fn a_compressed_record_is_read_and_not_added_to() {
+        let t = tempfile::tempdir().unwrap();
+        let path = t.path().join("a");
+        three_rows(&path);
+        let plain = read(&path).unwrap();
+        let text = fs::read(path.join(ROWS)).unwrap();
+        fs::remove_file(path.join(ROWS)).unwrap();
+        fs::write(path.join(PACKED), packed(&text)).unwrap();
+        assert_eq!(read(&path).unwrap().rows, plain.rows);
+        let error = Folder::resume(&path).unwrap_err().to_string();
+        assert!(error.contains("gunzip"), "{error}");
+        assert!(!path.join(ROWS).exists(), "a second record");
+        // Two members, as `cat a.gz b.gz` makes them.
+        let two = [packed(&text), packed(&text)].concat();
+        fs::write(path.join(PACKED), two).unwrap();
+        assert_eq!(read(&path).unwrap().rows.len(), 6);
+    }
+
+    #[test]
+    fn a_record_that_is_missing_empty_or_damaged_is_an_error() {
+        let t = tempfile::tempdir().unwrap();
+        let path = t.path().join("a");
+        three_rows(&path);
+        let text = fs::read(path.join(ROWS)).unwrap();
+        let error = |says: &str| {
+            let error = read_rows(&path).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(says), "{says}: {error}");
+        };
+        let garbage = [&text[..], b"garbage\n"].concat();
+        fs::write(path.join(ROWS), &garbage).unwrap();
+        error("a/runs.jsonl:4: ");
+        fs::write(path.join(ROWS), "").unwrap();
+        error("empty");
+        fs::remove_file(path.join(ROWS)).unwrap();
+        error("neither runs.jsonl nor runs.jsonl.gz");
+        fs::write(path.join(PACKED), packed(&garbage)).unwrap();
+        error("a/runs.jsonl.gz:4: ");
+        fs::write(path.join(PACKED), packed(b"")).unwrap();
+        error("empty");
+        let cut = packed(&text);
+        fs::write(path.join(PACKED), &cut[..cut.len() - 9]).unwrap();
+        error("a/runs.jsonl.gz: damaged near line ");
+        fs::write(path.join(PACKED), &text).unwrap();
+        error("a/runs.jsonl.gz: damaged near line 1");
     }
 }

@@ -1,12 +1,13 @@
 //! Raw results: a folder with the plans as they ran and one line of JSON for each run.
 //!
 //! `lab.json` says what was asked for, `plans/` holds the plans' text, `runs.jsonl` has a row a run.
+//! `runs.jsonl.gz` in its place is a record that is finished and kept: it is read, not added to.
 //! A row goes out in one write and to the disk at once, so whatever ends the program leaves whole
 //! rows, or one part of a row at the end that the next start cuts off.
 
 mod folder;
 
-pub use folder::{Folder, Stored, read};
+pub use folder::{Folder, Stored, read, read_rows};
 
 use crate::{
     bench::report::{Asked, Build},

@@ -2,6 +2,7 @@
 //! words of a report come from here or are computed from it.
 
 use crate::{
+    host::apart,
     organizations::Organization,
     plan::{Metric, Plan},
     published::{self, Claim, Relation},
@@ -85,8 +86,12 @@ pub enum Finding {
     InPart,
     /// The opposite holds here.
     TurnedRound,
+    /// Equality is claimed, and the interval lies neither within a tenth of it nor outside.
+    Undecided,
     /// No difference is seen.
     NoDifference,
+    /// It is of a machine with more cores than this one has, and so can't be judged here.
+    NeedsCores(usize),
     /// There are too few runs to tell.
     TooFew,
     /// What it is about was not measured.
@@ -95,15 +100,18 @@ pub enum Finding {
 
 impl Finding {
     /// In words.
-    pub fn words(self) -> &'static str {
+    pub fn words(self) -> String {
         match self {
             Finding::Agrees => "agrees",
             Finding::InPart => "agrees in part",
             Finding::TurnedRound => "turned round",
+            Finding::Undecided => "undecided",
             Finding::NoDifference => "no difference seen",
+            Finding::NeedsCores(n) => return format!("needs {n} cores"),
             Finding::TooFew => "too few runs to tell",
             Finding::NotMeasured => "not measured here",
         }
+        .into()
     }
 }
 
@@ -131,11 +139,45 @@ pub struct Judged {
     pub evidence: Vec<Evidence>,
 }
 
+/// How far apart the cores were during the runs that a result is of. Runs with near and with far
+/// cores differ too much to be taken together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cores {
+    /// As near in all runs of the folder, or nothing is known of it, or it does not matter.
+    Any,
+    /// Near; there are others with far ones.
+    Near,
+    /// Far.
+    Far,
+}
+
+impl Cores {
+    /// As a remark behind a title or a load; nothing where there is nothing to tell apart.
+    pub fn remark(self) -> &'static str {
+        match self {
+            Cores::Any => "",
+            Cores::Near => ", cores near each other",
+            Cores::Far => ", cores far apart",
+        }
+    }
+
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Cores::Any => "",
+            Cores::Near => "near",
+            Cores::Far => "far",
+        }
+    }
+}
+
 /// One plan's results.
 #[derive(Debug, Clone)]
 pub struct Result {
     /// The plan.
     pub plan: Plan,
+    /// How far apart the cores were.
+    pub cores: Cores,
     /// Its curves, in the plan's order.
     pub curves: Vec<Curve>,
     /// What became of each claim.
@@ -153,6 +195,19 @@ pub struct Result {
 }
 
 impl Result {
+    /// Its title, with how far apart the cores were.
+    pub fn title(&self) -> String {
+        format!("{}{}", self.plan.title, self.cores.remark())
+    }
+
+    /// A name for it, unique within a report.
+    pub fn id(&self) -> String {
+        match self.cores {
+            Cores::Far => format!("{}-far", self.plan.name),
+            Cores::Any | Cores::Near => self.plan.name.clone(),
+        }
+    }
+
     /// The curves with their recorded sends.
     pub fn traces(&self) -> impl Iterator<Item = (&Curve, &Trace)> {
         let pairs = self.curves.iter().zip(&self.sends);
@@ -181,16 +236,34 @@ pub struct Choice {
     pub unknown: Vec<String>,
 }
 
-/// The results of each plan that has rows or could have.
+/// The results of each plan that has rows or could have. Runs with near cores and runs with far ones
+/// are results of their own.
 pub fn results(stored: &Stored) -> Vec<Result> {
-    let one = |plan: &Plan| {
-        let rows: Vec<&Row> = stored.rows.iter().filter(|r| r.plan == plan.name).collect();
-        result(plan, stored, &rows)
+    // What is modelled does not depend on it.
+    let told = |r: &Row| {
+        let m = r.measured().filter(|m| m.modelled.is_none())?;
+        m.raw.core_round_trip_ns
     };
-    stored.plans.iter().map(one).collect()
+    let best = stored.rows.iter().filter_map(told);
+    let best = best.fold(f64::INFINITY, f64::min);
+    let is_far = |r: &Row| told(r).is_some_and(|ns| apart::is_longer(ns, best));
+    let ever_far = stored.rows.iter().any(is_far);
+    let of = |plan: &Plan| {
+        let rows = stored.rows.iter().filter(|r| r.plan == plan.name);
+        let (far, near): (Vec<&Row>, Vec<&Row>) = rows.partition(|r| is_far(r));
+        let cores = match ever_far && near.iter().any(|r| told(r).is_some()) || !far.is_empty() {
+            true => Cores::Near,
+            false => Cores::Any,
+        };
+        let first = result(plan, stored, cores, &near, &far);
+        let second = (!far.is_empty()).then(|| result(plan, stored, Cores::Far, &far, &near));
+        [Some(first), second]
+    };
+    stored.plans.iter().flat_map(of).flatten().collect()
 }
 
-fn result(plan: &Plan, stored: &Stored, rows: &[&Row]) -> Result {
+/// The result of `rows`; `others` are of the plan too, with cores of another distance.
+fn result(plan: &Plan, stored: &Stored, cores: Cores, rows: &[&Row], others: &[&Row]) -> Result {
     let values = plan.values(stored.header.mode);
     let curves: Vec<Curve> = plan
         .series
@@ -198,12 +271,18 @@ fn result(plan: &Plan, stored: &Stored, rows: &[&Row]) -> Result {
         .map(|s| {
             let series = |r: &&Row| r.series == s.label;
             let of: Vec<&Row> = rows.iter().copied().filter(series).collect();
+            let elsewhere = |x| others.iter().any(|r| series(r) && r.x == x);
+            let none = |x| match (cores, elsewhere(x)) {
+                (Cores::Far, _) => "no run with cores far apart",
+                (_, true) => "only runs with cores far apart",
+                (_, false) => "not run yet",
+            };
             Curve {
                 label: s.label.clone(),
                 published: s.published.clone(),
                 organization: values.first().and_then(|x| s.organization(*x).ok()),
                 comparable: of.iter().all(|r| r.measured().is_none() || r.comparable),
-                points: values.iter().map(|&x| point(x, &of)).collect(),
+                points: values.iter().map(|&x| point(x, &of, none(x))).collect(),
             }
         })
         .collect();
@@ -211,8 +290,7 @@ fn result(plan: &Plan, stored: &Stored, rows: &[&Row]) -> Result {
     let mut signs: BTreeMap<String, usize> = BTreeMap::new();
     for m in all() {
         // Without their numbers, which differ from run to run.
-        let kinds: std::collections::BTreeSet<String> =
-            m.raw.disturbances.iter().map(|d| kind(d)).collect();
+        let kinds: std::collections::BTreeSet<String> = signs_of(m).map(kind).collect();
         for k in kinds {
             *signs.entry(k).or_default() += 1;
         }
@@ -229,24 +307,34 @@ fn result(plan: &Plan, stored: &Stored, rows: &[&Row]) -> Result {
         let org = c.organization.as_ref()?.to_string();
         stored.sends.iter().find(|t| t.org == org).cloned()
     };
+    let here = stored.header.host.cores;
+    let claims = plan.published.iter().flat_map(|e| &e.claims);
+    let mut claims: Vec<Judged> = claims.map(|c| judge(c, plan, &curves, here)).collect();
+    if cores == Cores::Far {
+        // Far cores are an accident: what there are too few runs of was not to be measured.
+        let told = |e: &Evidence| e.comparison.verdict != Verdict::TooFew;
+        claims.retain(|c| c.evidence.iter().any(told));
+    }
     Result {
+        cores,
         sends: match plan.order {
-            Some(_) => curves.iter().map(sent).collect(),
-            None => Vec::new(),
+            Some(_) if cores != Cores::Far => curves.iter().map(sent).collect(),
+            _ => Vec::new(),
         },
-        claims: plan
-            .published
-            .iter()
-            .flat_map(|e| &e.claims)
-            .map(|c| judge(c, plan, &curves))
-            .collect(),
+        claims,
         curves,
         measured: all().count(),
-        disturbed: all().filter(|m| !m.raw.disturbances.is_empty()).count(),
+        disturbed: all().filter(|m| signs_of(m).next().is_some()).count(),
         signs,
         notes,
         plan: plan.clone(),
     }
+}
+
+/// What disturbed a run, but that the cores were far apart: such runs stand by themselves.
+fn signs_of(m: &Measured) -> impl Iterator<Item = &str> {
+    let signs = m.raw.disturbances.iter().map(String::as_str);
+    signs.filter(|s| !s.starts_with(apart::SIGN))
 }
 
 /// A sign of disturbance with `N` for its numbers.
@@ -262,7 +350,7 @@ fn kind(sign: &str) -> String {
     kind
 }
 
-fn point(x: u64, rows: &[&Row]) -> Point {
+fn point(x: u64, rows: &[&Row], none: &str) -> Point {
     let here = || rows.iter().filter(|r| r.x == x);
     let mut runs = BTreeMap::new();
     for row in here() {
@@ -275,24 +363,23 @@ fn point(x: u64, rows: &[&Row]) -> Point {
         Outcome::Failed(why) => Some(format!("failed: {why}")),
         Outcome::Unavailable(why) => Some(why.clone()),
     };
-    let missing = runs.is_empty().then(|| {
-        here()
-            .find_map(reason)
-            .unwrap_or_else(|| "not run yet".into())
-    });
+    let missing = runs
+        .is_empty()
+        .then(|| here().find_map(reason).unwrap_or_else(|| none.into()));
     Point {
         x,
         missing,
         disturbed: runs
             .values()
-            .filter(|m| !m.raw.disturbances.is_empty())
+            .filter(|m| signs_of(m).next().is_some())
             .count(),
         invalid: runs.values().filter(|m| !m.raw.valid).count(),
         runs,
     }
 }
 
-fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve]) -> Judged {
+/// Judges a claim on a machine of `cores` cores.
+fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores: usize) -> Judged {
     let find = |side: &published::Side| {
         curves
             .iter()
@@ -314,9 +401,13 @@ fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve]) -> Judged {
                 continue;
             };
             if let Some(comparison) = compare_points(pa, pb, metric) {
+                let finding = match plan.cores {
+                    Some(needed) if needed > cores => Finding::NeedsCores(needed),
+                    _ => finding(claim.relation, &comparison),
+                };
                 evidence.push(Evidence {
                     x: (ax, bx),
-                    finding: finding(claim.relation, &comparison),
+                    finding,
                     comparison,
                     counters: counters(metric, pa, pb),
                 });
@@ -336,15 +427,22 @@ const EQUAL: f64 = 0.1;
 fn finding(relation: Relation, here: &Comparison) -> Finding {
     match (relation, here.verdict) {
         (_, Verdict::TooFew) => Finding::TooFew,
+        (Relation::Equal, verdict) => equality(verdict, here.interval),
         (Relation::Greater, Verdict::Greater) | (Relation::Less, Verdict::Less) => Finding::Agrees,
         (_, Verdict::Greater | Verdict::Less) => Finding::TurnedRound,
-        // That no difference was seen speaks for equality only where one would have been seen.
-        (Relation::Equal, Verdict::NoDifference)
-            if (here.interval).is_some_and(|i| i.low >= 1.0 - EQUAL && i.high <= 1.0 + EQUAL) =>
-        {
-            Finding::Agrees
-        }
         (_, Verdict::NoDifference) => Finding::NoDifference,
+    }
+}
+
+/// Equality is within a tenth, whether or not so small a difference can be seen; and that no
+/// difference was seen speaks for it only where one would have been seen.
+fn equality(verdict: Verdict, interval: Option<Interval>) -> Finding {
+    let (low, high) = (1.0 - EQUAL, 1.0 + EQUAL);
+    match (interval, verdict) {
+        (Some(i), _) if i.low >= low && i.high <= high => Finding::Agrees,
+        (_, Verdict::NoDifference) => Finding::NoDifference,
+        (Some(i), _) if i.low > high || i.high < low => Finding::TurnedRound,
+        _ => Finding::Undecided,
     }
 }
 
@@ -389,7 +487,10 @@ pub fn choices(results: &[Result]) -> Vec<Choice> {
             .flat_map(|c| &c.points)
             .map(|p| &p.x)
         {
-            list.extend(choice(index, r, load, x));
+            let choice = choice(index, r, load, x);
+            // Of far cores there are as many runs as it happened.
+            let told = |c: &Choice| !c.equals.is_empty() || !c.behind.is_empty();
+            list.extend(choice.filter(|c| r.cores != Cores::Far || told(c)));
         }
     }
     list

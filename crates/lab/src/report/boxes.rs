@@ -161,7 +161,7 @@ fn draw(id: &str, r: &Result, c: &Curve, look: Look, rows: &[Timed]) -> Markup {
                     text class="tick" x="4" y=(y + 16.0) { (t.class) }
                 }
                 text class="tick" x=(LEFT - 6.0) y=(y + 16.0) text-anchor="end" { (number(t.x as f64)) }
-                g class=(look.class) {
+                g class=(format!("c-{}", look.class)) {
                     (quartiles(&scale, t.hold(), y + 3.0, "fill"))
                     (quartiles(&scale, t.wait(), y + 14.0, "mk hollow"))
                 }

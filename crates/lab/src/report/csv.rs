@@ -2,10 +2,10 @@
 
 use super::Material;
 use crate::plan::Metric;
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 const HEADER: &str = "plan,series,organization,x,metric,unit,runs,median,low,high,coverage,min,max,\
-                      disturbed,invalid,published";
+                      disturbed,invalid,published,cores";
 
 /// The whole file (RFC 4180, with plain line feeds).
 pub(super) fn render(material: &Material<'_>) -> String {
@@ -43,6 +43,7 @@ pub(super) fn render(material: &Material<'_>) -> String {
                         p.disturbed.to_string(),
                         p.invalid.to_string(),
                         published.map_or(String::new(), |y| y.to_string()),
+                        r.cores.word().into(),
                     ];
                     let _ = writeln!(out, "{}", fields.join(","));
                 }
@@ -61,6 +62,39 @@ fn published(
 ) -> Option<f64> {
     let experiment = r.plan.published.filter(|_| metric == r.plan.metric)?;
     Some(experiment.series(name?)?.at(x as f64)?.y)
+}
+
+/// How many runs a file tells of: those of each point, by the metric that most of them have.
+pub(super) fn runs(text: &str) -> u64 {
+    let mut points: HashMap<[String; 4], u64> = HashMap::new();
+    for line in text.lines().skip(1) {
+        let f = fields(line);
+        let (Some([plan, series, _, x]), Some(runs)) = (f.first_chunk(), f.get(6)) else {
+            continue;
+        };
+        // Reports of before runs were told apart by it have no such field.
+        let cores = f.get(16).cloned().unwrap_or_default();
+        let here = points
+            .entry([plan.clone(), series.clone(), x.clone(), cores])
+            .or_default();
+        *here = (*here).max(runs.parse().unwrap_or(0));
+    }
+    points.values().sum()
+}
+
+/// The fields of a line, unquoted.
+fn fields(line: &str) -> Vec<String> {
+    let mut out = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match (c, out.last_mut()) {
+            ('"', _) => quoted = !quoted,
+            (',', _) if !quoted => out.push(String::new()),
+            (c, Some(last)) => last.push(c),
+            (_, None) => {}
+        }
+    }
+    out
 }
 
 /// A field, quoted if it has to be.

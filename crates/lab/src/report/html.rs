@@ -2,7 +2,7 @@
 
 use super::{
     Material,
-    analysis::{Curve, Finding, Judged, Result, compare_points},
+    analysis::{Cores, Curve, Finding, Judged, Result, compare_points},
     boxes, lanes,
     stacked::{self, Stacked},
     svg::{self, Bars, Figure, Line, Look, Mark, number},
@@ -10,11 +10,13 @@ use super::{
 };
 use crate::{
     cache::places::Component,
+    looks,
     plan::{Metric, Mode},
     published::{Experiment, published},
     stats::Interval,
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use std::collections::BTreeMap;
 
 pub(super) const STYLE: &str = include_str!("style.css");
 
@@ -33,7 +35,7 @@ pub(super) fn page(material: &Material<'_>) -> Markup {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title) }
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(STYLE)) (PreEscaped(looks::style())) }
             }
             body {
                 header {
@@ -79,10 +81,11 @@ fn choices(material: &Material<'_>) -> Markup {
                     h3 { (first_upper(load)) }
                     ul.choices {
                         @for c in of {
-                            @let plan = &material.results[c.result].plan;
+                            @let r = &material.results[c.result];
+                            @let plan = &r.plan;
                             li {
-                                a.n href=(format!("#{}", plan.name)) {
-                                    (number(c.x as f64)) " " (plan.axis.of(c.x))
+                                a.n href=(format!("#{}", r.id())) {
+                                    (number(c.x as f64)) " " (plan.axis.of(c.x)) (r.cores.remark())
                                 }
                                 span { strong { (c.best) } (words::advice(c, plan.metric)) "." }
                             }
@@ -107,8 +110,8 @@ fn pill(finding: Finding) -> Markup {
         Finding::Agrees => "pill good",
         Finding::InPart => "pill part",
         Finding::TurnedRound => "pill turned",
-        Finding::NoDifference => "pill none",
-        Finding::TooFew | Finding::NotMeasured => "pill not",
+        Finding::NoDifference | Finding::Undecided => "pill none",
+        Finding::NeedsCores(_) | Finding::TooFew | Finding::NotMeasured => "pill not",
     };
     html! { span class=(class) { (finding.words()) } }
 }
@@ -119,22 +122,15 @@ fn claims(material: &Material<'_>) -> Markup {
     if all.is_empty() {
         return html! {};
     }
-    let count = |f: Finding| all.iter().filter(|c| c.finding == f).count();
-    let kinds = [
-        Finding::Agrees,
-        Finding::InPart,
-        Finding::TurnedRound,
-        Finding::NoDifference,
-        Finding::TooFew,
-        Finding::NotMeasured,
-    ];
+    let mut kinds: BTreeMap<Finding, usize> = BTreeMap::new();
+    for c in &all {
+        *kinds.entry(c.finding).or_default() += 1;
+    }
     html! {
         section #claims {
             h2 { "What the papers say, and what is found here" }
             p.pills {
-                @for kind in kinds.into_iter().filter(|k| count(*k) > 0) {
-                    (pill(kind)) " " (count(kind)) " "
-                }
+                @for (kind, count) in kinds { (pill(kind)) " " (count) " " }
             }
             div.scroll {
                 table.cards {
@@ -144,7 +140,7 @@ fn claims(material: &Material<'_>) -> Markup {
                         tbody {
                             tr {
                                 th scope="rowgroup" colspan="4" {
-                                    a href=(format!("#{}", r.plan.name)) { (r.plan.title) }
+                                    a href=(format!("#{}", r.id())) { (r.title()) }
                                 }
                             }
                             @for c in &r.claims { tr {
@@ -186,7 +182,7 @@ fn contents(material: &Material<'_>) -> Markup {
             h2 { "Experiments" }
             ul {
                 @for r in &material.results {
-                    li { a href=(format!("#{}", r.plan.name)) { (r.plan.title) } }
+                    li { a href=(format!("#{}", r.id())) { (r.title()) } }
                 }
             }
         }
@@ -197,8 +193,8 @@ fn experiment(material: &Material<'_>, index: usize, r: &Result) -> Markup {
     let plan = &r.plan;
     let looks = looks(r);
     html! {
-        section.experiment id=(plan.name) {
-            h2 { (plan.title) }
+        section.experiment id=(r.id()) {
+            h2 { (r.title()) }
             p.asks { (plan.asks) }
             @if let Some(e) = plan.published {
                 p.facts {
@@ -238,7 +234,7 @@ fn experiment(material: &Material<'_>, index: usize, r: &Result) -> Markup {
 
 /// The recorded sends of a plan that has them, beside the published order.
 fn sends(index: usize, r: &Result) -> Markup {
-    let Some(order) = r.plan.order else {
+    let Some(order) = r.plan.order.filter(|_| r.cores != Cores::Far) else {
         return html! {};
     };
     html! {
@@ -627,7 +623,7 @@ fn judged(r: &Result) -> Markup {
 
 /// What the papers published and no plan repeats yet, with the reason: a whole report says so.
 fn not_repeated(material: &Material<'_>) -> Markup {
-    let whole = material.results.len() > 1;
+    let whole = material.stored.plans.len() > 1;
     let planned = |e: &Experiment| {
         let of = |r: &Result| r.plan.published.is_some_and(|p| p.id == e.id);
         material.results.iter().any(of)
@@ -699,7 +695,9 @@ fn method(material: &Material<'_>) -> Markup {
                 "the ratios of the runs of the same pass. A difference is told only where the "
                 "interval of these ratios leaves 1 out and the intervals of both medians do not "
                 "overlap; else no difference is seen. Of many comparisons a few will differ by "
-                "chance." }
+                "chance. A claim of equality agrees if the interval lies within a tenth of it. "
+                "Claims from machines with more cores than this one are not judged. Runs for which "
+                "the hypervisor had the cores far apart are never taken together with others." }
             p { "† marks points with runs that something else on the machine disturbed: the "
                 "hypervisor took processor time, other processes used it, or threads that had cores "
                 "enough waited for them. Such runs are kept; the marks say which to doubt. ‡ marks "

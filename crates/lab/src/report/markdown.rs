@@ -39,13 +39,15 @@ fn choices(material: &Material<'_>, out: &mut String) {
     }
     out.push_str("\n## Which organization for this machine and this load\n\n");
     for c in &material.choices {
-        let plan = &material.results[c.result].plan;
+        let r = &material.results[c.result];
+        let plan = &r.plan;
         let _ = writeln!(
             out,
-            "- **{}, {} {}**: {}{}. ({})",
+            "- **{}, {} {}{}**: {}{}. ({})",
             text(&c.load),
             number(c.x as f64),
             plan.axis.of(c.x),
+            r.cores.remark(),
             text(&c.best),
             text(&words::advice(c, plan.metric)),
             plan.name
@@ -55,7 +57,7 @@ fn choices(material: &Material<'_>, out: &mut String) {
 
 fn result(material: &Material<'_>, r: &Result, out: &mut String) {
     let plan = &r.plan;
-    let _ = writeln!(out, "\n## {}\n\n{}\n", text(&plan.title), text(&plan.asks));
+    let _ = writeln!(out, "\n## {}\n\n{}\n", text(&r.title()), text(&plan.asks));
     if let Some(e) = plan.published {
         let places: Vec<String> = e
             .places

@@ -64,9 +64,19 @@ pub fn render(stored: &Stored) -> Rendered {
 /// Makes the report and puts it into `folder`, in place of one that is there.
 ///
 /// # Errors
-/// What the system says.
+/// [`Error::Input`] if the one that is there tells of more runs; what the system says.
 pub fn write(folder: &Path, stored: &Stored) -> std::result::Result<Rendered, Error> {
     let rendered = render(stored);
+    let file = folder.join(CSV);
+    let there = std::fs::read_to_string(&file).map_or(0, |text| csv::runs(&text));
+    let here = csv::runs(&rendered.csv);
+    if here < there {
+        return Err(Error::Input(format!(
+            "{}: the report tells of {there} runs and the record of {here}: runs are missing, and \
+             the report is left as it is (delete it to have one of what is left)",
+            file.display()
+        )));
+    }
     Folder::put(folder, HTML, &rendered.html)?;
     Folder::put(folder, MARKDOWN, &rendered.markdown)?;
     Folder::put(folder, CSV, &rendered.csv)?;

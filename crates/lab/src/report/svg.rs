@@ -2,10 +2,12 @@
 //! that they follow light, dark and print.
 //!
 //! An organization has one colour and one marker everywhere; variants of one family in a figure
-//! differ by dashes. The colours are those of Okabe and Ito, which the colour-blind can tell apart,
-//! and no figure relies on colour alone.
+//! differ by dashes. The colours are near those of Okabe and Ito, which the colour-blind can tell
+//! apart, and no figure relies on colour alone.
 
+use crate::looks;
 use maud::{Markup, PreEscaped, html};
+use perimeter::families::Marker;
 use std::fmt::Write as _;
 
 /// Width of a figure, in its own units; on a phone a unit is a little less than a pixel.
@@ -22,7 +24,7 @@ const ROW: f64 = 39.0;
 /// How a curve looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// Class of the style sheet: `c-` and the family.
+    /// Behind `c-`, the class of the style sheet: the family.
     pub class: &'static str,
     /// Marker.
     pub marker: Marker,
@@ -30,47 +32,15 @@ pub struct Look {
     pub dash: usize,
 }
 
-/// A marker's shape.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marker {
-    /// ●
-    Circle,
-    /// ■
-    Square,
-    /// ▲
-    Up,
-    /// ▼
-    Down,
-    /// ◆
-    Diamond,
-    /// ✕
-    Cross,
-}
-
 /// Dash patterns; the first is a solid line.
 const DASHES: [&str; 4] = ["", "7 3", "2 3", "9 3 2 3"];
 
 /// The look of an organization by its name, before variants are told apart.
 pub fn look(organization: &str) -> Look {
-    let family = organization.split(':').next().unwrap_or_default();
-    let (class, marker) = match family {
-        "up" => ("c-up", Marker::Circle),
-        "msgp" => ("c-msgp", Marker::Square),
-        "msgp-modern" => ("c-modern", Marker::Diamond),
-        "connp-l" => ("c-connpl", Marker::Up),
-        "connp-t" => ("c-connpt", Marker::Down),
-        "squeue" => ("c-squeue", Marker::Square),
-        "pef" => ("c-pef", Marker::Diamond),
-        "streams" => ("c-streams", Marker::Circle),
-        // What isn't ours has one colour, and markers and dashes of its own.
-        "smoltcp" => ("c-linux", Marker::Diamond),
-        "gvisor" => ("c-linux", Marker::Square),
-        "lwip" => ("c-linux", Marker::Down),
-        _ => ("c-linux", Marker::Cross),
-    };
+    let (class, look) = looks::of(organization);
     Look {
         class,
-        marker,
+        marker: look.marker,
         dash: 0,
     }
 }
@@ -218,7 +188,7 @@ fn draw_line(line: &Line, scale: &Scale) -> Markup {
     };
     let kind = if line.published { " pub" } else { "" };
     html! {
-        g class=(format!("{}{kind}", line.look.class)) {
+        g class=(format!("c-{}{kind}", line.look.class)) {
             title { (line.name) @if line.published { " (published)" } }
             @if line.marks.len() > 1 {
                 path class="curve" d=(path) stroke-dasharray=[(!dash.is_empty()).then_some(dash)] {}
@@ -258,6 +228,7 @@ pub fn marker(shape: Marker, x: f64, y: f64, hollow: bool) -> Markup {
         Marker::Down => path("m0 4.8l4.6 -8h-9.2z"),
         Marker::Diamond => path("m0 -5l5 5l-5 5l-5 -5z"),
         Marker::Cross => path("m-3.6 -3.6l7.2 7.2m0 -7.2l-7.2 7.2"),
+        Marker::Plus => path("m-5 0h10m-5 -5v10"),
     }
 }
 
@@ -267,7 +238,7 @@ pub fn key(look: Look, published: bool) -> Markup {
     let kind = if published { " pub" } else { "" };
     html! {
         svg class="key" viewBox="0 0 34 14" width="34" height="14" aria-hidden="true" {
-            g class=(format!("{}{kind}", look.class)) {
+            g class=(format!("c-{}{kind}", look.class)) {
                 path class="curve" d="M1 7H33" stroke-dasharray=[(!dash.is_empty()).then_some(dash)] {}
                 (marker(look.marker, 17.0, 7.0, published))
             }
@@ -307,7 +278,7 @@ impl Bars {
             let (name, look, mark) = &self.rows[i];
             html! {
                 text class="tick" x=(at(0.0) + 2.0) y=(top + 14.0) { (name) }
-                g class=(look.class) {
+                g class=(format!("c-{}", look.class)) {
                     rect class="fill" x=(at(0.0)) y=(top + 19.0) width=(at(mark.y) - at(0.0))
                         height="13" rx="2" {}
                     @if let Some((low, high)) = mark.bar {
@@ -573,22 +544,6 @@ mod tests {
         assert_eq!(looks[0].class, looks[1].class);
         assert_ne!(looks[0].dash, looks[1].dash);
         assert_eq!(looks[2], look("up"));
-        let others = ["linux", "smoltcp", "gvisor", "lwip"].map(|o| look(o).marker);
-        for (i, marker) in others.iter().enumerate() {
-            assert!(!others[..i].contains(marker));
-        }
-        let families = [
-            "up",
-            "msgp",
-            "msgp-modern",
-            "connp-l",
-            "connp-t",
-            "squeue",
-            "pef",
-        ];
-        let mut pairs: Vec<_> = families.iter().map(|f| look(f).class).collect();
-        pairs.dedup();
-        assert_eq!(pairs.len(), families.len());
     }
 
     proptest! {

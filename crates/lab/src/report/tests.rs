@@ -1,4 +1,7 @@
-use super::{analysis::Finding, *};
+use super::{
+    analysis::{Cores, Finding},
+    *,
+};
 use crate::{
     plan::Plan,
     record::{
@@ -57,7 +60,14 @@ fn example() -> Stored {
     ])
 }
 
+/// What is found on a machine that has the cores.
 fn finding(stored: &Stored, claim: &str) -> Finding {
+    let mut stored = stored.clone();
+    stored.header.host.cores = 4;
+    finding_here(&stored, claim)
+}
+
+fn finding_here(stored: &Stored, claim: &str) -> Finding {
     let results = analysis::results(stored);
     let found = results[0].claims.iter().find(|c| c.claim.id == claim);
     found.unwrap().finding
@@ -95,6 +105,127 @@ fn that_no_difference_was_seen_is_not_yet_equality() {
     assert_eq!(steady(3020.0, 0.0), Finding::Agrees);
     assert_eq!(steady(3020.0, 0.2), Finding::NoDifference);
     assert_eq!(steady(2000.0, 0.0), Finding::TurnedRound);
+    // A difference that is seen and is less than a tenth is none, one of about a tenth is neither.
+    assert_eq!(steady(2900.0, 0.0), Finding::Agrees);
+    assert_eq!(steady(2700.0, 0.01), Finding::Undecided);
+}
+
+#[test]
+fn claims_of_more_cores_are_not_judged() {
+    let stored = example();
+    assert_eq!(stored.header.host.cores, 2);
+    for claim in ["msgp-6", "msgp-16384", "connp-l-up", "connp-t-steady"] {
+        let found = finding_here(&stored, claim);
+        let expected = match claim {
+            "connp-t-steady" => Finding::NotMeasured,
+            _ => Finding::NeedsCores(4),
+        };
+        assert_eq!(found, expected, "{claim}");
+    }
+    let rendered = render(&stored);
+    for text in [&rendered.markdown, &rendered.html] {
+        assert!(text.contains("needs 4 cores"), "{text}");
+        for verdict in ["turned round", "agrees"] {
+            let said = [format!("**{verdict}"), format!("\">{verdict}<")];
+            assert!(!said.iter().any(|s| text.contains(s)), "{verdict}");
+        }
+    }
+    // What was measured is told all the same.
+    assert!(
+        rendered
+            .markdown
+            .contains("- here at 6: 0.82 times (0.82–0.82), 5 pairs\n")
+    );
+}
+
+/// Of five runs of each configuration two more with far cores, when MsgP is half as fast.
+fn with_far_cores() -> Stored {
+    let mut stored = example();
+    let near = stored.rows.clone();
+    for row in &mut stored.rows {
+        if let Outcome::Measured(m) = &mut row.outcome {
+            m.raw.core_round_trip_ns = Some(60.0);
+        }
+    }
+    for mut row in near {
+        row.repeat += 5;
+        let slower = if row.series == "MsgP" { 0.5 } else { 1.0 };
+        if let Outcome::Measured(m) = &mut row.outcome {
+            m.raw.core_round_trip_ns = Some(300.0);
+            m.raw.goodput_mbps *= slower;
+            m.raw.disturbances = vec![format!("{}: 300 ns", crate::host::apart::SIGN)];
+        }
+        stored.rows.push(row);
+    }
+    stored
+}
+
+#[test]
+fn near_and_far_cores_are_not_taken_together() {
+    let stored = with_far_cores();
+    let results = analysis::results(&stored);
+    let told: Vec<_> = results
+        .iter()
+        .map(|r| (r.cores, r.measured, r.disturbed))
+        .collect();
+    assert_eq!(told, [(Cores::Near, 45, 0), (Cores::Far, 45, 0)]);
+    let median = |i: usize, curve: usize| {
+        let p: &analysis::Point = &results[i].curves[curve].points[0];
+        p.spread(crate::plan::Metric::Goodput).unwrap().median
+    };
+    assert_eq!((median(0, 1), median(1, 1)), (3280.0 * 1.02, 1640.0 * 1.02));
+    assert_eq!(median(0, 0), median(1, 0));
+    let rendered = render(&stored);
+    for text in [&rendered.markdown, &rendered.html] {
+        assert!(text.contains("cores near each other") && text.contains("cores far apart"));
+    }
+    assert!(rendered.html.contains("id=\"small-far\""));
+    for word in [",near", ",far"] {
+        let lines = rendered.csv.lines().filter(|l| l.ends_with(word));
+        assert_eq!(lines.count(), 18, "{word}");
+    }
+    // One run with far cores is told, and claims nothing.
+    let mut stored = stored;
+    stored
+        .rows
+        .retain(|r| r.repeat < 5 || (r.repeat == 5 && r.x == 6));
+    let results = analysis::results(&stored);
+    assert_eq!((results.len(), results[1].measured), (2, 3));
+    assert!(results[1].claims.is_empty());
+    assert_eq!(analysis::choices(&results).len(), 3);
+    let missing = results[1].curves[0].points[1].missing.as_deref();
+    assert_eq!(missing, Some("no run with cores far apart"));
+}
+
+/// A report that tells of more than the record is left as it is.
+#[test]
+fn a_report_is_not_replaced_by_a_lesser_one() {
+    let t = tempfile::tempdir().unwrap();
+    let whole = with_far_cores();
+    write(t.path(), &whole).unwrap();
+    let read = |name| std::fs::read_to_string(t.path().join(name)).unwrap();
+    let before = [HTML, MARKDOWN, CSV].map(read);
+    let mut less = whole.clone();
+    less.rows.pop();
+    let error = write(t.path(), &less).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    let line = error.to_string();
+    assert!(
+        line.contains("report.csv") && line.contains("90 runs"),
+        "{line}"
+    );
+    assert!(line.contains("of 89"), "{line}");
+    less.rows.clear();
+    write(t.path(), &less).unwrap_err();
+    assert_eq!([HTML, MARKDOWN, CSV].map(read), before);
+    // As many again, and a report of before there was a field for the distance of cores.
+    write(t.path(), &whole).unwrap();
+    let old: String = read(CSV)
+        .lines()
+        .map(|l| format!("{}\n", l.rsplit_once(',').unwrap().0))
+        .collect();
+    std::fs::write(t.path().join(CSV), old).unwrap();
+    write(t.path(), &example()).unwrap();
 }
 
 #[test]
@@ -188,7 +319,7 @@ fn csv_has_a_line_for_each_point_and_metric() {
     );
     assert!(
         csv.lines()
-            .any(|l| l.starts_with("small,MsgP,msgp,16384,goodput") && l.ends_with(",3403"))
+            .any(|l| l.starts_with("small,MsgP,msgp,16384,goodput") && l.ends_with(",3403,"))
     );
 }
 

@@ -1,7 +1,7 @@
 //! Conclusions in words, each computed from what was measured.
 
 use super::{
-    analysis::{Choice, Curve, Evidence, Judged, Result, compare_points},
+    analysis::{Choice, Curve, Evidence, Finding, Judged, Result, compare_points},
     svg::number,
 };
 use crate::{
@@ -133,7 +133,10 @@ pub(super) fn here(judged: &Judged) -> Vec<String> {
     };
     findings
         .into_iter()
-        .map(|f| at_many(f.words(), &with(f)))
+        .map(|f| match f {
+            Finding::NeedsCores(_) => at_many("", &with(f)),
+            f => at_many(&format!("{} ", f.words()), &with(f)),
+        })
         .collect()
 }
 
@@ -145,6 +148,9 @@ fn at_one(claim: &Claim, e: &Evidence, several: bool) -> String {
         place(e),
         ratio(&e.comparison)
     );
+    if matches!(e.finding, Finding::NeedsCores(_)) {
+        return text;
+    }
     if several {
         text.push_str(&format!(", {}", e.finding.words()));
     }
@@ -167,7 +173,7 @@ fn at_many(finding: &str, evidence: &[&Evidence]) -> String {
         1 => format!("{least:.2} times"),
         _ => format!("{least:.2} to {most:.2} times"),
     };
-    format!("{finding} at {}: {range}", places.join(" · "))
+    format!("{finding}at {}: {range}", places.join(" · "))
 }
 
 /// The counters of both sides, where they differ by more than a tenth.

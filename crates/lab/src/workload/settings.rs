@@ -2,7 +2,7 @@
 
 use super::Exchange;
 use crate::{Error, net, organizations::Organization, units};
-use perimeter::{LockPolicy, OrgSpec};
+use perimeter::LockPolicy;
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
@@ -17,8 +17,8 @@ pub const BUFFER: usize = 256 * 1024;
 pub const MTU: u32 = 1500;
 /// What it may be: from what every host takes (RFC 791, section 3.1) to jumbo frames.
 pub const MTUS: std::ops::RangeInclusive<u64> = 576..=9000;
-/// Payload of a full segment: [`MTU`] less 20 bytes IPv4, 20 TCP, 12 timestamps (RFC 7323). Times are
-/// told for so many bytes whatever the MTU is, so that they compare.
+/// Payload of a full segment: [`MTU`] less 20 bytes IPv4, 20 TCP, 12 timestamps (RFC 7323). Times
+/// are told for so many bytes whatever the MTU is, so that they compare.
 pub const SEGMENT: u64 = 1448;
 
 /// Payload of a full segment at this maximum transmission unit.
@@ -176,8 +176,8 @@ impl Default for Settings {
         let cores = crate::host::cores();
         Settings {
             organizations: vec![
-                Organization::Ours(OrgSpec::Up),
-                Organization::Ours(OrgSpec::ConnpL { groups: 128 }),
+                Organization::ours("up"),
+                Organization::ours("connp-l:128"),
                 Organization::Linux { pinned: false },
             ],
             connections: vec![1, 6, 192, 16_384],

@@ -207,6 +207,10 @@ impl TxQueue for FaultyTx {
         self.completed
     }
 
+    fn carrier(&self) -> bool {
+        self.inner.carrier()
+    }
+
     fn ready_at(&self) -> Time {
         let inner = self.inner.ready_at();
         let held = self.held.next_due();
@@ -276,6 +280,7 @@ impl RxQueue for FaultyRx {
         match self.inner.arm(now) {
             RxStatus::Ready => RxStatus::Ready,
             RxStatus::Armed(t) => RxStatus::Armed(t.min(held)),
+            RxStatus::Gone => RxStatus::Gone,
         }
     }
 

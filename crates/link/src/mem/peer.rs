@@ -336,16 +336,26 @@ impl Peer {
     }
 
     /// At the burst's end: flows with an unacknowledged lone segment get a timer, if none runs.
+    /// Those for which there is neither room for a timer nor for an acknowledgment wait for the
+    /// next burst.
     fn settle_lone(&mut self, now: Time) {
-        while let Some(slot) = self.touched.pop() {
-            let f = &mut self.flows.hot[slot as usize];
-            f.flags &= !TOUCHED;
-            if f.unacked == 0 {
-                continue;
-            }
+        let mut kept = 0;
+        while let Some(slot) = self.touched.get(kept).copied() {
+            let f = &self.flows.hot[slot as usize];
+            let (rxq, unacked) = (f.rxq, f.unacked);
             let tick = (now.0 >> 16) as u32;
             let running = (f.timer.wrapping_sub(tick) as i32) > 0;
-            if !running && !self.start_timer(now, slot) {
+            let timed = unacked == 0 || running || self.start_timer(now, slot);
+            if !timed && !self.lanes[usize::from(rxq)].has_room(0) {
+                kept += 1;
+                continue;
+            }
+            self.touched.swap_remove(kept);
+            self.flows.hot[slot as usize].flags &= !TOUCHED;
+            if unacked == 0 {
+                continue;
+            }
+            if !timed {
                 self.send_ack(now, slot);
                 continue;
             }
@@ -515,6 +525,12 @@ impl Peer {
         }
     }
 
+    /// Whether something waits for room that the stack makes by taking frames: it may have nothing
+    /// to send meanwhile, so the doorbell has to be rung for it.
+    pub(crate) fn waits(&self) -> bool {
+        !self.blocked.is_empty() || !self.touched.is_empty()
+    }
+
     /// Lets flows that found no room try again, each once.
     fn serve_blocked(&mut self, now: Time) {
         for _ in 0..self.blocked.len() {
@@ -555,7 +571,7 @@ impl Peer {
         self.counts.verified += 1;
         let mut good = super::slow::checksum_right(h, s, d);
         // SAFETY: the doorbell has not completed this descriptor.
-        let parts = unsafe { [d.parts[0].bytes(), d.parts[1].bytes()] };
+        let parts = unsafe { [d.parts()[0].bytes(), d.parts()[1].bytes()] };
         let owned = d.owned.as_ref().map_or(&[][..], |b| b.as_slice());
         for span in [&h[s.head.min(h.len())..], parts[0], parts[1], owned] {
             let span = &span[..span.len().min(left)];

@@ -229,6 +229,8 @@ pub(super) struct MemTx<P: Platform> {
     index: usize,
     completed: u64,
     ready_at: Time,
+    /// The last doorbell left frames.
+    left: bool,
     peer_ns: u64,
 }
 
@@ -252,6 +254,7 @@ impl<P: Platform> MemTx<P> {
             index,
             completed: 0,
             ready_at: Time::ZERO,
+            left: false,
             peer_ns: 0,
         }
     }
@@ -262,11 +265,14 @@ impl<P: Platform> TxQueue for MemTx<P> {
         let start = self.platform.now();
         self.platform.checkpoint();
         self.platform.beacon(Beacon::PeerBegins);
-        let waited = self.ready_at != Time::ZERO && self.peer.shared.tx_pacer.is_limited();
+        let waited = self.left && self.peer.shared.tx_pacer.is_limited();
         let n = self.peer.burst(now, waited, ring.pending());
         if n == ring.len() {
             ring.clear();
-            self.ready_at = Time::ZERO;
+            self.ready_at = match self.peer.waits() {
+                true => now.plus(FULL_WAIT),
+                false => Time::ZERO,
+            };
         } else {
             ring.consume(n);
             self.ready_at = if self.peer.shared.tx_pacer.is_limited() {
@@ -275,6 +281,7 @@ impl<P: Platform> TxQueue for MemTx<P> {
                 now.plus(FULL_WAIT)
             };
         }
+        self.left = !ring.is_empty();
         self.completed = ring.ticket() - ring.len() as u64;
         let published = &self.published[self.index];
         published.publish(&self.peer.counts);

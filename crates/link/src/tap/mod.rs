@@ -1,9 +1,9 @@
 //! TAP and TUN devices: the host's kernel as the other end (Linux).
 //!
-//! One descriptor per queue (`IFF_MULTI_QUEUE`), each with its receive and transmit side; no
-//! packet information, a virtio-net header for checksum offload in both directions. The kernel
-//! steers a flow's frames to the queue that sent for it last, once it has learned it: the first
-//! answer may come elsewhere.
+//! One descriptor per queue (`IFF_MULTI_QUEUE`, but for an interface that was made with one queue),
+//! each with its receive and transmit side; no packet information, a virtio-net header for checksum
+//! offload in both directions. The kernel steers a flow's frames to the queue that sent for it
+//! last, once it has learned it: the first answer may come elsewhere.
 
 pub mod host;
 mod queue;
@@ -26,7 +26,8 @@ pub struct TapConfig {
     pub name: String,
     /// [`Medium::Ethernet`] for TAP, [`Medium::Ip`] for TUN.
     pub medium: Medium,
-    /// Queues, each of them for both directions: 1 to 256.
+    /// Queues, each of them for both directions: 1 to 256. More than one on an interface that
+    /// exists needs one that was made with `multi_queue`; one queue takes either kind.
     pub queues: usize,
     /// Link-layer address of the stack; `None`: derived from the name. It is not the
     /// interface's own, which is the kernel's.
@@ -84,10 +85,21 @@ pub enum TapError {
     #[error("'{0}' is in use: another process has it open, or all its queues are taken")]
     Busy(String),
     /// An interface of the name is of another kind.
-    #[error(
-        "'{0}' exists and is no {1} device with multiple queues: choose another name or delete it"
-    )]
+    #[error("'{0}' exists and is no {1} device: choose another name or delete it")]
     Mismatch(String, &'static str),
+    /// An interface of the name has one queue, and more were asked for.
+    #[error(
+        "'{name}' has one queue and {queues} were asked for: recreate it with several (ip tuntap \
+         add dev {name} mode {mode} multi_queue) or ask for one"
+    )]
+    OneQueue {
+        /// The interface.
+        name: String,
+        /// `tap` or `tun`.
+        mode: &'static str,
+        /// How many queues were asked for.
+        queues: usize,
+    },
     /// Anything else.
     #[error("{what} '{name}': {source}")]
     Io {
@@ -156,9 +168,9 @@ impl Tap {
         let mut fds = Vec::with_capacity(config.queues);
         for i in 0..config.queues {
             let (fd, real) = if i == 0 {
-                sys::attach_first(&name, config.medium, config.checksum_offload)?
+                sys::attach_first(&name, config)?
             } else {
-                sys::attach(&name, config.medium, config.checksum_offload, false)?
+                sys::attach(&name, config, sys::Queue::Another)?
             };
             name = real;
             fds.push(fd);

@@ -95,6 +95,9 @@ impl RxQueue for TapRx {
     }
 
     fn arm(&mut self, _now: Time) -> RxStatus {
+        if self.gone {
+            return RxStatus::Gone;
+        }
         // The descriptor stays readable as long as frames wait, so none is missed.
         RxStatus::Armed(Time::NEVER)
     }
@@ -110,6 +113,8 @@ pub(super) struct TapTx {
     fd: Arc<OwnedFd>,
     completed: u64,
     ready_at: Time,
+    /// The interface was deleted.
+    gone: bool,
 }
 
 impl TapTx {
@@ -118,11 +123,12 @@ impl TapTx {
             fd,
             completed: 0,
             ready_at: Time::ZERO,
+            gone: false,
         }
     }
 
     /// Writes one frame; false if the kernel wants it later.
-    fn write(&self, d: &TxDesc) -> bool {
+    fn write(&mut self, d: &TxDesc) -> bool {
         let mut vnet = [0u8; VNET];
         if d.offload.csum_start != 0 {
             vnet[0] = NEEDS_CSUM;
@@ -137,8 +143,8 @@ impl TapTx {
         let pieces = [
             piece(vnet.as_ptr(), VNET),
             piece(d.headers().as_ptr(), d.headers().len()),
-            piece(d.parts[0].addr(), d.parts[0].len()),
-            piece(d.parts[1].addr(), d.parts[1].len()),
+            piece(d.parts()[0].addr(), d.parts()[0].len()),
+            piece(d.parts()[1].addr(), d.parts()[1].len()),
             piece(owned.as_ptr(), owned.len()),
         ];
         // SAFETY: every piece is valid for reads during the call: the parts because this
@@ -150,10 +156,9 @@ impl TapTx {
         }
         // Anything but a full queue (an interface that is down, a frame that the kernel calls
         // malformed) is a loss, as on any link.
-        !matches!(
-            std::io::Error::last_os_error().raw_os_error(),
-            Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS)
-        )
+        let error = std::io::Error::last_os_error().raw_os_error();
+        self.gone |= error == Some(libc::EBADFD);
+        !matches!(error, Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS))
     }
 }
 
@@ -182,5 +187,9 @@ impl TxQueue for TapTx {
 
     fn ready_at(&self) -> Time {
         self.ready_at
+    }
+
+    fn carrier(&self) -> bool {
+        !self.gone
     }
 }

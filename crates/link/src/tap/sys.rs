@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::{ATTACH, TapError};
+use super::{ATTACH, TapConfig, TapError, mode_of};
 use crate::device::Medium;
 
 /// Bytes of an interface name with its terminating zero.
@@ -103,12 +103,9 @@ fn carrier(name: &str) -> io::Result<bool> {
 
 /// Opens the first queue of `name`: it is created, or it is a persistent interface that nobody
 /// has open. Somebody else's would hand us a share of its flows.
-pub(super) fn attach_first(
-    name: &str,
-    medium: Medium,
-    checksum_offload: bool,
-) -> Result<(OwnedFd, String), TapError> {
-    match attach(name, medium, checksum_offload, true) {
+pub(super) fn attach_first(name: &str, config: &TapConfig) -> Result<(OwnedFd, String), TapError> {
+    let medium = config.medium;
+    match attach(name, config, Queue::New) {
         Err(TapError::Busy(_)) => {}
         other => return other,
     }
@@ -116,7 +113,21 @@ pub(super) fn attach_first(
     if carrier(name).unwrap_or(false) {
         return Err(TapError::Busy(name.to_owned()));
     }
-    let (fd, real) = attach(name, medium, checksum_offload, false)?;
+    let (fd, real) = match attach(name, config, Queue::Another) {
+        // Of another kind, or made with one queue. That there is one of the latter shows in that
+        // it can be attached to so; it is let go again if it won't do.
+        Err(TapError::Mismatch(..)) => match attach(name, config, Queue::Only)? {
+            only if config.queues == 1 => only,
+            _ => {
+                return Err(TapError::OneQueue {
+                    name: name.to_owned(),
+                    mode: mode_of(medium),
+                    queues: config.queues,
+                });
+            }
+        },
+        other => other?,
+    };
     let mut req = IfReq::new(&real).map_err(|e| TapError::from_io(ATTACH, name, medium, e))?;
     ifreq_ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &mut req)
         .map_err(|e| TapError::from_io(ATTACH, name, medium, e))?;
@@ -128,14 +139,24 @@ pub(super) fn attach_first(
     Ok((fd, real))
 }
 
-/// Opens one more queue of `name`, or, `exclusive`, creates it; the descriptor and the real
-/// name.
+/// Which queue of an interface to open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// The first of an interface that does not exist yet.
+    New,
+    /// One more of an interface with multiple queues.
+    Another,
+    /// That of an interface with one.
+    Only,
+}
+
+/// Opens a queue of `name`; the descriptor and the real name.
 pub(super) fn attach(
     name: &str,
-    medium: Medium,
-    checksum_offload: bool,
-    exclusive: bool,
+    config: &TapConfig,
+    queue: Queue,
 ) -> Result<(OwnedFd, String), TapError> {
+    let medium = config.medium;
     let err = |what, e| TapError::from_io(what, name, medium, e);
     let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
     // SAFETY: the path is a terminated string.
@@ -153,12 +174,20 @@ pub(super) fn attach(
         Medium::Ethernet => libc::IFF_TAP,
         Medium::Ip => libc::IFF_TUN,
     };
-    let excl = if exclusive { libc::IFF_TUN_EXCL } else { 0 };
-    let flags = kind | excl | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    let which = match queue {
+        Queue::New => libc::IFF_TUN_EXCL | libc::IFF_MULTI_QUEUE,
+        Queue::Another => libc::IFF_MULTI_QUEUE,
+        Queue::Only => 0,
+    };
+    let flags = kind | which | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     req.data[..2].copy_from_slice(&(flags as u16).to_ne_bytes());
     ifreq_ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &mut req).map_err(|e| err(ATTACH, e))?;
     let real = req.name();
-    let features = if checksum_offload { TUN_F_CSUM } else { 0 };
+    let features = if config.checksum_offload {
+        TUN_F_CSUM
+    } else {
+        0
+    };
     // SAFETY: this request takes its argument by value.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, features) };
     check(result).map_err(|e| err("setting offloads of", e))?;

@@ -1,12 +1,15 @@
 //! Asking a protocol thread and waiting for its answer, also when it has ended.
 
+use super::spec::Waiting;
 use super::{ConnpT, Job, Kd, Keep, Means, Msg, NOBODY};
-use crate::spec::Waiting;
 use core::any::{Any, TypeId};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::{Commons, Ctx};
 use perimeter_sync::{Event, Mpsc, Platform};
+
+/// This file, for [`Family::hand_over`](crate::spec::Family).
+pub(super) const FILE: &str = file!();
 
 /// How soon who waits for an answer looks again what ended threads have left, ns.
 const RESCUE: u64 = 100_000;
@@ -132,7 +135,11 @@ impl<C: Keep> ConnpT<C> {
             }
             let broken = self.rescue(with.as_mut(), to, || !reply.answer.is_empty());
             if reply.answer.is_empty() {
-                reply.event.wait(self.p.now().plus(RESCUE));
+                let until = self.p.now().plus(RESCUE);
+                match &with {
+                    Some((sh, _)) => sh.asleep(|| reply.event.wait(until)),
+                    None => reply.event.wait(until),
+                };
                 tries += u32::from(broken);
             }
             if tries > PATIENCE {

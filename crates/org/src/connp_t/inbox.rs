@@ -2,9 +2,11 @@
 
 use super::cell::Keep;
 use super::message::Msg;
-use core::sync::atomic::{AtomicUsize, Ordering};
-use perimeter_sync::{Fanin, FaninConsumer, Lock, LockClass, LockStats, Mpsc, Platform};
+use perimeter_sync::{Fanin, FaninConsumer, Lock, LockClass, LockStats, Mpsc, Platform, Spill};
 use std::collections::VecDeque;
+
+/// This file, for [`Family::hand_over`](crate::spec::Family).
+pub(super) const FILE: &str = file!();
 
 /// Messages that may wait for a thread, beyond which packets are dropped.
 const QUEUE: usize = 4096;
@@ -21,10 +23,7 @@ const RING: usize = 256;
 pub(super) struct Inbox<C: Keep> {
     p: C::P,
     queue: Queue<C>,
-    spill: <C::P as Platform>::Lock<VecDeque<Msg<C>>>,
-    /// Length of `spill`, written under its lock. While it is not 0 the queue takes nothing, so
-    /// that nothing overtakes.
-    spilled: AtomicUsize,
+    spill: Spill<<C::P as Platform>::Lock<VecDeque<Msg<C>>>>,
 }
 
 /// In which order.
@@ -52,42 +51,25 @@ impl<C: Keep> Inbox<C> {
         let inbox = Inbox {
             p: p.clone(),
             queue,
-            spill: p.lock(LockClass::Leaf, VecDeque::new()),
-            spilled: AtomicUsize::new(0),
+            spill: Spill::new(p.lock(LockClass::Leaf, VecDeque::new())),
         };
         (inbox, Outlet(outlet))
     }
 
     /// Appends a message. Packets that find no room are given back.
     pub(super) fn put(&self, msg: Msg<C>) -> Result<(), Msg<C>> {
-        let spilled = self.spilled();
-        let refused = if spilled > 0 {
-            Err(msg)
-        } else {
-            match &self.queue {
-                Queue::All(q) => q.push(msg),
-                Queue::Each(q) => q.push(msg),
-            }
-        };
-        let Err(msg) = refused else {
-            return Ok(());
+        self.p.checkpoint();
+        let push = |msg| match &self.queue {
+            Queue::All(q) => q.push(msg),
+            Queue::Each(q) => q.push(msg),
         };
         let room = match self.queue {
             Queue::All(_) => 0,
             Queue::Each(_) => QUEUE,
         };
-        if matches!(msg, Msg::Packet(_) | Msg::Burst(_)) && spilled >= room {
-            return Err(msg);
-        }
-        let mut spill = self.spill.lock();
-        spill.push_back(msg);
-        self.spilled.store(spill.len(), Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn spilled(&self) -> usize {
-        self.p.checkpoint();
-        self.spilled.load(Ordering::SeqCst)
+        self.spill.put(msg, push, |msg, spilled| {
+            matches!(msg, Msg::Packet(_) | Msg::Burst(_)) && spilled >= room
+        })
     }
 
     fn pop(&self, from: &mut Outlet<C>, out: &mut Vec<Msg<C>>, max: usize) -> usize {
@@ -100,20 +82,8 @@ impl<C: Keep> Inbox<C> {
 
     /// Moves up to `max` of the oldest messages to the end of `out`; how many.
     pub(super) fn take(&self, from: &mut Outlet<C>, out: &mut Vec<Msg<C>>, max: usize) -> usize {
-        let n = self.pop(from, out, max);
-        if n > 0 || self.spilled() == 0 {
-            return n;
-        }
-        let mut spill = self.spill.lock();
-        // Who left something here may have filled the queue just before.
-        let n = self.pop(from, out, max);
-        if n > 0 {
-            return n;
-        }
-        let n = spill.len().min(max);
-        out.extend(spill.drain(..n));
-        self.spilled.store(spill.len(), Ordering::SeqCst);
-        n
+        let pop = |out: &mut Vec<Msg<C>>| self.pop(from, out, max);
+        self.spill.take(pop, || self.p.checkpoint(), out, max)
     }
 
     /// Whether the calling thread has over half a ring full of messages waiting here.
@@ -131,7 +101,7 @@ impl<C: Keep> Inbox<C> {
             Queue::All(q) => q.is_empty(),
             Queue::Each(q) => q.is_empty(),
         };
-        empty && self.spilled.load(Ordering::SeqCst) == 0
+        empty && self.spill.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -139,10 +109,10 @@ impl<C: Keep> Inbox<C> {
             Queue::All(q) => q.len(),
             Queue::Each(q) => q.len(),
         };
-        queued + self.spilled.load(Ordering::SeqCst)
+        queued + self.spill.len()
     }
 
     pub(super) fn stats(&self) -> LockStats {
-        self.spill.stats()
+        self.spill.list().stats()
     }
 }

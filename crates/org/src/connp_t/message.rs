@@ -15,6 +15,9 @@ use perimeter_tcp::syncache::Established;
 use perimeter_wire::{FlowKey, Seq};
 use std::sync::Arc;
 
+/// This file, for [`Family::hand_over`](crate::spec::Family).
+pub(super) const FILE: &str = file!();
+
 /// What a protocol thread is asked to do.
 pub(super) enum Msg<C: Keep> {
     /// A segment arrived. Nobody waits.
@@ -64,7 +67,7 @@ pub(super) enum Part {
 }
 
 /// A socket call, or what the buffers have left of it.
-pub(super) struct Call<P: Platform, Q: Op<Kd<P>>> {
+pub(super) struct Call<P: Platform, Q: Op<Kd<P>> + 'static> {
     pub(super) id: SockId,
     pub(super) part: Part,
     pub(super) op: Option<Q>,
@@ -90,7 +93,7 @@ fn with<C: Keep, R>(
     })
 }
 
-impl<C: Keep, Q: Op<Kd<C::P>>> Job<C> for Call<C::P, Q> {
+impl<C: Keep, Q: Op<Kd<C::P>> + 'static> Job<C> for Call<C::P, Q> {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
         let (sh, part) = (at.sh, self.part);
         if let Some(mut op) = self.op.take() {
@@ -114,7 +117,7 @@ pub(super) struct Post<Q> {
     pub(super) op: Option<Q>,
 }
 
-impl<C: Keep, Q: Op<Kd<C::P>, Out = ()>> Job<C> for Post<Q> {
+impl<C: Keep, Q: Op<Kd<C::P>, Out = ()> + 'static> Job<C> for Post<Q> {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
         let sh = at.sh;
         if let Some(op) = self.op.take() {
@@ -252,7 +255,7 @@ impl<C: Keep> Job<C> for Wildcard<C::P> {
         if self.add {
             at.group.shard.listen(self.listener.clone());
         } else {
-            at.group.shard.unlisten(&self.listener);
+            at.group.shard.unlisten(at.sh, at.cx, &self.listener);
         }
         let next = at.group.index + 1;
         if next < at.org.owners.len() {

@@ -61,12 +61,13 @@
 //! owner's core outside the protocol thread, which is why it sends a message; here the thread
 //! looks at its wheel between two messages and sends the message to itself, for the order that
 //! this gives. A window update that follows from reading is a call like others: it is waited
-//! for. `fold` is in force only where it is named, so that it can be measured against plain
-//! `wait=spin`. Rings belong to pairs of thread and thread rather than of cores: a program's
+//! for. The threads' SYN caches are one cache divided, with cookies for what finds its share full
+//! (see `connp-l`). `fold` is in force only where it is named, so that it can be measured against
+//! plain `wait=spin`. Rings belong to pairs of thread and thread rather than of cores: a program's
 //! threads may be preempted while they send. Yates et al. create a connection's thread with it;
-//! here all 384 are there from the beginning and listeners are in all their tables, as threads
-//! that come and go would need a second kind of shoot-down. After the threads have ended with the stack, or one
-//! by a panic, whoever waits for an answer runs what they left.
+//! here all 384 are there from the beginning and listeners are in all their tables, as threads that
+//! come and go would need a second kind of shoot-down. After the threads have ended with the stack,
+//! or one by a panic, whoever waits for an answer runs what they left.
 
 mod answer;
 mod cell;
@@ -74,13 +75,15 @@ mod demux;
 mod group;
 mod inbox;
 mod message;
+mod spec;
 
+use crate::open::{Options, start};
 use crate::place::Places;
-use crate::spec::{ConnpT as Spec, ConnpThreads, Waiting};
-use crate::{Binding, Flow, On, Org, OrgSpec};
+use crate::spec::{Family, OrgSpec};
+use crate::{Binding, Engine, Flow, On, Org};
 use answer::{Reply, Stock};
 use cell::Before;
-pub(crate) use cell::{Apart, Keep, Whole};
+use cell::{Apart, Keep, Whole};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use demux::Demux;
 use group::Group;
@@ -96,7 +99,19 @@ use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform, Shar
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
+use spec::{ConnpT as Spec, ConnpThreads, Waiting};
 use std::sync::Arc;
+
+/// The families of this module.
+pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY];
+
+/// Opens one of them.
+pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    match o.org.expect_params::<Spec>().fold {
+        true => start::<ConnpT<Whole<P>>, P>(p, o),
+        false => start::<ConnpT<Apart<P>>, P>(p, o),
+    }
+}
 
 /// `fold`: how many turns a thread works in the protocol's role before it goes on in its own.
 const TURNS: usize = 16;
@@ -291,7 +306,7 @@ impl<C: Keep> ConnpT<C> {
     }
 
     /// What is left of a call for the protocol: a message to the owner.
-    fn protocol<Q: Op<Kd<C::P>>>(
+    fn protocol<Q: Op<Kd<C::P>> + 'static>(
         &self,
         sh: &Commons<Kd<C::P>>,
         cx: &mut Ctx<Kd<C::P>>,
@@ -357,10 +372,7 @@ impl<C: Keep> Org for ConnpT<C> {
     type K = Kd<C::P>;
 
     fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
-        let spec = match spec {
-            OrgSpec::ConnpT(spec) => *spec,
-            _ => Spec::default(),
-        };
+        let spec: Spec = *spec.expect_params();
         let n = match spec.threads {
             ConnpThreads::Cores => sh.p.cores(),
             ConnpThreads::Groups(n) => usize::from(n),
@@ -370,7 +382,7 @@ impl<C: Keep> Org for ConnpT<C> {
         let demux = alone.then(|| Arc::new(Demux::new(&sh.p, n)));
         let owner = |i| {
             let home = C::home(i, demux.as_ref());
-            let shard = Shard::at_home(i as u16, sh, home.clone());
+            let shard = Shard::at_home((i as u16, n), sh, home.clone());
             let (inbox, outlet) = Inbox::new(&sh.p, spec.wait == Waiting::Spin, alone);
             Owner {
                 inbox,
@@ -422,7 +434,7 @@ impl<C: Keep> Org for ConnpT<C> {
         self.after_the_end(sh, cx);
     }
 
-    fn call<Q: Op<Self::K>>(
+    fn call<Q: Op<Self::K> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -446,7 +458,7 @@ impl<C: Keep> Org for ConnpT<C> {
         }
     }
 
-    fn post<Q: Op<Self::K, Out = ()>>(
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -608,6 +620,12 @@ impl<C: Keep> Org for ConnpT<C> {
         }
         owner.until.store(0, Ordering::SeqCst);
         owner.asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn wake_workers(&self) {
+        for owner in &self.owners {
+            owner.bell.set();
+        }
     }
 
     fn retire(&self, worker: usize) {

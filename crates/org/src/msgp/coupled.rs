@@ -6,9 +6,10 @@ use super::home::Place;
 use super::table::{Shard, Slots, TableGuard};
 use crate::Flow;
 use crate::place::{Places, first_phase};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::conn::on_events;
+use perimeter_stack::ends::{self, End, Ends};
 use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::shard::Exists;
@@ -42,7 +43,8 @@ pub(crate) struct Core<P: Platform> {
     shards: Box<[Shard<P>]>,
     places: Places<Place<P>>,
     slots: P::Lock<Slots>,
-    orphans: AtomicUsize,
+    /// Connections that no application holds, of all tables.
+    ends: P::Lock<Ends>,
     /// Not later than the earliest of the shards' timers.
     next: AtomicU64,
 }
@@ -59,10 +61,14 @@ impl<P: Platform> Core<P> {
     pub(crate) fn new(manner: Manner, sh: &Commons<Kd<P>>) -> Core<P> {
         Core {
             manner,
-            shards: (0..manner.modern.max(1)).map(|_| Shard::new(sh)).collect(),
+            shards: (0..manner.modern.max(1))
+                .map(|_| Shard::new(sh, usize::from(manner.modern.max(1))))
+                .collect(),
             places: Places::default(),
             slots: sh.p.lock(LockClass::Leaf, Slots::default()),
-            orphans: AtomicUsize::new(0),
+            ends: sh
+                .p
+                .lock(LockClass::Leaf, Ends::with_limits(sh.config.ends())),
             next: AtomicU64::new(u64::MAX),
         }
     }
@@ -143,16 +149,52 @@ impl<P: Platform> Core<P> {
             Found::Nobody(table) => return self.no_connection(shard, table, sh, cx, seg, None),
             Found::Moving => return cx.pool.put(core::mem::take(&mut seg.payload)),
         };
-        // RFC 9293, section 3.10.7.4, and RFC 6191.
         if seg.frame.hdr.flags.contains(TcpFlags::SYN)
             && let Some(iss) = e.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
         {
-            on_events(&mut e, Events::CLOSED, cx);
-            self.settle(e, sh, cx);
-            return self.no_connection(shard, self.table(shard), sh, cx, seg, Some(iss));
+            return self.reuse(shard, e, iss, sh, cx, seg);
         }
         glue::input(&mut e, sh, cx, seg);
         self.settle(e, sh, cx);
+    }
+
+    /// A new SYN may take over a connection that waits in TIME-WAIT (RFC 9293, section 3.10.7.4,
+    /// and RFC 6191), if there is a listener to take it; a stranger's must not end the wait for
+    /// nothing. Listeners are found in the table, which comes before the connection.
+    #[cold]
+    fn reuse<'a>(
+        &'a self,
+        shard: u16,
+        e: Entered<'a, P>,
+        iss: Seq,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        seg: &mut Seg,
+    ) {
+        if let Some((mut e, table)) = self.with_table(e).and_then(Entered::part)
+            && !e.tcb().meta.closed
+        {
+            let listens = table.passive.listens(&seg.frame.key);
+            drop(table);
+            if !listens {
+                glue::input(&mut e, sh, cx, seg);
+                return self.settle(e, sh, cx);
+            }
+            on_events(&mut e, Events::CLOSED, cx);
+            self.settle(e, sh, cx);
+        }
+        self.no_connection(shard, self.table(shard), sh, cx, seg, Some(iss));
+    }
+
+    /// The same connection, with its table: where that was released, which comes first in the
+    /// order, both are entered anew, and another thread may have been here meanwhile.
+    fn with_table<'a>(&'a self, e: Entered<'a, P>) -> Option<Entered<'a, P>> {
+        if e.has_table() {
+            return Some(e);
+        }
+        let id = e.id();
+        drop(e);
+        self.enter_held(id)
     }
 
     fn no_connection<'a>(
@@ -181,9 +223,10 @@ impl<P: Platform> Core<P> {
             return sh.refuse(cx, seg);
         };
         let id = e.id();
+        glue::account(&mut e, sh, cx);
         e.snd().side.raise(ready::OUT, cx);
         glue::input(&mut e, sh, cx, seg);
-        cx.after.accepts.push((l, id));
+        cx.after.accepts.push((l, id, seg.frame.key));
         self.settle(e, sh, cx);
     }
 
@@ -223,6 +266,15 @@ impl<P: Platform> Core<P> {
         if t.meta.closed {
             return self.unlink(e, sh, cx);
         }
+        if let Some(end) = t.end_changed() {
+            let id = t.meta.id;
+            if end == Some(End::Waiting) {
+                glue::lighten(&mut e, sh, cx);
+            }
+            let ended = self.ends.lock().set(id, end);
+            ends::tell(sh, cx, ended);
+        }
+        let t = e.tcb();
         let deadline = t.tcb.deadline();
         if deadline < t.meta.armed {
             t.meta.armed = deadline;
@@ -258,40 +310,23 @@ impl<P: Platform> Core<P> {
     }
 
     /// The connection is over: out of the table; and away, if no application holds it. Input
-    /// and output may have released the table, which comes first in the order: then both are
-    /// entered anew, and another thread may have been here meanwhile.
+    /// and output may have released the table.
     fn unlink<'a>(&'a self, e: Entered<'a, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
-        let e = if e.has_table() {
-            Some(e)
-        } else {
-            let id = e.id();
-            drop(e);
-            self.enter_held(id)
-        };
-        let Some((mut e, mut table)) = e.and_then(Entered::part) else {
+        let Some((mut e, mut table)) = self.with_table(e).and_then(Entered::part) else {
             return;
         };
         let meta = &e.tcb().meta;
         let (key, id, orphan, sent) = (meta.key, meta.id, meta.orphan, (meta.txq, meta.ticket));
+        let weight = meta.weight;
         table.unlink(&key, id.slot());
         if !orphan {
             return;
         }
-        self.orphans.fetch_sub(1, Ordering::Relaxed);
+        self.ends.lock().set(id, None);
+        cx.charge(weight, 0);
         let (mut snd, rcv) = e.vacate();
         sh.bury(cx, sent, &mut snd, &rcv);
         self.slots.lock().give_back(id.slot(), id.generation());
-    }
-
-    /// The application has let go: its name for the buffers is no longer good, and there may be
-    /// too many like this.
-    fn orphaned(&self, e: &mut Entered<'_, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
-        e.shut_out();
-        let orphans = self.orphans.fetch_add(1, Ordering::Relaxed) + 1;
-        if orphans > sh.config.orphans && !e.tcb().meta.closed {
-            sh.count(cx.lane, Count::OrphansReset, 1);
-            glue::abort(e, sh, cx);
-        }
     }
 
     /// Runs an operation, or a phase of it, with the connection entered, and leaves it.
@@ -307,7 +342,8 @@ impl<P: Platform> Core<P> {
         let before = e.is_orphan();
         let out = f(&mut e, cx);
         if e.is_orphan() && !before {
-            self.orphaned(&mut e, sh, cx);
+            // The application has let go: its name does not open the buffers any more.
+            e.shut_out();
         }
         self.settle(e, sh, cx);
         out
@@ -378,6 +414,7 @@ impl<P: Platform> Core<P> {
             .insert(shard, self.table(shard), sh, config, flow, tcb)
             .ok_or(Exists)?;
         let id = e.id();
+        glue::account(&mut e, sh, cx);
         glue::output(&mut e, sh, cx);
         self.settle(e, sh, cx);
         Ok(id)
@@ -389,9 +426,14 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    pub(crate) fn unlisten(&self, l: &Arc<Listener<Kd<P>>>) {
+    pub(crate) fn unlisten(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        l: &Arc<Listener<Kd<P>>>,
+    ) {
         for shard in &self.shards {
-            shard.table.lock().passive.unlisten(l);
+            shard.table.lock().passive.unlisten(sh, cx, l);
         }
     }
 
@@ -404,7 +446,7 @@ impl<P: Platform> Core<P> {
             }
             Found::Nobody(mut table) => {
                 if let Icmp::Unreachable(_, seq) = what {
-                    table.passive.unreachable(key, seq);
+                    table.passive.unreachable(cx, key, seq);
                 }
             }
             Found::Moving => {}
@@ -485,13 +527,10 @@ impl<P: Platform> Core<P> {
 
     pub(crate) fn abort_all(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
         self.each(&mut |mut e| {
-            glue::abort(&mut e, sh, cx);
+            glue::end(&mut e, sh, cx);
             e.snd().side.finish(cx);
             e.rcv().side.finish(cx);
-            if !e.is_orphan() {
-                e.tcb().meta.orphan = true;
-                self.orphans.fetch_add(1, Ordering::Relaxed);
-            }
+            e.tcb().meta.orphan = true;
             self.unlink(e, sh, cx);
         });
     }
@@ -502,6 +541,7 @@ impl<P: Platform> Core<P> {
             add(LockClass::Leaf, shard.wheel.stats());
         }
         add(LockClass::Leaf, self.slots.stats());
+        add(LockClass::Leaf, self.ends.stats());
         let places = self.slots.lock().places;
         for p in (0..places).filter_map(|slot| self.places.get(slot)) {
             p.lock_stats(add);

@@ -9,6 +9,9 @@ use perimeter_stack::{BURST, Commons, Count, Ctx, Seg};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Work};
 use std::collections::VecDeque;
 
+/// This file, for [`Family::hand_over`](crate::spec::Family).
+pub(super) const FILE: &str = file!();
+
 /// Segments that the shared queue holds; what does not fit is dropped and counted.
 pub const QUEUE: usize = 1024;
 

@@ -44,7 +44,9 @@
 #![doc = include_str!("trace.md")]
 //!
 //! **Limits.** The shared queue holds [`QUEUE`] segments; what does not fit is dropped. The SYN
-//! cache has 512 buckets of 30 unless set otherwise.
+//! cache has 512 buckets of 30 unless set otherwise (under `msgp-modern` each table has its share
+//! of them); a SYN whose bucket is full is answered by a cookie, where the paper's kernel drops the
+//! oldest entry, as it is here with cookies off.
 //!
 //! **Inferences.** Read and write acquisition of the table's lock were one recursive mutex: here
 //! there is one kind of acquisition too, and code that has the table hands its hold on instead of
@@ -69,12 +71,15 @@ pub(crate) mod coupled;
 mod enter;
 mod home;
 mod inbound;
+mod spec;
 mod table;
 
 pub use inbound::QUEUE;
+pub use spec::{Msgp as Spec, MsgpInbound};
 
-use crate::spec::{Msgp as Spec, MsgpInbound};
-use crate::{Binding, Flow, On, Org, OrgSpec};
+use crate::open::{Options, start};
+use crate::spec::{Family, OrgSpec};
+use crate::{Binding, Engine, Flow, On, Org};
 use coupled::{Core, Manner};
 use inbound::Inbound;
 use perimeter_base::Time;
@@ -85,6 +90,14 @@ use perimeter_sync::{LockClass, LockStats, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
+
+/// The families of this module.
+pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY, &spec::MODERN];
+
+/// Opens one of them.
+pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    start::<Msgp<P>, P>(p, o)
+}
 
 /// Tables of `msgp-modern`.
 pub const SHARDS: u16 = 32;
@@ -102,10 +115,7 @@ impl<P: Platform> Org for Msgp<P> {
     type K = Kd<P>;
 
     fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
-        let spec = match spec {
-            OrgSpec::Msgp(spec) => *spec,
-            _ => Spec::default(),
-        };
+        let spec: Spec = *spec.expect_params();
         let manner = Manner {
             coarse: spec.coarse,
             modern: if spec.modern { SHARDS } else { 0 },
@@ -140,6 +150,18 @@ impl<P: Platform> Org for Msgp<P> {
         self.core.call(sh, cx, id, op)
     }
 
+    const HERE: bool = true;
+
+    fn call_here<Q: Op<Self::K>>(
+        &self,
+        sh: &Commons<Self::K>,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Result<Option<Q::Out>, Q> {
+        Ok(self.core.call(sh, cx, id, op))
+    }
+
     fn post<Q: Op<Self::K, Out = ()>>(
         &self,
         sh: &Commons<Self::K>,
@@ -164,8 +186,8 @@ impl<P: Platform> Org for Msgp<P> {
         self.core.listen(l);
     }
 
-    fn unlisten(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.core.unlisten(l);
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.core.unlisten(sh, cx, l);
     }
 
     fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {

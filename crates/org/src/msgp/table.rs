@@ -59,11 +59,12 @@ pub(super) struct Shard<P: Platform> {
 }
 
 impl<P: Platform> Shard<P> {
-    pub(super) fn new(sh: &Commons<Kd<P>>) -> Shard<P> {
+    /// One of so many.
+    pub(super) fn new(sh: &Commons<Kd<P>>, of: usize) -> Shard<P> {
         let table = Table {
             by_flow: HashTable::new(),
             secret: sh.secret,
-            passive: Passive::new(sh),
+            passive: Passive::new(sh, of),
         };
         Shard {
             table: sh.p.lock(LockClass::ConnHashtable, table),

@@ -1,7 +1,7 @@
 //! Which squeue each layer of a connection runs under.
 
 use super::event::{Layer, Under};
-use crate::spec::Arrangement;
+use super::spec::Arrangement;
 
 /// The squeues of a connection's layers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

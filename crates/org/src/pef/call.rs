@@ -9,17 +9,14 @@ use super::event::{Direction, Layer};
 use super::exec::{Env, Inner};
 use super::link::Way;
 use super::pkt::{Body, Call, Msg};
+use crate::answer::{Answer, Reply, question};
 use crate::place::first_phase;
 use crate::squeue::Kd;
 use crate::squeue::cell::{Promise, give_back, promise};
 use crate::squeue::queue::{Entered, Who};
 use perimeter_stack::ops::{self, Op, Step};
 use perimeter_stack::{Commons, Count, Ctx, SockId};
-use perimeter_sync::{Event, Lock, LockClass, Platform, Work};
-use std::sync::Arc;
-
-/// How long a caller waits for its answer before it looks whether anybody is at work, ns.
-const PATIENCE: u64 = 1_000_000;
+use perimeter_sync::{Platform, Work};
 
 /// Which phase of an operation is left for TCP.
 #[derive(Copy, Clone, PartialEq, Eq)]
@@ -32,37 +29,17 @@ enum Phase {
     All,
 }
 
-/// Where a caller waits for its answer.
-pub(super) struct Answer<P: Platform, R: Send + 'static> {
-    value: P::Lock<Option<R>>,
-    event: P::Event,
-}
-
-impl<P: Platform, R: Send + 'static> Answer<P, R> {
-    pub(super) fn new(p: &P) -> Arc<Self> {
-        Arc::new(Answer {
-            value: p.lock(LockClass::Leaf, None),
-            event: p.event(),
-        })
-    }
-
-    pub(super) fn give(&self, value: R) {
-        *self.value.lock() = Some(value);
-        self.event.set();
-    }
-}
-
 /// An operation on its way to TCP.
-struct Task<P: Platform, Q: Op<Kd<P>>> {
+struct Task<P: Platform, Q: Op<Kd<P>> + 'static> {
     id: SockId,
     op: Q,
     phase: Phase,
     /// Room that is reserved for it, bytes.
     reserved: u32,
-    answer: Option<Arc<Answer<P, Option<Q::Out>>>>,
+    answer: Option<Answer<P, Option<Q::Out>>>,
 }
 
-impl<P: Platform, Q: Op<Kd<P>>> Task<P, Q> {
+impl<P: Platform, Q: Op<Kd<P>> + 'static> Task<P, Q> {
     /// TCP's turn.
     fn perform(
         &mut self,
@@ -101,21 +78,21 @@ impl<P: Platform, Q: Op<Kd<P>>> Task<P, Q> {
     }
 }
 
-impl<P: Platform, Q: Op<Kd<P>>> Call<P> for Task<P, Q> {
+impl<P: Platform, Q: Op<Kd<P>> + 'static> Call<P> for Task<P, Q> {
     fn data(&mut self) -> Option<&mut [u8]> {
         self.op.data()
     }
 
     fn run(mut self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>, inner: &mut Inner<P>) {
         let out = self.perform(pef, env, inner);
-        if let Some(answer) = &self.answer {
+        if let Some(answer) = self.answer.take() {
             answer.give(out);
         }
     }
 
-    fn dropped(self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>) {
+    fn dropped(mut self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>) {
         self.give_back(pef, env, None);
-        if let Some(answer) = &self.answer {
+        if let Some(answer) = self.answer.take() {
             answer.give(None);
         }
     }
@@ -123,7 +100,7 @@ impl<P: Platform, Q: Op<Kd<P>>> Call<P> for Task<P, Q> {
 
 impl<P: Platform> Pef<P> {
     /// A socket call.
-    pub(super) fn call_op<Q: Op<Kd<P>>>(
+    pub(super) fn call_op<Q: Op<Kd<P>> + 'static>(
         &self,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
@@ -168,7 +145,7 @@ impl<P: Platform> Pef<P> {
     }
 
     /// An operation that the stack itself has posted.
-    pub(super) fn post_op<Q: Op<Kd<P>, Out = ()>>(
+    pub(super) fn post_op<Q: Op<Kd<P>, Out = ()> + 'static>(
         &self,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
@@ -186,32 +163,37 @@ impl<P: Platform> Pef<P> {
     }
 
     /// Takes a task to TCP; nobody waits for it.
-    fn carry_on<Q: Op<Kd<P>>>(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, task: Task<P, Q>) {
+    fn carry_on<Q: Op<Kd<P>> + 'static>(
+        &self,
+        sh: &Commons<Kd<P>>,
+        cx: &mut Ctx<Kd<P>>,
+        task: Task<P, Q>,
+    ) {
         let mut env = Env::new(sh, cx, Who::Writer);
         let _ = self.start(&mut env, task);
         self.finish(&mut env);
     }
 
     /// Takes a task to TCP and waits for the result.
-    fn carry_out<Q: Op<Kd<P>>>(
+    fn carry_out<Q: Op<Kd<P>> + 'static>(
         &self,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         mut task: Task<P, Q>,
     ) -> Option<Q::Out> {
-        let answer = Answer::new(&sh.p);
-        task.answer = Some(answer.clone());
+        let (reply, answer) = question(&sh.p);
+        task.answer = Some(answer);
         let mut env = Env::new(sh, cx, Who::Writer);
         let done = self.start(&mut env, task);
         self.finish(&mut env);
         match done {
             Some(out) => out,
-            None => self.wait(sh, cx, &answer),
+            None => self.wait(sh, cx, reply)?,
         }
     }
 
     /// Brings a task on its way. The result, if it was run here and now.
-    fn start<Q: Op<Kd<P>>>(
+    fn start<Q: Op<Kd<P>> + 'static>(
         &self,
         env: &mut Env<'_, P>,
         mut task: Task<P, Q>,
@@ -270,24 +252,16 @@ impl<P: Platform> Pef<P> {
     }
 
     /// Waits for an answer. Whoever was to give it may have gone: then the caller works off what
-    /// waits itself.
-    pub(super) fn wait<R: Send + 'static>(
+    /// waits itself. `None`: a panic has stopped whoever was to give it.
+    fn wait<R: Send + 'static>(
         &self,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
-        answer: &Answer<P, R>,
-    ) -> R {
-        loop {
-            let set = answer.event.wait(sh.p.now().plus(PATIENCE));
-            if let Some(out) = answer.value.lock().take() {
-                cx.forget_now();
-                return out;
-            }
-            if !set {
-                cx.forget_now();
-                self.help(sh, cx, Who::Writer);
-            }
-        }
+        reply: Reply<P, R>,
+    ) -> Option<R> {
+        reply.wait(sh, cx, |cx| {
+            self.help(sh, cx, Who::Writer);
+        })
     }
 
     /// Works off what waits at any squeue.
@@ -301,23 +275,22 @@ impl<P: Platform> Pef<P> {
         n
     }
 
-    /// Runs `f` under squeue `q` and waits for what it gives.
+    /// Runs `f` under squeue `q` and waits for what it gives. `None`: it was stopped by a panic.
     pub(super) fn under<R: Send + 'static>(
         &self,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         q: u16,
         f: impl FnOnce(&mut Env<'_, P>, &mut Inner<P>) -> R + Send + 'static,
-    ) -> R {
-        let answer = Answer::new(&sh.p);
-        let reply = answer.clone();
+    ) -> Option<R> {
+        let (reply, answer) = question(&sh.p);
         let mut env = Env::new(sh, cx, Who::Writer);
         let job: super::pkt::Job<P> = Box::new(move |_, env, _, inner| {
             let out = f(env, inner);
-            reply.give(out);
+            answer.give(out);
         });
         self.bring(&mut env, q, Msg::Job(job));
         self.finish(&mut env);
-        self.wait(sh, cx, &answer)
+        self.wait(sh, cx, reply)
     }
 }

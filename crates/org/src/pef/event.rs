@@ -109,6 +109,10 @@ pub trait Peek: fmt::Debug {
 
 /// An event's callback. Runs to its end without waiting: the perimeter it may be under keeps
 /// others out meanwhile. Any thread may call it, several at once where it is on several lists.
+///
+/// If it panics, its event is taken off every list that it is on, and counted (`event_panics`);
+/// the packet goes on, as the callback has left it. The event's name stays among those of its list
+/// with "(panicked)" behind it, and disabling it is an error that says so.
 pub trait PacketEvent: Send + Sync + 'static {
     /// A packet arrives at this event.
     fn on_packet(&self, packet: &mut Packet<'_>) -> Verdict;
@@ -239,7 +243,8 @@ pub trait Events {
     /// Takes an event off the list of a live connection: from now on no packet enters it.
     ///
     /// # Errors
-    /// The connection has gone, or there is no such event on its lists.
+    /// The connection has gone, or there is no such event on its lists; or its callback has
+    /// panicked, and it is off already.
     fn disable(&self, id: perimeter_stack::SockId, event: EventId) -> Result<(), Refused>;
 
     /// SO_PEFON: whether packets of the connection run through its lists; off, the perimeter of
@@ -274,4 +279,6 @@ pub enum Refused {
     Late,
     /// The lists are switched off.
     Off,
+    /// The event's callback has panicked, and it was taken off.
+    Panicked,
 }

@@ -7,15 +7,14 @@
 //! the present one, if they are its core's. Otherwise their workers do.
 
 use super::Pef;
-use super::cell::{Homes, Member};
+use super::cell::{Defaults, Homes, Member};
 use super::classify::Route;
 use super::event::{Direction, Layer, Packet, Peek, Verdict};
 use super::link::{Version, Way};
-use super::list::{Callback, Event};
+use super::list::{Callback, Event, caught};
 use super::pkt::{Body, Msg, Pkt};
-use crate::spec::SqueueEntry;
-use crate::squeue::Kd;
 use crate::squeue::queue::{Entered, Inside, Proc, Protected, Who};
+use crate::squeue::{Kd, SqueueEntry};
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
@@ -479,17 +478,11 @@ impl<P: Platform> Pef<P> {
         if pkt.input.is_some() {
             return Verdict::Next;
         }
-        let now = env.cx.now(&env.sh.p);
+        let sh = env.sh;
         let full = matches!(event.callback, Callback::Full);
         let mut done = None;
-        let met = inner.shard.meet(env.sh, env.cx, pkt.id, seg, |m, cx, seg| {
-            let payload = core::mem::take(&mut seg.payload);
-            let mut data = if payload.is_empty() {
-                cx.pool.put(payload);
-                None
-            } else {
-                Some(payload)
-            };
+        let met = inner.shard.meet(sh, env.cx, pkt.id, seg, |m, cx, seg| {
+            let (now, mut data) = glue::arrived(m, sh, cx, seg);
             let tcb = &mut m.tcb().tcb;
             if full {
                 done = Some(tcb.input_full(&seg.frame.hdr, data, now));
@@ -573,11 +566,11 @@ impl<P: Platform> Pef<P> {
                 continue;
             }
             let rcv = &mut part.value;
-            let before = rcv.buf.memory();
+            let before = rcv.charged();
             if let Some(empty) = rcv.buf.push(b) {
                 env.cx.pool.put(empty);
             }
-            env.sh.charge(env.cx.lane, before, rcv.buf.memory());
+            env.cx.charge(before, rcv.charged());
             if messages || up.events.is_empty() {
                 rcv.side.raise(ready::IN, env.cx);
             }
@@ -615,13 +608,16 @@ impl<P: Platform> Pef<P> {
         let seen = member.map_or(Time::ZERO, |m| m.peek().meta.now);
         let now = env.cx.now_from(&env.sh.p, seen);
         let looking = member.map(|m| Looking(&m.peek().tcb, now));
-        let mut disable = false;
+        let (mut disable, mut panics) = (false, 0);
         let mut sends = Vec::new();
         let iface = match &pkt.body {
             Body::Frame(iface, _) => *iface,
             _ => 0,
         };
         let mut ask = |flow, header: Option<&TcpHdr>, len: u32, payload: &mut [u8]| {
+            if panics > 0 {
+                return Verdict::Next;
+            }
             let mut view = Packet {
                 now,
                 direction: pkt.direction,
@@ -635,7 +631,10 @@ impl<P: Platform> Pef<P> {
                 tcp: looking.as_ref().map(|l| l as &dyn Peek),
                 disable: false,
             };
-            let verdict = callback.on_packet(&mut view);
+            let Some(verdict) = caught(|| callback.on_packet(&mut view)) else {
+                panics += 1;
+                return Verdict::Next;
+            };
             disable |= view.disable;
             sends.append(&mut view.send);
             verdict
@@ -682,25 +681,49 @@ impl<P: Platform> Pef<P> {
             }
             Body::Nothing => Verdict::Done,
         };
+        let off = if panics > 0 {
+            env.sh.count(env.cx.lane, Count::EventPanics, panics);
+            event.break_off()
+        } else {
+            disable && event.switch_off()
+        };
+        if off {
+            self.sweep_defaults();
+        }
         if pkt.direction == Direction::Unbound {
             for (iface, frame) in sends {
                 env.sh.send_frame(env.cx, iface, &frame);
-            }
-            if disable && event.switch_off() {
-                let mut d = self.manner.defaults.lock();
-                d.unbound = Arc::new(d.unbound.swept());
-                let wanted = !d.unbound.is_empty();
-                self.wanted.store(wanted, Ordering::Release);
             }
             return verdict;
         }
         if lost > 0 {
             self.lost(env, pkt.id, lost);
         }
-        if disable && event.switch_off() {
+        if off {
             self.sweep(pkt.id);
         }
         verdict
+    }
+
+    /// The lists that connections start with, and that of packets without one, lose their
+    /// tombstones.
+    #[cold]
+    fn sweep_defaults(&self) {
+        // What the callbacks own is dropped when the lock has been released.
+        let mut old = Vec::new();
+        let mut d = self.manner.defaults.lock();
+        let Defaults {
+            receive,
+            transmit,
+            unbound,
+        } = &mut *d;
+        for list in [receive, transmit, &mut *unbound] {
+            if list.has_tombstones() {
+                let swept = Arc::new(list.swept());
+                old.push(core::mem::replace(list, swept));
+            }
+        }
+        self.wanted.store(!unbound.is_empty(), Ordering::Release);
     }
 
     /// An event has dropped data on its way to the socket: it takes up no room there, and TCP is

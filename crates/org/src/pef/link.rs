@@ -73,14 +73,51 @@ impl Version {
     }
 }
 
+/// How many events of a connection that have panicked are remembered; the oldest go.
+const REMEMBERED: usize = 16;
+
+/// An event whose callback has panicked.
+#[derive(Clone)]
+pub(crate) struct Panicked {
+    id: EventId,
+    /// Whether it was on the receive list, else on the transmit list.
+    pub(crate) receive: bool,
+    pub(crate) name: Box<str>,
+}
+
+/// What is kept beside the versions.
+struct Aside {
+    /// While PEF is off: what to return to.
+    parked: Option<Version>,
+    /// Events that were taken off because their callbacks have panicked.
+    panicked: Vec<Panicked>,
+}
+
+impl Aside {
+    /// Takes the tombstones off, remembering those that have panicked.
+    fn sweep(&mut self, v: &mut Version) {
+        let Aside { parked, panicked } = self;
+        let v = parked.as_mut().unwrap_or(v);
+        for (list, receive) in [(&mut v.receive, true), (&mut v.transmit, false)] {
+            panicked.extend(list.panicked().map(|e| Panicked {
+                id: e.id,
+                receive,
+                name: e.name.clone(),
+            }));
+            *list = Arc::new(list.swept());
+        }
+        let over = panicked.len().saturating_sub(REMEMBERED);
+        panicked.drain(..over);
+    }
+}
+
 /// Protected: what was published, and what each way has taken over.
 struct Versions {
     /// Of the connection that lives here; 0: none.
     generation: u32,
     key: Option<FlowKey>,
     published: Option<Version>,
-    /// While PEF is off: what to return to.
-    parked: Option<Version>,
+    aside: Aside,
     taken: [Option<Version>; WAYS],
 }
 
@@ -100,7 +137,10 @@ impl<P: Platform> Link<P> {
             generation: 0,
             key: None,
             published: None,
-            parked: None,
+            aside: Aside {
+                parked: None,
+                panicked: Vec::new(),
+            },
             taken: [const { None }; WAYS],
         };
         Link {
@@ -120,7 +160,8 @@ impl<P: Platform> Link<P> {
         v.key = Some(key);
         v.taken = core::array::from_fn(|_| Some(first.clone()));
         v.published = Some(first);
-        v.parked = None;
+        v.aside.parked = None;
+        v.aside.panicked.clear();
     }
 
     /// The connection is over: its lists go.
@@ -128,7 +169,8 @@ impl<P: Platform> Link<P> {
         let mut v = self.versions.lock();
         v.generation = 0;
         v.published = None;
-        v.parked = None;
+        v.aside.parked = None;
+        v.aside.panicked.clear();
         v.taken = [const { None }; WAYS];
     }
 
@@ -193,7 +235,7 @@ impl<P: Platform> Link<P> {
     fn publish<R>(
         &self,
         id: SockId,
-        change: impl FnOnce(&mut Version, &mut Option<Version>) -> Result<R, Refused>,
+        change: impl FnOnce(&mut Version, &mut Aside) -> Result<R, Refused>,
     ) -> Result<(R, FlowKey), Refused> {
         let mut v = self.versions.lock();
         let v = &mut *v;
@@ -204,7 +246,7 @@ impl<P: Platform> Link<P> {
             return Err(Refused::Gone);
         };
         let mut next = published.clone();
-        let out = change(&mut next, &mut v.parked)?;
+        let out = change(&mut next, &mut v.aside)?;
         next.serial = next.serial.wrapping_add(1);
         self.serial.store(next.serial, Ordering::Release);
         v.published = Some(next);
@@ -219,8 +261,8 @@ impl<P: Platform> Link<P> {
         end: End,
         spec: EventSpec,
     ) -> Result<(EventId, FlowKey), Refused> {
-        self.publish(id, |v, parked| {
-            if parked.is_some() {
+        self.publish(id, |v, aside| {
+            if aside.parked.is_some() {
                 return Err(Refused::Off);
             }
             let list = match spec.direction {
@@ -235,17 +277,18 @@ impl<P: Platform> Link<P> {
 
     /// Makes a tombstone of an event, and sweeps it from the next version.
     pub(crate) fn disable(&self, id: SockId, event: EventId) -> Result<FlowKey, Refused> {
-        let change = |v: &mut Version, parked: &mut Option<Version>| {
-            let v = parked.as_mut().unwrap_or(v);
-            for list in [&mut v.receive, &mut v.transmit] {
-                // An own event of a layer can't be disabled: nothing would take its place.
-                let found = list.find(event).filter(|e| e.is_foreign()).cloned();
-                if let Some(e) = found
-                    && e.switch_off()
-                {
-                    *list = Arc::new(list.swept());
-                    return Ok(());
-                }
+        let change = |v: &mut Version, aside: &mut Aside| {
+            let now = aside.parked.as_ref().unwrap_or(&*v);
+            let lists = [&now.receive, &now.transmit];
+            // An own event of a layer can't be disabled: nothing would take its place.
+            let found = lists.iter().find_map(|l| l.find(event));
+            if found.is_some_and(|e| e.is_foreign() && e.switch_off()) {
+                aside.sweep(v);
+                return Ok(());
+            }
+            let mut panicked = lists.iter().flat_map(|l| l.panicked().map(|e| e.id));
+            if panicked.any(|id| id == event) || aside.panicked.iter().any(|p| p.id == event) {
+                return Err(Refused::Panicked);
             }
             Err(Refused::NoEvent)
         };
@@ -254,11 +297,8 @@ impl<P: Platform> Link<P> {
 
     /// An event has made a tombstone of itself: the next version is without.
     pub(crate) fn sweep(&self, id: SockId) -> Result<FlowKey, Refused> {
-        let change = |v: &mut Version, parked: &mut Option<Version>| {
-            let v = parked.as_mut().unwrap_or(v);
-            for list in [&mut v.receive, &mut v.transmit] {
-                *list = Arc::new(list.swept());
-            }
+        let change = |v: &mut Version, aside: &mut Aside| {
+            aside.sweep(v);
             Ok(())
         };
         self.publish(id, change).map(|((), key)| key)
@@ -277,14 +317,14 @@ impl<P: Platform> Link<P> {
         on: bool,
         plain: impl FnOnce() -> Version,
     ) -> Result<FlowKey, Refused> {
-        let change = |v: &mut Version, parked: &mut Option<Version>| {
+        let change = |v: &mut Version, aside: &mut Aside| {
             let serial = v.serial;
             if on {
-                if let Some(before) = parked.take() {
+                if let Some(before) = aside.parked.take() {
                     *v = before;
                 }
-            } else if parked.is_none() {
-                *parked = Some(core::mem::replace(v, plain()));
+            } else if aside.parked.is_none() {
+                aside.parked = Some(core::mem::replace(v, plain()));
             }
             v.serial = serial;
             Ok(())
@@ -299,8 +339,8 @@ impl<P: Platform> Link<P> {
         layer: Layer,
         squeue: u16,
     ) -> Result<FlowKey, Refused> {
-        let change = |v: &mut Version, parked: &mut Option<Version>| {
-            let v = parked.as_mut().unwrap_or(v);
+        let change = |v: &mut Version, aside: &mut Aside| {
+            let v = aside.parked.as_mut().unwrap_or(v);
             v.bind = v.bind.with(layer, squeue);
             Ok(())
         };
@@ -314,5 +354,14 @@ impl<P: Platform> Link<P> {
             return None;
         }
         v.published.clone()
+    }
+
+    /// Events whose callbacks have panicked and that are on no version any more.
+    pub(crate) fn panicked(&self, id: SockId) -> Vec<Panicked> {
+        let v = self.versions.lock();
+        if v.generation != id.generation() {
+            return Vec::new();
+        }
+        v.aside.panicked.clone()
     }
 }

@@ -7,7 +7,8 @@
 
 use super::bind::Bind;
 use super::event::{Direction, End, EventId, EventSpec, Layer, PacketEvent, Under};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What an event does.
@@ -25,6 +26,27 @@ pub(crate) enum Callback {
     Foreign(Arc<dyn PacketEvent>),
 }
 
+/// Runs what a program brought along; `None` if that panicked. Also what was thrown may panic when
+/// it is dropped.
+pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
+    // Whoever brought it along has to bear what a panic leaves behind in it; nothing of the
+    // stack's own is changed in there.
+    let thrown = match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(out) => return Some(out),
+        Err(thrown) => thrown,
+    };
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
+        // Its destructor may go on like that.
+        core::mem::forget(again);
+    }
+    None
+}
+
+/// An event's states: on its lists; a tombstone; a tombstone because its callback has panicked.
+const ON: u8 = 0;
+const OFF: u8 = 1;
+const PANICKED: u8 = 2;
+
 /// An event on a list.
 pub(crate) struct Event {
     pub(crate) id: EventId,
@@ -32,7 +54,16 @@ pub(crate) struct Event {
     pub(crate) layer: Layer,
     pub(crate) under: Under,
     pub(crate) callback: Callback,
-    off: AtomicBool,
+    state: AtomicU8,
+}
+
+/// The callback may own what panics when it is dropped.
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Callback::Foreign(f) = core::mem::replace(&mut self.callback, Callback::Own) {
+            let _ = caught(|| drop(f));
+        }
+    }
 }
 
 impl Event {
@@ -50,12 +81,27 @@ impl Event {
     /// Whether it is a tombstone.
     #[inline]
     pub(crate) fn is_off(&self) -> bool {
-        self.off.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) != ON
     }
 
     /// Makes a tombstone of it; whether it was none.
     pub(crate) fn switch_off(&self) -> bool {
-        !self.off.swap(true, Ordering::AcqRel)
+        self.end(OFF)
+    }
+
+    /// As [`Event::switch_off`], as its callback has panicked.
+    pub(crate) fn break_off(&self) -> bool {
+        self.end(PANICKED)
+    }
+
+    fn end(&self, state: u8) -> bool {
+        let (order, or) = (Ordering::AcqRel, Ordering::Acquire);
+        self.state.compare_exchange(ON, state, order, or).is_ok()
+    }
+
+    /// Whether it is a tombstone because its callback has panicked.
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.state.load(Ordering::Acquire) == PANICKED
     }
 }
 
@@ -104,7 +150,7 @@ fn event(name: &str, layer: Layer, under: Under, callback: Callback) -> Arc<Even
         layer,
         under,
         callback,
-        off: AtomicBool::new(false),
+        state: AtomicU8::new(ON),
     })
 }
 
@@ -181,6 +227,11 @@ impl List {
         List::new(self.live().cloned().collect())
     }
 
+    /// Whether there are tombstones on it.
+    pub(crate) fn has_tombstones(&self) -> bool {
+        self.events.iter().any(|e| e.is_off())
+    }
+
     fn live(&self) -> impl Iterator<Item = &Arc<Event>> {
         self.events.iter().filter(|e| !e.is_off())
     }
@@ -224,6 +275,11 @@ impl List {
         true
     }
 
+    /// Those whose callbacks have panicked, among the tombstones.
+    pub(crate) fn panicked(&self) -> impl Iterator<Item = &Arc<Event>> {
+        self.events.iter().filter(|e| e.has_panicked())
+    }
+
     /// The event of that name, if it is on this version and no tombstone.
     pub(crate) fn find(&self, id: EventId) -> Option<&Arc<Event>> {
         self.live().find(|e| e.id == id)
@@ -247,9 +303,11 @@ impl List {
         self.after_tcp
     }
 
-    /// Names of the events, for those who look.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.live().map(|e| e.name.to_string()).collect()
+    /// Names of the events, for those who look; behind them those of `panicked`.
+    pub(crate) fn names<'a>(&self, panicked: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let live = self.live().map(|e| e.name.to_string());
+        live.chain(panicked.map(|n| format!("{n} (panicked)")))
+            .collect()
     }
 }
 
@@ -257,6 +315,10 @@ impl List {
 mod tests {
     use super::*;
     use crate::pef::event::{Packet, Verdict};
+
+    fn none() -> core::iter::Empty<&'static str> {
+        core::iter::empty()
+    }
 
     fn spec(name: &str, direction: Direction, layer: Layer) -> EventSpec {
         EventSpec {
@@ -271,16 +333,16 @@ mod tests {
     #[test]
     fn layers_stand_in_the_order_of_their_direction() {
         let receive = List::initial(Direction::Receive);
-        assert_eq!(receive.names(), ["ip", "tcp", "sockfs"]);
+        assert_eq!(receive.names(none()), ["ip", "tcp", "sockfs"]);
         assert!(receive.is_plain());
         let fine = List::fine();
         let want = ["ip", "tcp-predict", "tcp-full", "tcp-output", "sockfs"];
         assert_eq!(
-            (fine.names().join(" "), fine.after_tcp()),
+            (fine.names(none()).join(" "), fine.after_tcp()),
             (want.join(" "), 4)
         );
         let transmit = List::initial(Direction::Transmit);
-        assert_eq!(transmit.names(), ["sockfs", "tcp", "ip"]);
+        assert_eq!(transmit.names(none()), ["sockfs", "tcp", "ip"]);
         assert_eq!(transmit.after_tcp(), 2);
     }
 
@@ -303,7 +365,7 @@ mod tests {
                     list = list.with(direction, end, spec(&name, direction, layer)).0;
                 }
             }
-            assert_eq!(list.names().join(" "), want);
+            assert_eq!(list.names(none()).join(" "), want);
             assert!(!list.is_plain());
             let tcp = list.at(list.after_tcp() - 1).map(|e| e.name.to_string());
             assert_eq!(tcp.as_deref(), Some("tcp"));
@@ -329,7 +391,11 @@ mod tests {
 
     fn spread() -> Bind {
         let (ip, tcp, sockfs) = (0, 1, 2);
-        Bind::new(crate::spec::Arrangement::At { ip, tcp, sockfs }, 1, 4)
+        Bind::new(
+            super::super::spec::Arrangement::At { ip, tcp, sockfs },
+            1,
+            4,
+        )
     }
 
     #[test]
@@ -394,7 +460,7 @@ mod tests {
         assert!(in_flight.find(id).is_some_and(|e| e.switch_off()));
         assert!(in_flight.find(id).is_none(), "found, though it is off");
         let third = in_flight.swept();
-        assert_eq!(third.names(), ["ip", "tcp", "sockfs"]);
+        assert_eq!(third.names(none()), ["ip", "tcp", "sockfs"]);
         assert!(third.is_plain());
         let tomb = in_flight.at(2).expect("still there for packets under way");
         assert!(tomb.is_off() && !tomb.switch_off(), "switched off twice");

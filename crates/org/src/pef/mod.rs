@@ -36,7 +36,8 @@
 //! TCP's event on the transmit list makes the segments; those that it sends by itself, by timers
 //! or in answer, enter the list behind it. (8) While IP and TCP share a perimeter, and nothing
 //! stands between them on the list, IP's transmit event runs within TCP's, segment by segment,
-//! and the socket's receive event likewise.
+//! and the socket's receive event likewise. (9) A callback that panics is caught: its event is
+//! taken off wherever it is, and the packet goes on.
 
 mod alter;
 mod bind;
@@ -49,15 +50,17 @@ mod flows;
 mod link;
 mod list;
 mod pkt;
+mod spec;
 pub mod trace;
 
+use crate::open::{Options, start};
 use crate::place::Places;
-use crate::spec::{Arrangement, Pef as Spec};
+use crate::spec::{Family, MAX_GROUPS, OrgSpec};
 use crate::squeue::Kd;
 use crate::squeue::cell::{Home, Place};
 use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
-use crate::{Binding, Flow, Org, OrgSpec};
+use crate::{Binding, Engine, Flow, Org};
 use bind::Bind;
 use cell::{Defaults, Homes, Manner, Remains};
 use classify::Route;
@@ -75,7 +78,16 @@ use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use pkt::Msg;
+pub use spec::{Arrangement, Pef as Spec};
 use std::sync::Arc;
+
+/// The families of this module.
+pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY];
+
+/// Opens one of them.
+pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    start::<Pef<P>, P>(p, o)
+}
 
 /// Quanta of inbound thread, writer and worker, ns (FireEngine's of 2006).
 const QUANTA: [u64; 3] = [20_000_000, 10_000_000, 10_000_000];
@@ -273,11 +285,8 @@ impl<P: Platform> Org for Pef<P> {
     type K = Kd<P>;
 
     fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
-        let spec = match spec {
-            OrgSpec::Pef(spec) => *spec,
-            _ => Spec::default(),
-        };
-        let cores = sh.p.cores().clamp(1, usize::from(crate::spec::MAX_GROUPS));
+        let spec: Spec = *spec.expect_params();
+        let cores = sh.p.cores().clamp(1, usize::from(MAX_GROUPS));
         let n = match spec.arrangement {
             Arrangement::Horizontal => cores.max(3),
             _ => cores,
@@ -320,7 +329,7 @@ impl<P: Platform> Org for Pef<P> {
             delay: 0,
         };
         let squeue = |(q, home): (usize, &Homes<P>)| {
-            let shard = Shard::at_home(q as u16, sh, home.clone());
+            let shard = Shard::at_home((q as u16, n), sh, home.clone());
             Squeue::new(&sh.p, q, settings, Inner { shard })
         };
         let squeues = homes.iter().enumerate().map(squeue).collect();
@@ -362,7 +371,7 @@ impl<P: Platform> Org for Pef<P> {
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(
+    fn call<Q: Op<Self::K> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -372,7 +381,7 @@ impl<P: Platform> Org for Pef<P> {
         self.call_op(sh, cx, id, op)
     }
 
-    fn post<Q: Op<Self::K, Out = ()>>(
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -392,10 +401,11 @@ impl<P: Platform> Org for Pef<P> {
         self.opened.store(true, Ordering::Release);
         let q = self.opener(sh, &flow);
         let config = config.clone();
-        self.under(sh, cx, q, move |env, inner| {
+        let made = self.under(sh, cx, q, move |env, inner| {
             let (sh, Flow { key, hash, iface }) = (env.sh, flow);
             inner.shard.connect(sh, env.cx, key, hash, iface, &config)
-        })
+        });
+        made.unwrap_or(Err(Exists))
     }
 
     fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
@@ -409,7 +419,9 @@ impl<P: Platform> Org for Pef<P> {
     fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         for q in 0..self.n() {
             let l = l.clone();
-            self.under(sh, cx, q, move |_, inner| inner.shard.unlisten(&l));
+            self.under(sh, cx, q, move |env, inner| {
+                inner.shard.unlisten(env.sh, env.cx, &l);
+            });
         }
     }
 
@@ -512,14 +524,20 @@ impl<P: Platform> Org for Pef<P> {
     fn binding(&self, id: SockId) -> Binding {
         let link = self.homes.get(usize::from(id.shard()));
         let link = link.and_then(|h| h.links.get(id.slot()));
-        let Some(v) = link.and_then(|l| l.published(id)) else {
+        let Some((link, v)) = link.and_then(|l| Some((l, l.published(id)?))) else {
             return Binding::default();
+        };
+        let swept = link.panicked(id);
+        let names = |list: &List, receive| {
+            let gone = swept.iter().filter(|p| p.receive == receive);
+            let gone = gone.map(|p| &*p.name);
+            list.names(gone.chain(list.panicked().map(|e| &*e.name)))
         };
         let squeue = |layer| usize::from(v.bind.of(layer));
         Binding {
             perimeters: Layer::ALL.map(|l| format!("squeue {}", squeue(l))),
             cores: Layer::ALL.map(|l| self.squeues.get(squeue(l)).map(Squeue::core)),
-            events: [v.receive.names(), v.transmit.names()],
+            events: [names(&v.receive, true), names(&v.transmit, false)],
         }
     }
 

@@ -1,31 +1,35 @@
 //! The parts of a name between its colons, taken one by one.
 
-use super::SpecError;
+use super::{Family, SpecError};
 
 /// `[:N][:key=value]…[:flag]…` behind an organization's name.
-pub(super) struct Parts<'a> {
+pub struct Parts<'a> {
     name: &'static str,
-    want: &'static str,
+    takes: &'static str,
     rest: Vec<&'a str>,
 }
 
 impl<'a> Parts<'a> {
-    /// Those of organization `name`, of which `want` says what it takes.
-    pub(super) fn new(name: &'static str, want: &'static str, rest: Vec<&'a str>) -> Parts<'a> {
-        Parts { name, want, rest }
+    /// Those behind the name of an organization of `family`.
+    pub fn new(family: &Family, rest: Vec<&'a str>) -> Parts<'a> {
+        Parts {
+            name: family.name,
+            takes: family.takes,
+            rest,
+        }
     }
 
     /// The error that `part` is not understood.
-    pub(super) fn refuse(&self, part: &str) -> SpecError {
+    pub fn refuse(&self, part: &str) -> SpecError {
         SpecError::Parameter {
             name: self.name,
             part: part.to_string(),
-            want: self.want,
+            takes: self.takes,
         }
     }
 
     /// Takes the first part if it is the bare word `word`.
-    pub(super) fn flag(&mut self, word: &str) -> bool {
+    pub fn flag(&mut self, word: &str) -> bool {
         match self.rest.iter().position(|p| *p == word) {
             Some(i) => {
                 self.rest.remove(i);
@@ -36,7 +40,10 @@ impl<'a> Parts<'a> {
     }
 
     /// Takes a leading number from 1 to `max`.
-    pub(super) fn number(&mut self, max: u16) -> Result<Option<u16>, SpecError> {
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub fn number(&mut self, max: u16) -> Result<Option<u16>, SpecError> {
         match self.rest.first() {
             Some(n) if n.bytes().all(|b| b.is_ascii_digit()) && !n.is_empty() => {
                 let n = self.rest.remove(0);
@@ -47,19 +54,17 @@ impl<'a> Parts<'a> {
     }
 
     /// Takes `key=value`.
-    pub(super) fn value(&mut self, key: &str) -> Option<&'a str> {
+    pub fn value(&mut self, key: &str) -> Option<&'a str> {
         let found = |p: &&str| p.split_once('=').is_some_and(|(k, _)| k == key);
         let i = self.rest.iter().position(found)?;
         self.rest.remove(i).split_once('=').map(|(_, v)| v)
     }
 
     /// Takes `key=number`, from `min` to `max`.
-    pub(super) fn count(
-        &mut self,
-        key: &str,
-        min: u16,
-        max: u16,
-    ) -> Result<Option<u16>, SpecError> {
+    ///
+    /// # Errors
+    /// It is no number, or out of range.
+    pub fn count(&mut self, key: &str, min: u16, max: u16) -> Result<Option<u16>, SpecError> {
         self.value(key)
             .map(|v| self.within(v, min, max))
             .transpose()
@@ -71,7 +76,10 @@ impl<'a> Parts<'a> {
     }
 
     /// Takes `key=word`, one of `words`, whose value follows.
-    pub(super) fn choice<T: Copy>(
+    ///
+    /// # Errors
+    /// It is none of them.
+    pub fn choice<T: Copy>(
         &mut self,
         key: &str,
         words: &[(&str, T)],
@@ -84,12 +92,18 @@ impl<'a> Parts<'a> {
     }
 
     /// Takes `key=on` or `key=off`.
-    pub(super) fn switch(&mut self, key: &str) -> Result<Option<bool>, SpecError> {
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn switch(&mut self, key: &str) -> Result<Option<bool>, SpecError> {
         self.choice(key, &[("on", true), ("off", false)])
     }
 
-    /// Nothing may be left.
-    pub(super) fn end<T>(self, value: T) -> Result<T, SpecError> {
+    /// The end: nothing may be left.
+    ///
+    /// # Errors
+    /// Something is.
+    pub fn end<T>(self, value: T) -> Result<T, SpecError> {
         match self.rest.first() {
             None => Ok(value),
             Some(_) => Err(self.refuse(&self.rest.join(":"))),

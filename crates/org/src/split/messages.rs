@@ -7,6 +7,9 @@ use perimeter_stack::{Commons, Ctx};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 
+/// This file, for [`Family::hand_over`](crate::spec::Family).
+pub(super) const FILE: &str = file!();
+
 /// Owns all that it needs: whoever sent it may have given up.
 pub(super) type Message<P> = Box<dyn FnOnce(&Split<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>) + Send>;
 

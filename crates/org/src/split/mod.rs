@@ -16,30 +16,70 @@
 //!
 //! **Inferences.** A place keeps its three locks for ever, so that a late holder of a name
 //! never meets freed memory; each part carries the generation that may use it. Nobody waits
-//! for the organization's thread without a limit: after [`PATIENCE`] a caller works the queue
+//! for the organization's thread without a limit: after `PATIENCE` (`answer.rs`) a caller works the queue
 //! off itself, so that a stack which is being dropped answers too.
 
 mod messages;
 
+use crate::answer::question;
 use crate::msgp::Kd;
 use crate::msgp::coupled::{Core, Manner};
-use crate::{Flow, Org, OrgSpec};
+use crate::open::{Options, start};
+use crate::spec::{Family, Look, Occupancy, OrgSpec, Params};
+use crate::{Engine, Flow, Org};
+use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use messages::Messages;
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, SockId};
-use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
+use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
+/// `split`. Not listed: it is run by the suites alone.
+static FAMILY: Family = Family {
+    name: "split",
+    title: "split",
+    takes: "it takes no parameters",
+    variants: &[],
+    tested: &[("", "split")],
+    parse: |parts| {
+        parts.end(())?;
+        Ok(OrgSpec::new(&FAMILY, Name))
+    },
+    look: Look::UNKNOWN,
+    hand_over: &[messages::FILE],
+};
+
+/// The families of this module.
+pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
+
+/// Opens one of them.
+pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    start::<Split<P>, P>(p, o)
+}
+
+/// There are no parameters.
+#[derive(Debug)]
+struct Name;
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("split")
+    }
+}
+
+impl Params for Name {
+    fn occupancy(&self) -> Occupancy {
+        Occupancy::Lock(LockClass::ConnHashtable)
+    }
+}
+
 /// One call in this many is deferred.
 pub const DEFER: u32 = 4;
-
-/// How long a caller waits for the organization's thread before it helps, ns.
-pub const PATIENCE: u64 = 1_000_000;
 
 /// The locks of message parallelism, and the messages.
 pub struct Split<P: Platform> {
@@ -65,7 +105,7 @@ impl<P: Platform> Org for Split<P> {
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(
+    fn call<Q: Op<Self::K> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -76,24 +116,16 @@ impl<P: Platform> Org for Split<P> {
         if !n.wrapping_add(id.slot()).is_multiple_of(DEFER) {
             return self.core.call(sh, cx, id, op);
         }
-        let answer = Arc::new((sh.p.lock(LockClass::Leaf, None), sh.p.event()));
-        let reply = answer.clone();
+        let (reply, answer) = question(&sh.p);
         self.messages.put(Box::new(move |org, sh, cx| {
-            let out = org.core.call(sh, cx, id, op);
-            *reply.0.lock() = Some(out);
-            reply.1.set();
+            answer.give(org.core.call(sh, cx, id, op));
         }));
-        loop {
-            if !answer.1.wait(sh.p.now().plus(PATIENCE)) {
-                self.messages.run(self, sh, cx);
-            }
-            if let Some(out) = answer.0.lock().take() {
-                return out;
-            }
-        }
+        reply.wait(sh, cx, |cx| {
+            self.messages.run(self, sh, cx);
+        })?
     }
 
-    fn post<Q: Op<Self::K, Out = ()>>(
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(
         &self,
         _: &Commons<Self::K>,
         _: &mut Ctx<Self::K>,
@@ -118,8 +150,8 @@ impl<P: Platform> Org for Split<P> {
         self.core.listen(l);
     }
 
-    fn unlisten(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.core.unlisten(l);
+    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.core.unlisten(sh, cx, l);
     }
 
     fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
@@ -143,6 +175,8 @@ impl<P: Platform> Org for Split<P> {
     }
 
     fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+        // Its own thread may have ended already.
+        self.messages.run(self, sh, cx);
         self.core.abort_all(sh, cx);
     }
 

@@ -14,6 +14,7 @@ use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Reserved, Step};
 use perimeter_stack::{Access, Bufs, Cell, Commons, Conn, Count, Ctx, ready};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
+use perimeter_tcp::CHUNK;
 use std::sync::Arc;
 
 /// The bytes of a send buffer that nobody has reserved, and whether a writer wants to be told of
@@ -191,12 +192,17 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
     let takes = front.takes();
     sh.p.checkpoint();
     let mut free = u32::try_from(place.room.bytes()).unwrap_or(0);
-    // Short memory holds senders back, but never one that has nothing under way: it could wait
-    // for ever.
-    let short = takes && sh.memory_short() && free < front.limit;
+    // Short memory holds senders back, but never quite one that has nothing under way: it could
+    // wait for ever.
+    let short = takes && sh.memory_short() && free > 0;
     if short {
-        sh.count(cx.lane, Count::MemRefused, 1);
-        free = 0;
+        let held = front.limit.saturating_sub(free) as usize;
+        let trusted = front.snd.trust.bytes(held == 0, cx.now(&sh.p));
+        let room = sh.room_to_write(held, held == 0, CHUNK, trusted);
+        if room < free as usize {
+            sh.count(cx.lane, Count::MemRefused, 1);
+        }
+        free = free.min(u32::try_from(room).unwrap_or(u32::MAX));
     }
     let Some(Reserved { out, bytes, all }) = op.reserve(free) else {
         return Promise::None;

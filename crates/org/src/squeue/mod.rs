@@ -33,12 +33,14 @@
 //! is that of the thread which listened; the handshake remembers the core that took the SYN, and
 //! the new connection is left to that core's squeue as a message. Packets that come meanwhile find
 //! the flow in the classifier and line up there, behind those which still come by way of the
-//! listener's squeue. (2) The receive buffer is the
+//! listener's squeue. Each squeue has its share of the stack's SYN cache; a SYN whose bucket is full
+//! is answered by a cookie, and then the connection goes to the core that took the
+//! acknowledgment. (2) The receive buffer is the
 //! STREAM head's read queue: behind a lock of its own (`rcvbuf`), so that a read enters the squeue
 //! only for a window update, as a message. (3) A write takes its room in the send buffer from an
 //! account beside it and is answered before it enters, so that "enqueue and leave" holds for
 //! writers; that it fails later is told by the next call. (4) Calls which need an answer from TCP
-//! wait for it where the squeue is busy; after [`PATIENCE`] the caller looks whether nobody is at
+//! wait for it where the squeue is busy; after `PATIENCE` (`answer.rs`) the caller looks whether nobody is at
 //! the queue and works it off, so that no call hangs on a worker that has ended. (5) Timers enter
 //! as packets do, by the thread that finds them due. (6) A thread that is not pinned counts as on
 //! the core where it is when asked. (7) Packets of one flow that follow each other in a burst are classified
@@ -49,11 +51,13 @@ pub(crate) mod cell;
 pub(crate) mod ipcl;
 mod org;
 pub(crate) mod queue;
-pub(crate) mod reply;
 mod rings;
+mod spec;
 
-use crate::On;
-use crate::spec::{self, OrgSpec, SqueueEntry};
+use crate::answer::question;
+use crate::open::{Options, start};
+use crate::spec::{Family, OrgSpec};
+use crate::{Engine, On};
 use burst::{Chain, Run, rejoin};
 use cell::{Home, Parted};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -61,18 +65,23 @@ use ipcl::{Flow, Ipcl};
 use perimeter_base::Time;
 use perimeter_stack::shard::Shard;
 use perimeter_stack::{BURST, Commons, Count, Ctx, Listener, Seg, SockId};
-use perimeter_sync::{Event, Platform, Shared, Work};
+use perimeter_sync::{Platform, Shared, Work};
 use perimeter_tcp::syncache::Established;
-use perimeter_wire::{FlowKey, Seq};
+use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use queue::{Door, Entered, Inside, Proc, Protected, Settings, Squeue, Who};
-use reply::Reply;
 use rings::Ring;
 use smallvec::SmallVec;
+pub use spec::{Squeue as Spec, SqueueEntry};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How long a caller waits for an answer before it looks whether it must work the queue off, ns.
-pub const PATIENCE: u64 = 1_000_000;
+/// The families of this module.
+pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY];
+
+/// Opens one of them.
+pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    start::<FireEngine<P>, P>(p, o)
+}
 
 /// The kind of `squeue` on platform `P`.
 pub(crate) type Kd<P> = On<P, Shared>;
@@ -159,10 +168,7 @@ pub struct FireEngine<P: Platform> {
 
 impl<P: Platform> FireEngine<P> {
     fn make(spec: &OrgSpec, sh: &Commons<Kd<P>>) -> FireEngine<P> {
-        let spec = match spec {
-            OrgSpec::Squeue(s) => *s,
-            _ => spec::Squeue::default(),
-        };
+        let spec: Spec = *spec.expect_params();
         let cores = sh.p.cores().max(1);
         let n = spec.squeues.map_or(cores, usize::from);
         let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
@@ -175,7 +181,7 @@ impl<P: Platform> FireEngine<P> {
             .collect();
         let squeue = |(i, home): (usize, &Arc<Home<P>>)| {
             let vertical = Vertical {
-                shard: Shard::at_home(i as u16, sh, home.clone()),
+                shard: Shard::at_home((i as u16, n), sh, home.clone()),
                 index: i as u16,
                 early: HashMap::new(),
             };
@@ -333,25 +339,18 @@ impl<P: Platform> FireEngine<P> {
             }
             Entered::Busy(door) => door,
         };
-        let reply = Reply::new(&sh.p);
-        let answer = reply.answer();
+        let (reply, answer) = question(&sh.p);
         let call: Call<P> = Box::new(move |org, sh, cx, inside| {
             answer.give(f(org, sh, cx, inside));
         });
         if let Some(proc) = door.put(Msg::Call(call)) {
             self.leave(sh, cx, proc, Who::Writer);
         }
-        loop {
-            if let Some(out) = reply.take() {
-                return out;
-            }
-            let until = sh.p.now().plus(PATIENCE);
-            if !sh.asleep(|| reply.event().wait(until)) {
-                squeue.work(Who::Writer, |inside, m| {
-                    self.run(sh, cx, inside, m, Count::SqueueDrained);
-                });
-            }
-        }
+        reply.wait(sh, cx, |cx| {
+            squeue.work(Who::Writer, |inside, m| {
+                self.run(sh, cx, inside, m, Count::SqueueDrained);
+            });
+        })
     }
 
     /// Leaves a message for another squeue than the one that is held: its worker, or whoever is
@@ -485,6 +484,12 @@ impl<P: Platform> FireEngine<P> {
         to: To,
         seg: &mut Seg,
     ) {
+        if seg.frame.hdr.flags.contains(TcpFlags::SYN) && !matches!(to, To::Listener(..)) {
+            // A SYN takes a flow over from TIME-WAIT where somebody listens, in whichever squeue.
+            let key = &seg.frame.key;
+            let listener = self.ipcl.listener(key.local, key.local_port);
+            inside.shard.listened_elsewhere(listener.is_some());
+        }
         let missed = match to {
             To::Conn(id) => inside.shard.input_for(sh, cx, id, seg),
             To::Soon if self.is_early(inside, &seg.frame.key) => {

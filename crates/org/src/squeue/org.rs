@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 impl<P: Platform> FireEngine<P> {
     /// A socket call: settled outside if it can be, else it enters.
-    fn socket_call<Q: Op<Kd<P>>>(
+    fn socket_call<Q: Op<Kd<P>> + 'static>(
         &self,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
@@ -67,7 +67,7 @@ impl<P: Platform> FireEngine<P> {
         }
     }
 
-    fn enter_and_wait<Q: Op<Kd<P>>>(
+    fn enter_and_wait<Q: Op<Kd<P>> + 'static>(
         &self,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
@@ -109,7 +109,7 @@ impl<P: Platform> Org for FireEngine<P> {
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(
+    fn call<Q: Op<Self::K> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -119,7 +119,7 @@ impl<P: Platform> Org for FireEngine<P> {
         self.socket_call(sh, cx, id, op)
     }
 
-    fn post<Q: Op<Self::K, Out = ()>>(
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -169,7 +169,9 @@ impl<P: Platform> Org for FireEngine<P> {
     fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         if let Some(n) = self.ipcl.unbind(l.id) {
             let l = l.clone();
-            self.ask(sh, cx, n, move |_, _, _, inside| inside.shard.unlisten(&l));
+            self.ask(sh, cx, n, move |_, sh, cx, inside| {
+                inside.shard.unlisten(sh, cx, &l);
+            });
         }
     }
 

@@ -8,13 +8,16 @@
 //! An squeue is not a mutex. Who finds it busy leaves a message and goes: [`Door::put`]. While
 //! messages wait, either somebody holds PROC or the worker has been told.
 
-use crate::spec::SqueueEntry;
+use super::spec::SqueueEntry;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
+use perimeter_sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
+
+/// This file, for [`Family::hand_over`](crate::spec::Family).
+pub(super) const FILE: &str = file!();
 
 /// Messages between two looks at the clock during a drain.
 const LOOK: usize = 16;
@@ -235,6 +238,10 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
             let mut state = self.state.lock();
             if !state.queue.is_empty() && state.inside.is_some() {
                 return;
+            }
+            if planted(Bug::WorkerSleepsUnlooked) {
+                drop(state);
+                state = self.state.lock();
             }
             state.asleep = true;
         }
@@ -491,5 +498,7 @@ impl<'a, P: Platform, T: Protected> Door<'a, P, T> {
     }
 }
 
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,9 @@ use perimeter_stack::Seg;
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 
+/// This file, for [`Family::hand_over`](crate::spec::Family).
+pub(super) const FILE: &str = file!();
+
 /// Packets in a ring at most; what comes when it is full is dropped, as by a NIC.
 const ROOM: usize = 16_384;
 

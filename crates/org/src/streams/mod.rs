@@ -27,31 +27,81 @@
 //! transmit ring in order. (4) The STREAM head's read queue is the receive buffer behind its own
 //! lock, and writes are answered from an account of room, both as under `squeue`. (5) TCP takes
 //! its whole queue at once, so that below the low-water mark means empty. (6) Who has waited
-//! [`PATIENCE`] for an answer moves messages on itself.
+//! `PATIENCE` (`answer.rs`) for an answer moves messages on itself.
 
 mod org;
 
-use crate::spec::SqueueEntry;
-use crate::squeue::Kd;
+use crate::Engine;
+use crate::answer::question;
+use crate::open::{Options, start};
+use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
 use crate::squeue::cell::{Home, Parted, Place};
 use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{ANY_CORE, Entered, Inside, Protected, Settings, Squeue, Who};
-use crate::squeue::reply::Reply;
+use crate::squeue::{Kd, SqueueEntry};
+use core::fmt;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use perimeter_stack::shard::Shard;
 use perimeter_stack::{Commons, Count, Ctx, Seg, SockId};
-use perimeter_sync::{Event, Platform};
+use perimeter_sync::Platform;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// `streams`.
+static FAMILY: Family = Family {
+    name: "streams",
+    title: "STREAMS",
+    takes: "it takes no parameters",
+    variants: &[Variant {
+        name: "streams",
+        usual: "streams",
+        summary: "before FireEngine: each layer a module with its own queue, on any core",
+    }],
+    tested: &[],
+    parse: |parts| {
+        parts.end(())?;
+        Ok(OrgSpec::new(&FAMILY, Name))
+    },
+    look: Look {
+        colour: Colour {
+            light: "#8c7a00",
+            dark: "#e0d040",
+            terminal: Some(142),
+        },
+        marker: Marker::Circle,
+    },
+    hand_over: &[],
+};
+
+/// The families of this module.
+pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
+
+/// Opens one of them.
+pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+    start::<Streams<P>, P>(p, o)
+}
+
+/// There are no parameters.
+#[derive(Debug)]
+struct Name;
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("streams")
+    }
+}
+
+impl Params for Name {
+    fn occupancy(&self) -> Occupancy {
+        Occupancy::Stack
+    }
+}
 
 /// Messages at which TCP's queue is full.
 pub const HIGH: usize = 64;
 
 /// Packets in IP's queue at most.
 pub const ROOM: usize = 16_384;
-
-/// How long a caller waits for an answer before it moves messages on itself, ns.
-pub const PATIENCE: u64 = 1_000_000;
 
 /// The longest that a thread works in one module, ns.
 const QUANTUM: u64 = 10_000_000;
@@ -124,7 +174,7 @@ impl<P: Platform> Streams<P> {
         };
         let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
         let home = Arc::new(Home::new(&sh.p, ipcl));
-        let shard = Shard::at_home(0, sh, home.clone());
+        let shard = Shard::at_home((0, 1), sh, home.clone());
         Streams {
             ip: module(),
             head: module(),
@@ -256,19 +306,13 @@ impl<P: Platform> Streams<P> {
         by_head: bool,
         f: impl FnOnce(&Self, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut InTcp<P>) -> R + Send + 'static,
     ) -> Option<R> {
-        let reply = Reply::new(&sh.p);
-        let answer = reply.answer();
+        let (reply, answer) = question(&sh.p);
         let call: Call<P> = Box::new(move |org, sh, cx, tcp| {
             answer.give(f(org, sh, cx, tcp));
         });
         self.tell(sh, cx, by_head, call);
-        loop {
-            if let Some(out) = reply.take() {
-                return out;
-            }
-            if !reply.event().wait(sh.p.now().plus(PATIENCE)) {
-                self.move_on(sh, cx, Who::Writer);
-            }
-        }
+        reply.wait(sh, cx, |cx| {
+            self.move_on(sh, cx, Who::Writer);
+        })
     }
 }

@@ -1,8 +1,9 @@
 //! STREAMS as an organization.
 
 use super::{HEAD, IP, InTcp, Msg, Streams};
-use crate::spec::{OrgSpec, SqueueEntry};
+use crate::spec::OrgSpec;
 use crate::squeue::Kd;
+use crate::squeue::SqueueEntry;
 use crate::squeue::cell::{Start, give_back, start};
 use crate::squeue::queue::{Entered, Who};
 use crate::{Binding, Flow, Org};
@@ -17,7 +18,7 @@ use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
 impl<P: Platform> Streams<P> {
-    fn socket_call<Q: Op<Kd<P>>>(
+    fn socket_call<Q: Op<Kd<P>> + 'static>(
         &self,
         sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
@@ -82,7 +83,7 @@ impl<P: Platform> Org for Streams<P> {
         self.move_on(sh, cx, Who::Inbound);
     }
 
-    fn call<Q: Op<Self::K>>(
+    fn call<Q: Op<Self::K> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -92,7 +93,7 @@ impl<P: Platform> Org for Streams<P> {
         self.socket_call(sh, cx, id, op)
     }
 
-    fn post<Q: Op<Self::K, Out = ()>>(
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(
         &self,
         sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
@@ -129,7 +130,9 @@ impl<P: Platform> Org for Streams<P> {
 
     fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let l = l.clone();
-        self.ask(sh, cx, true, move |_, _, _, t| t.shard.unlisten(&l));
+        self.ask(sh, cx, true, move |_, sh, cx, t| {
+            t.shard.unlisten(sh, cx, &l)
+        });
     }
 
     fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {

@@ -75,6 +75,51 @@ fn established(b: &Sockets) -> (SocketId, u32) {
     (s, iss.wrapping_add(1))
 }
 
+/// The thread that moves the clock makes a call that nothing will end: it is told so, under every
+/// organization, instead of hanging.
+#[test]
+fn an_accept_that_can_never_return_says_so() {
+    for org in OrgSpec::tested() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let name = org.to_string();
+        let driver = move || {
+            let shell = Shell::new(
+                Arc::new(Sockets::new(&flags(&name)).unwrap()),
+                Duration::from_secs(10),
+            );
+            shell.open(7, libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+            shell.bind(7, SocketAddr::V4(LOCAL)).unwrap();
+            shell.listen(7, 1).unwrap();
+            tell.send(shell.accept(7, 8)).unwrap();
+        };
+        thread::spawn(driver);
+        let result = told.recv_timeout(Duration::from_secs(30));
+        assert_eq!(result, Ok(Err(Errno(libc::EDEADLK))), "{org}");
+    }
+}
+
+/// TCP_QUICKACK = 0 delays acknowledgments from the first segment on, for as long as none of them
+/// waits in vain; 1 sends them at once.
+#[test]
+fn quick_acknowledgments_are_switched() {
+    over_all(|b| {
+        let (s, next_octet) = established(b);
+        b.set_option(s, Opt::QuickAck, 0).unwrap();
+        let start = b.now();
+        arrive(b, ACK | PSH, 101, next_octet, b"abc");
+        let at = b.next_deadline().expect("a delayed acknowledgment");
+        assert!(next(b).is_none(), "not at once");
+        assert!(at.since(start) >= Duration::from_millis(20));
+        advance(b, start + Duration::from_millis(60));
+        let (ack, at) = next(b).expect("an acknowledgment");
+        assert_eq!((ack.flags, ack.ack), (ACK, 104));
+        assert!(at.since(start) >= Duration::from_millis(20));
+        b.set_option(s, Opt::QuickAck, 1).unwrap();
+        arrive(b, ACK | PSH, 104, next_octet, b"def");
+        assert_eq!(next(b).expect("at once").0.ack, 107);
+    });
+}
+
 fn read(b: &Sockets, s: SocketId, n: usize, flags: RecvFlags) -> Result<Vec<u8>> {
     let (mut one, mut two) = (vec![0; n / 2], vec![0; n - n / 2]);
     let mut bufs = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];

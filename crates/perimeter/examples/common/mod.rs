@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What an example ends with.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -86,7 +86,7 @@ impl Net {
                     b.interface(end, &[&addr.to_string()])?.build()
                 };
                 let stack = build(self.builder(), a, self.address)?;
-                let peer = Stack::builder().org(OrgSpec::UpShared);
+                let peer = Stack::builder().org(OrgSpec::default());
                 (stack, Some(build(peer, b, self.peer)?))
             }
             Device::Tap => {
@@ -164,23 +164,17 @@ fn is_setup(e: &(dyn Error + 'static)) -> bool {
     )
 }
 
-/// Ends a server: waits for the client, if there is one here, and until what was sent has
-/// arrived. Under `up` nobody else runs the stack meanwhile.
-pub fn finish(stack: &Stack, client: Option<JoinHandle<io::Result<()>>>) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(10);
-    let busy = |c: &Option<JoinHandle<_>>| {
-        c.as_ref().is_some_and(|c| !c.is_finished())
-            || stack.connections().iter().any(|c| c.snd_queued > 0)
-    };
-    while busy(&client) && Instant::now() < end {
-        if stack.drive()? == 0 {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
+/// Ends a server: delivers what was sent, and waits for the client, if there is one here.
+pub fn end(stack: &Stack, client: Option<JoinHandle<io::Result<()>>>) -> Result<()> {
+    let left = stack.shutdown(Duration::from_secs(10))?;
     if let Some(c) = client {
         c.join().map_err(|_| "the client panicked")??;
     }
-    Ok(())
+    if left.is_none() {
+        Ok(())
+    } else {
+        Err(left.to_string().into())
+    }
 }
 
 /// A SHA-256 digest in hexadecimal.

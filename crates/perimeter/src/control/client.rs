@@ -47,6 +47,7 @@ pub struct Client {
     path: PathBuf,
     reader: BufReader<UnixStream>,
     greeting: Greeting,
+    gone: Vec<String>,
 }
 
 impl Client {
@@ -86,6 +87,7 @@ impl Client {
                 organization: String::new(),
                 pid: 0,
             },
+            gone: Vec::new(),
         };
         let text = client.line()?;
         // Of another version no more is expected than that it says so.
@@ -119,6 +121,11 @@ impl Client {
         &self.greeting
     }
 
+    /// Names of its interfaces that had gone for good when it was last asked for its connections.
+    pub fn gone(&self) -> &[String] {
+        &self.gone
+    }
+
     /// Its listeners and connections.
     ///
     /// # Errors
@@ -130,7 +137,10 @@ impl Client {
             match self.reply()? {
                 Reply::Listener(l) => listeners.push(l),
                 Reply::Connection(c) => connections.push(*c),
-                Reply::End(_) => return Ok((listeners, connections)),
+                Reply::End(end) => {
+                    self.gone = end.gone;
+                    return Ok((listeners, connections));
+                }
                 Reply::Error { message } => return Err(ControlError::Refused(message)),
                 other => return Err(self.garbled(&format!("{other:?}"))),
             }

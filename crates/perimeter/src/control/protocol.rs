@@ -80,6 +80,9 @@ pub struct End {
     /// The traced connection is over.
     #[serde(default)]
     pub closed: bool,
+    /// Of [`Request::Connections`]: names of interfaces that have gone for good.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<String>,
 }
 
 /// A listener.

@@ -6,8 +6,11 @@ use perimeter_org::engine::{Engine, Fault, Inspected, Listening};
 use perimeter_org::pef::event::Traced;
 use perimeter_stack::SockError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket,
+    socket_with,
+};
 use std::fs;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -22,6 +25,14 @@ use std::time::{Duration, Instant};
 
 /// Clients at a time.
 const CLIENTS: usize = 8;
+/// A client that has asked nothing for this long since it came makes room for another, when all
+/// places are taken.
+const SHY: Duration = Duration::from_millis(250);
+/// So does one that has asked, this long after its last answer: longer than what looks at a stack
+/// regularly pauses.
+const DONE: Duration = Duration::from_secs(5);
+/// How long is waited for another stack that is just opening a socket in the same directory.
+const OPENING: Duration = Duration::from_secs(1);
 /// A client that says nothing for this long is sent away.
 const SILENCE: Duration = Duration::from_secs(30);
 /// A client that does not read for this long is sent away.
@@ -47,6 +58,27 @@ struct Shared {
 struct Client {
     stream: UnixStream,
     thread: JoinHandle<()>,
+    pace: Arc<Mutex<Pace>>,
+    /// Told to go; its thread is about to end.
+    leaving: bool,
+}
+
+/// What a client is at, as its thread notes.
+struct Pace {
+    /// It has asked something.
+    asked: bool,
+    /// Since when it has owed us a whole request; `None` while we owe it an answer.
+    silent: Option<Instant>,
+}
+
+impl Client {
+    /// For how long it has been of no use, if that is long enough for another to have its place.
+    fn idle(&self, now: Instant) -> Option<(bool, Duration)> {
+        let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let silent = now.saturating_duration_since(pace.silent?);
+        let patience = if pace.asked { DONE } else { SHY };
+        (silent >= patience).then_some((!pace.asked, silent))
+    }
 }
 
 /// A control socket with its threads.
@@ -56,11 +88,56 @@ pub(crate) struct Server {
     file: (u64, u64),
     shared: Arc<Shared>,
     wake: UnixStream,
+    /// The process that it was started in.
+    process: u64,
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// A socket at `path` that its user alone may connect to, from its first moment on.
+/// Holds the directory of `path` while a socket is opened in it, so that of two stacks that find
+/// the same stale socket one replaces it and the other sees that. `None` if it can't be had.
+fn hold(path: &Path) -> Option<fs::File> {
+    let directory = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let directory = fs::File::open(directory).ok()?;
+    let end = Instant::now() + OPENING;
+    while flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= end {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Some(directory)
+}
+
+/// A socket at `path`, in place of one that a killed process has left there.
 fn open(path: &Path) -> io::Result<UnixListener> {
+    let held = hold(path);
+    match make(path) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse && held.is_some() && is_stale(path) => {
+            fs::remove_file(path)?;
+            make(path)
+        }
+        other => other,
+    }
+}
+
+/// Whether there is a socket at `path` that nobody listens on.
+fn is_stale(path: &Path) -> bool {
+    let socket_file = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+    socket_file && answers(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects, without waiting for somebody who is there and too busy to take it.
+fn answers(path: &Path) -> io::Result<()> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok(connect(&fd, &SocketAddrUnix::new(path)?)?)
+}
+
+/// A socket at `path` that its user alone may connect to, from its first moment on.
+fn make(path: &Path) -> io::Result<UnixListener> {
     let fd = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
     // Linux gives the file the permissions of the socket.
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
@@ -73,12 +150,11 @@ fn open(path: &Path) -> io::Result<UnixListener> {
 fn occupant(path: &Path) -> String {
     match fs::symlink_metadata(path) {
         Ok(m) if !m.file_type().is_socket() => "there is a file of that name".into(),
-        _ => match UnixStream::connect(path) {
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                "a stack that has ended has left its socket behind; remove it".into()
-            }
-            _ => "another program has a socket there".into(),
-        },
+        _ if is_stale(path) => {
+            "a stack that has ended has left its socket behind, and it can't be replaced; remove it"
+                .into()
+        }
+        _ => "another program has a socket there".into(),
     }
 }
 
@@ -115,6 +191,7 @@ impl Server {
                 shared,
                 wake,
                 acceptor: Some(acceptor),
+                process: perimeter_sync::process::register(),
             })
         };
         start().map_err(|e: io::Error| {
@@ -126,6 +203,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if perimeter_sync::process::current() != self.process {
+            // A fork: file, threads and clients are the parent's.
+            core::mem::forget(self.acceptor.take());
+            return;
+        }
         let ours = |m: &fs::Metadata| (m.dev(), m.ino()) == self.file;
         if fs::symlink_metadata(&self.path).is_ok_and(|m| ours(&m)) {
             let _ = fs::remove_file(&self.path);
@@ -179,26 +261,55 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener, woken: &UnixStream) {
         };
         let mut clients = shared.clients();
         clients.retain(|c| !c.thread.is_finished());
-        if clients.len() >= CLIENTS {
+        if !make_room(&mut clients) {
             let message = format!("{CLIENTS} clients are connected already");
             let _ = stream.set_nonblocking(true);
             let _ = (&stream).write_all(line(&Reply::Error { message }).as_bytes());
             continue;
         }
         let theirs = shared.clone();
+        let pace = Arc::new(Mutex::new(Pace {
+            asked: false,
+            silent: Some(Instant::now()),
+        }));
+        let noted = pace.clone();
         let started = stream.try_clone().and_then(|near| {
             thread::Builder::new()
                 .name("control".into())
                 .spawn(move || {
                     // A client that goes away or breaks the rules ends; nobody is to be told.
-                    let _ = theirs.serve(&near);
+                    let _ = theirs.serve(&near, &noted);
                     let _ = near.shutdown(std::net::Shutdown::Both);
                 })
         });
         if let Ok(thread) = started {
-            clients.push(Client { stream, thread });
+            clients.push(Client {
+                stream,
+                thread,
+                pace,
+                leaving: false,
+            });
         }
     }
+}
+
+/// Whether there is room for one more: if all places are taken, the one that has been silent
+/// longest goes, those that never asked anything first.
+fn make_room(clients: &mut [Client]) -> bool {
+    // Those who are told to go are gone in a moment: their read or write ends at once.
+    let staying = clients.iter().filter(|c| !c.leaving).count();
+    if staying < CLIENTS {
+        return clients.len() < 2 * CLIENTS;
+    }
+    let now = Instant::now();
+    let idle = clients.iter_mut().filter(|c| !c.leaving);
+    let longest = idle.filter_map(|c| Some((c.idle(now)?, c)));
+    let Some((_, client)) = longest.max_by_key(|(idle, _)| *idle) else {
+        return false;
+    };
+    client.leaving = true;
+    let _ = client.stream.shutdown(std::net::Shutdown::Both);
+    true
 }
 
 /// The answer that something can't be done.
@@ -214,7 +325,11 @@ impl Shared {
     }
 
     /// One client, until it goes.
-    fn serve(&self, stream: &UnixStream) -> io::Result<()> {
+    fn serve(&self, stream: &UnixStream, pace: &Mutex<Pace>) -> io::Result<()> {
+        let note = |asked, silent| {
+            let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+            *pace = Pace { asked, silent };
+        };
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(DEAF))?;
@@ -230,6 +345,7 @@ impl Shared {
             if request.is_empty() {
                 return Ok(());
             }
+            note(true, None);
             let whole = request.ends_with(b"\n");
             let last = match serde_json::from_slice(&request) {
                 _ if !whole => Err(format!(
@@ -249,6 +365,7 @@ impl Shared {
             };
             out.write_all(line(&last).as_bytes())?;
             out.flush()?;
+            note(true, Some(Instant::now()));
             if !whole {
                 return Ok(());
             }
@@ -299,6 +416,9 @@ impl Shared {
         }
         Ok(Ok(End {
             count,
+            gone: self
+                .engine()
+                .map_or_else(|_| Vec::new(), |e| e.gone_interfaces()),
             ..End::default()
         }))
     }

@@ -12,9 +12,14 @@ pub const THEM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// A datagram from the peer to the stack.
 pub fn ipv4(protocol: u8, body: &[u8]) -> Vec<u8> {
+    ipv4_between((THEM, US), protocol, body)
+}
+
+/// A datagram from the first to the second address.
+pub fn ipv4_between(addrs: (Ipv4Addr, Ipv4Addr), protocol: u8, body: &[u8]) -> Vec<u8> {
     let hdr = Ipv4Hdr {
-        src: THEM,
-        dst: US,
+        src: addrs.0,
+        dst: addrs.1,
         protocol,
         ttl: 64,
         tos: 0,
@@ -33,13 +38,18 @@ pub fn ipv4(protocol: u8, body: &[u8]) -> Vec<u8> {
 
 /// A segment from the peer to the stack.
 pub fn tcp(hdr: &TcpHdr, payload: &[u8]) -> Vec<u8> {
+    tcp_between((THEM, US), hdr, payload)
+}
+
+/// A segment from the first to the second address.
+pub fn tcp_between(addrs: (Ipv4Addr, Ipv4Addr), hdr: &TcpHdr, payload: &[u8]) -> Vec<u8> {
     let mut seg = vec![0; hdr.header_len()];
     hdr.emit(&mut seg);
     seg.extend_from_slice(payload);
     seg[16..18].fill(0);
-    let sum = tcp_checksum_v4(THEM, US, &seg);
+    let sum = tcp_checksum_v4(addrs.0, addrs.1, &seg);
     seg[16..18].copy_from_slice(&sum.to_be_bytes());
-    ipv4(PROTO_TCP, &seg)
+    ipv4_between(addrs, PROTO_TCP, &seg)
 }
 
 /// A header of the peer's, from and to these ports.

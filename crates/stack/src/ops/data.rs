@@ -3,25 +3,42 @@
 use super::{Op, Reserved, SockError, Step, TableHold};
 use crate::commons::Commons;
 use crate::conn::{Access, Bufs, NOWHERE, may_send};
+use crate::copies;
 use crate::count::Count;
 use crate::glue;
 use crate::kind::{Ctx, Kind};
 use crate::ready;
 use perimeter_base::{Bytes, PktBuf};
-use perimeter_tcp::State;
+use perimeter_tcp::{CHUNK, State};
 use smallvec::SmallVec;
+use std::io::IoSlice;
 
-/// Payload to be sent, owned.
-pub enum Data {
-    /// To be copied into the send buffer.
+/// Payload to be sent.
+pub enum Data<'a> {
+    /// To be copied into the send buffer, from where the caller has it.
+    Borrowed(Slices<'a>),
+    /// To be copied into the send buffer, or to stay where it is when nothing is queued.
     Copy(PktBuf),
     /// To be sent by reference, and held until acknowledged and done by the device.
     Pages(SmallVec<[Bytes; 2]>),
 }
 
-impl Data {
+/// The first `len` bytes of the caller's `bufs`, one after another.
+pub struct Slices<'a> {
+    bufs: &'a [IoSlice<'a>],
+    len: usize,
+}
+
+impl<'a> Data<'a> {
+    /// Refers to the caller's bytes.
+    pub fn borrowed(bufs: &'a [IoSlice<'a>]) -> Data<'a> {
+        let len = bufs.iter().map(|b| b.len()).sum();
+        Data::Borrowed(Slices { bufs, len })
+    }
+
     fn len(&self) -> usize {
         match self {
+            Data::Borrowed(s) => s.len,
             Data::Copy(b) => b.len(),
             Data::Pages(p) => p.iter().map(Bytes::len).sum(),
         }
@@ -30,17 +47,37 @@ impl Data {
     /// Cuts off what is beyond `max` bytes.
     fn truncate(&mut self, max: usize) {
         match self {
+            Data::Borrowed(s) => s.len = s.len.min(max),
             Data::Copy(b) => b.truncate(max),
             Data::Pages(pages) => {
                 let mut left = max;
                 for page in pages.iter_mut() {
-                    page.truncate(left);
+                    if left < page.len() {
+                        *page = front(page, left);
+                    }
                     left -= page.len();
                 }
                 pages.retain(|p| !p.is_empty());
             }
         }
     }
+}
+
+/// The most bytes of a page that are copied rather than pin the rest of it: as much as the library
+/// copies for a write.
+const COPIED: usize = 64 * 1024;
+
+/// Takes the first `n` bytes off a page, of which there are more. They are copied: by reference
+/// they would keep all of the page, which is not counted. So whoever writes 64 KiB to thousands of
+/// connections that take 2 KiB each does not hold 64 for each. Of a larger page, which is the
+/// application's, only small parts are.
+fn front(page: &mut Bytes, n: usize) -> Bytes {
+    let part = page.split_to(n);
+    if n <= COPIED {
+        copies::note(n);
+        return Bytes::copy_from_slice(&part);
+    }
+    part
 }
 
 /// Where the room for an operation's data comes from.
@@ -54,27 +91,39 @@ enum Room {
     Answered,
 }
 
-/// Appends data to the stream. Yields how many bytes were taken.
-pub struct SendData {
+/// What a send has come to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// How many bytes were taken, from the front.
+    pub taken: usize,
+    /// No room is left: the next send would be refused.
+    pub full: bool,
+}
+
+/// Appends data to the stream.
+pub struct SendData<'a> {
     /// What to send.
-    pub data: Data,
+    pub data: Data<'a>,
     /// More follows at once (MSG_MORE).
     pub more: bool,
     room: Room,
     /// There was more than the reservation.
     cut: bool,
+    /// It takes all the room that there is.
+    full: bool,
     /// The caller's core.
     core: u16,
 }
 
-impl SendData {
+impl<'a> SendData<'a> {
     /// Sends `data`; `more` is MSG_MORE.
-    pub fn new(data: Data, more: bool) -> SendData {
+    pub fn new(data: Data<'a>, more: bool) -> SendData<'a> {
         SendData {
             data,
             more,
             room: Room::Found,
             cut: false,
+            full: false,
             core: NOWHERE,
         }
     }
@@ -86,8 +135,8 @@ impl SendData {
     }
 }
 
-impl<K: Kind> Op<K> for SendData {
-    type Out = Result<usize, SockError>;
+impl<K: Kind> Op<K> for SendData<'_> {
+    type Out = Result<Sent, SockError>;
 
     const TABLE: TableHold = TableHold::Output;
 
@@ -108,11 +157,27 @@ impl<K: Kind> Op<K> for SendData {
         if snd.buf.space() == 0 && self.data.len() > 0 {
             return Step::Done(Err(Self::no_room::<B>(&mut snd)));
         }
-        // Short memory holds senders back, but never one that has nothing under way: it could
-        // wait for ever.
-        if sh.memory_short() && !snd.buf.is_empty() {
-            sh.count(cx.lane, Count::MemRefused, 1);
-            return Step::Done(Err(Self::no_room::<B>(&mut snd)));
+        // Short memory holds senders back, but never quite one that has nothing under way: it
+        // could wait for ever.
+        if sh.memory_short() && self.data.len() > 0 {
+            let chunk = match self.data {
+                Data::Borrowed(_) | Data::Copy(_) => CHUNK,
+                Data::Pages(_) => 0,
+            };
+            let empty = snd.buf.is_empty();
+            let trusted = snd.trust.bytes(empty, cx.now(&sh.p));
+            let room = sh.room_to_write(snd.memory(), empty, chunk, trusted);
+            if room < self.data.len() {
+                sh.count(cx.lane, Count::MemRefused, 1);
+            }
+            if room == 0 {
+                return Step::Done(Err(Self::no_room::<B>(&mut snd)));
+            }
+            if room <= self.data.len() {
+                // Nothing more can follow at once.
+                (self.full, self.more) = (true, false);
+                self.data.truncate(room);
+            }
         }
         Step::Tcp
     }
@@ -138,7 +203,7 @@ impl<K: Kind> Op<K> for SendData {
             if !may_send(state) {
                 return Err(SockError::BrokenPipe);
             }
-            let before = snd.memory();
+            let before = snd.charged();
             let limit = snd.buf.limit();
             if self.room != Room::Found {
                 // What was reserved fits, even if the limit was lowered since.
@@ -147,28 +212,29 @@ impl<K: Kind> Op<K> for SendData {
             }
             let (taken, all) = append(&mut snd.buf, &mut self.data, self.more);
             snd.buf.set_limit(limit);
-            if !all {
+            // What was reserved has been told to who waits for room already.
+            let found = self.room == Room::Found;
+            self.full |= !all || (found && snd.buf.space() == 0);
+            if !all || (found && self.full) {
                 snd.side.lower(ready::OUT);
             }
             if taken == 0 && (!all || self.cut) {
                 return Err(SockError::WouldBlock);
             }
             snd.appended += taken as u64;
-            sh.charge(cx.lane, before, snd.memory());
+            cx.charge(before, snd.charged());
             taken
         };
-        if let Data::Copy(b) = &mut self.data {
-            cx.pool.put(core::mem::replace(b, PktBuf::with_capacity(0)));
-        }
         a.before_output();
         glue::output(a, sh, cx);
-        Ok(taken)
+        let full = self.full;
+        Ok(Sent { taken, full })
     }
 
     fn data(&mut self) -> Option<&mut [u8]> {
         match &mut self.data {
             Data::Copy(b) => Some(b.as_mut_slice()),
-            Data::Pages(_) => None,
+            Data::Borrowed(_) | Data::Pages(_) => None,
         }
     }
 
@@ -182,21 +248,27 @@ impl<K: Kind> Op<K> for SendData {
         let all = n == want;
         if !all {
             self.data.truncate(n);
-            self.more = false;
             self.cut = true;
         }
         self.room = Room::Reserved;
+        self.full = want >= room as usize;
+        // Nothing more can follow at once.
+        self.more &= !self.full;
         let out = if n == 0 && !all {
             Err(SockError::WouldBlock)
         } else {
-            Ok(n)
+            let full = self.full;
+            Ok(Sent { taken: n, full })
         };
-        let bytes = n as u32;
-        Some(Reserved { out, bytes, all })
+        Some(Reserved {
+            out,
+            bytes: n as u32,
+            all: !self.full,
+        })
     }
 
     fn unused(out: &Self::Out, reserved: u32) -> u32 {
-        reserved - out.as_ref().map_or(0, |n| (*n as u32).min(reserved))
+        reserved - out.as_ref().map_or(0, |s| (s.taken as u32).min(reserved))
     }
 
     fn called_on(&mut self, core: u16) {
@@ -209,13 +281,30 @@ impl<K: Kind> Op<K> for SendData {
 }
 
 /// Moves as much of `data` as fits to the buffer; returns how much, and whether that was all.
-fn append(buf: &mut perimeter_tcp::SndBuf, data: &mut Data, more: bool) -> (usize, bool) {
+fn append(buf: &mut perimeter_tcp::SndBuf, data: &mut Data<'_>, more: bool) -> (usize, bool) {
     let want = data.len();
     let mut taken = 0;
     // Before: what is appended under MSG_MORE is not pushed.
     buf.set_more(more);
     match data {
-        Data::Copy(b) => taken = buf.push_copy(b.as_slice()),
+        Data::Borrowed(s) => {
+            for b in s.bufs {
+                let part = &b[..b.len().min(s.len - taken)];
+                let n = buf.push_copy(part);
+                taken += n;
+                if n < part.len() {
+                    break;
+                }
+            }
+            copies::note(taken);
+        }
+        Data::Copy(b) => match buf.adopt(core::mem::take(b)) {
+            Ok(()) => taken = want,
+            Err(b) => {
+                taken = buf.push_copy(b.as_slice());
+                copies::note(taken);
+            }
+        },
         Data::Pages(pages) => {
             for page in pages.iter_mut() {
                 let room = buf.space() as usize;
@@ -225,14 +314,14 @@ fn append(buf: &mut perimeter_tcp::SndBuf, data: &mut Data, more: bool) -> (usiz
                 let part = if page.len() <= room {
                     core::mem::take(page)
                 } else {
-                    page.split_to(room)
+                    front(page, room)
                 };
                 taken += part.len();
                 buf.push(part);
             }
         }
     }
-    if taken < want {
+    if taken < want || buf.space() == 0 {
         buf.set_more(false);
     }
     (taken, taken == want)
@@ -256,7 +345,7 @@ impl<K: Kind> Op<K> for Recv {
     fn sock<B: Bufs<K = K>>(
         &mut self,
         b: &mut B,
-        sh: &Commons<K>,
+        _: &Commons<K>,
         cx: &mut Ctx<K>,
     ) -> Step<Self::Out> {
         let mut rcv = b.rcv();
@@ -272,11 +361,11 @@ impl<K: Kind> Op<K> for Recv {
         let mut taken = 0;
         let mut tell = false;
         while taken < self.max {
-            let before = rcv.buf.memory();
+            let before = rcv.charged();
             let Some(buf) = rcv.buf.pop(self.max - taken) else {
                 break;
             };
-            sh.charge(cx.lane, before, rcv.buf.memory());
+            cx.charge(before, rcv.charged());
             taken += buf.len();
             tell |= rcv.took(buf.len() as u32);
             out.push(buf);
@@ -327,14 +416,14 @@ impl<K: Kind> Op<K> for Recv {
 
 /// Tells TCP how much room the receive buffer has, and sends a window update if one is due.
 pub fn tell_space<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let now = glue::now(a, sh, cx);
-    let space = {
+    glue::now(a, sh, cx);
+    let (space, limit) = {
         let mut rcv = a.rcv();
         rcv.untold = 0;
         let space = rcv.space();
-        glue::offer(sh, space, rcv.tell_at)
+        (glue::offer(sh, space, rcv.tell_at()), rcv.buf.limit())
     };
-    if a.tcb().tcb.app_read(space, now) {
+    if a.tcb().tcb.app_read(space, limit) {
         glue::output(a, sh, cx);
     }
 }
@@ -349,9 +438,9 @@ impl<K: Kind> Op<K> for Released {
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
         let completed = sh.tx[usize::from(a.tcb().meta.txq)].completed();
         let mut snd = a.snd();
-        let before = snd.memory();
+        let before = snd.charged();
         snd.release(completed);
-        sh.charge(cx.lane, before, snd.memory());
+        cx.charge(before, snd.charged());
         (snd.appended, snd.released())
     }
 }

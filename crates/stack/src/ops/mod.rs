@@ -1,7 +1,8 @@
 //! Socket operations as data, each in two phases: the buffers settle it, or else TCP does.
 //!
 //! Being data, an operation can be queued, handed to another thread, or cut between its
-//! phases. It owns its arguments: a call that is dropped leaves nothing dangling.
+//! phases. One that is handed over owns its arguments: a call that is dropped leaves nothing
+//! dangling. Only what runs on the calling thread may borrow them.
 
 mod close;
 mod data;
@@ -9,14 +10,16 @@ mod look;
 mod setting;
 
 pub use close::{Close, How, Shutdown};
-pub use data::{Data, Received, Recv, Released, SendData, tell_space};
+pub use data::{Data, Received, Recv, Released, SendData, Sent, tell_space};
 pub use look::{Look, Readiness, TakeError, Wait, Watching, look};
 pub use setting::{Set, Setting};
 
 use crate::commons::Commons;
 use crate::conn::{Access, Bufs, on_events};
+use crate::count::Count;
 use crate::glue;
 use crate::kind::{Ctx, Kind};
+use crate::memory::HOARD;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::{TcpError, Unreachable};
 use perimeter_wire::Seq;
@@ -44,7 +47,7 @@ pub enum TableHold {
 }
 
 /// A socket operation on one connection.
-pub trait Op<K: Kind>: Send + 'static {
+pub trait Op<K: Kind>: Send {
     /// Its result.
     type Out: Send + 'static;
 
@@ -109,7 +112,8 @@ pub struct Reserved<O> {
     pub out: O,
     /// Bytes of room that it takes. 0: there is nothing left to do.
     pub bytes: u32,
-    /// Nothing was cut off. Otherwise the caller wants to know when there is room.
+    /// Nothing was cut off, and there is room left. Otherwise the caller wants to know when there
+    /// is some.
     pub all: bool,
 }
 
@@ -190,6 +194,50 @@ impl<K: Kind> Op<K> for NoNeighbour {
         } else {
             on_events(a, events, cx);
         }
+    }
+}
+
+/// Memory is short: what has arrived out of order goes (`drop`); or the connection says whether it
+/// still holds much of that.
+pub struct Shed {
+    /// It goes.
+    pub drop: bool,
+}
+
+impl<K: Kind> Op<K> for Shed {
+    type Out = ();
+
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        let t = a.tcb();
+        t.meta.hoards = false;
+        if self.drop && t.tcb.drop_out_of_order() {
+            sh.count(cx.lane, Count::MemShed, 1);
+            return glue::account(a, sh, cx);
+        }
+        if t.tcb.memory() >= HOARD {
+            t.meta.hoards = true;
+            sh.hoards(t.meta.id);
+        }
+    }
+}
+
+/// Interface `0` has gone for good: a connection that went by it fails, and one that no application
+/// holds any more ends.
+pub struct InterfaceGone(pub u16);
+
+impl<K: Kind> Op<K> for InterfaceGone {
+    type Out = ();
+
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+        glue::now(a, sh, cx);
+        let t = a.tcb();
+        let iface = &sh.ifaces[usize::from(self.0)];
+        if !iface.tx.contains(&t.meta.txq) || t.meta.closed {
+            return;
+        }
+        let events = t.tcb.on_interface_gone();
+        t.meta.closed |= t.meta.orphan;
+        on_events(a, events, cx);
     }
 }
 

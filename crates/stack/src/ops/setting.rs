@@ -30,8 +30,9 @@ pub enum Setting {
     Tos(u8),
     /// TCP_CONGESTION: the window is kept, the threshold learnt anew.
     Congestion(CcKind),
-    /// TCP_QUICKACK: what has been received is acknowledged at once.
-    QuickAck,
+    /// TCP_QUICKACK: what has been received is acknowledged at once, or acknowledgments are
+    /// delayed. Neither lasts.
+    QuickAck(bool),
     /// TCP_MAXSEG: the largest MSS option to offer to those who connect, bytes. For listeners; a
     /// connection has settled that.
     MaxSegment(u16),
@@ -53,7 +54,7 @@ impl Setting {
             Setting::Congestion(kind) => c.congestion = kind,
             Setting::FinWait2(d) => c.fin_wait_2 = d,
             Setting::MaxSegment(n) => c.mss = c.mss.min(n),
-            Setting::Linger(_) | Setting::Tos(_) | Setting::QuickAck => {}
+            Setting::Linger(_) | Setting::Tos(_) | Setting::QuickAck(_) => {}
         }
     }
 }
@@ -96,7 +97,7 @@ impl<K: Kind> Op<K> for Set {
                 t.tcb.set_congestion(kind);
                 false
             }
-            Setting::QuickAck => t.tcb.set_quick_ack(),
+            Setting::QuickAck(on) => t.tcb.set_quick_ack(on),
             Setting::FinWait2(d) => {
                 t.tcb.set_fin_wait_2(d);
                 false

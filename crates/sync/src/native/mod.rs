@@ -9,6 +9,7 @@ mod meter;
 mod pi;
 mod thread;
 pub mod turnstile;
+pub mod watch;
 
 use core::panic::Location;
 
@@ -151,6 +152,21 @@ impl Platform for Native {
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> NativeThread {
         NativeThread::spawn(priority, name, core, body)
+    }
+
+    fn stand_in(&self, lane: usize, body: &mut (dyn FnMut() + Send)) -> bool {
+        std::thread::scope(|threads| {
+            let run = move || {
+                let mine = crate::lane::claim(lane);
+                if mine {
+                    body();
+                }
+                mine
+            };
+            let thread = std::thread::Builder::new().name("stand-in".to_string());
+            let thread = thread.spawn_scoped(threads, run);
+            thread.is_ok_and(|t| t.join().unwrap_or(false))
+        })
     }
 
     fn lending(&self) -> Lending {

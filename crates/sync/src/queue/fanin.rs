@@ -1,30 +1,89 @@
 //! Bounded queues to one consumer, a ring for each thread that sends: no atomic
 //! read-modify-write, and no line that two senders write.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
-use parking_lot::Mutex;
 use std::cell::UnsafeCell;
-use std::sync::OnceLock;
 
 use super::spsc;
 use crate::lane::{LANES, LaneTable};
 use crate::platform::Platform;
-use crate::shim::Padded;
+use crate::shim::{AtomicUsize, Mutex, Once, Ordering, Padded};
 
 /// The sending side: shared by all threads.
 #[derive(Debug)]
 pub struct Fanin<P, T> {
     platform: P,
-    capacity: usize,
     /// By lane.
     ends: LaneTable<Padded<End<T>>>,
+    rings: Rings<T>,
+}
+
+/// What senders and consumer share, apart from the platform and from whose end is whose: for the
+/// loom models.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Rings<T> {
+    capacity: usize,
     /// In order of making.
-    watches: Box<[OnceLock<spsc::Watch<T>>]>,
+    watches: Box<[Once<spsc::Watch<T>>]>,
     /// How many rings there are.
     made: AtomicUsize,
     /// Ends that the consumer has not fetched yet. Not the platform's lock: entered when a ring
     /// is made only.
     fresh: Mutex<Vec<spsc::Consumer<T>>>,
+}
+
+impl<T: Send> Rings<T> {
+    /// No ring yet, and room for `most`, of `capacity` places each.
+    pub fn new(most: usize, capacity: usize) -> Rings<T> {
+        Rings {
+            capacity,
+            watches: (0..most).map(|_| Once::new()).collect(),
+            made: AtomicUsize::new(0),
+            fresh: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Makes a ring: the end of a sender that has none. At most as often as there is room for.
+    #[cold]
+    pub fn join(&self) -> spsc::Producer<T> {
+        let (producer, consumer) = spsc::channel(self.capacity);
+        let mut fresh = self.fresh.lock();
+        let made = self.made.load(Ordering::Relaxed);
+        let _ = self.watches[made].set(consumer.watch());
+        fresh.push(consumer);
+        // Before the first push: whoever is told of that finds the ring.
+        self.made.store(made + 1, Ordering::SeqCst);
+        producer
+    }
+
+    /// How many values wait, of all senders.
+    pub fn len(&self) -> usize {
+        let made = self.made.load(Ordering::SeqCst);
+        let watches = self.watches[..made].iter().filter_map(Once::get);
+        watches.map(spsc::Watch::len).sum()
+    }
+
+    /// Whether no value waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        let made = self.made.load(Ordering::SeqCst);
+        let mut watches = self.watches[..made].iter().filter_map(Once::get);
+        watches.all(|w| w.len() == 0)
+    }
+
+    /// Fetches the ends of rings that are new, and moves up to `max` values to the end of `out`.
+    #[inline]
+    pub fn pop_many(&self, to: &mut FaninConsumer<T>, out: &mut Vec<T>, max: usize) -> usize {
+        self.fetch(to);
+        to.pop_many(out, max)
+    }
+
+    #[inline]
+    fn fetch(&self, to: &mut FaninConsumer<T>) {
+        if self.made.load(Ordering::SeqCst) != to.rings.len() {
+            to.rings.append(&mut self.fresh.lock());
+        }
+    }
 }
 
 /// A lane's end of its ring.
@@ -56,17 +115,11 @@ impl<P: Platform, T: Send> Fanin<P, T> {
         );
         let fanin = Fanin {
             platform,
-            capacity,
             ends: LaneTable::new(),
-            watches: (0..LANES).map(|_| OnceLock::new()).collect(),
-            made: AtomicUsize::new(0),
-            fresh: Mutex::new(Vec::new()),
+            // There are as many as lanes, and each lane makes one.
+            rings: Rings::new(LANES, capacity),
         };
-        let consumer = FaninConsumer {
-            rings: Vec::new(),
-            next: 0,
-        };
-        (fanin, consumer)
+        (fanin, FaninConsumer::new())
     }
 
     /// Runs `f` on the calling lane's end, made at its first use; `None` beyond lane 512, which
@@ -77,23 +130,10 @@ impl<P: Platform, T: Send> Fanin<P, T> {
             .ends
             .get(self.platform.lane(), || Padded(End(UnsafeCell::new(None))))?;
         // SAFETY: only this thread touches its end (see `End`), and neither `f`, which is a
-        // method of the ring, nor `make` calls anything that could come here again or switch
+        // method of the ring, nor `join` calls anything that could come here again or switch
         // coroutines: no other reference exists.
         let end = unsafe { &mut *end.0.0.get() };
-        Some(f(end.get_or_insert_with(|| self.make())))
-    }
-
-    #[cold]
-    fn make(&self) -> spsc::Producer<T> {
-        let (producer, consumer) = spsc::channel(self.capacity);
-        let mut fresh = self.fresh.lock();
-        let made = self.made.load(Ordering::Relaxed);
-        // There are as many as lanes, and each lane makes one.
-        let _ = self.watches[made].set(consumer.watch());
-        fresh.push(consumer);
-        // Before the first push: whoever is told of that finds the ring.
-        self.made.store(made + 1, Ordering::SeqCst);
-        producer
+        Some(f(end.get_or_insert_with(|| self.rings.join())))
     }
 
     /// Appends `value` to the calling thread's ring.
@@ -128,9 +168,7 @@ impl<P: Platform, T: Send> Fanin<P, T> {
     /// How many values wait, of all senders.
     pub fn len(&self) -> usize {
         self.platform.checkpoint();
-        let made = self.made.load(Ordering::SeqCst);
-        let watches = self.watches[..made].iter().filter_map(OnceLock::get);
-        watches.map(spsc::Watch::len).sum()
+        self.rings.len()
     }
 
     /// Whether no value waits. Sequentially consistent: of a push followed by a
@@ -138,9 +176,7 @@ impl<P: Platform, T: Send> Fanin<P, T> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.platform.checkpoint();
-        let made = self.made.load(Ordering::SeqCst);
-        let mut watches = self.watches[..made].iter().filter_map(OnceLock::get);
-        watches.all(|w| w.len() == 0)
+        self.rings.is_empty()
     }
 
     /// Moves up to `max` values to the end of `out`; how many. Each sender's come in its order,
@@ -148,9 +184,7 @@ impl<P: Platform, T: Send> Fanin<P, T> {
     #[inline]
     pub fn pop_many(&self, to: &mut FaninConsumer<T>, out: &mut Vec<T>, max: usize) -> usize {
         self.platform.checkpoint();
-        if self.made.load(Ordering::SeqCst) != to.rings.len() {
-            to.rings.append(&mut self.fresh.lock());
-        }
+        self.rings.fetch(to);
         let n = self.platform.queueing(|| to.pop_many(out, max));
         self.platform.checkpoint();
         n
@@ -158,6 +192,15 @@ impl<P: Platform, T: Send> Fanin<P, T> {
 }
 
 impl<T: Send> FaninConsumer<T> {
+    /// Of no ring yet.
+    #[doc(hidden)]
+    pub fn new() -> FaninConsumer<T> {
+        FaninConsumer {
+            rings: Vec::new(),
+            next: 0,
+        }
+    }
+
     fn pop_many(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let rings = self.rings.len();
         let mut n = 0;

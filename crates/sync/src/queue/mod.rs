@@ -1,15 +1,19 @@
 //! Bounded queues between threads. No lock, no allocation after creation.
 //!
 //! On virtual cores each operation is a scheduling point before and after, and atomic between:
-//! the rings' own interleavings are the business of the loom models (`tests/loom_queue.rs`).
+//! the rings' own interleavings are the business of the loom models (`tests/loom_queue.rs`,
+//! `tests/loom_fanin.rs`, `tests/loom_inbox.rs`).
 
-mod fanin;
+#[doc(hidden)]
+pub mod fanin;
 #[doc(hidden)]
 pub mod mpsc;
+pub mod spill;
 #[doc(hidden)]
 pub mod spsc;
 
 pub use fanin::{Fanin, FaninConsumer};
+pub use spill::Spill;
 
 use crate::platform::Platform;
 

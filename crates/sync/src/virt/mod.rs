@@ -152,6 +152,10 @@ impl Platform for Virtual {
         self.shared.now()
     }
 
+    fn torn_down(&self) -> bool {
+        !self.shared.inside() || self.shared.tearing()
+    }
+
     #[inline]
     fn charge(&self, work: Work, units: u64) {
         if self.shared.inside() {

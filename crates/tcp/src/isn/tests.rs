@@ -95,6 +95,12 @@ fn secret_purpose_and_every_field_matter() {
             assert!(seen.insert(g.iss(&v, Time::ZERO).0));
             assert!(seen.insert(g.ts_offset(&v)));
             assert!(seen.insert(g.bucket(&v) as u32));
+            let others = [
+                g.iss(&v, Time::ZERO).0,
+                g.ts_offset(&v),
+                g.bucket(&v) as u32,
+            ];
+            assert!(others.iter().all(|o| *o as u16 != g.ident(&v)));
         }
     }
     assert_eq!(g.ts_offset(&k), g.ts_offset(&k), "stable for one tuple");
@@ -107,14 +113,33 @@ fn timestamps_tick_in_milliseconds_and_wrap() {
     assert_eq!(ts_clock(Time::from_millis(7), u32::MAX), 6);
 }
 
+/// The port that a free range yields.
+fn next(p: &PortPicker, key: &FlowKey) -> u16 {
+    p.pick(key, Some).expect("port")
+}
+
+#[test]
+fn idents_are_unrelated_across_tuples() {
+    let g = generator();
+    let all: Vec<u16> = (0..20_000u32)
+        .map(|i| g.ident(&key(0x0a00_0002 + (i >> 14), 80, i as u16)))
+        .collect();
+    for byte in 0..2 {
+        let x = chi2(all.iter().map(|v| (v >> (8 * byte)) as u8));
+        assert!(x < 400.0, "byte {byte}: {x}");
+        let d = chi2(
+            all.windows(2)
+                .map(|w| (w[1].wrapping_sub(w[0]) >> (8 * byte)) as u8),
+        );
+        assert!(d < 400.0, "difference byte {byte}: {d}");
+    }
+}
+
 #[test]
 fn first_ports_to_many_destinations_are_even() {
-    let mut p = PortPicker::new(generator(), 32_768, 60_999);
+    let p = PortPicker::new(generator(), 32_768, 60_999);
     let ports: Vec<u16> = (0..20_000)
-        .map(|i| {
-            p.pick(&key(0x0a01_0000 + i, 443, 0), &mut |_| true)
-                .expect("port")
-        })
+        .map(|i| next(&p, &key(0x0a01_0000 + i, 443, 0)))
         .collect();
     assert!(ports.iter().all(|p| (32_768..=60_999).contains(p)));
     let x = chi2(
@@ -133,44 +158,73 @@ fn first_ports_to_many_destinations_are_even() {
 
 #[test]
 fn the_next_port_to_one_destination_is_a_random_step_away() {
-    let mut p = PortPicker::new(generator(), 1024, 65_535);
+    let p = PortPicker::new(generator(), 1024, 65_535);
     let k = key(0x0a00_0002, 443, 0);
-    let ports: Vec<u16> = (0..20_001)
-        .map(|_| p.pick(&k, &mut |_| true).expect("port"))
-        .collect();
+    let ports: Vec<u16> = (0..20_001).map(|_| next(&p, &k)).collect();
     let steps: Vec<i64> = ports
         .windows(2)
         .map(|w| (i64::from(w[1]) - i64::from(w[0])).rem_euclid(64_512))
         .collect();
-    assert!(steps.iter().all(|s| (1..=256).contains(s)));
-    let x = chi2(steps.iter().map(|s| (s - 1) as u8));
-    assert!(x < 400.0, "{x}");
+    assert!(steps.iter().all(|s| (1..=8).contains(s)));
+    // Pairs of steps are even: 64 cells, mean 63, standard deviation 11.2.
+    let x = {
+        let mut cells = [0u32; 64];
+        for w in steps.chunks_exact(2) {
+            cells[((w[0] - 1) * 8 + w[1] - 1) as usize] += 1;
+        }
+        let want = steps.len() as f64 / 2.0 / 64.0;
+        let off = |c: u32| (f64::from(c) - want).powi(2) / want;
+        cells.iter().map(|c| off(*c)).sum::<f64>()
+    };
+    assert!(x < 130.0, "{x}");
     // A port comes back only after about the whole range divided by the mean step.
     let again = ports[1..].iter().position(|&q| q == ports[0]);
-    assert!(again.is_none_or(|n| n > 400), "{again:?}");
+    assert!(again.is_none_or(|n| n > 12_000), "{again:?}");
 }
 
 #[test]
 fn ports_in_use_are_passed_over() {
-    let mut p = PortPicker::new(generator(), 5003, 5000);
+    let p = PortPicker::new(generator(), 5003, 5000);
     let k = key(0x0a00_0002, 443, 0);
-    let mut asked = Vec::new();
-    let port = p.pick(&k, &mut |q| {
-        asked.push(q);
-        q == 5002
+    assert_eq!(p.pick(&k, |q| (q == 5002).then_some(q)), Some(5002));
+    assert_eq!(p.pick(&k, |_| None::<()>), None);
+    let mut asked = HashSet::new();
+    p.pick(&k, |q| {
+        assert!((5000..=5003).contains(&q) && asked.insert(q));
+        None::<()>
     });
-    assert_eq!(port, Some(5002));
-    let none = p.pick(&k, &mut |_| false);
-    assert_eq!(none, None);
-    let mut count = 0;
-    p.pick(&k, &mut |q| {
-        assert!((5000..=5003).contains(&q));
-        count += 1;
-        false
-    });
-    assert_eq!(count, 4, "each port once");
-    assert_eq!(
-        PortPicker::new(generator(), 0, 0).pick(&k, &mut |_| true),
-        Some(1)
+    assert_eq!(asked.len(), 4, "each port once");
+    // What was passed over is passed: the next choice is behind the last.
+    let wide = PortPicker::new(generator(), 1024, 65_535);
+    let first = next(&wide, &k);
+    let skip = wide.pick(&k, |q| (q.wrapping_sub(first) > 500).then_some(q));
+    let (skip, after) = (skip.unwrap(), next(&wide, &k));
+    assert!(
+        (1..=8).contains(&after.wrapping_sub(skip)),
+        "{skip} {after}"
     );
+    assert_eq!(next(&PortPicker::new(generator(), 0, 0), &k), 1);
+    // The whole range of numbers, without overflow.
+    let all = PortPicker::new(generator(), 1, u16::MAX);
+    let mut n = 0;
+    all.pick(&k, |_| {
+        n += 1;
+        None::<()>
+    });
+    assert_eq!(n, 65_535);
+}
+
+#[test]
+fn threads_that_pick_at_once_pick_apart() {
+    let p = PortPicker::new(generator(), 1024, 65_535);
+    let k = key(0x0a00_0002, 443, 0);
+    let all: Vec<u16> = std::thread::scope(|s| {
+        let pick = || (0..1_000).map(|_| next(&p, &k)).collect::<Vec<u16>>();
+        let threads: Vec<_> = (0..4).map(|_| s.spawn(pick)).collect();
+        threads
+            .into_iter()
+            .flat_map(|t| t.join().unwrap())
+            .collect()
+    });
+    assert_eq!(all.iter().collect::<HashSet<_>>().len(), 4_000);
 }

@@ -230,7 +230,7 @@ fn compare(b: &Scoreboard, n: &Naive) {
         n.sacked[n.una as usize..]
             .iter()
             .map(|&s| u32::from(s))
-            .sum()
+            .sum::<u32>()
     );
     for i in n.una..n.nxt {
         assert_eq!(b.is_lost(n.seq(i)), n.lost(i), "octet {i}");

@@ -2,12 +2,12 @@
 
 use super::*;
 use core::net::{IpAddr, Ipv4Addr};
-use perimeter_wire::SackBlocks;
+use perimeter_wire::{SackBlocks, TcpOptions};
 use proptest::prelude::*;
 
 const SEC: u64 = 1_000_000_000;
 
-fn key(host: u32, port: u16) -> FlowKey {
+pub(super) fn key(host: u32, port: u16) -> FlowKey {
     FlowKey {
         local: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
         remote: IpAddr::V4(Ipv4Addr::from(0x0a01_0000 + host)),
@@ -16,7 +16,7 @@ fn key(host: u32, port: u16) -> FlowKey {
     }
 }
 
-fn listen() -> ListenParams {
+pub(super) fn listen() -> ListenParams {
     ListenParams {
         mss: 1460,
         rcv_wnd: 1 << 20,
@@ -24,11 +24,14 @@ fn listen() -> ListenParams {
         timestamps: true,
         sack: true,
         full: false,
+        reuse: false,
+        tag: 1,
         origin: 0,
+        from: None,
     }
 }
 
-fn seg(flags: TcpFlags, seq: Seq, ack: Seq) -> TcpHdr {
+pub(super) fn seg(flags: TcpFlags, seq: Seq, ack: Seq) -> TcpHdr {
     SegOut {
         seq,
         ack,
@@ -40,7 +43,7 @@ fn seg(flags: TcpFlags, seq: Seq, ack: Seq) -> TcpHdr {
     .to_hdr(1, 2)
 }
 
-fn syn(seq: Seq) -> TcpHdr {
+pub(super) fn syn(seq: Seq) -> TcpHdr {
     let mut s = seg(TcpFlags::SYN, seq, Seq(0));
     s.opts = TcpOptions {
         mss: Some(1400),
@@ -59,7 +62,7 @@ fn cache() -> SynCache {
 /// Sends a SYN that must be answered.
 fn open(c: &mut SynCache, k: FlowKey, irs: Seq, iss: Seq, now: Time) -> SegOut {
     match c.on_syn(k, &syn(irs), &listen(), iss, 5, now) {
-        SynAction::SendSynAck(s) => s,
+        SynAction::SendSynAck(s) | SynAction::SendCookie(s) => s,
         SynAction::Drop(why) => panic!("dropped: {why:?}"),
     }
 }
@@ -121,22 +124,28 @@ fn a_connection_does_not_begin_before_its_syn_ack() {
     assert_eq!((e.at, e.rtt_ns), (sent, Some(0)));
 }
 
+/// What a listener offers (scaling, timestamps and SACK, if 0, 1 and 2 are on), and a SYN (3 to 5).
+pub(super) fn offers(on: impl Fn(u8) -> bool) -> (ListenParams, TcpHdr) {
+    let l = ListenParams {
+        wscale: on(0).then_some(3),
+        timestamps: on(1),
+        sack: on(2),
+        ..listen()
+    };
+    let mut s = seg(TcpFlags::SYN, Seq(0), Seq(0));
+    s.opts.wscale = on(3).then_some(200);
+    s.opts.ts = on(4).then_some((1, 0));
+    s.opts.sack_permitted = on(5);
+    (l, s)
+}
+
 /// What one end does not offer, the other must not see.
 #[test]
 fn options_need_both_ends() {
     for bits in 0..64u8 {
         let on = |i: u8| bits >> i & 1 != 0;
         let mut c = cache();
-        let l = ListenParams {
-            wscale: on(0).then_some(3),
-            timestamps: on(1),
-            sack: on(2),
-            ..listen()
-        };
-        let mut s = seg(TcpFlags::SYN, Seq(0), Seq(0));
-        s.opts.wscale = on(3).then_some(200);
-        s.opts.ts = on(4).then_some((1, 0));
-        s.opts.sack_permitted = on(5);
+        let (l, s) = offers(on);
         let SynAction::SendSynAck(r) = c.on_syn(key(1, 1), &s, &l, Seq(0), 0, Time::ZERO) else {
             panic!("dropped")
         };
@@ -287,8 +296,8 @@ fn syn_acks_repeat_at_1_3_7_15_31_and_end_at_63() {
     while !c.is_empty() {
         let now = c.deadline();
         assert!(now < Time::NEVER);
-        c.on_timer(Time(now.0 - 1), &mut |_, _| panic!("early"));
-        c.on_timer(now, &mut |k, s| {
+        c.on_timer(Time(now.0 - 1), &mut |_, _, _| panic!("early"));
+        c.on_timer(now, &mut |k, _, s| {
             assert_eq!((*k, s.ack), (key(1, 1), Seq(1)));
             sent.push(now.nanos() / SEC);
         });
@@ -307,7 +316,7 @@ fn a_late_timer_sends_each_once() {
         open(&mut c, key(i, 1), Seq(0), Seq(0), Time(u64::from(i)));
     }
     let mut n = 0;
-    c.on_timer(Time(1_000 * SEC), &mut |_, _| n += 1);
+    c.on_timer(Time(1_000 * SEC), &mut |_, _, _| n += 1);
     assert_eq!(n, 100);
     assert_eq!(c.deadline(), Time(1_002 * SEC));
 }
@@ -321,10 +330,10 @@ fn a_full_accept_queue_keeps_the_handshake() {
     let AckAction::Established(e) = c.on_ack(&key(1, 1), &ack, Time(SEC / 10)) else {
         panic!("not established")
     };
-    c.put_back(key(1, 1), &e, Time(SEC / 10));
+    c.put_back(key(1, 1), &e, None, Time(SEC / 10));
     assert_eq!((c.len(), c.stats().completed), (1, 0));
     let mut again = None;
-    c.on_timer(Time(2 * SEC), &mut |_, s| again = Some(s));
+    c.on_timer(Time(2 * SEC), &mut |_, _, s| again = Some(s));
     let s = again.expect("sent again");
     assert_eq!((s.seq, s.ack, s.opts.mss), (iss, irs + 1, Some(1460)));
     assert_eq!((s.opts.wscale, s.opts.sack_permitted), (Some(7), true));
@@ -336,6 +345,7 @@ fn a_full_accept_queue_keeps_the_handshake() {
     let full = ListenParams {
         full: true,
         origin: 0,
+        from: None,
         ..listen()
     };
     let a = c.on_syn(key(2, 2), &syn(Seq(0)), &full, Seq(0), 0, Time::ZERO);
@@ -363,7 +373,7 @@ fn a_flood_is_bounded_and_a_handshake_survives_it() {
             done += u32::from(matches!(a, AckAction::Established(_)));
         }
         if i % 50_000 == 0 {
-            c.on_timer(now, &mut |_, _| {});
+            c.on_timer(now, &mut |_, _, _| {});
         }
     }
     assert_eq!(done, 100, "every legitimate handshake");
@@ -388,7 +398,7 @@ fn a_full_bucket_evicts_its_oldest() {
         c.on_ack(&key(1, 1), &ack, Time(9)),
         AckAction::Established(_)
     ));
-    let n = c.remove_if(&mut |k| k.remote_port == 1);
+    let n = c.remove_if(&mut |k| k.remote_port == 1, &mut |_, _, _| {});
     assert_eq!((n, c.len(), c.deadline()), (2, 0, Time::NEVER));
 }
 
@@ -462,7 +472,7 @@ proptest! {
                 Step::Tick(by) => {
                     ms += by;
                     let mut sent = Vec::new();
-                    c.on_timer(Time::from_millis(ms), &mut |k, _| sent.push(*k));
+                    c.on_timer(Time::from_millis(ms), &mut |k, _, _| sent.push(*k));
                     let mut want = Vec::new();
                     m.live.retain_mut(|e| {
                         if e.2 > ms {
@@ -480,7 +490,7 @@ proptest! {
                     prop_assert_eq!(sent, want);
                 }
                 Step::Remove(h) => {
-                    let n = c.remove_if(&mut |k| *k == key(h, 1));
+                    let n = c.remove_if(&mut |k| *k == key(h, 1), &mut |_, _, _| {});
                     prop_assert_eq!(n, m.live.iter().filter(|e| e.0 == h).count());
                     m.live.retain(|e| e.0 != h);
                 }

@@ -7,7 +7,7 @@ use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 
 use super::light::DATA_PAUSE;
 use super::types::{Events, Input, Rst, TcpError};
-use super::{DEFAULT_MSS, QUICK_ACKS, State, Step, Tcb, flag, tick};
+use super::{DEFAULT_MSS, State, Step, Tcb, flag, tick};
 
 /// Least distance between two answers to unacceptable segments without data, in ticks: two
 /// ends that disagree can't then drive each other (Linux: 500 ms).
@@ -112,14 +112,27 @@ impl Tcb {
 
     /// TIME-WAIT (section 3.10.7.4). Resets are ignored: RFC 1337. What may open a new
     /// connection is [`Tcb::time_wait_reuse`]'s to say, before.
+    ///
+    /// Only the peer's own FIN, sent again because our acknowledgment was lost, starts the wait
+    /// anew: it ends exactly at RCV.NXT and acknowledges what we sent. Strangers can't prolong
+    /// the wait, and what they send is answered rarely.
     fn in_time_wait(&mut self, seg: &TcpHdr, len: u32, now: Time) {
-        if seg.flags.contains(TcpFlags::RST) {
+        let is = |flag| seg.flags.contains(flag);
+        if is(TcpFlags::RST) {
             return;
         }
-        if seg.flags.contains(TcpFlags::FIN) {
-            self.flags |= flag::ACK_NOW;
+        let fin_again = is(TcpFlags::FIN)
+            && is(TcpFlags::ACK)
+            && !is(TcpFlags::SYN)
+            && seg.seq + len + 1 == self.rcv_nxt
+            && self.ack_in_range(seg.ack);
+        if fin_again {
+            self.challenge_ack(now);
             self.arm_time_wait(now);
-        } else if len > 0 || seg.seq != self.rcv_nxt || seg.flags.contains(TcpFlags::SYN) {
+        } else if len > 0
+            || seg.seq != self.rcv_nxt
+            || seg.flags.intersects(TcpFlags::SYN | TcpFlags::FIN)
+        {
             self.answer_unacceptable(0, now);
         }
     }
@@ -180,7 +193,7 @@ impl Tcb {
         if len > 0 {
             let t = tick(now);
             if t.wrapping_sub(self.last_data_rx) > DATA_PAUSE {
-                self.quick = QUICK_ACKS;
+                self.quick = self.set.quick_acks;
             }
             self.last_data_rx = t;
             if self.unwanted(seq + len) {
@@ -250,8 +263,8 @@ impl Tcb {
         out.events |= self.finish(Some(error));
     }
 
-    /// RFC 5961, section 5: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT; completes the handshake
-    /// of a simultaneous open.
+    /// RFC 5961, section 5: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT, or else a challenge
+    /// (RFC 9293, section 3.10.7.4); completes the handshake of a simultaneous open.
     fn ack_plausible(&mut self, seg: &TcpHdr, now: Time, out: &mut Input) -> bool {
         if self.has(flag::SYN_OUT) {
             if seg.ack.le(self.snd_una) || seg.ack.gt(self.snd_nxt) {
@@ -263,19 +276,16 @@ impl Tcb {
             self.handshake_done(seg, now, out);
             return true;
         }
-        if seg.ack.gt(self.snd_nxt) {
-            // RFC 9293 asks for an ACK here; Linux stays silent while established, which can't
-            // loop. Either way nothing of the segment is used.
-            if self.state != State::Established {
-                self.challenge_ack(now);
-            }
-            return false;
-        }
-        if seg.ack.lt(self.snd_una - self.max_wnd) {
+        let plausible = self.ack_in_range(seg.ack);
+        if !plausible {
             self.challenge_ack(now);
-            return false;
         }
-        true
+        plausible
+    }
+
+    /// Whether a peer that has followed the connection can have sent this acknowledgment.
+    fn ack_in_range(&self, ack: Seq) -> bool {
+        ack.le(self.snd_nxt) && ack.ge(self.snd_una - self.max_wnd)
     }
 
     /// The urgent pointer names the octet after the urgent data (RFC 6093). The data stays in
@@ -349,7 +359,8 @@ impl Tcb {
         self.rexmt_at = Time::NEVER;
         self.delack_at = Time::NEVER;
         self.scoreboard = None;
-        self.flags &= !(flag::PROBE | flag::PERSIST | flag::HEAD_LOST);
+        self.times = None;
+        self.flags &= !(flag::SAMPLING | flag::PROBE | flag::PERSIST | flag::HEAD_LOST);
         self.arm_time_wait(now);
         out.events |= Events::TIME_WAIT;
     }

@@ -68,7 +68,7 @@ impl Tcb {
         }
         if len > 0 {
             if tick.wrapping_sub(self.last_data_rx) > DATA_PAUSE {
-                self.quick = super::QUICK_ACKS;
+                self.quick = self.set.quick_acks;
             }
             self.last_data_rx = tick;
             self.count.data_segs_in = self.count.data_segs_in.wrapping_add(1);

@@ -28,6 +28,7 @@ use perimeter_wire::Seq;
 use crate::cc::{Cc, CwndUsage, Prr};
 use crate::config::{Config, MIN_MSS, millis};
 use crate::info::CaState;
+use crate::rcvbuf::RcvBuf;
 use crate::rtt::{Rtt, SendTimes};
 use crate::sack::{DUP_THRESH, Scoreboard};
 use crate::syncache::Established;
@@ -150,12 +151,15 @@ struct Settings {
     orphan_retries: u8,
     /// Shift count to offer; `u8::MAX` when scaling is off.
     offer_wscale: u8,
+    /// Acknowledgments sent at once after a pause.
+    quick_acks: u8,
     delack_ms: u16,
     /// 0: none.
     user_timeout_ms: u32,
     time_wait_ms: u32,
     fin_wait_2_ms: u32,
-    rcv_buf: u32,
+    /// Limit of the receive buffer, as it was told last.
+    rcv_limit: u32,
     reasm_limit: u32,
     rto_initial_ms: u32,
     rto_min_ms: u32,
@@ -174,11 +178,12 @@ impl Settings {
             data_retries: cfg.data_retries,
             orphan_retries: cfg.orphan_retries,
             offer_wscale: cfg.wscale().unwrap_or(u8::MAX),
+            quick_acks: QUICK_ACKS,
             delack_ms: millis(cfg.delayed_ack).min(500) as u16,
             user_timeout_ms: cfg.user_timeout.map_or(0, |t| millis(t).max(1)),
             time_wait_ms: millis(cfg.time_wait),
             fin_wait_2_ms: millis(cfg.fin_wait_2),
-            rcv_buf: cfg.rcv_buf.clamp(1, 1 << 30),
+            rcv_limit: RcvBuf::in_bounds(cfg.rcv_buf),
             reasm_limit: cfg.max_reassembly_bytes,
             rto_initial_ms: millis(cfg.rto_initial),
             rto_min_ms: millis(cfg.rto_min),
@@ -281,6 +286,10 @@ pub struct Tcb {
     again_at: Time,
     /// While `TLP_ARMED`: when the retransmission timer would fire.
     rto_at: Time,
+    /// When keepalive looks at the peer, while the connection is open.
+    keep_at: Time,
+    /// When a larger path MTU is tried, while the connection is open.
+    path_at: Time,
     /// SND.NXT when a loss probe was sent, while `TLP_OUT` (TLP.end_seq).
     tlp_end: Seq,
     /// When the current silence began: the oldest unanswered transmission, in [`tick`]s.
@@ -326,9 +335,18 @@ fn ticks_of_ms(ms: u32) -> u32 {
 }
 
 impl Tcb {
-    fn base(cfg: &Config, state: State, iss: Seq, irs: Seq, ts_offset: u32, now: Time) -> Tcb {
+    /// `seqs` are the initial sequence numbers, ours and the peer's.
+    fn base(
+        cfg: &Config,
+        state: State,
+        seqs: (Seq, Seq),
+        mss: u16,
+        ts_offset: u32,
+        now: Time,
+    ) -> Tcb {
         let set = Settings::new(cfg);
-        let adv_mss = cfg.mss.max(MIN_MSS);
+        let (iss, irs) = seqs;
+        let adv_mss = mss.max(MIN_MSS);
         let mut flags = 0;
         for (on, bit) in [
             (cfg.timestamps, flag::TS),
@@ -351,13 +369,15 @@ impl Tcb {
             snd_wl2: iss,
             rcv_nxt: irs,
             rcv_adv: irs,
-            rcv_space: set.rcv_buf as i32,
+            rcv_space: set.rcv_limit as i32,
             last_ack: irs,
             ts_recent: 0,
             ts_offset,
             flags,
             mss: adv_mss,
-            rcv_mss: DEFAULT_MSS.min(adv_mss),
+            // Options of ours and the peer's shorten full segments: one that is taken for less than
+            // full would be acknowledged late.
+            rcv_mss: DEFAULT_MSS.min(adv_mss).saturating_sub(TS_LEN),
             state,
             ca: CaState::Open,
             snd_shift: 0,
@@ -380,6 +400,8 @@ impl Tcb {
             recover: iss,
             again_at: Time::ZERO,
             rto_at: Time::NEVER,
+            keep_at: Time::NEVER,
+            path_at: Time::NEVER,
             tlp_end: iss,
             cc: Cc::new(cfg.congestion, u32::from(adv_mss), u32::from(set.iw)),
             usage: CwndUsage::new(iss),
@@ -412,7 +434,8 @@ impl Tcb {
     /// An active open in SYN-SENT; the output loop then sends the SYN. `iss` comes from
     /// [`IsnGen`](crate::isn::IsnGen), as does `ts_offset`.
     pub fn connect(cfg: &Config, iss: Seq, ts_offset: u32, now: Time) -> Tcb {
-        let mut t = Tcb::base(cfg, State::SynSent, iss, Seq(0), ts_offset, now);
+        let seqs = (iss, Seq(0));
+        let mut t = Tcb::base(cfg, State::SynSent, seqs, cfg.mss, ts_offset, now);
         t.flags |= flag::SYN_DUE | flag::SYN_OUT;
         t
     }
@@ -421,7 +444,9 @@ impl Tcb {
     /// segment that completed it goes to [`Tcb::input`] next.
     pub fn accept(cfg: &Config, e: &Established, now: Time) -> Tcb {
         let first = e.iss + 1;
-        let mut t = Tcb::base(cfg, State::Established, first, e.irs + 1, e.ts_offset, now);
+        let seqs = (first, e.irs + 1);
+        let state = State::Established;
+        let mut t = Tcb::base(cfg, state, seqs, e.rcv_mss, e.ts_offset, now);
         t.iss = e.iss;
         t.irs = e.irs;
         t.recover = e.iss;

@@ -50,7 +50,7 @@ impl Tcb {
         if empty && !self.has(flag::ACK_NOW) {
             self.flags &= !(flag::WANTS | flag::PUSH);
             if flight > 0 && !self.has(flag::TLP_ARMED) {
-                self.arm_probe(true, false, now);
+                self.arm_probe(false, now);
             }
             return None;
         }
@@ -90,7 +90,9 @@ impl Tcb {
             return Some(self.syn(now));
         }
         if !self.state.is_synchronized() || self.has(flag::SYN_OUT) {
-            return None;
+            // In SYN-RECEIVED nothing is sent but answers to what is out of place.
+            let due = self.has(flag::ACK_NOW) && self.state != State::SynSent;
+            return due.then(|| self.pure(self.snd_nxt, now));
         }
         if self.has(flag::PROBE)
             && let Some(plan) = self.plan_probe(q, now)
@@ -144,6 +146,7 @@ impl Tcb {
         let wscale = (offer != u8::MAX && (!crossed || self.has(flag::WSCALE))).then_some(offer);
         let window = (self.rcv_space.max(0) as u32).min(0xffff);
         if crossed {
+            self.flags &= !flag::ACK_NOW;
             self.rcv_adv = self.rcv_adv.max(self.rcv_nxt + window);
         }
         SegPlan {
@@ -530,7 +533,7 @@ impl Tcb {
     fn end_of_run(&mut self, blocked: Blocked, now: Time) {
         let flight = self.snd_nxt.since(self.snd_una);
         let full = blocked == Blocked::Cwnd;
-        self.arm_probe(blocked == Blocked::Empty, self.burst > 0, now);
+        self.arm_probe(self.burst > 0, now);
         if self.burst > 0 || full {
             self.usage.on_send(self.snd_una, self.snd_nxt, flight, full);
             self.burst = 0;

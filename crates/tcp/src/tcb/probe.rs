@@ -4,10 +4,9 @@
 //! timeout would repair it, and take the congestion window with it. A probe two round trips after
 //! the last transmission draws a SACK that shows the loss.
 //!
-//! A probe is scheduled when a run of output ends with nothing left to send. While there is
-//! unsent data, acknowledgments or the timeout see to losses: the RFC would probe then, too, but a
-//! timer that is set anew for every flight of a bulk transfer buys nothing there, where a lost
-//! tail is followed by more data.
+//! A probe is scheduled whenever a run of output ends and something is in flight, whether nothing
+//! is left to send or a window is full: if all of a flight is lost, no acknowledgment will come to
+//! open the window.
 
 use perimeter_base::Time;
 use perimeter_wire::{TcpFlags, TcpHdr};
@@ -27,17 +26,23 @@ const ACK_DELAY: u64 = 200_000_000;
 /// The same for several segments: the granularity of timers (Linux).
 const SLACK: u64 = 2_000_000;
 
+/// What a connection needs for probes to be of use.
+const NEEDED: u32 = flag::TLP | flag::SACK;
+
+/// While any of this is so, none is scheduled.
+const IN_THE_WAY: u32 = flag::TLP_OUT | flag::TLP_DUE | flag::SYN_OUT | flag::PERSIST;
+
 impl Tcb {
-    /// The end of a run of output: `tail` says that nothing is left to send, `sent` that it sent
-    /// new data. Schedules a probe, or takes one back that has become pointless.
-    pub(super) fn arm_probe(&mut self, tail: bool, sent: bool, now: Time) {
+    /// The end of a run of output: `sent` says that it sent new data. Schedules a probe, or
+    /// takes one back that has become pointless.
+    pub(super) fn arm_probe(&mut self, sent: bool, now: Time) {
         let armed = self.has(flag::TLP_ARMED);
         let flight = self.snd_nxt.since(self.snd_una);
-        let undisturbed = self.ca == CaState::Open && !self.has(flag::TLP_OUT | flag::TLP_DUE);
-        if tail && undisturbed && flight > 0 && self.has(flag::TLP) && self.has(flag::SACK) {
-            if self.has(flag::SYN_OUT | flag::PERSIST) || self.rexmt_at == Time::NEVER {
-                return;
-            }
+        let may = self.flags & (NEEDED | IN_THE_WAY) == NEEDED
+            && self.ca == CaState::Open
+            && flight > 0
+            && self.rexmt_at != Time::NEVER;
+        if may {
             if !armed {
                 self.flags |= flag::TLP_ARMED;
                 self.rto_at = self.rexmt_at;

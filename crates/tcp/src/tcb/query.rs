@@ -6,7 +6,7 @@ use perimeter_base::Time;
 use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 
 use super::types::{Events, Repeats, Rst, TcpError, Unreachable};
-use super::{State, Step, TS_LEN, Tcb, flag, tick};
+use super::{QUICK_ACKS, State, Step, TS_LEN, Tcb, flag, tick};
 use crate::cc::{CcKind, SSTHRESH_INFINITE};
 use crate::config::{HEADERS, Keepalive, MIN_MSS, MIN_PMTU, millis};
 use crate::info::{CaState, Info};
@@ -104,14 +104,17 @@ impl Tcb {
         self.set.fin_wait_2_ms = millis(timeout);
     }
 
-    /// Changes the receive buffer's size; [`Tcb::app_read`] tells the space that results.
-    pub fn set_rcv_buf(&mut self, octets: u32) {
-        self.set.rcv_buf = octets.clamp(1, 1 << 30);
-    }
-
-    /// Asks that what has been received be acknowledged at once (TCP_QUICKACK): run the
-    /// output loop if it returns true.
-    pub fn set_quick_ack(&mut self) -> bool {
+    /// Acknowledges at once what has been received and comes next, or delays acknowledgments
+    /// as if each were to ride on an answer (TCP_QUICKACK). Neither lasts, as in Linux: delaying
+    /// ends when the timer has to send an acknowledgment that found nothing to ride on, and quick
+    /// acknowledgments end when the application answers. Run the output loop if it returns true.
+    pub fn set_quick_ack(&mut self, on: bool) -> bool {
+        if !on {
+            self.quick = 0;
+            self.set.quick_acks = 0;
+            return false;
+        }
+        self.set.quick_acks = QUICK_ACKS;
         self.quick = self.quick.max(1);
         if self.delack_at != Time::NEVER {
             self.flags |= flag::ACK_NOW;
@@ -162,8 +165,15 @@ impl Tcb {
         Events::NONE
     }
 
+    /// The interface that the connection goes by has gone for good: it ends, without a reset, which
+    /// would not get anywhere.
+    pub fn on_interface_gone(&mut self) -> Events {
+        self.finish(Some(TcpError::NetDown))
+    }
+
     /// An ICMP fragmentation-needed message that quotes our segment at `seq`: lowers the MSS
-    /// and sends again what is outstanding. True: run the output loop.
+    /// for ten minutes (RFC 1191, section 6.3) and sends again what is outstanding. True: run the
+    /// output loop.
     pub fn on_packet_too_big(&mut self, mtu: u16, seq: Seq, now: Time) -> bool {
         let flight = self.snd_nxt.since(self.snd_una);
         if seq.since(self.snd_una) >= flight || !self.state.is_synchronized() {
@@ -174,6 +184,7 @@ impl Tcb {
             return false;
         }
         self.path_mss = path;
+        self.path_lowered(now);
         self.mss = self.effective_mss();
         self.cc.on_mss_change(u32::from(self.mss));
         self.resend_all(now);
@@ -274,6 +285,11 @@ impl Tcb {
         self.snd_wnd
     }
 
+    /// The MSS that we announced, octets.
+    pub fn adv_mss(&self) -> u16 {
+        self.adv_mss
+    }
+
     /// Send MSS, octets, options deducted.
     pub fn mss(&self) -> u16 {
         self.mss
@@ -299,9 +315,13 @@ impl Tcb {
     }
 
     /// Octets of memory behind this block: scoreboard and out-of-order data.
+    #[inline]
     pub fn memory(&self) -> usize {
+        if self.ooo.is_none() && self.scoreboard.is_none() {
+            return 0;
+        }
         self.ooo.as_ref().map_or(0, |o| o.queue.memory())
-            + self.scoreboard.as_ref().map_or(0, |s| size_of_val(&**s))
+            + self.scoreboard.as_ref().map_or(0, |s| s.memory())
     }
 
     /// Whether a SYN that arrives for this connection in TIME-WAIT may open a new one in its

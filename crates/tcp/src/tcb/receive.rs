@@ -8,6 +8,7 @@ use perimeter_wire::Seq;
 
 use super::types::{Events, Input};
 use super::{Tcb, flag};
+use crate::rcvbuf::RcvBuf;
 use crate::reasm::Reassembly;
 
 /// What arrived out of order, and what of it has become in order but was not yet fetched.
@@ -18,30 +19,67 @@ pub(super) struct OutOfOrder {
 }
 
 impl Tcb {
-    /// The receive buffer has `space` octets free, after the application has read from it (or
-    /// changed its size). True: run the output loop, a window update is due.
+    /// Of the receive buffer's `limit` octets, at most 1 GiB ([`RcvBuf::limit`]), `space` are
+    /// free, after the application has read from it or changed its size. True: run the output
+    /// loop, a window update is due.
     ///
     /// An update is due when the window has become small and can grow by a worthwhile step
-    /// (RFC 9293, section 3.8.6.2.2): two segments or half the buffer. A window above half the
-    /// buffer doesn't stop the peer, and its growth rides on ordinary acknowledgments. So does
-    /// the first growth beyond the window of the SYN: nothing is due before data was read.
-    pub fn app_read(&mut self, space: u32, _now: Time) -> bool {
-        let before = self.rcv_space;
-        self.rcv_space = space.min(1 << 30) as i32;
-        if !self.state.is_synchronized() || !self.state.may_receive() {
-            return false;
+    /// ([`RcvBuf::step`]). A window above half the buffer doesn't stop the peer, and its growth
+    /// rides on ordinary acknowledgments. So does the first growth beyond the window of the SYN:
+    /// nothing is due before data was read. But what was worth waiting for depends on the limit:
+    /// where that has changed, a window that is worth less than a step may be all that the peer
+    /// has.
+    pub fn app_read(&mut self, space: u32, limit: u32) -> bool {
+        if limit != self.set.rcv_limit {
+            return self.new_limit(space, limit);
         }
+        let before = self.rcv_space;
+        self.rcv_space = space as i32;
+        let step = RcvBuf::step(limit, self.adv_mss);
+        space as i32 > before && self.update_due(space, limit, step)
+    }
+
+    #[cold]
+    fn new_limit(&mut self, space: u32, limit: u32) -> bool {
+        let grown = space as i32 > self.rcv_space;
+        self.set.rcv_limit = limit;
+        self.rcv_space = space as i32;
+        let step = RcvBuf::step(limit, self.adv_mss);
+        let little = self.rcv_adv.since(self.rcv_nxt) < step;
+        (grown || little) && self.update_due(space, limit, step)
+    }
+
+    /// Whether the window is small and can grow by `step`; an acknowledgment is then due.
+    #[inline]
+    fn update_due(&mut self, space: u32, limit: u32, step: u32) -> bool {
         let open = self.rcv_adv.since(self.rcv_nxt);
-        let step = (2 * u32::from(self.adv_mss))
-            .min(self.set.rcv_buf / 2)
-            .max(1);
-        let due = self.rcv_space > before
-            && open <= self.set.rcv_buf / 2
+        let due = self.state.is_synchronized()
+            && self.state.may_receive()
+            && open <= limit / 2
             && space >= open.saturating_add(step);
         if due {
             self.flags |= flag::ACK_NOW;
         }
         due
+    }
+
+    /// Whether data at `seq` would be the next in order.
+    pub fn is_next(&self, seq: Seq) -> bool {
+        seq.le(self.rcv_nxt)
+    }
+
+    /// Drops what has arrived out of order, also what was reported by SACK (RFC 2018, section 8):
+    /// the peer sends it again. Whether there was any.
+    pub fn drop_out_of_order(&mut self) -> bool {
+        let Some(ooo) = &mut self.ooo else {
+            return false;
+        };
+        ooo.queue.clear();
+        if ooo.ready.is_empty() {
+            self.ooo = None;
+            self.refresh_fast();
+        }
+        true
     }
 
     /// Data that became in order with the last [`Input::more`], in its order.
@@ -89,7 +127,7 @@ impl Tcb {
     pub(super) fn window_field(&mut self) -> u16 {
         let shift = u32::from(self.rcv_shift);
         let open = self.rcv_adv.since(self.rcv_nxt);
-        let step = u32::from(self.adv_mss).min(self.set.rcv_buf / 2).max(1);
+        let step = u32::from(self.adv_mss).min(self.set.rcv_limit / 2).max(1);
         let space = self.rcv_space.max(0) as u32;
         if space >= open.saturating_add(step) {
             let field = (space >> shift).clamp(1, 0xffff);

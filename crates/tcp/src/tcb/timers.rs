@@ -6,8 +6,15 @@ use core::time::Duration;
 use perimeter_base::Time;
 
 use super::types::{Events, TcpError, TimerOutcome, Timers};
-use super::{State, Tcb, flag, tick, ticks_of_ms};
+use super::{QUICK_ACKS, State, Tcb, flag, tick, ticks_of_ms};
 use crate::info::CaState;
+
+/// How long a path's MTU is believed once a router has named it (RFC 1191, section 6.3: ten
+/// minutes).
+const PATH_MTU_AGE: Duration = Duration::from_secs(600);
+
+/// When a larger one is tried if something else is going on then.
+const PATH_BUSY: Duration = Duration::from_secs(60);
 
 impl Tcb {
     /// [`Tcb::deadline`] has come. Calling early does nothing.
@@ -16,6 +23,8 @@ impl Tcb {
         if self.delack_at <= now {
             self.delack_at = Time::NEVER;
             self.flags |= flag::ACK_NOW;
+            // Delaying has cost the peer time: what [`Tcb::set_quick_ack`] asked for is over.
+            self.set.quick_acks = QUICK_ACKS;
             out.fired |= Timers::DELACK;
             out.output = true;
         }
@@ -84,7 +93,7 @@ impl Tcb {
             () if self.has(flag::ORPHAN) => self.set.orphan_retries,
             () => self.set.data_retries,
         };
-        if self.gives_up(self.probes, limit, now) {
+        if self.gives_up(self.probes, limit, now) || self.orphan_gives_up() {
             self.time_out(now, out);
             return;
         }
@@ -104,6 +113,16 @@ impl Tcb {
             return silent >= ticks_of_ms(self.set.user_timeout_ms);
         }
         attempts >= limit
+    }
+
+    /// A peer that answers may keep its window shut for as long as an application waits for it
+    /// (RFC 9293, section 3.8.6.1). When none does any more, what is left to send is given up once
+    /// the interval between probes has grown to its maximum, answered or not, as by Linux: after
+    /// some minutes. Only an opening window starts the intervals over.
+    fn orphan_gives_up(&self) -> bool {
+        self.has(flag::ORPHAN)
+            && self.rtt.backoffs() >= self.set.orphan_retries
+            && self.rtt.rto() >= u64::from(self.set.rto_max_ms) * 1_000_000
     }
 
     /// When the user timeout would pass: timers don't wait beyond it.
@@ -133,9 +152,51 @@ impl Tcb {
             State::Closed | State::SynSent | State::SynReceived => {}
             _ => {
                 out.fired |= Timers::KEEPALIVE;
-                self.on_keepalive(now, out);
+                if self.path_at <= now {
+                    self.retry_path(now);
+                }
+                if self.keep_at <= now {
+                    self.keep_at = Time::NEVER;
+                    self.on_keepalive(now, out);
+                }
+                self.arm_aux();
             }
         }
+    }
+
+    /// What a router said about the path's MTU is long ago (RFC 1191, section 6.3): the path may
+    /// have changed. If it has not, the next full segment is answered as the first was.
+    fn retry_path(&mut self, now: Time) {
+        if self.ca != CaState::Open || self.dupacks > 0 {
+            // Segments of one size are easier to account for: when this is over.
+            self.path_at = now + PATH_BUSY;
+            return;
+        }
+        self.path_at = Time::NEVER;
+        self.path_mss = self.adv_mss;
+        self.mss = self.effective_mss();
+        self.cc.on_mss_change(u32::from(self.mss));
+    }
+
+    /// The path's MTU was lowered.
+    pub(super) fn path_lowered(&mut self, now: Time) {
+        self.path_at = now + PATH_MTU_AGE;
+        self.arm_aux();
+    }
+
+    /// While the connection is open the timer is shared by keepalive and the path's MTU.
+    fn arm_aux(&mut self) {
+        if self.is_watching() {
+            self.aux_at = self.keep_at.min(self.path_at);
+        }
+    }
+
+    /// Neither waiting for its end nor done.
+    fn is_watching(&self) -> bool {
+        matches!(
+            self.state,
+            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
+        ) && !(self.state == State::FinWait2 && self.has(flag::ORPHAN))
     }
 
     fn on_two_msl(&mut self, out: &mut TimerOutcome) {
@@ -157,7 +218,7 @@ impl Tcb {
         let silent = tick(now).wrapping_sub(self.last_rx);
         let idle = ticks_of_ms(self.set.keep_idle_ms);
         if silent < idle {
-            self.aux_at = after_ticks(now, idle - silent);
+            self.keep_at = after_ticks(now, idle - silent);
             return;
         }
         let timed_out = match self.set.user_timeout_ms {
@@ -170,25 +231,22 @@ impl Tcb {
         }
         self.probes = self.probes.saturating_add(1);
         self.flags |= flag::PROBE;
-        self.aux_at = now + Duration::from_millis(u64::from(self.set.keep_interval_ms.max(1)));
+        self.keep_at = now + Duration::from_millis(u64::from(self.set.keep_interval_ms.max(1)));
         self.refresh_fast();
         out.output = true;
     }
 
     /// Starts or stops the keepalive timer, as the settings and the state have it.
     pub(super) fn arm_keepalive(&mut self, now: Time) {
-        let watching = matches!(
-            self.state,
-            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
-        ) && !(self.state == State::FinWait2 && self.has(flag::ORPHAN));
-        if !watching {
+        if !self.is_watching() {
             return;
         }
-        self.aux_at = if self.set.keep_probes > 0 {
+        self.keep_at = if self.set.keep_probes > 0 {
             after_ticks(now, ticks_of_ms(self.set.keep_idle_ms))
         } else {
             Time::NEVER
         };
+        self.arm_aux();
     }
 }
 

@@ -112,6 +112,8 @@ pub enum TcpError {
     ProtocolUnreachable,
     /// The application gave the connection up.
     Aborted,
+    /// The interface that it went by has gone.
+    NetDown,
 }
 
 impl fmt::Display for TcpError {
@@ -124,6 +126,7 @@ impl fmt::Display for TcpError {
             TcpError::NetUnreachable => "network is unreachable",
             TcpError::ProtocolUnreachable => "protocol not available",
             TcpError::Aborted => "connection aborted",
+            TcpError::NetDown => "network is down",
         })
     }
 }

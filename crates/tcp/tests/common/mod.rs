@@ -190,7 +190,7 @@ impl Default for Setup {
     fn default() -> Setup {
         Setup {
             seed: 1,
-            cfg: [Config::default(), Config::default()],
+            cfg: [Config::for_mtu(1500), Config::for_mtu(1500)],
             app: [App::default(), App::default()],
             wire: [Wire::default(), Wire::default()],
             iss: [1000, 5_000_000],
@@ -344,7 +344,7 @@ impl Sim {
             }
         }
         let mut out = Vec::new();
-        self.syn.on_timer(self.now, &mut |_, seg| out.push(seg));
+        self.syn.on_timer(self.now, &mut |_, _, seg| out.push(seg));
         for seg in out {
             self.emit(1, &seg, Vec::new());
         }
@@ -447,10 +447,13 @@ impl Sim {
             timestamps: cfg.timestamps,
             sack: cfg.sack,
             full: false,
+            reuse: false,
+            tag: 1,
             origin: 0,
+            from: None,
         };
         if p.hdr.flags.contains(TcpFlags::SYN) {
-            if let SynAction::SendSynAck(seg) =
+            if let SynAction::SendSynAck(seg) | SynAction::SendCookie(seg) =
                 self.syn
                     .on_syn(key(), &p.hdr, &params, self.iss[1], 0xffff_f000, self.now)
             {
@@ -504,7 +507,7 @@ impl Sim {
                     h.pool.put(b);
                 }
                 h.read_at = Time(now.0 + h.app.read_every_us * 1000);
-                output |= t.app_read(h.rcv.space(), now);
+                output |= t.app_read(h.rcv.space(), h.rcv.limit());
             }
             let connected = t.is_connected();
             while connected && h.written < h.app.send && h.snd.space() > 0 {

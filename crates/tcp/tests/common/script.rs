@@ -31,7 +31,7 @@ impl Default for Options {
             cfg: Config {
                 loss_probe: false,
                 reorder_timer: false,
-                ..Config::default()
+                ..Config::for_mtu(1500)
             },
             local_isn: 0x1000_0000,
             remote_isn: 0x2000_0000,
@@ -205,7 +205,7 @@ impl Script {
     fn timers(&mut self) {
         let now = self.now;
         let mut out = Vec::new();
-        self.syn.on_timer(now, &mut |_, seg| out.push(seg));
+        self.syn.on_timer(now, &mut |_, _, seg| out.push(seg));
         for seg in out {
             self.emit(seg, 0);
         }
@@ -243,6 +243,11 @@ impl Script {
             self.emit(p.seg, p.len);
         }
         panic!("plan never ends");
+    }
+
+    /// Whatever was sent so far is not looked at.
+    pub fn forget_sent(&mut self) {
+        self.sent.clear();
     }
 
     fn emit(&mut self, seg: SegOut, len: u32) {
@@ -355,11 +360,14 @@ impl Script {
             timestamps: cfg.timestamps,
             sack: cfg.sack,
             full: false,
+            reuse: false,
+            tag: 1,
             origin: 0,
+            from: None,
         };
         let (iss, now) = (Seq(self.o.local_isn), self.now);
         if hdr.flags.contains(TcpFlags::SYN) {
-            if let SynAction::SendSynAck(seg) =
+            if let SynAction::SendSynAck(seg) | SynAction::SendCookie(seg) =
                 self.syn.on_syn(key(), hdr, &l, iss, self.ts_offset, now)
             {
                 self.emit(seg, 0);
@@ -491,8 +499,9 @@ impl Script {
                     .or_else(|_| number(arg(2).split(')').next().unwrap_or("")))?;
                 let mut out = Vec::new();
                 self.rcv.take(n as usize, &mut out);
-                let space = self.rcv.space();
-                if self.tcb.as_mut().is_some_and(|t| t.app_read(space, now)) {
+                let (space, limit) = (self.rcv.space(), self.rcv.limit());
+                let told = |t: &mut Tcb| t.app_read(space, limit);
+                if self.tcb.as_mut().is_some_and(told) {
                     self.output();
                 }
             }

@@ -1,0 +1,150 @@
+//! `connp-t`: its names, and what is to be known of it without running it.
+
+use crate::spec::{
+    Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
+};
+use core::fmt;
+
+/// The most threads of `connp-t`: Yates' limit, beyond which connections share (Yates et al.,
+/// INFOCOM 1997).
+pub const MAX_THREADS: u16 = 384;
+
+/// `connp-t`.
+pub(super) static FAMILY: Family = Family {
+    name: "connp-t",
+    title: "ConnP-T",
+    takes: "it takes a number of threads from 1 to 384, \
+         `wait=condvar` or `wait=spin`, and with `wait=spin` also `fold`; or `per-connection`, \
+         also `per-connection=K` for at most K threads, alone",
+    variants: &[
+        Variant {
+            name: "connp-t:N",
+            usual: "connp-t",
+            summary: "connection groups owned by threads; whoever waits sleeps on a condition variable",
+        },
+        Variant {
+            name: "connp-t:N:wait=spin",
+            usual: "connp-t:wait=spin",
+            summary: "the same with light messages: a ring for each pair, and a short look before sleeping",
+        },
+        Variant {
+            name: "connp-t:N:wait=spin:fold",
+            usual: "connp-t:wait=spin:fold",
+            summary: "the same; a core's application and protocol share one thread",
+        },
+        Variant {
+            name: "connp-t:per-connection",
+            usual: "connp-t:per-connection",
+            summary: "a thread for each connection, up to 384; shared beyond",
+        },
+    ],
+    // Few enough to be shared.
+    tested: &[("connp-t:per-connection", "connp-t:per-connection=5")],
+    parse: ConnpT::parse,
+    look: Look {
+        colour: Colour {
+            light: "#2f9fe0",
+            dark: "#9bd6ff",
+            terminal: Some(74),
+        },
+        marker: Marker::Down,
+    },
+    hand_over: &[
+        super::answer::FILE,
+        super::inbox::FILE,
+        super::message::FILE,
+    ],
+};
+
+/// Connection groups owned by threads.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ConnpT {
+    /// Protocol threads.
+    pub threads: ConnpThreads,
+    /// How requesters wait for their answer.
+    pub wait: Waiting,
+    /// A core's application and protocol roles share a thread where they meet.
+    pub fold: bool,
+}
+
+/// How many protocol threads `connp-t` has.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ConnpThreads {
+    /// One for each core.
+    #[default]
+    Cores,
+    /// That many.
+    Groups(u16),
+    /// One for each connection, up to that many; shared beyond.
+    PerConnection(u16),
+}
+
+/// How a requester of `connp-t` waits.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Waiting {
+    /// On a condition variable: the paper's.
+    #[default]
+    Condvar,
+    /// Light messages, as DragonFly's: spin for a while, then park.
+    Spin,
+}
+
+impl ConnpT {
+    fn parse(mut parts: Parts<'_>) -> Result<OrgSpec, SpecError> {
+        let threads = match parts.number(MAX_THREADS)? {
+            Some(n) => ConnpThreads::Groups(n),
+            None if parts.flag("per-connection") => ConnpThreads::PerConnection(MAX_THREADS),
+            None => match parts.count("per-connection", 1, MAX_THREADS)? {
+                Some(most) => ConnpThreads::PerConnection(most),
+                None => ConnpThreads::Cores,
+            },
+        };
+        let ways = [("condvar", Waiting::Condvar), ("spin", Waiting::Spin)];
+        let wait = parts.choice("wait", &ways)?.unwrap_or_default();
+        let fold = parts.flag("fold");
+        let alone = matches!(threads, ConnpThreads::PerConnection(_));
+        if fold && wait == Waiting::Condvar {
+            return Err(parts.refuse("fold"));
+        }
+        if alone && wait == Waiting::Spin {
+            return Err(parts.refuse("per-connection:wait=spin"));
+        }
+        parts.end(())?;
+        let connp_t = ConnpT {
+            threads,
+            wait,
+            fold,
+        };
+        Ok(OrgSpec::new(&FAMILY, connp_t))
+    }
+}
+
+impl fmt::Display for ConnpT {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("connp-t")?;
+        match self.threads {
+            ConnpThreads::Cores => {}
+            ConnpThreads::Groups(n) => write!(f, ":{n}")?,
+            ConnpThreads::PerConnection(MAX_THREADS) => f.write_str(":per-connection")?,
+            ConnpThreads::PerConnection(most) => write!(f, ":per-connection={most}")?,
+        }
+        if self.wait == Waiting::Spin {
+            f.write_str(":wait=spin")?;
+        }
+        f.write_str(if self.fold { ":fold" } else { "" })
+    }
+}
+
+impl Params for ConnpT {
+    fn spins(&self) -> bool {
+        self.wait == Waiting::Spin
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        if self.fold {
+            Occupancy::Stack
+        } else {
+            Occupancy::Owner
+        }
+    }
+}

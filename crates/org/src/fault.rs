@@ -1,0 +1,54 @@
+//! Why calls fail.
+
+use crate::pef::event::Refused;
+use perimeter_stack::SockError;
+
+/// Why a call failed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The organization has one thread, and this is another.
+    WrongThread,
+    /// No route to the address, or the local address is not ours.
+    NoRoute,
+    /// Address or port is in use.
+    AddrInUse,
+    /// Connections pin all the memory that they may.
+    NoMemory,
+    /// The socket says.
+    Sock(SockError),
+    /// A time limit passed.
+    TimedOut,
+    /// The thread that the stack belongs to did not come by in time.
+    Absent,
+    /// All pollers are in use.
+    TooManyPollers,
+    /// The socket is registered with this poller already, or is not.
+    Registered(bool),
+    /// The organization has nothing of the kind.
+    Unsupported,
+    /// A list of events could not be altered.
+    Events(Refused),
+    /// The stack was stopped.
+    Stopped,
+    /// A thread panicked in the stack; which one.
+    Failed(&'static str),
+    /// This process is a fork of the one that the stack belongs to.
+    Forked,
+    /// The interface has gone; of a listener, all have.
+    NetDown,
+}
+
+impl From<SockError> for Fault {
+    fn from(e: SockError) -> Fault {
+        Fault::Sock(e)
+    }
+}
+
+impl From<Refused> for Fault {
+    fn from(e: Refused) -> Fault {
+        match e {
+            Refused::Gone => Fault::Sock(SockError::Closed),
+            e => Fault::Events(e),
+        }
+    }
+}

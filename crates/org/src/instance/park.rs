@@ -1,0 +1,234 @@
+//! Who sleeps in a stack, and who wakes them: threads that wait for frames, for timers or for an
+//! event of their own, and those who wait outside in a poll of the host's.
+
+use super::{Ev, Instance};
+use crate::Org;
+use core::sync::atomic::{Ordering, fence};
+use perimeter_base::Time;
+use perimeter_link::RxStatus;
+use perimeter_stack::poller::Alarm;
+use perimeter_sync::{Event, Lock, Platform};
+use std::sync::{Arc, PoisonError, Weak};
+
+/// The shortest sleep of who looks around only now and then, ns.
+const DOZE: u64 = 200_000;
+
+impl<O: Org> Instance<O> {
+    /// Wakes every thread that waits for frames.
+    pub(super) fn wake_idle(&self) {
+        for list in &self.sleepers {
+            wake_all(list);
+        }
+        if let Some(a) = self.alarm.get() {
+            a.raise();
+        }
+    }
+
+    /// Who waits for this stack in a poll of the host's is woken by the alarm from now on: that of
+    /// the first call, which `make` made.
+    pub(crate) fn set_alarm(&self, make: &dyn Fn() -> Arc<dyn Alarm>) -> Arc<dyn Alarm> {
+        self.alarm.get_or_init(make).clone()
+    }
+
+    /// The thread of the stack leaves it, perhaps to wait for the alarm: what [`Instance::idle`]
+    /// does, but for the wait.
+    #[inline]
+    pub(crate) fn arm_alarm(&self, queues: &[u16]) {
+        if let Some(alarm) = self.alarm.get() {
+            self.arm_for(&**alarm, queues);
+        }
+    }
+
+    #[cold]
+    fn arm_for(&self, alarm: &dyn Alarm, queues: &[u16]) {
+        alarm.lower();
+        let now = self.sh.p.now();
+        let mut due = self.next_due(queues);
+        let mut ready = self.desk.any() || self.sh.looped();
+        for &q in queues {
+            if let Some(mut rx) = self.sh.rx[usize::from(q)].queue.try_lock() {
+                match rx.arm(now) {
+                    RxStatus::Ready => ready = true,
+                    RxStatus::Armed(at) => due = due.min(at),
+                    RxStatus::Gone => {}
+                }
+            }
+        }
+        if ready || due <= now {
+            alarm.raise();
+        }
+        self.alarm_by(alarm, due);
+    }
+
+    fn alarm_by(&self, alarm: &dyn Alarm, due: Time) {
+        self.alarm_at.store(due.0, Ordering::Relaxed);
+        let left = due.nanos_since(self.sh.p.now());
+        alarm.after((due < Time::NEVER).then_some(left));
+    }
+
+    /// Wakes every thread that is parked in this stack, whatever it waits for: it looks again,
+    /// and finds that the stack has ended.
+    pub(crate) fn wake_all(&self) {
+        self.org.wake_workers();
+        let events = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        for e in events.iter().filter_map(Weak::upgrade) {
+            e.set();
+        }
+    }
+
+    /// A timer was armed for `at`: threads that sleep for a later one look again. Nobody needs to
+    /// where each looks around before that by itself, as with the usual settings and timers.
+    pub(super) fn rouse(&self, at: Time) {
+        if let Some(alarm) = self.alarm.get()
+            && at.0 < self.alarm_at.load(Ordering::Relaxed)
+        {
+            self.alarm_by(&**alarm, at);
+        }
+        // The timer is published, see `idle`.
+        fence(Ordering::SeqCst);
+        if self.idlers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let looks_at = Time(self.looks_at.load(Ordering::SeqCst));
+        // The timer may be one that its own thread sees to.
+        if at >= looks_at || self.org.next_timer() >= looks_at {
+            return;
+        }
+        self.sleepers.iter().chain([&self.dozers]).any(wake_all);
+    }
+
+    /// When whoever serves `queues` has something to do without a frame: timers, paced
+    /// devices, chores that somebody waits for.
+    pub fn next_due(&self, queues: &[u16]) -> Time {
+        let mut t = self.org.next_timer().min(self.sh.ask_at());
+        if self.sh.looped() {
+            t = Time::ZERO;
+        }
+        for port in self.home_ports(queues) {
+            t = t.min(port.ready_at());
+        }
+        t
+    }
+
+    /// Parks the calling thread until one of `queues` has frames, `event` is set, something
+    /// is due, or `deadline` has passed. If frames wait, serves them and returns.
+    pub fn idle(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
+        for &q in queues {
+            self.sleepers[usize::from(q)].lock().push(event.clone());
+        }
+        self.idlers.fetch_add(1, Ordering::SeqCst);
+        // Who arms a timer that is not seen here sees this thread.
+        fence(Ordering::SeqCst);
+        let mut until = deadline.min(self.next_due(queues));
+        let mut fds = Vec::new();
+        let mut gone = None;
+        let now = self.sh.p.now();
+        // Whoever has left a question wakes those who are on the lists by now, or is seen here.
+        let mut ready = until <= now || self.desk.any() || self.sh.looped();
+        if ready {
+            // What was due a moment ago and still is waits for a thread that is at the device
+            // or at the timers.
+            self.sh.p.yield_now();
+        }
+        for &q in queues {
+            let port = &self.sh.rx[usize::from(q)];
+            match port.queue.try_lock() {
+                Some(mut rx) => {
+                    // Asked for each time: a device that has gone has none, and waiting for its
+                    // old one would return at once for ever.
+                    fds.extend(rx.fd());
+                    match rx.arm(now) {
+                        RxStatus::Ready => {
+                            // Taken at once: threads that left them to their next turn, when
+                            // each tries for the queue, could find it for ever with another who
+                            // only looks.
+                            ready = true;
+                            self.with(|i, cx| {
+                                i.receive(cx, q, &mut **rx);
+                                drop(rx);
+                            });
+                        }
+                        RxStatus::Armed(at) => until = until.min(at),
+                        RxStatus::Gone => gone = Some(port.iface),
+                    }
+                }
+                // Another thread is at it; look again soon in case it leaves something.
+                None => {
+                    fds.extend(port.fd);
+                    until = until.min(now + self.sh.config.service / 10);
+                }
+            }
+        }
+        if let Some(n) = gone
+            && !self.sh.ifaces[usize::from(n)].is_gone()
+        {
+            self.interface_gone(n);
+            ready = true;
+        }
+        if !ready {
+            self.looks_at.fetch_min(until.0, Ordering::SeqCst);
+            self.sh.asleep(|| {
+                if fds.is_empty() {
+                    event.wait(until);
+                } else {
+                    event.wait_fds(&fds, until);
+                }
+            });
+            // Those who sleep on are woken once too often at worst.
+            self.looks_at.store(u64::MAX, Ordering::SeqCst);
+        }
+        self.idlers.fetch_sub(1, Ordering::SeqCst);
+        for &q in queues {
+            self.sleepers[usize::from(q)]
+                .lock()
+                .retain(|e| !Arc::ptr_eq(e, event));
+        }
+    }
+
+    /// Parks the calling thread until `deadline`, or something that `queues`' server sees to is
+    /// due; frames alone do not wake it.
+    pub(crate) fn doze(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
+        self.dozers.lock().push(event.clone());
+        self.idlers.fetch_add(1, Ordering::SeqCst);
+        // As in `idle`.
+        fence(Ordering::SeqCst);
+        // What is due and stays due waits for a thread that is at it.
+        let soonest = self.sh.p.now().plus(DOZE);
+        let until = deadline.min(self.next_due(queues).max(soonest));
+        self.looks_at.fetch_min(until.0, Ordering::SeqCst);
+        self.sh.asleep(|| event.wait(until));
+        self.looks_at.store(u64::MAX, Ordering::SeqCst);
+        self.idlers.fetch_sub(1, Ordering::SeqCst);
+        self.dozers.lock().retain(|e| !Arc::ptr_eq(e, event));
+    }
+
+    /// Runs `f` with an event for the calling thread to park on.
+    pub fn with_event<R>(&self, f: impl FnOnce(&Ev<O>) -> R) -> R {
+        let e = self
+            .events
+            .take()
+            .unwrap_or_else(|| Box::new(self.new_event()));
+        e.take();
+        let out = f(&e);
+        self.events.put(e);
+        out
+    }
+
+    #[cold]
+    fn new_event(&self) -> Ev<O> {
+        let e = Arc::new(self.sh.p.event());
+        let mut all = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|e| e.strong_count() > 0);
+        all.push(Arc::downgrade(&e));
+        e
+    }
+}
+
+/// Wakes those who sleep on a list; whether there were any.
+pub(super) fn wake_all<E: Event, L: Lock<Vec<Arc<E>>>>(list: &Arc<L>) -> bool {
+    let woken = core::mem::take(&mut *list.lock());
+    for e in &woken {
+        e.set();
+    }
+    !woken.is_empty()
+}

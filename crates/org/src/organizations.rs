@@ -1,0 +1,140 @@
+//! The organizations of this build: one line each.
+
+use crate::engine::Engine;
+use crate::open::{Options, Platforms};
+use crate::spec::{Family, OrgSpec, Parts, SpecError, Variant};
+use core::str::FromStr;
+use perimeter_sync::Platform;
+use std::sync::Arc;
+
+/// From modules to the list of their families, and to what opens them. Each organization ×
+/// platform is one instance of the generic code, chosen here at run time.
+macro_rules! organizations {
+    ($($(#[$attribute:meta])* $module:ident,)*) => {
+        /// Every family of organizations of this build.
+        pub fn families() -> impl Iterator<Item = &'static Family> {
+            let lists: &[&[&'static Family]] = &[
+                $($(#[$attribute])* crate::$module::FAMILIES,)*
+            ];
+            lists.iter().copied().flatten().copied()
+        }
+
+        fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+            let family = o.org.family();
+            $(
+                $(#[$attribute])*
+                if crate::$module::FAMILIES.iter().any(|f| core::ptr::eq(*f, family)) {
+                    return crate::$module::open(p, o);
+                }
+            )*
+            panic!("`{}` is opened with `open_as`", o.org);
+        }
+    };
+}
+
+organizations! {
+    up,
+    msgp,
+    connp_l,
+    connp_t,
+    squeue,
+    streams,
+    pef,
+    #[cfg(feature = "testing")] split,
+}
+
+/// Opens a stack.
+///
+/// # Panics
+/// The organization is [`OrgSpec::outside`]: [`open_as`](crate::open_as) opens those.
+pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
+    match platform {
+        Platforms::Native(p) => on(p, options),
+        Platforms::Virtual(p) => on(p, options),
+    }
+}
+
+/// The family that a name belongs to, whatever parameters follow it.
+pub fn family(name: &str) -> Option<&'static Family> {
+    let first = name.trim().split(':').next()?;
+    families().find(|f| f.name == first)
+}
+
+/// Source files of this crate whose work is handing messages from thread to thread
+/// ([`Family::hand_over`]), as `file!()` gives them.
+pub fn hand_over() -> impl Iterator<Item = &'static str> {
+    let shared = [crate::answer::FILE, crate::desk::FILE];
+    let own = families().flat_map(|f| f.hand_over.iter().copied());
+    shared.into_iter().chain(own)
+}
+
+impl FromStr for OrgSpec {
+    type Err = SpecError;
+
+    fn from_str(s: &str) -> Result<OrgSpec, SpecError> {
+        let mut words = s.trim().split(':');
+        let first = words.next().unwrap_or_default();
+        let Some(family) = families().find(|f| f.name == first) else {
+            let known: Vec<&str> = OrgSpec::listed().map(|v| v.name).collect();
+            return Err(SpecError::Unknown {
+                name: s.to_string(),
+                known: known.join(", "),
+            });
+        };
+        (family.parse)(Parts::new(family, words.collect()))
+    }
+}
+
+/// `up:shared`: it takes calls from any thread, and costs least where there is little to do.
+impl Default for OrgSpec {
+    fn default() -> OrgSpec {
+        spec("up:shared")
+    }
+}
+
+/// The organization of that name, which this crate wrote.
+fn spec(name: &str) -> OrgSpec {
+    name.parse()
+        .unwrap_or_else(|e| panic!("a registered name is none: {e}"))
+}
+
+impl OrgSpec {
+    /// Every organization of this build, as it is listed.
+    pub fn listed() -> impl Iterator<Item = &'static Variant> {
+        families().flat_map(|f| f.variants)
+    }
+
+    /// The same, with their usual parameters.
+    pub fn all() -> Vec<OrgSpec> {
+        Self::listed().map(|v| spec(v.usual)).collect()
+    }
+
+    /// Every organization as the test suites run it: [`OrgSpec::all`] but for what their families
+    /// would have tested in their place ([`Family::tested`]). A suite that takes its list from here
+    /// is joined by new organizations by itself.
+    ///
+    /// The environment variable `PERIMETER_ORGS`, names with commas between them, puts a list of
+    /// one's own in its place.
+    ///
+    /// # Panics
+    /// If `PERIMETER_ORGS` holds what is no name.
+    pub fn tested() -> Vec<OrgSpec> {
+        if let Ok(names) = std::env::var("PERIMETER_ORGS") {
+            let parse = |s: &str| s.parse().unwrap_or_else(|e| panic!("PERIMETER_ORGS: {e}"));
+            return names.split(',').map(parse).collect();
+        }
+        let mut all = Vec::new();
+        for f in families() {
+            for v in f.variants {
+                let other = f.tested.iter().find(|(usual, _)| *usual == v.usual);
+                all.push(spec(other.map_or(v.usual, |(_, tested)| tested)));
+            }
+            let more = f.tested.iter().filter(|(usual, _)| usual.is_empty());
+            all.extend(more.map(|(_, tested)| spec(tested)));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests;

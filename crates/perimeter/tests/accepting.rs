@@ -1,0 +1,83 @@
+//! Accepting takes a connection off the listener's queue, the peer's address with it, and enters
+//! nothing else: no group, no squeue, no protocol thread.
+
+#[path = "common/packet.rs"]
+mod packet;
+
+use packet::{header, tcp};
+use perimeter::link::script::script;
+use perimeter::{OrgSpec, Stack, Virtual};
+use perimeter_sync::virt::{Act, VirtualConfig};
+use perimeter_sync::{Layer, LockClass, Platform};
+use perimeter_wire::{Seq, TcpFlags, TcpHdr};
+
+/// What the calling thread did that is no business of an accept: locks other than the listener's
+/// and the table of listeners, and anything that another thread is told or waited for.
+fn strange(p: &Virtual) -> Vec<Act> {
+    let here = p.lane();
+    let mine = p.recorded().into_iter().filter(|e| e.lane == here);
+    let acts = mine.map(|e| e.act);
+    acts.filter(|act| match act {
+        Act::Lock { class, .. } | Act::Unlock { class, .. } => {
+            !matches!(class, LockClass::Listener | LockClass::Control)
+        }
+        Act::Work { work, .. } => work.layer() != Some(Layer::Socket),
+        _ => true,
+    })
+    .collect()
+}
+
+#[test]
+fn accept_enters_the_listener_and_nothing_else() {
+    for org in OrgSpec::tested() {
+        let name = org.to_string();
+        let cfg = VirtualConfig {
+            cores: 2,
+            ..VirtualConfig::default()
+        };
+        let run = Virtual::run(cfg, move |p| {
+            let (device, wire) = script(&p, "script", 1500);
+            let s = Stack::builder().on_virtual(p.clone()).org(org);
+            let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
+            let s = s.build().unwrap();
+            let pass = |ms: u64| {
+                let end = p.now().plus(ms * 1_000_000);
+                while p.now() < end {
+                    s.drive().unwrap();
+                    p.sleep_until(p.now().plus(200_000));
+                }
+            };
+            let l = s.listen("10.0.0.1:9").unwrap();
+            l.set_nonblocking(true).unwrap();
+            for port in [5_000, 5_001] {
+                let hdr = TcpHdr {
+                    flags: TcpFlags::SYN,
+                    ..header((port, 9), 1_000, 0)
+                };
+                assert!(wire.inject(p.now(), &tcp(&hdr, b"")));
+                pass(5);
+                let (syn_ack, _) = TcpHdr::parse(&wire.next().unwrap().bytes[20..]).unwrap();
+                let hdr = TcpHdr {
+                    flags: TcpFlags::ACK,
+                    ack: syn_ack.seq + 1,
+                    seq: Seq(1_001),
+                    ..hdr
+                };
+                assert!(wire.inject(p.now(), &tcp(&hdr, b"")));
+                pass(5);
+            }
+            for port in [5_000, 5_001] {
+                p.record();
+                let (c, from) = l.accept().unwrap();
+                let did = strange(&p);
+                assert!(did.is_empty(), "{did:?}");
+                assert_eq!(from.to_string(), format!("10.0.0.2:{port}"));
+                assert_eq!(c.peer_addr().unwrap(), from);
+            }
+            p.record();
+            assert!(l.accept().is_err());
+            assert!(strange(&p).is_empty());
+        });
+        run.unwrap_or_else(|f| panic!("{name}: {f}"));
+    }
+}

@@ -1,0 +1,265 @@
+//! Settings that can't be meant are refused by name, when the stack is built or the call is made,
+//! and nothing that an application asks for makes the stack panic.
+
+mod common;
+#[path = "common/lan.rs"]
+mod lan;
+
+use common::kind;
+use lan::under_all;
+use perimeter::link::script::script;
+use perimeter::link::wire::{WireConfig, pair};
+use perimeter::{BuildError, Cidr, Config, Inbound, Native, OrgSpec, Route, Stack, TcpConfig};
+use perimeter_org::engine::Fault;
+use perimeter_org::{Options, Platforms, open};
+use perimeter_stack::IfaceSpec;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+fn interface(addrs: &[&str]) -> Result<perimeter::Builder, BuildError> {
+    let (device, _) = script(&Native::default(), "script", 1500);
+    Stack::builder().interface(device, addrs)
+}
+
+fn says(e: BuildError, words: &[&str]) {
+    let text = e.to_string();
+    assert!(words.iter().all(|w| text.contains(w)), "{text}");
+}
+
+#[test]
+fn an_interface_has_addresses_of_hosts() {
+    for (bad, why) in [
+        ("127.0.0.1/8", "loopback"),
+        ("224.0.0.1/4", "multicast"),
+        ("239.1.2.3/24", "multicast"),
+        ("0.0.0.0/0", "unspecified"),
+        ("0.1.2.3/8", "network 0"),
+        ("240.0.0.1/4", "reserved"),
+        ("255.255.255.255/32", "broadcast"),
+        ("10.0.0.255/24", "broadcast"),
+        ("10.0.0.0/24", "network"),
+        ("fe80::1/64", "IPv6"),
+        ("::1/128", "IPv6"),
+        ("10.0.0.1/33", "prefix"),
+        ("10.0.0", "address"),
+    ] {
+        let e = interface(&["10.9.9.9/24", bad]).err();
+        says(
+            e.unwrap_or_else(|| panic!("{bad} is taken")),
+            &[bad.split('/').next().unwrap(), why],
+        );
+    }
+    for good in [
+        "10.0.0.1/24",
+        "10.0.0.0/31",
+        "10.0.0.1/31",
+        "10.0.0.0/32",
+        "10.0.0.1",
+        "8.8.8.8/0",
+    ] {
+        interface(&[good]).unwrap_or_else(|e| panic!("{good}: {e}"));
+    }
+    // Twice is once too often.
+    let e = interface(&["10.0.0.1/24", "10.0.0.1/16"]).and_then(|b| b.build().map(drop));
+    says(e.unwrap_err(), &["10.0.0.1", "twice"]);
+}
+
+#[test]
+fn a_route_leads_to_a_gateway() {
+    let route = |dst: &str, via| {
+        interface(&["10.0.0.1/24"])
+            .unwrap()
+            .route(dst, via, 0)
+            .map(drop)
+    };
+    route("0.0.0.0/0", Some("10.0.0.254")).unwrap();
+    route("10.7.0.0/16", None).unwrap();
+    for (dst, via, word) in [
+        ("::/0", None, "IPv6"),
+        ("10.7.0.0/16", Some("fe80::1"), "IPv6"),
+        ("10.7.0.0/16", Some("0.0.0.0"), "unspecified"),
+        ("10.7.0.0/16", Some("224.0.0.5"), "multicast"),
+        ("10.7.0.0/16", Some("10.0.0.1"), "own"),
+    ] {
+        says(route(dst, via).unwrap_err(), &[word]);
+    }
+}
+
+/// What is wrong with each, by the name of the setting.
+fn wrong_tcp() -> Vec<(&'static str, TcpConfig)> {
+    let tcp = |change: fn(&mut TcpConfig)| {
+        let mut c = TcpConfig::default();
+        change(&mut c);
+        c
+    };
+    vec![
+        ("mss", tcp(|c| c.mss = 10)),
+        ("snd_buf", tcp(|c| c.snd_buf = 0)),
+        ("snd_buf", tcp(|c| c.snd_buf = u32::MAX)),
+        ("rcv_buf", tcp(|c| c.rcv_buf = 0)),
+        ("rcv_buf", tcp(|c| c.rcv_buf = 1)),
+        ("rcv_buf_max", tcp(|c| c.rcv_buf_max = u32::MAX)),
+        ("initial_window", tcp(|c| c.initial_window = 0)),
+        ("rto_min", tcp(|c| c.rto_min = Duration::ZERO)),
+        ("rto_max", tcp(|c| c.rto_max = Duration::from_millis(1))),
+        ("rto_initial", tcp(|c| c.rto_initial = Duration::ZERO)),
+        (
+            "delayed_ack",
+            tcp(|c| c.delayed_ack = Duration::from_millis(501)),
+        ),
+        (
+            "keepalive",
+            tcp(|c| {
+                c.keepalive = Some(perimeter::Keepalive {
+                    probes: 0,
+                    ..Default::default()
+                });
+            }),
+        ),
+        (
+            "user_timeout",
+            tcp(|c| c.user_timeout = Some(Duration::ZERO)),
+        ),
+    ]
+}
+
+fn wrong_stack() -> Vec<(&'static str, Config)> {
+    let stack = |change: fn(&mut Config)| {
+        let mut c = Config::default();
+        change(&mut c);
+        c
+    };
+    #[expect(clippy::reversed_empty_ranges, reason = "what is refused")]
+    let inverted = Config {
+        ephemeral: 60_000..=50_000,
+        ..Config::default()
+    };
+    vec![
+        ("ephemeral", inverted),
+        ("ephemeral", stack(|c| c.ephemeral = 0..=0)),
+        ("syn_buckets", stack(|c| c.syn_buckets = 0)),
+        ("syn_depth", stack(|c| c.syn_depth = 0)),
+        ("ttl", stack(|c| c.ttl = 0)),
+        ("memory", stack(|c| c.memory = 0)),
+        ("service", stack(|c| c.service = Duration::ZERO)),
+    ]
+}
+
+#[test]
+fn a_stack_is_not_built_with_settings_that_cannot_be_meant() {
+    let build = |c: Config| {
+        interface(&["10.0.0.1/24"])
+            .unwrap()
+            .config(c)
+            .build()
+            .map(drop)
+    };
+    build(Config::default()).unwrap();
+    for (name, c) in wrong_stack() {
+        let text = build(c).expect_err(name).to_string();
+        assert!(text.contains(name) && text.contains(" to "), "{text}");
+    }
+    for (name, tcp) in wrong_tcp() {
+        let c = Config {
+            tcp,
+            ..Config::default()
+        };
+        let text = build(c).expect_err(name).to_string();
+        assert!(text.contains(&format!("tcp.{name}")), "{text}");
+    }
+}
+
+#[test]
+fn a_call_with_such_settings_is_refused() {
+    under_all(24, |lan| {
+        for (name, tcp) in wrong_tcp() {
+            let c = lan
+                .s
+                .connect_with(None, "10.0.0.2:80".parse().unwrap(), &tcp)
+                .err()
+                .unwrap();
+            let l = lan.s.listen_with("10.0.0.1:80", 5, tcp).err().unwrap();
+            for e in [c, l] {
+                assert_eq!(e.kind(), ErrorKind::InvalidInput, "{name}");
+                assert!(e.to_string().contains(name), "{e}");
+            }
+        }
+        assert!(lan.s.connections().is_empty());
+    });
+}
+
+#[test]
+fn there_is_no_ipv6_and_everybody_says_so() {
+    under_all(24, |lan| {
+        let e = lan.s.listen("[::1]:80").err().unwrap();
+        assert!(
+            e.kind() == ErrorKind::Unsupported && e.to_string().contains("IPv6"),
+            "{e}"
+        );
+        let e = lan.s.listen("[::]:80").err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Unsupported);
+        for to in ["[fe80::1]:80", "[::1]:80", "[::ffff:10.0.0.2]:80"] {
+            let e = lan.s.start_connect(to.parse().unwrap()).err().unwrap();
+            assert!(
+                e.kind() == ErrorKind::Unsupported && e.to_string().contains("IPv6"),
+                "{e}"
+            );
+        }
+        let from = Some("[fe80::2]:0".parse().unwrap());
+        let to = "10.0.0.2:80".parse().unwrap();
+        let e = lan.s.connect_with(from, to, &lan.s.tcp_config()).err();
+        assert_eq!(e.unwrap().kind(), ErrorKind::Unsupported);
+        // Hosts that are none.
+        for to in [
+            "0.0.0.0:80",
+            "255.255.255.255:80",
+            "224.0.0.1:80",
+            "10.0.0.255:80",
+            "127.0.0.1:80",
+            "240.0.0.1:80",
+        ] {
+            let c = lan.s.start_connect(to.parse().unwrap());
+            assert_eq!(kind(c), Some(ErrorKind::AddrNotAvailable), "{to}");
+        }
+        lan.ms(10);
+        assert!(lan.sent.is_empty() && lan.s.connections().is_empty());
+    });
+}
+
+/// Whoever opens a stack without the builder gets no panic either.
+#[test]
+fn an_ipv6_address_below_the_builder_is_harmless() {
+    for name in ["up", "up:shared", "connp-t:2", "msgp"] {
+        let native = Native::default();
+        let ([device, _peer], _) = pair(&native, WireConfig::default());
+        let addr: Cidr = "fe80::1/64".parse().unwrap();
+        let everything: Cidr = "::/0".parse().unwrap();
+        let options = Options {
+            org: name.parse::<OrgSpec>().unwrap(),
+            config: Config::default(),
+            ifaces: vec![IfaceSpec {
+                device: Box::new(device),
+                addrs: vec![addr],
+            }],
+            routes: vec![Route {
+                dst: everything,
+                iface: 0,
+                via: None,
+            }],
+            inbound: Inbound::Thread,
+            profiling: None,
+        };
+        let engine = open(Platforms::Native(native), options);
+        for to in ["[fe80::2]:80", "[2001:db8::1]:80"] {
+            let e = engine.connect((None, 0), to.parse().unwrap(), &TcpConfig::default());
+            assert!(matches!(e, Err(Fault::NoRoute)), "{name}");
+        }
+        let l = engine.listen(
+            Some("fe80::1".parse().unwrap()),
+            80,
+            5,
+            TcpConfig::default(),
+        );
+        assert!(matches!(l, Err(Fault::NoRoute)), "{name}");
+    }
+}

@@ -1,0 +1,189 @@
+//! All interleavings of threads at one transmit port: who emits, who rings the doorbell, who asks
+//! for counts, who sets room aside.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p perimeter-stack --release --features testing --test loom_port`
+#![cfg(loom)]
+
+use loom::thread;
+use perimeter_base::{Time, TxDesc, TxRing};
+use perimeter_link::TxQueue;
+use perimeter_stack::kind::Kind;
+use perimeter_stack::planted::Bug;
+use perimeter_stack::planted::models::{found, holds};
+use perimeter_stack::port::TxPort;
+use perimeter_sync::model::Model;
+use perimeter_sync::{Lock, Shared};
+use std::sync::Arc;
+
+struct Loom;
+
+impl Kind for Loom {
+    type P = Model;
+    type L = Shared;
+}
+
+/// A device that takes all there is, and checks that it comes in the order of its tickets.
+#[derive(Default)]
+struct Device {
+    taken: u64,
+    /// It takes nothing at this doorbell, the first being 1.
+    full_at: usize,
+    bells: usize,
+}
+
+impl TxQueue for Device {
+    fn doorbell(&mut self, _: Time, ring: &mut TxRing) {
+        self.bells += 1;
+        if self.bells == self.full_at {
+            return;
+        }
+        for d in ring.pending() {
+            assert_eq!(u64::from(d.hdr[0]), self.taken, "out of order");
+            self.taken += 1;
+        }
+        ring.clear();
+    }
+
+    fn completed(&self) -> u64 {
+        self.taken
+    }
+}
+
+type Port = TxPort<Loom>;
+
+fn port(capacity: usize, full_at: usize) -> Arc<Port> {
+    let device = Device {
+        full_at,
+        ..Device::default()
+    };
+    Arc::new(TxPort::new(&Model, Box::new(device), capacity, 0))
+}
+
+/// Appends a descriptor that carries its ticket, if there is room.
+fn emit(port: &Port) -> bool {
+    let mut ring = port.ring.lock();
+    let ticket = ring.ticket() as u8;
+    let Some(d) = ring.push() else {
+        return false;
+    };
+    *d = TxDesc::empty();
+    d.hdr[0] = ticket;
+    true
+}
+
+/// Two threads emit and ring. When both have, the device has everything, though neither waits
+/// for the other.
+fn everything_is_taken() {
+    let port = port(4, 0);
+    let theirs = port.clone();
+    let other = thread::spawn(move || {
+        for _ in 0..2 {
+            assert!(emit(&theirs));
+            theirs.doorbell(Time::ZERO);
+        }
+    });
+    assert!(emit(&port));
+    port.doorbell(Time::ZERO);
+    other.join().unwrap();
+    assert_eq!(port.completed(), 3, "descriptors lie in the ring");
+    assert_eq!(port.pending(), 0);
+    assert_eq!(port.ready_at(), Time::NEVER);
+}
+
+#[test]
+fn what_is_placed_is_taken() {
+    holds(3, everything_is_taken);
+}
+
+#[test]
+fn a_bell_that_is_not_looked_after_is_found() {
+    found(Bug::DoorbellLeavesLate, 3, everything_is_taken);
+}
+
+/// Who asks for counts holds the device for a moment. A doorbell that comes just then is not
+/// lost: whoever serves the queue is told to ring.
+fn counts_cost_no_doorbell() {
+    let port = port(4, 0);
+    let theirs = port.clone();
+    let other = thread::spawn(move || {
+        theirs.stats();
+    });
+    assert!(emit(&port));
+    port.doorbell(Time::ZERO);
+    other.join().unwrap();
+    let rings = port.ready_at() == Time::ZERO;
+    assert!(port.completed() == 1 || rings, "it lies there for ever");
+}
+
+#[test]
+fn a_doorbell_beside_a_count_is_made_up_for() {
+    holds(3, counts_cost_no_doorbell);
+}
+
+#[test]
+fn a_count_that_does_not_look_back_is_found() {
+    found(Bug::CountsHideDoorbell, 3, counts_cost_no_doorbell);
+}
+
+/// A device that is full for once: what it leaves, and what is placed meanwhile, it gets by the
+/// doorbell that it asks for.
+#[test]
+fn a_full_device_is_asked_again() {
+    holds(3, || {
+        let port = port(4, 1);
+        let theirs = port.clone();
+        let other = thread::spawn(move || {
+            assert!(emit(&theirs));
+            theirs.doorbell(Time::ZERO);
+        });
+        assert!(emit(&port));
+        port.doorbell(Time::ZERO);
+        other.join().unwrap();
+        if port.completed() < 2 {
+            assert_ne!(port.ready_at(), Time::NEVER, "nobody rings again");
+            assert!(port.backlogged());
+            // Once for what the device has left, once for what came since.
+            port.doorbell(Time::ZERO);
+        }
+        assert_eq!(port.completed(), 2);
+    });
+}
+
+/// Room that is set aside is there when it is used, whoever else places segments meanwhile by
+/// the same rule.
+fn room_is_kept() {
+    let port = port(2, 0);
+    let turn = |port: &Port| {
+        let n = port.set_aside(1);
+        if n == 1 {
+            // As `glue::place` does.
+            let mut ring = port.ring.lock();
+            assert!(ring.push().is_some(), "the room that was set aside is gone");
+            port.put_back(1);
+        }
+        n
+    };
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let port = port.clone();
+            thread::spawn(move || turn(&port))
+        })
+        .collect();
+    let mine = turn(&port);
+    let theirs: u64 = others.into_iter().map(|t| t.join().unwrap()).sum();
+    assert_eq!(mine + theirs, 2, "two of three find room");
+    // Nothing is aside any more: all of the ring can be had once it has been emptied.
+    port.ring.lock().clear();
+    assert_eq!(port.set_aside(9), 2);
+    port.put_back(2);
+}
+
+#[test]
+fn room_that_is_set_aside_is_there() {
+    holds(2, room_is_kept);
+}
+
+#[test]
+fn room_that_two_set_aside_is_found() {
+    found(Bug::AsideUnlocked, 2, room_is_kept);
+}
