@@ -4,6 +4,7 @@ use perimeter::link::Device;
 use perimeter::link::tap::{Tap, TapConfig, TapError, host};
 use perimeter::{OrgSpec, Stack};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// The stack's address.
 pub const STACK: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
@@ -30,10 +31,24 @@ pub fn kernel_at(port: u16) -> SocketAddr {
 /// # Panics
 /// The kernel's side can't be configured though the interface was opened.
 pub fn open(config: &TapConfig) -> Result<Tap, TapError> {
-    let tap = Tap::open(config)?;
+    let tap = retried(|| Tap::open(config))?;
     host::set_address(tap.name(), KERNEL, 24).expect("an address");
     host::set_up(tap.name(), true).expect("up");
     Ok(tap)
+}
+
+/// Opens an interface that this process has just let go of. Another test that starts a program
+/// meanwhile keeps it in use for a moment: the child holds all descriptors until it executes.
+fn retried(open: impl Fn() -> Result<Tap, TapError>) -> Result<Tap, TapError> {
+    let end = Instant::now() + Duration::from_secs(2);
+    loop {
+        match open() {
+            Err(TapError::Busy(_)) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// A stack of that organization over `device`.
