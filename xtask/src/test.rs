@@ -41,7 +41,8 @@ const STEPS: [Step; 5] = [
         what: "models of lock-free structures",
         words: &[
             "test",
-            "--release",
+            "--profile",
+            "models",
             "--package",
             "perimeter-sync",
             "--test",
@@ -63,7 +64,8 @@ const STEPS: [Step; 5] = [
         what: "models of readiness and transmit queues",
         words: &[
             "test",
-            "--release",
+            "--profile",
+            "models",
             "--package",
             "perimeter-stack",
             "--features",
@@ -79,7 +81,8 @@ const STEPS: [Step; 5] = [
         what: "models of the squeue",
         words: &[
             "test",
-            "--release",
+            "--profile",
+            "models",
             "--package",
             "perimeter-org",
             "--features",

@@ -261,14 +261,8 @@ pub fn robust(m: &Measured) -> Vec<String> {
             broken.push(format!("no {what}"));
         }
     }
-    let last = |name: &str| {
-        m.phases
-            .iter()
-            .rev()
-            .find(|p| p.name == name)
-            .map_or(0, |p| p.failed)
-    };
-    let failed = last("after connections") + last("after bulk");
+    let after = m.phases.iter().filter(|p| p.name.starts_with("after"));
+    let failed: u64 = after.map(|p| p.failed).sum();
     if failed > 0 {
         broken.push(format!("{failed} failed after it"));
     }

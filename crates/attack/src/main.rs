@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use perimeter::OrgSpec;
 use perimeter_attack::attacks::{ALL, Attack, Size};
 use perimeter_attack::drops::{self, Cell};
-use perimeter_attack::judge::judge;
+use perimeter_attack::judge::{judge, robust};
 use perimeter_attack::run::{self, Measured, Plan};
 use perimeter_attack::{report, victim};
 use perimeter_interop::namespace;
@@ -69,6 +69,10 @@ struct Options {
     /// Rounds of each flood
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Runs to add where only a bound on work per processor time is broken: figures of one run
+    /// differ by a quarter for no reason, so then all runs count together
+    #[arg(long, default_value_t = 4, value_name = "RUNS")]
+    again: u32,
     /// One round of 0.4 s, and closes at 12,000 a second for 7 s: for a look, not for a record
     #[arg(long)]
     quick: bool,
@@ -212,9 +216,18 @@ fn all_attacks(args: &Options, exe: &Path, record: &mut Record) -> Result<bool> 
     let mut broken = 0;
     for org in &args.org {
         for attack in &attacks {
-            let m = run::attack(exe, org, attack, &plan)
-                .with_context(|| format!("{} on {org}", attack.name))?;
+            let run = || {
+                run::attack(exe, org, attack, &plan)
+                    .with_context(|| format!("{} on {org}", attack.name))
+            };
+            let mut m = run()?;
             println!("{}", report::line(&m));
+            if robust(&m).is_empty() && !judge(&m).broken.is_empty() {
+                for _ in 0..args.again {
+                    m.join(run()?);
+                }
+                println!("{}", report::line(&m));
+            }
             broken += usize::from(!judge(&m).broken.is_empty());
             record.attacks.push(m);
             // What there is so far is kept, should this be ended early.

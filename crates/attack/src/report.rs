@@ -29,7 +29,7 @@ pub fn line(m: &Measured) -> String {
         .map(|d| format!("{} ms {}/{}", d.rtt_ms, d.good, d.tried));
     let far = far.collect::<Vec<_>>().join(", ");
     format!(
-        "{:<13} {:<14} {:<28} {:<28} {:.2} {:.2} (after {:.2} {:.2})  {:.1} ({:.1})  {:.0}  {}{}",
+        "{:<13} {:<14} {:<28} {:<28} {:.2} {:.2} (after {:.2} {:.2})  {:.1} ({:.1})  {:.0}  {}{}{}",
         m.org,
         m.attack,
         three(v.connections),
@@ -41,6 +41,11 @@ pub fn line(m: &Measured) -> String {
         v.frame_us,
         v.legitimate_us,
         m.rss_peak_kb as f64 / 1e3,
+        if m.runs > 1 {
+            format!("{} runs: ", m.runs)
+        } else {
+            String::new()
+        },
         verdict(&v),
         if far.is_empty() {
             String::new()
@@ -63,10 +68,10 @@ pub fn markdown(all: &[Measured]) -> String {
         let _ = writeln!(out, "### `{org}`\n");
         let _ = writeln!(
             out,
-            "| attack | connections/s before / during / after | Mbit/s before / during / after | \
+            "| attack | runs | connections/s before / during / after | Mbit/s before / during / after | \
              work per CPU left: connections, bytes | unattacked, highest by lowest | µs a frame: victim (attacker) | far clients: \
              20 ms, 200 ms | answers lost | RSS, MB | counted, MB | verdict |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|"
+             |---|---|---|---|---|---|---|---|---|---|---|---|"
         );
         for m in all.iter().filter(|m| m.org == org) {
             let _ = writeln!(out, "{}", row(m));
@@ -90,8 +95,9 @@ fn row(m: &Measured) -> String {
     };
     let a = &m.answers;
     format!(
-        "| {} | {} | {} | {:.2}, {:.2} | {:.2}, {:.2} | {:.1} ({:.1}) | {far} | {} of {} | {:.0} of {:.0} | {:.1} | {} |",
+        "| {} | {} | {} | {} | {:.2}, {:.2} | {:.2}, {:.2} | {:.1} ({:.1}) | {far} | {} of {} | {:.0} of {:.0} | {:.1} | {} |",
         m.attack,
+        m.runs,
         three(v.connections).replace('/', " / "),
         three(v.mbits).replace('/', " / "),
         v.work[0],

@@ -122,6 +122,37 @@ pub struct Measured {
     pub counts: std::collections::BTreeMap<String, u64>,
     /// What ended it early, if anything did.
     pub error: Option<String>,
+    /// Runs, each with a victim of its own, that these measurements are of.
+    #[serde(default = "one")]
+    pub runs: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Measured {
+    /// Adds another run of the same attack: its measurements stand beside these as further
+    /// rounds, and of what must not happen the worse one counts.
+    pub fn join(&mut self, other: Measured) {
+        self.phases.extend(other.phases);
+        for (d, o) in self.distant.iter_mut().zip(other.distant) {
+            if o.good * d.good_before < d.good * o.good_before {
+                *d = o;
+            }
+        }
+        self.answers.written += other.answers.written;
+        self.answers.arrived += other.answers.arrived;
+        self.answers.missing += other.answers.missing;
+        self.attack_frames += other.attack_frames;
+        self.attacker_ns += other.attacker_ns;
+        self.rss_peak_kb = self.rss_peak_kb.max(other.rss_peak_kb);
+        self.memory_peak = self.memory_peak.max(other.memory_peak);
+        self.left = self.left.max(other.left);
+        self.counts = other.counts;
+        self.error = self.error.take().or(other.error);
+        self.runs += other.runs;
+    }
 }
 
 struct Run<'a> {
@@ -153,6 +184,7 @@ pub fn attack(exe: &Path, org: &OrgSpec, attack: &Attack, plan: &Plan) -> Result
                 attack: attack.name.to_string(),
                 prefix: attack.prefix,
                 limit: setting.memory,
+                runs: 1,
                 ..Measured::default()
             },
         };

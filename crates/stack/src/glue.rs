@@ -37,8 +37,9 @@ pub fn now<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> Time
 #[inline]
 pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: &mut Seg) {
     let (now, data) = arrived(a, sh, cx, seg);
-    let input = a.tcb().tcb.input(&seg.frame.hdr, data, now);
-    taken(a, sh, cx, input);
+    let mut input = Input::default();
+    a.tcb().tcb.input(&seg.frame.hdr, data, now, &mut input);
+    taken(a, sh, cx, &mut input);
 }
 
 /// Before TCP's state machine gets a segment: the time, and the payload, if there is any.
@@ -125,7 +126,7 @@ fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, sh: &Commons<K>, cx: &mut C
 
 /// What follows from a segment that TCP has taken: the buffers, the socket, and output.
 #[inline]
-pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input: Input) {
+pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input: &mut Input) {
     let meta = a.tcb_meta();
     let (ticket, txq) = (meta.ticket, usize::from(meta.txq));
     if input.path == Path::Full {
@@ -144,7 +145,7 @@ pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input
             snd.side.raise(ready::OUT, cx);
         }
     }
-    if let Some(first) = input.data {
+    if let Some(first) = input.data.take() {
         deliver(a, sh, cx, first, input.more);
     } else if input.more {
         while let Some(b) = a.tcb().tcb.next_in_order() {
@@ -157,7 +158,7 @@ pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input
     if !input.events.is_empty() {
         on_events(a, input.events, cx);
     }
-    if let Some(rst) = input.reply {
+    if let Some(rst) = input.reply.take() {
         reset(a, sh, cx, rst);
     }
     if input.output {

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use perimeter_base::{PktBuf, PktPool, Time};
-use perimeter_tcp::{Config, Established, Path, Queued, RcvBuf, SndBuf, Tcb};
+use perimeter_tcp::{Config, Established, Input, Path, Queued, RcvBuf, SndBuf, Tcb};
 use perimeter_wire::{Seq, TcpFlags, TcpHdr, TcpOptions};
 
 const MSS: u32 = 1448;
@@ -74,7 +74,8 @@ fn send(c: &mut Criterion) {
                 now = now.plus(25_000);
                 ack = ack.wrapping_add(2 * MSS);
                 let hdr = header(5000, ack, now.millis() as u32);
-                let i = t.input(black_box(&hdr), None, now);
+                let mut i = Input::default();
+                t.input(black_box(&hdr), None, now, &mut i);
                 assert!(i.path == Path::PredictedAck && i.acked == 2 * MSS);
                 let mut n = 0;
                 while n < 2
@@ -109,7 +110,8 @@ fn receive(c: &mut Criterion) {
             for s in &mut spare {
                 let hdr = header(seq, 1000, now.millis() as u32);
                 seq = seq.wrapping_add(MSS);
-                let i = t.input(black_box(&hdr), s.take(), now);
+                let mut i = Input::default();
+                t.input(black_box(&hdr), s.take(), now, &mut i);
                 assert!(i.path == Path::PredictedData);
                 *s = i.data;
                 if i.output {

@@ -7,7 +7,7 @@ mod script;
 use std::time::Duration;
 
 use perimeter_base::{PktBuf, Time};
-use perimeter_tcp::{CaState, Config, Events, SndBuf, Tcb, TcpError, Unreachable};
+use perimeter_tcp::{CaState, Config, Events, Input, SndBuf, Tcb, TcpError, Unreachable};
 use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 use script::{OPEN_SACK, OPEN_TS, Options, Script, hdr, with};
 
@@ -113,12 +113,12 @@ fn challenges_to_one_connection_tell_nothing_about_another() {
                 ack: Seq(iss) + 1,
                 ..plain(TcpFlags::SYN | TcpFlags::ACK)
             };
-            t.input(&syn_ack, None, start);
+            t.input(&syn_ack, None, start, &mut Input::default());
             sent(&mut t, start);
             t
         };
         let probe = |t: &mut Tcb, now| {
-            t.input(&plain(TcpFlags::SYN), None, now);
+            t.input(&plain(TcpFlags::SYN), None, now, &mut Input::default());
             sent(t, now)
         };
         let (mut ours, mut other) = (open(iss, offset), open(77, 99));

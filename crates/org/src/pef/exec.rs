@@ -22,7 +22,7 @@ use perimeter_stack::conn::{Apart, Up, told};
 use perimeter_stack::shard::Met;
 use perimeter_stack::{Access, Cell, Commons, Count, Ctx, Seg, Shard, SockId, glue, ready};
 use perimeter_sync::{Lock, Platform};
-use perimeter_tcp::{Info, Tcb};
+use perimeter_tcp::{Info, Input, Tcb};
 use perimeter_wire::{FlowKey, TcpHdr};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -408,11 +408,11 @@ impl<P: Platform> Pef<P> {
             // Never: TCP's squeue is the one that the connection was made under.
             return Verdict::Done;
         }
-        let (sh, input) = (env.sh, pkt.input.take());
+        let (sh, mut input) = (env.sh, pkt.input.take());
         let met = inner
             .shard
-            .meet(sh, env.cx, pkt.id, seg, |m, cx, seg| match input {
-                Some(input) => glue::taken(m, sh, cx, *input),
+            .meet(sh, env.cx, pkt.id, seg, |m, cx, seg| match &mut input {
+                Some(input) => glue::taken(m, sh, cx, input),
                 None => glue::input(m, sh, cx, seg),
             });
         match met {
@@ -484,16 +484,21 @@ impl<P: Platform> Pef<P> {
         let met = inner.shard.meet(sh, env.cx, pkt.id, seg, |m, cx, seg| {
             let (now, mut data) = glue::arrived(m, sh, cx, seg);
             let tcb = &mut m.tcb().tcb;
+            let mut input = Input::default();
+            let hdr = &seg.frame.hdr;
             if full {
-                done = Some(tcb.input_full(&seg.frame.hdr, data, now));
+                tcb.input_full(hdr, data, now, &mut input);
+                done = Some(Box::new(input));
                 return;
             }
-            done = tcb.input_light(&seg.frame.hdr, &mut data, now);
+            if tcb.input_light(hdr, &mut data, now, &mut input) {
+                done = Some(Box::new(input));
+            }
             seg.payload = data.unwrap_or_default();
         });
         match met {
             Met::Taken => {
-                pkt.input = done.map(Box::new);
+                pkt.input = done;
                 Verdict::Next
             }
             Met::Gone => Verdict::Reclassify,

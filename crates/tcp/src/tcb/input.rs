@@ -18,8 +18,7 @@ const TS_OUTDATED: u32 = 24 * 86_400 * 954;
 
 impl Tcb {
     /// The complete processing; use it for what [`Tcb::input_light`] left.
-    pub fn input_full(&mut self, seg: &TcpHdr, data: Option<PktBuf>, now: Time) -> Input {
-        let mut out = Input::none();
+    pub fn input_full(&mut self, seg: &TcpHdr, data: Option<PktBuf>, now: Time, out: &mut Input) {
         let len = data.as_ref().map_or(0, |d| d.len() as u32);
         self.count.segs_in = self.count.segs_in.wrapping_add(1);
         if len > 0 {
@@ -28,18 +27,17 @@ impl Tcb {
         match self.state {
             State::Closed => {
                 out.reply = Rst::answering(seg, len);
-                return out;
+                return;
             }
-            State::SynSent => self.in_syn_sent(seg, data, now, &mut out),
+            State::SynSent => self.in_syn_sent(seg, data, now, out),
             State::TimeWait => self.in_time_wait(seg, len, now),
-            _ => self.in_synchronized(seg, data, now, &mut out),
+            _ => self.in_synchronized(seg, data, now, out),
         }
         self.last_rx = tick(now);
         if self.state != State::Closed {
             self.refresh_fast();
             out.output = true;
         }
-        out
     }
 
     /// Section 3.10.7.3.

@@ -4,7 +4,7 @@
 use perimeter_base::{PktBuf, Time};
 use perimeter_wire::{TcpFlags, TcpHdr};
 
-use super::types::{Events, Input, Path};
+use super::types::{Input, Path};
 use super::{Tcb, flag, tick};
 use crate::cc::Ack;
 
@@ -14,42 +14,44 @@ pub(super) const DATA_PAUSE: u32 = 191;
 
 impl Tcb {
     /// A segment for this connection: its header and, if there is payload, the buffer with
-    /// the window on it.
+    /// the window on it. What became of it is written to `out`, the default until then: returned
+    /// by value it would be copied wherever this is not inlined.
     #[inline]
-    pub fn input(&mut self, seg: &TcpHdr, data: Option<PktBuf>, now: Time) -> Input {
+    pub fn input(&mut self, seg: &TcpHdr, data: Option<PktBuf>, now: Time, out: &mut Input) {
         let mut data = data;
-        match self.input_light(seg, &mut data, now) {
-            Some(done) => done,
-            None => self.input_full(seg, data, now),
+        if !self.input_light(seg, &mut data, now, out) {
+            self.input_full(seg, data, now, out);
         }
     }
 
     /// Takes the segment if it is what prediction expects: the connection is established and
     /// undisturbed, the segment is next in sequence, has no flag but ACK and PSH, and
-    /// acknowledges new data or carries some. Otherwise returns `None` and has changed
-    /// nothing.
+    /// acknowledges new data or carries some. Otherwise returns false and has changed nothing.
     #[inline]
     pub fn input_light(
         &mut self,
         seg: &TcpHdr,
         data: &mut Option<PktBuf>,
         now: Time,
-    ) -> Option<Input> {
+        out: &mut Input,
+    ) -> bool {
         let plain = seg.flags.without(TcpFlags::PSH) == TcpFlags::ACK;
         if !(self.has(flag::FAST) && plain && seg.seq == self.rcv_nxt && seg.opts.sack.is_empty()) {
-            return None;
+            return false;
         }
         let flight = self.snd_nxt.since(self.snd_una);
         let acked = seg.ack.since(self.snd_una);
         let len = data.as_ref().map_or(0, |d| d.len() as u32);
         if acked > flight || acked | len == 0 || len > self.rcv_adv.since(self.rcv_nxt) {
-            return None;
+            return false;
         }
         if self.has(flag::TS) {
-            let (val, _) = seg.opts.ts?;
+            let Some((val, _)) = seg.opts.ts else {
+                return false;
+            };
             // PAWS: the full path answers.
             if (val.wrapping_sub(self.ts_recent) as i32) < 0 {
-                return None;
+                return false;
             }
             if seg.seq.le(self.last_ack) {
                 self.ts_recent = val;
@@ -76,19 +78,15 @@ impl Tcb {
             self.schedule_ack(len, now);
         }
         self.last_rx = tick;
-        Some(Input {
-            data: if len > 0 { data.take() } else { None },
-            reply: None,
-            acked,
-            events: Events::NONE,
-            path: if len > 0 {
-                Path::PredictedData
-            } else {
-                Path::PredictedAck
-            },
-            more: false,
-            output: acked > 0 || self.has(flag::ACK_NOW | flag::WANTS),
-        })
+        out.acked = acked;
+        out.path = if len > 0 {
+            out.data = data.take();
+            Path::PredictedData
+        } else {
+            Path::PredictedAck
+        };
+        out.output = acked > 0 || self.has(flag::ACK_NOW | flag::WANTS);
+        true
     }
 
     #[inline]

@@ -219,9 +219,9 @@ pub struct Input {
     pub output: bool,
 }
 
-impl Input {
+impl Default for Input {
     /// Nothing happened, found out by the full path.
-    pub(crate) fn none() -> Input {
+    fn default() -> Input {
         Input {
             data: None,
             reply: None,

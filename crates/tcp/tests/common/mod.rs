@@ -9,7 +9,9 @@ use bytes::Bytes;
 use perimeter_base::{PktBuf, PktPool, Time};
 use perimeter_tcp::cc::CcKind;
 use perimeter_tcp::syncache::{AckAction, ListenParams, SynAction};
-use perimeter_tcp::{Config, Events, RcvBuf, SegPlan, SndBuf, State, SynCache, Tcb, TcpError};
+use perimeter_tcp::{
+    Config, Events, Input, RcvBuf, SegPlan, SndBuf, State, SynCache, Tcb, TcpError,
+};
 use perimeter_wire::{FlowKey, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions};
 
 /// Xorshift64*: the harness's only randomness.
@@ -387,7 +389,8 @@ impl Sim {
             b.set_window(66, p.payload.len());
             b
         });
-        let input = t.input(&p.hdr, data, now);
+        let mut input = Input::default();
+        t.input(&p.hdr, data, now, &mut input);
         if self.trace {
             let i = t.info(now);
             eprintln!(

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use perimeter_base::{PktBuf, Time};
 use perimeter_tcp::syncache::{AckAction, ListenParams, SynAction};
 use perimeter_tcp::{
-    CaState, Config, Events, Info, RcvBuf, Rst, SndBuf, State, SynCache, Tcb, TcpError,
+    CaState, Config, Events, Info, Input, RcvBuf, Rst, SndBuf, State, SynCache, Tcb, TcpError,
 };
 use perimeter_wire::{FlowKey, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions};
 
@@ -324,7 +324,8 @@ impl Script {
             }
             return;
         };
-        let mut i = t.input(hdr, data, now);
+        let mut i = Input::default();
+        t.input(hdr, data, now, &mut i);
         if i.acked > 0 {
             self.snd.ack(i.acked, &mut |_| {});
         }
