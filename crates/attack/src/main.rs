@@ -13,6 +13,8 @@ use perimeter_interop::namespace;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const HELP: &str = "\
@@ -250,15 +252,39 @@ fn all_drops(args: &Options, exe: &Path, record: &mut Record) -> Result<bool> {
     } else {
         OrgSpec::tested()
     };
-    let mut lost = 0;
-    for org in &orgs {
-        for cell in drops::cells(org, args.transfers, args.seed) {
-            let cell = cell.run(exe)?;
-            println!("{}", cell.line());
-            lost += cell.lost + cell.corrupt;
-            record.drops.push(cell);
+    let cells = orgs
+        .iter()
+        .flat_map(|org| drops::cells(org, args.transfers, args.seed));
+    let cells: Vec<Cell> = cells.collect();
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Ok(vec![None; cells.len()]));
+    // They wait for losses to be repaired, most of the time.
+    std::thread::scope(|threads| {
+        for _ in 0..4 * record.cores {
+            threads.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(cell) = cells.get(n) else { break };
+                    let ran = cell.clone().run(exe);
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    match (&mut *done, ran) {
+                        (Ok(all), Ok(cell)) => {
+                            println!("{}", cell.line());
+                            all[n] = Some(cell);
+                        }
+                        (Ok(_), Err(e)) => {
+                            next.store(cells.len(), Ordering::Relaxed);
+                            *done = Err(e);
+                        }
+                        (Err(_), _) => {}
+                    }
+                }
+            });
         }
-    }
+    });
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    record.drops = done.into_iter().flatten().collect();
+    let lost: u64 = record.drops.iter().map(|c| c.lost + c.corrupt).sum();
     let transfers: u64 = record.drops.iter().map(|c| c.transfers).sum();
     println!("{transfers} transfers, {lost} lost without an error");
     Ok(lost == 0)
