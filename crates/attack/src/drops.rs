@@ -448,7 +448,7 @@ impl Cell {
     }
 
     fn over_tap(&mut self, exe: &Path, org: &OrgSpec) -> Result<()> {
-        let kernel = Kernel::start(self.way, self.transfers)?;
+        let kernel = Kernel::start(Kernel::listener(self.way)?, self.transfers);
         let mut writer = self.writer(exe, org, self.transfers, 0)?;
         kernel.go();
         let told = writer.line_within(limit(self.transfers));
@@ -463,8 +463,9 @@ impl Cell {
     fn processes_that_end(&mut self, exe: &Path, org: &OrgSpec) -> Result<()> {
         const EACH: u64 = 4;
         self.transfers = self.transfers.div_ceil(EACH) * EACH;
+        let listener = Kernel::listener(self.way)?;
         for first in (0..self.transfers).step_by(EACH as usize) {
-            let kernel = Kernel::start(self.way, EACH)?;
+            let kernel = Kernel::start(listener.clone(), EACH);
             let mut writer = self.writer(exe, org, EACH, first)?;
             kernel.go();
             let errors: Vec<u32> = serde_json::from_str(&writer.line()?)?;
@@ -518,16 +519,19 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn start(way: Way, transfers: u64) -> Result<Kernel> {
+    /// Where writers connect to, if they do. One for all of a namespace: while another cell
+    /// starts a program, its child holds the port of one that was closed.
+    fn listener(way: Way) -> Result<Option<Arc<std::net::TcpListener>>> {
+        if way == Way::Accept {
+            return Ok(None);
+        }
+        let l = std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, SINK))?;
+        l.set_nonblocking(true)?;
+        Ok(Some(Arc::new(l)))
+    }
+
+    fn start(listener: Option<Arc<std::net::TcpListener>>, transfers: u64) -> Kernel {
         let state: Arc<(AtomicBool, AtomicBool, Mutex<Had>)> = Arc::default();
-        let listener = match way {
-            Way::Accept => None,
-            _ => {
-                let l = std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, SINK))?;
-                l.set_nonblocking(true)?;
-                Some(Arc::new(l))
-            }
-        };
         let next = Arc::new(AtomicU64::new(0));
         let threads = (0..16).map(|_| {
             let (state, listener, next) = (state.clone(), listener.clone(), next.clone());
@@ -551,7 +555,7 @@ impl Kernel {
             })
         });
         let threads = threads.collect();
-        Ok(Kernel { state, threads })
+        Kernel { state, threads }
     }
 
     /// The interface is there.
