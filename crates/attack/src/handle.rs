@@ -60,7 +60,11 @@ impl Victim {
             input,
             lines,
         };
-        victim.expect("ready")?;
+        // Where others end, namespaces are taken down meanwhile, and interfaces wait for that.
+        let first = victim.line_within(6 * PATIENCE)?;
+        if first != "ready" {
+            bail!("the victim said {first:?} instead of \"ready\"");
+        }
         configure(setting.prefix).context("configuring the interface")?;
         victim.say("go")?;
         Ok(victim)

@@ -177,14 +177,14 @@ fn command(args: &Options) -> Result<bool> {
         ..Record::default()
     };
     let good = if args.drops {
-        all_drops(args, &exe, &mut record)?
+        all_drops(args, &exe, &mut record)
     } else {
-        all_attacks(args, &exe, &mut record)?
+        all_attacks(args, &exe, &mut record)
     };
     if let Some(path) = &args.out {
         write(path, &record)?;
     }
-    Ok(good)
+    good
 }
 
 fn write(path: &Path, record: &Record) -> Result<()> {
@@ -232,7 +232,7 @@ fn all_attacks(args: &Options, exe: &Path, record: &mut Record) -> Result<bool> 
             }
             broken += usize::from(!judge(&m).broken.is_empty());
             record.attacks.push(m);
-            // What there is so far is kept, should this be ended early.
+            // What there is so far is kept, should this be killed.
             if let Some(path) = &args.out {
                 write(path, record)?;
             }
@@ -257,7 +257,7 @@ fn all_drops(args: &Options, exe: &Path, record: &mut Record) -> Result<bool> {
         .flat_map(|org| drops::cells(org, args.transfers, args.seed));
     let cells: Vec<Cell> = cells.collect();
     let next = AtomicUsize::new(0);
-    let done = Mutex::new(Ok(vec![None; cells.len()]));
+    let done = Mutex::new((vec![None; cells.len()], None));
     // They wait for losses to be repaired, most of the time.
     std::thread::scope(|threads| {
         for _ in 0..4 * record.cores {
@@ -267,23 +267,25 @@ fn all_drops(args: &Options, exe: &Path, record: &mut Record) -> Result<bool> {
                     let Some(cell) = cells.get(n) else { break };
                     let ran = cell.clone().run(exe);
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                    match (&mut *done, ran) {
-                        (Ok(all), Ok(cell)) => {
+                    match ran {
+                        Ok(cell) => {
                             println!("{}", cell.line());
-                            all[n] = Some(cell);
+                            done.0[n] = Some(cell);
                         }
-                        (Ok(_), Err(e)) => {
+                        Err(e) => {
                             next.store(cells.len(), Ordering::Relaxed);
-                            *done = Err(e);
+                            done.1 = Some(e);
                         }
-                        (Err(_), _) => {}
                     }
                 }
             });
         }
     });
-    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    let (done, error) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     record.drops = done.into_iter().flatten().collect();
+    if let Some(e) = error {
+        return Err(e);
+    }
     let lost: u64 = record.drops.iter().map(|c| c.lost + c.corrupt).sum();
     let transfers: u64 = record.drops.iter().map(|c| c.transfers).sum();
     println!("{transfers} transfers, {lost} lost without an error");
