@@ -1,10 +1,7 @@
 //! What a stranger must not be able to guess, as it is seen on the wire: the ports that `connect`
 //! and `listen` choose, and the IP identifications of connections.
 
-#[path = "common/lan.rs"]
-mod lan;
-
-use lan::*;
+use crate::lan::*;
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 

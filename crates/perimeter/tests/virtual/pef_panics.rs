@@ -1,12 +1,8 @@
 //! Callbacks of events that panic: their event is taken off and counted, its owner is told, and
 //! everything else goes on.
 
-mod common;
-#[path = "common/pef.rs"]
-mod lists;
-
-use common::{Setup, World, content};
-use lists::{NAMES, event};
+use crate::common::{Setup, World, content};
+use crate::lists::{NAMES, event};
 use perimeter::link::script::script;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::pef::{

@@ -1,10 +1,7 @@
 //! Neighbours under attack: strangers make no entries and no requests, what is confirmed is not
 //! overwritten but asked, and nobody pushes out what is in use.
 
-#[path = "common/lan.rs"]
-mod lan;
-
-use lan::*;
+use crate::lan::*;
 use perimeter_wire::{ArpOp, ArpPacket, MacAddr, TcpFlags};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;

@@ -1,9 +1,7 @@
 //! The receive buffer of a live connection may change its size, down and up, and the transfer goes
 //! on: under every organization, with buffers of less than two segments and with jumbo frames.
 
-mod common;
-
-use common::{Setup, World, content, fill, organizations};
+use crate::common::{Setup, World, content, fill, organizations};
 use perimeter::TcpStream;
 use std::io::{ErrorKind, Read, Write};
 

@@ -1,12 +1,8 @@
 //! Settings that can't be meant are refused by name, when the stack is built or the call is made,
 //! and nothing that an application asks for makes the stack panic.
 
-mod common;
-#[path = "common/lan.rs"]
-mod lan;
-
-use common::kind;
-use lan::under_all;
+use crate::common::kind;
+use crate::lan::under_all;
 use perimeter::link::script::script;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{BuildError, Cidr, Config, Inbound, Native, OrgSpec, Route, Stack, TcpConfig};

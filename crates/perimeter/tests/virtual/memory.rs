@@ -1,9 +1,7 @@
 //! Memory: the stack-wide limit holds senders back and ends nobody; zero-copy pages are held
 //! until acknowledged and done by the device; a truncated file is an error.
 
-mod common;
-
-use common::{Setup, content, fill, organizations, under_all};
+use crate::common::{Setup, content, fill, organizations, under_all};
 use perimeter::link::device::{Capabilities, Device, Queues, TxQueue};
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{Bytes, SharedFile, Stack, State, Virtual};

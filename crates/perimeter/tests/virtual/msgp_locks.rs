@@ -2,11 +2,8 @@
 //! the table in the organization's header says (Willmann, Rixner, Cox, section 3.1). Nothing else
 //! protects the coupling of the locks: memory is safe without it.
 
-#[path = "common/packet.rs"]
-mod packet;
-
+use crate::packet::{header, tcp};
 use core::mem::take;
-use packet::{header, tcp};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Config, Keepalive, Stack, State, TcpConfig, TcpStream, Virtual};
 use perimeter_sync::virt::{Act, VirtualConfig};
@@ -18,7 +15,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 /// The table as the documentation shows it.
-const TABLE: &str = include_str!("../../org/src/msgp/trace.md");
+const TABLE: &str = include_str!("../../../org/src/msgp/trace.md");
 
 /// A segment on its way, with one lock for all of a connection and with more; its route; a look
 /// at the ring.

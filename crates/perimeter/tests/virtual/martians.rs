@@ -2,10 +2,7 @@
 //! source routes, a host's own address from outside (LAND), and echo as an amplifier (smurf). Each
 //! is dropped before anything looks at it, and counted by its reason.
 
-#[path = "common/lan.rs"]
-mod lan;
-
-use lan::*;
+use crate::lan::*;
 use perimeter_wire::{ArpOp, MacAddr, TcpFlags};
 use std::net::Ipv4Addr;
 

@@ -1,12 +1,8 @@
 //! What comes from the network may be anything: malformed frames are counted by reason, ICMP
 //! errors believed when they quote what is under way, and service goes on.
 
-mod common;
-#[path = "common/packet.rs"]
-mod packet;
-
-use common::organizations;
-use packet::{ipv4, tcp};
+use crate::common::organizations;
+use crate::packet::{ipv4, tcp};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Stack, State, TcpConfig, TcpStream, Virtual};
 use perimeter_sync::Platform;

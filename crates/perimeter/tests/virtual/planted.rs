@@ -2,9 +2,7 @@
 //! planted in all stacks.
 #![cfg(feature = "testing")]
 
-mod common;
-
-use common::{model, shared_organizations};
+use crate::common::{model, shared_organizations};
 use perimeter_stack::planted::{Bug, plant};
 
 #[test]

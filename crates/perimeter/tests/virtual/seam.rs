@@ -1,9 +1,7 @@
 //! The seam holds: every organization passes the same traffic under explored schedules, the
 //! one whose locks and deferrals are the hardest included.
 
-mod common;
-
-use common::{Setup, World, content, organizations};
+use crate::common::{Setup, World, content, organizations};
 use perimeter::{OrgSpec, Stack, TcpStream};
 use perimeter_base::Time;
 use perimeter_sync::virt::Schedule;
@@ -25,7 +23,7 @@ fn seeds() -> u64 {
     std::env::var("PERIMETER_SEEDS")
         .ok()
         .and_then(|s| s.parse().ok())
-        .unwrap_or_else(|| common::share(6))
+        .unwrap_or_else(|| crate::common::share(6))
 }
 
 /// An echo through the stack under test, which is entered by one thread only.
@@ -167,8 +165,8 @@ fn turn(s: &TcpStream) {
 
 #[test]
 fn a_crowd_of_threads() {
-    explore(3, 2, 6_000, crowd, common::shared_organizations());
-    explore(180, 4, 6_000, crowd, common::shared_organizations());
+    explore(3, 2, 6_000, crowd, crate::common::shared_organizations());
+    explore(180, 4, 6_000, crowd, crate::common::shared_organizations());
 }
 
 /// Fails with the peer's connections when it takes too long.

@@ -1,9 +1,7 @@
 //! Listeners whose wildcard entries come and go one thread, or group, after another, while SYNs
 //! arrive.
 
-mod common;
-
-use common::{Setup, World, named};
+use crate::common::{Setup, World, named};
 use perimeter::OrgSpec;
 use perimeter_sync::virt::Schedule;
 use perimeter_sync::{Platform, Thread};

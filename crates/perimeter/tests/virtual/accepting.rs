@@ -1,10 +1,7 @@
 //! Accepting takes a connection off the listener's queue, the peer's address with it, and enters
 //! nothing else: no group, no squeue, no protocol thread.
 
-#[path = "common/packet.rs"]
-mod packet;
-
-use packet::{header, tcp};
+use crate::packet::{header, tcp};
 use perimeter::link::script::script;
 use perimeter::{OrgSpec, Stack, Virtual};
 use perimeter_sync::virt::{Act, VirtualConfig};

@@ -4,12 +4,8 @@
 //!
 //! A slice of it for each organization; `PERIMETER_HOSTILE` multiplies the runs.
 
-mod common;
-#[path = "common/packet.rs"]
-mod packet;
-
-use common::organizations;
-use packet::{ipv4, tcp};
+use crate::common::organizations;
+use crate::packet::{ipv4, tcp};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Keepalive, OrgSpec, Stack, TcpConfig, TcpListener, TcpStream, Virtual};
 use perimeter_sync::Platform;
@@ -320,7 +316,7 @@ impl Fuzz {
                 self.streams.push(s);
             } else if d.one_in(2) {
                 let port = 3_000 + d.below(20) as u16;
-                let to = (packet::THEM, port).into();
+                let to = (crate::packet::THEM, port).into();
                 if let Ok(s) = self.s.connect_with(None, to, &config) {
                     s.set_nonblocking(true).unwrap();
                     self.streams.push(s);

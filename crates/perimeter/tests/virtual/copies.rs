@@ -1,9 +1,7 @@
 //! How often a writer's data is copied, under every organization.
 #![cfg(feature = "testing")]
 
-mod common;
-
-use common::{World, content, kind, under_all};
+use crate::common::{World, content, kind, under_all};
 use perimeter::TcpStream;
 use perimeter_stack::copies;
 use std::io::{ErrorKind, IoSlice, Read, Write};

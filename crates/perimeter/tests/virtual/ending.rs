@@ -1,8 +1,8 @@
 //! How stacks end: in order, with everything delivered; at once; and what calls say afterwards.
 
-mod common;
-
-use common::{Setup, World, content, fill, kind, organizations, shared_organizations, under_all};
+use crate::common::{
+    Setup, World, content, fill, kind, organizations, shared_organizations, under_all,
+};
 use perimeter::{Events, Platform, Poll, Stack, State, TcpListener, TcpStream};
 use perimeter_sync::Thread;
 use std::io::{ErrorKind, Read, Result, Write};
@@ -455,7 +455,7 @@ fn a_timer_is_on_time_though_nobody_polls() {
             };
             let s = build(org, a, "10.0.0.1/24");
             // One that is silent unless it is driven.
-            let peer = build(common::named("up"), b, "10.0.0.2/24");
+            let peer = build(crate::common::named("up"), b, "10.0.0.2/24");
             let l = peer.listen("10.0.0.2:80").unwrap();
             l.set_nonblocking(true).unwrap();
             let c = s.start_connect("10.0.0.2:80".parse().unwrap()).unwrap();

@@ -1,9 +1,7 @@
 //! A connection's time does not go back, though the threads that run its events read the clock in
 //! another order than they come to it.
 
-mod common;
-
-use common::{Setup, World};
+use crate::common::{Setup, World};
 use perimeter::TcpStream;
 use perimeter::pef::{Direction, End, EventSpec, Layer, Packet, Under, Verdict};
 use perimeter_sync::Platform;

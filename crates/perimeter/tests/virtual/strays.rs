@@ -1,12 +1,8 @@
 //! One segment at a time, at the right moment: what is out of place is answered or dropped as
 //! RFC 9293 says, not too often, and changes nothing. Under every organization.
 
-mod common;
-#[path = "common/packet.rs"]
-mod packet;
-
-use common::organizations;
-use packet::{THEM, US, header, ipv4, tcp, tcp_between};
+use crate::common::organizations;
+use crate::packet::{THEM, US, header, ipv4, tcp, tcp_between};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Config, Stack, State, TcpConfig, TcpListener, TcpStream, Virtual};
 use perimeter_sync::Platform;

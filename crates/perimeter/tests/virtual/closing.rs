@@ -1,9 +1,7 @@
 //! How connections end: what the application asks for, what the stack limits, and what others
 //! find afterwards; under every organization.
 
-mod common;
-
-use common::{Setup, World, content, fill, kind, named, under_all};
+use crate::common::{Setup, World, content, fill, kind, named, under_all};
 use perimeter::State;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;

@@ -5,10 +5,7 @@
 //! Two organizations with equal witnesses are one organization with two names, unless
 //! [`ALIKE`] says why not.
 
-#[path = "common/packet.rs"]
-mod packet;
-
-use packet::{header, tcp};
+use crate::packet::{header, tcp};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Config, OrgSpec, Stack, State, TcpStream, Virtual};
 use perimeter_base::Time;
@@ -330,7 +327,7 @@ fn witness(org: &OrgSpec) -> String {
 fn file(org: &OrgSpec) -> PathBuf {
     let name = org.to_string().replace(':', "_") + ".txt";
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/witnesses")
+        .join("tests/virtual/witnesses")
         .join(name)
 }
 

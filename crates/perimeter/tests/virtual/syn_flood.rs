@@ -2,9 +2,7 @@
 //! of these get through, memory stays bounded and is given back, and what strangers make up makes
 //! no connection.
 
-mod common;
-
-use common::organizations;
+use crate::common::organizations;
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Config, OrgSpec, Stack, SynCookies, TcpStream, Virtual};
 use perimeter_base::Time;

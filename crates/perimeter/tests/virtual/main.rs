@@ -1,0 +1,34 @@
+//! Whole stacks in virtual time, or with no time at all: what they do, under every organization.
+//! One program for all of them, since each would carry a whole stack. Tests that are about threads
+//! of the machine, or a process of their own, stand beside this folder.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/lan.rs"]
+mod lan;
+#[path = "../common/pef.rs"]
+mod lists;
+#[path = "../common/packet.rs"]
+mod packet;
+
+mod accepting;
+mod closing;
+mod copies;
+mod ending;
+mod hostile;
+mod hostile_peer;
+mod listen_races;
+mod martians;
+mod memory;
+mod msgp_locks;
+mod neighbours;
+mod pef_clock;
+mod pef_panics;
+mod planted;
+mod rcvbuf;
+mod seam;
+mod settings;
+mod strays;
+mod syn_flood;
+mod unpredictable;
+mod witnesses;
