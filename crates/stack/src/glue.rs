@@ -615,25 +615,19 @@ fn resolve_anew<K: Kind>(
     }
 }
 
-/// Gives a connection up: a reset goes out if the peer knows of it, and it is closed.
+/// Gives a connection up, and it is closed. A reset goes out if the peer knows of it, unless the
+/// application has closed it and the peer has acknowledged everything, the FIN too: to that peer a
+/// reset would be the news that what it has not read yet is to be thrown away.
 pub fn abort<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     let now = now(a, sh, cx);
-    if let Some(rst) = a.tcb().tcb.abort(now) {
+    let t = a.tcb();
+    let waits = t.meta.end == Some(End::Waiting);
+    if let Some(rst) = t.tcb.abort(now)
+        && !waits
+    {
         reset(a, sh, cx, rst);
     }
     a.tcb().meta.closed = true;
-}
-
-/// The stack ends, and this connection with it: a reset, unless the application has closed it and
-/// the peer has acknowledged everything, the FIN too. To that peer a reset would be the news that
-/// what it has not read yet is to be thrown away.
-pub fn end<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let t = a.tcb();
-    if t.meta.orphan && t.tcb.state() == State::FinWait2 {
-        t.meta.closed = true;
-        return;
-    }
-    abort(a, sh, cx);
 }
 
 /// Sends a reset for this connection.

@@ -590,7 +590,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         for slot in 0..self.conns.places() {
             if let Some(conn) = self.conns.at(slot) {
                 conn.entered();
-                glue::end(conn, sh, cx);
+                glue::abort(conn, sh, cx);
                 conn.snd().side.finish(cx);
                 conn.rcv().side.finish(cx);
                 conn.tcb().meta.orphan = true;

@@ -527,7 +527,7 @@ impl<P: Platform> Core<P> {
 
     pub(crate) fn abort_all(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
         self.each(&mut |mut e| {
-            glue::end(&mut e, sh, cx);
+            glue::abort(&mut e, sh, cx);
             e.snd().side.finish(cx);
             e.rcv().side.finish(cx);
             e.tcb().meta.orphan = true;

@@ -241,13 +241,23 @@ fn fin_wait_2_does_not_cost_a_transfer_either() {
                 let (a, b) = w.open();
                 w.write(&a, b"an answer");
                 drop(a);
-                assert_eq!(w.read_all(&b).unwrap(), b"an answer");
                 theirs.push(b);
                 w.pass(5 * MS);
             }
             assert_eq!(state_of(&w), [State::FinWait2; 3]);
             assert_eq!(w.s.stats().count("time_waits_ended"), 5);
             assert_eq!(w.s.stats().count("orphans_reset"), 0);
+            // Those that had to go have not told their peers to throw away what came before.
+            for b in &theirs {
+                assert_eq!(w.read_all(b).unwrap(), b"an answer");
+            }
+            // Who breaks a half-closed connection off does.
+            let (a, b) = w.open();
+            a.shutdown(Shutdown::Write).unwrap();
+            w.pass(5 * MS);
+            a.abort().unwrap();
+            w.pass(5 * MS);
+            assert!(b.take_error().unwrap().is_some(), "{}", w.s.organization());
         },
     );
 }
