@@ -19,7 +19,7 @@ use perimeter_base::{PktBuf, Time, TxDesc, TxRing};
 use perimeter_sync::{Lock, Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
-use perimeter_tcp::{Input, Path, Payload, Repeats, Rst, SegPlan, State};
+use perimeter_tcp::{Input, Path, Payload, Repeats, Rst, SegPlan};
 use perimeter_wire::{TcpFlags, TcpHdr, Template};
 
 /// The time of this burst or call, for a connection that was entered: not before that of whoever
