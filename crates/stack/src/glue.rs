@@ -486,7 +486,9 @@ fn output_apart<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
         segs += 1;
         hand_on(a, plan, payload);
     }
-    port.put_back(room - segs);
+    if port.put_back(room - segs) {
+        cx.after.ring(txq);
+    }
     blocked
 }
 
@@ -535,7 +537,8 @@ pub fn place<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &mut Apart) {
     }
     // Before the device can complete them.
     leaving.placed(n as usize, TxRing::ticket(&ring));
-    port.put_back(n);
+    // The doorbell is rung for what was placed.
+    let _ = port.put_back(n);
     drop(ring);
     if lost > 0 {
         sh.count(cx.lane, Count::TxRingFull, lost);
@@ -544,18 +547,20 @@ pub fn place<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &mut Apart) {
 }
 
 /// `n` segments were taken out of what was to be placed: their places and pages are free.
-pub fn dropped<K: Kind>(sh: &Commons<K>, apart: &Apart, n: usize) {
+pub fn dropped<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &Apart, n: usize) {
     if n > 0 {
         apart.leaving.placed(n, 0);
-        sh.tx[usize::from(apart.txq)].put_back(n as u64);
+        if sh.tx[usize::from(apart.txq)].put_back(n as u64) {
+            cx.after.ring(apart.txq);
+        }
     }
 }
 
 /// What was to be placed is not.
-pub fn discard<K: Kind>(sh: &Commons<K>, apart: &mut Apart) {
+pub fn discard<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &mut Apart) {
     let n = apart.out.len();
     apart.out.clear();
-    dropped(sh, apart, n);
+    dropped(sh, cx, apart, n);
 }
 
 #[inline(always)]

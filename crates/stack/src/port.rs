@@ -141,7 +141,8 @@ impl<K: Kind> TxPort<K> {
     pub fn stall(&self, id: SockId) {
         let mut s = self.stalled.lock();
         s.push_back(id);
-        self.stalled_len.store(s.len(), Ordering::Release);
+        // Before this thread looks for room: see `put_back`.
+        self.stalled_len.store(s.len(), Ordering::SeqCst);
     }
 
     /// How many segments a connection may place in one go: no limit, unless others wait for
@@ -158,7 +159,7 @@ impl<K: Kind> TxPort<K> {
 
     fn half_empty(&self) -> bool {
         let ring = self.ring.lock();
-        let aside = self.aside.load(Ordering::Relaxed) as usize;
+        let aside = self.aside.load(Ordering::SeqCst) as usize;
         ring.len() + aside <= ring.capacity() / 2
     }
 
@@ -184,12 +185,18 @@ impl<K: Kind> TxPort<K> {
         self.aside.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `n` places that were set aside are so no longer.
-    pub fn put_back(&self, n: u64) {
-        if n > 0 {
-            let before = self.aside.fetch_sub(n, Ordering::Relaxed);
-            debug_assert!(before >= n, "more was put back than set aside");
+    /// `n` places that were set aside are so no longer. Whether connections wait for room: then
+    /// the caller is to ring the doorbell, as they may have found none because of these. (Who
+    /// waits is counted before it looks for room, and this looks for who waits after the places
+    /// are back: one of both sees the other.)
+    #[must_use]
+    pub fn put_back(&self, n: u64) -> bool {
+        if n == 0 {
+            return false;
         }
+        let before = self.aside.fetch_sub(n, Ordering::SeqCst);
+        debug_assert!(before >= n, "more was put back than set aside");
+        self.stalled_len.load(Ordering::SeqCst) > 0
     }
 
     /// Takes the next few connections to go on, if there is room worth it; whether any did.

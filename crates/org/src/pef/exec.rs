@@ -352,7 +352,7 @@ impl<P: Platform> Pef<P> {
                     env.cx.pool.put(b);
                 }
             }
-            Body::Chain(mut apart) => glue::discard(env.sh, &mut apart),
+            Body::Chain(mut apart) => glue::discard(env.sh, env.cx, &mut apart),
             Body::Call(call) => call.dropped(self, env),
             Body::Nothing => {}
         }
@@ -667,7 +667,7 @@ impl<P: Platform> Pef<P> {
                     let hdr = s.plan.seg.to_hdr(key.local_port, key.remote_port);
                     ask(key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
                 });
-                glue::dropped(env.sh, apart, n - apart.out.len());
+                glue::dropped(env.sh, env.cx, apart, n - apart.out.len());
                 Verdict::Next
             }
             Body::Call(call) => match call.data() {
