@@ -60,11 +60,8 @@ impl Victim {
             input,
             lines,
         };
-        // Where others end, namespaces are taken down meanwhile, and interfaces wait for that.
-        let first = victim.line_within(6 * PATIENCE)?;
-        if first != "ready" {
-            bail!("the victim said {first:?} instead of \"ready\"");
-        }
+        // The kernel may be taking down other runs' namespaces, and opening a TAP waits for that.
+        victim.expect_within("ready", 6 * PATIENCE)?;
         configure(setting.prefix).context("configuring the interface")?;
         victim.say("go")?;
         Ok(victim)
@@ -75,8 +72,12 @@ impl Victim {
     /// # Errors
     /// Another one comes, or none.
     pub fn expect(&mut self, text: &str) -> Result<()> {
+        self.expect_within(text, PATIENCE)
+    }
+
+    fn expect_within(&mut self, text: &str, limit: Duration) -> Result<()> {
         let line = self
-            .line()
+            .line_within(limit)
             .with_context(|| format!("waiting for `{text}`"))?;
         if line != text {
             bail!("the victim says `{line}`, not `{text}`");

@@ -71,8 +71,8 @@ struct Options {
     /// Rounds of each flood
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Runs to add where only a bound on work per processor time is broken: figures of one run
-    /// differ by a quarter for no reason, so then all runs count together
+    /// Runs to add where only work per processor time is below its bound, to be judged with the
+    /// first: such a figure differs by a quarter from run to run
     #[arg(long, default_value_t = 4, value_name = "RUNS")]
     again: u32,
     /// One round of 0.4 s, and closes at 12,000 a second for 7 s: for a look, not for a record
@@ -258,7 +258,7 @@ fn all_drops(args: &Options, exe: &Path, record: &mut Record) -> Result<bool> {
     let cells: Vec<Cell> = cells.collect();
     let next = AtomicUsize::new(0);
     let done = Mutex::new((vec![None; cells.len()], None));
-    // They wait for losses to be repaired, most of the time.
+    // More threads than cores: most of the time a cell waits for lost segments to be sent again.
     std::thread::scope(|threads| {
         for _ in 0..4 * record.cores {
             threads.spawn(|| {

@@ -31,7 +31,7 @@ pub fn kernel_at(port: u16) -> SocketAddr {
 /// # Panics
 /// The kernel's side can't be configured though the interface was opened.
 pub fn open(config: &TapConfig) -> Result<Tap, TapError> {
-    let tap = retried(|| Tap::open(config))?;
+    let tap = open_patiently(config)?;
     host::set_address(tap.name(), KERNEL, 24).expect("an address");
     host::set_up(tap.name(), true).expect("up");
     Ok(tap)
@@ -39,10 +39,10 @@ pub fn open(config: &TapConfig) -> Result<Tap, TapError> {
 
 /// Opens an interface that this process has just let go of. Another test that starts a program
 /// meanwhile keeps it in use for a moment: the child holds all descriptors until it executes.
-fn retried(open: impl Fn() -> Result<Tap, TapError>) -> Result<Tap, TapError> {
+fn open_patiently(config: &TapConfig) -> Result<Tap, TapError> {
     let end = Instant::now() + Duration::from_secs(2);
     loop {
-        match open() {
+        match Tap::open(config) {
             Err(TapError::Busy(_)) if Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(5));
             }

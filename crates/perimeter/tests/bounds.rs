@@ -11,13 +11,12 @@ mod common;
 #[path = "common/packet.rs"]
 mod packet;
 
-use apart::under_each;
+use apart::{measured, under_each};
 use packet::{header, tcp};
-use perimeter::link::script::{ScriptHandle, script};
-use perimeter::{Stack, Stats, TcpListener, TcpStream, Virtual};
+use perimeter::link::script::ScriptHandle;
+use perimeter::{Config, Stack, Stats, TcpListener, TcpStream, Virtual};
 use perimeter_stack::memory::CONNECTION;
 use perimeter_sync::Platform;
-use perimeter_sync::virt::VirtualConfig;
 use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -43,31 +42,12 @@ fn memory_is_a_bound_under_attack() {
 /// What such a process does; elsewhere nothing.
 #[test]
 fn attacked() {
-    let Ok(org) = std::env::var(ORG) else {
-        return;
+    let mut config = Config {
+        memory: LIMIT,
+        ..Config::default()
     };
-    let cfg = VirtualConfig {
-        cores: 1,
-        max_steps: 1 << 32,
-        ..VirtualConfig::default()
-    };
-    let name = org.clone();
-    let result = Virtual::run(cfg, move |p| {
-        let (device, wire) = script(&p, "script", 1500);
-        let mut config = perimeter::Config {
-            memory: LIMIT,
-            ..perimeter::Config::default()
-        };
-        config.tcp.rcv_buf = 128 * 1024;
-        let s = Stack::builder()
-            .on_virtual(p.clone())
-            .org(org.parse().unwrap())
-            .config(config);
-        let s = s
-            .interface(device, &["10.0.0.1/24"])
-            .unwrap()
-            .build()
-            .unwrap();
+    config.tcp.rcv_buf = 128 * 1024;
+    measured(ORG, config, |_, p, s, wire| {
         let tcp = s.tcp_config();
         let l = s.listen_with(("10.0.0.1", PORT), 65_535, tcp).unwrap();
         l.set_nonblocking(true).unwrap();
@@ -87,7 +67,6 @@ fn attacked() {
         println!("{} KiB resident at most", peak >> 10);
         assert!(peak <= LIMIT * 5 / 4 + (32 << 20), "{peak} were resident");
     });
-    result.unwrap_or_else(|f| panic!("{name}: {f}"));
 }
 
 /// The most that this process has ever had resident, bytes.

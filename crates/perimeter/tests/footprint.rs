@@ -10,13 +10,12 @@ mod common;
 #[path = "common/packet.rs"]
 mod packet;
 
-use apart::under_each;
+use apart::{measured, under_each};
 use packet::{header, tcp};
-use perimeter::link::script::{ScriptHandle, script};
-use perimeter::{Stack, TcpListener, TcpStream, Virtual};
+use perimeter::link::script::ScriptHandle;
+use perimeter::{Config, Stack, TcpListener, TcpStream, Virtual};
 use perimeter_stack::memory::{CONNECTION, WAITING};
 use perimeter_sync::Platform;
-use perimeter_sync::virt::VirtualConfig;
 use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 use std::time::Duration;
 
@@ -37,27 +36,11 @@ fn connections_take_no_more_memory_than_they_count_for() {
 /// What such a process does; elsewhere nothing.
 #[test]
 fn weighed() {
-    let Ok(org) = std::env::var(ORG) else {
-        return;
+    let config = Config {
+        memory: 256 << 20,
+        ..Config::default()
     };
-    let cfg = VirtualConfig {
-        cores: 1,
-        max_steps: 1 << 32,
-        ..VirtualConfig::default()
-    };
-    let name = org.clone();
-    let result = Virtual::run(cfg, move |p| {
-        let (device, wire) = script(&p, "script", 1500);
-        let config = perimeter::Config {
-            memory: 256 << 20,
-            ..perimeter::Config::default()
-        };
-        let s = Stack::builder()
-            .on_virtual(p.clone())
-            .org(org.parse().unwrap())
-            .config(config);
-        let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
-        let s = s.build().unwrap();
+    measured(ORG, config, |org, p, s, wire| {
         let l = s.listen(("10.0.0.1", PORT)).unwrap();
         l.set_nonblocking(true).unwrap();
         let acks = vec![Seq(0); 65_536];
@@ -98,7 +81,6 @@ fn weighed() {
         assert_eq!(charged, (WAITING * usize::from(MANY)) as u64);
         assert_eq!(open.1 - before.1, (CONNECTION * usize::from(MANY)) as u64);
     });
-    result.unwrap_or_else(|f| panic!("{name}: {f}"));
 }
 
 /// A stack whose network is this test.

@@ -5,7 +5,7 @@ mod common;
 mod lists;
 
 use common::{Setup, World, content};
-use lists::{NAMES, event};
+use lists::{NAMES, event, stacks};
 use perimeter::link::script::script;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::pef::{Direction, End, EventId, EventSpec, Layer, Packet, Under, Verdict};
@@ -154,15 +154,7 @@ fn probes(s: &TcpStream) -> [Arc<InOrder>; 2] {
 #[test]
 fn lists_are_altered_ten_thousand_times_under_load() {
     for name in NAMES {
-        let native = Native::default();
-        let ([a, b], _) = pair(&native, WireConfig::default());
-        let stack = |org: &str, end, addr: &str| {
-            let b = Stack::builder().on_native(native);
-            let b = b.organization(org).unwrap();
-            b.interface(end, &[addr]).unwrap().build().unwrap()
-        };
-        let s = stack(name, a, "10.0.0.1/24");
-        let peer = stack("up:shared", b, "10.0.0.2/24");
+        let [s, peer] = stacks(name);
         let listener = s.listen("10.0.0.1:80").unwrap();
         let theirs = peer.connect("10.0.0.1:80").unwrap();
         let (ours, _) = listener.accept().unwrap();

@@ -326,10 +326,10 @@ fn no_client(h: &Host, e: ErrorKind) -> Result<(), String> {
     );
     // A SYN of a closed connection that came twice, and an acknowledgment of it, make another.
     let ghost = matches!(h.sc.mix, Mix::Duplicate | Mix::Three) && e == ErrorKind::WouldBlock;
-    // A listener that closes resets the handshakes under way. One whose reset is still on its way
-    // may be begun anew with the listener that follows, by the same SYN repeated, and end then.
-    let before = h.sc.workload == Workload::Reopen && e == ErrorKind::ConnectionReset;
-    if h.sc.workload == Workload::Fickle && gone || ghost || before {
+    // A listener that closes resets the handshakes under way. Until that reset arrives, the client
+    // may repeat its SYN to the next listener: that handshake is completed, and then reset.
+    let late_reset = h.sc.workload == Workload::Reopen && e == ErrorKind::ConnectionReset;
+    if h.sc.workload == Workload::Fickle && gone || ghost || late_reset {
         return Ok(());
     }
     Err(format!("an accepted connection ends before its hello: {e}"))

@@ -141,7 +141,7 @@ impl<K: Kind> TxPort<K> {
     pub fn stall(&self, id: SockId) {
         let mut s = self.stalled.lock();
         s.push_back(id);
-        // Before this thread looks for room: see `put_back`.
+        // `put_back` relies on this: counted first, then this thread looks for room.
         self.stalled_len.store(s.len(), Ordering::SeqCst);
     }
 
@@ -185,10 +185,12 @@ impl<K: Kind> TxPort<K> {
         self.aside.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `n` places that were set aside are so no longer. Whether connections wait for room: then
-    /// the caller is to ring the doorbell, as they may have found none because of these. (Who
-    /// waits is counted before it looks for room, and this looks for who waits after the places
-    /// are back: one of both sees the other.)
+    /// `n` places are set aside no longer. Returns whether connections wait for room: the caller
+    /// then rings the doorbell, because those may have found no room while these places were
+    /// aside.
+    ///
+    /// A connection that waits is counted before its thread looks for room, and this thread looks
+    /// for waiting connections after the places are back, so that one of the two sees the other.
     #[must_use]
     pub fn put_back(&self, n: u64) -> bool {
         if n == 0 {

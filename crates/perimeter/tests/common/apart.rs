@@ -1,6 +1,9 @@
 //! Measuring each organization in a process of its own.
 
 use super::common::organizations;
+use perimeter::link::script::{ScriptHandle, script};
+use perimeter::{Config, Stack, Virtual};
+use perimeter_sync::virt::VirtualConfig;
 use std::process::Command;
 
 /// Runs the test `name` of this program once for each organization, in a process of its own that
@@ -24,4 +27,34 @@ pub fn under_each(name: &str, var: &str) {
         })
         .collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// What such a process does, and any other does not: runs `test` in virtual time on a stack at
+/// 10.0.0.1 of the organization that `var` names, whose network is a script.
+///
+/// # Panics
+/// As `test` does.
+pub fn measured<F>(var: &str, config: Config, test: F)
+where
+    F: FnOnce(&str, Virtual, Stack, ScriptHandle<Virtual>) + Send + 'static,
+{
+    let Ok(name) = std::env::var(var) else {
+        return;
+    };
+    let cfg = VirtualConfig {
+        cores: 1,
+        max_steps: 1 << 32,
+        ..VirtualConfig::default()
+    };
+    let org = name.clone();
+    let result = Virtual::run(cfg, move |p| {
+        let (device, wire) = script(&p, "script", 1500);
+        let s = Stack::builder()
+            .on_virtual(p.clone())
+            .org(org.parse().unwrap())
+            .config(config);
+        let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
+        test(&org, p, s.build().unwrap(), wire);
+    });
+    result.unwrap_or_else(|f| panic!("{name}: {f}"));
 }

@@ -2,13 +2,12 @@
 //! everything else goes on.
 
 use crate::common::{Setup, World, content};
-use crate::lists::{NAMES, event};
+use crate::lists::{NAMES, event, stacks};
 use perimeter::link::script::script;
-use perimeter::link::wire::{WireConfig, pair};
 use perimeter::pef::{
     Direction, End, EventId, EventSpec, Layer, Packet, PacketEvent, Under, Verdict,
 };
-use perimeter::{Native, Stack, TcpStream, Virtual};
+use perimeter::{Stack, TcpStream, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::VirtualConfig;
 use perimeter_wire::Ipv4Hdr;
@@ -148,15 +147,7 @@ fn a_registered_callback_that_panics_is_off_for_all() {
 #[test]
 fn a_trace_that_panics_is_the_end_of_the_trace() {
     for name in NAMES {
-        let native = Native::default();
-        let ([a, b], _) = pair(&native, WireConfig::default());
-        let stack = |org: &str, end, addr: &str| {
-            let b = Stack::builder().on_native(native);
-            let b = b.organization(org).unwrap();
-            b.interface(end, &[addr]).unwrap().build().unwrap()
-        };
-        let s = stack(name, a, "10.0.0.1/24");
-        let peer = stack("up:shared", b, "10.0.0.2/24");
+        let [s, peer] = stacks(name);
         let listener = s.listen("10.0.0.1:80").unwrap();
         let open = || {
             let theirs = peer.connect("10.0.0.1:80").unwrap();
