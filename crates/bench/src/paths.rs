@@ -13,7 +13,7 @@ use perimeter_org::up::Up;
 use perimeter_org::{Org, OrgSpec};
 use perimeter_stack::ops::{Received, Recv, SendData};
 use perimeter_stack::wheel::{Due, Wheel};
-use perimeter_stack::{BURST, Count, Kind, Shard};
+use perimeter_stack::{BURST, Count, Ctx, Kind, Shard};
 use perimeter_sync::Native;
 use perimeter_wire::FlowKey;
 
@@ -87,7 +87,7 @@ fn drain<O: Org<K: Kind<P = Native>>>(w: &mut World<O>, n: usize, acked: u64, rt
             let part = left.min(2 * MSS);
             w.ack(n, part);
             left -= part;
-            if w.cx.frames.len() == BURST || left == 0 {
+            if w.own.frames.len() == BURST || left == 0 {
                 w.burst();
                 w.leave();
             }
@@ -268,7 +268,7 @@ impl Path for Receive {
 
     fn prepare(&mut self) {
         for buf in self.got.drain(..) {
-            self.w.cx.pool.put(buf);
+            self.w.own.pool.put(buf);
         }
         self.w.pass(20_000);
         for _ in 0..BURST {
@@ -283,7 +283,9 @@ impl Path for Receive {
             max: PAGE,
             peek: false,
         };
-        let got = w.org.call(&w.sh, &mut w.cx, w.flows[0].id, op);
+        let got = w
+            .org
+            .call(&mut Ctx::new(&w.sh, &mut w.own), w.flows[0].id, op);
         if let Some(Ok(got)) = got {
             self.got = got;
         }
@@ -319,7 +321,7 @@ impl Path for Lookup {
         for n in 0..MANY {
             let (key, hash) = (World::key(n), n as u32);
             shard
-                .connect(&w.sh, &mut w.cx, key, hash, 0, &config)
+                .connect(&mut Ctx::new(&w.sh, &mut w.own), key, hash, 0, &config)
                 .expect("a new flow");
             w.leave();
         }
@@ -389,7 +391,7 @@ impl Path for Rearm {
         let mut r = Rearm { w };
         // The handshakes' timers first.
         r.w.pass(5_000_000_000);
-        r.w.org.on_timers(&r.w.sh, &mut r.w.cx);
+        r.w.org.on_timers(&mut Ctx::new(&r.w.sh, &mut r.w.own));
         r.talk(false);
         r
     }
@@ -402,7 +404,7 @@ impl Path for Rearm {
 
     fn step(&mut self) {
         let w = &mut self.w;
-        w.org.on_timers(&w.sh, &mut w.cx);
+        w.org.on_timers(&mut Ctx::new(&w.sh, &mut w.own));
     }
 
     fn units(&mut self) -> u64 {

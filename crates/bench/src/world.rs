@@ -10,7 +10,7 @@ use perimeter_org::up::{SoloKind, Up};
 use perimeter_org::{Flow as NewFlow, Org, OrgSpec};
 use perimeter_stack::ops::{Data, SendData};
 use perimeter_stack::{
-    Cidr, Commons, Config, Count, Ctx, IfaceSpec, Kind, SockError, SockId, input,
+    Cidr, Commons, Config, Count, Ctx, IfaceSpec, Kind, Own, SockError, SockId, input,
 };
 use perimeter_sync::{Lock, Native, Platform};
 use perimeter_tcp::isn::IsnGen;
@@ -50,7 +50,7 @@ pub struct World<O: Org = Up<Native>> {
     /// What threads share.
     pub sh: Commons<O::K>,
     /// What the thread carries.
-    pub cx: Ctx<O::K>,
+    pub own: Own<O::K>,
     /// The organization.
     pub org: O,
     /// The peer's ends, in the order in which they were opened.
@@ -114,22 +114,22 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         sh.isn = IsnGen::new(1, 2);
         let mut w = World {
             org: O::new(spec, &sh),
-            cx: Ctx::new(sh.p.lane()),
+            own: Own::new(sh.p.lane()),
             sh,
             flows: Vec::new(),
             now: BEGIN,
             window: 1 << 20,
         };
-        w.cx.set_now(w.now);
-        w.org.on_timers(&w.sh, &mut w.cx);
-        w.sh.heard(&mut w.cx, 0, (PEER, PEER_MAC), true);
+        w.own.set_now(w.now);
+        w.org.on_timers(&mut Ctx::new(&w.sh, &mut w.own));
+        w.sh.heard(&mut w.own, 0, (PEER, PEER_MAC), true);
         w
     }
 
     /// Time passes, ns.
     pub fn pass(&mut self, ns: u64) {
         self.now = self.now.plus(ns);
-        self.cx.set_now(self.now);
+        self.own.set_now(self.now);
     }
 
     /// Sends the SYN of connection `n`, and no more.
@@ -146,7 +146,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
             iface: 0,
         };
         self.org
-            .connect(&self.sh, &mut self.cx, flow, &config)
+            .connect(&mut Ctx::new(&self.sh, &mut self.own), flow, &config)
             .expect("a new flow")
     }
 
@@ -195,10 +195,10 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         f.ident = f.ident.wrapping_add(1);
         let mut headers = [0; MAX_HEADERS];
         let hdr = f.template.emit(&mut headers, f.ident, seg, len);
-        let mut buf = self.cx.pool.take(hdr + len as usize);
+        let mut buf = self.own.pool.take(hdr + len as usize);
         buf.raw_mut()[..hdr].copy_from_slice(&headers[..hdr]);
         buf.set_window(0, hdr + len as usize);
-        self.cx.frames.push(RxFrame {
+        self.own.frames.push(RxFrame {
             buf,
             hash: Some(f.hash),
             csum_ok: true,
@@ -237,18 +237,19 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     /// The burst goes through the stack: parsed, and every segment to its connection.
     #[inline]
     pub fn burst(&mut self) {
-        input::parse(&self.sh, &mut self.cx, 0, false);
-        self.org.on_packets(&self.sh, &mut self.cx);
+        let cx = &mut Ctx::new(&self.sh, &mut self.own);
+        input::parse(cx, 0, false);
+        self.org.on_packets(cx);
     }
 
     /// What is done when the perimeter is left: doorbells.
     #[inline]
     pub fn leave(&mut self) {
-        let mut bells = core::mem::take(&mut self.cx.after.doorbells);
+        let mut bells = core::mem::take(&mut self.own.after.doorbells);
         for q in bells.drain(..) {
             self.sh.tx[usize::from(q)].doorbell(self.now);
         }
-        self.cx.after.doorbells = bells;
+        self.own.after.doorbells = bells;
     }
 
     /// Runs the send; yields the octets taken.
@@ -258,7 +259,9 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     #[inline]
     pub fn send(&mut self, n: usize, op: SendData<'static>) -> Result<usize, SockError> {
         let id = self.flows[n].id;
-        let sent = self.org.call(&self.sh, &mut self.cx, id, op);
+        let sent = self
+            .org
+            .call(&mut Ctx::new(&self.sh, &mut self.own), id, op);
         sent.expect("the connection").map(|s| s.taken)
     }
 

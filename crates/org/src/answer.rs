@@ -6,7 +6,7 @@
 //! [`PATIENCE`] the caller does what it can for its message itself, and sleeps again.
 
 use perimeter_base::Time;
-use perimeter_stack::{Commons, Ctx, Kind};
+use perimeter_stack::{Ctx, Kind};
 use perimeter_sync::{Event, Lock, LockClass, Platform};
 use std::sync::Arc;
 
@@ -49,7 +49,6 @@ impl<P: Platform, R: Send + 'static> Reply<P, R> {
     /// was to give it.
     pub(crate) fn wait<K: Kind<P = P>>(
         self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         mut help: impl FnMut(&mut Ctx<K>),
     ) -> Option<R> {
@@ -57,8 +56,8 @@ impl<P: Platform, R: Send + 'static> Reply<P, R> {
             if let Some(out) = self.take() {
                 return out;
             }
-            let until = sh.p.now().plus(PATIENCE);
-            let told = sh.asleep(|| self.0.event.wait(until));
+            let until = cx.sh.p.now().plus(PATIENCE);
+            let told = cx.sh.asleep(|| self.0.event.wait(until));
             // Time has passed.
             cx.forget_now();
             if !told {
@@ -106,21 +105,19 @@ impl<P: Platform, R: Send + 'static> Drop for Answer<P, R> {
 mod tests {
     use super::*;
     use crate::squeue::Kd;
-    use perimeter_stack::{Config, Count};
+    use perimeter_stack::{Commons, Config, Count, Own};
     use perimeter_sync::virt::VirtualConfig;
     use perimeter_sync::{Thread, Virtual};
 
-    type World = (Commons<Kd<Virtual>>, Ctx<Kd<Virtual>>);
-
-    fn world(body: impl FnOnce(Virtual, World) + Send + 'static) {
+    fn world(body: impl FnOnce(Virtual, Ctx<Kd<Virtual>>) + Send + 'static) {
         let config = VirtualConfig {
             cores: 2,
             ..VirtualConfig::default()
         };
         let run = Virtual::run(config, move |p| {
             let sh = Commons::new(p.clone(), Config::default(), Vec::new(), Vec::new());
-            let cx = Ctx::new(p.lane());
-            body(p, (sh, cx));
+            let mut own = Own::new(p.lane());
+            body(p, Ctx::new(&sh, &mut own));
         });
         run.unwrap_or_else(|f| panic!("{f}"));
     }
@@ -130,22 +127,22 @@ mod tests {
     #[test]
     fn a_wait_is_idle_time() {
         for ns in [400_000, 7_300_000] {
-            world(move |p, (sh, mut cx)| {
+            world(move |p, mut cx| {
                 let (reply, answer) = question(&p);
                 let giver = p.clone();
                 let body = move || {
                     giver.sleep_until(giver.now().plus(ns));
                     answer.give(5);
                 };
-                let before = cx.now(&p);
+                let before = cx.now();
                 let other = p.spawn("other", Some(1), Box::new(body));
                 let mut helped = 0;
-                assert_eq!(reply.wait(&sh, &mut cx, |_| helped += 1), Some(5));
+                assert_eq!(reply.wait(&mut cx, |_| helped += 1), Some(5));
                 other.join().unwrap();
                 assert_eq!(helped, ns / PATIENCE, "looks after each {PATIENCE} ns");
-                let took = cx.now(&p).nanos_since(before);
+                let took = cx.now().nanos_since(before);
                 assert!(took >= ns, "the clock is read anew after a wait");
-                let idle = sh.counters.sum(Count::IdleNs as usize);
+                let idle = cx.sh.counters.sum(Count::IdleNs as usize);
                 assert!(
                     idle <= took && idle * 100 >= took * 95,
                     "{idle} of {took} ns"
@@ -156,7 +153,7 @@ mod tests {
 
     #[test]
     fn who_helps_gets_the_answer_and_who_dies_is_told_of() {
-        world(|p, (sh, mut cx)| {
+        world(|p, mut cx| {
             let (reply, answer) = question(&p);
             let mut answer = Some(answer);
             let help = |_: &mut Ctx<_>| {
@@ -164,10 +161,10 @@ mod tests {
                     a.give(7);
                 }
             };
-            assert_eq!(reply.wait(&sh, &mut cx, help), Some(7));
+            assert_eq!(reply.wait(&mut cx, help), Some(7));
             let (reply, answer) = question::<_, u8>(&p);
             drop(answer);
-            assert_eq!(reply.wait(&sh, &mut cx, |_| ()), None);
+            assert_eq!(reply.wait(&mut cx, |_| ()), None);
             let (reply, answer) = question::<_, u8>(&p);
             assert_eq!(reply.by(p.now().plus(1000)), None);
             drop(answer);

@@ -174,77 +174,61 @@ impl<P: Platform> Org for ConnpL<P> {
         }
     }
 
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
-        segs.drain(|seg| self.enter(self.index(seg.hash), |shard| shard.input(sh, cx, seg)));
+        segs.drain(|seg| self.enter(self.index(seg.hash), |shard| shard.input(cx, seg)));
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) -> Option<Q::Out> {
-        self.enter(usize::from(id.shard()), |shard| shard.call(sh, cx, id, op))
+    fn call<Q: Op<Self::K>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) -> Option<Q::Out> {
+        self.enter(usize::from(id.shard()), |shard| shard.call(cx, id, op))
     }
 
     const HERE: bool = true;
 
     fn call_here<Q: Op<Self::K>>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
     ) -> Result<Option<Q::Out>, Q> {
-        Ok(self.enter(usize::from(id.shard()), |shard| shard.call(sh, cx, id, op)))
+        Ok(self.enter(usize::from(id.shard()), |shard| shard.call(cx, id, op)))
     }
 
-    fn post<Q: Op<Self::K, Out = ()>>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) {
-        self.enter(usize::from(id.shard()), |shard| {
-            shard.posted(sh, cx, id, op)
-        });
+    fn post<Q: Op<Self::K, Out = ()>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
+        self.enter(usize::from(id.shard()), |shard| shard.posted(cx, id, op));
     }
 
     fn connect(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
         self.enter(self.index(flow.hash), |shard| {
-            shard.connect(sh, cx, flow.key, flow.hash, flow.iface, config)
+            shard.connect(cx, flow.key, flow.hash, flow.iface, config)
         })
     }
 
-    fn listen(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn listen(&self, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         for i in 0..self.groups.len() {
             self.enter(i, |shard| shard.listen(l.clone()));
         }
     }
 
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         for i in 0..self.groups.len() {
-            self.enter(i, |shard| shard.unlisten(sh, cx, l));
+            self.enter(i, |shard| shard.unlisten(cx, l));
         }
     }
 
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        let index = self.index(sh.flow_hash(key));
-        self.enter(index, |shard| shard.icmp(sh, cx, key, what));
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        let index = self.index(cx.sh.flow_hash(key));
+        self.enter(index, |shard| shard.icmp(cx, key, what));
     }
 
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        let now = cx.now(&sh.p).0;
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        let now = cx.now().0;
         let round = self.hints.round.load(Ordering::Relaxed);
         let bookkeeping = now >= round.saturating_add(BOOKKEEPING)
             && self
@@ -258,7 +242,7 @@ impl<P: Platform> Org for ConnpL<P> {
         let mut earliest = u64::MAX;
         for (i, g) in self.groups.iter().enumerate() {
             if bookkeeping || g.due.load(Ordering::SeqCst) <= now {
-                self.enter(i, |shard| shard.on_timers(sh, cx));
+                self.enter(i, |shard| shard.on_timers(cx));
             }
             earliest = earliest.min(g.due.load(Ordering::SeqCst));
         }
@@ -284,9 +268,9 @@ impl<P: Platform> Org for ConnpL<P> {
         self.groups.iter().map(|g| g.shard.lock().len()).sum()
     }
 
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         for i in 0..self.groups.len() {
-            self.enter(i, |shard| shard.abort_all(sh, cx));
+            self.enter(i, |shard| shard.abort_all(cx));
         }
     }
 

@@ -80,7 +80,7 @@ impl<O: Org> Instance<O> {
     /// Ends all connections, now.
     pub(crate) fn reset(&self) {
         self.close_listeners();
-        self.with(|i, cx| i.org.abort_all(&i.sh, cx));
+        self.with(|i, cx| i.org.abort_all(cx));
         self.sh.pollers.raise_all();
     }
 
@@ -101,7 +101,7 @@ impl<O: Org> Instance<O> {
             let _ = self.with(|i, cx| i.close_listener(cx, id));
         } else {
             let close = Close { abort: false };
-            self.with(|i, cx| i.org.call(&i.sh, cx, id, close));
+            self.with(|i, cx| i.org.call(cx, id, close));
         }
     }
 }
@@ -165,7 +165,7 @@ impl<O: Org> Running<O> {
         let mut all = Vec::new();
         i.org.inspect(i.sh.p.now(), &mut all);
         for c in all.iter().filter(|c| !c.orphan) {
-            let _ = i.with(|i, cx| i.org.call(&i.sh, cx, c.id, Shutdown(How::Write)));
+            let _ = i.with(|i, cx| i.org.call(cx, c.id, Shutdown(How::Write)));
         }
         let left = self.drain(limit, limit);
         if i.sh.life.failed() {
@@ -280,7 +280,7 @@ pub(crate) fn close_poller<O: Org>(i: &Instance<O>, poller: u32) {
                 l.with_side(|side| side.deregister(word.poller, word.slot, word.generation));
             }
         } else {
-            i.with(|i, cx| i.org.call(&i.sh, cx, sock, Watching::Remove(word)));
+            i.with(|i, cx| i.org.call(cx, sock, Watching::Remove(word)));
         }
     }
 }

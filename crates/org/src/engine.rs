@@ -339,7 +339,7 @@ impl<O: Org> Running<O> {
         op: Q,
     ) -> Result<Q::Out, Fault> {
         self.enter_conn(id)?
-            .with(|i, cx| i.org.call(&i.sh, cx, id, op))
+            .with(|i, cx| i.org.call(cx, id, op))
             .ok_or_else(|| self.gone())
     }
 
@@ -454,7 +454,7 @@ impl<O: Org> Engine for Running<O> {
     fn write(&self, id: SockId, bufs: &[IoSlice<'_>], more: bool) -> Option<Result<Sent, Fault>> {
         let run = |i: &Instance<O>| {
             let op = SendData::new(Data::borrowed(bufs), more);
-            let sent = i.with(|i, cx| i.org.call_here(&i.sh, cx, id, op)).ok()?;
+            let sent = i.with(|i, cx| i.org.call_here(cx, id, op)).ok()?;
             Some(sent.ok_or_else(|| self.gone()).and_then(|r| Ok(r?)))
         };
         match self.enter_conn(id) {

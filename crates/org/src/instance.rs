@@ -15,7 +15,7 @@ use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::poller::Alarm;
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready;
-use perimeter_stack::{Commons, Count, Ctx, IfaceSpec, Kind, Lk, Route, SockError, SockId};
+use perimeter_stack::{Commons, Count, Ctx, IfaceSpec, Kind, Lk, Own, Route, SockError, SockId};
 use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThread};
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
@@ -41,7 +41,7 @@ pub struct Instance<O: Org> {
     pub org: O,
     /// Which one it is.
     pub spec: OrgSpec,
-    ctxs: PerLane<Pf<O>, Ctx<O::K>>,
+    own: PerLane<Pf<O>, Own<O::K>>,
     events: PerLane<Pf<O>, Ev<O>>,
     /// For organizations of one thread.
     gate: Option<OwnerGate<Pf<O>>>,
@@ -114,7 +114,7 @@ impl<O: Org> Instance<O> {
             }
         }));
         Instance {
-            ctxs: PerLane::new(p.clone()),
+            own: PerLane::new(p.clone()),
             events: PerLane::new(p.clone()),
             gate: spec.single_threaded().then(|| OwnerGate::new(p.clone())),
             chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
@@ -192,7 +192,7 @@ impl<O: Org> Instance<O> {
         self.with(|i, cx| {
             i.sh.count(cx.lane, Count::IfacesGone, 1);
             for c in &all {
-                i.org.post(&i.sh, cx, c.id, InterfaceGone(n));
+                i.org.post(cx, c.id, InterfaceGone(n));
             }
             if i.sh.all_gone() {
                 for l in i.sh.listeners() {
@@ -224,17 +224,16 @@ impl<O: Org> Instance<O> {
     /// left.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&Self, &mut Ctx<O::K>) -> R) -> R {
-        let mut cx = self
-            .ctxs
-            .take()
-            .unwrap_or_else(|| Box::new(Ctx::new(self.sh.p.lane())));
-        cx.lane = self.sh.p.lane();
-        cx.core = self.sh.p.core() as u16;
+        let lane = self.sh.p.lane();
+        let mut own = self.own.take().unwrap_or_else(|| Box::new(Own::new(lane)));
+        own.lane = lane;
+        own.core = self.sh.p.core() as u16;
         let inside = Inside(self);
+        let mut cx = Ctx::new(&self.sh, &mut own);
         let out = f(self, &mut cx);
         self.finish(&mut cx);
         core::mem::forget(inside);
-        self.ctxs.put(cx);
+        self.own.put(own);
         out
     }
 
@@ -257,7 +256,7 @@ impl<O: Org> Instance<O> {
         // goes on, so nothing is left behind.
         for turn in 0..RESUME_TURNS {
             #[cfg(feature = "testing")]
-            perimeter_stack::glue::fill_late(&self.sh, cx);
+            perimeter_stack::glue::fill_late(cx);
             self.hand_over(cx);
             for (q, id) in core::mem::take(&mut cx.after.blocked) {
                 self.sh.tx[usize::from(q)].stall(id);
@@ -267,7 +266,7 @@ impl<O: Org> Instance<O> {
             if cx.after.doorbells.is_empty() {
                 break;
             }
-            let now = cx.now(&self.sh.p);
+            let now = cx.now();
             let mut bells = core::mem::take(&mut cx.after.doorbells);
             for q in bells.drain(..) {
                 self.sh.p.charge(perimeter_sync::Work::Doorbell, 1);
@@ -305,7 +304,7 @@ impl<O: Org> Instance<O> {
         let mut ids = SmallVec::new();
         let any = port.resume(&mut ids);
         for id in ids {
-            self.org.post(&self.sh, cx, id, Output);
+            self.org.post(cx, id, Output);
         }
         any
     }
@@ -319,7 +318,7 @@ impl<O: Org> Instance<O> {
             }
         }
         while let Some(id) = cx.after.aborts.pop() {
-            self.org.post(&self.sh, cx, id, Close { abort: true });
+            self.org.post(cx, id, Close { abort: true });
         }
     }
 
@@ -357,7 +356,7 @@ impl<O: Org> Instance<O> {
         drop(rx);
         self.finish(cx);
         // There is room now for what found none, and for who waits.
-        let now = cx.now(&self.sh.p);
+        let now = cx.now();
         for t in self.home_ports(&[q]) {
             if t.backlogged() {
                 t.doorbell(now);
@@ -375,21 +374,22 @@ impl<O: Org> Instance<O> {
     fn receive(&self, cx: &mut Ctx<O::K>, q: u16, rx: &mut dyn RxQueue) -> usize {
         let now = self.sh.p.now();
         cx.set_now(now);
-        let n = rx.poll(now, &mut cx.pool, &mut cx.frames, perimeter_stack::BURST);
+        let own = &mut *cx.own;
+        let n = rx.poll(now, &mut own.pool, &mut own.frames, perimeter_stack::BURST);
         if n > 0 {
             let iface = self.sh.rx[usize::from(q)].iface;
-            let aside = input::parse(&self.sh, cx, iface, self.org.wants_unbound());
+            let aside = input::parse(cx, iface, self.org.wants_unbound());
             if !cx.segs.is_empty() {
-                self.org.on_packets(&self.sh, cx);
+                self.org.on_packets(cx);
             }
             for frame in aside.unbound {
-                self.org.unbound(&self.sh, cx, iface, frame);
+                self.org.unbound(cx, iface, frame);
             }
             for (key, what) in aside.icmp {
-                self.org.icmp(&self.sh, cx, &key, what);
+                self.org.icmp(cx, &key, what);
             }
             for id in aside.resolved {
-                self.org.post(&self.sh, cx, id, Output);
+                self.org.post(cx, id, Output);
             }
         }
         n
@@ -397,9 +397,9 @@ impl<O: Org> Instance<O> {
 
     /// Runs timers that are due, and chores.
     pub(crate) fn timers(&self, cx: &mut Ctx<O::K>, queues: &[u16]) {
-        let now = cx.now(&self.sh.p);
+        let now = cx.now();
         if self.org.next_timer() <= now {
-            self.org.on_timers(&self.sh, cx);
+            self.org.on_timers(cx);
             cx.after.armed = cx.after.armed.min(self.org.next_timer());
             self.finish(cx);
         }
@@ -430,10 +430,10 @@ impl<O: Org> Instance<O> {
         self.sh.sweep();
         let (hoarders, drop) = self.sh.hoarders();
         for id in hoarders {
-            self.org.post(&self.sh, cx, id, Shed { drop });
+            self.org.post(cx, id, Shed { drop });
         }
         for id in self.sh.retry_neighbours(cx) {
-            self.org.post(&self.sh, cx, id, NoNeighbour);
+            self.org.post(cx, id, NoNeighbour);
         }
         self.finish(cx);
         // Also queues whose own thread is away.
@@ -505,7 +505,7 @@ impl<O: Org> Instance<O> {
                 hash: sh.flow_hash(&key),
                 iface,
             };
-            self.org.connect(sh, cx, flow, &config).ok()
+            self.org.connect(cx, flow, &config).ok()
         };
         let id = match local.1 {
             0 => sh.ports.pick(&any_port, open),
@@ -527,7 +527,7 @@ impl<O: Org> Instance<O> {
         config: perimeter_tcp::Config,
     ) -> Result<SockId, AddrInUse> {
         let l = self.sh.bind_listener(addr, port, backlog, config)?;
-        self.org.listen(&self.sh, cx, &l);
+        self.org.listen(cx, &l);
         Ok(l.id)
     }
 
@@ -538,9 +538,9 @@ impl<O: Org> Instance<O> {
     /// It has gone already.
     pub fn close_listener(&self, cx: &mut Ctx<O::K>, id: SockId) -> Result<(), SockError> {
         let l = self.sh.listener(id).ok_or(SockError::Closed)?;
-        self.org.unlisten(&self.sh, cx, &l);
+        self.org.unlisten(cx, &l);
         for conn in l.close(cx) {
-            self.org.post(&self.sh, cx, conn, Close { abort: true });
+            self.org.post(cx, conn, Close { abort: true });
         }
         self.sh.unbind_listener(id);
         Ok(())

@@ -63,13 +63,12 @@ pub trait Org: Send + Sync + Sized + 'static {
     fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self;
 
     /// An inbound thread hands over a burst: the segments in `cx.segs`, in order of arrival.
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>);
+    fn on_packets(&self, cx: &mut Ctx<Self::K>);
 
     /// Synchronous: runs the operation on that connection and gives the result; `None` if the
     /// connection has gone.
     fn call<Q: Op<Self::K> + 'static>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
@@ -85,48 +84,36 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// It comes back: operations are handed over here, and have to own their arguments.
     fn call_here<Q: Op<Self::K>>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
     ) -> Result<Option<Q::Out>, Q> {
-        let _ = (sh, cx, id);
+        let _ = (cx, id);
         Err(op)
     }
 
     /// Asynchronous: runs the operation some time soon, also on connections that no
     /// application holds any more.
-    fn post<Q: Op<Self::K, Out = ()> + 'static>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    );
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q);
 
     /// Opens a connection for a complete flow.
     ///
     /// # Errors
     /// The flow exists.
-    fn connect(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        flow: Flow,
-        config: &Config,
-    ) -> Result<SockId, Exists>;
+    fn connect(&self, cx: &mut Ctx<Self::K>, flow: Flow, config: &Config)
+    -> Result<SockId, Exists>;
 
     /// Adds a listener wherever its SYNs may arrive.
-    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>);
+    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>);
 
     /// Removes it there, with the handshakes under way.
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>);
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>);
 
     /// An ICMP error about a flow.
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp);
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp);
 
     /// Runs timers that are due.
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>);
+    fn on_timers(&self, cx: &mut Ctx<Self::K>);
 
     /// Whether somebody wants packets that belong to no connection and that the stack does not
     /// answer itself.
@@ -135,14 +122,8 @@ pub trait Org: Send + Sync + Sized + 'static {
     }
 
     /// Such a packet, a whole frame, came in by interface `iface`.
-    fn unbound(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        iface: u16,
-        frame: perimeter_base::PktBuf,
-    ) {
-        let _ = (sh, iface);
+    fn unbound(&self, cx: &mut Ctx<Self::K>, iface: u16, frame: perimeter_base::PktBuf) {
+        let _ = (cx.sh, iface);
         cx.pool.put(frame);
     }
 
@@ -157,7 +138,7 @@ pub trait Org: Send + Sync + Sized + 'static {
     fn live(&self) -> usize;
 
     /// Resets all connections: the stack is being dropped.
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>);
+    fn abort_all(&self, cx: &mut Ctx<Self::K>);
 
     /// Lock counts by class.
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats));
@@ -185,8 +166,8 @@ pub trait Org: Send + Sync + Sized + 'static {
     }
 
     /// Protocol thread `worker` does what was handed to it; returns how much that was.
-    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
-        let _ = (worker, sh, cx);
+    fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
+        let _ = (worker, cx);
         0
     }
 

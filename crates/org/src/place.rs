@@ -4,7 +4,7 @@
 use core::ops::{Deref, DerefMut};
 use perimeter_stack::conn::{RcvSide, SndSide};
 use perimeter_stack::ops::{Op, Step};
-use perimeter_stack::{Bufs, Commons, Ctx, Kind};
+use perimeter_stack::{Bufs, Ctx, Kind};
 use perimeter_sync::{Lock, Platform};
 
 pub(crate) use perimeter_sync::places::Places;
@@ -151,7 +151,6 @@ pub(crate) fn first_phase<D: Doors, Q: Op<D::K>>(
     doors: &D,
     generation: u32,
     op: &mut Q,
-    sh: &Commons<D::K>,
     cx: &mut Ctx<D::K>,
 ) -> Option<Step<Q::Out>> {
     let mut outside = Outside {
@@ -161,7 +160,7 @@ pub(crate) fn first_phase<D: Doors, Q: Op<D::K>>(
         snd: None,
         rcv: None,
     };
-    let step = op.sock(&mut outside, sh, cx);
+    let step = op.sock(&mut outside, cx);
     (!outside.stale).then_some(step)
 }
 

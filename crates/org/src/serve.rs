@@ -100,7 +100,7 @@ impl<O: Org> Drop for Leaving<'_, O> {
 fn work<O: Org>(i: &Instance<O>, worker: usize) {
     let _leaving = Leaving(i, worker);
     while !i.stopping() {
-        let n = i.with(|i, cx| i.org.work(worker, &i.sh, cx));
+        let n = i.with(|i, cx| i.org.work(worker, cx));
         if n == 0 {
             let until = i.sh.p.now() + i.sh.config.service;
             i.sh.asleep(|| i.org.park(worker, until));

@@ -167,7 +167,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         }
     }
 
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
         let mut stack = self.stack.lock();
         if self.netisr {
@@ -175,52 +175,38 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
                 if stack.queue.len() < NETISR_QUEUE {
                     stack.queue.push_back(core::mem::take(seg));
                 } else {
-                    sh.count(cx.lane, Count::NetisrFull, 1);
+                    cx.count(Count::NetisrFull, 1);
                     cx.pool.put(core::mem::take(&mut seg.payload));
                 }
             });
         } else {
-            segs.drain(|seg| stack.shard.input(sh, cx, seg));
+            segs.drain(|seg| stack.shard.input(cx, seg));
         }
         drop(stack);
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) -> Option<Q::Out> {
-        self.stack.lock().shard.call(sh, cx, id, op)
+    fn call<Q: Op<Self::K>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) -> Option<Q::Out> {
+        self.stack.lock().shard.call(cx, id, op)
     }
 
     const HERE: bool = true;
 
     fn call_here<Q: Op<Self::K>>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
     ) -> Result<Option<Q::Out>, Q> {
-        Ok(self.stack.lock().shard.call(sh, cx, id, op))
+        Ok(self.stack.lock().shard.call(cx, id, op))
     }
 
-    fn post<Q: Op<Self::K, Out = ()>>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) {
-        self.stack.lock().shard.posted(sh, cx, id, op);
+    fn post<Q: Op<Self::K, Out = ()>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
+        self.stack.lock().shard.posted(cx, id, op);
     }
 
     fn connect(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
@@ -228,27 +214,27 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         self.stack
             .lock()
             .shard
-            .connect(sh, cx, flow.key, flow.hash, flow.iface, config)
+            .connect(cx, flow.key, flow.hash, flow.iface, config)
     }
 
-    fn listen(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn listen(&self, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         self.stack.lock().shard.listen(l.clone());
     }
 
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.stack.lock().shard.unlisten(sh, cx, l);
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.stack.lock().shard.unlisten(cx, l);
     }
 
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        self.stack.lock().shard.icmp(sh, cx, key, what);
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        self.stack.lock().shard.icmp(cx, key, what);
     }
 
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
         let mut stack = self.stack.lock();
         while let Some(mut seg) = stack.queue.pop_front() {
-            stack.shard.input(sh, cx, &mut seg);
+            stack.shard.input(cx, &mut seg);
         }
-        stack.shard.on_timers(sh, cx);
+        stack.shard.on_timers(cx);
     }
 
     fn next_timer(&self) -> Time {
@@ -280,8 +266,8 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         self.stack.lock().shard.len()
     }
 
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        self.stack.lock().shard.abort_all(sh, cx);
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
+        self.stack.lock().shard.abort_all(cx);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// This machine, with real locks around what all threads share.
 type K = On<Native, Shared>;
 type Sh = Commons<K>;
-type Cx = Ctx<K>;
+type Cx<'a> = Ctx<'a, K>;
 
 /// Placement: whoever comes. Dispatch: a direct call. Protection: this lock.
 pub struct BigLock {
@@ -38,43 +38,43 @@ impl Org for BigLock {
     }
 
     // A burst from a device. The segments are in `cx.segs`, in order of arrival.
-    fn on_packets(&self, sh: &Sh, cx: &mut Cx) {
+    fn on_packets(&self, cx: &mut Cx) {
         let mut segs = core::mem::take(&mut cx.segs);
         let mut stack = self.stack.lock();
-        segs.drain(|seg| stack.input(sh, cx, seg));
+        segs.drain(|seg| stack.input(cx, seg));
         drop(stack);
         // The places of the segments are used again.
         cx.segs = segs;
     }
 
     // A socket call: the caller waits for its result.
-    fn call<Q: Op<K>>(&self, sh: &Sh, cx: &mut Cx, id: SockId, op: Q) -> Option<Q::Out> {
-        self.stack.lock().call(sh, cx, id, op)
+    fn call<Q: Op<K>>(&self, cx: &mut Cx, id: SockId, op: Q) -> Option<Q::Out> {
+        self.stack.lock().call(cx, id, op)
     }
 
     // The stack's own: some time soon, and also on connections that no application holds.
-    fn post<Q: Op<K, Out = ()>>(&self, sh: &Sh, cx: &mut Cx, id: SockId, op: Q) {
-        self.stack.lock().posted(sh, cx, id, op);
+    fn post<Q: Op<K, Out = ()>>(&self, cx: &mut Cx, id: SockId, op: Q) {
+        self.stack.lock().posted(cx, id, op);
     }
 
-    fn connect(&self, sh: &Sh, cx: &mut Cx, f: Flow, c: &TcpConfig) -> Result<SockId, Exists> {
-        self.stack.lock().connect(sh, cx, f.key, f.hash, f.iface, c)
+    fn connect(&self, cx: &mut Cx, f: Flow, c: &TcpConfig) -> Result<SockId, Exists> {
+        self.stack.lock().connect(cx, f.key, f.hash, f.iface, c)
     }
 
-    fn listen(&self, _: &Sh, _: &mut Cx, l: &Arc<Listener<K>>) {
+    fn listen(&self, _: &mut Cx, l: &Arc<Listener<K>>) {
         self.stack.lock().listen(l.clone());
     }
 
-    fn unlisten(&self, sh: &Sh, cx: &mut Cx, l: &Arc<Listener<K>>) {
-        self.stack.lock().unlisten(sh, cx, l);
+    fn unlisten(&self, cx: &mut Cx, l: &Arc<Listener<K>>) {
+        self.stack.lock().unlisten(cx, l);
     }
 
-    fn icmp(&self, sh: &Sh, cx: &mut Cx, key: &FlowKey, what: Icmp) {
-        self.stack.lock().icmp(sh, cx, key, what);
+    fn icmp(&self, cx: &mut Cx, key: &FlowKey, what: Icmp) {
+        self.stack.lock().icmp(cx, key, what);
     }
 
-    fn on_timers(&self, sh: &Sh, cx: &mut Cx) {
-        self.stack.lock().on_timers(sh, cx);
+    fn on_timers(&self, cx: &mut Cx) {
+        self.stack.lock().on_timers(cx);
     }
 
     fn next_timer(&self) -> Time {
@@ -89,8 +89,8 @@ impl Org for BigLock {
         self.stack.lock().len()
     }
 
-    fn abort_all(&self, sh: &Sh, cx: &mut Cx) {
-        self.stack.lock().abort_all(sh, cx);
+    fn abort_all(&self, cx: &mut Cx) {
+        self.stack.lock().abort_all(cx);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

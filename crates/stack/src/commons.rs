@@ -5,7 +5,7 @@ use crate::count::{COUNTS, Count};
 use crate::ends::Quota;
 use crate::grave::Graveyard;
 use crate::id::{Slots, SockId};
-use crate::kind::{Ctx, Kind, Lk, lock};
+use crate::kind::{Kind, Lk, Own, lock};
 use crate::life::Life;
 use crate::listener::Listener;
 use crate::memory::{Memory, WAITING};
@@ -285,8 +285,8 @@ impl<K: Kind> Commons<K> {
 
     /// A handle named a socket that has gone: counted, and nothing to yield.
     #[cold]
-    pub fn stale<R>(&self, cx: &Ctx<K>) -> Option<R> {
-        self.count(cx.lane, Count::StaleHandle, 1);
+    pub fn stale<R>(&self, own: &Own<K>) -> Option<R> {
+        self.count(own.lane, Count::StaleHandle, 1);
         None
     }
 
@@ -364,13 +364,13 @@ impl<K: Kind> Commons<K> {
         &self,
         key: &FlowKey,
         waiter: Option<SockId>,
-        cx: &mut Ctx<K>,
+        own: &mut Own<K>,
     ) -> Option<(u16, Option<Template>)> {
-        let now = cx.now(&self.p);
+        let now = own.now(&self.p);
         let found = self.routes.resolve(&self.ifaces, key.remote, waiter, now)?;
         let iface = found.hop.iface;
         if let Some((to, packet)) = found.ask {
-            self.send_arp(cx, iface, to, &packet);
+            self.send_arp(own, iface, to, &packet);
         }
         let l2 = match found.l2 {
             L2::Unresolved => return Some((iface, None)),
@@ -384,21 +384,21 @@ impl<K: Kind> Commons<K> {
     }
 
     /// Sends an ARP packet.
-    pub fn send_arp(&self, cx: &mut Ctx<K>, iface: u16, dst: MacAddr, packet: &ArpPacket) {
+    pub fn send_arp(&self, own: &mut Own<K>, iface: u16, dst: MacAddr, packet: &ArpPacket) {
         let i = &self.ifaces[usize::from(iface)];
         let q = i.tx.start;
         let mut ring = self.tx[usize::from(q)].ring.lock();
         if let Some(d) = ring.push() {
             d.hdr_len = arp_frame(i.caps.mac, dst, packet, &mut d.hdr) as u8;
-            cx.after.ring(q);
+            own.after.ring(q);
         } else {
-            self.count(cx.lane, Count::TxRingFull, 1);
+            self.count(own.lane, Count::TxRingFull, 1);
         }
     }
 
     /// Sends a whole frame by an interface; dropped when its ring is full, or there is no such
     /// interface.
-    pub fn send_frame(&self, cx: &mut Ctx<K>, iface: u16, frame: &[u8]) {
+    pub fn send_frame(&self, own: &mut Own<K>, iface: u16, frame: &[u8]) {
         let Some(i) = self.ifaces.get(usize::from(iface)) else {
             return;
         };
@@ -407,28 +407,28 @@ impl<K: Kind> Commons<K> {
         if let Some(d) = ring.push() {
             d.hdr_len = 0;
             d.owned = Some(perimeter_base::PktBuf::copy_of(frame));
-            cx.after.ring(q);
+            own.after.ring(q);
         } else {
-            self.count(cx.lane, Count::TxRingFull, 1);
+            self.count(own.lane, Count::TxRingFull, 1);
         }
     }
 
     /// A neighbour spoke on interface `iface`. Returns the connections that waited for it.
     pub fn heard(
         &self,
-        cx: &mut Ctx<K>,
+        own: &mut Own<K>,
         iface: u16,
         (ip, mac): (Ipv4Addr, MacAddr),
         learn: bool,
     ) -> Vec<SockId> {
-        let now = cx.now(&self.p);
+        let now = own.now(&self.p);
         let at = (iface, &self.ifaces[usize::from(iface)]);
         let heard = self.routes.heard(at, ip, mac, learn, now);
         if heard.doubted {
-            self.count(cx.lane, Count::ArpDoubts, 1);
+            self.count(own.lane, Count::ArpDoubts, 1);
         }
         if let Some((to, packet)) = heard.ask {
-            self.send_arp(cx, iface, to, &packet);
+            self.send_arp(own, iface, to, &packet);
         }
         if heard.changed {
             // 0 stands for templates that were never made.
@@ -442,10 +442,10 @@ impl<K: Kind> Commons<K> {
 
     /// Another station uses our address `ip` on interface `iface`: says once in ten seconds that
     /// it is ours, and keeps it (RFC 5227, section 2.4, (c)).
-    pub fn defend(&self, cx: &mut Ctx<K>, iface: u16, ip: Ipv4Addr) {
+    pub fn defend(&self, own: &mut Own<K>, iface: u16, ip: Ipv4Addr) {
         const DEFEND_INTERVAL: u64 = 10_000_000_000;
-        self.count(cx.lane, Count::ArpConflicts, 1);
-        let now = cx.now(&self.p);
+        self.count(own.lane, Count::ArpConflicts, 1);
+        let now = own.now(&self.p);
         let last = &self.defended[usize::from(iface)];
         let at = last.load(Ordering::Relaxed);
         if at != 0 && now.nanos_since(Time(at)) < DEFEND_INTERVAL {
@@ -454,7 +454,7 @@ impl<K: Kind> Commons<K> {
         last.store(now.0.max(1), Ordering::Relaxed);
         let mac = self.ifaces[usize::from(iface)].caps.mac;
         let packet = announcement(mac, ip);
-        self.send_arp(cx, iface, MacAddr::BROADCAST, &packet);
+        self.send_arp(own, iface, MacAddr::BROADCAST, &packet);
     }
 
     /// When [`Commons::retry_neighbours`] has something to do: not later than that.
@@ -465,20 +465,20 @@ impl<K: Kind> Commons<K> {
 
     /// Sends ARP requests that are due again; yields the connections that have waited for a
     /// neighbour in vain.
-    pub fn retry_neighbours(&self, cx: &mut Ctx<K>) -> Vec<SockId> {
-        let now = cx.now(&self.p);
+    pub fn retry_neighbours(&self, own: &mut Own<K>) -> Vec<SockId> {
+        let now = own.now(&self.p);
         let (mut out, mut failed) = (Vec::new(), Vec::new());
         self.routes.retry(&self.ifaces, now, &mut out, &mut failed);
         for (iface, (to, packet)) in out {
-            self.send_arp(cx, iface, to, &packet);
+            self.send_arp(own, iface, to, &packet);
         }
         failed
     }
 
     /// Sends one segment that belongs to no connection, and is no answer to a frame at hand: a
     /// SYN-ACK once more. As [`Commons::answer`] to a frame that came `from` there.
-    pub fn reply(&self, cx: &mut Ctx<K>, key: &FlowKey, from: Option<Origin>, out: &SegOut) {
-        self.to_stranger(cx, key, self.flow_hash(key), out, from);
+    pub fn reply(&self, own: &mut Own<K>, key: &FlowKey, from: Option<Origin>, out: &SegOut) {
+        self.to_stranger(own, key, self.flow_hash(key), out, from);
     }
 
     /// The interface and the station that a segment came from, where there are stations.
@@ -491,13 +491,13 @@ impl<K: Kind> Commons<K> {
     /// worth an entry among the neighbours, nor a request: where the next hop's station is not
     /// known, the answer goes to the station that the frame came from. Dropped when it came by
     /// another way, or the ring is full: the peer asks again.
-    pub fn answer(&self, cx: &mut Ctx<K>, seg: &Seg, out: &SegOut) {
-        self.to_stranger(cx, &seg.frame.key, seg.hash, out, self.came_from(seg));
+    pub fn answer(&self, own: &mut Own<K>, seg: &Seg, out: &SegOut) {
+        self.to_stranger(own, &seg.frame.key, seg.hash, out, self.came_from(seg));
     }
 
     fn to_stranger(
         &self,
-        cx: &mut Ctx<K>,
+        own: &mut Own<K>,
         key: &FlowKey,
         hash: u32,
         out: &SegOut,
@@ -510,7 +510,7 @@ impl<K: Kind> Commons<K> {
         let l2 = if i.caps.medium == Medium::Ethernet {
             let came = from.filter(|(iface, mac)| *iface == hop.iface && !mac.is_multicast());
             let Some(station) = known.or(came.map(|(_, mac)| mac)) else {
-                return self.count(cx.lane, Count::NoStation, 1);
+                return self.count(own.lane, Count::NoStation, 1);
             };
             Some((i.caps.mac, station))
         } else {
@@ -520,44 +520,44 @@ impl<K: Kind> Commons<K> {
         let q = i.txq(hash);
         let mut ring = self.tx[usize::from(q)].ring.lock();
         let Some(d) = ring.push() else {
-            return self.count(cx.lane, Count::TxRingFull, 1);
+            return self.count(own.lane, Count::TxRingFull, 1);
         };
         // A datagram on its own may say 0: it is never fragmented (RFC 6864, section 4.1).
         d.hdr_len = template.emit(&mut d.hdr, 0, out, 0) as u8;
         d.offload.csum_start = (template.l2_len() + 20) as u16;
         d.offload.csum_offset = 16;
         drop(ring);
-        self.count(cx.lane, Count::TxSegs, 1);
-        cx.after.ring(q);
+        self.count(own.lane, Count::TxSegs, 1);
+        own.after.ring(q);
     }
 
     /// Answers a segment that belongs to no connection with a reset (RFC 9293, section
     /// 3.10.7.1); never a reset with a reset.
-    pub fn refuse(&self, cx: &mut Ctx<K>, seg: &Seg) {
-        self.count(cx.lane, Count::NoConnection, 1);
+    pub fn refuse(&self, own: &mut Own<K>, seg: &Seg) {
+        self.count(own.lane, Count::NoConnection, 1);
         if let Some(rst) = Rst::answering(&seg.frame.hdr, seg.payload.len() as u32) {
-            self.reset_stranger(cx, seg, &rst);
+            self.reset_stranger(own, seg, &rst);
         }
     }
 
     /// Answers a segment that belongs to no connection with that reset, unless this thread has
     /// sent too many.
-    pub fn reset_stranger(&self, cx: &mut Ctx<K>, seg: &Seg, rst: &Rst) {
-        if self.may_reset(cx) {
-            self.answer(cx, seg, &rst.seg());
+    pub fn reset_stranger(&self, own: &mut Own<K>, seg: &Seg, rst: &Rst) {
+        if self.may_reset(own) {
+            self.answer(own, seg, &rst.seg());
         }
     }
 
     /// Whether this thread may send a stranger one more reset; counted as sent if so.
-    pub fn may_reset(&self, cx: &mut Ctx<K>) -> bool {
-        let now = cx.now(&self.p);
-        let may = cx.limits.resets.take(now);
+    pub fn may_reset(&self, own: &mut Own<K>) -> bool {
+        let now = own.now(&self.p);
+        let may = own.limits.resets.take(now);
         let what = if may {
             Count::TxResets
         } else {
             Count::ResetLimit
         };
-        self.count(cx.lane, what, 1);
+        self.count(own.lane, what, 1);
         may
     }
 

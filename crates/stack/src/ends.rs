@@ -14,7 +14,6 @@
 //! a time, so that they rarely meet there; one that gets none ends its own oldest. A perimeter
 //! that has none to end goes over the limit by one.
 
-use crate::commons::Commons;
 use crate::count::Count;
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind, Lk, lock};
@@ -194,23 +193,20 @@ impl Ends {
 
     /// As [`Ends::set`] for a perimeter among others: places come from the stack's quotas, and
     /// whoever is to end is noted in `cx.after`.
-    pub fn settle<K: Kind>(
-        &mut self,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-        id: SockId,
-        end: Option<End>,
-    ) {
+    pub fn settle<K: Kind>(&mut self, cx: &mut Ctx<K>, id: SockId, end: Option<End>) {
         if let Some(end) = end {
             let account = &mut self.accounts[end as usize];
             if account.len == account.granted {
-                account.granted += sh.quotas[end as usize].take();
+                account.granted += cx.sh.quotas[end as usize].take();
             }
         }
         let ended = self.set(id, end);
-        tell(sh, cx, ended);
+        tell(cx, ended);
         for end in End::ALL {
-            let (account, quota) = (&mut self.accounts[end as usize], &sh.quotas[end as usize]);
+            let (account, quota) = (
+                &mut self.accounts[end as usize],
+                &cx.sh.quotas[end as usize],
+            );
             if account.granted >= account.len + 2 * quota.batch {
                 account.granted -= quota.batch;
                 *quota.free.lock() += quota.batch;
@@ -230,9 +226,9 @@ impl Ends {
 }
 
 /// Sees to it that whoever [`Ends::set`] yielded ends, once the perimeter is left.
-pub fn tell<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, ended: Option<(SockId, End)>) {
+pub fn tell<K: Kind>(cx: &mut Ctx<K>, ended: Option<(SockId, End)>) {
     if let Some((id, end)) = ended {
-        sh.count(cx.lane, end.count(), 1);
+        cx.count(end.count(), 1);
         cx.after.aborts.push(id);
     }
 }
@@ -240,6 +236,7 @@ pub fn tell<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, ended: Option<(SockId, En
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Commons, Own};
     use crate::commons::Config;
     use crate::kind::OneThread;
     use perimeter_sync::Native;
@@ -324,23 +321,24 @@ mod tests {
             ..Config::default()
         };
         let sh = Commons::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new());
-        let mut cx = Ctx::new(0);
+        let mut own = Own::new(0);
+        let mut cx = Ctx::new(&sh, &mut own);
         let (mut a, mut b) = (Ends::default(), Ends::default());
         for slot in 0..8 {
-            a.settle(&sh, &mut cx, id(slot, 1), Some(End::Orphan));
+            a.settle(&mut cx, id(slot, 1), Some(End::Orphan));
         }
         for slot in 0..4 {
-            b.settle(&sh, &mut cx, id(slot, 2), Some(End::Orphan));
+            b.settle(&mut cx, id(slot, 2), Some(End::Orphan));
         }
         // The whole stack has its ten; who wants more ends its own oldest.
         assert_eq!((a.len(End::Orphan), b.len(End::Orphan)), (8, 2));
         assert_eq!(cx.after.aborts, [id(0, 2), id(1, 2)]);
         // What one gives back the other may have.
         for slot in 0..8 {
-            a.settle(&sh, &mut cx, id(slot, 1), None);
+            a.settle(&mut cx, id(slot, 1), None);
         }
         for slot in 4..10 {
-            b.settle(&sh, &mut cx, id(slot, 2), Some(End::Orphan));
+            b.settle(&mut cx, id(slot, 2), Some(End::Orphan));
         }
         assert!(a.is_empty());
         assert_eq!((b.len(End::Orphan), cx.after.aborts.len()), (8, 2));

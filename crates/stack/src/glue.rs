@@ -27,36 +27,31 @@ use perimeter_wire::{TcpFlags, TcpHdr, Template};
 /// a timestamp that is lower than the last one sent makes the peer drop the segment (RFC 7323,
 /// section 5.3).
 #[inline]
-pub fn now<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> Time {
+pub fn now<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> Time {
     let last = &mut a.tcb_meta().now;
-    *last = cx.now_from(&sh.p, *last);
+    *last = cx.now_from(*last);
     *last
 }
 
 /// A segment arrived for this connection.
 #[inline]
-pub fn input<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, seg: &mut Seg) {
-    let (now, data) = arrived(a, sh, cx, seg);
+pub fn input<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
+    let (now, data) = arrived(a, cx, seg);
     let mut input = Input::default();
     a.tcb().tcb.input(&seg.frame.hdr, data, now, &mut input);
-    taken(a, sh, cx, &mut input);
+    taken(a, cx, &mut input);
 }
 
 /// Before TCP's state machine gets a segment: the time, and the payload, if there is any.
 #[inline(always)]
-pub fn arrived<A: Access>(
-    a: &mut A,
-    sh: &Commons<A::K>,
-    cx: &mut Ctx<A::K>,
-    seg: &mut Seg,
-) -> (Time, Option<PktBuf>) {
-    let now = now(a, sh, cx);
+pub fn arrived<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) -> (Time, Option<PktBuf>) {
+    let now = now(a, cx);
     let payload = core::mem::take(&mut seg.payload);
     let data = if payload.is_empty() {
         cx.pool.put(payload);
         None
-    } else if sh.memory_short() {
-        afford(a, sh, cx, &mut seg.frame.hdr, payload)
+    } else if cx.sh.memory_short() {
+        afford(a, cx, &mut seg.frame.hdr, payload)
     } else {
         Some(payload)
     };
@@ -72,7 +67,6 @@ pub fn arrived<A: Access>(
 #[cold]
 pub fn afford<A: Access>(
     a: &mut A,
-    sh: &Commons<A::K>,
     cx: &mut Ctx<A::K>,
     hdr: &mut TcpHdr,
     payload: PktBuf,
@@ -82,7 +76,7 @@ pub fn afford<A: Access>(
         (rcv.buf.memory(), rcv.buf.is_empty())
     };
     let behind = a.tcb().tcb.memory();
-    if held + behind + payload.capacity() <= sh.share() {
+    if held + behind + payload.capacity() <= cx.sh.share() {
         return Some(payload);
     }
     let n = payload.len().min(ONE_SEGMENT);
@@ -90,7 +84,7 @@ pub fn afford<A: Access>(
     if empty && in_order && behind == 0 && payload.capacity() <= SET_ASIDE {
         return Some(payload);
     }
-    sh.count(cx.lane, Count::MemDropped, 1);
+    cx.count(Count::MemDropped, 1);
     if n < payload.len() || !(empty && in_order) {
         hdr.flags = hdr.flags.without(TcpFlags::FIN);
     }
@@ -101,16 +95,16 @@ pub fn afford<A: Access>(
 
 /// Charges what TCP holds beside the buffers, where that may have changed.
 #[inline]
-pub fn account<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+pub fn account<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
     let t = a.tcb();
     let behind = t.tcb.memory();
     if CONNECTION + behind != t.meta.weight {
-        weigh(t, behind, sh, cx);
+        weigh(t, behind, cx);
     }
 }
 
 #[cold]
-fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, sh: &Commons<K>, cx: &mut Ctx<K>) {
+fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, cx: &mut Ctx<K>) {
     let meta = &mut t.meta;
     let weight = match meta.end {
         Some(End::Waiting) => WAITING + behind,
@@ -120,50 +114,50 @@ fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, sh: &Commons<K>, cx: &mut C
     meta.weight = weight;
     if behind >= HOARD && !meta.hoards {
         meta.hoards = true;
-        sh.hoards(meta.id);
+        cx.sh.hoards(meta.id);
     }
 }
 
 /// What follows from a segment that TCP has taken: the buffers, the socket, and output.
 #[inline]
-pub fn taken<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, input: &mut Input) {
+pub fn taken<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, input: &mut Input) {
     let meta = a.tcb_meta();
     let (ticket, txq) = (meta.ticket, usize::from(meta.txq));
     if input.path == Path::Full {
-        sh.p.charge(Work::TcpSlow, 1);
+        cx.sh.p.charge(Work::TcpSlow, 1);
     } else {
-        sh.p.charge(Work::TcpFast, 1);
-        sh.count(cx.lane, Count::RxFast, 1);
+        cx.sh.p.charge(Work::TcpFast, 1);
+        cx.count(Count::RxFast, 1);
         a.fast_path();
     }
     if input.acked > 0 {
         let mut snd = a.snd();
         let before = snd.charged();
-        snd.ack(input.acked, ticket, sh.tx[txq].completed());
+        snd.ack(input.acked, ticket, cx.sh.tx[txq].completed());
         cx.charge(before, snd.charged());
-        if snd.side.bits() & ready::OUT == 0 && snd.roomy() && may_write(&snd, sh) {
+        if snd.side.bits() & ready::OUT == 0 && snd.roomy() && may_write(&snd, cx.sh) {
             snd.side.raise(ready::OUT, cx);
         }
     }
     if let Some(first) = input.data.take() {
-        deliver(a, sh, cx, first, input.more);
+        deliver(a, cx, first, input.more);
     } else if input.more {
         while let Some(b) = a.tcb().tcb.next_in_order() {
-            deliver(a, sh, cx, b, false);
+            deliver(a, cx, b, false);
         }
     }
     if input.path == Path::Full {
-        account(a, sh, cx);
+        account(a, cx);
     }
     if !input.events.is_empty() {
         on_events(a, input.events, cx);
     }
     if let Some(rst) = input.reply.take() {
-        reset(a, sh, cx, rst);
+        reset(a, cx, rst);
     }
     if input.output {
         a.before_output();
-        output(a, sh, cx);
+        output(a, cx);
     }
 }
 
@@ -175,15 +169,9 @@ fn may_write<K: Kind>(snd: &SndSide<K>, sh: &Commons<K>) -> bool {
 }
 
 /// In-order data, and what became in order behind it, goes to the receive buffer.
-fn deliver<A: Access>(
-    a: &mut A,
-    sh: &Commons<A::K>,
-    cx: &mut Ctx<A::K>,
-    first: perimeter_base::PktBuf,
-    more: bool,
-) {
+fn deliver<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, first: perimeter_base::PktBuf, more: bool) {
     if a.up().is_some() {
-        return collect(a, sh, first, more);
+        return collect(a, cx.sh, first, more);
     }
     let (mut t, mut rcv) = a.tcb_rcv();
     if rcv.messages {
@@ -206,7 +194,7 @@ fn deliver<A: Access>(
     cx.charge(before, rcv.charged());
     let came = rcv.buf.len() - held;
     if let Some(space) = rcv.admit(came) {
-        let space = offer(sh, space, rcv.tell_at());
+        let space = offer(cx.sh, space, rcv.tell_at());
         t.tcb.app_read(space, rcv.buf.limit());
     }
     rcv.side.raise(ready::IN, cx);
@@ -249,9 +237,9 @@ pub(crate) fn offer<K: Kind>(sh: &Commons<K>, space: u32, tell_at: u32) -> u32 {
 }
 
 /// A timer of this connection is due.
-pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let now = now(a, sh, cx);
-    sh.p.charge(Work::Timer, 1);
+pub fn timer<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
+    let now = now(a, cx);
+    cx.sh.p.charge(Work::Timer, 1);
     let t = a.tcb();
     t.meta.tcp_core = cx.core;
     let out = t.tcb.on_timer(now);
@@ -260,20 +248,20 @@ pub fn timer<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
         on_events(a, out.events, cx);
     }
     if let Some(rst) = out.reply {
-        reset(a, sh, cx, rst);
+        reset(a, cx, rst);
     }
-    account(a, sh, cx);
+    account(a, cx);
     if out.output {
         a.before_output();
-        output(a, sh, cx);
+        output(a, cx);
     }
 }
 
 /// A connection that no application holds has nothing left to do but wait: what only transfers
 /// need goes.
 #[cold]
-pub fn lighten<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let completed = sh.tx[usize::from(a.tcb_meta().txq)].completed();
+pub fn lighten<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
+    let completed = cx.sh.tx[usize::from(a.tcb_meta().txq)].completed();
     {
         let mut snd = a.snd();
         let before = snd.charged();
@@ -286,38 +274,38 @@ pub fn lighten<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
     }
     a.rcv().buf.shrink();
     let t = a.tcb();
-    weigh(t, t.tcb.memory(), sh, cx);
+    weigh(t, t.tcb.memory(), cx);
 }
 
 /// Sends what TCP wants to send: new data, retransmissions, acknowledgments, probes. Where
 /// connections wait for room in the transmit queue, this one gets in line behind them.
-pub fn output<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+pub fn output<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
     let meta = a.tcb_meta();
     if meta.blocked {
         return;
     }
-    if sh.tx[usize::from(meta.txq)].stalled() > 0 {
+    if cx.sh.tx[usize::from(meta.txq)].stalled() > 0 {
         return get_in_line(meta, cx);
     }
-    output_in_turn(a, sh, cx);
+    output_in_turn(a, cx);
 }
 
 /// As [`output`], for a connection whose turn it is.
-pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
+pub fn output_in_turn<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
     let meta = a.tcb_meta();
     meta.tcp_core = cx.core;
-    if !resolve(meta, sh, cx) {
+    if !resolve(meta, cx) {
         return;
     }
     let full = if a.out().is_some() {
-        output_apart(a, sh, cx)
+        output_apart(a, cx)
     } else if A::SPLIT {
-        output_split(a, sh, cx)
+        output_split(a, cx)
     } else {
-        output_whole(a, sh, cx)
+        output_whole(a, cx)
     };
     if let Some(repeats) = a.tcb().tcb.take_repeats() {
-        repeated(sh, cx, repeats);
+        repeated(cx, repeats);
     }
     let meta = a.tcb_meta();
     if full && !meta.blocked {
@@ -326,9 +314,9 @@ pub fn output_in_turn<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::
 }
 
 #[cold]
-fn repeated<K: Kind>(sh: &Commons<K>, cx: &Ctx<K>, n: Repeats) {
-    sh.count(cx.lane, Count::Retransmits, n.segments.into());
-    sh.count(cx.lane, Count::LossProbes, n.probes.into());
+fn repeated<K: Kind>(cx: &Ctx<K>, n: Repeats) {
+    cx.count(Count::Retransmits, n.segments.into());
+    cx.count(Count::LossProbes, n.probes.into());
 }
 
 fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {
@@ -353,10 +341,10 @@ impl<K: Kind, R: DerefMut<Target = TxRing>> Drop for Visit<'_, K, R> {
 
 /// Output where nothing else protects the buffers: one visit to the transmit ring for all
 /// segments. Returns whether the ring filled up.
-fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> bool {
-    let now = cx.now(&sh.p);
+fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
+    let now = cx.now();
     let txq = a.tcb().meta.txq;
-    let port = &sh.tx[usize::from(txq)];
+    let port = &cx.sh.tx[usize::from(txq)];
     let share = port.share();
     let ring = port.ring.lock();
     let (side, mut snd) = a.tcb_snd();
@@ -391,17 +379,17 @@ fn output_whole<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
     drop(visit);
     drop(snd);
     if segs > 0 {
-        emitted(sh, cx, txq, segs, bytes);
+        emitted(cx, txq, segs, bytes);
     }
     blocked
 }
 
 /// Output where the send buffer has its own lock: it is entered and left for each segment, as
 /// is everything else on the way (Willmann et al., Figure 4).
-fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> bool {
-    let now = cx.now(&sh.p);
+fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
+    let now = cx.now();
     let txq = a.tcb().meta.txq;
-    let port = &sh.tx[usize::from(txq)];
+    let port = &cx.sh.tx[usize::from(txq)];
     // A bound on one visit: a full ring is emptied at the doorbell, not here.
     for _ in 0..port.share().min(crate::port::TX_RING as u64) {
         if port.ring.lock().room() == 0 {
@@ -415,7 +403,7 @@ fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
             let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
             (plan, payload)
         };
-        a.route(sh);
+        a.route(cx.sh);
         let mut ring = port.ring.lock();
         let meta = &mut a.tcb().meta;
         match ring.push() {
@@ -426,12 +414,12 @@ fn output_split<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) ->
             // Another connection took the last place meanwhile: lost like a frame in a full
             // interface queue, and repaired by retransmission.
             None => {
-                sh.count(cx.lane, Count::TxRingFull, 1);
+                cx.count(Count::TxRingFull, 1);
                 continue;
             }
         }
         drop(ring);
-        emitted(sh, cx, txq, 1, u64::from(plan.len));
+        emitted(cx, txq, 1, u64::from(plan.len));
     }
     true
 }
@@ -450,7 +438,8 @@ fn owned(buf: &SndBuf, plan: &SegPlan) -> Payload {
 /// What was kept back by [`Bug::RingFilledLate`] enters its ring now; what finds no room is
 /// lost.
 #[cfg(feature = "testing")]
-pub fn fill_late<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>) {
+pub fn fill_late<K: Kind>(cx: &mut Ctx<K>) {
+    let sh = cx.sh;
     for (q, d) in cx.after.late.drain(..) {
         sh.p.checkpoint();
         if let Some(place) = sh.tx[usize::from(q)].ring.lock().push() {
@@ -461,10 +450,10 @@ pub fn fill_late<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>) {
 
 /// Output where IP has a turn of its own: places in the transmit ring are set aside for the
 /// segments, which are collected for [`place`].
-fn output_apart<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) -> bool {
-    let now = cx.now(&sh.p);
+fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
+    let now = cx.now();
     let txq = a.tcb().meta.txq;
-    let port = &sh.tx[usize::from(txq)];
+    let port = &cx.sh.tx[usize::from(txq)];
     let share = port.share();
     let room = port.set_aside(share.min(crate::port::TX_RING as u64));
     let mut segs = 0;
@@ -507,7 +496,7 @@ fn hand_on<A: Access>(a: &mut A, plan: SegPlan, payload: Payload) {
 
 /// IP's turn: places segments of one connection in its transmit queue, for which room was set
 /// aside.
-pub fn place<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &mut Apart) {
+pub fn place<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
     let Apart {
         out: segs,
         template,
@@ -519,7 +508,7 @@ pub fn place<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &mut Apart) {
     if segs.is_empty() {
         return;
     }
-    let port = &sh.tx[usize::from(txq)];
+    let port = &cx.sh.tx[usize::from(txq)];
     let (mut placed, mut bytes, mut lost) = (0, 0, 0);
     let n = segs.len() as u64;
     let mut ring = port.ring.lock();
@@ -541,26 +530,26 @@ pub fn place<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &mut Apart) {
     let _ = port.put_back(n);
     drop(ring);
     if lost > 0 {
-        sh.count(cx.lane, Count::TxRingFull, lost);
+        cx.count(Count::TxRingFull, lost);
     }
-    emitted(sh, cx, txq, placed, bytes);
+    emitted(cx, txq, placed, bytes);
 }
 
 /// `n` segments were taken out of what was to be placed: their places and pages are free.
-pub fn dropped<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &Apart, n: usize) {
+pub fn dropped<K: Kind>(cx: &mut Ctx<K>, apart: &Apart, n: usize) {
     if n > 0 {
         apart.leaving.placed(n, 0);
-        if sh.tx[usize::from(apart.txq)].put_back(n as u64) {
+        if cx.sh.tx[usize::from(apart.txq)].put_back(n as u64) {
             cx.after.ring(apart.txq);
         }
     }
 }
 
 /// What was to be placed is not.
-pub fn discard<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, apart: &mut Apart) {
+pub fn discard<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
     let n = apart.out.len();
     apart.out.clear();
-    dropped(sh, cx, apart, n);
+    dropped(cx, apart, n);
 }
 
 #[inline(always)]
@@ -587,29 +576,24 @@ fn emit<K: Kind>(d: &mut TxDesc, meta: &mut Meta<K>, plan: &SegPlan, payload: Pa
     describe(d, &meta.template, meta.ident, plan, payload);
 }
 
-fn emitted<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
-    sh.p.charge(Work::TcpOutput, segs);
-    sh.count(cx.lane, Count::TxSegs, segs);
-    sh.count(cx.lane, Count::TxBytes, bytes);
+fn emitted<K: Kind>(cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
+    cx.sh.p.charge(Work::TcpOutput, segs);
+    cx.count(Count::TxSegs, segs);
+    cx.count(Count::TxBytes, bytes);
     cx.after.ring(txq);
 }
 
 /// Makes the header template if routes or neighbours have moved; `false` when the neighbour
 /// is not resolved yet. The connection is told when it is.
 #[inline(always)]
-fn resolve<K: Kind>(meta: &mut Meta<K>, sh: &Commons<K>, cx: &mut Ctx<K>) -> bool {
-    let generation = sh.net_generation();
-    meta.net_generation == generation || resolve_anew(meta, sh, cx, generation)
+fn resolve<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) -> bool {
+    let generation = cx.sh.net_generation();
+    meta.net_generation == generation || resolve_anew(meta, cx, generation)
 }
 
 #[cold]
-fn resolve_anew<K: Kind>(
-    meta: &mut Meta<K>,
-    sh: &Commons<K>,
-    cx: &mut Ctx<K>,
-    generation: u32,
-) -> bool {
-    match sh.template(&meta.key, Some(meta.id), cx) {
+fn resolve_anew<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>, generation: u32) -> bool {
+    match cx.sh.template(&meta.key, Some(meta.id), cx) {
         Some((_, Some(template))) => {
             meta.template = template;
             meta.template.set_tos(meta.tos);
@@ -623,24 +607,24 @@ fn resolve_anew<K: Kind>(
 /// Gives a connection up, and it is closed. A reset goes out if the peer knows of it, unless the
 /// application has closed it and the peer has acknowledged everything, the FIN too: to that peer a
 /// reset would be the news that what it has not read yet is to be thrown away.
-pub fn abort<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let now = now(a, sh, cx);
+pub fn abort<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
+    let now = now(a, cx);
     let t = a.tcb();
     let waits = t.meta.end == Some(End::Waiting);
     if let Some(rst) = t.tcb.abort(now)
         && !waits
     {
-        reset(a, sh, cx, rst);
+        reset(a, cx, rst);
     }
     a.tcb().meta.closed = true;
 }
 
 /// Sends a reset for this connection.
-pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: Rst) {
-    if !resolve(a.tcb_meta(), sh, cx) {
+pub fn reset<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, rst: Rst) {
+    if !resolve(a.tcb_meta(), cx) {
         return;
     }
-    a.route(sh);
+    a.route(cx.sh);
     let meta = a.tcb_meta();
     let txq = meta.txq;
     let plan = SegPlan {
@@ -650,17 +634,17 @@ pub fn reset<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>, rst: 
     };
     if a.out().is_some() {
         // Behind what is on its way, or it would overtake it.
-        sh.tx[usize::from(txq)].set_aside_one();
+        cx.sh.tx[usize::from(txq)].set_aside_one();
         hand_on(a, plan, Payload::EMPTY);
         return;
     }
     let meta = a.tcb_meta();
-    let mut ring = sh.tx[usize::from(txq)].ring.lock();
+    let mut ring = cx.sh.tx[usize::from(txq)].ring.lock();
     let Some(d) = ring.push() else {
-        return sh.count(cx.lane, Count::TxRingFull, 1);
+        return cx.count(Count::TxRingFull, 1);
     };
     emit(d, meta, &plan, Payload::EMPTY);
     meta.ticket = TxRing::ticket(&ring);
     drop(ring);
-    emitted(sh, cx, txq, 1, 0);
+    emitted(cx, txq, 1, 0);
 }

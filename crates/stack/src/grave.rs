@@ -2,7 +2,7 @@
 
 use crate::commons::Commons;
 use crate::conn::{RcvSide, SndSide};
-use crate::kind::{Ctx, Kind};
+use crate::kind::{Kind, Own};
 use perimeter_base::Bytes;
 use perimeter_sync::Lock;
 
@@ -18,12 +18,12 @@ impl<K: Kind> Commons<K> {
     /// device may still be reading are kept until [`Commons::sweep`] finds that it is done.
     pub fn bury(
         &self,
-        cx: &mut Ctx<K>,
+        own: &mut Own<K>,
         (txq, ticket): (u16, u64),
         snd: &mut SndSide<K>,
         rcv: &RcvSide<K>,
     ) {
-        cx.charge(snd.charged() + rcv.charged(), 0);
+        own.charge(snd.charged() + rcv.charged(), 0);
         let pinned = !snd.buf.is_empty() || !snd.held.is_empty();
         if !pinned || self.tx[usize::from(txq)].completed() >= ticket {
             return;

@@ -41,43 +41,37 @@ impl Aside {
 
 /// Parses the burst in `cx.frames` of interface `iface` into `cx.segs`. `unbound`: packets that
 /// belong to no connection are wanted, see [`Aside::unbound`].
-pub fn parse<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, unbound: bool) -> Aside {
+pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, unbound: bool) -> Aside {
     let mut aside = Aside {
         wanted: unbound,
         ..Aside::default()
     };
     let mut frames = core::mem::take(&mut cx.frames);
     let n = frames.len() as u64;
-    sh.count(cx.lane, Count::RxFrames, n);
-    sh.p.charge(Work::RxFrame, n);
-    drain(sh, cx, iface, frames.drain(..), &mut aside);
+    cx.count(Count::RxFrames, n);
+    cx.sh.p.charge(Work::RxFrame, n);
+    drain(cx, iface, frames.drain(..), &mut aside);
     cx.frames = frames;
     aside
 }
 
-fn drain<K: Kind>(
-    sh: &Commons<K>,
-    cx: &mut Ctx<K>,
-    iface: u16,
-    frames: Drain<'_, RxFrame>,
-    aside: &mut Aside,
-) {
-    let caps = &sh.ifaces[usize::from(iface)].caps;
+fn drain<K: Kind>(cx: &mut Ctx<K>, iface: u16, frames: Drain<'_, RxFrame>, aside: &mut Aside) {
+    let caps = &cx.sh.ifaces[usize::from(iface)].caps;
     let (ethernet, mac) = (caps.medium == Medium::Ethernet, caps.mac);
     let before = cx.segs.len();
     for f in frames {
         let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
         let bytes = f.buf.as_slice();
         let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
-        if ethernet && !is_to(bytes, mac) && !stray(sh, cx, bytes) {
+        if ethernet && !is_to(bytes, mac) && !stray(cx, bytes) {
             cx.pool.put(f.buf);
             continue;
         }
         if carries_tcp(bytes, ethernet) {
             let seg = cx.segs.place();
             match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
-                Ok(()) => tcp(sh, cx, iface, f, aside),
-                Err(e) => drop_malformed(sh, cx, e, f.buf),
+                Ok(()) => tcp(cx, iface, f, aside),
+                Err(e) => drop_malformed(cx, e, f.buf),
             }
             continue;
         }
@@ -87,20 +81,20 @@ fn drain<K: Kind>(
             Frame::parse_ip(bytes, 0, csum)
         };
         match parsed {
-            Ok(Frame::Arp(p)) => arp(sh, cx, iface, &p, aside),
+            Ok(Frame::Arp(p)) => arp(cx, iface, &p, aside),
             Ok(Frame::Icmp { ip, msg, body }) => {
-                icmp(sh, cx, iface, &ip, msg, body, aside, bytes);
+                icmp(cx, iface, &ip, msg, body, aside, bytes);
             }
             Ok(_) if aside.wanted => {
                 aside.unbound.push(f.buf);
                 continue;
             }
-            Ok(_) => sh.count(cx.lane, Count::OtherProtocol, 1),
-            Err(e) => sh.counters.add(cx.lane, malformed(e), 1),
+            Ok(_) => cx.count(Count::OtherProtocol, 1),
+            Err(e) => cx.sh.counters.add(cx.lane, malformed(e), 1),
         }
         cx.pool.put(f.buf);
     }
-    sh.count(cx.lane, Count::RxSegs, (cx.segs.len() - before) as u64);
+    cx.count(Count::RxSegs, (cx.segs.len() - before) as u64);
 }
 
 /// Whether a frame is addressed to that station; two comparisons of whole words.
@@ -118,7 +112,7 @@ fn is_to(bytes: &[u8], mac: MacAddr) -> bool {
 /// Those to a group are, unless they carry TCP or ICMP, which are between two hosts here, whatever
 /// their IP addresses say. Frames too short to say where they go are for the parser to count.
 #[cold]
-fn stray<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, bytes: &[u8]) -> bool {
+fn stray<K: Kind>(cx: &mut Ctx<K>, bytes: &[u8]) -> bool {
     let Ok(eth) = EtherHdr::parse(bytes) else {
         return true;
     };
@@ -129,7 +123,7 @@ fn stray<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, bytes: &[u8]) -> bool {
     } else {
         return true;
     };
-    sh.count(cx.lane, why, 1);
+    cx.count(why, 1);
     false
 }
 
@@ -152,15 +146,16 @@ fn carries(bytes: &[u8], ethernet: bool, protocol: u8) -> bool {
 }
 
 #[cold]
-fn drop_malformed<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, e: WireError, buf: PktBuf) {
-    sh.counters.add(cx.lane, malformed(e), 1);
+fn drop_malformed<K: Kind>(cx: &mut Ctx<K>, e: WireError, buf: PktBuf) {
+    cx.sh.counters.add(cx.lane, malformed(e), 1);
     cx.pool.put(buf);
 }
 
 /// Completes the segment whose header was parsed into its place, unless it is to be dropped.
 #[inline]
-fn tcp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, f: RxFrame, aside: &mut Aside) {
-    let seg = cx.segs.place();
+fn tcp<K: Kind>(cx: &mut Ctx<K>, iface: u16, f: RxFrame, aside: &mut Aside) {
+    let (sh, own) = (cx.sh, &mut *cx.own);
+    let seg = own.segs.place();
     let t = &seg.frame;
     let i = &sh.ifaces[usize::from(iface)];
     if !i.plain(t.key.local, t.key.remote) {
@@ -173,20 +168,21 @@ fn tcp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, f: RxFrame, aside:
             if !mine && aside.wanted {
                 return aside.unbound.push(f.buf);
             }
-            sh.count(cx.lane, why, 1);
-            return cx.pool.put(f.buf);
+            sh.count(own.lane, why, 1);
+            return own.pool.put(f.buf);
         }
     }
     if t.bad_options {
-        sh.counters.add(cx.lane, malformed(WireError::BadOption), 1);
+        sh.counters
+            .add(own.lane, malformed(WireError::BadOption), 1);
     }
     seg.hash = f.hash.unwrap_or_else(|| sh.flow_hash(&t.key));
     seg.iface = iface;
-    seg.core = cx.core;
+    seg.core = own.core;
     seg.payload = f.buf;
     seg.payload.trim_front(seg.frame.payload_off as usize);
     seg.payload.truncate(seg.frame.payload_len as usize);
-    cx.segs.keep();
+    own.segs.keep();
 }
 
 /// Why no host can have sent a datagram from `ip` to us by this interface; `None`: one can. A host
@@ -208,32 +204,31 @@ fn wrong_source<K: Kind>(sh: &Commons<K>, iface: u16, ip: IpAddr) -> Option<Coun
     (!host(v4)).then_some(Count::Martian)
 }
 
-fn arp<K: Kind>(sh: &Commons<K>, cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, aside: &mut Aside) {
-    let i = &sh.ifaces[usize::from(iface)];
+fn arp<K: Kind>(cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, aside: &mut Aside) {
+    let i = &cx.sh.ifaces[usize::from(iface)];
     if p.sender_mac == i.caps.mac || p.sender_mac.is_multicast() {
         // Our own packet, come back; or nonsense.
         return;
     }
     let for_us = i.owns(IpAddr::V4(p.target_ip));
     if i.owns(IpAddr::V4(p.sender_ip)) {
-        return sh.defend(cx, iface, p.sender_ip);
+        return cx.sh.defend(cx, iface, p.sender_ip);
     }
     // RFC 826: what we know is updated by anybody's packet, what we do not know is learnt only
     // when it is addressed to us. A probe (RFC 5227) comes from no address.
     if !p.sender_ip.is_unspecified() && i.addrs.iter().any(|a| a.contains(IpAddr::V4(p.sender_ip)))
     {
         let who = (p.sender_ip, p.sender_mac);
-        aside.resolved.extend(sh.heard(cx, iface, who, for_us));
+        aside.resolved.extend(cx.sh.heard(cx, iface, who, for_us));
     }
     if for_us && p.op == ArpOp::Request {
         let reply = p.reply(i.caps.mac);
-        sh.send_arp(cx, iface, p.sender_mac, &reply);
+        cx.sh.send_arp(cx, iface, p.sender_mac, &reply);
     }
 }
 
 #[expect(clippy::too_many_arguments, reason = "one frame, taken apart")]
 fn icmp<K: Kind>(
-    sh: &Commons<K>,
     cx: &mut Ctx<K>,
     iface: u16,
     ip: &Ipv4Hdr,
@@ -242,15 +237,15 @@ fn icmp<K: Kind>(
     aside: &mut Aside,
     frame: &[u8],
 ) {
-    let mine = sh.ifaces.iter().any(|i| i.owns(IpAddr::V4(ip.dst)));
+    let mine = cx.sh.ifaces.iter().any(|i| i.owns(IpAddr::V4(ip.dst)));
     if !mine {
-        return sh.count(cx.lane, Count::NotOurs, 1);
+        return cx.count(Count::NotOurs, 1);
     }
-    if let Some(why) = wrong_source(sh, iface, IpAddr::V4(ip.src)) {
-        return sh.count(cx.lane, why, 1);
+    if let Some(why) = wrong_source(cx.sh, iface, IpAddr::V4(ip.src)) {
+        return cx.count(why, 1);
     }
     if let Icmpv4::EchoRequest { ident, seq } = msg {
-        return echo(sh, cx, iface, ip, (ident, seq), body, frame);
+        return echo(cx, iface, ip, (ident, seq), body, frame);
     }
     let Ok(quote) = IcmpQuote::parse(body) else {
         return;
@@ -281,7 +276,6 @@ fn unreachable(code: u8) -> Unreachable {
 
 /// Answers an echo request by the way it came.
 fn echo<K: Kind>(
-    sh: &Commons<K>,
     cx: &mut Ctx<K>,
     iface: u16,
     ip: &Ipv4Hdr,
@@ -289,17 +283,17 @@ fn echo<K: Kind>(
     body: &[u8],
     frame: &[u8],
 ) {
-    let i = &sh.ifaces[usize::from(iface)];
+    let i = &cx.sh.ifaces[usize::from(iface)];
     let src: Ipv4Addr = ip.dst;
     let len = 20 + 8 + body.len();
     if len > i.caps.mtu as usize {
         return;
     }
-    let now = cx.now(&sh.p);
+    let now = cx.now();
     if !cx.limits.echoes.take(now) {
-        return sh.count(cx.lane, Count::EchoLimit, 1);
+        return cx.count(Count::EchoLimit, 1);
     }
-    sh.count(cx.lane, Count::Echoes, 1);
+    cx.count(Count::Echoes, 1);
     let mut out = cx.pool.take(len);
     out.set_window(0, len);
     let bytes = out.as_mut_slice();
@@ -307,7 +301,7 @@ fn echo<K: Kind>(
         src,
         dst: ip.src,
         protocol: PROTO_ICMP,
-        ttl: sh.config.ttl,
+        ttl: cx.sh.config.ttl,
         tos: ip.tos,
         ident: 0,
         total_len: len as u16,
@@ -318,7 +312,7 @@ fn echo<K: Kind>(
     };
     let n = hdr.emit(bytes);
     Icmpv4::EchoReply { ident, seq }.emit(body, &mut bytes[n..]);
-    let mut ring = sh.tx[usize::from(i.tx.start)].ring.lock();
+    let mut ring = cx.sh.tx[usize::from(i.tx.start)].ring.lock();
     if let Some(d) = ring.push() {
         d.hdr_len = 0;
         if i.caps.medium == Medium::Ethernet
@@ -334,6 +328,6 @@ fn echo<K: Kind>(
         d.owned = Some(out);
         cx.after.ring(i.tx.start);
     } else {
-        sh.count(cx.lane, Count::TxRingFull, 1);
+        cx.count(Count::TxRingFull, 1);
     }
 }

@@ -1,11 +1,14 @@
 //! The one type parameter of this crate, and what a thread carries while it works.
 
+use crate::commons::Commons;
 use crate::conn::{Apart, Segs};
+use crate::count::Count;
 use crate::id::SockId;
 use crate::limit::Limits;
 use crate::listener::Listener;
 use crate::ready::Wake;
 use crate::wheel::Due;
+use core::ops::{Deref, DerefMut};
 use perimeter_base::{PktPool, Time};
 use perimeter_link::RxFrame;
 use perimeter_sync::{LockClass, Locks, Platform};
@@ -29,9 +32,34 @@ pub fn lock<K: Kind, T: Send + 'static>(p: &K::P, class: LockClass, value: T) ->
     <K::L as Locks<K::P>>::new(p, class, value)
 }
 
+/// What every piece of work in the stack is given: what all threads share, and what this thread
+/// carries. Fields of [`Own`] are reached through it.
+pub struct Ctx<'a, K: Kind> {
+    /// What all threads share.
+    pub sh: &'a Commons<K>,
+    /// What this thread carries.
+    pub own: &'a mut Own<K>,
+}
+
+impl<K: Kind> Deref for Ctx<'_, K> {
+    type Target = Own<K>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Own<K> {
+        self.own
+    }
+}
+
+impl<K: Kind> DerefMut for Ctx<'_, K> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Own<K> {
+        self.own
+    }
+}
+
 /// What a thread carries through the stack: stocks, scratch space, and what is to be done once
 /// the perimeter is left. One per thread at a time, never shared.
-pub struct Ctx<K: Kind> {
+pub struct Own<K: Kind> {
     /// Packet buffers.
     pub pool: PktPool,
     /// The burst being taken from a device.
@@ -106,10 +134,44 @@ impl<K: Kind> After<K> {
     }
 }
 
-impl<K: Kind> Ctx<K> {
-    /// A context for the calling thread.
-    pub fn new(lane: usize) -> Ctx<K> {
-        Ctx {
+impl<'a, K: Kind> Ctx<'a, K> {
+    /// The calling thread's way through the stack `sh`, with what it carries.
+    #[inline]
+    pub fn new(sh: &'a Commons<K>, own: &'a mut Own<K>) -> Ctx<'a, K> {
+        Ctx { sh, own }
+    }
+
+    /// The same, for as long as this one is lent.
+    #[inline]
+    pub fn again(&mut self) -> Ctx<'_, K> {
+        Ctx::new(self.sh, self.own)
+    }
+
+    /// Counts `n` of what `what` says.
+    #[inline]
+    pub fn count(&self, what: Count, n: u64) {
+        self.sh.count(self.own.lane, what, n);
+    }
+
+    /// The time of this burst or call: the clock is read once, when first asked for.
+    #[inline]
+    pub fn now(&mut self) -> Time {
+        self.own.now(&self.sh.p)
+    }
+
+    /// As [`now`](Ctx::now), and not before `at`, which another thread has read already.
+    #[inline]
+    pub fn now_from(&mut self, at: Time) -> Time {
+        let now = self.now().max(at);
+        self.own.clock = Some(now);
+        now
+    }
+}
+
+impl<K: Kind> Own<K> {
+    /// For the thread of number `lane`, with nothing in it.
+    pub fn new(lane: usize) -> Own<K> {
+        Own {
             pool: PktPool::default(),
             frames: Vec::with_capacity(crate::BURST),
             segs: Segs::default(),
@@ -136,18 +198,10 @@ impl<K: Kind> Ctx<K> {
         }
     }
 
-    /// The time of this burst or call: the clock is read once, when first asked for.
+    /// As [`Ctx::now`], on platform `p`.
     #[inline]
-    pub fn now(&mut self, p: &K::P) -> Time {
+    pub(crate) fn now(&mut self, p: &K::P) -> Time {
         *self.clock.get_or_insert_with(|| p.now())
-    }
-
-    /// As [`now`](Ctx::now), and not before `at`, which another thread has read already.
-    #[inline]
-    pub fn now_from(&mut self, p: &K::P, at: Time) -> Time {
-        let now = self.now(p).max(at);
-        self.clock = Some(now);
-        now
     }
 
     /// Charges `after - before` bytes to the stack, or gives them back.

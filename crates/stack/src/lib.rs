@@ -34,7 +34,7 @@ pub use commons::{Commons, Config, IfaceSpec};
 pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran, Seg, Segs};
 pub use count::Count;
 pub use id::SockId;
-pub use kind::{Ctx, Kind, Lk};
+pub use kind::{Ctx, Kind, Lk, Own};
 pub use life::{Life, Over};
 pub use listener::Listener;
 pub use net::{Cidr, Route};

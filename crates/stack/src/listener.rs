@@ -1,7 +1,7 @@
 //! Listeners: the application's end of passive opens.
 
 use crate::id::SockId;
-use crate::kind::{Ctx, Kind, Lk, lock};
+use crate::kind::{Kind, Lk, Own, lock};
 use crate::ops::Setting;
 use crate::planted::{Bug, planted};
 use crate::ready::{self, Side};
@@ -109,7 +109,7 @@ impl<K: Kind> Listener<K> {
 
     /// Queues an established connection; `false` when the listener has closed: the connection
     /// is to be aborted.
-    pub fn deliver(&self, id: SockId, key: FlowKey, cx: &mut Ctx<K>) -> bool {
+    pub fn deliver(&self, id: SockId, key: FlowKey, own: &mut Own<K>) -> bool {
         let mut q = self.queue.lock();
         if !q.open {
             return false;
@@ -117,13 +117,13 @@ impl<K: Kind> Listener<K> {
         q.ready.push_back((id, key));
         let queued = q.ready.len() as u32;
         if planted(Bug::QueueUnlockedEarly) {
-            q.side.raise(ready::IN, cx);
+            q.side.raise(ready::IN, own);
             drop(q);
             self.queued.store(queued, Ordering::Relaxed);
             return true;
         }
         self.queued.store(queued, Ordering::Relaxed);
-        q.side.raise(ready::IN, cx);
+        q.side.raise(ready::IN, own);
         true
     }
 
@@ -149,11 +149,11 @@ impl<K: Kind> Listener<K> {
     }
 
     /// Closes the queue for good; returns the connections that nobody accepted.
-    pub fn close(&self, cx: &mut Ctx<K>) -> Vec<SockId> {
+    pub fn close(&self, own: &mut Own<K>) -> Vec<SockId> {
         let mut q = self.queue.lock();
         q.open = false;
         self.queued.store(0, Ordering::Relaxed);
-        q.side.leave(cx);
+        q.side.leave(own);
         q.ready.drain(..).map(|(id, _)| id).collect()
     }
 

@@ -34,7 +34,7 @@
 use crate::commons::Commons;
 use crate::count::Count;
 use crate::id::SockId;
-use crate::kind::{Ctx, Kind, Lk, lock};
+use crate::kind::{Kind, Lk, Own, lock};
 use perimeter_base::Time;
 use perimeter_sync::{Lock, LockClass};
 use std::collections::VecDeque;
@@ -143,24 +143,24 @@ impl<K: Kind> Memory<K> {
 impl<K: Kind> Commons<K> {
     /// Counts what a burst or call has charged, and reports it when it has come to a batch.
     #[inline]
-    pub fn book(&self, cx: &mut Ctx<K>) {
-        let n = core::mem::take(&mut cx.charged);
+    pub fn book(&self, own: &mut Own<K>) {
+        let n = core::mem::take(&mut own.charged);
         if n > 0 {
-            self.count(cx.lane, Count::MemCharged, n.unsigned_abs());
+            self.count(own.lane, Count::MemCharged, n.unsigned_abs());
         } else {
-            self.count(cx.lane, Count::MemReleased, n.unsigned_abs());
+            self.count(own.lane, Count::MemReleased, n.unsigned_abs());
         }
-        cx.unreported += n;
-        if cx.unreported.unsigned_abs() >= self.memory.batch {
-            self.report(cx);
+        own.unreported += n;
+        if own.unreported.unsigned_abs() >= self.memory.batch {
+            self.report(own);
         }
     }
 
     #[cold]
-    fn report(&self, cx: &mut Ctx<K>) {
+    fn report(&self, own: &mut Own<K>) {
         let used = {
             let mut reported = self.memory.reported.lock();
-            *reported += core::mem::take(&mut cx.unreported);
+            *reported += core::mem::take(&mut own.unreported);
             *reported
         };
         self.memory.weigh(used.max(0) as u64);

@@ -64,12 +64,11 @@ impl<K: Kind> Passive<K> {
     #[cold]
     pub fn segment(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         seg: &Seg,
         iss: Option<Seq>,
     ) -> Option<(Arc<Listener<K>>, Established)> {
-        self.segment_from(sh, cx, seg, iss, 0)
+        self.segment_from(cx, seg, iss, 0)
     }
 
     /// As [`Passive::segment`]; `origin` is kept with a new handshake and comes back in
@@ -77,76 +76,74 @@ impl<K: Kind> Passive<K> {
     #[cold]
     pub fn segment_from(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         seg: &Seg,
         iss: Option<Seq>,
         origin: u16,
     ) -> Option<(Arc<Listener<K>>, Established)> {
-        let done = self.stranger(sh, cx, seg, iss, origin);
+        let done = self.stranger(cx, seg, iss, origin);
         self.charge(cx);
         done
     }
 
     fn stranger(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         seg: &Seg,
         iss: Option<Seq>,
         origin: u16,
     ) -> Option<(Arc<Listener<K>>, Established)> {
-        let now = cx.now(&sh.p);
+        let now = cx.now();
         let (key, flags) = (seg.frame.key, seg.frame.hdr.flags);
         if flags.contains(TcpFlags::RST) {
             if !self.syn.on_rst(&key, &seg.frame.hdr) {
-                self.challenge(sh, cx, seg, now);
+                self.challenge(cx, seg, now);
             }
-            sh.count(cx.lane, Count::NoConnection, 1);
+            cx.count(Count::NoConnection, 1);
             return None;
         }
         if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
-            self.syn_arrived(sh, cx, seg, (iss, origin), now);
+            self.syn_arrived(cx, seg, (iss, origin), now);
             return None;
         }
         let other = match self.syn.on_ack(&key, &seg.frame.hdr, now) {
-            AckAction::Established(e) => return self.complete(sh, cx, seg, e, now),
+            AckAction::Established(e) => return self.complete(cx, seg, e, now),
             AckAction::Ignore => {
-                self.challenge(sh, cx, seg, now);
+                self.challenge(cx, seg, now);
                 return None;
             }
             AckAction::Rst(seq) => Some(seq),
             AckAction::None => None,
         };
         if self.syn.expects_cookie(now)
-            && let Some((l, e)) = self.cookie(sh, cx, seg, origin, now)
+            && let Some((l, e)) = self.cookie(cx, seg, origin, now)
         {
             // The next acknowledgment, or the data that the peer sends again, will do as well.
-            if l.full() || sh.memory_full() {
-                sh.count(cx.lane, Count::SynDropped, 1);
+            if l.full() || cx.sh.memory_full() {
+                cx.count(Count::SynDropped, 1);
                 return None;
             }
-            sh.count(cx.lane, Count::CookiesAccepted, 1);
+            cx.count(Count::CookiesAccepted, 1);
             return Some((l, e));
         }
         match other {
             Some(seq) => {
                 let rst = perimeter_tcp::Rst::new(seq, None);
-                sh.reset_stranger(cx, seg, &rst);
+                cx.sh.reset_stranger(cx, seg, &rst);
             }
             // LISTEN: what has no SYN, ACK or RST is dropped (RFC 9293, section 3.10.7.2).
             None if !flags.contains(TcpFlags::ACK) && self.listens(&key) => {
-                sh.count(cx.lane, Count::NoConnection, 1);
+                cx.count(Count::NoConnection, 1);
             }
-            None => sh.refuse(cx, seg),
+            None => cx.sh.refuse(cx, seg),
         }
         None
     }
 
     /// A half-open connection's peer may have lost track: it is told where we are.
-    fn challenge(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &Seg, now: Time) {
+    fn challenge(&mut self, cx: &mut Ctx<K>, seg: &Seg, now: Time) {
         if let Some(ack) = self.syn.challenge(&seg.frame.key, &seg.frame.hdr, now) {
-            sh.answer(cx, seg, &ack);
+            cx.sh.answer(cx, seg, &ack);
         }
     }
 
@@ -163,7 +160,6 @@ impl<K: Kind> Passive<K> {
     /// The handshake by cookie that a segment completes.
     fn cookie(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         seg: &Seg,
         origin: u16,
@@ -174,10 +170,10 @@ impl<K: Kind> Passive<K> {
             return None;
         }
         let l = self.listener(&key)?.clone();
-        let params = params(sh, &l, seg, origin);
-        let ts = sh.isn.ts_offset(&key);
+        let params = params(cx.sh, &l, seg, origin);
+        let ts = cx.sh.isn.ts_offset(&key);
         let Some(e) = self.syn.on_cookie(&key, hdr, &params, ts, now) else {
-            sh.count(cx.lane, Count::CookiesRefused, 1);
+            cx.count(Count::CookiesRefused, 1);
             return None;
         };
         Some((l, e))
@@ -185,7 +181,6 @@ impl<K: Kind> Passive<K> {
 
     fn syn_arrived(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         seg: &Seg,
         (iss, origin): (Option<Seq>, u16),
@@ -193,45 +188,44 @@ impl<K: Kind> Passive<K> {
     ) {
         let key = seg.frame.key;
         let Some(l) = self.listener(&key) else {
-            return sh.refuse(cx, seg);
+            return cx.sh.refuse(cx, seg);
         };
-        if sh.memory_full() {
-            return sh.count(cx.lane, Count::SynDropped, 1);
+        if cx.sh.memory_full() {
+            return cx.count(Count::SynDropped, 1);
         }
         let params = ListenParams {
             reuse: iss.is_some(),
-            ..params(sh, l, seg, origin)
+            ..params(cx.sh, l, seg, origin)
         };
-        let iss = iss.unwrap_or_else(|| sh.isn.iss(&key, now));
-        let ts = sh.isn.ts_offset(&key);
+        let iss = iss.unwrap_or_else(|| cx.sh.isn.iss(&key, now));
+        let ts = cx.sh.isn.ts_offset(&key);
         match self.syn.on_syn(key, &seg.frame.hdr, &params, iss, ts, now) {
-            SynAction::SendSynAck(out) => sh.answer(cx, seg, &out),
+            SynAction::SendSynAck(out) => cx.sh.answer(cx, seg, &out),
             SynAction::SendCookie(out) => {
-                sh.count(cx.lane, Count::CookiesSent, 1);
-                sh.answer(cx, seg, &out);
+                cx.count(Count::CookiesSent, 1);
+                cx.sh.answer(cx, seg, &out);
             }
-            SynAction::Drop(_) => sh.count(cx.lane, Count::SynDropped, 1),
+            SynAction::Drop(_) => cx.count(Count::SynDropped, 1),
         }
         cx.after.armed = cx.after.armed.min(self.syn.deadline());
     }
 
     fn complete(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         seg: &Seg,
         e: Established,
         now: Time,
     ) -> Option<(Arc<Listener<K>>, Established)> {
         let Some(l) = self.listener(&seg.frame.key).cloned() else {
-            sh.refuse(cx, seg);
+            cx.sh.refuse(cx, seg);
             return None;
         };
-        if l.full() || sh.memory_full() {
-            let from = sh.came_from(seg);
+        if l.full() || cx.sh.memory_full() {
+            let from = cx.sh.came_from(seg);
             self.syn.put_back(seg.frame.key, &e, from, now);
             cx.after.armed = cx.after.armed.min(self.syn.deadline());
-            sh.count(cx.lane, Count::SynDropped, 1);
+            cx.count(Count::SynDropped, 1);
             return None;
         }
         Some((l, e))
@@ -246,7 +240,7 @@ impl<K: Kind> Passive<K> {
     /// peers keep by cookie end as well: no other listener takes them. The peer of a handshake is
     /// told by a reset, as far as strangers get any: its acknowledgment may be on its way, and it
     /// believes that it is connected; when that arrives there may be no stack to refuse it.
-    pub fn unlisten(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, l: &Listener<K>) {
+    pub fn unlisten(&mut self, cx: &mut Ctx<K>, l: &Listener<K>) {
         self.wildcards.remove(l.id, l.port);
         let (port, wildcards) = (l.port, &self.wildcards);
         let mut gone = |key: &FlowKey| {
@@ -255,8 +249,8 @@ impl<K: Kind> Passive<K> {
                 && wildcards.find(key.local, port).is_none()
         };
         self.syn.remove_if(&mut gone, &mut |key, from, rst| {
-            if sh.may_reset(cx) {
-                sh.reply(cx, key, from, &rst);
+            if cx.sh.may_reset(cx) {
+                cx.sh.reply(cx, key, from, &rst);
             }
         });
         self.charge(cx);
@@ -274,12 +268,12 @@ impl<K: Kind> Passive<K> {
     }
 
     /// Sends again the SYN-ACKs that are due.
-    pub fn on_timer(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        let now = cx.now(&sh.p);
+    pub fn on_timer(&mut self, cx: &mut Ctx<K>) {
+        let now = cx.now();
         if self.syn.deadline() <= now {
             self.syn.on_timer(now, &mut |key, from, out| {
-                sh.count(cx.lane, Count::Retransmits, 1);
-                sh.reply(cx, key, from, &out);
+                cx.count(Count::Retransmits, 1);
+                cx.sh.reply(cx, key, from, &out);
             });
             self.charge(cx);
         }

@@ -5,7 +5,7 @@
 //! its read half is written only under the receive side's protection and its write half only
 //! under the send side's, so plain stores suffice and `up` needs no atomic read-modify-write.
 
-use crate::kind::{Ctx, Kind};
+use crate::kind::{Kind, Own};
 use crate::planted::{Bug, planted};
 use perimeter_sync::Platform;
 use perimeter_sync::atomic::{AtomicU8, Ordering};
@@ -136,18 +136,18 @@ impl<K: Kind> Side<K> {
         self.bits
     }
 
-    /// Something happened: `bits` are ready. Watchers are noted in `cx`, to be told when the
+    /// Something happened: `bits` are ready. Watchers are noted in `own`, to be told when the
     /// perimeter is left: levels when a bit is new, edges each time.
     #[inline]
-    pub fn raise(&mut self, bits: u8, cx: &mut Ctx<K>) {
+    pub fn raise(&mut self, bits: u8, own: &mut Own<K>) {
         let fresh = bits & !self.bits;
         self.bits |= bits;
         if !self.watch.is_empty() {
-            self.tell(bits, fresh, cx);
+            self.tell(bits, fresh, own);
         }
     }
 
-    fn tell(&mut self, bits: u8, fresh: u8, cx: &mut Ctx<K>) {
+    fn tell(&mut self, bits: u8, fresh: u8, own: &mut Own<K>) {
         let (now, write_half) = (self.bits, self.write_half);
         // The common case: one registration.
         if let [Watch::Reg(reg)] = self.watch.as_slice() {
@@ -158,7 +158,7 @@ impl<K: Kind> Side<K> {
                 bits
             };
             if news & (reg.want.interest | ALWAYS) != 0 {
-                cx.after.wakes.push(Wake {
+                own.after.wakes.push(Wake {
                     poller: reg.poller,
                     slot: reg.slot,
                     generation: reg.generation,
@@ -173,7 +173,7 @@ impl<K: Kind> Side<K> {
         self.watch.retain(|w| {
             let keep = match w {
                 Watch::Wait(event) => {
-                    cx.after.events.push(event.clone());
+                    own.after.events.push(event.clone());
                     false
                 }
                 Watch::Reg(reg) => {
@@ -189,7 +189,7 @@ impl<K: Kind> Side<K> {
                             exclusive_told = true;
                             told_at = Some(index);
                         }
-                        cx.after.wakes.push(Wake {
+                        own.after.wakes.push(Wake {
                             poller: reg.poller,
                             slot: reg.slot,
                             generation: reg.generation,
@@ -225,12 +225,12 @@ impl<K: Kind> Side<K> {
     }
 
     /// Adds a registration; what is ready already is noted at once.
-    pub fn register(&mut self, reg: &Arc<RegWord>, cx: &mut Ctx<K>) {
+    pub fn register(&mut self, reg: &Arc<RegWord>, own: &mut Own<K>) {
         reg.half(self.write_half)
             .store(self.bits, Ordering::Release);
         self.watch.push(Watch::Reg(reg.clone()));
         if self.bits & (reg.want.interest | ALWAYS) != 0 {
-            cx.after.wakes.push(Wake {
+            own.after.wakes.push(Wake {
                 poller: reg.poller,
                 slot: reg.slot,
                 generation: reg.generation,
@@ -266,12 +266,12 @@ impl<K: Kind> Side<K> {
 
     /// The application has closed the socket: blocked calls are woken, to fail, and
     /// registrations are taken off their pollers, as `close` does to an `epoll`.
-    pub fn leave(&mut self, cx: &mut Ctx<K>) {
+    pub fn leave(&mut self, own: &mut Own<K>) {
         self.bits |= ERR | HUP;
         for w in core::mem::take(&mut self.watch) {
             match w {
-                Watch::Wait(event) => cx.after.events.push(event),
-                Watch::Reg(reg) => cx.after.wakes.push(Wake {
+                Watch::Wait(event) => own.after.events.push(event),
+                Watch::Reg(reg) => own.after.wakes.push(Wake {
                     poller: reg.poller,
                     slot: reg.slot,
                     generation: reg.generation,
@@ -282,8 +282,8 @@ impl<K: Kind> Side<K> {
     }
 
     /// Everybody who watches is told that this is over, and forgotten.
-    pub fn finish(&mut self, cx: &mut Ctx<K>) {
-        self.raise(ERR | HUP, cx);
+    pub fn finish(&mut self, own: &mut Own<K>) {
+        self.raise(ERR | HUP, own);
         self.watch = Vec::new();
     }
 }

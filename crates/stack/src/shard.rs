@@ -121,16 +121,16 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     }
 
     /// A segment arrived.
-    pub fn input(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg) {
-        sh.p.charge(Work::Lookup, 1);
+    pub fn input(&mut self, cx: &mut Ctx<K>, seg: &mut Seg) {
+        cx.sh.p.charge(Work::Lookup, 1);
         let iss = match self.find(&seg.frame.key) {
-            Some(slot) => match self.deliver(slot, sh, cx, seg) {
+            Some(slot) => match self.deliver(slot, cx, seg) {
                 Ok(()) => return,
                 Err(iss) => iss,
             },
             None => None,
         };
-        self.no_connection(sh, cx, seg, iss);
+        self.no_connection(cx, seg, iss);
     }
 
     /// A segment that a classifier outside has found a connection for.
@@ -142,7 +142,6 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     #[inline]
     pub fn input_for(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         id: SockId,
         seg: &mut Seg,
@@ -153,23 +152,17 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         {
             // A name is never given to another flow.
             debug_assert!(c.peek().meta.key == seg.frame.key);
-            return self.deliver(id.slot(), sh, cx, seg);
+            return self.deliver(id.slot(), cx, seg);
         }
         match self.find(&seg.frame.key) {
-            Some(slot) => self.deliver(slot, sh, cx, seg),
+            Some(slot) => self.deliver(slot, cx, seg),
             None => Err(None),
         }
     }
 
     #[inline]
-    fn deliver(
-        &mut self,
-        slot: u32,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-        seg: &mut Seg,
-    ) -> Result<(), Option<Seq>> {
-        self.take(slot, sh, cx, seg, |c, cx, seg| glue::input(c, sh, cx, seg))
+    fn deliver(&mut self, slot: u32, cx: &mut Ctx<K>, seg: &mut Seg) -> Result<(), Option<Seq>> {
+        self.take(slot, cx, seg, |c, cx, seg| glue::input(c, cx, seg))
     }
 
     /// Runs `f` on the connection in `slot` for a segment of its flow, or fails as
@@ -178,7 +171,6 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     fn take(
         &mut self,
         slot: u32,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         seg: &mut Seg,
         f: impl FnOnce(&mut C, &mut Ctx<K>, &mut Seg),
@@ -192,26 +184,25 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             && (self.elsewhere || self.passive.listens(&seg.frame.key))
         {
             on_events(conn, Events::CLOSED, cx);
-            self.settle(slot, sh, cx);
+            self.settle(slot, cx);
             return Err(Some(iss));
         }
         conn.entered();
         f(conn, cx, seg);
-        self.settle(slot, sh, cx);
+        self.settle(slot, cx);
         Ok(())
     }
 
     /// A segment arrived for the connection `id`, looked up elsewhere.
     #[inline]
-    pub fn segment(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, id: SockId, seg: &mut Seg) -> Met {
-        self.meet(sh, cx, id, seg, |c, cx, seg| glue::input(c, sh, cx, seg))
+    pub fn segment(&mut self, cx: &mut Ctx<K>, id: SockId, seg: &mut Seg) -> Met {
+        self.meet(cx, id, seg, |c, cx, seg| glue::input(c, cx, seg))
     }
 
     /// As [`Shard::segment`], for organizations that cut TCP's processing: `f` is a part of it.
     #[inline]
     pub fn meet(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         id: SockId,
         seg: &mut Seg,
@@ -221,7 +212,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             Some(c) if !c.peek().meta.closed => {}
             _ => return Met::Gone,
         }
-        match self.take(id.slot(), sh, cx, seg, f) {
+        match self.take(id.slot(), cx, seg, f) {
             Ok(()) => Met::Taken,
             Err(Some(iss)) => Met::Reused(iss),
             Err(None) => Met::Gone,
@@ -231,12 +222,12 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// A segment of a flow that has no connection, as far as the table knows from which it was
     /// looked up: for the SYN cache, a listener, or nobody. `iss` is given when it took over a
     /// connection in TIME-WAIT.
-    pub fn stranger(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
+    pub fn stranger(&mut self, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
         match iss {
             Some(_) if self.find(&seg.frame.key).is_none() => {
-                self.no_connection(sh, cx, seg, iss);
+                self.no_connection(cx, seg, iss);
             }
-            _ => self.input(sh, cx, seg),
+            _ => self.input(cx, seg),
         }
     }
 
@@ -247,14 +238,14 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
 
     /// After anything that may have moved a connection's deadline or ended it.
     #[inline]
-    fn settle(&mut self, slot: u32, sh: &Commons<K>, cx: &mut Ctx<K>) {
+    fn settle(&mut self, slot: u32, cx: &mut Ctx<K>) {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
         conn.left(cx);
         let side = conn.tcb();
         if side.meta.orphan || side.meta.closed {
-            return self.settle_end(slot, sh, cx);
+            return self.settle_end(slot, cx);
         }
         if side.tcb.deadline() < side.meta.armed {
             self.arm(slot, cx);
@@ -263,20 +254,20 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
 
     /// As [`Shard::settle`], for a connection that is over or that no application holds.
     #[cold]
-    fn settle_end(&mut self, slot: u32, sh: &Commons<K>, cx: &mut Ctx<K>) {
+    fn settle_end(&mut self, slot: u32, cx: &mut Ctx<K>) {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
         let side = conn.tcb();
         if side.meta.closed {
-            return self.unlink(slot, sh, cx);
+            return self.unlink(slot, cx);
         }
         if let Some(end) = side.end_changed() {
             let id = side.meta.id;
             if end == Some(End::Waiting) {
-                glue::lighten(conn, sh, cx);
+                glue::lighten(conn, cx);
             }
-            self.ends.settle(sh, cx, id, end);
+            self.ends.settle(cx, id, end);
         }
         self.arm(slot, cx);
     }
@@ -301,7 +292,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     }
 
     /// The connection is over: out of the table; and away, if no application holds it.
-    fn unlink(&mut self, slot: u32, sh: &Commons<K>, cx: &mut Ctx<K>) {
+    fn unlink(&mut self, slot: u32, cx: &mut Ctx<K>) {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
@@ -320,18 +311,18 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         if let Some(cell) = self.conns.remove(slot, id.generation()) {
             let Conn { tcb, mut snd, rcv } = cell.leave(&mut self.home);
             cx.charge(tcb.meta.weight, 0);
-            self.ends.settle(sh, cx, id, None);
+            self.ends.settle(cx, id, None);
             let sent = (tcb.meta.txq, tcb.meta.ticket);
-            sh.bury(cx, sent, &mut snd, &rcv);
+            cx.sh.bury(cx, sent, &mut snd, &rcv);
         }
     }
 
     /// A segment without a connection. `iss` is given when it takes over a connection in
     /// TIME-WAIT.
     #[cold]
-    fn no_connection(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
-        if let Some((l, e)) = self.passive.segment(sh, cx, seg, iss) {
-            self.establish(sh, cx, l, &e, seg);
+    fn no_connection(&mut self, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
+        if let Some((l, e)) = self.passive.segment(cx, seg, iss) {
+            self.establish(cx, l, &e, seg);
         }
     }
 
@@ -351,25 +342,24 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     #[cold]
     pub fn establish(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         l: Arc<Listener<K>>,
         e: &Established,
         seg: &mut Seg,
     ) -> Option<SockId> {
         let config = l.config();
-        let tcb = Tcb::accept(&config, e, cx.now_from(&sh.p, e.at));
-        let Ok(id) = self.insert(sh, &config, seg.frame.key, seg.hash, seg.iface, tcb) else {
-            sh.refuse(cx, seg);
+        let tcb = Tcb::accept(&config, e, cx.now_from(e.at));
+        let Ok(id) = self.insert(cx.sh, &config, seg.frame.key, seg.hash, seg.iface, tcb) else {
+            cx.sh.refuse(cx, seg);
             return None;
         };
         let conn = self.conns.at(id.slot())?;
         conn.entered();
-        glue::account(conn, sh, cx);
+        glue::account(conn, cx);
         conn.snd().side.raise(ready::OUT, cx);
-        glue::input(conn, sh, cx, seg);
+        glue::input(conn, cx, seg);
         cx.after.accepts.push((l, id, seg.frame.key));
-        self.settle(id.slot(), sh, cx);
+        self.settle(id.slot(), cx);
         Some(id)
     }
 
@@ -409,45 +399,37 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// The flow exists.
     pub fn connect(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         key: FlowKey,
         hash: u32,
         iface: u16,
         config: &Config,
     ) -> Result<SockId, Exists> {
-        let now = cx.now(&sh.p);
-        let tcb = Tcb::connect(config, sh.isn.iss(&key, now), sh.isn.ts_offset(&key), now);
-        let id = self.insert(sh, config, key, hash, iface, tcb)?;
+        let now = cx.now();
+        let tcb = Tcb::connect(
+            config,
+            cx.sh.isn.iss(&key, now),
+            cx.sh.isn.ts_offset(&key),
+            now,
+        );
+        let id = self.insert(cx.sh, config, key, hash, iface, tcb)?;
         if let Some(conn) = self.conns.at(id.slot()) {
             conn.entered();
-            glue::account(conn, sh, cx);
-            glue::output(conn, sh, cx);
+            glue::account(conn, cx);
+            glue::output(conn, cx);
         }
-        self.settle(id.slot(), sh, cx);
+        self.settle(id.slot(), cx);
         Ok(id)
     }
 
     /// Runs a socket operation; `None`: the socket has gone.
-    pub fn call<Q: Op<K>>(
-        &mut self,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-        id: SockId,
-        op: Q,
-    ) -> Option<Q::Out> {
-        self.with(sh, cx, id, false, |c, cx| ops::run(c, op, sh, cx))
+    pub fn call<Q: Op<K>>(&mut self, cx: &mut Ctx<K>, id: SockId, op: Q) -> Option<Q::Out> {
+        self.with(cx, id, false, |c, cx| ops::run(c, op, cx))
     }
 
     /// Runs an operation that the stack itself posted, also on orphans.
-    pub fn posted<Q: Op<K, Out = ()>>(
-        &mut self,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-        id: SockId,
-        op: Q,
-    ) {
-        self.with(sh, cx, id, true, |c, cx| ops::run(c, op, sh, cx));
+    pub fn posted<Q: Op<K, Out = ()>>(&mut self, cx: &mut Ctx<K>, id: SockId, op: Q) {
+        self.with(cx, id, true, |c, cx| ops::run(c, op, cx));
     }
 
     /// Runs `f` on a connection and keeps table, timers and orphans true afterwards: for
@@ -456,7 +438,6 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     #[inline]
     pub fn with<R>(
         &mut self,
-        sh: &Commons<K>,
         cx: &mut Ctx<K>,
         id: SockId,
         orphans: bool,
@@ -464,16 +445,16 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     ) -> Option<R> {
         let conn = self.conns.get_mut(id.slot(), id.generation());
         let Some(conn) = conn.filter(|c| orphans || !c.peek().meta.orphan) else {
-            return sh.stale(cx);
+            return cx.sh.stale(cx);
         };
         conn.entered();
         let out = f(conn, cx);
-        self.settle(id.slot(), sh, cx);
+        self.settle(id.slot(), cx);
         Some(out)
     }
 
     /// An ICMP error for the flow `key`.
-    pub fn icmp(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
+    pub fn icmp(&mut self, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
         let Some(slot) = self.find(key) else {
             if let Icmp::Unreachable(_, seq) = what {
                 self.passive.unreachable(cx, key, seq);
@@ -481,10 +462,10 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return;
         };
         if let Some(conn) = self.conns.at(slot) {
-            sh.count(cx.lane, Count::IcmpErrors, 1);
+            cx.count(Count::IcmpErrors, 1);
             conn.entered();
-            ops::icmp(conn, what, sh, cx);
-            self.settle(slot, sh, cx);
+            ops::icmp(conn, what, cx);
+            self.settle(slot, cx);
         }
     }
 
@@ -494,53 +475,53 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     }
 
     /// Removes a listener's wildcard entry, and the handshakes under way for it.
-    pub fn unlisten(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, l: &Listener<K>) {
-        self.passive.unlisten(sh, cx, l);
+    pub fn unlisten(&mut self, cx: &mut Ctx<K>, l: &Listener<K>) {
+        self.passive.unlisten(cx, l);
     }
 
     /// Runs what is due.
-    pub fn on_timers(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        let now = cx.now(&sh.p);
+    pub fn on_timers(&mut self, cx: &mut Ctx<K>) {
+        let now = cx.now();
         let mut due = core::mem::take(&mut cx.due);
         self.wheel.expire(now, &mut due);
         for d in due.drain(..) {
-            if let Some(conn) = self.entry_due(d, sh, cx) {
+            if let Some(conn) = self.entry_due(d, cx) {
                 if conn.peek().tcb.deadline() <= now {
-                    glue::timer(conn, sh, cx);
+                    glue::timer(conn, cx);
                 }
-                self.settle(d.slot, sh, cx);
+                self.settle(d.slot, cx);
             }
         }
         cx.due = due;
-        self.passive.on_timer(sh, cx);
+        self.passive.on_timer(cx);
     }
 
     /// As [`Shard::on_timers`], for organizations that run a connection's timers by a message of
     /// their own: `fire` is told of each connection that has timers due, and sees to it that
     /// [`Shard::timer`] is called for it. Deadlines that have moved are armed again.
-    pub fn expire(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>, mut fire: impl FnMut(&mut C)) {
-        let now = cx.now(&sh.p);
+    pub fn expire(&mut self, cx: &mut Ctx<K>, mut fire: impl FnMut(&mut C)) {
+        let now = cx.now();
         let mut due = core::mem::take(&mut cx.due);
         self.wheel.expire(now, &mut due);
         for d in due.drain(..) {
-            if let Some(conn) = self.entry_due(d, sh, cx) {
+            if let Some(conn) = self.entry_due(d, cx) {
                 if conn.peek().tcb.deadline() <= now {
                     fire(conn);
                 } else {
-                    self.settle(d.slot, sh, cx);
+                    self.settle(d.slot, cx);
                 }
             }
         }
         cx.due = due;
-        self.passive.on_timer(sh, cx);
+        self.passive.on_timer(cx);
     }
 
     /// The connection of an entry that came due, which now has none; `None` if it has gone or the
     /// entry was superseded.
-    fn entry_due(&mut self, d: Due, sh: &Commons<K>, cx: &Ctx<K>) -> Option<&mut C> {
+    fn entry_due(&mut self, d: Due, cx: &Ctx<K>) -> Option<&mut C> {
         let conn = self.conns.get_mut(d.slot, d.generation);
         let Some(conn) = conn.filter(|c| c.peek().meta.armed == d.at) else {
-            sh.count(cx.lane, Count::StaleTimer, 1);
+            cx.count(Count::StaleTimer, 1);
             return None;
         };
         conn.entered();
@@ -550,25 +531,19 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
 
     /// Runs a connection's timers that are due, after `begin`; counts it as stale if it has gone,
     /// or nothing is due any more.
-    pub fn timer(
-        &mut self,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-        id: SockId,
-        begin: impl FnOnce(&mut C),
-    ) {
-        let now = cx.now(&sh.p);
+    pub fn timer(&mut self, cx: &mut Ctx<K>, id: SockId, begin: impl FnOnce(&mut C)) {
+        let now = cx.now();
         let Some(conn) = self.conns.get_mut(id.slot(), id.generation()) else {
-            return sh.count(cx.lane, Count::StaleTimer, 1);
+            return cx.count(Count::StaleTimer, 1);
         };
         conn.entered();
         begin(conn);
         if conn.peek().tcb.deadline() <= now {
-            glue::timer(conn, sh, cx);
+            glue::timer(conn, cx);
         } else {
-            sh.count(cx.lane, Count::StaleTimer, 1);
+            cx.count(Count::StaleTimer, 1);
         }
-        self.settle(id.slot(), sh, cx);
+        self.settle(id.slot(), cx);
     }
 
     /// When [`Shard::on_timers`] has something to do.
@@ -586,16 +561,16 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     }
 
     /// Resets every connection: the stack is being dropped.
-    pub fn abort_all(&mut self, sh: &Commons<K>, cx: &mut Ctx<K>) {
+    pub fn abort_all(&mut self, cx: &mut Ctx<K>) {
         for slot in 0..self.conns.places() {
             if let Some(conn) = self.conns.at(slot) {
                 conn.entered();
-                glue::abort(conn, sh, cx);
+                glue::abort(conn, cx);
                 conn.snd().side.finish(cx);
                 conn.rcv().side.finish(cx);
                 conn.tcb().meta.orphan = true;
                 conn.left(cx);
-                self.unlink(slot, sh, cx);
+                self.unlink(slot, cx);
             }
         }
     }

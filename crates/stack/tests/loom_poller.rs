@@ -6,7 +6,7 @@
 
 use loom::thread;
 use perimeter_base::Time;
-use perimeter_stack::kind::{Ctx, Kind};
+use perimeter_stack::kind::{Kind, Own};
 use perimeter_stack::planted::Bug;
 use perimeter_stack::planted::models::{found, holds};
 use perimeter_stack::poller::{Pollers, Ready};
@@ -50,11 +50,11 @@ impl World {
         let p = pollers.get(poller).unwrap();
         let word = p.register(poller, sock(), TOKEN, want);
         let word = word.unwrap();
-        let mut cx = Ctx::new(0);
+        let mut own = Own::new(0);
         let (mut read, mut write) = (Side::read(), Side::write());
-        read.register(&word, &mut cx);
-        write.register(&word, &mut cx);
-        assert!(cx.after.wakes.is_empty());
+        read.register(&word, &mut own);
+        write.register(&word, &mut own);
+        assert!(own.after.wakes.is_empty());
         Arc::new(World {
             poller,
             read: Model.lock(LockClass::Rcvbuf, read),
@@ -65,10 +65,10 @@ impl World {
 
     /// Something happens inside the perimeter; who waits is told when it has been left.
     fn raise(&self, bits: u8) {
-        let mut cx = Ctx::new(0);
+        let mut own = Own::new(0);
         let side = if bits == IN { &self.read } else { &self.write };
-        side.lock().raise(bits, &mut cx);
-        self.pollers.deliver(&mut cx.after.wakes);
+        side.lock().raise(bits, &mut own);
+        self.pollers.deliver(&mut own.after.wakes);
     }
 
     /// The application has taken everything.

@@ -1,11 +1,11 @@
 //! Asking a protocol thread and waiting for its answer, also when it has ended.
 
 use super::spec::Waiting;
-use super::{ConnpT, Job, Kd, Keep, Means, Msg, NOBODY};
+use super::{ConnpT, Job, Kd, Keep, Msg, NOBODY};
 use core::any::{Any, TypeId};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
-use perimeter_stack::{Commons, Ctx};
+use perimeter_stack::Ctx;
 use perimeter_sync::{Event, Mpsc, Platform};
 
 /// This file, for [`Family::hand_over`](crate::spec::Family).
@@ -46,7 +46,7 @@ impl<C: Keep> ConnpT<C> {
     /// panicked.
     pub(super) fn ask<J: Job<C>>(
         &self,
-        mut with: Option<Means<'_, C::P>>,
+        mut with: Option<&mut Ctx<Kd<C::P>>>,
         to: usize,
         job: Box<J>,
     ) -> Option<Box<J>> {
@@ -64,11 +64,11 @@ impl<C: Keep> ConnpT<C> {
         let _ = self.owners[to].inbox.put(Msg::Job(job, lane));
         let mut back = None;
         match &mut with {
-            Some((sh, cx)) if self.is_here(to) => back = self.fold(sh, cx, to),
+            Some(cx) if self.is_here(to) => back = self.fold(cx, to),
             _ => self.wake(to),
         }
         if back.is_none() && self.spec.wait == Waiting::Spin && self.core(to) != self.p.core() {
-            back = self.spin(with.as_mut(), reply);
+            back = self.spin(with.as_deref_mut(), reply);
         }
         let job: Box<dyn Any> = match back {
             Some(job) => job,
@@ -81,15 +81,15 @@ impl<C: Keep> ConnpT<C> {
     /// thread's.
     pub(super) fn spin(
         &self,
-        mut with: Option<&mut Means<'_, C::P>>,
+        mut with: Option<&mut Ctx<Kd<C::P>>>,
         reply: &Reply<C>,
     ) -> Option<Box<dyn Job<C>>> {
         let mut back = None;
         self.look(|| {
-            if let Some((sh, cx)) = &mut with {
+            if let Some(cx) = &mut with {
                 for thread in self.roles() {
                     if !self.owners[thread].inbox.is_empty() {
-                        back = back.take().or_else(|| self.fold(sh, cx, thread));
+                        back = back.take().or_else(|| self.fold(cx, thread));
                     }
                 }
             }
@@ -116,7 +116,7 @@ impl<C: Keep> ConnpT<C> {
     /// Sleeps until an answer has come, most likely from thread `to`.
     pub(super) fn park_for(
         &self,
-        mut with: Option<Means<'_, C::P>>,
+        mut with: Option<&mut Ctx<Kd<C::P>>>,
         to: usize,
         reply: &Reply<C>,
     ) -> Option<Box<dyn Job<C>>> {
@@ -126,18 +126,18 @@ impl<C: Keep> ConnpT<C> {
                 return Some(job);
             }
             let sleep = |until| match &with {
-                Some((sh, _)) => sh.asleep(|| reply.event.wait(until)),
+                Some(cx) => cx.sh.asleep(|| reply.event.wait(until)),
                 None => reply.event.wait(until),
             };
             if !self.ended.load(Ordering::SeqCst) {
                 sleep(Time::NEVER);
                 continue;
             }
-            let broken = self.rescue(with.as_mut(), to, || !reply.answer.is_empty());
+            let broken = self.rescue(with.as_deref_mut(), to, || !reply.answer.is_empty());
             if reply.answer.is_empty() {
                 let until = self.p.now().plus(RESCUE);
                 match &with {
-                    Some((sh, _)) => sh.asleep(|| reply.event.wait(until)),
+                    Some(cx) => cx.sh.asleep(|| reply.event.wait(until)),
                     None => reply.event.wait(until),
                 };
                 tries += u32::from(broken);
@@ -153,7 +153,7 @@ impl<C: Keep> ConnpT<C> {
     /// that can mend.
     pub(super) fn rescue(
         &self,
-        mut with: Option<&mut Means<'_, C::P>>,
+        mut with: Option<&mut Ctx<Kd<C::P>>>,
         first: usize,
         enough: impl Fn() -> bool,
     ) -> bool {
@@ -170,10 +170,10 @@ impl<C: Keep> ConnpT<C> {
             let Some(mut group) = owner.group.try_own() else {
                 continue;
             };
-            if let Some((sh, cx)) = &mut with {
+            if let Some(cx) = &mut with {
                 // What others send meanwhile they look after themselves.
                 for _ in 0..owner.inbox.len().max(1) {
-                    if group.turn(self, sh, cx) == 0 {
+                    if group.turn(self, cx) == 0 {
                         break;
                     }
                 }
@@ -196,9 +196,9 @@ impl<C: Keep> ConnpT<C> {
     }
 
     /// If threads have ended, somebody else must run what is sent to them.
-    pub(super) fn after_the_end(&self, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>) {
+    pub(super) fn after_the_end(&self, cx: &mut Ctx<Kd<C::P>>) {
         if self.ended.load(Ordering::SeqCst) {
-            self.rescue(Some(&mut (sh, cx)), 0, || false);
+            self.rescue(Some(cx), 0, || false);
         }
     }
 

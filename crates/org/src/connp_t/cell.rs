@@ -31,7 +31,6 @@ pub(crate) trait Keep: Cell<K = Kd<Self::P>, Home: Clone + Sync> {
         home: &Self::Home,
         id: SockId,
         op: &mut Q,
-        sh: &Commons<Kd<Self::P>>,
         cx: &mut Ctx<Kd<Self::P>>,
     ) -> Before<Q::Out>;
 
@@ -126,14 +125,13 @@ impl<P: Platform> Keep for Apart<P> {
         home: &Home<P>,
         id: SockId,
         op: &mut Q,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
     ) -> Before<Q::Out> {
         let Some(sides) = home.places.get(id.slot()) else {
             return Before::Stale;
         };
-        sh.p.charge(Work::SockCall, 1);
-        first_phase(sides, id.generation(), op, sh, cx).map_or(Before::Stale, Before::Step)
+        cx.sh.p.charge(Work::SockCall, 1);
+        first_phase(sides, id.generation(), op, cx).map_or(Before::Stale, Before::Step)
     }
 
     fn lock_stats(home: &Home<P>, add: &mut dyn FnMut(LockClass, LockStats)) {
@@ -262,13 +260,7 @@ impl<P: Platform> Keep for Whole<P> {
 
     fn shut_out(&mut self) {}
 
-    fn before<Q: Op<Kd<P>>>(
-        (): &(),
-        _: SockId,
-        _: &mut Q,
-        _: &Commons<Kd<P>>,
-        _: &mut Ctx<Kd<P>>,
-    ) -> Before<Q::Out> {
+    fn before<Q: Op<Kd<P>>>((): &(), _: SockId, _: &mut Q, _: &mut Ctx<Kd<P>>) -> Before<Q::Out> {
         Before::Nothing
     }
 

@@ -68,18 +68,13 @@ impl<C: Keep> Group<C> {
 
     /// Sends timer messages that are due, then runs messages, first in, first out; returns how
     /// many of both, and of those that wait to be sent on.
-    pub(super) fn turn(
-        &mut self,
-        org: &ConnpT<C>,
-        sh: &Commons<Kd<C::P>>,
-        cx: &mut Ctx<Kd<C::P>>,
-    ) -> usize {
-        let fired = self.expire(org, sh, cx);
+    pub(super) fn turn(&mut self, org: &ConnpT<C>, cx: &mut Ctx<Kd<C::P>>) -> usize {
+        let fired = self.expire(org, cx);
         let mut batch = core::mem::take(&mut self.batch);
         let inbox = &org.owners[self.index].inbox;
         let n = inbox.take(&mut self.outlet, &mut batch, BATCH);
         for msg in batch.drain(..) {
-            self.run(msg, org, sh, cx);
+            self.run(msg, org, cx);
         }
         self.batch = batch;
         while let Some((to, msg)) = self.held.pop_front() {
@@ -87,20 +82,20 @@ impl<C: Keep> Group<C> {
                 self.held.push_front((to, msg));
                 break;
             }
-            org.send(sh, to, msg);
+            org.send(cx.sh, to, msg);
         }
         n + fired + self.held.len()
     }
 
     /// What DragonFly's callout does on the owner's core: marks in the message of each
     /// connection what is due, and sends it unless it is on its way.
-    fn expire(&mut self, org: &ConnpT<C>, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>) -> usize {
-        let now = cx.now(&sh.p);
+    fn expire(&mut self, org: &ConnpT<C>, cx: &mut Ctx<Kd<C::P>>) -> usize {
+        let now = cx.now();
         if now < self.shard.next_timer() {
             return 0;
         }
         let mut due = core::mem::take(&mut self.due);
-        self.shard.expire(sh, cx, |c| {
+        self.shard.expire(cx, |c| {
             let bits = c.peek().tcb.timers_due(now);
             let id = c.peek().meta.id;
             let timers = c.message();
@@ -118,34 +113,27 @@ impl<C: Keep> Group<C> {
         fired
     }
 
-    fn run(
-        &mut self,
-        msg: Msg<C>,
-        org: &ConnpT<C>,
-        sh: &Commons<Kd<C::P>>,
-        cx: &mut Ctx<Kd<C::P>>,
-    ) {
+    fn run(&mut self, msg: Msg<C>, org: &ConnpT<C>, cx: &mut Ctx<Kd<C::P>>) {
         match msg {
-            Msg::Packet(seg) if org.demux.is_some() => self.packet(seg, org, sh, cx),
+            Msg::Packet(seg) if org.demux.is_some() => self.packet(seg, org, cx),
             Msg::Packet(mut seg) => {
-                self.shard.input(sh, cx, &mut seg);
+                self.shard.input(cx, &mut seg);
                 cx.pool.put(core::mem::take(&mut seg.payload));
                 org.segs.put(seg);
             }
             Msg::Burst(mut segs) => {
-                segs.drain(|seg| self.shard.input(sh, cx, seg));
+                segs.drain(|seg| self.shard.input(cx, seg));
                 org.bursts.put(segs);
             }
-            Msg::Timers(id) => self.shard.timer(sh, cx, id, |c| *c.message() = 0),
+            Msg::Timers(id) => self.shard.timer(cx, id, |c| *c.message() = 0),
             Msg::Job(mut job, who) => {
                 let next = job.run(&mut At {
                     group: self,
                     org,
-                    sh,
-                    cx,
+                    cx: cx.again(),
                 });
                 match next {
-                    Next::To(thread) => self.forward(org, sh, thread, Msg::Job(job, who)),
+                    Next::To(thread) => self.forward(org, cx.sh, thread, Msg::Job(job, who)),
                     Next::Done if who == NOBODY => {}
                     Next::Done if who as usize == cx.lane => self.mine = Some(job),
                     Next::Done => org.answer(who, job),
@@ -156,33 +144,20 @@ impl<C: Keep> Group<C> {
 
     /// `per-connection`: a segment came from a device. If older ones of its flow may still be on
     /// their way here by its former thread, it waits for them.
-    fn packet(
-        &mut self,
-        seg: Box<Seg>,
-        org: &ConnpT<C>,
-        sh: &Commons<Kd<C::P>>,
-        cx: &mut Ctx<Kd<C::P>>,
-    ) {
+    fn packet(&mut self, seg: Box<Seg>, org: &ConnpT<C>, cx: &mut Ctx<Kd<C::P>>) {
         let key = seg.frame.key;
         match self.gathering.iter().position(|g| g.key == key) {
-            Some(i) => self.gather(i, seg, org, sh, cx),
-            None => self.segment(seg, None, org, sh, cx),
+            Some(i) => self.gather(i, seg, org, cx),
+            None => self.segment(seg, None, org, cx),
         }
     }
 
-    fn gather(
-        &mut self,
-        at: usize,
-        mut seg: Box<Seg>,
-        org: &ConnpT<C>,
-        sh: &Commons<Kd<C::P>>,
-        cx: &mut Ctx<Kd<C::P>>,
-    ) {
+    fn gather(&mut self, at: usize, mut seg: Box<Seg>, org: &ConnpT<C>, cx: &mut Ctx<Kd<C::P>>) {
         let segs = &mut self.gathering[at].segs;
         if segs.len() < ALONE {
             return segs.push(seg);
         }
-        sh.count(cx.lane, Count::NetisrFull, 1);
+        cx.count(Count::NetisrFull, 1);
         cx.pool.put(core::mem::take(&mut seg.payload));
         org.segs.put(seg);
     }
@@ -198,16 +173,10 @@ impl<C: Keep> Group<C> {
     }
 
     /// What came by the flow's former thread is here: what came directly is next.
-    pub(super) fn all_here(
-        &mut self,
-        key: &FlowKey,
-        org: &ConnpT<C>,
-        sh: &Commons<Kd<C::P>>,
-        cx: &mut Ctx<Kd<C::P>>,
-    ) {
+    pub(super) fn all_here(&mut self, key: &FlowKey, org: &ConnpT<C>, cx: &mut Ctx<Kd<C::P>>) {
         if let Some(i) = self.gathering.iter().position(|g| g.key == *key) {
             for seg in self.gathering.swap_remove(i).segs {
-                self.segment(seg, None, org, sh, cx);
+                self.segment(seg, None, org, cx);
             }
         }
     }
@@ -219,14 +188,13 @@ impl<C: Keep> Group<C> {
         mut seg: Box<Seg>,
         mut iss: Option<Seq>,
         org: &ConnpT<C>,
-        sh: &Commons<Kd<C::P>>,
         cx: &mut Ctx<Kd<C::P>>,
     ) {
         let Some(d) = &org.demux else { return };
         let (key, me) = (seg.frame.key, self.index);
-        sh.p.charge(Work::Lookup, 1);
+        cx.sh.p.charge(Work::Lookup, 1);
         let nobody = SockId::conn(me as u16, 0, 0);
-        match self.shard.input_for(sh, cx, nobody, &mut seg) {
+        match self.shard.input_for(cx, nobody, &mut seg) {
             Ok(()) => {
                 cx.pool.put(core::mem::take(&mut seg.payload));
                 return org.segs.put(seg);
@@ -237,7 +205,7 @@ impl<C: Keep> Group<C> {
             // The flow comes here, but the message is still on its way that makes the connection.
             Some(to) if to == me => {
                 self.await_others(key);
-                return self.packet(seg, org, sh, cx);
+                return self.packet(seg, org, cx);
             }
             Some(to) => to,
             // Handshakes are the business of the thread that the hash names.
@@ -245,21 +213,21 @@ impl<C: Keep> Group<C> {
         };
         if to != me {
             let strayed = Box::new(Strayed(Some(seg), iss));
-            return self.forward(org, sh, to, Msg::Job(strayed, NOBODY));
+            return self.forward(org, cx.sh, to, Msg::Job(strayed, NOBODY));
         }
-        if let Some((listener, e)) = self.shard.passive().segment(sh, cx, &seg, iss) {
+        if let Some((listener, e)) = self.shard.passive().segment(cx, &seg, iss) {
             let to = d.pick(me);
             if to != me && d.claim(key, to) {
                 let seg = Some(seg);
                 let accept = Box::new(Accept { listener, e, seg });
-                self.forward(org, sh, to, Msg::Job(accept, NOBODY));
+                self.forward(org, cx.sh, to, Msg::Job(accept, NOBODY));
                 // Behind the segments of this flow that are here.
                 let last = Msg::Job(Box::new(Followed { key, to }), NOBODY);
-                return org.send(sh, me, last);
+                return org.send(cx.sh, me, last);
             }
             // Somebody has connected from here to there at the same moment: the flow exists.
             if to == me {
-                self.shard.establish(sh, cx, listener, &e, &mut seg);
+                self.shard.establish(cx, listener, &e, &mut seg);
             }
             d.left(to);
         }

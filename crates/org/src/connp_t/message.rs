@@ -8,7 +8,7 @@ use core::any::Any;
 use perimeter_base::Time;
 use perimeter_stack::ops::{self, Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, Seg, Segs, SockId};
+use perimeter_stack::{ConnInfo, Ctx, Listener, Seg, Segs, SockId};
 use perimeter_sync::Platform;
 use perimeter_tcp::Config;
 use perimeter_tcp::syncache::Established;
@@ -46,8 +46,7 @@ pub(super) enum Next {
 pub(super) struct At<'a, C: Keep> {
     pub(super) group: &'a mut Group<C>,
     pub(super) org: &'a ConnpT<C>,
-    pub(super) sh: &'a Commons<Kd<C::P>>,
-    pub(super) cx: &'a mut Ctx<Kd<C::P>>,
+    pub(super) cx: Ctx<'a, Kd<C::P>>,
 }
 
 /// A request. It owns all that it needs and carries its answer back.
@@ -83,7 +82,7 @@ fn with<C: Keep, R>(
     orphans: bool,
     f: impl FnOnce(&mut C, &mut Ctx<Kd<C::P>>) -> R,
 ) -> Option<R> {
-    at.group.shard.with(at.sh, at.cx, id, orphans, |c, cx| {
+    at.group.shard.with(&mut at.cx, id, orphans, |c, cx| {
         let was = c.tcb().meta.orphan;
         let out = f(c, cx);
         if c.tcb().meta.orphan && !was {
@@ -95,13 +94,13 @@ fn with<C: Keep, R>(
 
 impl<C: Keep, Q: Op<Kd<C::P>> + 'static> Job<C> for Call<C::P, Q> {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
-        let (sh, part) = (at.sh, self.part);
+        let part = self.part;
         if let Some(mut op) = self.op.take() {
             self.out = with(at, self.id, false, |c, cx| match part {
-                Part::Whole => Some(ops::run(c, op, sh, cx)),
-                Part::Tcp => Some(op.tcp(c, sh, cx)),
+                Part::Whole => Some(ops::run(c, op, cx)),
+                Part::Tcp => Some(op.tcp(c, cx)),
                 Part::Kick => {
-                    op.kick(c, sh, cx);
+                    op.kick(c, cx);
                     None
                 }
             })
@@ -119,9 +118,8 @@ pub(super) struct Post<Q> {
 
 impl<C: Keep, Q: Op<Kd<C::P>, Out = ()> + 'static> Job<C> for Post<Q> {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
-        let sh = at.sh;
         if let Some(op) = self.op.take() {
-            with(at, self.id, true, |c, cx| ops::run(c, op, sh, cx));
+            with(at, self.id, true, |c, cx| ops::run(c, op, cx));
         }
         Next::Done
     }
@@ -154,7 +152,7 @@ impl<C: Keep> Job<C> for Connect {
         if self.stage == Stage::Incomplete {
             self.stage = Stage::Hashed;
             at.group.bind(&key);
-            let home = at.org.home(at.sh.flow_hash(&key));
+            let home = at.org.home(at.cx.sh.flow_hash(&key));
             at.group.unlink(&key);
             if home != me {
                 return Next::To(home);
@@ -175,13 +173,13 @@ impl<C: Keep> Job<C> for Connect {
             }
         }
         let shard = &mut at.group.shard;
-        let out = shard.connect(at.sh, at.cx, key, hash, iface, &self.config);
+        let out = shard.connect(&mut at.cx, key, hash, iface, &self.config);
         if let (Stage::Placed, Some(d)) = (self.stage, &at.org.demux) {
             if out.is_err() {
                 d.release(&key, me);
             }
             d.left(me);
-            at.group.all_here(&key, at.org, at.sh, at.cx);
+            at.group.all_here(&key, at.org, &mut at.cx);
         }
         self.out = Some(out);
         Next::Done
@@ -194,7 +192,7 @@ pub(super) struct Strayed(pub(super) Option<Box<Seg>>, pub(super) Option<Seq>);
 impl<C: Keep> Job<C> for Strayed {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
         if let Some(seg) = self.0.take() {
-            at.group.segment(seg, self.1, at.org, at.sh, at.cx);
+            at.group.segment(seg, self.1, at.org, &mut at.cx);
         }
         Next::Done
     }
@@ -216,7 +214,7 @@ impl<C: Keep> Job<C> for Accept<C::P> {
         at.group.await_others(key);
         let listener = self.listener.clone();
         let shard = &mut at.group.shard;
-        let made = shard.establish(at.sh, at.cx, listener, &self.e, &mut seg);
+        let made = shard.establish(&mut at.cx, listener, &self.e, &mut seg);
         if made.is_none() {
             d.release(&key, me);
         }
@@ -239,7 +237,7 @@ impl<C: Keep> Job<C> for Followed {
         if at.group.index != self.to {
             return Next::To(self.to);
         }
-        at.group.all_here(&self.key, at.org, at.sh, at.cx);
+        at.group.all_here(&self.key, at.org, &mut at.cx);
         Next::Done
     }
 }
@@ -255,7 +253,7 @@ impl<C: Keep> Job<C> for Wildcard<C::P> {
         if self.add {
             at.group.shard.listen(self.listener.clone());
         } else {
-            at.group.shard.unlisten(at.sh, at.cx, &self.listener);
+            at.group.shard.unlisten(&mut at.cx, &self.listener);
         }
         let next = at.group.index + 1;
         if next < at.org.owners.len() {
@@ -275,7 +273,7 @@ pub(super) struct Error {
 impl<C: Keep> Job<C> for Error {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
         let shard = &mut at.group.shard;
-        shard.icmp(at.sh, at.cx, &self.key, self.what);
+        shard.icmp(&mut at.cx, &self.key, self.what);
         Next::Done
     }
 }
@@ -298,7 +296,7 @@ pub(super) struct AbortAll;
 
 impl<C: Keep> Job<C> for AbortAll {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
-        at.group.shard.abort_all(at.sh, at.cx);
+        at.group.shard.abort_all(&mut at.cx);
         Next::Done
     }
 }

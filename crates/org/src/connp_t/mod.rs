@@ -120,9 +120,6 @@ const GRACE: u64 = 1_000_000;
 
 type Kd<P> = On<P, Shared>;
 
-/// What running a message takes.
-type Means<'a, P> = (&'a Commons<Kd<P>>, &'a mut Ctx<Kd<P>>);
-
 /// A protocol thread, as others see it.
 #[repr(align(128))]
 struct Owner<C: Keep> {
@@ -260,25 +257,20 @@ impl<C: Keep> ConnpT<C> {
 
     /// After something was put that nobody waits for: its thread is woken, or this one plays its
     /// role, or does what is left when threads have ended.
-    fn see_to(&self, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>, to: usize) {
+    fn see_to(&self, cx: &mut Ctx<Kd<C::P>>, to: usize) {
         if self.is_here(to) {
             // Nobody waits for an answer here.
-            let _ = self.fold(sh, cx, to);
+            let _ = self.fold(cx, to);
         } else {
             self.wake(to);
         }
-        self.after_the_end(sh, cx);
+        self.after_the_end(cx);
     }
 
     /// Plays the role of a protocol thread of this core: runs what waits for it, in order, unless
     /// another thread is at it, which then does. Yields the answer to this thread, if that was
     /// among it.
-    fn fold(
-        &self,
-        sh: &Commons<Kd<C::P>>,
-        cx: &mut Ctx<Kd<C::P>>,
-        thread: usize,
-    ) -> Option<Box<dyn Job<C>>> {
+    fn fold(&self, cx: &mut Ctx<Kd<C::P>>, thread: usize) -> Option<Box<dyn Job<C>>> {
         let owner = &self.owners[thread];
         let mut group = match owner.group.try_own() {
             Some(group) => group,
@@ -290,7 +282,7 @@ impl<C: Keep> ConnpT<C> {
             }
         };
         for _ in 0..TURNS {
-            if group.turn(self, sh, cx) == 0 {
+            if group.turn(self, cx) == 0 {
                 break;
             }
         }
@@ -308,7 +300,6 @@ impl<C: Keep> ConnpT<C> {
     /// What is left of a call for the protocol: a message to the owner.
     fn protocol<Q: Op<Kd<C::P>> + 'static>(
         &self,
-        sh: &Commons<Kd<C::P>>,
         cx: &mut Ctx<Kd<C::P>>,
         id: SockId,
         (op, part): (Q, Part),
@@ -322,41 +313,41 @@ impl<C: Keep> ConnpT<C> {
             })
         });
         (job.id, job.part, job.op, job.out) = (id, part, Some(op), None);
-        let mut job = self.ask(Some((sh, cx)), usize::from(id.shard()), job)?;
+        let mut job = self.ask(Some(cx), usize::from(id.shard()), job)?;
         let out = job.out.take();
         self.keep(job);
         out
     }
 
     /// Hands over a burst: as one message if it is all one thread's, else each segment as one.
-    fn burst(&self, sh: &Commons<Kd<C::P>>, cx: &mut Ctx<Kd<C::P>>) {
+    fn burst(&self, cx: &mut Ctx<Kd<C::P>>) {
         let Some(first) = cx.segs.iter().next() else {
             return;
         };
         let to = self.home(first.hash);
         if !self.is_here(to) && self.owners[to].inbox.is_crowded() {
             for thread in self.roles() {
-                let _ = self.fold(sh, cx, thread);
+                let _ = self.fold(cx, thread);
             }
         }
         if cx.segs.iter().all(|seg| self.home(seg.hash) == to) {
             let mut own = self.bursts.take().unwrap_or_default();
             core::mem::swap(&mut *own, &mut cx.segs);
-            self.put(sh, to, Msg::Burst(own));
-            return self.see_to(sh, cx, to);
+            self.put(cx.sh, to, Msg::Burst(own));
+            return self.see_to(cx, to);
         }
         let mut told: SmallVec<[usize; 8]> = SmallVec::new();
         let mut segs = core::mem::take(&mut cx.segs);
         segs.drain(|seg| {
             let to = self.home(seg.hash);
-            self.put(sh, to, Msg::Packet(self.own(seg)));
+            self.put(cx.sh, to, Msg::Packet(self.own(seg)));
             if !told.contains(&to) {
                 told.push(to);
             }
         });
         cx.segs = segs;
         for to in told {
-            self.see_to(sh, cx, to);
+            self.see_to(cx, to);
         }
     }
 
@@ -410,9 +401,9 @@ impl<C: Keep> Org for ConnpT<C> {
         }
     }
 
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         if self.spec.wait == Waiting::Spin {
-            return self.burst(sh, cx);
+            return self.burst(cx);
         }
         let mut segs = core::mem::take(&mut cx.segs);
         segs.drain(|seg| {
@@ -420,59 +411,51 @@ impl<C: Keep> Org for ConnpT<C> {
             let own = Msg::Packet(self.own(seg));
             let to = match &self.demux {
                 None => {
-                    self.put(sh, home, own);
+                    self.put(cx.sh, home, own);
                     home
                 }
                 Some(d) => d.route(&key, home, |to| {
-                    self.put(sh, to, own);
+                    self.put(cx.sh, to, own);
                     to
                 }),
             };
             self.wake(to);
         });
         cx.segs = segs;
-        self.after_the_end(sh, cx);
+        self.after_the_end(cx);
     }
 
     fn call<Q: Op<Self::K> + 'static>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         mut op: Q,
     ) -> Option<Q::Out> {
         let before = match self.owners.get(usize::from(id.shard())) {
-            Some(owner) => C::before(&owner.home, id, &mut op, sh, cx),
+            Some(owner) => C::before(&owner.home, id, &mut op, cx),
             None => Before::Stale,
         };
         match before {
             Before::Step(Step::Done(out)) => Some(out),
             Before::Step(Step::Kick(out)) => {
                 // What the buffers gave was good when they gave it.
-                self.protocol(sh, cx, id, (op, Part::Kick));
+                self.protocol(cx, id, (op, Part::Kick));
                 Some(out)
             }
-            Before::Step(Step::Tcp) => self.protocol(sh, cx, id, (op, Part::Tcp)),
-            Before::Nothing => self.protocol(sh, cx, id, (op, Part::Whole)),
-            Before::Stale => sh.stale(cx),
+            Before::Step(Step::Tcp) => self.protocol(cx, id, (op, Part::Tcp)),
+            Before::Nothing => self.protocol(cx, id, (op, Part::Whole)),
+            Before::Stale => cx.sh.stale(cx),
         }
     }
 
-    fn post<Q: Op<Self::K, Out = ()> + 'static>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) {
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
         let (to, op) = (usize::from(id.shard()), Some(op));
-        self.put(sh, to, Msg::Job(Box::new(Post { id, op }), NOBODY));
-        self.see_to(sh, cx, to);
+        self.put(cx.sh, to, Msg::Job(Box::new(Post { id, op }), NOBODY));
+        self.see_to(cx, to);
     }
 
     fn connect(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
@@ -483,36 +466,36 @@ impl<C: Keep> Org for ConnpT<C> {
             stage: Stage::Incomplete,
             out: None,
         };
-        let job = self.ask(Some((sh, cx)), 0, Box::new(job));
+        let job = self.ask(Some(cx), 0, Box::new(job));
         job.and_then(|j| j.out).unwrap_or(Err(Exists))
     }
 
-    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let (listener, add) = (l.clone(), true);
-        self.ask(Some((sh, cx)), 0, Box::new(Wildcard { listener, add }));
+        self.ask(Some(cx), 0, Box::new(Wildcard { listener, add }));
     }
 
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let (listener, add) = (l.clone(), false);
-        self.ask(Some((sh, cx)), 0, Box::new(Wildcard { listener, add }));
+        self.ask(Some(cx), 0, Box::new(Wildcard { listener, add }));
     }
 
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        let to = self.index(key, sh.flow_hash(key));
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        let to = self.index(key, cx.sh.flow_hash(key));
         let error = Error { key: *key, what };
-        self.put(sh, to, Msg::Job(Box::new(error), NOBODY));
-        self.see_to(sh, cx, to);
+        self.put(cx.sh, to, Msg::Job(Box::new(error), NOBODY));
+        self.see_to(cx, to);
     }
 
     /// Threads look after their own timers, while they live; or who plays their role does.
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        let now = cx.now(&sh.p);
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        let now = cx.now();
         for thread in self.roles() {
             if self.owners[thread].due() <= now {
-                let _ = self.fold(sh, cx, thread);
+                let _ = self.fold(cx, thread);
             }
         }
-        self.after_the_end(sh, cx);
+        self.after_the_end(cx);
     }
 
     fn next_timer(&self) -> Time {
@@ -551,9 +534,9 @@ impl<C: Keep> Org for ConnpT<C> {
         live.sum()
     }
 
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         for to in 0..self.owners.len() {
-            self.ask(Some((sh, cx)), to, Box::new(AbortAll));
+            self.ask(Some(cx), to, Box::new(AbortAll));
         }
     }
 
@@ -579,12 +562,12 @@ impl<C: Keep> Org for ConnpT<C> {
         self.owners.len()
     }
 
-    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+    fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
         let owner = &self.owners[worker];
         let Some(mut group) = owner.group.try_own() else {
             return 0;
         };
-        let n = group.turn(self, sh, cx);
+        let n = group.turn(self, cx);
         let _ = owner.publish(&group);
         n
     }

@@ -133,29 +133,23 @@ impl<P: Platform> Core<P> {
 
     /// A segment arrived. `entered` is called once its connection, or the table if it has none,
     /// is held: whoever comes behind comes later.
-    pub(crate) fn input(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        seg: &mut Seg,
-        entered: impl FnOnce(),
-    ) {
-        sh.p.charge(Work::Lookup, 1);
+    pub(crate) fn input(&self, cx: &mut Ctx<Kd<P>>, seg: &mut Seg, entered: impl FnOnce()) {
+        cx.sh.p.charge(Work::Lookup, 1);
         let shard = self.shard_of(seg.hash);
         let found = self.find(shard, &seg.frame.key);
         entered();
         let mut e = match found {
             Found::Conn(e) => e,
-            Found::Nobody(table) => return self.no_connection(shard, table, sh, cx, seg, None),
+            Found::Nobody(table) => return self.no_connection(shard, table, cx, seg, None),
             Found::Moving => return cx.pool.put(core::mem::take(&mut seg.payload)),
         };
         if seg.frame.hdr.flags.contains(TcpFlags::SYN)
             && let Some(iss) = e.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
         {
-            return self.reuse(shard, e, iss, sh, cx, seg);
+            return self.reuse(shard, e, iss, cx, seg);
         }
-        glue::input(&mut e, sh, cx, seg);
-        self.settle(e, sh, cx);
+        glue::input(&mut e, cx, seg);
+        self.settle(e, cx);
     }
 
     /// A new SYN may take over a connection that waits in TIME-WAIT (RFC 9293, section 3.10.7.4,
@@ -167,7 +161,6 @@ impl<P: Platform> Core<P> {
         shard: u16,
         e: Entered<'a, P>,
         iss: Seq,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         seg: &mut Seg,
     ) {
@@ -177,13 +170,13 @@ impl<P: Platform> Core<P> {
             let listens = table.passive.listens(&seg.frame.key);
             drop(table);
             if !listens {
-                glue::input(&mut e, sh, cx, seg);
-                return self.settle(e, sh, cx);
+                glue::input(&mut e, cx, seg);
+                return self.settle(e, cx);
             }
             on_events(&mut e, Events::CLOSED, cx);
-            self.settle(e, sh, cx);
+            self.settle(e, cx);
         }
-        self.no_connection(shard, self.table(shard), sh, cx, seg, Some(iss));
+        self.no_connection(shard, self.table(shard), cx, seg, Some(iss));
     }
 
     /// The same connection, with its table: where that was released, which comes first in the
@@ -201,33 +194,32 @@ impl<P: Platform> Core<P> {
         &'a self,
         shard: u16,
         mut table: TableGuard<'a, P>,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         seg: &mut Seg,
         iss: Option<Seq>,
     ) {
-        let done = table.passive.segment(sh, cx, seg, iss);
+        let done = table.passive.segment(cx, seg, iss);
         self.syn_due(shard, &table);
         let Some((l, established)) = done else {
             return;
         };
         let config = l.config();
-        let now = cx.now_from(&sh.p, established.at);
+        let now = cx.now_from(established.at);
         let tcb = Tcb::accept(&config, &established, now);
         let flow = Flow {
             key: seg.frame.key,
             hash: seg.hash,
             iface: seg.iface,
         };
-        let Some(mut e) = self.insert(shard, table, sh, &config, flow, tcb) else {
-            return sh.refuse(cx, seg);
+        let Some(mut e) = self.insert(shard, table, cx.sh, &config, flow, tcb) else {
+            return cx.sh.refuse(cx, seg);
         };
         let id = e.id();
-        glue::account(&mut e, sh, cx);
+        glue::account(&mut e, cx);
         e.snd().side.raise(ready::OUT, cx);
-        glue::input(&mut e, sh, cx, seg);
+        glue::input(&mut e, cx, seg);
         cx.after.accepts.push((l, id, seg.frame.key));
-        self.settle(e, sh, cx);
+        self.settle(e, cx);
     }
 
     /// Makes a connection and enters it; `None`: the flow exists.
@@ -258,21 +250,21 @@ impl<P: Platform> Core<P> {
     }
 
     /// After anything that may have moved a connection's deadline or ended it. Leaves it.
-    fn settle<'a>(&'a self, mut e: Entered<'a, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+    fn settle<'a>(&'a self, mut e: Entered<'a, P>, cx: &mut Ctx<Kd<P>>) {
         if planted(Bug::OrderSwapped) && !e.has_table() {
             drop(self.table(e.id().shard()));
         }
         let t = e.tcb();
         if t.meta.closed {
-            return self.unlink(e, sh, cx);
+            return self.unlink(e, cx);
         }
         if let Some(end) = t.end_changed() {
             let id = t.meta.id;
             if end == Some(End::Waiting) {
-                glue::lighten(&mut e, sh, cx);
+                glue::lighten(&mut e, cx);
             }
             let ended = self.ends.lock().set(id, end);
-            ends::tell(sh, cx, ended);
+            ends::tell(cx, ended);
         }
         let t = e.tcb();
         let deadline = t.tcb.deadline();
@@ -311,7 +303,7 @@ impl<P: Platform> Core<P> {
 
     /// The connection is over: out of the table; and away, if no application holds it. Input
     /// and output may have released the table.
-    fn unlink<'a>(&'a self, e: Entered<'a, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+    fn unlink<'a>(&'a self, e: Entered<'a, P>, cx: &mut Ctx<Kd<P>>) {
         let Some((mut e, mut table)) = self.with_table(e).and_then(Entered::part) else {
             return;
         };
@@ -325,7 +317,7 @@ impl<P: Platform> Core<P> {
         self.ends.lock().set(id, None);
         cx.charge(weight, 0);
         let (mut snd, rcv) = e.vacate();
-        sh.bury(cx, sent, &mut snd, &rcv);
+        cx.sh.bury(cx, sent, &mut snd, &rcv);
         self.slots.lock().give_back(id.slot(), id.generation());
     }
 
@@ -334,7 +326,6 @@ impl<P: Platform> Core<P> {
         &'a self,
         mut e: Entered<'a, P>,
         hold: TableHold,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         f: impl FnOnce(&mut Entered<'a, P>, &mut Ctx<Kd<P>>) -> R,
     ) -> R {
@@ -345,36 +336,33 @@ impl<P: Platform> Core<P> {
             // The application has let go: its name does not open the buffers any more.
             e.shut_out();
         }
-        self.settle(e, sh, cx);
+        self.settle(e, cx);
         out
     }
 
     /// A socket call: the first phase with the buffers only.
     pub(crate) fn call<Q: Op<Kd<P>>>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
         mut op: Q,
     ) -> Option<Q::Out> {
-        sh.p.charge(Work::SockCall, 1);
+        cx.sh.p.charge(Work::SockCall, 1);
         let place = self.places.get(id.slot());
-        let step = place.and_then(|p| first_phase(p, id.generation(), &mut op, sh, cx));
+        let step = place.and_then(|p| first_phase(p, id.generation(), &mut op, cx));
         match step {
-            None => sh.stale(cx),
+            None => cx.sh.stale(cx),
             Some(Step::Done(out)) => Some(out),
             Some(Step::Kick(out)) => {
                 if let Some(e) = self.enter_owned(id) {
-                    self.run(e, TableHold::Entry, sh, cx, |e, cx| op.kick(e, sh, cx));
+                    self.run(e, TableHold::Entry, cx, |e, cx| op.kick(e, cx));
                 }
                 // What the buffers gave was good when they gave it.
                 Some(out)
             }
             Some(Step::Tcp) => match self.enter_owned(id) {
-                Some(e) => self
-                    .run(e, Q::TABLE, sh, cx, |e, cx| op.tcp(e, sh, cx))
-                    .into(),
-                None => sh.stale(cx),
+                Some(e) => self.run(e, Q::TABLE, cx, |e, cx| op.tcp(e, cx)).into(),
+                None => cx.sh.stale(cx),
             },
         }
     }
@@ -386,37 +374,35 @@ impl<P: Platform> Core<P> {
     }
 
     /// An operation that the stack itself posted, also on orphans.
-    pub(crate) fn posted<Q: Op<Kd<P>, Out = ()>>(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        id: SockId,
-        op: Q,
-    ) {
+    pub(crate) fn posted<Q: Op<Kd<P>, Out = ()>>(&self, cx: &mut Ctx<Kd<P>>, id: SockId, op: Q) {
         match self.enter(id) {
-            Some(e) => self.run(e, Q::TABLE, sh, cx, |e, cx| ops::run(e, op, sh, cx)),
-            None => sh.count(cx.lane, Count::StaleHandle, 1),
+            Some(e) => self.run(e, Q::TABLE, cx, |e, cx| ops::run(e, op, cx)),
+            None => cx.count(Count::StaleHandle, 1),
         }
     }
 
     pub(crate) fn connect(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
-        let now = cx.now(&sh.p);
+        let now = cx.now();
         let key = flow.key;
-        let tcb = Tcb::connect(config, sh.isn.iss(&key, now), sh.isn.ts_offset(&key), now);
+        let tcb = Tcb::connect(
+            config,
+            cx.sh.isn.iss(&key, now),
+            cx.sh.isn.ts_offset(&key),
+            now,
+        );
         let shard = self.shard_of(flow.hash);
         let mut e = self
-            .insert(shard, self.table(shard), sh, config, flow, tcb)
+            .insert(shard, self.table(shard), cx.sh, config, flow, tcb)
             .ok_or(Exists)?;
         let id = e.id();
-        glue::account(&mut e, sh, cx);
-        glue::output(&mut e, sh, cx);
-        self.settle(e, sh, cx);
+        glue::account(&mut e, cx);
+        glue::output(&mut e, cx);
+        self.settle(e, cx);
         Ok(id)
     }
 
@@ -426,23 +412,18 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    pub(crate) fn unlisten(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        l: &Arc<Listener<Kd<P>>>,
-    ) {
+    pub(crate) fn unlisten(&self, cx: &mut Ctx<Kd<P>>, l: &Arc<Listener<Kd<P>>>) {
         for shard in &self.shards {
-            shard.table.lock().passive.unlisten(sh, cx, l);
+            shard.table.lock().passive.unlisten(cx, l);
         }
     }
 
-    pub(crate) fn icmp(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, key: &FlowKey, what: Icmp) {
-        match self.find(self.shard_of(sh.flow_hash(key)), key) {
+    pub(crate) fn icmp(&self, cx: &mut Ctx<Kd<P>>, key: &FlowKey, what: Icmp) {
+        match self.find(self.shard_of(cx.sh.flow_hash(key)), key) {
             Found::Conn(mut e) => {
-                sh.count(cx.lane, Count::IcmpErrors, 1);
-                ops::icmp(&mut e, what, sh, cx);
-                self.settle(e, sh, cx);
+                cx.count(Count::IcmpErrors, 1);
+                ops::icmp(&mut e, what, cx);
+                self.settle(e, cx);
             }
             Found::Nobody(mut table) => {
                 if let Icmp::Unreachable(_, seq) = what {
@@ -453,20 +434,20 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    pub(crate) fn on_timers(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
-        let now = cx.now(&sh.p);
+    pub(crate) fn on_timers(&self, cx: &mut Ctx<Kd<P>>) {
+        let now = cx.now();
         // Whoever lowers a shard's hint from here on lowers this too, so nothing is lost
         // between here and the end of the walk.
         self.next.store(u64::MAX, Ordering::SeqCst);
-        sh.p.checkpoint();
+        cx.sh.p.checkpoint();
         let mut earliest = u64::MAX;
         for (n, shard) in self.shards.iter().enumerate() {
             if shard.wheel_due.load(Ordering::SeqCst) <= now.0 {
-                self.wheel(n as u16, now, sh, cx);
+                self.wheel(n as u16, now, cx);
             }
             if shard.syn_due.load(Ordering::SeqCst) <= now.0 {
                 let mut table = shard.table.lock();
-                table.passive.on_timer(sh, cx);
+                table.passive.on_timer(cx);
                 self.syn_due(n as u16, &table);
             }
             earliest = earliest.min(shard.wheel_due.load(Ordering::SeqCst));
@@ -476,7 +457,7 @@ impl<P: Platform> Core<P> {
     }
 
     /// Runs the connections' timers that are due.
-    fn wheel(&self, n: u16, now: Time, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+    fn wheel(&self, n: u16, now: Time, cx: &mut Ctx<Kd<P>>) {
         let shard = &self.shards[usize::from(n)];
         let mut due = core::mem::take(&mut cx.due);
         {
@@ -487,15 +468,15 @@ impl<P: Platform> Core<P> {
         for d in due.drain(..) {
             let mut e = self.enter(SockId::conn(n, d.slot, d.generation));
             if e.as_mut().is_none_or(|e| e.armed() != d.at) {
-                sh.count(cx.lane, Count::StaleTimer, 1);
+                cx.count(Count::StaleTimer, 1);
                 continue;
             }
             let Some(mut e) = e else { continue };
             e.tcb().meta.armed = Time::NEVER;
             if e.tcb().tcb.deadline() <= now {
-                glue::timer(&mut e, sh, cx);
+                glue::timer(&mut e, cx);
             }
-            self.settle(e, sh, cx);
+            self.settle(e, cx);
         }
         cx.due = due;
     }
@@ -525,13 +506,13 @@ impl<P: Platform> Core<P> {
         self.slots.lock().live
     }
 
-    pub(crate) fn abort_all(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+    pub(crate) fn abort_all(&self, cx: &mut Ctx<Kd<P>>) {
         self.each(&mut |mut e| {
-            glue::abort(&mut e, sh, cx);
+            glue::abort(&mut e, cx);
             e.snd().side.finish(cx);
             e.rcv().side.finish(cx);
             e.tcb().meta.orphan = true;
-            self.unlink(e, sh, cx);
+            self.unlink(e, cx);
         });
     }
 

@@ -97,19 +97,13 @@ impl<P: Platform> Inbound<P> {
 
     /// Puts a segment in the queue and wakes a worker that has nothing to do. When the workers
     /// are gone it is run here: the peer is to learn that its connection is, too.
-    pub(super) fn put(
-        &self,
-        core: &Core<P>,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        seg: &mut Seg,
-    ) {
-        match sh.p.queueing(|| self.append(sh, seg)) {
+    pub(super) fn put(&self, core: &Core<P>, cx: &mut Ctx<Kd<P>>, seg: &mut Seg) {
+        match cx.sh.p.queueing(|| self.append(cx.sh, seg)) {
             Ok(None) => {}
             Ok(Some(worker)) => self.bells[worker].set(),
-            Err(Refused::Over) => core.input(sh, cx, seg, || ()),
+            Err(Refused::Over) => core.input(cx, seg, || ()),
             Err(Refused::Full) => {
-                sh.count(cx.lane, Count::NetisrFull, 1);
+                cx.count(Count::NetisrFull, 1);
                 cx.pool.put(core::mem::take(&mut seg.payload));
             }
         }
@@ -184,35 +178,29 @@ impl<P: Platform> Inbound<P> {
 
     /// Runs what waits: a burst of it by the one worker, which rings the doorbells afterwards;
     /// one segment where each has a thread of its own.
-    pub(super) fn work(
-        &self,
-        worker: usize,
-        core: &Core<P>,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-    ) -> usize {
+    pub(super) fn work(&self, worker: usize, core: &Core<P>, cx: &mut Ctx<Kd<P>>) -> usize {
         let most = if self.lanes.is_some() { 1 } else { BURST };
         for n in 0..most {
-            let taken = sh.p.queueing(|| self.take(worker));
+            let taken = cx.sh.p.queueing(|| self.take(worker));
             let Some((mut seg, ticket)) = taken else {
                 return n;
             };
-            let turn = self.turn(sh, worker, seg.hash, ticket);
-            core.input(sh, cx, &mut seg, || drop(turn));
+            let turn = self.turn(cx.sh, worker, seg.hash, ticket);
+            core.input(cx, &mut seg, || drop(turn));
         }
         most
     }
 
     /// Runs all that waits, in any order, and queues no more: the stack is being dropped, and the
     /// workers may have gone already.
-    pub(super) fn run_out(&self, core: &Core<P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+    pub(super) fn run_out(&self, core: &Core<P>, cx: &mut Ctx<Kd<P>>) {
         let left = {
             let mut queue = self.queue.lock();
             queue.over = true;
             core::mem::take(&mut queue.segs)
         };
         for mut seg in left {
-            core.input(sh, cx, &mut seg, || ());
+            core.input(cx, &mut seg, || ());
         }
     }
 

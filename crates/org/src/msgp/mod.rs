@@ -131,71 +131,57 @@ impl<P: Platform> Org for Msgp<P> {
         }
     }
 
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
         match &self.inbound {
-            None => segs.drain(|seg| self.core.input(sh, cx, seg, || ())),
-            Some(inbound) => segs.drain(|seg| inbound.put(&self.core, sh, cx, seg)),
+            None => segs.drain(|seg| self.core.input(cx, seg, || ())),
+            Some(inbound) => segs.drain(|seg| inbound.put(&self.core, cx, seg)),
         }
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) -> Option<Q::Out> {
-        self.core.call(sh, cx, id, op)
+    fn call<Q: Op<Self::K>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) -> Option<Q::Out> {
+        self.core.call(cx, id, op)
     }
 
     const HERE: bool = true;
 
     fn call_here<Q: Op<Self::K>>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
     ) -> Result<Option<Q::Out>, Q> {
-        Ok(self.core.call(sh, cx, id, op))
+        Ok(self.core.call(cx, id, op))
     }
 
-    fn post<Q: Op<Self::K, Out = ()>>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) {
-        self.core.posted(sh, cx, id, op);
+    fn post<Q: Op<Self::K, Out = ()>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
+        self.core.posted(cx, id, op);
     }
 
     fn connect(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
-        self.core.connect(sh, cx, flow, config)
+        self.core.connect(cx, flow, config)
     }
 
-    fn listen(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn listen(&self, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         self.core.listen(l);
     }
 
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.core.unlisten(sh, cx, l);
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.core.unlisten(cx, l);
     }
 
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        self.core.icmp(sh, cx, key, what);
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        self.core.icmp(cx, key, what);
     }
 
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        self.core.on_timers(sh, cx);
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        self.core.on_timers(cx);
     }
 
     fn next_timer(&self) -> Time {
@@ -210,12 +196,12 @@ impl<P: Platform> Org for Msgp<P> {
         self.core.live()
     }
 
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         // What is answered now finds its listener gone; later nobody would answer it.
         if let Some(inbound) = &self.inbound {
-            inbound.run_out(&self.core, sh, cx);
+            inbound.run_out(&self.core, cx);
         }
-        self.core.abort_all(sh, cx);
+        self.core.abort_all(cx);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
@@ -243,9 +229,9 @@ impl<P: Platform> Org for Msgp<P> {
         self.inbound.as_ref().map_or(0, Inbound::workers)
     }
 
-    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+    fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
         match &self.inbound {
-            Some(inbound) => inbound.work(worker, &self.core, sh, cx),
+            Some(inbound) => inbound.work(worker, &self.core, cx),
             None => 0,
         }
     }

@@ -15,7 +15,7 @@ use crate::squeue::Kd;
 use crate::squeue::cell::{Promise, give_back, promise};
 use crate::squeue::queue::{Entered, Who};
 use perimeter_stack::ops::{self, Op, Step};
-use perimeter_stack::{Commons, Count, Ctx, SockId};
+use perimeter_stack::{Count, Ctx, SockId};
 use perimeter_sync::{Platform, Work};
 
 /// Which phase of an operation is left for TCP.
@@ -47,7 +47,7 @@ impl<P: Platform, Q: Op<Kd<P>> + 'static> Task<P, Q> {
         env: &mut Env<'_, P>,
         inner: &mut Inner<P>,
     ) -> Option<Q::Out> {
-        let (sh, id, op) = (env.sh, self.id, &mut self.op);
+        let (id, op) = (self.id, &mut self.op);
         let orphans = self.phase != Phase::Tcp;
         // What nobody asked for may come late without harm.
         if orphans && inner.shard.peek(id).is_none() {
@@ -55,13 +55,13 @@ impl<P: Platform, Q: Op<Kd<P>> + 'static> Task<P, Q> {
         }
         let out = inner
             .shard
-            .with(sh, env.cx, id, orphans, |m, cx| match self.phase {
-                Phase::Tcp => Some(op.tcp(m, sh, cx)),
+            .with(&mut env.cx, id, orphans, |m, cx| match self.phase {
+                Phase::Tcp => Some(op.tcp(m, cx)),
                 Phase::Kick => {
-                    op.kick(m, sh, cx);
+                    op.kick(m, cx);
                     None
                 }
-                Phase::All => Some(ops::phases(m, op, sh, cx)),
+                Phase::All => Some(ops::phases(m, op, cx)),
             });
         let out = out.flatten();
         self.give_back(pef, env, out.as_ref());
@@ -73,7 +73,7 @@ impl<P: Platform, Q: Op<Kd<P>> + 'static> Task<P, Q> {
             && let Some(place) = pef.place(self.id)
         {
             let unused = out.map_or(self.reserved, |out| Q::unused(out, self.reserved));
-            give_back(place, self.id.generation(), unused, env.cx);
+            give_back(place, self.id.generation(), unused, &mut env.cx);
         }
     }
 }
@@ -102,27 +102,26 @@ impl<P: Platform> Pef<P> {
     /// A socket call.
     pub(super) fn call_op<Q: Op<Kd<P>> + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
         mut op: Q,
     ) -> Option<Q::Out> {
-        sh.p.charge(Work::SockCall, 1);
+        cx.sh.p.charge(Work::SockCall, 1);
         let Some(place) = self.place(id) else {
-            return sh.stale(cx);
+            return cx.sh.stale(cx);
         };
         let generation = id.generation();
-        let (answered, phase, reserved) = match promise(place, generation, &mut op, sh, cx) {
+        let (answered, phase, reserved) = match promise(place, generation, &mut op, cx) {
             Promise::Settled(out) => return Some(out),
-            Promise::Stale => return sh.stale(cx),
+            Promise::Stale => return cx.sh.stale(cx),
             Promise::Answered(out) => {
                 // What the promised result takes of any room is what was reserved.
                 let reserved = u32::MAX - Q::unused(&out, u32::MAX);
                 (Some(out), Phase::Tcp, reserved)
             }
             Promise::Asks(bytes) => (None, Phase::Tcp, bytes),
-            Promise::None => match first_phase(place, generation, &mut op, sh, cx) {
-                None => return sh.stale(cx),
+            Promise::None => match first_phase(place, generation, &mut op, cx) {
+                None => return cx.sh.stale(cx),
                 Some(Step::Done(out)) => return Some(out),
                 Some(Step::Kick(out)) => (Some(out), Phase::Kick, 0),
                 Some(Step::Tcp) => (None, Phase::Tcp, 0),
@@ -137,17 +136,16 @@ impl<P: Platform> Pef<P> {
         };
         match answered {
             Some(out) => {
-                self.carry_on(sh, cx, task);
+                self.carry_on(cx, task);
                 Some(out)
             }
-            None => self.carry_out(sh, cx, task),
+            None => self.carry_out(cx, task),
         }
     }
 
     /// An operation that the stack itself has posted.
     pub(super) fn post_op<Q: Op<Kd<P>, Out = ()> + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
         op: Q,
@@ -159,17 +157,12 @@ impl<P: Platform> Pef<P> {
             reserved: 0,
             answer: None,
         };
-        self.carry_on(sh, cx, task);
+        self.carry_on(cx, task);
     }
 
     /// Takes a task to TCP; nobody waits for it.
-    fn carry_on<Q: Op<Kd<P>> + 'static>(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        task: Task<P, Q>,
-    ) {
-        let mut env = Env::new(sh, cx, Who::Writer);
+    fn carry_on<Q: Op<Kd<P>> + 'static>(&self, cx: &mut Ctx<Kd<P>>, task: Task<P, Q>) {
+        let mut env = Env::new(cx, Who::Writer);
         let _ = self.start(&mut env, task);
         self.finish(&mut env);
     }
@@ -177,18 +170,17 @@ impl<P: Platform> Pef<P> {
     /// Takes a task to TCP and waits for the result.
     fn carry_out<Q: Op<Kd<P>> + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         mut task: Task<P, Q>,
     ) -> Option<Q::Out> {
-        let (reply, answer) = question(&sh.p);
+        let (reply, answer) = question(&cx.sh.p);
         task.answer = Some(answer);
-        let mut env = Env::new(sh, cx, Who::Writer);
+        let mut env = Env::new(cx, Who::Writer);
         let done = self.start(&mut env, task);
         self.finish(&mut env);
         match done {
             Some(out) => out,
-            None => self.wait(sh, cx, reply)?,
+            None => self.wait(cx, reply)?,
         }
     }
 
@@ -207,7 +199,7 @@ impl<P: Platform> Pef<P> {
         if straight || (!altered && !self.spread) {
             return match self.enter(env, q) {
                 Entered::In(mut proc) => {
-                    env.sh.count(env.cx.lane, Count::SqueueInline, 1);
+                    env.cx.count(Count::SqueueInline, 1);
                     let out = task.perform(self, env, &mut proc);
                     self.after(env, q, &mut proc);
                     self.release(env, q, proc);
@@ -253,20 +245,15 @@ impl<P: Platform> Pef<P> {
 
     /// Waits for an answer. Whoever was to give it may have gone: then the caller works off what
     /// waits itself. `None`: a panic has stopped whoever was to give it.
-    fn wait<R: Send + 'static>(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        reply: Reply<P, R>,
-    ) -> Option<R> {
-        reply.wait(sh, cx, |cx| {
-            self.help(sh, cx, Who::Writer);
+    fn wait<R: Send + 'static>(&self, cx: &mut Ctx<Kd<P>>, reply: Reply<P, R>) -> Option<R> {
+        reply.wait(cx, |cx| {
+            self.help(cx, Who::Writer);
         })
     }
 
     /// Works off what waits at any squeue.
-    pub(super) fn help(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, who: Who) -> usize {
-        let mut env = Env::new(sh, cx, who);
+    pub(super) fn help(&self, cx: &mut Ctx<Kd<P>>, who: Who) -> usize {
+        let mut env = Env::new(cx, who);
         let mut n = 0;
         for q in 0..self.n() {
             n += self.work_off(&mut env, q);
@@ -278,19 +265,18 @@ impl<P: Platform> Pef<P> {
     /// Runs `f` under squeue `q` and waits for what it gives. `None`: it was stopped by a panic.
     pub(super) fn under<R: Send + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         q: u16,
         f: impl FnOnce(&mut Env<'_, P>, &mut Inner<P>) -> R + Send + 'static,
     ) -> Option<R> {
-        let (reply, answer) = question(&sh.p);
-        let mut env = Env::new(sh, cx, Who::Writer);
+        let (reply, answer) = question(&cx.sh.p);
+        let mut env = Env::new(cx, Who::Writer);
         let job: super::pkt::Job<P> = Box::new(move |_, env, _, inner| {
             let out = f(env, inner);
             answer.give(out);
         });
         self.bring(&mut env, q, Msg::Job(job));
         self.finish(&mut env);
-        self.wait(sh, cx, reply)
+        self.wait(cx, reply)
     }
 }

@@ -58,14 +58,14 @@ impl<P: Platform> Remains<P> {
 
     /// Buries those whose segments have all been placed.
     #[inline]
-    pub(super) fn bury(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+    pub(super) fn bury(&self, cx: &mut Ctx<Kd<P>>) {
         if self.n.load(Ordering::Acquire) > 0 {
-            self.bury_some(sh, cx);
+            self.bury_some(cx);
         }
     }
 
     #[cold]
-    fn bury_some(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+    fn bury_some(&self, cx: &mut Ctx<Kd<P>>) {
         let mut ready = Vec::new();
         {
             let mut waiting = self.waiting.lock();
@@ -83,7 +83,7 @@ impl<P: Platform> Remains<P> {
         let nothing = crate::place::no_rcv();
         for (txq, ticket, mut snd) in ready {
             snd.ticketed(ticket);
-            sh.bury(cx, (txq, ticket), &mut snd, &nothing);
+            cx.sh.bury(cx, (txq, ticket), &mut snd, &nothing);
         }
     }
 

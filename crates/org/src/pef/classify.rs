@@ -18,7 +18,7 @@ const TURNS: u8 = 4;
 impl<P: Platform> Pef<P> {
     /// A received segment begins: the classifier says where.
     pub(super) fn classified(&self, env: &mut Env<'_, P>, seg: &mut Seg) -> Route<P> {
-        env.sh.p.charge(Work::Lookup, 1);
+        env.cx.sh.p.charge(Work::Lookup, 1);
         let key = &seg.frame.key;
         let Some(found) = self.flows.find(key) else {
             return Route::Stranger(self.stranger_home(key));
@@ -36,7 +36,7 @@ impl<P: Platform> Pef<P> {
         } else {
             (self.first_version(found.id), None)
         };
-        let ethernet = env.sh.ifaces[usize::from(seg.iface)].caps.medium == Medium::Ethernet;
+        let ethernet = env.cx.sh.ifaces[usize::from(seg.iface)].caps.medium == Medium::Ethernet;
         let offsets = offsets(seg, ethernet);
         let body = Body::Seg(core::mem::take(seg));
         let mut pkt = self.packet(found.id, &version, Direction::Receive, Way::In, body);
@@ -90,7 +90,7 @@ impl<P: Platform> Pef<P> {
     ) {
         match at {
             Some((here, inner)) if here == q => {
-                inner.shard.stranger(env.sh, env.cx, &mut seg, iss);
+                inner.shard.stranger(&mut env.cx, &mut seg, iss);
                 self.after(env, q, inner);
             }
             _ => self.post(env, q, Msg::Stranger(seg, iss)),

@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::conn::{Apart, Up, told};
 use perimeter_stack::shard::Met;
-use perimeter_stack::{Access, Cell, Commons, Count, Ctx, Seg, Shard, SockId, glue, ready};
+use perimeter_stack::{Access, Cell, Count, Ctx, Seg, Shard, SockId, glue, ready};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::{Info, Input, Tcb};
 use perimeter_wire::{FlowKey, TcpHdr};
@@ -40,8 +40,7 @@ impl<P: Platform> Protected for Inner<P> {
 
 /// What a thread carries through the framework.
 pub(super) struct Env<'a, P: Platform> {
-    pub(super) sh: &'a Commons<Kd<P>>,
-    pub(super) cx: &'a mut Ctx<Kd<P>>,
+    pub(super) cx: Ctx<'a, Kd<P>>,
     who: Who,
     /// Perimeters to turn to after the present one is released.
     visits: SmallVec<[u16; 4]>,
@@ -50,10 +49,9 @@ pub(super) struct Env<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Env<'a, P> {
-    pub(super) fn new(sh: &'a Commons<Kd<P>>, cx: &'a mut Ctx<Kd<P>>, who: Who) -> Self {
+    pub(super) fn new(cx: &'a mut Ctx<'_, Kd<P>>, who: Who) -> Self {
         Env {
-            sh,
-            cx,
+            cx: cx.again(),
             who,
             visits: SmallVec::new(),
             outside: VecDeque::new(),
@@ -89,7 +87,7 @@ impl<P: Platform> Pef<P> {
     /// workers are there.
     fn may_run(&self, env: &Env<'_, P>, q: u16) -> bool {
         !self.spread
-            || env.sh.p.core() == self.squeues[usize::from(q)].core()
+            || env.cx.sh.p.core() == self.squeues[usize::from(q)].core()
             || self.stopped.load(Ordering::Relaxed)
     }
 
@@ -108,7 +106,7 @@ impl<P: Platform> Pef<P> {
     pub(super) fn bring(&self, env: &mut Env<'_, P>, q: u16, msg: Msg<P>) {
         match self.enter(env, q) {
             Entered::In(mut proc) => {
-                env.sh.count(env.cx.lane, Count::SqueueInline, 1);
+                env.cx.count(Count::SqueueInline, 1);
                 self.message(env, q, &mut proc, msg);
                 self.release(env, q, proc);
             }
@@ -125,7 +123,7 @@ impl<P: Platform> Pef<P> {
         let who = env.who;
         let n = proc.leave(who, |inside, msg| self.message(env, q, inside, msg));
         if n > 0 {
-            env.sh.count(env.cx.lane, Count::SqueueDrained, n as u64);
+            env.cx.count(Count::SqueueDrained, n as u64);
         }
     }
 
@@ -139,7 +137,7 @@ impl<P: Platform> Pef<P> {
             Who::Inbound | Who::Writer => Count::SqueueDrained,
         };
         if n > 0 {
-            env.sh.count(env.cx.lane, count, n as u64);
+            env.cx.count(count, n as u64);
         }
         n
     }
@@ -156,7 +154,7 @@ impl<P: Platform> Pef<P> {
                 break;
             }
         }
-        self.remains.bury(env.sh, env.cx);
+        self.remains.bury(&mut env.cx);
     }
 
     /// Leaves a message at squeue `q` from within another, or from outside any. The thread sees
@@ -177,7 +175,7 @@ impl<P: Platform> Pef<P> {
     fn message(&self, env: &mut Env<'_, P>, q: u16, inside: &mut Inside<Inner<P>>, msg: Msg<P>) {
         match msg {
             Msg::Packet(pkt) => self.go(env, Some((q, inside)), pkt),
-            Msg::Stranger(mut seg, iss) => inside.shard.stranger(env.sh, env.cx, &mut seg, iss),
+            Msg::Stranger(mut seg, iss) => inside.shard.stranger(&mut env.cx, &mut seg, iss),
             Msg::Job(f) => f(self, env, q, inside),
         }
         self.after(env, q, inside);
@@ -352,7 +350,7 @@ impl<P: Platform> Pef<P> {
                     env.cx.pool.put(b);
                 }
             }
-            Body::Chain(mut apart) => glue::discard(env.sh, env.cx, &mut apart),
+            Body::Chain(mut apart) => glue::discard(&mut env.cx, &mut apart),
             Body::Call(call) => call.dropped(self, env),
             Body::Nothing => {}
         }
@@ -386,7 +384,7 @@ impl<P: Platform> Pef<P> {
             }
             (Direction::Transmit, Layer::Ip, _) => {
                 if let Body::Chain(apart) = &mut pkt.body {
-                    glue::place(env.sh, env.cx, apart);
+                    glue::place(&mut env.cx, apart);
                 }
                 Verdict::Next
             }
@@ -408,12 +406,12 @@ impl<P: Platform> Pef<P> {
             // Never: TCP's squeue is the one that the connection was made under.
             return Verdict::Done;
         }
-        let (sh, mut input) = (env.sh, pkt.input.take());
+        let mut input = pkt.input.take();
         let met = inner
             .shard
-            .meet(sh, env.cx, pkt.id, seg, |m, cx, seg| match &mut input {
-                Some(input) => glue::taken(m, sh, cx, input),
-                None => glue::input(m, sh, cx, seg),
+            .meet(&mut env.cx, pkt.id, seg, |m, cx, seg| match &mut input {
+                Some(input) => glue::taken(m, cx, input),
+                None => glue::input(m, cx, seg),
             });
         match met {
             Met::Taken => {}
@@ -478,11 +476,10 @@ impl<P: Platform> Pef<P> {
         if pkt.input.is_some() {
             return Verdict::Next;
         }
-        let sh = env.sh;
         let full = matches!(event.callback, Callback::Full);
         let mut done = None;
-        let met = inner.shard.meet(sh, env.cx, pkt.id, seg, |m, cx, seg| {
-            let (now, mut data) = glue::arrived(m, sh, cx, seg);
+        let met = inner.shard.meet(&mut env.cx, pkt.id, seg, |m, cx, seg| {
+            let (now, mut data) = glue::arrived(m, cx, seg);
             let tcb = &mut m.tcb().tcb;
             let mut input = Input::default();
             let hdr = &seg.frame.hdr;
@@ -577,7 +574,7 @@ impl<P: Platform> Pef<P> {
             }
             env.cx.charge(before, rcv.charged());
             if messages || up.events.is_empty() {
-                rcv.side.raise(ready::IN, env.cx);
+                rcv.side.raise(ready::IN, &mut env.cx);
             }
         }
         if !up.events.is_empty() {
@@ -585,9 +582,9 @@ impl<P: Platform> Pef<P> {
             if part.generation == pkt.id.generation() {
                 let rcv = &mut part.value;
                 if !rcv.buf.is_empty() {
-                    rcv.side.raise(ready::IN, env.cx);
+                    rcv.side.raise(ready::IN, &mut env.cx);
                 }
-                told(rcv, up.events, up.failed, env.cx);
+                told(rcv, up.events, up.failed, &mut env.cx);
             }
         }
         up.events = perimeter_tcp::Events::NONE;
@@ -611,7 +608,7 @@ impl<P: Platform> Pef<P> {
         // Not before what the connection has seen: its last packet may have come by a thread that
         // read the clock later.
         let seen = member.map_or(Time::ZERO, |m| m.peek().meta.now);
-        let now = env.cx.now_from(&env.sh.p, seen);
+        let now = env.cx.now_from(seen);
         let looking = member.map(|m| Looking(&m.peek().tcb, now));
         let (mut disable, mut panics) = (false, 0);
         let mut sends = Vec::new();
@@ -667,7 +664,7 @@ impl<P: Platform> Pef<P> {
                     let hdr = s.plan.seg.to_hdr(key.local_port, key.remote_port);
                     ask(key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
                 });
-                glue::dropped(env.sh, env.cx, apart, n - apart.out.len());
+                glue::dropped(&mut env.cx, apart, n - apart.out.len());
                 Verdict::Next
             }
             Body::Call(call) => match call.data() {
@@ -687,7 +684,7 @@ impl<P: Platform> Pef<P> {
             Body::Nothing => Verdict::Done,
         };
         let off = if panics > 0 {
-            env.sh.count(env.cx.lane, Count::EventPanics, panics);
+            env.cx.count(Count::EventPanics, panics);
             event.break_off()
         } else {
             disable && event.switch_off()
@@ -697,7 +694,7 @@ impl<P: Platform> Pef<P> {
         }
         if pkt.direction == Direction::Unbound {
             for (iface, frame) in sends {
-                env.sh.send_frame(env.cx, iface, &frame);
+                env.cx.sh.send_frame(&mut env.cx, iface, &frame);
             }
             return verdict;
         }
@@ -746,8 +743,8 @@ impl<P: Platform> Pef<P> {
             let job = Msg::Job(Box::new(
                 move |pef: &Pef<P>, env: &mut Env<'_, P>, _, inner| {
                     let _ = pef;
-                    inner.shard.with(env.sh, env.cx, id, true, |m, cx| {
-                        perimeter_stack::ops::tell_space(m, env.sh, cx);
+                    inner.shard.with(&mut env.cx, id, true, |m, cx| {
+                        perimeter_stack::ops::tell_space(m, cx);
                     });
                 },
             ));

@@ -193,7 +193,7 @@ impl<P: Platform> Pef<P> {
                         Msg::Stranger(core::mem::take(seg), None)
                     });
                     if let Some(proc) = taken {
-                        proc.shard.stranger(env.sh, env.cx, seg, None);
+                        proc.shard.stranger(&mut env.cx, seg, None);
                         self.after(env, q, proc);
                     }
                 }
@@ -235,7 +235,7 @@ impl<P: Platform> Pef<P> {
             });
             if let Some(proc) = taken {
                 env.cx.more = i < last;
-                let met = proc.shard.segment(env.sh, env.cx, id, seg);
+                let met = proc.shard.segment(&mut env.cx, id, seg);
                 env.cx.more = false;
                 self.met(env, q, proc, seg, met);
                 self.after(env, q, proc);
@@ -276,7 +276,7 @@ impl<P: Platform> Pef<P> {
                 }
             }
         }
-        env.sh.count(env.cx.lane, Count::SqueueInline, 1);
+        env.cx.count(Count::SqueueInline, 1);
         held.as_mut().map(|(_, proc)| proc)
     }
 }
@@ -351,9 +351,9 @@ impl<P: Platform> Org for Pef<P> {
         }
     }
 
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
-        let mut env = Env::new(sh, cx, Who::Inbound);
+        let mut env = Env::new(cx, Who::Inbound);
         let mut held = None;
         let mut rest = segs.as_mut_slice();
         while let Some(first) = rest.first() {
@@ -373,83 +373,74 @@ impl<P: Platform> Org for Pef<P> {
 
     fn call<Q: Op<Self::K> + 'static>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
     ) -> Option<Q::Out> {
-        self.call_op(sh, cx, id, op)
+        self.call_op(cx, id, op)
     }
 
-    fn post<Q: Op<Self::K, Out = ()> + 'static>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) {
-        self.post_op(sh, cx, id, op);
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
+        self.post_op(cx, id, op);
     }
 
     fn connect(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
         self.opened.store(true, Ordering::Release);
-        let q = self.opener(sh, &flow);
+        let q = self.opener(cx.sh, &flow);
         let config = config.clone();
-        let made = self.under(sh, cx, q, move |env, inner| {
-            let (sh, Flow { key, hash, iface }) = (env.sh, flow);
-            inner.shard.connect(sh, env.cx, key, hash, iface, &config)
+        let made = self.under(cx, q, move |env, inner| {
+            let Flow { key, hash, iface } = flow;
+            inner.shard.connect(&mut env.cx, key, hash, iface, &config)
         });
         made.unwrap_or(Err(Exists))
     }
 
-    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         self.opened.store(true, Ordering::Release);
         for q in 0..self.n() {
             let l = l.clone();
-            self.under(sh, cx, q, move |_, inner| inner.shard.listen(l));
+            self.under(cx, q, move |_, inner| inner.shard.listen(l));
         }
     }
 
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         for q in 0..self.n() {
             let l = l.clone();
-            self.under(sh, cx, q, move |env, inner| {
-                inner.shard.unlisten(env.sh, env.cx, &l);
+            self.under(cx, q, move |env, inner| {
+                inner.shard.unlisten(&mut env.cx, &l);
             });
         }
     }
 
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
         let q = match self.flows.find(key) {
             Some(found) => found.id.shard(),
             None => self.stranger_home(key),
         };
         let key = *key;
         let job: pkt::Job<P> = Box::new(move |_, env, _, inner| {
-            inner.shard.icmp(env.sh, env.cx, &key, what);
+            inner.shard.icmp(&mut env.cx, &key, what);
         });
-        let mut env = Env::new(sh, cx, Who::Inbound);
+        let mut env = Env::new(cx, Who::Inbound);
         self.bring(&mut env, q, Msg::Job(job));
         self.finish(&mut env);
     }
 
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        let now = cx.now(&sh.p);
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        let now = cx.now();
         for q in 0..self.n() {
             let due = &self.due[usize::from(q)].0;
             if due.load(Ordering::SeqCst) > now.0 || due.swap(u64::MAX, Ordering::SeqCst) > now.0 {
                 continue;
             }
             // Whoever runs the job says when the next one is due.
-            let mut env = Env::new(sh, cx, Who::Inbound);
-            let job: pkt::Job<P> =
-                Box::new(|_, env, _, inner| inner.shard.on_timers(env.sh, env.cx));
+            let mut env = Env::new(cx, Who::Inbound);
+            let job: pkt::Job<P> = Box::new(|_, env, _, inner| inner.shard.on_timers(&mut env.cx));
             self.bring(&mut env, q, Msg::Job(job));
             self.finish(&mut env);
         }
@@ -459,14 +450,8 @@ impl<P: Platform> Org for Pef<P> {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    fn unbound(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        iface: u16,
-        frame: perimeter_base::PktBuf,
-    ) {
-        let mut env = Env::new(sh, cx, Who::Inbound);
+    fn unbound(&self, cx: &mut Ctx<Self::K>, iface: u16, frame: perimeter_base::PktBuf) {
+        let mut env = Env::new(cx, Who::Inbound);
         let q = iface % self.n();
         let list = self.manner.defaults.lock().unbound.clone();
         let version = Version::first(list.clone(), list, Bind::whole(q, self.n()));
@@ -493,19 +478,17 @@ impl<P: Platform> Org for Pef<P> {
         self.squeues.iter().map(|s| s.seize().shard.len()).sum()
     }
 
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         self.stopped.store(true, Ordering::Relaxed);
         for q in 0..self.n() {
-            self.under(sh, cx, q, |env, inner| {
-                inner.shard.abort_all(env.sh, env.cx)
-            });
+            self.under(cx, q, |env, inner| inner.shard.abort_all(&mut env.cx));
         }
         // The workers may have gone before what they were told of.
         for _ in 0..LAST_ROUNDS {
-            if self.help(sh, cx, Who::Writer) == 0 && self.pending() == 0 {
+            if self.help(cx, Who::Writer) == 0 && self.pending() == 0 {
                 break;
             }
-            sh.p.yield_now();
+            cx.sh.p.yield_now();
         }
     }
 
@@ -549,8 +532,8 @@ impl<P: Platform> Org for Pef<P> {
         self.squeues.len()
     }
 
-    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
-        let mut env = Env::new(sh, cx, Who::Worker);
+    fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
+        let mut env = Env::new(cx, Who::Worker);
         let n = self.work_off(&mut env, worker as u16);
         self.finish(&mut env);
         n

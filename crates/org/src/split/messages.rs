@@ -3,7 +3,7 @@
 use super::Split;
 use crate::msgp::Kd;
 use perimeter_base::Time;
-use perimeter_stack::{Commons, Ctx};
+use perimeter_stack::Ctx;
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 pub(super) const FILE: &str = file!();
 
 /// Owns all that it needs: whoever sent it may have given up.
-pub(super) type Message<P> = Box<dyn FnOnce(&Split<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>) + Send>;
+pub(super) type Message<P> = Box<dyn FnOnce(&Split<P>, &mut Ctx<Kd<P>>) + Send>;
 
 pub(super) struct Messages<P: Platform> {
     queue: P::Lock<VecDeque<Message<P>>>,
@@ -34,11 +34,11 @@ impl<P: Platform> Messages<P> {
 
     /// Runs what waits now, and returns how many that were. What is added meanwhile is left for
     /// the next time.
-    pub(super) fn run(&self, org: &Split<P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) -> usize {
+    pub(super) fn run(&self, org: &Split<P>, cx: &mut Ctx<Kd<P>>) -> usize {
         let waiting = core::mem::take(&mut *self.queue.lock());
         let n = waiting.len();
         for message in waiting {
-            message(org, sh, cx);
+            message(org, cx);
         }
         n
     }

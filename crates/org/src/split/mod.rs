@@ -99,67 +99,59 @@ impl<P: Platform> Org for Split<P> {
         }
     }
 
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
-        segs.drain(|seg| self.core.input(sh, cx, seg, || ()));
+        segs.drain(|seg| self.core.input(cx, seg, || ()));
         cx.segs = segs;
     }
 
     fn call<Q: Op<Self::K> + 'static>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
     ) -> Option<Q::Out> {
         let n = self.calls.fetch_add(1, Ordering::Relaxed);
         if !n.wrapping_add(id.slot()).is_multiple_of(DEFER) {
-            return self.core.call(sh, cx, id, op);
+            return self.core.call(cx, id, op);
         }
-        let (reply, answer) = question(&sh.p);
-        self.messages.put(Box::new(move |org, sh, cx| {
-            answer.give(org.core.call(sh, cx, id, op));
+        let (reply, answer) = question(&cx.sh.p);
+        self.messages.put(Box::new(move |org, cx| {
+            answer.give(org.core.call(cx, id, op));
         }));
-        reply.wait(sh, cx, |cx| {
-            self.messages.run(self, sh, cx);
+        reply.wait(cx, |cx| {
+            self.messages.run(self, cx);
         })?
     }
 
-    fn post<Q: Op<Self::K, Out = ()> + 'static>(
-        &self,
-        _: &Commons<Self::K>,
-        _: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) {
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, _: &mut Ctx<Self::K>, id: SockId, op: Q) {
         self.messages
-            .put(Box::new(move |org, sh, cx| org.core.posted(sh, cx, id, op)));
+            .put(Box::new(move |org, cx| org.core.posted(cx, id, op)));
     }
 
     fn connect(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
-        self.core.connect(sh, cx, flow, config)
+        self.core.connect(cx, flow, config)
     }
 
-    fn listen(&self, _: &Commons<Self::K>, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn listen(&self, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         self.core.listen(l);
     }
 
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.core.unlisten(sh, cx, l);
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        self.core.unlisten(cx, l);
     }
 
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        self.core.icmp(sh, cx, key, what);
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        self.core.icmp(cx, key, what);
     }
 
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        self.core.on_timers(sh, cx);
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        self.core.on_timers(cx);
     }
 
     fn next_timer(&self) -> Time {
@@ -174,10 +166,10 @@ impl<P: Platform> Org for Split<P> {
         self.core.live()
     }
 
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         // Its own thread may have ended already.
-        self.messages.run(self, sh, cx);
-        self.core.abort_all(sh, cx);
+        self.messages.run(self, cx);
+        self.core.abort_all(cx);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
@@ -189,8 +181,8 @@ impl<P: Platform> Org for Split<P> {
         1
     }
 
-    fn work(&self, _: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
-        self.messages.run(self, sh, cx)
+    fn work(&self, _: usize, cx: &mut Ctx<Self::K>) -> usize {
+        self.messages.run(self, cx)
     }
 
     fn park(&self, _: usize, deadline: Time) {

@@ -178,7 +178,6 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
     place: &Place<P>,
     generation: u32,
     op: &mut Q,
-    sh: &Commons<Kd<P>>,
     cx: &mut Ctx<Kd<P>>,
 ) -> Promise<Q::Out> {
     if !op.takes_room() {
@@ -190,17 +189,17 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
     }
     let front = &mut part.value;
     let takes = front.takes();
-    sh.p.checkpoint();
+    cx.sh.p.checkpoint();
     let mut free = u32::try_from(place.room.bytes()).unwrap_or(0);
     // Short memory holds senders back, but never quite one that has nothing under way: it could
     // wait for ever.
-    let short = takes && sh.memory_short() && free > 0;
+    let short = takes && cx.sh.memory_short() && free > 0;
     if short {
         let held = front.limit.saturating_sub(free) as usize;
-        let trusted = front.snd.trust.bytes(held == 0, cx.now(&sh.p));
-        let room = sh.room_to_write(held, held == 0, CHUNK, trusted);
+        let trusted = front.snd.trust.bytes(held == 0, cx.now());
+        let room = cx.sh.room_to_write(held, held == 0, CHUNK, trusted);
         if room < free as usize {
-            sh.count(cx.lane, Count::MemRefused, 1);
+            cx.count(Count::MemRefused, 1);
         }
         free = free.min(u32::try_from(room).unwrap_or(u32::MAX));
     }
@@ -214,7 +213,7 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
         return Promise::Asks(bytes);
     }
     if !all {
-        sh.p.checkpoint();
+        cx.sh.p.checkpoint();
         let now = place.room.want();
         // Perhaps TCP has added some since. If there is nothing under way, it won't any more.
         let enough = if short {
@@ -256,19 +255,18 @@ pub(crate) fn start<P: Platform, Q: Op<Kd<P>>>(
     place: &Place<P>,
     generation: u32,
     op: &mut Q,
-    sh: &Commons<Kd<P>>,
     cx: &mut Ctx<Kd<P>>,
 ) -> Start<Q::Out> {
-    match promise(place, generation, op, sh, cx) {
-        Promise::Stale => return Start::Over(sh.stale(cx)),
+    match promise(place, generation, op, cx) {
+        Promise::Stale => return Start::Over(cx.sh.stale(cx)),
         Promise::Settled(out) => return Start::Over(Some(out)),
         Promise::Answered(out) => return Start::Answered(out),
         Promise::Asks(bytes) => return Start::Asks(bytes),
         Promise::None => {}
     }
-    sh.p.charge(Work::SockCall, 1);
-    match first_phase(place, generation, op, sh, cx) {
-        None => Start::Over(sh.stale(cx)),
+    cx.sh.p.charge(Work::SockCall, 1);
+    match first_phase(place, generation, op, cx) {
+        None => Start::Over(cx.sh.stale(cx)),
         Some(Step::Done(out)) => Start::Over(Some(out)),
         Some(Step::Kick(out)) => Start::Kick(out),
         Some(Step::Tcp) => Start::Tcp,

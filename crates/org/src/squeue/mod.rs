@@ -103,7 +103,7 @@ impl<P: Platform> Protected for Vertical<P> {
 type In<P> = Inside<Vertical<P>>;
 
 /// A call that the holder of PROC makes.
-type Call<P> = Box<dyn FnOnce(&FireEngine<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut In<P>) + Send>;
+type Call<P> = Box<dyn FnOnce(&FireEngine<P>, &mut Ctx<Kd<P>>, &mut In<P>) + Send>;
 
 /// Work left for whoever drains the squeue.
 pub(crate) enum Msg<P: Platform> {
@@ -244,34 +244,21 @@ impl<P: Platform> FireEngine<P> {
 
     /// Gives PROC back, after draining what there is to drain.
     #[inline]
-    fn leave(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        proc: Proc<'_, P, Vertical<P>>,
-        who: Who,
-    ) {
+    fn leave(&self, cx: &mut Ctx<Kd<P>>, proc: Proc<'_, P, Vertical<P>>, who: Who) {
         self.refresh(&proc);
         proc.leave(who, |inside, m| {
-            self.run(sh, cx, inside, m, Count::SqueueDrained);
+            self.run(cx, inside, m, Count::SqueueDrained);
         });
     }
 
     /// Runs one message that was left.
-    fn run(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        inside: &mut In<P>,
-        m: Msg<P>,
-        ran: Count,
-    ) {
+    fn run(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, m: Msg<P>, ran: Count) {
         cx.forget_now();
-        sh.count(cx.lane, ran, 1);
+        cx.count(ran, 1);
         match m {
             Msg::Packet(mut packet) => {
                 let (to, seg) = &mut *packet;
-                self.arrive(sh, cx, inside, *to, seg);
+                self.arrive(cx, inside, *to, seg);
                 if let To::Conn(id) = *to {
                     self.release(id, 1);
                 }
@@ -284,13 +271,13 @@ impl<P: Platform> FireEngine<P> {
                 } = &mut *accept;
                 let key = seg.frame.key;
                 inside.early.entry(key).or_default();
-                self.establish(sh, cx, inside, listener.clone(), handshake, seg);
+                self.establish(cx, inside, listener.clone(), handshake, seg);
             }
             Msg::Passed(key, n) => self.pass_on(n, Msg::Settled(key)),
-            Msg::Settled(key) => self.settled(sh, cx, inside, &key),
-            Msg::Call(call) => call(self, sh, cx, inside),
+            Msg::Settled(key) => self.settled(cx, inside, &key),
+            Msg::Call(call) => call(self, cx, inside),
             Msg::Timers => {
-                inside.shard.on_timers(sh, cx);
+                inside.shard.on_timers(cx);
                 // The inbound thread has left them to this one, and knows of none meanwhile.
                 cx.after.armed = cx.after.armed.min(inside.shard.next_timer());
             }
@@ -301,20 +288,19 @@ impl<P: Platform> FireEngine<P> {
     /// Enters squeue `n` to do `f`: at once, or when its turn comes. Nobody waits for it.
     fn tell(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         n: u16,
-        f: impl FnOnce(&Self, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut In<P>) + Send + 'static,
+        f: impl FnOnce(&Self, &mut Ctx<Kd<P>>, &mut In<P>) + Send + 'static,
     ) {
         match self.squeues[usize::from(n)].enter(self.entry) {
             Entered::In(mut proc) => {
-                f(self, sh, cx, &mut proc);
-                sh.count(cx.lane, Count::SqueueInline, 1);
-                self.leave(sh, cx, proc, Who::Writer);
+                f(self, cx, &mut proc);
+                cx.count(Count::SqueueInline, 1);
+                self.leave(cx, proc, Who::Writer);
             }
             Entered::Busy(door) => {
                 if let Some(proc) = door.put(Msg::Call(Box::new(f))) {
-                    self.leave(sh, cx, proc, Who::Writer);
+                    self.leave(cx, proc, Who::Writer);
                 }
             }
         }
@@ -324,31 +310,30 @@ impl<P: Platform> FireEngine<P> {
     /// a panic.
     fn ask<R: Send + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         n: u16,
-        f: impl FnOnce(&Self, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut In<P>) -> R + Send + 'static,
+        f: impl FnOnce(&Self, &mut Ctx<Kd<P>>, &mut In<P>) -> R + Send + 'static,
     ) -> Option<R> {
         let squeue = &self.squeues[usize::from(n)];
         let door = match squeue.enter(self.entry) {
             Entered::In(mut proc) => {
-                let out = f(self, sh, cx, &mut proc);
-                sh.count(cx.lane, Count::SqueueInline, 1);
-                self.leave(sh, cx, proc, Who::Writer);
+                let out = f(self, cx, &mut proc);
+                cx.count(Count::SqueueInline, 1);
+                self.leave(cx, proc, Who::Writer);
                 return Some(out);
             }
             Entered::Busy(door) => door,
         };
-        let (reply, answer) = question(&sh.p);
-        let call: Call<P> = Box::new(move |org, sh, cx, inside| {
-            answer.give(f(org, sh, cx, inside));
+        let (reply, answer) = question(&cx.sh.p);
+        let call: Call<P> = Box::new(move |org, cx, inside| {
+            answer.give(f(org, cx, inside));
         });
         if let Some(proc) = door.put(Msg::Call(call)) {
-            self.leave(sh, cx, proc, Who::Writer);
+            self.leave(cx, proc, Who::Writer);
         }
-        reply.wait(sh, cx, |cx| {
+        reply.wait(cx, |cx| {
             squeue.work(Who::Writer, |inside, m| {
-                self.run(sh, cx, inside, m, Count::SqueueDrained);
+                self.run(cx, inside, m, Count::SqueueDrained);
             });
         })
     }
@@ -386,17 +371,17 @@ impl<P: Platform> FireEngine<P> {
     }
 
     /// IP input: classifies packets and brings them to their squeues, those for one together.
-    fn input(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, segs: &mut [Seg]) {
+    fn input(&self, cx: &mut Ctx<Kd<P>>, segs: &mut [Seg]) {
         let mut runs: SmallVec<[Run; BURST]> = SmallVec::new();
         let handed = self.handed.load(Ordering::Acquire);
         let mut start = 0;
         while let Some((first, rest)) = segs[start..].split_first() {
             let of_flow = |s: &&Seg| s.hash == first.hash && s.frame.key == first.frame.key;
             let end = start + 1 + rest.iter().take_while(of_flow).count();
-            let to = self.classify(sh, first, (end - start) as u32);
+            let to = self.classify(cx.sh, first, (end - start) as u32);
             if to.is_none() {
                 for seg in &segs[start..end] {
-                    sh.refuse(cx, seg);
+                    cx.sh.refuse(cx, seg);
                 }
             }
             runs.push(Run { start, end, to });
@@ -413,8 +398,8 @@ impl<P: Platform> FireEngine<P> {
                 segs: &mut *segs,
             };
             match self.squeues[usize::from(n)].enter(self.entry) {
-                Entered::In(proc) => self.run_chain(sh, cx, proc, chain),
-                Entered::Busy(door) => self.leave_chain(sh, cx, door, chain, handed),
+                Entered::In(proc) => self.run_chain(cx, proc, chain),
+                Entered::Busy(door) => self.leave_chain(cx, door, chain, handed),
             }
         }
     }
@@ -422,7 +407,6 @@ impl<P: Platform> FireEngine<P> {
     /// The squeue was idle: the thread runs its packets.
     fn run_chain(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         mut proc: Proc<'_, P, Vertical<P>>,
         mut chain: Chain<'_>,
@@ -433,22 +417,21 @@ impl<P: Platform> FireEngine<P> {
             let last = segs.len() - 1;
             for (i, seg) in segs.iter_mut().enumerate() {
                 cx.more = conn && i < last;
-                self.arrive(sh, cx, &mut proc, to, seg);
+                self.arrive(cx, &mut proc, to, seg);
             }
             if let To::Conn(id) = to {
                 self.release(id, segs.len() as u32);
             }
             ran += segs.len() as u64;
         });
-        sh.count(cx.lane, Count::SqueueInline, ran);
-        self.leave(sh, cx, proc, Who::Inbound);
+        cx.count(Count::SqueueInline, ran);
+        self.leave(cx, proc, Who::Inbound);
     }
 
     /// The squeue is busy: the thread leaves its packets there. Those without a connection, which
     /// were classified before a flow was handed over, may have missed it and are classified anew.
     fn leave_chain(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         mut door: Door<'_, P, Vertical<P>>,
         mut chain: Chain<'_>,
@@ -467,23 +450,16 @@ impl<P: Platform> FireEngine<P> {
             }
         });
         if let Some(proc) = door.close() {
-            self.leave(sh, cx, proc, Who::Inbound);
+            self.leave(cx, proc, Who::Inbound);
         }
         if !again.is_empty() {
-            self.input(sh, cx, &mut again);
+            self.input(cx, &mut again);
         }
     }
 
     /// A packet has arrived in the squeue that it was classified to.
     #[inline]
-    fn arrive(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        inside: &mut In<P>,
-        to: To,
-        seg: &mut Seg,
-    ) {
+    fn arrive(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, to: To, seg: &mut Seg) {
         if seg.frame.hdr.flags.contains(TcpFlags::SYN) && !matches!(to, To::Listener(..)) {
             // A SYN takes a flow over from TIME-WAIT where somebody listens, in whichever squeue.
             let key = &seg.frame.key;
@@ -491,21 +467,21 @@ impl<P: Platform> FireEngine<P> {
             inside.shard.listened_elsewhere(listener.is_some());
         }
         let missed = match to {
-            To::Conn(id) => inside.shard.input_for(sh, cx, id, seg),
+            To::Conn(id) => inside.shard.input_for(cx, id, seg),
             To::Soon if self.is_early(inside, &seg.frame.key) => {
                 let early = inside.early.entry(seg.frame.key).or_default();
                 return early.push(core::mem::take(seg));
             }
             To::Soon | To::Before => match inside.shard.lookup(&seg.frame.key) {
-                Some(id) => inside.shard.input_for(sh, cx, id, seg),
+                Some(id) => inside.shard.input_for(cx, id, seg),
                 None => Err(None),
             },
             To::Listener(newcomer, iss) => {
-                return self.passive(sh, cx, inside, (newcomer, iss), seg);
+                return self.passive(cx, inside, (newcomer, iss), seg);
             }
         };
         if let Err(iss) = missed {
-            self.stray(sh, cx, inside, iss, seg);
+            self.stray(cx, inside, iss, seg);
         }
     }
 
@@ -521,9 +497,9 @@ impl<P: Platform> FireEngine<P> {
 
     /// A flow's connection is made and has seen all that came before the packets which wait:
     /// those are run, and from here on packets are classified to the connection.
-    fn settled(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, key: &FlowKey) {
+    fn settled(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, key: &FlowKey) {
         for mut seg in inside.early.remove(key).unwrap_or_default() {
-            self.arrive(sh, cx, inside, To::Before, &mut seg);
+            self.arrive(cx, inside, To::Before, &mut seg);
         }
         if let Some(id) = inside.shard.lookup(key) {
             self.ipcl.complete(key, id);
@@ -532,21 +508,14 @@ impl<P: Platform> FireEngine<P> {
 
     /// The connection has gone since: the packet is for a listener, or nobody.
     #[cold]
-    fn stray(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        inside: &mut In<P>,
-        iss: Option<Seq>,
-        seg: &mut Seg,
-    ) {
+    fn stray(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, iss: Option<Seq>, seg: &mut Seg) {
         let key = &seg.frame.key;
         let Some(n) = self.ipcl.listener(key.local, key.local_port) else {
-            return sh.refuse(cx, seg);
+            return cx.sh.refuse(cx, seg);
         };
         let to = (self.newcomer(), iss);
         if n == inside.index {
-            return self.passive(sh, cx, inside, to, seg);
+            return self.passive(cx, inside, to, seg);
         }
         let to = To::Listener(to.0, to.1);
         self.pass_on(n, Msg::Packet(Box::new((to, core::mem::take(seg)))));
@@ -557,7 +526,6 @@ impl<P: Platform> FireEngine<P> {
     #[cold]
     fn passive(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         inside: &mut In<P>,
         (newcomer, iss): (u16, Option<Seq>),
@@ -569,38 +537,37 @@ impl<P: Platform> FireEngine<P> {
                 return self.pass_on(flow.squeue, Msg::Packet(packet));
             }
             if let Some(id) = inside.shard.lookup(&seg.frame.key) {
-                match inside.shard.input_for(sh, cx, id, seg) {
+                match inside.shard.input_for(cx, id, seg) {
                     Ok(()) => return,
-                    Err(iss) => return self.handshake(sh, cx, inside, (newcomer, iss), seg),
+                    Err(iss) => return self.handshake(cx, inside, (newcomer, iss), seg),
                 }
             }
         }
-        self.handshake(sh, cx, inside, (newcomer, iss), seg);
+        self.handshake(cx, inside, (newcomer, iss), seg);
     }
 
     fn handshake(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         inside: &mut In<P>,
         (newcomer, iss): (u16, Option<Seq>),
         seg: &mut Seg,
     ) {
         let passive = inside.shard.passive();
-        let Some((l, e)) = passive.segment_from(sh, cx, seg, iss, newcomer) else {
+        let Some((l, e)) = passive.segment_from(cx, seg, iss, newcomer) else {
             return;
         };
         let n = (usize::from(e.origin) % self.squeues.len()) as u16;
         // From here on the flow's packets go to the connection's squeue.
         if !self.ipcl.insert(seg.frame.key, n) {
-            return sh.refuse(cx, seg);
+            return cx.sh.refuse(cx, seg);
         }
         if n == inside.index {
             let again = inside.reenter(|inside| {
-                sh.count(cx.lane, Count::SqueueReentered, 1);
+                cx.count(Count::SqueueReentered, 1);
                 let key = seg.frame.key;
-                self.establish(sh, cx, inside, l.clone(), &e, seg);
-                self.settled(sh, cx, inside, &key);
+                self.establish(cx, inside, l.clone(), &e, seg);
+                self.settled(cx, inside, &key);
             });
             if again.is_some() {
                 return;
@@ -622,7 +589,6 @@ impl<P: Platform> FireEngine<P> {
     /// Makes the connection of a completed handshake in its squeue.
     fn establish(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         inside: &mut In<P>,
         l: Arc<Listener<Kd<P>>>,
@@ -630,7 +596,7 @@ impl<P: Platform> FireEngine<P> {
         seg: &mut Seg,
     ) {
         let key = seg.frame.key;
-        if inside.shard.establish(sh, cx, l, e, seg).is_none() {
+        if inside.shard.establish(cx, l, e, seg).is_none() {
             self.ipcl.remove(&key, inside.index, None);
         }
     }

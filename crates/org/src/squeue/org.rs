@@ -19,47 +19,42 @@ impl<P: Platform> FireEngine<P> {
     /// A socket call: settled outside if it can be, else it enters.
     fn socket_call<Q: Op<Kd<P>> + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
         mut op: Q,
     ) -> Option<Q::Out> {
         let Some(place) = self.place(id) else {
-            return sh.stale(cx);
+            return cx.sh.stale(cx);
         };
         let generation = id.generation();
-        match start(place, generation, &mut op, sh, cx) {
+        match start(place, generation, &mut op, cx) {
             Start::Over(out) => out,
             Start::Answered(out) => {
                 place.hold(1);
-                self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
-                    inside.shard.call(sh, cx, id, op);
+                self.tell(cx, id.shard(), move |org, cx, inside| {
+                    inside.shard.call(cx, id, op);
                     org.release(id, 1);
                 });
                 Some(out)
             }
             Start::Asks(reserved) => {
-                let out = self.enter_and_wait(sh, cx, id, op);
+                let out = self.enter_and_wait(cx, id, op);
                 let unused = out.as_ref().map_or(reserved, |o| Q::unused(o, reserved));
                 give_back(place, generation, unused, cx);
                 out
             }
             Start::Kick(out) => {
                 place.hold(1);
-                self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
-                    inside
-                        .shard
-                        .with(sh, cx, id, true, |c, cx| op.kick(c, sh, cx));
+                self.tell(cx, id.shard(), move |org, cx, inside| {
+                    inside.shard.with(cx, id, true, |c, cx| op.kick(c, cx));
                     org.release(id, 1);
                 });
                 Some(out)
             }
             Start::Tcp => {
                 place.hold(1);
-                self.ask(sh, cx, id.shard(), move |org, sh, cx, inside| {
-                    let out = inside
-                        .shard
-                        .with(sh, cx, id, false, |c, cx| op.tcp(c, sh, cx));
+                self.ask(cx, id.shard(), move |org, cx, inside| {
+                    let out = inside.shard.with(cx, id, false, |c, cx| op.tcp(c, cx));
                     org.release(id, 1);
                     out
                 })?
@@ -69,14 +64,13 @@ impl<P: Platform> FireEngine<P> {
 
     fn enter_and_wait<Q: Op<Kd<P>> + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
         op: Q,
     ) -> Option<Q::Out> {
         self.place(id)?.hold(1);
-        self.ask(sh, cx, id.shard(), move |org, sh, cx, inside| {
-            let out = inside.shard.call(sh, cx, id, op);
+        self.ask(cx, id.shard(), move |org, cx, inside| {
+            let out = inside.shard.call(cx, id, op);
             org.release(id, 1);
             out
         })?
@@ -90,10 +84,10 @@ impl<P: Platform> Org for FireEngine<P> {
         FireEngine::make(spec, sh)
     }
 
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
         if self.rings.is_empty() {
-            self.input(sh, cx, segs.as_mut_slice());
+            self.input(cx, segs.as_mut_slice());
         } else {
             let n = self.rings.len();
             for (i, ring) in self.rings.iter().enumerate() {
@@ -101,7 +95,7 @@ impl<P: Platform> Org for FireEngine<P> {
                 if all.iter().any(|s| s.hash as usize % n == i) {
                     let mine = all.iter_mut().filter(|s| s.hash as usize % n == i);
                     let dropped = ring.put(mine);
-                    sh.count(cx.lane, Count::SoftRingFull, dropped);
+                    cx.count(Count::SoftRingFull, dropped);
                 }
             }
         }
@@ -111,34 +105,26 @@ impl<P: Platform> Org for FireEngine<P> {
 
     fn call<Q: Op<Self::K> + 'static>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
     ) -> Option<Q::Out> {
-        self.socket_call(sh, cx, id, op)
+        self.socket_call(cx, id, op)
     }
 
-    fn post<Q: Op<Self::K, Out = ()> + 'static>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) {
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
         let Some(place) = self.place(id) else {
-            return sh.count(cx.lane, Count::StaleHandle, 1);
+            return cx.count(Count::StaleHandle, 1);
         };
         place.hold(1);
-        self.tell(sh, cx, id.shard(), move |org, sh, cx, inside| {
-            inside.shard.posted(sh, cx, id, op);
+        self.tell(cx, id.shard(), move |org, cx, inside| {
+            inside.shard.posted(cx, id, op);
             org.release(id, 1);
         });
     }
 
     fn connect(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
@@ -148,46 +134,46 @@ impl<P: Platform> Org for FireEngine<P> {
             return Err(Exists);
         }
         let config = config.clone();
-        let made = self.ask(sh, cx, n, move |org, sh, cx, inside| {
+        let made = self.ask(cx, n, move |org, cx, inside| {
             let shard = &mut inside.shard;
-            let made = shard.connect(sh, cx, flow.key, flow.hash, flow.iface, &config);
+            let made = shard.connect(cx, flow.key, flow.hash, flow.iface, &config);
             if made.is_err() {
                 org.ipcl.remove(&flow.key, n, None);
             }
-            org.settled(sh, cx, inside, &flow.key);
+            org.settled(cx, inside, &flow.key);
             made
         });
         made.unwrap_or(Err(Exists))
     }
 
-    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let n = self.ipcl.bind(l.id, l.addr, l.port, self.here());
         let l = l.clone();
-        self.ask(sh, cx, n, move |_, _, _, inside| inside.shard.listen(l));
+        self.ask(cx, n, move |_, _, inside| inside.shard.listen(l));
     }
 
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         if let Some(n) = self.ipcl.unbind(l.id) {
             let l = l.clone();
-            self.ask(sh, cx, n, move |_, sh, cx, inside| {
-                inside.shard.unlisten(sh, cx, &l);
+            self.ask(cx, n, move |_, cx, inside| {
+                inside.shard.unlisten(cx, &l);
             });
         }
     }
 
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
         let flow = self.ipcl.find(key, |_| ()).map(|f| f.squeue);
         let n = flow.or_else(|| self.ipcl.listener(key.local, key.local_port));
         if let Some(n) = n {
             let key = *key;
-            self.tell(sh, cx, n, move |_, sh, cx, inside| {
-                inside.shard.icmp(sh, cx, &key, what);
+            self.tell(cx, n, move |_, cx, inside| {
+                inside.shard.icmp(cx, &key, what);
             });
         }
     }
 
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        let now = cx.now(&sh.p);
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        let now = cx.now();
         for (squeue, hint) in self.squeues.iter().zip(&self.due) {
             squeue.tick(now);
             if hint.0.load(Ordering::SeqCst) > now.0 {
@@ -195,16 +181,16 @@ impl<P: Platform> Org for FireEngine<P> {
             }
             // Whoever runs the message, or another one after this, sets it anew.
             hint.0.store(u64::MAX, Ordering::SeqCst);
-            sh.p.checkpoint();
+            cx.sh.p.checkpoint();
             match squeue.enter(self.entry) {
                 Entered::In(mut proc) => {
-                    proc.shard.on_timers(sh, cx);
-                    sh.count(cx.lane, Count::SqueueInline, 1);
-                    self.leave(sh, cx, proc, Who::Inbound);
+                    proc.shard.on_timers(cx);
+                    cx.count(Count::SqueueInline, 1);
+                    self.leave(cx, proc, Who::Inbound);
                 }
                 Entered::Busy(door) => {
                     if let Some(proc) = door.put(Msg::Timers) {
-                        self.leave(sh, cx, proc, Who::Inbound);
+                        self.leave(cx, proc, Who::Inbound);
                     }
                 }
             }
@@ -225,13 +211,13 @@ impl<P: Platform> Org for FireEngine<P> {
         n
     }
 
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         for squeue in &self.squeues {
             squeue.work(Who::Writer, |inside, m| {
-                self.run(sh, cx, inside, m, Count::SqueueDrained);
+                self.run(cx, inside, m, Count::SqueueDrained);
             });
         }
-        self.each(|inside| inside.shard.abort_all(sh, cx));
+        self.each(|inside| inside.shard.abort_all(cx));
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
@@ -262,10 +248,10 @@ impl<P: Platform> Org for FireEngine<P> {
         self.squeues.len() + self.rings.len()
     }
 
-    fn work(&self, worker: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
+    fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
         if let Some(squeue) = self.squeues.get(worker) {
             return squeue.work(Who::Worker, |inside, m| {
-                self.run(sh, cx, inside, m, Count::SqueueWorker);
+                self.run(cx, inside, m, Count::SqueueWorker);
             });
         }
         let Some(ring) = self.rings.get(worker - self.squeues.len()) else {
@@ -273,7 +259,7 @@ impl<P: Platform> Org for FireEngine<P> {
         };
         let mut burst = Vec::new();
         ring.take(&mut burst, BURST);
-        self.input(sh, cx, &mut burst);
+        self.input(cx, &mut burst);
         burst.len()
     }
 

@@ -118,7 +118,7 @@ const HEAD: u8 = 2;
 type InTcp<P> = Inside<Tcp<P>>;
 
 /// What TCP is asked to do.
-type Call<P> = Box<dyn FnOnce(&Streams<P>, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut InTcp<P>) + Send>;
+type Call<P> = Box<dyn FnOnce(&Streams<P>, &mut Ctx<Kd<P>>, &mut InTcp<P>) + Send>;
 
 /// A message on the stream.
 pub(crate) enum Msg<P: Platform> {
@@ -205,18 +205,11 @@ impl<P: Platform> Streams<P> {
     }
 
     /// The put and service procedures of IP and the STREAM head.
-    fn module(
-        &self,
-        sh: &Commons<Kd<P>>,
-        cx: &mut Ctx<Kd<P>>,
-        who: u8,
-        module: &mut Inside<Module<P>>,
-        m: Msg<P>,
-    ) {
+    fn module(&self, cx: &mut Ctx<Kd<P>>, who: u8, module: &mut Inside<Module<P>>, m: Msg<P>) {
         if !matches!(m, Msg::Enable) {
             // Behind what is kept already, if there is any.
             if matches!(m, Msg::Packet(_)) && module.kept.len() >= ROOM {
-                return sh.count(cx.lane, Count::ModuleQueueFull, 1);
+                return cx.count(Count::ModuleQueueFull, 1);
             }
             module.kept.push_back(m);
             self.kept.fetch_add(1, Ordering::Relaxed);
@@ -224,26 +217,26 @@ impl<P: Platform> Streams<P> {
         while let Some(m) = module.kept.pop_front() {
             if let Err(m) = self.put_next(who, m) {
                 module.kept.push_front(m);
-                return sh.count(cx.lane, Count::ModuleWaits, 1);
+                return cx.count(Count::ModuleWaits, 1);
             }
             self.kept.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// TCP's put and service procedure.
-    fn tcp(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, tcp: &mut InTcp<P>, m: Msg<P>) {
+    fn tcp(&self, cx: &mut Ctx<Kd<P>>, tcp: &mut InTcp<P>, m: Msg<P>) {
         cx.forget_now();
         match m {
-            Msg::Packet(mut seg) => tcp.shard.input(sh, cx, &mut seg),
-            Msg::Call(call) => call(self, sh, cx, tcp),
+            Msg::Packet(mut seg) => tcp.shard.input(cx, &mut seg),
+            Msg::Call(call) => call(self, cx, tcp),
             Msg::Timers => {
-                tcp.shard.on_timers(sh, cx);
+                tcp.shard.on_timers(cx);
                 // The inbound thread has left them to this one, and knows of none meanwhile.
                 cx.after.armed = cx.after.armed.min(tcp.shard.next_timer());
             }
             Msg::Enable => {}
         }
-        self.refresh(sh, tcp);
+        self.refresh(cx.sh, tcp);
     }
 
     /// What others read without entering TCP is made true.
@@ -256,16 +249,16 @@ impl<P: Platform> Streams<P> {
     }
 
     /// Goes through the modules until there is nothing to do in any that is free.
-    fn move_on(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, who: Who) -> usize {
+    fn move_on(&self, cx: &mut Ctx<Kd<P>>, who: Who) -> usize {
         let mut total = 0;
         for _ in 0..TURNS {
             let mut n = self
                 .ip
-                .work(who, |inside, m| self.module(sh, cx, IP, inside, m));
+                .work(who, |inside, m| self.module(cx, IP, inside, m));
             n += self
                 .head
-                .work(who, |inside, m| self.module(sh, cx, HEAD, inside, m));
-            n += self.tcp.work(who, |inside, m| self.tcp(sh, cx, inside, m));
+                .work(who, |inside, m| self.module(cx, HEAD, inside, m));
+            n += self.tcp.work(who, |inside, m| self.tcp(cx, inside, m));
             let enabled = self.tcp.take_enabled();
             for (bit, module) in [(IP, &self.ip), (HEAD, &self.head)] {
                 if enabled & bit != 0
@@ -286,7 +279,7 @@ impl<P: Platform> Streams<P> {
     }
 
     /// Leaves a call to TCP, by way of the STREAM head or directly.
-    fn tell(&self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, by_head: bool, call: Call<P>) {
+    fn tell(&self, cx: &mut Ctx<Kd<P>>, by_head: bool, call: Call<P>) {
         if by_head {
             if let Entered::Busy(door) = self.head.enter(SqueueEntry::Fill) {
                 door.stay(Msg::Call(call));
@@ -294,25 +287,24 @@ impl<P: Platform> Streams<P> {
         } else if let Entered::Busy(door) = self.tcp.enter(SqueueEntry::Fill) {
             door.stay(Msg::Call(call));
         }
-        self.move_on(sh, cx, Who::Writer);
+        self.move_on(cx, Who::Writer);
     }
 
     /// As [`Streams::tell`], and waits for the answer. `None`: whoever ran it was stopped by a
     /// panic.
     fn ask<R: Send + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         by_head: bool,
-        f: impl FnOnce(&Self, &Commons<Kd<P>>, &mut Ctx<Kd<P>>, &mut InTcp<P>) -> R + Send + 'static,
+        f: impl FnOnce(&Self, &mut Ctx<Kd<P>>, &mut InTcp<P>) -> R + Send + 'static,
     ) -> Option<R> {
-        let (reply, answer) = question(&sh.p);
-        let call: Call<P> = Box::new(move |org, sh, cx, tcp| {
-            answer.give(f(org, sh, cx, tcp));
+        let (reply, answer) = question(&cx.sh.p);
+        let call: Call<P> = Box::new(move |org, cx, tcp| {
+            answer.give(f(org, cx, tcp));
         });
-        self.tell(sh, cx, by_head, call);
-        reply.wait(sh, cx, |cx| {
-            self.move_on(sh, cx, Who::Writer);
+        self.tell(cx, by_head, call);
+        reply.wait(cx, |cx| {
+            self.move_on(cx, Who::Writer);
         })
     }
 }

@@ -20,45 +20,38 @@ use std::sync::Arc;
 impl<P: Platform> Streams<P> {
     fn socket_call<Q: Op<Kd<P>> + 'static>(
         &self,
-        sh: &Commons<Kd<P>>,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
         mut op: Q,
     ) -> Option<Q::Out> {
         let Some(place) = self.place(id) else {
-            return sh.stale(cx);
+            return cx.sh.stale(cx);
         };
         let generation = id.generation();
-        match start(place, generation, &mut op, sh, cx) {
+        match start(place, generation, &mut op, cx) {
             Start::Over(out) => out,
             Start::Answered(out) => {
-                let run = Box::new(
-                    move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
-                        t.shard.call(sh, cx, id, op);
-                    },
-                );
-                self.tell(sh, cx, true, run);
+                let run = Box::new(move |_: &Self, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
+                    t.shard.call(cx, id, op);
+                });
+                self.tell(cx, true, run);
                 Some(out)
             }
             Start::Asks(reserved) => {
-                let out = self.ask(sh, cx, true, move |_, sh, cx, t| {
-                    t.shard.call(sh, cx, id, op)
-                })?;
+                let out = self.ask(cx, true, move |_, cx, t| t.shard.call(cx, id, op))?;
                 let unused = out.as_ref().map_or(reserved, |o| Q::unused(o, reserved));
                 give_back(place, generation, unused, cx);
                 out
             }
             Start::Kick(out) => {
-                let run = Box::new(
-                    move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
-                        t.shard.with(sh, cx, id, true, |c, cx| op.kick(c, sh, cx));
-                    },
-                );
-                self.tell(sh, cx, true, run);
+                let run = Box::new(move |_: &Self, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
+                    t.shard.with(cx, id, true, |c, cx| op.kick(c, cx));
+                });
+                self.tell(cx, true, run);
                 Some(out)
             }
-            Start::Tcp => self.ask(sh, cx, true, move |_, sh, cx, t| {
-                t.shard.with(sh, cx, id, false, |c, cx| op.tcp(c, sh, cx))
+            Start::Tcp => self.ask(cx, true, move |_, cx, t| {
+                t.shard.with(cx, id, false, |c, cx| op.tcp(c, cx))
             })?,
         }
     }
@@ -71,7 +64,7 @@ impl<P: Platform> Org for Streams<P> {
         Streams::make(sh)
     }
 
-    fn on_packets(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
         if let Entered::Busy(mut door) = self.ip.enter(SqueueEntry::Fill) {
             for seg in segs.as_mut_slice() {
@@ -80,81 +73,67 @@ impl<P: Platform> Org for Streams<P> {
         }
         segs.clear();
         cx.segs = segs;
-        self.move_on(sh, cx, Who::Inbound);
+        self.move_on(cx, Who::Inbound);
     }
 
     fn call<Q: Op<Self::K> + 'static>(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
     ) -> Option<Q::Out> {
-        self.socket_call(sh, cx, id, op)
+        self.socket_call(cx, id, op)
     }
 
-    fn post<Q: Op<Self::K, Out = ()> + 'static>(
-        &self,
-        sh: &Commons<Self::K>,
-        cx: &mut Ctx<Self::K>,
-        id: SockId,
-        op: Q,
-    ) {
-        let run = Box::new(
-            move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
-                t.shard.posted(sh, cx, id, op);
-            },
-        );
-        self.tell(sh, cx, false, run);
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
+        let run = Box::new(move |_: &Self, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
+            t.shard.posted(cx, id, op);
+        });
+        self.tell(cx, false, run);
     }
 
     fn connect(
         &self,
-        sh: &Commons<Self::K>,
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
         let config = config.clone();
-        let made = self.ask(sh, cx, true, move |_, sh, cx, t| {
+        let made = self.ask(cx, true, move |_, cx, t| {
             t.shard
-                .connect(sh, cx, flow.key, flow.hash, flow.iface, &config)
+                .connect(cx, flow.key, flow.hash, flow.iface, &config)
         });
         made.unwrap_or(Err(Exists))
     }
 
-    fn listen(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let l = l.clone();
-        self.ask(sh, cx, true, move |_, _, _, t| t.shard.listen(l));
+        self.ask(cx, true, move |_, _, t| t.shard.listen(l));
     }
 
-    fn unlisten(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let l = l.clone();
-        self.ask(sh, cx, true, move |_, sh, cx, t| {
-            t.shard.unlisten(sh, cx, &l)
-        });
+        self.ask(cx, true, move |_, cx, t| t.shard.unlisten(cx, &l));
     }
 
-    fn icmp(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
         let key = *key;
-        let run = Box::new(
-            move |_: &Self, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
-                t.shard.icmp(sh, cx, &key, what);
-            },
-        );
-        self.tell(sh, cx, false, run);
+        let run = Box::new(move |_: &Self, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
+            t.shard.icmp(cx, &key, what);
+        });
+        self.tell(cx, false, run);
     }
 
-    fn on_timers(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        let now = cx.now(&sh.p);
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        let now = cx.now();
         if self.due.load(Ordering::SeqCst) <= now.0 {
             // Whoever runs the message, or another one after this, sets it anew.
             self.due.store(u64::MAX, Ordering::SeqCst);
-            sh.p.checkpoint();
+            cx.sh.p.checkpoint();
             if let Entered::Busy(door) = self.tcp.enter(SqueueEntry::Fill) {
                 door.stay(Msg::Timers);
             }
-            self.move_on(sh, cx, Who::Inbound);
+            self.move_on(cx, Who::Inbound);
         }
     }
 
@@ -170,10 +149,10 @@ impl<P: Platform> Org for Streams<P> {
         self.tcp.seize().shard.len()
     }
 
-    fn abort_all(&self, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) {
-        self.move_on(sh, cx, Who::Writer);
-        self.tcp.seize().shard.abort_all(sh, cx);
-        self.move_on(sh, cx, Who::Writer);
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
+        self.move_on(cx, Who::Writer);
+        self.tcp.seize().shard.abort_all(cx);
+        self.move_on(cx, Who::Writer);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
@@ -200,8 +179,8 @@ impl<P: Platform> Org for Streams<P> {
         None
     }
 
-    fn work(&self, _: usize, sh: &Commons<Self::K>, cx: &mut Ctx<Self::K>) -> usize {
-        self.move_on(sh, cx, Who::Worker)
+    fn work(&self, _: usize, cx: &mut Ctx<Self::K>) -> usize {
+        self.move_on(cx, Who::Worker)
     }
 
     fn park(&self, worker: usize, deadline: Time) {

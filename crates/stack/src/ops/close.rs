@@ -1,7 +1,6 @@
 //! The ends of a connection, as the application asks for them.
 
 use super::{Op, SockError, Step, TableHold};
-use crate::commons::Commons;
 use crate::conn::{Access, Bufs};
 use crate::glue;
 use crate::kind::{Ctx, Kind};
@@ -28,7 +27,7 @@ impl<K: Kind> Op<K> for Shutdown {
 
     const TABLE: TableHold = TableHold::Throughout;
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) -> Self::Out {
         if matches!(
             a.tcb().tcb.state(),
             State::Closed | State::TimeWait | State::SynSent
@@ -46,10 +45,10 @@ impl<K: Kind> Op<K> for Shutdown {
                 snd.shut = true;
                 snd.side.raise(ready::OUT, cx);
             }
-            let now = glue::now(a, sh, cx);
+            let now = glue::now(a, cx);
             a.tcb().tcb.shutdown_write(now);
             a.before_output();
-            glue::output(a, sh, cx);
+            glue::output(a, cx);
         }
         Ok(())
     }
@@ -67,7 +66,7 @@ impl<K: Kind> Op<K> for Close {
 
     const TABLE: TableHold = TableHold::Throughout;
 
-    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &Commons<K>, cx: &mut Ctx<K>) -> Step<()> {
+    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<()> {
         {
             let mut rcv = b.rcv();
             self.abort |= !rcv.buf.is_empty();
@@ -81,22 +80,22 @@ impl<K: Kind> Op<K> for Close {
         Step::Tcp
     }
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
         // Where the buffers are protected apart, data may have come in between the phases; and
         // the first may have seen no more of the send side than its readiness.
         self.abort |= !a.rcv().buf.is_empty();
         a.snd().shut = true;
-        let now = glue::now(a, sh, cx);
+        let now = glue::now(a, cx);
         let t = a.tcb();
         t.meta.orphan = true;
         if self.abort || t.meta.linger == Some(Duration::ZERO) {
-            return glue::abort(a, sh, cx);
+            return glue::abort(a, cx);
         }
         t.tcb.close(now);
         if t.tcb.state() == State::Closed {
             t.meta.closed = true;
         }
         a.before_output();
-        glue::output(a, sh, cx);
+        glue::output(a, cx);
     }
 }

@@ -1,7 +1,6 @@
 //! Data in and out, and the room it takes.
 
 use super::{Op, Reserved, SockError, Step, TableHold};
-use crate::commons::Commons;
 use crate::conn::{Access, Bufs, NOWHERE, may_send};
 use crate::copies;
 use crate::count::Count;
@@ -140,12 +139,7 @@ impl<K: Kind> Op<K> for SendData<'_> {
 
     const TABLE: TableHold = TableHold::Output;
 
-    fn sock<B: Bufs<K = K>>(
-        &mut self,
-        b: &mut B,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-    ) -> Step<Self::Out> {
+    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<Self::Out> {
         if self.room != Room::Found {
             return Step::Tcp;
         }
@@ -159,16 +153,16 @@ impl<K: Kind> Op<K> for SendData<'_> {
         }
         // Short memory holds senders back, but never quite one that has nothing under way: it
         // could wait for ever.
-        if sh.memory_short() && self.data.len() > 0 {
+        if cx.sh.memory_short() && self.data.len() > 0 {
             let chunk = match self.data {
                 Data::Borrowed(_) | Data::Copy(_) => CHUNK,
                 Data::Pages(_) => 0,
             };
             let empty = snd.buf.is_empty();
-            let trusted = snd.trust.bytes(empty, cx.now(&sh.p));
-            let room = sh.room_to_write(snd.memory(), empty, chunk, trusted);
+            let trusted = snd.trust.bytes(empty, cx.now());
+            let room = cx.sh.room_to_write(snd.memory(), empty, chunk, trusted);
             if room < self.data.len() {
-                sh.count(cx.lane, Count::MemRefused, 1);
+                cx.count(Count::MemRefused, 1);
             }
             if room == 0 {
                 return Step::Done(Err(Self::no_room::<B>(&mut snd)));
@@ -182,8 +176,8 @@ impl<K: Kind> Op<K> for SendData<'_> {
         Step::Tcp
     }
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
-        glue::now(a, sh, cx);
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) -> Self::Out {
+        glue::now(a, cx);
         if self.room != Room::Answered
             && let Some(e) = a.tcb().tcb.take_error()
         {
@@ -226,7 +220,7 @@ impl<K: Kind> Op<K> for SendData<'_> {
             taken
         };
         a.before_output();
-        glue::output(a, sh, cx);
+        glue::output(a, cx);
         let full = self.full;
         Ok(Sent { taken, full })
     }
@@ -342,12 +336,7 @@ pub type Received = SmallVec<[PktBuf; 4]>;
 impl<K: Kind> Op<K> for Recv {
     type Out = Result<Received, SockError>;
 
-    fn sock<B: Bufs<K = K>>(
-        &mut self,
-        b: &mut B,
-        _: &Commons<K>,
-        cx: &mut Ctx<K>,
-    ) -> Step<Self::Out> {
+    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<Self::Out> {
         let mut rcv = b.rcv();
         rcv.core = cx.core;
         let mut out = Received::new();
@@ -398,7 +387,7 @@ impl<K: Kind> Op<K> for Recv {
         Step::Done(Err(SockError::WouldBlock))
     }
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, _: &Commons<K>, _: &mut Ctx<K>) -> Self::Out {
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, _: &mut Ctx<K>) -> Self::Out {
         let t = a.tcb();
         if let Some(e) = t.tcb.take_error() {
             return Err(SockError::Tcp(e));
@@ -409,22 +398,22 @@ impl<K: Kind> Op<K> for Recv {
         Ok(Received::new())
     }
 
-    fn kick<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        tell_space(a, sh, cx);
+    fn kick<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
+        tell_space(a, cx);
     }
 }
 
 /// Tells TCP how much room the receive buffer has, and sends a window update if one is due.
-pub fn tell_space<A: Access>(a: &mut A, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    glue::now(a, sh, cx);
+pub fn tell_space<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
+    glue::now(a, cx);
     let (space, limit) = {
         let mut rcv = a.rcv();
         rcv.untold = 0;
         let space = rcv.space();
-        (glue::offer(sh, space, rcv.tell_at()), rcv.buf.limit())
+        (glue::offer(cx.sh, space, rcv.tell_at()), rcv.buf.limit())
     };
     if a.tcb().tcb.app_read(space, limit) {
-        glue::output(a, sh, cx);
+        glue::output(a, cx);
     }
 }
 
@@ -435,8 +424,8 @@ impl<K: Kind> Op<K> for Released {
     /// Bytes appended so far, and bytes acknowledged whose pages no device reads any more.
     type Out = (u64, u64);
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
-        let completed = sh.tx[usize::from(a.tcb().meta.txq)].completed();
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) -> Self::Out {
+        let completed = cx.sh.tx[usize::from(a.tcb().meta.txq)].completed();
         let mut snd = a.snd();
         let before = snd.charged();
         snd.release(completed);

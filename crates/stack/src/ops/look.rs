@@ -1,7 +1,6 @@
 //! Looking at a connection, and waiting for it.
 
 use super::{Op, Step};
-use crate::commons::Commons;
 use crate::conn::{Access, Bufs, ConnInfo, NOWHERE, Ran};
 use crate::kind::{Ctx, Kind};
 use crate::ready::{self, RegWord};
@@ -16,8 +15,8 @@ pub struct Look;
 impl<K: Kind> Op<K> for Look {
     type Out = ConnInfo;
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> ConnInfo {
-        look(a, cx.now(&sh.p))
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) -> ConnInfo {
+        look(a, cx.now())
     }
 }
 
@@ -61,7 +60,7 @@ pub struct TakeError;
 impl<K: Kind> Op<K> for TakeError {
     type Out = (Option<TcpError>, State);
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, _: &Commons<K>, _: &mut Ctx<K>) -> Self::Out {
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, _: &mut Ctx<K>) -> Self::Out {
         let t = a.tcb();
         (t.tcb.take_error(), t.tcb.state())
     }
@@ -73,12 +72,12 @@ pub struct Readiness;
 impl<K: Kind> Op<K> for Readiness {
     type Out = u8;
 
-    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &Commons<K>, _: &mut Ctx<K>) -> Step<u8> {
+    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &mut Ctx<K>) -> Step<u8> {
         let out = b.snd().side.bits();
         Step::Done(out | b.rcv().side.bits())
     }
 
-    fn tcp<A: Access<K = K>>(&mut self, _: &mut A, _: &Commons<K>, _: &mut Ctx<K>) -> u8 {
+    fn tcp<A: Access<K = K>>(&mut self, _: &mut A, _: &mut Ctx<K>) -> u8 {
         0
     }
 }
@@ -94,7 +93,7 @@ pub enum Watching {
 impl<K: Kind> Op<K> for Watching {
     type Out = ();
 
-    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &Commons<K>, cx: &mut Ctx<K>) -> Step<()> {
+    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<()> {
         match self {
             Watching::Add(reg) => {
                 b.snd().side.register(reg, cx);
@@ -108,7 +107,7 @@ impl<K: Kind> Op<K> for Watching {
         Step::Done(())
     }
 
-    fn tcp<A: Access<K = K>>(&mut self, _: &mut A, _: &Commons<K>, _: &mut Ctx<K>) {}
+    fn tcp<A: Access<K = K>>(&mut self, _: &mut A, _: &mut Ctx<K>) {}
 }
 
 /// A blocked call announces itself, or takes itself off. Yields whether the direction is ready
@@ -125,7 +124,7 @@ pub struct Wait<K: Kind> {
 impl<K: Kind> Op<K> for Wait<K> {
     type Out = bool;
 
-    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &Commons<K>, _: &mut Ctx<K>) -> Step<bool> {
+    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, _: &mut Ctx<K>) -> Step<bool> {
         let done = match (self.direction == ready::OUT, self.off) {
             (true, false) => b.snd().side.wait(ready::OUT, &self.event),
             (false, false) => b.rcv().side.wait(self.direction, &self.event),
@@ -141,7 +140,7 @@ impl<K: Kind> Op<K> for Wait<K> {
         Step::Done(done)
     }
 
-    fn tcp<A: Access<K = K>>(&mut self, _: &mut A, _: &Commons<K>, _: &mut Ctx<K>) -> bool {
+    fn tcp<A: Access<K = K>>(&mut self, _: &mut A, _: &mut Ctx<K>) -> bool {
         true
     }
 }

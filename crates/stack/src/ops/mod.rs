@@ -14,7 +14,6 @@ pub use data::{Data, Received, Recv, Released, SendData, Sent, tell_space};
 pub use look::{Look, Readiness, TakeError, Wait, Watching, look};
 pub use setting::{Set, Setting};
 
-use crate::commons::Commons;
 use crate::conn::{Access, Bufs, on_events};
 use crate::count::Count;
 use crate::glue;
@@ -55,21 +54,16 @@ pub trait Op<K: Kind>: Send {
     const TABLE: TableHold = TableHold::Entry;
 
     /// First phase: with the buffers only. Not all have one.
-    fn sock<B: Bufs<K = K>>(
-        &mut self,
-        b: &mut B,
-        sh: &Commons<K>,
-        cx: &mut Ctx<K>,
-    ) -> Step<Self::Out> {
-        let _ = (b, sh, cx);
+    fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<Self::Out> {
+        let _ = (b, cx);
         Step::Tcp
     }
 
     /// Second phase: with the TCP state.
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out;
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) -> Self::Out;
 
     /// What TCP does after [`Step::Kick`].
-    fn kick<A: Access<K = K>>(&mut self, _a: &mut A, _sh: &Commons<K>, _cx: &mut Ctx<K>) {}
+    fn kick<A: Access<K = K>>(&mut self, _a: &mut A, _cx: &mut Ctx<K>) {}
 
     /// Its data, if it has some that lies in one piece and is the stack's own.
     fn data(&mut self) -> Option<&mut [u8]> {
@@ -118,30 +112,24 @@ pub struct Reserved<O> {
 }
 
 /// A socket call in one go, for organizations that protect a connection whole.
-pub fn run<K: Kind, A: Access<K = K>, Q: Op<K>>(
-    a: &mut A,
-    mut op: Q,
-    sh: &Commons<K>,
-    cx: &mut Ctx<K>,
-) -> Q::Out {
-    sh.p.charge(Work::SockCall, 1);
-    phases(a, &mut op, sh, cx)
+pub fn run<K: Kind, A: Access<K = K>, Q: Op<K>>(a: &mut A, mut op: Q, cx: &mut Ctx<K>) -> Q::Out {
+    cx.sh.p.charge(Work::SockCall, 1);
+    phases(a, &mut op, cx)
 }
 
 /// Both phases, one after the other.
 pub fn phases<K: Kind, A: Access<K = K>, Q: Op<K>>(
     a: &mut A,
     op: &mut Q,
-    sh: &Commons<K>,
     cx: &mut Ctx<K>,
 ) -> Q::Out {
-    match op.sock(a, sh, cx) {
+    match op.sock(a, cx) {
         Step::Done(out) => out,
         Step::Kick(out) => {
-            op.kick(a, sh, cx);
+            op.kick(a, cx);
             out
         }
-        Step::Tcp => op.tcp(a, sh, cx),
+        Step::Tcp => op.tcp(a, cx),
     }
 }
 
@@ -168,10 +156,10 @@ pub struct Output;
 impl<K: Kind> Op<K> for Output {
     type Out = ();
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        glue::now(a, sh, cx);
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
+        glue::now(a, cx);
         a.tcb().meta.blocked = false;
-        glue::output_in_turn(a, sh, cx);
+        glue::output_in_turn(a, cx);
     }
 }
 
@@ -182,15 +170,15 @@ pub struct NoNeighbour;
 impl<K: Kind> Op<K> for NoNeighbour {
     type Out = ();
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        glue::now(a, sh, cx);
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
+        glue::now(a, cx);
         let t = a.tcb();
         let events = t.tcb.on_no_neighbour();
         if t.meta.orphan {
-            return glue::abort(a, sh, cx);
+            return glue::abort(a, cx);
         }
         if events.is_empty() {
-            glue::output(a, sh, cx);
+            glue::output(a, cx);
         } else {
             on_events(a, events, cx);
         }
@@ -207,16 +195,16 @@ pub struct Shed {
 impl<K: Kind> Op<K> for Shed {
     type Out = ();
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
         let t = a.tcb();
         t.meta.hoards = false;
         if self.drop && t.tcb.drop_out_of_order() {
-            sh.count(cx.lane, Count::MemShed, 1);
-            return glue::account(a, sh, cx);
+            cx.count(Count::MemShed, 1);
+            return glue::account(a, cx);
         }
         if t.tcb.memory() >= HOARD {
             t.meta.hoards = true;
-            sh.hoards(t.meta.id);
+            cx.sh.hoards(t.meta.id);
         }
     }
 }
@@ -228,10 +216,10 @@ pub struct InterfaceGone(pub u16);
 impl<K: Kind> Op<K> for InterfaceGone {
     type Out = ();
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        glue::now(a, sh, cx);
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
+        glue::now(a, cx);
         let t = a.tcb();
-        let iface = &sh.ifaces[usize::from(self.0)];
+        let iface = &cx.sh.ifaces[usize::from(self.0)];
         if !iface.tx.contains(&t.meta.txq) || t.meta.closed {
             return;
         }
@@ -251,8 +239,8 @@ pub enum Icmp {
 }
 
 /// Applies an ICMP error.
-pub fn icmp<A: Access>(a: &mut A, what: Icmp, sh: &Commons<A::K>, cx: &mut Ctx<A::K>) {
-    let now = glue::now(a, sh, cx);
+pub fn icmp<A: Access>(a: &mut A, what: Icmp, cx: &mut Ctx<A::K>) {
+    let now = glue::now(a, cx);
     match what {
         Icmp::Unreachable(e, seq) => {
             let events = a.tcb().tcb.on_unreachable(e, seq);
@@ -264,5 +252,5 @@ pub fn icmp<A: Access>(a: &mut A, what: Icmp, sh: &Commons<A::K>, cx: &mut Ctx<A
             a.tcb().tcb.on_packet_too_big(mtu, seq, now);
         }
     }
-    glue::output(a, sh, cx);
+    glue::output(a, cx);
 }

@@ -1,7 +1,6 @@
 //! Settings of a connection.
 
 use super::{Op, tell_space};
-use crate::commons::Commons;
 use crate::conn::Access;
 use crate::glue;
 use crate::kind::{Ctx, Kind};
@@ -65,8 +64,8 @@ pub struct Set(pub Setting);
 impl<K: Kind> Op<K> for Set {
     type Out = ();
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) {
-        let now = glue::now(a, sh, cx);
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
+        let now = glue::now(a, cx);
         let t = a.tcb();
         let output = match self.0 {
             Setting::NoDelay(on) => t.tcb.set_nodelay(on),
@@ -85,7 +84,7 @@ impl<K: Kind> Op<K> for Set {
             }
             Setting::RecvBuffer(n) => {
                 a.rcv().set_limit(n);
-                tell_space(a, sh, cx);
+                tell_space(a, cx);
                 false
             }
             Setting::Tos(tos) => {
@@ -115,7 +114,7 @@ impl<K: Kind> Op<K> for Set {
             Setting::MaxSegment(_) => false,
         };
         if output {
-            glue::output(a, sh, cx);
+            glue::output(a, cx);
         }
     }
 }
