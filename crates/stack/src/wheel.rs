@@ -50,8 +50,8 @@ pub struct Wheel {
     occupied: [u64; LEVELS],
     slots: Box<[[Vec<Entry>; SLOTS]; LEVELS]>,
     len: usize,
-    /// Entries that the last sweep left.
-    kept: usize,
+    /// With more entries than this it is swept: twice as many as the last sweep left, and some.
+    most: usize,
     made: u32,
 }
 
@@ -66,7 +66,7 @@ impl Wheel {
                 core::array::from_fn(|_| Vec::new())
             })),
             len: 0,
-            kept: 0,
+            most: SPARE,
             made: 0,
         }
     }
@@ -89,7 +89,7 @@ impl Wheel {
         self.made += 1;
         let made = self.made;
         self.place(t, Entry { due, made });
-        if self.len > 2 * self.kept + SPARE || made == u32::MAX {
+        if self.len > self.most {
             self.sweep();
         }
     }
@@ -120,7 +120,7 @@ impl Wheel {
                 }
             }
         }
-        self.kept = self.len;
+        self.most = 2 * self.len + SPARE;
         self.made = 1;
         self.next = self.search();
     }
@@ -167,6 +167,10 @@ impl Wheel {
     /// Moves the hand to `now` and appends what came due to `out`.
     pub fn expire(&mut self, now: Time, out: &mut Vec<Due>) {
         let target = now.0 >> TICK_SHIFT;
+        // Until the next time it is swept before that many more have been inserted.
+        if self.made > u32::MAX / 2 {
+            self.sweep();
+        }
         while self.tick < target {
             let next = self.next().0 >> TICK_SHIFT;
             if next > target {
@@ -358,13 +362,14 @@ mod tests {
     fn superseded_entries_are_told_apart_for_ever() {
         let mut w = Wheel::new(Time::ZERO);
         w.insert(due(1, 500));
-        w.made = u32::MAX - 2;
+        w.made = u32::MAX / 2;
         w.insert(due(1, 400));
         w.insert(due(1, 300));
+        let mut out = Vec::new();
+        w.expire(Time::from_millis(10), &mut out);
         assert_eq!((w.len(), w.made), (1, 1));
         w.insert(due(1, 200));
         w.sweep();
-        let mut out = Vec::new();
         w.expire(Time::from_millis(1000), &mut out);
         assert_eq!(out, [due(1, 200)]);
     }
