@@ -236,9 +236,9 @@ pub fn tell<K: Kind>(cx: &mut Ctx<K>, ended: Option<(SockId, End)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Commons, Own};
     use crate::commons::Config;
     use crate::kind::OneThread;
+    use crate::{Commons, Own};
     use perimeter_sync::Native;
     use std::collections::VecDeque;
 

@@ -121,21 +121,22 @@ fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, cx: &mut Ctx<K>) {
 /// What follows from a segment that TCP has taken: the buffers, the socket, and output.
 #[inline]
 pub fn taken<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, input: &mut Input) {
+    let sh = cx.sh;
     let meta = a.tcb_meta();
     let (ticket, txq) = (meta.ticket, usize::from(meta.txq));
     if input.path == Path::Full {
-        cx.sh.p.charge(Work::TcpSlow, 1);
+        sh.p.charge(Work::TcpSlow, 1);
     } else {
-        cx.sh.p.charge(Work::TcpFast, 1);
+        sh.p.charge(Work::TcpFast, 1);
         cx.count(Count::RxFast, 1);
         a.fast_path();
     }
     if input.acked > 0 {
         let mut snd = a.snd();
         let before = snd.charged();
-        snd.ack(input.acked, ticket, cx.sh.tx[txq].completed());
+        snd.ack(input.acked, ticket, sh.tx[txq].completed());
         cx.charge(before, snd.charged());
-        if snd.side.bits() & ready::OUT == 0 && snd.roomy() && may_write(&snd, cx.sh) {
+        if snd.side.bits() & ready::OUT == 0 && snd.roomy() && may_write(&snd, sh) {
             snd.side.raise(ready::OUT, cx);
         }
     }
@@ -279,7 +280,21 @@ pub fn lighten<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
 
 /// Sends what TCP wants to send: new data, retransmissions, acknowledgments, probes. Where
 /// connections wait for room in the transmit queue, this one gets in line behind them.
+#[inline(always)]
 pub fn output<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
+    if !A::SPLIT {
+        // Most acknowledgments find nothing to send; then the transmit ring is not even looked at.
+        let now = cx.now();
+        a.tcb_meta().tcp_core = cx.core;
+        let (t, snd) = a.tcb_snd();
+        if t.tcb.has_nothing(snd.buf.queued(), now) {
+            return;
+        }
+    }
+    output_some(a, cx);
+}
+
+fn output_some<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
     let meta = a.tcb_meta();
     if meta.blocked {
         return;
@@ -343,8 +358,9 @@ impl<K: Kind, R: DerefMut<Target = TxRing>> Drop for Visit<'_, K, R> {
 /// segments. Returns whether the ring filled up.
 fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     let now = cx.now();
+    let (sh, own) = cx.split();
     let txq = a.tcb().meta.txq;
-    let port = &cx.sh.tx[usize::from(txq)];
+    let port = &sh.tx[usize::from(txq)];
     let share = port.share();
     let ring = port.ring.lock();
     let (side, mut snd) = a.tcb_snd();
@@ -358,16 +374,16 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             blocked = true;
             break;
         }
-        let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
+        let Some(plan) = t.tcb.plan_here(snd.buf.queued(), now) else {
             break;
         };
-        let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
+        let payload = snd.buf.parts(plan.off, plan.len, &mut own.pool);
         #[cfg(feature = "testing")]
         if planted(Bug::RingFilledLate) {
             let payload = owned(&snd.buf, &plan);
             let mut d = TxDesc::empty();
             emit(&mut d, &mut t.meta, &plan, payload);
-            cx.after.late.push((txq, d));
+            own.after.late.push((txq, d));
             segs += 1;
             continue;
         }

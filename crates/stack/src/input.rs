@@ -4,7 +4,7 @@
 use crate::commons::Commons;
 use crate::count::{Count, malformed};
 use crate::id::SockId;
-use crate::kind::{Ctx, Kind};
+use crate::kind::{Ctx, Kind, Own};
 use crate::net::host;
 use crate::ops::Icmp;
 use core::net::{IpAddr, Ipv4Addr};
@@ -56,22 +56,23 @@ pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, unbound: bool) -> Aside {
 }
 
 fn drain<K: Kind>(cx: &mut Ctx<K>, iface: u16, frames: Drain<'_, RxFrame>, aside: &mut Aside) {
-    let caps = &cx.sh.ifaces[usize::from(iface)].caps;
+    let (sh, own) = cx.split();
+    let caps = &sh.ifaces[usize::from(iface)].caps;
     let (ethernet, mac) = (caps.medium == Medium::Ethernet, caps.mac);
-    let before = cx.segs.len();
+    let before = own.segs.len();
     for f in frames {
         let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
         let bytes = f.buf.as_slice();
         let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
-        if ethernet && !is_to(bytes, mac) && !stray(cx, bytes) {
-            cx.pool.put(f.buf);
+        if ethernet && !is_to(bytes, mac) && !stray(&mut Ctx::new(sh, own), bytes) {
+            own.pool.put(f.buf);
             continue;
         }
         if carries_tcp(bytes, ethernet) {
-            let seg = cx.segs.place();
+            let seg = own.segs.place();
             match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
-                Ok(()) => tcp(cx, iface, f, aside),
-                Err(e) => drop_malformed(cx, e, f.buf),
+                Ok(()) => tcp((sh, own), iface, f, aside),
+                Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
             }
             continue;
         }
@@ -81,20 +82,20 @@ fn drain<K: Kind>(cx: &mut Ctx<K>, iface: u16, frames: Drain<'_, RxFrame>, aside
             Frame::parse_ip(bytes, 0, csum)
         };
         match parsed {
-            Ok(Frame::Arp(p)) => arp(cx, iface, &p, aside),
+            Ok(Frame::Arp(p)) => arp(&mut Ctx::new(sh, own), iface, &p, aside),
             Ok(Frame::Icmp { ip, msg, body }) => {
-                icmp(cx, iface, &ip, msg, body, aside, bytes);
+                icmp(&mut Ctx::new(sh, own), iface, &ip, msg, body, aside, bytes);
             }
             Ok(_) if aside.wanted => {
                 aside.unbound.push(f.buf);
                 continue;
             }
-            Ok(_) => cx.count(Count::OtherProtocol, 1),
-            Err(e) => cx.sh.counters.add(cx.lane, malformed(e), 1),
+            Ok(_) => sh.count(own.lane, Count::OtherProtocol, 1),
+            Err(e) => sh.counters.add(own.lane, malformed(e), 1),
         }
-        cx.pool.put(f.buf);
+        own.pool.put(f.buf);
     }
-    cx.count(Count::RxSegs, (cx.segs.len() - before) as u64);
+    sh.count(own.lane, Count::RxSegs, (own.segs.len() - before) as u64);
 }
 
 /// Whether a frame is addressed to that station; two comparisons of whole words.
@@ -153,8 +154,7 @@ fn drop_malformed<K: Kind>(cx: &mut Ctx<K>, e: WireError, buf: PktBuf) {
 
 /// Completes the segment whose header was parsed into its place, unless it is to be dropped.
 #[inline]
-fn tcp<K: Kind>(cx: &mut Ctx<K>, iface: u16, f: RxFrame, aside: &mut Aside) {
-    let (sh, own) = (cx.sh, &mut *cx.own);
+fn tcp<K: Kind>((sh, own): (&Commons<K>, &mut Own<K>), iface: u16, f: RxFrame, aside: &mut Aside) {
     let seg = own.segs.place();
     let t = &seg.frame;
     let i = &sh.ifaces[usize::from(iface)];

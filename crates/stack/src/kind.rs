@@ -87,7 +87,8 @@ pub struct Own<K: Kind> {
     pub(crate) charged: i64,
     /// Bytes counted that the stack's account does not know of yet.
     pub(crate) unreported: i64,
-    clock: Option<Time>,
+    /// [`Time::NEVER`]: not read yet.
+    clock: Time,
 }
 
 /// What is done once the perimeter is left: doorbells, accepts, wake-ups, and calls that were
@@ -147,6 +148,12 @@ impl<'a, K: Kind> Ctx<'a, K> {
         Ctx::new(self.sh, self.own)
     }
 
+    /// Both parts: for loops that stay here, whose compiler then keeps both in registers.
+    #[inline(always)]
+    pub fn split(&mut self) -> (&'a Commons<K>, &mut Own<K>) {
+        (self.sh, self.own)
+    }
+
     /// Counts `n` of what `what` says.
     #[inline]
     pub fn count(&self, what: Count, n: u64) {
@@ -163,7 +170,7 @@ impl<'a, K: Kind> Ctx<'a, K> {
     #[inline]
     pub fn now_from(&mut self, at: Time) -> Time {
         let now = self.now().max(at);
-        self.own.clock = Some(now);
+        self.own.clock = now;
         now
     }
 }
@@ -194,14 +201,17 @@ impl<K: Kind> Own<K> {
             more: false,
             charged: 0,
             unreported: 0,
-            clock: None,
+            clock: Time::NEVER,
         }
     }
 
     /// As [`Ctx::now`], on platform `p`.
     #[inline]
     pub(crate) fn now(&mut self, p: &K::P) -> Time {
-        *self.clock.get_or_insert_with(|| p.now())
+        if self.clock == Time::NEVER {
+            self.clock = p.now();
+        }
+        self.clock
     }
 
     /// Charges `after - before` bytes to the stack, or gives them back.
@@ -219,13 +229,13 @@ impl<K: Kind> Own<K> {
     /// Sets the time of this burst, when it is known already.
     #[inline]
     pub fn set_now(&mut self, now: Time) {
-        self.clock = Some(now);
+        self.clock = now;
     }
 
     /// The burst or call is over: the next one reads the clock anew.
     #[inline]
     pub fn forget_now(&mut self) {
-        self.clock = None;
+        self.clock = Time::NEVER;
     }
 }
 

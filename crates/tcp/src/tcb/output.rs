@@ -34,6 +34,13 @@ impl Tcb {
     /// told was released from it.
     #[inline]
     pub fn plan(&mut self, q: Queued, now: Time) -> Option<SegPlan> {
+        self.plan_here(q, now)
+    }
+
+    /// As [`Tcb::plan`], for the loop that sends: a call for each segment costs more than what is
+    /// decided.
+    #[inline(always)]
+    pub fn plan_here(&mut self, q: Queued, now: Time) -> Option<SegPlan> {
         let flight = self.snd_nxt.since(self.snd_una);
         let mss = u32::from(self.mss);
         let end = flight + mss;
@@ -82,6 +89,39 @@ impl Tcb {
             off: if full { flight } else { 0 },
             len: if full { mss } else { 0 },
         })
+    }
+
+    /// Whether there is nothing to send, nor anything to see to but the loss probe, which then is
+    /// seen to: [`Tcb::plan`] would say `None`. For who would have to do more than ask.
+    #[inline(always)]
+    pub fn has_nothing(&mut self, q: Queued, now: Time) -> bool {
+        let flight = self.snd_nxt.since(self.snd_una);
+        let due = !self.has(flag::FAST) || self.has(flag::ACK_NOW);
+        if due || self.burst > 0 {
+            return false;
+        }
+        if q.len > flight {
+            return self.holds_last(q, flight, now);
+        }
+        self.flags &= !(flag::WANTS | flag::PUSH);
+        if flight > 0 && !self.has(flag::TLP_ARMED) {
+            self.arm_probe(false, now);
+        }
+        true
+    }
+
+    /// As [`Tcb::has_nothing`], where something is queued: whether that is a partial segment which
+    /// waits for more data or an acknowledgment.
+    #[inline]
+    fn holds_last(&mut self, q: Queued, flight: u32, now: Time) -> bool {
+        let fits = q.len <= self.snd_wnd && q.len <= self.cc.cwnd();
+        let partial = flight > 0 && q.len < flight + u32::from(self.mss);
+        let held = partial && fits && self.hold_partial(q, flight);
+        if held {
+            self.flags &= !flag::CWND_FULL;
+            self.end_of_run(Blocked::Held, now);
+        }
+        held
     }
 
     /// Everything that is not the next full segment of an undisturbed transfer.
@@ -369,8 +409,15 @@ impl Tcb {
         if len > 0 && ((off < pushed && off + len >= pushed) || pair) {
             flags |= TcpFlags::PSH;
         }
-        if (self.snd_nxt + len).since(self.push_seq) > self.max_wnd / 2 {
-            flags = self.push_within(len, flags);
+        // Half the peer's largest window has passed without a push: a peer that gathers until it
+        // sees one must not wait for the window to fill (Linux; at a pair's end).
+        let octets = (self.snd_nxt + len).since(self.push_seq);
+        if octets > self.max_wnd / 2 {
+            let mss = u32::from(self.mss);
+            if len != mss || octets >= self.max_wnd || octets % (2 * mss) == 0 {
+                self.push_seq = self.snd_nxt + len;
+                flags |= TcpFlags::PSH;
+            }
         }
         let fin = flags.contains(TcpFlags::FIN);
         self.snd_nxt += len + u32::from(fin);
@@ -398,19 +445,6 @@ impl Tcb {
         }
         self.sent_data(len, now);
         flags
-    }
-
-    /// Half the peer's largest window has passed without a push: a peer that gathers until it
-    /// sees one must not wait for the window to fill (Linux; at a pair's end).
-    #[cold]
-    fn push_within(&mut self, len: u32, flags: TcpFlags) -> TcpFlags {
-        let end = self.snd_nxt + len;
-        let (octets, mss) = (end.since(self.push_seq), u32::from(self.mss));
-        if len == mss && octets % (2 * mss) != 0 && octets < self.max_wnd {
-            return flags;
-        }
-        self.push_seq = end;
-        flags | TcpFlags::PSH
     }
 
     /// Slow start watches round trips: more than one sample for each.
