@@ -78,7 +78,7 @@ const STEPS: [Step; 5] = [
         env: LOOM,
     },
     Step {
-        what: "models of the squeue",
+        what: "models of the squeue and of timers that are due",
         words: &[
             "test",
             "--profile",
@@ -88,7 +88,7 @@ const STEPS: [Step; 5] = [
             "--features",
             "testing",
             "--lib",
-            "squeue::queue::models",
+            "models",
         ],
         env: LOOM,
     },

@@ -180,10 +180,6 @@ impl<P: Platform> Org for ConnpL<P> {
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) -> Option<Q::Out> {
-        self.enter(usize::from(id.shard()), |shard| shard.call(cx, id, op))
-    }
-
     const HERE: bool = true;
 
     fn call_here<Q: Op<Self::K>>(

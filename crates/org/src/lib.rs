@@ -9,6 +9,7 @@ mod answer;
 pub mod connp_l;
 mod connp_t;
 mod desk;
+mod due;
 pub mod end;
 pub mod engine;
 mod fault;
@@ -18,6 +19,7 @@ pub mod open;
 pub mod organizations;
 pub mod pef;
 mod place;
+mod promised;
 mod serve;
 pub mod spec;
 #[cfg(feature = "testing")]
@@ -72,7 +74,11 @@ pub trait Org: Send + Sync + Sized + 'static {
         cx: &mut Ctx<Self::K>,
         id: SockId,
         op: Q,
-    ) -> Option<Q::Out>;
+    ) -> Option<Q::Out> {
+        let ran = self.call_here(cx, id, op);
+        debug_assert!(ran.is_ok(), "an organization has one of these two methods");
+        ran.ok().flatten()
+    }
 
     /// Whether the calling thread runs operations itself: [`Org::call_here`].
     const HERE: bool = false;

@@ -186,10 +186,6 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) -> Option<Q::Out> {
-        self.stack.lock().shard.call(cx, id, op)
-    }
-
     const HERE: bool = true;
 
     fn call_here<Q: Op<Self::K>>(

@@ -190,7 +190,7 @@ impl<C: Keep> ConnpT<C> {
                     }
                 }
             }
-            let _ = owner.publish(&group);
+            let _ = owner.publish(&self.p, &group);
         }
         broken
     }

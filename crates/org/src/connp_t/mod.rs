@@ -77,6 +77,7 @@ mod inbox;
 mod message;
 mod spec;
 
+use crate::due::Due;
 use crate::open::{Options, start};
 use crate::place::Places;
 use crate::spec::{Family, OrgSpec};
@@ -137,24 +138,20 @@ struct Owner<C: Keep> {
     gone: AtomicBool,
     /// The buffers of its connections.
     home: C::Home,
-    /// When its timers are due, and how many connections it has: as of its last turn.
-    due: AtomicU64,
+    due: Due,
+    /// How many connections it has, as of its last turn.
     live: AtomicUsize,
 }
 
 impl<C: Keep> Owner<C> {
     /// Lets others know how it stands, after a turn. Whether timers are due earlier than they were.
-    fn publish(&self, group: &Group<C>) -> bool {
-        let due = group.shard.next_timer().0;
-        let was = self.due.load(Ordering::Relaxed);
-        if was != due {
-            self.due.store(due, Ordering::Release);
-        }
+    fn publish(&self, p: &C::P, group: &Group<C>) -> bool {
+        let earlier = self.due.say(p, group.shard.next_timer());
         let live = group.shard.len();
         if self.live.load(Ordering::Relaxed) != live {
             self.live.store(live, Ordering::Release);
         }
-        due < was
+        earlier
     }
 
     /// `fold`: whether the protocol thread sleeps longer than the group's timers allow.
@@ -165,7 +162,7 @@ impl<C: Keep> Owner<C> {
     }
 
     fn due(&self) -> Time {
-        Time(self.due.load(Ordering::Acquire))
+        self.due.at()
     }
 }
 
@@ -286,7 +283,7 @@ impl<C: Keep> ConnpT<C> {
                 break;
             }
         }
-        let earlier = owner.publish(&group);
+        let earlier = owner.publish(&self.p, &group);
         let mine = group.mine.take();
         drop(group);
         // What is left, or came just now and found this thread at it; and who plays this role
@@ -383,7 +380,7 @@ impl<C: Keep> Org for ConnpT<C> {
                 until: AtomicU64::new(0),
                 gone: AtomicBool::new(false),
                 home,
-                due: AtomicU64::new(u64::MAX),
+                due: Due::default(),
                 live: AtomicUsize::new(0),
             }
         };
@@ -568,7 +565,7 @@ impl<C: Keep> Org for ConnpT<C> {
             return 0;
         };
         let n = group.turn(self, cx);
-        let _ = owner.publish(&group);
+        let _ = owner.publish(&self.p, &group);
         n
     }
 

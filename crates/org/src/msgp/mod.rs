@@ -140,10 +140,6 @@ impl<P: Platform> Org for Msgp<P> {
         cx.segs = segs;
     }
 
-    fn call<Q: Op<Self::K>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) -> Option<Q::Out> {
-        self.core.call(cx, id, op)
-    }
-
     const HERE: bool = true;
 
     fn call_here<Q: Op<Self::K>>(

@@ -34,7 +34,7 @@ struct Task<P: Platform, Q: Op<Kd<P>> + 'static> {
     id: SockId,
     op: Q,
     phase: Phase,
-    /// Room that is reserved for it, bytes.
+    /// Room that is reserved for it, bytes; charged, too, if the caller has its answer.
     reserved: u32,
     answer: Option<Answer<P, Option<Q::Out>>>,
 }
@@ -47,6 +47,7 @@ impl<P: Platform, Q: Op<Kd<P>> + 'static> Task<P, Q> {
         env: &mut Env<'_, P>,
         inner: &mut Inner<P>,
     ) -> Option<Q::Out> {
+        self.pay_back(env);
         let (id, op) = (self.id, &mut self.op);
         let orphans = self.phase != Phase::Tcp;
         // What nobody asked for may come late without harm.
@@ -66,6 +67,13 @@ impl<P: Platform, Q: Op<Kd<P>> + 'static> Task<P, Q> {
         let out = out.flatten();
         self.give_back(pef, env, out.as_ref());
         out
+    }
+
+    /// What was charged when the caller was answered, the buffer pays from here on.
+    fn pay_back(&self, env: &mut Env<'_, P>) {
+        if self.answer.is_none() {
+            env.cx.charge(self.reserved as usize, 0);
+        }
     }
 
     fn give_back(&self, pef: &Pef<P>, env: &mut Env<'_, P>, out: Option<&Q::Out>) {
@@ -91,6 +99,7 @@ impl<P: Platform, Q: Op<Kd<P>> + 'static> Call<P> for Task<P, Q> {
     }
 
     fn dropped(mut self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>) {
+        self.pay_back(env);
         self.give_back(pef, env, None);
         if let Some(answer) = self.answer.take() {
             answer.give(None);
@@ -114,11 +123,7 @@ impl<P: Platform> Pef<P> {
         let (answered, phase, reserved) = match promise(place, generation, &mut op, cx) {
             Promise::Settled(out) => return Some(out),
             Promise::Stale => return cx.sh.stale(cx),
-            Promise::Answered(out) => {
-                // What the promised result takes of any room is what was reserved.
-                let reserved = u32::MAX - Q::unused(&out, u32::MAX);
-                (Some(out), Phase::Tcp, reserved)
-            }
+            Promise::Answered(out, bytes) => (Some(out), Phase::Tcp, bytes),
             Promise::Asks(bytes) => (None, Phase::Tcp, bytes),
             Promise::None => match first_phase(place, generation, &mut op, cx) {
                 None => return cx.sh.stale(cx),

@@ -188,16 +188,11 @@ impl<P: Platform> Pef<P> {
         if !env.cx.apart.is_empty() {
             self.hand_on(env, q, inner);
         }
-        let due = inner.shard.next_timer().0;
-        let hint = &self.due[usize::from(q)].0;
-        let before = hint.load(Ordering::Relaxed);
-        if before != due {
-            hint.store(due, Ordering::SeqCst);
-            // Also where nothing was armed: the inbound thread has left the timers to this one,
-            // and knows of none meanwhile.
-            if due < before {
-                env.cx.after.armed = env.cx.after.armed.min(Time(due));
-            }
+        let due = inner.shard.next_timer();
+        // Also where nothing was armed: the inbound thread has left the timers to this one, and
+        // knows of none meanwhile.
+        if self.due[usize::from(q)].say(&env.cx.sh.p, due) {
+            env.cx.after.armed = env.cx.after.armed.min(due);
         }
     }
 

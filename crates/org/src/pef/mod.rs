@@ -53,6 +53,7 @@ mod pkt;
 mod spec;
 pub mod trace;
 
+use crate::due::Due;
 use crate::open::{Options, start};
 use crate::place::Places;
 use crate::spec::{Family, MAX_GROUPS, OrgSpec};
@@ -94,11 +95,6 @@ const QUANTA: [u64; 3] = [20_000_000, 10_000_000, 10_000_000];
 
 /// How often the stack, when it is dropped, works off what its own last words have left.
 const LAST_ROUNDS: usize = 1000;
-
-/// When an squeue's timers are due, ns, written under it and read without. On a cache line of
-/// its own.
-#[repr(align(128))]
-struct Due(AtomicU64);
 
 /// The framework.
 pub struct Pef<P: Platform> {
@@ -337,7 +333,7 @@ impl<P: Platform> Org for Pef<P> {
             spec,
             squeues,
             homes,
-            due: (0..n).map(|_| Due(AtomicU64::new(u64::MAX))).collect(),
+            due: (0..n).map(|_| Due::default()).collect(),
             spread: !Bind::new(arrangement, 0, n as u16).is_whole()
                 || matches!(arrangement, Arrangement::At { .. }),
             flows,
@@ -434,11 +430,9 @@ impl<P: Platform> Org for Pef<P> {
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
         let now = cx.now();
         for q in 0..self.n() {
-            let due = &self.due[usize::from(q)].0;
-            if due.load(Ordering::SeqCst) > now.0 || due.swap(u64::MAX, Ordering::SeqCst) > now.0 {
+            if !self.due[usize::from(q)].take(&cx.sh.p, now) {
                 continue;
             }
-            // Whoever runs the job says when the next one is due.
             let mut env = Env::new(cx, Who::Inbound);
             let job: pkt::Job<P> = Box::new(|_, env, _, inner| inner.shard.on_timers(&mut env.cx));
             self.bring(&mut env, q, Msg::Job(job));
@@ -464,8 +458,7 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn next_timer(&self) -> Time {
-        let due = self.due.iter().map(|d| d.0.load(Ordering::Acquire));
-        Time(due.min().unwrap_or(u64::MAX))
+        self.due.iter().map(Due::at).min().unwrap_or(Time::NEVER)
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {

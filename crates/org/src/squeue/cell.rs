@@ -167,8 +167,9 @@ pub(crate) enum Promise<O> {
     Stale,
     /// The caller has its answer, and there is nothing to run.
     Settled(O),
-    /// The caller has its answer, and the operation is to be run.
-    Answered(O),
+    /// The caller has its answer, and the operation is to be run. Its bytes, of that many, are
+    /// charged until then.
+    Answered(O, u32),
     /// So many bytes are reserved, and TCP must answer.
     Asks(u32),
 }
@@ -232,15 +233,17 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
         return Promise::Settled(out);
     }
     op.answered();
-    Promise::Answered(out)
+    cx.charge(0, bytes as usize);
+    Promise::Answered(out, bytes)
 }
 
 /// What a call has left to do once its first phase is over.
 pub(crate) enum Start<O> {
     /// Nothing; this is its result.
     Over(Option<O>),
-    /// The caller has its answer, and both phases are to be run.
-    Answered(O),
+    /// The caller has its answer, and both phases are to be run. So many bytes are charged until
+    /// then.
+    Answered(O, u32),
     /// So many bytes are reserved, and both phases are to be run for the answer.
     Asks(u32),
     /// The caller has its answer, and TCP something to do as a consequence.
@@ -260,7 +263,7 @@ pub(crate) fn start<P: Platform, Q: Op<Kd<P>>>(
     match promise(place, generation, op, cx) {
         Promise::Stale => return Start::Over(cx.sh.stale(cx)),
         Promise::Settled(out) => return Start::Over(Some(out)),
-        Promise::Answered(out) => return Start::Answered(out),
+        Promise::Answered(out, bytes) => return Start::Answered(out, bytes),
         Promise::Asks(bytes) => return Start::Asks(bytes),
         Promise::None => {}
     }

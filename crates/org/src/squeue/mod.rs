@@ -55,7 +55,9 @@ mod rings;
 mod spec;
 
 use crate::answer::question;
+use crate::due::Due;
 use crate::open::{Options, start};
+use crate::promised::Promised;
 use crate::spec::{Family, OrgSpec};
 use crate::{Engine, On};
 use burst::{Chain, Run, rejoin};
@@ -144,17 +146,13 @@ pub(crate) enum To {
     Listener(u16, Option<Seq>),
 }
 
-/// When an squeue's timers are due, ns; on cache lines of its own.
-#[repr(align(128))]
-struct Hint(AtomicU64);
-
 /// All squeues with what belongs to them.
 pub struct FireEngine<P: Platform> {
     p: P,
     entry: SqueueEntry,
     fanout: bool,
     squeues: Box<[Squeue<P, Vertical<P>>]>,
-    due: Box<[Hint]>,
+    due: Box<[Due]>,
     homes: Box<[Arc<Home<P>>]>,
     ipcl: Arc<Ipcl<P>>,
     /// Flows that listeners' squeues have handed to others. Raised after a flow is entered, so
@@ -190,7 +188,7 @@ impl<P: Platform> FireEngine<P> {
         let rings = if spec.fanout { cores } else { 0 };
         FireEngine {
             squeues: homes.iter().enumerate().map(squeue).collect(),
-            due: (0..n).map(|_| Hint(AtomicU64::new(u64::MAX))).collect(),
+            due: (0..n).map(|_| Due::default()).collect(),
             homes,
             ipcl,
             entry: spec.entry,
@@ -216,11 +214,12 @@ impl<P: Platform> FireEngine<P> {
         self.here()
     }
 
-    fn place(&self, id: SockId) -> Option<&cell::Place<P>> {
-        self.homes
-            .get(usize::from(id.shard()))?
-            .places
-            .get(id.slot())
+    /// So many messages for a connection are on their way.
+    #[inline]
+    fn hold(&self, id: SockId, refs: u32) {
+        if let Some(place) = self.place(id) {
+            place.hold(refs);
+        }
     }
 
     /// Drops references of messages that were run.
@@ -234,12 +233,7 @@ impl<P: Platform> FireEngine<P> {
     /// Whether PROC may be given back: what others read without it is made true first.
     #[inline]
     fn refresh(&self, inside: &In<P>) {
-        let due = inside.shard.next_timer().0;
-        let hint = &self.due[usize::from(inside.index)].0;
-        if due != hint.load(Ordering::Relaxed) {
-            self.p.checkpoint();
-            hint.store(due, Ordering::SeqCst);
-        }
+        self.due[usize::from(inside.index)].say(&self.p, inside.shard.next_timer());
     }
 
     /// Gives PROC back, after draining what there is to drain.
@@ -352,12 +346,7 @@ impl<P: Platform> FireEngine<P> {
     fn classify(&self, sh: &Commons<Kd<P>>, seg: &Seg, packets: u32) -> Option<(u16, To)> {
         sh.p.charge(Work::Lookup, 1);
         let key = &seg.frame.key;
-        let hold = |id| {
-            if let Some(place) = self.place(id) {
-                place.hold(packets);
-            }
-        };
-        match self.ipcl.find(key, hold) {
+        match self.ipcl.find(key, |id| self.hold(id, packets)) {
             Some(Flow {
                 squeue,
                 id: Some(id),
@@ -612,8 +601,8 @@ impl<P: Platform> FireEngine<P> {
 
     /// When something is due, by the squeues' own account.
     fn next_due(&self) -> Time {
-        let due = self.due.iter().map(|h| h.0.load(Ordering::Acquire));
-        let wake = self.squeues.iter().map(Squeue::wake_at);
-        Time(due.chain(wake).min().unwrap_or(u64::MAX))
+        let due = self.due.iter().map(Due::at);
+        let wake = self.squeues.iter().map(|s| Time(s.wake_at()));
+        due.chain(wake).min().unwrap_or(Time::NEVER)
     }
 }

@@ -1,11 +1,11 @@
 //! FireEngine as an organization.
 
-use super::cell::{Start, give_back, start};
+use super::cell::Place;
 use super::queue::{Entered, Squeue, Who};
 use super::{FireEngine, Kd, Msg};
+use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
 use crate::{Binding, Flow, Org};
-use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
@@ -15,65 +15,39 @@ use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
-impl<P: Platform> FireEngine<P> {
-    /// A socket call: settled outside if it can be, else it enters.
-    fn socket_call<Q: Op<Kd<P>> + 'static>(
-        &self,
-        cx: &mut Ctx<Kd<P>>,
-        id: SockId,
-        mut op: Q,
-    ) -> Option<Q::Out> {
-        let Some(place) = self.place(id) else {
-            return cx.sh.stale(cx);
-        };
-        let generation = id.generation();
-        match start(place, generation, &mut op, cx) {
-            Start::Over(out) => out,
-            Start::Answered(out) => {
-                place.hold(1);
-                self.tell(cx, id.shard(), move |org, cx, inside| {
-                    inside.shard.call(cx, id, op);
-                    org.release(id, 1);
-                });
-                Some(out)
-            }
-            Start::Asks(reserved) => {
-                let out = self.enter_and_wait(cx, id, op);
-                let unused = out.as_ref().map_or(reserved, |o| Q::unused(o, reserved));
-                give_back(place, generation, unused, cx);
-                out
-            }
-            Start::Kick(out) => {
-                place.hold(1);
-                self.tell(cx, id.shard(), move |org, cx, inside| {
-                    inside.shard.with(cx, id, true, |c, cx| op.kick(c, cx));
-                    org.release(id, 1);
-                });
-                Some(out)
-            }
-            Start::Tcp => {
-                place.hold(1);
-                self.ask(cx, id.shard(), move |org, cx, inside| {
-                    let out = inside.shard.with(cx, id, false, |c, cx| op.tcp(c, cx));
-                    org.release(id, 1);
-                    out
-                })?
-            }
-        }
+impl<P: Platform> Promised<P> for FireEngine<P> {
+    fn place(&self, id: SockId) -> Option<&Place<P>> {
+        self.homes
+            .get(usize::from(id.shard()))?
+            .places
+            .get(id.slot())
     }
 
-    fn enter_and_wait<Q: Op<Kd<P>> + 'static>(
+    fn tell_conn(
         &self,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
-        op: Q,
-    ) -> Option<Q::Out> {
-        self.place(id)?.hold(1);
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) + Send + 'static,
+    ) {
+        self.hold(id, 1);
+        self.tell(cx, id.shard(), move |org, cx, inside| {
+            f(cx, &mut inside.shard);
+            org.release(id, 1);
+        });
+    }
+
+    fn ask_conn<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Kd<P>>,
+        id: SockId,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) -> R + Send + 'static,
+    ) -> Option<R> {
+        self.hold(id, 1);
         self.ask(cx, id.shard(), move |org, cx, inside| {
-            let out = inside.shard.call(cx, id, op);
+            let out = f(cx, &mut inside.shard);
             org.release(id, 1);
             out
-        })?
+        })
     }
 }
 
@@ -113,14 +87,10 @@ impl<P: Platform> Org for FireEngine<P> {
     }
 
     fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
-        let Some(place) = self.place(id) else {
+        if self.place(id).is_none() {
             return cx.count(Count::StaleHandle, 1);
-        };
-        place.hold(1);
-        self.tell(cx, id.shard(), move |org, cx, inside| {
-            inside.shard.posted(cx, id, op);
-            org.release(id, 1);
-        });
+        }
+        self.tell_conn(cx, id, move |cx, shard| shard.posted(cx, id, op));
     }
 
     fn connect(
@@ -174,14 +144,11 @@ impl<P: Platform> Org for FireEngine<P> {
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
         let now = cx.now();
-        for (squeue, hint) in self.squeues.iter().zip(&self.due) {
+        for (squeue, due) in self.squeues.iter().zip(&self.due) {
             squeue.tick(now);
-            if hint.0.load(Ordering::SeqCst) > now.0 {
+            if !due.take(&self.p, now) {
                 continue;
             }
-            // Whoever runs the message, or another one after this, sets it anew.
-            hint.0.store(u64::MAX, Ordering::SeqCst);
-            cx.sh.p.checkpoint();
             match squeue.enter(self.entry) {
                 Entered::In(mut proc) => {
                     proc.shard.on_timers(cx);

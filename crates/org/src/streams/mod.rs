@@ -33,16 +33,17 @@ mod org;
 
 use crate::Engine;
 use crate::answer::question;
+use crate::due::Due;
 use crate::open::{Options, start};
 use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
-use crate::squeue::cell::{Home, Parted, Place};
+use crate::squeue::cell::{Home, Parted};
 use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{ANY_CORE, Entered, Inside, Protected, Settings, Squeue, Who};
 use crate::squeue::{Kd, SqueueEntry};
 use core::fmt;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use perimeter_stack::shard::Shard;
-use perimeter_stack::{Commons, Count, Ctx, Seg, SockId};
+use perimeter_stack::{Commons, Count, Ctx, Seg};
 use perimeter_sync::Platform;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -158,8 +159,7 @@ pub struct Streams<P: Platform> {
     home: Arc<Home<P>>,
     /// Messages that IP and the STREAM head keep.
     kept: AtomicUsize,
-    /// When timers are due, ns.
-    due: AtomicU64,
+    due: Due,
 }
 
 impl<P: Platform> Streams<P> {
@@ -181,12 +181,8 @@ impl<P: Platform> Streams<P> {
             tcp: Squeue::new(&sh.p, ANY_CORE, settings, Tcp { shard }),
             home,
             kept: AtomicUsize::new(0),
-            due: AtomicU64::new(u64::MAX),
+            due: Due::default(),
         }
-    }
-
-    fn place(&self, id: SockId) -> Option<&Place<P>> {
-        self.home.places.get(id.slot())
     }
 
     /// Puts a message to TCP, or says so that there is no room.
@@ -241,11 +237,7 @@ impl<P: Platform> Streams<P> {
 
     /// What others read without entering TCP is made true.
     fn refresh(&self, sh: &Commons<Kd<P>>, tcp: &InTcp<P>) {
-        let due = tcp.shard.next_timer().0;
-        if due != self.due.load(Ordering::Relaxed) {
-            sh.p.checkpoint();
-            self.due.store(due, Ordering::SeqCst);
-        }
+        self.due.say(&sh.p, tcp.shard.next_timer());
     }
 
     /// Goes through the modules until there is nothing to do in any that is free.

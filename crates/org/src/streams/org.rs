@@ -1,10 +1,11 @@
 //! STREAMS as an organization.
 
-use super::{HEAD, IP, InTcp, Msg, Streams};
+use super::{HEAD, IP, Msg, Streams};
+use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
 use crate::squeue::Kd;
 use crate::squeue::SqueueEntry;
-use crate::squeue::cell::{Start, give_back, start};
+use crate::squeue::cell::Place;
 use crate::squeue::queue::{Entered, Who};
 use crate::{Binding, Flow, Org};
 use core::sync::atomic::Ordering;
@@ -17,43 +18,27 @@ use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
-impl<P: Platform> Streams<P> {
-    fn socket_call<Q: Op<Kd<P>> + 'static>(
+impl<P: Platform> Promised<P> for Streams<P> {
+    fn place(&self, id: SockId) -> Option<&Place<P>> {
+        self.home.places.get(id.slot())
+    }
+
+    fn tell_conn(
         &self,
         cx: &mut Ctx<Kd<P>>,
-        id: SockId,
-        mut op: Q,
-    ) -> Option<Q::Out> {
-        let Some(place) = self.place(id) else {
-            return cx.sh.stale(cx);
-        };
-        let generation = id.generation();
-        match start(place, generation, &mut op, cx) {
-            Start::Over(out) => out,
-            Start::Answered(out) => {
-                let run = Box::new(move |_: &Self, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
-                    t.shard.call(cx, id, op);
-                });
-                self.tell(cx, true, run);
-                Some(out)
-            }
-            Start::Asks(reserved) => {
-                let out = self.ask(cx, true, move |_, cx, t| t.shard.call(cx, id, op))?;
-                let unused = out.as_ref().map_or(reserved, |o| Q::unused(o, reserved));
-                give_back(place, generation, unused, cx);
-                out
-            }
-            Start::Kick(out) => {
-                let run = Box::new(move |_: &Self, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
-                    t.shard.with(cx, id, true, |c, cx| op.kick(c, cx));
-                });
-                self.tell(cx, true, run);
-                Some(out)
-            }
-            Start::Tcp => self.ask(cx, true, move |_, cx, t| {
-                t.shard.with(cx, id, false, |c, cx| op.tcp(c, cx))
-            })?,
-        }
+        _: SockId,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) + Send + 'static,
+    ) {
+        self.tell(cx, true, Box::new(|_, cx, tcp| f(cx, &mut tcp.shard)));
+    }
+
+    fn ask_conn<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Kd<P>>,
+        _: SockId,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) -> R + Send + 'static,
+    ) -> Option<R> {
+        self.ask(cx, true, |_, cx, tcp| f(cx, &mut tcp.shard))
     }
 }
 
@@ -86,10 +71,11 @@ impl<P: Platform> Org for Streams<P> {
     }
 
     fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
-        let run = Box::new(move |_: &Self, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
-            t.shard.posted(cx, id, op);
-        });
-        self.tell(cx, false, run);
+        self.tell(
+            cx,
+            false,
+            Box::new(move |_, cx, t| t.shard.posted(cx, id, op)),
+        );
     }
 
     fn connect(
@@ -118,18 +104,16 @@ impl<P: Platform> Org for Streams<P> {
 
     fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
         let key = *key;
-        let run = Box::new(move |_: &Self, cx: &mut Ctx<Kd<P>>, t: &mut InTcp<P>| {
-            t.shard.icmp(cx, &key, what);
-        });
-        self.tell(cx, false, run);
+        self.tell(
+            cx,
+            false,
+            Box::new(move |_, cx, t| t.shard.icmp(cx, &key, what)),
+        );
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
         let now = cx.now();
-        if self.due.load(Ordering::SeqCst) <= now.0 {
-            // Whoever runs the message, or another one after this, sets it anew.
-            self.due.store(u64::MAX, Ordering::SeqCst);
-            cx.sh.p.checkpoint();
+        if self.due.take(&cx.sh.p, now) {
             if let Entered::Busy(door) = self.tcp.enter(SqueueEntry::Fill) {
                 door.stay(Msg::Timers);
             }
@@ -138,7 +122,7 @@ impl<P: Platform> Org for Streams<P> {
     }
 
     fn next_timer(&self) -> Time {
-        Time(self.due.load(Ordering::Acquire))
+        self.due.at()
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
