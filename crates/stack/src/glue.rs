@@ -128,7 +128,7 @@ pub fn taken<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, input: &mut Input) {
         sh.p.charge(Work::TcpSlow, 1);
     } else {
         sh.p.charge(Work::TcpFast, 1);
-        cx.count(Count::RxFast, 1);
+        cx.own.predicted += 1;
         a.fast_path();
     }
     if input.acked > 0 {

@@ -82,6 +82,8 @@ pub struct Own<K: Kind> {
     /// This thread's next segment is for the connection of the present one, and nothing comes
     /// between: what others are told of the connection can wait for that.
     pub more: bool,
+    /// Segments that header prediction took in this burst, not counted yet.
+    pub(crate) predicted: u32,
     /// Bytes charged to the stack in this burst or call; [`Commons::book`](crate::Commons::book)
     /// counts them.
     pub(crate) charged: i64,
@@ -199,6 +201,7 @@ impl<K: Kind> Own<K> {
             lane,
             core: crate::conn::NOWHERE,
             more: false,
+            predicted: 0,
             charged: 0,
             unreported: 0,
             clock: Time::NEVER,
@@ -220,10 +223,10 @@ impl<K: Kind> Own<K> {
         self.charged += after as i64 - before as i64;
     }
 
-    /// Whether something was charged that is not counted yet.
+    /// Whether something is not counted yet: see [`Commons::book`].
     #[inline]
     pub fn owes(&self) -> bool {
-        self.charged != 0
+        self.charged != 0 || self.predicted != 0
     }
 
     /// Sets the time of this burst, when it is known already.

@@ -141,9 +141,12 @@ impl<K: Kind> Memory<K> {
 }
 
 impl<K: Kind> Commons<K> {
-    /// Counts what a burst or call has charged, and reports it when it has come to a batch.
+    /// Counts what a burst or call has charged, and reports it when it has come to a batch; and how
+    /// many segments were predicted.
     #[inline]
     pub fn book(&self, own: &mut Own<K>) {
+        let predicted = core::mem::take(&mut own.predicted);
+        self.count(own.lane, Count::RxFast, u64::from(predicted));
         let n = core::mem::take(&mut own.charged);
         if n > 0 {
             self.count(own.lane, Count::MemCharged, n.unsigned_abs());
