@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod attack;
 mod counts;
 mod explore;
+mod imports;
 mod many;
 mod packetdrill;
 mod packetdrill_script;
@@ -46,6 +47,8 @@ enum Command {
     Attack(attack::Args),
     /// Run the churn test under a sanitizer of a nightly toolchain.
     Sanitize(sanitize::Args),
+    /// Print which source files import each other in a circle.
+    Imports(imports::Args),
     /// Count the instructions of the hot paths and compare them with those committed.
     Counts(counts::Args),
 }
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Explore(args) => explore::run_explore(&args),
         Command::Attack(args) => attack::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
+        Command::Imports(args) => imports::run(&args),
         Command::Counts(args) => counts::run(&args),
     };
     match result {

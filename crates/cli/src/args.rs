@@ -417,7 +417,7 @@ impl FromStr for Entry {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Entry, String> {
-        Organization::parse_entry(text).map(Entry)
+        perimeter_lab::backends::parse_entry(text).map(Entry)
     }
 }
 

@@ -129,7 +129,7 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
     }
     let in_namespace = |o: &Organization| match o {
         Organization::Linux { .. } => true,
-        Organization::Ours(_) | Organization::Peer(_) => settings.device == Device::Tap,
+        Organization::Ours(_) | Organization::Other(_) => settings.device == Device::Tap,
         Organization::Null => false,
     };
     if settings.connect.is_none() && settings.organizations.iter().any(in_namespace) {

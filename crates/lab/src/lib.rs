@@ -10,6 +10,7 @@
 //! the machine, and whether it was disturbed).
 #![forbid(unsafe_code)]
 
+pub mod backends;
 pub mod bench;
 pub mod cache;
 pub mod conduct;

@@ -1,7 +1,7 @@
 //! How tables, figures and the live view show what runs: an organization as its family has
 //! registered itself, the host's sockets and other stacks as listed here.
 
-use crate::peers::Peer;
+use crate::backends;
 use perimeter::families::{self, Colour, Look, Marker};
 use std::fmt::Write as _;
 
@@ -31,16 +31,9 @@ fn others() -> impl Iterator<Item = (&'static str, Look)> {
         colour: OTHERS,
         marker,
     };
-    let peer = |p: Peer| {
-        let marker = match p {
-            Peer::Smoltcp => Marker::Diamond,
-            Peer::Gvisor => Marker::Square,
-            Peer::Lwip => Marker::Down,
-        };
-        (p.name(), look(marker))
-    };
     let host = ["linux", "null"].map(|name| (name, look(Marker::Cross)));
-    host.into_iter().chain(Peer::ALL.map(peer))
+    let others = backends::OTHERS.map(|s| (s.name, look(s.marker)));
+    host.into_iter().chain(others)
 }
 
 /// The colours as a style sheet: `--NAME` on either ground, and a class `c-NAME` that makes it

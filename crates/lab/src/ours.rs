@@ -8,6 +8,7 @@
 //! and is timed apart by the device. Goodput is what the peer has acknowledged, and what the stack
 //! has acknowledged to the peer.
 
+mod end;
 mod endpoint;
 mod floor;
 mod listening;
@@ -18,41 +19,19 @@ pub(crate) mod tap;
 mod times;
 
 use crate::{
-    Error, host, linux,
-    live::Seen,
-    organizations::Organization,
-    workload::{
-        Backend, Coalescing, Configuration, Content, Device, Inbound, Roles, Session, Settings,
-        Tally, Traits, Worker, drive_any, reconnect, spread,
-    },
+    Error,
+    workload::{Backend, Configuration, Device, Session, Settings, Traits, reconnect},
 };
-use endpoint::{Far, Founder, StackEndpoint, Task};
+use end::spec;
 pub use floor::Floor;
 pub use listening::Listening;
 pub(crate) use mem::on_virtual;
-use perimeter::{Config, Lending, Native, OrgSpec, Stack, TcpConfig};
-use std::{
-    net::Ipv4Addr,
-    sync::{Arc, atomic::AtomicUsize},
-    time::Instant,
-};
-use times::{Marks, divide};
-
-/// Bound on the memory that all sockets pin, bytes. Every connection's buffer refers to the same
-/// file, but is charged as if it were alone.
-const MEMORY: u64 = 64 << 30;
+use perimeter::{Lending, Native};
+use std::time::Instant;
 
 /// The backend of our organizations.
 #[derive(Debug, Default)]
 pub struct Perimeter {}
-
-/// The organization of a configuration of this backend.
-fn spec(configuration: &Configuration) -> Result<OrgSpec, Error> {
-    match &configuration.organization {
-        Organization::Ours(spec) => Ok(spec.clone()),
-        other => Err(Error::Run(format!("{other} is not one of ours"))),
-    }
-}
 
 impl Backend for Perimeter {
     fn check(
@@ -105,202 +84,13 @@ fn lending(settings: &Settings) -> impl Iterator<Item = String> {
         .into_iter()
 }
 
-/// A builder without interfaces yet, on `native`.
-fn builder(org: &OrgSpec, settings: &Settings, native: Native) -> perimeter::Builder {
-    let inbound = match settings.inbound {
-        Inbound::Thread => perimeter::Inbound::Thread,
-        Inbound::Nic | Inbound::Affine => perimeter::Inbound::Inline,
-    };
-    Stack::builder()
-        .on_native(native)
-        .org(org.clone())
-        .config(perimeter::Config {
-            // What was to be measured has been by then.
-            drain: std::time::Duration::ZERO,
-            ..stack_config(settings)
-        })
-        .lock_policy(settings.locks)
-        .profile(settings.profile)
-        .inbound(inbound)
-}
-
-/// With a control socket, if one is asked for.
-fn with_control(builder: perimeter::Builder, settings: &Settings) -> perimeter::Builder {
-    match &settings.control {
-        Some(path) => builder.control(path),
-        None => builder,
-    }
-}
-
-/// How each thread comes by the stack.
-fn founders(
-    org: &OrgSpec,
-    builder: perimeter::Builder,
-    configuration: &Configuration,
-) -> Result<Vec<Founder>, Error> {
-    if org.single_threaded() {
-        return Ok(vec![Founder::Build(Box::new(builder))]);
-    }
-    let stack = builder.build().map_err(|e| Error::Run(e.to_string()))?;
-    let join = |_| Founder::Join(stack.clone());
-    Ok((0..configuration.threads).map(join).collect())
-}
-
-fn stack_config(settings: &Settings) -> Config {
-    Config {
-        tcp: TcpConfig {
-            snd_buf: settings.buffer as u32,
-            rcv_buf: settings.buffer as u32,
-            cork: settings.coalescing == Coalescing::Cork,
-            nodelay: settings.coalescing == Coalescing::NoDelay,
-            ..TcpConfig::default()
-        },
-        memory: MEMORY,
-        ..Config::default()
-    }
-}
-
-/// Queues of each NIC: one, or with affine steering one for each application thread.
-fn queues(settings: &Settings, configuration: &Configuration) -> usize {
-    match settings.inbound {
-        Inbound::Affine => configuration.threads,
-        Inbound::Nic | Inbound::Thread => 1,
-    }
-}
-
-/// One stack and the threads of its application.
-struct End {
-    /// What the threads are called, before their number.
-    name: &'static str,
-    /// How each comes by the stack.
-    founders: Vec<Founder>,
-    /// How each comes by its connections.
-    fars: Vec<Far>,
-    /// The stack's address on each NIC.
-    hosts: Vec<Ipv4Addr>,
-    /// What both ends send.
-    content: Content,
-    /// What the threads do.
-    roles: Roles,
-    /// Core of the first thread; the others follow.
-    first_core: usize,
-    /// How many connections are established, of `all`; shared where both ends are ours.
-    established: Arc<AtomicUsize>,
-    /// Connections, once for each end that is ours.
-    all: usize,
-    /// What each connection begins with.
-    greeting: Arc<[u8]>,
-    /// Where readings of the stack's counters go.
-    marks: Marks,
-}
-
-impl End {
-    /// The near end of a run, as the only one that is ours.
-    fn near(
-        settings: &Settings,
-        configuration: &Configuration,
-        founders: Vec<Founder>,
-        fars: Vec<Far>,
-        hosts: Vec<Ipv4Addr>,
-        content: Content,
-    ) -> End {
-        End {
-            name: "app",
-            founders,
-            fars,
-            hosts,
-            content,
-            roles: linux::roles(settings).0,
-            first_core: 0,
-            established: Arc::default(),
-            all: configuration.connections as usize,
-            greeting: Arc::default(),
-            marks: Marks::default(),
-        }
-    }
-}
-
-/// The NICs of each thread's connections.
-fn nics_by_thread(settings: &Settings, configuration: &Configuration) -> Vec<Vec<usize>> {
-    let threads = configuration.threads;
-    let mut nics = vec![Vec::new(); threads];
-    for place in spread(configuration.connections as usize, threads, settings.nics) {
-        nics[place.thread].push(place.nic);
-    }
-    nics
-}
-
-/// One worker for each application thread of an end.
-fn workers(
-    settings: &Settings,
-    configuration: &Configuration,
-    end: End,
-    deadline: Option<Instant>,
-) -> Vec<(String, Worker)> {
-    let threads = configuration.threads;
-    let queues = queues(settings, configuration);
-    let nics = nics_by_thread(settings, configuration);
-    let (roles, first_core) = (end.roles, end.first_core);
-    let mut list = Vec::new();
-    let sides = end.founders.into_iter().zip(end.fars);
-    for (thread, ((founder, far), nics)) in sides.zip(nics).enumerate() {
-        let serve = match settings.inbound {
-            Inbound::Thread if threads > 1 || !configuration.organization.single_threaded() => {
-                Vec::new()
-            }
-            Inbound::Affine => (0..settings.nics)
-                .map(|nic| (nic * queues + thread) as u16)
-                .collect(),
-            Inbound::Nic | Inbound::Thread => (0..settings.nics)
-                .filter(|nic| nic % threads == thread)
-                .map(|nic| nic as u16)
-                .collect(),
-        };
-        let task = Task {
-            thread,
-            threads,
-            nics,
-            hosts: end.hosts.clone(),
-            steered: settings.inbound == Inbound::Affine && threads > 1,
-            serve,
-            roles,
-            all: end.all,
-            established: end.established.clone(),
-            greeting: end.greeting.clone(),
-            marks: (thread == 0).then(|| end.marks.clone()),
-            deadline,
-        };
-        let content = end.content.clone();
-        let worker: Worker = Box::new(move |control, set| {
-            host::pin(first_core + thread);
-            let mut endpoint = StackEndpoint::establish(founder, far, task, &content, control)?;
-            set();
-            drive_any(&mut endpoint, roles, &content, control)
-        });
-        list.push((format!("{}-{thread}", end.name), worker));
-    }
-    list
-}
-
-/// What the counters of a stack, and the near end's threads if all have told, say of what was seen.
-fn seen(near: &[Option<Tally>], counted: Option<times::Counted>) -> Seen {
-    let Some(counted) = counted else {
-        return Seen::default();
-    };
-    let near: Option<Vec<Tally>> = near.iter().cloned().collect();
-    Seen {
-        window_ns: counted.window_ns,
-        times: near.map(|near| divide(&near, &counted)),
-        protocol_ns: counted.protocol_ns,
-        locks: counted.locks,
-        ..Seen::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Direction, Sample};
+    use crate::{
+        organizations::Organization,
+        workload::{Coalescing, Direction, Inbound, Sample},
+    };
     use std::time::Duration;
 
     fn measure(org: &str, change: impl FnOnce(&mut Settings)) -> Sample {
@@ -309,7 +99,7 @@ mod tests {
 
     fn measure_for(time: Duration, org: &str, change: impl FnOnce(&mut Settings)) -> Sample {
         let mut settings = Settings {
-            organizations: vec![Organization::parse(org).unwrap()],
+            organizations: vec![crate::backends::parse(org).unwrap()],
             connections: vec![6],
             threads: 2,
             nics: 2,

@@ -3,7 +3,6 @@
 
 use perimeter_lab::{
     Settings, host,
-    organizations::Organization,
     workload::{Configuration, Raw, Slot, session},
 };
 use std::{
@@ -40,7 +39,7 @@ impl Drop for Noise {
 
 #[test]
 fn a_busy_machine_is_noticed() {
-    let organization = Organization::parse("up").unwrap();
+    let organization = perimeter_lab::backends::parse("up").unwrap();
     let settings = Settings {
         organizations: vec![organization.clone()],
         connections: vec![6],
@@ -58,7 +57,7 @@ fn a_busy_machine_is_noticed() {
         measure: Duration::from_millis(600),
     };
     let _noise = Noise::make();
-    let mut backend = session::backend_for(&settings, &configuration);
+    let mut backend = perimeter_lab::backends::backend_for(&settings, &configuration);
     let (sample, _) =
         session::once(&mut *backend, &settings, &configuration, slot, None, None).unwrap();
     let signs = Raw::from(&sample).disturbances;

@@ -81,10 +81,10 @@ fn there(settings: &Settings) -> Result<Present, Error> {
     let (mut grid, mut backends) = (Vec::new(), Vec::<Box<dyn Backend>>::new());
     let mut absent = Vec::new();
     for configuration in grid::grid(settings) {
-        let mut backend = session::backend_for(settings, &configuration);
+        let mut backend = crate::backends::backend_for(settings, &configuration);
         match backend.check(settings, std::slice::from_ref(&configuration)) {
             Err(Error::Unavailable(why))
-                if matches!(configuration.organization, Organization::Peer(_)) =>
+                if matches!(configuration.organization, Organization::Other(_)) =>
             {
                 let note = format!("not measured here: {why}");
                 if !absent.contains(&note) {

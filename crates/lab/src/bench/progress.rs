@@ -1,7 +1,7 @@
 //! Progress on a terminal, silence elsewhere.
 
 use crate::{
-    live::Feed,
+    live::{Feed, News},
     units,
     workload::{Configuration, Sample, Slot},
 };
@@ -49,6 +49,31 @@ impl Observer for Silent {
     fn started(&mut self, _: &Run<'_>) {}
     fn finished(&mut self, _: &Sample) {}
     fn done(&mut self) {}
+}
+
+impl Observer for Feed {
+    fn planned(&mut self, grid: &[Configuration], repeat: u32) {
+        self.tell(News::Planned(grid.to_vec(), repeat));
+    }
+
+    fn started(&mut self, run: &Run<'_>) {
+        self.tell(News::Started {
+            number: run.number,
+            of: run.of,
+            configuration: run.configuration.clone(),
+            left: run.left,
+        });
+    }
+
+    fn finished(&mut self, sample: &Sample) {
+        self.tell(News::Finished(Box::new(sample.clone())));
+    }
+
+    fn done(&mut self) {}
+
+    fn feed(&self) -> Option<&Feed> {
+        Some(self)
+    }
 }
 
 /// A progress bar on standard error, if that is a terminal.

@@ -4,6 +4,7 @@
 //! and whatever those start: they are opened before a run is prepared. They count for as long as
 //! the run is to be measured, and not while it ends, so with what was counted goes how long.
 
+use super::Counted;
 use crate::{
     Error,
     live::Watch,
@@ -13,30 +14,12 @@ use perf_event::{
     Builder, Counter,
     events::{Cache, CacheId, CacheOp, CacheResult, Hardware},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
-
-/// What the processor counted of a run's threads. Events that it does not know are missing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
-    /// For how long, s.
-    pub seconds: f64,
-    /// Whether what the kernel did for the threads is included.
-    pub kernel: bool,
-    /// Instructions.
-    pub instructions: Option<u64>,
-    /// Cycles of the cores.
-    pub cycles: Option<u64>,
-    /// Reads of data that missed the first level.
-    pub first_level: Option<u64>,
-    /// Reads of data that missed the last level.
-    pub last_level: Option<u64>,
-}
 
 /// What is counted, in the order of the fields of [`Counted`].
 type Events = fn() -> [Builder<'static>; 4];

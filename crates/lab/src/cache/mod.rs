@@ -95,6 +95,23 @@ pub struct Machine {
     pub upgrades: u64,
 }
 
+/// What the processor counted of a run's threads. Events that it does not know are missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// For how long, s.
+    pub seconds: f64,
+    /// Whether what the kernel did for the threads is included.
+    pub kernel: bool,
+    /// Instructions.
+    pub instructions: Option<u64>,
+    /// Cycles of the cores.
+    pub cycles: Option<u64>,
+    /// Reads of data that missed the first level.
+    pub first_level: Option<u64>,
+    /// Reads of data that missed the last level.
+    pub last_level: Option<u64>,
+}
+
 /// A traced run through the caches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Modelled {

@@ -1,15 +1,19 @@
 use super::*;
 use crate::{
+    Error,
     bench::{bench, report::Build},
     organizations::Organization,
-    workload::{Device, Locks, Settings, Times, session},
+    workload::{Configuration, Device, Locks, Phase, Sample, Settings, Times},
 };
-use std::time::Instant;
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 fn settings(organizations: &[&str], seconds: f64) -> Settings {
     let parsed = organizations
         .iter()
-        .map(|o| Organization::parse(o).unwrap());
+        .map(|o| crate::backends::parse(o).unwrap());
     Settings {
         organizations: parsed.collect(),
         connections: vec![6],
@@ -23,7 +27,7 @@ fn settings(organizations: &[&str], seconds: f64) -> Settings {
 
 fn configuration(organization: &str) -> Configuration {
     Configuration {
-        organization: Organization::parse(organization).unwrap(),
+        organization: crate::backends::parse(organization).unwrap(),
         connections: 6,
         threads: 2,
     }
@@ -196,12 +200,12 @@ fn the_board_keeps_results_apart_from_what_was_seen() {
 fn watched(settings: &Settings, ms: u64) -> (Vec<Glance>, Sample) {
     let configuration = crate::bench::grid::grid(settings).pop().unwrap();
     let (feed, news) = Feed::new();
-    let mut backend = session::backend_for(settings, &configuration);
+    let mut backend = crate::backends::backend_for(settings, &configuration);
     let one = std::slice::from_ref(&configuration);
     backend.check(settings, one).unwrap();
     let deadline = Some(Instant::now() + Duration::from_secs(20));
     let mut session = backend.prepare(settings, &configuration, deadline).unwrap();
-    session.watch(feed.watch(&configuration).unwrap());
+    session.watch(Watch::begin(&feed, &configuration).unwrap());
     session.warm_up(Duration::from_millis(200)).unwrap();
     let sample = session.measure(Duration::from_millis(ms)).unwrap();
     drop(feed);

@@ -1,9 +1,10 @@
 //! When a crew is asked what it does, and what is made of its answers.
 
-use super::{Feed, Figures, News, Perimeter};
+use super::{Feed, Figures, Glance, News, Perimeter, Seen};
 use crate::{
+    Error,
     host::{Machine, SoftirqThreads},
-    workload::{Configuration, Locks, Phase, Tally, Times},
+    workload::{Configuration, Phase},
 };
 use std::time::{Duration, Instant};
 
@@ -11,47 +12,6 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_millis(250);
 /// Share of a thread's time that answering may take.
 pub const SHARE: f64 = 0.005;
-
-/// What a session saw of its run since it looked before.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Seen {
-    /// Payload per second in bytes; `None`: nobody can tell while it runs.
-    pub goodput: Option<f64>,
-    /// Rounds per second, or connections from opening to close, where there are such. The crew
-    /// counts them, whatever its session sees.
-    pub rounds: Option<f64>,
-    /// How the time of the threads under test divides, where that is known in between.
-    pub times: Option<Times>,
-    /// Length of what the stack's counters cover, in ns.
-    pub window_ns: u64,
-    /// Processor time of threads that run the protocol and nothing else, in ns.
-    pub protocol_ns: u64,
-    /// Locks by class; empty where there are none to see.
-    pub locks: Vec<Locks>,
-    /// Work is done by a program of its own, whose processor time is known at the end only.
-    pub elsewhere: bool,
-}
-
-/// Bytes per second of all that was told, each over its own time, counted by `bytes`; `None` if
-/// nothing was told.
-pub(crate) fn rate(told: &[Option<Tally>], bytes: impl Fn(&Tally) -> u64) -> Option<f64> {
-    let told = || told.iter().flatten();
-    let rate = |t: &Tally| t.per_second(bytes(t));
-    told().next().map(|_| told().map(rate).sum())
-}
-
-/// What is to be told of a run between two looks.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Glance {
-    /// Time between the looks.
-    pub span: Duration,
-    /// All of it was measured, not warmed up.
-    pub counts: bool,
-    /// Processor time that the look took on the thread where it took most.
-    pub cost: Duration,
-    /// What was seen.
-    pub figures: Figures,
-}
 
 /// Looks at one run, from the thread that controls it.
 pub struct Watch {
@@ -68,6 +28,17 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Looks at a run of `configuration` that is about to begin.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub(crate) fn begin(feed: &Feed, configuration: &Configuration) -> Result<Watch, Error> {
+        match feed.is_stopped() {
+            true => Err(Error::Stopped),
+            false => Ok(Watch::new(feed.clone(), configuration)),
+        }
+    }
+
     pub(super) fn new(feed: Feed, configuration: &Configuration) -> Watch {
         let now = Instant::now();
         Watch {

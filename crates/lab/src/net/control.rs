@@ -11,6 +11,7 @@ use crate::{
     Error,
     error::Context as _,
     organizations::Organization,
+    workload::settings::MAX_BETWEEN_MACHINES,
     workload::{Coalescing, Direction, Exchange, Settings},
 };
 use serde::{Deserialize, Serialize};
@@ -80,8 +81,8 @@ impl Work {
         if !(0.0..=86_400.0).contains(&self.seconds) {
             return Err(Error::Input("a run has 0 to 86400 seconds".into()));
         }
-        if !(1..=MOST).contains(&self.connections) {
-            let line = format!("a run has 1 to {MOST} connections");
+        if !(1..=MAX_BETWEEN_MACHINES).contains(&self.connections) {
+            let line = format!("a run has 1 to {MAX_BETWEEN_MACHINES} connections");
             return Err(Error::Input(line));
         }
         let settings = Settings {
@@ -101,10 +102,6 @@ impl Work {
         Ok(settings)
     }
 }
-
-/// Most data connections of a run between machines: fewer than the ports of one address that
-/// systems choose from.
-pub const MOST: u32 = 16_384;
 
 /// What the server counted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

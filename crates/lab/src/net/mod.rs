@@ -10,6 +10,7 @@
 pub mod control;
 pub mod server;
 
+pub use crate::workload::settings::{Tap, Target};
 use crate::{
     Error,
     linux::{
@@ -21,14 +22,13 @@ use crate::{
     organizations::Organization,
     ours::{network, tap::Counters},
     workload::{
-        Backend, Configuration, Control, Crew, Direction, Inbound, MTU, Phase, SEGMENT, Sample,
-        Session, Settings, Tally, Times, Traits, Window,
+        Backend, Configuration, Control, Crew, Phase, SEGMENT, Sample, Session, Settings, Tally,
+        Times, Traits, Window,
     },
 };
-use control::{ANSWER, Channel, Counted, ESTABLISHING, MOST, Message, PROTOCOL, Work, printable};
+use control::{ANSWER, Channel, Counted, ESTABLISHING, Message, PROTOCOL, Work, printable};
 use rustix::fd::OwnedFd;
 use std::{
-    fmt,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, ToSocketAddrs},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -36,36 +36,6 @@ use std::{
 
 /// Port of a sink, unless another is given: discard (RFC 863).
 const DISCARD: u16 = 9;
-
-/// The other end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// Where it is.
-    pub address: SocketAddrV4,
-    /// It only takes bytes and throws them away.
-    pub sink: bool,
-    /// What carries the frames of our organizations.
-    pub tap: Option<Tap>,
-    /// Version of this program, for the other end.
-    pub version: String,
-}
-
-/// A TAP interface of the host's, and the stack's place behind it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tap {
-    /// Name of the interface.
-    pub name: String,
-    /// Address of the stack and length of its subnet's prefix.
-    pub address: (Ipv4Addr, u8),
-    /// Where to send what is not for the subnet.
-    pub gateway: Option<Ipv4Addr>,
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.address.fmt(f)
-    }
-}
 
 /// `HOST` or `HOST:PORT` as an IPv4 address; the name is looked up.
 ///
@@ -103,33 +73,6 @@ pub fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
         .and_then(|(a, p)| Some((a.parse().ok()?, p.parse().ok()?)))
         .filter(|(_, prefix)| (1..=30).contains(prefix));
     parsed.ok_or_else(|| format!("`{text}` is no IPv4 address with a prefix, as 10.0.0.2/24"))
-}
-
-/// Whether a bench to `target` can be what is asked for.
-///
-/// # Errors
-/// [`Error::Input`] with one line.
-pub fn check(settings: &Settings, target: &Target) -> Result<(), Error> {
-    let has = |what: fn(&Organization) -> bool| settings.organizations.iter().any(what);
-    let wrong = if has(|o| matches!(o, Organization::Peer(_))) {
-        "other stacks only run within this machine; list ours and linux"
-    } else if has(|o| matches!(o, Organization::Ours(_))) && target.tap.is_none() {
-        "an organization of ours needs --tap and --address; --org linux uses the host's sockets"
-    } else if has(|o| matches!(o, Organization::Ours(_))) && settings.inbound == Inbound::Affine {
-        "--inbound affine only runs within this machine; use nic or thread"
-    } else if settings.mtu != MTU {
-        "--mtu only runs within this machine; the network has its own"
-    } else if settings.reconnect {
-        "--reconnect only runs within this machine"
-    } else if target.sink && (settings.direction != Direction::Send || settings.exchange.is_some())
-    {
-        "a --sink only receives: no --direction or --exchange"
-    } else if settings.connections.iter().any(|n| *n > MOST) {
-        "at most 16384 connections go between two machines"
-    } else {
-        return Ok(());
-    };
-    Err(Error::Input(format!("--connect: {wrong}")))
 }
 
 /// The backend of runs between machines.

@@ -1,7 +1,8 @@
 use super::*;
 use crate::{
+    backends::backend_for,
     ours::tap,
-    workload::{Coalescing, Device, session},
+    workload::{Coalescing, Device, Direction, MTU},
 };
 use perimeter::link::tap::host;
 use server::Server;
@@ -41,7 +42,7 @@ fn settings(target: Target) -> Settings {
 fn run(settings: &Settings) -> Result<(Sample, Vec<String>), Error> {
     settings.check()?;
     let configuration = &crate::bench::grid::grid(settings)[0];
-    let mut backend = session::backend_for(settings, configuration);
+    let mut backend = backend_for(settings, configuration);
     backend.check(settings, std::slice::from_ref(configuration))?;
     let mut session = backend.prepare(settings, configuration, None)?;
     session.warm_up(Duration::from_millis(50))?;
@@ -230,7 +231,7 @@ fn a_plain_sink_will_do() {
     let damages: [fn(&mut Settings); 4] = [
         |s| s.direction = Direction::Both,
         |s| s.reconnect = true,
-        |s| s.connections = vec![MOST + 1],
+        |s| s.connections = vec![crate::workload::settings::MAX_BETWEEN_MACHINES + 1],
         |s| s.organizations = Settings::default().organizations,
     ];
     for (i, damage) in damages.iter().enumerate() {
@@ -286,7 +287,7 @@ fn over_tap0(org: &str, direction: Direction) {
             }
         });
         let (sample, _) = run(&Settings {
-            organizations: vec![Organization::parse(org).unwrap()],
+            organizations: vec![crate::backends::parse(org).unwrap()],
             device: Device::Tap,
             direction,
             ..settings(target)

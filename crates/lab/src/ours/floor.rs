@@ -4,7 +4,7 @@ use crate::{
     Error, host,
     workload::{
         Backend, Configuration, Sample, Session, Settings, Times, Traits, Window,
-        session::disturbances,
+        sample::disturbances,
     },
 };
 use perimeter::{

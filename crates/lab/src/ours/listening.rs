@@ -1,14 +1,18 @@
 //! Listen and close, over and over, and nothing else: what it costs that every group of connections,
 //! or every thread that owns one, has to know of a listener.
 
-use super::{builder, mem, spec, times::PROTOCOL};
+use super::{
+    end::{builder, spec},
+    mem,
+    times::PROTOCOL,
+};
 use crate::{
     Error,
     error::Context as _,
     host::{self, Scheduled},
     workload::{
         Backend, Configuration, Sample, Session, Settings, Times, Traits, Window, latencies,
-        session::disturbances, summary,
+        sample::disturbances, summary,
     },
 };
 use hdrhistogram::Histogram;

@@ -2,8 +2,9 @@
 //! machine, and on virtual cores.
 
 use super::{
-    End, Far, Marks, builder, divide, founders, queues, seen, spec, stack_config, with_control,
-    workers,
+    end::{End, builder, founders, queues, seen, spec, stack_config, with_control, workers},
+    endpoint::Far,
+    times::{Marks, divide},
 };
 use crate::{
     Error,
@@ -11,7 +12,7 @@ use crate::{
     stats,
     workload::{
         self, Coalescing, Configuration, Content, Crew, Direction, Phase, SEGMENT, Sample, Session,
-        Settings, Tally, Window, Worker, payload, session::disturbances,
+        Settings, Tally, Window, Worker, payload, sample::disturbances,
     },
 };
 use perimeter::{

@@ -1,10 +1,15 @@
 //! A stack of ours on a TAP interface of the host's, for benchmarks between machines.
 
-use super::{End, Far, builder, founders, tap::Counters, with_control};
+use super::{
+    end::{self, End, builder, founders, with_control},
+    endpoint::Far,
+    tap::Counters,
+};
 use crate::{
     Error,
     linux::sockets,
-    net,
+    net::control::ESTABLISHING,
+    workload::settings,
     workload::{Configuration, Content, FILE_SIZE, Settings, Worker},
 };
 use perimeter::{
@@ -16,7 +21,7 @@ use std::{net::SocketAddrV4, time::Instant};
 /// Where the data connections go, and how.
 pub(crate) struct Way<'a> {
     /// The interface.
-    pub tap: &'a net::Tap,
+    pub tap: &'a settings::Tap,
     /// The other end.
     pub to: SocketAddrV4,
     /// What each connection begins with.
@@ -40,7 +45,7 @@ pub(crate) fn workers(
     };
     let unavailable = |e: &dyn std::fmt::Display| Error::Unavailable(format!("--tap: {e}"));
     let config = TapConfig {
-        queues: super::queues(settings, configuration),
+        queues: end::queues(settings, configuration),
         ..TapConfig::new(&way.tap.name)
     };
     let tap = Tap::open(&config).map_err(|e| unavailable(&e))?;
@@ -54,7 +59,7 @@ pub(crate) fn workers(
             .route("0.0.0.0/0", Some(&gateway), 0)
             .map_err(|e| unavailable(&e))?;
     }
-    let fars = super::nics_by_thread(settings, configuration).into_iter();
+    let fars = end::nics_by_thread(settings, configuration).into_iter();
     let fars = fars.map(|nics| {
         let (near, far) = sockets::sides(nics, 1);
         let places = sockets::ports(near.nics.len());
@@ -72,9 +77,9 @@ pub(crate) fn workers(
         marks: end.marks.clone(),
         threads: configuration.threads,
     };
-    let deadline = deadline.or(Some(Instant::now() + net::control::ESTABLISHING));
+    let deadline = deadline.or(Some(Instant::now() + ESTABLISHING));
     Ok((
-        super::workers(settings, configuration, end, deadline),
+        end::workers(settings, configuration, end, deadline),
         counters,
     ))
 }

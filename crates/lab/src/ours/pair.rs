@@ -11,7 +11,11 @@
 //! both ends. The counterpart is the host's kernel over veth, whose both ends share the machine
 //! likewise.
 
-use super::{End, Far, Marks, builder, divide, founders, nics_by_thread, queues, with_control};
+use super::{
+    end::{self, End, builder, founders, nics_by_thread, queues, with_control},
+    endpoint::Far,
+    times::{Marks, divide},
+};
 use crate::{
     Error, host,
     linux::{
@@ -113,8 +117,8 @@ pub(super) fn prepare(
         ..end(far, accepters, far_hosts)?
     };
     let marks = [&near, &far].map(|end| end.marks.clone());
-    let mut all = super::workers(settings, configuration, near, deadline);
-    all.append(&mut super::workers(settings, configuration, far, deadline));
+    let mut all = end::workers(settings, configuration, near, deadline);
+    all.append(&mut end::workers(settings, configuration, far, deadline));
     Ok(Box::new(PairSession {
         crew: Crew::start(all)?,
         marks,
@@ -151,7 +155,7 @@ impl Session for PairSession {
             let both = near.seen().zip(far.seen());
             Seen {
                 goodput: live::rate(told, Tally::sunk),
-                ..super::seen(told, both.map(|(near, far)| near.with(far)))
+                ..end::seen(told, both.map(|(near, far)| near.with(far)))
             }
         };
         self.crew.watch(watch, Box::new(view));

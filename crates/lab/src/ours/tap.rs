@@ -6,7 +6,9 @@
 //! its interfaces, however the process ends.
 
 use super::{
-    End, Far, Marks, builder, divide, founders, nics_by_thread, queues, with_control, workers,
+    end::{self, End, builder, founders, nics_by_thread, queues, with_control, workers},
+    endpoint::Far,
+    times::{Marks, divide},
 };
 use crate::{
     Error,
@@ -176,7 +178,7 @@ impl Counters {
     pub(crate) fn seen(&self, told: &[Option<Tally>]) -> Seen {
         Seen {
             times: None,
-            ..super::seen(&told[..self.threads], self.marks.seen())
+            ..end::seen(&told[..self.threads], self.marks.seen())
         }
     }
 

@@ -1,7 +1,8 @@
 //! Adapters: programs of ours around stacks that can't be linked into this one, built on demand by
 //! the user's own toolchain into the user's cache folder.
 
-use crate::{Error, peers::Peer};
+use super::stacks::Peer;
+use crate::Error;
 use std::{
     collections::HashMap,
     env, fs,

@@ -9,11 +9,13 @@ mod child;
 mod kernel;
 mod programs;
 mod smoltcp;
+mod stacks;
 
 use crate::{
     Error, host,
     linux::sockets,
     live::{self, Seen, Watch},
+    organizations::OtherStack,
     ours,
     workload::{
         Backend, Configuration, Crew, Device, Phase, Sample, Session, Settings, Tally, Times,
@@ -22,62 +24,28 @@ use crate::{
 };
 use child::{Costs, Told};
 use kernel::Site;
+use stacks::Peer;
+pub use stacks::STACKS;
 use std::{
-    fmt,
     sync::PoisonError,
     time::{Duration, Instant},
 };
 
-/// A stack that isn't ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Peer {
-    /// smoltcp, a Rust crate.
-    Smoltcp,
-    /// gVisor's netstack, in Go, as a program of its own.
-    Gvisor,
-    /// lwIP, in C, as a program of its own.
-    Lwip,
-}
-
-impl Peer {
-    /// All of them.
-    pub const ALL: [Peer; 3] = [Peer::Smoltcp, Peer::Gvisor, Peer::Lwip];
-
-    /// Its name, for `--org`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Peer::Smoltcp => "smoltcp",
-            Peer::Gvisor => "gvisor",
-            Peer::Lwip => "lwip",
-        }
-    }
-
-    /// Whether all its work is done by one thread.
-    pub fn single_threaded(self) -> bool {
-        match self {
-            Peer::Smoltcp | Peer::Lwip => true,
-            Peer::Gvisor => false,
-        }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+/// The backend of another stack.
+///
+/// # Panics
+/// It is none of [`STACKS`].
+pub fn backend(stack: &'static OtherStack) -> Box<dyn Backend> {
+    match Peer::of(stack) {
+        Some(peer) => Box::new(Peers { peer }),
+        None => panic!("`{}` is registered by no backend", stack.name),
     }
 }
 
 /// The backend of peers.
 #[derive(Debug)]
-pub struct Peers {
+struct Peers {
     peer: Peer,
-}
-
-impl Peers {
-    /// That of one peer.
-    pub fn new(peer: Peer) -> Peers {
-        Peers { peer }
-    }
 }
 
 impl Backend for Peers {

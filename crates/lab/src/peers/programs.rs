@@ -1,9 +1,10 @@
 //! Runs with stacks that are programs of their own: what they are told, and their threads.
 
 use super::{
-    Peer, adapter,
+    adapter,
     child::{self, Ends, Start, Told},
     kernel::{INTERFACE, PREFIX, Site},
+    stacks::Peer,
 };
 use crate::{
     Error,

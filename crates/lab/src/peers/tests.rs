@@ -1,13 +1,14 @@
 use super::*;
 use crate::{
+    backends::backend_for,
     bench::grid,
     organizations::Organization,
-    workload::{Coalescing, Direction, Exchange, MTU, session},
+    workload::{Coalescing, Direction, Exchange, MTU},
 };
 
 fn settings(peer: Peer, connections: u32) -> Settings {
     Settings {
-        organizations: vec![Organization::Peer(peer)],
+        organizations: vec![Organization::Other(peer.stack())],
         connections: vec![connections],
         device: Device::Pair,
         threads: 1,
@@ -20,7 +21,7 @@ fn settings(peer: Peer, connections: u32) -> Settings {
 fn run(settings: &Settings) -> Sample {
     settings.check().unwrap();
     let configuration = &grid::grid(settings)[0];
-    let mut backend = session::backend_for(settings, configuration);
+    let mut backend = backend_for(settings, configuration);
     backend
         .check(settings, std::slice::from_ref(configuration))
         .unwrap();

@@ -1,7 +1,7 @@
 //! What a figure shows of a run.
 
 use crate::{
-    cache::{counted::Counted, model::Miss, places::Component},
+    cache::{Counted, model::Miss, places::Component},
     record::Measured,
     workload::Locks,
 };

@@ -4,9 +4,11 @@
 //! read from files. [`Plan::cells`] turns one into configurations for a [`Mode`].
 
 mod metric;
+mod mode;
 mod text;
 
 pub use metric::{CENTRAL, Metric};
+pub use mode::Mode;
 pub use text::Axis;
 pub(crate) use text::optional_from_str;
 
@@ -32,29 +34,6 @@ const MOST: usize = 64;
 /// Shortest and longest warm-up that isn't asked for; between them it is a sixth of the run.
 const WARM_UP: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// How much time a plan may take.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// A look: short runs, few values.
-    Quick,
-    /// The usual.
-    #[default]
-    Normal,
-    /// The paper's durations.
-    Full,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Mode::Quick => "quick",
-            Mode::Normal => "normal",
-            Mode::Full => "full",
-        })
-    }
-}
-
 /// One curve of a plan.
 #[derive(Debug, Clone)]
 pub struct Series {
@@ -74,7 +53,7 @@ impl Series {
     /// # Errors
     /// A line on what is wrong with its name.
     pub fn organization(&self, x: u64) -> Result<Organization, String> {
-        Organization::parse(&self.org.replace("{}", &x.to_string()))
+        crate::backends::parse(&self.org.replace("{}", &x.to_string()))
     }
 }
 
@@ -115,7 +94,7 @@ impl Cell {
             Some(payload) => Box::new(cache::Backend::new(payload)),
             None if self.listening => Box::new(ours::Listening),
             None => {
-                let backend = session::backend_for(&self.settings, &self.configuration);
+                let backend = crate::backends::backend_for(&self.settings, &self.configuration);
                 match self.counted {
                     true => Box::new(counted::Backend::new(backend)),
                     false => backend,

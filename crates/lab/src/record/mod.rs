@@ -11,7 +11,7 @@ pub use folder::{Folder, Stored, read, read_rows};
 
 use crate::{
     bench::report::{Asked, Build},
-    cache::{Modelled, counted::Counted},
+    cache::{Counted, Modelled},
     host::Host,
     plan::Mode,
     workload::{Device, Locks, Raw, Sample},

@@ -1,6 +1,6 @@
 //! A line for each point and metric.
 
-use super::Material;
+use super::material::Material;
 use crate::plan::Metric;
 use std::{collections::HashMap, fmt::Write as _};
 

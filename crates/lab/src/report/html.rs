@@ -1,11 +1,11 @@
 //! The report as one page that needs nothing else: no script, no font, no picture from elsewhere.
 
 use super::{
-    Material,
     analysis::{Cores, Curve, Finding, Judged, Result, compare_points},
     boxes, lanes,
+    material::Material,
     stacked::{self, Stacked},
-    svg::{self, Bars, Figure, Line, Look, Mark, number},
+    svg::{self, Bars, Figure, Line, Look, Mark, STYLE, number},
     words,
 };
 use crate::{
@@ -17,8 +17,6 @@ use crate::{
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeMap;
-
-pub(super) const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub(super) fn page(material: &Material<'_>) -> Markup {

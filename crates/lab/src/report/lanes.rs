@@ -103,7 +103,7 @@ fn end(x: f64, y: f64, letter: &str) -> Markup {
 /// The figure as a file of its own.
 pub fn file(trace: &Trace) -> String {
     let drawn = draw(trace, "send").into_string();
-    let style = html! { style { (PreEscaped(super::html::STYLE)) "svg.lanes { background: var(--page); }" } };
+    let style = html! { style { (PreEscaped(super::svg::STYLE)) "svg.lanes { background: var(--page); }" } };
     let begin = drawn.find('>').map_or(0, |i| i + 1);
     let (head, rest) = drawn.split_at(begin);
     format!("{head}{}{rest}\n", style.into_string())

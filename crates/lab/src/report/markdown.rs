@@ -1,8 +1,8 @@
 //! The report for a terminal or a pull request.
 
 use super::{
-    Material,
     analysis::{Curve, Result},
+    material::Material,
     svg::number,
     words,
 };

@@ -8,6 +8,7 @@ mod csv;
 mod html;
 pub mod lanes;
 mod markdown;
+mod material;
 mod stacked;
 pub mod svg;
 mod words;
@@ -16,8 +17,8 @@ use crate::{
     Error,
     record::{Folder, Stored},
 };
-use analysis::{Choice, Result};
 use apart::Apart;
+use material::Material;
 use std::path::Path;
 
 /// Name of the page in its folder.
@@ -34,14 +35,6 @@ pub struct Rendered {
     pub markdown: String,
     /// A line for each point and metric.
     pub csv: String,
-}
-
-/// What all forms are made from.
-struct Material<'a> {
-    stored: &'a Stored,
-    results: Vec<Result>,
-    choices: Vec<Choice>,
-    apart: Option<Apart>,
 }
 
 /// Makes the report of what a folder holds.

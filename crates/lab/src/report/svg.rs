@@ -10,6 +10,9 @@ use maud::{Markup, PreEscaped, html};
 use perimeter::families::Marker;
 use std::fmt::Write as _;
 
+/// The style sheet of the page and of figures that stand alone.
+pub(super) const STYLE: &str = include_str!("style.css");
+
 /// Width of a figure, in its own units; on a phone a unit is a little less than a pixel.
 const WIDTH: f64 = 460.0;
 /// Height of the plotting area.

@@ -3,14 +3,11 @@
 //! A client sends a request, waits for the whole response and sends the next request; a ping-pong
 //! is an exchange whose request and response have one size. A server answers whole requests.
 
-use super::Latency;
+use super::latencies;
 use crate::units;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
-
-/// Longest round trip that is told apart from longer ones, ns.
-const LONGEST: u64 = 60_000_000_000;
 
 /// Sizes of requests and responses, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -19,6 +16,15 @@ pub struct Exchange {
     pub request: usize,
     /// Bytes of a response, at least 1.
     pub response: usize,
+}
+
+/// A side of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Side {
+    /// Sizes of the messages.
+    pub sizes: Exchange,
+    /// It sends the requests.
+    pub opens: bool,
 }
 
 impl fmt::Display for Exchange {
@@ -65,7 +71,7 @@ struct Account {
 
 impl Talk {
     /// Sides of `connections`; the one that opens sends first.
-    pub(super) fn new(side: super::drive::Side, connections: usize) -> Talk {
+    pub(super) fn new(side: Side, connections: usize) -> Talk {
         Talk {
             sizes: side.sizes,
             opens: side.opens,
@@ -131,33 +137,10 @@ impl Talk {
     }
 }
 
-/// Room for latencies: three digits from 1 ns to a minute, in 200 KB, and no allocation later.
-pub(crate) fn latencies() -> Histogram<u64> {
-    // Both bounds are constants that it takes.
-    Histogram::new_with_bounds(1, LONGEST, 3).unwrap_or_else(|e| unreachable!("{e}"))
-}
-
-/// The latencies of several threads together; `None` without rounds.
-pub fn summary(histograms: impl Iterator<Item = Histogram<u64>>) -> Option<Latency> {
-    let all = histograms.reduce(|mut sum, one| {
-        // Of the same bounds, so nothing fails.
-        let _ = sum.add(one);
-        sum
-    })?;
-    (!all.is_empty()).then(|| Latency {
-        mean_ns: all.mean(),
-        p50_ns: all.value_at_quantile(0.5),
-        p90_ns: all.value_at_quantile(0.9),
-        p99_ns: all.value_at_quantile(0.99),
-        p999_ns: all.value_at_quantile(0.999),
-        max_ns: all.max(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::drive::Side;
+    use crate::workload::summary;
 
     const SIZES: Exchange = Exchange {
         request: 100,

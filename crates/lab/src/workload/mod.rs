@@ -15,25 +15,31 @@ mod control;
 mod crew;
 mod drive;
 mod exchange;
+mod latency;
 pub mod reconnect;
+mod roles;
 pub mod sample;
 pub mod session;
 pub mod settings;
 mod spread;
+mod tally;
 
 pub use content::{Content, FILE_SIZE};
 pub use control::{Control, Phase};
 pub use crew::{Crew, View, Worker};
-pub use drive::{Roles, Side, Tally, drive, rounds};
-pub(crate) use exchange::latencies;
-pub use exchange::{Exchange, summary};
-pub use reconnect::{Part, Reconnects, drive_any};
-pub use sample::{Latency, LockTimes, Locks, PathTime, Raw, Received, Sample, TOLERANCE, Times};
-pub use session::{Backend, Configuration, Session, Slot, Traits, Window};
+pub use drive::drive;
+pub use exchange::{Exchange, Side};
+pub(crate) use latency::latencies;
+pub use latency::{Latency, summary};
+pub use reconnect::{Reconnects, drive_any};
+pub use roles::{Part, Roles};
+pub use sample::{LockTimes, Locks, PathTime, Raw, Received, Sample, TOLERANCE, Times};
+pub use session::{Backend, Session, Slot, Traits, Window};
 pub use settings::{
-    BUFFER, Coalescing, Device, Direction, Inbound, MTU, SEGMENT, Settings, payload,
+    BUFFER, Coalescing, Configuration, Device, Direction, Inbound, MTU, SEGMENT, Settings, payload,
 };
 pub use spread::{Place, spread};
+pub use tally::{Tally, rounds};
 
 use std::{io, time::Duration};
 

@@ -8,9 +8,9 @@
 //! all of the response. Anything else, a reset or a refusal, ends the run: no error counts.
 
 use super::{
-    Content, Control, Endpoint, Exchange, Ready, Roles, Settings, Tally, drive,
+    Content, Control, Endpoint, Exchange, Part, Ready, Roles, Settings, Tally, drive,
     drive::{EventLoop, Loop, run},
-    exchange::latencies,
+    latencies,
 };
 use crate::Error;
 use hdrhistogram::Histogram;
@@ -19,15 +19,6 @@ use hdrhistogram::Histogram;
 pub const LISTENERS: usize = usize::MAX;
 /// Connections accepted before others are served again.
 const ACCEPTS: usize = 64;
-
-/// Which part a thread has in opening connections anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// It opens them.
-    Opens,
-    /// It accepts them, and closes first.
-    Accepts,
-}
 
 /// An [`Endpoint`] whose connections come and go; [`Endpoint::connections`] is how many there may
 /// be at a time.

@@ -1,9 +1,9 @@
 //! What one run measured, and how the time of its threads divides.
 
-use super::{SEGMENT, Tally, rounds, session::disturbances};
+use super::{Latency, SEGMENT, Tally, rounds};
 use crate::{
-    cache::{Modelled, counted::Counted},
-    host::Machine,
+    cache::{Counted, Modelled},
+    host::{self, Machine, disturb::Evidence},
     stats::{self, Sizes},
 };
 use serde::{Deserialize, Serialize};
@@ -126,23 +126,6 @@ impl Times {
             _ => (self.app + self.idle) as f64 <= self.elapsed as f64 + slack,
         }
     }
-}
-
-/// Round trips of requests and responses, or connections from opening to close, in ns.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Mean.
-    pub mean_ns: f64,
-    /// Median.
-    pub p50_ns: u64,
-    /// Nine in ten are at most this.
-    pub p90_ns: u64,
-    /// 99 in 100.
-    pub p99_ns: u64,
-    /// 999 in 1000.
-    pub p999_ns: u64,
-    /// Longest.
-    pub max_ns: u64,
 }
 
 /// What the receiving threads of a run counted, each in its own window.
@@ -348,6 +331,25 @@ impl From<&Sample> for Raw {
             disturbances: s.disturbances.clone(),
         }
     }
+}
+
+/// Signs that something else disturbed a run of `threads` threads (those of a peer in this process
+/// included), of which those under test have `times`.
+pub fn disturbances(
+    machine: &Machine,
+    elapsed: Duration,
+    threads: usize,
+    times: &Times,
+) -> Vec<String> {
+    let evidence = Evidence {
+        machine: *machine,
+        wall_ns: elapsed.as_nanos() as u64,
+        cores: host::cores(),
+        threads,
+        thread_ns: times.elapsed,
+        preempted_ns: times.preempted,
+    };
+    evidence.signs()
 }
 
 #[cfg(test)]

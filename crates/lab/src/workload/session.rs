@@ -1,28 +1,12 @@
 //! What a backend does with one configuration: prepare, warm up, measure, tear down.
 
-use super::{Sample, Settings, Times};
+use super::{Configuration, Sample, Settings};
 use crate::{
     Error,
-    host::{self, Machine, SoftirqThreads, disturb::Evidence},
-    linux,
+    host::{self, Machine, SoftirqThreads},
     live::{Feed, Watch},
-    net,
-    organizations::Organization,
-    ours,
-    peers::Peers,
 };
 use std::time::{Duration, Instant};
-
-/// One point of a grid: an organization at a number of connections.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Configuration {
-    /// What runs.
-    pub organization: Organization,
-    /// Established connections.
-    pub connections: u32,
-    /// Application threads that it really has.
-    pub threads: usize,
-}
 
 /// How long one run may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,19 +75,6 @@ pub trait Backend {
     ) -> Result<Box<dyn Session>, Error>;
 }
 
-/// The backend of a configuration.
-pub fn backend_for(settings: &Settings, configuration: &Configuration) -> Box<dyn Backend> {
-    if let Some(target) = &settings.connect {
-        return Box::new(net::Client::new(target.clone()));
-    }
-    match &configuration.organization {
-        Organization::Linux { .. } => Box::new(linux::Kernel::default()),
-        Organization::Ours(_) => Box::new(ours::Perimeter::default()),
-        Organization::Peer(peer) => Box::new(Peers::new(*peer)),
-        Organization::Null => Box::new(ours::Floor),
-    }
-}
-
 /// First guess of a run's set-up and teardown, before one was seen: namespaces or devices, and
 /// about 25 µs for each connection (seen on two cores: 10 to 20 ms, and 20 µs).
 pub fn first_guess(configuration: &Configuration) -> Duration {
@@ -133,7 +104,7 @@ pub fn once(
     let mut run = || {
         let mut session = backend.prepare(settings, configuration, deadline)?;
         if let Some(feed) = watched {
-            session.watch(feed.watch(configuration)?);
+            session.watch(Watch::begin(feed, configuration)?);
         }
         session.warm_up(slot.warm_up)?;
         session.measure(slot.measure)
@@ -188,23 +159,4 @@ impl Window {
         after.migrations = host::migrations();
         (after.since(&self.before), elapsed)
     }
-}
-
-/// Signs that something else disturbed a run of `threads` threads (those of a peer in this process
-/// included), of which those under test have `times`.
-pub fn disturbances(
-    machine: &Machine,
-    elapsed: Duration,
-    threads: usize,
-    times: &Times,
-) -> Vec<String> {
-    let evidence = Evidence {
-        machine: *machine,
-        wall_ns: elapsed.as_nanos() as u64,
-        cores: host::cores(),
-        threads,
-        thread_ns: times.elapsed,
-        preempted_ns: times.preempted,
-    };
-    evidence.signs()
 }

@@ -1,10 +1,16 @@
 //! What a benchmark was asked to do, checked before anything starts.
 
 use super::Exchange;
-use crate::{Error, net, organizations::Organization, units};
+use crate::{Error, organizations::Organization, units};
 use perimeter::LockPolicy;
 use serde::{Deserialize, Serialize};
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddrV4},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
 
 /// Most connections of one configuration; bounds memory, not a protocol limit.
 pub const MAX_CONNECTIONS: u64 = 1_000_000;
@@ -25,6 +31,10 @@ pub const SEGMENT: u64 = 1448;
 pub fn payload(mtu: u32) -> u64 {
     SEGMENT + u64::from(mtu) - u64::from(MTU)
 }
+
+/// Most data connections of a run between machines: fewer than the ports of one address that
+/// systems choose from.
+pub const MAX_BETWEEN_MACHINES: u32 = 16_384;
 
 macro_rules! names {
     ($type:ident, $what:literal, $($variant:ident = $name:literal),+) => {
@@ -166,7 +176,7 @@ pub struct Settings {
     /// Bound the entire command to [`crate::bench::grid::QUICK`].
     pub quick: bool,
     /// The other end is on another machine.
-    pub connect: Option<net::Target>,
+    pub connect: Option<Target>,
     /// Path of the control socket of our organizations' stacks, if they are to have one.
     pub control: Option<PathBuf>,
 }
@@ -251,12 +261,12 @@ impl Settings {
             && self
                 .organizations
                 .iter()
-                .any(|o| matches!(o, Organization::Peer(_)))
+                .any(|o| matches!(o, Organization::Other(_)))
         {
             return input("--mtu: other stacks are set up for 1500; list ours and linux".into());
         }
         match &self.connect {
-            Some(target) => net::check(self, target)?,
+            Some(target) => self.check_connect(target)?,
             None => self.check_reconnect()?,
         }
         let Some(exchange) = self.exchange else {
@@ -277,6 +287,32 @@ impl Settings {
         Ok(())
     }
 
+    /// Whether a bench to `target` can be what is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with one line.
+    fn check_connect(&self, target: &Target) -> Result<(), Error> {
+        let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
+        let wrong = if has(|o| matches!(o, Organization::Other(_))) {
+            "other stacks only run within this machine; list ours and linux"
+        } else if has(|o| matches!(o, Organization::Ours(_))) && target.tap.is_none() {
+            "an organization of ours needs --tap and --address; --org linux uses the host's sockets"
+        } else if has(|o| matches!(o, Organization::Ours(_))) && self.inbound == Inbound::Affine {
+            "--inbound affine only runs within this machine; use nic or thread"
+        } else if self.mtu != MTU {
+            "--mtu only runs within this machine; the network has its own"
+        } else if self.reconnect {
+            "--reconnect only runs within this machine"
+        } else if target.sink && (self.direction != Direction::Send || self.exchange.is_some()) {
+            "a --sink only receives: no --direction or --exchange"
+        } else if self.connections.iter().any(|n| *n > MAX_BETWEEN_MACHINES) {
+            "at most 16384 connections go between two machines"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Input(format!("--connect: {wrong}")))
+    }
+
     fn check_reconnect(&self) -> Result<(), Error> {
         if !self.reconnect {
             return Ok(());
@@ -287,7 +323,7 @@ impl Settings {
             "the ideal peer of --device mem does not close; use --device pair or tap"
         } else if ours && self.inbound == Inbound::Affine {
             "ports are the stack's choice, so --inbound affine can't steer them; use nic or thread"
-        } else if has(|o| matches!(o, Organization::Peer(_))) {
+        } else if has(|o| matches!(o, Organization::Other(_))) {
             "other stacks can't open their connections anew here; list ours and linux"
         } else if self.direction != Direction::Send {
             "it goes alone or with --exchange, not with --direction"
@@ -314,6 +350,47 @@ impl Settings {
         } else {
             self.threads
         }
+    }
+}
+
+/// One point of a grid: an organization at a number of connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Configuration {
+    /// What runs.
+    pub organization: Organization,
+    /// Established connections.
+    pub connections: u32,
+    /// Application threads that it really has.
+    pub threads: usize,
+}
+
+/// The other end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Where it is.
+    pub address: SocketAddrV4,
+    /// It only takes bytes and throws them away.
+    pub sink: bool,
+    /// What carries the frames of our organizations.
+    pub tap: Option<Tap>,
+    /// Version of this program, for the other end.
+    pub version: String,
+}
+
+/// A TAP interface of the host's, and the stack's place behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tap {
+    /// Name of the interface.
+    pub name: String,
+    /// Address of the stack and length of its subnet's prefix.
+    pub address: (Ipv4Addr, u8),
+    /// Where to send what is not for the subnet.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
     }
 }
 
@@ -378,7 +455,7 @@ mod tests {
             |s| s.read_size = 0,
             |s| s.buffer = 100,
             |s| s.mtu = 9001,
-            |s| (s.mtu, s.organizations[2]) = (9000, Organization::parse("smoltcp").unwrap()),
+            |s| (s.mtu, s.organizations[2]) = (9000, crate::backends::parse("smoltcp").unwrap()),
             |s| s.exchange = Some("64".parse().unwrap()),
             |s| s.reconnect = true,
             |s| (s.reconnect, s.device, s.inbound) = (true, Device::Tap, Inbound::Affine),

@@ -1,7 +1,6 @@
 use super::*;
 use perimeter_lab::{
     live::{Glance, LockRates, News},
-    organizations::Organization,
     workload::{Configuration, Locks, Sample},
 };
 use ratatui::{Terminal, backend::TestBackend};
@@ -11,7 +10,7 @@ const SIZES: [(u16, u16); 4] = [(120, 40), (80, 24), (40, 12), (1, 1)];
 
 fn configuration(name: &str) -> Configuration {
     Configuration {
-        organization: Organization::parse(name).unwrap(),
+        organization: perimeter_lab::backends::parse(name).unwrap(),
         connections: 192,
         threads: 2,
     }

@@ -1,0 +1,15 @@
+//! What all forms of a report are made from.
+
+use super::{
+    analysis::{Choice, Result},
+    apart::Apart,
+};
+use crate::record::Stored;
+
+/// What all forms are made from.
+pub(super) struct Material<'a> {
+    pub stored: &'a Stored,
+    pub results: Vec<Result>,
+    pub choices: Vec<Choice>,
+    pub apart: Option<Apart>,
+}
