@@ -6,6 +6,7 @@
 
 pub mod buf;
 pub mod desc;
+pub mod rng;
 pub mod time;
 
 pub use buf::{PktBuf, PktPool};

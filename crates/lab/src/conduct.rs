@@ -6,12 +6,13 @@ use crate::{
     host::Host,
     plan::{Cell, Mode, Plan},
     record::{Folder, Header, Measured, Outcome, Row, SCHEMA, Stored},
-    stats::Rng,
+    stats::shuffle,
     workload::{
         Device,
         session::{self, Backend, Traits},
     },
 };
+use perimeter_base::rng::SplitMix64;
 use std::{
     collections::{HashMap, HashSet},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -372,12 +373,12 @@ fn order(cells: usize, seed: u64, plan: &str, repeat: u32) -> Vec<usize> {
         (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
     });
     let mut order: Vec<usize> = (0..cells).collect();
-    let mut rng = Rng::new(seed ^ name);
+    let mut rng = SplitMix64::new(seed ^ name);
     // The generator's steps are a constant apart, so each pass starts from a drawn state.
     for _ in 0..repeat {
-        rng = Rng::new(rng.next_u64());
+        rng = SplitMix64::new(rng.next());
     }
-    rng.shuffle(&mut order);
+    shuffle(&mut order, &mut rng);
     order
 }
 

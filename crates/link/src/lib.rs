@@ -15,7 +15,7 @@ pub mod null;
 pub mod pace;
 pub mod pattern;
 pub mod pcap;
-pub mod rng;
+pub use perimeter_base::rng;
 pub mod rss;
 pub mod script;
 #[cfg(target_os = "linux")]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use perimeter_sync::queue::spsc;
 use perimeter_sync::{
-    Event, Lock, LockClass, Mpsc, Native, PerLane, PerLaneCounters, Platform, SoloLock, Spsc,
-    Thread,
+    Event, Lock, LockClass, Mpsc, Native, PerLane, PerLaneCounters, Platform, SoloLock, Thread,
 };
 
 fn platform(c: &mut Criterion) {
@@ -93,7 +93,7 @@ fn queues(c: &mut Criterion) {
             q.pop_many(&mut out, 32)
         });
     });
-    let (mut tx, mut rx) = Spsc::channel(p, 64);
+    let (mut tx, mut rx) = spsc::channel(64);
     c.bench_function("spsc push + pop", |b| {
         b.iter(|| {
             let _ = black_box(&mut tx).push(7u64);

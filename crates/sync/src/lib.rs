@@ -18,6 +18,7 @@ pub mod profile;
 pub mod queue;
 mod shim;
 pub mod solo;
+pub mod sources;
 pub mod virt;
 
 pub use class::{Layer, LockClass, LockStats, Work};
@@ -28,7 +29,7 @@ pub use owned::{Owned, OwnedGuard};
 pub use platform::{Beacon, Event, Lock, Locks, Platform, Shared, Solo, Thread, Woken};
 pub use policy::{Lending, LockPolicy, Priority};
 pub use profile::Profile;
-pub use queue::{Fanin, FaninConsumer, Mpsc, Spill, Spsc};
+pub use queue::{Fanin, FaninConsumer, Mpsc, Spill};
 pub use shim::atomic;
 pub use solo::{OwnerGate, SoloLock, WrongThread};
 pub use virt::Virtual;

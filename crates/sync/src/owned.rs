@@ -11,6 +11,9 @@ use core::ops::{Deref, DerefMut};
 use crate::platform::Platform;
 use crate::shim::{AtomicUsize, Ordering, Padded, UnsafeCell};
 
+/// This file, for [`sources`](crate::sources).
+pub(crate) const FILE: &str = file!();
+
 const FREE: usize = 0;
 /// The owner panicked: what it left behind may be half done, and nobody gets it.
 const BROKEN: usize = usize::MAX;

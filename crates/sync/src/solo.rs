@@ -14,6 +14,9 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::class::{LockClass, LockStats};
 use crate::platform::{Lock, Locks, Platform, Solo};
 
+/// This file, for [`sources`](crate::sources).
+pub(crate) const FILE: &str = file!();
+
 /// An organization of one thread was entered from another thread.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct WrongThread {

@@ -18,9 +18,6 @@ pub struct RcvBuf {
     len: u32,
     limit: u32,
     memory: usize,
-    /// Distance from the front to the octet after the urgent data, while it is ahead.
-    urgent: Option<u32>,
-    eof: bool,
 }
 
 impl RcvBuf {
@@ -82,31 +79,6 @@ impl RcvBuf {
     /// Octets of memory that the buffer pins, bookkeeping included.
     pub fn memory(&self) -> usize {
         self.memory + self.bufs.capacity() * size_of::<PktBuf>()
-    }
-
-    /// Whether the peer has sent all it will.
-    pub fn eof(&self) -> bool {
-        self.eof
-    }
-
-    /// The peer's FIN is in order ([`Events::EOF`](crate::Events::EOF)).
-    pub fn set_eof(&mut self) {
-        self.eof = true;
-    }
-
-    /// Whether a reader would get data or the end of the stream at once.
-    pub fn is_readable(&self) -> bool {
-        self.len > 0 || self.eof
-    }
-
-    /// Octets until the end of the urgent data; `None` if there is none ahead.
-    pub fn urgent(&self) -> Option<u32> {
-        self.urgent
-    }
-
-    /// The urgent data ends `ahead` octets after the front.
-    pub fn set_urgent(&mut self, ahead: u32) {
-        self.urgent = Some(ahead);
     }
 
     /// Appends the next data in order. Returns the buffer, emptied, if its data was moved
@@ -211,12 +183,11 @@ impl RcvBuf {
         filled
     }
 
-    /// Drops all data; the end of the stream stays marked.
+    /// Drops all data.
     pub fn clear(&mut self) {
         self.bufs = VecDeque::new();
         self.memory = 0;
         self.len = 0;
-        self.urgent = None;
     }
 
     /// Gives back the slots that an empty buffer keeps, for a connection that will hold no more
@@ -230,9 +201,6 @@ impl RcvBuf {
     #[inline]
     fn consumed(&mut self, n: usize) {
         self.len -= n as u32;
-        if let Some(ahead) = self.urgent {
-            self.urgent = ahead.checked_sub(n as u32).filter(|&left| left > 0);
-        }
         if self.bufs.is_empty() && self.bufs.capacity() > IDLE_SLOTS {
             self.bufs = VecDeque::new();
         }
@@ -274,18 +242,6 @@ mod tests {
         assert_eq!(r.pop(100).expect("data").as_slice(), b"abcdef");
         assert_eq!((r.memory, r.len()), (0, 0));
         assert!(r.pop(100).is_none());
-    }
-
-    #[test]
-    fn the_urgent_mark_moves_with_reading() {
-        let mut r = RcvBuf::new(100);
-        r.push(frame(b"0123456789"));
-        r.set_urgent(4);
-        let mut out = [0; 3];
-        r.read(&mut out, &mut |_| {});
-        assert_eq!(r.urgent(), Some(1));
-        r.read(&mut out, &mut |_| {});
-        assert_eq!(r.urgent(), None);
     }
 
     proptest! {

@@ -71,11 +71,6 @@ impl Rtt {
         self.srtt8 = self.srtt8 - srtt + rtt;
     }
 
-    /// Whether there has been a sample.
-    pub fn has_sample(&self) -> bool {
-        self.srtt8 != 0
-    }
-
     /// Smoothed round-trip time; zero before the first sample.
     #[inline]
     pub fn srtt(&self) -> u64 {
@@ -128,11 +123,6 @@ impl Rtt {
     #[inline]
     pub fn reset_backoff(&mut self) {
         self.backoff = 0;
-    }
-
-    /// Replaces the floor of the variance term.
-    pub fn set_rto_min(&mut self, rto_min_ns: u64) {
-        self.rto_min_ms = u32::try_from(rto_min_ns.div_ceil(MS)).unwrap_or(u32::MAX);
     }
 
     /// After a SYN that was retransmitted the data phase starts from 3 s when there is no

@@ -197,10 +197,6 @@ pub struct SynCache {
 }
 
 impl SynCache {
-    /// Buckets and depth when nothing else is wanted: 15,360 entries, at most 3 MiB. A stack of
-    /// many caches divides them.
-    pub const DEFAULT_SIZE: (usize, usize) = (512, 30);
-
     /// A cache of `buckets` (rounded up to a power of two) × `depth` entries, keyed with 128
     /// secret bits. Entries are allocated as they are needed and reused, and their memory is
     /// given back when most of them are empty. Without cookies.

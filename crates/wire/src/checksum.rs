@@ -141,13 +141,6 @@ pub const fn update16(check: u16, old: u16, new: u16) -> u16 {
     !fold(!check as u32 + !old as u32 + new as u32)
 }
 
-/// As [`update16`] for a field of 32 bits at an even offset.
-#[inline]
-pub const fn update32(check: u16, old: u32, new: u32) -> u16 {
-    let check = update16(check, (old >> 16) as u16, (new >> 16) as u16);
-    update16(check, old as u16, new as u16)
-}
-
 /// Offset of the checksum field in the TCP header.
 const TCP_CHECK: usize = 16;
 

@@ -70,20 +70,6 @@ impl Toeplitz {
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// A key of period 16 bits, under which both directions of a flow hash
-    /// alike even in a NIC that does not order the ends (Woo and Park,
-    /// "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling",
-    /// 2012). Its hash has 16 bits of information at most.
-    pub const SYMMETRIC_KEY: [u8; 40] = {
-        let mut key = [0x6d; 40];
-        let mut i = 1;
-        while i < key.len() {
-            key[i] = 0x5a;
-            i += 2;
-        }
-        key
-    };
-
     /// Builds the tables for a key: 36 KiB.
     pub fn new(key: &[u8; 40]) -> Toeplitz {
         let mut table = Box::new([[0u32; 256]; INPUT]);
@@ -118,23 +104,6 @@ impl Toeplitz {
         let r = (wide(key.remote), key.remote_port);
         let (first, second) = if l <= r { (l, r) } else { (r, l) };
         self.hash_v6(first, second)
-    }
-
-    /// The standard function of receive-side scaling, as a NIC computes it for
-    /// a segment that this host receives: source (remote) before destination
-    /// (local), addresses before ports. The two directions differ unless the
-    /// key is symmetric.
-    #[inline]
-    pub fn hash_directional(&self, key: &FlowKey) -> u32 {
-        if let (IpAddr::V4(l), IpAddr::V4(r)) = (key.local, key.remote) {
-            let l = u64::from(l.to_bits()) << 16 | u64::from(key.local_port);
-            let r = u64::from(r.to_bits()) << 16 | u64::from(key.remote_port);
-            return self.hash_v4(r, l);
-        }
-        self.hash_v6(
-            (wide(key.remote), key.remote_port),
-            (wide(key.local), key.local_port),
-        )
     }
 
     /// Ends are 32 bits of address, then 16 of port.

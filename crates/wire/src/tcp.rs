@@ -516,15 +516,6 @@ impl TcpHdr {
         fixed[18..20].copy_from_slice(&self.urgent.to_be_bytes());
         len
     }
-
-    /// SEG.LEN: sequence space that the segment takes, for `payload_len` bytes
-    /// of data; SYN and FIN count one each (RFC 9293, section 3.4).
-    #[inline]
-    pub fn seg_len(&self, payload_len: u32) -> u32 {
-        payload_len
-            + u32::from(self.flags.contains(TcpFlags::SYN))
-            + u32::from(self.flags.contains(TcpFlags::FIN))
-    }
 }
 
 /// Splits off the fixed part of the header and the option area, having checked

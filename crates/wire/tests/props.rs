@@ -328,18 +328,14 @@ proptest! {
     }
 
     #[test]
-    fn incremental_updates_agree(mut bytes in vec(any::<u8>(), 8..40), new: u32) {
+    fn incremental_updates_agree(mut bytes in vec(any::<u8>(), 4..40), new: u16) {
         // A sum that is not zero, as that of any IP header.
         bytes[0] = 0x45;
         let before = checksum::checksum(&bytes);
-        let old = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
-        bytes[4..8].copy_from_slice(&new.to_be_bytes());
-        prop_assert_eq!(checksum::update32(before, old, new), checksum::checksum(&bytes));
-        let old16 = u16::from_be_bytes([bytes[2], bytes[3]]);
-        let middle = checksum::checksum(&bytes);
-        bytes[2..4].copy_from_slice(&(new as u16).to_be_bytes());
+        let old = u16::from_be_bytes([bytes[2], bytes[3]]);
+        bytes[2..4].copy_from_slice(&new.to_be_bytes());
         prop_assert_eq!(
-            checksum::update16(middle, old16, new as u16),
+            checksum::update16(before, old, new),
             checksum::checksum(&bytes)
         );
     }
@@ -419,9 +415,5 @@ proptest! {
         let toeplitz = Toeplitz::new(&secret);
         prop_assert_eq!(toeplitz.hash(&key), toeplitz.hash(&key.reversed()));
         prop_assert_eq!(key.reversed().reversed(), key);
-        // Under the symmetric key a NIC's hash is the normalised one.
-        let symmetric = Toeplitz::new(&Toeplitz::SYMMETRIC_KEY);
-        prop_assert_eq!(symmetric.hash(&key), symmetric.hash_directional(&key));
-        prop_assert_eq!(symmetric.hash(&key), symmetric.hash_directional(&key.reversed()));
     }
 }

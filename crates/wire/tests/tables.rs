@@ -672,6 +672,7 @@ fn toeplitz_vectors() {
         ),
     ];
     let toeplitz = Toeplitz::new(&Toeplitz::MICROSOFT_KEY);
+    let mut in_order = 0;
     for (local, local_port, remote, remote_port, hash) in table {
         let key = FlowKey {
             local: local.parse().unwrap(),
@@ -679,12 +680,14 @@ fn toeplitz_vectors() {
             local_port,
             remote_port,
         };
-        assert_eq!(toeplitz.hash_directional(&key), hash, "{key}");
-        assert_ne!(toeplitz.hash_directional(&key.reversed()), hash, "{key}");
         assert_eq!(toeplitz.hash(&key), toeplitz.hash(&key.reversed()));
-        let either = [hash, toeplitz.hash_directional(&key.reversed())];
-        assert!(either.contains(&toeplitz.hash(&key)), "{key}");
+        // A NIC puts the source, the remote end, first, and we the lower end.
+        if (key.remote, key.remote_port) < (key.local, key.local_port) {
+            assert_eq!(toeplitz.hash(&key), hash, "{key}");
+            in_order += 1;
+        }
     }
+    assert!(in_order > 1, "{in_order}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::Error;
 use addr2line::Loader;
 use perimeter::families;
+use perimeter_sync::sources;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, fmt, fs, path::Path};
 
@@ -61,42 +62,52 @@ pub enum Place {
     Caller,
 }
 
-/// Beginnings of source files' paths. The first that fits decides, after what organizations say of
-/// their own files.
-const FILES: &[(&str, Place)] = &[
-    ("crates/sync/src/virt/", Place::Simulation),
-    ("crates/sync/src/queue/", Place::In(Component::Scheduler)),
-    ("crates/sync/src/solo.rs", Place::In(Component::Lock)),
-    ("crates/sync/src/owned.rs", Place::In(Component::Lock)),
-    ("crates/org/", Place::In(Component::Stack)),
-    ("crates/tcp/", Place::In(Component::Stack)),
-    ("crates/stack/", Place::In(Component::Stack)),
-    ("crates/wire/", Place::In(Component::Stack)),
-    ("crates/perimeter/", Place::In(Component::Stack)),
-    ("crates/link/", Place::In(Component::Driver)),
-    ("crates/lab/", Place::In(Component::Application)),
-    ("crates/cli/", Place::In(Component::Application)),
+/// What the files of a crate do, but for those that say of themselves that they do something else.
+/// What belongs to nobody here is used by everybody.
+const CRATES: &[(&str, Component)] = &[
+    ("org", Component::Stack),
+    ("tcp", Component::Stack),
+    ("stack", Component::Stack),
+    ("wire", Component::Stack),
+    ("perimeter", Component::Stack),
+    ("link", Component::Driver),
+    ("lab", Component::Application),
+    ("cli", Component::Application),
 ];
 
 /// The place of a source file.
 pub fn of_file(path: &str) -> Place {
-    // Paths are absolute, or relative to the workspace.
-    let Some(at) = path.rfind("crates/") else {
+    let Some(path) = in_workspace(path) else {
         return Place::Caller;
     };
-    let rest = &path[at..];
-    // A file's tests and parts lie in a folder of its name.
-    let hands_over = families::hand_over().any(|f| {
-        let f = f.find("crates/").map_or(f, |at| &f[at..]);
-        let stem = f.strip_suffix(".rs").unwrap_or(f);
-        let behind = rest.strip_prefix(stem);
-        behind.is_some_and(|b| b == ".rs" || b.starts_with('/'))
-    });
-    if hands_over {
+    let among = |files: &[&str]| files.iter().any(|f| covers(f, path));
+    if families::hand_over().any(|f| covers(f, path)) || among(sources::HAND_OVER) {
         return Place::In(Component::Scheduler);
     }
-    let found = FILES.iter().find(|(prefix, _)| rest.starts_with(prefix));
-    found.map_or(Place::Caller, |(_, place)| *place)
+    if among(sources::SIMULATION) {
+        return Place::Simulation;
+    }
+    if among(sources::LOCKS) {
+        return Place::In(Component::Lock);
+    }
+    let name = path.split('/').nth(1);
+    let found = CRATES.iter().find(|(of, _)| Some(*of) == name);
+    found.map_or(Place::Caller, |(_, component)| Place::In(*component))
+}
+
+/// A path from the folder of the crates on: paths are absolute, or relative to the workspace.
+fn in_workspace(path: &str) -> Option<&str> {
+    path.rfind("crates/").map(|at| &path[at..])
+}
+
+/// Whether a registered file stands for the one at `path`: it is the same, or a part of its module
+/// in the folder of that.
+fn covers(registered: &str, path: &str) -> bool {
+    let file = in_workspace(registered).unwrap_or(registered);
+    let module = file.strip_suffix("/mod.rs");
+    let module = module.or_else(|| file.strip_suffix(".rs")).unwrap_or(file);
+    let behind = path.strip_prefix(module);
+    behind.is_some_and(|b| b == ".rs" || b.starts_with('/'))
 }
 
 /// The places of a program's instructions, from its line tables.
@@ -190,6 +201,11 @@ mod tests {
                 Place::In(Component::Scheduler),
             ),
             ("/x/crates/sync/src/virt/lock.rs", Place::Simulation),
+            (
+                "/x/crates/sync/src/queue/mpsc.rs",
+                Place::In(Component::Scheduler),
+            ),
+            ("/x/crates/sync/src/owned.rs", Place::In(Component::Lock)),
             ("/x/crates/sync/src/lane.rs", Place::Caller),
             ("/x/crates/base/src/buf.rs", Place::Caller),
             ("/rustc/0/library/core/src/ptr/mod.rs", Place::Caller),

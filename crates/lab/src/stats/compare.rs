@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn noise_is_seldom_taken_for_a_difference() {
-        let mut rng = crate::stats::Rng::new(3);
+        let mut rng = perimeter_base::rng::SplitMix64::new(3);
         let mut seen = 0;
         for _ in 0..2000 {
             let pairs: Vec<_> = (0..7)

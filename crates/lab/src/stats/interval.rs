@@ -132,7 +132,7 @@ mod tests {
     /// intervals hold it as the coverage says.
     #[test]
     fn it_covers_as_often_as_it_says() {
-        let mut rng = crate::stats::Rng::new(7);
+        let mut rng = perimeter_base::rng::SplitMix64::new(7);
         for n in [5, 9, 20] {
             let (mut held, mut said) = (0, 0.0);
             const SAMPLES: usize = 4000;

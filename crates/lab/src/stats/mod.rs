@@ -4,12 +4,12 @@
 
 mod compare;
 mod interval;
-mod rng;
+mod order;
 mod sizes;
 
 pub use compare::{Comparison, Verdict, compare};
 pub use interval::{Interval, LEAST, WANTED};
-pub use rng::Rng;
+pub use order::shuffle;
 pub use sizes::Sizes;
 
 use serde::{Deserialize, Serialize};

@@ -17,6 +17,9 @@ pub use spill::Spill;
 
 use crate::platform::Platform;
 
+/// This file, for [`sources`](crate::sources).
+pub(crate) const FILE: &str = file!();
+
 /// A bounded queue that any number of threads push to, in one order that all agree on:
 /// linearizable, hence FIFO for each producer. Meant for one consumer at a time; which thread
 /// that is may change (as the drainer of an squeue does), and two at once are harmless.
@@ -82,111 +85,6 @@ impl<P: Platform, T: Send> Mpsc<P, T> {
     /// How many values there is room for.
     pub fn capacity(&self) -> usize {
         self.ring.capacity()
-    }
-}
-
-/// A bounded queue from one thread to one other, made of two ends; no atomic read-modify-write.
-#[derive(Debug)]
-pub struct Spsc;
-
-impl Spsc {
-    /// The two ends of a queue of exactly `capacity` places.
-    ///
-    /// # Panics
-    /// If `capacity` is zero or beyond a quarter of the address space.
-    pub fn channel<P: Platform, T: Send>(
-        platform: P,
-        capacity: usize,
-    ) -> (SpscProducer<P, T>, SpscConsumer<P, T>) {
-        let (producer, consumer) = spsc::channel(capacity);
-        (
-            SpscProducer {
-                platform: platform.clone(),
-                end: producer,
-            },
-            SpscConsumer {
-                platform,
-                end: consumer,
-            },
-        )
-    }
-}
-
-/// The end of a [`Spsc`] that pushes.
-#[derive(Debug)]
-pub struct SpscProducer<P, T> {
-    platform: P,
-    end: spsc::Producer<T>,
-}
-
-/// The end of a [`Spsc`] that pops.
-#[derive(Debug)]
-pub struct SpscConsumer<P, T> {
-    platform: P,
-    end: spsc::Consumer<T>,
-}
-
-impl<P: Platform, T: Send> SpscProducer<P, T> {
-    /// Appends `value`.
-    ///
-    /// # Errors
-    /// Gives `value` back when the queue is full.
-    #[inline]
-    pub fn push(&mut self, value: T) -> Result<(), T> {
-        self.platform.checkpoint();
-        let done = self.platform.queueing(|| self.end.push(value));
-        self.platform.checkpoint();
-        done
-    }
-
-    /// How many values wait; the consumer may have taken some since.
-    pub fn len(&self) -> usize {
-        self.end.len()
-    }
-
-    /// Whether no value waits.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// How many values there is room for.
-    pub fn capacity(&self) -> usize {
-        self.end.capacity()
-    }
-}
-
-impl<P: Platform, T: Send> SpscConsumer<P, T> {
-    /// Takes the oldest value; `None` when the queue is empty.
-    #[inline]
-    pub fn pop(&mut self) -> Option<T> {
-        self.platform.checkpoint();
-        let value = self.platform.queueing(|| self.end.pop());
-        self.platform.checkpoint();
-        value
-    }
-
-    /// Moves up to `max` of the oldest values to the end of `out`; how many it were.
-    #[inline]
-    pub fn pop_many(&mut self, out: &mut Vec<T>, max: usize) -> usize {
-        self.platform.checkpoint();
-        let n = self.platform.queueing(|| self.end.pop_many(out, max));
-        self.platform.checkpoint();
-        n
-    }
-
-    /// How many values wait; the producer may have added some since.
-    pub fn len(&self) -> usize {
-        self.end.len()
-    }
-
-    /// Whether no value waits.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// How many values there is room for.
-    pub fn capacity(&self) -> usize {
-        self.end.capacity()
     }
 }
 

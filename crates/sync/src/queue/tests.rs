@@ -30,7 +30,7 @@ proptest! {
     fn like_a_bounded_deque(capacity in 1..9usize, steps in steps()) {
         let p = Native::new();
         let q = Mpsc::new(p, capacity);
-        let (mut tx, mut rx) = Spsc::channel(p, capacity);
+        let (mut tx, mut rx) = spsc::channel(capacity);
         let mut oracle = VecDeque::new();
         for (n, step) in steps.into_iter().enumerate() {
             match step {
@@ -86,7 +86,7 @@ fn dropping_a_queue_drops_what_is_in_it() {
     let make = || Counted(dropped.clone());
     let p = Native::new();
     let q = Mpsc::new(p, 5);
-    let (mut tx, mut rx) = Spsc::channel(p, 5);
+    let (mut tx, mut rx) = spsc::channel(5);
     for _ in 0..3 {
         for _ in 0..4 {
             assert!(q.push(make()).is_ok() && tx.push(make()).is_ok());
@@ -117,7 +117,7 @@ fn spsc_keeps_order_under_threads() {
     const N: u64 = 300_000;
     for capacity in [1, 3, 64] {
         let n = if capacity == 1 { N / 30 } else { N };
-        let (mut tx, mut rx) = Spsc::channel(Native::new(), capacity);
+        let (mut tx, mut rx) = spsc::channel(capacity);
         std::thread::scope(|s| {
             s.spawn(move || {
                 for mut v in 0..n {

@@ -49,7 +49,6 @@ mod explore;
 mod lock;
 mod rank;
 mod record;
-mod rng;
 mod sched;
 mod shared;
 mod stacks;
@@ -78,6 +77,9 @@ pub use lock::{VirtualGuard, VirtualLock};
 pub use record::{Act, Entry};
 pub use stacks::stacks_alive;
 pub use thread::VirtualThread;
+
+/// This file, for [`sources`](crate::sources).
+pub(crate) const FILE: &str = file!();
 
 /// The handle of one simulation.
 ///
@@ -128,12 +130,6 @@ impl Virtual {
     /// It runs outside the virtual threads and must not wait for a lock.
     pub fn quiescence(&self, check: impl FnMut() -> Result<(), String> + Send + 'static) {
         self.shared.with(|st| st.hooks.push(Box::new(check)));
-    }
-
-    /// Registers a check for every moment at which no thread can run, before time jumps to the
-    /// next deadline: what a timeout would repair later is found here.
-    pub fn idle_check(&self, check: impl FnMut() -> Result<(), String> + Send + 'static) {
-        self.shared.with(|st| st.idle_hooks.push(Box::new(check)));
     }
 
     /// How the run has gone so far.

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::beacon;
 use super::config::{Failure, FailureKind, Report, VirtualConfig};
-use super::rng::Rng;
 use super::stacks;
 use super::state::{Body, Coro, Doing, NONE, Op, State};
 use corosensei::CoroutineResult;
@@ -60,7 +59,7 @@ impl Shared {
         embedded: bool,
         kick: Option<Box<dyn Fn() + Send + Sync>>,
     ) -> Arc<Shared> {
-        let mut secrets = Rng::new(cfg.seed, 2);
+        let mut secrets = super::state::draws(cfg.seed, 2);
         Arc::new(Shared {
             baton: Mutex::new(()),
             idle: Condvar::new(),
@@ -318,8 +317,8 @@ impl Shared {
         }
     }
 
-    /// Nobody runs: looks for lost wake-ups and runs the program's checks (those for the end
-    /// only if nothing more will happen by itself). False: the simulation has failed.
+    /// Nobody runs: looks for lost wake-ups and runs the program's checks if nothing
+    /// more will happen by itself. False: the simulation has failed.
     pub(super) fn check(&self, end: bool) -> bool {
         // SAFETY: driving, between virtual threads; ends before the program's code runs.
         let st = unsafe { self.st() };
@@ -332,46 +331,30 @@ impl Shared {
             st.fail(FailureKind::LostWakeup, d + &all);
             return false;
         }
-        for at_end in [false, true] {
-            if at_end && !end {
-                continue;
+        if !end {
+            return true;
+        }
+        // SAFETY: as above; the hooks are moved out while they run.
+        let mut hooks = std::mem::take(unsafe { &mut self.st().hooks });
+        let mut bad = None;
+        for h in &mut hooks {
+            match catch_unwind(AssertUnwindSafe(h)) {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => bad = Some(e),
+                Err(p) => bad = Some(message(&*p)),
             }
-            // SAFETY: as above; the hooks are moved out while they run.
-            let st = unsafe { self.st() };
-            let list = if at_end {
-                &mut st.hooks
-            } else {
-                &mut st.idle_hooks
-            };
-            if list.is_empty() {
-                continue;
+            if bad.is_some() {
+                break;
             }
-            let mut hooks = std::mem::take(list);
-            let mut bad = None;
-            for h in &mut hooks {
-                match catch_unwind(AssertUnwindSafe(h)) {
-                    Ok(Ok(())) => {}
-                    Ok(Err(e)) => bad = Some(e),
-                    Err(p) => bad = Some(message(&*p)),
-                }
-                if bad.is_some() {
-                    break;
-                }
-            }
-            // SAFETY: as above.
-            let st = unsafe { self.st() };
-            let list = if at_end {
-                &mut st.hooks
-            } else {
-                &mut st.idle_hooks
-            };
-            hooks.append(list);
-            *list = hooks;
-            if let Some(d) = bad {
-                let all = st.describe();
-                st.fail(FailureKind::Quiescence, d + &all);
-                return false;
-            }
+        }
+        // SAFETY: as above.
+        let st = unsafe { self.st() };
+        hooks.append(&mut st.hooks);
+        st.hooks = hooks;
+        if let Some(d) = bad {
+            let all = st.describe();
+            st.fail(FailureKind::Quiescence, d + &all);
+            return false;
         }
         true
     }
@@ -543,10 +526,7 @@ impl Shared {
         let (hooks, out) = unsafe {
             let st = self.st();
             st.finished = true;
-            let hooks = (
-                std::mem::take(&mut st.hooks),
-                std::mem::take(&mut st.idle_hooks),
-            );
+            let hooks = std::mem::take(&mut st.hooks);
             (hooks, (st.failure.as_deref().cloned(), st.report()))
         };
         let _ = catch_unwind(AssertUnwindSafe(|| drop(hooks)));

@@ -14,9 +14,9 @@ use super::config::{Failure, FailureKind, Report, Schedule, VirtualConfig};
 use super::event::EventHead;
 use super::lock::LockHead;
 use super::record::{Act, Entry};
-use super::rng::Rng;
 use crate::class::{LockClass, LockStats, Work};
 use crate::policy::{LockPolicy, Priority};
+use perimeter_base::rng::SplitMix64;
 
 /// No thread.
 pub(super) const NONE: u32 = u32::MAX;
@@ -148,7 +148,7 @@ pub(super) struct State {
     /// The lock policy is [`LockPolicy::Turnstile`].
     pub(super) turnstile: bool,
     pub(super) embedded: bool,
-    pub(super) rng: Rng,
+    pub(super) rng: SplitMix64,
     pub(super) threads: Vec<Thd>,
     pub(super) free: BinaryHeap<Reverse<u32>>,
     pub(super) live: usize,
@@ -189,7 +189,6 @@ pub(super) struct State {
     pub(super) finished: bool,
     pub(super) class_stats: [LockStats; LockClass::ALL.len()],
     pub(super) hooks: Vec<Hook>,
-    pub(super) idle_hooks: Vec<Hook>,
     /// Some event has a condition to be checked when nobody runs.
     pub(super) conditions: bool,
     pub(super) foreign: HashMap<ThreadId, u32>,
@@ -197,11 +196,20 @@ pub(super) struct State {
     pub(super) record: Option<Vec<Entry>>,
 }
 
+/// The generator behind the choices of a simulation; `stream` keeps independent uses of one seed
+/// apart.
+pub(super) fn draws(seed: u64, stream: u64) -> SplitMix64 {
+    let mut rng = SplitMix64::new(seed ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93));
+    // The first outputs of neighbouring seeds are the ones that schedules depend on most.
+    rng.next();
+    rng
+}
+
 impl State {
     pub(super) fn new(mut cfg: VirtualConfig, embedded: bool) -> State {
         cfg.cores = cfg.cores.max(1);
         let clocked = !embedded && matches!(cfg.schedule, Schedule::Time { .. });
-        let mut rng = Rng::new(cfg.seed, 1);
+        let mut rng = draws(cfg.seed, 1);
         let mut changes = Vec::new();
         if let Schedule::Pct { depth } = cfg.schedule {
             let k = cfg.pct_steps.max(1);
@@ -251,7 +259,6 @@ impl State {
             finished: false,
             class_stats: [LockStats::default(); LockClass::ALL.len()],
             hooks: Vec::new(),
-            idle_hooks: Vec::new(),
             conditions: false,
             foreign: HashMap::new(),
             record: None,

@@ -14,7 +14,6 @@
 //! | every ACK in fast recovery | [`Prr::on_ack`] (sets the window); not [`Cc::on_ack`] |
 //! | `SND.UNA` reaches the recovery point | [`Cc::on_recovery_exit`] |
 //! | retransmission timeout | [`Cc::on_rto`] |
-//! | recovery or timeout shown spurious (D-SACK, Eifel) | [`Cc::undo`] |
 //! | path MTU or MSS changed | [`Cc::on_mss_change`] |
 
 mod cubic;
@@ -107,14 +106,6 @@ pub struct Ack {
     pub now: Time,
 }
 
-/// What a loss event overwrote, so that it can be undone.
-#[derive(Copy, Clone, Debug, Default)]
-struct Saved {
-    cwnd: u32,
-    ssthresh: u32,
-    w_max: u32,
-}
-
 /// Congestion state of one connection. Windows are in octets.
 ///
 /// Growth in congestion avoidance happens in whole segments and reductions round down to
@@ -132,7 +123,6 @@ pub struct Cc {
     iw_segments: u16,
     hy: HyState,
     cubic: Cubic,
-    saved: Saved,
 }
 
 impl Cc {
@@ -151,7 +141,6 @@ impl Cc {
             iw_segments: iw,
             hy: HyState::default(),
             cubic: Cubic::default(),
-            saved: Saved::default(),
         }
     }
 
@@ -308,27 +297,13 @@ impl Cc {
         }
     }
 
-    /// A loss was detected other than by timeout (entering fast recovery): sets `ssthresh`,
-    /// remembers what [`Cc::undo`] restores. The window itself is left to [`Prr`] or
-    /// [`Cc::set_cwnd`].
+    /// A loss was detected other than by timeout (entering fast recovery): sets `ssthresh`.
+    /// The window itself is left to [`Prr`] or [`Cc::set_cwnd`].
     ///
     /// `flight` is FlightSize, octets sent and not acknowledged, without those sent by
     /// limited transmit. NewReno halves it (RFC 5681, equation 4); CUBIC reduces the window,
     /// which [`CwndUsage`] keeps from exceeding what was used (RFC 9438, section 4.6).
     pub fn on_loss(&mut self, flight: u32) {
-        self.save();
-        self.reduce(flight);
-    }
-
-    fn save(&mut self) {
-        self.saved = Saved {
-            cwnd: self.cwnd,
-            ssthresh: self.ssthresh,
-            w_max: self.cubic.w_max,
-        };
-    }
-
-    fn reduce(&mut self, flight: u32) {
         self.credit = 0;
         self.ssthresh = match self.kind {
             CcKind::Cubic => self.cubic.on_loss(self.cwnd, self.mss),
@@ -342,13 +317,11 @@ impl Cc {
     /// The retransmission timer fired. The window becomes one segment.
     ///
     /// `first` is false when the same segment timed out before without progress: then
-    /// `ssthresh` is left alone (RFC 5681, section 3.1) and so is what [`Cc::undo`] restores.
-    /// Pass false also when the timer fires within fast recovery, which has reduced already
-    /// (Linux).
+    /// `ssthresh` is left alone (RFC 5681, section 3.1). Pass false also when the timer fires
+    /// within fast recovery, which has reduced already (Linux).
     pub fn on_rto(&mut self, flight: u32, first: bool) {
         if first {
-            self.save();
-            self.reduce(flight);
+            self.on_loss(flight);
         }
         self.cubic.on_rto();
         self.hy = HyState::default();
@@ -398,20 +371,6 @@ impl Cc {
     pub fn set_cwnd(&mut self, octets: u32) {
         self.cwnd = octets.clamp(self.mss, CWND_MAX);
         self.cubic.stale = true;
-    }
-
-    /// The last loss event was spurious: restores window and threshold from before it, if
-    /// they are larger than now (RFC 4015, section 3.2; RFC 9438, section 4.9). CUBIC starts
-    /// a new epoch from there. Does nothing a second time.
-    pub fn undo(&mut self) {
-        let saved = core::mem::take(&mut self.saved);
-        if saved.cwnd == 0 {
-            return;
-        }
-        self.set_cwnd(self.cwnd.max(saved.cwnd));
-        self.ssthresh = self.ssthresh.max(saved.ssthresh);
-        self.cubic.w_max = saved.w_max;
-        self.cubic.end_epoch();
     }
 
     /// The segment size changed: the window keeps its number of octets, but is at least one

@@ -9,7 +9,7 @@ use super::types::{Events, Repeats, Rst, TcpError, Unreachable};
 use super::{QUICK_ACKS, State, Step, TS_LEN, Tcb, flag, tick};
 use crate::cc::{CcKind, SSTHRESH_INFINITE};
 use crate::config::{HEADERS, Keepalive, MIN_MSS, MIN_PMTU, millis};
-use crate::info::{CaState, Info};
+use crate::info::Info;
 
 impl Tcb {
     /// The application sends no more: a FIN follows what is queued. Run the output loop.
@@ -236,28 +236,9 @@ impl Tcb {
         self.state.may_send() && !self.has(flag::FIN_QUEUED)
     }
 
-    /// Whether the peer may still send data.
-    pub fn can_receive(&self) -> bool {
-        self.state.may_receive()
-    }
-
     /// Whether the handshake is complete and the connection not yet closed.
     pub fn is_connected(&self) -> bool {
         self.state.is_synchronized() && self.state != State::TimeWait
-    }
-
-    /// Whether anything sent, SYN and FIN included, is unacknowledged.
-    pub fn has_outstanding(&self) -> bool {
-        self.snd_una != self.snd_nxt
-    }
-
-    /// Whether [`Tcb::plan`] has something whatever the send buffer holds: an acknowledgment,
-    /// a SYN, a FIN, a probe, a retransmission.
-    pub fn wants_output(&self) -> bool {
-        let fin_due = self.has(flag::FIN_QUEUED) && !self.has(flag::FIN_SENT);
-        self.has(flag::ACK_NOW | flag::SYN_DUE | flag::PROBE | flag::HEAD_LOST | flag::TLP_DUE)
-            || fin_due
-            || self.ca != CaState::Open
     }
 
     /// SND.UNA: the first octet of the send buffer.

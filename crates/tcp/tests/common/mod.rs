@@ -111,6 +111,7 @@ pub struct Host {
     pub tcb: Option<Tcb>,
     pub snd: SndBuf,
     pub rcv: RcvBuf,
+    pub eof: bool,
     pub pool: PktPool,
     pub cfg: Config,
     pub app: App,
@@ -133,6 +134,7 @@ impl Host {
             tcb: None,
             snd: SndBuf::new(cfg.snd_buf),
             rcv: RcvBuf::new(cfg.rcv_buf),
+            eof: false,
             pool: PktPool::new(16),
             cfg: cfg.clone(),
             app: app.clone(),
@@ -425,7 +427,7 @@ impl Sim {
             h.pool.put(b);
         }
         if input.events.contains(Events::EOF) {
-            h.rcv.set_eof();
+            h.eof = true;
         }
         assert!(h.rcv.len() <= h.cfg.rcv_buf + (1 << 14), "window respected");
         if let Some(rst) = input.reply {
@@ -525,7 +527,7 @@ impl Sim {
                 h.written += n;
                 output = true;
             }
-            let may_close = !h.app.close_last || h.rcv.eof();
+            let may_close = !h.app.close_last || h.eof;
             if connected && !h.shut && h.written == h.app.send && may_close {
                 h.shut = true;
                 output |= t.shutdown_write(now);

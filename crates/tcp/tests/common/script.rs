@@ -339,9 +339,6 @@ impl Script {
                 self.rcv.push(b);
             }
         }
-        if i.events.contains(Events::EOF) {
-            self.rcv.set_eof();
-        }
         if let Some(rst) = i.reply {
             self.emit(rst.seg(), 0);
         }
