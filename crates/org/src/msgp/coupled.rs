@@ -264,7 +264,7 @@ impl<P: Platform> Core<P> {
         }
         let t = e.tcb();
         if t.meta.closed {
-            return self.unlink(e, sh, cx);
+            return self.unlink(e, cx);
         }
         if let Some(end) = t.end_changed() {
             let id = t.meta.id;
@@ -311,12 +311,12 @@ impl<P: Platform> Core<P> {
 
     /// The connection is over: out of the table; and away, if no application holds it. Input
     /// and output may have released the table.
-    fn unlink<'a>(&'a self, e: Entered<'a, P>, sh: &Commons<Kd<P>>, cx: &mut Ctx<Kd<P>>) {
+    fn unlink<'a>(&'a self, e: Entered<'a, P>, cx: &mut Ctx<Kd<P>>) {
         let Some((mut e, mut table)) = self.with_table(e).and_then(Entered::part) else {
             return;
         };
         let meta = &e.tcb().meta;
-        let (key, id, orphan, sent) = (meta.key, meta.id, meta.orphan, (meta.txq, meta.ticket));
+        let (key, id, orphan) = (meta.key, meta.id, meta.orphan);
         let weight = meta.weight;
         table.unlink(&key, id.slot());
         if !orphan {
@@ -324,8 +324,8 @@ impl<P: Platform> Core<P> {
         }
         self.ends.lock().set(id, None);
         cx.charge(weight, 0);
-        let (mut snd, rcv) = e.vacate();
-        sh.bury(cx, sent, &mut snd, &rcv);
+        let (snd, rcv) = e.vacate();
+        cx.charge(snd.charged() + rcv.charged(), 0);
         self.slots.lock().give_back(id.slot(), id.generation());
     }
 
@@ -531,7 +531,7 @@ impl<P: Platform> Core<P> {
             e.snd().side.finish(cx);
             e.rcv().side.finish(cx);
             e.tcb().meta.orphan = true;
-            self.unlink(e, sh, cx);
+            self.unlink(e, cx);
         });
     }
 

@@ -156,7 +156,6 @@ impl<P: Platform> Pef<P> {
                 break;
             }
         }
-        self.remains.bury(env.sh, env.cx);
     }
 
     /// Leaves a message at squeue `q` from within another, or from outside any. The thread sees
@@ -233,7 +232,7 @@ impl<P: Platform> Pef<P> {
         version: &Version,
         a: Apart,
     ) {
-        if a.out.is_empty() {
+        if a.out.segs.is_empty() {
             return;
         }
         let id = a.id;
@@ -662,12 +661,12 @@ impl<P: Platform> Pef<P> {
                 Verdict::Next
             }
             Body::Chain(apart) => {
-                let (key, n) = (apart.key, apart.out.len());
-                apart.out.retain(|s| {
+                let (key, n) = (apart.key, apart.out.segs.len());
+                apart.out.segs.retain(|s| {
                     let hdr = s.plan.seg.to_hdr(key.local_port, key.remote_port);
                     ask(key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
                 });
-                glue::dropped(env.sh, env.cx, apart, n - apart.out.len());
+                glue::dropped(env.sh, env.cx, apart, n - apart.out.segs.len());
                 Verdict::Next
             }
             Body::Call(call) => match call.data() {

@@ -435,12 +435,11 @@ impl<K: Kind> Op<K> for Released {
     /// Bytes appended so far, and bytes acknowledged whose pages no device reads any more.
     type Out = (u64, u64);
 
-    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, sh: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
-        let completed = sh.tx[usize::from(a.tcb().meta.txq)].completed();
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, _: &Commons<K>, cx: &mut Ctx<K>) -> Self::Out {
         let mut snd = a.snd();
         let before = snd.charged();
-        snd.release(completed);
+        snd.buf.pages.release();
         cx.charge(before, snd.charged());
-        (snd.appended, snd.released())
+        (snd.appended, snd.buf.pages.released())
     }
 }
