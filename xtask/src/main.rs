@@ -10,6 +10,7 @@ mod attack;
 mod counts;
 mod explore;
 mod many;
+mod miri;
 mod packetdrill;
 mod packetdrill_script;
 mod sanitize;
@@ -46,6 +47,8 @@ enum Command {
     Attack(attack::Args),
     /// Run the churn test under a sanitizer of a nightly toolchain.
     Sanitize(sanitize::Args),
+    /// Interpret the tests of what refers to memory by Miri, where a nightly toolchain has it.
+    Miri(miri::Args),
     /// Count the instructions of the hot paths and compare them with those committed.
     Counts(counts::Args),
 }
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Explore(args) => explore::run_explore(&args),
         Command::Attack(args) => attack::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
+        Command::Miri(args) => miri::run(&args),
         Command::Counts(args) => counts::run(&args),
     };
     match result {
