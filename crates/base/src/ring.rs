@@ -102,14 +102,28 @@ impl Completions {
 /// here; pages are referred to by [`TxPages::refer`](crate::TxPages::refer) and [`Lease::place`].
 ///
 /// Whatever program in safe code gets hold of, it can't make a descriptor read freed memory.
-/// References can't be made from a borrow:
+/// Pages are owned:
 ///
-/// ```compile_fail
-/// # #![forbid(unsafe_code)]
-/// use perimeter_base::{Part, TxRing};
+/// ```
+/// # use perimeter_base::{Bytes, PktPool, TxPages, TxRing};
 /// let mut ring = TxRing::new(1);
+/// let mut pages = TxPages::default();
+/// pages.push(Bytes::from(vec![7u8; 64]));
+/// pages.refer(0, 64, &mut ring.push().unwrap(), &mut PktPool::new(0));
+/// drop(pages); // and now a doorbell: what it reads is still there
+/// assert_eq!(ring.pending()[0].payload().next(), Some(&[7u8; 64][..]));
+/// ring.clear(); // now it goes
+/// ```
+///
+/// A reference can't be made from a borrow:
+///
+/// ```compile_fail,E0505
+/// # use perimeter_base::{Bytes, PktPool, TxPages, TxRing};
+/// # let mut ring = TxRing::new(1);
+/// # let mut pages = TxPages::default();
 /// let page = vec![7u8; 64];
-/// ring.push().unwrap().refer([Part::new(&page), Part::EMPTY]);
+/// pages.push(Bytes::from(&page[..]));
+/// pages.refer(0, 64, &mut ring.push().unwrap(), &mut PktPool::new(0));
 /// drop(page); // and now a doorbell
 /// ```
 ///
