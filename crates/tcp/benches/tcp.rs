@@ -132,7 +132,7 @@ fn buffers(c: &mut Criterion) {
         let mut s = SndBuf::new(1 << 20);
         let mut pool = PktPool::new(4);
         let mut ring = TxRing::new(1);
-        let page = bytes::Bytes::from(vec![0; 256 * 1024]);
+        let page = perimeter_base::Bytes::from(vec![0; 256 * 1024]);
         b.iter(|| {
             if s.len() < 128 * 1024 {
                 s.push(page.clone());
