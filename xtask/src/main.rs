@@ -11,6 +11,7 @@ mod counts;
 mod explore;
 mod imports;
 mod many;
+mod miri;
 mod packetdrill;
 mod packetdrill_script;
 mod sanitize;
@@ -49,6 +50,8 @@ enum Command {
     Sanitize(sanitize::Args),
     /// Print which source files import each other in a circle.
     Imports(imports::Args),
+    /// Interpret the tests of what refers to memory by Miri, where a nightly toolchain has it.
+    Miri(miri::Args),
     /// Count the instructions of the hot paths and compare them with those committed.
     Counts(counts::Args),
 }
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Attack(args) => attack::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Imports(args) => imports::run(&args),
+        Command::Miri(args) => miri::run(&args),
         Command::Counts(args) => counts::run(&args),
     };
     match result {

@@ -31,7 +31,7 @@ const LOOM: &[(&str, &str)] = &[
 ];
 
 /// All of them, in order.
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     Step {
         what: "tests of all crates",
         words: &["test", "--workspace", "--features", "perimeter/testing"],
@@ -57,6 +57,19 @@ const STEPS: [Step; 5] = [
             "loom_queue",
             "--test",
             "loom_turnstile",
+        ],
+        env: LOOM,
+    },
+    Step {
+        what: "models of pages and leases",
+        words: &[
+            "test",
+            "--profile",
+            "models",
+            "--package",
+            "perimeter-base",
+            "--test",
+            "loom_pages",
         ],
         env: LOOM,
     },

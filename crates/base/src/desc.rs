@@ -1,70 +1,121 @@
 //! Transmit descriptors: headers by value, payload by reference.
 //!
-//! A segment on its way out is its headers, written into the descriptor, and up to two
-//! references into the application's pages. No reference is counted per segment. Instead each
-//! transmit queue numbers its descriptors; whoever owns a page keeps it until the queue has
-//! completed the last descriptor that could refer to it (see [`TxRing::ticket`]), exactly as a
-//! driver does with a DMA engine.
+//! A segment on its way out is its headers, written into the descriptor, and references into pages
+//! ([`TxPages`](crate::TxPages)), any number of them; or a buffer that the descriptor owns. Only a
+//! ring holds descriptors with references ([`TxStage`](crate::TxStage), [`TxRing`](crate::TxRing)),
+//! and lends them out only to be read: so none is left when the ring's completion says so.
 
 use crate::buf::PktBuf;
+use core::ops::Deref;
 
 /// Bytes of header room in a descriptor: Ethernet 14, IPv6 40, TCP 60, and a little slack.
 pub const HEADERS: usize = 118;
 
-/// A reference to payload that outlives the borrow it was made from: an address and a length, of
-/// no more use than a raw pointer until [`TxDesc::refer`] places it in a descriptor.
+/// A stretch of a page: an address and a length.
 #[derive(Copy, Clone, Debug)]
-pub struct Part {
-    ptr: *const u8,
-    len: u32,
-}
-
-// SAFETY: a `Part` is an address and a length; reading through it is unsafe and bound to the
-// completion rule above, which does not depend on the thread.
-unsafe impl Send for Part {}
-// SAFETY: as for `Send`; the memory behind it is never written while a `Part` exists.
-unsafe impl Sync for Part {}
+struct Part(*const u8, u32);
 
 impl Part {
-    /// Refers to nothing.
-    pub const EMPTY: Part = Part {
-        ptr: core::ptr::NonNull::dangling().as_ptr(),
-        len: 0,
-    };
-
-    /// Refers to `bytes`. Whoever places it in a descriptor ([`TxDesc::refer`]) promises that
-    /// they stay where they are until the descriptor completes.
-    pub fn new(bytes: &[u8]) -> Part {
-        Part {
-            ptr: bytes.as_ptr(),
-            len: bytes.len() as u32,
-        }
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Whether it refers to nothing.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The address, for a device that only passes it on (or models one that does).
-    pub fn addr(&self) -> *const u8 {
-        self.ptr
+    fn new(bytes: &[u8]) -> Part {
+        Part(bytes.as_ptr(), bytes.len() as u32)
     }
 
     /// The bytes referred to.
     ///
     /// # Safety
-    /// The descriptor must not have been completed: call only from a device, on descriptors
-    /// that it took from the ring and has not yet completed.
-    pub unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: the caller holds an uncompleted descriptor, so by the completion rule the
-        // page is still owned and unchanged.
-        unsafe { core::slice::from_raw_parts(self.ptr, self.len as usize) }
+    /// The page must be kept, and these bytes of it unchanged, for `'a`.
+    #[inline(always)]
+    unsafe fn bytes<'a>(self) -> &'a [u8] {
+        // SAFETY: it was made from a slice of a page, which the caller knows to be kept.
+        unsafe { core::slice::from_raw_parts(self.0, self.1 as usize) }
+    }
+}
+
+/// References to stretches of pages, in order; two in place. As good as raw pointers, so nobody
+/// outside this crate has any.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Parts {
+    ptr: [*const u8; 2],
+    len: [u32; 2],
+    more: Option<Box<More>>,
+}
+
+/// Parts beyond the second.
+#[derive(Debug)]
+struct More(Vec<Part>);
+
+// SAFETY: addresses and lengths; who reads through them must know that the pages are kept, which
+// does not depend on the thread.
+unsafe impl Send for Parts {}
+// SAFETY: as for `Send`; the bytes behind them are never written while they are in use.
+unsafe impl Sync for Parts {}
+
+impl Default for Parts {
+    #[inline]
+    fn default() -> Parts {
+        Parts {
+            ptr: [core::ptr::NonNull::dangling().as_ptr(); 2],
+            len: [0; 2],
+            more: None,
+        }
+    }
+}
+
+impl Parts {
+    #[inline(always)]
+    fn reset(&mut self) {
+        self.len = [0; 2];
+        self.more = None;
+    }
+
+    /// Sets one of the first two.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, i: usize, bytes: &[u8]) {
+        self.ptr[i] = bytes.as_ptr();
+        self.len[i] = bytes.len() as u32;
+    }
+
+    /// Adds one at the end.
+    #[cold]
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        if let Some(i) = self.len.iter().position(|len| *len == 0)
+            && self.more.is_none()
+        {
+            return self.set(i, bytes);
+        }
+        let more = self.more.get_or_insert_with(|| Box::new(More(Vec::new())));
+        more.0.push(Part::new(bytes));
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == [0; 2]
+    }
+
+    #[inline(always)]
+    fn total(&self) -> usize {
+        let more = |m: &More| m.0.iter().map(|p| p.1 as usize).sum();
+        let rest = self.more.as_deref().map_or(0, more);
+        self.len[0] as usize + self.len[1] as usize + rest
+    }
+
+    #[inline(always)]
+    fn get(&self, i: usize) -> Part {
+        Part(self.ptr[i], self.len[i])
+    }
+
+    /// The bytes referred to.
+    ///
+    /// # Safety
+    /// The pages must be kept, and these bytes of them unchanged, for `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn bytes<'a>(&self) -> impl Iterator<Item = &'a [u8]> + use<'a, '_> {
+        let more = self.more.as_deref().map_or(&[][..], |m| &m.0);
+        let parts = [self.get(0), self.get(1)];
+        let all = parts.into_iter().chain(more.iter().copied());
+        // SAFETY: the caller knows that they are kept.
+        all.map(|part| unsafe { part.bytes() })
     }
 }
 
@@ -72,22 +123,23 @@ impl Part {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// Where the checksummed region starts (0 means: nothing to do).
-    pub csum_start: u16,
+    pub csum_start: u8,
     /// Where the 16-bit checksum stands, counted from `csum_start`. The field holds the folded
     /// pseudo-header sum.
-    pub csum_offset: u16,
+    pub csum_offset: u8,
+    /// Payload of each segment that the device is to cut the frame into, bytes; 0: the frame is
+    /// one segment. No device of this workspace announces that it can, so none is given such a
+    /// frame yet.
+    pub segment_size: u16,
 }
 
-/// One frame to send.
-#[repr(C, align(64))]
-pub struct TxDesc {
-    /// Payload references, in order; unused ones are empty. Devices read through them without
-    /// asking, so that only [`TxDesc::refer`] sets them.
-    parts: [Part; 2],
-    /// Payload that could not be referred to (it lies in more than two pages, or is the
-    /// stack's own); follows `parts`.
+/// What of a descriptor is there by value: everything but references to pages.
+#[repr(C)]
+pub struct TxHead {
+    /// Payload that the descriptor owns, such as a received frame that is handed on or the stack's
+    /// own; follows what it refers to.
     pub owned: Option<PktBuf>,
-    /// Checksum work left to the device.
+    /// Work left to the device.
     pub offload: Offload,
     /// How many bytes of `hdr` are valid.
     pub hdr_len: u8,
@@ -95,11 +147,10 @@ pub struct TxDesc {
     pub hdr: [u8; HEADERS],
 }
 
-impl TxDesc {
-    /// An empty descriptor.
-    pub fn empty() -> TxDesc {
-        TxDesc {
-            parts: [Part::EMPTY; 2],
+impl TxHead {
+    /// Nothing.
+    pub fn empty() -> TxHead {
+        TxHead {
             owned: None,
             offload: Offload::default(),
             hdr_len: 0,
@@ -107,201 +158,78 @@ impl TxDesc {
         }
     }
 
-    /// Refers to payload that is not copied: at most two stretches, in order.
-    ///
-    /// # Safety
-    /// The bytes behind `parts` must neither move, change nor be freed until the queue that the
-    /// descriptor is placed in has completed it, or the descriptor is dropped without a doorbell.
-    /// The stack guarantees it so: a connection's send buffer gives up an acknowledged page only
-    /// after the queue's completion has passed the connection's last ticket
-    /// ([`TxRing::ticket`]), and a dropped stack drops its devices first.
-    ///
-    /// Without the promise, a program in safe code would read freed memory:
-    ///
-    /// ```compile_fail,E0133
-    /// # #![forbid(unsafe_code)]
-    /// use perimeter_base::{Part, TxRing};
-    /// let mut ring = TxRing::new(1);
-    /// let page = vec![7u8; 64];
-    /// ring.push().unwrap().refer([Part::new(&page), Part::EMPTY]);
-    /// drop(page); // and now a doorbell
-    /// ```
-    ///
-    /// Nor can the references be set behind its back:
-    ///
-    /// ```compile_fail,E0616
-    /// # use perimeter_base::{Part, TxRing};
-    /// # let mut ring = TxRing::new(1);
-    /// # let page = vec![7u8; 64];
-    /// ring.push().unwrap().parts[0] = Part::new(&page);
-    /// ```
-    #[inline(always)]
-    pub unsafe fn refer(&mut self, parts: [Part; 2]) {
-        self.parts = parts;
-    }
-
-    /// The payload references, in order; unused ones are empty.
-    #[inline(always)]
-    pub fn parts(&self) -> &[Part; 2] {
-        &self.parts
-    }
-
     /// The valid header bytes.
     pub fn headers(&self) -> &[u8] {
         &self.hdr[..usize::from(self.hdr_len)]
     }
+}
+
+/// One frame to send.
+#[repr(C, align(64))]
+pub struct TxDesc {
+    parts: Parts,
+    head: TxHead,
+}
+
+// The first 67 bytes of headers, an acknowledgment with timestamps, end with the second line.
+const _: () = assert!(size_of::<TxDesc>() == 192 && core::mem::offset_of!(TxDesc, head.hdr) == 61);
+
+impl Deref for TxDesc {
+    type Target = TxHead;
+
+    #[inline(always)]
+    fn deref(&self) -> &TxHead {
+        &self.head
+    }
+}
+
+impl TxDesc {
+    /// A descriptor without payload.
+    pub fn empty() -> TxDesc {
+        TxDesc {
+            parts: Parts::default(),
+            head: TxHead::empty(),
+        }
+    }
+
+    /// Forgets what it was before: only header bytes stay.
+    #[inline(always)]
+    pub(crate) fn reset(&mut self) {
+        self.parts.reset();
+        self.head.owned = None;
+        self.head.offload = Offload::default();
+    }
+
+    #[inline(always)]
+    pub(crate) fn head_mut(&mut self) -> &mut TxHead {
+        &mut self.head
+    }
+
+    #[inline(always)]
+    pub(crate) fn payload_mut(&mut self) -> (&mut Parts, &mut Option<PktBuf>) {
+        (&mut self.parts, &mut self.head.owned)
+    }
+
+    /// The payload's stretches, in order. The first two are there in any case, if need be empty.
+    #[inline]
+    pub fn payload(&self) -> impl Iterator<Item = &[u8]> {
+        // SAFETY: a descriptor with parts lies in a ring, among those that are not completed, for
+        // as long as it is borrowed: parts are set through a `TxSlot`, a borrow of the ring that
+        // ends before anybody reads, and rings never give a descriptor away. The pages that parts
+        // refer to are kept until the ring's completion (`TxPages`, `Lease`).
+        let parts = unsafe { self.parts.bytes() };
+        parts.chain(self.head.owned.as_ref().map(PktBuf::as_slice))
+    }
 
     /// Payload length in bytes.
+    #[inline]
     pub fn payload_len(&self) -> usize {
-        self.parts[0].len() + self.parts[1].len() + self.owned.as_ref().map_or(0, PktBuf::len)
+        self.parts.total() + self.head.owned.as_ref().map_or(0, PktBuf::len)
     }
 
     /// Length of the whole frame in bytes.
-    pub fn frame_len(&self) -> usize {
-        usize::from(self.hdr_len) + self.payload_len()
-    }
-}
-
-/// One transmit queue's descriptors between the stack and the device.
-///
-/// The stack appends inside its protection; the device consumes at the doorbell. Tickets count
-/// descriptors from the queue's beginning.
-pub struct TxRing {
-    slots: Vec<TxDesc>,
-    /// The oldest waiting descriptor. Descriptors do not wrap around: a ring that the device
-    /// consumes in parts is filled again only when it is empty.
-    head: usize,
-    used: usize,
-    first_ticket: u64,
-}
-
-impl TxRing {
-    /// A ring of `capacity` descriptors.
-    pub fn new(capacity: usize) -> TxRing {
-        let mut slots = Vec::with_capacity(capacity);
-        slots.resize_with(capacity, TxDesc::empty);
-        TxRing {
-            slots,
-            head: 0,
-            used: 0,
-            first_ticket: 0,
-        }
-    }
-
-    /// How many descriptors it can hold.
-    pub fn capacity(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// How many descriptors wait for the device.
-    pub fn len(&self) -> usize {
-        self.used
-    }
-
-    /// Whether none wait.
-    pub fn is_empty(&self) -> bool {
-        self.used == 0
-    }
-
-    /// How many more fit now.
-    pub fn room(&self) -> usize {
-        self.slots.len() - self.head - self.used
-    }
-
-    /// The next free descriptor, to be filled; `None` when the ring is full. It counts as
-    /// placed at once. Its header bytes are stale, its payload is empty.
     #[inline]
-    pub fn push(&mut self) -> Option<&mut TxDesc> {
-        let d = self.slots.get_mut(self.head + self.used)?;
-        self.used += 1;
-        d.parts = [Part::EMPTY; 2];
-        d.owned = None;
-        d.offload = Offload::default();
-        Some(d)
-    }
-
-    /// The ticket after the last descriptor placed. A page referred to by descriptors placed
-    /// so far may go once the queue's completion count has reached this.
-    pub fn ticket(&self) -> u64 {
-        self.first_ticket + self.used as u64
-    }
-
-    /// The descriptors that wait, oldest first.
-    pub fn pending(&mut self) -> &mut [TxDesc] {
-        &mut self.slots[self.head..self.head + self.used]
-    }
-
-    /// Removes the first `n` waiting descriptors, keeping the order of the rest.
-    pub fn consume(&mut self, n: usize) {
-        let n = n.min(self.used);
-        self.used -= n;
-        self.head = if self.used == 0 { 0 } else { self.head + n };
-        self.first_ticket += n as u64;
-    }
-
-    /// Removes all waiting descriptors.
-    pub fn clear(&mut self) {
-        self.first_ticket += self.used as u64;
-        self.head = 0;
-        self.used = 0;
-    }
-
-    /// Hands the waiting descriptors over for a fresh, empty ring of the same queue:
-    /// `spare` must be empty. Appending can then go on while the device reads.
-    pub fn swap_out(&mut self, spare: &mut TxRing) {
-        debug_assert!(spare.is_empty());
-        spare.first_ticket = self.ticket();
-        core::mem::swap(self, spare);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn place(r: &mut TxRing, tag: u8) {
-        let d = r.push().expect("room");
-        d.hdr[0] = tag;
-        d.hdr_len = 1;
-    }
-
-    #[test]
-    fn tickets_count_across_consumption_and_swaps() {
-        let mut r = TxRing::new(4);
-        let mut spare = TxRing::new(4);
-        for t in 0..3 {
-            place(&mut r, t);
-        }
-        assert_eq!((r.ticket(), r.room()), (3, 1));
-        r.consume(1);
-        assert_eq!(r.pending()[0].hdr[0], 1);
-        assert_eq!((r.ticket(), r.len()), (3, 2));
-        r.swap_out(&mut spare);
-        assert!(r.is_empty());
-        assert_eq!((r.ticket(), spare.ticket(), spare.len()), (3, 3, 2));
-        place(&mut r, 9);
-        assert_eq!(r.ticket(), 4);
-        spare.clear();
-        assert_eq!(spare.ticket(), 3);
-    }
-
-    #[test]
-    fn a_full_ring_refuses() {
-        let mut r = TxRing::new(1);
-        place(&mut r, 0);
-        assert!(r.push().is_none());
-    }
-
-    #[test]
-    fn a_descriptor_adds_up_its_parts() {
-        let page = [7u8; 100];
-        let mut d = TxDesc::empty();
-        d.hdr_len = 54;
-        // SAFETY: `page` outlives the descriptor.
-        unsafe { d.refer([Part::new(&page[..60]), Part::new(&page[60..])]) };
-        d.owned = Some(PktBuf::copy_of(b"xy"));
-        assert_eq!(d.frame_len(), 54 + 102);
-        // SAFETY: `page` is alive and unchanged.
-        assert_eq!(unsafe { d.parts[1].bytes() }, &page[60..]);
+    pub fn frame_len(&self) -> usize {
+        usize::from(self.head.hdr_len) + self.payload_len()
     }
 }

@@ -1,15 +1,23 @@
-//! What every room shares: time, packet buffers, transmit descriptors.
+//! What every room shares: time, packet buffers, transmit descriptors and the memory behind them.
 //!
 //! This crate knows no protocol and no thread. It is one of the few rooms where `unsafe` is
-//! allowed, for one reason: [`desc::Part`], a payload reference that a device reads the way a
-//! DMA engine would, without counting references per segment.
+//! allowed, for one reason: descriptors refer to payload the way a DMA engine does, without
+//! counting references per segment. Who may be reading which page is this crate's to know
+//! ([`ring`], [`pages`]); nobody else can make a reference, nor free what one refers to.
 
+mod atomics;
 pub mod buf;
 pub mod desc;
+pub mod pages;
+#[cfg(loom)]
+pub mod planted;
+pub mod ring;
 pub mod rng;
 pub mod time;
 
 pub use buf::{PktBuf, PktPool};
 pub use bytes::Bytes;
-pub use desc::{Part, TxDesc, TxRing};
+pub use desc::{TxDesc, TxHead};
+pub use pages::{Lease, TxPages};
+pub use ring::{Completions, TxRing, TxSlot, TxStage};
 pub use time::Time;

@@ -12,7 +12,7 @@ use perimeter_stack::ops::{Data, SendData};
 use perimeter_stack::{
     Cidr, Commons, Config, Count, Ctx, IfaceSpec, Kind, Own, SockError, SockId, input,
 };
-use perimeter_sync::{Lock, Native, Platform};
+use perimeter_sync::{Native, Platform};
 use perimeter_tcp::isn::IsnGen;
 use perimeter_wire::{FlowKey, MAX_HEADERS, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions, Template};
 use smallvec::smallvec;
@@ -158,8 +158,8 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         let n = self.flows.len();
         let id = self.syn(n);
         let (syn, ts) = {
-            let mut ring = self.sh.tx[0].ring.lock();
-            let d = ring.pending().last().expect("a SYN");
+            let stage = self.sh.tx[0].stage();
+            let d = stage.placed().last().expect("a SYN");
             let (hdr, _) = TcpHdr::parse(&d.headers()[34..]).expect("a TCP header");
             assert_eq!(hdr.flags, TcpFlags::SYN);
             (hdr.seq, hdr.opts.ts.map_or(0, |(v, _)| v))

@@ -5,33 +5,33 @@ use perimeter_wire::checksum;
 
 use crate::device::Medium;
 
-/// Appends the whole frame of an uncompleted descriptor to `out`, as it stands.
+/// No device here says that it cuts frames into segments, so none gets one that is to be cut.
+fn whole(d: &TxDesc) {
+    debug_assert_eq!(d.offload.segment_size, 0, "a frame that is to be cut");
+}
+
+/// Appends the whole frame of a descriptor to `out`, as it stands.
 pub(crate) fn gather(d: &TxDesc, out: &mut Vec<u8>) {
     out.extend_from_slice(d.headers());
     gather_payload(d, out);
 }
 
-/// Appends the payload of an uncompleted descriptor to `out`.
+/// Appends the payload of a descriptor to `out`.
 pub(crate) fn gather_payload(d: &TxDesc, out: &mut Vec<u8>) {
-    for part in d.parts() {
-        // SAFETY: callers are devices that look at descriptors which they have not completed.
-        out.extend_from_slice(unsafe { part.bytes() });
-    }
-    if let Some(owned) = &d.owned {
-        out.extend_from_slice(owned.as_slice());
+    whole(d);
+    for span in d.payload() {
+        out.extend_from_slice(span);
     }
 }
 
-/// Copies the whole frame of an uncompleted descriptor to the start of `out`; its length, or
+/// Copies the whole frame of a descriptor to the start of `out`; its length, or
 /// `None` if it does not fit.
 pub(crate) fn copy_out(d: &TxDesc, out: &mut [u8]) -> Option<usize> {
     let out = out.get_mut(..d.frame_len())?;
     let (head, mut rest) = out.split_at_mut(usize::from(d.hdr_len));
     head.copy_from_slice(d.headers());
-    // SAFETY: as in `gather_payload`.
-    let parts = unsafe { [d.parts()[0].bytes(), d.parts()[1].bytes()] };
-    let owned = d.owned.as_ref().map_or(&[][..], |b| b.as_slice());
-    for span in [parts[0], parts[1], owned] {
+    whole(d);
+    for span in d.payload() {
         let (here, after) = rest.split_at_mut(span.len());
         here.copy_from_slice(span);
         rest = after;

@@ -85,12 +85,10 @@ pub trait RxQueue: Send {
 /// One transmit queue. Rung by one thread at a time (the stack holds its lock).
 pub trait TxQueue: Send {
     /// The doorbell: takes frames from the front of `ring`, in order, as many as it can now.
-    /// What it consumed is completed when [`TxQueue::completed`] says so. What it leaves (a
-    /// paced or full device) is offered again at the next doorbell.
+    /// What it consumes is completed, and its payload may go; a device that reads later says how
+    /// far it has come ([`TxRing::complete_to`]). What it leaves (a paced or full device) is
+    /// offered again at the next doorbell.
     fn doorbell(&mut self, now: Time, ring: &mut TxRing);
-
-    /// Tickets completed so far: pages of descriptors below this are no longer read.
-    fn completed(&self) -> u64;
 
     /// When the next doorbell is wanted, if one is: it left frames in the ring (it is paced or
     /// full), or it holds frames back itself (a fault injector) though the ring may be empty.

@@ -7,7 +7,7 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::desc::{HEADERS, Offload};
-use perimeter_base::{Part, PktPool, Time, TxRing};
+use perimeter_base::{PktPool, Time, TxPages, TxRing};
 use perimeter_sync::Platform;
 use perimeter_wire::{FlowKey, SegOut, Seq, TcpFlags, TcpOptions, Template};
 
@@ -181,7 +181,7 @@ impl<P: Platform> Null<P> {
     }
 
     fn place(&mut self, template: &Template, seg: &SegOut) {
-        if let Some(d) = self.ring.push() {
+        if let Some(mut d) = self.ring.push() {
             d.hdr_len = template.emit(&mut d.hdr, 0, seg, 0) as u8;
             d.offload = OFFLOAD;
         }
@@ -200,6 +200,7 @@ impl<P: Platform> Null<P> {
 const OFFLOAD: Offload = Offload {
     csum_start: 34,
     csum_offset: 16,
+    segment_size: 0,
 };
 
 fn payload_of(config: &NicConfig) -> u32 {
@@ -232,8 +233,10 @@ pub fn run<P: Platform>(platform: &P, config: &NullConfig) -> Result<NullReport,
     };
     let mut conns = null.connect(&nic_config, config.connections.max(1))?;
     let payload = payload_of(&nic_config);
-    let mut page = vec![0; PERIOD + payload as usize];
-    Pattern::get().fill(0, &mut page);
+    let mut bytes = vec![0; PERIOD + payload as usize];
+    Pattern::get().fill(0, &mut bytes);
+    let mut page = TxPages::default();
+    page.push(bytes.into());
 
     let peer_before = null.tx.peer_ns() + null.rx.peer_ns();
     let received = null.received;
@@ -243,7 +246,13 @@ pub fn run<P: Platform>(platform: &P, config: &NullConfig) -> Result<NullReport,
         for c in &mut conns {
             let now = platform.now();
             let tsval = (now.0 / 1_000_000) as u32;
-            send_burst(c, &mut null.ring, &page, payload, burst, tsval);
+            send_burst(
+                c,
+                (&mut null.ring, &mut null.pool),
+                &mut page,
+                (payload, burst),
+                tsval,
+            );
             null.flush(now);
             null.poll(now);
             sent += burst as u64;
@@ -264,9 +273,15 @@ pub fn run<P: Platform>(platform: &P, config: &NullConfig) -> Result<NullReport,
 }
 
 #[inline]
-fn send_burst(c: &mut Conn, ring: &mut TxRing, page: &[u8], len: u32, burst: usize, tsval: u32) {
+fn send_burst(
+    c: &mut Conn,
+    (ring, pool): (&mut TxRing, &mut PktPool),
+    page: &mut TxPages,
+    (len, burst): (u32, usize),
+    tsval: u32,
+) {
     for _ in 0..burst {
-        let Some(d) = ring.push() else {
+        let Some(mut d) = ring.push() else {
             return;
         };
         d.hdr = c.header;
@@ -274,10 +289,7 @@ fn send_burst(c: &mut Conn, ring: &mut TxRing, page: &[u8], len: u32, burst: usi
         d.hdr[38..42].copy_from_slice(&c.seq.to_be_bytes());
         d.hdr[58..62].copy_from_slice(&tsval.to_be_bytes());
         let at = Pattern::phase(c.offset);
-        let part = Part::new(&page[at..at + len as usize]);
-        // SAFETY: the page is `run`'s, which rings all doorbells that this ring sees before it
-        // lets go of the page; the ring itself goes when `run` returns.
-        unsafe { d.refer([part, Part::EMPTY]) };
+        page.refer(at, len as usize, &mut d, pool);
         d.offload = OFFLOAD;
         c.seq = c.seq.wrapping_add(len);
         c.offset += u64::from(len);

@@ -383,10 +383,6 @@ impl TxQueue for PcapTx {
         }
     }
 
-    fn completed(&self) -> u64 {
-        self.inner.completed()
-    }
-
     fn carrier(&self) -> bool {
         self.inner.carrier()
     }

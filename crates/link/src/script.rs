@@ -135,10 +135,7 @@ impl<P: Platform> Device for ScriptDevice<P> {
         let rx = ScriptRx {
             inner: self.inner.clone(),
         };
-        let tx = ScriptTx {
-            inner: self.inner,
-            completed: 0,
-        };
+        let tx = ScriptTx { inner: self.inner };
         (vec![Box::new(rx)], vec![Box::new(tx)])
     }
 }
@@ -187,7 +184,6 @@ impl<P: Platform> RxQueue for ScriptRx<P> {
 
 struct ScriptTx<P: Platform> {
     inner: Arc<Inner<P>>,
-    completed: u64,
 }
 
 impl<P: Platform> TxQueue for ScriptTx<P> {
@@ -200,7 +196,6 @@ impl<P: Platform> TxQueue for ScriptTx<P> {
             sent.push(Sent { at: now, bytes });
         }
         ring.clear();
-        self.completed = ring.ticket();
         if sent.is_empty() {
             return;
         }
@@ -214,9 +209,5 @@ impl<P: Platform> TxQueue for ScriptTx<P> {
         if let Some(notify) = notify {
             notify();
         }
-    }
-
-    fn completed(&self) -> u64 {
-        self.completed
     }
 }

@@ -264,7 +264,6 @@ impl<P: Platform> Device for End<P> {
                 unseen: 0,
                 packets: Vec::new(),
                 spare: Vec::new(),
-                completed: 0,
                 ready_at: Time::ZERO,
                 clock: Time::ZERO,
             }) as Box<dyn TxQueue>
@@ -345,7 +344,6 @@ struct EndTx<P: Platform> {
     /// What the faults made of one frame.
     packets: Vec<Packet>,
     spare: Vec<PktBuf>,
-    completed: u64,
     ready_at: Time,
     /// The latest time that a doorbell was told.
     clock: Time,
@@ -443,13 +441,8 @@ impl<P: Platform> TxQueue for EndTx<P> {
             ring.consume(n);
             self.ready_at = self.out.pacer.ready_at().max(now.plus(1));
         }
-        self.completed = ring.ticket() - ring.len() as u64;
         self.platform.charge(Work::Peer, n as u64);
         self.hand_over();
-    }
-
-    fn completed(&self) -> u64 {
-        self.completed
     }
 
     fn ready_at(&self) -> Time {

@@ -6,7 +6,7 @@ mod common;
 use common::{key, syn};
 use core::sync::atomic::{AtomicU32, Ordering};
 use perimeter_base::desc::Offload;
-use perimeter_base::{Part, PktPool, Time, TxRing};
+use perimeter_base::{Bytes, PktPool, Time, TxPages, TxRing, TxSlot};
 use perimeter_link::mem::{Nic, NicConfig};
 use perimeter_link::{Device, RxStatus};
 use perimeter_sync::virt::{Schedule, VirtualConfig};
@@ -71,13 +71,13 @@ fn exchange<P: Platform>(platform: &P, n: u32) {
     let page = vec![0; FULL];
     let mut ring = TxRing::new(32);
     let send = |ring: &mut TxRing, seg: &SegOut, payload: &[u8]| {
-        let d = ring.push().expect("room");
+        let mut d = ring.push().expect("room");
         d.hdr_len = template.emit(&mut d.hdr, 0, seg, payload.len() as u32) as u8;
-        // SAFETY: the page is alive until the test ends.
-        unsafe { d.refer([Part::new(payload), Part::EMPTY]) };
+        refer(&mut d, &[payload]);
         d.offload = Offload {
             csum_start: 34,
             csum_offset: 16,
+            segment_size: 0,
         };
     };
     send(&mut ring, &syn(1000), &[]);
@@ -140,4 +140,14 @@ fn on_virtual_cores() {
             panic!("seed {seed}: {e}");
         }
     }
+}
+
+/// Refers to the payload; its pages go when the ring is done with them.
+fn refer(slot: &mut TxSlot<'_>, payload: &[&[u8]]) {
+    let mut pages = TxPages::default();
+    payload
+        .iter()
+        .for_each(|p| pages.push(Bytes::copy_from_slice(p)));
+    let len = payload.iter().map(|p| p.len()).sum();
+    pages.refer(0, len, slot, &mut PktPool::new(0));
 }

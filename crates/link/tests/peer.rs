@@ -260,8 +260,7 @@ fn wrong_bytes_are_found() {
     assert_eq!(h.handle.counts().verify_errors, 2);
     // A wrong checksum.
     let page = stream(2 * FULL as u64, FULL);
-    h.place(&k, &t.at(2 * FULL as u32), &page);
-    h.ring.pending()[0].hdr[50] ^= 1;
+    h.place_but(&k, &t.at(2 * FULL as u32), &page, |head| head.hdr[50] ^= 1);
     h.ring_bell();
     assert_eq!(h.handle.counts().verify_errors, 3);
 }
@@ -614,7 +613,7 @@ fn a_paced_nic_keeps_its_rate() {
         }
         h.ring_bell();
         taken = placed - h.ring.len() as u32;
-        assert_eq!(h.tx[0].completed(), u64::from(taken) + 2);
+        assert_eq!(h.ring.completions().done(), u64::from(taken) + 2);
         if !h.ring.is_empty() {
             assert!(h.tx[0].ready_at() > h.now);
             h.now = h.tx[0].ready_at();
@@ -746,14 +745,14 @@ proptest! {
         let t = h.connect(k);
         let page = stream(0, 64);
         for round in 0..3u32 {
-            h.place(&k, &t.at(round * 7), &page);
-            let d = &mut h.ring.pending()[0];
-            for &(at, value) in &edits {
-                d.hdr[at] = value.wrapping_add(round as u8);
-            }
-            if round == 2 {
-                d.hdr_len = cut as u8;
-            }
+            h.place_but(&k, &t.at(round * 7), &page, |d| {
+                for &(at, value) in &edits {
+                    d.hdr[at] = value.wrapping_add(round as u8);
+                }
+                if round == 2 {
+                    d.hdr_len = cut as u8;
+                }
+            });
             h.ring_bell();
         }
         h.rtt();

@@ -4,7 +4,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use perimeter_base::desc::Offload;
-use perimeter_base::{Part, PktBuf, PktPool, Time, TxRing};
+use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxPages, TxRing, TxSlot};
 use perimeter_link::tap::{Tap, TapConfig, TapError, host};
 use perimeter_link::{Device, Medium, RxFrame, RxQueue, TxQueue};
 use perimeter_wire::{
@@ -77,7 +77,7 @@ fn open(config: &TapConfig) -> Port {
 
 impl Port {
     fn send(&mut self, queue: usize, bytes: &[u8]) {
-        let d = self.ring.push().expect("room");
+        let mut d = self.ring.push().expect("room");
         d.hdr_len = 0;
         d.owned = Some(PktBuf::copy_of(bytes));
         self.tx[queue].doorbell(Time(0), &mut self.ring);
@@ -253,14 +253,14 @@ fn connect_to_kernel(p: &mut Port, medium: Medium, queue: usize, port: u16) {
     };
     let template = Template::new_v4(l2, &key, 64, 0, true);
     let send = |p: &mut Port, seg: &SegOut, payload: &[u8]| {
-        let d = p.ring.push().expect("room");
+        let mut d = p.ring.push().expect("room");
         d.hdr_len = template.emit(&mut d.hdr, 0, seg, payload.len() as u32) as u8;
         let (a, b) = payload.split_at(payload.len() / 2);
-        // SAFETY: the doorbell below takes it while `payload` is borrowed.
-        unsafe { d.refer([Part::new(a), Part::new(b)]) };
+        refer(&mut d, &[a, b]);
         d.offload = Offload {
             csum_start: start,
             csum_offset: 16,
+            segment_size: 0,
         };
         p.tx[queue].doorbell(Time(0), &mut p.ring);
         assert!(p.ring.is_empty());
@@ -428,4 +428,14 @@ fn without_privilege_the_message_says_what_to_do() {
         assert!(e.to_string().contains("ptnone"), "{e}");
         assert!(e.to_string().contains("ip tuntap add"), "{e}");
     });
+}
+
+/// Refers to the payload; its pages go when the ring is done with them.
+fn refer(slot: &mut TxSlot<'_>, payload: &[&[u8]]) {
+    let mut pages = TxPages::default();
+    payload
+        .iter()
+        .for_each(|p| pages.push(Bytes::copy_from_slice(p)));
+    let len = payload.iter().map(|p| p.len()).sum();
+    pages.refer(0, len, slot, &mut PktPool::new(0));
 }

@@ -287,10 +287,6 @@ impl TxQueue for TapTx {
         }
     }
 
-    fn completed(&self) -> u64 {
-        self.inner.completed()
-    }
-
     fn carrier(&self) -> bool {
         self.inner.carrier()
     }

@@ -3,7 +3,6 @@
 use crate::conn::Seg;
 use crate::count::{COUNTS, Count};
 use crate::ends::Quota;
-use crate::grave::Graveyard;
 use crate::id::{Slots, SockId};
 use crate::kind::{Kind, Lk, Own, lock};
 use crate::life::Life;
@@ -169,7 +168,6 @@ pub struct Commons<K: Kind> {
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
     bound: Lk<K, Bound>,
-    pub(crate) graveyard: Lk<K, Graveyard>,
     /// Places for connections that no application holds, by [`crate::ends::End`].
     pub(crate) quotas: [Quota<K>; 2],
     pub(crate) memory: Memory<K>,
@@ -242,7 +240,6 @@ impl<K: Kind> Commons<K> {
             defended: ifaces.iter().map(|_| AtomicU64::new(0)).collect(),
             listeners: lock::<K, _>(&p, LockClass::Control, Slots::default()),
             bound: lock::<K, _>(&p, LockClass::Control, HashMap::new()),
-            graveyard: lock::<K, _>(&p, LockClass::Leaf, Graveyard::default()),
             quotas: config.ends().map(|n| Quota::new(&p, n)),
             pollers: Pollers::new(&p),
             counters: PerLaneCounters::new(),
@@ -387,8 +384,8 @@ impl<K: Kind> Commons<K> {
     pub fn send_arp(&self, own: &mut Own<K>, iface: u16, dst: MacAddr, packet: &ArpPacket) {
         let i = &self.ifaces[usize::from(iface)];
         let q = i.tx.start;
-        let mut ring = self.tx[usize::from(q)].ring.lock();
-        if let Some(d) = ring.push() {
+        let mut stage = self.tx[usize::from(q)].stage();
+        if let Some(mut d) = stage.push() {
             d.hdr_len = arp_frame(i.caps.mac, dst, packet, &mut d.hdr) as u8;
             own.after.ring(q);
         } else {
@@ -403,8 +400,8 @@ impl<K: Kind> Commons<K> {
             return;
         };
         let q = i.tx.start;
-        let mut ring = self.tx[usize::from(q)].ring.lock();
-        if let Some(d) = ring.push() {
+        let mut stage = self.tx[usize::from(q)].stage();
+        if let Some(mut d) = stage.push() {
             d.hdr_len = 0;
             d.owned = Some(perimeter_base::PktBuf::copy_of(frame));
             own.after.ring(q);
@@ -518,15 +515,15 @@ impl<K: Kind> Commons<K> {
         };
         let template = Template::new_v4(l2, key, self.config.ttl, 0, true);
         let q = i.txq(hash);
-        let mut ring = self.tx[usize::from(q)].ring.lock();
-        let Some(d) = ring.push() else {
+        let mut stage = self.tx[usize::from(q)].stage();
+        let Some(mut d) = stage.push() else {
             return self.count(own.lane, Count::TxRingFull, 1);
         };
         // A datagram on its own may say 0: it is never fragmented (RFC 6864, section 4.1).
         d.hdr_len = template.emit(&mut d.hdr, 0, out, 0) as u8;
-        d.offload.csum_start = (template.l2_len() + 20) as u16;
+        d.offload.csum_start = (template.l2_len() + 20) as u8;
         d.offload.csum_offset = 16;
-        drop(ring);
+        drop(stage);
         self.count(own.lane, Count::TxSegs, 1);
         own.after.ring(q);
     }
@@ -667,6 +664,12 @@ impl<K: Kind> Commons<K> {
             && queues
                 .into_iter()
                 .any(|q| self.tx[usize::from(q)].carrier())
+    }
+
+    /// Lets go of pages that have lost their connection and that devices are done with, where
+    /// these have not done so as they went.
+    pub fn sweep(&self) {
+        self.tx.iter().for_each(|t| t.completions().sweep());
     }
 
     /// Whether no interface is left but the loopback.

@@ -10,13 +10,11 @@ use crate::marks::Marks;
 use crate::memory::{SET_ASIDE, Trust};
 use crate::ready::{self, Side};
 use core::ops::DerefMut;
-use perimeter_base::{Bytes, PktBuf, Time};
-use perimeter_tcp::{Config, Events, Payload, RcvBuf, SegPlan, SndBuf, State, Tcb, Timers};
+use perimeter_base::{Lease, PktBuf, Time};
+use perimeter_tcp::{Config, Events, RcvBuf, SegPlan, SndBuf, State, Tcb, Timers};
 use perimeter_wire::{EtherHdr, FlowKey, MacAddr, TcpFrame, Template};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// No core: nothing has run yet.
 pub const NOWHERE: u16 = u16::MAX;
@@ -152,8 +150,6 @@ pub struct Meta<K: Kind> {
     pub net_generation: u32,
     /// IP identification of the next segment.
     pub ident: u16,
-    /// Ticket after the last descriptor placed on `txq`.
-    pub ticket: u64,
     /// When the live entry in the timer wheel fires; [`Time::NEVER`]: there is none.
     pub armed: Time,
     /// The application has closed its handle; the connection goes when TCP is done.
@@ -194,11 +190,6 @@ pub struct SndSide<K: Kind> {
     pub acked: u64,
     /// The core of the last send call that appended something.
     pub core: u16,
-    /// Stream position up to which pages have left the buffer, acknowledged to their end.
-    pub freed: u64,
-    /// Acknowledged pages that a device may still be reading: until the connection's transmit
-    /// queue has completed the ticket. With the stream position at which each starts.
-    pub held: VecDeque<(u64, u64, Bytes)>,
     /// How much its peer is trusted with while memory is short.
     pub trust: Trust,
 }
@@ -241,53 +232,15 @@ impl<K: Kind> SndSide<K> {
             appended: 0,
             acked: 0,
             core: NOWHERE,
-            freed: 0,
-            held: VecDeque::new(),
             trust: Trust::default(),
         }
     }
 
-    /// `n` bytes were acknowledged: pages go, or are held until the device is done with them.
-    pub fn ack(&mut self, n: u32, ticket: u64, completed: u64) {
-        self.release(completed);
+    /// `n` bytes were acknowledged: pages go as soon as the device is done with them.
+    #[inline]
+    pub fn ack(&mut self, n: u32) {
         self.acked += u64::from(n);
-        let freed = &mut self.freed;
-        if completed >= ticket {
-            self.buf.ack(n, &mut |page| *freed += page.len() as u64);
-        } else {
-            let held = &mut self.held;
-            self.buf.ack(n, &mut |page| {
-                let start = *freed;
-                *freed += page.len() as u64;
-                held.push_back((ticket, start, page));
-            });
-        }
-    }
-
-    /// Pages held until a ticket was known are held until the device has completed it.
-    pub fn ticketed(&mut self, ticket: u64) {
-        for (t, _, _) in &mut self.held {
-            if *t == Leaving::LATER {
-                *t = ticket;
-            }
-        }
-    }
-
-    /// Lets go of held pages that the device is done with.
-    pub fn release(&mut self, completed: u64) {
-        while self
-            .held
-            .front()
-            .is_some_and(|(ticket, _, _)| *ticket <= completed)
-        {
-            self.held.pop_front();
-        }
-    }
-
-    /// Stream position up to which memory has been given back: acknowledged page by page, and
-    /// done by the device.
-    pub fn released(&self) -> u64 {
-        self.held.front().map_or(self.freed, |(_, start, _)| *start)
+        self.buf.ack(n);
     }
 
     /// Whether a writer is told now: a third of the buffer is free.
@@ -296,9 +249,9 @@ impl<K: Kind> SndSide<K> {
     }
 
     /// Bytes of memory that are pinned.
+    #[inline]
     pub fn memory(&self) -> usize {
-        // What has left the buffer and is not given back is held: pages leave in order.
-        self.buf.memory() + (self.freed - self.released()) as usize
+        self.buf.memory()
     }
 
     /// Bytes that count beside those set aside for the connection.
@@ -417,7 +370,6 @@ impl<K: Kind> Conn<K> {
             txq: sh.ifaces[usize::from(iface)].txq(hash),
             net_generation: 0,
             ident: sh.isn.ident(&key),
-            ticket: 0,
             armed: Time::NEVER,
             orphan: false,
             closed: false,
@@ -491,7 +443,7 @@ pub trait Access: Bufs {
     /// Where segments to send are collected, for organizations in which IP has a turn of its
     /// own; else they are placed in the transmit ring at once.
     #[inline(always)]
-    fn out(&mut self) -> Option<&mut Vec<OutSeg>> {
+    fn out(&mut self) -> Option<&mut Outgoing> {
         None
     }
 }
@@ -525,45 +477,20 @@ pub struct Apart {
     /// News for the socket layer.
     pub up: Up,
     /// Segments for IP.
-    pub out: Vec<OutSeg>,
+    pub out: Outgoing,
     /// Their headers.
     pub template: Template,
     /// The transmit queue that they take.
     pub txq: u16,
-    /// The account of such segments.
-    pub leaving: Arc<Leaving>,
 }
 
-/// Segments of a connection that are between TCP and the transmit ring, whose payload must stay
-/// where it is: pages that are acknowledged meanwhile are held until the last such segment has a
-/// ticket.
+/// Segments of a connection that are between TCP and the transmit ring.
 #[derive(Debug, Default)]
-pub struct Leaving {
-    n: AtomicU32,
-    ticket: AtomicU64,
-}
-
-impl Leaving {
-    /// The ticket of pages whose last segment has none yet.
-    pub const LATER: u64 = u64::MAX;
-
-    /// `n` more are on their way.
-    pub fn started(&self, n: usize) {
-        self.n.fetch_add(n as u32, Ordering::AcqRel);
-    }
-
-    /// `n` were placed, the last before `ticket`, or dropped (`ticket` 0).
-    pub fn placed(&self, n: usize, ticket: u64) {
-        self.ticket.fetch_max(ticket, Ordering::AcqRel);
-        let before = self.n.fetch_sub(n as u32, Ordering::AcqRel);
-        debug_assert!(before as usize >= n, "more arrived than had left");
-    }
-
-    /// The ticket behind the last; `None` while some are on their way.
-    pub fn ticket(&self) -> Option<u64> {
-        let ready = self.n.load(Ordering::Acquire) == 0;
-        ready.then(|| self.ticket.load(Ordering::Acquire))
-    }
+pub struct Outgoing {
+    /// The segments.
+    pub segs: Vec<OutSeg>,
+    /// Their payload.
+    pub lease: Lease,
 }
 
 /// A segment that TCP has made and IP is to send.
@@ -571,8 +498,8 @@ impl Leaving {
 pub struct OutSeg {
     /// What TCP says about it.
     pub plan: SegPlan,
-    /// Its payload.
-    pub payload: Payload,
+    /// The number of its payload in [`Outgoing::lease`]; `None`: it has none.
+    pub payload: Option<u32>,
     /// Its IP identification.
     pub ident: u16,
 }

@@ -6,20 +6,20 @@
 //! may emit for one connection, and filling the queue after release would reorder it.
 
 use crate::commons::Commons;
-use crate::conn::{Access, Apart, Meta, OutSeg, Seg, SndSide, TcbSide, on_events};
+use crate::conn::{Access, Apart, Meta, OutSeg, Outgoing, Seg, SndSide, TcbSide, on_events};
 use crate::count::Count;
 use crate::ends::End;
 use crate::kind::{Ctx, Kind};
 use crate::memory::{CONNECTION, HOARD, ONE_SEGMENT, SET_ASIDE, WAITING};
 #[cfg(feature = "testing")]
 use crate::planted::{Bug, planted};
+use crate::port::TxPort;
 use crate::ready;
-use core::ops::DerefMut;
-use perimeter_base::{PktBuf, Time, TxDesc, TxRing};
-use perimeter_sync::{Lock, Platform, Work};
+use perimeter_base::{Lease, PktBuf, Time, TxHead};
+use perimeter_sync::{Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
-use perimeter_tcp::{Input, Path, Payload, Repeats, Rst, SegPlan};
+use perimeter_tcp::{Input, Path, Repeats, Rst, SegPlan};
 use perimeter_wire::{TcpFlags, TcpHdr, Template};
 
 /// The time of this burst or call, for a connection that was entered: not before that of whoever
@@ -122,8 +122,6 @@ fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, cx: &mut Ctx<K>) {
 #[inline]
 pub fn taken<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, input: &mut Input) {
     let sh = cx.sh;
-    let meta = a.tcb_meta();
-    let (ticket, txq) = (meta.ticket, usize::from(meta.txq));
     if input.path == Path::Full {
         sh.p.charge(Work::TcpSlow, 1);
     } else {
@@ -134,7 +132,7 @@ pub fn taken<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, input: &mut Input) {
     if input.acked > 0 {
         let mut snd = a.snd();
         let before = snd.charged();
-        snd.ack(input.acked, ticket, sh.tx[txq].completed());
+        snd.ack(input.acked);
         cx.charge(before, snd.charged());
         if snd.side.bits() & ready::OUT == 0 && snd.roomy() && may_write(&snd, sh) {
             snd.side.raise(ready::OUT, cx);
@@ -262,15 +260,10 @@ pub fn timer<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
 /// need goes.
 #[cold]
 pub fn lighten<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
-    let completed = cx.sh.tx[usize::from(a.tcb_meta().txq)].completed();
     {
         let mut snd = a.snd();
         let before = snd.charged();
-        snd.release(completed);
-        snd.buf.shrink();
-        if snd.held.is_empty() {
-            snd.held = Default::default();
-        }
+        snd.buf.pages.shrink();
         cx.charge(before, snd.charged());
     }
     a.rcv().buf.shrink();
@@ -339,21 +332,6 @@ fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {
     cx.after.blocked.push((meta.txq, meta.id));
 }
 
-/// A visit to a transmit ring on behalf of one connection. However it ends, the connection knows
-/// the ticket of what was placed: by that its pages are held, also when it is dropped because a
-/// panic has ended the visit.
-struct Visit<'a, K: Kind, R: DerefMut<Target = TxRing>> {
-    ring: R,
-    side: &'a mut TcbSide<K>,
-}
-
-impl<K: Kind, R: DerefMut<Target = TxRing>> Drop for Visit<'_, K, R> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.side.meta.ticket = self.ring.ticket();
-    }
-}
-
 /// Output where nothing else protects the buffers: one visit to the transmit ring for all
 /// segments. Returns whether the ring filled up.
 fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
@@ -362,14 +340,12 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     let txq = a.tcb().meta.txq;
     let port = &sh.tx[usize::from(txq)];
     let share = port.share();
-    let ring = port.ring.lock();
-    let (side, mut snd) = a.tcb_snd();
-    let mut visit = Visit { ring, side };
+    let mut stage = port.stage();
+    let (t, mut snd) = a.tcb_snd();
     let (mut segs, mut bytes) = (0u64, 0u64);
     let mut blocked = false;
     loop {
-        let Visit { ring, side: t } = &mut visit;
-        if segs >= share || ring.room() == 0 {
+        if segs >= share || stage.room() == 0 {
             // Perhaps there is nothing more to send; then one look later finds that out.
             blocked = true;
             break;
@@ -377,22 +353,22 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
         let Some(plan) = t.tcb.plan_here(snd.buf.queued(), now) else {
             break;
         };
-        let payload = snd.buf.parts(plan.off, plan.len, &mut own.pool);
         #[cfg(feature = "testing")]
         if planted(Bug::RingFilledLate) {
-            let payload = owned(&snd.buf, &plan);
-            let mut d = TxDesc::empty();
-            emit(&mut d, &mut t.meta, &plan, payload);
+            let mut d = TxHead::empty();
+            emit(&mut d, &mut t.meta, &plan);
+            d.owned = owned(&snd.buf, &plan);
             own.after.late.push((txq, d));
             segs += 1;
             continue;
         }
-        let Some(d) = ring.push() else { break };
+        let Some(mut d) = stage.push() else { break };
         segs += 1;
         bytes += u64::from(plan.len);
-        emit(d, &mut t.meta, &plan, payload);
+        emit(&mut d, &mut t.meta, &plan);
+        snd.buf.refer(plan.off, plan.len, &mut d, &mut own.pool);
     }
-    drop(visit);
+    drop(stage);
     drop(snd);
     if segs > 0 {
         emitted(cx, txq, segs, bytes);
@@ -406,9 +382,10 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     let now = cx.now();
     let txq = a.tcb().meta.txq;
     let port = &cx.sh.tx[usize::from(txq)];
+    let mut lease = Lease::new();
     // A bound on one visit: a full ring is emptied at the doorbell, not here.
     for _ in 0..port.share().min(crate::port::TX_RING as u64) {
-        if port.ring.lock().room() == 0 {
+        if port.stage().room() == 0 {
             return true;
         }
         let (plan, payload) = {
@@ -416,16 +393,18 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
                 return false;
             };
-            let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
-            (plan, payload)
+            let n = lend(&mut snd, &plan, port, cx, &mut lease);
+            (plan, n)
         };
         a.route(cx.sh);
-        let mut ring = port.ring.lock();
+        let mut stage = port.stage();
         let meta = &mut a.tcb().meta;
-        match ring.push() {
-            Some(d) => {
-                emit(d, meta, &plan, payload);
-                meta.ticket = ring.ticket();
+        match stage.push() {
+            Some(mut d) => {
+                emit(&mut d, meta, &plan);
+                if let Some(n) = payload {
+                    lease.place(n, &mut d);
+                }
             }
             // Another connection took the last place meanwhile: lost like a frame in a full
             // interface queue, and repaired by retransmission.
@@ -434,21 +413,31 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
                 continue;
             }
         }
-        drop(ring);
+        drop(stage);
         emitted(cx, txq, 1, u64::from(plan.len));
     }
     true
 }
 
-/// A payload of its own: it may outlive what a transmit ring's tickets keep.
+/// Has the payload of a segment lent, if it has any, until it comes to the ring: its number in
+/// `lease`.
+fn lend<K: Kind>(
+    snd: &mut SndSide<K>,
+    plan: &SegPlan,
+    port: &TxPort<K>,
+    cx: &mut Ctx<K>,
+    lease: &mut Lease,
+) -> Option<u32> {
+    let (stretch, to) = ((plan.off, plan.len), port.completions());
+    (plan.len > 0).then(|| snd.buf.lend(stretch, to, &mut cx.pool, lease))
+}
+
+/// A copy of a segment's payload: it comes to the ring when its pages may have gone.
 #[cfg(feature = "testing")]
-fn owned(buf: &SndBuf, plan: &SegPlan) -> Payload {
+fn owned(buf: &SndBuf, plan: &SegPlan) -> Option<PktBuf> {
     let mut bytes = vec![0; plan.len as usize];
     let n = buf.copy(plan.off, &mut bytes);
-    Payload {
-        parts: Payload::EMPTY.parts,
-        owned: (n > 0).then(|| PktBuf::copy_of(&bytes[..n])),
-    }
+    (n > 0).then(|| PktBuf::copy_of(&bytes[..n]))
 }
 
 /// What was kept back by [`Bug::RingFilledLate`] enters its ring now; what finds no room is
@@ -458,7 +447,7 @@ pub fn fill_late<K: Kind>(cx: &mut Ctx<K>) {
     let sh = cx.sh;
     for (q, d) in cx.after.late.drain(..) {
         sh.p.checkpoint();
-        if let Some(place) = sh.tx[usize::from(q)].ring.lock().push() {
+        if let Some(mut place) = sh.tx[usize::from(q)].stage().push() {
             *place = d;
         }
     }
@@ -474,6 +463,10 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     let room = port.set_aside(share.min(crate::port::TX_RING as u64));
     let mut segs = 0;
     let mut blocked = false;
+    let mut lease = a
+        .out()
+        .map(|out| core::mem::take(&mut out.lease))
+        .unwrap_or_default();
     loop {
         if segs >= room {
             // Perhaps there is nothing more to send; then one look later finds that out.
@@ -485,11 +478,14 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
                 break;
             };
-            let payload = snd.buf.parts(plan.off, plan.len, &mut cx.pool);
-            (plan, payload)
+            let n = lend(&mut snd, &plan, port, cx, &mut lease);
+            (plan, n)
         };
         segs += 1;
         hand_on(a, plan, payload);
+    }
+    if let Some(out) = a.out() {
+        out.lease = lease;
     }
     if port.put_back(room - segs) {
         cx.after.ring(txq);
@@ -497,12 +493,12 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     blocked
 }
 
-fn hand_on<A: Access>(a: &mut A, plan: SegPlan, payload: Payload) {
+fn hand_on<A: Access>(a: &mut A, plan: SegPlan, payload: Option<u32>) {
     let meta = a.tcb_meta();
     meta.ident = meta.ident.wrapping_add(1);
     let ident = meta.ident;
     if let Some(out) = a.out() {
-        out.push(OutSeg {
+        out.segs.push(OutSeg {
             plan,
             payload,
             ident,
@@ -514,12 +510,9 @@ fn hand_on<A: Access>(a: &mut A, plan: SegPlan, payload: Payload) {
 /// aside.
 pub fn place<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
     let Apart {
-        out: segs,
-        template,
-        txq,
-        leaving,
-        ..
+        out, template, txq, ..
     } = apart;
+    let Outgoing { segs, mut lease } = core::mem::take(out);
     let txq = *txq;
     if segs.is_empty() {
         return;
@@ -527,69 +520,55 @@ pub fn place<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
     let port = &cx.sh.tx[usize::from(txq)];
     let (mut placed, mut bytes, mut lost) = (0, 0, 0);
     let n = segs.len() as u64;
-    let mut ring = port.ring.lock();
-    for s in segs.drain(..) {
-        match ring.push() {
-            Some(d) => {
+    let mut stage = port.stage();
+    for s in segs {
+        match stage.push() {
+            Some(mut d) => {
                 placed += 1;
                 bytes += u64::from(s.plan.len);
-                describe(d, template, s.ident, &s.plan, s.payload);
+                describe(&mut d, template, s.ident, &s.plan);
+                if let Some(n) = s.payload {
+                    lease.place(n, &mut d);
+                }
             }
             // What needs no room set aside (resets, handshakes) took the last places: lost like
             // a frame in a full interface queue, and repaired by retransmission.
             None => lost += 1,
         }
     }
-    // Before the device can complete them.
-    leaving.placed(n as usize, TxRing::ticket(&ring));
     // The doorbell is rung for what was placed.
     let _ = port.put_back(n);
-    drop(ring);
+    drop(stage);
     if lost > 0 {
         cx.count(Count::TxRingFull, lost);
     }
     emitted(cx, txq, placed, bytes);
 }
 
-/// `n` segments were taken out of what was to be placed: their places and pages are free.
+/// `n` segments were taken out of what was to be placed: their places are free.
 pub fn dropped<K: Kind>(cx: &mut Ctx<K>, apart: &Apart, n: usize) {
-    if n > 0 {
-        apart.leaving.placed(n, 0);
-        if cx.sh.tx[usize::from(apart.txq)].put_back(n as u64) {
-            cx.after.ring(apart.txq);
-        }
+    if n > 0 && cx.sh.tx[usize::from(apart.txq)].put_back(n as u64) {
+        cx.after.ring(apart.txq);
     }
 }
 
 /// What was to be placed is not.
 pub fn discard<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
-    let n = apart.out.len();
-    apart.out.clear();
+    let n = core::mem::take(&mut apart.out).segs.len();
     dropped(cx, apart, n);
 }
 
 #[inline(always)]
-#[expect(
-    unsafe_code,
-    reason = "the promise that pages are kept is the stack's to give"
-)]
-fn describe(d: &mut TxDesc, template: &Template, ident: u16, plan: &SegPlan, payload: Payload) {
+fn describe(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
     d.hdr_len = template.emit(&mut d.hdr, ident, &plan.seg, plan.len) as u8;
-    // SAFETY: `payload` refers to chunks of the connection's send buffer, which never move and
-    // whose octets never change while they are queued. Every caller notes the ring's ticket in
-    // `Meta::ticket` before it gives the connection up; acknowledged chunks are held, and those of
-    // a connection that ends are buried, until that ticket is completed (`Tcb` output and
-    // `Commons::bury`). Nobody rings once the stack is dropped.
-    unsafe { d.refer(payload.parts) };
-    d.owned = payload.owned;
-    d.offload.csum_start = (template.l2_len() + 20) as u16;
+    d.offload.csum_start = (template.l2_len() + 20) as u8;
     d.offload.csum_offset = 16;
 }
 
 #[inline(always)]
-fn emit<K: Kind>(d: &mut TxDesc, meta: &mut Meta<K>, plan: &SegPlan, payload: Payload) {
+fn emit<K: Kind>(d: &mut TxHead, meta: &mut Meta<K>, plan: &SegPlan) {
     meta.ident = meta.ident.wrapping_add(1);
-    describe(d, &meta.template, meta.ident, plan, payload);
+    describe(d, &meta.template, meta.ident, plan);
 }
 
 fn emitted<K: Kind>(cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
@@ -651,16 +630,15 @@ pub fn reset<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, rst: Rst) {
     if a.out().is_some() {
         // Behind what is on its way, or it would overtake it.
         cx.sh.tx[usize::from(txq)].set_aside_one();
-        hand_on(a, plan, Payload::EMPTY);
+        hand_on(a, plan, None);
         return;
     }
     let meta = a.tcb_meta();
-    let mut ring = cx.sh.tx[usize::from(txq)].ring.lock();
-    let Some(d) = ring.push() else {
+    let mut stage = cx.sh.tx[usize::from(txq)].stage();
+    let Some(mut d) = stage.push() else {
         return cx.count(Count::TxRingFull, 1);
     };
-    emit(d, meta, &plan, Payload::EMPTY);
-    meta.ticket = TxRing::ticket(&ring);
-    drop(ring);
+    emit(&mut d, meta, &plan);
+    drop(stage);
     emitted(cx, txq, 1, 0);
 }

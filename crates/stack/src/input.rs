@@ -10,7 +10,7 @@ use crate::ops::Icmp;
 use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};
-use perimeter_sync::{Lock, Platform, Work};
+use perimeter_sync::{Platform, Work};
 use perimeter_tcp::Unreachable;
 use perimeter_wire::icmp::CODE_FRAGMENTATION_NEEDED;
 use perimeter_wire::{
@@ -312,8 +312,8 @@ fn echo<K: Kind>(
     };
     let n = hdr.emit(bytes);
     Icmpv4::EchoReply { ident, seq }.emit(body, &mut bytes[n..]);
-    let mut ring = cx.sh.tx[usize::from(i.tx.start)].ring.lock();
-    if let Some(d) = ring.push() {
+    let mut stage = cx.sh.tx[usize::from(i.tx.start)].stage();
+    if let Some(mut d) = stage.push() {
         d.hdr_len = 0;
         if i.caps.medium == Medium::Ethernet
             && let Ok(eth) = EtherHdr::parse(frame)

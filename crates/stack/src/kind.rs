@@ -113,7 +113,7 @@ pub struct After<K: Kind> {
     pub armed: Time,
     /// Segments that a planted bug keeps back ([`crate::planted::Bug::RingFilledLate`]).
     #[cfg(feature = "testing")]
-    pub late: Vec<(u16, perimeter_base::TxDesc)>,
+    pub late: Vec<(u16, perimeter_base::TxHead)>,
 }
 
 impl<K: Kind> After<K> {

@@ -1,7 +1,7 @@
 //! IP, routes, neighbours, connection tables, sockets and readiness, and the glue between them
 //! and TCP. Generic over the platform and over who may touch what: it never knows which
 //! organization it works for.
-#![deny(unsafe_code)] // One place promises what only the stack can: see `glue::describe`.
+#![forbid(unsafe_code)]
 
 pub mod commons;
 pub mod conn;
@@ -9,7 +9,6 @@ pub mod copies;
 pub mod count;
 pub mod ends;
 pub mod glue;
-pub mod grave;
 pub mod id;
 pub mod input;
 pub mod kind;

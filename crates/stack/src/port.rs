@@ -3,7 +3,8 @@
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
 use crate::planted::{Bug, planted};
-use perimeter_base::{Time, TxRing};
+use core::ops::DerefMut;
+use perimeter_base::{Completions, Time, TxRing, TxStage};
 use perimeter_link::{RxQueue, TxQueue};
 use perimeter_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use perimeter_sync::{Lock, LockClass, LockStats};
@@ -21,18 +22,19 @@ const SHARE: u64 = 32;
 /// How many connections that waited for room go on at once.
 pub const RESUME: usize = 8;
 
-/// One transmit queue. Whoever emits appends to `ring` inside its protection; whoever rings the
-/// doorbell swaps the ring out and lets the device work on it while others go on appending. On
-/// cache lines of its own, as its neighbour may belong to another core.
+/// One transmit queue. Whoever emits places descriptors on its stage, inside their protection;
+/// whoever rings the doorbell hands them over to the device's ring, and lets the device work on it
+/// while others go on placing. On cache lines of its own, as its neighbour may belong to another
+/// core.
 #[repr(align(128))]
 pub struct TxPort<K: Kind> {
     /// The receive queue whose server looks after this one: rings again for a device that was
     /// full, lets connections go on that wait.
     pub home: u16,
     /// Descriptors placed by the stack.
-    pub ring: Lk<K, TxRing>,
+    stage: Lk<K, TxStage>,
     device: Lk<K, DeviceSide>,
-    completed: AtomicU64,
+    completions: Completions,
     /// What the device has spent on the other end's work, ns; and descriptors that it left. As of
     /// the last doorbell, so that who asks does not stand in the way of who rings.
     peer_ns: AtomicU64,
@@ -63,16 +65,18 @@ impl<K: Kind> TxPort<K> {
     /// Around a device's queue, with rings of `capacity` descriptors, looked after by whoever
     /// serves receive queue `home`.
     pub fn new(p: &K::P, queue: Box<dyn TxQueue>, capacity: usize, home: u16) -> TxPort<K> {
+        let (stage, taken) = TxRing::staged(capacity);
+        let completions = stage.completions().clone();
         let side = DeviceSide {
             queue,
             clock: Time::ZERO,
-            taken: TxRing::new(capacity),
+            taken,
         };
         TxPort {
             home,
-            ring: lock::<K, _>(p, LockClass::TxRing, TxRing::new(capacity)),
+            stage: lock::<K, _>(p, LockClass::TxRing, stage),
             device: lock::<K, _>(p, LockClass::NicTx, side),
-            completed: AtomicU64::new(0),
+            completions,
             peer_ns: AtomicU64::new(0),
             left: AtomicUsize::new(0),
             again: AtomicU64::new(u64::MAX),
@@ -83,9 +87,16 @@ impl<K: Kind> TxPort<K> {
         }
     }
 
-    /// Tickets that the device has completed.
-    pub fn completed(&self) -> u64 {
-        self.completed.load(Ordering::Acquire)
+    /// Where descriptors are placed.
+    #[inline]
+    pub fn stage(&self) -> impl DerefMut<Target = TxStage> + use<'_, K> {
+        self.stage.lock()
+    }
+
+    /// How far the device has come.
+    #[inline]
+    pub fn completions(&self) -> &Completions {
+        &self.completions
     }
 
     /// Whether descriptors are left that the device could not take at the last doorbell.
@@ -108,10 +119,9 @@ impl<K: Kind> TxPort<K> {
             let now = now.max(*clock);
             *clock = now;
             if taken.is_empty() {
-                self.ring.lock().swap_out(taken);
+                self.stage.lock().hand_over(taken);
             }
             queue.doorbell(now, taken);
-            self.completed.store(queue.completed(), Ordering::Release);
             self.peer_ns.store(queue.peer_ns(), Ordering::Relaxed);
             self.left.store(taken.len(), Ordering::Relaxed);
             let stuck = !taken.is_empty();
@@ -123,7 +133,7 @@ impl<K: Kind> TxPort<K> {
             };
             self.again.store(again, Ordering::Release);
             drop(device);
-            if stuck || planted(Bug::DoorbellLeavesLate) || self.ring.lock().is_empty() {
+            if stuck || planted(Bug::DoorbellLeavesLate) || self.stage.lock().is_empty() {
                 return;
             }
         }
@@ -131,8 +141,8 @@ impl<K: Kind> TxPort<K> {
 
     /// Learns what the device has completed since the last doorbell, if anything is out.
     pub fn refresh(&self, now: Time) {
-        let placed = self.ring.lock().ticket();
-        if self.completed() < placed {
+        let placed = self.stage.lock().ticket();
+        if self.completions.done() < placed {
             self.doorbell(now);
         }
     }
@@ -158,7 +168,7 @@ impl<K: Kind> TxPort<K> {
     }
 
     fn half_empty(&self) -> bool {
-        let ring = self.ring.lock();
+        let ring = self.stage.lock();
         let aside = self.aside.load(Ordering::SeqCst) as usize;
         ring.len() + aside <= ring.capacity() / 2
     }
@@ -166,12 +176,12 @@ impl<K: Kind> TxPort<K> {
     /// Sets places in the ring aside, at most `want`; how many. To be given back by
     /// [`TxPort::put_back`], when they are used or not needed.
     pub fn set_aside(&self, want: u64) -> u64 {
-        let ring = self.ring.lock();
+        let ring = self.stage.lock();
         let room = (ring.room() as u64).saturating_sub(self.aside.load(Ordering::Relaxed));
         let n = room.min(want);
         if planted(Bug::AsideUnlocked) {
             drop(ring);
-            let _ring = self.ring.lock();
+            let _ring = self.stage.lock();
             self.aside.fetch_add(n, Ordering::Relaxed);
             return n;
         }
@@ -237,7 +247,7 @@ impl<K: Kind> TxPort<K> {
     /// Descriptors that the device has not taken, and places set aside for more.
     pub fn pending(&self) -> usize {
         let aside = self.aside.load(Ordering::Relaxed) as usize;
-        self.left.load(Ordering::Relaxed) + self.ring.lock().len() + aside
+        self.left.load(Ordering::Relaxed) + self.stage.lock().len() + aside
     }
 
     /// Lock counts of ring and device.
@@ -245,11 +255,11 @@ impl<K: Kind> TxPort<K> {
         let device = self.device.stats();
         // Reading them held the device's lock, and who wanted to ring meanwhile has left that to
         // the holder.
-        if !planted(Bug::CountsHideDoorbell) && !self.ring.lock().is_empty() {
+        if !planted(Bug::CountsHideDoorbell) && !self.stage.lock().is_empty() {
             self.again.store(0, Ordering::Release);
         }
         [
-            (LockClass::TxRing, self.ring.stats()),
+            (LockClass::TxRing, self.stage.stats()),
             (LockClass::NicTx, device),
         ]
     }

@@ -309,11 +309,10 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return;
         }
         if let Some(cell) = self.conns.remove(slot, id.generation()) {
-            let Conn { tcb, mut snd, rcv } = cell.leave(&mut self.home);
+            let Conn { tcb, snd, rcv } = cell.leave(&mut self.home);
             cx.charge(tcb.meta.weight, 0);
             self.ends.settle(cx, id, None);
-            let sent = (tcb.meta.txq, tcb.meta.ticket);
-            cx.sh.bury(cx, sent, &mut snd, &rcv);
+            cx.charge(snd.charged() + rcv.charged(), 0);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use perimeter_base::{PktBuf, PktPool, Time};
+use perimeter_base::{PktBuf, PktPool, Time, TxRing};
 use perimeter_tcp::{Config, Established, Input, Path, Queued, RcvBuf, SndBuf, Tcb};
 use perimeter_wire::{Seq, TcpFlags, TcpHdr, TcpOptions};
 
@@ -131,13 +131,18 @@ fn buffers(c: &mut Criterion) {
     group.bench_function("sndbuf parts+ack", |b| {
         let mut s = SndBuf::new(1 << 20);
         let mut pool = PktPool::new(4);
-        let page = bytes::Bytes::from(vec![0; 256 * 1024]);
+        let mut ring = TxRing::new(1);
+        let page = perimeter_base::Bytes::from(vec![0; 256 * 1024]);
         b.iter(|| {
             if s.len() < 128 * 1024 {
                 s.push(page.clone());
             }
-            black_box(s.parts(64 * 1024, MSS, &mut pool));
-            s.ack(MSS, &mut |b| drop(b));
+            ring.clear();
+            if let Some(mut slot) = ring.push() {
+                s.refer(64 * 1024, MSS, &mut slot, &mut pool);
+            }
+            black_box(ring.pending());
+            s.ack(MSS);
         });
     });
     group.bench_function("rcvbuf push+pop", |b| {

@@ -29,7 +29,7 @@ pub use cc::CcKind;
 pub use config::{Config, Keepalive};
 pub use info::{CaState, Info};
 pub use rcvbuf::RcvBuf;
-pub use sndbuf::{CHUNK, Payload, SndBuf};
+pub use sndbuf::{CHUNK, SndBuf};
 pub use syncache::{Established, SynCache};
 pub use tcb::types::{
     Events, Input, Path, Queued, Repeats, Rst, SegPlan, TcpError, TimerOutcome, Timers, Unreachable,

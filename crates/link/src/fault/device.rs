@@ -107,7 +107,6 @@ impl Device for Faulty {
                 counters: self.counters[0].clone(),
                 held: Held::default(),
                 ring: TxRing::new(256),
-                completed: 0,
             }) as Box<dyn TxQueue>
         });
         (rx.collect(), tx.collect())
@@ -166,7 +165,6 @@ struct FaultyTx {
     held: Held,
     /// What the inner device has not taken yet.
     ring: TxRing,
-    completed: u64,
 }
 
 fn copy(d: &TxDesc) -> PktBuf {
@@ -186,11 +184,10 @@ impl TxQueue for FaultyTx {
                 .pass(now, buf, &mut self.faults, self.medium, &self.counters);
         }
         ring.clear();
-        self.completed = ring.ticket();
         loop {
             while self.ring.room() > 0
                 && let Some(buf) = self.held.take_due(now)
-                && let Some(d) = self.ring.push()
+                && let Some(mut d) = self.ring.push()
             {
                 d.hdr_len = 0;
                 d.owned = Some(buf);
@@ -201,10 +198,6 @@ impl TxQueue for FaultyTx {
                 return;
             }
         }
-    }
-
-    fn completed(&self) -> u64 {
-        self.completed
     }
 
     fn carrier(&self) -> bool {

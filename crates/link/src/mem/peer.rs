@@ -570,10 +570,8 @@ impl Peer {
         let mut left = s.len as usize;
         self.counts.verified += 1;
         let mut good = super::slow::checksum_right(h, s, d);
-        // SAFETY: the doorbell has not completed this descriptor.
-        let parts = unsafe { [d.parts()[0].bytes(), d.parts()[1].bytes()] };
-        let owned = d.owned.as_ref().map_or(&[][..], |b| b.as_slice());
-        for span in [&h[s.head.min(h.len())..], parts[0], parts[1], owned] {
+        let behind = &h[s.head.min(h.len())..];
+        for span in core::iter::once(behind).chain(d.payload()) {
             let span = &span[..span.len().min(left)];
             good &= self.pattern.matches(offset, span);
             offset += span.len() as u64;

@@ -227,7 +227,6 @@ pub(super) struct MemTx<P: Platform> {
     ports: Arc<[Port<P>]>,
     published: Arc<[Published]>,
     index: usize,
-    completed: u64,
     ready_at: Time,
     /// The last doorbell left frames.
     left: bool,
@@ -252,7 +251,6 @@ impl<P: Platform> MemTx<P> {
             ports,
             published,
             index,
-            completed: 0,
             ready_at: Time::ZERO,
             left: false,
             peer_ns: 0,
@@ -282,7 +280,6 @@ impl<P: Platform> TxQueue for MemTx<P> {
             };
         }
         self.left = !ring.is_empty();
-        self.completed = ring.ticket() - ring.len() as u64;
         let published = &self.published[self.index];
         published.publish(&self.peer.counts);
         published
@@ -300,10 +297,6 @@ impl<P: Platform> TxQueue for MemTx<P> {
             }
         }
         self.peer_ns += self.platform.now().nanos_since(start);
-    }
-
-    fn completed(&self) -> u64 {
-        self.completed
     }
 
     fn ready_at(&self) -> Time {

@@ -1,6 +1,7 @@
 //! Queues of a TAP device: one descriptor, read by one side and written by the other.
 
 use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing};
+use smallvec::SmallVec;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -111,7 +112,6 @@ impl RxQueue for TapRx {
 
 pub(super) struct TapTx {
     fd: Arc<OwnedFd>,
-    completed: u64,
     ready_at: Time,
     /// The interface was deleted.
     gone: bool,
@@ -121,7 +121,6 @@ impl TapTx {
     pub(super) fn new(fd: Arc<OwnedFd>) -> TapTx {
         TapTx {
             fd,
-            completed: 0,
             ready_at: Time::ZERO,
             gone: false,
         }
@@ -132,25 +131,20 @@ impl TapTx {
         let mut vnet = [0u8; VNET];
         if d.offload.csum_start != 0 {
             vnet[0] = NEEDS_CSUM;
-            vnet[6..8].copy_from_slice(&d.offload.csum_start.to_ne_bytes());
-            vnet[8..10].copy_from_slice(&d.offload.csum_offset.to_ne_bytes());
+            vnet[6..8].copy_from_slice(&u16::from(d.offload.csum_start).to_ne_bytes());
+            vnet[8..10].copy_from_slice(&u16::from(d.offload.csum_offset).to_ne_bytes());
         }
-        let owned = d.owned.as_ref().map_or(&[][..], |b| b.as_slice());
-        let piece = |at: *const u8, len: usize| libc::iovec {
-            iov_base: at.cast_mut().cast::<c_void>(),
-            iov_len: len,
+        debug_assert_eq!(d.offload.segment_size, 0, "a frame that is to be cut");
+        let piece = |bytes: &[u8]| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(),
+            iov_len: bytes.len(),
         };
-        let pieces = [
-            piece(vnet.as_ptr(), VNET),
-            piece(d.headers().as_ptr(), d.headers().len()),
-            piece(d.parts()[0].addr(), d.parts()[0].len()),
-            piece(d.parts()[1].addr(), d.parts()[1].len()),
-            piece(owned.as_ptr(), owned.len()),
-        ];
-        // SAFETY: every piece is valid for reads during the call: the parts because this
-        // descriptor is not completed, the others because they are borrowed here. The kernel
-        // only reads from them.
-        let n = unsafe { libc::writev(self.fd.as_raw_fd(), pieces.as_ptr(), 5) };
+        let head = [piece(&vnet), piece(d.headers())];
+        let pieces: SmallVec<[_; 6]> = head.into_iter().chain(d.payload().map(piece)).collect();
+        let (at, n) = (pieces.as_ptr(), pieces.len() as i32);
+        // SAFETY: every piece is valid for reads during the call, as they are borrowed here. The
+        // kernel only reads from them.
+        let n = unsafe { libc::writev(self.fd.as_raw_fd(), at, n) };
         if n >= 0 {
             return true;
         }
@@ -178,11 +172,6 @@ impl TxQueue for TapTx {
             ring.consume(n);
             self.ready_at = now.plus(AGAIN);
         }
-        self.completed = ring.ticket() - ring.len() as u64;
-    }
-
-    fn completed(&self) -> u64 {
-        self.completed
     }
 
     fn ready_at(&self) -> Time {

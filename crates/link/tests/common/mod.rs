@@ -3,7 +3,7 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::desc::Offload;
-use perimeter_base::{Part, PktBuf, PktPool, Time, TxRing};
+use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxHead, TxPages, TxRing, TxSlot};
 use perimeter_link::mem::{Nic, NicConfig, PeerHandle};
 use perimeter_link::{Device, RxFrame, RxQueue, TxQueue};
 use perimeter_sync::Native;
@@ -52,22 +52,34 @@ impl Host {
         }
     }
 
-    /// Places a segment; the payload must outlive the doorbell.
+    /// Places a segment.
     pub fn place(&mut self, key: &FlowKey, seg: &SegOut, payload: &[u8]) {
+        self.place_but(key, seg, payload, |_| {});
+    }
+
+    /// Places a segment with damage done to its headers.
+    pub fn place_but(
+        &mut self,
+        key: &FlowKey,
+        seg: &SegOut,
+        payload: &[u8],
+        damage: impl FnOnce(&mut TxHead),
+    ) {
         let l2 = Some((self.config.mac, self.config.peer_mac));
         let template = Template::new_v4(l2, key, 64, 0, true);
-        let d = self.ring.push().expect("room");
+        let mut d = self.ring.push().expect("room");
         d.hdr_len = template.emit(&mut d.hdr, 1, seg, payload.len() as u32) as u8;
-        // SAFETY: every caller's payload outlives the doorbell that takes the descriptor.
-        unsafe { d.refer([Part::new(payload), Part::EMPTY]) };
+        refer(&mut d, &[payload]);
         d.offload = Offload {
             csum_start: 34,
             csum_offset: 16,
+            segment_size: 0,
         };
+        damage(&mut d);
     }
 
     pub fn raw(&mut self, bytes: &[u8]) {
-        let d = self.ring.push().expect("room");
+        let mut d = self.ring.push().expect("room");
         d.hdr_len = 0;
         d.owned = Some(PktBuf::copy_of(bytes));
         self.ring_bell();
@@ -194,4 +206,14 @@ impl Tcp {
             ..self.ack()
         }
     }
+}
+
+/// Refers to the payload; its pages go when the ring is done with them.
+pub fn refer(slot: &mut TxSlot<'_>, payload: &[&[u8]]) {
+    let mut pages = TxPages::default();
+    payload
+        .iter()
+        .for_each(|p| pages.push(Bytes::copy_from_slice(p)));
+    let len = payload.iter().map(|p| p.len()).sum();
+    pages.refer(0, len, slot, &mut PktPool::new(0));
 }

@@ -308,7 +308,7 @@ impl<P: Platform> Core<P> {
             return;
         };
         let meta = &e.tcb().meta;
-        let (key, id, orphan, sent) = (meta.key, meta.id, meta.orphan, (meta.txq, meta.ticket));
+        let (key, id, orphan) = (meta.key, meta.id, meta.orphan);
         let weight = meta.weight;
         table.unlink(&key, id.slot());
         if !orphan {
@@ -316,8 +316,8 @@ impl<P: Platform> Core<P> {
         }
         self.ends.lock().set(id, None);
         cx.charge(weight, 0);
-        let (mut snd, rcv) = e.vacate();
-        cx.sh.bury(cx, sent, &mut snd, &rcv);
+        let (snd, rcv) = e.vacate();
+        cx.charge(snd.charged() + rcv.charged(), 0);
         self.slots.lock().give_back(id.slot(), id.generation());
     }
 

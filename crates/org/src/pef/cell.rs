@@ -14,8 +14,7 @@ use super::list::List;
 use crate::place::Places;
 use crate::squeue::Kd;
 use crate::squeue::cell::{Home, Parted};
-use core::sync::atomic::{AtomicUsize, Ordering};
-use perimeter_stack::conn::{Apart, Leaving, OutSeg, SndSide, TcbSide, Up};
+use perimeter_stack::conn::{Apart, Outgoing, TcbSide, Up};
 use perimeter_stack::{Access, Bufs, Cell, Commons, Conn, Ctx, SockId};
 use perimeter_sync::{Lock, Platform};
 use std::sync::Arc;
@@ -37,69 +36,12 @@ pub(super) struct Manner<P: Platform> {
     pub(super) bind: Box<dyn Fn(u16) -> Bind + Send + Sync>,
 }
 
-/// A send side, the account of its segments, and the transmit queue that they take.
-type Remnant<P> = (Arc<Leaving>, u16, SndSide<Kd<P>>);
-
-/// Send sides of connections that are over, while segments of theirs are between TCP and the
-/// ring.
-pub(super) struct Remains<P: Platform> {
-    waiting: P::Lock<Vec<Remnant<P>>>,
-    /// How many.
-    n: AtomicUsize,
-}
-
-impl<P: Platform> Remains<P> {
-    pub(super) fn new(p: &P) -> Remains<P> {
-        Remains {
-            waiting: p.lock(perimeter_sync::LockClass::Leaf, Vec::new()),
-            n: AtomicUsize::new(0),
-        }
-    }
-
-    /// Buries those whose segments have all been placed.
-    #[inline]
-    pub(super) fn bury(&self, cx: &mut Ctx<Kd<P>>) {
-        if self.n.load(Ordering::Acquire) > 0 {
-            self.bury_some(cx);
-        }
-    }
-
-    #[cold]
-    fn bury_some(&self, cx: &mut Ctx<Kd<P>>) {
-        let mut ready = Vec::new();
-        {
-            let mut waiting = self.waiting.lock();
-            let mut i = 0;
-            while i < waiting.len() {
-                if let Some(ticket) = waiting[i].0.ticket() {
-                    let (_, txq, snd) = waiting.swap_remove(i);
-                    ready.push((txq, ticket, snd));
-                } else {
-                    i += 1;
-                }
-            }
-            self.n.store(waiting.len(), Ordering::Release);
-        }
-        let nothing = crate::place::no_rcv();
-        for (txq, ticket, mut snd) in ready {
-            snd.ticketed(ticket);
-            cx.sh.bury(cx, (txq, ticket), &mut snd, &nothing);
-        }
-    }
-
-    /// How many wait.
-    pub(super) fn len(&self) -> usize {
-        self.n.load(Ordering::Acquire)
-    }
-}
-
 /// Where the connections of one squeue have their parts.
 pub(super) struct Homes<P: Platform> {
     pub(super) outer: Arc<Home<P>>,
     pub(super) links: Arc<Places<Link<P>>>,
     pub(super) flows: Arc<Flows<P>>,
     pub(super) manner: Arc<Manner<P>>,
-    pub(super) remains: Arc<Remains<P>>,
 }
 
 impl<P: Platform> Clone for Homes<P> {
@@ -109,7 +51,6 @@ impl<P: Platform> Clone for Homes<P> {
             links: self.links.clone(),
             flows: self.flows.clone(),
             manner: self.manner.clone(),
-            remains: self.remains.clone(),
         }
     }
 }
@@ -126,10 +67,7 @@ pub(super) struct Member<P: Platform> {
     up_open: bool,
     out_open: bool,
     up: Up,
-    out: Vec<OutSeg>,
-    leaving: Option<Arc<Leaving>>,
-    /// Pages are held whose ticket is not known yet.
-    unsure: bool,
+    out: Outgoing,
 }
 
 impl<P: Platform> Member<P> {
@@ -161,30 +99,6 @@ impl<P: Platform> Member<P> {
         let tcp = bind.of(Layer::Tcp);
         self.up_open = bind.of(Layer::Sockfs) != tcp || !self.version.receive.is_plain();
         self.out_open = bind.of(Layer::Ip) != tcp || !self.version.transmit.is_plain();
-    }
-
-    /// Learns the ticket of what was placed meanwhile.
-    fn learn(&mut self) {
-        let Some(leaving) = &self.leaving else {
-            return;
-        };
-        let side = self.conn.tcb();
-        match leaving.ticket() {
-            Some(ticket) => {
-                side.meta.ticket = if side.meta.ticket == Leaving::LATER {
-                    ticket
-                } else {
-                    side.meta.ticket.max(ticket)
-                };
-                if core::mem::take(&mut self.unsure) {
-                    self.conn.snd().ticketed(ticket);
-                }
-            }
-            None => {
-                side.meta.ticket = Leaving::LATER;
-                self.unsure = true;
-            }
-        }
     }
 }
 
@@ -226,7 +140,7 @@ impl<P: Platform> Access for Member<P> {
     }
 
     #[inline]
-    fn out(&mut self) -> Option<&mut Vec<OutSeg>> {
+    fn out(&mut self) -> Option<&mut Outgoing> {
         self.out_open.then_some(&mut self.out)
     }
 }
@@ -269,9 +183,7 @@ impl<P: Platform> Cell for Member<P> {
             up_open: false,
             out_open: false,
             up: Up::default(),
-            out: Vec::new(),
-            leaving: None,
-            unsure: false,
+            out: Outgoing::default(),
         };
         member.open();
         Some(member)
@@ -288,19 +200,14 @@ impl<P: Platform> Cell for Member<P> {
         if serial != Some(self.serial) {
             self.renew();
         }
-        if self.leaving.is_some() {
-            self.learn();
-        }
     }
 
     #[inline]
     fn left(&mut self, cx: &mut Ctx<Kd<P>>) {
         self.conn.left(cx);
-        if self.up.is_empty() && self.out.is_empty() {
+        if self.up.is_empty() && self.out.segs.is_empty() {
             return;
         }
-        let leaving = self.leaving.get_or_insert_default().clone();
-        leaving.started(self.out.len());
         let meta = &self.conn.peek().meta;
         cx.apart.push(Apart {
             id: self.id,
@@ -309,7 +216,6 @@ impl<P: Platform> Cell for Member<P> {
             out: core::mem::take(&mut self.out),
             template: meta.template.clone(),
             txq: meta.txq,
-            leaving,
         });
     }
 
@@ -318,20 +224,10 @@ impl<P: Platform> Cell for Member<P> {
         self.conn.unlinked(&mut home.outer);
     }
 
-    fn leave(mut self, home: &mut Homes<P>) -> Conn<Kd<P>> {
+    fn leave(self, home: &mut Homes<P>) -> Conn<Kd<P>> {
         if let Some(link) = self.link() {
             link.vacate();
         }
-        self.learn();
-        let mut conn = self.conn.leave(&mut home.outer);
-        if let Some(leaving) = self.leaving
-            && leaving.ticket().is_none()
-        {
-            let snd = core::mem::replace(&mut conn.snd, crate::place::no_snd());
-            let mut waiting = home.remains.waiting.lock();
-            waiting.push((leaving, conn.tcb.meta.txq, snd));
-            home.remains.n.store(waiting.len(), Ordering::Release);
-        }
-        conn
+        self.conn.leave(&mut home.outer)
     }
 }

@@ -154,7 +154,6 @@ impl<P: Platform> Pef<P> {
                 break;
             }
         }
-        self.remains.bury(&mut env.cx);
     }
 
     /// Leaves a message at squeue `q` from within another, or from outside any. The thread sees
@@ -226,7 +225,7 @@ impl<P: Platform> Pef<P> {
         version: &Version,
         a: Apart,
     ) {
-        if a.out.is_empty() {
+        if a.out.segs.is_empty() {
             return;
         }
         let id = a.id;
@@ -654,12 +653,12 @@ impl<P: Platform> Pef<P> {
                 Verdict::Next
             }
             Body::Chain(apart) => {
-                let (key, n) = (apart.key, apart.out.len());
-                apart.out.retain(|s| {
+                let (key, n) = (apart.key, apart.out.segs.len());
+                apart.out.segs.retain(|s| {
                     let hdr = s.plan.seg.to_hdr(key.local_port, key.remote_port);
                     ask(key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
                 });
-                glue::dropped(&mut env.cx, apart, n - apart.out.len());
+                glue::dropped(&mut env.cx, apart, n - apart.out.segs.len());
                 Verdict::Next
             }
             Body::Call(call) => match call.data() {

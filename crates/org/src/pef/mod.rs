@@ -63,7 +63,7 @@ use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
 use crate::{Binding, Engine, Flow, Org};
 use bind::Bind;
-use cell::{Defaults, Homes, Manner, Remains};
+use cell::{Defaults, Homes, Manner};
 use classify::Route;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use event::{Direction, Layer};
@@ -106,7 +106,6 @@ pub struct Pef<P: Platform> {
     spread: bool,
     flows: Arc<Flows<P>>,
     manner: Arc<Manner<P>>,
-    remains: Arc<Remains<P>>,
     /// Lists of the layers' own events only; for each squeue its own, as counting references
     /// writes to them.
     plain: Box<[(Arc<List>, Arc<List>)]>,
@@ -309,7 +308,6 @@ impl<P: Platform> Org for Pef<P> {
             bind: Box::new(move |tcp| Bind::new(arrangement, tcp, n as u16)),
         });
         let flows = Arc::new(Flows::new(&sh.p, sh.secret));
-        let remains = Arc::new(Remains::new(&sh.p));
         // The classifier is `flows`: that of `squeue` knows nothing here.
         let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
         let home = |_| Homes {
@@ -317,7 +315,6 @@ impl<P: Platform> Org for Pef<P> {
             links: Arc::new(Places::default()),
             flows: flows.clone(),
             manner: manner.clone(),
-            remains: remains.clone(),
         };
         let homes: Box<[Homes<P>]> = (0..n).map(home).collect();
         let settings = Settings {
@@ -338,7 +335,6 @@ impl<P: Platform> Org for Pef<P> {
                 || matches!(arrangement, Arrangement::At { .. }),
             flows,
             manner,
-            remains,
             plain: (0..n).map(|_| plain()).collect(),
             opened: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -537,7 +533,6 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn pending(&self) -> usize {
-        let waiting: usize = self.squeues.iter().map(Squeue::pending).sum();
-        waiting + self.remains.len()
+        self.squeues.iter().map(Squeue::pending).sum()
     }
 }

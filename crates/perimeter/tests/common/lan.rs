@@ -77,7 +77,7 @@ impl Lan {
 
     /// Puts a frame on the wire.
     pub fn send(&mut self, frame: &[u8]) {
-        let d = self.ring.push().expect("rung each time");
+        let mut d = self.ring.push().expect("rung each time");
         d.hdr_len = 0;
         d.owned = Some(PktBuf::copy_of(frame));
         self.tx.doorbell(self.p.now(), &mut self.ring);

@@ -57,7 +57,8 @@ fn finish(w: &World) {
     w.until("end", || {
         w.s.stats().connections == 0 && w.peer.stats().connections == 0
     });
-    assert_eq!(w.s.stats().memory, 0, "memory of the stack under test");
+    // A thread books what it has freed when it is done with its burst.
+    w.until("memory of the stack under test", || w.s.stats().memory == 0);
     w.pass(Duration::from_millis(20));
     w.s.engine().quiescent().unwrap();
     w.peer.engine().quiescent().unwrap();

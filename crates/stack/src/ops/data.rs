@@ -425,11 +425,10 @@ impl<K: Kind> Op<K> for Released {
     type Out = (u64, u64);
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) -> Self::Out {
-        let completed = cx.sh.tx[usize::from(a.tcb().meta.txq)].completed();
         let mut snd = a.snd();
         let before = snd.charged();
-        snd.release(completed);
+        snd.buf.pages.release();
         cx.charge(before, snd.charged());
-        (snd.appended, snd.released())
+        (snd.appended, snd.buf.pages.released())
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use perimeter_base::{PktBuf, PktPool, Time};
+use perimeter_base::{PktBuf, PktPool, Time, TxRing};
 use perimeter_tcp::cc::CcKind;
 use perimeter_tcp::syncache::{AckAction, ListenParams, SynAction};
 use perimeter_tcp::{
@@ -401,8 +401,8 @@ impl Sim {
             );
         }
         if input.acked > 0 {
-            h.snd
-                .ack(input.acked, &mut |b| h.released += b.len() as u64);
+            h.snd.ack(input.acked);
+            h.released = h.snd.pages.released();
         }
         let mut spare = Vec::new();
         let mut take = |h: &mut Host, b: PktBuf| {
@@ -554,18 +554,15 @@ impl Sim {
 
     fn payload(&mut self, i: usize, plan: &SegPlan) -> Vec<u8> {
         let h = &mut self.hosts[i];
-        let parts = h.snd.parts(plan.off, plan.len, &mut h.pool);
-        let len: usize = match &parts.owned {
-            Some(b) => b.len(),
-            None => parts.parts.iter().map(|p| p.len()).sum(),
-        };
+        let mut ring = TxRing::new(1);
+        let mut slot = ring.push().expect("an empty ring");
+        h.snd.refer(plan.off, plan.len, &mut slot, &mut h.pool);
+        let out: Vec<u8> = ring.pending()[0].payload().flatten().copied().collect();
+        let len = out.len();
         assert_eq!(len, plan.len as usize, "all of the payload is queued");
-        let mut out = vec![0; len];
-        assert_eq!(h.snd.copy(plan.off, &mut out), len);
-        if let Some(b) = parts.owned {
-            assert_eq!(b.as_slice(), &out[..]);
-            h.pool.put(b);
-        }
+        let mut copy = vec![0; len];
+        assert_eq!(h.snd.copy(plan.off, &mut copy), len);
+        assert_eq!(copy, out);
         let mss = h.tcb.as_ref().map_or(0, |t| t.mss());
         assert!(len <= usize::from(mss), "{len} above the MSS {mss}");
         out

@@ -327,7 +327,7 @@ impl Script {
         let mut i = Input::default();
         t.input(hdr, data, now, &mut i);
         if i.acked > 0 {
-            self.snd.ack(i.acked, &mut |_| {});
+            self.snd.ack(i.acked);
         }
         if let Some(b) = i.data.take() {
             self.delivered += b.len() as u64;

@@ -1,0 +1,73 @@
+//! `cargo xtask miri`: what refers to memory, and what lies next to it, interpreted by Miri, which
+//! sees every use of freed memory, every broken borrow and every data race of the runs that it makes.
+//!
+//! Miri is a part of a nightly toolchain. Where that is absent, this says so and passes.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+/// What is run: packages and filters. It is some hundred times slower than the machine, so tests of
+/// random input stay out, and so does what calls the kernel.
+const RUNS: &[(&str, &[&str])] = &[
+    ("perimeter-base", &[]),
+    (
+        "perimeter-tcp",
+        &[
+            "sndbuf",
+            "rcvbuf",
+            "--skip",
+            "agrees_with",
+            "--skip",
+            "pin_little",
+        ],
+    ),
+    ("perimeter-wire", &[]),
+];
+
+/// Arguments of `cargo xtask miri`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The toolchain.
+    #[arg(long, default_value = "nightly")]
+    toolchain: String,
+}
+
+/// Runs Miri over what it can take, if it is installed.
+///
+/// # Errors
+/// It can't be started.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let cargo = |words: &[&str]| {
+        let mut command = Command::new("rustup");
+        command.args(["run", &args.toolchain, "cargo", "miri"]);
+        command.args(words);
+        command
+    };
+    let mut look = cargo(&["--version"]);
+    let quiet = look.stdout(Stdio::null()).stderr(Stdio::null());
+    if !quiet.status().is_ok_and(|s| s.success()) {
+        println!(
+            "Miri is skipped: rustup toolchain install {} --component miri,rust-src",
+            args.toolchain
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let start = Instant::now();
+    for (package, filters) in RUNS {
+        println!("== {package} {}", filters.join(" "));
+        let status = cargo(&["test", "--package", package, "--lib", "--"])
+            .args(*filters)
+            .env("CARGO_TARGET_DIR", "target/miri")
+            .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+            .status()
+            .context("Miri did not start")?;
+        if !status.success() {
+            println!("== {package}: failed");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    println!("== passed, {} s", start.elapsed().as_secs());
+    Ok(ExitCode::SUCCESS)
+}
