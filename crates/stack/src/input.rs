@@ -227,7 +227,6 @@ fn arp<K: Kind>(cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, aside: &mut Aside) {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "one frame, taken apart")]
 fn icmp<K: Kind>(
     cx: &mut Ctx<K>,
     iface: u16,

@@ -14,7 +14,7 @@
 //!   [`Reassembly::fin_reached`];
 //! * when [`Reassembly::is_empty`], the box can go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use perimeter_base::PktBuf;
 use perimeter_wire::{SackBlocks, Seq};
@@ -67,6 +67,13 @@ impl Default for Reassembly {
     fn default() -> Reassembly {
         Reassembly::new()
     }
+}
+
+/// What arrived out of order, and what of it has become in order but was not yet fetched.
+#[derive(Debug, Default)]
+pub(crate) struct OutOfOrder {
+    pub(crate) queue: Reassembly,
+    pub(crate) ready: VecDeque<PktBuf>,
 }
 
 impl Reassembly {

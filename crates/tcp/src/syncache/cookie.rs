@@ -16,7 +16,7 @@ use perimeter_wire::tcp::MAX_WSCALE;
 use perimeter_wire::{FlowKey, SegOut, Seq, TcpHdr, TcpOptions};
 
 use super::entry::{self, DEFAULT_MSS_V4, DEFAULT_MSS_V6};
-use super::{Established, ListenParams, MIN_MSS};
+use super::handshake::{Established, ListenParams, MIN_MSS};
 use crate::isn::{IsnGen, ts_clock};
 
 /// When a cookie is sent in place of an entry.

@@ -1,6 +1,6 @@
 //! A half-open connection: what is kept of it, what it sends, and what becomes of it.
 
-use super::{Established, ListenParams, MIN_MSS, NIL, Origin};
+use super::handshake::{Established, ListenParams, MIN_MSS, NIL, Origin};
 use crate::isn::ts_clock;
 use crate::tcb::types::Rst;
 use perimeter_base::Time;

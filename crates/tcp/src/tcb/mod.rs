@@ -29,11 +29,11 @@ use crate::cc::{Cc, CwndUsage, Prr};
 use crate::config::{Config, MIN_MSS, millis};
 use crate::info::CaState;
 use crate::rcvbuf::RcvBuf;
+use crate::reasm::OutOfOrder;
 use crate::rtt::{Rtt, SendTimes};
 use crate::sack::{DUP_THRESH, Scoreboard};
 use crate::syncache::Established;
 
-use receive::OutOfOrder;
 pub use state::State;
 use state::Step;
 use types::{Events, Repeats, Rst, TcpError};

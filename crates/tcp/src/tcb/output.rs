@@ -414,7 +414,7 @@ impl Tcb {
         let octets = (self.snd_nxt + len).since(self.push_seq);
         if octets > self.max_wnd / 2 {
             let mss = u32::from(self.mss);
-            if len != mss || octets >= self.max_wnd || octets % (2 * mss) == 0 {
+            if len != mss || octets >= self.max_wnd || octets.is_multiple_of(2 * mss) {
                 self.push_seq = self.snd_nxt + len;
                 flags |= TcpFlags::PSH;
             }

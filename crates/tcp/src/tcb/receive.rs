@@ -1,7 +1,6 @@
 //! Data in: order, the window we offer, and when to acknowledge.
 
 use core::time::Duration;
-use std::collections::VecDeque;
 
 use perimeter_base::{PktBuf, Time};
 use perimeter_wire::Seq;
@@ -9,14 +8,6 @@ use perimeter_wire::Seq;
 use super::types::{Events, Input};
 use super::{Tcb, flag};
 use crate::rcvbuf::RcvBuf;
-use crate::reasm::Reassembly;
-
-/// What arrived out of order, and what of it has become in order but was not yet fetched.
-#[derive(Debug, Default)]
-pub(super) struct OutOfOrder {
-    pub(super) queue: Reassembly,
-    ready: VecDeque<PktBuf>,
-}
 
 impl Tcb {
     /// Of the receive buffer's `limit` octets, at most 1 GiB ([`RcvBuf::limit`]), `space` are
