@@ -245,11 +245,11 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     /// What is done when the perimeter is left: doorbells.
     #[inline]
     pub fn leave(&mut self) {
-        let mut bells = core::mem::take(&mut self.own.after.doorbells);
+        let mut bells = core::mem::take(&mut self.own.deferred.doorbells);
         for q in bells.drain(..) {
             self.sh.tx[usize::from(q)].doorbell(self.now);
         }
-        self.own.after.doorbells = bells;
+        self.own.deferred.doorbells = bells;
     }
 
     /// Runs the send; yields the octets taken.

@@ -112,8 +112,8 @@ impl<O: Org> Running<O> {
     #[cold]
     pub(crate) fn over(&self) -> Fault {
         let over = self.i.sh.life.over();
-        if over == Over::Stopped && self.i.is_here() && self.i.desk.any() {
-            self.i.desk.answer(&self.i);
+        if over == Over::Stopped && self.i.is_here() && self.i.mailbox.any() {
+            self.i.mailbox.answer(&self.i);
         }
         over.into()
     }

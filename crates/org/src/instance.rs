@@ -1,6 +1,6 @@
 //! One organization on one platform with its devices: what a stack is, behind its facade.
 
-use crate::desk::Desk;
+use crate::mailbox::Mailbox;
 use crate::spec::OrgSpec;
 use crate::{Flow, Org};
 use core::net::IpAddr;
@@ -59,7 +59,7 @@ pub struct Instance<O: Org> {
     /// The same, to look at without the lock.
     chores_at: AtomicU64,
     /// What other threads ask of a stack of one thread.
-    pub(crate) desk: Desk<O>,
+    pub(crate) mailbox: Mailbox<O>,
     /// Who waits outside, in a poll of the host's: in stacks of one thread.
     alarm: Arc<OnceLock<Arc<dyn Alarm>>>,
     /// When the alarm goes off by itself, ns.
@@ -119,7 +119,7 @@ impl<O: Org> Instance<O> {
             gate: spec.single_threaded().then(|| OwnerGate::new(p.clone())),
             chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
             chores_at: AtomicU64::new(0),
-            desk: Desk::new(&p),
+            mailbox: Mailbox::new(&p),
             idlers: AtomicUsize::new(0),
             looks_at: AtomicU64::new(u64::MAX),
             sleepers,
@@ -151,7 +151,8 @@ impl<O: Org> Instance<O> {
         if self.is_here() {
             return Some(f(self));
         }
-        self.desk.ask(&self.sh.p, f, || self.wake_idle(), deadline)
+        self.mailbox
+            .ask(&self.sh.p, f, || self.wake_idle(), deadline)
     }
 
     /// Whether the calling thread may enter now: it is the stack's own, or any may.
@@ -167,13 +168,13 @@ impl<O: Org> Instance<O> {
     /// Leaves `f` for the thread that the stack belongs to, which does it at its next look at the
     /// devices, and does not wait for that.
     pub(crate) fn leave(&self, f: impl FnOnce(&Self) + Send + 'static) {
-        self.desk.leave(f);
+        self.mailbox.leave(f);
         self.wake_idle();
     }
 
     /// Leaves it to the stack's thread to wake a poller.
     pub(crate) fn leave_wake(&self, poller: u32) {
-        self.desk.wake(poller);
+        self.mailbox.wake(poller);
         self.wake_idle();
     }
 
@@ -241,7 +242,7 @@ impl<O: Org> Instance<O> {
     /// burst.
     #[inline]
     pub fn finish(&self, cx: &mut Ctx<O::K>) {
-        if !cx.after.is_empty() {
+        if !cx.deferred.is_empty() {
             self.finish_slow(cx);
         }
         if cx.owes() {
@@ -258,16 +259,16 @@ impl<O: Org> Instance<O> {
             #[cfg(feature = "testing")]
             perimeter_stack::glue::fill_late(cx);
             self.hand_over(cx);
-            for (q, id) in core::mem::take(&mut cx.after.blocked) {
+            for (q, id) in core::mem::take(&mut cx.deferred.blocked) {
                 self.sh.tx[usize::from(q)].stall(id);
                 self.sh.count(cx.lane, Count::TxWaits, 1);
-                cx.after.ring(q);
+                cx.deferred.ring(q);
             }
-            if cx.after.doorbells.is_empty() {
+            if cx.deferred.doorbells.is_empty() {
                 break;
             }
             let now = cx.now();
-            let mut bells = core::mem::take(&mut cx.after.doorbells);
+            let mut bells = core::mem::take(&mut cx.deferred.doorbells);
             for q in bells.drain(..) {
                 self.sh.p.charge(perimeter_sync::Work::Doorbell, 1);
                 self.sh.count(cx.lane, Count::Doorbells, 1);
@@ -278,23 +279,23 @@ impl<O: Org> Instance<O> {
                 }
             }
             // What was placed meanwhile stands in a new list.
-            if cx.after.doorbells.is_empty() {
-                cx.after.doorbells = bells;
+            if cx.deferred.doorbells.is_empty() {
+                cx.deferred.doorbells = bells;
             }
         }
-        debug_assert!(cx.after.blocked.is_empty() && cx.after.doorbells.is_empty());
-        let armed = core::mem::replace(&mut cx.after.armed, Time::NEVER);
+        debug_assert!(cx.deferred.blocked.is_empty() && cx.deferred.doorbells.is_empty());
+        let armed = core::mem::replace(&mut cx.deferred.armed, Time::NEVER);
         if armed < Time::NEVER {
             self.rouse(armed);
         }
-        let mut wakes = core::mem::take(&mut cx.after.wakes);
+        let mut wakes = core::mem::take(&mut cx.deferred.wakes);
         self.sh.pollers.deliver(&mut wakes);
-        cx.after.wakes = wakes;
+        cx.deferred.wakes = wakes;
         let told = match planted(Bug::WakesDropped) {
             true => 1,
             false => usize::MAX,
         };
-        for e in cx.after.events.drain(..).take(told) {
+        for e in cx.deferred.events.drain(..).take(told) {
             e.set();
         }
     }
@@ -311,13 +312,13 @@ impl<O: Org> Instance<O> {
 
     /// Accepted connections go to their listeners, or are aborted where those have gone.
     fn hand_over(&self, cx: &mut Ctx<O::K>) {
-        while let Some((listener, id, key)) = cx.after.accepts.pop() {
+        while let Some((listener, id, key)) = cx.deferred.accepts.pop() {
             if !listener.deliver(id, key, cx) {
                 self.sh.count(cx.lane, Count::AcceptGone, 1);
-                cx.after.aborts.push(id);
+                cx.deferred.aborts.push(id);
             }
         }
-        while let Some(id) = cx.after.aborts.pop() {
+        while let Some(id) = cx.deferred.aborts.pop() {
             self.org.post(cx, id, Close { abort: true });
         }
     }
@@ -339,8 +340,8 @@ impl<O: Org> Instance<O> {
             frames += self.loop_back(cx);
         }
         self.timers(cx, queues);
-        if self.desk.any() {
-            self.desk.answer(self);
+        if self.mailbox.any() {
+            self.mailbox.answer(self);
         }
         frames
     }
@@ -400,7 +401,7 @@ impl<O: Org> Instance<O> {
         let now = cx.now();
         if self.org.next_timer() <= now {
             self.org.on_timers(cx);
-            cx.after.armed = cx.after.armed.min(self.org.next_timer());
+            cx.deferred.armed = cx.deferred.armed.min(self.org.next_timer());
             self.finish(cx);
         }
         if self.chores_at.load(Ordering::Acquire) <= now.0 || self.sh.ask_at() <= now {

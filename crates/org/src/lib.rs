@@ -8,12 +8,12 @@
 mod answer;
 pub mod connp_l;
 mod connp_t;
-mod desk;
 mod due;
 pub mod end;
 pub mod engine;
 mod fault;
 pub mod instance;
+mod mailbox;
 pub mod msgp;
 pub mod open;
 pub mod organizations;
@@ -56,7 +56,7 @@ impl<P: Platform, L: Locks<P>> Kind for On<P, L> {
 /// An organization: a point in the grid of placement, dispatch and protection.
 ///
 /// All methods may be called from any thread that the organization allows; each call leaves
-/// what is to be done outside the perimeter in `cx.after`.
+/// what is to be done outside the perimeter in `cx.deferred`.
 pub trait Org: Send + Sync + Sized + 'static {
     /// Platform, and the locks around shared services.
     type K: Kind;
@@ -134,7 +134,7 @@ pub trait Org: Send + Sync + Sized + 'static {
     }
 
     /// When timers are due: not later than the earliest. Where another thread than those that
-    /// ask makes this earlier, it says so in [`After::armed`](perimeter_stack::kind::After).
+    /// ask makes this earlier, it says so in [`Deferred::armed`](perimeter_stack::kind::Deferred).
     fn next_timer(&self) -> Time;
 
     /// Appends what there is to say about every connection.

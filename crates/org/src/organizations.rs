@@ -63,7 +63,7 @@ pub fn family(name: &str) -> Option<&'static Family> {
 /// Source files of this crate whose work is handing messages from thread to thread
 /// ([`Family::hand_over`]), as `file!()` gives them.
 pub fn hand_over() -> impl Iterator<Item = &'static str> {
-    let shared = [crate::answer::FILE, crate::desk::FILE];
+    let shared = [crate::answer::FILE, crate::mailbox::FILE];
     let own = families().flat_map(|f| f.hand_over.iter().copied());
     shared.into_iter().chain(own)
 }

@@ -387,7 +387,7 @@ impl<K: Kind> Commons<K> {
         let mut stage = self.tx[usize::from(q)].stage();
         if let Some(mut d) = stage.push() {
             d.hdr_len = arp_frame(i.caps.mac, dst, packet, &mut d.hdr) as u8;
-            own.after.ring(q);
+            own.deferred.ring(q);
         } else {
             self.count(own.lane, Count::TxRingFull, 1);
         }
@@ -404,7 +404,7 @@ impl<K: Kind> Commons<K> {
         if let Some(mut d) = stage.push() {
             d.hdr_len = 0;
             d.owned = Some(perimeter_base::PktBuf::copy_of(frame));
-            own.after.ring(q);
+            own.deferred.ring(q);
         } else {
             self.count(own.lane, Count::TxRingFull, 1);
         }
@@ -525,7 +525,7 @@ impl<K: Kind> Commons<K> {
         d.offload.csum_offset = 16;
         drop(stage);
         self.count(own.lane, Count::TxSegs, 1);
-        own.after.ring(q);
+        own.deferred.ring(q);
     }
 
     /// Answers a segment that belongs to no connection with a reset (RFC 9293, section
@@ -533,13 +533,13 @@ impl<K: Kind> Commons<K> {
     pub fn refuse(&self, own: &mut Own<K>, seg: &Seg) {
         self.count(own.lane, Count::NoConnection, 1);
         if let Some(rst) = Rst::answering(&seg.frame.hdr, seg.payload.len() as u32) {
-            self.reset_stranger(own, seg, &rst);
+            self.reset_no_socket(own, seg, &rst);
         }
     }
 
     /// Answers a segment that belongs to no connection with that reset, unless this thread has
     /// sent too many.
-    pub fn reset_stranger(&self, own: &mut Own<K>, seg: &Seg, rst: &Rst) {
+    pub fn reset_no_socket(&self, own: &mut Own<K>, seg: &Seg, rst: &Rst) {
         if self.may_reset(own) {
             self.answer(own, seg, &rst.seg());
         }

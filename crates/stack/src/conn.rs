@@ -544,7 +544,7 @@ pub trait Cell: Access + Send + Sized + 'static {
     type Home: Send + 'static;
 
     /// Puts a new connection in its place. `None`: there is no room.
-    fn settle(home: &mut Self::Home, sh: &Commons<Self::K>, conn: Conn<Self::K>) -> Option<Self>;
+    fn make(home: &mut Self::Home, sh: &Commons<Self::K>, conn: Conn<Self::K>) -> Option<Self>;
 
     /// The TCP state, to read.
     fn peek(&self) -> &TcbSide<Self::K>;
@@ -577,7 +577,7 @@ impl<K: Kind> Cell for Conn<K> {
     type Home = ();
 
     #[inline]
-    fn settle((): &mut (), _: &Commons<K>, conn: Conn<K>) -> Option<Self> {
+    fn make((): &mut (), _: &Commons<K>, conn: Conn<K>) -> Option<Self> {
         Some(conn)
     }
 
@@ -597,7 +597,7 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
     if events.contains(Events::CONNECTED) {
         let meta = &mut a.tcb().meta;
         if let Some(listener) = meta.listener.take() {
-            cx.after.accepts.push((listener, meta.id, meta.key));
+            cx.deferred.accepts.push((listener, meta.id, meta.key));
         }
         a.snd().side.raise(ready::OUT, cx);
     }

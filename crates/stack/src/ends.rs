@@ -192,8 +192,8 @@ impl Ends {
     }
 
     /// As [`Ends::set`] for a perimeter among others: places come from the stack's quotas, and
-    /// whoever is to end is noted in `cx.after`.
-    pub fn settle<K: Kind>(&mut self, cx: &mut Ctx<K>, id: SockId, end: Option<End>) {
+    /// whoever is to end is noted in `cx.deferred`.
+    pub fn note<K: Kind>(&mut self, cx: &mut Ctx<K>, id: SockId, end: Option<End>) {
         if let Some(end) = end {
             let account = &mut self.accounts[end as usize];
             if account.len == account.granted {
@@ -229,7 +229,7 @@ impl Ends {
 pub fn tell<K: Kind>(cx: &mut Ctx<K>, ended: Option<(SockId, End)>) {
     if let Some((id, end)) = ended {
         cx.count(end.count(), 1);
-        cx.after.aborts.push(id);
+        cx.deferred.aborts.push(id);
     }
 }
 
@@ -325,22 +325,22 @@ mod tests {
         let mut cx = Ctx::new(&sh, &mut own);
         let (mut a, mut b) = (Ends::default(), Ends::default());
         for slot in 0..8 {
-            a.settle(&mut cx, id(slot, 1), Some(End::Orphan));
+            a.note(&mut cx, id(slot, 1), Some(End::Orphan));
         }
         for slot in 0..4 {
-            b.settle(&mut cx, id(slot, 2), Some(End::Orphan));
+            b.note(&mut cx, id(slot, 2), Some(End::Orphan));
         }
         // The whole stack has its ten; who wants more ends its own oldest.
         assert_eq!((a.len(End::Orphan), b.len(End::Orphan)), (8, 2));
-        assert_eq!(cx.after.aborts, [id(0, 2), id(1, 2)]);
+        assert_eq!(cx.deferred.aborts, [id(0, 2), id(1, 2)]);
         // What one gives back the other may have.
         for slot in 0..8 {
-            a.settle(&mut cx, id(slot, 1), None);
+            a.note(&mut cx, id(slot, 1), None);
         }
         for slot in 4..10 {
-            b.settle(&mut cx, id(slot, 2), Some(End::Orphan));
+            b.note(&mut cx, id(slot, 2), Some(End::Orphan));
         }
         assert!(a.is_empty());
-        assert_eq!((b.len(End::Orphan), cx.after.aborts.len()), (8, 2));
+        assert_eq!((b.len(End::Orphan), cx.deferred.aborts.len()), (8, 2));
     }
 }

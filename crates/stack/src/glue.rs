@@ -329,7 +329,7 @@ fn repeated<K: Kind>(cx: &Ctx<K>, n: Repeats) {
 
 fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {
     meta.blocked = true;
-    cx.after.blocked.push((meta.txq, meta.id));
+    cx.deferred.blocked.push((meta.txq, meta.id));
 }
 
 /// Output where nothing else protects the buffers: one visit to the transmit ring for all
@@ -358,7 +358,7 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             let mut d = TxHead::empty();
             emit(&mut d, &mut t.meta, &plan);
             d.owned = owned(&snd.buf, &plan);
-            own.after.late.push((txq, d));
+            own.deferred.late.push((txq, d));
             segs += 1;
             continue;
         }
@@ -445,7 +445,7 @@ fn owned(buf: &SndBuf, plan: &SegPlan) -> Option<PktBuf> {
 #[cfg(feature = "testing")]
 pub fn fill_late<K: Kind>(cx: &mut Ctx<K>) {
     let sh = cx.sh;
-    for (q, d) in cx.after.late.drain(..) {
+    for (q, d) in cx.deferred.late.drain(..) {
         sh.p.checkpoint();
         if let Some(mut place) = sh.tx[usize::from(q)].stage().push() {
             *place = d;
@@ -488,7 +488,7 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
         out.lease = lease;
     }
     if port.put_back(room - segs) {
-        cx.after.ring(txq);
+        cx.deferred.ring(txq);
     }
     blocked
 }
@@ -548,7 +548,7 @@ pub fn place<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
 /// `n` segments were taken out of what was to be placed: their places are free.
 pub fn dropped<K: Kind>(cx: &mut Ctx<K>, apart: &Apart, n: usize) {
     if n > 0 && cx.sh.tx[usize::from(apart.txq)].put_back(n as u64) {
-        cx.after.ring(apart.txq);
+        cx.deferred.ring(apart.txq);
     }
 }
 
@@ -575,7 +575,7 @@ fn emitted<K: Kind>(cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
     cx.sh.p.charge(Work::TcpOutput, segs);
     cx.count(Count::TxSegs, segs);
     cx.count(Count::TxBytes, bytes);
-    cx.after.ring(txq);
+    cx.deferred.ring(txq);
 }
 
 /// Makes the header template if routes or neighbours have moved; `false` when the neighbour

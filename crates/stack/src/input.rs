@@ -325,7 +325,7 @@ fn echo<K: Kind>(
             d.hdr_len = eth.emit(&mut d.hdr) as u8;
         }
         d.owned = Some(out);
-        cx.after.ring(i.tx.start);
+        cx.deferred.ring(i.tx.start);
     } else {
         cx.count(Count::TxRingFull, 1);
     }

@@ -72,7 +72,7 @@ pub struct Own<K: Kind> {
     /// have.
     pub apart: Vec<Apart>,
     /// What waits until the perimeter is left.
-    pub after: After<K>,
+    pub deferred: Deferred<K>,
     /// How much of what strangers can ask for is still sent.
     pub limits: Limits,
     /// The thread's number.
@@ -95,7 +95,7 @@ pub struct Own<K: Kind> {
 
 /// What is done once the perimeter is left: doorbells, accepts, wake-ups, and calls that were
 /// put off.
-pub struct After<K: Kind> {
+pub struct Deferred<K: Kind> {
     /// Transmit queues that got descriptors.
     pub doorbells: Vec<u16>,
     /// Registrations to put on ready lists.
@@ -116,7 +116,7 @@ pub struct After<K: Kind> {
     pub late: Vec<(u16, perimeter_base::TxHead)>,
 }
 
-impl<K: Kind> After<K> {
+impl<K: Kind> Deferred<K> {
     /// Notes that queue `q` got descriptors.
     #[inline]
     pub fn ring(&mut self, q: u16) {
@@ -186,7 +186,7 @@ impl<K: Kind> Own<K> {
             segs: Segs::default(),
             due: Vec::new(),
             apart: Vec::new(),
-            after: After {
+            deferred: Deferred {
                 doorbells: Vec::new(),
                 wakes: Vec::new(),
                 events: Vec::new(),

@@ -81,12 +81,12 @@ impl<K: Kind> Passive<K> {
         iss: Option<Seq>,
         origin: u16,
     ) -> Option<(Arc<Listener<K>>, Established)> {
-        let done = self.stranger(cx, seg, iss, origin);
+        let done = self.no_socket(cx, seg, iss, origin);
         self.charge(cx);
         done
     }
 
-    fn stranger(
+    fn no_socket(
         &mut self,
         cx: &mut Ctx<K>,
         seg: &Seg,
@@ -129,7 +129,7 @@ impl<K: Kind> Passive<K> {
         match other {
             Some(seq) => {
                 let rst = perimeter_tcp::Rst::new(seq, None);
-                cx.sh.reset_stranger(cx, seg, &rst);
+                cx.sh.reset_no_socket(cx, seg, &rst);
             }
             // LISTEN: what has no SYN, ACK or RST is dropped (RFC 9293, section 3.10.7.2).
             None if !flags.contains(TcpFlags::ACK) && self.listens(&key) => {
@@ -207,7 +207,7 @@ impl<K: Kind> Passive<K> {
             }
             SynAction::Drop(_) => cx.count(Count::SynDropped, 1),
         }
-        cx.after.armed = cx.after.armed.min(self.syn.deadline());
+        cx.deferred.armed = cx.deferred.armed.min(self.syn.deadline());
     }
 
     fn complete(
@@ -224,7 +224,7 @@ impl<K: Kind> Passive<K> {
         if l.full() || cx.sh.memory_full() {
             let from = cx.sh.came_from(seg);
             self.syn.put_back(seg.frame.key, &e, from, now);
-            cx.after.armed = cx.after.armed.min(self.syn.deadline());
+            cx.deferred.armed = cx.deferred.armed.min(self.syn.deadline());
             cx.count(Count::SynDropped, 1);
             return None;
         }

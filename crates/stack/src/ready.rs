@@ -158,7 +158,7 @@ impl<K: Kind> Side<K> {
                 bits
             };
             if news & (reg.want.interest | ALWAYS) != 0 {
-                own.after.wakes.push(Wake {
+                own.deferred.wakes.push(Wake {
                     poller: reg.poller,
                     slot: reg.slot,
                     generation: reg.generation,
@@ -173,7 +173,7 @@ impl<K: Kind> Side<K> {
         self.watch.retain(|w| {
             let keep = match w {
                 Watch::Wait(event) => {
-                    own.after.events.push(event.clone());
+                    own.deferred.events.push(event.clone());
                     false
                 }
                 Watch::Reg(reg) => {
@@ -189,7 +189,7 @@ impl<K: Kind> Side<K> {
                             exclusive_told = true;
                             told_at = Some(index);
                         }
-                        own.after.wakes.push(Wake {
+                        own.deferred.wakes.push(Wake {
                             poller: reg.poller,
                             slot: reg.slot,
                             generation: reg.generation,
@@ -230,7 +230,7 @@ impl<K: Kind> Side<K> {
             .store(self.bits, Ordering::Release);
         self.watch.push(Watch::Reg(reg.clone()));
         if self.bits & (reg.want.interest | ALWAYS) != 0 {
-            own.after.wakes.push(Wake {
+            own.deferred.wakes.push(Wake {
                 poller: reg.poller,
                 slot: reg.slot,
                 generation: reg.generation,
@@ -270,8 +270,8 @@ impl<K: Kind> Side<K> {
         self.bits |= ERR | HUP;
         for w in core::mem::take(&mut self.watch) {
             match w {
-                Watch::Wait(event) => own.after.events.push(event),
-                Watch::Reg(reg) => own.after.wakes.push(Wake {
+                Watch::Wait(event) => own.deferred.events.push(event),
+                Watch::Reg(reg) => own.deferred.wakes.push(Wake {
                     poller: reg.poller,
                     slot: reg.slot,
                     generation: reg.generation,

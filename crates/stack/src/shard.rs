@@ -184,12 +184,12 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             && (self.elsewhere || self.passive.listens(&seg.frame.key))
         {
             on_events(conn, Events::CLOSED, cx);
-            self.settle(slot, cx);
+            self.update(slot, cx);
             return Err(Some(iss));
         }
         conn.entered();
         f(conn, cx, seg);
-        self.settle(slot, cx);
+        self.update(slot, cx);
         Ok(())
     }
 
@@ -222,7 +222,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// A segment of a flow that has no connection, as far as the table knows from which it was
     /// looked up: for the SYN cache, a listener, or nobody. `iss` is given when it took over a
     /// connection in TIME-WAIT.
-    pub fn stranger(&mut self, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
+    pub fn no_socket(&mut self, cx: &mut Ctx<K>, seg: &mut Seg, iss: Option<Seq>) {
         match iss {
             Some(_) if self.find(&seg.frame.key).is_none() => {
                 self.no_connection(cx, seg, iss);
@@ -238,23 +238,23 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
 
     /// After anything that may have moved a connection's deadline or ended it.
     #[inline]
-    fn settle(&mut self, slot: u32, cx: &mut Ctx<K>) {
+    fn update(&mut self, slot: u32, cx: &mut Ctx<K>) {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
         conn.left(cx);
         let side = conn.tcb();
         if side.meta.orphan || side.meta.closed {
-            return self.settle_end(slot, cx);
+            return self.update_end(slot, cx);
         }
         if side.tcb.deadline() < side.meta.armed {
             self.arm(slot, cx);
         }
     }
 
-    /// As [`Shard::settle`], for a connection that is over or that no application holds.
+    /// As [`Shard::update`], for a connection that is over or that no application holds.
     #[cold]
-    fn settle_end(&mut self, slot: u32, cx: &mut Ctx<K>) {
+    fn update_end(&mut self, slot: u32, cx: &mut Ctx<K>) {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
@@ -267,7 +267,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             if end == Some(End::Waiting) {
                 glue::lighten(conn, cx);
             }
-            self.ends.settle(cx, id, end);
+            self.ends.note(cx, id, end);
         }
         self.arm(slot, cx);
     }
@@ -283,7 +283,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return;
         }
         meta.armed = deadline;
-        cx.after.armed = cx.after.armed.min(deadline);
+        cx.deferred.armed = cx.deferred.armed.min(deadline);
         self.wheel.insert(Due {
             slot,
             generation: meta.id.generation(),
@@ -311,7 +311,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         if let Some(cell) = self.conns.remove(slot, id.generation()) {
             let Conn { tcb, snd, rcv } = cell.leave(&mut self.home);
             cx.charge(tcb.meta.weight, 0);
-            self.ends.settle(cx, id, None);
+            self.ends.note(cx, id, None);
             cx.charge(snd.charged() + rcv.charged(), 0);
         }
     }
@@ -357,8 +357,8 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         glue::account(conn, cx);
         conn.snd().side.raise(ready::OUT, cx);
         glue::input(conn, cx, seg);
-        cx.after.accepts.push((l, id, seg.frame.key));
-        self.settle(id.slot(), cx);
+        cx.deferred.accepts.push((l, id, seg.frame.key));
+        self.update(id.slot(), cx);
         Some(id)
     }
 
@@ -379,7 +379,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let make = |slot, generation| {
             let id = SockId::conn(shard, slot, generation);
             let conn = Conn::new(sh, config, id, key, (hash, iface), tcb);
-            C::settle(home, sh, conn)
+            C::make(home, sh, conn)
         };
         let (slot, generation) = self.conns.insert_with(make).ok_or(Exists)?;
         let (secret, conns) = (self.secret, &self.conns);
@@ -417,7 +417,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             glue::account(conn, cx);
             glue::output(conn, cx);
         }
-        self.settle(id.slot(), cx);
+        self.update(id.slot(), cx);
         Ok(id)
     }
 
@@ -448,7 +448,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         };
         conn.entered();
         let out = f(conn, cx);
-        self.settle(id.slot(), cx);
+        self.update(id.slot(), cx);
         Some(out)
     }
 
@@ -464,7 +464,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             cx.count(Count::IcmpErrors, 1);
             conn.entered();
             ops::icmp(conn, what, cx);
-            self.settle(slot, cx);
+            self.update(slot, cx);
         }
     }
 
@@ -488,7 +488,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
                 if conn.peek().tcb.deadline() <= now {
                     glue::timer(conn, cx);
                 }
-                self.settle(d.slot, cx);
+                self.update(d.slot, cx);
             }
         }
         cx.due = due;
@@ -507,7 +507,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
                 if conn.peek().tcb.deadline() <= now {
                     fire(conn);
                 } else {
-                    self.settle(d.slot, cx);
+                    self.update(d.slot, cx);
                 }
             }
         }
@@ -542,7 +542,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         } else {
             cx.count(Count::StaleTimer, 1);
         }
-        self.settle(id.slot(), cx);
+        self.update(id.slot(), cx);
     }
 
     /// When [`Shard::on_timers`] has something to do.

@@ -142,7 +142,7 @@ impl<P: Platform> Keep for Apart<P> {
 impl<P: Platform> Cell for Apart<P> {
     type Home = Home<P>;
 
-    fn settle(home: &mut Home<P>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make(home: &mut Home<P>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
         let id = conn.tcb.meta.id;
         let sides = home.places.get_or_make(id.slot(), || Sides::new(&sh.p))?;
         *sides.snd.lock() = Part {
@@ -154,7 +154,7 @@ impl<P: Platform> Cell for Apart<P> {
             value: conn.rcv,
         };
         if let Some(d) = &home.demux {
-            d.settled(home.index);
+            d.there(home.index);
         }
         Some(Apart {
             tcb: conn.tcb,
@@ -271,7 +271,7 @@ impl<P: Platform> Cell for Whole<P> {
     type Home = ();
 
     #[inline]
-    fn settle((): &mut (), _: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make((): &mut (), _: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
         Some(Whole { conn, timers: 0 })
     }
 

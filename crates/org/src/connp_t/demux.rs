@@ -88,7 +88,7 @@ impl<P: Platform> Demux<P> {
     }
 
     /// A connection has come to be on `thread`.
-    pub(crate) fn settled(&self, thread: usize) {
+    pub(crate) fn there(&self, thread: usize) {
         self.load[thread].fetch_add(1, Ordering::Relaxed);
     }
 

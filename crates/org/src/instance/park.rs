@@ -44,7 +44,7 @@ impl<O: Org> Instance<O> {
         alarm.lower();
         let now = self.sh.p.now();
         let mut due = self.next_due(queues);
-        let mut ready = self.desk.any() || self.sh.looped();
+        let mut ready = self.mailbox.any() || self.sh.looped();
         for &q in queues {
             if let Some(mut rx) = self.sh.rx[usize::from(q)].queue.try_lock() {
                 match rx.arm(now) {
@@ -124,7 +124,7 @@ impl<O: Org> Instance<O> {
         let mut gone = None;
         let now = self.sh.p.now();
         // Whoever has left a question wakes those who are on the lists by now, or is seen here.
-        let mut ready = until <= now || self.desk.any() || self.sh.looped();
+        let mut ready = until <= now || self.mailbox.any() || self.sh.looped();
         if ready {
             // What was due a moment ago and still is waits for a thread that is at the device
             // or at the timers.

@@ -149,7 +149,7 @@ impl<P: Platform> Core<P> {
             return self.reuse(shard, e, iss, cx, seg);
         }
         glue::input(&mut e, cx, seg);
-        self.settle(e, cx);
+        self.update(e, cx);
     }
 
     /// A new SYN may take over a connection that waits in TIME-WAIT (RFC 9293, section 3.10.7.4,
@@ -171,10 +171,10 @@ impl<P: Platform> Core<P> {
             drop(table);
             if !listens {
                 glue::input(&mut e, cx, seg);
-                return self.settle(e, cx);
+                return self.update(e, cx);
             }
             on_events(&mut e, Events::CLOSED, cx);
-            self.settle(e, cx);
+            self.update(e, cx);
         }
         self.no_connection(shard, self.table(shard), cx, seg, Some(iss));
     }
@@ -218,8 +218,8 @@ impl<P: Platform> Core<P> {
         glue::account(&mut e, cx);
         e.snd().side.raise(ready::OUT, cx);
         glue::input(&mut e, cx, seg);
-        cx.after.accepts.push((l, id, seg.frame.key));
-        self.settle(e, cx);
+        cx.deferred.accepts.push((l, id, seg.frame.key));
+        self.update(e, cx);
     }
 
     /// Makes a connection and enters it; `None`: the flow exists.
@@ -250,7 +250,7 @@ impl<P: Platform> Core<P> {
     }
 
     /// After anything that may have moved a connection's deadline or ended it. Leaves it.
-    fn settle<'a>(&'a self, mut e: Entered<'a, P>, cx: &mut Ctx<Kd<P>>) {
+    fn update<'a>(&'a self, mut e: Entered<'a, P>, cx: &mut Ctx<Kd<P>>) {
         if planted(Bug::OrderSwapped) && !e.has_table() {
             drop(self.table(e.id().shard()));
         }
@@ -270,7 +270,7 @@ impl<P: Platform> Core<P> {
         let deadline = t.tcb.deadline();
         if deadline < t.meta.armed {
             t.meta.armed = deadline;
-            cx.after.armed = cx.after.armed.min(deadline);
+            cx.deferred.armed = cx.deferred.armed.min(deadline);
             let id = t.meta.id;
             let shard = self.shard(id);
             let mut wheel = shard.wheel.lock();
@@ -336,7 +336,7 @@ impl<P: Platform> Core<P> {
             // The application has let go: its name does not open the buffers any more.
             e.shut_out();
         }
-        self.settle(e, cx);
+        self.update(e, cx);
         out
     }
 
@@ -402,7 +402,7 @@ impl<P: Platform> Core<P> {
         let id = e.id();
         glue::account(&mut e, cx);
         glue::output(&mut e, cx);
-        self.settle(e, cx);
+        self.update(e, cx);
         Ok(id)
     }
 
@@ -423,7 +423,7 @@ impl<P: Platform> Core<P> {
             Found::Conn(mut e) => {
                 cx.count(Count::IcmpErrors, 1);
                 ops::icmp(&mut e, what, cx);
-                self.settle(e, cx);
+                self.update(e, cx);
             }
             Found::Nobody(mut table) => {
                 if let Icmp::Unreachable(_, seq) = what {
@@ -476,7 +476,7 @@ impl<P: Platform> Core<P> {
             if e.tcb().tcb.deadline() <= now {
                 glue::timer(&mut e, cx);
             }
-            self.settle(e, cx);
+            self.update(e, cx);
         }
         cx.due = due;
     }

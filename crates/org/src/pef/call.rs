@@ -121,7 +121,7 @@ impl<P: Platform> Pef<P> {
         };
         let generation = id.generation();
         let (answered, phase, reserved) = match promise(place, generation, &mut op, cx) {
-            Promise::Settled(out) => return Some(out),
+            Promise::Done(out) => return Some(out),
             Promise::Stale => return cx.sh.stale(cx),
             Promise::Answered(out, bytes) => (Some(out), Phase::Tcp, bytes),
             Promise::Asks(bytes) => (None, Phase::Tcp, bytes),

@@ -148,7 +148,7 @@ impl<P: Platform> Access for Member<P> {
 impl<P: Platform> Cell for Member<P> {
     type Home = Homes<P>;
 
-    fn settle(home: &mut Homes<P>, sh: &Commons<Kd<P>>, mut conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make(home: &mut Homes<P>, sh: &Commons<Kd<P>>, mut conn: Conn<Kd<P>>) -> Option<Self> {
         let (id, key) = (conn.tcb.meta.id, conn.tcb.meta.key);
         let link = home.links.get_or_make(id.slot(), || Link::new(&sh.p))?;
         let bind = (home.manner.bind)(id.shard());
@@ -169,7 +169,7 @@ impl<P: Platform> Cell for Member<P> {
             conn.rcv.messages = true;
         }
         conn.tcb.tcb.set_prediction(home.manner.light_tcp);
-        let Some(conn) = Parted::settle(&mut home.outer, sh, conn) else {
+        let Some(conn) = Parted::make(&mut home.outer, sh, conn) else {
             home.flows.remove(&key, id);
             link.vacate();
             return None;

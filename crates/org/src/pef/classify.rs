@@ -21,7 +21,7 @@ impl<P: Platform> Pef<P> {
         env.cx.sh.p.charge(Work::Lookup, 1);
         let key = &seg.frame.key;
         let Some(found) = self.flows.find(key) else {
-            return Route::Stranger(self.stranger_home(key));
+            return Route::NoSocket(self.no_socket_home(key));
         };
         if !found.altered && found.bind.is_whole() {
             return Route::Whole(found.id);
@@ -31,7 +31,7 @@ impl<P: Platform> Pef<P> {
             match link.and_then(|l| l.start(Way::In, found.id)) {
                 Some(v) => (v, Some(Way::In)),
                 // It has gone since.
-                None => return Route::Stranger(self.stranger_home(key)),
+                None => return Route::NoSocket(self.no_socket_home(key)),
             }
         } else {
             (self.first_version(found.id), None)
@@ -52,11 +52,11 @@ impl<P: Platform> Pef<P> {
         mut pkt: Pkt<P>,
     ) {
         let Body::Seg(_) = pkt.body else {
-            return self.settle(env, pkt);
+            return self.end(env, pkt);
         };
         self.arrived(&mut pkt);
         if pkt.turns >= TURNS {
-            return self.settle(env, pkt);
+            return self.end(env, pkt);
         }
         let (turns, iss) = (pkt.turns + 1, pkt.iss);
         let Body::Seg(mut seg) = pkt.body else {
@@ -74,13 +74,13 @@ impl<P: Platform> Pef<P> {
                 pkt.turns = turns;
                 self.go(env, at, pkt);
             }
-            Route::Stranger(q) => self.stranger(env, at, q, seg, iss),
+            Route::NoSocket(q) => self.no_socket(env, at, q, seg, iss),
             // A connection in TIME-WAIT was taken over, and another is in its place already.
-            Route::Whole(id) => self.stranger(env, at, id.shard(), seg, None),
+            Route::Whole(id) => self.no_socket(env, at, id.shard(), seg, None),
         }
     }
 
-    pub(super) fn stranger(
+    pub(super) fn no_socket(
         &self,
         env: &mut Env<'_, P>,
         at: Option<(u16, &mut Inner<P>)>,
@@ -90,10 +90,10 @@ impl<P: Platform> Pef<P> {
     ) {
         match at {
             Some((here, inner)) if here == q => {
-                inner.shard.stranger(&mut env.cx, &mut seg, iss);
+                inner.shard.no_socket(&mut env.cx, &mut seg, iss);
                 self.after(env, q, inner);
             }
-            _ => self.post(env, q, Msg::Stranger(seg, iss)),
+            _ => self.post(env, q, Msg::NoSocket(seg, iss)),
         }
     }
 }
@@ -110,5 +110,5 @@ pub(super) enum Route<P: Platform> {
     /// Along its list.
     List(Pkt<P>),
     /// It belongs to no connection; to that squeue.
-    Stranger(u16),
+    NoSocket(u16),
 }

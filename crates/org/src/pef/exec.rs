@@ -174,7 +174,7 @@ impl<P: Platform> Pef<P> {
     fn message(&self, env: &mut Env<'_, P>, q: u16, inside: &mut Inside<Inner<P>>, msg: Msg<P>) {
         match msg {
             Msg::Packet(pkt) => self.go(env, Some((q, inside)), pkt),
-            Msg::Stranger(mut seg, iss) => inside.shard.stranger(&mut env.cx, &mut seg, iss),
+            Msg::NoSocket(mut seg, iss) => inside.shard.no_socket(&mut env.cx, &mut seg, iss),
             Msg::Job(f) => f(self, env, q, inside),
         }
         self.after(env, q, inside);
@@ -191,7 +191,7 @@ impl<P: Platform> Pef<P> {
         // Also where nothing was armed: the inbound thread has left the timers to this one, and
         // knows of none meanwhile.
         if self.due[usize::from(q)].say(&env.cx.sh.p, due) {
-            env.cx.after.armed = env.cx.after.armed.min(due);
+            env.cx.deferred.armed = env.cx.deferred.armed.min(due);
         }
     }
 
@@ -306,7 +306,7 @@ impl<P: Platform> Pef<P> {
                 Verdict::Reclassify => {}
             }
         }
-        self.settle(env, pkt);
+        self.end(env, pkt);
     }
 
     /// The packet goes on under another perimeter.
@@ -334,7 +334,7 @@ impl<P: Platform> Pef<P> {
     }
 
     /// The packet is finished: who owns it lets go of it.
-    pub(super) fn settle(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
+    pub(super) fn end(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
         self.arrived(&mut pkt);
         match pkt.body {
             Body::Seg(seg) => env.cx.pool.put(seg.payload),
@@ -526,7 +526,7 @@ impl<P: Platform> Pef<P> {
             }
             Route::List(pkt) => self.go(env, Some((q, inner)), pkt),
             Route::Whole(id) => {
-                self.stranger(
+                self.no_socket(
                     env,
                     Some((q, inner)),
                     id.shard(),
@@ -534,8 +534,8 @@ impl<P: Platform> Pef<P> {
                     None,
                 );
             }
-            Route::Stranger(home) => {
-                self.stranger(env, Some((q, inner)), home, core::mem::take(seg), iss);
+            Route::NoSocket(home) => {
+                self.no_socket(env, Some((q, inner)), home, core::mem::take(seg), iss);
             }
         }
     }

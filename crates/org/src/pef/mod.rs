@@ -140,7 +140,7 @@ impl<P: Platform> Pef<P> {
     }
 
     /// The squeue of a flow that has no connection.
-    fn stranger_home(&self, key: &FlowKey) -> u16 {
+    fn no_socket_home(&self, key: &FlowKey) -> u16 {
         match self.spec.arrangement {
             Arrangement::At { tcp, .. } => tcp % self.n(),
             _ => (self.flows.draw(key) % u64::from(self.n())) as u16,
@@ -183,12 +183,12 @@ impl<P: Platform> Pef<P> {
                     self.whole(env, held, id, seg, more);
                     return;
                 }
-                Route::Stranger(q) => {
+                Route::NoSocket(q) => {
                     let taken = self.hold(env, held, q, &mut |_| {
-                        Msg::Stranger(core::mem::take(seg), None)
+                        Msg::NoSocket(core::mem::take(seg), None)
                     });
                     if let Some(proc) = taken {
-                        proc.shard.stranger(&mut env.cx, seg, None);
+                        proc.shard.no_socket(&mut env.cx, seg, None);
                         self.after(env, q, proc);
                     }
                 }
@@ -412,7 +412,7 @@ impl<P: Platform> Org for Pef<P> {
     fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
         let q = match self.flows.find(key) {
             Some(found) => found.id.shard(),
-            None => self.stranger_home(key),
+            None => self.no_socket_home(key),
         };
         let key = *key;
         let job: pkt::Job<P> = Box::new(move |_, env, _, inner| {

@@ -82,7 +82,7 @@ pub(super) enum Msg<P: Platform> {
     /// A packet for its next event.
     Packet(Pkt<P>),
     /// A received segment without a connection.
-    Stranger(Seg, Option<Seq>),
+    NoSocket(Seg, Option<Seq>),
     /// Anything else.
     Job(Job<P>),
 }

@@ -166,7 +166,7 @@ pub(crate) enum Promise<O> {
     /// The connection has gone.
     Stale,
     /// The caller has its answer, and there is nothing to run.
-    Settled(O),
+    Done(O),
     /// The caller has its answer, and the operation is to be run. Its bytes, of that many, are
     /// charged until then.
     Answered(O, u32),
@@ -230,7 +230,7 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
         }
     }
     if bytes == 0 {
-        return Promise::Settled(out);
+        return Promise::Done(out);
     }
     op.answered();
     cx.charge(0, bytes as usize);
@@ -262,7 +262,7 @@ pub(crate) fn start<P: Platform, Q: Op<Kd<P>>>(
 ) -> Start<Q::Out> {
     match promise(place, generation, op, cx) {
         Promise::Stale => return Start::Over(cx.sh.stale(cx)),
-        Promise::Settled(out) => return Start::Over(Some(out)),
+        Promise::Done(out) => return Start::Over(Some(out)),
         Promise::Answered(out, bytes) => return Start::Answered(out, bytes),
         Promise::Asks(bytes) => return Start::Asks(bytes),
         Promise::None => {}
@@ -407,7 +407,7 @@ impl<P: Platform> Access for Parted<P> {
 impl<P: Platform> Cell for Parted<P> {
     type Home = Arc<Home<P>>;
 
-    fn settle(home: &mut Arc<Home<P>>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make(home: &mut Arc<Home<P>>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
         let id = conn.tcb.meta.id;
         let place = home.places.get_or_make(id.slot(), || Place::new(&sh.p))?;
         let mut cell = Parted {

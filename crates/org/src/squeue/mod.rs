@@ -117,7 +117,7 @@ pub(crate) enum Msg<P: Platform> {
     /// has been passed on.
     Passed(Box<FlowKey>, u16),
     /// In the connection's: the same.
-    Settled(Box<FlowKey>),
+    CaughtUp(Box<FlowKey>),
     /// A socket call, or what else is to be done.
     Call(Call<P>),
     /// Timers are due.
@@ -267,13 +267,13 @@ impl<P: Platform> FireEngine<P> {
                 inside.early.entry(key).or_default();
                 self.establish(cx, inside, listener.clone(), handshake, seg);
             }
-            Msg::Passed(key, n) => self.pass_on(n, Msg::Settled(key)),
-            Msg::Settled(key) => self.settled(cx, inside, &key),
+            Msg::Passed(key, n) => self.pass_on(n, Msg::CaughtUp(key)),
+            Msg::CaughtUp(key) => self.caught_up(cx, inside, &key),
             Msg::Call(call) => call(self, cx, inside),
             Msg::Timers => {
                 inside.shard.on_timers(cx);
                 // The inbound thread has left them to this one, and knows of none meanwhile.
-                cx.after.armed = cx.after.armed.min(inside.shard.next_timer());
+                cx.deferred.armed = cx.deferred.armed.min(inside.shard.next_timer());
             }
         }
         self.refresh(inside);
@@ -486,7 +486,7 @@ impl<P: Platform> FireEngine<P> {
 
     /// A flow's connection is made and has seen all that came before the packets which wait:
     /// those are run, and from here on packets are classified to the connection.
-    fn settled(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, key: &FlowKey) {
+    fn caught_up(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, key: &FlowKey) {
         for mut seg in inside.early.remove(key).unwrap_or_default() {
             self.arrive(cx, inside, To::Before, &mut seg);
         }
@@ -556,7 +556,7 @@ impl<P: Platform> FireEngine<P> {
                 cx.count(Count::SqueueReentered, 1);
                 let key = seg.frame.key;
                 self.establish(cx, inside, l.clone(), &e, seg);
-                self.settled(cx, inside, &key);
+                self.caught_up(cx, inside, &key);
             });
             if again.is_some() {
                 return;

@@ -110,7 +110,7 @@ impl<P: Platform> Org for FireEngine<P> {
             if made.is_err() {
                 org.ipcl.remove(&flow.key, n, None);
             }
-            org.settled(cx, inside, &flow.key);
+            org.caught_up(cx, inside, &flow.key);
             made
         });
         made.unwrap_or(Err(Exists))

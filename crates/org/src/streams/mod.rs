@@ -228,7 +228,7 @@ impl<P: Platform> Streams<P> {
             Msg::Timers => {
                 tcp.shard.on_timers(cx);
                 // The inbound thread has left them to this one, and knows of none meanwhile.
-                cx.after.armed = cx.after.armed.min(tcp.shard.next_timer());
+                cx.deferred.armed = cx.deferred.armed.min(tcp.shard.next_timer());
             }
             Msg::Enable => {}
         }

@@ -33,13 +33,13 @@ struct Inbox {
 }
 
 #[derive(Default)]
-struct Desk {
+struct Mailbox {
     inbox: Mutex<Inbox>,
     work: Condvar,
     finished: Condvar,
 }
 
-impl Desk {
+impl Mailbox {
     /// Hands over a command; its ticket. A stopped simulation drops it.
     fn give(&self, c: Command) -> u64 {
         let mut i = self.inbox.lock();
@@ -84,7 +84,7 @@ impl Desk {
 /// nobody can run, so one driving thread gets the same run every time.
 pub struct Embedded {
     shared: Arc<Shared>,
-    desk: Arc<Desk>,
+    mailbox: Arc<Mailbox>,
     failure: Arc<Mutex<Option<Failure>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -96,8 +96,8 @@ impl Embedded {
     /// # Panics
     /// If no OS thread can be started.
     pub fn new(cfg: VirtualConfig) -> Embedded {
-        let desk = Arc::new(Desk::default());
-        let kick = desk.clone();
+        let mailbox = Arc::new(Mailbox::default());
+        let kick = mailbox.clone();
         let max_steps = cfg.max_steps;
         let shared = Shared::new(
             cfg,
@@ -110,7 +110,7 @@ impl Embedded {
         let failure = Arc::new(Mutex::new(None));
         let driver = Driver {
             shared: shared.clone(),
-            desk: desk.clone(),
+            mailbox: mailbox.clone(),
             failure: failure.clone(),
             max_steps,
         };
@@ -120,7 +120,7 @@ impl Embedded {
             .expect("no OS thread for an embedded simulation");
         Embedded {
             shared,
-            desk,
+            mailbox,
             failure,
             thread: Some(thread),
         }
@@ -169,7 +169,7 @@ impl Embedded {
             filled: Condvar::new(),
         });
         let fill = Fill(slot.clone());
-        self.desk
+        self.mailbox
             .give(Command::Call(core, Box::new(move || fill.with(f))));
         let mut state = slot.state.lock();
         while state.is_none() {
@@ -191,12 +191,12 @@ impl Embedded {
     /// Lets virtual time run to `t` and executes everything due on the way. Returns when every
     /// thread is blocked or done, and it is `t` (or later, if it was).
     pub fn advance_to(&self, t: Time) {
-        self.desk.wait(self.desk.give(Command::Advance(t)));
+        self.mailbox.wait(self.mailbox.give(Command::Advance(t)));
     }
 
     /// Runs everything that can run at the present time.
     pub fn settle(&self) {
-        self.desk.wait(self.desk.give(Command::Settle));
+        self.mailbox.wait(self.mailbox.give(Command::Settle));
     }
 
     /// The earliest deadline that some thread waits for.
@@ -224,7 +224,7 @@ impl Embedded {
 impl Drop for Embedded {
     /// Unwinds all virtual threads and ends the OS thread.
     fn drop(&mut self) {
-        self.desk.give(Command::Stop);
+        self.mailbox.give(Command::Stop);
         if let Some(t) = self.thread.take() {
             let _ = t.join();
         }
@@ -233,7 +233,7 @@ impl Drop for Embedded {
 
 struct Driver {
     shared: Arc<Shared>,
-    desk: Arc<Desk>,
+    mailbox: Arc<Mailbox>,
     failure: Arc<Mutex<Option<Failure>>>,
     max_steps: u64,
 }
@@ -241,7 +241,7 @@ struct Driver {
 impl Driver {
     fn run(self) {
         loop {
-            let command = self.desk.next();
+            let command = self.mailbox.next();
             let stop = matches!(command, Command::Stop);
             let failed = self.shared.drive(|| {
                 self.shared
@@ -258,13 +258,13 @@ impl Driver {
                 }
                 failed || stop
             });
-            let mut inbox = self.desk.inbox.lock();
+            let mut inbox = self.mailbox.inbox.lock();
             inbox.done += 1;
             inbox.stopped = failed;
             // Bodies that never ran tell their callers when they are dropped.
             let rest = failed.then(|| std::mem::take(&mut inbox.queue));
             drop(inbox);
-            self.desk.finished.notify_all();
+            self.mailbox.finished.notify_all();
             drop(rest);
             if failed {
                 return;

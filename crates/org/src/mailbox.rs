@@ -28,7 +28,7 @@ struct Question<O: Org> {
 }
 
 /// Questions that wait for the stack's thread.
-pub(crate) struct Desk<O: Org> {
+pub(crate) struct Mailbox<O: Org> {
     /// Whether there are any; a hint that is read without the lock.
     any: AtomicBool,
     next: AtomicU64,
@@ -37,9 +37,9 @@ pub(crate) struct Desk<O: Org> {
     wakes: Locked<O, Vec<u32>>,
 }
 
-impl<O: Org> Desk<O> {
-    pub(crate) fn new(p: &Pf<O>) -> Desk<O> {
-        Desk {
+impl<O: Org> Mailbox<O> {
+    pub(crate) fn new(p: &Pf<O>) -> Mailbox<O> {
+        Mailbox {
             any: AtomicBool::new(false),
             next: AtomicU64::new(0),
             waiting: p.lock(LockClass::Leaf, Vec::new()),
@@ -47,7 +47,7 @@ impl<O: Org> Desk<O> {
         }
     }
 
-    /// Whether somebody waits for an answer. Acquire, against the store in [`Desk::ask`]: who
+    /// Whether somebody waits for an answer. Acquire, against the store in [`Mailbox::ask`]: who
     /// goes to sleep announces itself first and then looks here, who asks looks for sleepers
     /// afterwards; both under the sleepers' lock, so one of them sees the other.
     #[inline]
