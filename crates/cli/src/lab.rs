@@ -7,13 +7,12 @@ use crate::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use perimeter::OrgSpec;
 use perimeter_lab::{
-    Error, cache,
-    conduct::{self, Request, Step, Summary, Watcher},
-    linux,
+    Error, cache, linux,
     plan::{Mode, Plan, embedded},
     published::published,
     record::{self, Folder},
     report::{self, lanes},
+    runner::{self, Request, Step, Summary, Watcher},
     trace, units,
     workload::Configuration,
 };
@@ -174,7 +173,7 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     linux::gain_namespaces();
     announce(&request, folder.path(), &present);
     let mut bar = Bar::new(stop_by_signal()?);
-    let outcome = conduct::conduct(&request, &mut folder, &present, &mut bar);
+    let outcome = runner::run(&request, &mut folder, &present, &mut bar);
     bar.bar.finish_and_clear();
     let summary = outcome?;
     let path = folder.path().to_path_buf();

@@ -4,7 +4,7 @@
 //! measured), with its backends [`linux`] (the host kernel's own sockets), [`net`] (between two
 //! machines), [`ours`] (Perimeter's organizations), [`cache`] (those, and what they miss) and
 //! [`peers`] (other stacks); [`bench()`] (one grid of configurations, as a table or JSON); [`plan`]
-//! (each figure and table as a file), [`conduct`] (carries plans out), [`record`] (the raw results),
+//! (each figure and table as a file), [`runner`] (carries plans out), [`record`] (the raw results),
 //! [`mod@report`] (HTML, Markdown and CSV from them); [`live`] (what a run does while it is under
 //! way, for a view); [`published`] (what the papers found); [`stats`]; [`host`] (what is known about
 //! the machine, and whether it was disturbed).
@@ -13,7 +13,6 @@
 pub mod backends;
 pub mod bench;
 pub mod cache;
-pub mod conduct;
 pub mod error;
 pub mod host;
 pub mod linux;
@@ -27,6 +26,7 @@ pub mod plan;
 pub mod published;
 pub mod record;
 pub mod report;
+pub mod runner;
 pub mod stats;
 pub mod trace;
 pub mod units;

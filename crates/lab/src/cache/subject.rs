@@ -68,7 +68,7 @@ pub fn run(
         ..VirtualConfig::default()
     };
     let (settings, configuration) = (settings.clone(), configuration.clone());
-    let body = move |p: Virtual| conduct(&p, &settings, &configuration, payload);
+    let body = move |p: Virtual| carry_out(&p, &settings, &configuration, payload);
     match Virtual::run(config, body) {
         Ok((result, _)) => result,
         Err(failure) => Err(Error::Run(failure.to_string())),
@@ -80,7 +80,7 @@ fn say(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-fn conduct(
+fn carry_out(
     p: &Virtual,
     settings: &Settings,
     configuration: &Configuration,

@@ -123,7 +123,7 @@ fn run_until(
             unavailable,
         })
     };
-    let summary = conduct_with(&request(), folder, present, &mut remarks, &mut backends).unwrap();
+    let summary = run_with(&request(), folder, present, &mut remarks, &mut backends).unwrap();
     let log = log.borrow().clone();
     Ran {
         log,

@@ -158,28 +158,28 @@ pub type Backends<'a> = &'a mut dyn FnMut(&Cell) -> Box<dyn Backend>;
 ///
 /// # Errors
 /// That a row can't be recorded. Runs that fail are recorded as such, and the others go on.
-pub fn conduct(
+pub fn run(
     request: &Request,
     folder: &mut Folder,
     present: &[Row],
     watcher: &mut dyn Watcher,
 ) -> Result<Summary, Error> {
     let mut backends = Cell::backend;
-    conduct_with(request, folder, present, watcher, &mut backends)
+    run_with(request, folder, present, watcher, &mut backends)
 }
 
-/// As [`conduct`], with backends of the caller's choice.
+/// As [`run`], with backends of the caller's choice.
 ///
 /// # Errors
-/// As [`conduct`].
-pub fn conduct_with(
+/// As [`run`].
+pub fn run_with(
     request: &Request,
     folder: &mut Folder,
     present: &[Row],
     watcher: &mut dyn Watcher,
     backends: Backends<'_>,
 ) -> Result<Summary, Error> {
-    let mut conductor = Conductor {
+    let mut runner = Runner {
         request,
         folder,
         watcher,
@@ -199,20 +199,20 @@ pub fn conduct_with(
     for plan in &request.plans {
         let cells = plan.cells(request.mode, request.device)?;
         let repeats = plan.repeats(request.mode);
-        conductor.of += cells.len() * repeats as usize;
-        conductor.left += cells.iter().map(Cell::estimate).sum::<Duration>() * repeats;
+        runner.of += cells.len() * repeats as usize;
+        runner.left += cells.iter().map(Cell::estimate).sum::<Duration>() * repeats;
     }
-    conductor.folder.record_sends(&request.plans)?;
+    runner.folder.record_sends(&request.plans)?;
     for plan in &request.plans {
-        conductor.plan(plan, backends)?;
-        if conductor.summary.stopped {
+        runner.plan(plan, backends)?;
+        if runner.summary.stopped {
             break;
         }
     }
-    Ok(conductor.summary)
+    Ok(runner.summary)
 }
 
-struct Conductor<'a> {
+struct Runner<'a> {
     request: &'a Request,
     folder: &'a mut Folder,
     watcher: &'a mut dyn Watcher,
@@ -227,7 +227,7 @@ struct Conductor<'a> {
     expected: Duration,
 }
 
-impl Conductor<'_> {
+impl Runner<'_> {
     fn plan(&mut self, plan: &Plan, backends: Backends<'_>) -> Result<(), Error> {
         let cells = plan.cells(self.request.mode, self.request.device)?;
         let mut running: Vec<Option<Box<dyn Backend>>> = Vec::new();
