@@ -38,9 +38,9 @@ pub struct Config {
     pub tcp: TcpConfig,
     /// Memory that all connections together may pin, bytes. Default 1 GiB.
     ///
-    /// A bound: everything that a connection pins counts ([`crate::memory`]), each at least 7.25
-    /// KiB (in TIME-WAIT 2.75 KiB), so this also limits how many there can be: by default some
-    /// 144,000. What is promised: the process's resident memory stays within 1.25 times the
+    /// A bound: everything that a connection pins counts ([`crate::memory`]), each at least 7.5
+    /// KiB (in TIME-WAIT 3 KiB), so this also limits how many there can be: by default some
+    /// 139,000. What is promised: the process's resident memory stays within 1.25 times the
     /// limit and 32 MiB, whatever peers send and however slowly they read; what was acknowledged
     /// to a peer, and what the application has written, is never dropped for want of memory; and
     /// every connection can go on, one segment at a time at worst.
