@@ -1,7 +1,7 @@
 //! `connp-l:N`: connection groups behind locks.
 //!
 //! **Background.** Willmann, Rixner, Cox, section 3.3: connection-level parallelism without
-//! protocol threads (`organizations.md`, "connp-l").
+//! protocol threads.
 //!
 //! **Binding.** A connection belongs to group `hash mod N` for life, by the symmetric flow
 //! hash. N may far exceed the number of threads: 4 to 128 in the paper.

@@ -7,7 +7,7 @@ use crate::instance::Instance;
 use perimeter_sync::{Platform, Thread};
 use std::sync::Arc;
 
-/// Who takes packets from the devices (`architecture.md`, "How benchmarks are made honest").
+/// Who takes packets from the devices.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum Inbound {
     /// Pinned, interrupt-driven threads of the stack's own, one for each interface: what the

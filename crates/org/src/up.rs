@@ -1,7 +1,7 @@
 //! `up`, `up:netisr`, `up:shared`: the uniprocessor stack.
 //!
 //! **Background.** The FreeBSD 7 kernel built without SMP, the baseline of every speed-up in
-//! Willmann, Rixner, Cox, section 4 (`organizations.md`, "up").
+//! Willmann, Rixner, Cox, section 4.
 //!
 //! **Binding.** None: there is one perimeter, and all of the stack is in it.
 //!

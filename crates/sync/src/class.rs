@@ -73,7 +73,7 @@ impl LockClass {
         false
     }
 
-    /// The name in results (`organizations.md`, "Counting").
+    /// The name in results.
     pub const fn name(self) -> &'static str {
         match self {
             LockClass::Control => "control",

@@ -2,8 +2,7 @@
 //!
 //! **Background.** Willmann, Rixner, Cox, section 3.2.1: connection parallelism serialized by
 //! threads, in the style of DragonFly BSD; its remedy of light messages from the end of
-//! section 4.3 of the long version; and Yates et al. for a thread for each connection
-//! (`organizations.md`, "connp-t").
+//! section 4.3 of the long version; and Yates et al. for a thread for each connection.
 //!
 //! **Binding.** A connection belongs to thread `hash mod N` for life, by the symmetric flow
 //! hash. Thread `n` runs on core `n mod cores`. Under `per-connection` the hash names one of 384

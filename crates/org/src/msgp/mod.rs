@@ -4,7 +4,7 @@
 //! **Background.** FreeBSD 7 as Willmann, Rixner, Cox describe and measure it (sections 3.1 and
 //! 4): any thread may process any packet, and locks per structure keep them apart. `workers=K` is
 //! the packet-level parallelism of Nahum, Yates, Kurose, Towsley (OSDI 1994), and `locks=coarse`
-//! their question; `organizations.md`, "msgp".
+//! their question.
 //!
 //! **Binding.** None: a connection runs on whatever core a call or a packet comes by.
 //!

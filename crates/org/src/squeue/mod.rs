@@ -1,7 +1,7 @@
 //! `squeue:N`: FireEngine, the vertical perimeter.
 //!
 //! **Background.** The networking stack of Solaris 10 (Packet Event Framework, sections 2 and
-//! 4.1; `organizations.md`, "squeue"): the layers merged into one module, a connection's data in
+//! 4.1): the layers merged into one module, a connection's data in
 //! one place, and one serialization queue around all of it.
 //!
 //! **Binding.** A connection belongs to one squeue from its creation: an outgoing one to that of
@@ -28,8 +28,8 @@
 //! flow's hash, one ring for each core, and those run IP and enter the squeues; the order is kept
 //! in each ring.
 //!
-//! **Inferences.** The papers name the squeue and what it is for; the rules above are those of
-//! the specification. Beyond it: (1) The SYN cache is part of the listener's squeue, which
+//! **Inferences.** The papers name the squeue and what it is for; the rules above are
+//! what illumos does with it. Beyond those: (1) The SYN cache is part of the listener's squeue, which
 //! is that of the thread which listened; the handshake remembers the core that took the SYN, and
 //! the new connection is left to that core's squeue as a message. Packets that come meanwhile find
 //! the flow in the classifier and line up there, behind those which still come by way of the
