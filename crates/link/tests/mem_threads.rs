@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{key, syn};
+use common::{key, refer, syn};
 use core::sync::atomic::{AtomicU32, Ordering};
 use perimeter_base::desc::Offload;
-use perimeter_base::{Bytes, PktPool, Time, TxPages, TxRing, TxSlot};
+use perimeter_base::{PktPool, Time, TxRing};
 use perimeter_link::mem::{Nic, NicConfig};
 use perimeter_link::{Device, RxStatus};
 use perimeter_sync::virt::{Schedule, VirtualConfig};
@@ -140,14 +140,4 @@ fn on_virtual_cores() {
             panic!("seed {seed}: {e}");
         }
     }
-}
-
-/// Refers to the payload; its pages go when the ring is done with them.
-fn refer(slot: &mut TxSlot<'_>, payload: &[&[u8]]) {
-    let mut pages = TxPages::default();
-    payload
-        .iter()
-        .for_each(|p| pages.push(Bytes::copy_from_slice(p)));
-    let len = payload.iter().map(|p| p.len()).sum();
-    pages.refer(0, len, slot, &mut PktPool::new(0));
 }

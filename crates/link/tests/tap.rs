@@ -2,9 +2,12 @@
 //! privilege (or unprivileged user namespaces) and say so when they lack it.
 #![cfg(target_os = "linux")]
 
+mod common;
+
+use common::refer;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use perimeter_base::desc::Offload;
-use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxPages, TxRing, TxSlot};
+use perimeter_base::{PktBuf, PktPool, Time, TxRing};
 use perimeter_link::tap::{Tap, TapConfig, TapError, host};
 use perimeter_link::{Device, Medium, RxFrame, RxQueue, TxQueue};
 use perimeter_wire::{
@@ -428,14 +431,4 @@ fn without_privilege_the_message_says_what_to_do() {
         assert!(e.to_string().contains("ptnone"), "{e}");
         assert!(e.to_string().contains("ip tuntap add"), "{e}");
     });
-}
-
-/// Refers to the payload; its pages go when the ring is done with them.
-fn refer(slot: &mut TxSlot<'_>, payload: &[&[u8]]) {
-    let mut pages = TxPages::default();
-    payload
-        .iter()
-        .for_each(|p| pages.push(Bytes::copy_from_slice(p)));
-    let len = payload.iter().map(|p| p.len()).sum();
-    pages.refer(0, len, slot, &mut PktPool::new(0));
 }

@@ -1,9 +1,12 @@
 //! Two ends back to back, on the machine and on virtual cores, with and without faults.
 
+mod common;
+
+use common::refer;
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use perimeter_base::desc::Offload;
-use perimeter_base::{Bytes, PktPool, Time, TxPages, TxRing, TxSlot};
+use perimeter_base::{PktPool, Time, TxRing};
 use perimeter_link::fault::FaultConfig;
 use perimeter_link::rng::SplitMix64;
 use perimeter_link::wire::{End, WireConfig, WireHandle, pair};
@@ -415,14 +418,4 @@ fn no_damaged_packet_passes() {
     }
     let c = out.faults();
     assert_eq!((c.corrupted, c.fcs_dropped), (60_000, 0));
-}
-
-/// Refers to the payload; its pages go when the ring is done with them.
-fn refer(slot: &mut TxSlot<'_>, payload: &[&[u8]]) {
-    let mut pages = TxPages::default();
-    payload
-        .iter()
-        .for_each(|p| pages.push(Bytes::copy_from_slice(p)));
-    let len = payload.iter().map(|p| p.len()).sum();
-    pages.refer(0, len, slot, &mut PktPool::new(0));
 }

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::key;
+use common::{key, refer};
 use core::sync::atomic::{AtomicU32, Ordering};
 use perimeter_base::desc::Offload;
-use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxPages, TxRing, TxSlot};
+use perimeter_base::{PktBuf, PktPool, Time, TxRing};
 use perimeter_link::fault::{FaultConfig, FaultHandle, Faulty};
 use perimeter_link::mem::{Nic, NicConfig, PeerHandle, Source};
 use perimeter_link::pattern::Pattern;
@@ -387,14 +387,4 @@ fn a_script_feeds_and_reads_a_stack() {
     }
     assert_eq!(handle.next(), None);
     assert_eq!(handle.dropped(), 0);
-}
-
-/// Refers to the payload; its pages go when the ring is done with them.
-fn refer(slot: &mut TxSlot<'_>, payload: &[&[u8]]) {
-    let mut pages = TxPages::default();
-    payload
-        .iter()
-        .for_each(|p| pages.push(Bytes::copy_from_slice(p)));
-    let len = payload.iter().map(|p| p.len()).sum();
-    pages.refer(0, len, slot, &mut PktPool::new(0));
 }

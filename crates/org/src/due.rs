@@ -1,14 +1,14 @@
-//! When timers are due: said by who holds a perimeter, looked at by who does not.
+//! When a perimeter's timers are due: published by the thread inside, read by threads outside.
 
 use perimeter_base::Time;
 use perimeter_sync::Platform;
 use perimeter_sync::atomic::{AtomicU64, Ordering};
 
-/// When a perimeter's timers are due, for those outside. On cache lines of its own.
+/// When a perimeter's timers are due, for threads that are not inside. On cache lines of its own.
 ///
-/// A word about timers can't get lost. Who is inside says anew when they are due, after everything
-/// that it has run. Who is outside takes the word back ([`Due::take`]) only to send a message that
-/// has the timers run: whoever runs it is inside, and says anew.
+/// No deadline is lost. The thread inside publishes the next one after everything that it has run.
+/// A thread outside takes a deadline ([`Due::take`]) only to send a message that has the timers
+/// run: whoever runs that message is inside, and publishes the next deadline.
 #[repr(align(128))]
 pub(crate) struct Due(AtomicU64);
 
@@ -19,9 +19,9 @@ impl Default for Due {
 }
 
 impl Due {
-    /// Inside: they are due at `at`. Whether that is earlier than what was said before.
+    /// Inside: the timers are due at `at`. Returns whether that is earlier than published before.
     #[inline]
-    pub(crate) fn say(&self, p: &impl Platform, at: Time) -> bool {
+    pub(crate) fn publish(&self, p: &impl Platform, at: Time) -> bool {
         let before = self.0.load(Ordering::Relaxed);
         if before != at.0 {
             p.checkpoint();
@@ -30,8 +30,8 @@ impl Due {
         at.0 < before
     }
 
-    /// Outside: whether they are due at `now`, of which from here on nobody else is told. Not where
-    /// who is inside says otherwise at this moment: what that one says must stay.
+    /// Outside: whether the timers are due at `now`; the deadline is taken, so that no other thread
+    /// finds it. `false` where the thread inside publishes another one at this moment, which stays.
     pub(crate) fn take(&self, p: &impl Platform, now: Time) -> bool {
         let at = self.0.load(Ordering::SeqCst);
         if at > now.0 {
@@ -42,7 +42,7 @@ impl Due {
         self.0.compare_exchange(at, u64::MAX, order, or).is_ok()
     }
 
-    /// Outside: when they are due.
+    /// Outside: when the timers are due.
     #[inline]
     pub(crate) fn at(&self) -> Time {
         Time(self.0.load(Ordering::Acquire))
@@ -57,23 +57,23 @@ mod models {
     use perimeter_sync::{Lock, LockClass};
     use std::sync::Arc;
 
-    /// Timers that are due are put off inside while somebody outside takes the word about them:
-    /// in the end those outside know what is so inside.
+    /// The thread inside puts off timers that are due while a thread outside takes their deadline:
+    /// in the end the published deadline is the one inside.
     #[test]
-    fn the_last_word_is_heard() {
+    fn no_deadline_is_lost() {
         loom::model(|| {
             let due = Arc::new(Due::default());
             let inside = Arc::new(Model.lock(LockClass::Group, Time(5)));
-            due.say(&Model, Time(5));
+            due.publish(&Model, Time(5));
             let (theirs, perimeter) = (due.clone(), inside.clone());
             let holder = thread::spawn(move || {
                 let mut at = perimeter.lock();
                 *at = Time(10);
-                theirs.say(&Model, *at);
+                theirs.publish(&Model, *at);
             });
             if due.take(&Model, Time(5)) {
                 let at = inside.lock();
-                due.say(&Model, *at);
+                due.publish(&Model, *at);
             }
             holder.join().unwrap();
             assert_eq!(due.at(), *inside.lock());

@@ -145,7 +145,7 @@ struct Owner<C: Keep> {
 impl<C: Keep> Owner<C> {
     /// Lets others know how it stands, after a turn. Whether timers are due earlier than they were.
     fn publish(&self, p: &C::P, group: &Group<C>) -> bool {
-        let earlier = self.due.say(p, group.shard.next_timer());
+        let earlier = self.due.publish(p, group.shard.next_timer());
         let live = group.shard.len();
         if self.live.load(Ordering::Relaxed) != live {
             self.live.store(live, Ordering::Release);

@@ -190,7 +190,7 @@ impl<P: Platform> Pef<P> {
         let due = inner.shard.next_timer();
         // Also where nothing was armed: the inbound thread has left the timers to this one, and
         // knows of none meanwhile.
-        if self.due[usize::from(q)].say(&env.cx.sh.p, due) {
+        if self.due[usize::from(q)].publish(&env.cx.sh.p, due) {
             env.cx.deferred.armed = env.cx.deferred.armed.min(due);
         }
     }

@@ -233,7 +233,7 @@ impl<P: Platform> FireEngine<P> {
     /// Whether PROC may be given back: what others read without it is made true first.
     #[inline]
     fn refresh(&self, inside: &In<P>) {
-        self.due[usize::from(inside.index)].say(&self.p, inside.shard.next_timer());
+        self.due[usize::from(inside.index)].publish(&self.p, inside.shard.next_timer());
     }
 
     /// Gives PROC back, after draining what there is to drain.

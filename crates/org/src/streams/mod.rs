@@ -237,7 +237,7 @@ impl<P: Platform> Streams<P> {
 
     /// What others read without entering TCP is made true.
     fn refresh(&self, sh: &Commons<Kd<P>>, tcp: &InTcp<P>) {
-        self.due.say(&sh.p, tcp.shard.next_timer());
+        self.due.publish(&sh.p, tcp.shard.next_timer());
     }
 
     /// Goes through the modules until there is nothing to do in any that is free.

@@ -55,10 +55,7 @@ impl Tcb {
             return self.plan_slow(q, now);
         }
         if empty && !self.has(flag::ACK_NOW) {
-            self.flags &= !(flag::WANTS | flag::PUSH);
-            if flight > 0 && !self.has(flag::TLP_ARMED) {
-                self.arm_probe(false, now);
-            }
+            self.all_sent(flight, now);
             return None;
         }
         let seq = self.snd_nxt;
@@ -103,11 +100,17 @@ impl Tcb {
         if q.len > flight {
             return self.holds_last(q, flight, now);
         }
+        self.all_sent(flight, now);
+        true
+    }
+
+    /// Everything queued has been sent, and nothing else is due.
+    #[inline(always)]
+    fn all_sent(&mut self, flight: u32, now: Time) {
         self.flags &= !(flag::WANTS | flag::PUSH);
         if flight > 0 && !self.has(flag::TLP_ARMED) {
             self.arm_probe(false, now);
         }
-        true
     }
 
     /// As [`Tcb::has_nothing`], where something is queued: whether that is a partial segment which
