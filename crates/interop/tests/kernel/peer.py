@@ -159,6 +159,8 @@ def echo_server(host, port, count):
                 w.write(data)
                 await w.drain()
             w.close()
+            # What the kernel had no room for is still in this program, and would end with it.
+            await w.wait_closed()
             done += 1
             if done == int(count):
                 finished.set()
