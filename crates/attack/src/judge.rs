@@ -82,19 +82,28 @@ impl Series<'_> {
         ratio((self.work)(p), p.cpu_ns as f64 / 1e9)
     }
 
-    /// The median over rounds of the work per processor second that the attack left, divided by
-    /// the median of all unattacked measurements, before it and after each round. (An attack that
-    /// spoils what comes after it is found by [`Series::back`].)
+    /// Work per processor second in all measurements of those times.
+    fn total(&self, times: &[&str]) -> f64 {
+        let all = || times.iter().flat_map(|when| self.at(when));
+        let cpu: u64 = all().map(|p| p.cpu_ns).sum();
+        ratio(all().map(self.work).sum(), cpu as f64 / 1e9)
+    }
+
+    /// The work per processor second that the attack left, divided by that of all unattacked
+    /// measurements, before it and after each round. (An attack that spoils what comes after it is
+    /// found by [`Series::back`].)
     fn left(&self, cost: &Cost) -> f64 {
-        let quiet = self.at("before").into_iter().chain(self.at("after"));
-        let base = median(quiet.map(|p| self.yield_of(p)).collect());
-        let rounds = self.at("during").into_iter().enumerate().map(|(i, p)| {
-            let own = cost.units_of(i, p) * cost.allowed(i);
+        let during = self.at("during");
+        let slices = (during.len() / cost.alone.len().max(1)).max(1);
+        let left = during.iter().enumerate().map(|(i, p)| {
+            let round = i / slices;
+            let own = cost.units_of(round, p) * cost.allowed(round);
             // A twentieth at least: a measure of what is left needs something to be left.
-            let left = (p.cpu_ns as f64 - own).max(p.cpu_ns as f64 / 20.0);
-            ratio((self.work)(p) / (left / 1e9), base)
+            (p.cpu_ns as f64 - own).max(p.cpu_ns as f64 / 20.0)
         });
-        median(rounds.collect())
+        let left: f64 = left.sum();
+        let work = during.into_iter().map(self.work).sum();
+        ratio(ratio(work, left / 1e9), self.total(&["before", "after"]))
     }
 
     /// Of all unattacked measurements, the highest work per processor second by the lowest: how
@@ -106,11 +115,10 @@ impl Series<'_> {
         ratio(all.iter().copied().fold(0.0, f64::max), lowest)
     }
 
-    /// Work per processor second after the attack by that before it: medians, as the attack is
-    /// repeated. What it spoils for good is missing after each round.
+    /// Work per processor second after the attack by that before it. What it spoils for good is
+    /// missing after each round.
     fn back(&self) -> f64 {
-        let of = |when| median(self.at(when).iter().map(|p| self.yield_of(p)).collect());
-        ratio(of("after"), of("before"))
+        ratio(self.total(&["after"]), self.total(&["before"]))
     }
 }
 

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 pub struct Plan {
     /// Length of each measurement.
     pub length: Duration,
-    /// Rounds of before and during, for attacks that can be repeated.
+    /// Rounds of during and after, for attacks that can be repeated, with as many measurements
+    /// before; of one that can't be, measurements before, during and after it.
     pub rounds: usize,
     /// Answers of [`ANSWER`] bytes whose delivery is checked during the attack, and again after.
     pub answers: u64,
@@ -210,19 +211,20 @@ enum What {
 impl Run<'_> {
     fn all(&mut self) -> Result<()> {
         let place = Place::find(self.attack.prefix, self.plan.seed)?;
-        let rounds = if self.attack.repeats() {
-            self.plan.rounds
+        // How often it is begun, and measurements each time.
+        let (rounds, slices) = if self.attack.repeats() {
+            (self.plan.rounds, 1)
         } else {
-            1
+            (1, self.plan.rounds)
         };
         // The first connections of a process pay for its pages.
         client::connections(Duration::from_millis(200), || ());
-        self.both("before", None)?;
+        self.both("before", self.plan.rounds, None)?;
         let before = self.far(&place)?;
         for round in 0..rounds {
             let running = self.attack.start(&place, &self.plan.size)?;
             self.measure("during alone", What::Nothing, Some(&running))?;
-            self.both("during", Some(&running))?;
+            self.both("during", slices, Some(&running))?;
             if round == 0 {
                 let during = self.far(&place)?;
                 self.note_far(&before, &during);
@@ -231,7 +233,7 @@ impl Run<'_> {
             let ended = running.stop();
             self.out.attack_frames += ended.frames;
             self.out.attacker_ns += ended.spent;
-            self.both("after", None)?;
+            self.both("after", slices, None)?;
             if round + 1 == rounds {
                 self.answers()?;
             }
@@ -240,9 +242,18 @@ impl Run<'_> {
         self.leftovers()
     }
 
-    fn both(&mut self, when: &str, running: Option<&crate::flood::Running>) -> Result<()> {
-        self.measure(&format!("{when} connections"), What::Connections, running)?;
-        self.measure(&format!("{when} bulk"), What::Bulk, running)
+    /// Connections and bytes by turns: what the machine does meanwhile meets both.
+    fn both(
+        &mut self,
+        when: &str,
+        slices: usize,
+        running: Option<&crate::flood::Running>,
+    ) -> Result<()> {
+        for _ in 0..slices {
+            self.measure(&format!("{when} connections"), What::Connections, running)?;
+            self.measure(&format!("{when} bulk"), What::Bulk, running)?;
+        }
+        Ok(())
     }
 
     fn ask(&mut self, what: &str) -> Result<Stat> {
@@ -256,10 +267,10 @@ impl Run<'_> {
         running: Option<&crate::flood::Running>,
     ) -> Result<()> {
         let sent = || running.map_or(0, crate::flood::Running::frames);
-        let length = if self.attack.repeats() {
-            self.plan.length
-        } else {
-            2 * self.plan.length
+        // Alone it is measured once for all that follows.
+        let length = match what {
+            What::Nothing if !self.attack.repeats() => self.plan.length * self.plan.rounds as u32,
+            _ => self.plan.length,
         };
         let first = self.ask("stat")?;
         let (cpu, start, attack_frames) = (self.victim.cpu(), Instant::now(), sent());
