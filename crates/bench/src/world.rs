@@ -8,6 +8,7 @@ use perimeter_base::{Bytes, Time};
 use perimeter_link::RxFrame;
 use perimeter_org::up::{SoloKind, Up};
 use perimeter_org::{Flow as NewFlow, Org, OrgSpec};
+use perimeter_stack::input::Wanted;
 use perimeter_stack::ops::{Data, SendData};
 use perimeter_stack::{
     Cidr, Commons, Config, Count, Ctx, IfaceSpec, Kind, Own, SockError, SockId, input,
@@ -238,7 +239,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     #[inline]
     pub fn burst(&mut self) {
         let cx = &mut Ctx::new(&self.sh, &mut self.own);
-        input::parse(cx, 0, false);
+        input::parse(cx, 0, Wanted::default());
         self.org.on_packets(cx);
     }
 

@@ -26,21 +26,21 @@
 //! be half a gigabyte for a flood to fill. A SYN whose bucket is full is answered by a cookie
 //! unless those are off; then the oldest entry goes, as in the paper's kernel.
 
-use crate::open::{Options, start};
+use crate::open::Options;
+use crate::organizations::Visit;
 use crate::spec::{
     Colour, Family, Look, MAX_GROUPS, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };
-use crate::{Binding, Engine, Flow, On, Org};
+use crate::{Binding, Flow, Job, On, Org};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, Shard, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
-use std::sync::Arc;
 
 /// `connp-l`.
 static FAMILY: Family = Family {
@@ -68,9 +68,9 @@ static FAMILY: Family = Family {
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
 
-/// Opens one of them.
-pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
-    start::<ConnpL<P>, P>(p, o)
+/// Which type each of them is.
+pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
+    visitor.visit::<ConnpL<P>>(p, o)
 }
 
 /// How many groups there are.
@@ -206,21 +206,21 @@ impl<P: Platform> Org for ConnpL<P> {
         })
     }
 
-    fn listen(&self, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        for i in 0..self.groups.len() {
-            self.enter(i, |shard| shard.listen(l.clone()));
-        }
+    fn perimeters(&self) -> u16 {
+        self.groups.len() as u16
     }
 
-    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        for i in 0..self.groups.len() {
-            self.enter(i, |shard| shard.unlisten(cx, l));
-        }
+    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+        Some(self.index(sh.flow_hash(key)) as u16)
     }
 
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        let index = self.index(cx.sh.flow_hash(key));
-        self.enter(index, |shard| shard.icmp(cx, key, what));
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R> {
+        Some(self.enter(usize::from(n), |shard| job(shard, cx)))
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
@@ -262,12 +262,6 @@ impl<P: Platform> Org for ConnpL<P> {
 
     fn live(&self) -> usize {
         self.groups.iter().map(|g| g.shard.lock().len()).sum()
-    }
-
-    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
-        for i in 0..self.groups.len() {
-            self.enter(i, |shard| shard.abort_all(cx));
-        }
     }
 
     fn binding(&self, id: SockId) -> Binding {

@@ -23,7 +23,7 @@ use perimeter_stack::ops::{
 };
 use perimeter_stack::poller::{Alarm, Notify, Ready, Refused as NotWatched};
 use perimeter_stack::ready::Want;
-use perimeter_stack::{ConnInfo, SockError, SockId};
+use perimeter_stack::{ConnInfo, Ctx, SockError, SockId};
 use perimeter_sync::native::Profiling;
 use perimeter_sync::{LockStats, Platform, Profile, Work};
 use perimeter_tcp::{Config, State, TcpError};
@@ -290,7 +290,7 @@ pub trait Engine: Send + Sync {
 }
 
 /// An instance with its threads.
-pub(crate) struct Running<O: Org> {
+pub struct Running<O: Org> {
     pub(crate) i: Arc<Instance<O>>,
     pub(crate) joins: Mutex<Joins>,
     /// Application threads serve the devices themselves.
@@ -302,6 +302,15 @@ pub(crate) struct Running<O: Org> {
 impl<O: Org> Running<O> {
     fn events(&self) -> Result<&dyn Events, Fault> {
         self.enter()?.org.events().ok_or(Fault::Unsupported)
+    }
+
+    /// Runs `f` with the organization, on behalf of the calling thread: how a call comes to a
+    /// protocol beside TCP.
+    ///
+    /// # Errors
+    /// The stack has ended, or takes calls of another thread only.
+    pub fn with<R>(&self, f: impl FnOnce(&O, &mut Ctx<O::K>) -> R) -> Result<R, Fault> {
+        Ok(self.enter()?.with(|i, cx| f(&i.org, cx)))
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! One organization on one platform with its devices: what a stack is, behind its facade.
 
 use crate::mailbox::Mailbox;
+use crate::protocol::Protocol;
 use crate::spec::OrgSpec;
 use crate::{Flow, Org};
 use core::net::IpAddr;
@@ -8,7 +9,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use perimeter_base::Time;
 use perimeter_link::RxQueue;
 use perimeter_stack::commons::AddrInUse;
-use perimeter_stack::input;
+use perimeter_stack::datagram::Datagram;
+use perimeter_stack::input::{self, Aside, Wanted};
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::{Close, InterfaceGone, NoNeighbour, Output, Shed};
 use perimeter_stack::planted::{Bug, planted};
@@ -41,6 +43,10 @@ pub struct Instance<O: Org> {
     pub org: O,
     /// Which one it is.
     pub spec: OrgSpec,
+    /// Protocols beside TCP.
+    protocols: Vec<Arc<dyn Protocol<O>>>,
+    /// Their numbers.
+    numbers: Vec<u8>,
     own: PerLane<Pf<O>, Own<O::K>>,
     events: PerLane<Pf<O>, Ev<O>>,
     /// For organizations of one thread.
@@ -86,8 +92,8 @@ impl<O: Org> Instance<O> {
         p: Pf<O>,
         spec: OrgSpec,
         config: perimeter_stack::Config,
-        ifaces: Vec<IfaceSpec>,
-        routes: Vec<Route>,
+        (ifaces, routes): (Vec<IfaceSpec>, Vec<Route>),
+        protocols: Vec<Arc<dyn Protocol<O>>>,
     ) -> Instance<O> {
         let sh = Commons::new(p.clone(), config, ifaces, routes);
         let org = O::new(&spec, &sh);
@@ -127,6 +133,8 @@ impl<O: Org> Instance<O> {
             alarm,
             alarm_at: AtomicU64::new(u64::MAX),
             parked: Mutex::new(Vec::new()),
+            numbers: protocols.iter().map(|p| p.number()).collect(),
+            protocols,
             sh,
             org,
             spec,
@@ -379,9 +387,16 @@ impl<O: Org> Instance<O> {
         let n = rx.poll(now, &mut own.pool, &mut own.frames, perimeter_stack::BURST);
         if n > 0 {
             let iface = self.sh.rx[usize::from(q)].iface;
-            let aside = input::parse(cx, iface, self.org.wants_unbound());
+            let wanted = Wanted {
+                unbound: self.org.wants_unbound(),
+                protocols: &self.numbers,
+            };
+            let mut aside = input::parse(cx, iface, wanted);
             if !cx.segs.is_empty() {
                 self.org.on_packets(cx);
+            }
+            for protocol in &self.protocols {
+                self.beside(cx, &**protocol, &mut aside);
             }
             for frame in aside.unbound {
                 self.org.unbound(cx, iface, frame);
@@ -394,6 +409,19 @@ impl<O: Org> Instance<O> {
             }
         }
         n
+    }
+
+    /// What a burst held for a protocol beside TCP.
+    fn beside(&self, cx: &mut Ctx<O::K>, protocol: &dyn Protocol<O>, aside: &mut Aside) {
+        let number = protocol.number();
+        let mine = |d: &mut Datagram| d.ip.protocol == number;
+        let datagrams: Vec<Datagram> = aside.datagrams.extract_if(.., mine).collect();
+        if !datagrams.is_empty() {
+            protocol.input(&self.org, cx, datagrams);
+        }
+        for (_, ends, what) in aside.errors.iter().filter(|e| e.0 == number) {
+            protocol.error(&self.org, cx, ends, *what);
+        }
     }
 
     /// Runs timers that are due, and chores.

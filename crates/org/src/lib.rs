@@ -20,6 +20,7 @@ pub mod organizations;
 pub mod pef;
 mod place;
 mod promised;
+pub mod protocol;
 mod serve;
 pub mod spec;
 #[cfg(feature = "testing")]
@@ -30,16 +31,18 @@ pub mod up;
 mod wait;
 
 pub use end::Undelivered;
+pub use engine::Running;
 pub use engine::{Engine, Stats};
-pub use open::{Inbound, Options, Platforms, open_as};
-pub use organizations::open;
+pub use open::{Inbound, Options, Platforms, open_as, open_with};
+pub use organizations::{Visit, open, visit};
+pub use protocol::Protocol;
 pub use spec::{OrgSpec, SpecError};
 
 use core::marker::PhantomData;
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Kind, Listener, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Kind, Listener, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Locks, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -51,6 +54,17 @@ pub struct On<P, L>(PhantomData<fn() -> (P, L)>);
 impl<P: Platform, L: Locks<P>> Kind for On<P, L> {
     type P = P;
     type L = L;
+}
+
+/// Something to be done inside a perimeter, with the sockets that it protects. Any thread may run
+/// it, so it owns all that it needs.
+pub trait Job<K: Kind, R>: FnOnce(&mut dyn Sockets<K>, &mut Ctx<K>) -> R + Send + 'static {}
+
+impl<K, R, F> Job<K, R> for F
+where
+    K: Kind,
+    F: FnOnce(&mut dyn Sockets<K>, &mut Ctx<K>) -> R + Send + 'static,
+{
 }
 
 /// An organization: a point in the grid of placement, dispatch and protection.
@@ -109,14 +123,63 @@ pub trait Org: Send + Sync + Sized + 'static {
     fn connect(&self, cx: &mut Ctx<Self::K>, flow: Flow, config: &Config)
     -> Result<SockId, Exists>;
 
+    /// How many perimeters it has, numbered from 0. [`SockId::shard`] is the one of a connection.
+    fn perimeters(&self) -> u16;
+
+    /// The perimeter that a flow belongs to, and what has no socket of its own: a SYN, an ICMP
+    /// error. `None`: nobody wants such packets.
+    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16>;
+
+    /// The perimeter for a socket without a flow that the calling thread opens; `hash` is of its
+    /// address.
+    fn home(&self, hash: u32) -> u16 {
+        (hash % u32::from(self.perimeters())) as u16
+    }
+
+    /// Runs `job` inside perimeter `n`, by whatever thread that is there, and waits for its
+    /// result. `None`: a panic has stopped that thread.
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R>;
+
+    /// Has `job` run inside perimeter `n`, now or when its turn comes. Nobody waits for it.
+    fn leave(&self, cx: &mut Ctx<Self::K>, n: u16, job: impl Job<Self::K, ()>) {
+        let _ = self.inside(cx, n, job);
+    }
+
     /// Adds a listener wherever its SYNs may arrive.
-    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>);
+    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        for n in 0..self.perimeters() {
+            let l = l.clone();
+            self.inside(cx, n, |sockets, _| sockets.listen(l));
+        }
+    }
 
     /// Removes it there, with the handshakes under way.
-    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>);
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        for n in 0..self.perimeters() {
+            let l = l.clone();
+            self.inside(cx, n, move |sockets, cx| sockets.unlisten(cx, &l));
+        }
+    }
 
     /// An ICMP error about a flow.
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp);
+    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
+        if let Some(n) = self.perimeter_of(cx.sh, key) {
+            let key = *key;
+            self.leave(cx, n, move |sockets, cx| sockets.icmp(cx, &key, what));
+        }
+    }
+
+    /// Resets all connections: the stack is being dropped.
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
+        for n in 0..self.perimeters() {
+            self.inside(cx, n, |sockets, cx| sockets.abort_all(cx));
+        }
+    }
 
     /// Runs timers that are due.
     fn on_timers(&self, cx: &mut Ctx<Self::K>);
@@ -142,9 +205,6 @@ pub trait Org: Send + Sync + Sized + 'static {
 
     /// Connections, those that linger included.
     fn live(&self) -> usize;
-
-    /// Resets all connections: the stack is being dropped.
-    fn abort_all(&self, cx: &mut Ctx<Self::K>);
 
     /// Lock counts by class.
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats));

@@ -3,12 +3,13 @@
 use crate::Org;
 use crate::engine::{Engine, Running};
 use crate::instance::Instance;
+use crate::protocol::Protocol;
 use crate::serve;
 pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
 use perimeter_stack::{Config, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
-use perimeter_sync::{Native, Platform, Virtual};
+use perimeter_sync::{Native, Virtual};
 use std::sync::{Arc, Mutex};
 
 /// What to open a stack with.
@@ -39,23 +40,16 @@ pub enum Platforms {
 
 /// Opens a stack of an organization that is given as a type: how one from outside this crate gets
 /// in. `options.org` is what it is called and what [`Org::new`] sees;
-/// [`OrgSpec::outside`] for one that is not of this crate.
-pub fn open_as<O>(p: <O::K as Kind>::P, options: Options) -> Arc<dyn Engine>
-where
-    O: Org,
-{
-    start::<O, _>(p, options)
-}
-
-/// Starts organization `O` on platform `P`.
-pub(crate) fn start<O, P>(p: P, o: Options) -> Arc<dyn Engine>
-where
-    P: Platform,
-    O: Org,
-    O::K: Kind<P = P>,
-{
+/// [`OrgSpec::outside`] for one that is not of this crate. `protocols` are those beside TCP.
+pub fn open_with<O: Org>(
+    p: <O::K as Kind>::P,
+    options: Options,
+    protocols: Vec<Arc<dyn Protocol<O>>>,
+) -> Arc<Running<O>> {
+    let o = options;
     let inline = o.org.single_threaded() || o.inbound == Inbound::Inline;
-    let i = Arc::new(Instance::<O>::new(p, o.org, o.config, o.ifaces, o.routes));
+    let i = Instance::new(p, o.org, o.config, (o.ifaces, o.routes), protocols);
+    let i = Arc::new(i);
     let joins = serve::start(&i, o.inbound);
     Arc::new(Running {
         i,
@@ -63,4 +57,9 @@ where
         inline,
         _profiling: o.profiling,
     })
+}
+
+/// The same, with TCP alone.
+pub fn open_as<O: Org>(p: <O::K as Kind>::P, options: Options) -> Arc<dyn Engine> {
+    open_with::<O>(p, options, Vec::new())
 }

@@ -1,9 +1,11 @@
 //! The organizations of this build: one line each.
 
+use crate::Org;
 use crate::engine::Engine;
-use crate::open::{Options, Platforms};
+use crate::open::{Options, Platforms, open_with};
 use crate::spec::{Family, OrgSpec, Parts, SpecError, Variant};
 use core::str::FromStr;
+use perimeter_stack::Kind;
 use perimeter_sync::Platform;
 use std::sync::Arc;
 
@@ -19,12 +21,16 @@ macro_rules! organizations {
             lists.iter().copied().flatten().copied()
         }
 
-        fn on<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+        /// Tells `visitor` which type the organization of `o` is on platform `p`.
+        ///
+        /// # Panics
+        /// It is [`OrgSpec::outside`].
+        pub fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
             let family = o.org.family();
             $(
                 $(#[$attribute])*
                 if crate::$module::FAMILIES.iter().any(|f| core::ptr::eq(*f, family)) {
-                    return crate::$module::open(p, o);
+                    return crate::$module::visit(p, o, visitor);
                 }
             )*
             panic!("`{}` is opened with `open_as`", o.org);
@@ -43,14 +49,41 @@ organizations! {
     #[cfg(feature = "testing")] split,
 }
 
+/// Who wants to know which type the name of an organization stands for.
+pub trait Visit<P: Platform> {
+    /// What comes of it.
+    type Out;
+
+    /// It is `O`.
+    fn visit<O>(self, p: P, options: Options) -> Self::Out
+    where
+        O: Org,
+        O::K: Kind<P = P>;
+}
+
+/// Starts it.
+struct Start;
+
+impl<P: Platform> Visit<P> for Start {
+    type Out = Arc<dyn Engine>;
+
+    fn visit<O>(self, p: P, options: Options) -> Arc<dyn Engine>
+    where
+        O: Org,
+        O::K: Kind<P = P>,
+    {
+        open_with::<O>(p, options, Vec::new())
+    }
+}
+
 /// Opens a stack.
 ///
 /// # Panics
 /// The organization is [`OrgSpec::outside`]: [`open_as`](crate::open_as) opens those.
 pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
     match platform {
-        Platforms::Native(p) => on(p, options),
-        Platforms::Virtual(p) => on(p, options),
+        Platforms::Native(p) => visit(p, options, Start),
+        Platforms::Virtual(p) => visit(p, options, Start),
     }
 }
 

@@ -20,22 +20,22 @@
 //! processor and so no choice). A segment is queued when it has been parsed: the parser is part
 //! of polling under every organization.
 
-use crate::open::{Options, start};
+use crate::open::Options;
+use crate::organizations::Visit;
 use crate::spec::{
     Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };
-use crate::{Binding, Engine, Flow, On, Org};
+use crate::{Binding, Flow, Job, On, Org};
 use core::fmt;
 use perimeter_base::Time;
 use perimeter_stack::kind::lock;
-use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Kind, Listener, Lk, Seg, Shard, SockId};
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Kind, Lk, Seg, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Solo};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// `up`.
 static FAMILY: Family = Family {
@@ -75,11 +75,11 @@ static FAMILY: Family = Family {
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
 
-/// Opens one of them.
-pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+/// Which type each of them is.
+pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
     match o.org.params() {
-        Some(Mode::Shared) => start::<UpShared<P>, P>(p, o),
-        _ => start::<Up<P>, P>(p, o),
+        Some(Mode::Shared) => visitor.visit::<UpShared<P>>(p, o),
+        _ => visitor.visit::<Up<P>>(p, o),
     }
 }
 
@@ -213,16 +213,21 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
             .connect(cx, flow.key, flow.hash, flow.iface, config)
     }
 
-    fn listen(&self, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.stack.lock().shard.listen(l.clone());
+    fn perimeters(&self) -> u16 {
+        1
     }
 
-    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.stack.lock().shard.unlisten(cx, l);
+    fn perimeter_of(&self, _: &Commons<Self::K>, _: &FlowKey) -> Option<u16> {
+        Some(0)
     }
 
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        self.stack.lock().shard.icmp(cx, key, what);
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        _: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R> {
+        Some(job(&mut self.stack.lock().shard, cx))
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
@@ -260,10 +265,6 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
 
     fn live(&self) -> usize {
         self.stack.lock().shard.len()
-    }
-
-    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
-        self.stack.lock().shard.abort_all(cx);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

@@ -7,16 +7,15 @@
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{ConnInfo, Native, OrgSpec, Stack, TcpConfig};
 use perimeter_base::Time;
-use perimeter_org::{Binding, Flow, On, Org};
-use perimeter_stack::ops::{Icmp, Op};
+use perimeter_org::{Binding, Flow, Job, On, Org};
+use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, Ctx, Listener, Shard, SockId};
+use perimeter_stack::{Commons, Ctx, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
 use perimeter_wire::FlowKey;
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::sync::Arc;
 
 /// This machine, with real locks around what all threads share.
 type K = On<Native, Shared>;
@@ -61,16 +60,17 @@ impl Org for BigLock {
         self.stack.lock().connect(cx, f.key, f.hash, f.iface, c)
     }
 
-    fn listen(&self, _: &mut Cx, l: &Arc<Listener<K>>) {
-        self.stack.lock().listen(l.clone());
+    fn perimeters(&self) -> u16 {
+        1
     }
 
-    fn unlisten(&self, cx: &mut Cx, l: &Arc<Listener<K>>) {
-        self.stack.lock().unlisten(cx, l);
+    fn perimeter_of(&self, _: &Sh, _: &FlowKey) -> Option<u16> {
+        Some(0)
     }
 
-    fn icmp(&self, cx: &mut Cx, key: &FlowKey, what: Icmp) {
-        self.stack.lock().icmp(cx, key, what);
+    // Whatever else is to be done with the sockets: listeners, ICMP errors, other protocols.
+    fn inside<R: Send + 'static>(&self, cx: &mut Cx, _: u16, job: impl Job<K, R>) -> Option<R> {
+        Some(job(&mut *self.stack.lock(), cx))
     }
 
     fn on_timers(&self, cx: &mut Cx) {
@@ -87,10 +87,6 @@ impl Org for BigLock {
 
     fn live(&self) -> usize {
         self.stack.lock().len()
-    }
-
-    fn abort_all(&self, cx: &mut Cx) {
-        self.stack.lock().abort_all(cx);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

@@ -104,6 +104,10 @@ counts! {
     Echoes = "rx_echo_requests",
     /// Echo requests that were not answered: there were too many ([`crate::limit::Limits`]).
     EchoLimit = "drop_echo_limit",
+    /// Errors sent about datagrams that nobody wanted.
+    Unreachables = "tx_icmp_unreachable",
+    /// Such errors that were not sent: there were too many.
+    ErrorLimit = "drop_icmp_error_limit",
     /// ARP packets that claimed the address of a neighbour in use for another station, which was
     /// asked before that was believed.
     ArpDoubts = "arp_doubts",

@@ -3,11 +3,12 @@
 
 use crate::commons::Commons;
 use crate::count::{Count, malformed};
+use crate::datagram::{self, Datagram};
 use crate::id::SockId;
 use crate::kind::{Ctx, Kind, Own};
 use crate::net::host;
 use crate::ops::Icmp;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};
 use perimeter_sync::{Platform, Work};
@@ -29,33 +30,51 @@ pub struct Aside {
     /// Whole frames that belong to no connection and that nothing here answers, if they are
     /// wanted: datagrams of other protocols or for other hosts.
     pub unbound: Vec<PktBuf>,
-    wanted: bool,
+    /// Datagrams of protocols that are wanted.
+    pub datagrams: Vec<Datagram>,
+    /// Errors about such datagrams of ours: the protocol, the ends, and what is wrong.
+    pub errors: Vec<(u8, FlowKey, Unreachable)>,
+}
+
+/// What a stack takes beside TCP.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Wanted<'a> {
+    /// Packets that belong to no connection: see [`Aside::unbound`].
+    pub unbound: bool,
+    /// Protocols, by their numbers in IP's header.
+    pub protocols: &'a [u8],
 }
 
 impl Aside {
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        self.icmp.is_empty() && self.resolved.is_empty() && self.unbound.is_empty()
+        self.icmp.is_empty()
+            && self.resolved.is_empty()
+            && self.unbound.is_empty()
+            && self.datagrams.is_empty()
+            && self.errors.is_empty()
     }
 }
 
-/// Parses the burst in `cx.frames` of interface `iface` into `cx.segs`. `unbound`: packets that
-/// belong to no connection are wanted, see [`Aside::unbound`].
-pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, unbound: bool) -> Aside {
-    let mut aside = Aside {
-        wanted: unbound,
-        ..Aside::default()
-    };
+/// Parses the burst in `cx.frames` of interface `iface` into `cx.segs`, and what else is wanted.
+pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, wanted: Wanted<'_>) -> Aside {
+    let mut aside = Aside::default();
     let mut frames = core::mem::take(&mut cx.frames);
     let n = frames.len() as u64;
     cx.count(Count::RxFrames, n);
     cx.sh.p.charge(Work::RxFrame, n);
-    drain(cx, iface, frames.drain(..), &mut aside);
+    drain(cx, iface, frames.drain(..), wanted, &mut aside);
     cx.frames = frames;
     aside
 }
 
-fn drain<K: Kind>(cx: &mut Ctx<K>, iface: u16, frames: Drain<'_, RxFrame>, aside: &mut Aside) {
+fn drain<K: Kind>(
+    cx: &mut Ctx<K>,
+    iface: u16,
+    frames: Drain<'_, RxFrame>,
+    wanted: Wanted<'_>,
+    aside: &mut Aside,
+) {
     let (sh, own) = cx.split();
     let caps = &sh.ifaces[usize::from(iface)].caps;
     let (ethernet, mac) = (caps.medium == Medium::Ethernet, caps.mac);
@@ -71,7 +90,7 @@ fn drain<K: Kind>(cx: &mut Ctx<K>, iface: u16, frames: Drain<'_, RxFrame>, aside
         if carries_tcp(bytes, ethernet) {
             let seg = own.segs.place();
             match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
-                Ok(()) => tcp((sh, own), iface, f, aside),
+                Ok(()) => tcp((sh, own), iface, f, wanted, aside),
                 Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
             }
             continue;
@@ -84,9 +103,21 @@ fn drain<K: Kind>(cx: &mut Ctx<K>, iface: u16, frames: Drain<'_, RxFrame>, aside
         match parsed {
             Ok(Frame::Arp(p)) => arp(&mut Ctx::new(sh, own), iface, &p, aside),
             Ok(Frame::Icmp { ip, msg, body }) => {
-                icmp(&mut Ctx::new(sh, own), iface, &ip, msg, body, aside, bytes);
+                let cx = &mut Ctx::new(sh, own);
+                if for_us(cx, iface, &ip) {
+                    icmp(cx, iface, &ip, (msg, body), wanted, aside, bytes);
+                }
             }
-            Ok(_) if aside.wanted => {
+            Ok(Frame::Ipv4 { ip, .. }) if wanted.protocols.contains(&ip.protocol) => {
+                if for_us(&mut Ctx::new(sh, own), iface, &ip) {
+                    let mut payload = f.buf;
+                    payload.trim_front(l2_len + usize::from(ip.header_len));
+                    payload.truncate(usize::from(ip.total_len) - usize::from(ip.header_len));
+                    aside.datagrams.push(Datagram { ip, iface, payload });
+                    continue;
+                }
+            }
+            Ok(_) if wanted.unbound => {
                 aside.unbound.push(f.buf);
                 continue;
             }
@@ -154,7 +185,13 @@ fn drop_malformed<K: Kind>(cx: &mut Ctx<K>, e: WireError, buf: PktBuf) {
 
 /// Completes the segment whose header was parsed into its place, unless it is to be dropped.
 #[inline]
-fn tcp<K: Kind>((sh, own): (&Commons<K>, &mut Own<K>), iface: u16, f: RxFrame, aside: &mut Aside) {
+fn tcp<K: Kind>(
+    (sh, own): (&Commons<K>, &mut Own<K>),
+    iface: u16,
+    f: RxFrame,
+    wanted: Wanted<'_>,
+    aside: &mut Aside,
+) {
     let seg = own.segs.place();
     let t = &seg.frame;
     let i = &sh.ifaces[usize::from(iface)];
@@ -165,7 +202,7 @@ fn tcp<K: Kind>((sh, own): (&Commons<K>, &mut Own<K>), iface: u16, f: RxFrame, a
             false => Some(Count::NotOurs),
         };
         if let Some(why) = why {
-            if !mine && aside.wanted {
+            if !mine && wanted.unbound {
                 return aside.unbound.push(f.buf);
             }
             sh.count(own.lane, why, 1);
@@ -227,29 +264,42 @@ fn arp<K: Kind>(cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, aside: &mut Aside) {
     }
 }
 
+/// Whether a datagram is for us, from a host; it is counted if not.
+fn for_us<K: Kind>(cx: &mut Ctx<K>, iface: u16, ip: &Ipv4Hdr) -> bool {
+    let mine = cx.sh.ifaces.iter().any(|i| i.owns(IpAddr::V4(ip.dst)));
+    let why = match mine {
+        true => wrong_source(cx.sh, iface, IpAddr::V4(ip.src)),
+        false => Some(Count::NotOurs),
+    };
+    if let Some(why) = why {
+        cx.count(why, 1);
+    }
+    why.is_none()
+}
+
 fn icmp<K: Kind>(
     cx: &mut Ctx<K>,
     iface: u16,
     ip: &Ipv4Hdr,
-    msg: Icmpv4,
-    body: &[u8],
+    (msg, body): (Icmpv4, &[u8]),
+    wanted: Wanted<'_>,
     aside: &mut Aside,
     frame: &[u8],
 ) {
-    let mine = cx.sh.ifaces.iter().any(|i| i.owns(IpAddr::V4(ip.dst)));
-    if !mine {
-        return cx.count(Count::NotOurs, 1);
-    }
-    if let Some(why) = wrong_source(cx.sh, iface, IpAddr::V4(ip.src)) {
-        return cx.count(why, 1);
-    }
     if let Icmpv4::EchoRequest { ident, seq } = msg {
         return echo(cx, iface, ip, (ident, seq), body, frame);
     }
     let Ok(quote) = IcmpQuote::parse(body) else {
         return;
     };
-    if quote.ip.protocol != perimeter_wire::PROTO_TCP {
+    let protocol = quote.ip.protocol;
+    if protocol != PROTO_TCP {
+        if let Icmpv4::Unreachable { code, .. } = msg
+            && wanted.protocols.contains(&protocol)
+        {
+            let error = (protocol, quote.key(), unreachable(code));
+            aside.errors.push(error);
+        }
         return;
     }
     let what = match msg {
@@ -282,51 +332,19 @@ fn echo<K: Kind>(
     body: &[u8],
     frame: &[u8],
 ) {
-    let i = &cx.sh.ifaces[usize::from(iface)];
-    let src: Ipv4Addr = ip.dst;
-    let len = 20 + 8 + body.len();
-    if len > i.caps.mtu as usize {
-        return;
-    }
     let now = cx.now();
     if !cx.limits.echoes.take(now) {
         return cx.count(Count::EchoLimit, 1);
     }
-    cx.count(Count::Echoes, 1);
-    let mut out = cx.pool.take(len);
-    out.set_window(0, len);
-    let bytes = out.as_mut_slice();
-    let hdr = Ipv4Hdr {
-        src,
-        dst: ip.src,
-        protocol: PROTO_ICMP,
-        ttl: cx.sh.config.ttl,
-        tos: ip.tos,
-        ident: 0,
-        total_len: len as u16,
-        header_len: 20,
-        dont_fragment: true,
-        more_fragments: false,
-        frag_offset: 0,
+    let i = &cx.sh.ifaces[usize::from(iface)];
+    let came = (i.caps.medium == Medium::Ethernet).then(|| EtherHdr::parse(frame).ok());
+    let stations = came.flatten().map(|eth| (i.caps.mac, eth.src));
+    let hdr = datagram::header(cx, (ip.dst, ip.src), PROTO_ICMP, ip.tos);
+    let fill = |out: &mut [u8]| {
+        Icmpv4::EchoReply { ident, seq }.emit(body, out);
     };
-    let n = hdr.emit(bytes);
-    Icmpv4::EchoReply { ident, seq }.emit(body, &mut bytes[n..]);
-    let mut stage = cx.sh.tx[usize::from(i.tx.start)].stage();
-    if let Some(mut d) = stage.push() {
-        d.hdr_len = 0;
-        if i.caps.medium == Medium::Ethernet
-            && let Ok(eth) = EtherHdr::parse(frame)
-        {
-            let eth = EtherHdr {
-                dst: eth.src,
-                src: i.caps.mac,
-                ethertype: ETHERTYPE_IPV4,
-            };
-            d.hdr_len = eth.emit(&mut d.hdr) as u8;
-        }
-        d.owned = Some(out);
-        cx.deferred.ring(i.tx.start);
-    } else {
-        cx.count(Count::TxRingFull, 1);
+    let at = (iface, i.tx.start);
+    if datagram::place(cx, at, stations, hdr, Icmpv4::LEN + body.len(), fill).is_ok() {
+        cx.count(Count::Echoes, 1);
     }
 }

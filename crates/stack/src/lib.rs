@@ -7,6 +7,7 @@ pub mod commons;
 pub mod conn;
 pub mod copies;
 pub mod count;
+pub mod datagram;
 pub mod ends;
 pub mod glue;
 pub mod id;
@@ -27,6 +28,7 @@ pub mod port;
 pub mod ready;
 pub mod route;
 pub mod shard;
+pub mod sockets;
 pub mod wheel;
 
 pub use commons::{Commons, Config, IfaceSpec};
@@ -39,6 +41,7 @@ pub use listener::Listener;
 pub use net::{Cidr, Route};
 pub use ops::{Op, SockError};
 pub use shard::Shard;
+pub use sockets::{Others, Sockets};
 
 /// Frames taken from a device at once.
 pub const BURST: usize = 32;

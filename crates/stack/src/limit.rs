@@ -44,6 +44,8 @@ pub struct Limits {
     pub resets: Bucket,
     /// Echo replies: 1,000 a second, 250 at once.
     pub echoes: Bucket,
+    /// Errors about datagrams that nobody wants: 1,000 a second, 250 at once.
+    pub errors: Bucket,
 }
 
 impl Default for Limits {
@@ -51,6 +53,7 @@ impl Default for Limits {
         Limits {
             resets: Bucket::new(1_000, 250),
             echoes: Bucket::new(1_000, 250),
+            errors: Bucket::new(1_000, 250),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::listener::Listener;
 use crate::ops::{self, Icmp, Op};
 use crate::passive::Passive;
 use crate::ready;
+use crate::sockets::{Others, Sockets};
 use crate::wheel::{Due, Wheel};
 use core::net::IpAddr;
 use hashbrown::HashTable;
@@ -35,6 +36,7 @@ pub struct Shard<K: Kind, C: Cell<K = K> = Conn<K>> {
     /// Somebody listens where the next SYN goes to, though not in this shard.
     elsewhere: bool,
     ends: Ends,
+    others: Others,
 }
 
 /// What became of a segment whose connection was looked up elsewhere.
@@ -101,6 +103,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             elsewhere: false,
             passive: Passive::new(sh, of),
             ends: Ends::default(),
+            others: Others::default(),
         }
     }
 
@@ -452,32 +455,6 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         Some(out)
     }
 
-    /// An ICMP error for the flow `key`.
-    pub fn icmp(&mut self, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
-        let Some(slot) = self.find(key) else {
-            if let Icmp::Unreachable(_, seq) = what {
-                self.passive.unreachable(cx, key, seq);
-            }
-            return;
-        };
-        if let Some(conn) = self.conns.at(slot) {
-            cx.count(Count::IcmpErrors, 1);
-            conn.entered();
-            ops::icmp(conn, what, cx);
-            self.update(slot, cx);
-        }
-    }
-
-    /// Adds a listener's wildcard entry.
-    pub fn listen(&mut self, l: Arc<Listener<K>>) {
-        self.passive.listen(l);
-    }
-
-    /// Removes a listener's wildcard entry, and the handshakes under way for it.
-    pub fn unlisten(&mut self, cx: &mut Ctx<K>, l: &Listener<K>) {
-        self.passive.unlisten(cx, l);
-    }
-
     /// Runs what is due.
     pub fn on_timers(&mut self, cx: &mut Ctx<K>) {
         let now = cx.now();
@@ -550,30 +527,6 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         self.wheel.next().min(self.passive.deadline())
     }
 
-    /// Appends what there is to say about every connection.
-    pub fn inspect(&mut self, now: Time, out: &mut Vec<ConnInfo>) {
-        for slot in 0..self.conns.places() {
-            if let Some(c) = self.conns.at(slot) {
-                out.push(ops::look(c, now));
-            }
-        }
-    }
-
-    /// Resets every connection: the stack is being dropped.
-    pub fn abort_all(&mut self, cx: &mut Ctx<K>) {
-        for slot in 0..self.conns.places() {
-            if let Some(conn) = self.conns.at(slot) {
-                conn.entered();
-                glue::abort(conn, cx);
-                conn.snd().side.finish(cx);
-                conn.rcv().side.finish(cx);
-                conn.tcb().meta.orphan = true;
-                conn.left(cx);
-                self.unlink(slot, cx);
-            }
-        }
-    }
-
     /// How many connections there are, those that linger included.
     pub fn len(&self) -> usize {
         self.conns.len()
@@ -587,6 +540,58 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// Handshakes under way.
     pub fn half_open(&self) -> usize {
         self.passive.len()
+    }
+}
+
+impl<K: Kind, C: Cell<K = K>> Sockets<K> for Shard<K, C> {
+    fn listen(&mut self, l: Arc<Listener<K>>) {
+        self.passive.listen(l);
+    }
+
+    fn unlisten(&mut self, cx: &mut Ctx<K>, l: &Listener<K>) {
+        self.passive.unlisten(cx, l);
+    }
+
+    fn icmp(&mut self, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
+        let Some(slot) = self.find(key) else {
+            if let Icmp::Unreachable(_, seq) = what {
+                self.passive.unreachable(cx, key, seq);
+            }
+            return;
+        };
+        if let Some(conn) = self.conns.at(slot) {
+            cx.count(Count::IcmpErrors, 1);
+            conn.entered();
+            ops::icmp(conn, what, cx);
+            self.update(slot, cx);
+        }
+    }
+
+    fn inspect(&mut self, now: Time, out: &mut Vec<ConnInfo>) {
+        for slot in 0..self.conns.places() {
+            if let Some(c) = self.conns.at(slot) {
+                out.push(ops::look(c, now));
+            }
+        }
+    }
+
+    fn abort_all(&mut self, cx: &mut Ctx<K>) {
+        for slot in 0..self.conns.places() {
+            if let Some(conn) = self.conns.at(slot) {
+                conn.entered();
+                glue::abort(conn, cx);
+                conn.snd().side.finish(cx);
+                conn.rcv().side.finish(cx);
+                conn.tcb().meta.orphan = true;
+                conn.left(cx);
+                self.unlink(slot, cx);
+            }
+        }
+        self.others = Others::default();
+    }
+
+    fn others(&mut self) -> &mut Others {
+        &mut self.others
     }
 }
 

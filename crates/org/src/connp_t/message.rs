@@ -5,10 +5,9 @@ use super::group::Group;
 use super::{ConnpT, Kd};
 use crate::Flow;
 use core::any::Any;
-use perimeter_base::Time;
-use perimeter_stack::ops::{self, Icmp, Op};
+use perimeter_stack::ops::{self, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{ConnInfo, Ctx, Listener, Seg, Segs, SockId};
+use perimeter_stack::{Ctx, Listener, Seg, Segs, SockId, Sockets};
 use perimeter_sync::Platform;
 use perimeter_tcp::Config;
 use perimeter_tcp::syncache::Established;
@@ -264,39 +263,31 @@ impl<C: Keep> Job<C> for Wildcard<C::P> {
     }
 }
 
-/// An ICMP error about a flow.
-pub(super) struct Error {
-    pub(super) key: FlowKey,
-    pub(super) what: Icmp,
+/// Anything else that is to be done with what a thread owns.
+pub(super) struct Do<F, R> {
+    job: Option<F>,
+    pub(super) out: Option<R>,
 }
 
-impl<C: Keep> Job<C> for Error {
-    fn run(&mut self, at: &mut At<'_, C>) -> Next {
-        let shard = &mut at.group.shard;
-        shard.icmp(&mut at.cx, &self.key, self.what);
-        Next::Done
+impl<F, R> Do<F, R> {
+    pub(super) fn new(job: F) -> Do<F, R> {
+        Do {
+            job: Some(job),
+            out: None,
+        }
     }
 }
 
-/// What there is to say about a thread's connections.
-pub(super) struct Inspect {
-    pub(super) now: Time,
-    pub(super) out: Vec<ConnInfo>,
-}
-
-impl<C: Keep> Job<C> for Inspect {
+impl<C, F, R> Job<C> for Do<F, R>
+where
+    C: Keep,
+    F: crate::Job<Kd<C::P>, R>,
+    R: Send + 'static,
+{
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
-        at.group.shard.inspect(self.now, &mut self.out);
-        Next::Done
-    }
-}
-
-/// Resets all of a thread's connections.
-pub(super) struct AbortAll;
-
-impl<C: Keep> Job<C> for AbortAll {
-    fn run(&mut self, at: &mut At<'_, C>) -> Next {
-        at.group.shard.abort_all(&mut at.cx);
+        if let Some(job) = self.job.take() {
+            self.out = Some(job(&mut at.group.shard, &mut at.cx));
+        }
         Next::Done
     }
 }

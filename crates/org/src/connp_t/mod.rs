@@ -77,10 +77,11 @@ mod message;
 mod spec;
 
 use crate::due::Due;
-use crate::open::{Options, start};
+use crate::open::Options;
+use crate::organizations::Visit;
 use crate::place::Places;
 use crate::spec::{Family, OrgSpec};
-use crate::{Binding, Engine, Flow, On, Org};
+use crate::{Binding, Flow, On, Org};
 use answer::{Reply, Stock};
 use cell::Before;
 use cell::{Apart, Keep, Whole};
@@ -88,13 +89,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use demux::Demux;
 use group::Group;
 use inbox::Inbox;
-use message::{
-    AbortAll, Call, Connect, Error, Inspect, Job, Msg, NOBODY, Part, Post, Stage, Wildcard,
-};
+use message::{Call, Connect, Do, Job, Msg, NOBODY, Part, Post, Stage, Wildcard};
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op, Step};
+use perimeter_stack::ops::{Op, Step};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, Seg, Segs, Shard, SockId};
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, Seg, Segs, Shard, SockId, Sockets};
 use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -105,11 +104,11 @@ use std::sync::Arc;
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY];
 
-/// Opens one of them.
-pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
+/// Which type each of them is.
+pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
     match o.org.expect_params::<Spec>().fold {
-        true => start::<ConnpT<Whole<P>>, P>(p, o),
-        false => start::<ConnpT<Apart<P>>, P>(p, o),
+        true => visitor.visit::<ConnpT<Whole<P>>>(p, o),
+        false => visitor.visit::<ConnpT<Apart<P>>>(p, o),
     }
 }
 
@@ -466,6 +465,28 @@ impl<C: Keep> Org for ConnpT<C> {
         job.and_then(|j| j.out).unwrap_or(Err(Exists))
     }
 
+    fn perimeters(&self) -> u16 {
+        self.owners.len() as u16
+    }
+
+    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+        Some(self.index(key, sh.flow_hash(key)) as u16)
+    }
+
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl crate::Job<Self::K, R>,
+    ) -> Option<R> {
+        self.ask(Some(cx), n.into(), Box::new(Do::new(job)))?.out
+    }
+
+    fn leave(&self, cx: &mut Ctx<Self::K>, n: u16, job: impl crate::Job<Self::K, ()>) {
+        self.put(cx.sh, n.into(), Msg::Job(Box::new(Do::new(job)), NOBODY));
+        self.see_to(cx, n.into());
+    }
+
     fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let (listener, add) = (l.clone(), true);
         self.ask(Some(cx), 0, Box::new(Wildcard { listener, add }));
@@ -474,13 +495,6 @@ impl<C: Keep> Org for ConnpT<C> {
     fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let (listener, add) = (l.clone(), false);
         self.ask(Some(cx), 0, Box::new(Wildcard { listener, add }));
-    }
-
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        let to = self.index(key, cx.sh.flow_hash(key));
-        let error = Error { key: *key, what };
-        self.put(cx.sh, to, Msg::Job(Box::new(error), NOBODY));
-        self.see_to(cx, to);
     }
 
     /// Threads look after their own timers, while they live; or who plays their role does.
@@ -515,25 +529,19 @@ impl<C: Keep> Org for ConnpT<C> {
             {
                 continue;
             }
-            let job = Inspect {
-                now,
-                out: core::mem::take(out),
+            let mut all = core::mem::take(out);
+            let look = move |sockets: &mut dyn Sockets<Self::K>, _: &mut Ctx<Self::K>| {
+                sockets.inspect(now, &mut all);
+                all
             };
-            if let Some(job) = self.ask(None, to, Box::new(job)) {
-                *out = job.out;
-            }
+            let done = self.ask(None, to, Box::new(Do::new(look)));
+            *out = done.and_then(|job| job.out).unwrap_or_default();
         }
     }
 
     fn live(&self) -> usize {
         let live = self.owners.iter().map(|o| o.live.load(Ordering::Acquire));
         live.sum()
-    }
-
-    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
-        for to in 0..self.owners.len() {
-            self.ask(Some(cx), to, Box::new(AbortAll));
-        }
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

@@ -5,7 +5,7 @@ use super::enter::Entered;
 use super::home::Place;
 use super::table::{Shard, Slots, TableGuard};
 use crate::Flow;
-use crate::place::{Places, first_phase};
+use crate::place::{Guard, Places, first_phase};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::conn::on_events;
@@ -14,7 +14,9 @@ use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::wheel::Due;
-use perimeter_stack::{Access, Bufs, Commons, Conn, ConnInfo, Count, Ctx, Listener, Seg, SockId};
+use perimeter_stack::{
+    Access, Bufs, Commons, Conn, ConnInfo, Count, Ctx, Listener, Others, Seg, SockId, Sockets,
+};
 use perimeter_stack::{glue, ready};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
 use perimeter_tcp::{Config, Events, Tcb};
@@ -406,19 +408,26 @@ impl<P: Platform> Core<P> {
         Ok(id)
     }
 
-    pub(crate) fn listen(&self, l: &Arc<Listener<Kd<P>>>) {
-        for shard in &self.shards {
-            shard.table.lock().passive.listen(l.clone());
+    /// Perimeters, which are tables here.
+    pub(crate) fn perimeters(&self) -> u16 {
+        self.shards.len() as u16
+    }
+
+    /// The table of a flow.
+    pub(crate) fn perimeter_of(&self, sh: &Commons<Kd<P>>, key: &FlowKey) -> u16 {
+        self.shard_of(sh.flow_hash(key))
+    }
+
+    /// The sockets of table `n`, none of which is locked yet.
+    pub(crate) fn sockets(&self, n: u16) -> InTable<'_, P> {
+        InTable {
+            core: self,
+            n,
+            others: None,
         }
     }
 
-    pub(crate) fn unlisten(&self, cx: &mut Ctx<Kd<P>>, l: &Arc<Listener<Kd<P>>>) {
-        for shard in &self.shards {
-            shard.table.lock().passive.unlisten(cx, l);
-        }
-    }
-
-    pub(crate) fn icmp(&self, cx: &mut Ctx<Kd<P>>, key: &FlowKey, what: Icmp) {
+    fn icmp(&self, cx: &mut Ctx<Kd<P>>, key: &FlowKey, what: Icmp) {
         match self.find(self.shard_of(cx.sh.flow_hash(key)), key) {
             Found::Conn(mut e) => {
                 cx.count(Count::IcmpErrors, 1);
@@ -506,7 +515,7 @@ impl<P: Platform> Core<P> {
         self.slots.lock().live
     }
 
-    pub(crate) fn abort_all(&self, cx: &mut Ctx<Kd<P>>) {
+    fn abort_all(&self, cx: &mut Ctx<Kd<P>>) {
         self.each(&mut |mut e| {
             glue::abort(&mut e, cx);
             e.snd().side.finish(cx);
@@ -520,6 +529,7 @@ impl<P: Platform> Core<P> {
         for shard in &self.shards {
             add(LockClass::ConnHashtable, shard.table.stats());
             add(LockClass::Leaf, shard.wheel.stats());
+            add(LockClass::Connection, shard.others.stats());
         }
         add(LockClass::Leaf, self.slots.stats());
         add(LockClass::Leaf, self.ends.stats());
@@ -527,5 +537,46 @@ impl<P: Platform> Core<P> {
         for p in (0..places).filter_map(|slot| self.places.get(slot)) {
             p.lock_stats(add);
         }
+    }
+}
+
+/// The sockets of a table. Each call takes the locks that it needs; those of other protocols are
+/// locked from the first look at them on.
+pub(crate) struct InTable<'a, P: Platform> {
+    core: &'a Core<P>,
+    n: u16,
+    others: Option<Guard<'a, P, Others>>,
+}
+
+impl<P: Platform> Sockets<Kd<P>> for InTable<'_, P> {
+    fn listen(&mut self, l: Arc<Listener<Kd<P>>>) {
+        self.core.table(self.n).passive.listen(l);
+    }
+
+    fn unlisten(&mut self, cx: &mut Ctx<Kd<P>>, l: &Listener<Kd<P>>) {
+        self.core.table(self.n).passive.unlisten(cx, l);
+    }
+
+    fn icmp(&mut self, cx: &mut Ctx<Kd<P>>, key: &FlowKey, what: Icmp) {
+        self.core.icmp(cx, key, what);
+    }
+
+    /// All tables' connections are in the same places: the first tells of them.
+    fn inspect(&mut self, now: Time, out: &mut Vec<ConnInfo>) {
+        if self.n == 0 {
+            self.core.inspect(now, out);
+        }
+    }
+
+    fn abort_all(&mut self, cx: &mut Ctx<Kd<P>>) {
+        if self.n == 0 {
+            self.core.abort_all(cx);
+        }
+        *self.others() = Others::default();
+    }
+
+    fn others(&mut self) -> &mut Others {
+        let shard = &self.core.shards[usize::from(self.n)];
+        self.others.get_or_insert_with(|| shard.others.lock())
     }
 }

@@ -77,26 +77,26 @@ mod table;
 pub use inbound::QUEUE;
 pub use spec::{Msgp as Spec, MsgpInbound};
 
-use crate::open::{Options, start};
+use crate::open::Options;
+use crate::organizations::Visit;
 use crate::spec::{Family, OrgSpec};
-use crate::{Binding, Engine, Flow, On, Org};
+use crate::{Binding, Flow, Job, On, Org};
 use coupled::{Core, Manner};
 use inbound::Inbound;
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
-use std::sync::Arc;
 
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY, &spec::MODERN];
 
-/// Opens one of them.
-pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
-    start::<Msgp<P>, P>(p, o)
+/// Which type each of them is.
+pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
+    visitor.visit::<Msgp<P>>(p, o)
 }
 
 /// Tables of `msgp-modern`.
@@ -164,16 +164,21 @@ impl<P: Platform> Org for Msgp<P> {
         self.core.connect(cx, flow, config)
     }
 
-    fn listen(&self, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.core.listen(l);
+    fn perimeters(&self) -> u16 {
+        self.core.perimeters()
     }
 
-    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.core.unlisten(cx, l);
+    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+        Some(self.core.perimeter_of(sh, key))
     }
 
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        self.core.icmp(cx, key, what);
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R> {
+        Some(job(&mut self.core.sockets(n), cx))
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
@@ -197,7 +202,9 @@ impl<P: Platform> Org for Msgp<P> {
         if let Some(inbound) = &self.inbound {
             inbound.run_out(&self.core, cx);
         }
-        self.core.abort_all(cx);
+        for n in 0..self.perimeters() {
+            self.core.sockets(n).abort_all(cx);
+        }
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

@@ -4,10 +4,10 @@ use super::Kd;
 use crate::place::Guard;
 use core::sync::atomic::AtomicU64;
 use hashbrown::HashTable;
-use perimeter_stack::Commons;
 use perimeter_stack::passive::Passive;
 use perimeter_stack::shard::table_hash;
 use perimeter_stack::wheel::Wheel;
+use perimeter_stack::{Commons, Others};
 use perimeter_sync::{LockClass, Platform};
 use perimeter_wire::FlowKey;
 
@@ -56,6 +56,8 @@ pub(super) struct Shard<P: Platform> {
     /// When the wheel, and the SYN cache, have something to do; written under their locks.
     pub(super) wheel_due: AtomicU64,
     pub(super) syn_due: AtomicU64,
+    /// Sockets of other protocols.
+    pub(super) others: P::Lock<Others>,
 }
 
 impl<P: Platform> Shard<P> {
@@ -71,6 +73,7 @@ impl<P: Platform> Shard<P> {
             wheel: sh.p.lock(LockClass::Leaf, Wheel::new(sh.p.now())),
             wheel_due: AtomicU64::new(u64::MAX),
             syn_due: AtomicU64::new(u64::MAX),
+            others: sh.p.lock(LockClass::Connection, Others::default()),
         }
     }
 }

@@ -54,14 +54,15 @@ mod spec;
 pub mod trace;
 
 use crate::due::Due;
-use crate::open::{Options, start};
+use crate::open::Options;
+use crate::organizations::Visit;
 use crate::place::Places;
 use crate::spec::{Family, MAX_GROUPS, OrgSpec};
 use crate::squeue::Kd;
 use crate::squeue::cell::{Home, Place};
 use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
-use crate::{Binding, Engine, Flow, Org};
+use crate::{Binding, Flow, Job, Org};
 use bind::Bind;
 use cell::{Defaults, Homes, Manner};
 use classify::Route;
@@ -72,9 +73,9 @@ use flows::Flows;
 use link::Version;
 use list::List;
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, Seg, Shard, SockId};
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Seg, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -85,9 +86,9 @@ use std::sync::Arc;
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY];
 
-/// Opens one of them.
-pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
-    start::<Pef<P>, P>(p, o)
+/// Which type each of them is.
+pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
+    visitor.visit::<Pef<P>>(p, o)
 }
 
 /// Quanta of inbound thread, writer and worker, ns (FireEngine's of 2006).
@@ -392,34 +393,31 @@ impl<P: Platform> Org for Pef<P> {
         made.unwrap_or(Err(Exists))
     }
 
-    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.opened.store(true, Ordering::Release);
-        for q in 0..self.n() {
-            let l = l.clone();
-            self.under(cx, q, move |_, inner| inner.shard.listen(l));
-        }
+    fn perimeters(&self) -> u16 {
+        self.n()
     }
 
-    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        for q in 0..self.n() {
-            let l = l.clone();
-            self.under(cx, q, move |env, inner| {
-                inner.shard.unlisten(&mut env.cx, &l);
-            });
-        }
-    }
-
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        let q = match self.flows.find(key) {
+    fn perimeter_of(&self, _: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+        Some(match self.flows.find(key) {
             Some(found) => found.id.shard(),
             None => self.no_socket_home(key),
-        };
-        let key = *key;
-        let job: pkt::Job<P> = Box::new(move |_, env, _, inner| {
-            inner.shard.icmp(&mut env.cx, &key, what);
-        });
+        })
+    }
+
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R> {
+        self.opened.store(true, Ordering::Release);
+        self.under(cx, n, |env, inner| job(&mut inner.shard, &mut env.cx))
+    }
+
+    fn leave(&self, cx: &mut Ctx<Self::K>, n: u16, job: impl Job<Self::K, ()>) {
+        let job: pkt::Job<P> = Box::new(|_, env, _, inner| job(&mut inner.shard, &mut env.cx));
         let mut env = Env::new(cx, Who::Inbound);
-        self.bring(&mut env, q, Msg::Job(job));
+        self.bring(&mut env, n, Msg::Job(job));
         self.finish(&mut env);
     }
 
@@ -470,7 +468,7 @@ impl<P: Platform> Org for Pef<P> {
     fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         self.stopped.store(true, Ordering::Relaxed);
         for q in 0..self.n() {
-            self.under(cx, q, |env, inner| inner.shard.abort_all(&mut env.cx));
+            self.inside(cx, q, |sockets, cx| sockets.abort_all(cx));
         }
         // The workers may have gone before what they were told of.
         for _ in 0..LAST_ROUNDS {

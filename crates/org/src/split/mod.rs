@@ -24,20 +24,20 @@ mod messages;
 use crate::answer::question;
 use crate::msgp::Kd;
 use crate::msgp::coupled::{Core, Manner};
-use crate::open::{Options, start};
+use crate::open::Options;
+use crate::organizations::Visit;
 use crate::spec::{Family, Look, Occupancy, OrgSpec, Params};
-use crate::{Engine, Flow, Org};
+use crate::{Flow, Job, Org};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use messages::Messages;
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
-use std::sync::Arc;
 
 /// `split`. Not listed: it is run by the suites alone.
 static FAMILY: Family = Family {
@@ -57,9 +57,9 @@ static FAMILY: Family = Family {
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
 
-/// Opens one of them.
-pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
-    start::<Split<P>, P>(p, o)
+/// Which type each of them is.
+pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
+    visitor.visit::<Split<P>>(p, o)
 }
 
 /// There are no parameters.
@@ -138,16 +138,26 @@ impl<P: Platform> Org for Split<P> {
         self.core.connect(cx, flow, config)
     }
 
-    fn listen(&self, _: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.core.listen(l);
+    fn perimeters(&self) -> u16 {
+        self.core.perimeters()
     }
 
-    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        self.core.unlisten(cx, l);
+    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+        Some(self.core.perimeter_of(sh, key))
     }
 
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        self.core.icmp(cx, key, what);
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R> {
+        Some(job(&mut self.core.sockets(n), cx))
+    }
+
+    fn leave(&self, _: &mut Ctx<Self::K>, n: u16, job: impl Job<Self::K, ()>) {
+        self.messages
+            .put(Box::new(move |org, cx| job(&mut org.core.sockets(n), cx)));
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
@@ -169,7 +179,7 @@ impl<P: Platform> Org for Split<P> {
     fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         // Its own thread may have ended already.
         self.messages.run(self, cx);
-        self.core.abort_all(cx);
+        self.core.sockets(0).abort_all(cx);
     }
 
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {

@@ -54,12 +54,13 @@ pub(crate) mod queue;
 mod rings;
 mod spec;
 
+use crate::On;
 use crate::answer::question;
 use crate::due::Due;
-use crate::open::{Options, start};
+use crate::open::Options;
+use crate::organizations::Visit;
 use crate::promised::Promised;
 use crate::spec::{Family, OrgSpec};
-use crate::{Engine, On};
 use burst::{Chain, Run, rejoin};
 use cell::{Home, Parted};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -80,9 +81,9 @@ use std::sync::Arc;
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY];
 
-/// Opens one of them.
-pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
-    start::<FireEngine<P>, P>(p, o)
+/// Which type each of them is.
+pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
+    visitor.visit::<FireEngine<P>>(p, o)
 }
 
 /// The kind of `squeue` on platform `P`.

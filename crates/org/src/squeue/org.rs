@@ -5,11 +5,11 @@ use super::queue::{Entered, Squeue, Who};
 use super::{FireEngine, Kd, Msg};
 use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
-use crate::{Binding, Flow, Org};
+use crate::{Binding, Flow, Job, Org};
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Listener, SockId};
+use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Listener, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -116,29 +116,42 @@ impl<P: Platform> Org for FireEngine<P> {
         made.unwrap_or(Err(Exists))
     }
 
+    fn perimeters(&self) -> u16 {
+        self.squeues.len() as u16
+    }
+
+    fn perimeter_of(&self, _: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+        let flow = self.ipcl.find(key, |_| ()).map(|f| f.squeue);
+        flow.or_else(|| self.ipcl.listener(key.local, key.local_port))
+    }
+
+    fn home(&self, _: u32) -> u16 {
+        self.here()
+    }
+
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R> {
+        self.ask(cx, n, |_, cx, inside| job(&mut inside.shard, cx))
+    }
+
+    fn leave(&self, cx: &mut Ctx<Self::K>, n: u16, job: impl Job<Self::K, ()>) {
+        self.tell(cx, n, |_, cx, inside| job(&mut inside.shard, cx));
+    }
+
     fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let n = self.ipcl.bind(l.id, l.addr, l.port, self.here());
         let l = l.clone();
-        self.ask(cx, n, move |_, _, inside| inside.shard.listen(l));
+        self.inside(cx, n, |sockets, _| sockets.listen(l));
     }
 
     fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         if let Some(n) = self.ipcl.unbind(l.id) {
             let l = l.clone();
-            self.ask(cx, n, move |_, cx, inside| {
-                inside.shard.unlisten(cx, &l);
-            });
-        }
-    }
-
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        let flow = self.ipcl.find(key, |_| ()).map(|f| f.squeue);
-        let n = flow.or_else(|| self.ipcl.listener(key.local, key.local_port));
-        if let Some(n) = n {
-            let key = *key;
-            self.tell(cx, n, move |_, cx, inside| {
-                inside.shard.icmp(cx, &key, what);
-            });
+            self.inside(cx, n, move |sockets, cx| sockets.unlisten(cx, &l));
         }
     }
 

@@ -31,10 +31,10 @@
 
 mod org;
 
-use crate::Engine;
 use crate::answer::question;
 use crate::due::Due;
-use crate::open::{Options, start};
+use crate::open::Options;
+use crate::organizations::Visit;
 use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
 use crate::squeue::cell::{Home, Parted};
 use crate::squeue::ipcl::Ipcl;
@@ -77,9 +77,9 @@ static FAMILY: Family = Family {
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
 
-/// Opens one of them.
-pub(crate) fn open<P: Platform>(p: P, o: Options) -> Arc<dyn Engine> {
-    start::<Streams<P>, P>(p, o)
+/// Which type each of them is.
+pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
+    visitor.visit::<Streams<P>>(p, o)
 }
 
 /// There are no parameters.

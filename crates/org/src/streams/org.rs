@@ -7,16 +7,15 @@ use crate::squeue::Kd;
 use crate::squeue::SqueueEntry;
 use crate::squeue::cell::Place;
 use crate::squeue::queue::{Entered, Who};
-use crate::{Binding, Flow, Org};
+use crate::{Binding, Flow, Job, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
-use perimeter_stack::ops::{Icmp, Op};
+use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, SockId};
+use perimeter_stack::{Commons, ConnInfo, Ctx, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
-use std::sync::Arc;
 
 impl<P: Platform> Promised<P> for Streams<P> {
     fn place(&self, id: SockId) -> Option<&Place<P>> {
@@ -92,23 +91,25 @@ impl<P: Platform> Org for Streams<P> {
         made.unwrap_or(Err(Exists))
     }
 
-    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        let l = l.clone();
-        self.ask(cx, true, move |_, _, t| t.shard.listen(l));
+    fn perimeters(&self) -> u16 {
+        1
     }
 
-    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        let l = l.clone();
-        self.ask(cx, true, move |_, cx, t| t.shard.unlisten(cx, &l));
+    fn perimeter_of(&self, _: &Commons<Self::K>, _: &FlowKey) -> Option<u16> {
+        Some(0)
     }
 
-    fn icmp(&self, cx: &mut Ctx<Self::K>, key: &FlowKey, what: Icmp) {
-        let key = *key;
-        self.tell(
-            cx,
-            false,
-            Box::new(move |_, cx, t| t.shard.icmp(cx, &key, what)),
-        );
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        _: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R> {
+        self.ask(cx, true, |_, cx, tcp| job(&mut tcp.shard, cx))
+    }
+
+    fn leave(&self, cx: &mut Ctx<Self::K>, _: u16, job: impl Job<Self::K, ()>) {
+        self.tell(cx, false, Box::new(|_, cx, tcp| job(&mut tcp.shard, cx)));
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {

@@ -14,6 +14,7 @@ mod packet;
 mod accepting;
 mod closing;
 mod copies;
+mod datagrams;
 mod ending;
 mod hostile;
 mod hostile_peer;

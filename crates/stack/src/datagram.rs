@@ -1,0 +1,177 @@
+//! Datagrams over IP beside TCP's segments: sending them, and saying that nobody wants one.
+
+use crate::count::Count;
+use crate::kind::{Ctx, Kind};
+use crate::net::L2;
+use core::net::{IpAddr, Ipv4Addr};
+use perimeter_base::PktBuf;
+use perimeter_link::Medium;
+use perimeter_wire::{ETHERTYPE_IPV4, EtherHdr, Icmpv4, Ipv4Hdr, MacAddr, PROTO_ICMP};
+
+/// A whole datagram to an address of ours, of a protocol that is wanted.
+#[derive(Debug)]
+pub struct Datagram {
+    /// IP's header.
+    pub ip: Ipv4Hdr,
+    /// The interface that it came by.
+    pub iface: u16,
+    /// What follows IP's header, which is still in front of it.
+    pub payload: PktBuf,
+}
+
+/// Why a datagram was not sent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// There is no route.
+    NoRoute,
+    /// It is larger than the interface's MTU.
+    TooLong,
+    /// The neighbour's station is not known yet: it is asked for.
+    NoStation,
+    /// The transmit queue is full.
+    Full,
+}
+
+/// The quoted part of a datagram that nobody wants: as much as keeps the error at 576 bytes (RFC
+/// 1812, section 4.3.2.3).
+const QUOTE: usize = 576 - Ipv4Hdr::LEN - Icmpv4::LEN;
+
+/// Sends `payload` from `local`, an address of ours, to `remote`. What has the same `hash` stays in
+/// order.
+///
+/// # Errors
+/// It is not sent.
+pub fn send<K: Kind>(
+    cx: &mut Ctx<K>,
+    protocol: u8,
+    (local, remote): (IpAddr, IpAddr),
+    hash: u32,
+    payload: &[u8],
+) -> Result<(), Unsent> {
+    let now = cx.now();
+    let found = cx.sh.routes.resolve(&cx.sh.ifaces, remote, None, now);
+    let found = found.ok_or(Unsent::NoRoute)?;
+    let iface = found.hop.iface;
+    if let Some((to, packet)) = found.ask {
+        cx.sh.send_arp(cx, iface, to, &packet);
+    }
+    let stations = match found.l2 {
+        L2::Unresolved => return Err(Unsent::NoStation),
+        L2::None => None,
+        L2::Stations(ours, theirs) => Some((ours, theirs)),
+    };
+    let (IpAddr::V4(src), IpAddr::V4(dst)) = (local, remote) else {
+        return Err(Unsent::NoRoute);
+    };
+    let q = cx.sh.ifaces[usize::from(iface)].txq(hash);
+    let hdr = header(cx, (src, dst), protocol, 0);
+    let fill = |out: &mut [u8]| out.copy_from_slice(payload);
+    place(cx, (iface, q), stations, hdr, payload.len(), fill)
+}
+
+/// Tells the sender of a datagram that it was not delivered; `code` says why (RFC 792). Nobody is
+/// told too often, and strangers are not asked for: where the next hop's station is not known, the
+/// error goes to that which the frame came from.
+pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, code: u8) {
+    let now = cx.now();
+    if !cx.limits.errors.take(now) {
+        return cx.count(Count::ErrorLimit, 1);
+    }
+    let header_len = usize::from(d.ip.header_len);
+    let Some(whole) = d.payload.before(header_len) else {
+        return;
+    };
+    let body = d.payload.as_slice();
+    let quote = [whole, &body[..body.len().min(QUOTE - header_len)]].concat();
+    let Some((hop, known)) = cx.sh.routes.known(IpAddr::V4(d.ip.src)) else {
+        return;
+    };
+    let i = &cx.sh.ifaces[usize::from(hop.iface)];
+    let stations = if i.caps.medium == Medium::Ethernet {
+        let frame = d.payload.before(EtherHdr::LEN + header_len);
+        let came = frame.filter(|_| hop.iface == d.iface);
+        let came = came.and_then(|f| Some(EtherHdr::parse(f).ok()?.src));
+        let Some(station) = known.or(came.filter(|mac| !mac.is_multicast())) else {
+            return cx.count(Count::NoStation, 1);
+        };
+        Some((i.caps.mac, station))
+    } else {
+        None
+    };
+    let hdr = header(cx, (d.ip.dst, d.ip.src), PROTO_ICMP, 0);
+    let msg = Icmpv4::Unreachable {
+        code,
+        next_hop_mtu: 0,
+    };
+    let fill = |out: &mut [u8]| {
+        msg.emit(&quote, out);
+    };
+    let at = (hop.iface, i.tx.start);
+    if place(cx, at, stations, hdr, Icmpv4::LEN + quote.len(), fill).is_ok() {
+        cx.count(Count::Unreachables, 1);
+    }
+}
+
+/// The header of a datagram of ours; its length is not known yet. A datagram that is never
+/// fragmented may say 0 for its identification (RFC 6864, section 4.1).
+pub(crate) fn header<K: Kind>(
+    cx: &Ctx<K>,
+    (src, dst): (Ipv4Addr, Ipv4Addr),
+    protocol: u8,
+    tos: u8,
+) -> Ipv4Hdr {
+    Ipv4Hdr {
+        src,
+        dst,
+        protocol,
+        ttl: cx.sh.config.ttl,
+        tos,
+        ident: 0,
+        total_len: 0,
+        header_len: Ipv4Hdr::LEN as u8,
+        dont_fragment: true,
+        more_fragments: false,
+        frag_offset: 0,
+    }
+}
+
+/// Places a datagram of `len` bytes behind its header, which `fill` writes, in the ring of queue
+/// `q` of an interface.
+///
+/// # Errors
+/// [`Unsent::TooLong`] and [`Unsent::Full`].
+pub(crate) fn place<K: Kind>(
+    cx: &mut Ctx<K>,
+    (iface, q): (u16, u16),
+    stations: Option<(MacAddr, MacAddr)>,
+    mut hdr: Ipv4Hdr,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> Result<(), Unsent> {
+    let len = Ipv4Hdr::LEN + len;
+    if len > cx.sh.ifaces[usize::from(iface)].caps.mtu as usize {
+        return Err(Unsent::TooLong);
+    }
+    hdr.total_len = u16::try_from(len).map_err(|_| Unsent::TooLong)?;
+    let mut out = cx.pool.take(len);
+    out.set_window(0, len);
+    let bytes = out.as_mut_slice();
+    let n = hdr.emit(bytes);
+    fill(&mut bytes[n..]);
+    let mut stage = cx.sh.tx[usize::from(q)].stage();
+    let Some(mut d) = stage.push() else {
+        cx.count(Count::TxRingFull, 1);
+        return Err(Unsent::Full);
+    };
+    d.hdr_len = stations.map_or(0, |(src, dst)| {
+        let eth = EtherHdr {
+            dst,
+            src,
+            ethertype: ETHERTYPE_IPV4,
+        };
+        eth.emit(&mut d.hdr) as u8
+    });
+    d.owned = Some(out);
+    cx.deferred.ring(q);
+    Ok(())
+}
