@@ -26,8 +26,7 @@
 //! be half a gigabyte for a flood to fill. A SYN whose bucket is full is answered by a cookie
 //! unless those are off; then the oldest entry goes, as in the paper's kernel.
 
-use crate::open::Options;
-use crate::organizations::Visit;
+use crate::open::{Options, Visit};
 use crate::spec::{
     Colour, Family, Look, MAX_GROUPS, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };

@@ -33,8 +33,8 @@ mod wait;
 pub use end::Undelivered;
 pub use engine::Running;
 pub use engine::{Engine, Stats};
-pub use open::{Inbound, Options, Platforms, open_as, open_with};
-pub use organizations::{Visit, open, visit};
+pub use open::{Inbound, Options, Platforms, Visit, open_as, open_with};
+pub use organizations::{open, visit};
 pub use protocol::Protocol;
 pub use spec::{OrgSpec, SpecError};
 

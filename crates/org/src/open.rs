@@ -9,7 +9,7 @@ pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
 use perimeter_stack::{Config, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
-use perimeter_sync::{Native, Virtual};
+use perimeter_sync::{Native, Platform, Virtual};
 use std::sync::{Arc, Mutex};
 
 /// What to open a stack with.
@@ -62,4 +62,31 @@ pub fn open_with<O: Org>(
 /// The same, with TCP alone.
 pub fn open_as<O: Org>(p: <O::K as Kind>::P, options: Options) -> Arc<dyn Engine> {
     open_with::<O>(p, options, Vec::new())
+}
+
+/// Who wants to know which type the name of an organization stands for.
+pub trait Visit<P: Platform> {
+    /// What comes of it.
+    type Out;
+
+    /// It is `O`.
+    fn visit<O>(self, p: P, options: Options) -> Self::Out
+    where
+        O: Org,
+        O::K: Kind<P = P>;
+}
+
+/// Starts it.
+pub(crate) struct Start;
+
+impl<P: Platform> Visit<P> for Start {
+    type Out = Arc<dyn Engine>;
+
+    fn visit<O>(self, p: P, options: Options) -> Arc<dyn Engine>
+    where
+        O: Org,
+        O::K: Kind<P = P>,
+    {
+        open_with::<O>(p, options, Vec::new())
+    }
 }

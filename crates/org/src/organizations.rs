@@ -1,11 +1,9 @@
 //! The organizations of this build: one line each.
 
-use crate::Org;
 use crate::engine::Engine;
-use crate::open::{Options, Platforms, open_with};
+use crate::open::{Options, Platforms, Start, Visit};
 use crate::spec::{Family, OrgSpec, Parts, SpecError, Variant};
 use core::str::FromStr;
-use perimeter_stack::Kind;
 use perimeter_sync::Platform;
 use std::sync::Arc;
 
@@ -47,33 +45,6 @@ organizations! {
     streams,
     pef,
     #[cfg(feature = "testing")] split,
-}
-
-/// Who wants to know which type the name of an organization stands for.
-pub trait Visit<P: Platform> {
-    /// What comes of it.
-    type Out;
-
-    /// It is `O`.
-    fn visit<O>(self, p: P, options: Options) -> Self::Out
-    where
-        O: Org,
-        O::K: Kind<P = P>;
-}
-
-/// Starts it.
-struct Start;
-
-impl<P: Platform> Visit<P> for Start {
-    type Out = Arc<dyn Engine>;
-
-    fn visit<O>(self, p: P, options: Options) -> Arc<dyn Engine>
-    where
-        O: Org,
-        O::K: Kind<P = P>,
-    {
-        open_with::<O>(p, options, Vec::new())
-    }
 }
 
 /// Opens a stack.

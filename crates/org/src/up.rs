@@ -20,8 +20,7 @@
 //! processor and so no choice). A segment is queued when it has been parsed: the parser is part
 //! of polling under every organization.
 
-use crate::open::Options;
-use crate::organizations::Visit;
+use crate::open::{Options, Visit};
 use crate::spec::{
     Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };

@@ -77,8 +77,7 @@ mod message;
 mod spec;
 
 use crate::due::Due;
-use crate::open::Options;
-use crate::organizations::Visit;
+use crate::open::{Options, Visit};
 use crate::place::Places;
 use crate::spec::{Family, OrgSpec};
 use crate::{Binding, Flow, On, Org};

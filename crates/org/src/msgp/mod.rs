@@ -77,8 +77,7 @@ mod table;
 pub use inbound::QUEUE;
 pub use spec::{Msgp as Spec, MsgpInbound};
 
-use crate::open::Options;
-use crate::organizations::Visit;
+use crate::open::{Options, Visit};
 use crate::spec::{Family, OrgSpec};
 use crate::{Binding, Flow, Job, On, Org};
 use coupled::{Core, Manner};

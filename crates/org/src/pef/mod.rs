@@ -54,8 +54,7 @@ mod spec;
 pub mod trace;
 
 use crate::due::Due;
-use crate::open::Options;
-use crate::organizations::Visit;
+use crate::open::{Options, Visit};
 use crate::place::Places;
 use crate::spec::{Family, MAX_GROUPS, OrgSpec};
 use crate::squeue::Kd;

@@ -33,8 +33,7 @@ mod org;
 
 use crate::answer::question;
 use crate::due::Due;
-use crate::open::Options;
-use crate::organizations::Visit;
+use crate::open::{Options, Visit};
 use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
 use crate::squeue::cell::{Home, Parted};
 use crate::squeue::ipcl::Ipcl;
