@@ -104,7 +104,7 @@ impl<P: Platform, R: Send + 'static> Drop for Answer<P, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::squeue::Kd;
+    use crate::Kd;
     use perimeter_stack::{Commons, Config, Count, Own};
     use perimeter_sync::virt::VirtualConfig;
     use perimeter_sync::{Thread, Virtual};

@@ -30,14 +30,14 @@ use crate::open::{Options, Visit};
 use crate::spec::{
     Colour, Family, Look, MAX_GROUPS, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };
-use crate::{Binding, Flow, Job, On, Org};
+use crate::{Binding, Flow, Job, Kd, Org};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Ctx, Shard, SockId, Sockets};
-use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 
@@ -102,8 +102,6 @@ impl Params for Groups {
 
 /// Time between the rounds that visit every group, ns (FreeBSD's SYN-cache timer: 500 ms).
 pub const BOOKKEEPING: u64 = 500_000_000;
-
-type Kd<P> = On<P, Shared>;
 
 /// A group: its lock, and when its timers are due. On cache lines of its own.
 #[repr(align(128))]

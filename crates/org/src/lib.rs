@@ -43,7 +43,7 @@ use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Ctx, Kind, Listener, SockId, Sockets};
-use perimeter_sync::{LockClass, LockStats, Locks, Platform};
+use perimeter_sync::{LockClass, LockStats, Locks, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
@@ -55,6 +55,9 @@ impl<P: Platform, L: Locks<P>> Kind for On<P, L> {
     type P = P;
     type L = L;
 }
+
+/// The kind of organizations that several threads enter.
+pub(crate) type Kd<P> = On<P, Shared>;
 
 /// Something to be done inside a perimeter, with the sockets that it protects. Any thread may run
 /// it, so it owns all that it needs.

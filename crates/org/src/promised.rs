@@ -1,7 +1,7 @@
 //! Socket calls where a writer is answered before its data has entered the perimeter: `squeue` and
 //! `streams`.
 
-use crate::squeue::Kd;
+use crate::Kd;
 use crate::squeue::cell::{Parted, Place, Start, give_back, start};
 use perimeter_stack::ops::Op;
 use perimeter_stack::{Ctx, Shard, SockId};

@@ -1,7 +1,8 @@
 //! Asking a protocol thread and waiting for its answer, also when it has ended.
 
 use super::spec::Waiting;
-use super::{ConnpT, Job, Kd, Keep, Msg, NOBODY};
+use super::{ConnpT, Job, Keep, Msg, NOBODY};
+use crate::Kd;
 use core::any::{Any, TypeId};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;

@@ -2,8 +2,8 @@
 //! application, each behind its lock; or whole, where the application's role and the protocol's
 //! are one thread's.
 
-use super::Kd;
 use super::demux::Demux;
+use crate::Kd;
 use crate::place::{Doors, Opened, Part, Places, first_phase, no_rcv, no_snd};
 use perimeter_stack::conn::{Cell, RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Step};

@@ -1,9 +1,10 @@
 //! What a protocol thread owns, and how it works off what was sent to it.
 
+use super::ConnpT;
 use super::cell::Keep;
 use super::inbox::{ALONE, Outlet};
 use super::message::{Accept, At, Followed, Job, Msg, NOBODY, Next, Strayed};
-use super::{ConnpT, Kd};
+use crate::Kd;
 use perimeter_stack::{Commons, Count, Ctx, Seg, Shard, SockId};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::{FlowKey, Seq};

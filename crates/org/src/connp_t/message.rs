@@ -1,9 +1,10 @@
 //! Messages: what is handed to a protocol thread, and how its answer comes back.
 
+use super::ConnpT;
 use super::cell::Keep;
 use super::group::Group;
-use super::{ConnpT, Kd};
 use crate::Flow;
+use crate::Kd;
 use core::any::Any;
 use perimeter_stack::ops::{self, Op};
 use perimeter_stack::shard::Exists;

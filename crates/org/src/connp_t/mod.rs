@@ -80,7 +80,7 @@ use crate::due::Due;
 use crate::open::{Options, Visit};
 use crate::place::Places;
 use crate::spec::{Family, OrgSpec};
-use crate::{Binding, Flow, On, Org};
+use crate::{Binding, Flow, Kd, Org};
 use answer::{Reply, Stock};
 use cell::Before;
 use cell::{Apart, Keep, Whole};
@@ -93,7 +93,7 @@ use perimeter_base::Time;
 use perimeter_stack::ops::{Op, Step};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Listener, Seg, Segs, Shard, SockId, Sockets};
-use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform, Shared};
+use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
@@ -115,8 +115,6 @@ pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V
 const TURNS: usize = 16;
 /// `fold`: how late timers are before the protocol thread runs them itself, ns.
 const GRACE: u64 = 1_000_000;
-
-type Kd<P> = On<P, Shared>;
 
 /// A protocol thread, as others see it.
 #[repr(align(128))]

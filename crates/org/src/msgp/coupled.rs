@@ -4,8 +4,8 @@
 use super::enter::Entered;
 use super::home::Place;
 use super::table::{Shard, Slots, TableGuard};
-use crate::Flow;
 use crate::place::{Guard, Places, first_phase};
+use crate::{Flow, Kd};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::conn::on_events;
@@ -22,8 +22,6 @@ use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
 use perimeter_tcp::{Config, Events, Tcb};
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
-
-use super::Kd;
 
 /// How often a lookup without the table is tried again when the connection that it found had
 /// moved out meanwhile; then the segment is dropped.

@@ -1,8 +1,8 @@
 //! How the glue reaches the parts of a connection, and which locks that takes.
 
-use super::Kd;
 use super::home::{Fine, Place, Reach, Whole};
 use super::table::TableGuard;
+use crate::Kd;
 use crate::place::{Doors, Guard, Opened, Part, Side, no_rcv, no_snd};
 use perimeter_base::Time;
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};

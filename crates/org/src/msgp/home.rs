@@ -1,6 +1,6 @@
 //! Where connections live: locks that stay where they are, whoever moves in.
 
-use super::Kd;
+use crate::Kd;
 use crate::place::{Guard, Opened, Part, no_rcv, no_snd};
 use core::ops::{Deref, DerefMut};
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};

@@ -1,8 +1,8 @@
 //! Inbound work that is not done by who took the packet from the device: one bounded queue that
 //! all NIC threads fill, and workers behind it.
 
-use super::Kd;
 use super::coupled::Core;
+use crate::Kd;
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::{BURST, Commons, Count, Ctx, Seg};

@@ -79,14 +79,14 @@ pub use spec::{Msgp as Spec, MsgpInbound};
 
 use crate::open::{Options, Visit};
 use crate::spec::{Family, OrgSpec};
-use crate::{Binding, Flow, Job, On, Org};
+use crate::{Binding, Flow, Job, Kd, Org};
 use coupled::{Core, Manner};
 use inbound::Inbound;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{Commons, ConnInfo, Ctx, SockId, Sockets};
-use perimeter_sync::{LockClass, LockStats, Platform, Shared};
+use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 
@@ -100,8 +100,6 @@ pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V
 
 /// Tables of `msgp-modern`.
 pub const SHARDS: u16 = 32;
-
-pub(crate) type Kd<P> = On<P, Shared>;
 
 /// Message parallelism.
 pub struct Msgp<P: Platform> {

@@ -1,6 +1,6 @@
 //! The connection table: what the lock `conn_hashtable` protects.
 
-use super::Kd;
+use crate::Kd;
 use crate::place::Guard;
 use core::sync::atomic::AtomicU64;
 use hashbrown::HashTable;

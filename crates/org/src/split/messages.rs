@@ -1,7 +1,6 @@
 //! Calls and posts that another thread runs: first in, first out.
 
-use super::Split;
-use crate::msgp::Kd;
+use crate::Kd;
 use perimeter_base::Time;
 use perimeter_stack::Ctx;
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
@@ -11,30 +10,31 @@ use std::collections::VecDeque;
 pub(super) const FILE: &str = file!();
 
 /// Owns all that it needs: whoever sent it may have given up.
-pub(super) type Message<P> = Box<dyn FnOnce(&Split<P>, &mut Ctx<Kd<P>>) + Send>;
+pub(super) type Message<P, O> = Box<dyn FnOnce(&O, &mut Ctx<Kd<P>>) + Send>;
 
-pub(super) struct Messages<P: Platform> {
-    queue: P::Lock<VecDeque<Message<P>>>,
+/// Messages that run on an `O`.
+pub(super) struct Messages<P: Platform, O: 'static> {
+    queue: P::Lock<VecDeque<Message<P, O>>>,
     /// Where the organization's thread parks.
     bell: P::Event,
 }
 
-impl<P: Platform> Messages<P> {
-    pub(super) fn new(p: &P) -> Messages<P> {
+impl<P: Platform, O> Messages<P, O> {
+    pub(super) fn new(p: &P) -> Messages<P, O> {
         Messages {
             queue: p.lock(LockClass::Leaf, VecDeque::new()),
             bell: p.event(),
         }
     }
 
-    pub(super) fn put(&self, m: Message<P>) {
+    pub(super) fn put(&self, m: Message<P, O>) {
         self.queue.lock().push_back(m);
         self.bell.set();
     }
 
     /// Runs what waits now, and returns how many that were. What is added meanwhile is left for
     /// the next time.
-    pub(super) fn run(&self, org: &Split<P>, cx: &mut Ctx<Kd<P>>) -> usize {
+    pub(super) fn run(&self, org: &O, cx: &mut Ctx<Kd<P>>) -> usize {
         let waiting = core::mem::take(&mut *self.queue.lock());
         let n = waiting.len();
         for message in waiting {

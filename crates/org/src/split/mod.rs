@@ -22,11 +22,10 @@
 mod messages;
 
 use crate::answer::question;
-use crate::msgp::Kd;
 use crate::msgp::coupled::{Core, Manner};
 use crate::open::{Options, Visit};
 use crate::spec::{Family, Look, Occupancy, OrgSpec, Params};
-use crate::{Flow, Job, Org};
+use crate::{Flow, Job, Kd, Org};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use messages::Messages;
@@ -83,7 +82,7 @@ pub const DEFER: u32 = 4;
 /// The locks of message parallelism, and the messages.
 pub struct Split<P: Platform> {
     core: Core<P>,
-    messages: Messages<P>,
+    messages: Messages<P, Split<P>>,
     calls: AtomicU32,
 }
 

@@ -1,8 +1,22 @@
 //! What a burst of received packets is to the squeues: runs of one flow, and a chain for each
 //! squeue.
 
-use super::To;
-use perimeter_stack::Seg;
+use perimeter_stack::{Seg, SockId};
+use perimeter_wire::Seq;
+
+/// What the classifier found.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum To {
+    /// A connection, to which a reference is held.
+    Conn(SockId),
+    /// A connection that is about to be made.
+    Soon,
+    /// The same; it came by way of the listener's squeue, so before what did not.
+    Before,
+    /// A listener, perhaps. The squeue that a new connection is to belong to, and the initial
+    /// sequence number if it takes a flow over from TIME-WAIT.
+    Listener(u16, Option<Seq>),
+}
 
 /// Packets of one flow that follow each other in a burst, and where they go. `None`: nowhere, or
 /// they are there.
@@ -54,8 +68,7 @@ pub(super) fn rejoin(runs: &mut [Run], segs: &[Seg]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Run, rejoin};
-    use crate::squeue::To;
+    use super::{Run, To, rejoin};
     use core::net::{IpAddr, Ipv4Addr};
     use perimeter_stack::{Seg, SockId};
     use perimeter_wire::FlowKey;

@@ -5,8 +5,8 @@
 //! TCP state and send side live in the perimeter. The account is kept true by
 //! [`Parted::left`](Cell::left), after everything that TCP did for the connection.
 
+use crate::Kd;
 use crate::place::{Doors, Guard, Opened, Part, Places, first_phase, no_rcv, no_snd};
-use crate::squeue::Kd;
 use crate::squeue::ipcl::Ipcl;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};

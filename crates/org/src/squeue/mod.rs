@@ -54,26 +54,27 @@ pub(crate) mod queue;
 mod rings;
 mod spec;
 
-use crate::On;
+use crate::Kd;
 use crate::answer::question;
 use crate::due::Due;
 use crate::open::{Options, Visit};
 use crate::promised::Promised;
 use crate::spec::{Family, OrgSpec};
-use burst::{Chain, Run, rejoin};
+use burst::{Chain, Run, To, rejoin};
 use cell::{Home, Parted};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ipcl::{Flow, Ipcl};
 use perimeter_base::Time;
 use perimeter_stack::shard::Shard;
 use perimeter_stack::{BURST, Commons, Count, Ctx, Listener, Seg, SockId};
-use perimeter_sync::{Platform, Shared, Work};
+use perimeter_sync::{Platform, Work};
 use perimeter_tcp::syncache::Established;
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
+pub use queue::SqueueEntry;
 use queue::{Door, Entered, Inside, Proc, Protected, Settings, Squeue, Who};
 use rings::Ring;
 use smallvec::SmallVec;
-pub use spec::{Squeue as Spec, SqueueEntry};
+pub use spec::Squeue as Spec;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -84,9 +85,6 @@ pub(crate) const FAMILIES: &[&Family] = &[&spec::FAMILY];
 pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
     visitor.visit::<FireEngine<P>>(p, o)
 }
-
-/// The kind of `squeue` on platform `P`.
-pub(crate) type Kd<P> = On<P, Shared>;
 
 /// What an squeue protects: the connections that belong to it.
 pub(crate) struct Vertical<P: Platform> {
@@ -130,20 +128,6 @@ pub(crate) struct Accept<P: Platform> {
     handshake: Established,
     /// The packet that completed the handshake.
     seg: Seg,
-}
-
-/// What the classifier found.
-#[derive(Copy, Clone, Debug)]
-pub(crate) enum To {
-    /// A connection, to which a reference is held.
-    Conn(SockId),
-    /// A connection that is about to be made.
-    Soon,
-    /// The same; it came by way of the listener's squeue, so before what did not.
-    Before,
-    /// A listener, perhaps. The squeue that a new connection is to belong to, and the initial
-    /// sequence number if it takes a flow over from TIME-WAIT.
-    Listener(u16, Option<Seq>),
 }
 
 /// All squeues with what belongs to them.

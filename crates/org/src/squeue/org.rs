@@ -2,10 +2,10 @@
 
 use super::cell::Place;
 use super::queue::{Entered, Squeue, Who};
-use super::{FireEngine, Kd, Msg};
+use super::{FireEngine, Msg};
 use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
-use crate::{Binding, Flow, Job, Org};
+use crate::{Binding, Flow, Job, Kd, Org};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;

@@ -8,7 +8,6 @@
 //! An squeue is not a mutex. Who finds it busy leaves a message and goes: [`Door::put`]. While
 //! messages wait, either somebody holds PROC or the worker has been told.
 
-use super::spec::SqueueEntry;
 use core::ops::{Deref, DerefMut};
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
@@ -21,6 +20,19 @@ pub(super) const FILE: &str = file!();
 
 /// Messages between two looks at the clock during a drain.
 const LOOK: usize = 16;
+
+/// How packets and writes enter an squeue.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SqueueEntry {
+    /// Run it if the squeue is idle and empty, then drain what came meanwhile; queue it if the
+    /// squeue is busy.
+    #[default]
+    Process,
+    /// Run this one if the squeue is idle and empty; never drain others.
+    NoDrain,
+    /// Queue it; the worker runs it.
+    Fill,
+}
 
 /// On whose behalf a thread drains.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! `squeue`: its names, and what is to be known of it without running it.
 
+use super::queue::SqueueEntry;
 use crate::spec::{
     Colour, Family, Look, MAX_GROUPS, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };
@@ -60,19 +61,6 @@ impl Default for Squeue {
             delay: 0,
         }
     }
-}
-
-/// How packets and writes enter an squeue.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum SqueueEntry {
-    /// Run it if the squeue is idle and empty, then drain what came meanwhile; queue it if the
-    /// squeue is busy.
-    #[default]
-    Process,
-    /// Run this one if the squeue is idle and empty; never drain others.
-    NoDrain,
-    /// Queue it; the worker runs it.
-    Fill,
 }
 
 impl Squeue {

@@ -31,14 +31,16 @@
 
 mod org;
 
+use crate::Kd;
 use crate::answer::question;
 use crate::due::Due;
 use crate::open::{Options, Visit};
 use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
 use crate::squeue::cell::{Home, Parted};
 use crate::squeue::ipcl::Ipcl;
-use crate::squeue::queue::{ANY_CORE, Entered, Inside, Protected, Settings, Squeue, Who};
-use crate::squeue::{Kd, SqueueEntry};
+use crate::squeue::queue::{
+    ANY_CORE, Entered, Inside, Protected, Settings, Squeue, SqueueEntry, Who,
+};
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use perimeter_stack::shard::Shard;

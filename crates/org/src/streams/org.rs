@@ -3,11 +3,9 @@
 use super::{HEAD, IP, Msg, Streams};
 use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
-use crate::squeue::Kd;
-use crate::squeue::SqueueEntry;
 use crate::squeue::cell::Place;
-use crate::squeue::queue::{Entered, Who};
-use crate::{Binding, Flow, Job, Org};
+use crate::squeue::queue::{Entered, SqueueEntry, Who};
+use crate::{Binding, Flow, Job, Kd, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;

@@ -3,8 +3,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p perimeter-org --release --features testing --lib squeue::queue::models`
 
-use super::{ANY_CORE, Entered, Inside, Protected, Settings, Squeue, Who};
-use crate::squeue::SqueueEntry;
+use super::{ANY_CORE, Entered, Inside, Protected, Settings, Squeue, SqueueEntry, Who};
 use loom::thread;
 use perimeter_base::Time;
 use perimeter_stack::planted::Bug;

@@ -1,7 +1,6 @@
 //! The squeue by itself, on virtual cores.
 
-use super::{Entered, Inside, Protected, Settings, Squeue, Who};
-use crate::squeue::SqueueEntry;
+use super::{Entered, Inside, Protected, Settings, Squeue, SqueueEntry, Who};
 use perimeter_base::Time;
 use perimeter_sync::virt::{Schedule, VirtualConfig};
 use perimeter_sync::{Platform, Thread, Virtual};
