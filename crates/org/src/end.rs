@@ -2,53 +2,13 @@
 //! a thread panicked in it.
 
 use crate::Org;
-use crate::engine::{Engine, Fault, Running};
+use crate::engine::{Running, Undelivered};
+use crate::fault::Fault;
 use crate::instance::Instance;
 use core::time::Duration;
-use perimeter_stack::ops::{Close, How, Shutdown, Watching};
-use perimeter_stack::{ConnInfo, Over, SockId};
+use perimeter_stack::ops::{Close, How, Shutdown};
+use perimeter_stack::{ConnInfo, SockId};
 use perimeter_sync::Platform;
-use perimeter_tcp::State;
-use std::sync::Arc;
-
-/// What peers have not acknowledged.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Undelivered {
-    /// Connections with data or a FIN that is not acknowledged.
-    pub connections: usize,
-    /// Bytes in their send buffers.
-    pub bytes: u64,
-}
-
-impl Undelivered {
-    /// Whether there is nothing.
-    pub fn is_none(&self) -> bool {
-        self.connections == 0
-    }
-
-    fn add(&mut self, c: &ConnInfo) {
-        // TIME-WAIT and FIN-WAIT-2 come after the acknowledgment of our FIN.
-        let owes = match c.tcp.state {
-            State::Closed | State::TimeWait | State::FinWait2 => false,
-            State::FinWait1 | State::Closing | State::LastAck => true,
-            _ => c.snd_queued > 0,
-        };
-        if owes {
-            self.connections += 1;
-            self.bytes += u64::from(c.snd_queued);
-        }
-    }
-}
-
-impl core::fmt::Display for Undelivered {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let (n, bytes) = (self.connections, self.bytes);
-        write!(
-            f,
-            "{n} connections with {bytes} bytes that were not delivered"
-        )
-    }
-}
 
 /// How long who drains waits without progress where all data is acknowledged and only FINs are not:
 /// some four of them get lost until then, or, more likely, the peer has gone after its own.
@@ -58,16 +18,6 @@ const FINS: Duration = Duration::from_secs(3);
 const LOOK: u64 = 100_000;
 /// The longest between two looks, ns.
 const LOOK_MOST: u64 = 10_000_000;
-
-impl From<Over> for Fault {
-    fn from(o: Over) -> Fault {
-        match o {
-            Over::Stopped => Fault::Stopped,
-            Over::Failed(cause) => Fault::Failed(cause),
-            Over::Forked => Fault::Forked,
-        }
-    }
-}
 
 impl<O: Org> Instance<O> {
     /// Closes all listeners: nothing new comes in.
@@ -107,17 +57,6 @@ impl<O: Org> Instance<O> {
 }
 
 impl<O: Org> Running<O> {
-    /// Why no call is taken. A thread that finds its stack stopped by another first does what that
-    /// one has left for it.
-    #[cold]
-    pub(crate) fn over(&self) -> Fault {
-        let over = self.i.sh.life.over();
-        if over == Over::Stopped && self.i.is_here() && self.i.mailbox.any() {
-            self.i.mailbox.answer(&self.i);
-        }
-        over.into()
-    }
-
     /// Waits until peers have acknowledged everything, the FINs too; for at most `limit`, and for
     /// `stall` without any progress. What is left then.
     pub(crate) fn drain(&self, limit: Duration, stall: Duration) -> Undelivered {
@@ -157,7 +96,7 @@ impl<O: Org> Running<O> {
         }
     }
 
-    /// As [`Engine::finish`].
+    /// As [`Engine::finish`](crate::Engine::finish).
     pub(crate) fn finish_all(&self, limit: Duration) -> Result<Undelivered, Fault> {
         let i = self.enter()?;
         i.sh.life.close();
@@ -171,11 +110,11 @@ impl<O: Org> Running<O> {
         if i.sh.life.failed() {
             return Err(self.over());
         }
-        self.stop();
+        self.stop_now();
         Ok(left)
     }
 
-    /// As [`Engine::stop`].
+    /// As [`Engine::stop`](crate::Engine::stop).
     pub(crate) fn stop_now(&self) {
         let i = &self.i;
         if i.sh.life.forked() || !i.sh.life.stop() {
@@ -255,32 +194,6 @@ impl<O: Org> Running<O> {
         let left = self.drain(limit, stall);
         if !left.is_none() && self.i.sh.carrier() {
             eprintln!("perimeter: a stack ended with {left}");
-        }
-    }
-}
-
-/// Fails the stack if the thread that it belongs to panics, and says so to nobody else: the
-/// panic's own message has been printed.
-pub(crate) fn guarded<O: Org>(i: &Arc<Instance<O>>, body: impl FnOnce(&Instance<O>)) {
-    let run = std::panic::AssertUnwindSafe(|| body(i));
-    if let Err(cause) = std::panic::catch_unwind(run) {
-        i.fail();
-        // The platform tells who joins the thread, and may unwind a thread for reasons of its
-        // own.
-        std::panic::resume_unwind(cause);
-    }
-}
-
-/// Closes a poller and takes its registrations off their sockets.
-pub(crate) fn close_poller<O: Org>(i: &Instance<O>, poller: u32) {
-    for (sock, word) in i.sh.pollers.close(poller) {
-        // A socket that has gone has taken its side of the registration along.
-        if sock.is_listener() {
-            if let Some(l) = i.sh.listener(sock) {
-                l.with_side(|side| side.deregister(word.poller, word.slot, word.generation));
-            }
-        } else {
-            i.with(|i, cx| i.org.call(cx, sock, Watching::Remove(word)));
         }
     }
 }

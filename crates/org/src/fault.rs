@@ -1,7 +1,7 @@
 //! Why calls fail.
 
 use crate::pef::event::Refused;
-use perimeter_stack::SockError;
+use perimeter_stack::{Over, SockError};
 
 /// Why a call failed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -49,6 +49,16 @@ impl From<Refused> for Fault {
         match e {
             Refused::Gone => Fault::Sock(SockError::Closed),
             e => Fault::Events(e),
+        }
+    }
+}
+
+impl From<Over> for Fault {
+    fn from(o: Over) -> Fault {
+        match o {
+            Over::Stopped => Fault::Stopped,
+            Over::Failed(cause) => Fault::Failed(cause),
+            Over::Forked => Fault::Forked,
         }
     }
 }

@@ -25,8 +25,6 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 mod park;
 
-use park::wake_all;
-
 /// How often at most leaving a perimeter lets connections go on that wait for room.
 const RESUME_TURNS: usize = 64;
 
@@ -65,7 +63,7 @@ pub struct Instance<O: Org> {
     /// The same, to look at without the lock.
     chores_at: AtomicU64,
     /// What other threads ask of a stack of one thread.
-    pub(crate) mailbox: Mailbox<O>,
+    pub(crate) mailbox: Mailbox<Pf<O>, Instance<O>>,
     /// Who waits outside, in a poll of the host's: in stacks of one thread.
     alarm: Arc<OnceLock<Arc<dyn Alarm>>>,
     /// When the alarm goes off by itself, ns.
@@ -141,6 +139,11 @@ impl<O: Org> Instance<O> {
         }
     }
 
+    /// The devices' receive queues.
+    pub(crate) fn queues(&self) -> Vec<u16> {
+        (0..self.sh.loopback().1).collect()
+    }
+
     /// Whether the calling thread may enter.
     ///
     /// # Errors
@@ -184,6 +187,15 @@ impl<O: Org> Instance<O> {
     pub(crate) fn leave_wake(&self, poller: u32) {
         self.mailbox.wake(poller);
         self.wake_idle();
+    }
+
+    /// The stack's thread answers what others have left for it.
+    #[cold]
+    pub(crate) fn answer(&self) {
+        let wakes = self.mailbox.answer(self);
+        for p in wakes.iter().filter_map(|n| self.sh.pollers.get(*n)) {
+            p.wake();
+        }
     }
 
     /// Interface `n` has gone for good: its connections fail, and where no other is left, those
@@ -349,7 +361,7 @@ impl<O: Org> Instance<O> {
         }
         self.timers(cx, queues);
         if self.mailbox.any() {
-            self.mailbox.answer(self);
+            self.answer();
         }
         frames
     }
@@ -608,6 +620,15 @@ impl<O: Org> Instance<O> {
     pub fn stopping(&self) -> bool {
         self.sh.life.ended()
     }
+}
+
+/// Wakes those who sleep on a list; whether there were any.
+fn wake_all<E: Event, L: Lock<Vec<Arc<E>>>>(list: &Arc<L>) -> bool {
+    let woken = core::mem::take(&mut *list.lock());
+    for e in &woken {
+        e.set();
+    }
+    !woken.is_empty()
 }
 
 /// Why a connection can't be opened.

@@ -2,7 +2,6 @@
 //! application thread does.
 
 use crate::Org;
-use crate::end::guarded;
 use crate::instance::Instance;
 use perimeter_sync::{Platform, Thread};
 use std::sync::Arc;
@@ -56,11 +55,22 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
             }
         }
         Inbound::Inline => {
-            let all = (0..instance.sh.loopback().1).collect();
-            spawn("service".to_string(), None, all, true);
+            spawn("service".to_string(), None, instance.queues(), true);
         }
     }
     joins
+}
+
+/// Fails the stack if the thread that it belongs to panics, and says so to nobody else: the
+/// panic's own message has been printed.
+fn guarded<O: Org>(i: &Arc<Instance<O>>, body: impl FnOnce(&Instance<O>)) {
+    let run = std::panic::AssertUnwindSafe(|| body(i));
+    if let Err(cause) = std::panic::catch_unwind(run) {
+        i.fail();
+        // The platform tells who joins the thread, and may unwind a thread for reasons of its
+        // own.
+        std::panic::resume_unwind(cause);
+    }
 }
 
 /// Serves `queues` until the stack stops. A polite server looks around only now and then, and in

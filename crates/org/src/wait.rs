@@ -1,7 +1,8 @@
 //! Calls that block: announcing them, parking, and looking again.
 
 use crate::Org;
-use crate::engine::{Fault, Running};
+use crate::engine::Running;
+use crate::fault::Fault;
 use crate::instance::Ev;
 use perimeter_base::Time;
 use perimeter_stack::ops::Wait;

@@ -1,7 +1,7 @@
 //! Who sleeps in a stack, and who wakes them: threads that wait for frames, for timers or for an
 //! event of their own, and those who wait outside in a poll of the host's.
 
-use super::{Ev, Instance};
+use super::{Ev, Instance, wake_all};
 use crate::Org;
 use core::sync::atomic::{Ordering, fence};
 use perimeter_base::Time;
@@ -222,13 +222,4 @@ impl<O: Org> Instance<O> {
         all.push(Arc::downgrade(&e));
         e
     }
-}
-
-/// Wakes those who sleep on a list; whether there were any.
-pub(super) fn wake_all<E: Event, L: Lock<Vec<Arc<E>>>>(list: &Arc<L>) -> bool {
-    let woken = core::mem::take(&mut *list.lock());
-    for e in &woken {
-        e.set();
-    }
-    !woken.is_empty()
 }
