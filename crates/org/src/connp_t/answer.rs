@@ -1,7 +1,8 @@
 //! Asking a protocol thread and waiting for its answer, also when it has ended.
 
+use super::cell::Keep;
 use super::spec::Waiting;
-use super::{ConnpT, Job, Keep, Msg, NOBODY};
+use super::thread::{ConnpT, Job, Msg, NOBODY, Reply, Stock};
 use crate::Kd;
 use core::any::{Any, TypeId};
 use core::sync::atomic::Ordering;
@@ -22,16 +23,6 @@ const PATIENCE: u32 = 100;
 const SPIN: u64 = 20_000;
 /// How many times it looks at most.
 const LOOKS: u32 = 256;
-
-/// Where a thread of the application gets its answers: it waits for one at a time.
-#[repr(align(128))]
-pub(super) struct Reply<C: Keep> {
-    pub(super) answer: Mpsc<C::P, Box<dyn Job<C>>>,
-    pub(super) event: <C::P as Platform>::Event,
-}
-
-/// Messages of one thread, to be used again: at most one of each type.
-pub(super) struct Stock<C: Keep>(Vec<(TypeId, Box<dyn Job<C>>)>);
 
 impl<C: Keep> ConnpT<C> {
     /// Hands an answer to who waits for it.

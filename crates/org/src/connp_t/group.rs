@@ -1,9 +1,9 @@
-//! What a protocol thread owns, and how it works off what was sent to it.
+//! How a protocol thread works off what was sent to it.
 
-use super::ConnpT;
 use super::cell::Keep;
 use super::inbox::{ALONE, Outlet};
-use super::message::{Accept, At, Followed, Job, Msg, NOBODY, Next, Strayed};
+use super::jobs::{Accept, Followed, Strayed};
+use super::thread::{At, ConnpT, Gathering, Group, Msg, NOBODY, Next};
 use crate::Kd;
 use perimeter_stack::{Commons, Count, Ctx, Seg, Shard, SockId};
 use perimeter_sync::{Platform, Work};
@@ -13,35 +13,8 @@ use std::collections::VecDeque;
 /// How many messages a thread runs before it rings doorbells and wakes sleepers.
 const BATCH: usize = 64;
 
-/// A protocol thread's own: nobody else touches it.
-pub(super) struct Group<C: Keep> {
-    /// The thread's number.
-    pub(super) index: usize,
-    pub(super) shard: Shard<Kd<C::P>, C>,
-    pub(super) outlet: Outlet<C>,
-    /// The answer to the thread that runs this group in its own name.
-    pub(super) mine: Option<Box<dyn Job<C>>>,
-    /// Thread 0: connections being opened whose owner is not known yet.
-    incomplete: Vec<FlowKey>,
-    /// `per-connection`: flows that have just come to this thread.
-    gathering: Vec<Gathering>,
-    /// To be sent on when this thread has worked off its own.
-    held: VecDeque<(usize, Msg<C>)>,
-    /// Messages taken and not yet run; empty between turns.
-    batch: Vec<Msg<C>>,
-    /// Connections with timers due; empty between turns.
-    due: Vec<SockId>,
-}
-
-/// Segments of a flow that came directly before all that had to come by its former thread.
-struct Gathering {
-    key: FlowKey,
-    #[expect(clippy::vec_box, reason = "messages, which are used again as they are")]
-    segs: Vec<Box<Seg>>,
-}
-
 impl<C: Keep> Group<C> {
-    pub(super) fn new(index: usize, shard: Shard<Kd<C::P>, C>, outlet: Outlet<C>) -> Group<C> {
+    pub(super) fn new(index: usize, shard: Shard<Kd<C::P>, C>, outlet: Outlet<Msg<C>>) -> Group<C> {
         Group {
             index,
             shard,

@@ -1,7 +1,5 @@
 //! What waits for a protocol thread: first in, first out.
 
-use super::cell::Keep;
-use super::message::Msg;
 use perimeter_sync::{Fanin, FaninConsumer, Lock, LockClass, LockStats, Mpsc, Platform, Spill};
 use std::collections::VecDeque;
 
@@ -17,30 +15,36 @@ pub(super) const ALONE: usize = 512;
 /// Messages that may wait for a thread in the ring of one sender.
 const RING: usize = 256;
 
+/// What an inbox takes.
+pub(super) trait Letter: Send + 'static {
+    /// Whether it is refused where there is no room.
+    fn is_packet(&self) -> bool;
+}
+
 /// Messages that wait for one thread. Whoever finds no room leaves packets out, as a full
 /// interface queue does; all else goes to a list behind, so that no sender ever waits for room:
 /// two threads that send to each other could wait for ever.
-pub(super) struct Inbox<C: Keep> {
-    p: C::P,
-    queue: Queue<C>,
-    spill: Spill<<C::P as Platform>::Lock<VecDeque<Msg<C>>>>,
+pub(super) struct Inbox<P: Platform, M: Letter> {
+    p: P,
+    queue: Queue<P, M>,
+    spill: Spill<P::Lock<VecDeque<M>>>,
 }
 
 /// In which order.
-enum Queue<C: Keep> {
+enum Queue<P: Platform, M: Letter> {
     /// One queue: the same for all senders.
-    All(Mpsc<C::P, Msg<C>>),
+    All(Mpsc<P, M>),
     /// A ring for each sender: the order holds for each of them.
-    Each(Fanin<C::P, Msg<C>>),
+    Each(Fanin<P, M>),
 }
 
 /// The receiving end, which the thread owns.
-pub(super) struct Outlet<C: Keep>(Option<FaninConsumer<Msg<C>>>);
+pub(super) struct Outlet<M: Letter>(Option<FaninConsumer<M>>);
 
-impl<C: Keep> Inbox<C> {
+impl<P: Platform, M: Letter> Inbox<P, M> {
     /// An inbox that any number of threads send to; `rings`: each by its own ring; `alone`: for a
     /// thread that has one connection, or few.
-    pub(super) fn new(p: &C::P, rings: bool, alone: bool) -> (Inbox<C>, Outlet<C>) {
+    pub(super) fn new(p: &P, rings: bool, alone: bool) -> (Inbox<P, M>, Outlet<M>) {
         let (queue, outlet) = if rings {
             let (queue, outlet) = Fanin::new(p.clone(), RING);
             (Queue::Each(queue), Some(outlet))
@@ -57,7 +61,7 @@ impl<C: Keep> Inbox<C> {
     }
 
     /// Appends a message. Packets that find no room are given back.
-    pub(super) fn put(&self, msg: Msg<C>) -> Result<(), Msg<C>> {
+    pub(super) fn put(&self, msg: M) -> Result<(), M> {
         self.p.checkpoint();
         let push = |msg| match &self.queue {
             Queue::All(q) => q.push(msg),
@@ -67,12 +71,11 @@ impl<C: Keep> Inbox<C> {
             Queue::All(_) => 0,
             Queue::Each(_) => QUEUE,
         };
-        self.spill.put(msg, push, |msg, spilled| {
-            matches!(msg, Msg::Packet(_) | Msg::Burst(_)) && spilled >= room
-        })
+        self.spill
+            .put(msg, push, |msg, spilled| msg.is_packet() && spilled >= room)
     }
 
-    fn pop(&self, from: &mut Outlet<C>, out: &mut Vec<Msg<C>>, max: usize) -> usize {
+    fn pop(&self, from: &mut Outlet<M>, out: &mut Vec<M>, max: usize) -> usize {
         match (&self.queue, &mut from.0) {
             (Queue::Each(q), Some(outlet)) => q.pop_many(outlet, out, max),
             (Queue::All(q), _) => q.pop_many(out, max),
@@ -81,8 +84,8 @@ impl<C: Keep> Inbox<C> {
     }
 
     /// Moves up to `max` of the oldest messages to the end of `out`; how many.
-    pub(super) fn take(&self, from: &mut Outlet<C>, out: &mut Vec<Msg<C>>, max: usize) -> usize {
-        let pop = |out: &mut Vec<Msg<C>>| self.pop(from, out, max);
+    pub(super) fn take(&self, from: &mut Outlet<M>, out: &mut Vec<M>, max: usize) -> usize {
+        let pop = |out: &mut Vec<M>| self.pop(from, out, max);
         self.spill.take(pop, || self.p.checkpoint(), out, max)
     }
 

@@ -1,60 +1,11 @@
-//! `connp-t`: its names, and what is to be known of it without running it.
+//! The parameters of `connp-t`.
 
-use crate::spec::{
-    Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
-};
+use crate::spec::{Occupancy, Params, Parts, SpecError};
 use core::fmt;
 
 /// The most threads of `connp-t`: Yates' limit, beyond which connections share (Yates et al.,
 /// INFOCOM 1997).
 pub const MAX_THREADS: u16 = 384;
-
-/// `connp-t`.
-pub(super) static FAMILY: Family = Family {
-    name: "connp-t",
-    title: "ConnP-T",
-    takes: "it takes a number of threads from 1 to 384, \
-         `wait=condvar` or `wait=spin`, and with `wait=spin` also `fold`; or `per-connection`, \
-         also `per-connection=K` for at most K threads, alone",
-    variants: &[
-        Variant {
-            name: "connp-t:N",
-            usual: "connp-t",
-            summary: "connection groups owned by threads; whoever waits sleeps on a condition variable",
-        },
-        Variant {
-            name: "connp-t:N:wait=spin",
-            usual: "connp-t:wait=spin",
-            summary: "the same with light messages: a ring for each pair, and a short look before sleeping",
-        },
-        Variant {
-            name: "connp-t:N:wait=spin:fold",
-            usual: "connp-t:wait=spin:fold",
-            summary: "the same; a core's application and protocol share one thread",
-        },
-        Variant {
-            name: "connp-t:per-connection",
-            usual: "connp-t:per-connection",
-            summary: "a thread for each connection, up to 384; shared beyond",
-        },
-    ],
-    // Few enough to be shared.
-    tested: &[("connp-t:per-connection", "connp-t:per-connection=5")],
-    parse: ConnpT::parse,
-    look: Look {
-        colour: Colour {
-            light: "#2f9fe0",
-            dark: "#9bd6ff",
-            terminal: Some(74),
-        },
-        marker: Marker::Down,
-    },
-    hand_over: &[
-        super::answer::FILE,
-        super::inbox::FILE,
-        super::message::FILE,
-    ],
-};
 
 /// Connection groups owned by threads.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,7 +41,8 @@ pub enum Waiting {
 }
 
 impl ConnpT {
-    fn parse(mut parts: Parts<'_>) -> Result<OrgSpec, SpecError> {
+    /// Reads the parameters.
+    pub(super) fn parse(mut parts: Parts<'_>) -> Result<ConnpT, SpecError> {
         let threads = match parts.number(MAX_THREADS)? {
             Some(n) => ConnpThreads::Groups(n),
             None if parts.flag("per-connection") => ConnpThreads::PerConnection(MAX_THREADS),
@@ -109,13 +61,11 @@ impl ConnpT {
         if alone && wait == Waiting::Spin {
             return Err(parts.refuse("per-connection:wait=spin"));
         }
-        parts.end(())?;
-        let connp_t = ConnpT {
+        parts.end(ConnpT {
             threads,
             wait,
             fold,
-        };
-        Ok(OrgSpec::new(&FAMILY, connp_t))
+        })
     }
 }
 

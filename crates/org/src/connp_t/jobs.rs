@@ -1,14 +1,11 @@
-//! Messages: what is handed to a protocol thread, and how its answer comes back.
+//! What protocol threads are asked to do.
 
-use super::ConnpT;
 use super::cell::Keep;
-use super::group::Group;
-use crate::Flow;
-use crate::Kd;
-use core::any::Any;
+use super::thread::{At, Job, Next};
+use crate::{Flow, Kd};
 use perimeter_stack::ops::{self, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Ctx, Listener, Seg, Segs, SockId, Sockets};
+use perimeter_stack::{Ctx, Listener, Seg, SockId, Sockets};
 use perimeter_sync::Platform;
 use perimeter_tcp::Config;
 use perimeter_tcp::syncache::Established;
@@ -17,42 +14,6 @@ use std::sync::Arc;
 
 /// This file, for [`Family::hand_over`](crate::spec::Family).
 pub(super) const FILE: &str = file!();
-
-/// What a protocol thread is asked to do.
-pub(super) enum Msg<C: Keep> {
-    /// A segment arrived. Nobody waits.
-    Packet(Box<Seg>),
-    /// A burst of segments arrived that are all this thread's. Nobody waits.
-    Burst(Box<Segs>),
-    /// The timers of a connection that are due: the message itself is in the connection, which is
-    /// why this is only its name. Nobody waits.
-    Timers(SockId),
-    /// Anything else, and the lane of who waits for the answer; [`NOBODY`]: no one.
-    Job(Box<dyn Job<C>>, u32),
-}
-
-/// No lane.
-pub(super) const NOBODY: u32 = u32::MAX;
-
-/// Where a message goes when a thread has done its part.
-pub(super) enum Next {
-    /// Back to who waits.
-    Done,
-    /// On to that thread.
-    To(usize),
-}
-
-/// What a job runs on: the thread's own state, and what all threads carry.
-pub(super) struct At<'a, C: Keep> {
-    pub(super) group: &'a mut Group<C>,
-    pub(super) org: &'a ConnpT<C>,
-    pub(super) cx: Ctx<'a, Kd<C::P>>,
-}
-
-/// A request. It owns all that it needs and carries its answer back.
-pub(super) trait Job<C: Keep>: Any + Send {
-    fn run(&mut self, at: &mut At<'_, C>) -> Next;
-}
 
 /// Which part of an operation is left to the protocol.
 #[derive(Copy, Clone, PartialEq, Eq)]

@@ -1,0 +1,403 @@
+//! ConnP-T as an organization.
+
+use super::cell::{Before, Keep};
+use super::demux::Demux;
+use super::inbox::Inbox;
+use super::jobs::{Call, Connect, Do, Part, Post, Stage, Wildcard};
+use super::spec::{ConnpT as Spec, ConnpThreads, Waiting};
+use super::thread::{ConnpT, GRACE, Group, Job, Msg, NOBODY, Owner};
+use crate::due::Due;
+use crate::place::Places;
+use crate::spec::OrgSpec;
+use crate::{Binding, Flow, Kd, Org};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use perimeter_base::Time;
+use perimeter_stack::ops::{Op, Step};
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, ConnInfo, Ctx, Listener, Seg, Shard, SockId, Sockets};
+use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// `fold`: how many turns a thread works in the protocol's role before it goes on in its own.
+const TURNS: usize = 16;
+
+impl<C: Keep> ConnpT<C> {
+    /// After something was put that nobody waits for: its thread is woken, or this one plays its
+    /// role, or does what is left when threads have ended.
+    fn see_to(&self, cx: &mut Ctx<Kd<C::P>>, to: usize) {
+        if self.is_here(to) {
+            // Nobody waits for an answer here.
+            let _ = self.fold(cx, to);
+        } else {
+            self.wake(to);
+        }
+        self.after_the_end(cx);
+    }
+
+    /// Plays the role of a protocol thread of this core: runs what waits for it, in order, unless
+    /// another thread is at it, which then does. Yields the answer to this thread, if that was
+    /// among it.
+    pub(super) fn fold(&self, cx: &mut Ctx<Kd<C::P>>, thread: usize) -> Option<Box<dyn Job<C>>> {
+        let owner = &self.owners[thread];
+        let mut group = match owner.group.try_own() {
+            Some(group) => group,
+            None => {
+                // Whoever has it looks at the inbox once more after letting go. If that was
+                // before the message could be seen there, it can be had now.
+                fence(Ordering::SeqCst);
+                owner.group.try_own()?
+            }
+        };
+        for _ in 0..TURNS {
+            if group.turn(self, cx) == 0 {
+                break;
+            }
+        }
+        let earlier = owner.publish(&self.p, &group);
+        let mine = group.mine.take();
+        drop(group);
+        // What is left, or came just now and found this thread at it; and who plays this role
+        // need not be back by the time that the group's timers are due.
+        if !owner.inbox.is_empty() || (earlier && owner.oversleeps()) {
+            owner.bell.set();
+        }
+        mine
+    }
+
+    /// What is left of a call for the protocol: a message to the owner.
+    fn protocol<Q: Op<Kd<C::P>> + 'static>(
+        &self,
+        cx: &mut Ctx<Kd<C::P>>,
+        id: SockId,
+        (op, part): (Q, Part),
+    ) -> Option<Q::Out> {
+        let mut job = self.used::<Call<C::P, Q>>().unwrap_or_else(|| {
+            Box::new(Call {
+                id,
+                part,
+                op: None,
+                out: None,
+            })
+        });
+        (job.id, job.part, job.op, job.out) = (id, part, Some(op), None);
+        let mut job = self.ask(Some(cx), usize::from(id.shard()), job)?;
+        let out = job.out.take();
+        self.keep(job);
+        out
+    }
+
+    /// Hands over a burst: as one message if it is all one thread's, else each segment as one.
+    fn burst(&self, cx: &mut Ctx<Kd<C::P>>) {
+        let Some(first) = cx.segs.iter().next() else {
+            return;
+        };
+        let to = self.home(first.hash);
+        if !self.is_here(to) && self.owners[to].inbox.is_crowded() {
+            for thread in self.roles() {
+                let _ = self.fold(cx, thread);
+            }
+        }
+        if cx.segs.iter().all(|seg| self.home(seg.hash) == to) {
+            let mut own = self.bursts.take().unwrap_or_default();
+            core::mem::swap(&mut *own, &mut cx.segs);
+            self.put(cx.sh, to, Msg::Burst(own));
+            return self.see_to(cx, to);
+        }
+        let mut told: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut segs = core::mem::take(&mut cx.segs);
+        segs.drain(|seg| {
+            let to = self.home(seg.hash);
+            self.put(cx.sh, to, Msg::Packet(self.own(seg)));
+            if !told.contains(&to) {
+                told.push(to);
+            }
+        });
+        cx.segs = segs;
+        for to in told {
+            self.see_to(cx, to);
+        }
+    }
+
+    /// A segment as a message of its own.
+    fn own(&self, seg: &mut Seg) -> Box<Seg> {
+        let mut own = self.segs.take().unwrap_or_default();
+        core::mem::swap(seg, &mut *own);
+        own
+    }
+}
+
+impl<C: Keep> Org for ConnpT<C> {
+    type K = Kd<C::P>;
+
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        let spec: Spec = *spec.expect_params();
+        let n = match spec.threads {
+            ConnpThreads::Cores => sh.p.cores(),
+            ConnpThreads::Groups(n) => usize::from(n),
+            ConnpThreads::PerConnection(most) => usize::from(most),
+        };
+        let alone = matches!(spec.threads, ConnpThreads::PerConnection(_));
+        let demux = alone.then(|| Arc::new(Demux::new(&sh.p, n)));
+        let owner = |i| {
+            let home = C::home(i, demux.as_ref());
+            let shard = Shard::at_home((i as u16, n), sh, home.clone());
+            let (inbox, outlet) = Inbox::new(&sh.p, spec.wait == Waiting::Spin, alone);
+            Owner {
+                inbox,
+                group: Owned::new(sh.p.clone(), Group::new(i, shard, outlet)),
+                bell: sh.p.event(),
+                asleep: AtomicBool::new(false),
+                until: AtomicU64::new(0),
+                gone: AtomicBool::new(false),
+                home,
+                due: Due::default(),
+                live: AtomicUsize::new(0),
+            }
+        };
+        ConnpT {
+            p: sh.p.clone(),
+            spec,
+            cores: sh.p.cores().max(1),
+            owners: (0..n).map(owner).collect(),
+            demux,
+            replies: Places::default(),
+            stock: PerLane::new(sh.p.clone()),
+            segs: PerLane::new(sh.p.clone()),
+            bursts: PerLane::new(sh.p.clone()),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
+        if self.spec.wait == Waiting::Spin {
+            return self.burst(cx);
+        }
+        let mut segs = core::mem::take(&mut cx.segs);
+        segs.drain(|seg| {
+            let (key, home) = (seg.frame.key, self.home(seg.hash));
+            let own = Msg::Packet(self.own(seg));
+            let to = match &self.demux {
+                None => {
+                    self.put(cx.sh, home, own);
+                    home
+                }
+                Some(d) => d.route(&key, home, |to| {
+                    self.put(cx.sh, to, own);
+                    to
+                }),
+            };
+            self.wake(to);
+        });
+        cx.segs = segs;
+        self.after_the_end(cx);
+    }
+
+    fn call<Q: Op<Self::K> + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        mut op: Q,
+    ) -> Option<Q::Out> {
+        let before = match self.owners.get(usize::from(id.shard())) {
+            Some(owner) => C::before(&owner.home, id, &mut op, cx),
+            None => Before::Stale,
+        };
+        match before {
+            Before::Step(Step::Done(out)) => Some(out),
+            Before::Step(Step::Kick(out)) => {
+                // What the buffers gave was good when they gave it.
+                self.protocol(cx, id, (op, Part::Kick));
+                Some(out)
+            }
+            Before::Step(Step::Tcp) => self.protocol(cx, id, (op, Part::Tcp)),
+            Before::Nothing => self.protocol(cx, id, (op, Part::Whole)),
+            Before::Stale => cx.sh.stale(cx),
+        }
+    }
+
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
+        let (to, op) = (usize::from(id.shard()), Some(op));
+        self.put(cx.sh, to, Msg::Job(Box::new(Post { id, op }), NOBODY));
+        self.see_to(cx, to);
+    }
+
+    fn connect(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        let job = Connect {
+            flow,
+            config: config.clone(),
+            stage: Stage::Incomplete,
+            out: None,
+        };
+        let job = self.ask(Some(cx), 0, Box::new(job));
+        job.and_then(|j| j.out).unwrap_or(Err(Exists))
+    }
+
+    fn perimeters(&self) -> u16 {
+        self.owners.len() as u16
+    }
+
+    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+        Some(self.index(key, sh.flow_hash(key)) as u16)
+    }
+
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl crate::Job<Self::K, R>,
+    ) -> Option<R> {
+        self.ask(Some(cx), n.into(), Box::new(Do::new(job)))?.out
+    }
+
+    fn leave(&self, cx: &mut Ctx<Self::K>, n: u16, job: impl crate::Job<Self::K, ()>) {
+        self.put(cx.sh, n.into(), Msg::Job(Box::new(Do::new(job)), NOBODY));
+        self.see_to(cx, n.into());
+    }
+
+    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        let (listener, add) = (l.clone(), true);
+        self.ask(Some(cx), 0, Box::new(Wildcard { listener, add }));
+    }
+
+    fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        let (listener, add) = (l.clone(), false);
+        self.ask(Some(cx), 0, Box::new(Wildcard { listener, add }));
+    }
+
+    /// Threads look after their own timers, while they live; or who plays their role does.
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        let now = cx.now();
+        for thread in self.roles() {
+            if self.owners[thread].due() <= now {
+                let _ = self.fold(cx, thread);
+            }
+        }
+        self.after_the_end(cx);
+    }
+
+    fn next_timer(&self) -> Time {
+        let due = |thread: usize| self.owners[thread].due();
+        let mut next = self.roles().map(due).min().unwrap_or(Time::NEVER);
+        if self.ended.load(Ordering::SeqCst) {
+            let gone = self.owners.iter();
+            let gone = gone.filter(|o| o.gone.load(Ordering::SeqCst));
+            next = gone.map(Owner::due).fold(next, Time::min);
+        }
+        next
+    }
+
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        for (to, owner) in self.owners.iter().enumerate() {
+            // Where nothing waits and nobody is at work, what was last told is so.
+            if self.demux.is_some()
+                && owner.inbox.is_empty()
+                && !owner.group.is_owned()
+                && owner.live.load(Ordering::Acquire) == 0
+            {
+                continue;
+            }
+            let mut all = core::mem::take(out);
+            let look = move |sockets: &mut dyn Sockets<Self::K>, _: &mut Ctx<Self::K>| {
+                sockets.inspect(now, &mut all);
+                all
+            };
+            let done = self.ask(None, to, Box::new(Do::new(look)));
+            *out = done.and_then(|job| job.out).unwrap_or_default();
+        }
+    }
+
+    fn live(&self) -> usize {
+        let live = self.owners.iter().map(|o| o.live.load(Ordering::Acquire));
+        live.sum()
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        for o in &self.owners {
+            add(LockClass::Leaf, o.inbox.stats());
+            C::lock_stats(&o.home, add);
+        }
+        if let Some(d) = &self.demux {
+            d.lock_stats(add);
+        }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        let thread = usize::from(id.shard());
+        let mut binding = Binding::default();
+        binding.perimeters[1] = format!("thread {thread}");
+        binding.cores[1] = Some(self.core(thread));
+        binding
+    }
+
+    fn workers(&self) -> usize {
+        self.owners.len()
+    }
+
+    fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
+        let owner = &self.owners[worker];
+        let Some(mut group) = owner.group.try_own() else {
+            return 0;
+        };
+        let n = group.turn(self, cx);
+        let _ = owner.publish(&self.p, &group);
+        n
+    }
+
+    fn park(&self, worker: usize, deadline: Time) {
+        let owner = &self.owners[worker];
+        if self.spec.wait == Waiting::Condvar {
+            // Hundreds of threads need not look around: each is told of the end.
+            let deadline = match self.demux {
+                Some(_) => Time::NEVER,
+                None => deadline,
+            };
+            owner.bell.wait(deadline.min(owner.due()));
+            return;
+        }
+        if !self.spec.fold && self.look(|| !owner.inbox.is_empty()) {
+            return;
+        }
+        owner.asleep.store(true, Ordering::SeqCst);
+        owner.until.store(deadline.0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.p.checkpoint();
+        let mut due = owner.due();
+        if self.spec.fold {
+            // Who plays this role comes first.
+            due = due.plus(GRACE);
+        }
+        // Whoever has the group will look at the inbox again.
+        if owner.inbox.is_empty() || owner.group.is_owned() {
+            let until = deadline.min(due);
+            owner.until.store(until.0, Ordering::SeqCst);
+            owner.bell.wait(until);
+        }
+        owner.until.store(0, Ordering::SeqCst);
+        owner.asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn wake_workers(&self) {
+        for owner in &self.owners {
+            owner.bell.set();
+        }
+    }
+
+    fn retire(&self, worker: usize) {
+        self.owners[worker].gone.store(true, Ordering::SeqCst);
+        self.ended.store(true, Ordering::SeqCst);
+        // Whoever waits looks for what was left.
+        self.replies.each(|r| r.event.set());
+    }
+
+    fn pending(&self) -> usize {
+        self.owners.iter().map(|o| o.inbox.len()).sum()
+    }
+}
