@@ -1,8 +1,8 @@
 //! Altering the lists of live connections.
 
-use super::Pef;
 use super::bind::Bind;
 use super::event::{Direction, End, EventId, EventSpec, Events, Layer, Refused};
+use super::framework::Pef;
 use super::link::{Link, Version};
 use core::sync::atomic::Ordering;
 use perimeter_stack::SockId;

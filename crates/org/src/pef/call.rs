@@ -4,11 +4,9 @@
 //! sends from its account of room. What TCP must do goes down the transmit list: a send is a
 //! packet with data, other calls go the same way so that they keep their place behind it.
 
-use super::Pef;
-use super::event::{Direction, Layer};
-use super::exec::{Env, Inner};
+use super::event::{Direction, Layer, Under};
+use super::framework::{Body, Call, Env, Inner, Job, Msg, Pef};
 use super::link::Way;
-use super::pkt::{Body, Call, Msg};
 use crate::Kd;
 use crate::answer::{Answer, Reply, question};
 use crate::place::first_phase;
@@ -211,7 +209,7 @@ impl<P: Platform> Pef<P> {
                     Some(out)
                 }
                 Entered::Busy(door) => {
-                    let job: super::pkt::Job<P> = Box::new(move |pef, env, _, inner| {
+                    let job: Job<P> = Box::new(move |pef, env, _, inner| {
                         Call::run(Box::new(task), pef, env, inner);
                     });
                     if let Some(proc) = door.put(Msg::Job(job)) {
@@ -232,7 +230,7 @@ impl<P: Platform> Pef<P> {
         let mut pkt = self.packet(id, &version, Direction::Transmit, Way::Call, body);
         pkt.counted = counted;
         let first = pkt.list.at(0).map(|e| (e.layer, e.under));
-        let (layer, under) = first.unwrap_or((Layer::Tcp, super::event::Under::Layer));
+        let (layer, under) = first.unwrap_or((Layer::Tcp, Under::Layer));
         match pkt.bind.under(layer, under) {
             Some(q) => {
                 if pkt.counted.is_none()
@@ -276,7 +274,7 @@ impl<P: Platform> Pef<P> {
     ) -> Option<R> {
         let (reply, answer) = question(&cx.sh.p);
         let mut env = Env::new(cx, Who::Writer);
-        let job: super::pkt::Job<P> = Box::new(move |_, env, _, inner| {
+        let job: Job<P> = Box::new(move |_, env, _, inner| {
             let out = f(env, inner);
             answer.give(out);
         });

@@ -1,11 +1,9 @@
 //! The classifier: to which connection a received segment belongs, and so along which list it
 //! goes; asked once a packet, and again where an event says so.
 
-use super::Pef;
 use super::event::Direction;
-use super::exec::{Env, Inner};
+use super::framework::{Body, Env, Inner, Msg, Pef, Pkt, offsets};
 use super::link::Way;
-use super::pkt::{Body, Msg, Pkt, offsets};
 use perimeter_link::Medium;
 use perimeter_stack::{Seg, SockId};
 use perimeter_sync::{Platform, Work};

@@ -6,58 +6,23 @@
 //! order; and the thread turns to the perimeters where it has left messages once it has released
 //! the present one, if they are its core's. Otherwise their workers do.
 
-use super::Pef;
-use super::cell::{Defaults, Homes, Member};
+use super::cell::Defaults;
 use super::classify::Route;
 use super::event::{Direction, Layer, Packet, Peek, Verdict};
+use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::{Version, Way};
 use super::list::{Callback, Event, caught};
-use super::pkt::{Body, Msg, Pkt};
-use crate::Kd;
-use crate::squeue::queue::{Entered, Inside, Proc, Protected, SqueueEntry, Who};
+use crate::squeue::queue::{Entered, Inside, Proc, SqueueEntry, Who};
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::conn::{Apart, Up, told};
 use perimeter_stack::shard::Met;
-use perimeter_stack::{Access, Cell, Count, Ctx, Seg, Shard, SockId, glue, ready};
+use perimeter_stack::{Access, Cell, Count, Seg, SockId, glue, ready};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::{Info, Input, Tcb};
 use perimeter_wire::{FlowKey, TcpHdr};
-use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// What an squeue protects: connections whose TCP layer is under it. As IP's or the socket
-/// layer's perimeter it protects nothing but the order.
-pub(super) struct Inner<P: Platform> {
-    pub(super) shard: Shard<Kd<P>, Member<P>>,
-}
-
-impl<P: Platform> Protected for Inner<P> {
-    type Message = Msg<P>;
-}
-
-/// What a thread carries through the framework.
-pub(super) struct Env<'a, P: Platform> {
-    pub(super) cx: Ctx<'a, Kd<P>>,
-    who: Who,
-    /// Perimeters to turn to after the present one is released.
-    visits: SmallVec<[u16; 4]>,
-    /// Packets whose next event runs outside any perimeter.
-    outside: VecDeque<Pkt<P>>,
-}
-
-impl<'a, P: Platform> Env<'a, P> {
-    pub(super) fn new(cx: &'a mut Ctx<'_, Kd<P>>, who: Who) -> Self {
-        Env {
-            cx: cx.again(),
-            who,
-            visits: SmallVec::new(),
-            outside: VecDeque::new(),
-        }
-    }
-}
 
 /// The flow of what has none.
 const NO_FLOW: FlowKey = FlowKey {
@@ -78,10 +43,6 @@ impl Peek for Looking<'_> {
 }
 
 impl<P: Platform> Pef<P> {
-    pub(super) fn home(&self, id: SockId) -> &Homes<P> {
-        &self.homes[usize::from(id.shard()) % self.homes.len()]
-    }
-
     /// Whether this thread may run squeue `q`: any thread may where all layers of a connection
     /// share one; where they are spread, each squeue runs on its own core, as long as the
     /// workers are there.

@@ -1,0 +1,418 @@
+//! PEF as an organization.
+
+use super::bind::Bind;
+use super::cell::{Defaults, Homes, Manner};
+use super::classify::Route;
+use super::event::{Direction, Events, Layer};
+use super::flows::Flows;
+use super::framework::{self, Body, Env, Inner, Msg, Pef, Pkt};
+use super::link::{Version, Way};
+use super::list::List;
+use super::spec::{Arrangement, Pef as Spec};
+use crate::due::Due;
+use crate::place::Places;
+use crate::spec::{MAX_GROUPS, OrgSpec};
+use crate::squeue::cell::Home;
+use crate::squeue::ipcl::Ipcl;
+use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
+use crate::{Binding, Flow, Job, Kd, Org};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use perimeter_base::Time;
+use perimeter_stack::ops::Op;
+use perimeter_stack::shard::Exists;
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Seg, Shard, SockId, Sockets};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+/// Quanta of inbound thread, writer and worker, ns (FireEngine's of 2006).
+const QUANTA: [u64; 3] = [20_000_000, 10_000_000, 10_000_000];
+
+/// How often the stack, when it is dropped, works off what its own last words have left.
+const LAST_ROUNDS: usize = 1000;
+
+impl<P: Platform> Pef<P> {
+    /// The squeue for the TCP layer of a connection that is opened here.
+    fn opener(&self, sh: &Commons<Kd<P>>, flow: &Flow) -> u16 {
+        match self.spec.arrangement {
+            Arrangement::At { tcp, .. } => tcp % self.n(),
+            Arrangement::Vertical => sh.p.core() as u16 % self.n(),
+            Arrangement::Random | Arrangement::Horizontal => {
+                let n = self
+                    .draws
+                    .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+                let mixed = (n ^ self.flows.draw(&flow.key)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                ((mixed >> 32) % u64::from(self.n())) as u16
+            }
+        }
+    }
+
+    /// Runs a burst's segments of one flow, which follow each other, under the squeue that is held,
+    /// or as it can be.
+    fn receive<'a>(
+        &'a self,
+        env: &mut Env<'_, P>,
+        held: &mut Option<(u16, Proc<'a, P, Inner<P>>)>,
+        run: &mut [Seg],
+    ) {
+        let mut rest = run;
+        while let Some((seg, more)) = core::mem::take(&mut rest).split_first_mut() {
+            match self.classified(env, seg) {
+                // Their list has nothing that could keep a packet of theirs back or change it.
+                Route::Whole(id) => {
+                    self.whole(env, held, id, seg, more);
+                    return;
+                }
+                Route::NoSocket(q) => {
+                    let taken = self.hold(env, held, q, &mut |_| {
+                        Msg::NoSocket(core::mem::take(seg), None)
+                    });
+                    if let Some(proc) = taken {
+                        proc.shard.no_socket(&mut env.cx, seg, None);
+                        self.after(env, q, proc);
+                    }
+                }
+                Route::List(pkt) => {
+                    if let Some((q, proc)) = held.take() {
+                        self.release(env, q, proc);
+                    }
+                    let first = pkt.list.at(0).map(|e| (e.layer, e.under));
+                    let under = first.and_then(|(l, u)| pkt.bind.under(l, u));
+                    match under {
+                        Some(q) => self.bring(env, q, Msg::Packet(self.counted(pkt))),
+                        None => self.go(env, None, pkt),
+                    }
+                    self.finish(env);
+                }
+            }
+            rest = more;
+        }
+    }
+
+    /// Segments of a connection whose layers are all under one squeue, and on whose lists are the
+    /// layers' own events only: one after the other, as IP's event has nothing to do and the
+    /// socket's runs within TCP's. The room that they make is told of once.
+    fn whole<'a>(
+        &'a self,
+        env: &mut Env<'_, P>,
+        held: &mut Option<(u16, Proc<'a, P, Inner<P>>)>,
+        id: SockId,
+        first: &mut Seg,
+        rest: &mut [Seg],
+    ) {
+        let q = id.shard();
+        let last = rest.len();
+        for (i, seg) in core::iter::once(first).chain(rest).enumerate() {
+            let taken = self.hold(env, held, q, &mut |pef| {
+                let body = Body::Seg(core::mem::take(seg));
+                let v = pef.first_version(id);
+                Msg::Packet(pef.packet(id, &v, Direction::Receive, Way::In, body))
+            });
+            if let Some(proc) = taken {
+                env.cx.more = i < last;
+                let met = proc.shard.segment(&mut env.cx, id, seg);
+                env.cx.more = false;
+                self.met(env, q, proc, seg, met);
+                self.after(env, q, proc);
+            }
+        }
+    }
+
+    /// A packet that is about to be left somewhere is under way.
+    fn counted(&self, mut pkt: Pkt<P>) -> Pkt<P> {
+        if pkt.counted.is_none()
+            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
+        {
+            link.departed(pkt.way);
+            pkt.counted = Some(pkt.way);
+        }
+        pkt
+    }
+
+    /// Squeue `q`, entered anew unless it is the one that is held; or `message` is left there.
+    fn hold<'a, 'b>(
+        &'a self,
+        env: &mut Env<'_, P>,
+        held: &'b mut Option<(u16, Proc<'a, P, Inner<P>>)>,
+        q: u16,
+        message: &mut dyn FnMut(&Pef<P>) -> Msg<P>,
+    ) -> Option<&'b mut Proc<'a, P, Inner<P>>> {
+        if held.as_ref().is_none_or(|(h, _)| *h != q) {
+            if let Some((h, proc)) = held.take() {
+                self.release(env, h, proc);
+            }
+            match self.enter(env, q) {
+                Entered::In(proc) => *held = Some((q, proc)),
+                Entered::Busy(door) => {
+                    if let Some(proc) = door.put(message(self)) {
+                        self.release(env, q, proc);
+                    }
+                    return None;
+                }
+            }
+        }
+        env.cx.count(Count::SqueueInline, 1);
+        held.as_mut().map(|(_, proc)| proc)
+    }
+}
+
+impl<P: Platform> Org for Pef<P> {
+    type K = Kd<P>;
+
+    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+        let spec: Spec = *spec.expect_params();
+        let cores = sh.p.cores().clamp(1, usize::from(MAX_GROUPS));
+        let n = match spec.arrangement {
+            Arrangement::Horizontal => cores.max(3),
+            _ => cores,
+        };
+        let plain = || {
+            let list = |direction| Arc::new(List::initial(direction));
+            (list(Direction::Receive), list(Direction::Transmit))
+        };
+        let (mut receive, transmit) = plain();
+        if spec.fine {
+            receive = Arc::new(List::fine());
+        }
+        let unbound = Arc::new(List::unbound());
+        let defaults = Defaults {
+            receive,
+            transmit,
+            unbound,
+        };
+        let arrangement = spec.arrangement;
+        let manner = Arc::new(Manner {
+            defaults: sh.p.lock(LockClass::Leaf, defaults),
+            light_queue: spec.light_queue,
+            light_tcp: spec.light_tcp,
+            bind: Box::new(move |tcp| Bind::new(arrangement, tcp, n as u16)),
+        });
+        let flows = Arc::new(Flows::new(&sh.p, sh.secret));
+        // The classifier is `flows`: that of `squeue` knows nothing here.
+        let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
+        let home = |_| Homes {
+            outer: Arc::new(Home::new(&sh.p, ipcl.clone())),
+            links: Arc::new(Places::default()),
+            flows: flows.clone(),
+            manner: manner.clone(),
+        };
+        let homes: Box<[Homes<P>]> = (0..n).map(home).collect();
+        let settings = Settings {
+            quanta: QUANTA,
+            delay: 0,
+        };
+        let squeue = |(q, home): (usize, &Homes<P>)| {
+            let shard = Shard::at_home((q as u16, n), sh, home.clone());
+            Squeue::new(&sh.p, q, settings, Inner { shard })
+        };
+        let squeues = homes.iter().enumerate().map(squeue).collect();
+        Pef {
+            spec,
+            squeues,
+            homes,
+            due: (0..n).map(|_| Due::default()).collect(),
+            spread: !Bind::new(arrangement, 0, n as u16).is_whole()
+                || matches!(arrangement, Arrangement::At { .. }),
+            flows,
+            manner,
+            plain: (0..n).map(|_| plain()).collect(),
+            opened: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            draws: AtomicU64::new(sh.secret[0]),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    fn on_packets(&self, cx: &mut Ctx<Self::K>) {
+        let mut segs = core::mem::take(&mut cx.segs);
+        let mut env = Env::new(cx, Who::Inbound);
+        let mut held = None;
+        let mut rest = segs.as_mut_slice();
+        while let Some(first) = rest.first() {
+            let key = first.frame.key;
+            let n = rest.iter().take_while(|s| s.frame.key == key).count();
+            let (run, others) = rest.split_at_mut(n);
+            self.receive(&mut env, &mut held, run);
+            rest = others;
+        }
+        if let Some((q, proc)) = held {
+            self.release(&mut env, q, proc);
+        }
+        self.finish(&mut env);
+        segs.clear();
+        cx.segs = segs;
+    }
+
+    fn call<Q: Op<Self::K> + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        id: SockId,
+        op: Q,
+    ) -> Option<Q::Out> {
+        self.call_op(cx, id, op)
+    }
+
+    fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
+        self.post_op(cx, id, op);
+    }
+
+    fn connect(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, Exists> {
+        self.opened.store(true, Ordering::Release);
+        let q = self.opener(cx.sh, &flow);
+        let config = config.clone();
+        let made = self.under(cx, q, move |env, inner| {
+            let Flow { key, hash, iface } = flow;
+            inner.shard.connect(&mut env.cx, key, hash, iface, &config)
+        });
+        made.unwrap_or(Err(Exists))
+    }
+
+    fn perimeters(&self) -> u16 {
+        self.n()
+    }
+
+    fn perimeter_of(&self, _: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+        Some(match self.flows.find(key) {
+            Some(found) => found.id.shard(),
+            None => self.no_socket_home(key),
+        })
+    }
+
+    fn inside<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        job: impl Job<Self::K, R>,
+    ) -> Option<R> {
+        self.opened.store(true, Ordering::Release);
+        self.under(cx, n, |env, inner| job(&mut inner.shard, &mut env.cx))
+    }
+
+    fn leave(&self, cx: &mut Ctx<Self::K>, n: u16, job: impl Job<Self::K, ()>) {
+        let job: framework::Job<P> =
+            Box::new(|_, env, _, inner| job(&mut inner.shard, &mut env.cx));
+        let mut env = Env::new(cx, Who::Inbound);
+        self.bring(&mut env, n, Msg::Job(job));
+        self.finish(&mut env);
+    }
+
+    fn on_timers(&self, cx: &mut Ctx<Self::K>) {
+        let now = cx.now();
+        for q in 0..self.n() {
+            if !self.due[usize::from(q)].take(&cx.sh.p, now) {
+                continue;
+            }
+            let mut env = Env::new(cx, Who::Inbound);
+            let job: framework::Job<P> =
+                Box::new(|_, env, _, inner| inner.shard.on_timers(&mut env.cx));
+            self.bring(&mut env, q, Msg::Job(job));
+            self.finish(&mut env);
+        }
+    }
+
+    fn wants_unbound(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    fn unbound(&self, cx: &mut Ctx<Self::K>, iface: u16, frame: perimeter_base::PktBuf) {
+        let mut env = Env::new(cx, Who::Inbound);
+        let q = iface % self.n();
+        let list = self.manner.defaults.lock().unbound.clone();
+        let version = Version::first(list.clone(), list, Bind::whole(q, self.n()));
+        let body = Body::Frame(iface, frame);
+        let way = Way::In;
+        let id = SockId::conn(q, 0, 0);
+        let pkt = self.packet(id, &version, Direction::Unbound, way, body);
+        self.go(&mut env, None, pkt);
+        self.finish(&mut env);
+    }
+
+    fn next_timer(&self) -> Time {
+        self.due.iter().map(Due::at).min().unwrap_or(Time::NEVER)
+    }
+
+    fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
+        for s in &self.squeues {
+            s.seize().shard.inspect(now, out);
+        }
+    }
+
+    fn live(&self) -> usize {
+        self.squeues.iter().map(|s| s.seize().shard.len()).sum()
+    }
+
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
+        self.stopped.store(true, Ordering::Relaxed);
+        for q in 0..self.n() {
+            self.inside(cx, q, |sockets, cx| sockets.abort_all(cx));
+        }
+        // The workers may have gone before what they were told of.
+        for _ in 0..LAST_ROUNDS {
+            if self.help(cx, Who::Writer) == 0 && self.pending() == 0 {
+                break;
+            }
+            cx.sh.p.yield_now();
+        }
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        for s in &self.squeues {
+            add(LockClass::Squeue, s.stats());
+        }
+        self.flows.lock_stats(add);
+        for h in &self.homes {
+            for p in h.outer.iter() {
+                p.lock_stats(add);
+            }
+        }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        let link = self.homes.get(usize::from(id.shard()));
+        let link = link.and_then(|h| h.links.get(id.slot()));
+        let Some((link, v)) = link.and_then(|l| Some((l, l.published(id)?))) else {
+            return Binding::default();
+        };
+        let swept = link.panicked(id);
+        let names = |list: &List, receive| {
+            let gone = swept.iter().filter(|p| p.receive == receive);
+            let gone = gone.map(|p| &*p.name);
+            list.names(gone.chain(list.panicked().map(|e| &*e.name)))
+        };
+        let squeue = |layer| usize::from(v.bind.of(layer));
+        Binding {
+            perimeters: Layer::ALL.map(|l| format!("squeue {}", squeue(l))),
+            cores: Layer::ALL.map(|l| self.squeues.get(squeue(l)).map(Squeue::core)),
+            events: [names(&v.receive, true), names(&v.transmit, false)],
+        }
+    }
+
+    fn events(&self) -> Option<&dyn Events> {
+        Some(self)
+    }
+
+    fn workers(&self) -> usize {
+        self.squeues.len()
+    }
+
+    fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
+        let mut env = Env::new(cx, Who::Worker);
+        let n = self.work_off(&mut env, worker as u16);
+        self.finish(&mut env);
+        n
+    }
+
+    fn park(&self, worker: usize, deadline: Time) {
+        self.squeues[worker].park(deadline);
+    }
+
+    fn pending(&self) -> usize {
+        self.squeues.iter().map(Squeue::pending).sum()
+    }
+}
