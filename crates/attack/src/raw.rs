@@ -59,6 +59,11 @@ impl Peer {
         via.send(&out)
     }
 
+    /// Ends the connection, all of whose request has arrived.
+    fn leave(&self, via: &Sender, place: &Place) {
+        self.send(via, place, flag::RST | flag::ACK, REQUEST, &[]);
+    }
+
     /// What a SYN-ACK tells; whether it is one for this peer.
     fn meets(&mut self, h: &Heard<'_>) -> bool {
         let ours = h.flags & (flag::SYN | flag::ACK | flag::RST) == flag::SYN | flag::ACK
@@ -69,6 +74,30 @@ impl Peer {
             self.timestamp = h.timestamp.unwrap_or(0);
         }
         ours
+    }
+}
+
+/// Clients that have left with a reset. A host would send it again for whatever still comes; these
+/// send it once more when the flood that may have drowned it is over.
+#[derive(Debug, Default)]
+pub struct Gone(Vec<Peer>);
+
+impl Gone {
+    /// Adds those clients.
+    pub fn join(&mut self, others: Gone) {
+        self.0.extend(others.0);
+    }
+
+    /// Sends their resets again.
+    ///
+    /// # Errors
+    /// No packet socket can be had.
+    pub fn reset(&self, place: &Place) -> io::Result<()> {
+        let via = Sender::open(IFACE)?;
+        for peer in &self.0 {
+            peer.leave(&via, place);
+        }
+        Ok(())
     }
 }
 
@@ -85,6 +114,8 @@ pub struct Far {
 
 /// Bytes that a far client asks for: one segment.
 const REPLY: usize = 1000;
+/// Bytes that it does so with.
+const REQUEST: u32 = 5;
 
 enum Step {
     /// A SYN, for the so-manieth time.
@@ -105,7 +136,12 @@ struct Client {
 ///
 /// # Errors
 /// No packet socket can be had.
-pub fn far_clients(place: &Place, count: u32, rtt: Duration, spread: Duration) -> io::Result<Far> {
+pub fn far_clients(
+    place: &Place,
+    count: u32,
+    rtt: Duration,
+    spread: Duration,
+) -> io::Result<(Far, Gone)> {
     let (via, ear) = (Sender::open(IFACE)?, Ear::open(IFACE)?);
     let mut rng = SplitMix64::new(place.seed ^ rtt.as_nanos() as u64);
     let start = Instant::now();
@@ -172,11 +208,12 @@ pub fn far_clients(place: &Place, count: u32, rtt: Duration, spread: Duration) -
             far.good += 1;
             c.done = true;
             c.peer.ack = c.peer.ack.wrapping_add(REPLY as u32);
-            c.peer.send(&via, place, flag::RST | flag::ACK, 5, &[]);
+            c.peer.leave(&via, place);
         }
         open -= u32::from(c.done);
     }
-    Ok(far)
+    let gone = clients.iter().filter(|c| c.done).map(|c| c.peer);
+    Ok((far, Gone(gone.collect())))
 }
 
 impl Client {

@@ -4,7 +4,7 @@ use crate::attacks::{Attack, Size};
 use crate::client::{self, Had};
 use crate::flood::Place;
 use crate::handle::Victim;
-use crate::raw::{Far, far_clients};
+use crate::raw::{Far, Gone, far_clients};
 use crate::victim::{Setting, Stat};
 use anyhow::{Context, Result};
 use perimeter::OrgSpec;
@@ -160,6 +160,8 @@ struct Run<'a> {
     plan: &'a Plan,
     attack: &'a Attack,
     victim: Victim,
+    /// Clients at a distance that were served.
+    gone: Gone,
     out: Measured,
 }
 
@@ -180,6 +182,7 @@ pub fn attack(exe: &Path, org: &OrgSpec, attack: &Attack, plan: &Plan) -> Result
             plan,
             attack,
             victim,
+            gone: Gone::default(),
             out: Measured {
                 org: org.to_string(),
                 attack: attack.name.to_string(),
@@ -239,6 +242,7 @@ impl Run<'_> {
             }
             ended.release();
         }
+        self.gone.reset(&place)?;
         self.leftovers()
     }
 
@@ -315,12 +319,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn far(&self, place: &Place) -> Result<Vec<(u64, Far)>> {
+    fn far(&mut self, place: &Place) -> Result<Vec<(u64, Far)>> {
         let mut all = Vec::new();
         if self.attack.far {
             for rtt_ms in [20, 200] {
                 let (rtt, spread) = (Duration::from_millis(rtt_ms), Duration::from_millis(500));
-                all.push((rtt_ms, far_clients(place, self.plan.far, rtt, spread)?));
+                let (far, gone) = far_clients(place, self.plan.far, rtt, spread)?;
+                self.gone.join(gone);
+                all.push((rtt_ms, far));
             }
         }
         Ok(all)

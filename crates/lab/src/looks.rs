@@ -39,8 +39,9 @@ fn others() -> impl Iterator<Item = (&'static str, Look)> {
 /// The colours as a style sheet: `--NAME` on either ground, and a class `c-NAME` that makes it
 /// `--c`.
 pub fn style() -> String {
-    let mine = families::families().map(|f| (f.name, f.look));
+    let mine = families::families().filter(|f| !f.variants.is_empty());
     let all: Vec<_> = mine
+        .map(|f| (f.name, f.look))
         .chain(others())
         .chain([(UNKNOWN, Look::UNKNOWN)])
         .collect();

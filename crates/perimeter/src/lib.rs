@@ -50,7 +50,7 @@ pub mod families {
 }
 pub use perimeter_org::{Inbound, OrgSpec, Stats, Undelivered};
 pub use perimeter_stack::{Cidr, Config, ConnInfo, Route};
-pub use perimeter_sync::{Layer as WorkLayer, Lending, LockClass, LockPolicy, LockStats};
+pub use perimeter_sync::{Guards, Layer as WorkLayer, Lending, LockClass, LockPolicy, LockStats};
 pub use perimeter_sync::{Native, Platform, Virtual, Work, profile, virt};
 pub use perimeter_tcp::syncache::Cookies as SynCookies;
 pub use perimeter_tcp::{CaState, CcKind, Config as TcpConfig, Info, Keepalive, State};

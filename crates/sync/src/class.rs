@@ -42,6 +42,37 @@ pub enum LockClass {
     Leaf = 15,
 }
 
+/// What locks of a class protect of the protocol.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Guards {
+    /// A table of all connections.
+    Table,
+    /// Many connections whole.
+    Group,
+    /// The queue to where many connections are.
+    Queue,
+    /// The TCP state of one connection.
+    Connection,
+    /// Data of a socket on its way to or from the application.
+    Socket,
+    /// IP's tables.
+    Ip,
+    /// Queues of devices.
+    Driver,
+}
+
+impl Guards {
+    /// Whether connections meet at such a lock.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Guards::Table | Guards::Group | Guards::Queue)
+    }
+
+    /// Whether such a lock is held while TCP runs: the connection's own, or its group's.
+    pub const fn is_around_tcp(self) -> bool {
+        matches!(self, Guards::Connection | Guards::Group)
+    }
+}
+
 impl LockClass {
     /// All classes, in order of level.
     pub const ALL: [LockClass; 16] = [
@@ -71,6 +102,25 @@ impl LockClass {
     /// Whether two locks of this class may be held at once. None may today.
     pub const fn nests_with_itself(self) -> bool {
         false
+    }
+
+    /// What its locks protect of the protocol; `None`: nothing of it.
+    pub const fn guards(self) -> Option<Guards> {
+        Some(match self {
+            LockClass::ConnHashtable => Guards::Table,
+            LockClass::Group => Guards::Group,
+            LockClass::Squeue => Guards::Queue,
+            LockClass::Connection => Guards::Connection,
+            LockClass::Sndbuf | LockClass::Rcvbuf | LockClass::Listener => Guards::Socket,
+            LockClass::RouteHashtable | LockClass::Route | LockClass::Neighbour => Guards::Ip,
+            LockClass::NicRx | LockClass::NicTx | LockClass::TxRing => Guards::Driver,
+            LockClass::Control | LockClass::Poller | LockClass::Leaf => return None,
+        })
+    }
+
+    /// The class of that [name](LockClass::name).
+    pub fn named(name: &str) -> Option<LockClass> {
+        LockClass::ALL.into_iter().find(|c| c.name() == name)
     }
 
     /// The name in results.

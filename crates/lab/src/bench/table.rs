@@ -6,6 +6,7 @@ use crate::{
     workload::{Locks, SEGMENT},
 };
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use perimeter::Guards;
 use std::fmt::Write as _;
 
 const HEADER: [&str; 14] = [
@@ -238,7 +239,7 @@ const SHARE: f64 = 0.01;
 /// Whether a lock says something about its organization: one at the heart of it that threads have
 /// met at, or another that they have met at often.
 fn matters(lock: &Locks) -> bool {
-    let heart = ["conn_hashtable", "group", "squeue"].contains(&lock.class.as_str());
+    let heart = lock.guards().is_some_and(Guards::is_shared);
     (heart && lock.contended > 0) || lock.contended as f64 > lock.acquisitions as f64 * SHARE
 }
 

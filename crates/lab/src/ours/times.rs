@@ -157,8 +157,7 @@ fn profiled(start: &Stats, end: &Stats) -> Option<Profile> {
 
 /// The times of a class of locks by its name.
 fn lock_times(profile: &Profile, class: &str) -> Option<LockTimes> {
-    let class = LockClass::ALL.into_iter().find(|c| c.name() == class)?;
-    let times = profile.locks(class);
+    let times = profile.locks(LockClass::named(class)?);
     Some(LockTimes {
         wait: (&times.wait).into(),
         hold: (&times.hold).into(),

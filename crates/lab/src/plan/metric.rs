@@ -5,6 +5,7 @@ use crate::{
     record::Measured,
     workload::Locks,
 };
+use perimeter::{Guards, LockClass};
 use std::{fmt, str::FromStr};
 
 /// A value of a run that figures and tables can show.
@@ -73,24 +74,21 @@ pub enum Metric {
     Cycles,
 }
 
-/// Classes of the locks that all or many connections share: the connection hash table, connection
-/// groups, squeues.
-pub const CENTRAL: [&str; 3] = ["conn_hashtable", "group", "squeue"];
-
-/// Classes of the lock that is around the state of a connection: its own, or its group's.
-const AROUND: [&str; 2] = ["connection", "group"];
-
-/// The class of locks that stand around a run's connections, if they have any.
+/// The class of locks that stand around a run's connections, if they have any: their own rather
+/// than their group's.
 fn around(m: &Measured) -> Option<&Locks> {
-    let of = |class: &&str| m.locks.iter().find(|l| l.class == *class);
-    AROUND.iter().find_map(of).filter(|l| l.acquisitions > 0)
+    let around = |l: &&Locks| l.guards().is_some_and(Guards::is_around_tcp);
+    let most = m.locks.iter().filter(around);
+    let most = most.max_by_key(|l| LockClass::named(&l.class).map(LockClass::level));
+    most.filter(|l| l.acquisitions > 0)
 }
 
 /// Time spent on handing work over: on the paths that were timed, and at the locks of queues.
 fn handing(m: &Measured) -> Option<u64> {
     (!m.raw.paths.is_empty()).then_some(())?;
     let paths: u64 = m.raw.paths.iter().map(|p| p.ns).sum();
-    let queues = m.locks.iter().filter(|l| l.class == "squeue");
+    let queues = m.locks.iter();
+    let queues = queues.filter(|l| l.guards() == Some(Guards::Queue));
     Some(paths + queues.map(|l| l.hold_ns + l.wait_ns).sum::<u64>())
 }
 
@@ -296,7 +294,7 @@ impl Metric {
             Metric::Stack => per_segment(m.raw.stack_ns?),
             Metric::Cpu => per_segment(m.raw.cpu_ns),
             Metric::Contended => {
-                let central = |l: &&Locks| CENTRAL.contains(&l.class.as_str());
+                let central = |l: &&Locks| l.guards().is_some_and(Guards::is_shared);
                 let sum = |f: fn(&Locks) -> u64| m.locks.iter().filter(central).map(f).sum::<u64>();
                 let all = sum(|l| l.acquisitions);
                 (all > 0).then(|| sum(|l| l.contended) as f64 * 100.0 / all as f64)

@@ -7,7 +7,7 @@ mod metric;
 mod mode;
 mod text;
 
-pub use metric::{CENTRAL, Metric};
+pub use metric::Metric;
 pub use mode::Mode;
 pub use text::Axis;
 pub(crate) use text::optional_from_str;

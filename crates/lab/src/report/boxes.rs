@@ -6,12 +6,12 @@ use super::{
     svg::{Look, number},
 };
 use crate::{
-    plan::CENTRAL,
     published::{Experiment, published},
     stats::Sizes,
     workload::Locks,
 };
 use maud::{Markup, html};
+use perimeter::LockClass;
 
 /// Classes of a figure at most: those that were held longest in all.
 const MOST: usize = 6;
@@ -252,7 +252,8 @@ fn table(r: &Result, curves: &[(&Curve, Look, Vec<Timed>)]) -> Markup {
 /// What Table 1 says of the class under that organization: it counts global locks only.
 fn share(e: Option<&Experiment>, c: &Curve, t: &Timed) -> Option<f64> {
     let point = e?.series(&c.label)?.at(t.x as f64)?;
-    CENTRAL.contains(&&*t.class).then_some(point.y)
+    let guards = LockClass::named(&t.class)?.guards()?;
+    guards.is_shared().then_some(point.y)
 }
 
 #[cfg(test)]

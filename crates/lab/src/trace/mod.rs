@@ -8,7 +8,7 @@ pub use order::{Agreement, compare};
 
 use crate::{Error, workload::SEGMENT};
 use perimeter::{
-    LockClass, OrgSpec, Platform, Stack, Virtual, Work,
+    Guards, LockClass, OrgSpec, Platform, Stack, Virtual, Work,
     link::mem::{Nic, NicConfig},
     virt::{Act, Entry, VirtualConfig},
 };
@@ -371,22 +371,13 @@ impl Reader {
 /// The layer that a thread is in when it takes or returns a lock, by the lock and by what it holds
 /// besides; `None`: as before.
 fn layer_of_lock(class: LockClass, held: &[LockClass]) -> Option<Layer> {
-    let tcp = |c: &LockClass| {
-        use LockClass::{ConnHashtable, Connection, Group, Squeue};
-        matches!(c, ConnHashtable | Connection | Group | Squeue)
-    };
-    match class {
-        LockClass::RouteHashtable | LockClass::Route | LockClass::Neighbour => Some(Layer::Ip),
-        LockClass::NicRx | LockClass::NicTx | LockClass::TxRing => Some(Layer::Driver),
-        LockClass::Sndbuf | LockClass::Rcvbuf | LockClass::Listener => {
-            Some(match held.iter().any(tcp) {
-                true => Layer::Tcp,
-                false => Layer::Socket,
-            })
-        }
-        c if tcp(&c) => Some(Layer::Tcp),
-        _ => None,
-    }
+    let tcp = |g: Guards| g.is_shared() || g.is_around_tcp();
+    Some(match class.guards()? {
+        Guards::Ip => Layer::Ip,
+        Guards::Driver => Layer::Driver,
+        Guards::Socket if !held.iter().any(|c| c.guards().is_some_and(tcp)) => Layer::Socket,
+        _ => Layer::Tcp,
+    })
 }
 
 fn layer_of_work(work: Work) -> Option<Layer> {

@@ -6,6 +6,7 @@ use crate::{
     host::{self, Machine, disturb::Evidence},
     stats::{self, Sizes},
 };
+use perimeter::{Guards, LockClass};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -28,6 +29,13 @@ pub struct Locks {
     /// Waits and holds by size, where they were timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<LockTimes>,
+}
+
+impl Locks {
+    /// What they protect of the protocol.
+    pub fn guards(&self) -> Option<Guards> {
+        LockClass::named(&self.class)?.guards()
+    }
 }
 
 /// Waits for locks of a class, and how long they were held, by size.

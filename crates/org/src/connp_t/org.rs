@@ -284,7 +284,15 @@ impl<C: Keep> Org for ConnpT<C> {
     }
 
     fn next_timer(&self) -> Time {
-        let due = |thread: usize| self.owners[thread].due();
+        let due = |thread: usize| {
+            let owner = &self.owners[thread];
+            match owner.group.is_owned() {
+                // Whoever is at it may have been preempted: who is told to come at once would look
+                // again and again, and not let it go on.
+                true => owner.due().max(self.p.now().plus(GRACE)),
+                false => owner.due(),
+            }
+        };
         let mut next = self.roles().map(due).min().unwrap_or(Time::NEVER);
         if self.ended.load(Ordering::SeqCst) {
             let gone = self.owners.iter();

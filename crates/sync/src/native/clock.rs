@@ -4,6 +4,29 @@ use std::sync::OnceLock;
 
 use perimeter_base::Time;
 
+#[cfg(not(miri))]
+use quanta::Clock;
+
+/// Miri runs no instruction of the processor's own: nanoseconds by the system's clock.
+#[cfg(miri)]
+#[derive(Debug)]
+struct Clock(std::time::Instant);
+
+#[cfg(miri)]
+impl Clock {
+    fn new() -> Clock {
+        Clock(std::time::Instant::now())
+    }
+
+    fn raw(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+
+    fn delta_as_nanos(&self, start: u64, end: u64) -> u64 {
+        end - start
+    }
+}
+
 /// Raw ticks, and what they are in nanoseconds.
 ///
 /// quanta reads the counter only where the processor promises a constant rate that does not
@@ -11,7 +34,7 @@ use perimeter_base::Time;
 /// the process's, done at the first use (some ten to two hundred milliseconds).
 #[derive(Debug)]
 pub(crate) struct Ticks {
-    clock: quanta::Clock,
+    clock: Clock,
     /// What two reads in a row are apart, at least: taken off every measured hold time.
     read_cost: u64,
 }
@@ -21,7 +44,7 @@ impl Ticks {
     pub(crate) fn get() -> &'static Ticks {
         static TICKS: OnceLock<Ticks> = OnceLock::new();
         TICKS.get_or_init(|| {
-            let clock = quanta::Clock::new();
+            let clock = Clock::new();
             let read_cost = (0..64)
                 .map(|_| {
                     let a = clock.raw();
