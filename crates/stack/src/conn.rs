@@ -605,17 +605,23 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
         a.tcb().meta.closed = true;
     }
     let failed = a.tcb().tcb.error().is_some();
-    if let Some(bits) = over(events, failed) {
-        let mut snd = a.snd();
-        snd.shut |= events.contains(Events::CLOSED);
-        snd.side.raise(ready::OUT | bits, cx);
-    }
-    if let Some(up) = a.up() {
+    let apart = a.up().is_some_and(|up| {
         up.events |= events;
         up.failed |= failed;
-        return;
+        true
+    });
+    if let Some(bits) = over(events, failed) {
+        let mut snd = a.snd();
+        // Writers are refused from now on. Where the socket layer has a turn of its own, HUP
+        // waits for it too: a reader who is told of it must find the end of the stream.
+        snd.shut |= events.contains(Events::CLOSED);
+        if !apart {
+            snd.side.raise(ready::OUT | bits, cx);
+        }
     }
-    told(&mut a.rcv(), events, failed, cx);
+    if !apart {
+        told(&mut a.rcv(), events, failed, cx);
+    }
 }
 
 /// Tells the receive side of a socket what happened to its connection.
@@ -631,7 +637,7 @@ pub fn told<K: Kind>(rcv: &mut RcvSide<K>, events: Events, failed: bool, cx: &mu
 }
 
 /// The readiness of a connection that is over, or as good as; `None`: it is not.
-fn over(events: Events, failed: bool) -> Option<u8> {
+pub fn over(events: Events, failed: bool) -> Option<u8> {
     let gone = events.contains(Events::CLOSED);
     if !gone && (events.contains(Events::TIME_WAIT) || !events.contains(Events::ERROR)) {
         return None;

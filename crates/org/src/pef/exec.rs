@@ -12,15 +12,16 @@ use super::event::{Direction, Layer, Packet, Peek, Verdict};
 use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::{Version, Way};
 use super::list::{Callback, Event, caught};
+use crate::place::Doors;
 use crate::squeue::queue::{Entered, Inside, Proc, SqueueEntry, Who};
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
-use perimeter_stack::conn::{Apart, Up, told};
+use perimeter_stack::conn::{Apart, Up, over, told};
 use perimeter_stack::shard::Met;
 use perimeter_stack::{Access, Cell, Count, Seg, SockId, glue, ready};
 use perimeter_sync::{Lock, Platform};
-use perimeter_tcp::{Info, Input, Tcb};
+use perimeter_tcp::{Events, Info, Input, Tcb};
 use perimeter_wire::{FlowKey, TcpHdr};
 use std::sync::Arc;
 
@@ -533,16 +534,20 @@ impl<P: Platform> Pef<P> {
             }
         }
         if !up.events.is_empty() {
-            let mut part = place.rcv.lock();
-            if part.generation == pkt.id.generation() {
-                let rcv = &mut part.value;
+            let events = core::mem::replace(&mut up.events, Events::NONE);
+            if let Some(mut rcv) = place.rcv(pkt.id.generation()) {
                 if !rcv.buf.is_empty() {
                     rcv.side.raise(ready::IN, &mut env.cx);
                 }
-                told(rcv, up.events, up.failed, &mut env.cx);
+                told(&mut rcv, events, up.failed, &mut env.cx);
+            }
+            // Behind the receive side: who hears of HUP must find the end of the stream.
+            if let Some(bits) = over(events, up.failed)
+                && let Some(mut snd) = place.snd(pkt.id.generation())
+            {
+                snd.side.raise(ready::OUT | bits, &mut env.cx);
             }
         }
-        up.events = perimeter_tcp::Events::NONE;
     }
 
     /// Somebody else's event.
