@@ -6,6 +6,7 @@
 mod common;
 
 use common::{App, Rng, Setup, Sim, Wire, random_config};
+use perimeter_tcp::Large;
 
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let env = |name: &str| std::env::var(name).ok().and_then(|s| s.parse().ok());
@@ -83,6 +84,65 @@ mixtures! {
     mixed 300: Wire { loss: 0.03, reorder: 0.10, dup: 0.05, jitter_us: 2_000, ..Wire::default() };
     bottleneck 100: Wire { mbps: 10, queue: 20, ..Wire::default() };
     short_path 100: Wire { delay_us: 25, ..Wire::default() };
+}
+
+/// Large segments, cut, are to the octet and the nanosecond what is planned segment by segment:
+/// sequence numbers, pushes, windows, timestamps, payload.
+#[test]
+fn large_segments_are_what_single_ones_are() {
+    let wires = [
+        Wire::default(),
+        Wire {
+            delay_us: 25,
+            ..Wire::default()
+        },
+        Wire {
+            mbps: 50,
+            queue: 60,
+            ..Wire::default()
+        },
+        Wire {
+            loss: 0.01,
+            reorder: 0.02,
+            ..Wire::default()
+        },
+    ];
+    let mut joined = [0; 4];
+    for seed in seeds(40) {
+        let mut rng = Rng::new(seed ^ 0x1a29e);
+        for (wire, joined) in wires.iter().zip(&mut joined) {
+            let app = |rng: &mut Rng| App {
+                send: 100_000 + rng.below(900_000),
+                write: [1448, 10_000, 100_000][rng.below(3) as usize],
+                zero_copy: rng.chance(0.5),
+                ..App::default()
+            };
+            let setup = Setup {
+                seed,
+                cfg: [random_config(&mut rng), random_config(&mut rng)],
+                app: [app(&mut rng), app(&mut rng)],
+                wire: [wire.clone(), wire.clone()],
+                ..Setup::default()
+            };
+            let run = |large| {
+                let mut sim = Sim::new(&setup);
+                (sim.pushes, sim.large, sim.log) = (true, large, Some(Vec::new()));
+                sim.run();
+                (sim.log.take().unwrap_or_default(), sim.joined)
+            };
+            let (single, none) = run(None);
+            assert_eq!(none, 0);
+            for most in [(65_000, 44), (65_000, 3), (9_000, 64)] {
+                let (octets, segs) = most;
+                let (cut, n) = run(Some(Large { octets, segs }));
+                *joined += n;
+                let differ = single.iter().zip(&cut).find(|(a, b)| a != b);
+                assert_eq!(differ, None, "seed {seed}, {wire:?}, {most:?}");
+                assert_eq!(single.len(), cut.len());
+            }
+        }
+    }
+    assert!(joined.iter().all(|n| *n > 10_000), "{joined:?} joined");
 }
 
 /// Segments around every edge, with whatever flags and options: nothing panics, each makes only

@@ -273,6 +273,8 @@ pub struct Tcb {
     usage: CwndUsage,
     /// Up to where data was pushed to the peer within a long write.
     push_seq: Seq,
+    /// Within a burst a segment pushes when its number, masked by this, is 0.
+    push_mask: u8,
     prr: Prr,
     rtt: Rtt,
     count: Counters,
@@ -396,6 +398,7 @@ impl Tcb {
             last_tx: tick(now),
             max_wnd: 0,
             push_seq: iss,
+            push_mask: 1,
             snd_sml: iss,
             recover: iss,
             again_at: Time::ZERO,

@@ -3,7 +3,7 @@
 use perimeter_base::Time;
 use perimeter_wire::{SegOut, Seq, TcpFlags, TcpOptions};
 
-use super::types::{Queued, SegPlan};
+use super::types::{Large, Queued, SegPlan};
 use super::{State, Tcb, flag, tick};
 use crate::info::CaState;
 use crate::sack::NextSeg;
@@ -85,7 +85,39 @@ impl Tcb {
             },
             off: if full { flight } else { 0 },
             len: if full { mss } else { 0 },
+            segs: 1,
         })
+    }
+
+    /// As [`Tcb::plan_here`]; and where that is a full segment of new data, as many of those that
+    /// may follow it at once as `most` allows, as one large segment. Cut, it is what
+    /// [`Tcb::plan`] would have given one by one ([`SegPlan::cut`]).
+    #[inline(always)]
+    pub fn plan_large(&mut self, q: Queued, most: Large, now: Time) -> Option<SegPlan> {
+        let mut plan = self.plan_here(q, now)?;
+        let full = plan.len == u32::from(self.mss) && plan.seg.flags == TcpFlags::ACK;
+        if full && self.has(flag::FAST) && plan.seg.seq + plan.len == self.snd_nxt {
+            self.lengthen(&mut plan, q, most, now);
+        }
+        Some(plan)
+    }
+
+    /// Further full segments of new data join one. They stop at a push, which only the last
+    /// segment of a large one can have, and at half the congestion window, as Linux's bursts do.
+    fn lengthen(&mut self, plan: &mut SegPlan, q: Queued, most: Large, now: Time) {
+        let mss = u32::from(self.mss);
+        let octets = most.octets.min(self.cc.cwnd() / 2);
+        while plan.seg.flags == TcpFlags::ACK && plan.segs < most.segs && plan.len + mss <= octets {
+            let flight = self.snd_nxt.since(self.snd_una);
+            let end = flight + mss;
+            if end > q.len || end > self.snd_wnd || end > self.cc.cwnd() {
+                break;
+            }
+            plan.seg.flags = self.commit_new(q, flight, mss, TcpFlags::ACK, now);
+            plan.len += mss;
+            plan.segs += 1;
+        }
+        self.count.segs_out = self.count.segs_out.wrapping_add(u32::from(plan.segs) - 1);
     }
 
     /// Whether there is nothing to send, nor anything to see to but the loss probe, which then is
@@ -193,6 +225,7 @@ impl Tcb {
             self.rcv_adv = self.rcv_adv.max(self.rcv_nxt + window);
         }
         SegPlan {
+            segs: 1,
             seg: SegOut {
                 seq: self.iss,
                 ack: if crossed { self.rcv_nxt } else { Seq(0) },
@@ -385,11 +418,7 @@ impl Tcb {
     ) -> SegPlan {
         let seq = self.snd_nxt;
         let flags = self.commit_new(q, off, len, flags, now);
-        SegPlan {
-            seg: self.header(seq, flags, now),
-            off,
-            len,
-        }
+        SegPlan::one(self.header(seq, flags, now), off, len)
     }
 
     /// Counts new data as sent; returns the flags of its segment.
@@ -407,8 +436,11 @@ impl Tcb {
         let pushed = q.len.saturating_sub(q.unpushed);
         // The end of what the application wrote; and, within a burst, every second segment:
         // receivers that gather segments deliver them then (what Linux's smallest segmentation
-        // offload bursts look like on the wire). A burst is at most half the window.
-        let pair = self.burst & 1 == 0 && self.cc.cwnd() >= 4 * u32::from(self.mss);
+        // offload bursts look like on the wire), or every 32nd where large segments are planned. A
+        // burst is at most half the window.
+        let every = u32::from(self.push_mask) + 1;
+        let pair =
+            self.burst & self.push_mask == 0 && self.cc.cwnd() >= 2 * every * u32::from(self.mss);
         if len > 0 && ((off < pushed && off + len >= pushed) || pair) {
             flags |= TcpFlags::PSH;
         }
@@ -504,20 +536,12 @@ impl Tcb {
         self.count.sent_again();
         self.count.bytes_retrans += u64::from(octets);
         self.sent_data(octets, now);
-        SegPlan {
-            seg: self.header(seq, flags, now),
-            off,
-            len: octets,
-        }
+        SegPlan::one(self.header(seq, flags, now), off, octets)
     }
 
     /// A segment without data.
     fn pure(&mut self, seq: Seq, now: Time) -> SegPlan {
-        SegPlan {
-            seg: self.header(seq, TcpFlags::ACK, now),
-            off: 0,
-            len: 0,
-        }
+        SegPlan::one(self.header(seq, TcpFlags::ACK, now), 0, 0)
     }
 
     #[inline]

@@ -295,6 +295,12 @@ impl Tcb {
         self.refresh_fast();
     }
 
+    /// Whether large segments are planned ([`Tcb::plan_large`]): then every 32nd segment of a burst
+    /// pushes, else every second.
+    pub fn set_large(&mut self, on: bool) {
+        self.push_mask = if on { 31 } else { 1 };
+    }
+
     /// Octets of memory behind this block: scoreboard and out-of-order data.
     #[inline]
     pub fn memory(&self) -> usize {

@@ -299,15 +299,52 @@ pub struct Queued {
     pub unpushed: u32,
 }
 
-/// A segment to send.
+/// A segment to send, or several of equal length that follow each other: a large segment.
 #[derive(Copy, Clone, Debug)]
 pub struct SegPlan {
-    /// The header.
+    /// The header. Of a large segment: the first one's, but with the flags of the last.
     pub seg: SegOut,
     /// Where its payload starts in the send buffer, in octets from SND.UNA.
     pub off: u32,
-    /// Octets of payload.
+    /// Octets of payload, of all together.
     pub len: u32,
+    /// How many segments of `len / segs` octets this is.
+    pub segs: u16,
+}
+
+impl SegPlan {
+    /// One segment.
+    pub fn one(seg: SegOut, off: u32, len: u32) -> SegPlan {
+        SegPlan {
+            seg,
+            off,
+            len,
+            segs: 1,
+        }
+    }
+
+    /// The segments of a large one, as if each had been planned by itself.
+    pub fn cut(self) -> impl Iterator<Item = SegPlan> {
+        let len = self.len / u32::from(self.segs);
+        (0..self.segs).map(move |i| {
+            let from = len * u32::from(i);
+            let mut seg = self.seg;
+            seg.seq += from;
+            if i + 1 < self.segs {
+                seg.flags = TcpFlags::ACK;
+            }
+            SegPlan::one(seg, self.off + from, len)
+        })
+    }
+}
+
+/// How much a large segment may hold.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Large {
+    /// Octets of payload.
+    pub octets: u32,
+    /// Segments.
+    pub segs: u16,
 }
 
 /// What a connection has sent again for a while.

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use perimeter_base::{PktBuf, PktPool, Time, TxRing};
 use perimeter_tcp::cc::CcKind;
 use perimeter_tcp::syncache::{AckAction, ListenParams, SynAction};
 use perimeter_tcp::{
-    Config, Events, Input, RcvBuf, SegPlan, SndBuf, State, SynCache, Tcb, TcpError,
+    Config, Events, Input, Large, RcvBuf, SegPlan, SndBuf, State, SynCache, Tcb, TcpError,
 };
 use perimeter_wire::{FlowKey, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions};
 
@@ -175,6 +176,14 @@ pub struct Sim {
     pub dropped: u64,
     pub steps: u64,
     pub trace: bool,
+    /// Pushes stand where they stand with large segments.
+    pub pushes: bool,
+    /// Large segments are planned, up to this.
+    pub large: Option<Large>,
+    /// Segments that joined others in those.
+    pub joined: u64,
+    /// Everything sent, if it is to be kept.
+    pub log: Option<Vec<String>>,
     iss: [Seq; 2],
     /// The right edge of the window that each end last showed.
     edge: [Option<Seq>; 2],
@@ -235,6 +244,10 @@ impl Sim {
             dropped: 0,
             steps: 0,
             trace: std::env::var_os("TCP_TRACE").is_some(),
+            pushes: false,
+            large: None,
+            joined: 0,
+            log: None,
             iss,
             edge: [None; 2],
         };
@@ -543,11 +556,19 @@ impl Sim {
         for _ in 0..10_000 {
             let h = &mut self.hosts[i];
             let Some(t) = &mut h.tcb else { return };
-            let Some(plan) = t.plan(h.snd.queued(), now) else {
+            t.set_large(self.pushes);
+            let planned = match self.large {
+                Some(most) => t.plan_large(h.snd.queued(), most, now),
+                None => t.plan(h.snd.queued(), now),
+            };
+            let Some(plan) = planned else {
                 return;
             };
-            let payload = self.payload(i, &plan);
-            self.emit(i, &plan.seg, payload);
+            self.joined += u64::from(plan.segs) - 1;
+            for plan in plan.cut() {
+                let payload = self.payload(i, &plan);
+                self.emit(i, &plan.seg, payload);
+            }
         }
         panic!("plan never ends: {}", self.summary());
     }
@@ -604,6 +625,12 @@ impl Sim {
             );
         }
         self.check_window(from, seg);
+        if let Some(log) = &mut self.log {
+            let mut sum = DefaultHasher::new();
+            payload.hash(&mut sum);
+            let (len, sum) = (payload.len(), sum.finish());
+            log.push(format!("{:?} {from} {seg:?} {len} {sum:x}", self.now));
+        }
         let mut hdr = seg.to_hdr(1, 2);
         // Through the wire format, which limits options to what fits.
         let syn = hdr.flags.contains(TcpFlags::SYN);
