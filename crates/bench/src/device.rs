@@ -25,6 +25,7 @@ fn capabilities(name: &str) -> Capabilities {
         mac: MAC,
         mtu: 1500,
         tx_checksum: true,
+        large: 0,
     }
 }
 

@@ -5,11 +5,6 @@ use perimeter_wire::checksum;
 
 use crate::device::Medium;
 
-/// No device here says that it cuts frames into segments, so none gets one that is to be cut.
-fn whole(d: &TxDesc) {
-    debug_assert_eq!(d.offload.segment_size, 0, "a frame that is to be cut");
-}
-
 /// Appends the whole frame of a descriptor to `out`, as it stands.
 pub(crate) fn gather(d: &TxDesc, out: &mut Vec<u8>) {
     out.extend_from_slice(d.headers());
@@ -18,7 +13,6 @@ pub(crate) fn gather(d: &TxDesc, out: &mut Vec<u8>) {
 
 /// Appends the payload of a descriptor to `out`.
 pub(crate) fn gather_payload(d: &TxDesc, out: &mut Vec<u8>) {
-    whole(d);
     for span in d.payload() {
         out.extend_from_slice(span);
     }
@@ -30,7 +24,6 @@ pub(crate) fn copy_out(d: &TxDesc, out: &mut [u8]) -> Option<usize> {
     let out = out.get_mut(..d.frame_len())?;
     let (head, mut rest) = out.split_at_mut(usize::from(d.hdr_len));
     head.copy_from_slice(d.headers());
-    whole(d);
     for span in d.payload() {
         let (here, after) = rest.split_at_mut(span.len());
         here.copy_from_slice(span);

@@ -39,7 +39,13 @@ pub struct Capabilities {
     pub mtu: u32,
     /// It completes transport checksums (`TxDesc::offload`).
     pub tx_checksum: bool,
+    /// It cuts frames of TCP into segments (`TxDesc::offload`): their payload may have so many
+    /// octets, 65,455 at most. 0: it can't.
+    pub large: u32,
 }
+
+/// The most payload that fits one IPv4 datagram of TCP, whatever its options, octets.
+pub const LARGEST: u32 = 65_535 - 20 - 60;
 
 /// Somebody to tell that frames have arrived: an interrupt line. Called from any thread, also
 /// by the device's own peer; must not block.

@@ -74,6 +74,7 @@ impl<P: Platform> Device for Loopback<P> {
             mac: MacAddr::default(),
             mtu: MTU,
             tx_checksum: true,
+            large: 0,
         }
     }
 

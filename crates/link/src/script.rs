@@ -128,6 +128,7 @@ impl<P: Platform> Device for ScriptDevice<P> {
             mac: MacAddr::default(),
             mtu: self.inner.mtu,
             tx_checksum: true,
+            large: 0,
         }
     }
 

@@ -242,6 +242,7 @@ impl<P: Platform> Device for End<P> {
             },
             mtu: self.config.mtu,
             tx_checksum: self.config.checksum_offload,
+            large: 0,
         }
     }
 

@@ -49,7 +49,7 @@ pub mod families {
     pub use perimeter_org::spec::{Colour, Family, Look, Marker, Occupancy, Variant};
 }
 pub use perimeter_org::{Inbound, OrgSpec, Stats, Undelivered};
-pub use perimeter_stack::{Cidr, Config, ConnInfo, Route};
+pub use perimeter_stack::{Cidr, Config, ConnInfo, Offload, Route};
 pub use perimeter_sync::{Guards, Layer as WorkLayer, Lending, LockClass, LockPolicy, LockStats};
 pub use perimeter_sync::{Native, Platform, Virtual, Work, profile, virt};
 pub use perimeter_tcp::syncache::Cookies as SynCookies;

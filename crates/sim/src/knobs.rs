@@ -109,6 +109,7 @@ impl Knobs {
             service: self.service,
             syn_buckets: 16,
             tx_ring: self.tx_ring,
+            offload: sc.offload,
             ..Config::default()
         };
         if self.memory != u64::MAX {

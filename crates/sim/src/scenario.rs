@@ -3,7 +3,7 @@
 
 use core::fmt;
 use core::str::FromStr;
-use perimeter::{Inbound, LockPolicy, OrgSpec, Trigger};
+use perimeter::{Inbound, LockPolicy, Offload, OrgSpec, Trigger};
 use perimeter_link::fault::FaultConfig;
 use perimeter_link::rng::SplitMix64;
 use perimeter_sync::virt::Schedule;
@@ -202,6 +202,8 @@ pub struct Scenario {
     pub early_timer_one_in: u32,
     /// How threads wait for locks. Not drawn.
     pub locks: LockPolicy,
+    /// Who cuts bursts into segments: one run in four has large ones.
+    pub offload: Offload,
 }
 
 /// How rarely time must jump under a schedule, so that those who time out do not keep others from
@@ -263,6 +265,10 @@ impl Scenario {
             pct_steps: 20_000,
             early_timer_one_in,
             locks: LockPolicy::Modern,
+            offload: match SplitMix64::new(seed ^ 0x6f66_666c).below(4) {
+                0 => Offload::Software,
+                _ => Offload::Off,
+            },
         }
     }
 
@@ -381,6 +387,10 @@ impl fmt::Display for Scenario {
         match self.locks {
             LockPolicy::Modern => Ok(()),
             policy => write!(f, " locks={policy}"),
+        }?;
+        match self.offload {
+            Offload::Off => Ok(()),
+            on => write!(f, " offload={on}"),
         }
     }
 }
@@ -406,7 +416,7 @@ impl FromStr for Scenario {
     type Err = ParseError;
 
     /// `key=value` pairs. `org` and `seed` are needed; what else is left out is drawn from the
-    /// seed as by [`Scenario::new`], with 2 cores, no faults and normal capacities.
+    /// seed as by [`Scenario::new`], with 2 cores, no faults, normal capacities and no offload.
     fn from_str(s: &str) -> Result<Scenario, ParseError> {
         let mut pairs = Vec::new();
         for word in s.split_whitespace() {
@@ -425,6 +435,7 @@ impl FromStr for Scenario {
             get("capacity").map_or(Ok(Capacity::Normal), str::parse)?,
             number("seed", need("seed")?)?,
         );
+        sc.offload = Offload::Off;
         for (key, value) in &pairs {
             match *key {
                 "org" | "cores" | "mix" | "capacity" | "seed" => {}
@@ -440,6 +451,7 @@ impl FromStr for Scenario {
                 "schedule" => sc.schedule = schedule(value)?,
                 "pct_steps" => sc.pct_steps = number(key, value)?,
                 "locks" => sc.locks = value.parse().map_err(ParseError)?,
+                "offload" => sc.offload = value.parse().map_err(ParseError)?,
                 "early" => sc.early_timer_one_in = number(key, value)?,
                 _ => return Err(ParseError(format!("`{key}` is not understood"))),
             }

@@ -10,7 +10,7 @@ use crate::listener::Listener;
 use crate::memory::{Memory, WAITING};
 use crate::net::{Iface, L2, Route, announcement, arp_frame, host};
 use crate::poller::Pollers;
-use crate::port::{RxPort, TxPort};
+use crate::port::{Offload, RxPort, TxPort};
 use crate::route::Routes;
 use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::Time;
@@ -74,6 +74,8 @@ pub struct Config {
     pub ephemeral: core::ops::RangeInclusive<u16>,
     /// Descriptors in a transmit ring, 2 to 65,536, else clamped. Default 1024.
     pub tx_ring: usize,
+    /// Who cuts bursts into segments. Default [`Offload::Off`]: nobody, each is planned by itself.
+    pub offload: Offload,
     /// Time to live of datagrams. Default 64.
     pub ttl: u8,
     /// The longest that the stack's own threads sleep without looking around. Half of the
@@ -103,6 +105,7 @@ impl Default for Config {
             syn_cookies: Cookies::WhenFull,
             ephemeral: 32_768..=60_999,
             tx_ring: crate::port::TX_RING,
+            offload: Offload::Off,
             ttl: 64,
             service: core::time::Duration::from_millis(5),
             drain: core::time::Duration::from_secs(300),
@@ -207,6 +210,7 @@ impl<K: Kind> Commons<K> {
                 true => LOOPBACK_RING,
                 false => config.tx_ring.clamp(2, 1 << 16),
             };
+            let large = config.offload.cutting(&caps);
             let (rxqs, txqs) = spec.device.open();
             let (rx0, tx0) = (rx.len() as u16, tx.len() as u16);
             rx.extend(rxqs.into_iter().map(|q| RxPort::new(&p, q, n as u16)));
@@ -214,7 +218,8 @@ impl<K: Kind> Commons<K> {
             tx.extend(
                 txqs.into_iter()
                     .enumerate()
-                    .map(|(i, q)| TxPort::new(&p, q, ring, rx0 + i as u16 % rxs)),
+                    .map(|(i, q)| TxPort::new(&p, q, ring, rx0 + i as u16 % rxs))
+                    .map(|port| port.cutting(large)),
             );
             for a in &spec.addrs {
                 all_routes.push(Route {

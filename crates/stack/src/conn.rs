@@ -361,13 +361,16 @@ impl<K: Kind> Conn<K> {
     ) -> Conn<K> {
         let nowhere = Some((MacAddr::UNSPECIFIED, MacAddr::UNSPECIFIED));
         let mss = tcb.adv_mss();
+        let txq = sh.ifaces[usize::from(iface)].txq(hash);
+        let mut tcb = tcb;
+        tcb.set_large(sh.tx[usize::from(txq)].large.is_some());
         let meta = Meta {
             id,
             key,
             hash,
             template: Template::new_v4(nowhere, &key, sh.config.ttl, 0, true),
             tos: 0,
-            txq: sh.ifaces[usize::from(iface)].txq(hash),
+            txq,
             net_generation: 0,
             ident: sh.isn.ident(&key),
             armed: Time::NEVER,

@@ -13,7 +13,7 @@ use crate::kind::{Ctx, Kind};
 use crate::memory::{CONNECTION, HOARD, ONE_SEGMENT, SET_ASIDE, WAITING};
 #[cfg(feature = "testing")]
 use crate::planted::{Bug, planted};
-use crate::port::TxPort;
+use crate::port::{Cutting, TxPort};
 use crate::ready;
 use perimeter_base::{Lease, PktBuf, Time, TxHead};
 use perimeter_sync::{Platform, Work};
@@ -21,6 +21,7 @@ use perimeter_sync::{Platform, Work};
 use perimeter_tcp::SndBuf;
 use perimeter_tcp::{Input, Path, Repeats, Rst, SegPlan};
 use perimeter_wire::{TcpFlags, TcpHdr, Template};
+use smallvec::SmallVec;
 
 /// The time of this burst or call, for a connection that was entered: not before that of whoever
 /// was in there last, though his clock may have been read later. Time that goes back would show:
@@ -339,6 +340,9 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     let (sh, own) = cx.split();
     let txq = a.tcb().meta.txq;
     let port = &sh.tx[usize::from(txq)];
+    if let Some(cutting) = port.large {
+        return output_large(a, cx, cutting);
+    }
     let share = port.share();
     let mut stage = port.stage();
     let (t, mut snd) = a.tcb_snd();
@@ -376,6 +380,62 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     blocked
 }
 
+/// As [`output_whole`], where bursts are planned as large segments.
+fn output_large<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, cutting: Cutting) -> bool {
+    let now = cx.now();
+    let (sh, own) = cx.split();
+    let txq = a.tcb().meta.txq;
+    let port = &sh.tx[usize::from(txq)];
+    let share = port.share();
+    let mut stage = port.stage();
+    let (t, mut snd) = a.tcb_snd();
+    let (mut placed, mut segs, mut bytes) = (0, 0, 0);
+    let mut blocked = false;
+    loop {
+        let room = (stage.room() as u64).min(share.saturating_sub(placed));
+        if room == 0 {
+            // Perhaps there is nothing more to send; then one look later finds that out.
+            blocked = true;
+            break;
+        }
+        let most = cutting.most(room);
+        let Some(plan) = t.tcb.plan_large(snd.buf.queued(), most, now) else {
+            break;
+        };
+        for i in 0..port.descriptors(&plan) {
+            let part = port.part(&plan, i);
+            let Some(mut d) = stage.push() else { break };
+            placed += 1;
+            emit(&mut d, &mut t.meta, &part);
+            snd.buf.refer(part.off, part.len, &mut d, &mut own.pool);
+        }
+        segs += u64::from(plan.segs);
+        bytes += u64::from(plan.len);
+    }
+    drop(stage);
+    drop(snd);
+    if segs > 0 {
+        emitted(cx, txq, segs, bytes);
+    }
+    blocked
+}
+
+/// The next segment, a large one where the queue takes those and has room for `room` descriptors;
+/// where the parts of a connection are protected apart.
+#[inline(always)]
+fn next<K: Kind>(
+    t: &mut TcbSide<K>,
+    snd: &SndSide<K>,
+    port: &TxPort<K>,
+    room: u64,
+    now: Time,
+) -> Option<SegPlan> {
+    match port.large {
+        None => t.tcb.plan(snd.buf.queued(), now),
+        Some(cutting) => t.tcb.plan_large(snd.buf.queued(), cutting.most(room), now),
+    }
+}
+
 /// Output where the send buffer has its own lock: it is entered and left for each segment, as
 /// is everything else on the way (Willmann et al., Figure 4).
 fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
@@ -385,36 +445,43 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     let mut lease = Lease::new();
     // A bound on one visit: a full ring is emptied at the doorbell, not here.
     for _ in 0..port.share().min(crate::port::TX_RING as u64) {
-        if port.stage().room() == 0 {
+        let room = port.stage().room();
+        if room == 0 {
             return true;
         }
-        let (plan, payload) = {
+        let (plan, mut payload) = {
             let (t, mut snd) = a.tcb_snd();
-            let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
+            let Some(plan) = next(t, &snd, port, room as u64, now) else {
                 return false;
             };
-            let n = lend(&mut snd, &plan, port, cx, &mut lease);
+            let n = lend(&mut snd, &port.part(&plan, 0), port, cx, &mut lease);
             (plan, n)
         };
-        a.route(cx.sh);
-        let mut stage = port.stage();
-        let meta = &mut a.tcb().meta;
-        match stage.push() {
-            Some(mut d) => {
-                emit(&mut d, meta, &plan);
-                if let Some(n) = payload {
-                    lease.place(n, &mut d);
+        for i in 0..port.descriptors(&plan) {
+            let part = port.part(&plan, i);
+            if i > 0 {
+                payload = lend(&mut a.tcb_snd().1, &part, port, cx, &mut lease);
+            }
+            a.route(cx.sh);
+            let mut stage = port.stage();
+            let meta = &mut a.tcb().meta;
+            match stage.push() {
+                Some(mut d) => {
+                    emit(&mut d, meta, &part);
+                    if let Some(n) = payload {
+                        lease.place(n, &mut d);
+                    }
+                }
+                // Another connection took the last place meanwhile: lost like a frame in a full
+                // interface queue, and repaired by retransmission.
+                None => {
+                    cx.count(Count::TxRingFull, 1);
+                    continue;
                 }
             }
-            // Another connection took the last place meanwhile: lost like a frame in a full
-            // interface queue, and repaired by retransmission.
-            None => {
-                cx.count(Count::TxRingFull, 1);
-                continue;
-            }
+            drop(stage);
+            emitted(cx, txq, u64::from(part.segs), u64::from(part.len));
         }
-        drop(stage);
-        emitted(cx, txq, 1, u64::from(plan.len));
     }
     true
 }
@@ -461,42 +528,44 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     let port = &cx.sh.tx[usize::from(txq)];
     let share = port.share();
     let room = port.set_aside(share.min(crate::port::TX_RING as u64));
-    let mut segs = 0;
+    let mut placed = 0;
     let mut blocked = false;
     let mut lease = a
         .out()
         .map(|out| core::mem::take(&mut out.lease))
         .unwrap_or_default();
     loop {
-        if segs >= room {
+        if placed >= room {
             // Perhaps there is nothing more to send; then one look later finds that out.
             blocked = true;
             break;
         }
-        let (plan, payload) = {
-            let (t, mut snd) = a.tcb_snd();
-            let Some(plan) = t.tcb.plan(snd.buf.queued(), now) else {
-                break;
-            };
-            let n = lend(&mut snd, &plan, port, cx, &mut lease);
-            (plan, n)
+        let (t, mut snd) = a.tcb_snd();
+        let Some(plan) = next(t, &snd, port, room - placed, now) else {
+            break;
         };
-        segs += 1;
-        hand_on(a, plan, payload);
+        let n = port.descriptors(&plan);
+        placed += u64::from(n);
+        let payloads: SmallVec<[_; 4]> = (0..n)
+            .map(|i| port.part(&plan, i))
+            .map(|part| (part, lend(&mut snd, &part, port, cx, &mut lease)))
+            .collect();
+        drop(snd);
+        for (part, payload) in payloads {
+            hand_on(a, part, payload);
+        }
     }
     if let Some(out) = a.out() {
         out.lease = lease;
     }
-    if port.put_back(room - segs) {
+    if port.put_back(room - placed) {
         cx.deferred.ring(txq);
     }
     blocked
 }
 
 fn hand_on<A: Access>(a: &mut A, plan: SegPlan, payload: Option<u32>) {
-    let meta = a.tcb_meta();
-    meta.ident = meta.ident.wrapping_add(1);
-    let ident = meta.ident;
+    let ident = identify(a.tcb_meta(), &plan);
     if let Some(out) = a.out() {
         out.segs.push(OutSeg {
             plan,
@@ -524,7 +593,7 @@ pub fn place<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
     for s in segs {
         match stage.push() {
             Some(mut d) => {
-                placed += 1;
+                placed += u64::from(s.plan.segs);
                 bytes += u64::from(s.plan.len);
                 describe(&mut d, template, s.ident, &s.plan);
                 if let Some(n) = s.payload {
@@ -563,12 +632,23 @@ fn describe(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
     d.hdr_len = template.emit(&mut d.hdr, ident, &plan.seg, plan.len) as u8;
     d.offload.csum_start = (template.l2_len() + 20) as u8;
     d.offload.csum_offset = 16;
+    if plan.segs > 1 {
+        d.offload.segment_size = (plan.len / u32::from(plan.segs)) as u16;
+    }
 }
 
 #[inline(always)]
 fn emit<K: Kind>(d: &mut TxHead, meta: &mut Meta<K>, plan: &SegPlan) {
-    meta.ident = meta.ident.wrapping_add(1);
-    describe(d, &meta.template, meta.ident, plan);
+    let ident = identify(meta, plan);
+    describe(d, &meta.template, ident, plan);
+}
+
+/// The IP identification of a segment; those of a large one count on from there.
+#[inline(always)]
+fn identify<K: Kind>(meta: &mut Meta<K>, plan: &SegPlan) -> u16 {
+    let ident = meta.ident.wrapping_add(1);
+    meta.ident = meta.ident.wrapping_add(plan.segs);
+    ident
 }
 
 fn emitted<K: Kind>(cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
@@ -622,11 +702,7 @@ pub fn reset<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, rst: Rst) {
     a.route(cx.sh);
     let meta = a.tcb_meta();
     let txq = meta.txq;
-    let plan = SegPlan {
-        seg: rst.seg(),
-        off: 0,
-        len: 0,
-    };
+    let plan = SegPlan::one(rst.seg(), 0, 0);
     if a.out().is_some() {
         // Behind what is on its way, or it would overtake it.
         cx.sh.tx[usize::from(txq)].set_aside_one();

@@ -40,6 +40,7 @@ pub use life::{Life, Over};
 pub use listener::Listener;
 pub use net::{Cidr, Route};
 pub use ops::{Op, SockError};
+pub use port::Offload;
 pub use shard::Shard;
 pub use sockets::{Others, Sockets};
 

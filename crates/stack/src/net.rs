@@ -248,6 +248,7 @@ mod tests {
             mac: MacAddr::UNSPECIFIED,
             mtu: 1500,
             tx_checksum: true,
+            large: 0,
         };
         let iface = |addrs: &[&str]| Iface {
             caps: caps.clone(),

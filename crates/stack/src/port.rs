@@ -3,11 +3,15 @@
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
 use crate::planted::{Bug, planted};
+use core::fmt;
 use core::ops::DerefMut;
+use core::str::FromStr;
 use perimeter_base::{Completions, Time, TxRing, TxStage};
-use perimeter_link::{RxQueue, TxQueue};
+use perimeter_link::device::LARGEST;
+use perimeter_link::{Capabilities, RxQueue, TxQueue};
 use perimeter_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use perimeter_sync::{Lock, LockClass, LockStats};
+use perimeter_tcp::{Large, SegPlan};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -22,6 +26,76 @@ const SHARE: u64 = 32;
 /// How many connections that waited for room go on at once.
 pub const RESUME: usize = 8;
 
+/// Who cuts bursts of TCP into segments of the MSS.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub enum Offload {
+    /// Nobody: each segment is planned by itself.
+    #[default]
+    Off,
+    /// The stack, where a burst enters the transmit ring.
+    Software,
+    /// The device, if it can; else the stack.
+    Device,
+}
+
+impl fmt::Display for Offload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Offload::Off => "off",
+            Offload::Software => "software",
+            Offload::Device => "device",
+        })
+    }
+}
+
+impl FromStr for Offload {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Offload, String> {
+        let all = [Offload::Off, Offload::Software, Offload::Device];
+        let found = all.into_iter().find(|o| o.to_string() == s);
+        found.ok_or_else(|| format!("`{s}` is none of off, software, device"))
+    }
+}
+
+impl Offload {
+    /// What that means for a device.
+    pub(crate) fn cutting(self, device: &Capabilities) -> Option<Cutting> {
+        let by_device = self == Offload::Device && device.large > 0;
+        let octets = if by_device {
+            device.large.min(LARGEST)
+        } else {
+            LARGEST
+        };
+        (self != Offload::Off).then_some(Cutting { octets, by_device })
+    }
+}
+
+/// How large segments leave by a queue.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Cutting {
+    /// Payload of one, octets at most.
+    pub octets: u32,
+    /// The device cuts them; else they are cut where they enter the ring, and a descriptor is one
+    /// segment.
+    pub by_device: bool,
+}
+
+impl Cutting {
+    /// What a large segment may hold where the ring has `room` for so many descriptors.
+    #[inline]
+    pub fn most(&self, room: u64) -> Large {
+        let segs = match self.by_device {
+            true => u16::MAX,
+            false => room.min(u16::MAX.into()) as u16,
+        };
+        Large {
+            octets: self.octets,
+            segs,
+        }
+    }
+}
+
 /// One transmit queue. Whoever emits places descriptors on its stage, inside their protection;
 /// whoever rings the doorbell hands them over to the device's ring, and lets the device work on it
 /// while others go on placing. On cache lines of its own, as its neighbour may belong to another
@@ -31,6 +105,8 @@ pub struct TxPort<K: Kind> {
     /// The receive queue whose server looks after this one: rings again for a device that was
     /// full, lets connections go on that wait.
     pub home: u16,
+    /// Large segments; `None`: every segment is planned by itself.
+    pub large: Option<Cutting>,
     /// Descriptors placed by the stack.
     stage: Lk<K, TxStage>,
     device: Lk<K, DeviceSide>,
@@ -74,6 +150,7 @@ impl<K: Kind> TxPort<K> {
         };
         TxPort {
             home,
+            large: None,
             stage: lock::<K, _>(p, LockClass::TxRing, stage),
             device: lock::<K, _>(p, LockClass::NicTx, side),
             completions,
@@ -84,6 +161,29 @@ impl<K: Kind> TxPort<K> {
             stalled: lock::<K, _>(p, LockClass::Control, VecDeque::with_capacity(1024)),
             stalled_len: AtomicUsize::new(0),
             aside: AtomicU64::new(0),
+        }
+    }
+
+    /// The same, with large segments.
+    pub fn cutting(self, large: Option<Cutting>) -> TxPort<K> {
+        TxPort { large, ..self }
+    }
+
+    /// How many descriptors a segment takes: a large one that is cut here takes several.
+    #[inline]
+    pub fn descriptors(&self, plan: &SegPlan) -> u16 {
+        match self.large {
+            Some(cutting) if !cutting.by_device => plan.segs,
+            _ => 1,
+        }
+    }
+
+    /// What goes into the `i`th of those.
+    #[inline]
+    pub fn part(&self, plan: &SegPlan, i: u16) -> SegPlan {
+        match self.descriptors(plan) {
+            1 => *plan,
+            _ => plan.segment(i),
         }
     }
 

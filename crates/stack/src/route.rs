@@ -381,6 +381,7 @@ mod tests {
             mac: MacAddr([2, 0, 0, 0, 0, 1]),
             mtu: 1500,
             tx_checksum: true,
+            large: 0,
         };
         Iface {
             caps,

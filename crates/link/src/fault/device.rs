@@ -80,6 +80,7 @@ impl Device for Faulty {
         let inner = self.inner.capabilities();
         Capabilities {
             tx_checksum: true,
+            large: 0,
             ..inner
         }
     }

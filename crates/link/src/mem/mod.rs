@@ -164,6 +164,8 @@ pub struct NicConfig {
     pub ring: usize,
     /// Complete transport checksums.
     pub tx_checksum: bool,
+    /// The longest payload that it cuts into segments, octets; 0: it can't cut.
+    pub large: u32,
     /// The other end.
     pub peer: PeerConfig,
 }
@@ -188,6 +190,7 @@ impl NicConfig {
             coalesce_ns: 0,
             ring: 1024,
             tx_checksum: true,
+            large: crate::device::LARGEST,
             peer: PeerConfig::default(),
         }
     }
@@ -361,6 +364,7 @@ impl<P: Platform> Device for Nic<P> {
             mac: self.config.mac,
             mtu: self.config.mtu,
             tx_checksum: self.config.tx_checksum,
+            large: self.config.large,
         }
     }
 

@@ -27,6 +27,9 @@ pub(crate) const URG: u8 = 0x20;
 const RESERVE: usize = 64;
 /// Room that one frame may need.
 const PER_FRAME: usize = 8;
+/// The most that is asked for, as there are no smaller rings than twice this. What a frame of more
+/// segments needs may be dropped, as by any full queue.
+const MOST: usize = 128;
 /// The timestamp clock's tick, ns (RFC 7323, section 5.4: between 1 ms and 1 s).
 const TS_TICK: u64 = 1_000_000;
 
@@ -66,6 +69,10 @@ pub(crate) struct In {
     pub head: usize,
     pub len: u32,
     pub ts: Option<(u32, u32)>,
+    /// Of a segment that was cut from a larger one: where its payload starts in that one's, and how
+    /// long that is.
+    pub skip: u32,
+    pub whole: u32,
 }
 
 /// The peer's part in one transmit queue.
@@ -115,12 +122,15 @@ impl Peer {
                 self.prefetch(next);
             }
             let mut at = now;
-            if !self.lanes.iter_mut().all(|l| l.has_room(PER_FRAME)) {
+            let segs = segments(d);
+            let room = (PER_FRAME + 2 * segs).min(MOST);
+            if !self.lanes.iter_mut().all(|l| l.has_room(room)) {
                 self.counts.rx_full += 1;
                 break;
             }
             if self.shared.tx_pacer.is_limited() {
-                let bytes = d.frame_len() + crate::pace::OVERHEAD;
+                let head = usize::from(d.hdr_len) + crate::pace::OVERHEAD;
+                let bytes = head * segs + d.payload_len();
                 let pacer = &self.shared.tx_pacer;
                 match pacer.send(now, waited, bytes, crate::pace::FIFO_NS) {
                     Some(t) => at = t,
@@ -129,8 +139,8 @@ impl Peer {
             }
             self.frame(at, d);
             taken += 1;
+            self.counts.frames += segs as u64;
         }
-        self.counts.frames += taken as u64;
         self.settle_lone(now);
         taken
     }
@@ -158,20 +168,52 @@ impl Peer {
                     self.counts.bad_checksum += 1;
                     return;
                 }
-                let light = s.flags & (SYN | FIN | RST | URG | ACK) == ACK;
-                if let Some(slot) = self.flows.find(s.key)
-                    && light
-                {
-                    let f = &self.flows.hot[slot as usize];
-                    let usable = f.state == State::Established && f.flags & HOLES == 0;
-                    let inside = s.len == 0 || s.seq == f.rcv_nxt;
-                    if usable && inside && s.len <= self.config.peer.window {
-                        return self.light(now, slot, &s, d);
-                    }
+                if d.offload.segment_size == 0 {
+                    return self.tcp(now, &s, d);
                 }
-                self.slow_segment(now, &s, d.headers(), d);
+                self.cut(now, s, d);
             }
             None => self.slow_frame(now, d),
+        }
+    }
+
+    /// A segment, on the light path if it may.
+    #[inline]
+    fn tcp(&mut self, now: Time, s: &In, d: &TxDesc) {
+        let light = s.flags & (SYN | FIN | RST | URG | ACK) == ACK;
+        if let Some(slot) = self.flows.find(s.key)
+            && light
+        {
+            let f = &self.flows.hot[slot as usize];
+            let usable = f.state == State::Established && f.flags & HOLES == 0;
+            let inside = s.len == 0 || s.seq == f.rcv_nxt;
+            if usable && inside && s.len <= self.config.peer.window {
+                return self.light(now, slot, s, d);
+            }
+        }
+        self.slow_segment(now, s, d.headers(), d);
+    }
+
+    /// Cuts a large segment, as the NIC would before the wire: the peer sees segments.
+    fn cut(&mut self, now: Time, large: In, d: &TxDesc) {
+        let size = u32::from(d.offload.segment_size);
+        let mut skip = 0;
+        while skip < large.len {
+            let len = size.min(large.len - skip);
+            let last = skip + len == large.len;
+            let s = In {
+                seq: large.seq.wrapping_add(skip),
+                flags: if last {
+                    large.flags
+                } else {
+                    large.flags & !(PSH | FIN)
+                },
+                len,
+                skip,
+                ..large
+            };
+            self.tcp(now, &s, d);
+            skip += len;
         }
     }
 
@@ -209,6 +251,8 @@ impl Peer {
             head,
             len: (total - 20 - tcp) as u32,
             ts,
+            skip: 0,
+            whole: (total - 20 - tcp) as u32,
         })
     }
 
@@ -571,7 +615,11 @@ impl Peer {
         self.counts.verified += 1;
         let mut good = super::slow::checksum_right(h, s, d);
         let behind = &h[s.head.min(h.len())..];
+        let mut skip = s.skip as usize;
         for span in core::iter::once(behind).chain(d.payload()) {
+            let from = skip.min(span.len());
+            skip -= from;
+            let span = &span[from..];
             let span = &span[..span.len().min(left)];
             good &= self.pattern.matches(offset, span);
             offset += span.len() as u64;
@@ -580,6 +628,15 @@ impl Peer {
         if !good {
             self.counts.verify_errors += 1;
         }
+    }
+}
+
+/// How many segments a frame is on the wire.
+#[inline]
+fn segments(d: &TxDesc) -> usize {
+    match usize::from(d.offload.segment_size) {
+        0 => 1,
+        size => d.payload_len().div_ceil(size).max(1),
     }
 }
 

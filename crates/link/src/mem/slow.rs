@@ -532,7 +532,7 @@ pub(crate) fn frame_of(key: Key, src: MacAddr, dst: MacAddr, seg: &SegOut) -> Ve
 /// Whether the checksum of a segment is what it must be: complete, or the pseudo-header's sum
 /// if the device is to complete it.
 pub(crate) fn checksum_right(h: &[u8], s: &In, d: &TxDesc) -> bool {
-    let tcp_len = s.head - 34 + s.len as usize;
+    let tcp_len = s.head - 34 + s.whole as usize;
     let src = Ipv4Addr::from_bits(s.key.host);
     let dst = Ipv4Addr::from_bits(s.key.peer);
     let pseudo = checksum::pseudo_v4(src, dst, 6, tcp_len as u16);

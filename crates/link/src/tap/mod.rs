@@ -215,6 +215,7 @@ impl Device for Tap {
             mac: self.mac,
             mtu: self.mtu,
             tx_checksum: self.checksum_offload,
+            large: 0,
         }
     }
 

@@ -91,7 +91,7 @@ impl Tcb {
 
     /// As [`Tcb::plan_here`]; and where that is a full segment of new data, as many of those that
     /// may follow it at once as `most` allows, as one large segment. Cut, it is what
-    /// [`Tcb::plan`] would have given one by one ([`SegPlan::cut`]).
+    /// [`Tcb::plan`] would have given one by one ([`SegPlan::segment`]).
     #[inline(always)]
     pub fn plan_large(&mut self, q: Queued, most: Large, now: Time) -> Option<SegPlan> {
         let mut plan = self.plan_here(q, now)?;

@@ -565,7 +565,7 @@ impl Sim {
                 return;
             };
             self.joined += u64::from(plan.segs) - 1;
-            for plan in plan.cut() {
+            for plan in (0..plan.segs).map(|n| plan.segment(n)) {
                 let payload = self.payload(i, &plan);
                 self.emit(i, &plan.seg, payload);
             }
