@@ -1,7 +1,7 @@
 //! The command line's arguments. Every value is parsed strictly by the lab's own parsers.
 
 use clap::{Args, Parser, Subcommand};
-use perimeter::{LockPolicy, OrgSpec};
+use perimeter::{LockPolicy, Offload, OrgSpec};
 use perimeter_lab::{
     Error, net,
     organizations::Organization,
@@ -359,6 +359,11 @@ pub struct Bench {
     /// wakes all) [default: modern]
     #[arg(long, value_name = "POLICY", value_parser = LockPolicy::from_str)]
     locks: Option<LockPolicy>,
+    /// Who cuts what our organizations send into segments: off (nobody: each is planned by itself),
+    /// software (the stack, where a burst enters the transmit ring) or device (the device, if it can,
+    /// else the stack) [default: off]
+    #[arg(long, value_name = "WHO", value_parser = Offload::from_str)]
+    offload: Option<Offload>,
     /// Time our organizations' locks (waits and holds by size) and what queueing, parking and
     /// waking take; costs two readings of a clock at each acquisition, park and wake
     #[arg(long)]
@@ -456,6 +461,7 @@ impl Bench {
             exchange: self.exchange,
             reconnect: self.reconnect,
             locks: self.locks.unwrap_or(d.locks),
+            offload: self.offload.unwrap_or(d.offload),
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),

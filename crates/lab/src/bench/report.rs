@@ -10,6 +10,7 @@ use crate::{
         PathTime, Raw, SEGMENT, Sample, Settings, Traits,
     },
 };
+use perimeter::Offload;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -81,6 +82,9 @@ pub struct Asked {
     pub reconnect: bool,
     #[serde(default)]
     pub locks: String,
+    /// Missing where nobody cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<String>,
     #[serde(default)]
     pub profile: bool,
     pub seconds: f64,
@@ -208,6 +212,7 @@ impl From<&Settings> for Asked {
             exchange: s.exchange,
             reconnect: s.reconnect,
             locks: s.locks.to_string(),
+            offload: (s.offload != Offload::Off).then(|| s.offload.to_string()),
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,

@@ -291,6 +291,7 @@ pub fn arguments(
     add("--buffer", settings.buffer.to_string());
     add("--coalescing", settings.coalescing.to_string());
     add("--locks", settings.locks.to_string());
+    add("--offload", settings.offload.to_string());
     if let Some(gbps) = settings.link_gbps {
         add("--link-gbps", gbps.to_string());
     }

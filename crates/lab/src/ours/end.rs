@@ -83,6 +83,7 @@ pub(super) fn stack_config(settings: &Settings) -> Config {
             ..TcpConfig::default()
         },
         memory: MEMORY,
+        offload: settings.offload,
         ..Config::default()
     }
 }

@@ -8,7 +8,7 @@ use crate::{
         settings::{Coalescing, Device, Direction, Inbound, MAX_CONNECTIONS, MAX_PARALLEL, MTUS},
     },
 };
-use perimeter::LockPolicy;
+use perimeter::{LockPolicy, Offload};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use std::{fmt::Display, ops::Range, str::FromStr, time::Duration};
 use toml::Spanned;
@@ -181,6 +181,8 @@ pub(super) struct Overrides {
     reconnect: Option<bool>,
     #[serde(default, deserialize_with = "optional_from_str")]
     locks: Option<LockPolicy>,
+    #[serde(default, deserialize_with = "optional_from_str")]
+    offload: Option<Offload>,
     profile: Option<bool>,
 }
 
@@ -206,6 +208,7 @@ impl Overrides {
         put(&mut s.buffer, &self.buffer);
         put(&mut s.coalescing, &self.coalescing);
         put(&mut s.locks, &self.locks);
+        put(&mut s.offload, &self.offload);
         put(&mut s.profile, &self.profile);
         put(&mut s.reconnect, &self.reconnect);
         if self.exchange.is_some() {

@@ -2,7 +2,7 @@
 
 use super::Exchange;
 use crate::{Error, organizations::Organization, units};
-use perimeter::LockPolicy;
+use perimeter::{LockPolicy, Offload};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -167,6 +167,8 @@ pub struct Settings {
     pub reconnect: bool,
     /// How threads of our organizations wait for locks.
     pub locks: LockPolicy,
+    /// Who cuts what our organizations send into segments.
+    pub offload: Offload,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
     pub profile: bool,
     /// Measured time of each run, after warm-up.
@@ -206,6 +208,7 @@ impl Default for Settings {
             exchange: None,
             reconnect: false,
             locks: LockPolicy::Modern,
+            offload: Offload::Off,
             profile: false,
             seconds: Duration::from_secs(5),
             repeat: 3,
