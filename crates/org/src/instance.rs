@@ -17,7 +17,9 @@ use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::poller::Alarm;
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready;
-use perimeter_stack::{Commons, Count, Ctx, IfaceSpec, Kind, Lk, Own, Route, SockError, SockId};
+use perimeter_stack::{
+    Commons, Count, Ctx, IfaceSpec, Kind, Lk, Offload, Own, Route, SockError, SockId,
+};
 use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThread};
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
@@ -402,6 +404,7 @@ impl<O: Org> Instance<O> {
             let wanted = Wanted {
                 unbound: self.org.wants_unbound(),
                 protocols: &self.numbers,
+                merged: O::MERGED && self.sh.config.offload != Offload::Off,
             };
             let mut aside = input::parse(cx, iface, wanted);
             if !cx.segs.is_empty() {

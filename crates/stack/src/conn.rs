@@ -31,8 +31,15 @@ pub struct Seg {
     pub iface: u16,
     /// The core on which IP was done with it.
     pub core: u16,
+    /// How many segments it is, where several were merged ([`crate::merge`]); else 1, or 0 where
+    /// nobody has said.
+    pub segs: u16,
     /// The frame, its window narrowed to the payload. Whoever deals with the segment takes it.
     pub payload: PktBuf,
+    /// The payloads of merged segments behind the first one's.
+    pub rest: Vec<PktBuf>,
+    /// Octets of those.
+    pub behind: u32,
 }
 
 impl Seg {
@@ -59,6 +66,13 @@ impl Segs {
             self.places.push(Seg::default());
         }
         &mut self.places[self.len]
+    }
+
+    /// Those that are kept, and [`Segs::place`], which was asked for already.
+    #[inline]
+    pub(crate) fn kept_and_place(&mut self) -> (&mut [Seg], &mut Seg) {
+        let (kept, behind) = self.places.split_at_mut(self.len);
+        (kept, &mut behind[0])
     }
 
     /// The segment in [`Segs::place`] is complete.

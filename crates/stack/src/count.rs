@@ -22,10 +22,14 @@ counts! {
     RxFrames = "rx_frames",
     /// TCP segments received.
     RxSegs = "rx_segments",
+    /// Those of them that joined another one of their burst before TCP ([`crate::merge`]).
+    RxMerged = "rx_merged",
     /// Segments through header prediction.
     RxFast = "rx_predicted",
     /// Segments emitted.
     TxSegs = "tx_segments",
+    /// Large segments emitted, each of several segments.
+    TxLarge = "tx_large",
     /// Bytes of TCP payload emitted, retransmissions included.
     TxBytes = "tx_bytes",
     /// Segments emitted again, probes among them.

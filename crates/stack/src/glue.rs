@@ -19,7 +19,7 @@ use perimeter_base::{Lease, PktBuf, Time, TxHead};
 use perimeter_sync::{Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
-use perimeter_tcp::{Input, Path, Repeats, Rst, SegPlan};
+use perimeter_tcp::{Input, Path, Repeats, Rst, Run, SegPlan};
 use perimeter_wire::{TcpFlags, TcpHdr, Template};
 use smallvec::SmallVec;
 
@@ -37,10 +37,43 @@ pub fn now<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> Time {
 /// A segment arrived for this connection.
 #[inline]
 pub fn input<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
+    if seg.segs > 1 {
+        return input_merged(a, cx, seg);
+    }
     let (now, data) = arrived(a, cx, seg);
     let mut input = Input::default();
     a.tcb().tcb.input(&seg.frame.hdr, data, now, &mut input);
     taken(a, cx, &mut input);
+}
+
+/// As [`input`], for merged segments: as one if header prediction takes them, else one by one.
+fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
+    let now = now(a, cx);
+    let run = Run {
+        segs: seg.segs,
+        first: seg.frame.payload_len,
+        octets: seg.octets(),
+    };
+    let meta = a.tcb_meta();
+    meta.ip_core = seg.core;
+    meta.tcp_core = cx.core;
+    let mut taken_as = Input::default();
+    let affordable = run.octets == 0 || !cx.sh.memory_short();
+    if affordable
+        && a.tcb()
+            .tcb
+            .input_run(&seg.frame.hdr, run, now, &mut taken_as)
+    {
+        let payload = core::mem::take(&mut seg.payload);
+        if run.octets > 0 {
+            taken_as.data = Some(payload);
+        } else {
+            cx.pool.put(payload);
+        }
+        cx.own.predicted += u32::from(run.segs) - 1;
+        return all_taken(a, cx, &mut taken_as, Some(&mut seg.rest));
+    }
+    seg.apart(|seg| input(a, cx, seg));
 }
 
 /// Before TCP's state machine gets a segment: the time, and the payload, if there is any.
@@ -122,6 +155,17 @@ fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, cx: &mut Ctx<K>) {
 /// What follows from a segment that TCP has taken: the buffers, the socket, and output.
 #[inline]
 pub fn taken<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, input: &mut Input) {
+    all_taken(a, cx, input, None);
+}
+
+/// As [`taken`], with payload that comes behind the segment's own.
+#[inline(always)]
+fn all_taken<A: Access>(
+    a: &mut A,
+    cx: &mut Ctx<A::K>,
+    input: &mut Input,
+    rest: Option<&mut Vec<PktBuf>>,
+) {
     let sh = cx.sh;
     if input.path == Path::Full {
         sh.p.charge(Work::TcpSlow, 1);
@@ -140,10 +184,10 @@ pub fn taken<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, input: &mut Input) {
         }
     }
     if let Some(first) = input.data.take() {
-        deliver(a, cx, first, input.more);
+        deliver(a, cx, first, rest, input.more);
     } else if input.more {
         while let Some(b) = a.tcb().tcb.next_in_order() {
-            deliver(a, cx, b, false);
+            deliver(a, cx, b, None, false);
         }
     }
     if input.path == Path::Full {
@@ -169,9 +213,19 @@ fn may_write<K: Kind>(snd: &SndSide<K>, sh: &Commons<K>) -> bool {
 }
 
 /// In-order data, and what became in order behind it, goes to the receive buffer.
-fn deliver<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, first: perimeter_base::PktBuf, more: bool) {
+#[inline]
+fn deliver<A: Access>(
+    a: &mut A,
+    cx: &mut Ctx<A::K>,
+    first: PktBuf,
+    rest: Option<&mut Vec<PktBuf>>,
+    more: bool,
+) {
     if a.up().is_some() {
-        return collect(a, cx.sh, first, more);
+        for b in core::iter::once(first).chain(rest.into_iter().flat_map(|r| r.drain(..))) {
+            collect(a, cx.sh, b, more);
+        }
+        return;
     }
     let (mut t, mut rcv) = a.tcb_rcv();
     if rcv.messages {
@@ -183,6 +237,11 @@ fn deliver<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, first: perimeter_base::PktB
     let held = rcv.buf.len();
     if let Some(empty) = rcv.buf.push(first) {
         cx.pool.put(empty);
+    }
+    for b in rest.into_iter().flat_map(|r| r.drain(..)) {
+        if let Some(empty) = rcv.buf.push(b) {
+            cx.pool.put(empty);
+        }
     }
     if more {
         while let Some(b) = t.tcb.next_in_order() {
@@ -389,7 +448,7 @@ fn output_large<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, cutting: Cutting) -> b
     let share = port.share();
     let mut stage = port.stage();
     let (t, mut snd) = a.tcb_snd();
-    let (mut placed, mut segs, mut bytes) = (0, 0, 0);
+    let (mut placed, mut segs, mut bytes, mut large) = (0, 0, 0, 0);
     let mut blocked = false;
     loop {
         let room = (stage.room() as u64).min(share.saturating_sub(placed));
@@ -411,10 +470,12 @@ fn output_large<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, cutting: Cutting) -> b
         }
         segs += u64::from(plan.segs);
         bytes += u64::from(plan.len);
+        large += u64::from(plan.segs > 1);
     }
     drop(stage);
     drop(snd);
     if segs > 0 {
+        cx.count(Count::TxLarge, large);
         emitted(cx, txq, segs, bytes);
     }
     blocked
@@ -427,13 +488,17 @@ fn next<K: Kind>(
     t: &mut TcbSide<K>,
     snd: &SndSide<K>,
     port: &TxPort<K>,
+    (sh, lane): (&Commons<K>, usize),
     room: u64,
     now: Time,
 ) -> Option<SegPlan> {
-    match port.large {
-        None => t.tcb.plan(snd.buf.queued(), now),
-        Some(cutting) => t.tcb.plan_large(snd.buf.queued(), cutting.most(room), now),
-    }
+    let Some(cutting) = port.large else {
+        return t.tcb.plan(snd.buf.queued(), now);
+    };
+    let most = cutting.most(room);
+    let plan = t.tcb.plan_large(snd.buf.queued(), most, now)?;
+    sh.count(lane, Count::TxLarge, u64::from(plan.segs > 1));
+    Some(plan)
 }
 
 /// Output where the send buffer has its own lock: it is entered and left for each segment, as
@@ -451,7 +516,7 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
         }
         let (plan, mut payload) = {
             let (t, mut snd) = a.tcb_snd();
-            let Some(plan) = next(t, &snd, port, room as u64, now) else {
+            let Some(plan) = next(t, &snd, port, (cx.sh, cx.lane), room as u64, now) else {
                 return false;
             };
             let n = lend(&mut snd, &port.part(&plan, 0), port, cx, &mut lease);
@@ -541,7 +606,7 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             break;
         }
         let (t, mut snd) = a.tcb_snd();
-        let Some(plan) = next(t, &snd, port, room - placed, now) else {
+        let Some(plan) = next(t, &snd, port, (cx.sh, cx.lane), room - placed, now) else {
             break;
         };
         let n = port.descriptors(&plan);

@@ -43,6 +43,8 @@ pub struct Wanted<'a> {
     pub unbound: bool,
     /// Protocols, by their numbers in IP's header.
     pub protocols: &'a [u8],
+    /// Segments of TCP that follow each other are merged: see [`crate::merge`].
+    pub merged: bool,
 }
 
 impl Aside {
@@ -79,6 +81,9 @@ fn drain<K: Kind>(
     let caps = &sh.ifaces[usize::from(iface)].caps;
     let (ethernet, mac) = (caps.medium == Medium::Ethernet, caps.mac);
     let before = own.segs.len();
+    if wanted.merged {
+        own.latest.forget();
+    }
     for f in frames {
         let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
         let bytes = f.buf.as_slice();
@@ -126,7 +131,18 @@ fn drain<K: Kind>(
         }
         own.pool.put(f.buf);
     }
-    sh.count(own.lane, Count::RxSegs, (own.segs.len() - before) as u64);
+    let came = own.segs.len() - before;
+    let mut segs = came;
+    if wanted.merged {
+        segs = own
+            .segs
+            .iter()
+            .skip(before)
+            .map(|s| usize::from(s.segs))
+            .sum();
+        sh.count(own.lane, Count::RxMerged, (segs - came) as u64);
+    }
+    sh.count(own.lane, Count::RxSegs, segs as u64);
 }
 
 /// Whether a frame is addressed to that station; two comparisons of whole words.
@@ -219,7 +235,14 @@ fn tcp<K: Kind>(
     seg.payload = f.buf;
     seg.payload.trim_front(seg.frame.payload_off as usize);
     seg.payload.truncate(seg.frame.payload_len as usize);
-    own.segs.keep();
+    seg.segs = 1;
+    seg.rest.clear();
+    seg.behind = 0;
+    if wanted.merged {
+        own.segs.keep_or_merge(&mut own.latest, &mut own.pool);
+    } else {
+        own.segs.keep();
+    }
 }
 
 /// Why no host can have sent a datagram from `ip` to us by this interface; `None`: one can. A host

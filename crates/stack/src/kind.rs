@@ -6,6 +6,7 @@ use crate::count::Count;
 use crate::id::SockId;
 use crate::limit::Limits;
 use crate::listener::Listener;
+use crate::merge::Latest;
 use crate::ready::Wake;
 use crate::wheel::Due;
 use core::ops::{Deref, DerefMut};
@@ -66,6 +67,8 @@ pub struct Own<K: Kind> {
     pub frames: Vec<RxFrame>,
     /// The TCP segments of the burst, parsed.
     pub segs: Segs,
+    /// Which of them is the last of its flow.
+    pub latest: Latest,
     /// Timer entries that came due.
     pub due: Vec<Due>,
     /// What TCP has left for layers that have turns of their own, in organizations where they
@@ -184,6 +187,7 @@ impl<K: Kind> Own<K> {
             pool: PktPool::default(),
             frames: Vec::with_capacity(crate::BURST),
             segs: Segs::default(),
+            latest: Latest::default(),
             due: Vec::new(),
             apart: Vec::new(),
             deferred: Deferred {

@@ -18,6 +18,7 @@ pub mod limit;
 pub mod listener;
 pub mod marks;
 pub mod memory;
+pub mod merge;
 mod neighbour;
 pub mod net;
 pub mod ops;

@@ -32,7 +32,7 @@ pub use rcvbuf::RcvBuf;
 pub use sndbuf::{CHUNK, SndBuf};
 pub use syncache::{Established, SynCache};
 pub use tcb::types::{
-    Events, Input, Large, Path, Queued, Repeats, Rst, SegPlan, TcpError, TimerOutcome, Timers,
+    Events, Input, Large, Path, Queued, Repeats, Rst, Run, SegPlan, TcpError, TimerOutcome, Timers,
     Unreachable,
 };
 pub use tcb::{State, Tcb};

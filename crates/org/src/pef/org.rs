@@ -160,6 +160,9 @@ impl<P: Platform> Pef<P> {
 impl<P: Platform> Org for Pef<P> {
     type K = Kd<P>;
 
+    /// Events see packets as they came.
+    const MERGED: bool = false;
+
     fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
         let spec: Spec = *spec.expect_params();
         let cores = sh.p.cores().clamp(1, usize::from(MAX_GROUPS));

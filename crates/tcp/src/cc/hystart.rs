@@ -79,6 +79,8 @@ pub(super) struct Sample {
     pub(super) delay_min: u32,
     pub(super) snd_una: Seq,
     pub(super) snd_nxt: Seq,
+    /// Acknowledgments that this one stands for.
+    pub(super) segs: u8,
     pub(super) now: u32,
 }
 
@@ -102,7 +104,7 @@ impl HyState {
         }
         self.round_min = self.round_min.min(s.rtt);
         if self.samples < MIN_SAMPLES {
-            self.samples += 1;
+            self.samples = self.samples.saturating_add(s.segs);
         } else if self.round_min > s.delay_min.saturating_add(threshold(s.delay_min)) {
             self.done = true;
         }
@@ -128,7 +130,7 @@ impl HyState {
             self.samples = 0;
         }
         self.round_min = self.round_min.min(s.rtt);
-        self.samples = self.samples.saturating_add(1);
+        self.samples = self.samples.saturating_add(s.segs);
         if self.samples < MIN_SAMPLES {
             return false;
         }
@@ -152,9 +154,9 @@ impl HyState {
         self.b != u32::MAX
     }
 
-    /// HyStart++: how much of `acked` octets slow start may grow by.
-    pub(super) fn growth(&self, acked: u32, mss: u32) -> u32 {
-        let n = acked.min(CSS_LIMIT * mss);
+    /// HyStart++: how much of `acked` octets, by `segs` acknowledgments, slow start may grow by.
+    pub(super) fn growth(&self, acked: u32, mss: u32, segs: u32) -> u32 {
+        let n = acked.min(CSS_LIMIT.saturating_mul(mss).saturating_mul(segs));
         if self.in_css() { n / CSS_DIVISOR } else { n }
     }
 }

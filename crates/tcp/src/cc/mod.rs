@@ -102,6 +102,8 @@ pub struct Ack {
     pub snd_una: Seq,
     /// `SND.NXT` now.
     pub snd_nxt: Seq,
+    /// How many acknowledgments this one stands for: those that arrived together are merged.
+    pub segs: u32,
     /// Now.
     pub now: Time,
 }
@@ -202,7 +204,7 @@ impl Cc {
         }
         let mut acked = a.acked.min(CWND_MAX);
         if self.cwnd < self.ssthresh {
-            acked = self.slow_start(acked);
+            acked = self.slow_start(acked, a.segs);
             if acked == 0 {
                 return;
             }
@@ -220,12 +222,12 @@ impl Cc {
 
     /// Slow start up to the threshold; returns the octets it did not use.
     #[inline]
-    fn slow_start(&mut self, acked: u32) -> u32 {
+    fn slow_start(&mut self, acked: u32, segs: u32) -> u32 {
         let plus_plus = self.hystart == HyStart::PlusPlus
             && self.kind == CcKind::Cubic
             && self.ssthresh == SSTHRESH_INFINITE;
         let step = if plus_plus {
-            self.hy.growth(acked, self.mss)
+            self.hy.growth(acked, self.mss, segs)
         } else {
             acked
         };
@@ -285,6 +287,7 @@ impl Cc {
             delay_min: self.cubic.delay_min,
             snd_una: a.snd_una,
             snd_nxt: a.snd_nxt,
+            segs: a.segs.min(255) as u8,
             now: a.now.micros() as u32,
         };
         let ends = match self.hystart {

@@ -39,6 +39,7 @@ impl Flow {
             rtt_ns: Some(rtt_ms * 1_000_000),
             snd_una: self.una,
             snd_nxt: self.nxt,
+            segs: 1,
             now: self.now,
         });
         self.fill();
@@ -78,6 +79,7 @@ fn acknowledgment_division_gains_nothing() {
             rtt_ns: None,
             snd_una: f.una,
             snd_nxt: f.nxt,
+            segs: 1,
             now: f.now,
         });
     }
@@ -95,6 +97,7 @@ fn an_unused_window_does_not_grow() {
                 rtt_ns: Some(1_000_000),
                 snd_una: Seq(i * MSS),
                 snd_nxt: Seq((i + 1) * MSS),
+                segs: 1,
                 now: Time::from_millis(u64::from(i)),
             });
         }
@@ -471,6 +474,7 @@ fn nothing_overflows() {
                     rtt_ns: Some(u64::MAX >> (i % 64)),
                     snd_una: Seq((i as u32).wrapping_mul(0x9E37_79B9)),
                     snd_nxt: Seq(u32::MAX),
+                    segs: 1,
                     now: Time(i.wrapping_mul(u64::MAX / 1999)),
                 });
                 match i % 97 {

@@ -258,6 +258,7 @@ impl Tcb {
             rtt_ns: p.rtt_ns,
             snd_una: self.snd_una,
             snd_nxt: self.snd_nxt,
+            segs: 1,
             now,
         });
     }

@@ -4,7 +4,7 @@
 use perimeter_base::{PktBuf, Time};
 use perimeter_wire::{TcpFlags, TcpHdr};
 
-use super::types::{Input, Path};
+use super::types::{Input, Path, Run};
 use super::{Tcb, flag, tick};
 use crate::cc::Ack;
 
@@ -35,13 +35,40 @@ impl Tcb {
         now: Time,
         out: &mut Input,
     ) -> bool {
+        let len = data.as_ref().map_or(0, |d| d.len() as u32);
+        if !self.predict(
+            seg,
+            Run {
+                segs: 1,
+                first: len,
+                octets: len,
+            },
+            now,
+            out,
+        ) {
+            return false;
+        }
+        out.data = data.take();
+        true
+    }
+
+    /// As [`Tcb::input_light`], for segments that follow each other and were merged: `seg` is the
+    /// header of the first, with the flags and what it acknowledges of the last. The payload is the
+    /// caller's to deliver. If it returns false, each of them is to be given to [`Tcb::input`].
+    #[inline]
+    pub fn input_run(&mut self, seg: &TcpHdr, run: Run, now: Time, out: &mut Input) -> bool {
+        self.predict(seg, run, now, out)
+    }
+
+    #[inline(always)]
+    fn predict(&mut self, seg: &TcpHdr, run: Run, now: Time, out: &mut Input) -> bool {
         let plain = seg.flags.without(TcpFlags::PSH) == TcpFlags::ACK;
         if !(self.has(flag::FAST) && plain && seg.seq == self.rcv_nxt && seg.opts.sack.is_empty()) {
             return false;
         }
         let flight = self.snd_nxt.since(self.snd_una);
         let acked = seg.ack.since(self.snd_una);
-        let len = data.as_ref().map_or(0, |d| d.len() as u32);
+        let len = run.octets;
         if acked > flight || acked | len == 0 || len > self.rcv_adv.since(self.rcv_nxt) {
             return false;
         }
@@ -58,7 +85,8 @@ impl Tcb {
             }
         }
         let tick = tick(now);
-        self.count.segs_in = self.count.segs_in.wrapping_add(1);
+        let segs = u32::from(run.segs);
+        self.count.segs_in = self.count.segs_in.wrapping_add(segs);
         // The segment is the newest in sequence, so it may update the window (SND.WL1 <=
         // SEG.SEQ, SND.WL2 <= SEG.ACK).
         self.snd_wnd = u32::from(seg.window) << self.snd_shift;
@@ -66,21 +94,20 @@ impl Tcb {
         self.snd_wl1 = seg.seq;
         self.snd_wl2 = seg.ack;
         if acked > 0 {
-            self.ack_light(seg, acked, now);
+            self.ack_light(seg, acked, segs, now);
         }
         if len > 0 {
             if tick.wrapping_sub(self.last_data_rx) > DATA_PAUSE {
                 self.quick = self.set.quick_acks;
             }
             self.last_data_rx = tick;
-            self.count.data_segs_in = self.count.data_segs_in.wrapping_add(1);
+            self.count.data_segs_in = self.count.data_segs_in.wrapping_add(segs);
             self.advance_rcv(len);
-            self.schedule_ack(len, now);
+            self.schedule_ack(run.first, now);
         }
         self.last_rx = tick;
         out.acked = acked;
         out.path = if len > 0 {
-            out.data = data.take();
             Path::PredictedData
         } else {
             Path::PredictedAck
@@ -90,7 +117,7 @@ impl Tcb {
     }
 
     #[inline]
-    fn ack_light(&mut self, seg: &TcpHdr, acked: u32, now: Time) {
+    fn ack_light(&mut self, seg: &TcpHdr, acked: u32, segs: u32, now: Time) {
         self.snd_una = seg.ack;
         self.flags &= !flag::TLP_ARMED;
         self.count.bytes_acked += u64::from(acked);
@@ -111,6 +138,7 @@ impl Tcb {
             rtt_ns,
             snd_una: seg.ack,
             snd_nxt: self.snd_nxt,
+            segs,
             now,
         });
         self.rexmt_at = if seg.ack == self.snd_nxt {

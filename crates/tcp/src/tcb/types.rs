@@ -198,6 +198,17 @@ impl Rst {
     }
 }
 
+/// How long a run of merged segments is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Segments.
+    pub segs: u16,
+    /// Octets of the first.
+    pub first: u32,
+    /// Octets of all.
+    pub octets: u32,
+}
+
 /// What became of a segment.
 #[derive(Debug)]
 pub struct Input {
