@@ -71,6 +71,15 @@ impl PktBuf {
         }
     }
 
+    /// Bytes as they are, without a copy; memory beyond them is given back.
+    pub fn from_vec(bytes: Vec<u8>) -> PktBuf {
+        let len = bytes.len();
+        PktBuf {
+            data: bytes.into_boxed_slice(),
+            window: Window::new(0, len),
+        }
+    }
+
     /// Bytes of memory that this buffer pins, whatever its window.
     #[inline]
     pub fn capacity(&self) -> usize {

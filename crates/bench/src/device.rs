@@ -117,6 +117,7 @@ impl RxQueue for GreeterRx {
             buf,
             hash: None,
             csum_ok: true,
+            segment_size: 0,
         }));
         n
     }

@@ -203,6 +203,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
             buf,
             hash: Some(f.hash),
             csum_ok: true,
+            segment_size: 0,
         });
     }
 

@@ -15,6 +15,9 @@ pub struct RxFrame {
     pub hash: Option<u32>,
     /// The device has verified the transport checksum.
     pub csum_ok: bool,
+    /// The device has merged segments of TCP, or their sender has not cut them: octets of each but
+    /// the last. 0: the frame is one segment.
+    pub segment_size: u16,
 }
 
 /// What a device's frames start with.

@@ -103,6 +103,7 @@ impl<P: Platform> RxQueue for LoopRx<P> {
             buf,
             hash: None,
             csum_ok: true,
+            segment_size: 0,
         });
         out.extend(frames);
         q.posted.truncate(LIMIT);

@@ -164,6 +164,7 @@ impl<P: Platform> RxQueue for ScriptRx<P> {
                 buf,
                 hash: None,
                 csum_ok: false,
+                segment_size: 0,
             });
             n += 1;
         }

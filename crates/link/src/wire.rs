@@ -390,7 +390,15 @@ impl<P: Platform> EndTx<P> {
             Medium::Ip => self.out.rss.hash_ip(buf.as_slice()),
         };
         let q = hash.map_or(0, |h| self.out.rss.queue(h));
-        self.placed[q].0.push((due, RxFrame { buf, hash, csum_ok }));
+        self.placed[q].0.push((
+            due,
+            RxFrame {
+                buf,
+                hash,
+                csum_ok,
+                segment_size: 0,
+            },
+        ));
         self.unseen += 1;
     }
 

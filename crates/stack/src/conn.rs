@@ -40,6 +40,8 @@ pub struct Seg {
     pub rest: Vec<PktBuf>,
     /// Octets of those.
     pub behind: u32,
+    /// Octets of each merged segment but the last.
+    pub size: u32,
 }
 
 impl Seg {

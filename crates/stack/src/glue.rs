@@ -51,7 +51,7 @@ fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
     let now = now(a, cx);
     let run = Run {
         segs: seg.segs,
-        first: seg.frame.payload_len,
+        first: seg.size,
         octets: seg.octets(),
     };
     let meta = a.tcb_meta();

@@ -235,7 +235,14 @@ fn tcp<K: Kind>(
     seg.payload = f.buf;
     seg.payload.trim_front(seg.frame.payload_off as usize);
     seg.payload.truncate(seg.frame.payload_len as usize);
-    seg.segs = 1;
+    seg.size = match f.segment_size {
+        0 => seg.frame.payload_len,
+        size => seg.frame.payload_len.min(size.into()),
+    };
+    seg.segs = match seg.size {
+        0 => 1,
+        size => seg.frame.payload_len.div_ceil(size) as u16,
+    };
     seg.rest.clear();
     seg.behind = 0;
     if wanted.merged {

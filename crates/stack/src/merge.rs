@@ -103,6 +103,9 @@ fn continues(last: &Seg, seg: &Seg) -> bool {
         // The last one of a run may be shorter, not longer: the first says how long they are.
         && seg.frame.payload_len <= last.frame.payload_len
         && last.shortest() == last.frame.payload_len
+        // What a device has merged stays as it is.
+        && last.size == last.frame.payload_len
+        && seg.segs == 1
         && alike(last, seg)
 }
 

@@ -13,7 +13,7 @@ use crate::{
     workload::{Configuration, Content, FILE_SIZE, Settings, Worker},
 };
 use perimeter::{
-    Native, OrgSpec,
+    Native, Offload, OrgSpec,
     link::tap::{Tap, TapConfig},
 };
 use std::{net::SocketAddrV4, time::Instant};
@@ -46,6 +46,7 @@ pub(crate) fn workers(
     let unavailable = |e: &dyn std::fmt::Display| Error::Unavailable(format!("--tap: {e}"));
     let config = TapConfig {
         queues: end::queues(settings, configuration),
+        large: settings.offload == Offload::Device,
         ..TapConfig::new(&way.tap.name)
     };
     let tap = Tap::open(&config).map_err(|e| unavailable(&e))?;

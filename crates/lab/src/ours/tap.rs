@@ -25,7 +25,7 @@ use crate::{
     },
 };
 use perimeter::{
-    Native, OrgSpec,
+    Native, Offload, OrgSpec,
     link::tap::{Tap, TapConfig, host},
 };
 use std::{
@@ -65,7 +65,7 @@ pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Re
 /// # Errors
 /// [`Error::Unavailable`] with one line.
 pub(crate) fn possible(nics: usize, queues: usize, mtu: u32) -> Result<(), Error> {
-    let made = Taps::make(nics, queues, mtu);
+    let made = Taps::make(nics, queues, mtu, false);
     made.map_err(|e| Error::Unavailable(format!("--device tap: {e}")))?;
     Ok(())
 }
@@ -77,17 +77,18 @@ struct Taps {
 }
 
 impl Taps {
-    fn make(nics: usize, queues: usize, mtu: u32) -> Result<Taps, Error> {
-        veth::aside(|| Self::make_here(nics, queues, mtu))
+    fn make(nics: usize, queues: usize, mtu: u32, large: bool) -> Result<Taps, Error> {
+        veth::aside(|| Self::make_here(nics, queues, mtu, large))
     }
 
-    fn make_here(nics: usize, queues: usize, mtu: u32) -> Result<Taps, Error> {
+    fn make_here(nics: usize, queues: usize, mtu: u32, large: bool) -> Result<Taps, Error> {
         let namespace = Arc::new(Namespace::enter_new()?);
         let mut taps = Vec::new();
         for nic in 0..nics {
             let config = TapConfig {
                 queues,
                 mtu: Some(mtu),
+                large,
                 ..TapConfig::new(&format!("tap{nic}"))
             };
             let tap = Tap::open(&config).map_err(|e| Error::Unavailable(e.to_string()))?;
@@ -121,7 +122,8 @@ pub(super) fn prepare(
     deadline: Option<Instant>,
 ) -> Result<Box<dyn Session>, Error> {
     let queues = queues(settings, configuration);
-    let Taps { namespace, taps } = Taps::make(settings.nics, queues, settings.mtu)?;
+    let large = settings.offload == Offload::Device;
+    let Taps { namespace, taps } = Taps::make(settings.nics, queues, settings.mtu, large)?;
     let mut builder = with_control(builder(&org, settings, Native::default()), settings);
     let mut hosts = Vec::new();
     for (nic, tap) in taps.into_iter().enumerate() {

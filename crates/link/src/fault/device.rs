@@ -260,6 +260,7 @@ impl RxQueue for FaultyRx {
                 buf,
                 hash,
                 csum_ok: false,
+                segment_size: 0,
             });
             n += 1;
         }

@@ -98,6 +98,7 @@ impl<P: Platform> MemRx<P> {
                     buf,
                     hash: Some(hash),
                     csum_ok: true,
+                    segment_size: 0,
                 });
             }
         }
@@ -135,6 +136,7 @@ impl<P: Platform> MemRx<P> {
                 buf,
                 hash,
                 csum_ok: true,
+                segment_size: 0,
             });
         }
         while out.len() < max {
@@ -162,6 +164,7 @@ impl<P: Platform> MemRx<P> {
                 buf,
                 hash: Some(timer.hash),
                 csum_ok: true,
+                segment_size: 0,
             });
         }
     }

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::device::{Capabilities, Device, Medium, Queues, RxQueue, TxQueue};
+use crate::device::{Capabilities, Device, LARGEST, Medium, Queues, RxQueue, TxQueue};
 use crate::rng::mix;
 use queue::{TapRx, TapTx};
 
@@ -36,6 +36,9 @@ pub struct TapConfig {
     pub mtu: Option<u32>,
     /// Offload checksums to the kernel, both ways.
     pub checksum_offload: bool,
+    /// Large segments of TCP both ways: the kernel cuts what the stack sends, and hands over what
+    /// its own senders have not cut. Needs checksum offload.
+    pub large: bool,
 }
 
 impl TapConfig {
@@ -48,6 +51,7 @@ impl TapConfig {
             mac: None,
             mtu: None,
             checksum_offload: true,
+            large: false,
         }
     }
 }
@@ -152,6 +156,7 @@ pub struct Tap {
     mac: MacAddr,
     mtu: u32,
     checksum_offload: bool,
+    large: bool,
 }
 
 impl Tap {
@@ -191,6 +196,7 @@ impl Tap {
             mac,
             mtu,
             checksum_offload: config.checksum_offload,
+            large: config.large && config.checksum_offload,
         })
     }
 
@@ -215,7 +221,7 @@ impl Device for Tap {
             mac: self.mac,
             mtu: self.mtu,
             tx_checksum: self.checksum_offload,
-            large: 0,
+            large: if self.large { LARGEST } else { 0 },
         }
     }
 
@@ -229,7 +235,8 @@ impl Device for Tap {
         };
         for fd in self.fds {
             let fd = Arc::new(fd);
-            rx.push(Box::new(TapRx::new(fd.clone(), self.mtu as usize + link)));
+            let frame = self.mtu as usize + link;
+            rx.push(Box::new(TapRx::new(fd.clone(), frame, self.large)));
             tx.push(Box::new(TapTx::new(fd)));
         }
         (rx, tx)

@@ -75,6 +75,9 @@ pub(super) fn control_socket() -> io::Result<OwnedFd> {
 
 /// Checksum offload in the device's features (linux/if_tun.h).
 const TUN_F_CSUM: libc::c_ulong = 1;
+/// Segments of TCP that are not cut, over IPv4 and IPv6.
+const TUN_F_TSO4: libc::c_ulong = 2;
+const TUN_F_TSO6: libc::c_ulong = 4;
 
 /// `struct ethtool_value`.
 #[repr(C)]
@@ -183,10 +186,10 @@ pub(super) fn attach(
     req.data[..2].copy_from_slice(&(flags as u16).to_ne_bytes());
     ifreq_ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &mut req).map_err(|e| err(ATTACH, e))?;
     let real = req.name();
-    let features = if config.checksum_offload {
-        TUN_F_CSUM
-    } else {
-        0
+    let features = match (config.checksum_offload, config.large) {
+        (true, true) => TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6,
+        (true, false) => TUN_F_CSUM,
+        (false, _) => 0,
     };
     // SAFETY: this request takes its argument by value.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, features) };
