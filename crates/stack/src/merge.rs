@@ -164,3 +164,134 @@ impl Seg {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::IpAddr;
+    use perimeter_base::PktBuf;
+    use perimeter_wire::{FlowKey, SackBlocks, Seq};
+
+    /// A segment with timestamps: sequence number, acknowledgment, payload.
+    fn seg(port: u16, seq: u32, ack: u32, len: usize) -> Seg {
+        let mut s = Seg::default();
+        s.frame.key = FlowKey {
+            local: IpAddr::from([10, 0, 0, 1]),
+            remote: IpAddr::from([10, 0, 0, 2]),
+            local_port: port,
+            remote_port: 80,
+        };
+        let hdr = &mut s.frame.hdr;
+        (hdr.seq, hdr.ack, hdr.window) = (Seq(seq), Seq(ack), 500);
+        hdr.flags = TcpFlags::ACK;
+        hdr.opts.ts = Some((7, 9));
+        s.frame.payload_len = len as u32;
+        s.payload = PktBuf::copy_of(&vec![seq as u8; len]);
+        s.hash = u32::from(port) * 977;
+        (s.segs, s.size) = (1, len as u32);
+        s
+    }
+
+    fn burst(all: Vec<Seg>) -> Segs {
+        let (mut segs, mut latest) = (Segs::default(), Latest::default());
+        for s in all {
+            *segs.place() = s;
+            segs.keep_or_merge(&mut latest, &mut PktPool::default());
+        }
+        segs
+    }
+
+    fn change(mut s: Seg, f: impl FnOnce(&mut Seg)) -> Seg {
+        f(&mut s);
+        s
+    }
+
+    #[test]
+    fn contiguous_data_is_one_and_comes_apart_as_it_was() {
+        let last = change(seg(1, 300, 50, 40), |s| s.frame.hdr.flags |= TcpFlags::PSH);
+        let mut segs = burst(vec![
+            seg(1, 100, 50, 100),
+            seg(2, 100, 50, 100),
+            seg(1, 200, 50, 100),
+            last,
+            seg(1, 340, 50, 40),
+        ]);
+        // The short one ends the run, and so does its push.
+        let got: Vec<_> = segs.iter().map(|s| (s.segs, s.octets())).collect();
+        assert_eq!(got, [(3, 240), (1, 100), (1, 40)]);
+        let mut parts = Vec::new();
+        segs.as_mut_slice()[0].apart(|s| {
+            let (hdr, len) = (&s.frame.hdr, s.frame.payload_len);
+            parts.push((hdr.seq.0, hdr.flags, len, s.payload.as_slice()[0], s.segs));
+        });
+        let (ack, push) = (TcpFlags::ACK, TcpFlags::ACK | TcpFlags::PSH);
+        assert_eq!(
+            parts,
+            [
+                (100, ack, 100, 100, 1),
+                (200, ack, 100, 200, 1),
+                (300, push, 40, 300u32 as u8, 1)
+            ]
+        );
+    }
+
+    #[test]
+    fn acknowledgments_that_go_on_are_the_last_of_them() {
+        let segs = burst(vec![
+            seg(1, 100, 50, 0),
+            seg(1, 100, 60, 0),
+            change(seg(1, 100, 70, 0), |s| {
+                (s.frame.hdr.window, s.frame.hdr.opts.ts) = (501, Some((8, 9)));
+            }),
+        ]);
+        let one = segs.iter().next().expect("a segment");
+        let hdr = &one.frame.hdr;
+        assert_eq!(
+            (segs.len(), one.segs, hdr.ack.0, hdr.window),
+            (1, 3, 70, 501)
+        );
+        assert_eq!(hdr.opts.ts, Some((8, 9)));
+    }
+
+    /// Whatever says something of its own stays apart, whichever of the two it is.
+    #[test]
+    fn what_differs_stays_apart() {
+        type Change = fn(&mut Seg);
+        let changes: &[(&str, Change)] = &[
+            ("a gap", |s| s.frame.hdr.seq += 1),
+            ("FIN", |s| s.frame.hdr.flags |= TcpFlags::FIN),
+            ("RST", |s| s.frame.hdr.flags |= TcpFlags::RST),
+            ("URG", |s| s.frame.hdr.flags |= TcpFlags::URG),
+            ("ECE", |s| s.frame.hdr.flags |= TcpFlags(0x40)),
+            ("CWR", |s| s.frame.hdr.flags |= TcpFlags(0x80)),
+            ("a smaller window", |s| s.frame.hdr.window = 499),
+            ("no timestamp", |s| s.frame.hdr.opts.ts = None),
+            ("an older timestamp", |s| s.frame.hdr.opts.ts = Some((6, 9))),
+            ("SACK", |s| {
+                let mut sack = SackBlocks::default();
+                sack.push(Seq(1), Seq(2));
+                s.frame.hdr.opts.sack = sack;
+            }),
+            ("another flow", |s| s.frame.key.remote_port = 81),
+        ];
+        for (what, f) in changes {
+            let data = burst(vec![seg(1, 100, 50, 100), change(seg(1, 200, 50, 100), f)]);
+            assert_eq!(data.len(), 2, "data: {what}");
+            let acks = burst(vec![seg(1, 100, 50, 0), change(seg(1, 100, 60, 0), f)]);
+            assert_eq!(acks.len(), 2, "acknowledgments: {what}");
+        }
+        let two = |a, b| burst(vec![a, b]).len();
+        assert_eq!(two(seg(1, 100, 50, 0), seg(1, 100, 50, 0)), 2, "duplicate");
+        assert_eq!(two(seg(1, 100, 60, 0), seg(1, 100, 50, 0)), 2, "older");
+        assert_eq!(two(seg(1, 100, 50, 10), seg(1, 110, 60, 10)), 2, "both");
+        assert_eq!(two(seg(1, 100, 50, 10), seg(1, 110, 50, 11)), 2, "longer");
+        assert_eq!(two(seg(1, 100, 50, 0), seg(1, 100, 50, 10)), 2, "mixed");
+        let shut = change(seg(1, 100, 50, 0), |s| s.frame.hdr.window = 0);
+        assert_eq!(two(shut, seg(1, 100, 60, 0)), 2, "a window that opens");
+        let push = change(seg(1, 100, 50, 10), |s| s.frame.hdr.flags |= TcpFlags::PSH);
+        assert_eq!(two(push, seg(1, 110, 50, 10)), 2, "behind a push");
+        let many = (0..64).map(|i| seg(1, 100 + i * 1448, 50, 1448)).collect();
+        let segs: Vec<_> = burst(many).iter().map(|s| s.segs).collect();
+        assert_eq!(segs, [45, 19], "64 KiB at most");
+    }
+}

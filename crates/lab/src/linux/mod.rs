@@ -1,9 +1,9 @@
 //! Backend: the host kernel's own sockets, the comparison for every organization.
 //!
-//! Two network namespaces joined by veth pairs with TSO, GSO and GRO off; `sendfile`
-//! of one file under TCP_CORK; epoll event loops; a receiver that discards. The kernel runs the
-//! peer's protocol work inside the sender's calls, so only the whole machine's CPU is reported.
-//! Where namespaces can't be made, plain loopback stands in, marked as not comparable.
+//! Two network namespaces joined by veth pairs with TSO, GSO and GRO off, unless offloads are asked
+//! for; `sendfile` of one file under TCP_CORK; epoll event loops; a receiver that discards. The
+//! kernel runs the peer's protocol work inside the sender's calls, so only the whole machine's CPU is
+//! reported. Where namespaces can't be made, plain loopback stands in, marked as not comparable.
 
 mod netlink;
 pub(crate) mod sockets;
@@ -20,6 +20,7 @@ use crate::{
     },
 };
 use nix::sched::CloneFlags;
+use perimeter::Offload;
 use rustix::fd::OwnedFd;
 use sockets::{KernelEndpoint, Made, Options, Worksite};
 use std::{
@@ -79,7 +80,9 @@ impl Backend for Kernel {
         for c in configurations {
             sockets::allow_descriptors(c.connections, c.threads)?;
         }
-        self.loopback = Links::make(1, settings.mtu).err().map(|e| e.to_string());
+        self.loopback = Links::make(1, settings.mtu, false)
+            .err()
+            .map(|e| e.to_string());
         Ok(())
     }
 
@@ -99,10 +102,10 @@ impl Backend for Kernel {
         );
         notes.extend(reconnect::note(settings));
         Traits {
-            device: if self.loopback.is_some() {
-                "loopback".into()
-            } else {
-                "veth".into()
+            device: match (&self.loopback, settings.offload) {
+                (Some(_), _) => "loopback".into(),
+                (None, Offload::Off) => "veth".into(),
+                (None, _) => "veth, offloads on".into(),
             },
             inbound: "kernel".into(),
             comparable: self.loopback.is_none(),
@@ -117,7 +120,11 @@ impl Backend for Kernel {
         deadline: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
         let links = match self.loopback {
-            None => Some(Arc::new(Links::make(settings.nics, settings.mtu)?)),
+            None => Some(Arc::new(Links::make(
+                settings.nics,
+                settings.mtu,
+                settings.offload != Offload::Off,
+            )?)),
             Some(_) => None,
         };
         let job = Job::new(configuration.organization == Organization::Linux { pinned: true })?;

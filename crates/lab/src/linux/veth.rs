@@ -146,24 +146,25 @@ pub struct Links {
 }
 
 impl Links {
-    /// Makes both namespaces and their links of this maximum transmission unit, in bytes.
+    /// Makes both namespaces and their links of this maximum transmission unit, in bytes. Segments
+    /// pass one by one, unless they may be `large`.
     ///
     /// # Errors
     /// The first step that the system refused; nothing is left behind.
-    pub fn make(nics: usize, mtu: u32) -> Result<Links, Error> {
-        aside(|| Self::make_here(nics, mtu))
+    pub fn make(nics: usize, mtu: u32, large: bool) -> Result<Links, Error> {
+        aside(|| Self::make_here(nics, mtu, large))
     }
 
-    fn make_here(nics: usize, mtu: u32) -> Result<Links, Error> {
+    fn make_here(nics: usize, mtu: u32, large: bool) -> Result<Links, Error> {
         let far = Arc::new(Namespace::enter_new()?);
         let near = Arc::new(Namespace::enter_new()?);
         let route = Netlink::route()?;
         for nic in 0..nics {
             create_pair(&route, nic, mtu, &far)?;
         }
-        configure(&route, nics, "near", near_address)?;
+        configure(&route, nics, ("near", large), near_address)?;
         far.enter()?;
-        configure(&Netlink::route()?, nics, "far", far_address)?;
+        configure(&Netlink::route()?, nics, ("far", large), far_address)?;
         Ok(Links { near, far })
     }
 }
@@ -212,18 +213,21 @@ fn create_pair(route: &Netlink, nic: usize, mtu: u32, far: &Namespace) -> Result
     Ok(())
 }
 
-/// Gives the links of one side their addresses, switches offloads off and brings them up.
+/// Gives the links of one side their addresses, switches offloads off unless segments may be
+/// `large`, and brings them up.
 fn configure(
     route: &Netlink,
     nics: usize,
-    side: &str,
+    (side, large): (&str, bool),
     address: fn(usize) -> Ipv4Addr,
 ) -> Result<(), Error> {
     let ethtool = Ethtool::open()?;
     for nic in 0..nics {
         let name = format!("{side}{nic}");
         let index = index_of(&name)?;
-        ethtool.switch_off(&name)?;
+        if !large {
+            ethtool.switch_off(&name)?;
+        }
         let ip = address(nic).octets();
         let mut header = [AF_INET, 24, 0, 0, 0, 0, 0, 0];
         header[4..8].copy_from_slice(&index.to_ne_bytes());

@@ -282,7 +282,7 @@ fn over_tap0(org: &str, direction: Direction) {
         // The stack makes the interface; what an administrator would do follows.
         scope.spawn(|| {
             let until = Instant::now() + Duration::from_secs(10);
-            while tap::kernel_side("tap0", 0).is_err() && Instant::now() < until {
+            while tap::kernel_side("tap0", 0, false).is_err() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(5));
             }
         });

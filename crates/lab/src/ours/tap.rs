@@ -92,7 +92,7 @@ impl Taps {
                 ..TapConfig::new(&format!("tap{nic}"))
             };
             let tap = Tap::open(&config).map_err(|e| Error::Unavailable(e.to_string()))?;
-            kernel_side(tap.name(), nic)?;
+            kernel_side(tap.name(), nic, large)?;
             taps.push(tap);
         }
         Ok(Taps { namespace, taps })
@@ -100,12 +100,14 @@ impl Taps {
 }
 
 /// Sets up the kernel's side of a TAP interface in the calling thread's namespace: no segmentation
-/// offload, the far address of NIC `nic`, up.
+/// offload unless segments may be `large`, the far address of NIC `nic`, up.
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn kernel_side(name: &str, nic: usize) -> Result<(), Error> {
-    veth::segments_one_by_one(name)?;
+pub(crate) fn kernel_side(name: &str, nic: usize, large: bool) -> Result<(), Error> {
+    if !large {
+        veth::segments_one_by_one(name)?;
+    }
     host::set_address(name, veth::far_address(nic), PREFIX)
         .context("giving a TAP interface its address")?;
     host::set_up(name, true).context("bringing a TAP interface up")

@@ -23,6 +23,7 @@ mod martians;
 mod memory;
 mod msgp_locks;
 mod neighbours;
+mod offload;
 mod pef_clock;
 mod pef_panics;
 mod planted;

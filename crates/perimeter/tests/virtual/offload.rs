@@ -1,0 +1,89 @@
+//! Large segments: planned at once and cut at the ring, merged before TCP. Everything arrives, under
+//! every organization, also where frames are lost, doubled, overtaken and damaged.
+
+use crate::common::{Setup, World, content, organizations};
+use perimeter::link::fault::FaultConfig;
+use perimeter::{Offload, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+
+/// So much goes each way, bytes.
+const TOTAL: usize = 400_000;
+
+/// One step of sending `data` and of receiving; whether both are done.
+fn step(s: &TcpStream, data: &[u8], sent: &mut usize, got: &mut Vec<u8>) -> bool {
+    while *sent < data.len() {
+        match (&*s).write(&data[*sent..]) {
+            Ok(n) => *sent += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    let mut buf = vec![0; 65_536];
+    loop {
+        match (&*s).read(&mut buf) {
+            Ok(n) => got.extend_from_slice(&buf[..n]),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    *sent == data.len() && got.len() >= data.len()
+}
+
+fn both_ways(w: &World) {
+    let (ours, theirs) = w.opened();
+    let data = content(TOTAL);
+    let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
+    w.until("all of it, both ways", || {
+        let a = step(&ours, &data, &mut sent[0], &mut got[0]);
+        let b = step(&theirs, &data, &mut sent[1], &mut got[1]);
+        a && b
+    });
+    for g in got {
+        assert!(g == data, "{}: not what was sent", w.s.organization());
+    }
+}
+
+fn setup(org: perimeter::OrgSpec, faults: &FaultConfig) -> Setup {
+    let mut setup = Setup::new(org);
+    for c in [&mut setup.config, &mut setup.peer] {
+        c.offload = Offload::Software;
+    }
+    for end in &mut setup.wire.ends {
+        end.faults = faults.clone();
+    }
+    setup
+}
+
+#[test]
+fn everything_arrives_under_every_organization() {
+    for org in organizations() {
+        let merges = !org.to_string().starts_with("pef");
+        setup(org, &FaultConfig::default()).run(move |w| {
+            both_ways(&w);
+            let (name, stats) = (w.s.organization().clone(), w.s.stats());
+            let (large, segs) = (stats.count("tx_large"), stats.count("tx_segments"));
+            assert!(large > 10, "{name}: {large} large segments of {segs}");
+            let merged = stats.count("rx_merged");
+            assert_eq!(merged > 100, merges, "{name}: {merged} merged");
+            // All frames were TCP's but for ARP: merged segments count one by one.
+            let (frames, segs) = (stats.count("rx_frames"), stats.count("rx_segments"));
+            assert!(frames - segs <= 2, "{name}: {segs} of {frames}");
+            assert_eq!(stats.count("retransmits"), 0, "{name}");
+        });
+    }
+}
+
+#[test]
+fn everything_arrives_over_a_bad_wire() {
+    let faults = FaultConfig {
+        seed: 7,
+        loss: 0.01,
+        duplicate: 0.02,
+        reorder: 0.05,
+        corrupt: 0.01,
+        ..FaultConfig::default()
+    };
+    for org in organizations() {
+        setup(org, &faults).run(|w| both_ways(&w));
+    }
+}
