@@ -2,7 +2,7 @@
 
 use perimeter::link::Device;
 use perimeter::link::tap::{Tap, TapConfig, TapError, host};
-use perimeter::{OrgSpec, Stack};
+use perimeter::{Config, OrgSpec, Stack};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,15 @@ fn open_patiently(config: &TapConfig) -> Result<Tap, TapError> {
 /// # Panics
 /// It can't be built.
 pub fn stack_on(org: &OrgSpec, device: impl Device + 'static) -> Stack {
-    let b = Stack::builder().org(org.clone());
+    stack_with(org, Config::default(), device)
+}
+
+/// The same, with these settings.
+///
+/// # Panics
+/// It can't be built.
+pub fn stack_with(org: &OrgSpec, config: Config, device: impl Device + 'static) -> Stack {
+    let b = Stack::builder().org(org.clone()).config(config);
     let b = b
         .interface(device, &[&format!("{STACK}/24")])
         .expect("an interface");

@@ -133,7 +133,7 @@ fn drain<K: Kind>(
     }
     let came = own.segs.len() - before;
     let mut segs = came;
-    if wanted.merged {
+    if wanted.merged || caps.large > 0 {
         segs = own
             .segs
             .iter()

@@ -5,7 +5,7 @@ use crate::common::{
     peer_connects, size, wind_up,
 };
 use perimeter::link::tap::TapConfig;
-use perimeter::{Bytes, OrgSpec, Stack, TcpStream};
+use perimeter::{Bytes, Config, Offload, OrgSpec, Stack, TcpStream};
 use perimeter_interop::program::Program;
 use perimeter_interop::{examples, taps};
 use std::io::{Read, Write};
@@ -117,6 +117,32 @@ fn python_sends_and_receives_without_checksum_offload() {
         };
         let tap = taps::open(&config).expect("a TAP interface");
         python_on(&taps::stack_on(org, tap));
+    });
+}
+
+/// The kernel cuts what we send, and what it sends comes in pieces of up to 64 KiB.
+#[test]
+fn python_sends_and_receives_in_large_segments() {
+    each_family(&["python3"], Load::Works, |org| {
+        let config = TapConfig {
+            large: true,
+            ..TapConfig::new(taps::NAME)
+        };
+        let tap = taps::open(&config).expect("a TAP interface");
+        let config = Config {
+            offload: Offload::Device,
+            ..Config::default()
+        };
+        let stack = taps::stack_with(org, config, tap);
+        python_on(&stack);
+        let stats = stack.stats();
+        for name in ["tx_large", "rx_merged"] {
+            assert!(
+                stats.count(name) > 100,
+                "{org}: {name} {}",
+                stats.count(name)
+            );
+        }
     });
 }
 
