@@ -219,7 +219,7 @@ impl<O: Org> Instance<O> {
             }
             if i.sh.all_gone() {
                 for l in i.sh.listeners() {
-                    l.with_side(|side| side.raise(ready::IN, cx));
+                    l.with_side(|side| side.raise(ready::IN, &mut cx.deferred.wakes));
                 }
             }
         });
@@ -310,14 +310,14 @@ impl<O: Org> Instance<O> {
         if armed < Time::NEVER {
             self.rouse(armed);
         }
-        let mut wakes = core::mem::take(&mut cx.deferred.wakes);
+        let mut wakes = core::mem::take(&mut cx.deferred.wakes.regs);
         self.sh.pollers.deliver(&mut wakes);
-        cx.deferred.wakes = wakes;
+        cx.deferred.wakes.regs = wakes;
         let told = match planted(Bug::WakesDropped) {
             true => 1,
             false => usize::MAX,
         };
-        for e in cx.deferred.events.drain(..).take(told) {
+        for e in cx.deferred.wakes.events.drain(..).take(told) {
             e.set();
         }
     }

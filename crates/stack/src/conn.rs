@@ -618,7 +618,7 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
         if let Some(listener) = meta.listener.take() {
             cx.deferred.accepts.push((listener, meta.id, meta.key));
         }
-        a.snd().side.raise(ready::OUT, cx);
+        a.snd().side.raise(ready::OUT, &mut cx.deferred.wakes);
     }
     if events.contains(Events::CLOSED) {
         a.tcb().meta.closed = true;
@@ -635,7 +635,7 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
         // waits for it too: a reader who is told of it must find the end of the stream.
         snd.shut |= events.contains(Events::CLOSED);
         if !apart {
-            snd.side.raise(ready::OUT | bits, cx);
+            snd.side.raise(ready::OUT | bits, &mut cx.deferred.wakes);
         }
     }
     if !apart {
@@ -647,11 +647,13 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
 pub fn told<K: Kind>(rcv: &mut RcvSide<K>, events: Events, failed: bool, cx: &mut Ctx<K>) {
     if events.contains(Events::EOF) {
         rcv.eof = true;
-        rcv.side.raise(ready::IN | ready::RDHUP, cx);
+        rcv.side
+            .raise(ready::IN | ready::RDHUP, &mut cx.deferred.wakes);
     }
     if let Some(bits) = over(events, failed) {
         rcv.eof |= events.contains(Events::CLOSED);
-        rcv.side.raise(ready::IN | ready::RDHUP | bits, cx);
+        rcv.side
+            .raise(ready::IN | ready::RDHUP | bits, &mut cx.deferred.wakes);
     }
 }
 

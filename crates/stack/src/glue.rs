@@ -180,7 +180,7 @@ fn all_taken<A: Access>(
         snd.ack(input.acked);
         cx.charge(before, snd.charged());
         if snd.side.bits() & ready::OUT == 0 && snd.roomy() && may_write(&snd, sh) {
-            snd.side.raise(ready::OUT, cx);
+            snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
         }
     }
     if let Some(first) = input.data.take() {
@@ -256,7 +256,7 @@ fn deliver<A: Access>(
         let space = offer(cx.sh, space, rcv.tell_at());
         t.tcb.app_read(space, rcv.buf.limit());
     }
-    rcv.side.raise(ready::IN, cx);
+    rcv.side.raise(ready::IN, &mut cx.deferred.wakes);
 }
 
 /// As [`deliver`], where the socket layer has a turn of its own: what is on its way to it counts

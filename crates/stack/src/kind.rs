@@ -7,7 +7,7 @@ use crate::id::SockId;
 use crate::limit::Limits;
 use crate::listener::Listener;
 use crate::merge::Latest;
-use crate::ready::Wake;
+use crate::ready::Wakes;
 use crate::wheel::Due;
 use core::ops::{Deref, DerefMut};
 use perimeter_base::{PktPool, Time};
@@ -101,10 +101,8 @@ pub struct Own<K: Kind> {
 pub struct Deferred<K: Kind> {
     /// Transmit queues that got descriptors.
     pub doorbells: Vec<u16>,
-    /// Registrations to put on ready lists.
-    pub wakes: Vec<Wake>,
-    /// Blocked calls to wake.
-    pub events: Vec<Arc<<K::P as Platform>::Event>>,
+    /// Registrations and blocked calls to tell.
+    pub wakes: Wakes<K>,
     /// Connections to hand to their listeners.
     pub accepts: Vec<(Arc<Listener<K>>, SockId, FlowKey)>,
     /// Connections to abort: accepted ones whose listener has gone.
@@ -131,8 +129,8 @@ impl<K: Kind> Deferred<K> {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.doorbells.is_empty()
-            && self.wakes.is_empty()
-            && self.events.is_empty()
+            && self.wakes.regs.is_empty()
+            && self.wakes.events.is_empty()
             && self.accepts.is_empty()
             && self.aborts.is_empty()
             && self.blocked.is_empty()
@@ -192,8 +190,7 @@ impl<K: Kind> Own<K> {
             apart: Vec::new(),
             deferred: Deferred {
                 doorbells: Vec::new(),
-                wakes: Vec::new(),
-                events: Vec::new(),
+                wakes: Wakes::default(),
                 accepts: Vec::new(),
                 aborts: Vec::new(),
                 blocked: Vec::new(),

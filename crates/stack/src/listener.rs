@@ -117,13 +117,13 @@ impl<K: Kind> Listener<K> {
         q.ready.push_back((id, key));
         let queued = q.ready.len() as u32;
         if planted(Bug::QueueUnlockedEarly) {
-            q.side.raise(ready::IN, own);
+            q.side.raise(ready::IN, &mut own.deferred.wakes);
             drop(q);
             self.queued.store(queued, Ordering::Relaxed);
             return true;
         }
         self.queued.store(queued, Ordering::Relaxed);
-        q.side.raise(ready::IN, own);
+        q.side.raise(ready::IN, &mut own.deferred.wakes);
         true
     }
 
@@ -153,7 +153,7 @@ impl<K: Kind> Listener<K> {
         let mut q = self.queue.lock();
         q.open = false;
         self.queued.store(0, Ordering::Relaxed);
-        q.side.leave(own);
+        q.side.leave(&mut own.deferred.wakes);
         q.ready.drain(..).map(|(id, _)| id).collect()
     }
 

@@ -5,7 +5,7 @@
 //! its read half is written only under the receive side's protection and its write half only
 //! under the send side's, so plain stores suffice and `up` needs no atomic read-modify-write.
 
-use crate::kind::{Kind, Own};
+use crate::kind::Kind;
 use crate::planted::{Bug, planted};
 use perimeter_sync::Platform;
 use perimeter_sync::atomic::{AtomicU8, Ordering};
@@ -105,6 +105,23 @@ pub struct Wake {
     pub gone: bool,
 }
 
+/// Who is to be told once the perimeter is left.
+pub struct Wakes<K: Kind> {
+    /// Registrations to put on ready lists.
+    pub regs: Vec<Wake>,
+    /// Blocked calls to wake.
+    pub events: Vec<Arc<<K::P as Platform>::Event>>,
+}
+
+impl<K: Kind> Default for Wakes<K> {
+    fn default() -> Wakes<K> {
+        Wakes {
+            regs: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+}
+
 /// The readiness of one direction of a socket, and who watches it.
 pub struct Side<K: Kind> {
     bits: u8,
@@ -136,18 +153,18 @@ impl<K: Kind> Side<K> {
         self.bits
     }
 
-    /// Something happened: `bits` are ready. Watchers are noted in `own`, to be told when the
+    /// Something happened: `bits` are ready. Watchers are noted in `wakes`, to be told when the
     /// perimeter is left: levels when a bit is new, edges each time.
     #[inline]
-    pub fn raise(&mut self, bits: u8, own: &mut Own<K>) {
+    pub fn raise(&mut self, bits: u8, wakes: &mut Wakes<K>) {
         let fresh = bits & !self.bits;
         self.bits |= bits;
         if !self.watch.is_empty() {
-            self.tell(bits, fresh, own);
+            self.tell(bits, fresh, wakes);
         }
     }
 
-    fn tell(&mut self, bits: u8, fresh: u8, own: &mut Own<K>) {
+    fn tell(&mut self, bits: u8, fresh: u8, wakes: &mut Wakes<K>) {
         let (now, write_half) = (self.bits, self.write_half);
         // The common case: one registration.
         if let [Watch::Reg(reg)] = self.watch.as_slice() {
@@ -158,7 +175,7 @@ impl<K: Kind> Side<K> {
                 bits
             };
             if news & (reg.want.interest | ALWAYS) != 0 {
-                own.deferred.wakes.push(Wake {
+                wakes.regs.push(Wake {
                     poller: reg.poller,
                     slot: reg.slot,
                     generation: reg.generation,
@@ -173,7 +190,7 @@ impl<K: Kind> Side<K> {
         self.watch.retain(|w| {
             let keep = match w {
                 Watch::Wait(event) => {
-                    own.deferred.events.push(event.clone());
+                    wakes.events.push(event.clone());
                     false
                 }
                 Watch::Reg(reg) => {
@@ -189,7 +206,7 @@ impl<K: Kind> Side<K> {
                             exclusive_told = true;
                             told_at = Some(index);
                         }
-                        own.deferred.wakes.push(Wake {
+                        wakes.regs.push(Wake {
                             poller: reg.poller,
                             slot: reg.slot,
                             generation: reg.generation,
@@ -225,12 +242,12 @@ impl<K: Kind> Side<K> {
     }
 
     /// Adds a registration; what is ready already is noted at once.
-    pub fn register(&mut self, reg: &Arc<RegWord>, own: &mut Own<K>) {
+    pub fn register(&mut self, reg: &Arc<RegWord>, wakes: &mut Wakes<K>) {
         reg.half(self.write_half)
             .store(self.bits, Ordering::Release);
         self.watch.push(Watch::Reg(reg.clone()));
         if self.bits & (reg.want.interest | ALWAYS) != 0 {
-            own.deferred.wakes.push(Wake {
+            wakes.regs.push(Wake {
                 poller: reg.poller,
                 slot: reg.slot,
                 generation: reg.generation,
@@ -266,12 +283,12 @@ impl<K: Kind> Side<K> {
 
     /// The application has closed the socket: blocked calls are woken, to fail, and
     /// registrations are taken off their pollers, as `close` does to an `epoll`.
-    pub fn leave(&mut self, own: &mut Own<K>) {
+    pub fn leave(&mut self, wakes: &mut Wakes<K>) {
         self.bits |= ERR | HUP;
         for w in core::mem::take(&mut self.watch) {
             match w {
-                Watch::Wait(event) => own.deferred.events.push(event),
-                Watch::Reg(reg) => own.deferred.wakes.push(Wake {
+                Watch::Wait(event) => wakes.events.push(event),
+                Watch::Reg(reg) => wakes.regs.push(Wake {
                     poller: reg.poller,
                     slot: reg.slot,
                     generation: reg.generation,
@@ -282,8 +299,8 @@ impl<K: Kind> Side<K> {
     }
 
     /// Everybody who watches is told that this is over, and forgotten.
-    pub fn finish(&mut self, own: &mut Own<K>) {
-        self.raise(ERR | HUP, own);
+    pub fn finish(&mut self, wakes: &mut Wakes<K>) {
+        self.raise(ERR | HUP, wakes);
         self.watch = Vec::new();
     }
 }

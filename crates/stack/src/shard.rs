@@ -358,7 +358,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let conn = self.conns.at(id.slot())?;
         conn.entered();
         glue::account(conn, cx);
-        conn.snd().side.raise(ready::OUT, cx);
+        conn.snd().side.raise(ready::OUT, &mut cx.deferred.wakes);
         glue::input(conn, cx, seg);
         cx.deferred.accepts.push((l, id, seg.frame.key));
         self.update(id.slot(), cx);
@@ -580,8 +580,8 @@ impl<K: Kind, C: Cell<K = K>> Sockets<K> for Shard<K, C> {
             if let Some(conn) = self.conns.at(slot) {
                 conn.entered();
                 glue::abort(conn, cx);
-                conn.snd().side.finish(cx);
-                conn.rcv().side.finish(cx);
+                conn.snd().side.finish(&mut cx.deferred.wakes);
+                conn.rcv().side.finish(&mut cx.deferred.wakes);
                 conn.tcb().meta.orphan = true;
                 conn.left(cx);
                 self.unlink(slot, cx);

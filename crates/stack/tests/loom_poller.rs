@@ -54,7 +54,7 @@ impl World {
         let (mut read, mut write) = (Side::read(), Side::write());
         read.register(&word, &mut own);
         write.register(&word, &mut own);
-        assert!(own.deferred.wakes.is_empty());
+        assert!(own.deferred.wakes.regs.is_empty());
         Arc::new(World {
             poller,
             read: Model.lock(LockClass::Rcvbuf, read),
@@ -67,8 +67,8 @@ impl World {
     fn raise(&self, bits: u8) {
         let mut own = Own::new(0);
         let side = if bits == IN { &self.read } else { &self.write };
-        side.lock().raise(bits, &mut own);
-        self.pollers.deliver(&mut own.deferred.wakes);
+        side.lock().raise(bits, &mut own.deferred.wakes);
+        self.pollers.deliver(&mut own.deferred.wakes.regs);
     }
 
     /// The application has taken everything.

@@ -51,7 +51,7 @@ impl<O: Org> Running<O> {
         let l = i.sh.listener(id).ok_or(SockError::Closed)?;
         i.with(|_, cx| {
             l.with_side(|side| match &reg {
-                Watching::Add(r) => side.register(r, cx),
+                Watching::Add(r) => side.register(r, &mut cx.deferred.wakes),
                 Watching::Remove(r) => side.deregister(r.poller, r.slot, r.generation),
             });
         });

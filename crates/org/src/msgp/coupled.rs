@@ -216,7 +216,7 @@ impl<P: Platform> Core<P> {
         };
         let id = e.id();
         glue::account(&mut e, cx);
-        e.snd().side.raise(ready::OUT, cx);
+        e.snd().side.raise(ready::OUT, &mut cx.deferred.wakes);
         glue::input(&mut e, cx, seg);
         cx.deferred.accepts.push((l, id, seg.frame.key));
         self.update(e, cx);
@@ -516,8 +516,8 @@ impl<P: Platform> Core<P> {
     fn abort_all(&self, cx: &mut Ctx<Kd<P>>) {
         self.each(&mut |mut e| {
             glue::abort(&mut e, cx);
-            e.snd().side.finish(cx);
-            e.rcv().side.finish(cx);
+            e.snd().side.finish(&mut cx.deferred.wakes);
+            e.rcv().side.finish(&mut cx.deferred.wakes);
             e.tcb().meta.orphan = true;
             self.unlink(e, cx);
         });

@@ -530,14 +530,14 @@ impl<P: Platform> Pef<P> {
             }
             env.cx.charge(before, rcv.charged());
             if messages || up.events.is_empty() {
-                rcv.side.raise(ready::IN, &mut env.cx);
+                rcv.side.raise(ready::IN, &mut env.cx.deferred.wakes);
             }
         }
         if !up.events.is_empty() {
             let events = core::mem::replace(&mut up.events, Events::NONE);
             if let Some(mut rcv) = place.rcv(pkt.id.generation()) {
                 if !rcv.buf.is_empty() {
-                    rcv.side.raise(ready::IN, &mut env.cx);
+                    rcv.side.raise(ready::IN, &mut env.cx.deferred.wakes);
                 }
                 told(&mut rcv, events, up.failed, &mut env.cx);
             }
@@ -545,7 +545,8 @@ impl<P: Platform> Pef<P> {
             if let Some(bits) = over(events, up.failed)
                 && let Some(mut snd) = place.snd(pkt.id.generation())
             {
-                snd.side.raise(ready::OUT | bits, &mut env.cx);
+                snd.side
+                    .raise(ready::OUT | bits, &mut env.cx.deferred.wakes);
             }
         }
     }

@@ -87,7 +87,7 @@ impl<P: Platform> Front<P> {
         if self.open && roomy(room.bytes(), self.limit) {
             room.told();
             if self.snd.side.bits() & ready::OUT == 0 {
-                self.snd.side.raise(ready::OUT, cx);
+                self.snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
             }
         }
     }
@@ -226,7 +226,7 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
         front.snd.side.lower(ready::OUT);
         if enough {
             place.room.told();
-            front.snd.side.raise(ready::OUT, cx);
+            front.snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
         }
     }
     if bytes == 0 {
@@ -350,14 +350,17 @@ impl<P: Platform> Parted<P> {
         front.snd.shut |= now.shut;
         front.open |= now.bits & ready::OUT != 0;
         if ended || fresh & ready::ALWAYS != 0 {
-            front.snd.side.raise(fresh | ready::OUT, cx);
+            front
+                .snd
+                .side
+                .raise(fresh | ready::OUT, &mut cx.deferred.wakes);
         } else if fresh != 0 {
-            front.snd.side.raise(fresh, cx);
+            front.snd.side.raise(fresh, &mut cx.deferred.wakes);
         } else {
             front.tell(&place.room, cx);
         }
         if now.orphan {
-            front.snd.side.finish(cx);
+            front.snd.side.finish(&mut cx.deferred.wakes);
             part.generation = 0;
             drop(part);
             place.rcv.lock().generation = 0;

@@ -37,13 +37,14 @@ impl<K: Kind> Op<K> for Shutdown {
         if self.0 != How::Write {
             let mut rcv = a.rcv();
             rcv.shut = true;
-            rcv.side.raise(ready::IN | ready::RDHUP, cx);
+            rcv.side
+                .raise(ready::IN | ready::RDHUP, &mut cx.deferred.wakes);
         }
         if self.0 != How::Read {
             {
                 let mut snd = a.snd();
                 snd.shut = true;
-                snd.side.raise(ready::OUT, cx);
+                snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
             }
             let now = glue::now(a, cx);
             a.tcb().tcb.shutdown_write(now);
@@ -72,11 +73,11 @@ impl<K: Kind> Op<K> for Close {
             self.abort |= !rcv.buf.is_empty();
             rcv.shut = true;
             rcv.left = true;
-            rcv.side.leave(cx);
+            rcv.side.leave(&mut cx.deferred.wakes);
         }
         let mut snd = b.snd();
         snd.shut = true;
-        snd.side.leave(cx);
+        snd.side.leave(&mut cx.deferred.wakes);
         Step::Tcp
     }
 

@@ -96,8 +96,8 @@ impl<K: Kind> Op<K> for Watching {
     fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<()> {
         match self {
             Watching::Add(reg) => {
-                b.snd().side.register(reg, cx);
-                b.rcv().side.register(reg, cx);
+                b.snd().side.register(reg, &mut cx.deferred.wakes);
+                b.rcv().side.register(reg, &mut cx.deferred.wakes);
             }
             Watching::Remove(r) => {
                 b.snd().side.deregister(r.poller, r.slot, r.generation);

@@ -107,7 +107,7 @@ impl<K: Kind> Op<K> for Set {
                 if snd.buf.space() == 0 {
                     snd.side.lower(ready::OUT);
                 } else if snd.roomy() {
-                    snd.side.raise(ready::OUT, cx);
+                    snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
                 }
                 false
             }
