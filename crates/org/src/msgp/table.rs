@@ -77,29 +77,3 @@ impl<P: Platform> Shard<P> {
         }
     }
 }
-
-/// Which places are free.
-#[derive(Default)]
-pub(super) struct Slots {
-    /// With the generation of the next connection there.
-    free: Vec<(u32, u32)>,
-    pub(super) places: u32,
-    pub(super) live: usize,
-}
-
-impl Slots {
-    pub(super) fn take(&mut self) -> (u32, u32) {
-        self.live += 1;
-        self.free.pop().unwrap_or_else(|| {
-            self.places += 1;
-            (self.places - 1, 1)
-        })
-    }
-
-    /// The connection of that slot and generation has moved out. Generation 0 is nobody's.
-    pub(super) fn give_back(&mut self, slot: u32, generation: u32) {
-        self.live -= 1;
-        let next = (generation.wrapping_add(1) & 0xff_ffff).max(1);
-        self.free.push((slot, next));
-    }
-}

@@ -15,12 +15,12 @@ use crate::spec::{MAX_GROUPS, OrgSpec};
 use crate::squeue::cell::Home;
 use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
-use crate::{Binding, Flow, Job, Kd, Org};
+use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Seg, Shard, SockId, Sockets};
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Flow, Seg, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -267,8 +267,7 @@ impl<P: Platform> Org for Pef<P> {
         let q = self.opener(cx.sh, &flow);
         let config = config.clone();
         let made = self.under(cx, q, move |env, inner| {
-            let Flow { key, hash, iface } = flow;
-            inner.shard.connect(&mut env.cx, key, hash, iface, &config)
+            inner.shard.connect(&mut env.cx, flow, &config)
         });
         made.unwrap_or(Err(Exists))
     }

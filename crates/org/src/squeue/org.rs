@@ -5,11 +5,11 @@ use super::queue::{Entered, Squeue, Who};
 use super::{FireEngine, Msg};
 use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
-use crate::{Binding, Flow, Job, Kd, Org};
+use crate::{Binding, Job, Kd, Org};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Listener, SockId, Sockets};
+use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Flow, Listener, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -106,7 +106,7 @@ impl<P: Platform> Org for FireEngine<P> {
         let config = config.clone();
         let made = self.ask(cx, n, move |org, cx, inside| {
             let shard = &mut inside.shard;
-            let made = shard.connect(cx, flow.key, flow.hash, flow.iface, &config);
+            let made = shard.connect(cx, flow, &config);
             if made.is_err() {
                 org.ipcl.remove(&flow.key, n, None);
             }
