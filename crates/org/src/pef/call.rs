@@ -231,18 +231,8 @@ impl<P: Platform> Pef<P> {
         pkt.counted = counted;
         let first = pkt.list.at(0).map(|e| (e.layer, e.under));
         let (layer, under) = first.unwrap_or((Layer::Tcp, Under::Layer));
-        match pkt.bind.under(layer, under) {
-            Some(q) => {
-                if pkt.counted.is_none()
-                    && let Some(link) = link
-                {
-                    link.departed(Way::Call);
-                    pkt.counted = Some(Way::Call);
-                }
-                self.bring(env, q, Msg::Packet(pkt));
-            }
-            None => self.go(env, None, pkt),
-        }
+        let under = pkt.bind.under(layer, under);
+        self.set_out(env, under, pkt);
         None
     }
 

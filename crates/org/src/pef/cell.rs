@@ -221,7 +221,6 @@ impl<P: Platform> Cell for Member<P> {
 
     fn unlinked(&self, home: &mut Homes<P>) {
         home.flows.remove(&self.conn.peek().meta.key, self.id);
-        self.conn.unlinked(&mut home.outer);
     }
 
     fn leave(self, home: &mut Homes<P>) -> Conn<Kd<P>> {

@@ -103,15 +103,16 @@ pub(crate) struct Place<P: Platform> {
     refs: AtomicU32,
 }
 
-/// Where the connections of one squeue have their outer parts, and how packets find them.
+/// Where the connections of one squeue have their outer parts.
 pub(crate) struct Home<P: Platform> {
     p: P,
     pub(crate) places: Places<Place<P>>,
-    pub(crate) ipcl: Arc<Ipcl<P>>,
+    /// The classifier that is told of a connection's end. `None`: packets are not classified by it.
+    ipcl: Option<Arc<Ipcl<P>>>,
 }
 
 impl<P: Platform> Home<P> {
-    pub(crate) fn new(p: &P, ipcl: Arc<Ipcl<P>>) -> Home<P> {
+    pub(crate) fn new(p: &P, ipcl: Option<Arc<Ipcl<P>>>) -> Home<P> {
         Home {
             p: p.clone(),
             places: Places::default(),
@@ -465,8 +466,10 @@ impl<P: Platform> Cell for Parted<P> {
     }
 
     fn unlinked(&self, home: &mut Arc<Home<P>>) {
-        let meta = &self.tcb.meta;
-        home.ipcl.remove(&meta.key, meta.id.shard(), Some(meta.id));
+        if let Some(ipcl) = &home.ipcl {
+            let meta = &self.tcb.meta;
+            ipcl.remove(&meta.key, meta.id.shard(), Some(meta.id));
+        }
     }
 
     fn leave(self, home: &mut Arc<Home<P>>) -> Conn<Kd<P>> {

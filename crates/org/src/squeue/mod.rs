@@ -159,7 +159,7 @@ impl<P: Platform> FireEngine<P> {
             delay: u64::from(spec.delay) * 1_000_000,
         };
         let homes: Box<[_]> = (0..n)
-            .map(|_| Arc::new(Home::new(&sh.p, ipcl.clone())))
+            .map(|_| Arc::new(Home::new(&sh.p, Some(ipcl.clone()))))
             .collect();
         let squeue = |(i, home): (usize, &Arc<Home<P>>)| {
             let vertical = Vertical {

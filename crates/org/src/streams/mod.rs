@@ -37,7 +37,6 @@ use crate::due::Due;
 use crate::open::{Options, Visit};
 use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
 use crate::squeue::cell::{Home, Parted};
-use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{
     ANY_CORE, Entered, Inside, Protected, Settings, Squeue, SqueueEntry, Who,
 };
@@ -173,8 +172,7 @@ impl<P: Platform> Streams<P> {
             let kept = VecDeque::new();
             Squeue::new(&sh.p, ANY_CORE, settings, Module { kept })
         };
-        let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
-        let home = Arc::new(Home::new(&sh.p, ipcl));
+        let home = Arc::new(Home::new(&sh.p, None));
         let shard = Shard::at_home((0, 1), sh, home.clone());
         Streams {
             ip: module(),
