@@ -58,7 +58,7 @@ pub fn all(v: &mut impl Visitor) {
 }
 
 /// Opens a connection and lets its window grow beyond the send buffer, then ends slow start by
-/// a round of long round trips (RFC 9406's concern; HyStart's delay increase).
+/// a round of long round trips (HyStart's delay increase).
 fn warm() -> (World, Bytes) {
     let mut w = World::new();
     let n = w.open();
