@@ -8,7 +8,7 @@ use super::event::{Direction, Layer, Under};
 use super::framework::{Body, Call, Env, Inner, Job, Msg, Pef};
 use super::link::Way;
 use crate::Kd;
-use crate::answer::{Answer, Reply, question};
+use crate::answer::{Answer, Ticket, question};
 use crate::place::first_phase;
 use crate::squeue::cell::{Promise, give_back, promise};
 use crate::squeue::queue::{Entered, Who};
@@ -176,14 +176,14 @@ impl<P: Platform> Pef<P> {
         cx: &mut Ctx<Kd<P>>,
         mut task: Task<P, Q>,
     ) -> Option<Q::Out> {
-        let (reply, answer) = question(&cx.sh.p);
+        let (ticket, answer) = question(&cx.sh.p);
         task.answer = Some(answer);
         let mut env = Env::new(cx, Who::Writer);
         let done = self.start(&mut env, task);
         self.finish(&mut env);
         match done {
             Some(out) => out,
-            None => self.wait(cx, reply)?,
+            None => self.wait(cx, ticket)?,
         }
     }
 
@@ -238,8 +238,8 @@ impl<P: Platform> Pef<P> {
 
     /// Waits for an answer. Whoever was to give it may have gone: then the caller works off what
     /// waits itself. `None`: a panic has stopped whoever was to give it.
-    fn wait<R: Send + 'static>(&self, cx: &mut Ctx<Kd<P>>, reply: Reply<P, R>) -> Option<R> {
-        reply.wait(cx, |cx| {
+    fn wait<R: Send + 'static>(&self, cx: &mut Ctx<Kd<P>>, ticket: Ticket<P, R>) -> Option<R> {
+        ticket.wait(cx, |cx| {
             self.help(cx, Who::Writer);
         })
     }
@@ -262,7 +262,7 @@ impl<P: Platform> Pef<P> {
         q: u16,
         f: impl FnOnce(&mut Env<'_, P>, &mut Inner<P>) -> R + Send + 'static,
     ) -> Option<R> {
-        let (reply, answer) = question(&cx.sh.p);
+        let (ticket, answer) = question(&cx.sh.p);
         let mut env = Env::new(cx, Who::Writer);
         let job: Job<P> = Box::new(move |_, env, _, inner| {
             let out = f(env, inner);
@@ -270,6 +270,6 @@ impl<P: Platform> Pef<P> {
         });
         self.bring(&mut env, q, Msg::Job(job));
         self.finish(&mut env);
-        self.wait(cx, reply)
+        self.wait(cx, ticket)
     }
 }

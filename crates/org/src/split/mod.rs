@@ -113,11 +113,11 @@ impl<P: Platform> Org for Split<P> {
         if !n.wrapping_add(id.slot()).is_multiple_of(DEFER) {
             return self.core.call(cx, id, op);
         }
-        let (reply, answer) = question(&cx.sh.p);
+        let (ticket, answer) = question(&cx.sh.p);
         self.messages.put(Box::new(move |org, cx| {
             answer.give(org.core.call(cx, id, op));
         }));
-        reply.wait(cx, |cx| {
+        ticket.wait(cx, |cx| {
             self.messages.run(self, cx);
         })?
     }

@@ -1,7 +1,7 @@
 //! FireEngine as an organization.
 
 use super::cell::Place;
-use super::queue::{Entered, Squeue, Who};
+use super::queue::{Squeue, Who};
 use super::{FireEngine, Msg};
 use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
@@ -162,18 +162,13 @@ impl<P: Platform> Org for FireEngine<P> {
             if !due.take(&self.p, now) {
                 continue;
             }
-            match squeue.enter(self.entry) {
-                Entered::In(mut proc) => {
-                    proc.shard.on_timers(cx);
-                    cx.count(Count::SqueueInline, 1);
-                    self.leave(cx, proc, Who::Inbound);
-                }
-                Entered::Busy(door) => {
-                    if let Some(proc) = door.put(Msg::Timers) {
-                        self.leave(cx, proc, Who::Inbound);
-                    }
-                }
-            }
+            let at = (squeue, Who::Inbound);
+            self.bring(
+                cx,
+                at,
+                |_, cx, inside| inside.shard.on_timers(cx),
+                |_| Msg::Timers,
+            );
         }
     }
 

@@ -110,9 +110,7 @@ impl<P: Platform> Org for Streams<P> {
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
         let now = cx.now();
         if self.due.take(&cx.sh.p, now) {
-            if let Entered::Busy(door) = self.tcp.enter(SqueueEntry::Fill) {
-                door.stay(Msg::Timers);
-            }
+            self.tcp.push(Msg::Timers);
             self.move_on(cx, Who::Inbound);
         }
     }
