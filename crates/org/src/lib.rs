@@ -12,6 +12,7 @@ mod due;
 mod end;
 pub mod engine;
 mod fault;
+mod flows;
 pub mod instance;
 mod mailbox;
 pub mod msgp;

@@ -110,7 +110,7 @@ impl<P: Platform> Core<P> {
     fn find(&self, shard: u16, key: &FlowKey) -> Found<'_, P> {
         for _ in 0..LOOKUPS {
             let table = self.table(shard);
-            let Some(slot) = table.find(key) else {
+            let Some(&slot) = table.places.find(key) else {
                 return Found::Nobody(table);
             };
             let Some(place) = self.places.get(slot) else {
@@ -218,7 +218,7 @@ impl<P: Platform> Core<P> {
         flow: Flow,
         tcb: Tcb,
     ) -> Option<Entered<'a, P>> {
-        if table.find(&flow.key).is_some() {
+        if table.places.find(&flow.key).is_some() {
             return None;
         }
         let (slot, generation) = self.slots.lock().insert_with(|_, _| Some(()))?;
@@ -229,7 +229,7 @@ impl<P: Platform> Core<P> {
         };
         let id = SockId::conn(shard, slot, generation);
         let (key, at) = (flow.key, (flow.hash, flow.iface));
-        table.link(key, slot);
+        table.places.insert(key, slot);
         let conn = Conn::new(sh, config, id, key, at, tcb);
         let mut e = Entered::move_in(place, conn, table);
         if self.is_modern() {
@@ -286,7 +286,8 @@ impl<P: Platform> Core<P> {
         };
         let meta = &e.tcb().meta;
         let (key, id, orphan) = (meta.key, meta.id, meta.orphan);
-        table.unlink(&key, id.slot());
+        // Unless that was done before.
+        table.places.remove(&key, |slot| *slot == id.slot());
         if !orphan {
             return;
         }

@@ -260,7 +260,7 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn perimeter_of(&self, _: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
-        Some(match self.flows.find(key) {
+        Some(match self.flows.with(key, |found| *found) {
             Some(found) => found.id.shard(),
             None => self.no_socket_home(key),
         })
