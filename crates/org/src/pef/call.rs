@@ -9,10 +9,9 @@ use super::framework::{Body, Call, Env, Inner, Job, Msg, Pef};
 use super::link::Way;
 use crate::Kd;
 use crate::answer::{Answer, Ticket, question};
-use crate::place::first_phase;
-use crate::squeue::cell::{Promise, give_back, promise};
+use crate::squeue::cell::{Start, give_back, start};
 use crate::squeue::queue::{Entered, Who};
-use perimeter_stack::ops::{self, Op, Step};
+use perimeter_stack::ops::{self, Op};
 use perimeter_stack::{Count, Ctx, SockId};
 use perimeter_sync::{Platform, Work};
 
@@ -117,18 +116,12 @@ impl<P: Platform> Pef<P> {
         let Some(place) = self.place(id) else {
             return cx.sh.stale(cx);
         };
-        let generation = id.generation();
-        let (answered, phase, reserved) = match promise(place, generation, &mut op, cx) {
-            Promise::Done(out) => return Some(out),
-            Promise::Stale => return cx.sh.stale(cx),
-            Promise::Answered(out, bytes) => (Some(out), Phase::Tcp, bytes),
-            Promise::Asks(bytes) => (None, Phase::Tcp, bytes),
-            Promise::None => match first_phase(place, generation, &mut op, cx) {
-                None => return cx.sh.stale(cx),
-                Some(Step::Done(out)) => return Some(out),
-                Some(Step::Kick(out)) => (Some(out), Phase::Kick, 0),
-                Some(Step::Tcp) => (None, Phase::Tcp, 0),
-            },
+        let (answered, phase, reserved) = match start(place, id.generation(), &mut op, cx, true) {
+            Start::Over(out) => return out,
+            Start::Answered(out, bytes) => (Some(out), Phase::Tcp, bytes),
+            Start::Asks(bytes) => (None, Phase::Tcp, bytes),
+            Start::Kick(out) => (Some(out), Phase::Kick, 0),
+            Start::Tcp => (None, Phase::Tcp, 0),
         };
         let task = Task {
             id,
