@@ -13,7 +13,7 @@ use perimeter_org::up::Up;
 use perimeter_org::{Org, OrgSpec};
 use perimeter_stack::ops::{Received, Recv, SendData};
 use perimeter_stack::wheel::{Due, Wheel};
-use perimeter_stack::{BURST, Count, Ctx, Kind, Shard};
+use perimeter_stack::{BURST, Count, Ctx, Kind, Shard, lifecycle};
 use perimeter_sync::Native;
 use perimeter_wire::FlowKey;
 
@@ -58,7 +58,7 @@ pub fn all(v: &mut impl Visitor) {
 }
 
 /// Opens a connection and lets its window grow beyond the send buffer, then ends slow start by
-/// a round of long round trips (RFC 9406's concern; HyStart's delay increase).
+/// a round of long round trips (HyStart's delay increase).
 fn warm() -> (World, Bytes) {
     let mut w = World::new();
     let n = w.open();
@@ -319,9 +319,10 @@ impl Path for Lookup {
         let mut shard = Shard::new((0, 1), &w.sh);
         let config = w.sh.config.tcp.clone();
         for n in 0..MANY {
-            let (key, hash) = (World::key(n), n as u32);
+            let (key, hash, iface) = (World::key(n), n as u32, 0);
+            let flow = lifecycle::Flow { key, hash, iface };
             shard
-                .connect(&mut Ctx::new(&w.sh, &mut w.own), key, hash, 0, &config)
+                .connect(&mut Ctx::new(&w.sh, &mut w.own), flow, &config)
                 .expect("a new flow");
             w.leave();
         }

@@ -7,11 +7,11 @@ use core::net::IpAddr;
 use perimeter_base::{Bytes, Time};
 use perimeter_link::RxFrame;
 use perimeter_org::up::{SoloKind, Up};
-use perimeter_org::{Flow as NewFlow, Org, OrgSpec};
+use perimeter_org::{Org, OrgSpec};
 use perimeter_stack::input::Wanted;
 use perimeter_stack::ops::{Data, SendData};
 use perimeter_stack::{
-    Cidr, Commons, Config, Count, Ctx, IfaceSpec, Kind, Own, SockError, SockId, input,
+    Cidr, Commons, Config, Count, Ctx, IfaceSpec, Kind, Own, SockError, SockId, input, lifecycle,
 };
 use perimeter_sync::{Native, Platform};
 use perimeter_tcp::isn::IsnGen;
@@ -141,11 +141,8 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         let key = World::key(n);
         let hash = self.sh.flow_hash(&key);
         let config = self.sh.config.tcp.clone();
-        let flow = NewFlow {
-            key,
-            hash,
-            iface: 0,
-        };
+        let iface = 0;
+        let flow = lifecycle::Flow { key, hash, iface };
         self.org
             .connect(&mut Ctx::new(&self.sh, &mut self.own), flow, &config)
             .expect("a new flow")

@@ -30,13 +30,13 @@ use crate::open::{Options, Visit};
 use crate::spec::{
     Colour, Family, Look, MAX_GROUPS, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };
-use crate::{Binding, Flow, Job, Kd, Org};
+use crate::{Binding, Job, Kd, Org};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Shard, SockId, Sockets};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -199,7 +199,7 @@ impl<P: Platform> Org for ConnpL<P> {
         config: &Config,
     ) -> Result<SockId, Exists> {
         self.enter(self.index(flow.hash), |shard| {
-            shard.connect(cx, flow.key, flow.hash, flow.iface, config)
+            shard.connect(cx, flow, config)
         })
     }
 

@@ -1,9 +1,9 @@
 //! One organization on one platform with its devices: what a stack is, behind its facade.
 
+use crate::Org;
 use crate::mailbox::Mailbox;
 use crate::protocol::Protocol;
 use crate::spec::OrgSpec;
-use crate::{Flow, Org};
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use perimeter_base::Time;
@@ -18,7 +18,7 @@ use perimeter_stack::poller::Alarm;
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready;
 use perimeter_stack::{
-    Commons, Count, Ctx, IfaceSpec, Kind, Lk, Offload, Own, Route, SockError, SockId,
+    Commons, Count, Ctx, Flow, IfaceSpec, Kind, Lk, Offload, Own, Route, SockError, SockId,
 };
 use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThread};
 use perimeter_wire::FlowKey;

@@ -12,6 +12,7 @@ mod due;
 mod end;
 pub mod engine;
 mod fault;
+mod flows;
 pub mod instance;
 mod mailbox;
 pub mod msgp;
@@ -40,7 +41,7 @@ use core::marker::PhantomData;
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Kind, Listener, SockId, Sockets};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, Kind, Listener, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Locks, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -272,15 +273,4 @@ pub struct Binding {
     pub cores: [Option<usize>; 3],
     /// Under PEF the events of the receive list and of the transmit list, in order.
     pub events: [Vec<String>; 2],
-}
-
-/// A complete flow to be opened.
-#[derive(Copy, Clone, Debug)]
-pub struct Flow {
-    /// Its ends.
-    pub key: FlowKey,
-    /// Its hash.
-    pub hash: u32,
-    /// The interface that it leaves by.
-    pub iface: u16,
 }

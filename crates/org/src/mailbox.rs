@@ -75,13 +75,14 @@ impl<P: Platform, T> Mailbox<P, T> {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Leaves `f` to be done, and does not wait.
-    pub(crate) fn leave(&self, f: impl FnOnce(&T) + Send + 'static) {
+    /// Leaves `f` to be done, and does not wait; its number.
+    pub(crate) fn leave(&self, f: impl FnOnce(&T) + Send + 'static) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let answer: Answer<T> = Box::new(f);
         let mut list = self.waiting.lock();
         list.push(Question { number, answer });
         self.any.store(true, Ordering::Release);
+        number
     }
 
     /// Leaves the question `f` and waits for its answer until `deadline`; `wake` wakes the
@@ -93,16 +94,10 @@ impl<P: Platform, T> Mailbox<P, T> {
         wake: impl FnOnce(),
         deadline: Time,
     ) -> Option<R> {
-        let (reply, given) = question(p);
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let answer: Answer<T> = Box::new(move |of| given.give(f(of)));
-        {
-            let mut list = self.waiting.lock();
-            list.push(Question { number, answer });
-            self.any.store(true, Ordering::Release);
-        }
+        let (ticket, answer) = question(p);
+        let number = self.leave(move |of| answer.give(f(of)));
         wake();
-        let out = reply.by(deadline);
+        let out = ticket.by(deadline);
         // Too late is too late: a question that nobody took is taken back, so that none pile up.
         let back = {
             let mut list = self.waiting.lock();

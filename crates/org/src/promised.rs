@@ -44,7 +44,7 @@ pub(crate) trait Promised<P: Platform>: Sized {
             return cx.sh.stale(cx);
         };
         let generation = id.generation();
-        match start(place, generation, &mut op, cx) {
+        match start(place, generation, &mut op, cx, false) {
             Start::Over(out) => out,
             Start::Answered(out, promised) => {
                 self.tell_conn(cx, id, move |cx, shard| {

@@ -24,13 +24,13 @@ use crate::open::{Options, Visit};
 use crate::spec::{
     Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };
-use crate::{Binding, Flow, Job, On, Org};
+use crate::{Binding, Job, On, Org};
 use core::fmt;
 use perimeter_base::Time;
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Kind, Lk, Seg, Shard, SockId, Sockets};
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Flow, Kind, Lk, Seg, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Solo};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -206,10 +206,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
-        self.stack
-            .lock()
-            .shard
-            .connect(cx, flow.key, flow.hash, flow.iface, config)
+        self.stack.lock().shard.connect(cx, flow, config)
     }
 
     fn perimeters(&self) -> u16 {

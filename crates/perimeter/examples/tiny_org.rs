@@ -7,10 +7,10 @@
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{ConnInfo, Native, OrgSpec, Stack, TcpConfig};
 use perimeter_base::Time;
-use perimeter_org::{Binding, Flow, Job, On, Org};
+use perimeter_org::{Binding, Job, On, Org};
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, Ctx, Shard, SockId, Sockets};
+use perimeter_stack::{Commons, Ctx, Flow, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
 use perimeter_wire::FlowKey;
 use std::error::Error;
@@ -57,7 +57,7 @@ impl Org for BigLock {
     }
 
     fn connect(&self, cx: &mut Cx, f: Flow, c: &TcpConfig) -> Result<SockId, Exists> {
-        self.stack.lock().connect(cx, f.key, f.hash, f.iface, c)
+        self.stack.lock().connect(cx, f, c)
     }
 
     fn perimeters(&self) -> u16 {

@@ -47,17 +47,6 @@ pub struct Wanted<'a> {
     pub merged: bool,
 }
 
-impl Aside {
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.icmp.is_empty()
-            && self.resolved.is_empty()
-            && self.unbound.is_empty()
-            && self.datagrams.is_empty()
-            && self.errors.is_empty()
-    }
-}
-
 /// Parses the burst in `cx.frames` of interface `iface` into `cx.segs`, and what else is wanted.
 pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, wanted: Wanted<'_>) -> Aside {
     let mut aside = Aside::default();

@@ -6,6 +6,7 @@ use crate::conn::Seg;
 use crate::count::Count;
 use crate::kind::{Ctx, Kind};
 use crate::listener::{Listener, Wildcards};
+use crate::ops::Icmp;
 use perimeter_base::Time;
 use perimeter_tcp::SynCache;
 use perimeter_tcp::syncache::{AckAction, Established, ListenParams, SynAction};
@@ -256,10 +257,12 @@ impl<K: Kind> Passive<K> {
         self.charge(cx);
     }
 
-    /// ICMP: the SYN-ACK that starts at `seq` did not arrive.
-    pub fn unreachable(&mut self, cx: &mut Ctx<K>, key: &FlowKey, seq: Seq) {
-        self.syn.on_unreachable(key, seq);
-        self.charge(cx);
+    /// An ICMP error for a flow without a connection: perhaps its SYN-ACK did not arrive.
+    pub fn icmp(&mut self, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
+        if let Icmp::Unreachable(_, seq) = what {
+            self.syn.on_unreachable(key, seq);
+            self.charge(cx);
+        }
     }
 
     /// When [`Passive::on_timer`] has something to do.
@@ -277,15 +280,5 @@ impl<K: Kind> Passive<K> {
             });
             self.charge(cx);
         }
-    }
-
-    /// Handshakes under way.
-    pub fn len(&self) -> usize {
-        self.syn.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.syn.is_empty()
     }
 }

@@ -3,25 +3,25 @@
 //! one or many.
 
 use crate::commons::Commons;
-use crate::conn::{Cell, Conn, ConnInfo, Seg, TcbSide, on_events};
+use crate::conn::{Cell, Conn, ConnInfo, Seg};
 use crate::count::Count;
-use crate::ends::{End, Ends};
+use crate::ends::Ends;
 use crate::glue;
 use crate::id::{Slots, SockId};
 use crate::kind::{Ctx, Kind};
+use crate::lifecycle::{self, Flow};
 use crate::listener::Listener;
 use crate::ops::{self, Icmp, Op};
 use crate::passive::Passive;
-use crate::ready;
 use crate::sockets::{Others, Sockets};
-use crate::wheel::{Due, Wheel};
+use crate::wheel::Wheel;
 use core::net::IpAddr;
 use hashbrown::HashTable;
 use perimeter_base::Time;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::syncache::Established;
-use perimeter_tcp::{Config, Events, Tcb};
-use perimeter_wire::{FlowKey, Seq, TcpFlags};
+use perimeter_tcp::{Config, Tcb};
+use perimeter_wire::{FlowKey, Seq};
 use std::sync::Arc;
 
 /// Connections and all that belongs to them.
@@ -179,14 +179,10 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         f: impl FnOnce(&mut C, &mut Ctx<K>, &mut Seg),
     ) -> Result<(), Option<Seq>> {
         let conn = self.conns.at(slot).ok_or(None)?;
-        // RFC 9293, section 3.10.7.4, and RFC 6191: a new SYN may take over a connection that
-        // waits in TIME-WAIT, if there is a listener to take it; a stranger's must not end the
-        // wait for nothing.
-        if seg.frame.hdr.flags.contains(TcpFlags::SYN)
-            && let Some(iss) = conn.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
+        if let Some(iss) = lifecycle::reuse(conn, seg)
             && (self.elsewhere || self.passive.listens(&seg.frame.key))
         {
-            on_events(conn, Events::CLOSED, cx);
+            lifecycle::give_way(conn, cx);
             self.update(slot, cx);
             return Err(Some(iss));
         }
@@ -261,15 +257,12 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let Some(conn) = self.conns.at(slot) else {
             return;
         };
-        let side = conn.tcb();
-        if side.meta.closed {
+        let meta = &conn.peek().meta;
+        if meta.closed {
             return self.unlink(slot, cx);
         }
-        if let Some(end) = side.end_changed() {
-            let id = side.meta.id;
-            if end == Some(End::Waiting) {
-                glue::lighten(conn, cx);
-            }
+        let id = meta.id;
+        if let Some(end) = lifecycle::end_changed(conn, cx) {
             self.ends.note(cx, id, end);
         }
         self.arm(slot, cx);
@@ -277,21 +270,10 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
 
     /// Puts the connection's deadline on the wheel, if it is earlier than the one that is there.
     fn arm(&mut self, slot: u32, cx: &mut Ctx<K>) {
-        let Some(conn) = self.conns.at(slot) else {
-            return;
-        };
-        let TcbSide { tcb, meta } = conn.tcb();
-        let deadline = tcb.deadline();
-        if deadline >= meta.armed {
-            return;
+        let conn = self.conns.at(slot);
+        if let Some(due) = conn.and_then(|c| lifecycle::arm(c, cx)) {
+            self.wheel.insert(due);
         }
-        meta.armed = deadline;
-        cx.deferred.armed = cx.deferred.armed.min(deadline);
-        self.wheel.insert(Due {
-            slot,
-            generation: meta.id.generation(),
-            at: deadline,
-        });
     }
 
     /// The connection is over: out of the table; and away, if no application holds it.
@@ -312,10 +294,9 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return;
         }
         if let Some(cell) = self.conns.remove(slot, id.generation()) {
-            let Conn { tcb, snd, rcv } = cell.leave(&mut self.home);
-            cx.charge(tcb.meta.weight, 0);
+            let conn = cell.leave(&mut self.home);
             self.ends.note(cx, id, None);
-            cx.charge(snd.charged() + rcv.charged(), 0);
+            lifecycle::gone(&conn, cx);
         }
     }
 
@@ -349,18 +330,14 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         e: &Established,
         seg: &mut Seg,
     ) -> Option<SockId> {
-        let config = l.config();
-        let tcb = Tcb::accept(&config, e, cx.now_from(e.at));
-        let Ok(id) = self.insert(cx.sh, &config, seg.frame.key, seg.hash, seg.iface, tcb) else {
+        let (config, tcb) = lifecycle::accept(cx, &l, e);
+        let Ok(id) = self.insert(cx.sh, &config, Flow::of(seg), tcb) else {
             cx.sh.refuse(cx, seg);
             return None;
         };
         let conn = self.conns.at(id.slot())?;
         conn.entered();
-        glue::account(conn, cx);
-        conn.snd().side.raise(ready::OUT, &mut cx.deferred.wakes);
-        glue::input(conn, cx, seg);
-        cx.deferred.accepts.push((l, id, seg.frame.key));
+        lifecycle::accepted(conn, cx, l, seg);
         self.update(id.slot(), cx);
         Some(id)
     }
@@ -369,11 +346,10 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         &mut self,
         sh: &Commons<K>,
         config: &Config,
-        key: FlowKey,
-        hash: u32,
-        iface: u16,
+        flow: Flow,
         tcb: Tcb,
     ) -> Result<SockId, Exists> {
+        let Flow { key, hash, iface } = flow;
         if self.find(&key).is_some() {
             return Err(Exists);
         }
@@ -402,23 +378,14 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     pub fn connect(
         &mut self,
         cx: &mut Ctx<K>,
-        key: FlowKey,
-        hash: u32,
-        iface: u16,
+        flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
-        let now = cx.now();
-        let tcb = Tcb::connect(
-            config,
-            cx.sh.isn.iss(&key, now),
-            cx.sh.isn.ts_offset(&key),
-            now,
-        );
-        let id = self.insert(cx.sh, config, key, hash, iface, tcb)?;
+        let tcb = lifecycle::connect(cx, &flow.key, config);
+        let id = self.insert(cx.sh, config, flow, tcb)?;
         if let Some(conn) = self.conns.at(id.slot()) {
             conn.entered();
-            glue::account(conn, cx);
-            glue::output(conn, cx);
+            lifecycle::connected(conn, cx);
         }
         self.update(id.slot(), cx);
         Ok(id)
@@ -457,52 +424,35 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
 
     /// Runs what is due.
     pub fn on_timers(&mut self, cx: &mut Ctx<K>) {
-        let now = cx.now();
-        let mut due = core::mem::take(&mut cx.due);
-        self.wheel.expire(now, &mut due);
-        for d in due.drain(..) {
-            if let Some(conn) = self.entry_due(d, cx) {
-                if conn.peek().tcb.deadline() <= now {
-                    glue::timer(conn, cx);
-                }
-                self.update(d.slot, cx);
-            }
-        }
-        cx.due = due;
-        self.passive.on_timer(cx);
+        self.expire(cx, |conn, cx| {
+            glue::timer(conn, cx);
+            true
+        });
     }
 
     /// As [`Shard::on_timers`], for organizations that run a connection's timers by a message of
-    /// their own: `fire` is told of each connection that has timers due, and sees to it that
-    /// [`Shard::timer`] is called for it. Deadlines that have moved are armed again.
-    pub fn expire(&mut self, cx: &mut Ctx<K>, mut fire: impl FnMut(&mut C)) {
+    /// their own: `fire` is told of each connection that has timers due, and says whether it ran
+    /// them, or sees to it that [`Shard::timer`] is called for it. Deadlines that have moved are
+    /// armed again.
+    pub fn expire(&mut self, cx: &mut Ctx<K>, mut fire: impl FnMut(&mut C, &mut Ctx<K>) -> bool) {
         let now = cx.now();
         let mut due = core::mem::take(&mut cx.due);
         self.wheel.expire(now, &mut due);
         for d in due.drain(..) {
-            if let Some(conn) = self.entry_due(d, cx) {
-                if conn.peek().tcb.deadline() <= now {
-                    fire(conn);
-                } else {
+            let conn = self.conns.get_mut(d.slot, d.generation);
+            if let Some(conn) = conn
+                && lifecycle::disarm(conn, d.at)
+            {
+                conn.entered();
+                if conn.peek().tcb.deadline() > now || fire(conn, cx) {
                     self.update(d.slot, cx);
                 }
+            } else {
+                cx.count(Count::StaleTimer, 1);
             }
         }
         cx.due = due;
         self.passive.on_timer(cx);
-    }
-
-    /// The connection of an entry that came due, which now has none; `None` if it has gone or the
-    /// entry was superseded.
-    fn entry_due(&mut self, d: Due, cx: &Ctx<K>) -> Option<&mut C> {
-        let conn = self.conns.get_mut(d.slot, d.generation);
-        let Some(conn) = conn.filter(|c| c.peek().meta.armed == d.at) else {
-            cx.count(Count::StaleTimer, 1);
-            return None;
-        };
-        conn.entered();
-        conn.tcb().meta.armed = Time::NEVER;
-        Some(conn)
     }
 
     /// Runs a connection's timers that are due, after `begin`; counts it as stale if it has gone,
@@ -536,11 +486,6 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     pub fn is_empty(&self) -> bool {
         self.conns.is_empty()
     }
-
-    /// Handshakes under way.
-    pub fn half_open(&self) -> usize {
-        self.passive.len()
-    }
 }
 
 impl<K: Kind, C: Cell<K = K>> Sockets<K> for Shard<K, C> {
@@ -554,10 +499,7 @@ impl<K: Kind, C: Cell<K = K>> Sockets<K> for Shard<K, C> {
 
     fn icmp(&mut self, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
         let Some(slot) = self.find(key) else {
-            if let Icmp::Unreachable(_, seq) = what {
-                self.passive.unreachable(cx, key, seq);
-            }
-            return;
+            return self.passive.icmp(cx, key, what);
         };
         if let Some(conn) = self.conns.at(slot) {
             cx.count(Count::IcmpErrors, 1);
@@ -579,10 +521,7 @@ impl<K: Kind, C: Cell<K = K>> Sockets<K> for Shard<K, C> {
         for slot in 0..self.conns.places() {
             if let Some(conn) = self.conns.at(slot) {
                 conn.entered();
-                glue::abort(conn, cx);
-                conn.snd().side.finish(&mut cx.deferred.wakes);
-                conn.rcv().side.finish(&mut cx.deferred.wakes);
-                conn.tcb().meta.orphan = true;
+                lifecycle::abort(conn, cx);
                 conn.left(cx);
                 self.unlink(slot, cx);
             }

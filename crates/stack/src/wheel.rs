@@ -71,16 +71,6 @@ impl Wheel {
         }
     }
 
-    /// Entries, superseded ones included.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Adds an entry. One that is already due fires at the next [`Wheel::expire`].
     pub fn insert(&mut self, due: Due) {
         // Round up: never early.
@@ -248,7 +238,7 @@ mod tests {
         }
         let mut out = Vec::new();
         let mut guard = 0;
-        while !w.is_empty() {
+        while w.len > 0 {
             guard += 1;
             assert!(guard < 1_000_000, "spins");
             let now = w.next();
@@ -277,7 +267,7 @@ mod tests {
         let mut out = Vec::new();
         w.expire(Time::from_millis(50 * 997 + 2), &mut out);
         assert_eq!(out.len(), 51);
-        assert_eq!(w.len(), 49);
+        assert_eq!(w.len, 49);
         w.expire(Time::from_millis(1_000_000), &mut out);
         assert_eq!(out.len(), 100);
         assert_eq!(w.next(), Time::NEVER);
@@ -321,17 +311,17 @@ mod tests {
             w.expire(Time::from_millis(40 * (turn + 1) + 2), &mut out);
             assert_eq!(out.len(), 10, "{turn}");
             out.clear();
-            assert!(w.len() <= 2 * 10 + SPARE + 20, "{}", w.len());
+            assert!(w.len <= 2 * 10 + SPARE + 20, "{}", w.len);
         }
         // Nothing that counts was lost.
         for slot in 0..10 {
             w.insert(due(slot, 7_200_000));
         }
         w.sweep();
-        assert_eq!(w.len(), 10);
+        assert_eq!(w.len, 10);
         w.expire(Time::from_millis(7_200_010), &mut out);
         assert_eq!(out.len(), 10);
-        assert_eq!((w.len(), w.next()), (0, Time::NEVER));
+        assert_eq!((w.len, w.next()), (0, Time::NEVER));
     }
 
     #[test]
@@ -354,7 +344,7 @@ mod tests {
         for s in 0..300 {
             w.expire(Time::from_millis(s * 1000), &mut out);
         }
-        assert!(w.is_empty());
+        assert!(w.len == 0);
         assert!(bytes(&w) < 1 << 20, "{}", bytes(&w));
     }
 
@@ -367,7 +357,7 @@ mod tests {
         w.insert(due(1, 300));
         let mut out = Vec::new();
         w.expire(Time::from_millis(10), &mut out);
-        assert_eq!((w.len(), w.made), (1, 1));
+        assert_eq!((w.len, w.made), (1, 1));
         w.insert(due(1, 200));
         w.sweep();
         w.expire(Time::from_millis(1000), &mut out);

@@ -12,7 +12,8 @@ const MSS: u32 = 1448;
 fn established(now: Time) -> Tcb {
     let cfg = Config {
         rcv_buf: 1 << 20,
-        ..Config::for_mtu(1500)
+        mss: 1460,
+        ..Config::default()
     };
     let e = Established {
         at: now,

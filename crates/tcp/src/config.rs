@@ -143,14 +143,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Settings for a link of `mtu` octets, the rest as by default.
-    pub fn for_mtu(mtu: u16) -> Config {
-        Config {
-            mss: mtu.saturating_sub(HEADERS).max(MIN_MSS),
-            ..Config::default()
-        }
-    }
-
     /// The window scale to offer: the least shift that lets 16 bits express the largest
     /// receive buffer; `None` when scaling is off.
     pub fn wscale(&self) -> Option<u8> {
@@ -164,12 +156,6 @@ impl Config {
             shift += 1;
         }
         Some(shift)
-    }
-
-    /// The window to put into a SYN or SYN-ACK, which is never scaled (RFC 7323, section
-    /// 2.2).
-    pub fn initial_rcv_wnd(&self) -> u16 {
-        self.rcv_buf.min(0xffff) as u16
     }
 }
 

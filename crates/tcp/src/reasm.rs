@@ -107,11 +107,6 @@ impl Reassembly {
         self.memory
     }
 
-    /// Number of buffers held.
-    pub fn segments(&self) -> usize {
-        self.segs.len()
-    }
-
     /// Takes the payload `data` that starts at `seq`. What lies before `rcv_nxt` or beyond
     /// the FIN is cut; where it overlaps what is held, the octets that came first are kept.
     /// `limit` bounds [`Reassembly::memory`]. The caller has already cut the segment to the
@@ -254,11 +249,6 @@ impl Reassembly {
     /// first one stays.
     pub fn set_fin(&mut self, seq: Seq) {
         self.fin.get_or_insert(seq);
-    }
-
-    /// Where the peer's FIN stands, if it has been seen.
-    pub fn fin(&self) -> Option<Seq> {
-        self.fin
     }
 
     /// Whether the FIN is next: all data before it has been delivered.

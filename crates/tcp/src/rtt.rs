@@ -169,11 +169,6 @@ impl SendTimes {
         }
     }
 
-    /// Whether no segment is recorded.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// New data up to `end` was sent. Segments are recorded at most every `window`/24 octets,
     /// so that the record spans the window; when it is full, newer ones are not.
     #[inline]

@@ -89,7 +89,6 @@ pub struct Scoreboard {
     /// Everything before this that is not SACKed was sent again in this episode (one past
     /// HighRxt). At least `una`.
     high_rxt: Seq,
-    recovery_point: Seq,
     /// `SND.NXT` when the segment at `una` was last sent again. Data SACKed above it left
     /// later than that segment.
     resent_at: Seq,
@@ -127,7 +126,6 @@ impl Scoreboard {
             una: snd_una,
             lost_end: snd_una,
             high_rxt: snd_una,
-            recovery_point: snd_una,
             resent_at: snd_una,
             reordering: DUP_THRESH,
             in_recovery: false,
@@ -164,19 +162,9 @@ impl Scoreboard {
         self.sacked
     }
 
-    /// The SACKed ranges, in order.
-    pub fn ranges(&self) -> &[(Seq, Seq)] {
-        &self.ranges
-    }
-
     /// The loss threshold in segments: 3, or the reordering distance seen.
     pub fn reordering(&self) -> u32 {
         self.reordering
-    }
-
-    /// Whether the scoreboard is in a recovery episode (or in loss recovery after a timeout).
-    pub fn in_recovery(&self) -> bool {
-        self.in_recovery
     }
 
     /// Octets counted as lost, whether sent again or not.
@@ -402,7 +390,6 @@ impl Scoreboard {
     /// recovery lasts until `snd_nxt` is acknowledged.
     pub fn start_recovery(&mut self, snd_nxt: Seq) {
         self.in_recovery = true;
-        self.recovery_point = snd_nxt;
         self.high_rxt = self.una;
         self.resent_at = snd_nxt;
         self.rescued = false;
@@ -439,11 +426,6 @@ impl Scoreboard {
     /// The reordering window closes: what it was opened for and is missing is lost.
     pub fn close_window(&mut self) {
         self.lost_end = self.lost_end.max(self.window_end);
-    }
-
-    /// The recovery point: SND.NXT when recovery started.
-    pub fn recovery_point(&self) -> Seq {
-        self.recovery_point
     }
 
     /// What to send next in recovery (NextSeg of RFC 6675, and before its rules the segment at
@@ -520,12 +502,6 @@ impl Scoreboard {
         }
         self.start_recovery(snd_nxt);
         self.lost_end = snd_nxt;
-    }
-
-    /// Forgets what was SACKed and leaves recovery; what was learnt about the path stays.
-    pub fn clear(&mut self) {
-        self.forget();
-        self.end_recovery();
     }
 
     fn forget(&mut self) {

@@ -399,16 +399,6 @@ impl SynCache {
         self.shrink();
     }
 
-    /// Entries held.
-    pub fn len(&self) -> usize {
-        self.live
-    }
-
-    /// Whether no entry is held.
-    pub fn is_empty(&self) -> bool {
-        self.live == 0
-    }
-
     /// Most entries that it can hold.
     pub fn capacity(&self) -> usize {
         self.buckets.len() * self.depth

@@ -23,7 +23,7 @@ fn timestamps_measure_and_protect() {
     +0 > . 1:1(0) ack 1 <TS val 201 ecr 200>
     +0 < . 1:101(100) ack 1 win 40000 <TS val 300 ecr 1>
     +0 > . 1:1(0) ack 101 <TS val 201 ecr 300>
-    +0 < . 200000:200100(100) ack 1 win 40000 <TS val 400 ecr 1>
+    +0 < . 300000:300100(100) ack 1 win 40000 <TS val 400 ecr 1>
     +0 > . 1:1(0) ack 101 <TS val 201 ecr 300>
     +0 < . 301:401(100) ack 1 win 40000 <TS val 500 ecr 1>
     +0 > . 1:1(0) ack 101 <TS val 201 ecr 300,sack 301:401>
@@ -266,13 +266,13 @@ fn tiny_announced_segments_are_raised() {
 
 #[test]
 fn urgent_pointers_leave_the_stream_alone() {
-    for (pointer, len, mark) in [
-        (0u16, 10usize, None),
-        (1, 10, None),
-        (10, 10, None),
-        (11, 10, Some(1)),
-        (u16::MAX, 10, Some(65_525)),
-        (5, 0, Some(5)),
+    for (pointer, len) in [
+        (0u16, 10),
+        (1, 10),
+        (10, 10),
+        (11, 10),
+        (u16::MAX, 10),
+        (5, 0),
     ] {
         with(
             |_| {},
@@ -282,11 +282,7 @@ fn urgent_pointers_leave_the_stream_alone() {
                 h.urgent = pointer;
                 let data = (len > 0).then(|| PktBuf::copy_of(&vec![7; len]));
                 s.segment(&h, data);
-                assert_eq!(s.delivered, len as u64);
-                let urgent = s.events.contains(Events::URGENT);
-                assert_eq!(urgent, pointer != 0, "{pointer}");
-                let t = s.tcb.as_ref().expect("connection");
-                assert_eq!(t.urgent_mark(), mark, "{pointer}");
+                assert_eq!(s.delivered, len as u64, "{pointer}");
             },
         );
     }

@@ -1,4 +1,6 @@
-//! Asking a protocol thread and waiting for its answer, also when it has ended.
+//! Asking a protocol thread and waiting for its answer, also when it has ended. The answer is the
+//! message itself, which comes back to a place that each thread keeps: a call allocates nothing,
+//! where a ticket ([`crate::answer`]) is made anew.
 
 use super::cell::Keep;
 use super::spec::Waiting;
@@ -113,31 +115,25 @@ impl<C: Keep> ConnpT<C> {
         reply: &Reply<C>,
     ) -> Option<Box<dyn Job<C>>> {
         let mut tries = 0;
-        loop {
+        while tries <= PATIENCE {
             if let Some(job) = reply.answer.pop() {
                 return Some(job);
             }
-            let sleep = |until| match &with {
+            let mut until = Time::NEVER;
+            if self.ended.load(Ordering::SeqCst) {
+                let broken = self.rescue(with.as_deref_mut(), to, || !reply.answer.is_empty());
+                if !reply.answer.is_empty() {
+                    continue;
+                }
+                until = self.p.now().plus(RESCUE);
+                tries += u32::from(broken);
+            }
+            match &with {
                 Some(cx) => cx.sh.asleep(|| reply.event.wait(until)),
                 None => reply.event.wait(until),
             };
-            if !self.ended.load(Ordering::SeqCst) {
-                sleep(Time::NEVER);
-                continue;
-            }
-            let broken = self.rescue(with.as_deref_mut(), to, || !reply.answer.is_empty());
-            if reply.answer.is_empty() {
-                let until = self.p.now().plus(RESCUE);
-                match &with {
-                    Some(cx) => cx.sh.asleep(|| reply.event.wait(until)),
-                    None => reply.event.wait(until),
-                };
-                tries += u32::from(broken);
-            }
-            if tries > PATIENCE {
-                return None;
-            }
         }
+        None
     }
 
     /// Does what ended threads have left, from thread `first` on until it is `enough`: runs it, or,

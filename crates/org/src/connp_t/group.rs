@@ -69,7 +69,7 @@ impl<C: Keep> Group<C> {
             return 0;
         }
         let mut due = core::mem::take(&mut self.due);
-        self.shard.expire(cx, |c| {
+        self.shard.expire(cx, |c, _| {
             let bits = c.peek().tcb.timers_due(now);
             let id = c.peek().meta.id;
             let timers = c.message();
@@ -77,6 +77,7 @@ impl<C: Keep> Group<C> {
                 due.push(id);
             }
             *timers |= bits;
+            false
         });
         let fired = due.len();
         for id in due.drain(..) {

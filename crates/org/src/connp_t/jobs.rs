@@ -2,10 +2,10 @@
 
 use super::cell::Keep;
 use super::thread::{At, Job, Next};
-use crate::{Flow, Kd};
+use crate::Kd;
 use perimeter_stack::ops::{self, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Ctx, Listener, Seg, SockId, Sockets};
+use perimeter_stack::{Ctx, Flow, Listener, Seg, SockId, Sockets};
 use perimeter_sync::Platform;
 use perimeter_tcp::Config;
 use perimeter_tcp::syncache::Established;
@@ -108,7 +108,7 @@ pub(super) enum Stage {
 
 impl<C: Keep> Job<C> for Connect {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
-        let Flow { key, hash, iface } = self.flow;
+        let key = self.flow.key;
         let me = at.group.index;
         if self.stage == Stage::Incomplete {
             self.stage = Stage::Hashed;
@@ -134,7 +134,7 @@ impl<C: Keep> Job<C> for Connect {
             }
         }
         let shard = &mut at.group.shard;
-        let out = shard.connect(&mut at.cx, key, hash, iface, &self.config);
+        let out = shard.connect(&mut at.cx, self.flow, &self.config);
         if let (Stage::Placed, Some(d)) = (self.stage, &at.org.demux) {
             if out.is_err() {
                 d.release(&key, me);

@@ -3,24 +3,23 @@
 
 use super::enter::Entered;
 use super::home::Place;
-use super::table::{Shard, Slots, TableGuard};
+use super::table::{Shard, TableGuard};
+use crate::Kd;
 use crate::place::{Guard, Places, first_phase};
-use crate::{Flow, Kd};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
-use perimeter_stack::conn::on_events;
-use perimeter_stack::ends::{self, End, Ends};
+use perimeter_stack::ends::{self, Ends};
+use perimeter_stack::id::Slots;
 use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::wheel::Due;
 use perimeter_stack::{
-    Access, Bufs, Commons, Conn, ConnInfo, Count, Ctx, Listener, Others, Seg, SockId, Sockets,
+    Access, Commons, Conn, ConnInfo, Count, Ctx, Flow, Listener, Others, Seg, SockId, Sockets,
 };
-use perimeter_stack::{glue, ready};
+use perimeter_stack::{glue, lifecycle};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
-use perimeter_tcp::{Config, Events, Tcb};
-use perimeter_wire::{FlowKey, Seq, TcpFlags};
+use perimeter_tcp::{Config, Tcb};
+use perimeter_wire::{FlowKey, Seq};
 use std::sync::Arc;
 
 /// How often a lookup without the table is tried again when the connection that it found had
@@ -42,7 +41,8 @@ pub(crate) struct Core<P: Platform> {
     manner: Manner,
     shards: Box<[Shard<P>]>,
     places: Places<Place<P>>,
-    slots: P::Lock<Slots>,
+    /// Which places are free.
+    slots: P::Lock<Slots<()>>,
     /// Connections that no application holds, of all tables.
     ends: P::Lock<Ends>,
     /// Not later than the earliest of the shards' timers.
@@ -110,7 +110,7 @@ impl<P: Platform> Core<P> {
     fn find(&self, shard: u16, key: &FlowKey) -> Found<'_, P> {
         for _ in 0..LOOKUPS {
             let table = self.table(shard);
-            let Some(slot) = table.find(key) else {
+            let Some(&slot) = table.places.find(key) else {
                 return Found::Nobody(table);
             };
             let Some(place) = self.places.get(slot) else {
@@ -143,18 +143,15 @@ impl<P: Platform> Core<P> {
             Found::Nobody(table) => return self.no_connection(shard, table, cx, seg, None),
             Found::Moving => return cx.pool.put(core::mem::take(&mut seg.payload)),
         };
-        if seg.frame.hdr.flags.contains(TcpFlags::SYN)
-            && let Some(iss) = e.tcb().tcb.time_wait_reuse(&seg.frame.hdr)
-        {
+        if let Some(iss) = lifecycle::reuse(&mut e, seg) {
             return self.reuse(shard, e, iss, cx, seg);
         }
         glue::input(&mut e, cx, seg);
         self.update(e, cx);
     }
 
-    /// A new SYN may take over a connection that waits in TIME-WAIT (RFC 9293, section 3.10.7.4,
-    /// and RFC 6191), if there is a listener to take it; a stranger's must not end the wait for
-    /// nothing. Listeners are found in the table, which comes before the connection.
+    /// A new SYN takes over a connection in TIME-WAIT, if there is a listener to take it. Listeners
+    /// are found in the table, which comes before the connection.
     #[cold]
     fn reuse<'a>(
         &'a self,
@@ -173,7 +170,7 @@ impl<P: Platform> Core<P> {
                 glue::input(&mut e, cx, seg);
                 return self.update(e, cx);
             }
-            on_events(&mut e, Events::CLOSED, cx);
+            lifecycle::give_way(&mut e, cx);
             self.update(e, cx);
         }
         self.no_connection(shard, self.table(shard), cx, seg, Some(iss));
@@ -203,22 +200,11 @@ impl<P: Platform> Core<P> {
         let Some((l, established)) = done else {
             return;
         };
-        let config = l.config();
-        let now = cx.now_from(established.at);
-        let tcb = Tcb::accept(&config, &established, now);
-        let flow = Flow {
-            key: seg.frame.key,
-            hash: seg.hash,
-            iface: seg.iface,
-        };
-        let Some(mut e) = self.insert(shard, table, cx.sh, &config, flow, tcb) else {
+        let (config, tcb) = lifecycle::accept(cx, &l, &established);
+        let Some(mut e) = self.insert(shard, table, cx.sh, &config, Flow::of(seg), tcb) else {
             return cx.sh.refuse(cx, seg);
         };
-        let id = e.id();
-        glue::account(&mut e, cx);
-        e.snd().side.raise(ready::OUT, &mut cx.deferred.wakes);
-        glue::input(&mut e, cx, seg);
-        cx.deferred.accepts.push((l, id, seg.frame.key));
+        lifecycle::accepted(&mut e, cx, l, seg);
         self.update(e, cx);
     }
 
@@ -232,15 +218,18 @@ impl<P: Platform> Core<P> {
         flow: Flow,
         tcb: Tcb,
     ) -> Option<Entered<'a, P>> {
-        if table.find(&flow.key).is_some() {
+        if table.places.find(&flow.key).is_some() {
             return None;
         }
-        let (slot, generation) = self.slots.lock().take();
+        let (slot, generation) = self.slots.lock().insert_with(|_, _| Some(()))?;
         let make = || Place::new(&sh.p, self.manner.coarse);
-        let place = self.places.get_or_make(slot, make)?;
+        let Some(place) = self.places.get_or_make(slot, make) else {
+            self.slots.lock().remove(slot, generation);
+            return None;
+        };
         let id = SockId::conn(shard, slot, generation);
         let (key, at) = (flow.key, (flow.hash, flow.iface));
-        table.link(key, slot);
+        table.places.insert(key, slot);
         let conn = Conn::new(sh, config, id, key, at, tcb);
         let mut e = Entered::move_in(place, conn, table);
         if self.is_modern() {
@@ -258,27 +247,15 @@ impl<P: Platform> Core<P> {
         if t.meta.closed {
             return self.unlink(e, cx);
         }
-        if let Some(end) = t.end_changed() {
-            let id = t.meta.id;
-            if end == Some(End::Waiting) {
-                glue::lighten(&mut e, cx);
-            }
+        let id = t.meta.id;
+        if let Some(end) = lifecycle::end_changed(&mut e, cx) {
             let ended = self.ends.lock().set(id, end);
             ends::tell(cx, ended);
         }
-        let t = e.tcb();
-        let deadline = t.tcb.deadline();
-        if deadline < t.meta.armed {
-            t.meta.armed = deadline;
-            cx.deferred.armed = cx.deferred.armed.min(deadline);
-            let id = t.meta.id;
+        if let Some(due) = lifecycle::arm(&mut e, cx) {
             let shard = self.shard(id);
             let mut wheel = shard.wheel.lock();
-            wheel.insert(Due {
-                slot: id.slot(),
-                generation: id.generation(),
-                at: deadline,
-            });
+            wheel.insert(due);
             self.due(&shard.wheel_due, wheel.next());
         }
     }
@@ -309,16 +286,14 @@ impl<P: Platform> Core<P> {
         };
         let meta = &e.tcb().meta;
         let (key, id, orphan) = (meta.key, meta.id, meta.orphan);
-        let weight = meta.weight;
-        table.unlink(&key, id.slot());
+        // Unless that was done before.
+        table.places.remove(&key, |slot| *slot == id.slot());
         if !orphan {
             return;
         }
         self.ends.lock().set(id, None);
-        cx.charge(weight, 0);
-        let (snd, rcv) = e.vacate();
-        cx.charge(snd.charged() + rcv.charged(), 0);
-        self.slots.lock().give_back(id.slot(), id.generation());
+        lifecycle::gone(&e.vacate(), cx);
+        self.slots.lock().remove(id.slot(), id.generation());
     }
 
     /// Runs an operation, or a phase of it, with the connection entered, and leaves it.
@@ -387,21 +362,13 @@ impl<P: Platform> Core<P> {
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, Exists> {
-        let now = cx.now();
-        let key = flow.key;
-        let tcb = Tcb::connect(
-            config,
-            cx.sh.isn.iss(&key, now),
-            cx.sh.isn.ts_offset(&key),
-            now,
-        );
+        let tcb = lifecycle::connect(cx, &flow.key, config);
         let shard = self.shard_of(flow.hash);
         let mut e = self
             .insert(shard, self.table(shard), cx.sh, config, flow, tcb)
             .ok_or(Exists)?;
         let id = e.id();
-        glue::account(&mut e, cx);
-        glue::output(&mut e, cx);
+        lifecycle::connected(&mut e, cx);
         self.update(e, cx);
         Ok(id)
     }
@@ -432,11 +399,7 @@ impl<P: Platform> Core<P> {
                 ops::icmp(&mut e, what, cx);
                 self.update(e, cx);
             }
-            Found::Nobody(mut table) => {
-                if let Icmp::Unreachable(_, seq) = what {
-                    table.passive.unreachable(cx, key, seq);
-                }
-            }
+            Found::Nobody(mut table) => table.passive.icmp(cx, key, what),
             Found::Moving => {}
         }
     }
@@ -473,13 +436,12 @@ impl<P: Platform> Core<P> {
             self.due(&shard.wheel_due, wheel.next());
         }
         for d in due.drain(..) {
-            let mut e = self.enter(SockId::conn(n, d.slot, d.generation));
-            if e.as_mut().is_none_or(|e| e.armed() != d.at) {
+            let e = self.enter(SockId::conn(n, d.slot, d.generation));
+            let Some(mut e) = e.and_then(|mut e| lifecycle::disarm(&mut e, d.at).then_some(e))
+            else {
                 cx.count(Count::StaleTimer, 1);
                 continue;
-            }
-            let Some(mut e) = e else { continue };
-            e.tcb().meta.armed = Time::NEVER;
+            };
             if e.tcb().tcb.deadline() <= now {
                 glue::timer(&mut e, cx);
             }
@@ -493,7 +455,7 @@ impl<P: Platform> Core<P> {
     }
 
     fn each<'a>(&'a self, f: &mut dyn FnMut(Entered<'a, P>)) {
-        let places = self.slots.lock().places;
+        let places = self.slots.lock().places();
         for slot in 0..places {
             let Some(place) = self.places.get(slot) else {
                 continue;
@@ -510,15 +472,12 @@ impl<P: Platform> Core<P> {
     }
 
     pub(crate) fn live(&self) -> usize {
-        self.slots.lock().live
+        self.slots.lock().len()
     }
 
     fn abort_all(&self, cx: &mut Ctx<Kd<P>>) {
         self.each(&mut |mut e| {
-            glue::abort(&mut e, cx);
-            e.snd().side.finish(&mut cx.deferred.wakes);
-            e.rcv().side.finish(&mut cx.deferred.wakes);
-            e.tcb().meta.orphan = true;
+            lifecycle::abort(&mut e, cx);
             self.unlink(e, cx);
         });
     }
@@ -531,7 +490,7 @@ impl<P: Platform> Core<P> {
         }
         add(LockClass::Leaf, self.slots.stats());
         add(LockClass::Leaf, self.ends.stats());
-        let places = self.slots.lock().places;
+        let places = self.slots.lock().places();
         for p in (0..places).filter_map(|slot| self.places.get(slot)) {
             p.lock_stats(add);
         }

@@ -4,7 +4,6 @@ use super::home::{Fine, Place, Reach, Whole};
 use super::table::TableGuard;
 use crate::Kd;
 use crate::place::{Doors, Guard, Opened, Part, Side, no_rcv, no_snd};
-use perimeter_base::Time;
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::TableHold;
 use perimeter_stack::{Access, Bufs, Commons, Conn, SockId};
@@ -130,10 +129,6 @@ impl<'a, P: Platform> Entered<'a, P> {
         self.tcb().meta.key
     }
 
-    pub(super) fn armed(&mut self) -> Time {
-        self.tcb().meta.armed
-    }
-
     pub(super) fn is_orphan(&mut self) -> bool {
         self.tcb().meta.orphan
     }
@@ -172,19 +167,19 @@ impl<'a, P: Platform> Entered<'a, P> {
     }
 
     /// The connection moves out.
-    pub(super) fn vacate(mut self) -> (SndSide<Kd<P>>, RcvSide<Kd<P>>) {
+    pub(super) fn vacate(mut self) -> Conn<Kd<P>> {
         let (snd, rcv) = (Part::closed(no_snd()), Part::closed(no_rcv()));
-        *self.held.tcb() = None;
+        let tcb = self.held.tcb().take().expect(LIVES);
         match &mut self.held {
             Held::Fine(place, _) => {
                 let snd = core::mem::replace(&mut *place.snd.lock(), snd).value;
                 let rcv = core::mem::replace(&mut *place.rcv.lock(), rcv).value;
-                (snd, rcv)
+                Conn { tcb, snd, rcv }
             }
             Held::Coarse(whole) => {
                 let snd = core::mem::replace(&mut whole.snd, snd).value;
                 let rcv = core::mem::replace(&mut whole.rcv, rcv).value;
-                (snd, rcv)
+                Conn { tcb, snd, rcv }
             }
         }
     }

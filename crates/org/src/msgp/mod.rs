@@ -79,13 +79,13 @@ pub use spec::{Msgp as Spec, MsgpInbound};
 
 use crate::open::{Options, Visit};
 use crate::spec::{Family, OrgSpec};
-use crate::{Binding, Flow, Job, Kd, Org};
+use crate::{Binding, Job, Kd, Org};
 use coupled::{Core, Manner};
 use inbound::Inbound;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, SockId, Sockets};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;

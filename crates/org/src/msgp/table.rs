@@ -1,49 +1,21 @@
 //! The connection table: what the lock `conn_hashtable` protects.
 
-use crate::Kd;
 use crate::place::Guard;
+use crate::{Kd, flows};
 use core::sync::atomic::AtomicU64;
-use hashbrown::HashTable;
 use perimeter_stack::passive::Passive;
-use perimeter_stack::shard::table_hash;
 use perimeter_stack::wheel::Wheel;
 use perimeter_stack::{Commons, Others};
 use perimeter_sync::{LockClass, Platform};
-use perimeter_wire::FlowKey;
 
 /// The table, held.
 pub(super) type TableGuard<'a, P> = Guard<'a, P, Table<P>>;
 
 /// Connections by flow, listeners, and handshakes under way.
 pub(super) struct Table<P: Platform> {
-    by_flow: HashTable<(FlowKey, u32)>,
-    secret: [u64; 2],
+    /// The place of each flow's connection.
+    pub(super) places: flows::Table<u32>,
     pub(super) passive: Passive<Kd<P>>,
-}
-
-impl<P: Platform> Table<P> {
-    /// The place of a flow's connection.
-    pub(super) fn find(&self, key: &FlowKey) -> Option<u32> {
-        let hash = table_hash(self.secret, key);
-        self.by_flow
-            .find(hash, |(k, _)| k == key)
-            .map(|(_, slot)| *slot)
-    }
-
-    pub(super) fn link(&mut self, key: FlowKey, slot: u32) {
-        let secret = self.secret;
-        let hash = table_hash(secret, &key);
-        self.by_flow
-            .insert_unique(hash, (key, slot), |(k, _)| table_hash(secret, k));
-    }
-
-    /// Does nothing if that was done before.
-    pub(super) fn unlink(&mut self, key: &FlowKey, slot: u32) {
-        let hash = table_hash(self.secret, key);
-        if let Ok(e) = self.by_flow.find_entry(hash, |(_, s)| *s == slot) {
-            e.remove();
-        }
-    }
 }
 
 /// A table and the timers of its connections. There is one; under `msgp-modern` there are many,
@@ -64,8 +36,7 @@ impl<P: Platform> Shard<P> {
     /// One of so many.
     pub(super) fn new(sh: &Commons<Kd<P>>, of: usize) -> Shard<P> {
         let table = Table {
-            by_flow: HashTable::new(),
-            secret: sh.secret,
+            places: flows::Table::new(sh.secret),
             passive: Passive::new(sh, of),
         };
         Shard {
@@ -75,31 +46,5 @@ impl<P: Platform> Shard<P> {
             syn_due: AtomicU64::new(u64::MAX),
             others: sh.p.lock(LockClass::Connection, Others::default()),
         }
-    }
-}
-
-/// Which places are free.
-#[derive(Default)]
-pub(super) struct Slots {
-    /// With the generation of the next connection there.
-    free: Vec<(u32, u32)>,
-    pub(super) places: u32,
-    pub(super) live: usize,
-}
-
-impl Slots {
-    pub(super) fn take(&mut self) -> (u32, u32) {
-        self.live += 1;
-        self.free.pop().unwrap_or_else(|| {
-            self.places += 1;
-            (self.places - 1, 1)
-        })
-    }
-
-    /// The connection of that slot and generation has moved out. Generation 0 is nobody's.
-    pub(super) fn give_back(&mut self, slot: u32, generation: u32) {
-        self.live -= 1;
-        let next = (generation.wrapping_add(1) & 0xff_ffff).max(1);
-        self.free.push((slot, next));
     }
 }

@@ -2,11 +2,13 @@
 
 use super::bind::Bind;
 use super::event::{Direction, End, EventId, EventSpec, Events, Layer, Refused};
+use super::flows::Found;
 use super::framework::Pef;
 use super::link::{Link, Version};
 use core::sync::atomic::Ordering;
 use perimeter_stack::SockId;
 use perimeter_sync::{Lock, Platform};
+use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
 impl<P: Platform> Pef<P> {
@@ -17,12 +19,18 @@ impl<P: Platform> Pef<P> {
         self.home(id).links.get(id.slot()).ok_or(Refused::Gone)
     }
 
+    /// The classifier is told that a connection's lists were altered, or its layers moved.
+    fn altered(&self, key: &FlowKey, id: SockId) {
+        let note = |found: &mut Found| found.altered |= found.id == id;
+        self.flows.with(key, note);
+    }
+
     /// An event has taken itself off: the next version is without it.
     pub(super) fn sweep(&self, id: SockId) {
         if let Ok(link) = self.link(id)
             && let Ok(key) = link.sweep(id)
         {
-            self.flows.altered(&key, id);
+            self.altered(&key, id);
         }
     }
 }
@@ -52,13 +60,13 @@ impl<P: Platform> Events for Pef<P> {
             return Err(Refused::NoEvent);
         }
         let (event, key) = self.link(id)?.insert(id, end, spec)?;
-        self.flows.altered(&key, id);
+        self.altered(&key, id);
         Ok(event)
     }
 
     fn disable(&self, id: SockId, event: EventId) -> Result<(), Refused> {
         let key = self.link(id)?.disable(id, event)?;
-        self.flows.altered(&key, id);
+        self.altered(&key, id);
         Ok(())
     }
 
@@ -73,7 +81,7 @@ impl<P: Platform> Events for Pef<P> {
             )
         };
         let key = self.link(id)?.switch(id, on, plain)?;
-        self.flows.altered(&key, id);
+        self.altered(&key, id);
         Ok(())
     }
 
@@ -89,7 +97,7 @@ impl<P: Platform> Events for Pef<P> {
             };
         }
         let key = link.designate(id, layer, squeue)?;
-        self.flows.altered(&key, id);
+        self.altered(&key, id);
         Ok(())
     }
 }

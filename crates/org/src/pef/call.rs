@@ -8,11 +8,10 @@ use super::event::{Direction, Layer, Under};
 use super::framework::{Body, Call, Env, Inner, Job, Msg, Pef};
 use super::link::Way;
 use crate::Kd;
-use crate::answer::{Answer, Reply, question};
-use crate::place::first_phase;
-use crate::squeue::cell::{Promise, give_back, promise};
+use crate::answer::{Answer, Ticket, question};
+use crate::squeue::cell::{Start, give_back, start};
 use crate::squeue::queue::{Entered, Who};
-use perimeter_stack::ops::{self, Op, Step};
+use perimeter_stack::ops::{self, Op};
 use perimeter_stack::{Count, Ctx, SockId};
 use perimeter_sync::{Platform, Work};
 
@@ -117,18 +116,12 @@ impl<P: Platform> Pef<P> {
         let Some(place) = self.place(id) else {
             return cx.sh.stale(cx);
         };
-        let generation = id.generation();
-        let (answered, phase, reserved) = match promise(place, generation, &mut op, cx) {
-            Promise::Done(out) => return Some(out),
-            Promise::Stale => return cx.sh.stale(cx),
-            Promise::Answered(out, bytes) => (Some(out), Phase::Tcp, bytes),
-            Promise::Asks(bytes) => (None, Phase::Tcp, bytes),
-            Promise::None => match first_phase(place, generation, &mut op, cx) {
-                None => return cx.sh.stale(cx),
-                Some(Step::Done(out)) => return Some(out),
-                Some(Step::Kick(out)) => (Some(out), Phase::Kick, 0),
-                Some(Step::Tcp) => (None, Phase::Tcp, 0),
-            },
+        let (answered, phase, reserved) = match start(place, id.generation(), &mut op, cx, true) {
+            Start::Over(out) => return out,
+            Start::Answered(out, bytes) => (Some(out), Phase::Tcp, bytes),
+            Start::Asks(bytes) => (None, Phase::Tcp, bytes),
+            Start::Kick(out) => (Some(out), Phase::Kick, 0),
+            Start::Tcp => (None, Phase::Tcp, 0),
         };
         let task = Task {
             id,
@@ -176,14 +169,14 @@ impl<P: Platform> Pef<P> {
         cx: &mut Ctx<Kd<P>>,
         mut task: Task<P, Q>,
     ) -> Option<Q::Out> {
-        let (reply, answer) = question(&cx.sh.p);
+        let (ticket, answer) = question(&cx.sh.p);
         task.answer = Some(answer);
         let mut env = Env::new(cx, Who::Writer);
         let done = self.start(&mut env, task);
         self.finish(&mut env);
         match done {
             Some(out) => out,
-            None => self.wait(cx, reply)?,
+            None => self.wait(cx, ticket)?,
         }
     }
 
@@ -231,25 +224,15 @@ impl<P: Platform> Pef<P> {
         pkt.counted = counted;
         let first = pkt.list.at(0).map(|e| (e.layer, e.under));
         let (layer, under) = first.unwrap_or((Layer::Tcp, Under::Layer));
-        match pkt.bind.under(layer, under) {
-            Some(q) => {
-                if pkt.counted.is_none()
-                    && let Some(link) = link
-                {
-                    link.departed(Way::Call);
-                    pkt.counted = Some(Way::Call);
-                }
-                self.bring(env, q, Msg::Packet(pkt));
-            }
-            None => self.go(env, None, pkt),
-        }
+        let under = pkt.bind.under(layer, under);
+        self.set_out(env, under, pkt);
         None
     }
 
     /// Waits for an answer. Whoever was to give it may have gone: then the caller works off what
     /// waits itself. `None`: a panic has stopped whoever was to give it.
-    fn wait<R: Send + 'static>(&self, cx: &mut Ctx<Kd<P>>, reply: Reply<P, R>) -> Option<R> {
-        reply.wait(cx, |cx| {
+    fn wait<R: Send + 'static>(&self, cx: &mut Ctx<Kd<P>>, ticket: Ticket<P, R>) -> Option<R> {
+        ticket.wait(cx, |cx| {
             self.help(cx, Who::Writer);
         })
     }
@@ -272,7 +255,7 @@ impl<P: Platform> Pef<P> {
         q: u16,
         f: impl FnOnce(&mut Env<'_, P>, &mut Inner<P>) -> R + Send + 'static,
     ) -> Option<R> {
-        let (reply, answer) = question(&cx.sh.p);
+        let (ticket, answer) = question(&cx.sh.p);
         let mut env = Env::new(cx, Who::Writer);
         let job: Job<P> = Box::new(move |_, env, _, inner| {
             let out = f(env, inner);
@@ -280,6 +263,6 @@ impl<P: Platform> Pef<P> {
         });
         self.bring(&mut env, q, Msg::Job(job));
         self.finish(&mut env);
-        self.wait(cx, reply)
+        self.wait(cx, ticket)
     }
 }

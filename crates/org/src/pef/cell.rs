@@ -159,7 +159,7 @@ impl<P: Platform> Cell for Member<P> {
         let version = Version::first(receive, transmit, bind);
         let altered = !version.is_plain();
         link.fill(id, key, version.clone());
-        if !home.flows.add(key, Found { id, bind, altered }) {
+        if !home.flows.insert(key, Found { id, bind, altered }) {
             link.vacate();
             return None;
         }
@@ -170,7 +170,7 @@ impl<P: Platform> Cell for Member<P> {
         }
         conn.tcb.tcb.set_prediction(home.manner.light_tcp);
         let Some(conn) = Parted::make(&mut home.outer, sh, conn) else {
-            home.flows.remove(&key, id);
+            home.flows.remove(&key, |found| found.id == id);
             link.vacate();
             return None;
         };
@@ -220,8 +220,8 @@ impl<P: Platform> Cell for Member<P> {
     }
 
     fn unlinked(&self, home: &mut Homes<P>) {
-        home.flows.remove(&self.conn.peek().meta.key, self.id);
-        self.conn.unlinked(&mut home.outer);
+        let key = &self.conn.peek().meta.key;
+        home.flows.remove(key, |found| found.id == self.id);
     }
 
     fn leave(self, home: &mut Homes<P>) -> Conn<Kd<P>> {

@@ -18,7 +18,7 @@ impl<P: Platform> Pef<P> {
     pub(super) fn classified(&self, env: &mut Env<'_, P>, seg: &mut Seg) -> Route<P> {
         env.cx.sh.p.charge(Work::Lookup, 1);
         let key = &seg.frame.key;
-        let Some(found) = self.flows.find(key) else {
+        let Some(found) = self.flows.with(key, |found| *found) else {
             return Route::NoSocket(self.no_socket_home(key));
         };
         if !found.altered && found.bind.is_whole() {

@@ -273,16 +273,33 @@ impl<P: Platform> Pef<P> {
 
     /// The packet goes on under another perimeter.
     fn hand_over(&self, env: &mut Env<'_, P>, under: Option<u16>, mut pkt: Pkt<P>) {
-        if pkt.counted.is_none()
-            && pkt.direction != Direction::Unbound
-            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
-        {
-            link.departed(pkt.way);
-            pkt.counted = Some(pkt.way);
+        if pkt.direction != Direction::Unbound {
+            self.departed(&mut pkt);
         }
         match under {
             Some(q) => self.post(env, q, Msg::Packet(pkt)),
             None => env.outside.push_back(pkt),
+        }
+    }
+
+    /// A packet begins outside any perimeter, and its first event runs under `under`.
+    pub(super) fn set_out(&self, env: &mut Env<'_, P>, under: Option<u16>, mut pkt: Pkt<P>) {
+        match under {
+            Some(q) => {
+                self.departed(&mut pkt);
+                self.bring(env, q, Msg::Packet(pkt));
+            }
+            None => self.go(env, None, pkt),
+        }
+    }
+
+    /// About to be left somewhere, a packet is under way.
+    fn departed(&self, pkt: &mut Pkt<P>) {
+        if pkt.counted.is_none()
+            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
+        {
+            link.departed(pkt.way);
+            pkt.counted = Some(pkt.way);
         }
     }
 

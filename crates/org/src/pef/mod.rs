@@ -1,7 +1,7 @@
 //! `pef`: the Packet Event Framework.
 //!
-//! **Background.** Yu and Curtis, "Packet Event Framework for the OpenSolaris Operating System":
-//! layer-based parallelism on top of FireEngine's squeues.
+//! **Background.** Yu and Curtis, "Packet Event Framework for the OpenSolaris Operating System",
+//! section 3: layer-based parallelism on top of FireEngine's squeues.
 //!
 //! **Binding.** A connection has two lists of events, to receive (IP, TCP, SOCKFS) and to
 //! transmit (SOCKFS, TCP, IP), and each major layer an squeue that its events run under.

@@ -5,7 +5,7 @@ use super::cell::{Defaults, Homes, Manner};
 use super::classify::Route;
 use super::event::{Direction, Events, Layer};
 use super::flows::Flows;
-use super::framework::{self, Body, Env, Inner, Msg, Pef, Pkt};
+use super::framework::{self, Body, Env, Inner, Msg, Pef};
 use super::link::{Version, Way};
 use super::list::List;
 use super::spec::{Arrangement, Pef as Spec};
@@ -13,14 +13,13 @@ use crate::due::Due;
 use crate::place::Places;
 use crate::spec::{MAX_GROUPS, OrgSpec};
 use crate::squeue::cell::Home;
-use crate::squeue::ipcl::Ipcl;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
-use crate::{Binding, Flow, Job, Kd, Org};
+use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Seg, Shard, SockId, Sockets};
+use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Flow, Seg, Shard, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -79,10 +78,7 @@ impl<P: Platform> Pef<P> {
                     }
                     let first = pkt.list.at(0).map(|e| (e.layer, e.under));
                     let under = first.and_then(|(l, u)| pkt.bind.under(l, u));
-                    match under {
-                        Some(q) => self.bring(env, q, Msg::Packet(self.counted(pkt))),
-                        None => self.go(env, None, pkt),
-                    }
+                    self.set_out(env, under, pkt);
                     self.finish(env);
                 }
             }
@@ -117,17 +113,6 @@ impl<P: Platform> Pef<P> {
                 self.after(env, q, proc);
             }
         }
-    }
-
-    /// A packet that is about to be left somewhere is under way.
-    fn counted(&self, mut pkt: Pkt<P>) -> Pkt<P> {
-        if pkt.counted.is_none()
-            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
-        {
-            link.departed(pkt.way);
-            pkt.counted = Some(pkt.way);
-        }
-        pkt
     }
 
     /// Squeue `q`, entered anew unless it is the one that is held; or `message` is left there.
@@ -192,10 +177,8 @@ impl<P: Platform> Org for Pef<P> {
             bind: Box::new(move |tcp| Bind::new(arrangement, tcp, n as u16)),
         });
         let flows = Arc::new(Flows::new(&sh.p, sh.secret));
-        // The classifier is `flows`: that of `squeue` knows nothing here.
-        let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
         let home = |_| Homes {
-            outer: Arc::new(Home::new(&sh.p, ipcl.clone())),
+            outer: Arc::new(Home::new(&sh.p, None)),
             links: Arc::new(Places::default()),
             flows: flows.clone(),
             manner: manner.clone(),
@@ -270,8 +253,7 @@ impl<P: Platform> Org for Pef<P> {
         let q = self.opener(cx.sh, &flow);
         let config = config.clone();
         let made = self.under(cx, q, move |env, inner| {
-            let Flow { key, hash, iface } = flow;
-            inner.shard.connect(&mut env.cx, key, hash, iface, &config)
+            inner.shard.connect(&mut env.cx, flow, &config)
         });
         made.unwrap_or(Err(Exists))
     }
@@ -281,7 +263,7 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn perimeter_of(&self, _: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
-        Some(match self.flows.find(key) {
+        Some(match self.flows.with(key, |found| *found) {
             Some(found) => found.id.shard(),
             None => self.no_socket_home(key),
         })

@@ -25,14 +25,14 @@ use crate::answer::question;
 use crate::msgp::coupled::{Core, Manner};
 use crate::open::{Options, Visit};
 use crate::spec::{Family, Look, Occupancy, OrgSpec, Params};
-use crate::{Flow, Job, Kd, Org};
+use crate::{Job, Kd, Org};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use messages::Messages;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, SockId, Sockets};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -113,11 +113,11 @@ impl<P: Platform> Org for Split<P> {
         if !n.wrapping_add(id.slot()).is_multiple_of(DEFER) {
             return self.core.call(cx, id, op);
         }
-        let (reply, answer) = question(&cx.sh.p);
+        let (ticket, answer) = question(&cx.sh.p);
         self.messages.put(Box::new(move |org, cx| {
             answer.give(org.core.call(cx, id, op));
         }));
-        reply.wait(cx, |cx| {
+        ticket.wait(cx, |cx| {
             self.messages.run(self, cx);
         })?
     }

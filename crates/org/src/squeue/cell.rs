@@ -103,15 +103,16 @@ pub(crate) struct Place<P: Platform> {
     refs: AtomicU32,
 }
 
-/// Where the connections of one squeue have their outer parts, and how packets find them.
+/// Where the connections of one squeue have their outer parts.
 pub(crate) struct Home<P: Platform> {
     p: P,
     pub(crate) places: Places<Place<P>>,
-    pub(crate) ipcl: Arc<Ipcl<P>>,
+    /// The classifier that is told of a connection's end. `None`: packets are not classified by it.
+    ipcl: Option<Arc<Ipcl<P>>>,
 }
 
 impl<P: Platform> Home<P> {
-    pub(crate) fn new(p: &P, ipcl: Arc<Ipcl<P>>) -> Home<P> {
+    pub(crate) fn new(p: &P, ipcl: Option<Arc<Ipcl<P>>>) -> Home<P> {
         Home {
             p: p.clone(),
             places: Places::default(),
@@ -159,34 +160,35 @@ impl<P: Platform> Place<P> {
     }
 }
 
-/// How a send that enters the squeue stands with its caller.
-pub(crate) enum Promise<O> {
-    /// It takes no room: as other operations.
-    None,
-    /// The connection has gone.
-    Stale,
-    /// The caller has its answer, and there is nothing to run.
-    Done(O),
-    /// The caller has its answer, and the operation is to be run. Its bytes, of that many, are
-    /// charged until then.
+/// What a call has left to do once its first phase is over.
+pub(crate) enum Start<O> {
+    /// Nothing; this is its result.
+    Over(Option<O>),
+    /// The caller has its answer, and both phases are to be run. So many bytes are charged until
+    /// then.
     Answered(O, u32),
-    /// So many bytes are reserved, and TCP must answer.
+    /// So many bytes are reserved, and both phases are to be run for the answer.
     Asks(u32),
+    /// The caller has its answer, and TCP something to do as a consequence.
+    Kick(O),
+    /// The second phase.
+    Tcp,
 }
 
-/// Settles a send from the account, if it can be.
-pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
+/// Settles a send from the account, if it can be. `None`: it takes no room, as other operations.
+fn promise<P: Platform, Q: Op<Kd<P>>>(
     place: &Place<P>,
     generation: u32,
     op: &mut Q,
     cx: &mut Ctx<Kd<P>>,
-) -> Promise<Q::Out> {
+) -> Option<Start<Q::Out>> {
     if !op.takes_room() {
-        return Promise::None;
+        return None;
     }
     let mut part = place.front.lock();
     if part.generation != generation {
-        return Promise::Stale;
+        drop(part);
+        return Some(Start::Over(cx.sh.stale(cx)));
     }
     let front = &mut part.value;
     let takes = front.takes();
@@ -204,14 +206,12 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
         }
         free = free.min(u32::try_from(room).unwrap_or(u32::MAX));
     }
-    let Some(Reserved { out, bytes, all }) = op.reserve(free) else {
-        return Promise::None;
-    };
+    let Reserved { out, bytes, all } = op.reserve(free)?;
     op.called_on(cx.core);
     // Others only add.
     place.room.add(-i64::from(bytes));
     if !takes {
-        return Promise::Asks(bytes);
+        return Some(Start::Asks(bytes));
     }
     if !all {
         cx.sh.p.checkpoint();
@@ -230,44 +230,28 @@ pub(crate) fn promise<P: Platform, Q: Op<Kd<P>>>(
         }
     }
     if bytes == 0 {
-        return Promise::Done(out);
+        return Some(Start::Over(Some(out)));
     }
     op.answered();
     cx.charge(0, bytes as usize);
-    Promise::Answered(out, bytes)
+    Some(Start::Answered(out, bytes))
 }
 
-/// What a call has left to do once its first phase is over.
-pub(crate) enum Start<O> {
-    /// Nothing; this is its result.
-    Over(Option<O>),
-    /// The caller has its answer, and both phases are to be run. So many bytes are charged until
-    /// then.
-    Answered(O, u32),
-    /// So many bytes are reserved, and both phases are to be run for the answer.
-    Asks(u32),
-    /// The caller has its answer, and TCP something to do as a consequence.
-    Kick(O),
-    /// The second phase.
-    Tcp,
-}
-
-/// Begins a call outside of the perimeter, for organizations whose later part charges a call that
-/// was promised.
+/// Begins a call outside of the perimeter. Unless it is `charged` already, it is here; one that was
+/// promised is by its later part then.
 pub(crate) fn start<P: Platform, Q: Op<Kd<P>>>(
     place: &Place<P>,
     generation: u32,
     op: &mut Q,
     cx: &mut Ctx<Kd<P>>,
+    charged: bool,
 ) -> Start<Q::Out> {
-    match promise(place, generation, op, cx) {
-        Promise::Stale => return Start::Over(cx.sh.stale(cx)),
-        Promise::Done(out) => return Start::Over(Some(out)),
-        Promise::Answered(out, bytes) => return Start::Answered(out, bytes),
-        Promise::Asks(bytes) => return Start::Asks(bytes),
-        Promise::None => {}
+    if let Some(settled) = promise(place, generation, op, cx) {
+        return settled;
     }
-    cx.sh.p.charge(Work::SockCall, 1);
+    if !charged {
+        cx.sh.p.charge(Work::SockCall, 1);
+    }
     match first_phase(place, generation, op, cx) {
         None => Start::Over(cx.sh.stale(cx)),
         Some(Step::Done(out)) => Start::Over(Some(out)),
@@ -468,8 +452,10 @@ impl<P: Platform> Cell for Parted<P> {
     }
 
     fn unlinked(&self, home: &mut Arc<Home<P>>) {
-        let meta = &self.tcb.meta;
-        home.ipcl.remove(&meta.key, meta.id.shard(), Some(meta.id));
+        if let Some(ipcl) = &home.ipcl {
+            let meta = &self.tcb.meta;
+            ipcl.remove(&meta.key, meta.id.shard(), Some(meta.id));
+        }
     }
 
     fn leave(self, home: &mut Arc<Home<P>>) -> Conn<Kd<P>> {

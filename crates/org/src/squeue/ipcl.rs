@@ -4,22 +4,11 @@
 //! Flows are in a table whose parts have locks of their own, as FireEngine's fanout buckets
 //! have. A flow that is being set up is entered with its squeue alone.
 
+use crate::flows::Flows;
 use core::net::IpAddr;
-use hashbrown::HashTable;
 use perimeter_stack::SockId;
-use perimeter_stack::shard::table_hash;
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_wire::FlowKey;
-
-/// Parts of the table: enough that inbound threads rarely meet, and few enough that what a small
-/// number of connections needs of them stays in a core's cache.
-const PARTS: usize = 64;
-
-/// A flow and where it belongs.
-struct Entry {
-    key: FlowKey,
-    to: Flow,
-}
 
 /// Where a flow belongs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -40,72 +29,44 @@ struct Bind {
 
 /// The classifier.
 pub(crate) struct Ipcl<P: Platform> {
-    secret: [u64; 2],
-    parts: Box<[P::Lock<HashTable<Entry>>]>,
+    flows: Flows<P, Flow>,
     binds: P::Lock<Vec<Bind>>,
 }
 
 impl<P: Platform> Ipcl<P> {
     pub(crate) fn new(p: &P, secret: [u64; 2]) -> Ipcl<P> {
-        let part = |_| p.lock(LockClass::ConnHashtable, HashTable::new());
         Ipcl {
-            secret,
-            parts: (0..PARTS).map(part).collect(),
+            flows: Flows::new(p, secret),
             binds: p.lock(LockClass::ConnHashtable, Vec::new()),
         }
-    }
-
-    #[inline]
-    fn hash(&self, key: &FlowKey) -> (u64, &P::Lock<HashTable<Entry>>) {
-        let hash = table_hash(self.secret, key);
-        // The table itself uses the lowest and the highest bits.
-        (hash, &self.parts[(hash >> 32) as usize % PARTS])
     }
 
     /// Where a flow belongs. `hold` takes a reference to its connection before another thread
     /// can change the table.
     #[inline]
     pub(crate) fn find(&self, key: &FlowKey, hold: impl FnOnce(SockId)) -> Option<Flow> {
-        let (hash, part) = self.hash(key);
-        let part = part.lock();
-        let to = part.find(hash, |e| e.key == *key)?.to;
-        if let Some(id) = to.id {
-            hold(id);
-        }
-        Some(to)
+        self.flows.with(key, |to| {
+            if let Some(id) = to.id {
+                hold(id);
+            }
+            *to
+        })
     }
 
     /// Enters a flow that is being set up on `squeue`; `false`: it exists.
     pub(crate) fn insert(&self, key: FlowKey, squeue: u16) -> bool {
-        let secret = self.secret;
-        let (hash, part) = self.hash(&key);
-        let mut part = part.lock();
-        if part.find(hash, |e| e.key == key).is_some() {
-            return false;
-        }
-        let to = Flow { squeue, id: None };
-        part.insert_unique(hash, Entry { key, to }, |e| table_hash(secret, &e.key));
-        true
+        self.flows.insert(key, Flow { squeue, id: None })
     }
 
     /// The connection of a flow that was entered before is made.
     pub(crate) fn complete(&self, key: &FlowKey, id: SockId) {
-        let (hash, part) = self.hash(key);
-        if let Some(e) = part.lock().find_mut(hash, |e| e.key == *key) {
-            e.to.id = Some(id);
-        }
+        self.flows.with(key, |to| to.id = Some(id));
     }
 
     /// Forgets a flow of `squeue`, if it is still that of `id`, or of nobody yet.
     pub(crate) fn remove(&self, key: &FlowKey, squeue: u16, id: Option<SockId>) {
-        let (hash, part) = self.hash(key);
-        let mut part = part.lock();
-        let mine = |e: &Entry| {
-            e.key == *key && e.to.squeue == squeue && (e.to.id.is_none() || e.to.id == id)
-        };
-        if let Ok(e) = part.find_entry(hash, mine) {
-            e.remove();
-        }
+        let mine = |to: &Flow| to.squeue == squeue && (to.id.is_none() || to.id == id);
+        self.flows.remove(key, mine);
     }
 
     /// Enters a listener, which belongs to `squeue`, unless another one has its port: then with
@@ -137,16 +98,8 @@ impl<P: Platform> Ipcl<P> {
         binds.iter().find(here).map(|b| b.squeue)
     }
 
-    /// Flows that are entered.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.parts.iter().map(|p| p.lock().len()).sum()
-    }
-
     pub(crate) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
-        for p in &self.parts {
-            add(LockClass::ConnHashtable, p.stats());
-        }
+        self.flows.lock_stats(add);
         add(LockClass::ConnHashtable, self.binds.stats());
     }
 }
@@ -185,11 +138,11 @@ mod tests {
             assert_eq!(held, Some(id));
             // A predecessor's end leaves it alone.
             c.remove(&key(port), squeue, Some(SockId::conn(squeue, 9, 9)));
-            assert_eq!(c.len(), 5_000 - usize::from(port));
+            assert_eq!(c.flows.len(), 5_000 - usize::from(port));
             c.remove(&key(port), squeue, Some(id));
             assert_eq!(c.find(&key(port), |_| ()), None);
         }
-        assert_eq!(c.len(), 0);
+        assert_eq!(c.flows.len(), 0);
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl<P: Platform> FireEngine<P> {
             delay: u64::from(spec.delay) * 1_000_000,
         };
         let homes: Box<[_]> = (0..n)
-            .map(|_| Arc::new(Home::new(&sh.p, ipcl.clone())))
+            .map(|_| Arc::new(Home::new(&sh.p, Some(ipcl.clone()))))
             .collect();
         let squeue = |(i, home): (usize, &Arc<Home<P>>)| {
             let vertical = Vertical {
@@ -263,6 +263,32 @@ impl<P: Platform> FireEngine<P> {
         self.refresh(inside);
     }
 
+    /// Enters an squeue to do `f`, and gives what that gives. `None`: its turn has yet to come, and
+    /// the message is left that `later` makes of it.
+    #[inline]
+    fn bring<R, F: FnOnce(&Self, &mut Ctx<Kd<P>>, &mut In<P>) -> R>(
+        &self,
+        cx: &mut Ctx<Kd<P>>,
+        (squeue, who): (&Squeue<P, Vertical<P>>, Who),
+        f: F,
+        later: impl FnOnce(F) -> Msg<P>,
+    ) -> Option<R> {
+        match squeue.enter(self.entry) {
+            Entered::In(mut proc) => {
+                let out = f(self, cx, &mut proc);
+                cx.count(Count::SqueueInline, 1);
+                self.leave(cx, proc, who);
+                Some(out)
+            }
+            Entered::Busy(door) => {
+                if let Some(proc) = door.put(later(f)) {
+                    self.leave(cx, proc, who);
+                }
+                None
+            }
+        }
+    }
+
     /// Enters squeue `n` to do `f`: at once, or when its turn comes. Nobody waits for it.
     fn tell(
         &self,
@@ -270,18 +296,8 @@ impl<P: Platform> FireEngine<P> {
         n: u16,
         f: impl FnOnce(&Self, &mut Ctx<Kd<P>>, &mut In<P>) + Send + 'static,
     ) {
-        match self.squeues[usize::from(n)].enter(self.entry) {
-            Entered::In(mut proc) => {
-                f(self, cx, &mut proc);
-                cx.count(Count::SqueueInline, 1);
-                self.leave(cx, proc, Who::Writer);
-            }
-            Entered::Busy(door) => {
-                if let Some(proc) = door.put(Msg::Call(Box::new(f))) {
-                    self.leave(cx, proc, Who::Writer);
-                }
-            }
-        }
+        let at = (&self.squeues[usize::from(n)], Who::Writer);
+        self.bring(cx, at, f, |f| Msg::Call(Box::new(f)));
     }
 
     /// As [`FireEngine::tell`], and waits for the answer. `None`: whoever ran it was stopped by
@@ -293,23 +309,14 @@ impl<P: Platform> FireEngine<P> {
         f: impl FnOnce(&Self, &mut Ctx<Kd<P>>, &mut In<P>) -> R + Send + 'static,
     ) -> Option<R> {
         let squeue = &self.squeues[usize::from(n)];
-        let door = match squeue.enter(self.entry) {
-            Entered::In(mut proc) => {
-                let out = f(self, cx, &mut proc);
-                cx.count(Count::SqueueInline, 1);
-                self.leave(cx, proc, Who::Writer);
-                return Some(out);
-            }
-            Entered::Busy(door) => door,
-        };
-        let (reply, answer) = question(&cx.sh.p);
-        let call: Call<P> = Box::new(move |org, cx, inside| {
-            answer.give(f(org, cx, inside));
+        let mut asked = None;
+        let out = self.bring(cx, (squeue, Who::Writer), f, |f| {
+            let (ticket, answer) = question(&self.p);
+            asked = Some(ticket);
+            Msg::Call(Box::new(|org, cx, inside| answer.give(f(org, cx, inside))))
         });
-        if let Some(proc) = door.put(Msg::Call(call)) {
-            self.leave(cx, proc, Who::Writer);
-        }
-        reply.wait(cx, |cx| {
+        let Some(ticket) = asked else { return out };
+        ticket.wait(cx, |cx| {
             squeue.work(Who::Writer, |inside, m| {
                 self.run(cx, inside, m, Count::SqueueDrained);
             });

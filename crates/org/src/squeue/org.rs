@@ -1,15 +1,15 @@
 //! FireEngine as an organization.
 
 use super::cell::Place;
-use super::queue::{Entered, Squeue, Who};
+use super::queue::{Squeue, Who};
 use super::{FireEngine, Msg};
 use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
-use crate::{Binding, Flow, Job, Kd, Org};
+use crate::{Binding, Job, Kd, Org};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Listener, SockId, Sockets};
+use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Flow, Listener, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -106,7 +106,7 @@ impl<P: Platform> Org for FireEngine<P> {
         let config = config.clone();
         let made = self.ask(cx, n, move |org, cx, inside| {
             let shard = &mut inside.shard;
-            let made = shard.connect(cx, flow.key, flow.hash, flow.iface, &config);
+            let made = shard.connect(cx, flow, &config);
             if made.is_err() {
                 org.ipcl.remove(&flow.key, n, None);
             }
@@ -162,18 +162,13 @@ impl<P: Platform> Org for FireEngine<P> {
             if !due.take(&self.p, now) {
                 continue;
             }
-            match squeue.enter(self.entry) {
-                Entered::In(mut proc) => {
-                    proc.shard.on_timers(cx);
-                    cx.count(Count::SqueueInline, 1);
-                    self.leave(cx, proc, Who::Inbound);
-                }
-                Entered::Busy(door) => {
-                    if let Some(proc) = door.put(Msg::Timers) {
-                        self.leave(cx, proc, Who::Inbound);
-                    }
-                }
-            }
+            let at = (squeue, Who::Inbound);
+            self.bring(
+                cx,
+                at,
+                |_, cx, inside| inside.shard.on_timers(cx),
+                |_| Msg::Timers,
+            );
         }
     }
 

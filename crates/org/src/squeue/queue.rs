@@ -204,6 +204,18 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
         self.state.lock().queue.push_back(m);
     }
 
+    /// As [`Squeue::push`], unless `high` messages wait already: then it comes back, and `who`, a
+    /// bit, is to be enabled when there is room.
+    pub(crate) fn push_below(&self, high: usize, who: u8, m: Message<T>) -> Result<(), Message<T>> {
+        let mut state = self.state.lock();
+        if state.queue.len() >= high {
+            state.waiting |= who;
+            return Err(m);
+        }
+        state.queue.push_back(m);
+        Ok(())
+    }
+
     /// Takes PROC if nobody has it, whatever waits: for the worker, and for who has waited long
     /// enough for an answer.
     pub(crate) fn take(&self) -> Option<Proc<'_, P, T>> {
@@ -469,21 +481,6 @@ impl<'a, P: Platform, T: Protected> Door<'a, P, T> {
     pub(crate) fn put(mut self, m: Message<T>) -> Option<Proc<'a, P, T>> {
         self.push(m);
         self.close()
-    }
-
-    /// Messages that wait.
-    pub(crate) fn len(&self) -> usize {
-        self.state.queue.len()
-    }
-
-    /// The queue is full for `who`, a bit: it is to be enabled when there is room.
-    pub(crate) fn refuse(mut self, who: u8) {
-        self.state.waiting |= who;
-    }
-
-    /// Leaves a message and tells nobody: the caller sees to it that the squeue is worked.
-    pub(crate) fn stay(mut self, m: Message<T>) {
-        self.push(m);
     }
 
     /// Appends one message of several.

@@ -37,10 +37,7 @@ use crate::due::Due;
 use crate::open::{Options, Visit};
 use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
 use crate::squeue::cell::{Home, Parted};
-use crate::squeue::ipcl::Ipcl;
-use crate::squeue::queue::{
-    ANY_CORE, Entered, Inside, Protected, Settings, Squeue, SqueueEntry, Who,
-};
+use crate::squeue::queue::{ANY_CORE, Inside, Protected, Settings, Squeue, Who};
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use perimeter_stack::shard::Shard;
@@ -173,8 +170,7 @@ impl<P: Platform> Streams<P> {
             let kept = VecDeque::new();
             Squeue::new(&sh.p, ANY_CORE, settings, Module { kept })
         };
-        let ipcl = Arc::new(Ipcl::new(&sh.p, sh.secret));
-        let home = Arc::new(Home::new(&sh.p, ipcl));
+        let home = Arc::new(Home::new(&sh.p, None));
         let shard = Shard::at_home((0, 1), sh, home.clone());
         Streams {
             ip: module(),
@@ -183,21 +179,6 @@ impl<P: Platform> Streams<P> {
             home,
             kept: AtomicUsize::new(0),
             due: Due::default(),
-        }
-    }
-
-    /// Puts a message to TCP, or says so that there is no room.
-    fn put_next(&self, who: u8, m: Msg<P>) -> Result<(), Msg<P>> {
-        match self.tcp.enter(SqueueEntry::Fill) {
-            Entered::Busy(door) if door.len() < HIGH => {
-                door.stay(m);
-                Ok(())
-            }
-            Entered::Busy(door) => {
-                door.refuse(who);
-                Err(m)
-            }
-            Entered::In(_) => Err(m),
         }
     }
 
@@ -212,7 +193,7 @@ impl<P: Platform> Streams<P> {
             self.kept.fetch_add(1, Ordering::Relaxed);
         }
         while let Some(m) = module.kept.pop_front() {
-            if let Err(m) = self.put_next(who, m) {
+            if let Err(m) = self.tcp.push_below(HIGH, who, m) {
                 module.kept.push_front(m);
                 return cx.count(Count::ModuleWaits, 1);
             }
@@ -254,10 +235,8 @@ impl<P: Platform> Streams<P> {
             n += self.tcp.work(who, |inside, m| self.tcp(cx, inside, m));
             let enabled = self.tcp.take_enabled();
             for (bit, module) in [(IP, &self.ip), (HEAD, &self.head)] {
-                if enabled & bit != 0
-                    && let Entered::Busy(door) = module.enter(SqueueEntry::Fill)
-                {
-                    door.stay(Msg::Enable);
+                if enabled & bit != 0 {
+                    module.push(Msg::Enable);
                 }
             }
             total += n;
@@ -274,11 +253,9 @@ impl<P: Platform> Streams<P> {
     /// Leaves a call to TCP, by way of the STREAM head or directly.
     fn tell(&self, cx: &mut Ctx<Kd<P>>, by_head: bool, call: Call<P>) {
         if by_head {
-            if let Entered::Busy(door) = self.head.enter(SqueueEntry::Fill) {
-                door.stay(Msg::Call(call));
-            }
-        } else if let Entered::Busy(door) = self.tcp.enter(SqueueEntry::Fill) {
-            door.stay(Msg::Call(call));
+            self.head.push(Msg::Call(call));
+        } else {
+            self.tcp.push(Msg::Call(call));
         }
         self.move_on(cx, Who::Writer);
     }
@@ -291,12 +268,13 @@ impl<P: Platform> Streams<P> {
         by_head: bool,
         f: impl FnOnce(&Self, &mut Ctx<Kd<P>>, &mut InTcp<P>) -> R + Send + 'static,
     ) -> Option<R> {
-        let (reply, answer) = question(&cx.sh.p);
-        let call: Call<P> = Box::new(move |org, cx, tcp| {
-            answer.give(f(org, cx, tcp));
-        });
-        self.tell(cx, by_head, call);
-        reply.wait(cx, |cx| {
+        let (ticket, answer) = question(&cx.sh.p);
+        self.tell(
+            cx,
+            by_head,
+            Box::new(|org, cx, tcp| answer.give(f(org, cx, tcp))),
+        );
+        ticket.wait(cx, |cx| {
             self.move_on(cx, Who::Writer);
         })
     }

@@ -5,12 +5,12 @@ use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
 use crate::squeue::cell::Place;
 use crate::squeue::queue::{Entered, SqueueEntry, Who};
-use crate::{Binding, Flow, Job, Kd, Org};
+use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, SockId, Sockets};
+use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -82,10 +82,7 @@ impl<P: Platform> Org for Streams<P> {
         config: &Config,
     ) -> Result<SockId, Exists> {
         let config = config.clone();
-        let made = self.ask(cx, true, move |_, cx, t| {
-            t.shard
-                .connect(cx, flow.key, flow.hash, flow.iface, &config)
-        });
+        let made = self.ask(cx, true, move |_, cx, t| t.shard.connect(cx, flow, &config));
         made.unwrap_or(Err(Exists))
     }
 
@@ -113,9 +110,7 @@ impl<P: Platform> Org for Streams<P> {
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
         let now = cx.now();
         if self.due.take(&cx.sh.p, now) {
-            if let Entered::Busy(door) = self.tcp.enter(SqueueEntry::Fill) {
-                door.stay(Msg::Timers);
-            }
+            self.tcp.push(Msg::Timers);
             self.move_on(cx, Who::Inbound);
         }
     }

@@ -27,7 +27,6 @@ use core::str::FromStr;
 use perimeter_base::Time;
 use perimeter_wire::Seq;
 
-pub use hystart::HyStart;
 pub use prr::Prr;
 pub use usage::CwndUsage;
 
@@ -121,7 +120,6 @@ pub struct Cc {
     /// Octets acknowledged towards the next congestion-avoidance increment.
     credit: u32,
     kind: CcKind,
-    hystart: HyStart,
     iw_segments: u16,
     hy: HyState,
     cubic: Cubic,
@@ -139,16 +137,10 @@ impl Cc {
             mss,
             credit: 0,
             kind,
-            hystart: HyStart::default(),
             iw_segments: iw,
             hy: HyState::default(),
             cubic: Cubic::default(),
         }
-    }
-
-    /// Chooses how slow start ends early (CUBIC only).
-    pub fn set_hystart(&mut self, mode: HyStart) {
-        self.hystart = mode;
     }
 
     /// The algorithm.
@@ -178,7 +170,6 @@ impl Cc {
     #[inline]
     pub fn wants_samples(&self) -> bool {
         self.kind == CcKind::Cubic
-            && self.hystart != HyStart::Off
             && !self.hy.done
             && self.in_slow_start()
             && u64::from(self.cwnd) * 2 >= u64::from(LOW_WINDOW) * u64::from(self.mss)
@@ -204,7 +195,7 @@ impl Cc {
         }
         let mut acked = a.acked.min(CWND_MAX);
         if self.cwnd < self.ssthresh {
-            acked = self.slow_start(acked, a.segs);
+            acked = self.slow_start(acked);
             if acked == 0 {
                 return;
             }
@@ -222,20 +213,11 @@ impl Cc {
 
     /// Slow start up to the threshold; returns the octets it did not use.
     #[inline]
-    fn slow_start(&mut self, acked: u32, segs: u32) -> u32 {
-        let plus_plus = self.hystart == HyStart::PlusPlus
-            && self.kind == CcKind::Cubic
-            && self.ssthresh == SSTHRESH_INFINITE;
-        let step = if plus_plus {
-            self.hy.growth(acked, self.mss, segs)
-        } else {
-            acked
-        };
-        let room = self.ssthresh - self.cwnd;
-        let used = step.min(room);
+    fn slow_start(&mut self, acked: u32) -> u32 {
+        let used = acked.min(self.ssthresh - self.cwnd);
         self.cwnd = (self.cwnd + used).min(CWND_MAX);
         self.cubic.stale = true;
-        step - used
+        acked - used
     }
 
     /// Congestion avoidance: one segment per `per_segment` octets acknowledged.
@@ -273,7 +255,6 @@ impl Cc {
             self.cubic.delay_min = rtt;
         }
         if !self.hy.done
-            && self.hystart != HyStart::Off
             && self.in_slow_start()
             && u64::from(self.cwnd) >= u64::from(LOW_WINDOW) * u64::from(self.mss)
         {
@@ -290,12 +271,7 @@ impl Cc {
             segs: a.segs.min(255) as u8,
             now: a.now.micros() as u32,
         };
-        let ends = match self.hystart {
-            HyStart::Off => false,
-            HyStart::Classic => self.hy.classic(&s),
-            HyStart::PlusPlus => self.ssthresh == SSTHRESH_INFINITE && self.hy.plus_plus(&s),
-        };
-        if ends {
+        if self.hy.ends(&s) {
             self.ssthresh = self.cwnd;
         }
     }

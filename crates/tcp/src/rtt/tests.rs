@@ -119,7 +119,7 @@ fn send_times_give_the_age_of_what_was_sent_last() {
         assert_eq!(t.on_ack(base + 2_000, at(6_000)), None, "a duplicate");
         assert_eq!(t.on_ack(base + 4_500, at(6_000)), Some(5_700_000));
         t.clear();
-        assert!(t.is_empty());
+        assert!(t.len == 0);
         assert_eq!(t.on_ack(base + 5_000, at(6_000)), None, "Karn");
     }
 }

@@ -85,7 +85,7 @@ fn memory_is_given_back() {
                 let now = start.plus(u64::from(i) * 10_000);
                 c.on_syn(key(i, 1), &syn(Seq(i)), &listen(), Seq(i), 5, now);
             }
-            assert!(c.len() > 15_000 && c.memory() <= 3 << 20, "{}", c.memory());
+            assert!(c.live > 15_000 && c.memory() <= 3 << 20, "{}", c.memory());
             assert!(c.pinned() > 1 << 20);
             peak = peak.max(c.memory());
             let late = start.plus(63_200_000_000);
@@ -100,7 +100,7 @@ fn memory_is_given_back() {
             while c.deadline() <= end {
                 c.on_timer(c.deadline(), &mut |_, _, _| ());
             }
-            let left = c.len();
+            let left = c.live;
             assert_eq!(left, 40);
             assert!(c.memory() < fresh + (64 << 10), "{}", c.memory());
             // They are the same as before they moved.
@@ -111,7 +111,7 @@ fn memory_is_given_back() {
                 let done = c.on_ack(&k, &ack, end);
                 assert!(matches!(done, AckAction::Established(_)), "{done:?}");
             }
-            assert_eq!((c.len(), c.pinned(), c.deadline()), (0, 0, Time::NEVER));
+            assert_eq!((c.live, c.pinned(), c.deadline()), (0, 0, Time::NEVER));
         }
         assert!(peak > 1 << 20);
     }

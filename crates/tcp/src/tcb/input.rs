@@ -181,9 +181,8 @@ impl Tcb {
         if self.state == State::Closed {
             return;
         }
-        if flags.contains(TcpFlags::URG) {
-            self.take_urgent(seq, seg.urgent, out);
-        }
+        // The urgent pointer says nothing that anybody here asks for: the data stays in the stream
+        // (RFC 6093).
         let fin = flags.contains(TcpFlags::FIN);
         if len == 0 && !fin {
             return;
@@ -211,7 +210,7 @@ impl Tcb {
     /// New data for which there is no reader any more, while closing: RFC 9293, section
     /// 3.10.4 (as Linux): the peer must learn that it is lost.
     fn unwanted(&self, end: Seq) -> bool {
-        self.has(flag::READ_SHUT)
+        self.has(flag::ORPHAN)
             && matches!(self.state, State::FinWait1 | State::FinWait2)
             && end.gt(self.rcv_nxt)
     }
@@ -286,20 +285,6 @@ impl Tcb {
         ack.le(self.snd_nxt) && ack.ge(self.snd_una - self.max_wnd)
     }
 
-    /// The urgent pointer names the octet after the urgent data (RFC 6093). The data stays in
-    /// the stream; only where it ends is noted.
-    fn take_urgent(&mut self, seq: Seq, pointer: u16, out: &mut Input) {
-        let up = seq + u32::from(pointer);
-        if pointer == 0 || !self.state.may_receive() || up.le(self.rcv_nxt) {
-            return;
-        }
-        if !self.has(flag::URGENT) || up.gt(self.rcv_up) {
-            self.rcv_up = up;
-            self.flags |= flag::URGENT;
-            out.events |= Events::URGENT;
-        }
-    }
-
     /// Tells the peer where we are. Segments without data are answered rarely, so that two
     /// ends that disagree don't loop; those with data are not part of such a loop.
     pub(super) fn answer_unacceptable(&mut self, len: u32, now: Time) {
@@ -341,7 +326,6 @@ impl Tcb {
 
     /// The state's answer to the acknowledgment of our FIN.
     pub(super) fn fin_acked(&mut self, now: Time, out: &mut Input) {
-        out.events |= Events::FIN_ACKED;
         self.step(Step::FinAcked);
         match self.state {
             State::FinWait2 if self.has(flag::ORPHAN) => {

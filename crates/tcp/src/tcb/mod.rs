@@ -80,14 +80,10 @@ mod flag {
     pub const PROBE: u32 = 1 << 13;
     /// The application has closed the socket: nobody reads any more.
     pub const ORPHAN: u32 = 1 << 14;
-    /// The application reads no more.
-    pub const READ_SHUT: u32 = 1 << 15;
     /// NewReno: the first outstanding segment is to be retransmitted.
     pub const HEAD_LOST: u32 = 1 << 16;
     /// Window scaling is in use.
     pub const WSCALE: u32 = 1 << 17;
-    /// An urgent pointer was received and the data before it not yet all.
-    pub const URGENT: u32 = 1 << 18;
     /// The congestion window restarts after idle times.
     pub const IDLE_RESTART: u32 = 1 << 19;
     /// The output run stopped for want of congestion window.
@@ -304,8 +300,6 @@ pub struct Tcb {
     rto_ts: u32,
     iss: Seq,
     irs: Seq,
-    /// RCV.UP while `URGENT` is set.
-    rcv_up: Seq,
     /// Loss threshold in segments: what the path was seen to reorder.
     reordering: u16,
     /// The MSS that the peer announced.
@@ -420,7 +414,6 @@ impl Tcb {
             rto_ts: (now.millis() as u32).wrapping_add(ts_offset),
             iss,
             irs,
-            rcv_up: irs,
             reordering: DUP_THRESH as u16,
             peer_mss: DEFAULT_MSS,
             adv_mss,
@@ -527,7 +520,7 @@ impl Tcb {
             && self.scoreboard.is_none()
             && self.dupacks == 0
             && self.probes == 0
-            && !self.has(flag::URGENT | flag::FIN_QUEUED | flag::SYN_OUT | flag::PERSIST)
+            && !self.has(flag::FIN_QUEUED | flag::SYN_OUT | flag::PERSIST)
             && !self.has(flag::TLP_DUE | flag::TLP_OUT);
         if fast {
             self.flags |= flag::FAST;

@@ -31,12 +31,6 @@ impl Tcb {
         was_open
     }
 
-    /// The application reads no more. What still arrives is acknowledged and delivered as
-    /// before (Linux does so), unless the connection is being closed: then new data resets it.
-    pub fn shutdown_read(&mut self) {
-        self.flags |= flag::READ_SHUT;
-    }
-
     /// The application has closed the socket and nobody will read or write any more. If
     /// unread data is left, call [`Tcb::abort`] instead (RFC 9293, section 3.10.4, RFC 2525
     /// section 2.17).
@@ -45,7 +39,7 @@ impl Tcb {
     /// now on is answered with a reset. Run the output loop if it returns true; in SYN-SENT
     /// the connection is [`State::Closed`] at once.
     pub fn close(&mut self, now: Time) -> bool {
-        self.flags |= flag::ORPHAN | flag::READ_SHUT;
+        self.flags |= flag::ORPHAN;
         let output = self.shutdown_write(now);
         if self.state == State::FinWait2 {
             self.aux_at = now + Duration::from_millis(u64::from(self.set.fin_wait_2_ms));
@@ -230,17 +224,6 @@ impl Tcb {
         self.error.take().or_else(|| self.soft_error.take())
     }
 
-    /// Whether the application may queue data to send.
-    #[inline]
-    pub fn can_send(&self) -> bool {
-        self.state.may_send() && !self.has(flag::FIN_QUEUED)
-    }
-
-    /// Whether the handshake is complete and the connection not yet closed.
-    pub fn is_connected(&self) -> bool {
-        self.state.is_synchronized() && self.state != State::TimeWait
-    }
-
     /// SND.UNA: the first octet of the send buffer.
     pub fn snd_una(&self) -> Seq {
         self.snd_una
@@ -261,11 +244,6 @@ impl Tcb {
         self.cc.cwnd()
     }
 
-    /// The peer's window, octets.
-    pub fn snd_wnd(&self) -> u32 {
-        self.snd_wnd
-    }
-
     /// The MSS that we announced, octets.
     pub fn adv_mss(&self) -> u16 {
         self.adv_mss
@@ -279,13 +257,6 @@ impl Tcb {
     /// Smoothed round-trip time; zero before the first sample.
     pub fn srtt(&self) -> Duration {
         Duration::from_nanos(self.rtt.srtt())
-    }
-
-    /// Octets from the front of the receive stream (RCV.NXT) to the end of urgent data; `None`
-    /// without urgent data ahead. Asked for on [`Events::URGENT`].
-    pub fn urgent_mark(&self) -> Option<u32> {
-        self.has(flag::URGENT)
-            .then(|| self.rcv_up.since(self.rcv_nxt))
     }
 
     /// Whether header prediction may be tried (it may, unless switched off here). Without it

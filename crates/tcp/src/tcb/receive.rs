@@ -210,9 +210,6 @@ impl Tcb {
                 self.ooo = Some(ooo);
             }
         }
-        if self.has(flag::URGENT) && self.rcv_up.le(self.rcv_nxt) {
-            self.flags &= !flag::URGENT;
-        }
         if fin {
             self.take_fin(now, out);
         }
@@ -245,7 +242,6 @@ impl Tcb {
             self.rcv_adv = self.rcv_nxt;
         }
         self.flags |= flag::ACK_NOW;
-        self.flags &= !flag::URGENT;
         out.events |= Events::EOF;
         self.fin_arrived(now, out);
     }

@@ -92,14 +92,6 @@ impl State {
         !matches!(self, State::Closed | State::SynSent | State::SynReceived)
     }
 
-    /// The application may still queue data.
-    pub const fn may_send(self) -> bool {
-        matches!(
-            self,
-            State::SynSent | State::SynReceived | State::Established | State::CloseWait
-        )
-    }
-
     /// The peer may still send data.
     pub const fn may_receive(self) -> bool {
         matches!(

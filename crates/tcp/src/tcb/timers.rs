@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use perimeter_base::Time;
 
-use super::types::{Events, TcpError, TimerOutcome, Timers};
+use super::types::{TcpError, TimerOutcome, Timers};
 use super::{QUICK_ACKS, State, Tcb, flag, tick, ticks_of_ms};
 use crate::info::CaState;
 
@@ -252,11 +252,4 @@ impl Tcb {
 
 fn after_ticks(now: Time, ticks: u32) -> Time {
     now.plus(u64::from(ticks.max(1)) << 20)
-}
-
-impl TimerOutcome {
-    /// Whether the connection is finished.
-    pub fn closed(&self) -> bool {
-        self.events.contains(Events::CLOSED)
-    }
 }

@@ -35,21 +35,11 @@ impl Events {
     pub const CLOSED: Events = Events(1 << 3);
     /// TIME-WAIT was entered: the buffers may be freed once read.
     pub const TIME_WAIT: Events = Events(1 << 4);
-    /// The peer announced urgent data ([`urgent_mark`](crate::Tcb::urgent_mark)).
-    pub const URGENT: Events = Events(1 << 5);
-    /// Everything sent, FIN included, has been acknowledged (what SO_LINGER waits for).
-    pub const FIN_ACKED: Events = Events(1 << 6);
 
     /// Whether all of `other` are in the set.
     #[inline]
     pub const fn contains(self, other: Events) -> bool {
         self.0 & other.0 == other.0
-    }
-
-    /// Whether any of `other` is in the set.
-    #[inline]
-    pub const fn intersects(self, other: Events) -> bool {
-        self.0 & other.0 != 0
     }
 
     /// Whether the set is empty.
@@ -76,15 +66,7 @@ impl BitOrAssign for Events {
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 7] = [
-            "CONNECTED",
-            "EOF",
-            "ERROR",
-            "CLOSED",
-            "TIME_WAIT",
-            "URGENT",
-            "FIN_ACKED",
-        ];
+        const NAMES: [&str; 5] = ["CONNECTED", "EOF", "ERROR", "CLOSED", "TIME_WAIT"];
         let mut set = f.debug_set();
         for (bit, name) in NAMES.iter().enumerate() {
             if self.0 >> bit & 1 != 0 {

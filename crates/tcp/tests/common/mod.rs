@@ -157,6 +157,24 @@ impl Host {
     }
 }
 
+/// Settings for a link of 1,500 octets.
+pub fn ethernet() -> Config {
+    Config {
+        mss: 1460,
+        ..Config::default()
+    }
+}
+
+/// The application reads up to `max` octets; how many it got.
+fn read(rcv: &mut RcvBuf, pool: &mut PktPool, max: usize) -> u64 {
+    let mut n = 0;
+    while let Some(b) = rcv.pop(max - n) {
+        n += b.len();
+        pool.put(b);
+    }
+    n as u64
+}
+
 pub struct Packet {
     pub hdr: TcpHdr,
     pub payload: Vec<u8>,
@@ -203,7 +221,7 @@ impl Default for Setup {
     fn default() -> Setup {
         Setup {
             seed: 1,
-            cfg: [Config::for_mtu(1500), Config::for_mtu(1500)],
+            cfg: [ethernet(), ethernet()],
             app: [App::default(), App::default()],
             wire: [Wire::default(), Wire::default()],
             iss: [1000, 5_000_000],
@@ -460,7 +478,7 @@ impl Sim {
         let cfg = self.hosts[1].cfg.clone();
         let params = ListenParams {
             mss: cfg.mss,
-            rcv_wnd: u32::from(cfg.initial_rcv_wnd()),
+            rcv_wnd: cfg.rcv_buf,
             wscale: cfg.wscale(),
             timestamps: cfg.timestamps,
             sack: cfg.sack,
@@ -509,8 +527,7 @@ impl Sim {
             let Some(t) = &mut h.tcb else { continue };
             if finished {
                 // What is left can be read after the end.
-                let mut out = Vec::new();
-                h.read += h.rcv.take(usize::MAX, &mut out) as u64;
+                h.read += read(&mut h.rcv, &mut h.pool, usize::MAX);
                 continue;
             }
             let mut output = false;
@@ -519,15 +536,11 @@ impl Sim {
                     0 => usize::MAX,
                     n => 1 + self.rng.below(n) as usize,
                 };
-                let mut out = Vec::new();
-                h.read += h.rcv.take(max, &mut out) as u64;
-                for b in out {
-                    h.pool.put(b);
-                }
+                h.read += read(&mut h.rcv, &mut h.pool, max);
                 h.read_at = Time(now.0 + h.app.read_every_us * 1000);
                 output |= t.app_read(h.rcv.space(), h.rcv.limit());
             }
-            let connected = t.is_connected();
+            let connected = t.state().is_synchronized() && t.state() != State::TimeWait;
             while connected && h.written < h.app.send && h.snd.space() > 0 {
                 let most = h.app.write.min(h.app.send - h.written);
                 let n = (1 + self.rng.below(most)).min(u64::from(h.snd.space()));

@@ -31,7 +31,8 @@ impl Default for Options {
             cfg: Config {
                 loss_probe: false,
                 reorder_timer: false,
-                ..Config::for_mtu(1500)
+                mss: 1460,
+                ..Config::default()
             },
             local_isn: 0x1000_0000,
             remote_isn: 0x2000_0000,
@@ -353,7 +354,7 @@ impl Script {
         cfg.mss = self.max_seg.unwrap_or(cfg.mss);
         let l = ListenParams {
             mss: cfg.mss,
-            rcv_wnd: u32::from(cfg.initial_rcv_wnd()),
+            rcv_wnd: cfg.rcv_buf,
             wscale: cfg.wscale(),
             timestamps: cfg.timestamps,
             sack: cfg.sack,
@@ -495,8 +496,10 @@ impl Script {
             "read" | "recv" => {
                 let n = number(arg(1).trim_start_matches("..."))
                     .or_else(|_| number(arg(2).split(')').next().unwrap_or("")))?;
-                let mut out = Vec::new();
-                self.rcv.take(n as usize, &mut out);
+                let mut left = n as usize;
+                while let Some(b) = self.rcv.pop(left) {
+                    left -= b.len();
+                }
                 let (space, limit) = (self.rcv.space(), self.rcv.limit());
                 let told = |t: &mut Tcb| t.app_read(space, limit);
                 if self.tcb.as_mut().is_some_and(told) {
@@ -514,9 +517,6 @@ impl Script {
     fn shutdown(&mut self, how: &str) {
         let now = self.now;
         let Some(t) = &mut self.tcb else { return };
-        if how.contains("RD") {
-            t.shutdown_read();
-        }
         if how.contains("WR") && t.shutdown_write(now) {
             self.output();
         }

@@ -178,15 +178,7 @@ fn a_wake_that_is_put_off_comes() {
 fn modules() {
     let w = World::new(ANY_CORE, (1, 0), 2);
     let turn = |w: &World, who: usize| {
-        loop {
-            let Entered::Busy(door) = w.queue.enter(SqueueEntry::Fill) else {
-                unreachable!("`fill` does not process");
-            };
-            if door.len() == 0 {
-                door.stay((who, 0));
-                break;
-            }
-            door.refuse(1);
+        while w.queue.push_below(1, 1, (who, 0)).is_err() {
             w.enabled.wait(Time::NEVER);
         }
         // As `Streams::move_on`.
