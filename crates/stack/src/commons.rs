@@ -1,17 +1,18 @@
 //! What all threads of a stack share, whatever the organization.
 
-use crate::conn::Seg;
 use crate::count::{COUNTS, Count};
 use crate::ends::Quota;
 use crate::id::{Slots, SockId};
-use crate::kind::{Kind, Lk, Own, lock};
+use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
 use crate::listener::Listener;
 use crate::memory::{Memory, WAITING};
 use crate::net::{Iface, L2, Route, announcement, arp_frame, host};
+use crate::own::Own;
 use crate::poller::Pollers;
 use crate::port::{Offload, RxPort, TxPort};
 use crate::route::Routes;
+use crate::segment::Seg;
 use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::Time;
 use perimeter_link::loopback::LoopbackHandle;

@@ -1,7 +1,8 @@
 //! Datagrams over IP beside TCP's segments: sending them, and saying that nobody wants one.
 
 use crate::count::Count;
-use crate::kind::{Ctx, Kind};
+use crate::ctx::Ctx;
+use crate::kind::Kind;
 use crate::net::L2;
 use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::PktBuf;

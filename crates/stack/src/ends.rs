@@ -15,8 +15,9 @@
 //! that has none to end goes over the limit by one.
 
 use crate::count::Count;
+use crate::ctx::Ctx;
 use crate::id::SockId;
-use crate::kind::{Ctx, Kind, Lk, lock};
+use crate::kind::{Kind, Lk, lock};
 use perimeter_sync::{Lock, LockClass};
 
 /// What is left to do for a connection that no application holds.

@@ -6,15 +6,17 @@
 //! may emit for one connection, and filling the queue after release would reorder it.
 
 use crate::commons::Commons;
-use crate::conn::{Access, Apart, Meta, OutSeg, Outgoing, Seg, SndSide, TcbSide, on_events};
+use crate::conn::{Access, Meta, SndSide, TcbSide, on_events};
 use crate::count::Count;
+use crate::ctx::Ctx;
 use crate::ends::End;
-use crate::kind::{Ctx, Kind};
+use crate::kind::Kind;
 use crate::memory::{CONNECTION, HOARD, ONE_SEGMENT, SET_ASIDE, WAITING};
 #[cfg(feature = "testing")]
 use crate::planted::{Bug, planted};
 use crate::port::{Cutting, TxPort};
 use crate::ready;
+use crate::segment::{Apart, OutSeg, Outgoing, Seg};
 use perimeter_base::{Lease, PktBuf, Time, TxHead};
 use perimeter_sync::{Platform, Work};
 #[cfg(feature = "testing")]

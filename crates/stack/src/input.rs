@@ -3,11 +3,13 @@
 
 use crate::commons::Commons;
 use crate::count::{Count, malformed};
+use crate::ctx::Ctx;
 use crate::datagram::{self, Datagram};
 use crate::id::SockId;
-use crate::kind::{Ctx, Kind, Own};
+use crate::kind::Kind;
 use crate::net::host;
 use crate::ops::Icmp;
+use crate::own::Own;
 use core::net::IpAddr;
 use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};

@@ -2,12 +2,14 @@
 //! connection alone; table, timer wheel and the account of orphans are with whoever keeps the
 //! connection, behind locks of their own in some organizations.
 
-use crate::conn::{Access, Conn, Seg, on_events};
+use crate::conn::{Access, Conn, on_events};
+use crate::ctx::Ctx;
 use crate::ends::End;
 use crate::glue;
-use crate::kind::{Ctx, Kind};
+use crate::kind::Kind;
 use crate::listener::Listener;
 use crate::ready;
+use crate::segment::Seg;
 use crate::wheel::Due;
 use perimeter_base::Time;
 use perimeter_tcp::syncache::Established;

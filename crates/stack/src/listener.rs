@@ -1,8 +1,9 @@
 //! Listeners: the application's end of passive opens.
 
 use crate::id::SockId;
-use crate::kind::{Kind, Lk, Own, lock};
+use crate::kind::{Kind, Lk, lock};
 use crate::ops::Setting;
+use crate::own::Own;
 use crate::planted::{Bug, planted};
 use crate::ready::{self, Side};
 use core::net::IpAddr;

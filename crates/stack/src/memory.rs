@@ -34,7 +34,8 @@
 use crate::commons::Commons;
 use crate::count::Count;
 use crate::id::SockId;
-use crate::kind::{Kind, Lk, Own, lock};
+use crate::kind::{Kind, Lk, lock};
+use crate::own::Own;
 use perimeter_base::Time;
 use perimeter_sync::{Lock, LockClass};
 use std::collections::VecDeque;

@@ -7,7 +7,7 @@
 //! duplicate acknowledgments, SACK blocks, windows that become smaller. How many a segment stands
 //! for is counted ([`Seg::segs`]).
 
-use crate::conn::{Seg, Segs};
+use crate::segment::{Seg, Segs};
 use perimeter_base::PktPool;
 use perimeter_wire::TcpFlags;
 

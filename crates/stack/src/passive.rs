@@ -2,11 +2,12 @@
 //! the SYN cache and the wildcard listeners of a connection table.
 
 use crate::commons::Commons;
-use crate::conn::Seg;
 use crate::count::Count;
-use crate::kind::{Ctx, Kind};
+use crate::ctx::Ctx;
+use crate::kind::Kind;
 use crate::listener::{Listener, Wildcards};
 use crate::ops::Icmp;
+use crate::segment::Seg;
 use perimeter_base::Time;
 use perimeter_tcp::SynCache;
 use perimeter_tcp::syncache::{AckAction, Established, ListenParams, SynAction};

@@ -3,16 +3,18 @@
 //! one or many.
 
 use crate::commons::Commons;
-use crate::conn::{Cell, Conn, ConnInfo, Seg};
+use crate::conn::{Cell, Conn, ConnInfo};
 use crate::count::Count;
+use crate::ctx::Ctx;
 use crate::ends::Ends;
 use crate::glue;
 use crate::id::{Slots, SockId};
-use crate::kind::{Ctx, Kind};
+use crate::kind::Kind;
 use crate::lifecycle::{self, Flow};
 use crate::listener::Listener;
 use crate::ops::{self, Icmp, Op};
 use crate::passive::Passive;
+use crate::segment::Seg;
 use crate::sockets::{Others, Sockets};
 use crate::wheel::Wheel;
 use core::net::IpAddr;

@@ -1,7 +1,8 @@
 //! What a perimeter protects: sockets, whatever their protocol.
 
 use crate::conn::ConnInfo;
-use crate::kind::{Ctx, Kind};
+use crate::ctx::Ctx;
+use crate::kind::Kind;
 use crate::listener::Listener;
 use crate::ops::Icmp;
 use core::any::Any;

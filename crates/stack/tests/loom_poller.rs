@@ -6,7 +6,8 @@
 
 use loom::thread;
 use perimeter_base::Time;
-use perimeter_stack::kind::{Kind, Own};
+use perimeter_stack::kind::Kind;
+use perimeter_stack::own::Own;
 use perimeter_stack::planted::Bug;
 use perimeter_stack::planted::models::{found, holds};
 use perimeter_stack::poller::{Pollers, Ready};

@@ -13,7 +13,7 @@ use crate::squeue::cell::Place;
 use crate::squeue::queue::{Protected, Squeue, Who};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use perimeter_base::PktBuf;
-use perimeter_stack::conn::{Apart, Up};
+use perimeter_stack::segment::{Apart, Up};
 use perimeter_stack::{Ctx, Seg, Shard, SockId};
 use perimeter_sync::Platform;
 use perimeter_tcp::Input;

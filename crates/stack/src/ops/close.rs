@@ -2,8 +2,9 @@
 
 use super::{Op, SockError, Step, TableHold};
 use crate::conn::{Access, Bufs};
+use crate::ctx::Ctx;
 use crate::glue;
-use crate::kind::{Ctx, Kind};
+use crate::kind::Kind;
 use crate::ready;
 use core::time::Duration;
 use perimeter_tcp::State;

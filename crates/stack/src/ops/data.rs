@@ -1,12 +1,14 @@
 //! Data in and out, and the room it takes.
 
 use super::{Op, Reserved, SockError, Step, TableHold};
-use crate::conn::{Access, Bufs, NOWHERE, may_send};
+use crate::conn::{Access, Bufs, may_send};
 use crate::copies;
 use crate::count::Count;
+use crate::ctx::Ctx;
 use crate::glue;
-use crate::kind::{Ctx, Kind};
+use crate::kind::Kind;
 use crate::ready;
+use crate::segment::NOWHERE;
 use perimeter_base::{Bytes, PktBuf};
 use perimeter_tcp::{CHUNK, State};
 use smallvec::SmallVec;

@@ -1,9 +1,11 @@
 //! Looking at a connection, and waiting for it.
 
 use super::{Op, Step};
-use crate::conn::{Access, Bufs, ConnInfo, NOWHERE, Ran};
-use crate::kind::{Ctx, Kind};
+use crate::conn::{Access, Bufs, ConnInfo, Ran};
+use crate::ctx::Ctx;
+use crate::kind::Kind;
 use crate::ready::{self, RegWord};
+use crate::segment::NOWHERE;
 use perimeter_base::Time;
 use perimeter_sync::Platform;
 use perimeter_tcp::{State, TcpError};

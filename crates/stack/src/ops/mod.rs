@@ -16,8 +16,9 @@ pub use setting::{Set, Setting};
 
 use crate::conn::{Access, Bufs, on_events};
 use crate::count::Count;
+use crate::ctx::Ctx;
 use crate::glue;
-use crate::kind::{Ctx, Kind};
+use crate::kind::Kind;
 use crate::memory::HOARD;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::{TcpError, Unreachable};

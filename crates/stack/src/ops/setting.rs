@@ -2,8 +2,9 @@
 
 use super::{Op, tell_space};
 use crate::conn::Access;
+use crate::ctx::Ctx;
 use crate::glue;
-use crate::kind::{Ctx, Kind};
+use crate::kind::Kind;
 use crate::ready;
 use core::time::Duration;
 use perimeter_tcp::{CcKind, Config, Keepalive};

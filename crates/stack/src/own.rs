@@ -1,0 +1,160 @@
+//! What a thread carries while it works.
+
+use crate::id::SockId;
+use crate::kind::Kind;
+use crate::limit::Limits;
+use crate::listener::Listener;
+use crate::merge::Latest;
+use crate::ready::Wakes;
+use crate::segment::{Apart, Segs};
+use crate::wheel::Due;
+use perimeter_base::{PktPool, Time};
+use perimeter_link::RxFrame;
+use perimeter_sync::Platform;
+use perimeter_wire::FlowKey;
+use std::sync::Arc;
+
+/// What a thread carries through the stack: stocks, scratch space, and what is to be done once
+/// the perimeter is left. One per thread at a time, never shared.
+pub struct Own<K: Kind> {
+    /// Packet buffers.
+    pub pool: PktPool,
+    /// The burst being taken from a device.
+    pub frames: Vec<RxFrame>,
+    /// The TCP segments of the burst, parsed.
+    pub segs: Segs,
+    /// Which of them is the last of its flow.
+    pub latest: Latest,
+    /// Timer entries that came due.
+    pub due: Vec<Due>,
+    /// What TCP has left for layers that have turns of their own, in organizations where they
+    /// have.
+    pub apart: Vec<Apart>,
+    /// What waits until the perimeter is left.
+    pub deferred: Deferred<K>,
+    /// How much of what strangers can ask for is still sent.
+    pub limits: Limits,
+    /// The thread's number.
+    pub lane: usize,
+    /// The core that this burst or call runs on; [`crate::segment::NOWHERE`] where nobody has said.
+    pub core: u16,
+    /// This thread's next segment is for the connection of the present one, and nothing comes
+    /// between: what others are told of the connection can wait for that.
+    pub more: bool,
+    /// Segments that header prediction took in this burst, not counted yet.
+    pub(crate) predicted: u32,
+    /// Bytes charged to the stack in this burst or call; [`Commons::book`](crate::Commons::book)
+    /// counts them.
+    pub(crate) charged: i64,
+    /// Bytes counted that the stack's account does not know of yet.
+    pub(crate) unreported: i64,
+    /// [`Time::NEVER`]: not read yet.
+    clock: Time,
+}
+
+/// What is done once the perimeter is left: doorbells, accepts, wake-ups, and calls that were
+/// put off.
+pub struct Deferred<K: Kind> {
+    /// Transmit queues that got descriptors.
+    pub doorbells: Vec<u16>,
+    /// Registrations and blocked calls to tell.
+    pub wakes: Wakes<K>,
+    /// Connections to hand to their listeners.
+    pub accepts: Vec<(Arc<Listener<K>>, SockId, FlowKey)>,
+    /// Connections to abort: accepted ones whose listener has gone.
+    pub aborts: Vec<SockId>,
+    /// Connections whose output stopped at a full transmit queue.
+    pub blocked: Vec<(u16, SockId)>,
+    /// The earliest timer that was armed; [`Time::NEVER`]: none. Who sleeps for a later one is to
+    /// be woken.
+    pub armed: Time,
+    /// Segments that a planted bug keeps back ([`crate::planted::Bug::RingFilledLate`]).
+    #[cfg(feature = "testing")]
+    pub late: Vec<(u16, perimeter_base::TxHead)>,
+}
+
+impl<K: Kind> Deferred<K> {
+    /// Notes that queue `q` got descriptors.
+    #[inline]
+    pub fn ring(&mut self, q: u16) {
+        if !self.doorbells.contains(&q) {
+            self.doorbells.push(q);
+        }
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.doorbells.is_empty()
+            && self.wakes.regs.is_empty()
+            && self.wakes.events.is_empty()
+            && self.accepts.is_empty()
+            && self.aborts.is_empty()
+            && self.blocked.is_empty()
+            && self.armed == Time::NEVER
+    }
+}
+
+impl<K: Kind> Own<K> {
+    /// For the thread of number `lane`, with nothing in it.
+    pub fn new(lane: usize) -> Own<K> {
+        Own {
+            pool: PktPool::default(),
+            frames: Vec::with_capacity(crate::BURST),
+            segs: Segs::default(),
+            latest: Latest::default(),
+            due: Vec::new(),
+            apart: Vec::new(),
+            deferred: Deferred {
+                doorbells: Vec::new(),
+                wakes: Wakes::default(),
+                accepts: Vec::new(),
+                aborts: Vec::new(),
+                blocked: Vec::new(),
+                armed: Time::NEVER,
+                #[cfg(feature = "testing")]
+                late: Vec::new(),
+            },
+            limits: Limits::default(),
+            lane,
+            core: crate::segment::NOWHERE,
+            more: false,
+            predicted: 0,
+            charged: 0,
+            unreported: 0,
+            clock: Time::NEVER,
+        }
+    }
+
+    /// As [`crate::Ctx::now`], on platform `p`.
+    #[inline]
+    pub(crate) fn now(&mut self, p: &K::P) -> Time {
+        if self.clock == Time::NEVER {
+            self.clock = p.now();
+        }
+        self.clock
+    }
+
+    /// Charges `after - before` bytes to the stack, or gives them back.
+    #[inline]
+    pub fn charge(&mut self, before: usize, after: usize) {
+        self.charged += after as i64 - before as i64;
+    }
+
+    /// Whether something is not counted yet: see [`crate::Commons::book`].
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.charged != 0 || self.predicted != 0
+    }
+
+    /// Sets the time of this burst, when it is known already.
+    #[inline]
+    pub fn set_now(&mut self, now: Time) {
+        self.clock = now;
+    }
+
+    /// The burst or call is over: the next one reads the clock anew.
+    #[inline]
+    pub fn forget_now(&mut self) {
+        self.clock = Time::NEVER;
+    }
+}

@@ -1,0 +1,168 @@
+//! Segments on their way: from the device to their connection, and from TCP to the layers that have
+//! turns of their own.
+
+use crate::id::SockId;
+use perimeter_base::{Lease, PktBuf};
+use perimeter_tcp::{Events, SegPlan};
+use perimeter_wire::{EtherHdr, FlowKey, MacAddr, TcpFrame, Template};
+use smallvec::SmallVec;
+
+/// No core: nothing has run yet.
+pub const NOWHERE: u16 = u16::MAX;
+
+/// A received TCP segment on its way to its connection. Written in place and passed by
+/// reference: moving a freshly parsed header costs more than parsing it.
+#[derive(Debug, Default)]
+pub struct Seg {
+    /// Flow and header, from this host's point of view.
+    pub frame: TcpFrame,
+    /// Hash of the flow, as [`Commons::flow_hash`](crate::Commons::flow_hash) gives it.
+    pub hash: u32,
+    /// Interface that it came in by.
+    pub iface: u16,
+    /// The core on which IP was done with it.
+    pub core: u16,
+    /// How many segments it is, where several were merged ([`crate::merge`]); else 1, or 0 where
+    /// nobody has said.
+    pub segs: u16,
+    /// The frame, its window narrowed to the payload. Whoever deals with the segment takes it.
+    pub payload: PktBuf,
+    /// The payloads of merged segments behind the first one's.
+    pub rest: Vec<PktBuf>,
+    /// Octets of those.
+    pub behind: u32,
+    /// Octets of each merged segment but the last.
+    pub size: u32,
+}
+
+impl Seg {
+    /// The station that sent its frame, which must have been one of Ethernet and still be in
+    /// [`Seg::payload`].
+    pub fn station(&self) -> Option<MacAddr> {
+        let head = self.payload.before(self.frame.payload_off as usize)?;
+        Some(EtherHdr::parse(head).ok()?.src)
+    }
+}
+
+/// The segments of a burst, in order of arrival. Places are used again.
+#[derive(Debug, Default)]
+pub struct Segs {
+    places: Vec<Seg>,
+    len: usize,
+}
+
+impl Segs {
+    /// The place behind the last segment, to be written; counted by [`Segs::keep`].
+    #[inline]
+    pub fn place(&mut self) -> &mut Seg {
+        if self.len == self.places.len() {
+            self.places.push(Seg::default());
+        }
+        &mut self.places[self.len]
+    }
+
+    /// Those that are kept, and [`Segs::place`], which was asked for already.
+    #[inline]
+    pub(crate) fn kept_and_place(&mut self) -> (&mut [Seg], &mut Seg) {
+        let (kept, behind) = self.places.split_at_mut(self.len);
+        (kept, &mut behind[0])
+    }
+
+    /// The segment in [`Segs::place`] is complete.
+    #[inline]
+    pub fn keep(&mut self) {
+        self.len += 1;
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All of them.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [Seg] {
+        &mut self.places[..self.len]
+    }
+
+    /// Forgets them.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Those there are.
+    pub fn iter(&self) -> core::slice::Iter<'_, Seg> {
+        self.places[..self.len].iter()
+    }
+
+    /// Runs `f` on each and forgets them.
+    #[inline]
+    pub fn drain(&mut self, mut f: impl FnMut(&mut Seg)) {
+        for seg in &mut self.places[..self.len] {
+            f(seg);
+        }
+        self.len = 0;
+    }
+}
+
+/// News of a connection for its socket layer.
+#[derive(Debug, Default)]
+pub struct Up {
+    /// Data in order.
+    pub data: SmallVec<[PktBuf; 2]>,
+    /// What happened, of what concerns the receive side.
+    pub events: Events,
+    /// The connection has failed.
+    pub failed: bool,
+}
+
+impl Up {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.events.is_empty()
+    }
+}
+
+/// What TCP has left of one connection for layers that have turns of their own.
+#[derive(Debug)]
+pub struct Apart {
+    /// The connection.
+    pub id: SockId,
+    /// Its flow.
+    pub key: FlowKey,
+    /// News for the socket layer.
+    pub up: Up,
+    /// Segments for IP.
+    pub out: Outgoing,
+    /// Their headers.
+    pub template: Template,
+    /// The transmit queue that they take.
+    pub txq: u16,
+}
+
+/// Segments of a connection that are between TCP and the transmit ring.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// The segments.
+    pub segs: Vec<OutSeg>,
+    /// Their payload.
+    pub lease: Lease,
+}
+
+/// A segment that TCP has made and IP is to send.
+#[derive(Debug)]
+pub struct OutSeg {
+    /// What TCP says about it.
+    pub plan: SegPlan,
+    /// The number of its payload in [`Outgoing::lease`]; `None`: it has none.
+    pub payload: Option<u32>,
+    /// Its IP identification.
+    pub ident: u16,
+}
