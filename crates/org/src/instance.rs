@@ -335,7 +335,7 @@ impl<O: Org> Instance<O> {
     /// Accepted connections go to their listeners, or are aborted where those have gone.
     fn hand_over(&self, cx: &mut Ctx<O::K>) {
         while let Some((listener, id, key)) = cx.deferred.accepts.pop() {
-            if !listener.deliver(id, key, cx) {
+            if !listener.deliver(id, key, &mut cx.deferred.wakes) {
                 self.sh.count(cx.lane, Count::AcceptGone, 1);
                 cx.deferred.aborts.push(id);
             }
@@ -583,7 +583,7 @@ impl<O: Org> Instance<O> {
     pub fn close_listener(&self, cx: &mut Ctx<O::K>, id: SockId) -> Result<(), SockError> {
         let l = self.sh.listener(id).ok_or(SockError::Closed)?;
         self.org.unlisten(cx, &l);
-        for conn in l.close(cx) {
+        for conn in l.close(&mut cx.deferred.wakes) {
             self.org.post(cx, conn, Close { abort: true });
         }
         self.sh.unbind_listener(id);

@@ -203,7 +203,7 @@ pub trait Org: Send + Sync + Sized + 'static {
     }
 
     /// When timers are due: not later than the earliest. Where another thread than those that
-    /// ask makes this earlier, it says so in [`Deferred::armed`](perimeter_stack::kind::Deferred).
+    /// ask makes this earlier, it says so in [`Deferred::armed`](perimeter_stack::own::Deferred).
     fn next_timer(&self) -> Time;
 
     /// Appends what there is to say about every connection.

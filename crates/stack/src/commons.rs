@@ -1,7 +1,6 @@
 //! What all threads of a stack share, whatever the organization.
 
 use crate::count::{COUNTS, Count};
-use crate::ends::Quota;
 use crate::id::{Slots, SockId};
 use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
@@ -11,6 +10,7 @@ use crate::net::{Iface, L2, Route, announcement, arp_frame, host};
 use crate::own::Own;
 use crate::poller::Pollers;
 use crate::port::{Offload, RxPort, TxPort};
+use crate::quota::Quota;
 use crate::route::Routes;
 use crate::segment::Seg;
 use core::net::{IpAddr, Ipv4Addr};
@@ -172,7 +172,7 @@ pub struct Commons<K: Kind> {
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
     bound: Lk<K, Bound>,
-    /// Places for connections that no application holds, by [`crate::ends::End`].
+    /// Places for connections that no application holds, by [`crate::quota::End`].
     pub(crate) quotas: [Quota<K>; 2],
     pub(crate) memory: Memory<K>,
 }

@@ -3,12 +3,12 @@
 
 use crate::commons::Commons;
 use crate::ctx::Ctx;
-use crate::ends::End;
 use crate::id::SockId;
 use crate::kind::Kind;
 use crate::listener::Listener;
 use crate::marks::Marks;
 use crate::memory::{SET_ASIDE, Trust};
+use crate::quota::End;
 use crate::ready::{self, Side};
 use crate::segment::{NOWHERE, Outgoing, Up};
 use core::ops::DerefMut;

@@ -10,60 +10,14 @@
 //! then an attacker who fills the account with connections that make no progress decides over all
 //! who come later.)
 //!
-//! The limits are the whole stack's. Perimeters take their share from a [`Quota`] some places at
+//! The limits are the whole stack's. Perimeters take their share from a [`Quota`](crate::quota::Quota) some places at
 //! a time, so that they rarely meet there; one that gets none ends its own oldest. A perimeter
 //! that has none to end goes over the limit by one.
 
-use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::id::SockId;
-use crate::kind::{Kind, Lk, lock};
-use perimeter_sync::{Lock, LockClass};
-
-/// What is left to do for a connection that no application holds.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// To deliver data or a FIN.
-    Orphan = 0,
-    /// To wait: TIME-WAIT or FIN-WAIT-2.
-    Waiting = 1,
-}
-
-impl End {
-    const ALL: [End; 2] = [End::Orphan, End::Waiting];
-
-    /// The counter of those that ended because there were too many.
-    pub fn count(self) -> Count {
-        match self {
-            End::Orphan => Count::OrphansReset,
-            End::Waiting => Count::TimeWaitsEnded,
-        }
-    }
-}
-
-/// Places that nobody has taken yet, of one account of the whole stack.
-pub struct Quota<K: Kind> {
-    free: Lk<K, usize>,
-    batch: usize,
-}
-
-impl<K: Kind> Quota<K> {
-    /// `limit` places.
-    pub fn new(p: &K::P, limit: usize) -> Quota<K> {
-        Quota {
-            free: lock::<K, _>(p, LockClass::Leaf, limit),
-            batch: (limit / 4096).clamp(1, 64),
-        }
-    }
-
-    /// Takes a batch, or what there is.
-    fn take(&self) -> usize {
-        let mut free = self.free.lock();
-        let n = self.batch.min(*free);
-        *free -= n;
-        n
-    }
-}
+use crate::kind::Kind;
+use crate::quota::End;
 
 const NONE: u32 = u32::MAX;
 
@@ -204,14 +158,9 @@ impl Ends {
         let ended = self.set(id, end);
         tell(cx, ended);
         for end in End::ALL {
-            let (account, quota) = (
-                &mut self.accounts[end as usize],
-                &cx.sh.quotas[end as usize],
-            );
-            if account.granted >= account.len + 2 * quota.batch {
-                account.granted -= quota.batch;
-                *quota.free.lock() += quota.batch;
-            }
+            let account = &mut self.accounts[end as usize];
+            let quota = &cx.sh.quotas[end as usize];
+            account.granted = quota.relieve(account.len, account.granted);
         }
     }
 }

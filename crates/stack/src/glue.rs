@@ -9,12 +9,12 @@ use crate::commons::Commons;
 use crate::conn::{Access, Meta, SndSide, TcbSide, on_events};
 use crate::count::Count;
 use crate::ctx::Ctx;
-use crate::ends::End;
 use crate::kind::Kind;
 use crate::memory::{CONNECTION, HOARD, ONE_SEGMENT, SET_ASIDE, WAITING};
 #[cfg(feature = "testing")]
 use crate::planted::{Bug, planted};
 use crate::port::{Cutting, TxPort};
+use crate::quota::End;
 use crate::ready;
 use crate::segment::{Apart, OutSeg, Outgoing, Seg};
 use perimeter_base::{Lease, PktBuf, Time, TxHead};

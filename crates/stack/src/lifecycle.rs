@@ -4,10 +4,10 @@
 
 use crate::conn::{Access, Conn, on_events};
 use crate::ctx::Ctx;
-use crate::ends::End;
 use crate::glue;
 use crate::kind::Kind;
 use crate::listener::Listener;
+use crate::quota::End;
 use crate::ready;
 use crate::segment::Seg;
 use crate::wheel::Due;

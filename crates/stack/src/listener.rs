@@ -2,10 +2,9 @@
 
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
-use crate::ops::Setting;
-use crate::own::Own;
 use crate::planted::{Bug, planted};
-use crate::ready::{self, Side};
+use crate::ready::{self, Side, Wakes};
+use crate::setting::Setting;
 use core::net::IpAddr;
 use perimeter_sync::{Lock, LockClass};
 use perimeter_tcp::Config;
@@ -110,7 +109,7 @@ impl<K: Kind> Listener<K> {
 
     /// Queues an established connection; `false` when the listener has closed: the connection
     /// is to be aborted.
-    pub fn deliver(&self, id: SockId, key: FlowKey, own: &mut Own<K>) -> bool {
+    pub fn deliver(&self, id: SockId, key: FlowKey, wakes: &mut Wakes<K>) -> bool {
         let mut q = self.queue.lock();
         if !q.open {
             return false;
@@ -118,13 +117,13 @@ impl<K: Kind> Listener<K> {
         q.ready.push_back((id, key));
         let queued = q.ready.len() as u32;
         if planted(Bug::QueueUnlockedEarly) {
-            q.side.raise(ready::IN, &mut own.deferred.wakes);
+            q.side.raise(ready::IN, wakes);
             drop(q);
             self.queued.store(queued, Ordering::Relaxed);
             return true;
         }
         self.queued.store(queued, Ordering::Relaxed);
-        q.side.raise(ready::IN, &mut own.deferred.wakes);
+        q.side.raise(ready::IN, wakes);
         true
     }
 
@@ -150,11 +149,11 @@ impl<K: Kind> Listener<K> {
     }
 
     /// Closes the queue for good; returns the connections that nobody accepted.
-    pub fn close(&self, own: &mut Own<K>) -> Vec<SockId> {
+    pub fn close(&self, wakes: &mut Wakes<K>) -> Vec<SockId> {
         let mut q = self.queue.lock();
         q.open = false;
         self.queued.store(0, Ordering::Relaxed);
-        q.side.leave(&mut own.deferred.wakes);
+        q.side.leave(wakes);
         q.ready.drain(..).map(|(id, _)| id).collect()
     }
 

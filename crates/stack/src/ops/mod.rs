@@ -9,10 +9,11 @@ mod data;
 mod look;
 mod setting;
 
+pub use crate::setting::Setting;
 pub use close::{Close, How, Shutdown};
 pub use data::{Data, Received, Recv, Released, SendData, Sent, tell_space};
 pub use look::{Look, Readiness, TakeError, Wait, Watching, look};
-pub use setting::{Set, Setting};
+pub use setting::Set;
 
 use crate::conn::{Access, Bufs, on_events};
 use crate::count::Count;
