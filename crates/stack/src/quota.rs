@@ -48,8 +48,8 @@ impl<K: Kind> Quota<K> {
         n
     }
 
-    /// Gives a batch back where an account has been `granted` two more than it has connections;
-    /// what is left to it.
+    /// Gives a batch back where an account of `len` connections has been `granted` places for two
+    /// batches more; what is left to it.
     pub(crate) fn relieve(&self, len: usize, granted: usize) -> usize {
         if granted < len + 2 * self.batch {
             return granted;
