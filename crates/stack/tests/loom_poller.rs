@@ -7,11 +7,10 @@
 use loom::thread;
 use perimeter_base::Time;
 use perimeter_stack::kind::Kind;
-use perimeter_stack::own::Own;
 use perimeter_stack::planted::Bug;
 use perimeter_stack::planted::models::{found, holds};
 use perimeter_stack::poller::{Pollers, Ready};
-use perimeter_stack::ready::{IN, OUT, Side, Trigger, Want};
+use perimeter_stack::ready::{IN, OUT, Side, Trigger, Wakes, Want};
 use perimeter_stack::{Lk, SockId};
 use perimeter_sync::model::Model;
 use perimeter_sync::{Event, Lock, LockClass, Platform, Shared};
@@ -51,11 +50,11 @@ impl World {
         let p = pollers.get(poller).unwrap();
         let word = p.register(poller, sock(), TOKEN, want);
         let word = word.unwrap();
-        let mut own = Own::new(0);
+        let mut wakes = Wakes::default();
         let (mut read, mut write) = (Side::read(), Side::write());
-        read.register(&word, &mut own);
-        write.register(&word, &mut own);
-        assert!(own.deferred.wakes.regs.is_empty());
+        read.register(&word, &mut wakes);
+        write.register(&word, &mut wakes);
+        assert!(wakes.regs.is_empty());
         Arc::new(World {
             poller,
             read: Model.lock(LockClass::Rcvbuf, read),
@@ -66,10 +65,10 @@ impl World {
 
     /// Something happens inside the perimeter; who waits is told when it has been left.
     fn raise(&self, bits: u8) {
-        let mut own = Own::new(0);
+        let mut wakes = Wakes::default();
         let side = if bits == IN { &self.read } else { &self.write };
-        side.lock().raise(bits, &mut own.deferred.wakes);
-        self.pollers.deliver(&mut own.deferred.wakes.regs);
+        side.lock().raise(bits, &mut wakes);
+        self.pollers.deliver(&mut wakes.regs);
     }
 
     /// The application has taken everything.
