@@ -404,6 +404,7 @@ impl<O: Org> Instance<O> {
             let wanted = Wanted {
                 unbound: self.org.wants_unbound(),
                 protocols: &self.numbers,
+                large: self.sh.config.offload != Offload::Off,
                 merged: O::MERGED && self.sh.config.offload != Offload::Off,
             };
             let mut aside = input::parse(cx, iface, wanted);

@@ -49,6 +49,7 @@ pub fn input<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
 }
 
 /// As [`input`], for merged segments: as one if header prediction takes them, else one by one.
+#[inline(never)]
 fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
     let now = now(a, cx);
     let run = Run {
@@ -240,9 +241,11 @@ fn deliver<A: Access>(
     if let Some(empty) = rcv.buf.push(first) {
         cx.pool.put(empty);
     }
-    for b in rest.into_iter().flat_map(|r| r.drain(..)) {
-        if let Some(empty) = rcv.buf.push(b) {
-            cx.pool.put(empty);
+    if let Some(rest) = rest {
+        for b in rest.drain(..) {
+            if let Some(empty) = rcv.buf.push(b) {
+                cx.pool.put(empty);
+            }
         }
     }
     if more {
@@ -442,6 +445,7 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
 }
 
 /// As [`output_whole`], where bursts are planned as large segments.
+#[inline(never)]
 fn output_large<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, cutting: Cutting) -> bool {
     let now = cx.now();
     let (sh, own) = cx.split();
@@ -467,7 +471,7 @@ fn output_large<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, cutting: Cutting) -> b
             let part = port.part(&plan, i);
             let Some(mut d) = stage.push() else { break };
             placed += 1;
-            emit(&mut d, &mut t.meta, &part);
+            emit_large(&mut d, &mut t.meta, &part);
             snd.buf.refer(part.off, part.len, &mut d, &mut own.pool);
         }
         segs += u64::from(plan.segs);
@@ -534,7 +538,7 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             let meta = &mut a.tcb().meta;
             match stage.push() {
                 Some(mut d) => {
-                    emit(&mut d, meta, &part);
+                    emit_large(&mut d, meta, &part);
                     if let Some(n) = payload {
                         lease.place(n, &mut d);
                     }
@@ -662,7 +666,7 @@ pub fn place<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
             Some(mut d) => {
                 placed += u64::from(s.plan.segs);
                 bytes += u64::from(s.plan.len);
-                describe(&mut d, template, s.ident, &s.plan);
+                describe_large(&mut d, template, s.ident, &s.plan);
                 if let Some(n) = s.payload {
                     lease.place(n, &mut d);
                 }
@@ -699,6 +703,12 @@ fn describe(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
     d.hdr_len = template.emit(&mut d.hdr, ident, &plan.seg, plan.len) as u8;
     d.offload.csum_start = (template.l2_len() + 20) as u8;
     d.offload.csum_offset = 16;
+}
+
+/// As [`describe`], for what may be a large segment.
+#[inline(never)]
+fn describe_large(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
+    describe(d, template, ident, plan);
     if plan.segs > 1 {
         d.offload.segment_size = (plan.len / u32::from(plan.segs)) as u16;
     }
@@ -706,8 +716,15 @@ fn describe(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
 
 #[inline(always)]
 fn emit<K: Kind>(d: &mut TxHead, meta: &mut Meta<K>, plan: &SegPlan) {
+    meta.ident = meta.ident.wrapping_add(1);
+    describe(d, &meta.template, meta.ident, plan);
+}
+
+/// As [`emit`], for what may be a large segment.
+#[inline(never)]
+fn emit_large<K: Kind>(d: &mut TxHead, meta: &mut Meta<K>, plan: &SegPlan) {
     let ident = identify(meta, plan);
-    describe(d, &meta.template, ident, plan);
+    describe_large(d, &meta.template, ident, plan);
 }
 
 /// The IP identification of a segment; those of a large one count on from there.

@@ -45,6 +45,8 @@ pub struct Wanted<'a> {
     pub unbound: bool,
     /// Protocols, by their numbers in IP's header.
     pub protocols: &'a [u8],
+    /// Frames may be large segments.
+    pub large: bool,
     /// Segments of TCP that follow each other are merged: see [`crate::merge`].
     pub merged: bool,
 }
@@ -124,7 +126,7 @@ fn drain<K: Kind>(
     }
     let came = own.segs.len() - before;
     let mut segs = came;
-    if wanted.merged || caps.large > 0 {
+    if wanted.large {
         segs = own
             .segs
             .iter()
@@ -226,16 +228,10 @@ fn tcp<K: Kind>(
     seg.payload = f.buf;
     seg.payload.trim_front(seg.frame.payload_off as usize);
     seg.payload.truncate(seg.frame.payload_len as usize);
-    seg.size = match f.segment_size {
-        0 => seg.frame.payload_len,
-        size => seg.frame.payload_len.min(size.into()),
-    };
-    seg.segs = match seg.size {
-        0 => 1,
-        size => seg.frame.payload_len.div_ceil(size) as u16,
-    };
-    seg.rest.clear();
-    seg.behind = 0;
+    seg.segs = 1;
+    if wanted.large {
+        seg.is_of(f.segment_size);
+    }
     if wanted.merged {
         own.segs.keep_or_merge(&mut own.latest, &mut own.pool);
     } else {

@@ -125,6 +125,15 @@ fn merge(last: &mut Seg, seg: &mut Seg, pool: &mut PktPool) {
 }
 
 impl Seg {
+    /// The frame that was parsed into this place is made of segments of `size` octets; 0: it is one.
+    pub(crate) fn is_of(&mut self, size: u16) {
+        let len = self.frame.payload_len;
+        self.rest.clear();
+        self.behind = 0;
+        self.size = if size == 0 { len } else { len.min(size.into()) };
+        self.segs = len.div_ceil(self.size.max(1)).max(1) as u16;
+    }
+
     /// Octets of data, those of merged segments included.
     #[inline]
     pub fn octets(&self) -> u32 {

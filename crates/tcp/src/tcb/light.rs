@@ -55,7 +55,7 @@ impl Tcb {
     /// As [`Tcb::input_light`], for segments that follow each other and were merged: `seg` is the
     /// header of the first, with the flags and what it acknowledges of the last. The payload is the
     /// caller's to deliver. If it returns false, each of them is to be given to [`Tcb::input`].
-    #[inline]
+    #[inline(never)]
     pub fn input_run(&mut self, seg: &TcpHdr, run: Run, now: Time, out: &mut Input) -> bool {
         self.predict(seg, run, now, out)
     }
@@ -116,7 +116,7 @@ impl Tcb {
         true
     }
 
-    #[inline]
+    #[inline(always)]
     fn ack_light(&mut self, seg: &TcpHdr, acked: u32, segs: u32, now: Time) {
         self.snd_una = seg.ack;
         self.flags &= !flag::TLP_ARMED;

@@ -92,9 +92,9 @@ impl Tcb {
     /// As [`Tcb::plan_here`]; and where that is a full segment of new data, as many of those that
     /// may follow it at once as `most` allows, as one large segment. Cut, it is what
     /// [`Tcb::plan`] would have given one by one ([`SegPlan::segment`]).
-    #[inline(always)]
+    #[inline(never)]
     pub fn plan_large(&mut self, q: Queued, most: Large, now: Time) -> Option<SegPlan> {
-        let mut plan = self.plan_here(q, now)?;
+        let mut plan = self.plan(q, now)?;
         let full = plan.len == u32::from(self.mss) && plan.seg.flags == TcpFlags::ACK;
         if full && self.has(flag::FAST) && plan.seg.seq + plan.len == self.snd_nxt {
             self.lengthen(&mut plan, q, most, now);
@@ -104,6 +104,7 @@ impl Tcb {
 
     /// Further full segments of new data join one. They stop at a push, which only the last
     /// segment of a large one can have, and at half the congestion window, as Linux's bursts do.
+    #[inline(never)]
     fn lengthen(&mut self, plan: &mut SegPlan, q: Queued, most: Large, now: Time) {
         let mss = u32::from(self.mss);
         let octets = most.octets.min(self.cc.cwnd() / 2);
@@ -438,9 +439,9 @@ impl Tcb {
         // receivers that gather segments deliver them then (what Linux's smallest segmentation
         // offload bursts look like on the wire), or every 32nd where large segments are planned. A
         // burst is at most half the window.
-        let every = u32::from(self.push_mask) + 1;
-        let pair =
-            self.burst & self.push_mask == 0 && self.cc.cwnd() >= 2 * every * u32::from(self.mss);
+        let pair = self.burst & 1 == 0
+            && self.cc.cwnd() >= 4 * u32::from(self.mss)
+            && (self.push_mask == 1 || self.pushes_large());
         if len > 0 && ((off < pushed && off + len >= pushed) || pair) {
             flags |= TcpFlags::PSH;
         }
@@ -480,6 +481,14 @@ impl Tcb {
         }
         self.sent_data(len, now);
         flags
+    }
+
+    /// Where large segments are planned: whether the burst has come to a push, and the window is
+    /// twice as large as what lies between two of them.
+    #[cold]
+    fn pushes_large(&self) -> bool {
+        let every = u32::from(self.push_mask) + 1;
+        self.burst & self.push_mask == 0 && self.cc.cwnd() >= 2 * every * u32::from(self.mss)
     }
 
     /// Slow start watches round trips: more than one sample for each.
