@@ -279,7 +279,7 @@ impl<O: Org> Instance<O> {
         // goes on, so nothing is left behind.
         for turn in 0..RESUME_TURNS {
             #[cfg(feature = "testing")]
-            perimeter_stack::glue::fill_late(cx);
+            perimeter_stack::output::fill_late(cx);
             self.hand_over(cx);
             for (q, id) in core::mem::take(&mut cx.deferred.blocked) {
                 self.sh.tx[usize::from(q)].stall(id);

@@ -24,6 +24,7 @@ pub mod merge;
 mod neighbour;
 pub mod net;
 pub mod ops;
+pub mod output;
 pub mod own;
 pub mod passive;
 pub mod planted;

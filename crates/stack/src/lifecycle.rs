@@ -7,6 +7,7 @@ use crate::ctx::Ctx;
 use crate::glue;
 use crate::kind::Kind;
 use crate::listener::Listener;
+use crate::output;
 use crate::quota::End;
 use crate::ready;
 use crate::segment::Seg;
@@ -46,7 +47,7 @@ pub fn connect<K: Kind>(cx: &mut Ctx<K>, key: &FlowKey, config: &Config) -> Tcb 
 /// It has its place: its SYN goes out.
 pub fn connected<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
     glue::account(a, cx);
-    glue::output(a, cx);
+    output::output(a, cx);
 }
 
 /// TCP's state of a connection whose handshake is complete, and its settings.

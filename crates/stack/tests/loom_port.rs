@@ -154,7 +154,7 @@ fn room_is_kept() {
     let turn = |port: &Port| {
         let n = port.set_aside(1);
         if n == 1 {
-            // As `glue::place` does.
+            // As `output::place` does.
             let mut stage = port.stage();
             let ticket = stage.ticket() as u8;
             let slot = stage.push();

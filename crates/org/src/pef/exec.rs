@@ -20,7 +20,7 @@ use perimeter_base::Time;
 use perimeter_stack::conn::{over, told};
 use perimeter_stack::segment::{Apart, Up};
 use perimeter_stack::shard::Met;
-use perimeter_stack::{Access, Cell, Count, Seg, SockId, glue, ready};
+use perimeter_stack::{Access, Cell, Count, Seg, SockId, glue, output, ready};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::{Events, Info, Input, Tcb};
 use perimeter_wire::{FlowKey, TcpHdr};
@@ -324,7 +324,7 @@ impl<P: Platform> Pef<P> {
                     env.cx.pool.put(b);
                 }
             }
-            Body::Chain(mut apart) => glue::discard(&mut env.cx, &mut apart),
+            Body::Chain(mut apart) => output::discard(&mut env.cx, &mut apart),
             Body::Call(call) => call.dropped(self, env),
             Body::Nothing => {}
         }
@@ -358,7 +358,7 @@ impl<P: Platform> Pef<P> {
             }
             (Direction::Transmit, Layer::Ip, _) => {
                 if let Body::Chain(apart) = &mut pkt.body {
-                    glue::place(&mut env.cx, apart);
+                    output::place(&mut env.cx, apart);
                 }
                 Verdict::Next
             }
@@ -643,7 +643,7 @@ impl<P: Platform> Pef<P> {
                     let hdr = s.plan.seg.to_hdr(key.local_port, key.remote_port);
                     ask(key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
                 });
-                glue::dropped(&mut env.cx, apart, n - apart.out.segs.len());
+                output::dropped(&mut env.cx, apart, n - apart.out.segs.len());
                 Verdict::Next
             }
             Body::Call(call) => match call.data() {

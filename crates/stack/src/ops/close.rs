@@ -5,6 +5,7 @@ use crate::conn::{Access, Bufs};
 use crate::ctx::Ctx;
 use crate::glue;
 use crate::kind::Kind;
+use crate::output;
 use crate::ready;
 use core::time::Duration;
 use perimeter_tcp::State;
@@ -50,7 +51,7 @@ impl<K: Kind> Op<K> for Shutdown {
             let now = glue::now(a, cx);
             a.tcb().tcb.shutdown_write(now);
             a.before_output();
-            glue::output(a, cx);
+            output::output(a, cx);
         }
         Ok(())
     }
@@ -98,6 +99,6 @@ impl<K: Kind> Op<K> for Close {
             t.meta.closed = true;
         }
         a.before_output();
-        glue::output(a, cx);
+        output::output(a, cx);
     }
 }

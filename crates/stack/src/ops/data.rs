@@ -7,6 +7,7 @@ use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::glue;
 use crate::kind::Kind;
+use crate::output;
 use crate::ready;
 use crate::segment::NOWHERE;
 use perimeter_base::{Bytes, PktBuf};
@@ -222,7 +223,7 @@ impl<K: Kind> Op<K> for SendData<'_> {
             taken
         };
         a.before_output();
-        glue::output(a, cx);
+        output::output(a, cx);
         let full = self.full;
         Ok(Sent { taken, full })
     }
@@ -415,7 +416,7 @@ pub fn tell_space<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
         (glue::offer(cx.sh, space, rcv.tell_at()), rcv.buf.limit())
     };
     if a.tcb().tcb.app_read(space, limit) {
-        glue::output(a, cx);
+        output::output(a, cx);
     }
 }
 

@@ -21,6 +21,7 @@ use crate::ctx::Ctx;
 use crate::glue;
 use crate::kind::Kind;
 use crate::memory::HOARD;
+use crate::output;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::{TcpError, Unreachable};
 use perimeter_wire::Seq;
@@ -161,7 +162,7 @@ impl<K: Kind> Op<K> for Output {
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
         glue::now(a, cx);
         a.tcb().meta.blocked = false;
-        glue::output_in_turn(a, cx);
+        output::output_in_turn(a, cx);
     }
 }
 
@@ -180,7 +181,7 @@ impl<K: Kind> Op<K> for NoNeighbour {
             return glue::abort(a, cx);
         }
         if events.is_empty() {
-            glue::output(a, cx);
+            output::output(a, cx);
         } else {
             on_events(a, events, cx);
         }
@@ -254,5 +255,5 @@ pub fn icmp<A: Access>(a: &mut A, what: Icmp, cx: &mut Ctx<A::K>) {
             a.tcb().tcb.on_packet_too_big(mtu, seq, now);
         }
     }
-    glue::output(a, cx);
+    output::output(a, cx);
 }

@@ -5,6 +5,7 @@ use crate::conn::Access;
 use crate::ctx::Ctx;
 use crate::glue;
 use crate::kind::Kind;
+use crate::output;
 use crate::ready;
 use crate::setting::Setting;
 
@@ -64,7 +65,7 @@ impl<K: Kind> Op<K> for Set {
             Setting::MaxSegment(_) => false,
         };
         if output {
-            glue::output(a, cx);
+            output::output(a, cx);
         }
     }
 }

@@ -269,8 +269,8 @@ pub struct Tcb {
     usage: CwndUsage,
     /// Up to where data was pushed to the peer within a long write.
     push_seq: Seq,
-    /// Within a burst a segment pushes when its number, masked by this, is 0.
-    push_mask: u8,
+    /// Large segments are planned: a burst pushes at every 32nd segment, not at every second.
+    large: bool,
     prr: Prr,
     rtt: Rtt,
     count: Counters,
@@ -392,7 +392,7 @@ impl Tcb {
             last_tx: tick(now),
             max_wnd: 0,
             push_seq: iss,
-            push_mask: 1,
+            large: false,
             snd_sml: iss,
             recover: iss,
             again_at: Time::ZERO,

@@ -8,6 +8,9 @@ use super::{State, Tcb, flag, tick};
 use crate::info::CaState;
 use crate::sack::NextSeg;
 
+/// Segments between two pushes of a burst, where large segments are planned. Divides 256.
+const PUSH_EVERY: u8 = 32;
+
 /// Why there is no data to send.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Blocked {
@@ -441,7 +444,7 @@ impl Tcb {
         // burst is at most half the window.
         let pair = self.burst & 1 == 0
             && self.cc.cwnd() >= 4 * u32::from(self.mss)
-            && (self.push_mask == 1 || self.pushes_large());
+            && (!self.large || self.pushes_large());
         if len > 0 && ((off < pushed && off + len >= pushed) || pair) {
             flags |= TcpFlags::PSH;
         }
@@ -487,8 +490,8 @@ impl Tcb {
     /// twice as large as what lies between two of them.
     #[cold]
     fn pushes_large(&self) -> bool {
-        let every = u32::from(self.push_mask) + 1;
-        self.burst & self.push_mask == 0 && self.cc.cwnd() >= 2 * every * u32::from(self.mss)
+        let between = u32::from(PUSH_EVERY) * u32::from(self.mss);
+        self.burst.is_multiple_of(PUSH_EVERY) && self.cc.cwnd() >= 2 * between
     }
 
     /// Slow start watches round trips: more than one sample for each.

@@ -269,7 +269,7 @@ impl Tcb {
     /// Whether large segments are planned ([`Tcb::plan_large`]): then every 32nd segment of a burst
     /// pushes, else every second.
     pub fn set_large(&mut self, on: bool) {
-        self.push_mask = if on { 31 } else { 1 };
+        self.large = on;
     }
 
     /// Octets of memory behind this block: scoreboard and out-of-order data.
