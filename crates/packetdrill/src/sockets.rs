@@ -322,7 +322,7 @@ impl Backend for Sockets {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let data = Data::Pages([Bytes::from(bytes)].into_iter().collect());
+        let data = Data::Copied(Bytes::from(bytes));
         self.ask(move |e| Ok(e.send(id, data, flags.more)?.taken))
     }
 

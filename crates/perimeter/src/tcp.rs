@@ -459,19 +459,19 @@ fn owned(bufs: &[IoSlice<'_>], len: usize) -> Data<'static> {
     if let [b] = bufs {
         let b = &b[..len];
         return match len {
-            ..=SMALL => Data::Copy(PktBuf::copy_of(b)),
-            _ => Data::Pages([Bytes::copy_from_slice(b)].into_iter().collect()),
+            ..=SMALL => Data::Small(PktBuf::copy_of(b)),
+            _ => Data::Copied(Bytes::copy_from_slice(b)),
         };
     }
     if len <= SMALL {
         let mut joined = PktBuf::with_capacity(len);
         gather(bufs, joined.raw_mut());
         joined.set_window(0, len);
-        return Data::Copy(joined);
+        return Data::Small(joined);
     }
     let mut joined = vec![0; len];
     gather(bufs, &mut joined);
-    Data::Pages([Bytes::from(joined)].into_iter().collect())
+    Data::Copied(Bytes::from(joined))
 }
 
 impl Read for &TcpStream {

@@ -19,9 +19,13 @@ use std::io::IoSlice;
 pub enum Data<'a> {
     /// To be copied into the send buffer, from where the caller has it.
     Borrowed(Slices<'a>),
-    /// To be copied into the send buffer, or to stay where it is when nothing is queued.
-    Copy(PktBuf),
-    /// To be sent by reference, and held until acknowledged and done by the device.
+    /// A copy of a small write: to be copied into the send buffer, or to stay where it is when
+    /// nothing is queued.
+    Small(PktBuf),
+    /// A copy of a larger write, which stays where it is.
+    Copied(Bytes),
+    /// The application's own, to be sent by reference, and held until acknowledged and done by the
+    /// device.
     Pages(SmallVec<[Bytes; 2]>),
 }
 
@@ -41,7 +45,8 @@ impl<'a> Data<'a> {
     fn len(&self) -> usize {
         match self {
             Data::Borrowed(s) => s.len,
-            Data::Copy(b) => b.len(),
+            Data::Small(b) => b.len(),
+            Data::Copied(b) => b.len(),
             Data::Pages(p) => p.iter().map(Bytes::len).sum(),
         }
     }
@@ -50,13 +55,13 @@ impl<'a> Data<'a> {
     fn truncate(&mut self, max: usize) {
         match self {
             Data::Borrowed(s) => s.len = s.len.min(max),
-            Data::Copy(b) => b.truncate(max),
+            Data::Small(b) => b.truncate(max),
+            Data::Copied(b) if max < b.len() => *b = cut(b, max),
+            Data::Copied(_) => {}
             Data::Pages(pages) => {
                 let mut left = max;
                 for page in pages.iter_mut() {
-                    if left < page.len() {
-                        *page = front(page, left);
-                    }
+                    page.truncate(left);
                     left -= page.len();
                 }
                 pages.retain(|p| !p.is_empty());
@@ -65,21 +70,12 @@ impl<'a> Data<'a> {
     }
 }
 
-/// The most bytes of a page that are copied rather than pin the rest of it: as much as the library
-/// copies for a write.
-const COPIED: usize = 64 * 1024;
-
-/// Takes the first `n` bytes off a page, of which there are more. They are copied: by reference
-/// they would keep all of the page, which is not counted. So whoever writes 64 KiB to thousands of
-/// connections that take 2 KiB each does not hold 64 for each. Of a larger page, which is the
-/// application's, only small parts are.
-fn front(page: &mut Bytes, n: usize) -> Bytes {
-    let part = page.split_to(n);
-    if n <= COPIED {
-        copies::note(n);
-        return Bytes::copy_from_slice(&part);
-    }
-    part
+/// The first `n` bytes of a copy that the library made, of which there are more. They are copied
+/// again: by reference they would keep all of it, which is not counted. So whoever writes 64 KiB to
+/// thousands of connections that take 2 KiB each does not hold 64 for each.
+fn cut(copied: &Bytes, n: usize) -> Bytes {
+    copies::note(n);
+    Bytes::copy_from_slice(&copied[..n])
 }
 
 /// Where the room for an operation's data comes from.
@@ -158,8 +154,8 @@ impl<K: Kind> Op<K> for SendData<'_> {
         // could wait for ever.
         if cx.sh.memory_short() && self.data.len() > 0 {
             let chunk = match self.data {
-                Data::Borrowed(_) | Data::Copy(_) => CHUNK,
-                Data::Pages(_) => 0,
+                Data::Borrowed(_) | Data::Small(_) => CHUNK,
+                Data::Copied(_) | Data::Pages(_) => 0,
             };
             let empty = snd.buf.is_empty();
             let trusted = snd.trust.bytes(empty, cx.now());
@@ -230,8 +226,8 @@ impl<K: Kind> Op<K> for SendData<'_> {
 
     fn data(&mut self) -> Option<&mut [u8]> {
         match &mut self.data {
-            Data::Copy(b) => Some(b.as_mut_slice()),
-            Data::Borrowed(_) | Data::Pages(_) => None,
+            Data::Small(b) => Some(b.as_mut_slice()),
+            Data::Borrowed(_) | Data::Copied(_) | Data::Pages(_) => None,
         }
     }
 
@@ -295,23 +291,31 @@ fn append(buf: &mut perimeter_tcp::SndBuf, data: &mut Data<'_>, more: bool) -> (
             }
             copies::note(taken);
         }
-        Data::Copy(b) => match buf.adopt(core::mem::take(b)) {
+        Data::Small(b) => match buf.adopt(core::mem::take(b)) {
             Ok(()) => taken = want,
             Err(b) => {
                 taken = buf.push_copy(b.as_slice());
                 copies::note(taken);
             }
         },
+        Data::Copied(b) => {
+            let room = buf.space() as usize;
+            let part = match b.len() <= room {
+                true => core::mem::take(b),
+                false => cut(b, room),
+            };
+            taken = part.len();
+            buf.push(part);
+        }
         Data::Pages(pages) => {
             for page in pages.iter_mut() {
                 let room = buf.space() as usize;
                 if room == 0 {
                     break;
                 }
-                let part = if page.len() <= room {
-                    core::mem::take(page)
-                } else {
-                    front(page, room)
+                let part = match page.len() <= room {
+                    true => core::mem::take(page),
+                    false => page.split_to(room),
                 };
                 taken += part.len();
                 buf.push(part);
