@@ -8,17 +8,18 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use perimeter_base::Time;
 use perimeter_link::RxQueue;
-use perimeter_stack::commons::AddrInUse;
+use perimeter_stack::aside::{Aside, Wanted};
 use perimeter_stack::datagram::Datagram;
-use perimeter_stack::input::{self, Aside, Wanted};
+use perimeter_stack::input;
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::{Close, InterfaceGone, NoNeighbour, Output, Shed};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::poller::Alarm;
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready;
+use perimeter_stack::shared::AddrInUse;
 use perimeter_stack::{
-    Commons, Count, Ctx, Flow, IfaceSpec, Kind, Lk, Offload, Own, Route, SockError, SockId,
+    Count, Ctx, Flow, IfaceSpec, Kind, Lk, Offload, Own, Route, SharedState, SockError, SockId,
 };
 use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThread};
 use perimeter_wire::FlowKey;
@@ -27,6 +28,9 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 mod park;
 
+/// How long a queue counts as attended to after it was driven, ns: longer than an application works
+/// between two polls, mostly.
+const ATTENDED: u64 = 1_000_000;
 /// How often at most leaving a perimeter lets connections go on that wait for room.
 const RESUME_TURNS: usize = 64;
 
@@ -38,7 +42,7 @@ type Sleepers<O> = Arc<<Pf<O> as Platform>::Lock<Vec<Ev<O>>>>;
 /// A stack: an organization, what its threads share, and what they carry.
 pub struct Instance<O: Org> {
     /// What all threads share.
-    pub sh: Commons<O::K>,
+    pub sh: SharedState<O::K>,
     /// The organization.
     pub org: O,
     /// Which one it is.
@@ -95,7 +99,7 @@ impl<O: Org> Instance<O> {
         (ifaces, routes): (Vec<IfaceSpec>, Vec<Route>),
         protocols: Vec<Arc<dyn Protocol<O>>>,
     ) -> Instance<O> {
-        let sh = Commons::new(p.clone(), config, ifaces, routes);
+        let sh = SharedState::new(p.clone(), config, ifaces, routes);
         let org = O::new(&spec, &sh);
         let sleepers: Vec<Sleepers<O>> = (0..sh.loopback().1)
             .map(|_| Arc::new(p.lock(LockClass::Leaf, Vec::new())))
@@ -368,6 +372,33 @@ impl<O: Org> Instance<O> {
         frames
     }
 
+    /// A thread that drives queue `q` was there a moment ago: how long that holds.
+    pub(crate) fn attended(&self, q: u16) -> Option<Time> {
+        let at = Time(self.sh.rx[usize::from(q)].looked_at.load(Ordering::Relaxed));
+        let to = at.plus(ATTENDED);
+        (at > Time::ZERO && self.sh.p.now() < to).then_some(to)
+    }
+
+    /// Drives those of `queues` that nobody attends to; how many frames that were.
+    pub(crate) fn fill_in(&self, cx: &mut Ctx<O::K>, queues: &[u16]) -> usize {
+        let free = queues
+            .iter()
+            .copied()
+            .filter(|q| self.attended(*q).is_none());
+        let free: SmallVec<[u16; 8]> = free.collect();
+        let n = match free.is_empty() {
+            true => 0,
+            false => self.drive(cx, &free),
+        };
+        // Its own visit is none that others need not make.
+        for q in free {
+            self.sh.rx[usize::from(q)]
+                .looked_at
+                .store(0, Ordering::Relaxed);
+        }
+        n
+    }
+
     /// Takes a burst of what the stack has sent to itself, as from a device; how many.
     #[cold]
     fn loop_back(&self, cx: &mut Ctx<O::K>) -> usize {
@@ -397,10 +428,12 @@ impl<O: Org> Instance<O> {
     fn receive(&self, cx: &mut Ctx<O::K>, q: u16, rx: &mut dyn RxQueue) -> usize {
         let now = self.sh.p.now();
         cx.set_now(now);
+        let port = &self.sh.rx[usize::from(q)];
+        port.looked_at.store(now.0, Ordering::Relaxed);
         let own = &mut *cx.own;
         let n = rx.poll(now, &mut own.pool, &mut own.frames, perimeter_stack::BURST);
         if n > 0 {
-            let iface = self.sh.rx[usize::from(q)].iface;
+            let iface = port.iface;
             let wanted = Wanted {
                 unbound: self.org.wants_unbound(),
                 protocols: &self.numbers,
@@ -506,7 +539,7 @@ impl<O: Org> Instance<O> {
     /// The transmit queues that whoever serves these receive queues looks after. Others are
     /// left alone, not even looked at: their cache lines belong to another core.
     fn home_ports<'a>(&'a self, queues: &'a [u16]) -> impl Iterator<Item = &'a TxPort<O::K>> + 'a {
-        self.sh.tx.iter().filter(|t| queues.contains(&t.home))
+        self.sh.tx.iter().filter(|t| queues.contains(&t.rxq))
     }
 
     /// Opens a connection; the handshake goes on by itself.
@@ -530,7 +563,7 @@ impl<O: Org> Instance<O> {
             return Err(OpenError::Gone);
         }
         let mut config = config.clone();
-        config.mss = config.mss.min(sh.ifaces[usize::from(iface)].mss());
+        config.mss = config.mss.min(sh.ifaces[usize::from(iface)].mss(remote.0));
         let any_port = FlowKey {
             local: addr,
             remote: remote.0,

@@ -3,7 +3,7 @@
 
 use crate::Org;
 use crate::instance::Instance;
-use perimeter_sync::{Platform, Thread};
+use perimeter_sync::{Event, Platform, Thread};
 use std::sync::Arc;
 
 /// Who takes packets from the devices.
@@ -74,17 +74,26 @@ fn guarded<O: Org>(i: &Arc<Instance<O>>, body: impl FnOnce(&Instance<O>)) {
 }
 
 /// Serves `queues` until the stack stops. A polite server looks around only now and then, and in
-/// between sees to timers that are due, which application threads do while they poll.
+/// between sees to timers that are due. While application threads poll, they do all of that: then it
+/// stays away, as it would only take connections to its own core.
 fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
     i.with_event(|event| {
         while !i.stopping() {
-            let n = i.with(|i, cx| i.drive(cx, queues));
+            let n = match polite {
+                true => i.with(|i, cx| i.fill_in(cx, queues)),
+                false => i.with(|i, cx| i.drive(cx, queues)),
+            };
             if i.stopping() {
                 break;
             }
             let until = i.sh.p.now() + i.sh.config.service;
             if polite {
                 while !i.stopping() && i.sh.p.now() < until {
+                    let attended = queues.iter().filter_map(|q| i.attended(*q)).max();
+                    if let Some(to) = attended {
+                        event.wait(until.min(to));
+                        continue;
+                    }
                     i.doze(event, queues, until);
                     i.with(|i, cx| i.timers(cx, queues));
                 }

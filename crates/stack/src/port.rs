@@ -104,7 +104,7 @@ impl Cutting {
 pub struct TxPort<K: Kind> {
     /// The receive queue whose server looks after this one: rings again for a device that was
     /// full, lets connections go on that wait.
-    pub home: u16,
+    pub rxq: u16,
     /// Large segments; `None`: every segment is planned by itself.
     pub large: Option<Cutting>,
     /// Descriptors placed by the stack.
@@ -139,8 +139,8 @@ struct DeviceSide {
 
 impl<K: Kind> TxPort<K> {
     /// Around a device's queue, with rings of `capacity` descriptors, looked after by whoever
-    /// serves receive queue `home`.
-    pub fn new(p: &K::P, queue: Box<dyn TxQueue>, capacity: usize, home: u16) -> TxPort<K> {
+    /// serves receive queue `rxq`.
+    pub fn new(p: &K::P, queue: Box<dyn TxQueue>, capacity: usize, rxq: u16) -> TxPort<K> {
         let (stage, taken) = TxRing::staged(capacity);
         let completions = stage.completions().clone();
         let side = DeviceSide {
@@ -149,7 +149,7 @@ impl<K: Kind> TxPort<K> {
             taken,
         };
         TxPort {
-            home,
+            rxq,
             large: None,
             stage: lock::<K, _>(p, LockClass::TxRing, stage),
             device: lock::<K, _>(p, LockClass::NicTx, side),
@@ -241,7 +241,7 @@ impl<K: Kind> TxPort<K> {
 
     /// Learns what the device has completed since the last doorbell, if anything is out.
     pub fn refresh(&self, now: Time) {
-        let placed = self.stage.lock().ticket();
+        let placed = self.stage.lock().position();
         if self.completions.done() < placed {
             self.doorbell(now);
         }
@@ -368,6 +368,8 @@ impl<K: Kind> TxPort<K> {
 /// One receive queue.
 #[repr(align(128))]
 pub struct RxPort<K: Kind> {
+    /// When somebody drove the queue last, ns; written by who holds it.
+    pub looked_at: AtomicU64,
     /// The device's queue; held while a burst is taken and processed, so that bursts of one
     /// queue stay in order.
     pub queue: Lk<K, Box<dyn RxQueue>>,
@@ -382,6 +384,7 @@ impl<K: Kind> RxPort<K> {
     pub fn new(p: &K::P, queue: Box<dyn RxQueue>, iface: u16) -> RxPort<K> {
         let fd = queue.fd();
         RxPort {
+            looked_at: AtomicU64::new(0),
             queue: lock::<K, _>(p, LockClass::NicRx, queue),
             iface,
             fd,

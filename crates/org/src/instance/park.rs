@@ -196,7 +196,8 @@ impl<O: Org> Instance<O> {
         let soonest = self.sh.p.now().plus(DOZE);
         let until = deadline.min(self.next_due(queues).max(soonest));
         self.looks_at.fetch_min(until.0, Ordering::SeqCst);
-        self.sh.asleep(|| event.wait(until));
+        // Who only looks around now and then is not idle: nothing waits for it to work.
+        event.wait(until);
         self.looks_at.store(u64::MAX, Ordering::SeqCst);
         self.idlers.fetch_sub(1, Ordering::SeqCst);
         self.dozers.lock().retain(|e| !Arc::ptr_eq(e, event));
