@@ -26,6 +26,22 @@ const RUNS: &[(&str, &[&str])] = &[
         ],
     ),
     ("perimeter-wire", &[]),
+    // What has no other threads than it starts itself, and no system calls.
+    ("perimeter-link", &["loopback", "pace"]),
+    (
+        "perimeter-sync",
+        &[
+            "places",
+            "owned",
+            "a_finished_push_is_seen",
+            "dropping_a_queue",
+            "boxes_put_by_one_thread",
+            "late_destructors",
+            "lanes_are_unique",
+            "--skip",
+            "work_left_for_the_owner",
+        ],
+    ),
 ];
 
 /// Arguments of `cargo xtask miri`.

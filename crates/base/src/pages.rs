@@ -23,7 +23,7 @@ const IDLE_SLOTS: usize = 4;
 /// [`POOLED`] bytes is that spans more than two.
 const MANY: usize = 64;
 
-/// The ticket of a page for which there is no telling yet.
+/// The position of a page for which there is no telling yet.
 const LATER: u64 = u64::MAX;
 
 /// A stretch of the stream in memory that never moves, and whose bytes never change.
@@ -64,7 +64,7 @@ impl Page {
 #[derive(Debug)]
 struct Held {
     /// The completion that frees it; [`LATER`]: not known yet.
-    ticket: u64,
+    position: u64,
     /// Where it starts in the stream.
     start: u64,
     _page: Page,
@@ -90,9 +90,9 @@ pub(crate) struct Left {
 impl Left {
     /// Lets go of them, or leaves them with the next ring that is not done.
     pub(crate) fn settle(mut self) {
-        while let Some(Pin(to, ticket)) = self.pins.pop() {
-            if to.done() < ticket {
-                to.keep(ticket, self);
+        while let Some(Pin(to, position)) = self.pins.pop() {
+            if to.done() < position {
+                to.keep(position, self);
                 return;
             }
         }
@@ -102,7 +102,7 @@ impl Left {
 /// A queue of pages, filled at its back and read by reference; what is taken off its front is kept
 /// until no descriptor refers to it any more.
 ///
-/// Nothing is counted per segment or per page: all pages together remember the ticket of the last
+/// Nothing is counted per segment or per page: all pages together remember the position of the last
 /// descriptor that referred to one. An empty queue owns no payload memory and, once it has been
 /// used, four slots.
 #[derive(Debug, Default)]
@@ -115,10 +115,10 @@ pub struct TxPages {
     cur: usize,
     cur_start: usize,
     memory: usize,
-    /// The ring that descriptors were placed in, and the ticket behind the last of them.
+    /// The ring that descriptors were placed in, and the position behind the last of them.
     to: Option<Completions>,
-    ticket: u64,
-    /// `ticket` does not tell all: segments are on their way, or pages are pinned elsewhere too.
+    position: u64,
+    /// `position` does not tell all: segments are on their way, or pages are pinned elsewhere too.
     unsure: bool,
     elsewhere: Vec<Pin>,
     hold: Option<Arc<Hold>>,
@@ -203,7 +203,7 @@ impl TxPages {
                 && !self.is_done()
             {
                 self.held.push_back(Held {
-                    ticket: if self.unsure { LATER } else { self.ticket },
+                    position: if self.unsure { LATER } else { self.position },
                     start,
                     _page: page,
                 });
@@ -232,7 +232,7 @@ impl TxPages {
     /// Whether no descriptor refers to any of the pages, for all that is known.
     #[inline]
     fn is_done(&self) -> bool {
-        !self.unsure && self.to.as_ref().is_none_or(|to| to.done() >= self.ticket)
+        !self.unsure && self.to.as_ref().is_none_or(|to| to.done() >= self.position)
     }
 
     /// Lets go of pages taken off that the device is done with.
@@ -248,7 +248,7 @@ impl TxPages {
 
     fn release_some(&mut self) {
         let done = self.to.as_ref().map_or(0, |to| to.done());
-        while self.held.front().is_some_and(|h| h.ticket <= done) {
+        while self.held.front().is_some_and(|h| h.position <= done) {
             self.held.pop_front();
         }
     }
@@ -276,8 +276,8 @@ impl TxPages {
         }
         // First: from here on the pages are kept for this descriptor.
         match &self.to {
-            Some(to) if to.is(slot.to) => self.ticket = slot.ticket,
-            _ => self.pin(slot.to, slot.ticket),
+            Some(to) if to.is(slot.to) => self.position = slot.position,
+            _ => self.pin(slot.to, slot.position),
         }
         let (parts, owned) = slot.desc.payload_mut();
         self.read(off, len, parts, owned, pool);
@@ -326,7 +326,7 @@ impl TxPages {
             }
             self.hold = Some(Arc::new(Hold {
                 to: to.clone(),
-                ticket: AtomicU64::new(0),
+                position: AtomicU64::new(0),
                 left: Mutex::new(Vec::new()),
             }));
         }
@@ -337,22 +337,22 @@ impl TxPages {
 
     /// Descriptors refer to pages in another ring than before.
     #[cold]
-    fn pin(&mut self, to: &Completions, ticket: u64) {
+    fn pin(&mut self, to: &Completions, position: u64) {
         if let Some(before) = self.to.replace(to.clone()) {
-            let before = Pin(before, self.ticket);
+            let before = Pin(before, self.position);
             if !before.is_done() {
                 self.elsewhere.push(before);
                 self.unsure = true;
             }
             for h in &mut self.held {
-                h.ticket = LATER;
+                h.position = LATER;
                 self.unsure = true;
             }
         }
-        self.ticket = ticket;
+        self.position = position;
     }
 
-    /// Learns the ticket of what has come to its ring meanwhile.
+    /// Learns the position of what has come to its ring meanwhile.
     #[cold]
     fn make_sure(&mut self) {
         if let Some(hold) = &mut self.hold {
@@ -361,23 +361,23 @@ impl TxPages {
             let Some(hold) = Arc::get_mut(hold).filter(|_| !lent) else {
                 return;
             };
-            let ticket = hold.ticket.load(Ordering::Acquire);
+            let position = hold.position.load(Ordering::Acquire);
             match &self.to {
-                Some(to) if to.is(&hold.to) => self.ticket = self.ticket.max(ticket),
-                Some(_) if ticket > 0 => {
-                    self.elsewhere.push(Pin(hold.to.clone(), ticket));
+                Some(to) if to.is(&hold.to) => self.position = self.position.max(position),
+                Some(_) if position > 0 => {
+                    self.elsewhere.push(Pin(hold.to.clone(), position));
                     // Noted once.
-                    hold.ticket.store(0, Ordering::Relaxed);
+                    hold.position.store(0, Ordering::Relaxed);
                 }
                 Some(_) => {}
-                None => (self.to, self.ticket) = (Some(hold.to.clone()), ticket),
+                None => (self.to, self.position) = (Some(hold.to.clone()), position),
             }
         }
         self.elsewhere.retain(|pin| !pin.is_done());
         if self.elsewhere.is_empty() {
             self.unsure = false;
             for h in &mut self.held {
-                h.ticket = h.ticket.min(self.ticket);
+                h.position = h.position.min(self.position);
             }
         }
     }
@@ -493,7 +493,7 @@ impl TxPages {
         }
         let mut pins = core::mem::take(&mut self.elsewhere);
         if let Some(to) = self.to.take() {
-            pins.push(Pin(to, self.ticket));
+            pins.push(Pin(to, self.position));
         }
         let held = self.held.drain(..).map(|h| h._page);
         let left = Left {
@@ -522,7 +522,7 @@ impl Drop for TxPages {
 struct Hold {
     to: Completions,
     /// Behind the last descriptor that a lease was placed in, of those that are gone.
-    ticket: AtomicU64,
+    position: AtomicU64,
     /// Pages whose owner has gone meanwhile.
     left: Mutex<Vec<Left>>,
 }
@@ -535,10 +535,10 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let ticket = self.ticket.load(Ordering::Acquire);
+        let position = self.position.load(Ordering::Acquire);
         let left = core::mem::take(&mut *self.left());
         for mut left in left {
-            left.pins.push(Pin(self.to.clone(), ticket));
+            left.pins.push(Pin(self.to.clone(), position));
             left.settle();
         }
     }
@@ -578,7 +578,7 @@ pub struct Lease {
     hold: Option<Arc<Hold>>,
     payloads: SmallVec<[Payload; 1]>,
     /// Behind the last descriptor that one was placed in.
-    ticket: u64,
+    position: u64,
 }
 
 impl Lease {
@@ -600,7 +600,7 @@ impl Lease {
         if !payload.parts.is_empty() {
             match &self.hold {
                 Some(h) if h.to.is(slot.to) => {
-                    self.ticket = self.ticket.max(slot.ticket);
+                    self.position = self.position.max(slot.position);
                 }
                 // SAFETY: the lease, which is borrowed, keeps the pages.
                 _ => payload = unsafe { payload.copied() },
@@ -614,14 +614,14 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(hold) = &self.hold
-            && self.ticket > 0
+            && self.position > 0
         {
             #[cfg(loom)]
             if crate::planted::is(crate::planted::Bug::LeaseForgetsTicket) {
                 return;
             }
             // Released by the reference that goes now.
-            hold.ticket.fetch_max(self.ticket, Ordering::AcqRel);
+            hold.position.fetch_max(self.position, Ordering::AcqRel);
         }
     }
 }

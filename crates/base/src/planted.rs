@@ -12,7 +12,7 @@ pub enum Bug {
     CompletesUnordered,
     /// A buffer that is dropped frees pages that descriptors refer to.
     DropsAtOnce,
-    /// A lease goes without telling by which ticket its payload was placed.
+    /// A lease goes without telling by which position its payload was placed.
     LeaseForgetsTicket,
 }
 

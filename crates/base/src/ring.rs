@@ -2,7 +2,7 @@
 //!
 //! No reference is counted per segment. A ring numbers its descriptors instead, and says how far
 //! its consumer has come ([`Completions`]); who owns a page remembers the number behind the last
-//! descriptor that refers to it, its ticket, exactly as a driver does with a DMA engine.
+//! descriptor that refers to it, its position, exactly as a driver does with a DMA engine.
 
 use crate::atomics::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::desc::{TxDesc, TxHead};
@@ -17,11 +17,11 @@ pub struct Completions(Arc<Line>);
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line {
-    /// Descriptors below this ticket are read no more. Written by the consumer only.
+    /// Descriptors below this position are read no more. Written by the consumer only.
     done: AtomicU64,
     /// Length of `left`: a hint.
     waiting: AtomicUsize,
-    /// Pages that have lost their owner, each with the ticket that frees them.
+    /// Pages that have lost their owner, each with the position that frees them.
     left: Mutex<Vec<(u64, Left)>>,
 }
 
@@ -40,31 +40,31 @@ impl Completions {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Descriptors below this ticket are completed.
+    /// Descriptors below this position are completed.
     #[inline]
     pub fn done(&self) -> u64 {
         self.0.done.load(Ordering::Acquire)
     }
 
     #[inline]
-    fn complete(&self, ticket: u64) {
-        debug_assert!(self.0.done.load(Ordering::Relaxed) <= ticket);
+    fn complete(&self, position: u64) {
+        debug_assert!(self.0.done.load(Ordering::Relaxed) <= position);
         #[cfg(loom)]
         if crate::planted::is(crate::planted::Bug::CompletesUnordered) {
-            self.0.done.store(ticket, Ordering::Relaxed);
+            self.0.done.store(position, Ordering::Relaxed);
             return self.sweep();
         }
-        self.0.done.store(ticket, Ordering::Release);
+        self.0.done.store(position, Ordering::Release);
         self.sweep();
     }
 
-    /// Keeps pages until `ticket` is completed. It isn't yet, or was just now.
-    pub(crate) fn keep(&self, ticket: u64, left: Left) {
+    /// Keeps pages until `position` is completed. It isn't yet, or was just now.
+    pub(crate) fn keep(&self, position: u64, left: Left) {
         let mut list = self.list();
-        list.push((ticket, left));
+        list.push((position, left));
         self.0.waiting.store(list.len(), Ordering::SeqCst);
         drop(list);
-        if self.0.done.load(Ordering::SeqCst) >= ticket {
+        if self.0.done.load(Ordering::SeqCst) >= position {
             self.sweep_some();
         }
     }
@@ -157,8 +157,8 @@ impl Completions {
 pub struct TxSlot<'a> {
     pub(crate) desc: &'a mut TxDesc,
     pub(crate) to: &'a Completions,
-    /// The ticket behind this descriptor.
-    pub(crate) ticket: u64,
+    /// The position behind this descriptor.
+    pub(crate) position: u64,
 }
 
 impl Deref for TxSlot<'_> {
@@ -188,7 +188,7 @@ fn slots(capacity: usize) -> Vec<TxDesc> {
 pub struct TxStage {
     slots: Vec<TxDesc>,
     used: usize,
-    first_ticket: u64,
+    first_position: u64,
     to: Completions,
 }
 
@@ -226,15 +226,15 @@ impl TxStage {
         Some(TxSlot {
             desc,
             to: &self.to,
-            ticket: self.first_ticket + self.used as u64,
+            position: self.first_position + self.used as u64,
         })
     }
 
-    /// The ticket after the last descriptor placed: what [`Completions::done`] comes to once all
+    /// The position after the last descriptor placed: what [`Completions::done`] comes to once all
     /// of them are completed.
     #[inline]
-    pub fn ticket(&self) -> u64 {
-        self.first_ticket + self.used as u64
+    pub fn position(&self) -> u64 {
+        self.first_position + self.used as u64
     }
 
     /// How far the consumer has come.
@@ -255,14 +255,14 @@ impl TxStage {
         assert!(self.to.is(&ring.to), "the other end of this");
         assert!(ring.is_empty(), "consumed before");
         ring.used = self.used;
-        ring.first_ticket = self.first_ticket;
-        self.first_ticket += self.used as u64;
+        ring.first_position = self.first_position;
+        self.first_position += self.used as u64;
         self.used = 0;
         core::mem::swap(&mut self.slots, &mut ring.slots);
     }
 }
 
-/// One transmit queue's descriptors before the device: in order, each with a ticket that counts
+/// One transmit queue's descriptors before the device: in order, each with a position that counts
 /// from the queue's beginning.
 ///
 /// What the device has consumed is completed, unless it says otherwise ([`TxRing::complete_to`]):
@@ -273,11 +273,11 @@ pub struct TxRing {
     /// consumes in parts is filled again only when it is empty.
     head: usize,
     used: usize,
-    first_ticket: u64,
+    first_position: u64,
     to: Completions,
-    /// It is filled by a [`TxStage`] only. Otherwise tickets would be given out twice.
+    /// It is filled by a [`TxStage`] only. Otherwise positions would be given out twice.
     staged: bool,
-    /// Nothing from this ticket on is completed, consumed or not.
+    /// Nothing from this position on is completed, consumed or not.
     gate: u64,
 }
 
@@ -288,7 +288,7 @@ impl TxRing {
             slots: slots(capacity),
             head: 0,
             used: 0,
-            first_ticket: 0,
+            first_position: 0,
             to: Completions::new(),
             staged: false,
             gate: u64::MAX,
@@ -302,7 +302,7 @@ impl TxRing {
         let stage = TxStage {
             slots: slots(capacity),
             used: 0,
-            first_ticket: 0,
+            first_position: 0,
             to: ring.to.clone(),
         };
         (stage, ring)
@@ -344,13 +344,13 @@ impl TxRing {
         Some(TxSlot {
             desc,
             to: &self.to,
-            ticket: self.first_ticket + self.used as u64,
+            position: self.first_position + self.used as u64,
         })
     }
 
-    /// The ticket after the last descriptor.
-    pub fn ticket(&self) -> u64 {
-        self.first_ticket + self.used as u64
+    /// The position after the last descriptor.
+    pub fn position(&self) -> u64 {
+        self.first_position + self.used as u64
     }
 
     /// How far this ring has been consumed.
@@ -369,22 +369,22 @@ impl TxRing {
         let n = n.min(self.used);
         self.used -= n;
         self.head = if self.used == 0 { 0 } else { self.head + n };
-        self.first_ticket += n as u64;
+        self.first_position += n as u64;
         self.publish();
     }
 
-    /// From now on what is consumed is completed up to this ticket only: for a device that reads
+    /// From now on what is consumed is completed up to this position only: for a device that reads
     /// after it has consumed (a DMA engine, a ring that is shared with a kernel), and finds out
     /// later how far it has come. Such a device notes addresses, which is unsafe code of its own:
     /// it must keep a handle of [`TxRing::completions`] until it reads no more, so that pages stay
     /// when rings and stack are dropped.
-    pub fn complete_to(&mut self, ticket: u64) {
-        self.gate = ticket;
+    pub fn complete_to(&mut self, position: u64) {
+        self.gate = position;
         self.publish();
     }
 
     fn publish(&self) {
-        self.to.complete(self.first_ticket.min(self.gate));
+        self.to.complete(self.first_position.min(self.gate));
     }
 
     /// Removes and completes all waiting descriptors.
@@ -412,17 +412,17 @@ mod tests {
     }
 
     #[test]
-    fn tickets_count_across_consumption() {
+    fn positions_count_across_consumption() {
         let mut r = TxRing::new(4);
         for t in 0..3 {
             place(&mut r, t);
         }
-        assert_eq!((r.ticket(), r.room()), (3, 1));
+        assert_eq!((r.position(), r.room()), (3, 1));
         r.consume(1);
         assert_eq!(r.pending()[0].hdr[0], 1);
-        assert_eq!((r.ticket(), r.len(), r.completions().done()), (3, 2, 1));
+        assert_eq!((r.position(), r.len(), r.completions().done()), (3, 2, 1));
         r.clear();
-        assert_eq!((r.ticket(), r.room(), r.completions().done()), (3, 4, 3));
+        assert_eq!((r.position(), r.room(), r.completions().done()), (3, 4, 3));
     }
 
     #[test]
@@ -430,11 +430,11 @@ mod tests {
         let (mut stage, mut ring) = TxRing::staged(2);
         for n in 0..3u64 {
             let slot = stage.push().expect("room");
-            assert_eq!(slot.ticket, n + 1);
+            assert_eq!(slot.position, n + 1);
             assert_eq!((stage.len(), stage.room(), ring.len()), (1, 1, 0));
             stage.hand_over(&mut ring);
-            assert!(stage.is_empty() && stage.ticket() == n + 1);
-            assert_eq!((ring.ticket(), ring.len()), (n + 1, 1));
+            assert!(stage.is_empty() && stage.position() == n + 1);
+            assert_eq!((ring.position(), ring.len()), (n + 1, 1));
             assert!(
                 ring.push().is_none() && ring.room() == 0,
                 "a stage fills it"
@@ -451,7 +451,7 @@ mod tests {
 
     #[test]
     #[should_panic = "consumed before"]
-    fn tickets_are_consumed_in_order() {
+    fn positions_are_consumed_in_order() {
         let (mut stage, mut ring) = TxRing::staged(2);
         for _ in 0..2 {
             stage.push();

@@ -8,10 +8,11 @@ use perimeter_base::{Bytes, Time};
 use perimeter_link::RxFrame;
 use perimeter_org::up::{SoloKind, Up};
 use perimeter_org::{Org, OrgSpec};
-use perimeter_stack::input::Wanted;
+use perimeter_stack::aside::Wanted;
 use perimeter_stack::ops::{Data, SendData};
 use perimeter_stack::{
-    Cidr, Commons, Config, Count, Ctx, IfaceSpec, Kind, Own, SockError, SockId, input, lifecycle,
+    Cidr, Config, Count, Ctx, IfaceSpec, Kind, Own, SharedState, SockError, SockId, input,
+    lifecycle,
 };
 use perimeter_sync::{Native, Platform};
 use perimeter_tcp::isn::IsnGen;
@@ -49,7 +50,7 @@ pub struct Flow {
 /// A stack, its peer, and a clock that stands still until it is told the time.
 pub struct World<O: Org = Up<Native>> {
     /// What threads share.
-    pub sh: Commons<O::K>,
+    pub sh: SharedState<O::K>,
     /// What the thread carries.
     pub own: Own<O::K>,
     /// The organization.
@@ -109,7 +110,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
             device: Box::new(Sink),
             addrs: vec![addr],
         };
-        let mut sh = Commons::<O::K>::new(p, Config::default(), vec![iface], Vec::new());
+        let mut sh = SharedState::<O::K>::new(p, Config::default(), vec![iface], Vec::new());
         // Not the kernel's random numbers: hashes and sequence numbers are the same each time.
         sh.secret = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
         sh.isn = IsnGen::new(1, 2);
@@ -123,7 +124,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         };
         w.own.set_now(w.now);
         w.org.on_timers(&mut Ctx::new(&w.sh, &mut w.own));
-        w.sh.heard(&mut w.own, 0, (PEER, PEER_MAC), true);
+        w.sh.heard(&mut w.own, 0, (PEER.into(), PEER_MAC), true);
         w
     }
 

@@ -1,8 +1,8 @@
 //! Asking another thread and waiting for its answer: one rule for all organizations in which a
 //! call may be run by another thread than the caller's.
 //!
-//! Who waits sleeps inside [`Commons::asleep`], so that its time counts as idle and a benchmark's
-//! account adds up; and nobody waits without a bound for a thread that may have gone: after
+//! Who waits sleeps inside [`SharedState::asleep`], so that its time counts as idle and a
+//! benchmark's account adds up; and nobody waits without a bound for a thread that may have gone: after
 //! [`PATIENCE`] the caller does what it can for its message itself, and sleeps again.
 
 use perimeter_base::Time;
@@ -28,22 +28,22 @@ struct Shared<P: Platform, R: Send + 'static> {
     event: P::Event,
 }
 
-/// The end that waits: a ticket for an answer that another thread is to give.
-pub(crate) struct Ticket<P: Platform, R: Send + 'static>(Arc<Shared<P, R>>);
+/// The end that waits for an answer that another thread is to give.
+pub(crate) struct Pending<P: Platform, R: Send + 'static>(Arc<Shared<P, R>>);
 
 /// The end that answers: once, or never if it is dropped, which is told as well.
 pub(crate) struct Answer<P: Platform, R: Send + 'static>(Option<Arc<Shared<P, R>>>);
 
 /// Both ends.
-pub(crate) fn question<P: Platform, R: Send + 'static>(p: &P) -> (Ticket<P, R>, Answer<P, R>) {
+pub(crate) fn question<P: Platform, R: Send + 'static>(p: &P) -> (Pending<P, R>, Answer<P, R>) {
     let shared = Arc::new(Shared {
         slot: p.lock(LockClass::Leaf, Slot::Waiting),
         event: p.event(),
     });
-    (Ticket(shared.clone()), Answer(Some(shared)))
+    (Pending(shared.clone()), Answer(Some(shared)))
 }
 
-impl<P: Platform, R: Send + 'static> Ticket<P, R> {
+impl<P: Platform, R: Send + 'static> Pending<P, R> {
     /// Waits for the answer; whenever that takes longer than [`PATIENCE`], `help` is to run what
     /// nobody else may come for. `None`: there will be no answer, as a panic has stopped whoever
     /// was to give it.
@@ -105,7 +105,7 @@ impl<P: Platform, R: Send + 'static> Drop for Answer<P, R> {
 mod tests {
     use super::*;
     use crate::Kd;
-    use perimeter_stack::{Commons, Config, Count, Own};
+    use perimeter_stack::{Config, Count, Own, SharedState};
     use perimeter_sync::virt::VirtualConfig;
     use perimeter_sync::{Thread, Virtual};
 
@@ -115,7 +115,7 @@ mod tests {
             ..VirtualConfig::default()
         };
         let run = Virtual::run(config, move |p| {
-            let sh = Commons::new(p.clone(), Config::default(), Vec::new(), Vec::new());
+            let sh = SharedState::new(p.clone(), Config::default(), Vec::new(), Vec::new());
             let mut own = Own::new(p.lane());
             body(p, Ctx::new(&sh, &mut own));
         });
@@ -128,7 +128,7 @@ mod tests {
     fn a_wait_is_idle_time() {
         for ns in [400_000, 7_300_000] {
             world(move |p, mut cx| {
-                let (ticket, answer) = question(&p);
+                let (pending, answer) = question(&p);
                 let giver = p.clone();
                 let body = move || {
                     giver.sleep_until(giver.now().plus(ns));
@@ -137,7 +137,7 @@ mod tests {
                 let before = cx.now();
                 let other = p.spawn("other", Some(1), Box::new(body));
                 let mut helped = 0;
-                assert_eq!(ticket.wait(&mut cx, |_| helped += 1), Some(5));
+                assert_eq!(pending.wait(&mut cx, |_| helped += 1), Some(5));
                 other.join().unwrap();
                 assert_eq!(helped, ns / PATIENCE, "looks after each {PATIENCE} ns");
                 let took = cx.now().nanos_since(before);
@@ -154,19 +154,19 @@ mod tests {
     #[test]
     fn who_helps_gets_the_answer_and_who_dies_is_told_of() {
         world(|p, mut cx| {
-            let (ticket, answer) = question(&p);
+            let (pending, answer) = question(&p);
             let mut answer = Some(answer);
             let help = |_: &mut Ctx<_>| {
                 if let Some(a) = answer.take() {
                     a.give(7);
                 }
             };
-            assert_eq!(ticket.wait(&mut cx, help), Some(7));
-            let (ticket, answer) = question::<_, u8>(&p);
+            assert_eq!(pending.wait(&mut cx, help), Some(7));
+            let (pending, answer) = question::<_, u8>(&p);
             drop(answer);
-            assert_eq!(ticket.wait(&mut cx, |_| ()), None);
-            let (ticket, answer) = question::<_, u8>(&p);
-            assert_eq!(ticket.by(p.now().plus(1000)), None);
+            assert_eq!(pending.wait(&mut cx, |_| ()), None);
+            let (pending, answer) = question::<_, u8>(&p);
+            assert_eq!(pending.by(p.now().plus(1000)), None);
             drop(answer);
         });
     }

@@ -26,6 +26,7 @@
 //! be half a gigabyte for a flood to fill. A SYN whose bucket is full is answered by a cookie
 //! unless those are off; then the oldest entry goes, as in the paper's kernel.
 
+use crate::due::Due;
 use crate::open::{Options, Visit};
 use crate::spec::{
     Colour, Family, Look, MAX_GROUPS, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
@@ -36,7 +37,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, Shard, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Ctx, Flow, Shard, SharedState, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -107,12 +108,12 @@ pub const BOOKKEEPING: u64 = 500_000_000;
 #[repr(align(128))]
 struct Group<P: Platform> {
     shard: P::Lock<Shard<Kd<P>>>,
-    /// Written under the lock, read without it.
-    due: AtomicU64,
+    due: Due,
 }
 
 /// The groups.
 pub struct ConnpL<P: Platform> {
+    p: P,
     groups: Box<[Group<P>]>,
     hints: Hints,
 }
@@ -138,14 +139,11 @@ impl<P: Platform> ConnpL<P> {
         let group = &self.groups[index];
         let mut shard = group.shard.lock();
         let out = f(&mut shard);
-        let due = shard.next_timer().0;
-        if due != group.due.load(Ordering::Relaxed) {
-            // Sequentially consistent, against `on_timers`: of a store here and a store there,
-            // at least one side sees the other's.
-            group.due.store(due, Ordering::SeqCst);
-            if due < self.hints.next.load(Ordering::SeqCst) {
-                self.hints.next.fetch_min(due, Ordering::SeqCst);
-            }
+        let at = shard.next_timer();
+        // Published first, against `on_timers`: of a store here and a store there, at least one
+        // side sees the other's.
+        if group.due.publish(&self.p, at) && at.0 < self.hints.next.load(Ordering::SeqCst) {
+            self.hints.next.fetch_min(at.0, Ordering::SeqCst);
         }
         out
     }
@@ -154,15 +152,16 @@ impl<P: Platform> ConnpL<P> {
 impl<P: Platform> Org for ConnpL<P> {
     type K = Kd<P>;
 
-    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         let Groups(n) = *spec.expect_params();
         let group = |i| Group {
             shard: sh
                 .p
                 .lock(LockClass::Group, Shard::new((i, usize::from(n)), sh)),
-            due: AtomicU64::new(u64::MAX),
+            due: Due::default(),
         };
         ConnpL {
+            p: sh.p.clone(),
             groups: (0..n).map(group).collect(),
             hints: Hints {
                 next: AtomicU64::new(u64::MAX),
@@ -207,7 +206,7 @@ impl<P: Platform> Org for ConnpL<P> {
         self.groups.len() as u16
     }
 
-    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+    fn perimeter_of(&self, sh: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         Some(self.index(sh.flow_hash(key)) as u16)
     }
 
@@ -234,10 +233,10 @@ impl<P: Platform> Org for ConnpL<P> {
         self.hints.next.store(u64::MAX, Ordering::SeqCst);
         let mut earliest = u64::MAX;
         for (i, g) in self.groups.iter().enumerate() {
-            if bookkeeping || g.due.load(Ordering::SeqCst) <= now {
+            if bookkeeping || g.due.at().0 <= now {
                 self.enter(i, |shard| shard.on_timers(cx));
             }
-            earliest = earliest.min(g.due.load(Ordering::SeqCst));
+            earliest = earliest.min(g.due.at().0);
         }
         self.hints.next.fetch_min(earliest, Ordering::SeqCst);
     }

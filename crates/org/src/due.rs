@@ -4,13 +4,25 @@ use perimeter_base::Time;
 use perimeter_sync::Platform;
 use perimeter_sync::atomic::{AtomicU64, Ordering};
 
-/// When a perimeter's timers are due, for threads that are not inside. On cache lines of its own.
+/// When a perimeter's timers are due, for threads that are not inside.
 ///
 /// No deadline is lost. The thread inside publishes the next one after everything that it has run.
 /// A thread outside takes a deadline ([`Due::take`]) only to send a message that has the timers
 /// run: whoever runs that message is inside, and publishes the next deadline.
-#[repr(align(128))]
 pub(crate) struct Due(AtomicU64);
+
+/// One that lies on cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct DueLine(Due);
+
+impl core::ops::Deref for DueLine {
+    type Target = Due;
+
+    fn deref(&self) -> &Due {
+        &self.0
+    }
+}
 
 impl Default for Due {
     fn default() -> Due {
@@ -45,7 +57,7 @@ impl Due {
     /// Outside: when the timers are due.
     #[inline]
     pub(crate) fn at(&self) -> Time {
-        Time(self.0.load(Ordering::Acquire))
+        Time(self.0.load(Ordering::SeqCst))
     }
 }
 

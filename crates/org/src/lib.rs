@@ -18,9 +18,8 @@ mod mailbox;
 pub mod msgp;
 pub mod open;
 pub mod organizations;
+mod outer;
 pub mod pef;
-mod place;
-mod promised;
 pub mod protocol;
 mod serve;
 pub mod spec;
@@ -41,7 +40,7 @@ use core::marker::PhantomData;
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, Kind, Listener, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Ctx, Flow, Kind, Listener, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Locks, Platform, Shared};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -78,7 +77,7 @@ pub trait Org: Send + Sync + Sized + 'static {
     type K: Kind;
 
     /// Makes it.
-    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self;
+    fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self;
 
     /// An inbound thread hands over a burst: the segments in `cx.segs`, in order of arrival.
     fn on_packets(&self, cx: &mut Ctx<Self::K>);
@@ -134,7 +133,7 @@ pub trait Org: Send + Sync + Sized + 'static {
 
     /// The perimeter that a flow belongs to, and what has no socket of its own: a SYN, an ICMP
     /// error. `None`: nobody wants such packets.
-    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16>;
+    fn perimeter_of(&self, sh: &SharedState<Self::K>, key: &FlowKey) -> Option<u16>;
 
     /// The perimeter for a socket without a flow that the calling thread opens; `hash` is of its
     /// address.

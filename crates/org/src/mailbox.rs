@@ -94,10 +94,10 @@ impl<P: Platform, T> Mailbox<P, T> {
         wake: impl FnOnce(),
         deadline: Time,
     ) -> Option<R> {
-        let (ticket, answer) = question(p);
+        let (pending, answer) = question(p);
         let number = self.leave(move |of| answer.give(f(of)));
         wake();
-        let out = ticket.by(deadline);
+        let out = pending.by(deadline);
         // Too late is too late: a question that nobody took is taken back, so that none pile up.
         let back = {
             let mut list = self.waiting.lock();

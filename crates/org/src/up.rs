@@ -30,7 +30,9 @@ use perimeter_base::Time;
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Flow, Kind, Lk, Seg, Shard, SockId, Sockets};
+use perimeter_stack::{
+    ConnInfo, Count, Ctx, Flow, Kind, Lk, Seg, Shard, SharedState, SockId, Sockets,
+};
 use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Solo};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -155,7 +157,7 @@ pub type UpShared<P> = Whole<P, perimeter_sync::Shared>;
 impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
     type K = On<P, L>;
 
-    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         let inside = Inside {
             shard: Shard::new((0, 1), sh),
             queue: VecDeque::new(),
@@ -213,7 +215,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         1
     }
 
-    fn perimeter_of(&self, _: &Commons<Self::K>, _: &FlowKey) -> Option<u16> {
+    fn perimeter_of(&self, _: &SharedState<Self::K>, _: &FlowKey) -> Option<u16> {
         Some(0)
     }
 

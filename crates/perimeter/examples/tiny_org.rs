@@ -10,7 +10,7 @@ use perimeter_base::Time;
 use perimeter_org::{Binding, Job, On, Org};
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, Ctx, Flow, Shard, SockId, Sockets};
+use perimeter_stack::{Ctx, Flow, Shard, SharedState, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
 use perimeter_wire::FlowKey;
 use std::error::Error;
@@ -19,7 +19,7 @@ use std::net::Shutdown;
 
 /// This machine, with real locks around what all threads share.
 type K = On<Native, Shared>;
-type Sh = Commons<K>;
+type Sh = SharedState<K>;
 type Cx<'a> = Ctx<'a, K>;
 
 /// Placement: whoever comes. Dispatch: a direct call. Protection: this lock.

@@ -1,7 +1,6 @@
 //! A connection in three parts that can be protected apart, and the seam through which the
 //! glue reaches them.
 
-use crate::commons::Commons;
 use crate::ctx::Ctx;
 use crate::id::SockId;
 use crate::kind::Kind;
@@ -11,6 +10,7 @@ use crate::memory::{SET_ASIDE, Trust};
 use crate::quota::End;
 use crate::ready::{self, Side};
 use crate::segment::{NOWHERE, Outgoing, Up};
+use crate::shared::SharedState;
 use core::ops::DerefMut;
 use perimeter_base::Time;
 use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb, Timers};
@@ -265,7 +265,7 @@ impl<K: Kind> Conn<K> {
     /// A connection that was just opened, with the settings `config`. `hash` and `iface` are of
     /// its flow.
     pub fn new(
-        sh: &Commons<K>,
+        sh: &SharedState<K>,
         config: &Config,
         id: SockId,
         key: FlowKey,
@@ -349,7 +349,7 @@ pub trait Access: Bufs {
     /// These timers fired.
     fn timers(&mut self, _fired: Timers) {}
     /// A segment is about to be routed.
-    fn route(&mut self, _sh: &Commons<Self::K>) {}
+    fn route(&mut self, _sh: &SharedState<Self::K>) {}
     /// Where news for the socket layer is collected, for organizations in which that layer has a
     /// turn of its own; else it is delivered at once.
     #[inline(always)]
@@ -401,10 +401,14 @@ impl<K: Kind> Access for Conn<K> {
 /// because others reach them without entering the shard.
 pub trait Cell: Access + Send + Sized + 'static {
     /// Where such parts live; one for each shard.
-    type Home: Send + 'static;
+    type Outside: Send + 'static;
 
     /// Puts a new connection in its place. `None`: there is no room.
-    fn make(home: &mut Self::Home, sh: &Commons<Self::K>, conn: Conn<Self::K>) -> Option<Self>;
+    fn make(
+        outside: &mut Self::Outside,
+        sh: &SharedState<Self::K>,
+        conn: Conn<Self::K>,
+    ) -> Option<Self>;
 
     /// The TCP state, to read.
     fn peek(&self) -> &TcbSide<Self::K>;
@@ -424,20 +428,20 @@ pub trait Cell: Access + Send + Sized + 'static {
     /// The shard's table forgets the connection: it is over, though an application may still
     /// hold it.
     #[inline]
-    fn unlinked(&self, home: &mut Self::Home) {
-        let _ = home;
+    fn unlinked(&self, outside: &mut Self::Outside) {
+        let _ = outside;
     }
 
     /// The connection is over and nobody holds it: its parts come back together. From here on its
     /// name opens nothing.
-    fn leave(self, home: &mut Self::Home) -> Conn<Self::K>;
+    fn leave(self, outside: &mut Self::Outside) -> Conn<Self::K>;
 }
 
 impl<K: Kind> Cell for Conn<K> {
-    type Home = ();
+    type Outside = ();
 
     #[inline]
-    fn make((): &mut (), _: &Commons<K>, conn: Conn<K>) -> Option<Self> {
+    fn make((): &mut (), _: &SharedState<K>, conn: Conn<K>) -> Option<Self> {
         Some(conn)
     }
 

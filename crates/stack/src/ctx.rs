@@ -1,9 +1,9 @@
 //! What every piece of work is given.
 
-use crate::commons::Commons;
 use crate::count::Count;
 use crate::kind::Kind;
 use crate::own::Own;
+use crate::shared::SharedState;
 use core::ops::{Deref, DerefMut};
 use perimeter_base::Time;
 
@@ -11,7 +11,7 @@ use perimeter_base::Time;
 /// carries. Fields of [`Own`] are reached through it.
 pub struct Ctx<'a, K: Kind> {
     /// What all threads share.
-    pub sh: &'a Commons<K>,
+    pub sh: &'a SharedState<K>,
     /// What this thread carries.
     pub own: &'a mut Own<K>,
 }
@@ -35,7 +35,7 @@ impl<K: Kind> DerefMut for Ctx<'_, K> {
 impl<'a, K: Kind> Ctx<'a, K> {
     /// The calling thread's way through the stack `sh`, with what it carries.
     #[inline]
-    pub fn new(sh: &'a Commons<K>, own: &'a mut Own<K>) -> Ctx<'a, K> {
+    pub fn new(sh: &'a SharedState<K>, own: &'a mut Own<K>) -> Ctx<'a, K> {
         Ctx { sh, own }
     }
 
@@ -47,7 +47,7 @@ impl<'a, K: Kind> Ctx<'a, K> {
 
     /// Both parts: for loops that stay here, whose compiler then keeps both in registers.
     #[inline(always)]
-    pub fn split(&mut self) -> (&'a Commons<K>, &mut Own<K>) {
+    pub fn split(&mut self) -> (&'a SharedState<K>, &mut Own<K>) {
         (self.sh, self.own)
     }
 

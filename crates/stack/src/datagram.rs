@@ -4,16 +4,17 @@ use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::kind::Kind;
 use crate::net::L2;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use perimeter_base::PktBuf;
 use perimeter_link::Medium;
-use perimeter_wire::{ETHERTYPE_IPV4, EtherHdr, Icmpv4, Ipv4Hdr, MacAddr, PROTO_ICMP};
+use perimeter_tcp::Unreachable;
+use perimeter_wire::{EtherHdr, Icmpv4, IpHdr, MacAddr, PROTO_ICMP};
 
 /// A whole datagram to an address of ours, of a protocol that is wanted.
 #[derive(Debug)]
 pub struct Datagram {
     /// IP's header.
-    pub ip: Ipv4Hdr,
+    pub ip: IpHdr,
     /// The interface that it came by.
     pub iface: u16,
     /// What follows IP's header, which is still in front of it.
@@ -35,7 +36,7 @@ pub enum Unsent {
 
 /// The quoted part of a datagram that nobody wants: as much as keeps the error at 576 bytes (RFC
 /// 1812, section 4.3.2.3).
-const QUOTE: usize = 576 - Ipv4Hdr::LEN - Icmpv4::LEN;
+const QUOTE: usize = 576 - perimeter_wire::Ipv4Hdr::LEN - Icmpv4::LEN;
 
 /// Sends `payload` from `local`, an address of ours, to `remote`. What has the same `hash` stays in
 /// order.
@@ -53,27 +54,24 @@ pub fn send<K: Kind>(
     let found = cx.sh.routes.resolve(&cx.sh.ifaces, remote, None, now);
     let found = found.ok_or(Unsent::NoRoute)?;
     let iface = found.hop.iface;
-    if let Some((to, packet)) = found.ask {
-        cx.sh.send_arp(cx, iface, to, &packet);
+    if let Some(ask) = found.ask {
+        cx.sh.ask(cx, iface, ask);
     }
     let stations = match found.l2 {
         L2::Unresolved => return Err(Unsent::NoStation),
         L2::None => None,
         L2::Stations(ours, theirs) => Some((ours, theirs)),
     };
-    let (IpAddr::V4(src), IpAddr::V4(dst)) = (local, remote) else {
-        return Err(Unsent::NoRoute);
-    };
     let q = cx.sh.ifaces[usize::from(iface)].txq(hash);
-    let hdr = header(cx, (src, dst), protocol, 0);
+    let hdr = header(cx, (local, remote), protocol, 0);
     let fill = |out: &mut [u8]| out.copy_from_slice(payload);
     place(cx, (iface, q), stations, hdr, payload.len(), fill)
 }
 
-/// Tells the sender of a datagram that it was not delivered; `code` says why (RFC 792). Nobody is
+/// Tells the sender of a datagram why it was not delivered (RFC 792). Nobody is
 /// told too often, and strangers are not asked for: where the next hop's station is not known, the
 /// error goes to that which the frame came from.
-pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, code: u8) {
+pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, why: Unreachable) {
     let now = cx.now();
     if !cx.limits.errors.take(now) {
         return cx.count(Count::ErrorLimit, 1);
@@ -84,7 +82,7 @@ pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, code: u8) {
     };
     let body = d.payload.as_slice();
     let quote = [whole, &body[..body.len().min(QUOTE - header_len)]].concat();
-    let Some((hop, known)) = cx.sh.routes.known(IpAddr::V4(d.ip.src)) else {
+    let Some((hop, known)) = cx.sh.routes.known(d.ip.src) else {
         return;
     };
     let i = &cx.sh.ifaces[usize::from(hop.iface)];
@@ -101,7 +99,7 @@ pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, code: u8) {
     };
     let hdr = header(cx, (d.ip.dst, d.ip.src), PROTO_ICMP, 0);
     let msg = Icmpv4::Unreachable {
-        code,
+        code: crate::ipv4::unreachable_code(why),
         next_hop_mtu: 0,
     };
     let fill = |out: &mut [u8]| {
@@ -113,26 +111,21 @@ pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, code: u8) {
     }
 }
 
-/// The header of a datagram of ours; its length is not known yet. A datagram that is never
-/// fragmented may say 0 for its identification (RFC 6864, section 4.1).
+/// The header of a datagram of ours; its length is not known yet.
 pub(crate) fn header<K: Kind>(
     cx: &Ctx<K>,
-    (src, dst): (Ipv4Addr, Ipv4Addr),
+    (src, dst): (IpAddr, IpAddr),
     protocol: u8,
     tos: u8,
-) -> Ipv4Hdr {
-    Ipv4Hdr {
+) -> IpHdr {
+    IpHdr {
         src,
         dst,
         protocol,
-        ttl: cx.sh.config.ttl,
+        hop_limit: cx.sh.config.ttl,
         tos,
-        ident: 0,
+        header_len: IpHdr::len_to(dst) as u16,
         total_len: 0,
-        header_len: Ipv4Hdr::LEN as u8,
-        dont_fragment: true,
-        more_fragments: false,
-        frag_offset: 0,
     }
 }
 
@@ -145,11 +138,11 @@ pub(crate) fn place<K: Kind>(
     cx: &mut Ctx<K>,
     (iface, q): (u16, u16),
     stations: Option<(MacAddr, MacAddr)>,
-    mut hdr: Ipv4Hdr,
+    mut hdr: IpHdr,
     len: usize,
     fill: impl FnOnce(&mut [u8]),
 ) -> Result<(), Unsent> {
-    let len = Ipv4Hdr::LEN + len;
+    let len = usize::from(hdr.header_len) + len;
     if len > cx.sh.ifaces[usize::from(iface)].caps.mtu as usize {
         return Err(Unsent::TooLong);
     }
@@ -168,7 +161,7 @@ pub(crate) fn place<K: Kind>(
         let eth = EtherHdr {
             dst,
             src,
-            ethertype: ETHERTYPE_IPV4,
+            ethertype: hdr.ethertype(),
         };
         eth.emit(&mut d.hdr) as u8
     });

@@ -176,9 +176,9 @@ pub fn tell<K: Kind>(cx: &mut Ctx<K>, ended: Option<(SockId, End)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commons::Config;
     use crate::kind::OneThread;
-    use crate::{Commons, Own};
+    use crate::shared::Config;
+    use crate::{Own, SharedState};
     use perimeter_sync::Native;
     use std::collections::VecDeque;
 
@@ -263,7 +263,7 @@ mod tests {
             orphans: 10,
             ..Config::default()
         };
-        let sh = Commons::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new());
+        let sh = SharedState::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new());
         let mut own = Own::new(0);
         let mut cx = Ctx::new(&sh, &mut own);
         let (mut a, mut b) = (Ends::default(), Ends::default());

@@ -4,7 +4,6 @@
 //! All of it runs with the connection's TCP state protected; [`Access`] says how the buffers
 //! are reached.
 
-use crate::commons::Commons;
 use crate::conn::{Access, SndSide, TcbSide, on_events};
 use crate::count::Count;
 use crate::ctx::Ctx;
@@ -14,6 +13,7 @@ use crate::output::{output, reset};
 use crate::quota::End;
 use crate::ready;
 use crate::segment::Seg;
+use crate::shared::SharedState;
 use perimeter_base::{PktBuf, Time};
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::{Input, Path, Run};
@@ -205,7 +205,7 @@ fn all_taken<A: Access>(
 /// Whether a writer who waits is told of room: while memory is short, not of each acknowledged
 /// byte, after which it would be refused again, but when everything was acknowledged.
 #[inline]
-fn may_write<K: Kind>(snd: &SndSide<K>, sh: &Commons<K>) -> bool {
+fn may_write<K: Kind>(snd: &SndSide<K>, sh: &SharedState<K>) -> bool {
     !sh.memory_short() || snd.buf.is_empty()
 }
 
@@ -260,7 +260,7 @@ fn deliver<A: Access>(
 
 /// As [`deliver`], where the socket layer has a turn of its own: what is on its way to it counts
 /// as delivered.
-fn collect<A: Access>(a: &mut A, sh: &Commons<A::K>, first: PktBuf, more: bool) {
+fn collect<A: Access>(a: &mut A, sh: &SharedState<A::K>, first: PktBuf, more: bool) {
     let mut next = Some(first);
     let mut came = 0;
     while let Some(b) = next {
@@ -285,7 +285,7 @@ fn collect<A: Access>(a: &mut A, sh: &Commons<A::K>, first: PktBuf, more: bool) 
 /// but never shut. Data that frees memory at the peer, or here, may have to come through this one.
 /// Twice the step at least, so that a window that is not told of again yet is still worth a
 /// segment.
-pub(crate) fn offer<K: Kind>(sh: &Commons<K>, space: u32, tell_at: u32) -> u32 {
+pub(crate) fn offer<K: Kind>(sh: &SharedState<K>, space: u32, tell_at: u32) -> u32 {
     if sh.memory_short() {
         let share = u32::try_from(sh.share()).unwrap_or(u32::MAX);
         space.min(share.max(2 * tell_at))

@@ -3,7 +3,7 @@
 //! organization it works for.
 #![forbid(unsafe_code)]
 
-pub mod commons;
+pub mod aside;
 pub mod conn;
 pub mod copies;
 pub mod count;
@@ -13,6 +13,7 @@ pub mod ends;
 pub mod glue;
 pub mod id;
 pub mod input;
+mod ipv4;
 pub mod kind;
 pub mod life;
 pub mod lifecycle;
@@ -36,10 +37,10 @@ pub mod route;
 pub mod segment;
 pub mod setting;
 pub mod shard;
+pub mod shared;
 pub mod sockets;
 pub mod wheel;
 
-pub use commons::{Commons, Config, IfaceSpec};
 pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran};
 pub use count::Count;
 pub use ctx::Ctx;
@@ -54,6 +55,7 @@ pub use own::Own;
 pub use port::Offload;
 pub use segment::{Seg, Segs};
 pub use shard::Shard;
+pub use shared::{Config, IfaceSpec, SharedState};
 pub use sockets::{Others, Sockets};
 
 /// Frames taken from a device at once.

@@ -1,10 +1,10 @@
-//! Interfaces, addresses, routes and neighbours. Family-neutral in its types; IPv4 in what it
-//! resolves so far.
+//! Interfaces, addresses, routes and neighbours, of either family.
 
-use core::net::{IpAddr, Ipv4Addr};
+use crate::ipv4;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use perimeter_link::Capabilities;
-use perimeter_wire::{ArpOp, ArpPacket, ETHERTYPE_ARP, EtherHdr, MacAddr};
+use perimeter_wire::{IpHdr, MAX_DATAGRAM, MIN_TCP_HEADER, MacAddr};
 
 /// An address with its prefix length.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Cidr {
     pub fn contains(&self, ip: IpAddr) -> bool {
         match (self.addr, ip) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
-                let mask = mask4(self.prefix);
+                let mask = ipv4::mask(self.prefix);
                 u32::from(a) & mask == u32::from(b) & mask
             }
             (IpAddr::V6(a), IpAddr::V6(b)) => {
@@ -33,21 +33,24 @@ impl Cidr {
         }
     }
 
-    /// The directed broadcast address of an IPv4 prefix shorter than 31 bits.
-    pub fn broadcast(&self) -> Option<Ipv4Addr> {
+    /// The address that means all hosts of the prefix. IPv4 alone has one, from 31 bits on not
+    /// either.
+    pub fn broadcast(&self) -> Option<IpAddr> {
         match self.addr {
-            IpAddr::V4(a) if self.prefix < 31 => {
-                Some(Ipv4Addr::from(u32::from(a) | !mask4(self.prefix)))
-            }
-            _ => None,
+            IpAddr::V4(a) => ipv4::broadcast(a, self.prefix).map(IpAddr::V4),
+            IpAddr::V6(_) => None,
         }
     }
 }
 
-fn mask4(prefix: u8) -> u32 {
-    u32::MAX
-        .checked_shl(32 - u32::from(prefix.min(32)))
-        .unwrap_or(0)
+/// Whether a host may have this address. Hosts of IPv6 are not spoken to yet.
+pub(crate) fn is_host(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V4(ip) if ipv4::is_host(ip))
+}
+
+/// Whether this is the address of a group, or of all hosts of the link.
+pub(crate) fn is_group(ip: IpAddr) -> bool {
+    ip.is_multicast() || matches!(ip, IpAddr::V4(ip) if ip.is_broadcast())
 }
 
 impl core::str::FromStr for Cidr {
@@ -110,12 +113,7 @@ impl Iface {
         let IpAddr::V4(own) = only.addr else {
             return false;
         };
-        let host = !mask4(only.prefix);
-        let (l, r, own) = (l.to_bits(), r.to_bits(), own.to_bits());
-        // Networks 0 and 127 and class D and beyond (multicast, reserved, the limited broadcast)
-        // have no hosts; all ones in the host part of our prefix is the directed broadcast.
-        let net = r >> 24;
-        l == own && r != own && net.wrapping_sub(1) < 223 && net != 127 && r != own | host
+        ipv4::plain(own, only.prefix, l, r)
     }
 
     /// The transmit queue for a flow of that hash.
@@ -123,9 +121,12 @@ impl Iface {
         self.tx.start + (hash % u32::from(self.tx.end - self.tx.start).max(1)) as u16
     }
 
-    /// The TTL-independent limits: largest TCP segment without options.
-    pub fn mss(&self) -> u16 {
-        self.caps.mtu.min(65_535).saturating_sub(40).max(88) as u16
+    /// The largest segment to `remote` that the MTU allows, octets, without options of either
+    /// header (RFC 6691). Not below 88, TCP's own least.
+    pub fn mss(&self, remote: IpAddr) -> u16 {
+        let headers = IpHdr::len_to(remote) + MIN_TCP_HEADER;
+        let mtu = self.caps.mtu.min(MAX_DATAGRAM);
+        mtu.saturating_sub(headers as u32).max(88) as u16
     }
 }
 
@@ -138,12 +139,6 @@ pub struct Route {
     pub iface: u16,
     /// Next hop; `None`: the destination itself is a neighbour.
     pub via: Option<IpAddr>,
-}
-
-/// Whether a host may have this address: networks 0 and 127 have none, and from class D on all is
-/// multicast, reserved or broadcast (RFC 6890).
-pub(crate) fn host(ip: Ipv4Addr) -> bool {
-    !matches!(ip.octets()[0], 0 | 127 | 224..)
 }
 
 /// Where a packet goes next.
@@ -164,47 +159,6 @@ pub enum L2 {
     Stations(MacAddr, MacAddr),
     /// Not known yet: it has been, or is to be, asked for.
     Unresolved,
-}
-
-/// The request for `target_ip` on `iface`. `None`: the interface has no IPv4 address.
-pub(crate) fn request(iface: &Iface, target_ip: Ipv4Addr) -> Option<ArpPacket> {
-    let sender_ip = iface.addrs.iter().find_map(|a| match a.addr {
-        IpAddr::V4(ip) if a.contains(IpAddr::V4(target_ip)) => Some(ip),
-        _ => None,
-    });
-    let first = iface.addrs.iter().find_map(|a| match a.addr {
-        IpAddr::V4(ip) => Some(ip),
-        IpAddr::V6(_) => None,
-    });
-    Some(ArpPacket {
-        op: ArpOp::Request,
-        sender_mac: iface.caps.mac,
-        sender_ip: sender_ip.or(first)?,
-        target_mac: MacAddr([0; 6]),
-        target_ip,
-    })
-}
-
-/// Says that `ip` is the station `mac` (RFC 5227, section 2.3).
-pub(crate) fn announcement(mac: MacAddr, ip: Ipv4Addr) -> ArpPacket {
-    ArpPacket {
-        op: ArpOp::Request,
-        sender_mac: mac,
-        sender_ip: ip,
-        target_mac: MacAddr([0; 6]),
-        target_ip: ip,
-    }
-}
-
-/// Writes an ARP packet as a frame to `dst`; returns its length.
-pub fn arp_frame(src: MacAddr, dst: MacAddr, p: &ArpPacket, out: &mut [u8]) -> usize {
-    let n = EtherHdr {
-        dst,
-        src,
-        ethertype: ETHERTYPE_ARP,
-    }
-    .emit(out);
-    n + p.emit(&mut out[n..])
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! here, inside the protection: two threads may emit for one connection, and filling the queue
 //! after release would reorder it.
 
-use crate::commons::Commons;
 use crate::conn::{Access, Meta, SndSide, TcbSide};
 use crate::count::Count;
 use crate::ctx::Ctx;
@@ -13,6 +12,7 @@ use crate::kind::Kind;
 use crate::planted::{Bug, planted};
 use crate::port::{Cutting, TxPort};
 use crate::segment::{Apart, OutSeg, Outgoing};
+use crate::shared::SharedState;
 #[cfg(feature = "testing")]
 use perimeter_base::PktBuf;
 use perimeter_base::{Lease, Time, TxHead};
@@ -181,7 +181,7 @@ fn next<K: Kind>(
     t: &mut TcbSide<K>,
     snd: &SndSide<K>,
     port: &TxPort<K>,
-    (sh, lane): (&Commons<K>, usize),
+    (sh, lane): (&SharedState<K>, usize),
     room: u64,
     now: Time,
 ) -> Option<SegPlan> {
@@ -388,7 +388,7 @@ pub fn discard<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
 #[inline(always)]
 fn describe(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
     d.hdr_len = template.emit(&mut d.hdr, ident, &plan.seg, plan.len) as u8;
-    d.offload.csum_start = (template.l2_len() + 20) as u8;
+    d.offload.csum_start = template.tcp_start() as u8;
     d.offload.csum_offset = 16;
 }
 

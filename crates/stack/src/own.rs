@@ -43,7 +43,7 @@ pub struct Own<K: Kind> {
     pub more: bool,
     /// Segments that header prediction took in this burst, not counted yet.
     pub(crate) predicted: u32,
-    /// Bytes charged to the stack in this burst or call; [`Commons::book`](crate::Commons::book)
+    /// Bytes charged to the stack in this burst or call; [`SharedState::book`](crate::SharedState::book)
     /// counts them.
     pub(crate) charged: i64,
     /// Bytes counted that the stack's account does not know of yet.
@@ -140,7 +140,7 @@ impl<K: Kind> Own<K> {
         self.charged += after as i64 - before as i64;
     }
 
-    /// Whether something is not counted yet: see [`crate::Commons::book`].
+    /// Whether something is not counted yet: see [`crate::SharedState::book`].
     #[inline]
     pub fn owes(&self) -> bool {
         self.charged != 0 || self.predicted != 0

@@ -1,13 +1,13 @@
 //! Passive opens: what becomes of segments that belong to no connection. Whoever owns this owns
 //! the SYN cache and the wildcard listeners of a connection table.
 
-use crate::commons::Commons;
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::kind::Kind;
 use crate::listener::{Listener, Wildcards};
 use crate::ops::Icmp;
 use crate::segment::Seg;
+use crate::shared::SharedState;
 use perimeter_base::Time;
 use perimeter_tcp::SynCache;
 use perimeter_tcp::syncache::{AckAction, Established, ListenParams, SynAction};
@@ -15,11 +15,13 @@ use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
 
 /// What a listener offers to the sender of `seg`.
-fn params<K: Kind>(sh: &Commons<K>, l: &Listener<K>, seg: &Seg, origin: u16) -> ListenParams {
+fn params<K: Kind>(sh: &SharedState<K>, l: &Listener<K>, seg: &Seg, origin: u16) -> ListenParams {
     let mut params = l.params();
     params.origin = origin;
     params.from = sh.came_from(seg);
-    params.mss = params.mss.min(sh.ifaces[usize::from(seg.iface)].mss());
+    params.mss = params
+        .mss
+        .min(sh.ifaces[usize::from(seg.iface)].mss(seg.frame.key.remote));
     params
 }
 
@@ -36,8 +38,8 @@ const LEAST_BUCKETS: usize = 2;
 
 impl<K: Kind> Passive<K> {
     /// No listener, no handshake. `tables`: how many connection tables of the stack, this one
-    /// included, divide [`syn_buckets`](crate::commons::Config::syn_buckets) among them.
-    pub fn new(sh: &Commons<K>, tables: usize) -> Passive<K> {
+    /// included, divide [`syn_buckets`](crate::shared::Config::syn_buckets) among them.
+    pub fn new(sh: &SharedState<K>, tables: usize) -> Passive<K> {
         let [k0, k1] = sh.secret;
         let config = &sh.config;
         let share = (config.syn_buckets / tables.max(1)).max(LEAST_BUCKETS);

@@ -10,18 +10,18 @@ use crate::kind::{Kind, Lk, lock};
 use crate::limit::Bucket;
 pub use crate::neighbour::ASK_AGAIN;
 use crate::neighbour::{Book, Entry, Kin, Word};
-use crate::net::{Hop, Iface, L2, Route, request};
-use core::net::{IpAddr, Ipv4Addr};
+use crate::net::{Hop, Iface, L2, Route};
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_link::Medium;
 use perimeter_sync::places::Places;
 use perimeter_sync::{Lock, LockClass, LockStats};
-use perimeter_wire::{ArpPacket, MacAddr};
+use perimeter_wire::MacAddr;
 
 /// How many connections may wait for one neighbour.
 const WAITING: usize = 65_536;
-/// ARP requests that the stack sends, a second and at once: for whole networks that an application
+/// Requests for neighbours that the stack sends, a second and at once: for whole networks that an application
 /// looks through, and for stations that somebody lies about.
 const REQUESTS: Bucket = Bucket::new(1_000, 1_000);
 
@@ -76,8 +76,8 @@ pub struct Routes<K: Kind> {
     ask_at: AtomicU64,
 }
 
-/// An ARP request and the station to send it to.
-pub type Ask = (MacAddr, ArpPacket);
+/// The station to ask, or all, and the address that is asked for.
+pub type Ask = (MacAddr, IpAddr);
 
 /// What an attempt to resolve a destination yields.
 pub struct Resolved {
@@ -157,20 +157,19 @@ impl<K: Kind> Routes<K> {
         &self,
         requests: &mut Bucket,
         e: &mut Entry,
-        (iface, ip): (&Iface, Ipv4Addr),
+        (iface, ip): (&Iface, IpAddr),
         now: Time,
     ) -> Option<Ask> {
-        let mut packet = None;
-        if e.due(now) && requests.take(now) {
-            packet = request(iface, ip).map(|packet| (e.ask(now), packet));
-        }
+        // Who asks says from which address.
+        let able = iface.addrs.iter().any(|a| a.addr.is_ipv4() == ip.is_ipv4());
+        let ask = (able && e.due(now) && requests.take(now)).then(|| (e.ask(now), ip));
         let at = e.due_at().max(now.plus(1));
         self.ask_at.fetch_min(at.0, Ordering::Relaxed);
-        packet
+        ask
     }
 
     /// The station behind the hop towards `dst`; `None`: no route. When the station is not known,
-    /// `waiter` is remembered, and the ARP request to send is returned if one is due.
+    /// `waiter` is remembered, and the request to send is returned if one is due.
     pub fn resolve(
         &self,
         ifaces: &[Iface],
@@ -190,9 +189,6 @@ impl<K: Kind> Routes<K> {
             drop(table);
             return resolved(hop, L2::None, None);
         }
-        let IpAddr::V4(target_ip) = hop.next else {
-            return resolved(hop, L2::Unresolved, None);
-        };
         let at = (hop.iface, hop.next);
         let mut e = match table.book.find(at) {
             Some(slot) => {
@@ -206,7 +202,7 @@ impl<K: Kind> Routes<K> {
         };
         let mut ask = None;
         if e.used(now) {
-            ask = self.ask(&mut table.requests, &mut e, (iface, target_ip), now);
+            ask = self.ask(&mut table.requests, &mut e, (iface, hop.next), now);
         }
         drop(table);
         if let Some(mac) = e.mac {
@@ -266,12 +262,12 @@ impl<K: Kind> Routes<K> {
     pub fn heard(
         &self,
         (n, iface): (u16, &Iface),
-        ip: Ipv4Addr,
+        ip: IpAddr,
         mac: MacAddr,
         learn: bool,
         now: Time,
     ) -> Heard {
-        let at = (n, IpAddr::V4(ip));
+        let at = (n, ip);
         let mut table = self.table.lock();
         let (mut e, kin) = match table.book.find(at) {
             Some(slot) => {
@@ -305,7 +301,7 @@ impl<K: Kind> Routes<K> {
         Time(self.ask_at.load(Ordering::Relaxed))
     }
 
-    /// ARP requests that are due again, for neighbours that somebody waits for or that are in
+    /// requests that are due again, for neighbours that somebody waits for or that are in
     /// doubt, go to `out`, with their interfaces, and who has waited in vain to `failed`.
     pub fn retry(
         &self,
@@ -323,7 +319,6 @@ impl<K: Kind> Routes<K> {
         self.ask_at.store(Time::NEVER.0, Ordering::Relaxed);
         for ((iface, ip), slot) in book.each() {
             let mut e = self.enter(routes.len() as u32 + slot);
-            let IpAddr::V4(ip) = ip else { continue };
             if !e.wanted() {
                 continue;
             }
@@ -370,7 +365,7 @@ mod tests {
 
     /// Of a stack at 10.0.0.1, whose loopback is interface 7.
     fn routes(routes: Vec<Route>) -> Routes<OneThread> {
-        let own = vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))];
+        let own = vec![IpAddr::from([10, 0, 0, 1])];
         Routes::new(&Native::default(), routes, own, 7)
     }
 
@@ -412,25 +407,25 @@ mod tests {
         const BOUND: usize = 512;
         let routes = routes(vec![route("10.0.0.0/16", 0, None)]);
         let ifaces = [iface(Medium::Ethernet)];
-        let at = |n: usize| Ipv4Addr::new(10, 0, (n >> 8) as u8 + 1, n as u8);
+        let at = |n: usize| IpAddr::from([10, 0, (n >> 8) as u8 + 1, n as u8]);
         let mac = |n: usize| MacAddr([2, 1, 0, 0, (n >> 8) as u8, n as u8]);
         for n in 0..BOUND + 10 {
             let now = Time(1_000_000 + n as u64);
             let heard = routes.heard((0, &ifaces[0]), at(n), mac(n), true, now);
             assert!(!heard.changed && !heard.doubted);
-            assert_eq!(routes.segment(at(n).into()), Some(mac(n)));
+            assert_eq!(routes.segment(at(n)), Some(mac(n)));
         }
         for n in 0..BOUND + 10 {
-            let known = routes.segment(at(n).into());
+            let known = routes.segment(at(n));
             assert_eq!(known, (n >= 10).then(|| mac(n)), "{n}");
         }
-        assert_eq!(routes.segments(at(500).into()), 2);
+        assert_eq!(routes.segments(at(500)), 2);
         // The first ten were routed by the prefix's own entry.
-        assert_eq!(routes.segments(at(3).into()), 10);
+        assert_eq!(routes.segments(at(3)), 10);
         let now = Time(2_000_000);
-        let r = routes.resolve(&ifaces, at(500).into(), None, now).unwrap();
+        let r = routes.resolve(&ifaces, at(500), None, now).unwrap();
         assert_eq!(r.l2, L2::Stations(ifaces[0].caps.mac, mac(500)));
-        let r = routes.resolve(&ifaces, at(3).into(), None, now).unwrap();
+        let r = routes.resolve(&ifaces, at(3), None, now).unwrap();
         assert!(r.l2 == L2::Unresolved && r.ask.is_some());
         assert_eq!(routes.ask_at(), now.plus(ASK_AGAIN));
     }
@@ -441,20 +436,20 @@ mod tests {
     fn an_answer_to_a_stranger_changes_nothing() {
         let routes = routes(vec![route("10.0.0.0/16", 0, None)]);
         let ifaces = [iface(Medium::Ethernet)];
-        let ip = Ipv4Addr::new(10, 0, 0, 9);
+        let ip = IpAddr::from([10, 0, 0, 9]);
         let (a, b) = (MacAddr([2, 0, 0, 0, 0, 9]), MacAddr([2, 0, 0, 0, 0, 8]));
-        assert_eq!(routes.known(ip.into()).unwrap().1, None);
+        assert_eq!(routes.known(ip).unwrap().1, None);
         let hear = |mac, learn, now| routes.heard((0, &ifaces[0]), ip, mac, learn, Time(now));
         hear(a, false, 1);
-        assert_eq!(routes.known(ip.into()).unwrap().1, None, "nobody had asked");
+        assert_eq!(routes.known(ip).unwrap().1, None, "nobody had asked");
         hear(b, true, 1);
         assert!(!hear(a, true, 2).changed);
-        assert_eq!(routes.known(ip.into()).unwrap().1, Some(a));
-        let used = routes.resolve(&ifaces, ip.into(), None, Time(3)).unwrap();
+        assert_eq!(routes.known(ip).unwrap().1, Some(a));
+        let used = routes.resolve(&ifaces, ip, None, Time(3)).unwrap();
         assert_eq!(used.l2, L2::Stations(ifaces[0].caps.mac, a));
         let lie = hear(b, true, 4);
         assert!(lie.doubted && lie.ask.is_some_and(|(to, _)| to == a));
-        assert_eq!(routes.known(ip.into()).unwrap().1, Some(a));
+        assert_eq!(routes.known(ip).unwrap().1, Some(a));
         assert_eq!(routes.ask_at(), Time(4).plus(ASK_AGAIN));
     }
 

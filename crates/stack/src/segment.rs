@@ -16,7 +16,7 @@ pub const NOWHERE: u16 = u16::MAX;
 pub struct Seg {
     /// Flow and header, from this host's point of view.
     pub frame: TcpFrame,
-    /// Hash of the flow, as [`Commons::flow_hash`](crate::Commons::flow_hash) gives it.
+    /// Hash of the flow, as [`SharedState::flow_hash`](crate::SharedState::flow_hash) gives it.
     pub hash: u32,
     /// Interface that it came in by.
     pub iface: u16,

@@ -2,7 +2,6 @@
 //! that one owner, or one lock, protects together. Organizations that group connections own
 //! one or many.
 
-use crate::commons::Commons;
 use crate::conn::{Cell, Conn, ConnInfo};
 use crate::count::Count;
 use crate::ctx::Ctx;
@@ -15,6 +14,7 @@ use crate::listener::Listener;
 use crate::ops::{self, Icmp, Op};
 use crate::passive::Passive;
 use crate::segment::Seg;
+use crate::shared::SharedState;
 use crate::sockets::{Others, Sockets};
 use crate::wheel::Wheel;
 use core::net::IpAddr;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub struct Shard<K: Kind, C: Cell<K = K> = Conn<K>> {
     index: u16,
     conns: Slots<C>,
-    home: C::Home,
+    outside: C::Outside,
     table: HashTable<u32>,
     secret: [u64; 2],
     wheel: Wheel,
@@ -86,19 +86,23 @@ pub fn table_hash(secret: [u64; 2], key: &FlowKey) -> u64 {
 
 impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// An empty shard, number `index` of so many: those share out the SYN cache's room.
-    pub fn new((index, of): (u16, usize), sh: &Commons<K>) -> Shard<K, C>
+    pub fn new((index, of): (u16, usize), sh: &SharedState<K>) -> Shard<K, C>
     where
-        C::Home: Default,
+        C::Outside: Default,
     {
-        Shard::at_home((index, of), sh, C::Home::default())
+        Shard::with_outside((index, of), sh, C::Outside::default())
     }
 
-    /// An empty shard, number `index` of so many, parts of whose connections live in `home`.
-    pub fn at_home((index, of): (u16, usize), sh: &Commons<K>, home: C::Home) -> Shard<K, C> {
+    /// An empty shard, number `index` of so many, parts of whose connections live in `outside`.
+    pub fn with_outside(
+        (index, of): (u16, usize),
+        sh: &SharedState<K>,
+        outside: C::Outside,
+    ) -> Shard<K, C> {
         Shard {
             index,
             conns: Slots::default(),
-            home,
+            outside,
             table: HashTable::new(),
             secret: sh.secret,
             wheel: Wheel::new(sh.p.now()),
@@ -290,13 +294,13 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             .find_entry(table_hash(self.secret, &key), |&s| s == slot);
         if let Ok(e) = entry {
             e.remove();
-            conn.unlinked(&mut self.home);
+            conn.unlinked(&mut self.outside);
         }
         if !orphan {
             return;
         }
         if let Some(cell) = self.conns.remove(slot, id.generation()) {
-            let conn = cell.leave(&mut self.home);
+            let conn = cell.leave(&mut self.outside);
             self.ends.note(cx, id, None);
             lifecycle::gone(&conn, cx);
         }
@@ -346,7 +350,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
 
     fn insert(
         &mut self,
-        sh: &Commons<K>,
+        sh: &SharedState<K>,
         config: &Config,
         flow: Flow,
         tcb: Tcb,
@@ -356,11 +360,11 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             return Err(Exists);
         }
         let shard = self.index;
-        let home = &mut self.home;
+        let outside = &mut self.outside;
         let make = |slot, generation| {
             let id = SockId::conn(shard, slot, generation);
             let conn = Conn::new(sh, config, id, key, (hash, iface), tcb);
-            C::make(home, sh, conn)
+            C::make(outside, sh, conn)
         };
         let (slot, generation) = self.conns.insert_with(make).ok_or(Exists)?;
         let (secret, conns) = (self.secret, &self.conns);
@@ -607,11 +611,11 @@ mod tests {
     fn each_stack_draws_a_key_of_its_own() {
         use crate::kind::OneThread;
         use perimeter_sync::Native;
-        let commons = || {
-            let config = crate::commons::Config::default();
-            Commons::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new())
+        let shared = || {
+            let config = crate::shared::Config::default();
+            SharedState::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new())
         };
-        let (a, b) = (commons(), commons());
+        let (a, b) = (shared(), shared());
         assert!(a.secret[0] != b.secret[0] && a.secret[1] != b.secret[1]);
     }
 }

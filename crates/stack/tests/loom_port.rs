@@ -22,7 +22,7 @@ impl Kind for Loom {
     type L = Shared;
 }
 
-/// A device that takes all there is, and checks that it comes in the order of its tickets.
+/// A device that takes all there is, and checks that it comes in the order of its positions.
 #[derive(Default)]
 struct Device {
     taken: u64,
@@ -55,14 +55,14 @@ fn port(capacity: usize, full_at: usize) -> Arc<Port> {
     Arc::new(TxPort::new(&Model, Box::new(device), capacity, 0))
 }
 
-/// Appends a descriptor that carries its ticket, if there is room.
+/// Appends a descriptor that carries its position, if there is room.
 fn emit(port: &Port) -> bool {
     let mut stage = port.stage();
-    let ticket = stage.ticket() as u8;
+    let position = stage.position() as u8;
     let Some(mut d) = stage.push() else {
         return false;
     };
-    d.hdr[0] = ticket;
+    d.hdr[0] = position;
     true
 }
 
@@ -156,9 +156,9 @@ fn room_is_kept() {
         if n == 1 {
             // As `output::place` does.
             let mut stage = port.stage();
-            let ticket = stage.ticket() as u8;
+            let position = stage.position() as u8;
             let slot = stage.push();
-            slot.expect("the room that was set aside is there").hdr[0] = ticket;
+            slot.expect("the room that was set aside is there").hdr[0] = position;
             let _ = port.put_back(1);
         }
         n

@@ -1,7 +1,7 @@
 //! The names of flows and the hash that spreads them over queues and tables.
 
 use core::fmt;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A TCP flow from this host's point of view, whatever the address family.
 ///
@@ -20,6 +20,14 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
+    /// The flow of what has none.
+    pub const UNSPECIFIED: FlowKey = FlowKey {
+        local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        local_port: 0,
+        remote_port: 0,
+    };
+
     /// The same flow from the other host's point of view.
     #[inline]
     pub fn reversed(self) -> FlowKey {

@@ -1,7 +1,7 @@
 //! One parse for the receive path: from the bytes of a frame to what the stack
 //! acts on.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 
 use crate::arp::ArpPacket;
 use crate::checksum;
@@ -9,7 +9,7 @@ use crate::error::WireError;
 use crate::eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, EtherHdr};
 use crate::flow::FlowKey;
 use crate::icmp::Icmpv4;
-use crate::ip::{Ipv4Hdr, PROTO_ICMP, PROTO_TCP};
+use crate::ip::{IpHdr, Ipv4Hdr, PROTO_ICMP, PROTO_TCP};
 use crate::tcp::{self, TcpHdr, TcpOptions};
 
 /// Who checks checksums.
@@ -126,12 +126,7 @@ impl Default for TcpFrame {
     /// [`parse_ipv4_tcp_into`].
     fn default() -> TcpFrame {
         TcpFrame {
-            key: FlowKey {
-                local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                local_port: 0,
-                remote_port: 0,
-            },
+            key: FlowKey::UNSPECIFIED,
             hdr: TcpHdr::default(),
             payload_off: 0,
             payload_len: 0,
@@ -139,6 +134,20 @@ impl Default for TcpFrame {
             ttl: 0,
             bad_options: false,
         }
+    }
+}
+
+/// Whether a frame, or a datagram if it has no Ethernet header, claims to carry that protocol over
+/// IPv4; the parser checks the claim.
+#[inline(always)]
+pub fn carries(bytes: &[u8], ethernet: bool, protocol: u8) -> bool {
+    const PROTOCOL: usize = 9;
+    if ethernet {
+        bytes.len() > EtherHdr::LEN + PROTOCOL
+            && bytes[12..14] == ETHERTYPE_IPV4.to_be_bytes()
+            && bytes[EtherHdr::LEN + PROTOCOL] == protocol
+    } else {
+        bytes.len() > PROTOCOL && bytes[0] >> 4 == 4 && bytes[PROTOCOL] == protocol
     }
 }
 
@@ -158,10 +167,10 @@ pub enum Frame<'a> {
     },
     /// An ARP packet.
     Arp(ArpPacket),
-    /// An IPv4 datagram of another protocol.
-    Ipv4 {
+    /// A datagram of another protocol.
+    Ip {
         /// Header of the datagram.
-        ip: Ipv4Hdr,
+        ip: IpHdr,
         /// Payload of the datagram.
         payload: &'a [u8],
     },
@@ -217,6 +226,9 @@ impl<'a> Frame<'a> {
             let (msg, body) = Icmpv4::parse(payload)?;
             return Ok(Frame::Icmp { ip, msg, body });
         }
-        Ok(Frame::Ipv4 { ip, payload })
+        Ok(Frame::Ip {
+            ip: ip.into(),
+            payload,
+        })
     }
 }

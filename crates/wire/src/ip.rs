@@ -1,9 +1,10 @@
-//! IPv4 headers (RFC 791).
+//! IP headers: those of IPv4 (RFC 791), and what both families say.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use crate::checksum;
 use crate::error::WireError;
+use crate::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
 /// Protocol number of ICMPv4.
 pub const PROTO_ICMP: u8 = 1;
@@ -18,6 +19,106 @@ pub(crate) const FLAG_DF: u16 = 0x4000;
 const FLAG_MF: u16 = 0x2000;
 /// Mask of the fragment offset, in units of 8 bytes.
 const OFFSET_MASK: u16 = 0x1fff;
+
+/// The longest datagram of either family, octets (IPv6: without a jumbo payload).
+pub const MAX_DATAGRAM: u32 = 65_535;
+
+/// Length in bytes of an IPv6 header without extensions (RFC 8200, section 3).
+const IPV6_LEN: usize = 40;
+
+/// What the header of a whole datagram says, of whichever family.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct IpHdr {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address, of the same family.
+    pub dst: IpAddr,
+    /// Protocol number of the payload.
+    pub protocol: u8,
+    /// Time to live, in hops.
+    pub hop_limit: u8,
+    /// Type of service, or traffic class: DSCP in the upper six bits, ECN (RFC 3168) in the lower
+    /// two.
+    pub tos: u8,
+    /// Length of the header in bytes, options included. [`IpHdr::emit`] writes none.
+    pub header_len: u16,
+    /// Length of the datagram in bytes, header included.
+    pub total_len: u16,
+}
+
+impl IpHdr {
+    /// Length in bytes of the header, without options, of a datagram to that address.
+    #[inline]
+    pub const fn len_to(dst: IpAddr) -> usize {
+        match dst {
+            IpAddr::V4(_) => Ipv4Hdr::LEN,
+            IpAddr::V6(_) => IPV6_LEN,
+        }
+    }
+
+    /// Source and destination.
+    pub fn ends(&self) -> (IpAddr, IpAddr) {
+        (self.src, self.dst)
+    }
+
+    /// What Ethernet calls the family.
+    pub fn ethertype(&self) -> u16 {
+        match self.dst {
+            IpAddr::V4(_) => ETHERTYPE_IPV4,
+            IpAddr::V6(_) => ETHERTYPE_IPV6,
+        }
+    }
+
+    /// Writes the header to the start of `out` and returns its length. The datagram is never
+    /// fragmented, so its identification is 0 (RFC 6864, section 4.1), its flow label too.
+    ///
+    /// # Panics
+    /// If `out` is shorter than that, or the addresses are of two families.
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Ipv4Hdr {
+                src,
+                dst,
+                protocol: self.protocol,
+                ttl: self.hop_limit,
+                tos: self.tos,
+                ident: 0,
+                total_len: self.total_len,
+                header_len: Ipv4Hdr::LEN as u8,
+                dont_fragment: true,
+                more_fragments: false,
+                frag_offset: 0,
+            }
+            .emit(out),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let out = &mut out[..IPV6_LEN];
+                let class = 6 << 28 | u32::from(self.tos) << 20;
+                out[..4].copy_from_slice(&class.to_be_bytes());
+                let payload = self.total_len.saturating_sub(IPV6_LEN as u16);
+                out[4..6].copy_from_slice(&payload.to_be_bytes());
+                out[6..8].copy_from_slice(&[self.protocol, self.hop_limit]);
+                out[8..24].copy_from_slice(&src.octets());
+                out[24..].copy_from_slice(&dst.octets());
+                IPV6_LEN
+            }
+            (src, dst) => panic!("{src} and {dst} are of two families"),
+        }
+    }
+}
+
+impl From<Ipv4Hdr> for IpHdr {
+    fn from(h: Ipv4Hdr) -> IpHdr {
+        IpHdr {
+            src: IpAddr::V4(h.src),
+            dst: IpAddr::V4(h.dst),
+            protocol: h.protocol,
+            hop_limit: h.ttl,
+            tos: h.tos,
+            header_len: h.header_len.into(),
+            total_len: h.total_len,
+        }
+    }
+}
 
 /// An IPv4 header. Options are skipped on parsing, source routes excepted, and never emitted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -28,9 +28,11 @@ pub use arp::{ArpOp, ArpPacket};
 pub use error::WireError;
 pub use eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EtherHdr, MacAddr};
 pub use flow::{FlowKey, Toeplitz};
-pub use frame::{Csum, Frame, TcpFrame, parse_ipv4_tcp, parse_ipv4_tcp_into};
+pub use frame::{Csum, Frame, TcpFrame, carries, parse_ipv4_tcp, parse_ipv4_tcp_into};
 pub use icmp::{IcmpQuote, Icmpv4};
-pub use ip::{Ipv4Hdr, PROTO_ICMP, PROTO_TCP, PROTO_UDP};
+pub use ip::{IpHdr, Ipv4Hdr, MAX_DATAGRAM, PROTO_ICMP, PROTO_TCP, PROTO_UDP};
 pub use seq::Seq;
-pub use tcp::{MAX_TCP_HEADER, ParsedTcp, SackBlocks, TcpFlags, TcpHdr, TcpOptions};
+pub use tcp::{
+    MAX_TCP_HEADER, MIN_TCP_HEADER, ParsedTcp, SackBlocks, TcpFlags, TcpHdr, TcpOptions,
+};
 pub use template::{MAX_HEADERS, SegOut, Template, finish_checksum, finish_checksum_in_frame};

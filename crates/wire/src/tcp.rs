@@ -10,7 +10,7 @@ use crate::seq::Seq;
 pub const MAX_TCP_HEADER: usize = 60;
 
 /// Length in bytes of a header without options.
-pub(crate) const MIN_TCP_HEADER: usize = 20;
+pub const MIN_TCP_HEADER: usize = 20;
 
 /// Bytes available for options.
 const MAX_OPTIONS: usize = MAX_TCP_HEADER - MIN_TCP_HEADER;

@@ -146,6 +146,12 @@ impl Template {
         if self.ethernet { IP } else { 0 }
     }
 
+    /// Where the TCP header starts, in bytes.
+    #[inline]
+    pub fn tcp_start(&self) -> usize {
+        self.l2_len() + Ipv4Hdr::LEN
+    }
+
     /// Writes all headers of a segment to the start of `out` and returns their
     /// length in bytes; what follows in `out` is undefined. `ident` is the IP
     /// identification, `payload_len` the length of the data in bytes.

@@ -1,6 +1,6 @@
 //! Asking a protocol thread and waiting for its answer, also when it has ended. The answer is the
 //! message itself, which comes back to a place that each thread keeps: a call allocates nothing,
-//! where a ticket ([`crate::answer`]) is made anew.
+//! where a [`crate::answer`] is allocated for each question.
 
 use super::cell::Keep;
 use super::spec::Waiting;

@@ -4,20 +4,20 @@
 
 use super::demux::Demux;
 use crate::Kd;
-use crate::place::{Doors, Opened, Part, Places, first_phase, no_rcv, no_snd};
+use crate::outer::{Doors, Opened, Outer, Places, first_phase, no_rcv, no_snd};
 use perimeter_stack::conn::{Cell, RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Step};
-use perimeter_stack::{Access, Bufs, Commons, Conn, Ctx, SockId};
+use perimeter_stack::{Access, Bufs, Conn, Ctx, SharedState, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
 use std::sync::Arc;
 
 /// How a protocol thread keeps a connection.
-pub(crate) trait Keep: Cell<K = Kd<Self::P>, Home: Clone + Sync> {
+pub(crate) trait Keep: Cell<K = Kd<Self::P>, Outside: Clone + Sync> {
     /// The platform.
     type P: Platform;
 
     /// What thread `index` keeps apart.
-    fn home(index: usize, demux: Option<&Arc<Demux<Self::P>>>) -> Self::Home;
+    fn outside(index: usize, demux: Option<&Arc<Demux<Self::P>>>) -> Self::Outside;
 
     /// Its timer message: what was due when it was sent, one bit for each timer. Not 0: it is on
     /// its way.
@@ -28,14 +28,14 @@ pub(crate) trait Keep: Cell<K = Kd<Self::P>, Home: Clone + Sync> {
 
     /// What a socket call does before it enters the protocol.
     fn before<Q: Op<Kd<Self::P>>>(
-        home: &Self::Home,
+        outside: &Self::Outside,
         id: SockId,
         op: &mut Q,
         cx: &mut Ctx<Kd<Self::P>>,
     ) -> Before<Q::Out>;
 
     /// Adds the counts of the buffers' locks.
-    fn lock_stats(home: &Self::Home, add: &mut dyn FnMut(LockClass, LockStats));
+    fn lock_stats(outside: &Self::Outside, add: &mut dyn FnMut(LockClass, LockStats));
 }
 
 /// What [`Keep::before`] leaves to do.
@@ -48,18 +48,18 @@ pub(crate) enum Before<O> {
     Stale,
 }
 
-/// The socket buffers of one connection after another: the locks stay where they are, whoever
-/// moves in, so that a late holder of a name never meets freed memory.
+/// The socket buffers of one connection after another: the locks stay where they are, so that a
+/// thread that comes late, with an old handle, never meets freed memory.
 pub(crate) struct Sides<P: Platform> {
-    snd: P::Lock<Part<SndSide<Kd<P>>>>,
-    rcv: P::Lock<Part<RcvSide<Kd<P>>>>,
+    snd: P::Lock<Outer<SndSide<Kd<P>>>>,
+    rcv: P::Lock<Outer<RcvSide<Kd<P>>>>,
 }
 
 impl<P: Platform> Sides<P> {
     fn new(p: &P) -> Sides<P> {
         Sides {
-            snd: p.lock(LockClass::Sndbuf, Part::closed(no_snd())),
-            rcv: p.lock(LockClass::Rcvbuf, Part::closed(no_rcv())),
+            snd: p.lock(LockClass::Sndbuf, Outer::closed(no_snd())),
+            rcv: p.lock(LockClass::Rcvbuf, Outer::closed(no_rcv())),
         }
     }
 
@@ -70,16 +70,16 @@ impl<P: Platform> Sides<P> {
 }
 
 /// What thread `index` keeps apart of its connections.
-pub(crate) struct Home<P: Platform> {
+pub(crate) struct SideTable<P: Platform> {
     /// The buffers, by slot.
     places: Arc<Places<Sides<P>>>,
     demux: Option<Arc<Demux<P>>>,
     index: usize,
 }
 
-impl<P: Platform> Clone for Home<P> {
+impl<P: Platform> Clone for SideTable<P> {
     fn clone(&self) -> Self {
-        Home {
+        SideTable {
             places: self.places.clone(),
             demux: self.demux.clone(),
             index: self.index,
@@ -103,8 +103,8 @@ impl<P: Platform> Apart<P> {
 impl<P: Platform> Keep for Apart<P> {
     type P = P;
 
-    fn home(index: usize, demux: Option<&Arc<Demux<P>>>) -> Home<P> {
-        Home {
+    fn outside(index: usize, demux: Option<&Arc<Demux<P>>>) -> SideTable<P> {
+        SideTable {
             places: Arc::default(),
             demux: demux.cloned(),
             index,
@@ -122,43 +122,49 @@ impl<P: Platform> Keep for Apart<P> {
     }
 
     fn before<Q: Op<Kd<P>>>(
-        home: &Home<P>,
+        outside: &SideTable<P>,
         id: SockId,
         op: &mut Q,
         cx: &mut Ctx<Kd<P>>,
     ) -> Before<Q::Out> {
-        let Some(sides) = home.places.get(id.slot()) else {
+        let Some(sides) = outside.places.get(id.slot()) else {
             return Before::Stale;
         };
         cx.sh.p.charge(Work::SockCall, 1);
         first_phase(sides, id.generation(), op, cx).map_or(Before::Stale, Before::Step)
     }
 
-    fn lock_stats(home: &Home<P>, add: &mut dyn FnMut(LockClass, LockStats)) {
-        home.places.each(|sides| sides.lock_stats(add));
+    fn lock_stats(outside: &SideTable<P>, add: &mut dyn FnMut(LockClass, LockStats)) {
+        outside.places.each(|sides| sides.lock_stats(add));
     }
 }
 
 impl<P: Platform> Cell for Apart<P> {
-    type Home = Home<P>;
+    type Outside = SideTable<P>;
 
-    fn make(home: &mut Home<P>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make(
+        outside: &mut SideTable<P>,
+        sh: &SharedState<Kd<P>>,
+        conn: Conn<Kd<P>>,
+    ) -> Option<Self> {
         let id = conn.tcb.meta.id;
-        let sides = home.places.get_or_make(id.slot(), || Sides::new(&sh.p))?;
-        *sides.snd.lock() = Part {
+        let sides = outside
+            .places
+            .get_or_make(id.slot(), || Sides::new(&sh.p))?;
+        *sides.snd.lock() = Outer {
             generation: id.generation(),
             value: conn.snd,
         };
-        *sides.rcv.lock() = Part {
+        *sides.rcv.lock() = Outer {
             generation: id.generation(),
             value: conn.rcv,
         };
-        if let Some(d) = &home.demux {
-            d.there(home.index);
+        if let Some(d) = &outside.demux {
+            d.there(outside.index);
         }
         Some(Apart {
             tcb: conn.tcb,
-            places: home.places.clone(),
+            places: outside.places.clone(),
             timers: 0,
         })
     }
@@ -167,17 +173,17 @@ impl<P: Platform> Cell for Apart<P> {
         &self.tcb
     }
 
-    fn unlinked(&self, home: &mut Home<P>) {
-        if let Some(d) = &home.demux {
-            d.release(&self.tcb.meta.key, home.index);
-            d.left(home.index);
+    fn unlinked(&self, outside: &mut SideTable<P>) {
+        if let Some(d) = &outside.demux {
+            d.release(&self.tcb.meta.key, outside.index);
+            d.left(outside.index);
         }
     }
 
-    fn leave(self, _: &mut Home<P>) -> Conn<Kd<P>> {
+    fn leave(self, _: &mut SideTable<P>) -> Conn<Kd<P>> {
         let sides = self.sides();
-        let snd = core::mem::replace(&mut *sides.snd.lock(), Part::closed(no_snd())).value;
-        let rcv = core::mem::replace(&mut *sides.rcv.lock(), Part::closed(no_rcv())).value;
+        let snd = core::mem::replace(&mut *sides.snd.lock(), Outer::closed(no_snd())).value;
+        let rcv = core::mem::replace(&mut *sides.rcv.lock(), Outer::closed(no_rcv())).value;
         Conn {
             tcb: self.tcb,
             snd,
@@ -252,7 +258,7 @@ pub(crate) struct Whole<P: Platform> {
 impl<P: Platform> Keep for Whole<P> {
     type P = P;
 
-    fn home(_: usize, _: Option<&Arc<Demux<P>>>) {}
+    fn outside(_: usize, _: Option<&Arc<Demux<P>>>) {}
 
     fn message(&mut self) -> &mut u8 {
         &mut self.timers
@@ -268,10 +274,10 @@ impl<P: Platform> Keep for Whole<P> {
 }
 
 impl<P: Platform> Cell for Whole<P> {
-    type Home = ();
+    type Outside = ();
 
     #[inline]
-    fn make((): &mut (), _: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make((): &mut (), _: &SharedState<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
         Some(Whole { conn, timers: 0 })
     }
 

@@ -5,7 +5,7 @@ use super::inbox::{ALONE, Outlet};
 use super::jobs::{Accept, Followed, Strayed};
 use super::thread::{At, ConnpT, Gathering, Group, Msg, NOBODY, Next};
 use crate::Kd;
-use perimeter_stack::{Commons, Count, Ctx, Seg, Shard, SockId};
+use perimeter_stack::{Count, Ctx, Seg, Shard, SharedState, SockId};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::{FlowKey, Seq};
 use std::collections::VecDeque;
@@ -212,7 +212,7 @@ impl<C: Keep> Group<C> {
 
     /// Sends a message on, unless there are too many before it: then this thread works off its
     /// own first, lest two of them wait for each other.
-    fn forward(&mut self, org: &ConnpT<C>, sh: &Commons<Kd<C::P>>, to: usize, msg: Msg<C>) {
+    fn forward(&mut self, org: &ConnpT<C>, sh: &SharedState<Kd<C::P>>, to: usize, msg: Msg<C>) {
         if self.held.is_empty() && !org.owners[to].inbox.is_crowded() {
             org.send(sh, to, msg);
         } else {

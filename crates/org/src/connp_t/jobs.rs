@@ -17,7 +17,7 @@ pub(super) const FILE: &str = file!();
 
 /// Which part of an operation is left to the protocol.
 #[derive(Copy, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Phase {
     /// The second phase.
     Tcp,
     /// What follows from the first.
@@ -29,7 +29,7 @@ pub(super) enum Part {
 /// A socket call, or what the buffers have left of it.
 pub(super) struct Call<P: Platform, Q: Op<Kd<P>> + 'static> {
     pub(super) id: SockId,
-    pub(super) part: Part,
+    pub(super) part: Phase,
     pub(super) op: Option<Q>,
     /// Filled in by the protocol thread, unless the connection has gone.
     pub(super) out: Option<Q::Out>,
@@ -58,9 +58,9 @@ impl<C: Keep, Q: Op<Kd<C::P>> + 'static> Job<C> for Call<C::P, Q> {
         let part = self.part;
         if let Some(mut op) = self.op.take() {
             self.out = with(at, self.id, false, |c, cx| match part {
-                Part::Whole => Some(ops::run(c, op, cx)),
-                Part::Tcp => Some(op.tcp(c, cx)),
-                Part::Kick => {
+                Phase::Whole => Some(ops::run(c, op, cx)),
+                Phase::Tcp => Some(op.tcp(c, cx)),
+                Phase::Kick => {
                     op.kick(c, cx);
                     None
                 }

@@ -3,18 +3,18 @@
 use super::cell::{Before, Keep};
 use super::demux::Demux;
 use super::inbox::Inbox;
-use super::jobs::{Call, Connect, Do, Part, Post, Stage, Wildcard};
+use super::jobs::{Call, Connect, Do, Phase, Post, Stage, Wildcard};
 use super::spec::{ConnpT as Spec, ConnpThreads, Waiting};
 use super::thread::{ConnpT, GRACE, Group, Job, Msg, NOBODY, Owner};
-use crate::due::Due;
-use crate::place::Places;
+use crate::due::DueLine;
+use crate::outer::Places;
 use crate::spec::OrgSpec;
 use crate::{Binding, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use perimeter_base::Time;
 use perimeter_stack::ops::{Op, Step};
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, Listener, Seg, Shard, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Ctx, Flow, Listener, Seg, Shard, SharedState, SockId, Sockets};
 use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -72,7 +72,7 @@ impl<C: Keep> ConnpT<C> {
         &self,
         cx: &mut Ctx<Kd<C::P>>,
         id: SockId,
-        (op, part): (Q, Part),
+        (op, part): (Q, Phase),
     ) -> Option<Q::Out> {
         let mut job = self.used::<Call<C::P, Q>>().unwrap_or_else(|| {
             Box::new(Call {
@@ -132,7 +132,7 @@ impl<C: Keep> ConnpT<C> {
 impl<C: Keep> Org for ConnpT<C> {
     type K = Kd<C::P>;
 
-    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         let spec: Spec = *spec.expect_params();
         let n = match spec.threads {
             ConnpThreads::Cores => sh.p.cores(),
@@ -142,8 +142,8 @@ impl<C: Keep> Org for ConnpT<C> {
         let alone = matches!(spec.threads, ConnpThreads::PerConnection(_));
         let demux = alone.then(|| Arc::new(Demux::new(&sh.p, n)));
         let owner = |i| {
-            let home = C::home(i, demux.as_ref());
-            let shard = Shard::at_home((i as u16, n), sh, home.clone());
+            let outside = C::outside(i, demux.as_ref());
+            let shard = Shard::with_outside((i as u16, n), sh, outside.clone());
             let (inbox, outlet) = Inbox::new(&sh.p, spec.wait == Waiting::Spin, alone);
             Owner {
                 inbox,
@@ -152,8 +152,8 @@ impl<C: Keep> Org for ConnpT<C> {
                 asleep: AtomicBool::new(false),
                 until: AtomicU64::new(0),
                 gone: AtomicBool::new(false),
-                home,
-                due: Due::default(),
+                outside,
+                due: DueLine::default(),
                 live: AtomicUsize::new(0),
             }
         };
@@ -202,18 +202,18 @@ impl<C: Keep> Org for ConnpT<C> {
         mut op: Q,
     ) -> Option<Q::Out> {
         let before = match self.owners.get(usize::from(id.shard())) {
-            Some(owner) => C::before(&owner.home, id, &mut op, cx),
+            Some(owner) => C::before(&owner.outside, id, &mut op, cx),
             None => Before::Stale,
         };
         match before {
             Before::Step(Step::Done(out)) => Some(out),
             Before::Step(Step::Kick(out)) => {
                 // What the buffers gave was good when they gave it.
-                self.protocol(cx, id, (op, Part::Kick));
+                self.protocol(cx, id, (op, Phase::Kick));
                 Some(out)
             }
-            Before::Step(Step::Tcp) => self.protocol(cx, id, (op, Part::Tcp)),
-            Before::Nothing => self.protocol(cx, id, (op, Part::Whole)),
+            Before::Step(Step::Tcp) => self.protocol(cx, id, (op, Phase::Tcp)),
+            Before::Nothing => self.protocol(cx, id, (op, Phase::Whole)),
             Before::Stale => cx.sh.stale(cx),
         }
     }
@@ -244,7 +244,7 @@ impl<C: Keep> Org for ConnpT<C> {
         self.owners.len() as u16
     }
 
-    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+    fn perimeter_of(&self, sh: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         Some(self.index(key, sh.flow_hash(key)) as u16)
     }
 
@@ -330,7 +330,7 @@ impl<C: Keep> Org for ConnpT<C> {
     fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
         for o in &self.owners {
             add(LockClass::Leaf, o.inbox.stats());
-            C::lock_stats(&o.home, add);
+            C::lock_stats(&o.outside, add);
         }
         if let Some(d) = &self.demux {
             d.lock_stats(add);

@@ -5,12 +5,12 @@ use super::demux::Demux;
 use super::inbox::{Inbox, Letter, Outlet};
 use super::spec::{ConnpT as Spec, Waiting};
 use crate::Kd;
-use crate::due::Due;
-use crate::place::Places;
+use crate::due::DueLine;
+use crate::outer::Places;
 use core::any::{Any, TypeId};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use perimeter_base::Time;
-use perimeter_stack::{Commons, Count, Ctx, Seg, Segs, Shard, SockId};
+use perimeter_stack::{Count, Ctx, Seg, Segs, Shard, SharedState, SockId};
 use perimeter_sync::{Event, Mpsc, Owned, PerLane, Platform};
 use perimeter_wire::FlowKey;
 use std::collections::VecDeque;
@@ -115,8 +115,8 @@ pub(super) struct Owner<C: Keep> {
     /// It has ended.
     pub(super) gone: AtomicBool,
     /// The buffers of its connections.
-    pub(super) home: C::Home,
-    pub(super) due: Due,
+    pub(super) outside: C::Outside,
+    pub(super) due: DueLine,
     /// How many connections it has, as of its last turn.
     pub(super) live: AtomicUsize,
 }
@@ -208,7 +208,7 @@ impl<C: Keep> ConnpT<C> {
     }
 
     /// Appends a message to what waits for a thread; whether there was room.
-    pub(super) fn put(&self, sh: &Commons<Kd<C::P>>, to: usize, msg: Msg<C>) {
+    pub(super) fn put(&self, sh: &SharedState<Kd<C::P>>, to: usize, msg: Msg<C>) {
         match self.owners[to].inbox.put(msg) {
             Ok(()) => {}
             Err(Msg::Burst(mut segs)) => {
@@ -225,7 +225,7 @@ impl<C: Keep> ConnpT<C> {
     }
 
     /// The same, and wakes the thread.
-    pub(super) fn send(&self, sh: &Commons<Kd<C::P>>, to: usize, msg: Msg<C>) {
+    pub(super) fn send(&self, sh: &SharedState<Kd<C::P>>, to: usize, msg: Msg<C>) {
         self.put(sh, to, msg);
         self.wake(to);
     }

@@ -2,10 +2,10 @@
 //! locks are taken. `split` is made of this too.
 
 use super::enter::Entered;
-use super::home::Place;
+use super::locks::ConnLocks;
 use super::table::{Shard, TableGuard};
 use crate::Kd;
-use crate::place::{Guard, Places, first_phase};
+use crate::outer::{Guard, Places, first_phase};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ends::{self, Ends};
@@ -14,7 +14,7 @@ use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::shard::Exists;
 use perimeter_stack::{
-    Access, Commons, Conn, ConnInfo, Count, Ctx, Flow, Listener, Others, Seg, SockId, Sockets,
+    Access, Conn, ConnInfo, Count, Ctx, Flow, Listener, Others, Seg, SharedState, SockId, Sockets,
 };
 use perimeter_stack::{glue, lifecycle};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
@@ -40,7 +40,7 @@ pub(crate) struct Manner {
 pub(crate) struct Core<P: Platform> {
     manner: Manner,
     shards: Box<[Shard<P>]>,
-    places: Places<Place<P>>,
+    places: Places<ConnLocks<P>>,
     /// Which places are free.
     slots: P::Lock<Slots<()>>,
     /// Connections that no application holds, of all tables.
@@ -58,7 +58,7 @@ enum Found<'a, P: Platform> {
 }
 
 impl<P: Platform> Core<P> {
-    pub(crate) fn new(manner: Manner, sh: &Commons<Kd<P>>) -> Core<P> {
+    pub(crate) fn new(manner: Manner, sh: &SharedState<Kd<P>>) -> Core<P> {
         Core {
             manner,
             shards: (0..manner.modern.max(1))
@@ -113,7 +113,7 @@ impl<P: Platform> Core<P> {
             let Some(&slot) = table.places.find(key) else {
                 return Found::Nobody(table);
             };
-            let Some(place) = self.places.get(slot) else {
+            let Some(locks) = self.places.get(slot) else {
                 break;
             };
             let held = if self.is_modern() {
@@ -122,7 +122,7 @@ impl<P: Platform> Core<P> {
             } else {
                 Some(table)
             };
-            if let Some(mut e) = Entered::new(place, held)
+            if let Some(mut e) = Entered::new(locks, held)
                 && e.key() == *key
             {
                 return Found::Conn(e);
@@ -213,7 +213,7 @@ impl<P: Platform> Core<P> {
         &'a self,
         shard: u16,
         mut table: TableGuard<'a, P>,
-        sh: &Commons<Kd<P>>,
+        sh: &SharedState<Kd<P>>,
         config: &Config,
         flow: Flow,
         tcb: Tcb,
@@ -222,8 +222,8 @@ impl<P: Platform> Core<P> {
             return None;
         }
         let (slot, generation) = self.slots.lock().insert_with(|_, _| Some(()))?;
-        let make = || Place::new(&sh.p, self.manner.coarse);
-        let Some(place) = self.places.get_or_make(slot, make) else {
+        let make = || ConnLocks::new(&sh.p, self.manner.coarse);
+        let Some(locks) = self.places.get_or_make(slot, make) else {
             self.slots.lock().remove(slot, generation);
             return None;
         };
@@ -231,7 +231,7 @@ impl<P: Platform> Core<P> {
         let (key, at) = (flow.key, (flow.hash, flow.iface));
         table.places.insert(key, slot);
         let conn = Conn::new(sh, config, id, key, at, tcb);
-        let mut e = Entered::move_in(place, conn, table);
+        let mut e = Entered::new_connection(locks, conn, table);
         if self.is_modern() {
             e.hold(TableHold::Entry);
         }
@@ -323,8 +323,8 @@ impl<P: Platform> Core<P> {
         mut op: Q,
     ) -> Option<Q::Out> {
         cx.sh.p.charge(Work::SockCall, 1);
-        let place = self.places.get(id.slot());
-        let step = place.and_then(|p| first_phase(p, id.generation(), &mut op, cx));
+        let locks = self.places.get(id.slot());
+        let step = locks.and_then(|p| first_phase(p, id.generation(), &mut op, cx));
         match step {
             None => cx.sh.stale(cx),
             Some(Step::Done(out)) => Some(out),
@@ -379,7 +379,7 @@ impl<P: Platform> Core<P> {
     }
 
     /// The table of a flow.
-    pub(crate) fn perimeter_of(&self, sh: &Commons<Kd<P>>, key: &FlowKey) -> u16 {
+    pub(crate) fn perimeter_of(&self, sh: &SharedState<Kd<P>>, key: &FlowKey) -> u16 {
         self.shard_of(sh.flow_hash(key))
     }
 
@@ -457,11 +457,11 @@ impl<P: Platform> Core<P> {
     fn each<'a>(&'a self, f: &mut dyn FnMut(Entered<'a, P>)) {
         let places = self.slots.lock().places();
         for slot in 0..places {
-            let Some(place) = self.places.get(slot) else {
+            let Some(locks) = self.places.get(slot) else {
                 continue;
             };
             let table = (!self.is_modern()).then(|| self.table(0));
-            if let Some(e) = Entered::new(place, table) {
+            if let Some(e) = Entered::new(locks, table) {
                 f(e);
             }
         }

@@ -1,12 +1,12 @@
 //! How the glue reaches the parts of a connection, and which locks that takes.
 
-use super::home::{Fine, Place, Reach, Whole};
+use super::locks::{ConnLocks, Fine, Reach, Whole};
 use super::table::TableGuard;
 use crate::Kd;
-use crate::place::{Doors, Guard, Opened, Part, Side, no_rcv, no_snd};
+use crate::outer::{Doors, Guard, Opened, Outer, Side, no_rcv, no_snd};
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::TableHold;
-use perimeter_stack::{Access, Bufs, Commons, Conn, SockId};
+use perimeter_stack::{Access, Bufs, Conn, SharedState, SockId};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::Timers;
 use perimeter_wire::FlowKey;
@@ -14,22 +14,22 @@ use perimeter_wire::FlowKey;
 /// Timers that hold the table to their end (the others let go before output).
 const HOLD: Timers = Timers(Timers::PERSIST.0 | Timers::KEEPALIVE.0 | Timers::TWO_MSL.0);
 
-impl<P: Platform> Doors for Place<P> {
+impl<P: Platform> Doors for ConnLocks<P> {
     type K = Kd<P>;
     type Snd<'a> = Reach<'a, P, SndSide<Kd<P>>>;
     type Rcv<'a> = Reach<'a, P, RcvSide<Kd<P>>>;
 
     fn snd(&self, generation: u32) -> Option<Self::Snd<'_>> {
         match self {
-            Place::Fine(f) => Opened::by(f.snd.lock(), generation).map(Reach::Near),
-            Place::Coarse(c) => Reach::through(c.lock(), generation),
+            ConnLocks::Fine(f) => Opened::by(f.snd.lock(), generation).map(Reach::Near),
+            ConnLocks::Coarse(c) => Reach::through(c.lock(), generation),
         }
     }
 
     fn rcv(&self, generation: u32) -> Option<Self::Rcv<'_>> {
         match self {
-            Place::Fine(f) => Opened::by(f.rcv.lock(), generation).map(Reach::Near),
-            Place::Coarse(c) => Reach::through(c.lock(), generation),
+            ConnLocks::Fine(f) => Opened::by(f.rcv.lock(), generation).map(Reach::Near),
+            ConnLocks::Coarse(c) => Reach::through(c.lock(), generation),
         }
     }
 }
@@ -58,19 +58,19 @@ pub(super) struct Entered<'a, P: Platform> {
     throughout: bool,
 }
 
-/// Entered only when somebody lives there, and left when he moves out.
+/// Entered only while a connection has these locks.
 const LIVES: &str = "a connection that was entered is there";
 
 impl<'a, P: Platform> Entered<'a, P> {
-    /// Takes the connection's lock, while the table's is held if it is given. `None`: nobody
-    /// lives there.
+    /// Takes the connection's lock, while the table's is held if it is given. `None`: no
+    /// connection has these locks.
     pub(super) fn new(
-        place: &'a Place<P>,
+        locks: &'a ConnLocks<P>,
         table: Option<TableGuard<'a, P>>,
     ) -> Option<Entered<'a, P>> {
-        let mut held = match place {
-            Place::Fine(f) => Held::Fine(f, f.tcb.lock()),
-            Place::Coarse(c) => Held::Coarse(c.lock()),
+        let mut held = match locks {
+            ConnLocks::Fine(f) => Held::Fine(f, f.tcb.lock()),
+            ConnLocks::Coarse(c) => Held::Coarse(c.lock()),
         };
         let id = held.tcb().as_ref()?.meta.id;
         Some(Entered {
@@ -81,33 +81,33 @@ impl<'a, P: Platform> Entered<'a, P> {
         })
     }
 
-    /// A connection moves in. The place is free, so nobody else looks for it; a late holder of
-    /// its predecessor's name may still be at one of the locks.
-    pub(super) fn move_in(
-        place: &'a Place<P>,
+    /// A new connection gets these locks. No connection has them, so nobody else looks for it; a
+    /// thread that comes late, by its predecessor's name, may still be at one of them.
+    pub(super) fn new_connection(
+        locks: &'a ConnLocks<P>,
         conn: Conn<Kd<P>>,
         table: TableGuard<'a, P>,
     ) -> Entered<'a, P> {
         let id = conn.tcb.meta.id;
         let generation = id.generation();
-        let snd = Part {
+        let snd = Outer {
             generation,
             value: conn.snd,
         };
-        let rcv = Part {
+        let rcv = Outer {
             generation,
             value: conn.rcv,
         };
         let tcb = Some(conn.tcb);
-        let held = match place {
-            Place::Fine(f) => {
+        let held = match locks {
+            ConnLocks::Fine(f) => {
                 let mut guard = f.tcb.lock();
                 *f.snd.lock() = snd;
                 *f.rcv.lock() = rcv;
                 *guard = tcb;
                 Held::Fine(f, guard)
             }
-            Place::Coarse(c) => {
+            ConnLocks::Coarse(c) => {
                 let mut guard = c.lock();
                 *guard = Whole { tcb, snd, rcv };
                 Held::Coarse(guard)
@@ -155,9 +155,9 @@ impl<'a, P: Platform> Entered<'a, P> {
     /// From now on the application's name does not open the buffers.
     pub(super) fn shut_out(&mut self) {
         match &mut self.held {
-            Held::Fine(place, _) => {
-                place.snd.lock().generation = 0;
-                place.rcv.lock().generation = 0;
+            Held::Fine(locks, _) => {
+                locks.snd.lock().generation = 0;
+                locks.rcv.lock().generation = 0;
             }
             Held::Coarse(whole) => {
                 whole.snd.generation = 0;
@@ -168,12 +168,12 @@ impl<'a, P: Platform> Entered<'a, P> {
 
     /// The connection moves out.
     pub(super) fn vacate(mut self) -> Conn<Kd<P>> {
-        let (snd, rcv) = (Part::closed(no_snd()), Part::closed(no_rcv()));
+        let (snd, rcv) = (Outer::closed(no_snd()), Outer::closed(no_rcv()));
         let tcb = self.held.tcb().take().expect(LIVES);
         match &mut self.held {
-            Held::Fine(place, _) => {
-                let snd = core::mem::replace(&mut *place.snd.lock(), snd).value;
-                let rcv = core::mem::replace(&mut *place.rcv.lock(), rcv).value;
+            Held::Fine(locks, _) => {
+                let snd = core::mem::replace(&mut *locks.snd.lock(), snd).value;
+                let rcv = core::mem::replace(&mut *locks.rcv.lock(), rcv).value;
                 Conn { tcb, snd, rcv }
             }
             Held::Coarse(whole) => {
@@ -220,8 +220,8 @@ impl<P: Platform> Access for Entered<'_, P> {
 
     fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
         match &mut self.held {
-            Held::Fine(place, tcb) => {
-                let snd = Side::Held(Opened::any(place.snd.lock()));
+            Held::Fine(locks, tcb) => {
+                let snd = Side::Held(Opened::any(locks.snd.lock()));
                 (tcb.as_mut().expect(LIVES), snd)
             }
             Held::Coarse(whole) => {
@@ -234,8 +234,8 @@ impl<P: Platform> Access for Entered<'_, P> {
 
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
         match &mut self.held {
-            Held::Fine(place, tcb) => {
-                let rcv = Side::Held(Opened::any(place.rcv.lock()));
+            Held::Fine(locks, tcb) => {
+                let rcv = Side::Held(Opened::any(locks.rcv.lock()));
                 (tcb.as_mut().expect(LIVES), rcv)
             }
             Held::Coarse(whole) => {
@@ -258,7 +258,7 @@ impl<P: Platform> Access for Entered<'_, P> {
         self.throughout |= fired.intersects(HOLD);
     }
 
-    fn route(&mut self, sh: &Commons<Kd<P>>) {
+    fn route(&mut self, sh: &SharedState<Kd<P>>) {
         let remote = self.tcb().meta.key.remote;
         if let Some(mac) = sh.routes.segment(remote) {
             self.tcb().meta.template.set_l2_dst(mac);

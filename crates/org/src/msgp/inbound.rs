@@ -5,7 +5,7 @@ use super::coupled::Core;
 use crate::Kd;
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
-use perimeter_stack::{BURST, Commons, Count, Ctx, Seg};
+use perimeter_stack::{BURST, Count, Ctx, Seg, SharedState};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Work};
 use std::collections::VecDeque;
 
@@ -110,7 +110,7 @@ impl<P: Platform> Inbound<P> {
     }
 
     /// Puts a segment in the queue; the worker to be woken, if one has nothing to do.
-    fn append(&self, sh: &Commons<Kd<P>>, seg: &mut Seg) -> Result<Option<usize>, Refused> {
+    fn append(&self, sh: &SharedState<Kd<P>>, seg: &mut Seg) -> Result<Option<usize>, Refused> {
         let mut queue = self.queue.lock();
         if queue.over {
             return Err(Refused::Over);
@@ -147,7 +147,7 @@ impl<P: Platform> Inbound<P> {
     ///
     /// It comes: all earlier tickets are with workers on their way into TCP, none of which waits
     /// for a later one.
-    fn turn(&self, sh: &Commons<Kd<P>>, worker: usize, hash: u32, ticket: u64) -> Turn<'_, P> {
+    fn turn(&self, sh: &SharedState<Kd<P>>, worker: usize, hash: u32, ticket: u64) -> Turn<'_, P> {
         let lane = hash as usize % LANES;
         if let Some(lanes) = &self.lanes
             && !planted(Bug::TicketsIgnored)

@@ -69,8 +69,8 @@
 
 pub(crate) mod coupled;
 mod enter;
-mod home;
 mod inbound;
+mod locks;
 mod spec;
 mod table;
 
@@ -85,7 +85,7 @@ use inbound::Inbound;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Ctx, Flow, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -111,7 +111,7 @@ pub struct Msgp<P: Platform> {
 impl<P: Platform> Org for Msgp<P> {
     type K = Kd<P>;
 
-    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         let spec: Spec = *spec.expect_params();
         let manner = Manner {
             coarse: spec.coarse,
@@ -165,7 +165,7 @@ impl<P: Platform> Org for Msgp<P> {
         self.core.perimeters()
     }
 
-    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+    fn perimeter_of(&self, sh: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         Some(self.core.perimeter_of(sh, key))
     }
 

@@ -1,11 +1,11 @@
 //! The connection table: what the lock `conn_hashtable` protects.
 
-use crate::place::Guard;
+use crate::outer::Guard;
 use crate::{Kd, flows};
 use core::sync::atomic::AtomicU64;
 use perimeter_stack::passive::Passive;
 use perimeter_stack::wheel::Wheel;
-use perimeter_stack::{Commons, Others};
+use perimeter_stack::{Others, SharedState};
 use perimeter_sync::{LockClass, Platform};
 
 /// The table, held.
@@ -34,7 +34,7 @@ pub(super) struct Shard<P: Platform> {
 
 impl<P: Platform> Shard<P> {
     /// One of so many.
-    pub(super) fn new(sh: &Commons<Kd<P>>, of: usize) -> Shard<P> {
+    pub(super) fn new(sh: &SharedState<Kd<P>>, of: usize) -> Shard<P> {
         let table = Table {
             places: flows::Table::new(sh.secret),
             passive: Passive::new(sh, of),

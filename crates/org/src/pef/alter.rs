@@ -16,7 +16,7 @@ impl<P: Platform> Pef<P> {
         if id.is_listener() {
             return Err(Refused::Gone);
         }
-        self.home(id).links.get(id.slot()).ok_or(Refused::Gone)
+        self.tables(id).links.get(id.slot()).ok_or(Refused::Gone)
     }
 
     /// The classifier is told that a connection's lists were altered, or its layers moved.

@@ -8,7 +8,7 @@ use super::event::{Direction, Layer, Under};
 use super::framework::{Body, Call, Env, Inner, Job, Msg, Pef};
 use super::link::Way;
 use crate::Kd;
-use crate::answer::{Answer, Ticket, question};
+use crate::answer::{Answer, Pending, question};
 use crate::squeue::cell::{Start, give_back, start};
 use crate::squeue::queue::{Entered, Who};
 use perimeter_stack::ops::{self, Op};
@@ -169,14 +169,14 @@ impl<P: Platform> Pef<P> {
         cx: &mut Ctx<Kd<P>>,
         mut task: Task<P, Q>,
     ) -> Option<Q::Out> {
-        let (ticket, answer) = question(&cx.sh.p);
+        let (pending, answer) = question(&cx.sh.p);
         task.answer = Some(answer);
         let mut env = Env::new(cx, Who::Writer);
         let done = self.start(&mut env, task);
         self.finish(&mut env);
         match done {
             Some(out) => out,
-            None => self.wait(cx, ticket)?,
+            None => self.wait(cx, pending)?,
         }
     }
 
@@ -187,7 +187,7 @@ impl<P: Platform> Pef<P> {
         mut task: Task<P, Q>,
     ) -> Option<Option<Q::Out>> {
         let id = task.id;
-        let link = self.home(id).links.get(id.slot());
+        let link = self.tables(id).links.get(id.slot());
         let altered = link.is_some_and(|l| l.is_altered());
         let q = id.shard();
         // What has no place among the calls needs none of their way.
@@ -231,8 +231,8 @@ impl<P: Platform> Pef<P> {
 
     /// Waits for an answer. Whoever was to give it may have gone: then the caller works off what
     /// waits itself. `None`: a panic has stopped whoever was to give it.
-    fn wait<R: Send + 'static>(&self, cx: &mut Ctx<Kd<P>>, ticket: Ticket<P, R>) -> Option<R> {
-        ticket.wait(cx, |cx| {
+    fn wait<R: Send + 'static>(&self, cx: &mut Ctx<Kd<P>>, pending: Pending<P, R>) -> Option<R> {
+        pending.wait(cx, |cx| {
             self.help(cx, Who::Writer);
         })
     }
@@ -255,7 +255,7 @@ impl<P: Platform> Pef<P> {
         q: u16,
         f: impl FnOnce(&mut Env<'_, P>, &mut Inner<P>) -> R + Send + 'static,
     ) -> Option<R> {
-        let (ticket, answer) = question(&cx.sh.p);
+        let (pending, answer) = question(&cx.sh.p);
         let mut env = Env::new(cx, Who::Writer);
         let job: Job<P> = Box::new(move |_, env, _, inner| {
             let out = f(env, inner);
@@ -263,6 +263,6 @@ impl<P: Platform> Pef<P> {
         });
         self.bring(&mut env, q, Msg::Job(job));
         self.finish(&mut env);
-        self.wait(cx, ticket)
+        self.wait(cx, pending)
     }
 }

@@ -12,11 +12,11 @@ use super::flows::{Flows, Found};
 use super::link::{Link, Version, Way};
 use super::list::List;
 use crate::Kd;
-use crate::place::Places;
-use crate::squeue::cell::{Home, Parted};
+use crate::outer::Places;
+use crate::squeue::cell::{OuterTable, Parted};
 use perimeter_stack::conn::TcbSide;
 use perimeter_stack::segment::{Apart, Outgoing, Up};
-use perimeter_stack::{Access, Bufs, Cell, Commons, Conn, Ctx, SockId};
+use perimeter_stack::{Access, Bufs, Cell, Conn, Ctx, SharedState, SockId};
 use perimeter_sync::{Lock, Platform};
 use std::sync::Arc;
 
@@ -38,16 +38,16 @@ pub(super) struct Manner<P: Platform> {
 }
 
 /// Where the connections of one squeue have their parts.
-pub(super) struct Homes<P: Platform> {
-    pub(super) outer: Arc<Home<P>>,
+pub(super) struct MemberTables<P: Platform> {
+    pub(super) outer: Arc<OuterTable<P>>,
     pub(super) links: Arc<Places<Link<P>>>,
     pub(super) flows: Arc<Flows<P>>,
     pub(super) manner: Arc<Manner<P>>,
 }
 
-impl<P: Platform> Clone for Homes<P> {
+impl<P: Platform> Clone for MemberTables<P> {
     fn clone(&self) -> Self {
-        Homes {
+        MemberTables {
             outer: self.outer.clone(),
             links: self.links.clone(),
             flows: self.flows.clone(),
@@ -59,7 +59,7 @@ impl<P: Platform> Clone for Homes<P> {
 /// A connection.
 pub(super) struct Member<P: Platform> {
     conn: Parted<P>,
-    home: Homes<P>,
+    tables: MemberTables<P>,
     id: SockId,
     /// What is handed on goes by this version, of that serial number.
     version: Version,
@@ -78,13 +78,13 @@ impl<P: Platform> Member<P> {
     }
 
     fn link(&self) -> Option<&Link<P>> {
-        self.home.links.get(self.id.slot())
+        self.tables.links.get(self.id.slot())
     }
 
     /// Takes over a version that was published.
     #[cold]
     fn renew(&mut self) {
-        let Some(link) = self.home.links.get(self.id.slot()) else {
+        let Some(link) = self.tables.links.get(self.id.slot()) else {
             return;
         };
         // What was collected by the old version has been handed on: the points are empty.
@@ -147,37 +147,41 @@ impl<P: Platform> Access for Member<P> {
 }
 
 impl<P: Platform> Cell for Member<P> {
-    type Home = Homes<P>;
+    type Outside = MemberTables<P>;
 
-    fn make(home: &mut Homes<P>, sh: &Commons<Kd<P>>, mut conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make(
+        tables: &mut MemberTables<P>,
+        sh: &SharedState<Kd<P>>,
+        mut conn: Conn<Kd<P>>,
+    ) -> Option<Self> {
         let (id, key) = (conn.tcb.meta.id, conn.tcb.meta.key);
-        let link = home.links.get_or_make(id.slot(), || Link::new(&sh.p))?;
-        let bind = (home.manner.bind)(id.shard());
+        let link = tables.links.get_or_make(id.slot(), || Link::new(&sh.p))?;
+        let bind = (tables.manner.bind)(id.shard());
         let (receive, transmit) = {
-            let d = home.manner.defaults.lock();
+            let d = tables.manner.defaults.lock();
             (d.receive.clone(), d.transmit.clone())
         };
         let version = Version::first(receive, transmit, bind);
         let altered = !version.is_plain();
         link.fill(id, key, version.clone());
-        if !home.flows.insert(key, Found { id, bind, altered }) {
+        if !tables.flows.insert(key, Found { id, bind, altered }) {
             link.vacate();
             return None;
         }
-        if home.manner.light_queue {
+        if tables.manner.light_queue {
             conn.rcv.set_marks();
         } else {
             conn.rcv.messages = true;
         }
-        conn.tcb.tcb.set_prediction(home.manner.light_tcp);
-        let Some(conn) = Parted::make(&mut home.outer, sh, conn) else {
-            home.flows.remove(&key, |found| found.id == id);
+        conn.tcb.tcb.set_prediction(tables.manner.light_tcp);
+        let Some(conn) = Parted::make(&mut tables.outer, sh, conn) else {
+            tables.flows.remove(&key, |found| found.id == id);
             link.vacate();
             return None;
         };
         let mut member = Member {
             conn,
-            home: home.clone(),
+            tables: tables.clone(),
             id,
             serial: version.serial(),
             version,
@@ -220,15 +224,15 @@ impl<P: Platform> Cell for Member<P> {
         });
     }
 
-    fn unlinked(&self, home: &mut Homes<P>) {
+    fn unlinked(&self, tables: &mut MemberTables<P>) {
         let key = &self.conn.peek().meta.key;
-        home.flows.remove(key, |found| found.id == self.id);
+        tables.flows.remove(key, |found| found.id == self.id);
     }
 
-    fn leave(self, home: &mut Homes<P>) -> Conn<Kd<P>> {
+    fn leave(self, tables: &mut MemberTables<P>) -> Conn<Kd<P>> {
         if let Some(link) = self.link() {
             link.vacate();
         }
-        self.conn.leave(&mut home.outer)
+        self.conn.leave(&mut tables.outer)
     }
 }

@@ -24,7 +24,7 @@ impl<P: Platform> Pef<P> {
         if !found.altered && found.bind.is_whole() {
             return Route::Whole(found.id);
         }
-        let link = self.home(found.id).links.get(found.id.slot());
+        let link = self.tables(found.id).links.get(found.id.slot());
         let (version, counted) = if found.altered {
             match link.and_then(|l| l.start(Way::In, found.id)) {
                 Some(v) => (v, Some(Way::In)),

@@ -12,9 +12,8 @@ use super::event::{Direction, Layer, Packet, Peek, Verdict};
 use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::{Version, Way};
 use super::list::{Callback, Event, caught};
-use crate::place::Doors;
+use crate::outer::Doors;
 use crate::squeue::queue::{Entered, Inside, Proc, SqueueEntry, Who};
-use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::conn::{over, told};
@@ -25,14 +24,6 @@ use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::{Events, Info, Input, Tcb};
 use perimeter_wire::{FlowKey, TcpHdr};
 use std::sync::Arc;
-
-/// The flow of what has none.
-const NO_FLOW: FlowKey = FlowKey {
-    local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-    remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-    local_port: 0,
-    remote_port: 0,
-};
 
 /// A connection's TCP state, for events under its perimeter.
 #[derive(Debug)]
@@ -297,7 +288,7 @@ impl<P: Platform> Pef<P> {
     /// About to be left somewhere, a packet is under way.
     fn departed(&self, pkt: &mut Pkt<P>) {
         if pkt.counted.is_none()
-            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
+            && let Some(link) = self.tables(pkt.id).links.get(pkt.id.slot())
         {
             link.departed(pkt.way);
             pkt.counted = Some(pkt.way);
@@ -307,7 +298,7 @@ impl<P: Platform> Pef<P> {
     /// No longer under way: what comes behind may take over a newer version.
     pub(super) fn arrived(&self, pkt: &mut Pkt<P>) {
         if let Some(way) = pkt.counted.take()
-            && let Some(link) = self.home(pkt.id).links.get(pkt.id.slot())
+            && let Some(link) = self.tables(pkt.id).links.get(pkt.id.slot())
         {
             link.arrived(way);
         }
@@ -658,7 +649,7 @@ impl<P: Platform> Pef<P> {
             },
             Body::Frame(_, b) => {
                 let len = b.len() as u32;
-                ask(NO_FLOW, None, len, b.as_mut_slice())
+                ask(FlowKey::UNSPECIFIED, None, len, b.as_mut_slice())
             }
             Body::Nothing => Verdict::Done,
         };

@@ -1,15 +1,15 @@
 //! The framework: what connections run through, and what goes from perimeter to perimeter.
 
 use super::bind::Bind;
-use super::cell::{Homes, Manner, Member};
+use super::cell::{Manner, Member, MemberTables};
 use super::event::Direction;
 use super::flows::Flows;
 use super::link::{Version, Way};
 use super::list::List;
 use super::spec::{Arrangement, Pef as Spec};
 use crate::Kd;
-use crate::due::Due;
-use crate::squeue::cell::Place;
+use crate::due::DueLine;
+use crate::squeue::cell::OuterParts;
 use crate::squeue::queue::{Protected, Squeue, Who};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use perimeter_base::PktBuf;
@@ -26,8 +26,8 @@ use std::sync::Arc;
 pub struct Pef<P: Platform> {
     pub(super) spec: Spec,
     pub(super) squeues: Box<[Squeue<P, Inner<P>>]>,
-    pub(super) homes: Box<[Homes<P>]>,
-    pub(super) due: Box<[Due]>,
+    pub(super) tables: Box<[MemberTables<P>]>,
+    pub(super) due: Box<[DueLine]>,
     /// Layers of a connection are under different squeues.
     pub(super) spread: bool,
     pub(super) flows: Arc<Flows<P>>,
@@ -49,8 +49,8 @@ impl<P: Platform> Pef<P> {
         self.squeues.len() as u16
     }
 
-    pub(super) fn place(&self, id: SockId) -> Option<&Place<P>> {
-        self.homes
+    pub(super) fn place(&self, id: SockId) -> Option<&OuterParts<P>> {
+        self.tables
             .get(usize::from(id.shard()))?
             .outer
             .places
@@ -75,12 +75,12 @@ impl<P: Platform> Pef<P> {
 
     /// The flow of a connection, from its place.
     pub(super) fn key_of(&self, id: SockId) -> Option<FlowKey> {
-        self.home(id).links.get(id.slot())?.key(id)
+        self.tables(id).links.get(id.slot())?.key(id)
     }
 
     /// Where the connections of its squeue have their parts.
-    pub(super) fn home(&self, id: SockId) -> &Homes<P> {
-        &self.homes[usize::from(id.shard()) % self.homes.len()]
+    pub(super) fn tables(&self, id: SockId) -> &MemberTables<P> {
+        &self.tables[usize::from(id.shard()) % self.tables.len()]
     }
 }
 

@@ -113,7 +113,7 @@ impl Aside {
 
 /// Protected: what was published, and what each way has taken over.
 struct Versions {
-    /// Of the connection that lives here; 0: none.
+    /// Of the connection that has this entry; 0: none.
     generation: u32,
     key: Option<FlowKey>,
     published: Option<Version>,
@@ -121,7 +121,8 @@ struct Versions {
     taken: [Option<Version>; WAYS],
 }
 
-/// The framework's place for one connection; it stays where it is, whoever moves in.
+/// What the framework keeps for one connection; the entry stays where it is, one connection after
+/// the other has it.
 pub(crate) struct Link<P: Platform> {
     versions: P::Lock<Versions>,
     /// Lists were altered, or layers moved: the versions must be asked.
@@ -151,7 +152,7 @@ impl<P: Platform> Link<P> {
         }
     }
 
-    /// A connection moves in.
+    /// A new connection gets this entry.
     pub(crate) fn fill(&self, id: SockId, key: FlowKey, first: Version) {
         let mut v = self.versions.lock();
         self.altered.store(!first.is_plain(), Ordering::Release);

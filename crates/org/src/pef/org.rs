@@ -1,7 +1,7 @@
 //! PEF as an organization.
 
 use super::bind::Bind;
-use super::cell::{Defaults, Homes, Manner};
+use super::cell::{Defaults, Manner, MemberTables};
 use super::classify::Route;
 use super::event::{Direction, Events, Layer};
 use super::flows::Flows;
@@ -9,17 +9,17 @@ use super::framework::{self, Body, Env, Inner, Msg, Pef};
 use super::link::{Version, Way};
 use super::list::List;
 use super::spec::{Arrangement, Pef as Spec};
-use crate::due::Due;
-use crate::place::Places;
+use crate::due::DueLine;
+use crate::outer::Places;
 use crate::spec::{MAX_GROUPS, OrgSpec};
-use crate::squeue::cell::Home;
+use crate::squeue::cell::OuterTable;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
 use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Count, Ctx, Flow, Seg, Shard, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Count, Ctx, Flow, Seg, Shard, SharedState, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -33,7 +33,7 @@ const LAST_ROUNDS: usize = 1000;
 
 impl<P: Platform> Pef<P> {
     /// The squeue for the TCP layer of a connection that is opened here.
-    fn opener(&self, sh: &Commons<Kd<P>>, flow: &Flow) -> u16 {
+    fn opener(&self, sh: &SharedState<Kd<P>>, flow: &Flow) -> u16 {
         match self.spec.arrangement {
             Arrangement::At { tcp, .. } => tcp % self.n(),
             Arrangement::Vertical => sh.p.core() as u16 % self.n(),
@@ -148,7 +148,7 @@ impl<P: Platform> Org for Pef<P> {
     /// Events see packets as they came.
     const MERGED: bool = false;
 
-    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         let spec: Spec = *spec.expect_params();
         let cores = sh.p.cores().clamp(1, usize::from(MAX_GROUPS));
         let n = match spec.arrangement {
@@ -177,27 +177,27 @@ impl<P: Platform> Org for Pef<P> {
             bind: Box::new(move |tcp| Bind::new(arrangement, tcp, n as u16)),
         });
         let flows = Arc::new(Flows::new(&sh.p, sh.secret));
-        let home = |_| Homes {
-            outer: Arc::new(Home::new(&sh.p, None)),
+        let of_squeue = |_| MemberTables {
+            outer: Arc::new(OuterTable::new(&sh.p, None)),
             links: Arc::new(Places::default()),
             flows: flows.clone(),
             manner: manner.clone(),
         };
-        let homes: Box<[Homes<P>]> = (0..n).map(home).collect();
+        let tables: Box<[MemberTables<P>]> = (0..n).map(of_squeue).collect();
         let settings = Settings {
             quanta: QUANTA,
             delay: 0,
         };
-        let squeue = |(q, home): (usize, &Homes<P>)| {
-            let shard = Shard::at_home((q as u16, n), sh, home.clone());
+        let squeue = |(q, tables): (usize, &MemberTables<P>)| {
+            let shard = Shard::with_outside((q as u16, n), sh, tables.clone());
             Squeue::new(&sh.p, q, settings, Inner { shard })
         };
-        let squeues = homes.iter().enumerate().map(squeue).collect();
+        let squeues = tables.iter().enumerate().map(squeue).collect();
         Pef {
             spec,
             squeues,
-            homes,
-            due: (0..n).map(|_| Due::default()).collect(),
+            tables,
+            due: (0..n).map(|_| DueLine::default()).collect(),
             spread: !Bind::new(arrangement, 0, n as u16).is_whole()
                 || matches!(arrangement, Arrangement::At { .. }),
             flows,
@@ -262,7 +262,7 @@ impl<P: Platform> Org for Pef<P> {
         self.n()
     }
 
-    fn perimeter_of(&self, _: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+    fn perimeter_of(&self, _: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         Some(match self.flows.with(key, |found| *found) {
             Some(found) => found.id.shard(),
             None => self.no_socket_home(key),
@@ -319,7 +319,11 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn next_timer(&self) -> Time {
-        self.due.iter().map(Due::at).min().unwrap_or(Time::NEVER)
+        self.due
+            .iter()
+            .map(|due| due.at())
+            .min()
+            .unwrap_or(Time::NEVER)
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
@@ -351,7 +355,7 @@ impl<P: Platform> Org for Pef<P> {
             add(LockClass::Squeue, s.stats());
         }
         self.flows.lock_stats(add);
-        for h in &self.homes {
+        for h in &self.tables {
             for p in h.outer.iter() {
                 p.lock_stats(add);
             }
@@ -359,7 +363,7 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn binding(&self, id: SockId) -> Binding {
-        let link = self.homes.get(usize::from(id.shard()));
+        let link = self.tables.get(usize::from(id.shard()));
         let link = link.and_then(|h| h.links.get(id.slot()));
         let Some((link, v)) = link.and_then(|l| Some((l, l.published(id)?))) else {
             return Binding::default();

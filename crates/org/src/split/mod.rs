@@ -32,7 +32,7 @@ use messages::Messages;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Ctx, Flow, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -89,7 +89,7 @@ pub struct Split<P: Platform> {
 impl<P: Platform> Org for Split<P> {
     type K = Kd<P>;
 
-    fn new(_: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(_: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         Split {
             core: Core::new(Manner::default(), sh),
             messages: Messages::new(&sh.p),
@@ -113,11 +113,11 @@ impl<P: Platform> Org for Split<P> {
         if !n.wrapping_add(id.slot()).is_multiple_of(DEFER) {
             return self.core.call(cx, id, op);
         }
-        let (ticket, answer) = question(&cx.sh.p);
+        let (pending, answer) = question(&cx.sh.p);
         self.messages.put(Box::new(move |org, cx| {
             answer.give(org.core.call(cx, id, op));
         }));
-        ticket.wait(cx, |cx| {
+        pending.wait(cx, |cx| {
             self.messages.run(self, cx);
         })?
     }
@@ -140,7 +140,7 @@ impl<P: Platform> Org for Split<P> {
         self.core.perimeters()
     }
 
-    fn perimeter_of(&self, sh: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+    fn perimeter_of(&self, sh: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         Some(self.core.perimeter_of(sh, key))
     }
 

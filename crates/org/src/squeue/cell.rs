@@ -6,13 +6,13 @@
 //! [`Parted::left`](Cell::left), after everything that TCP did for the connection.
 
 use crate::Kd;
-use crate::place::{Doors, Guard, Opened, Part, Places, first_phase, no_rcv, no_snd};
+use crate::outer::{Doors, Guard, Opened, Outer, Places, first_phase, no_rcv, no_snd};
 use crate::squeue::ipcl::Ipcl;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Reserved, Step};
-use perimeter_stack::{Access, Bufs, Cell, Commons, Conn, Count, Ctx, ready};
+use perimeter_stack::{Access, Bufs, Cell, Conn, Count, Ctx, SharedState, ready};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
 use perimeter_tcp::CHUNK;
 use std::sync::Arc;
@@ -94,9 +94,9 @@ impl<P: Platform> Front<P> {
 }
 
 /// The parts of a connection that live outside the squeue.
-pub(crate) struct Place<P: Platform> {
-    pub(crate) rcv: P::Lock<Part<RcvSide<Kd<P>>>>,
-    pub(crate) front: P::Lock<Part<Front<P>>>,
+pub(crate) struct OuterParts<P: Platform> {
+    pub(crate) rcv: P::Lock<Outer<RcvSide<Kd<P>>>>,
+    pub(crate) front: P::Lock<Outer<Front<P>>>,
     /// Changed by writers under the lock of `front`, and by TCP without it.
     room: Room,
     /// References to the connection: messages for it that wait or run.
@@ -104,16 +104,16 @@ pub(crate) struct Place<P: Platform> {
 }
 
 /// Where the connections of one squeue have their outer parts.
-pub(crate) struct Home<P: Platform> {
+pub(crate) struct OuterTable<P: Platform> {
     p: P,
-    pub(crate) places: Places<Place<P>>,
+    pub(crate) places: Places<OuterParts<P>>,
     /// The classifier that is told of a connection's end. `None`: packets are not classified by it.
     ipcl: Option<Arc<Ipcl<P>>>,
 }
 
-impl<P: Platform> Home<P> {
-    pub(crate) fn new(p: &P, ipcl: Option<Arc<Ipcl<P>>>) -> Home<P> {
-        Home {
+impl<P: Platform> OuterTable<P> {
+    pub(crate) fn new(p: &P, ipcl: Option<Arc<Ipcl<P>>>) -> OuterTable<P> {
+        OuterTable {
             p: p.clone(),
             places: Places::default(),
             ipcl,
@@ -121,16 +121,16 @@ impl<P: Platform> Home<P> {
     }
 
     /// All places that were ever made.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Place<P>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &OuterParts<P>> {
         (0..).map_while(|slot| self.places.get(slot))
     }
 }
 
-impl<P: Platform> Place<P> {
-    pub(crate) fn new(p: &P) -> Place<P> {
-        Place {
-            rcv: p.lock(LockClass::Rcvbuf, Part::closed(no_rcv())),
-            front: p.lock(LockClass::Sndbuf, Part::closed(Front::nobody())),
+impl<P: Platform> OuterParts<P> {
+    pub(crate) fn new(p: &P) -> OuterParts<P> {
+        OuterParts {
+            rcv: p.lock(LockClass::Rcvbuf, Outer::closed(no_rcv())),
+            front: p.lock(LockClass::Sndbuf, Outer::closed(Front::nobody())),
             room: Room(AtomicI64::new(0)),
             refs: AtomicU32::new(0),
         }
@@ -177,7 +177,7 @@ pub(crate) enum Start<O> {
 
 /// Settles a send from the account, if it can be. `None`: it takes no room, as other operations.
 fn promise<P: Platform, Q: Op<Kd<P>>>(
-    place: &Place<P>,
+    place: &OuterParts<P>,
     generation: u32,
     op: &mut Q,
     cx: &mut Ctx<Kd<P>>,
@@ -240,7 +240,7 @@ fn promise<P: Platform, Q: Op<Kd<P>>>(
 /// Begins a call outside of the perimeter. Unless it is `charged` already, it is here; one that was
 /// promised is by its later part then.
 pub(crate) fn start<P: Platform, Q: Op<Kd<P>>>(
-    place: &Place<P>,
+    place: &OuterParts<P>,
     generation: u32,
     op: &mut Q,
     cx: &mut Ctx<Kd<P>>,
@@ -262,7 +262,7 @@ pub(crate) fn start<P: Platform, Q: Op<Kd<P>>>(
 
 /// Gives back what a promise did not use.
 pub(crate) fn give_back<P: Platform>(
-    place: &Place<P>,
+    place: &OuterParts<P>,
     generation: u32,
     unused: u32,
     cx: &mut Ctx<Kd<P>>,
@@ -290,7 +290,7 @@ struct Told {
 pub(crate) struct Parted<P: Platform> {
     tcb: TcbSide<Kd<P>>,
     snd: SndSide<Kd<P>>,
-    home: Arc<Home<P>>,
+    outer_table: Arc<OuterTable<P>>,
     told: Told,
 }
 
@@ -312,12 +312,12 @@ impl<P: Platform> Parted<P> {
     /// Tells the account what has changed.
     fn tell(&mut self, now: Told, cx: &mut Ctx<Kd<P>>) {
         let was = core::mem::replace(&mut self.told, now);
-        let place = place(&self.home, self.slot());
+        let place = place(&self.outer_table, self.slot());
         let more = (now.acked - was.acked) as i64 + i64::from(now.limit) - i64::from(was.limit);
         if more != 0 {
-            self.home.p.checkpoint();
+            self.outer_table.p.checkpoint();
             let (room, wanted) = place.room.add(more);
-            self.home.p.checkpoint();
+            self.outer_table.p.checkpoint();
             let only = Told {
                 acked: now.acked,
                 ..was
@@ -353,8 +353,11 @@ impl<P: Platform> Parted<P> {
 }
 
 /// The place of a connection that is there.
-fn place<P: Platform>(home: &Home<P>, slot: u32) -> &Place<P> {
-    home.places.get(slot).expect("a connection is in its place")
+fn place<P: Platform>(outer_table: &OuterTable<P>, slot: u32) -> &OuterParts<P> {
+    outer_table
+        .places
+        .get(slot)
+        .expect("a connection is in its place")
 }
 
 impl<P: Platform> Bufs for Parted<P> {
@@ -369,7 +372,7 @@ impl<P: Platform> Bufs for Parted<P> {
 
     #[inline]
     fn rcv(&mut self) -> Self::Rcv<'_> {
-        Opened::any(place(&self.home, self.slot()).rcv.lock())
+        Opened::any(place(&self.outer_table, self.slot()).rcv.lock())
     }
 }
 
@@ -386,21 +389,27 @@ impl<P: Platform> Access for Parted<P> {
 
     #[inline]
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
-        let rcv = place(&self.home, self.tcb.meta.id.slot()).rcv.lock();
+        let rcv = place(&self.outer_table, self.tcb.meta.id.slot()).rcv.lock();
         (&mut self.tcb, Opened::any(rcv))
     }
 }
 
 impl<P: Platform> Cell for Parted<P> {
-    type Home = Arc<Home<P>>;
+    type Outside = Arc<OuterTable<P>>;
 
-    fn make(home: &mut Arc<Home<P>>, sh: &Commons<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make(
+        outer_table: &mut Arc<OuterTable<P>>,
+        sh: &SharedState<Kd<P>>,
+        conn: Conn<Kd<P>>,
+    ) -> Option<Self> {
         let id = conn.tcb.meta.id;
-        let place = home.places.get_or_make(id.slot(), || Place::new(&sh.p))?;
+        let place = outer_table
+            .places
+            .get_or_make(id.slot(), || OuterParts::new(&sh.p))?;
         let mut cell = Parted {
             tcb: conn.tcb,
             snd: conn.snd,
-            home: home.clone(),
+            outer_table: outer_table.clone(),
             told: Told {
                 acked: 0,
                 limit: 0,
@@ -410,13 +419,13 @@ impl<P: Platform> Cell for Parted<P> {
             },
         };
         cell.told.limit = cell.snd.buf.limit();
-        *place.rcv.lock() = Part {
+        *place.rcv.lock() = Outer {
             generation: id.generation(),
             value: conn.rcv,
         };
         let mut front = place.front.lock();
         place.room.set(i64::from(cell.told.limit));
-        *front = Part {
+        *front = Outer {
             generation: id.generation(),
             value: Front {
                 snd: SndSide::new(0),
@@ -451,17 +460,17 @@ impl<P: Platform> Cell for Parted<P> {
         self.tell(now, cx);
     }
 
-    fn unlinked(&self, home: &mut Arc<Home<P>>) {
-        if let Some(ipcl) = &home.ipcl {
+    fn unlinked(&self, outer_table: &mut Arc<OuterTable<P>>) {
+        if let Some(ipcl) = &outer_table.ipcl {
             let meta = &self.tcb.meta;
             ipcl.remove(&meta.key, meta.id.shard(), Some(meta.id));
         }
     }
 
-    fn leave(self, home: &mut Arc<Home<P>>) -> Conn<Kd<P>> {
-        let place = place(home, self.slot());
-        *place.front.lock() = Part::closed(Front::nobody());
-        let rcv = core::mem::replace(&mut *place.rcv.lock(), Part::closed(no_rcv())).value;
+    fn leave(self, outer_table: &mut Arc<OuterTable<P>>) -> Conn<Kd<P>> {
+        let place = place(outer_table, self.slot());
+        *place.front.lock() = Outer::closed(Front::nobody());
+        let rcv = core::mem::replace(&mut *place.rcv.lock(), Outer::closed(no_rcv())).value;
         Conn {
             tcb: self.tcb,
             snd: self.snd,
@@ -471,7 +480,7 @@ impl<P: Platform> Cell for Parted<P> {
 }
 
 /// The send side's front, as the send side.
-pub(crate) struct FrontSide<'a, P: Platform>(Guard<'a, P, Part<Front<P>>>);
+pub(crate) struct FrontSide<'a, P: Platform>(Guard<'a, P, Outer<Front<P>>>);
 
 impl<P: Platform> Deref for FrontSide<'_, P> {
     type Target = SndSide<Kd<P>>;
@@ -487,7 +496,7 @@ impl<P: Platform> DerefMut for FrontSide<'_, P> {
     }
 }
 
-impl<P: Platform> Doors for Place<P> {
+impl<P: Platform> Doors for OuterParts<P> {
     type K = Kd<P>;
     type Snd<'a> = FrontSide<'a, P>;
     type Rcv<'a> = Opened<'a, P, RcvSide<Kd<P>>>;

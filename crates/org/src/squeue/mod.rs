@@ -50,26 +50,27 @@ mod burst;
 pub(crate) mod cell;
 pub(crate) mod ipcl;
 mod org;
+pub(crate) mod promised;
 pub(crate) mod queue;
 mod rings;
 mod spec;
 
 use crate::Kd;
 use crate::answer::question;
-use crate::due::Due;
+use crate::due::DueLine;
 use crate::open::{Options, Visit};
-use crate::promised::Promised;
 use crate::spec::{Family, OrgSpec};
 use burst::{Chain, Run, To, rejoin};
-use cell::{Home, Parted};
+use cell::{OuterTable, Parted};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ipcl::{Flow, Ipcl};
 use perimeter_base::Time;
 use perimeter_stack::shard::Shard;
-use perimeter_stack::{BURST, Commons, Count, Ctx, Listener, Seg, SockId};
+use perimeter_stack::{BURST, Count, Ctx, Listener, Seg, SharedState, SockId};
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::syncache::Established;
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
+use promised::Promised;
 pub use queue::SqueueEntry;
 use queue::{Door, Entered, Inside, Proc, Protected, Settings, Squeue, Who};
 use rings::Ring;
@@ -136,8 +137,8 @@ pub struct FireEngine<P: Platform> {
     entry: SqueueEntry,
     fanout: bool,
     squeues: Box<[Squeue<P, Vertical<P>>]>,
-    due: Box<[Due]>,
-    homes: Box<[Arc<Home<P>>]>,
+    due: Box<[DueLine]>,
+    outer: Box<[Arc<OuterTable<P>>]>,
     ipcl: Arc<Ipcl<P>>,
     /// Flows that listeners' squeues have handed to others. Raised after a flow is entered, so
     /// that who classified a packet before knows that it may have missed it.
@@ -149,7 +150,7 @@ pub struct FireEngine<P: Platform> {
 }
 
 impl<P: Platform> FireEngine<P> {
-    fn make(spec: &OrgSpec, sh: &Commons<Kd<P>>) -> FireEngine<P> {
+    fn make(spec: &OrgSpec, sh: &SharedState<Kd<P>>) -> FireEngine<P> {
         let spec: Spec = *spec.expect_params();
         let cores = sh.p.cores().max(1);
         let n = spec.squeues.map_or(cores, usize::from);
@@ -158,12 +159,12 @@ impl<P: Platform> FireEngine<P> {
             quanta: spec.quanta.map(|ms| u64::from(ms) * 1_000_000),
             delay: u64::from(spec.delay) * 1_000_000,
         };
-        let homes: Box<[_]> = (0..n)
-            .map(|_| Arc::new(Home::new(&sh.p, Some(ipcl.clone()))))
+        let outer: Box<[_]> = (0..n)
+            .map(|_| Arc::new(OuterTable::new(&sh.p, Some(ipcl.clone()))))
             .collect();
-        let squeue = |(i, home): (usize, &Arc<Home<P>>)| {
+        let squeue = |(i, outer_table): (usize, &Arc<OuterTable<P>>)| {
             let vertical = Vertical {
-                shard: Shard::at_home((i as u16, n), sh, home.clone()),
+                shard: Shard::with_outside((i as u16, n), sh, outer_table.clone()),
                 index: i as u16,
                 early: HashMap::new(),
             };
@@ -171,9 +172,9 @@ impl<P: Platform> FireEngine<P> {
         };
         let rings = if spec.fanout { cores } else { 0 };
         FireEngine {
-            squeues: homes.iter().enumerate().map(squeue).collect(),
-            due: (0..n).map(|_| Due::default()).collect(),
-            homes,
+            squeues: outer.iter().enumerate().map(squeue).collect(),
+            due: (0..n).map(|_| DueLine::default()).collect(),
+            outer,
             ipcl,
             entry: spec.entry,
             fanout: spec.fanout,
@@ -311,12 +312,12 @@ impl<P: Platform> FireEngine<P> {
         let squeue = &self.squeues[usize::from(n)];
         let mut asked = None;
         let out = self.bring(cx, (squeue, Who::Writer), f, |f| {
-            let (ticket, answer) = question(&self.p);
-            asked = Some(ticket);
+            let (pending, answer) = question(&self.p);
+            asked = Some(pending);
             Msg::Call(Box::new(|org, cx, inside| answer.give(f(org, cx, inside))))
         });
-        let Some(ticket) = asked else { return out };
-        ticket.wait(cx, |cx| {
+        let Some(pending) = asked else { return out };
+        pending.wait(cx, |cx| {
             squeue.work(Who::Writer, |inside, m| {
                 self.run(cx, inside, m, Count::SqueueDrained);
             });
@@ -334,7 +335,7 @@ impl<P: Platform> FireEngine<P> {
 
     /// Where `packets` packets belong, of which this is the first. `None`: nobody wants them.
     #[inline]
-    fn classify(&self, sh: &Commons<Kd<P>>, seg: &Seg, packets: u32) -> Option<(u16, To)> {
+    fn classify(&self, sh: &SharedState<Kd<P>>, seg: &Seg, packets: u32) -> Option<(u16, To)> {
         sh.p.charge(Work::Lookup, 1);
         let key = &seg.frame.key;
         match self.ipcl.find(key, |id| self.hold(id, packets)) {
@@ -592,7 +593,7 @@ impl<P: Platform> FireEngine<P> {
 
     /// When something is due, by the squeues' own account.
     fn next_due(&self) -> Time {
-        let due = self.due.iter().map(Due::at);
+        let due = self.due.iter().map(|due| due.at());
         let wake = self.squeues.iter().map(|s| Time(s.wake_at()));
         due.chain(wake).min().unwrap_or(Time::NEVER)
     }

@@ -1,23 +1,23 @@
 //! FireEngine as an organization.
 
-use super::cell::Place;
+use super::cell::OuterParts;
+use super::promised::{Connections, Promised};
 use super::queue::{Squeue, Who};
 use super::{FireEngine, Msg};
-use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
 use crate::{Binding, Job, Kd, Org};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{BURST, Commons, ConnInfo, Count, Ctx, Flow, Listener, SockId, Sockets};
+use perimeter_stack::{BURST, ConnInfo, Count, Ctx, Flow, Listener, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
 impl<P: Platform> Promised<P> for FireEngine<P> {
-    fn place(&self, id: SockId) -> Option<&Place<P>> {
-        self.homes
+    fn place(&self, id: SockId) -> Option<&OuterParts<P>> {
+        self.outer
             .get(usize::from(id.shard()))?
             .places
             .get(id.slot())
@@ -54,7 +54,7 @@ impl<P: Platform> Promised<P> for FireEngine<P> {
 impl<P: Platform> Org for FireEngine<P> {
     type K = Kd<P>;
 
-    fn new(spec: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         FireEngine::make(spec, sh)
     }
 
@@ -120,7 +120,7 @@ impl<P: Platform> Org for FireEngine<P> {
         self.squeues.len() as u16
     }
 
-    fn perimeter_of(&self, _: &Commons<Self::K>, key: &FlowKey) -> Option<u16> {
+    fn perimeter_of(&self, _: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         let flow = self.ipcl.find(key, |_| ()).map(|f| f.squeue);
         flow.or_else(|| self.ipcl.listener(key.local, key.local_port))
     }
@@ -200,7 +200,7 @@ impl<P: Platform> Org for FireEngine<P> {
             add(LockClass::Squeue, squeue.stats());
         }
         self.ipcl.lock_stats(add);
-        for place in self.homes.iter().flat_map(|h| h.iter()) {
+        for place in self.outer.iter().flat_map(|h| h.iter()) {
             place.lock_stats(add);
         }
         for ring in &self.rings {
@@ -256,7 +256,7 @@ impl<P: Platform> Org for FireEngine<P> {
         if squeues + rings > 0 {
             return squeues + rings;
         }
-        let places = self.homes.iter().flat_map(|h| h.iter());
+        let places = self.outer.iter().flat_map(|h| h.iter());
         places.map(|p| p.refs() as usize).sum()
     }
 }

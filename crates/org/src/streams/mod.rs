@@ -33,15 +33,15 @@ mod org;
 
 use crate::Kd;
 use crate::answer::question;
-use crate::due::Due;
+use crate::due::DueLine;
 use crate::open::{Options, Visit};
 use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
-use crate::squeue::cell::{Home, Parted};
+use crate::squeue::cell::{OuterTable, Parted};
 use crate::squeue::queue::{ANY_CORE, Inside, Protected, Settings, Squeue, Who};
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use perimeter_stack::shard::Shard;
-use perimeter_stack::{Commons, Count, Ctx, Seg};
+use perimeter_stack::{Count, Ctx, Seg, SharedState};
 use perimeter_sync::Platform;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -154,14 +154,14 @@ pub struct Streams<P: Platform> {
     ip: Squeue<P, Module<P>>,
     head: Squeue<P, Module<P>>,
     tcp: Squeue<P, Tcp<P>>,
-    home: Arc<Home<P>>,
+    outer_table: Arc<OuterTable<P>>,
     /// Messages that IP and the STREAM head keep.
     kept: AtomicUsize,
-    due: Due,
+    due: DueLine,
 }
 
 impl<P: Platform> Streams<P> {
-    fn make(sh: &Commons<Kd<P>>) -> Streams<P> {
+    fn make(sh: &SharedState<Kd<P>>) -> Streams<P> {
         let settings = Settings {
             quanta: [QUANTUM; 3],
             delay: 0,
@@ -170,15 +170,15 @@ impl<P: Platform> Streams<P> {
             let kept = VecDeque::new();
             Squeue::new(&sh.p, ANY_CORE, settings, Module { kept })
         };
-        let home = Arc::new(Home::new(&sh.p, None));
-        let shard = Shard::at_home((0, 1), sh, home.clone());
+        let outer_table = Arc::new(OuterTable::new(&sh.p, None));
+        let shard = Shard::with_outside((0, 1), sh, outer_table.clone());
         Streams {
             ip: module(),
             head: module(),
             tcp: Squeue::new(&sh.p, ANY_CORE, settings, Tcp { shard }),
-            home,
+            outer_table,
             kept: AtomicUsize::new(0),
-            due: Due::default(),
+            due: DueLine::default(),
         }
     }
 
@@ -218,7 +218,7 @@ impl<P: Platform> Streams<P> {
     }
 
     /// What others read without entering TCP is made true.
-    fn refresh(&self, sh: &Commons<Kd<P>>, tcp: &InTcp<P>) {
+    fn refresh(&self, sh: &SharedState<Kd<P>>, tcp: &InTcp<P>) {
         self.due.publish(&sh.p, tcp.shard.next_timer());
     }
 

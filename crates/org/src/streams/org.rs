@@ -1,23 +1,23 @@
 //! STREAMS as an organization.
 
 use super::{HEAD, IP, Msg, Streams};
-use crate::promised::{Connections, Promised};
 use crate::spec::OrgSpec;
-use crate::squeue::cell::Place;
+use crate::squeue::cell::OuterParts;
+use crate::squeue::promised::{Connections, Promised};
 use crate::squeue::queue::{Entered, SqueueEntry, Who};
 use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::Exists;
-use perimeter_stack::{Commons, ConnInfo, Ctx, Flow, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Ctx, Flow, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 
 impl<P: Platform> Promised<P> for Streams<P> {
-    fn place(&self, id: SockId) -> Option<&Place<P>> {
-        self.home.places.get(id.slot())
+    fn place(&self, id: SockId) -> Option<&OuterParts<P>> {
+        self.outer_table.places.get(id.slot())
     }
 
     fn tell_conn(
@@ -42,7 +42,7 @@ impl<P: Platform> Promised<P> for Streams<P> {
 impl<P: Platform> Org for Streams<P> {
     type K = Kd<P>;
 
-    fn new(_: &OrgSpec, sh: &Commons<Self::K>) -> Self {
+    fn new(_: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         Streams::make(sh)
     }
 
@@ -90,7 +90,7 @@ impl<P: Platform> Org for Streams<P> {
         1
     }
 
-    fn perimeter_of(&self, _: &Commons<Self::K>, _: &FlowKey) -> Option<u16> {
+    fn perimeter_of(&self, _: &SharedState<Self::K>, _: &FlowKey) -> Option<u16> {
         Some(0)
     }
 
@@ -137,7 +137,7 @@ impl<P: Platform> Org for Streams<P> {
         add(LockClass::Squeue, self.ip.stats());
         add(LockClass::Squeue, self.head.stats());
         add(LockClass::Squeue, self.tcp.stats());
-        for place in self.home.iter() {
+        for place in self.outer_table.iter() {
             place.lock_stats(add);
         }
     }

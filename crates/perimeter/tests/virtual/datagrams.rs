@@ -21,9 +21,6 @@ use std::sync::{Arc, Mutex};
 /// UDP's, whose ports ICMP errors quote. The header is UDP's as well, without a checksum.
 const NUMBER: u8 = 17;
 const HEADER: usize = 8;
-/// ICMP: port unreachable.
-const PORT: u8 = 3;
-
 /// A socket. It is reached inside its perimeter only.
 #[derive(Default)]
 struct Socket {
@@ -150,11 +147,11 @@ impl<O: Org> Protocol<O> for Ports {
             };
             let (from, to) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, e]));
             let Some(n) = self.perimeter(to) else {
-                datagram::refuse(cx, &d, PORT);
+                datagram::refuse(cx, &d, Unreachable::Port);
                 continue;
             };
             org.leave(cx, n, move |sockets, cx| {
-                let from = SocketAddr::new(IpAddr::V4(d.ip.src), from);
+                let from = SocketAddr::new(d.ip.src, from);
                 let data = d.payload.as_slice()[HEADER..].to_vec();
                 cx.pool.put(d.payload);
                 table(sockets, cx, |t, _| {

@@ -1,11 +1,11 @@
 //! What threads charge to the stack's account, and what connections may pin by it.
 
 use super::*;
-use crate::commons::Commons;
 use crate::count::Count;
 use crate::own::Own;
+use crate::shared::SharedState;
 
-impl<K: Kind> Commons<K> {
+impl<K: Kind> SharedState<K> {
     /// Counts what a burst or call has charged, and reports it when it has come to a batch; and how
     /// many segments were predicted.
     #[inline]
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn who_takes_nothing_gets_one_segment() {
-        let config = crate::commons::Config::default();
-        let m = Commons::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new());
+        let config = crate::shared::Config::default();
+        let m = SharedState::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new());
         for rtt in [1, 100, 300, 600] {
             let mut t = Trust::default();
             let mut at = 10_000;

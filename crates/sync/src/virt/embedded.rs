@@ -40,7 +40,7 @@ struct Mailbox {
 }
 
 impl Mailbox {
-    /// Hands over a command; its ticket. A stopped simulation drops it.
+    /// Hands over a command; its number. A stopped simulation drops it.
     fn give(&self, c: Command) -> u64 {
         let mut i = self.inbox.lock();
         if i.stopped {
@@ -53,10 +53,10 @@ impl Mailbox {
         i.given
     }
 
-    /// Waits until the command with this ticket is done.
-    fn wait(&self, ticket: u64) {
+    /// Waits until the command with this number is done.
+    fn wait(&self, number: u64) {
         let mut i = self.inbox.lock();
-        while i.done < ticket && !i.stopped {
+        while i.done < number && !i.stopped {
             self.finished.wait(&mut i);
         }
     }

@@ -1,8 +1,8 @@
 //! Socket calls where a writer is answered before its data has entered the perimeter: `squeue` and
 //! `streams`.
 
+use super::cell::{OuterParts, Parted, Start, give_back, start};
 use crate::Kd;
-use crate::squeue::cell::{Parted, Place, Start, give_back, start};
 use perimeter_stack::ops::Op;
 use perimeter_stack::{Ctx, Shard, SockId};
 use perimeter_sync::Platform;
@@ -14,7 +14,7 @@ pub(crate) type Connections<P> = Shard<Kd<P>, Parted<P>>;
 /// outside.
 pub(crate) trait Promised<P: Platform>: Sized {
     /// Those parts of a connection.
-    fn place(&self, id: SockId) -> Option<&Place<P>>;
+    fn place(&self, id: SockId) -> Option<&OuterParts<P>>;
 
     /// Runs `f` in the perimeter of connection `id`: at once, or when its turn comes. Nobody waits
     /// for it. The connection has a place.

@@ -6,14 +6,14 @@ use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
 use crate::listener::Listener;
 use crate::memory::{Memory, WAITING};
-use crate::net::{Iface, L2, Route, announcement, arp_frame, host};
+use crate::net::{Iface, L2, Route, is_host};
 use crate::own::Own;
 use crate::poller::Pollers;
 use crate::port::{Offload, RxPort, TxPort};
 use crate::quota::Quota;
-use crate::route::Routes;
+use crate::route::{Ask, Routes};
 use crate::segment::Seg;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use perimeter_base::Time;
 use perimeter_link::loopback::LoopbackHandle;
 use perimeter_link::{Device, Medium};
@@ -21,7 +21,7 @@ use perimeter_sync::{Lock, LockClass, PerLaneCounters, Platform};
 use perimeter_tcp::isn::{IsnGen, PortPicker};
 use perimeter_tcp::syncache::{Cookies, Origin};
 use perimeter_tcp::{Config as TcpConfig, Rst};
-use perimeter_wire::{ArpPacket, FlowKey, MacAddr, SegOut, Template, Toeplitz};
+use perimeter_wire::{FlowKey, MacAddr, SegOut, Template, Toeplitz};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -136,7 +136,7 @@ pub struct IfaceSpec {
 type Bound = HashMap<u16, Vec<(Option<IpAddr>, SockId)>>;
 
 /// What all threads share.
-pub struct Commons<K: Kind> {
+pub struct SharedState<K: Kind> {
     /// The platform.
     pub p: K::P,
     /// Settings.
@@ -167,7 +167,7 @@ pub struct Commons<K: Kind> {
     pub routes: Routes<K>,
     net_generation: AtomicU32,
     /// When each interface's addresses were defended last, ns; 0: never.
-    defended: Vec<AtomicU64>,
+    pub(crate) defended: Vec<AtomicU64>,
     /// Listeners by name.
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
@@ -189,7 +189,7 @@ fn taken(bound: &Bound, addr: Option<IpAddr>, port: u16) -> bool {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct AddrInUse;
 
-impl<K: Kind> Commons<K> {
+impl<K: Kind> SharedState<K> {
     /// Takes the devices and makes what is shared.
     pub fn new(p: K::P, config: Config, specs: Vec<IfaceSpec>, routes: Vec<Route>) -> Self {
         let (mut ifaces, mut tx, mut rx) = (Vec::new(), Vec::new(), Vec::new());
@@ -240,7 +240,7 @@ impl<K: Kind> Commons<K> {
         let secret = p.secret();
         let isn = IsnGen::new(secret[0], secret[1]);
         let (first, last) = (*config.ephemeral.start(), *config.ephemeral.end());
-        Commons {
+        SharedState {
             ports: PortPicker::new(isn.clone(), first, last),
             routes: Routes::new(&p, all_routes, own, loopback),
             defended: ifaces.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -334,17 +334,13 @@ impl<K: Kind> Commons<K> {
     pub fn source(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<(u16, IpAddr)> {
         let hop = self.routes.hop(remote)?;
         let iface = &self.ifaces[usize::from(hop.iface)];
-        // No IPv6 yet.
-        let IpAddr::V4(v4) = remote else {
-            return None;
-        };
-        let all = |a: &crate::net::Cidr| a.broadcast() == Some(v4);
-        if !host(v4) || iface.addrs.iter().any(all) {
+        let all = |a: &crate::net::Cidr| a.broadcast() == Some(remote);
+        if !is_host(remote) || iface.addrs.iter().any(all) {
             return None;
         }
         let addr = match local {
             Some(a) => {
-                let ours = a.is_ipv4() && self.ifaces.iter().any(|i| i.owns(a));
+                let ours = a.is_ipv4() == remote.is_ipv4() && self.ifaces.iter().any(|i| i.owns(a));
                 ours.then_some(a)?
             }
             None if hop.iface == self.loopback().0 => remote,
@@ -372,8 +368,8 @@ impl<K: Kind> Commons<K> {
         let now = own.now(&self.p);
         let found = self.routes.resolve(&self.ifaces, key.remote, waiter, now)?;
         let iface = found.hop.iface;
-        if let Some((to, packet)) = found.ask {
-            self.send_arp(own, iface, to, &packet);
+        if let Some(ask) = found.ask {
+            self.ask(own, iface, ask);
         }
         let l2 = match found.l2 {
             L2::Unresolved => return Some((iface, None)),
@@ -386,16 +382,12 @@ impl<K: Kind> Commons<K> {
         ))
     }
 
-    /// Sends an ARP packet.
-    pub fn send_arp(&self, own: &mut Own<K>, iface: u16, dst: MacAddr, packet: &ArpPacket) {
-        let i = &self.ifaces[usize::from(iface)];
-        let q = i.tx.start;
-        let mut stage = self.tx[usize::from(q)].stage();
-        if let Some(mut d) = stage.push() {
-            d.hdr_len = arp_frame(i.caps.mac, dst, packet, &mut d.hdr) as u8;
-            own.deferred.ring(q);
-        } else {
-            self.count(own.lane, Count::TxRingFull, 1);
+    /// Asks on an interface who has an address.
+    pub(crate) fn ask(&self, own: &mut Own<K>, iface: u16, (to, whom): Ask) {
+        match whom {
+            IpAddr::V4(whom) => self.send_request(own, iface, to, whom),
+            // Neighbours of IPv6 are not asked for yet.
+            IpAddr::V6(_) => {}
         }
     }
 
@@ -421,7 +413,7 @@ impl<K: Kind> Commons<K> {
         &self,
         own: &mut Own<K>,
         iface: u16,
-        (ip, mac): (Ipv4Addr, MacAddr),
+        (ip, mac): (IpAddr, MacAddr),
         learn: bool,
     ) -> Vec<SockId> {
         let now = own.now(&self.p);
@@ -430,8 +422,8 @@ impl<K: Kind> Commons<K> {
         if heard.doubted {
             self.count(own.lane, Count::ArpDoubts, 1);
         }
-        if let Some((to, packet)) = heard.ask {
-            self.send_arp(own, iface, to, &packet);
+        if let Some(ask) = heard.ask {
+            self.ask(own, iface, ask);
         }
         if heard.changed {
             // 0 stands for templates that were never made.
@@ -443,43 +435,26 @@ impl<K: Kind> Commons<K> {
         heard.waiting
     }
 
-    /// Another station uses our address `ip` on interface `iface`: says once in ten seconds that
-    /// it is ours, and keeps it (RFC 5227, section 2.4, (c)).
-    pub fn defend(&self, own: &mut Own<K>, iface: u16, ip: Ipv4Addr) {
-        const DEFEND_INTERVAL: u64 = 10_000_000_000;
-        self.count(own.lane, Count::ArpConflicts, 1);
-        let now = own.now(&self.p);
-        let last = &self.defended[usize::from(iface)];
-        let at = last.load(Ordering::Relaxed);
-        if at != 0 && now.nanos_since(Time(at)) < DEFEND_INTERVAL {
-            return;
-        }
-        last.store(now.0.max(1), Ordering::Relaxed);
-        let mac = self.ifaces[usize::from(iface)].caps.mac;
-        let packet = announcement(mac, ip);
-        self.send_arp(own, iface, MacAddr::BROADCAST, &packet);
-    }
-
-    /// When [`Commons::retry_neighbours`] has something to do: not later than that.
+    /// When [`SharedState::retry_neighbours`] has something to do: not later than that.
     #[inline]
     pub fn ask_at(&self) -> Time {
         self.routes.ask_at()
     }
 
-    /// Sends ARP requests that are due again; yields the connections that have waited for a
+    /// Asks again for the neighbours that this is due for; yields the connections that have waited for a
     /// neighbour in vain.
     pub fn retry_neighbours(&self, own: &mut Own<K>) -> Vec<SockId> {
         let now = own.now(&self.p);
         let (mut out, mut failed) = (Vec::new(), Vec::new());
         self.routes.retry(&self.ifaces, now, &mut out, &mut failed);
-        for (iface, (to, packet)) in out {
-            self.send_arp(own, iface, to, &packet);
+        for (iface, ask) in out {
+            self.ask(own, iface, ask);
         }
         failed
     }
 
     /// Sends one segment that belongs to no connection, and is no answer to a frame at hand: a
-    /// SYN-ACK once more. As [`Commons::answer`] to a frame that came `from` there.
+    /// SYN-ACK once more. As [`SharedState::answer`] to a frame that came `from` there.
     pub fn reply(&self, own: &mut Own<K>, key: &FlowKey, from: Option<Origin>, out: &SegOut) {
         self.to_stranger(own, key, self.flow_hash(key), out, from);
     }
@@ -527,7 +502,7 @@ impl<K: Kind> Commons<K> {
         };
         // A datagram on its own may say 0: it is never fragmented (RFC 6864, section 4.1).
         d.hdr_len = template.emit(&mut d.hdr, 0, out, 0) as u8;
-        d.offload.csum_start = (template.l2_len() + 20) as u8;
+        d.offload.csum_start = template.tcp_start() as u8;
         d.offload.csum_offset = 16;
         drop(stage);
         self.count(own.lane, Count::TxSegs, 1);
@@ -578,12 +553,9 @@ impl<K: Kind> Commons<K> {
         if port != 0 {
             return self.bind_listener_at(addr, port, backlog, config);
         }
-        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let nobody = FlowKey {
-            local: addr.unwrap_or(any),
-            remote: any,
-            local_port: 0,
-            remote_port: 0,
+            local: addr.unwrap_or(FlowKey::UNSPECIFIED.local),
+            ..FlowKey::UNSPECIFIED
         };
         let bind = |port| {
             self.bind_listener_at(addr, port, backlog, config.clone())

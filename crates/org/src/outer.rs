@@ -11,15 +11,15 @@ pub(crate) use perimeter_sync::places::Places;
 
 /// A part of a connection and who may use it from outside: the generation of the handle. 0: no
 /// application.
-pub(crate) struct Part<T> {
+pub(crate) struct Outer<T> {
     pub(crate) generation: u32,
     pub(crate) value: T,
 }
 
-impl<T> Part<T> {
+impl<T> Outer<T> {
     /// `value`, closed to applications.
-    pub(crate) fn closed(value: T) -> Part<T> {
-        Part {
+    pub(crate) fn closed(value: T) -> Outer<T> {
+        Outer {
             generation: 0,
             value,
         }
@@ -30,16 +30,16 @@ impl<T> Part<T> {
 pub(crate) type Guard<'a, P, T> = <<P as Platform>::Lock<T> as Lock<T>>::Guard<'a>;
 
 /// A part whose lock is held, as what it is.
-pub(crate) struct Opened<'a, P: Platform, T: Send + 'static>(Guard<'a, P, Part<T>>);
+pub(crate) struct Opened<'a, P: Platform, T: Send + 'static>(Guard<'a, P, Outer<T>>);
 
 impl<'a, P: Platform, T: Send + 'static> Opened<'a, P, T> {
     /// The part, whoever may use it: for those who are inside.
-    pub(crate) fn any(part: Guard<'a, P, Part<T>>) -> Opened<'a, P, T> {
+    pub(crate) fn any(part: Guard<'a, P, Outer<T>>) -> Opened<'a, P, T> {
         Opened(part)
     }
 
     /// The part, if `generation` may use it.
-    pub(crate) fn by(part: Guard<'a, P, Part<T>>, generation: u32) -> Option<Opened<'a, P, T>> {
+    pub(crate) fn by(part: Guard<'a, P, Outer<T>>, generation: u32) -> Option<Opened<'a, P, T>> {
         (part.generation == generation).then_some(Opened(part))
     }
 }

@@ -1,13 +1,13 @@
-//! Where connections live: locks that stay where they are, whoever moves in.
+//! The locks of connections: they stay where they are, one connection after the other has them.
 
 use crate::Kd;
-use crate::place::{Guard, Opened, Part, no_rcv, no_snd};
+use crate::outer::{Guard, Opened, Outer, no_rcv, no_snd};
 use core::ops::{Deref, DerefMut};
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 
-/// The place of one connection.
-pub(super) enum Place<P: Platform> {
+/// The locks of one connection, with what they guard.
+pub(super) enum ConnLocks<P: Platform> {
     /// `locks=fine`: three locks.
     Fine(Fine<P>),
     /// `locks=coarse`: one.
@@ -17,25 +17,25 @@ pub(super) enum Place<P: Platform> {
 /// The parts of a connection, each behind its lock.
 pub(super) struct Fine<P: Platform> {
     pub(super) tcb: P::Lock<Option<TcbSide<Kd<P>>>>,
-    pub(super) snd: P::Lock<Part<SndSide<Kd<P>>>>,
-    pub(super) rcv: P::Lock<Part<RcvSide<Kd<P>>>>,
+    pub(super) snd: P::Lock<Outer<SndSide<Kd<P>>>>,
+    pub(super) rcv: P::Lock<Outer<RcvSide<Kd<P>>>>,
 }
 
 /// The parts of a connection behind one lock.
 pub(crate) struct Whole<P: Platform> {
     pub(super) tcb: Option<TcbSide<Kd<P>>>,
-    pub(super) snd: Part<SndSide<Kd<P>>>,
-    pub(super) rcv: Part<RcvSide<Kd<P>>>,
+    pub(super) snd: Outer<SndSide<Kd<P>>>,
+    pub(super) rcv: Outer<RcvSide<Kd<P>>>,
 }
 
-impl<P: Platform> Place<P> {
-    pub(super) fn new(p: &P, coarse: bool) -> Place<P> {
-        let (snd, rcv) = (Part::closed(no_snd()), Part::closed(no_rcv()));
+impl<P: Platform> ConnLocks<P> {
+    pub(super) fn new(p: &P, coarse: bool) -> ConnLocks<P> {
+        let (snd, rcv) = (Outer::closed(no_snd()), Outer::closed(no_rcv()));
         if coarse {
             let tcb = None;
-            return Place::Coarse(p.lock(LockClass::Connection, Whole { tcb, snd, rcv }));
+            return ConnLocks::Coarse(p.lock(LockClass::Connection, Whole { tcb, snd, rcv }));
         }
-        Place::Fine(Fine {
+        ConnLocks::Fine(Fine {
             tcb: p.lock(LockClass::Connection, None),
             snd: p.lock(LockClass::Sndbuf, snd),
             rcv: p.lock(LockClass::Rcvbuf, rcv),
@@ -44,42 +44,42 @@ impl<P: Platform> Place<P> {
 
     pub(super) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
         match self {
-            Place::Fine(f) => {
+            ConnLocks::Fine(f) => {
                 add(LockClass::Connection, f.tcb.stats());
                 add(LockClass::Sndbuf, f.snd.stats());
                 add(LockClass::Rcvbuf, f.rcv.stats());
             }
-            Place::Coarse(c) => add(LockClass::Connection, c.stats()),
+            ConnLocks::Coarse(c) => add(LockClass::Connection, c.stats()),
         }
     }
 }
 
 /// A buffer's side: the send or the receive side.
 pub(crate) trait Buffer<P: Platform>: Send + 'static {
-    fn of(w: &Whole<P>) -> &Part<Self>
+    fn of(w: &Whole<P>) -> &Outer<Self>
     where
         Self: Sized;
-    fn of_mut(w: &mut Whole<P>) -> &mut Part<Self>
+    fn of_mut(w: &mut Whole<P>) -> &mut Outer<Self>
     where
         Self: Sized;
 }
 
 impl<P: Platform> Buffer<P> for SndSide<Kd<P>> {
-    fn of(w: &Whole<P>) -> &Part<Self> {
+    fn of(w: &Whole<P>) -> &Outer<Self> {
         &w.snd
     }
 
-    fn of_mut(w: &mut Whole<P>) -> &mut Part<Self> {
+    fn of_mut(w: &mut Whole<P>) -> &mut Outer<Self> {
         &mut w.snd
     }
 }
 
 impl<P: Platform> Buffer<P> for RcvSide<Kd<P>> {
-    fn of(w: &Whole<P>) -> &Part<Self> {
+    fn of(w: &Whole<P>) -> &Outer<Self> {
         &w.rcv
     }
 
-    fn of_mut(w: &mut Whole<P>) -> &mut Part<Self> {
+    fn of_mut(w: &mut Whole<P>) -> &mut Outer<Self> {
         &mut w.rcv
     }
 }
