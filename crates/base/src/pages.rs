@@ -288,6 +288,7 @@ impl TxPages {
     ///
     /// # Panics
     /// There are fewer bytes.
+    #[inline]
     pub fn lend(
         &mut self,
         off: usize,
@@ -296,22 +297,23 @@ impl TxPages {
         pool: &mut PktPool,
         lease: &mut Lease,
     ) -> u32 {
-        let mut payload = Payload::default();
+        let n = lease.payloads.len();
+        lease.payloads.push(Payload::default());
         if len > 0 {
             let lent = self.keep_for(to, lease);
-            let Payload { parts, owned } = &mut payload;
-            self.read(off, len, parts, owned, pool);
+            let payload = &mut lease.payloads[n];
+            self.read(off, len, &mut payload.parts, &mut payload.owned, pool);
             if !lent {
                 // SAFETY: the pages are borrowed.
-                payload = unsafe { payload.copied() };
+                *payload = unsafe { payload.copied() };
             }
         }
-        lease.payloads.push(payload);
-        lease.payloads.len() as u32 - 1
+        n as u32
     }
 
     /// Whether `lease` keeps the pages from here on, for descriptors in that ring; it can't if it
     /// keeps another one's, or the pages are on their way to another ring.
+    #[inline]
     fn keep_for(&mut self, to: &Completions, lease: &mut Lease) -> bool {
         if let Some(theirs) = &lease.hold {
             let ours = |h: &Arc<Hold>| Arc::ptr_eq(h, theirs) && h.to.is(to);
@@ -589,13 +591,10 @@ impl Lease {
 
     /// Places payload number `n` in the descriptor; each comes to one only. In another ring than
     /// the one that it was lent for, what it refers to is copied.
+    #[inline]
     pub fn place(&mut self, n: u32, slot: &mut TxSlot<'_>) {
-        let last = self.payloads.len().checked_sub(1);
-        let mut payload = match self.payloads.get_mut(n as usize) {
-            Some(p) if last != Some(n as usize) => core::mem::take(p),
-            // Its number is given out again.
-            Some(_) => self.payloads.pop().unwrap_or_default(),
-            None => return,
+        let Some(payload) = self.payloads.get_mut(n as usize) else {
+            return;
         };
         if !payload.parts.is_empty() {
             match &self.hold {
@@ -603,11 +602,16 @@ impl Lease {
                     self.position = self.position.max(slot.position);
                 }
                 // SAFETY: the lease, which is borrowed, keeps the pages.
-                _ => payload = unsafe { payload.copied() },
+                _ => *payload = unsafe { payload.copied() },
             }
         }
         let (parts, owned) = slot.desc.payload_mut();
-        (*parts, *owned) = (payload.parts, payload.owned);
+        core::mem::swap(parts, &mut payload.parts);
+        core::mem::swap(owned, &mut payload.owned);
+        if n as usize + 1 == self.payloads.len() {
+            // Its number is given out again.
+            self.payloads.pop();
+        }
     }
 }
 

@@ -158,7 +158,7 @@ fn output_large<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, cutting: Cutting) -> b
             let part = port.part(&plan, i);
             let Some(mut d) = stage.push() else { break };
             placed += 1;
-            emit_large(&mut d, &mut t.meta, &part);
+            emit_any(&mut d, &mut t.meta, &part);
             snd.buf.refer(part.off, part.len, &mut d, &mut own.pool);
         }
         segs += u64::from(plan.segs);
@@ -225,7 +225,7 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             let meta = &mut a.tcb().meta;
             match stage.push() {
                 Some(mut d) => {
-                    emit_large(&mut d, meta, &part);
+                    emit_any(&mut d, meta, &part);
                     if let Some(n) = payload {
                         lease.place(n, &mut d);
                     }
@@ -353,7 +353,7 @@ pub fn place<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
             Some(mut d) => {
                 placed += u64::from(s.plan.segs);
                 bytes += u64::from(s.plan.len);
-                describe_large(&mut d, template, s.ident, &s.plan);
+                describe_any(&mut d, template, s.ident, &s.plan);
                 if let Some(n) = s.payload {
                     lease.place(n, &mut d);
                 }
@@ -393,8 +393,8 @@ fn describe(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
 }
 
 /// As [`describe`], for what may be a large segment.
-#[inline(never)]
-fn describe_large(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
+#[inline(always)]
+fn describe_any(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
     describe(d, template, ident, plan);
     if plan.segs > 1 {
         d.offload.segment_size = (plan.len / u32::from(plan.segs)) as u16;
@@ -408,10 +408,10 @@ fn emit<K: Kind>(d: &mut TxHead, meta: &mut Meta<K>, plan: &SegPlan) {
 }
 
 /// As [`emit`], for what may be a large segment.
-#[inline(never)]
-fn emit_large<K: Kind>(d: &mut TxHead, meta: &mut Meta<K>, plan: &SegPlan) {
+#[inline(always)]
+fn emit_any<K: Kind>(d: &mut TxHead, meta: &mut Meta<K>, plan: &SegPlan) {
     let ident = identify(meta, plan);
-    describe_large(d, &meta.template, ident, plan);
+    describe_any(d, &meta.template, ident, plan);
 }
 
 /// The IP identification of a segment; those of a large one count on from there.
