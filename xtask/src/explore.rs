@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use perimeter::OrgSpec;
-use perimeter_sim::{Failure, Outcome, Scenario, Schedule, run, run_length};
+use perimeter_sim::{Outcome, RunError, Scenario, Schedule, run, run_length};
 use serde_json::json;
 
 use crate::many::{self, Done, Limits};
@@ -62,7 +62,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, sc: &Scenario, result: &Result<Outcome, Failure>, seconds: f64) {
+    fn add(&mut self, sc: &Scenario, result: &Result<Outcome, RunError>, seconds: f64) {
         self.runs += 1;
         self.pct += u64::from(matches!(sc.schedule, Schedule::Pct { .. }));
         self.seconds += seconds;
@@ -82,7 +82,7 @@ impl Sum {
 }
 
 impl Cell {
-    fn one(&self, seed: u64) -> Result<(), Failure> {
+    fn one(&self, seed: u64) -> Result<(), RunError> {
         let length = *self
             .length
             .get_or_init(|| run_length(&self.org, self.cores));

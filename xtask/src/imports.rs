@@ -4,7 +4,8 @@
 //! `crate::`, `super::`, `self::`, or a module of its own; in a `use`, with its groups, or in the
 //! text. What a file takes from another's `use` or `pub use` is traced to where it is defined, so
 //! that a re-export hides nothing. Neither `mod x;` is an arrow nor a `pub use` of what the file's
-//! own modules hold and the file itself does not name again. Test modules are left out.
+//! own modules hold and the file itself does not name again. Test modules are left out. Rooms are
+//! modules of a crate with all below them: arrows between those of `lab` run one way too.
 
 mod text;
 mod tree;
@@ -53,6 +54,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         for circle in &circles {
             print!("{}", listed(&within(&arrows, circle)));
         }
+        let rooms = rooms(&arrows);
+        for circle in self::circles(&rooms) {
+            print!("  rooms in a circle:{}", listed(&within(&rooms, &circle)));
+        }
         if args.all {
             print!("{}", listed(&arrows));
         }
@@ -78,6 +83,16 @@ fn listed(arrows: &BTreeSet<Arrow>) -> String {
         last = from;
     }
     out + "\n"
+}
+
+/// The arrows between the rooms of a crate: its modules, each with all files below it.
+fn rooms(arrows: &BTreeSet<Arrow>) -> BTreeSet<Arrow> {
+    let room = |file: &String| {
+        let first = file.split('/').next().unwrap_or(file);
+        first.trim_end_matches(".rs").to_string()
+    };
+    let pairs = arrows.iter().map(|(from, to)| (room(from), room(to)));
+    pairs.filter(|(from, to)| from != to).collect()
 }
 
 /// The arrows between files of one set.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use perimeter_sim::Failure;
+use perimeter_sim::RunError;
 
 /// How long it goes on, and on how many threads.
 #[derive(Args)]
@@ -27,7 +27,7 @@ pub struct Done {
     /// Simulations run.
     pub runs: u64,
     /// Those that failed.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<RunError>,
     /// How long it took.
     pub seconds: f64,
 }
@@ -36,7 +36,7 @@ pub struct Done {
 pub fn run(
     limits: &Limits,
     total: usize,
-    one: impl Fn(usize) -> Result<(), Failure> + Sync,
+    one: impl Fn(usize) -> Result<(), RunError> + Sync,
 ) -> Done {
     let start = Instant::now();
     let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));

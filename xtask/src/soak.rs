@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use perimeter::OrgSpec;
-use perimeter_sim::{Capacity, Failure, Mix, Outcome, Scenario, run, run_traced};
+use perimeter_sim::{Capacity, Mix, Outcome, RunError, Scenario, run, run_traced};
 use serde_json::json;
 
 use crate::many::{self, Done, Limits};
@@ -162,7 +162,7 @@ impl<'a> Soak<'a> {
     }
 
     /// Run number `n`: seed by seed over all cells.
-    fn one(&self, n: usize) -> Result<(), Failure> {
+    fn one(&self, n: usize) -> Result<(), RunError> {
         let (index, offset) = (n % self.cells.len(), (n / self.cells.len()) as u64);
         let c = &self.cells[index];
         // Cells have seeds of their own, so that each draws its own workloads.

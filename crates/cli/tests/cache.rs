@@ -1,8 +1,11 @@
 //! Modelled cache misses: against cachegrind on one core, and as a user asks for them.
 
-use perimeter_lab::cache::{
-    self, Counts,
-    geometry::{Caches, Geometry, Sharing},
+use perimeter_lab::{
+    cache,
+    misses::{
+        Counts,
+        geometry::{Caches, Geometry, Sharing},
+    },
 };
 use std::{path::Path, process::Command};
 

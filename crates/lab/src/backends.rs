@@ -4,7 +4,8 @@ use crate::{
     linux, net,
     organizations::{Organization, OtherStack},
     ours, peers,
-    workload::{Backend, Configuration, Settings},
+    session::Backend,
+    workload::{Configuration, Settings},
 };
 use perimeter::OrgSpec;
 

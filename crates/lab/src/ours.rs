@@ -20,7 +20,8 @@ mod times;
 
 use crate::{
     Error,
-    workload::{Backend, Configuration, Device, Session, Settings, Traits, reconnect},
+    session::{Backend, Session, Traits},
+    workload::{Configuration, Device, Settings, reconnect},
 };
 use end::spec;
 pub use floor::Floor;

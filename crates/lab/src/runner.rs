@@ -6,11 +6,9 @@ use crate::{
     host::Host,
     plan::{Cell, Mode, Plan},
     record::{Folder, Header, Measured, Outcome, Row, SCHEMA, Stored},
+    session::{self, Backend, Traits},
     stats::shuffle,
-    workload::{
-        Device,
-        session::{self, Backend, Traits},
-    },
+    workload::Device,
 };
 use perimeter_base::rng::SplitMix64;
 use std::{

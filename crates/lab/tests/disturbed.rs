@@ -3,7 +3,8 @@
 
 use perimeter_lab::{
     Settings, host,
-    workload::{Configuration, Raw, Slot, session},
+    session::{self, Slot},
+    workload::{Configuration, Raw},
 };
 use std::{
     process::{Child, Command, Stdio},

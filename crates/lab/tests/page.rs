@@ -5,8 +5,8 @@
 
 use perimeter_lab::{
     bench::report::{Asked, Build},
-    cache::{Counts, Machine, Modelled, Part, geometry::Caches, places::Component},
     host::Host,
+    misses::{Component, Counts, Machine, Modelled, Share, geometry::Caches},
     plan::{Mode, Plan, embedded},
     record::{Header, Measured, Outcome, Row, SCHEMA, Stored},
     report, trace,
@@ -134,7 +134,7 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
 
 /// Cache misses, of which each component has its share.
 fn modelled(series: usize, x: u64) -> Modelled {
-    let part = |component: Component| Part {
+    let part = |component: Component| Share {
         component,
         counts: Counts {
             coherence: (component as u64 + 1) * 100 * (series as u64 + 1) + x % 97,

@@ -36,7 +36,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{ConnInfo, Ctx, Flow, Shard, SharedState, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
@@ -196,7 +196,7 @@ impl<P: Platform> Org for ConnpL<P> {
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         self.enter(self.index(flow.hash), |shard| {
             shard.connect(cx, flow, config)
         })

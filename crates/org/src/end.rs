@@ -3,7 +3,7 @@
 
 use crate::Org;
 use crate::engine::{Running, Undelivered};
-use crate::fault::Fault;
+use crate::error::EngineError;
 use crate::instance::Instance;
 use core::time::Duration;
 use perimeter_stack::ops::{Close, How, Shutdown};
@@ -97,7 +97,7 @@ impl<O: Org> Running<O> {
     }
 
     /// As [`Engine::finish`](crate::Engine::finish).
-    pub(crate) fn finish_all(&self, limit: Duration) -> Result<Undelivered, Fault> {
+    pub(crate) fn finish_all(&self, limit: Duration) -> Result<Undelivered, EngineError> {
         let i = self.enter()?;
         i.sh.life.close();
         i.close_listeners();

@@ -6,7 +6,7 @@
 mod calls;
 mod running;
 
-pub use crate::fault::Fault;
+pub use crate::error::EngineError;
 pub use running::Running;
 
 use crate::Binding;
@@ -139,7 +139,7 @@ pub trait Engine: Send + Sync {
         local: (Option<IpAddr>, u16),
         remote: SocketAddr,
         config: &Config,
-    ) -> Result<SockId, Fault>;
+    ) -> Result<SockId, EngineError>;
     /// Makes a listener; yields its name and port.
     fn listen(
         &self,
@@ -147,44 +147,55 @@ pub trait Engine: Send + Sync {
         port: u16,
         backlog: u32,
         config: Config,
-    ) -> Result<(SockId, u16), Fault>;
+    ) -> Result<(SockId, u16), EngineError>;
     /// Takes an established connection, and its flow, off a listener's queue. The connection's
     /// own perimeter is not entered.
-    fn accept(&self, listener: SockId) -> Result<(SockId, FlowKey), Fault>;
+    fn accept(&self, listener: SockId) -> Result<(SockId, FlowKey), EngineError>;
     /// Appends to the stream.
-    fn send(&self, id: SockId, data: Data<'static>, more: bool) -> Result<Sent, Fault>;
+    fn send(&self, id: SockId, data: Data<'static>, more: bool) -> Result<Sent, EngineError>;
     /// As [`Engine::send`], with a copy straight from the caller's buffers to the stream's, where
     /// the calling thread enters the connection; `None` where it does not.
-    fn write(&self, id: SockId, bufs: &[IoSlice<'_>], more: bool) -> Option<Result<Sent, Fault>>;
+    fn write(
+        &self,
+        id: SockId,
+        bufs: &[IoSlice<'_>],
+        more: bool,
+    ) -> Option<Result<Sent, EngineError>>;
     /// Takes from the stream.
-    fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, Fault>;
+    fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, EngineError>;
     /// Gives buffers back that [`Engine::recv`] yielded.
     fn recycle(&self, bufs: Received);
     /// Shuts down directions.
-    fn shutdown(&self, id: SockId, how: How) -> Result<(), Fault>;
+    fn shutdown(&self, id: SockId, how: How) -> Result<(), EngineError>;
     /// Lets go of a socket of any kind.
-    fn close(&self, id: SockId, abort: bool) -> Result<(), Fault>;
+    fn close(&self, id: SockId, abort: bool) -> Result<(), EngineError>;
     /// Changes a setting; a listener's goes over to connections that it accepts later.
-    fn set(&self, id: SockId, s: Setting) -> Result<(), Fault>;
+    fn set(&self, id: SockId, s: Setting) -> Result<(), EngineError>;
     /// Looks at a connection.
-    fn look(&self, id: SockId) -> Result<ConnInfo, Fault>;
+    fn look(&self, id: SockId) -> Result<ConnInfo, EngineError>;
     /// What a socket of any kind is ready for now, as in [`perimeter_stack::ready`].
-    fn readiness(&self, id: SockId) -> Result<u8, Fault>;
+    fn readiness(&self, id: SockId) -> Result<u8, EngineError>;
     /// SO_ERROR, and the state.
-    fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), Fault>;
+    fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), EngineError>;
     /// Bytes appended, and bytes whose memory has been given back.
-    fn released(&self, id: SockId) -> Result<(u64, u64), Fault>;
+    fn released(&self, id: SockId) -> Result<(u64, u64), EngineError>;
     /// Blocks until a direction ([`IN`](perimeter_stack::ready::IN),
     /// [`OUT`](perimeter_stack::ready::OUT)) is ready.
-    fn wait(&self, id: SockId, direction: u8, deadline: Time) -> Result<(), Fault>;
+    fn wait(&self, id: SockId, direction: u8, deadline: Time) -> Result<(), EngineError>;
     /// Makes a poller that drives the receive queues `queues` itself.
-    fn poller(&self) -> Result<u32, Fault>;
+    fn poller(&self) -> Result<u32, EngineError>;
     /// Closes a poller.
     fn poller_close(&self, poller: u32);
     /// Registers a socket.
-    fn register(&self, poller: u32, id: SockId, token: usize, want: Want) -> Result<(), Fault>;
+    fn register(
+        &self,
+        poller: u32,
+        id: SockId,
+        token: usize,
+        want: Want,
+    ) -> Result<(), EngineError>;
     /// Removes a registration.
-    fn deregister(&self, poller: u32, id: SockId) -> Result<(), Fault>;
+    fn deregister(&self, poller: u32, id: SockId) -> Result<(), EngineError>;
     /// Waits for events, serving `queues` meanwhile; yields how many were appended to `out`.
     fn poll(
         &self,
@@ -193,7 +204,7 @@ pub trait Engine: Send + Sync {
         out: &mut Vec<Ready>,
         max: usize,
         deadline: Time,
-    ) -> Result<usize, Fault>;
+    ) -> Result<usize, EngineError>;
     /// Wakes one thread out of [`Engine::poll`].
     fn poller_wake(&self, poller: u32);
     /// Sets who is told when the poller has events.
@@ -212,7 +223,7 @@ pub trait Engine: Send + Sync {
     /// The receive queue that a flow's packets arrive by on devices of ours, and its hash.
     fn flow_hash(&self, local: SocketAddr, remote: SocketAddr) -> u32;
     /// Serves `queues` and the timers once; yields how many frames that were.
-    fn drive(&self, queues: &[u16]) -> Result<usize, Fault>;
+    fn drive(&self, queues: &[u16]) -> Result<usize, EngineError>;
     /// When [`Engine::drive`] has something to do though no frame arrives.
     fn next_due(&self) -> Time;
     /// What was counted. From any thread, as [`Engine::inspect`]; only counters and memory where
@@ -223,15 +234,15 @@ pub trait Engine: Send + Sync {
     /// stopped.
     ///
     /// # Errors
-    /// [`Fault::Absent`]: the thread that the stack belongs to did not come by within a second, or
+    /// [`EngineError::Absent`]: the thread that the stack belongs to did not come by within a second, or
     /// there is nobody left who may look.
-    fn connections(&self) -> Result<Vec<ConnInfo>, Fault>;
+    fn connections(&self) -> Result<Vec<ConnInfo>, EngineError>;
     /// Listeners, and all connections with where their layers run. From any thread, also of a
     /// stack of one thread: that is then asked, and waited for until `deadline`.
     ///
     /// # Errors
-    /// [`Fault::Absent`].
-    fn inspect(&self, deadline: Time) -> Result<(Vec<Listening>, Vec<Inspected>), Fault>;
+    /// [`EngineError::Absent`].
+    fn inspect(&self, deadline: Time) -> Result<(Vec<Listening>, Vec<Inspected>), EngineError>;
     /// Whether nothing is left lying.
     ///
     /// # Errors
@@ -243,7 +254,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// Another thread owns the stack, or it has ended already.
-    fn finish(&self, limit: Duration) -> Result<Undelivered, Fault>;
+    fn finish(&self, limit: Duration) -> Result<Undelivered, EngineError>;
     /// Resets everything and stops the stack's threads. Calls fail from now on, those that are
     /// blocked now too.
     fn stop(&self);
@@ -262,36 +273,36 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// The stack belongs to another thread.
-    fn send_frame(&self, iface: u16, frame: &[u8]) -> Result<(), Fault> {
+    fn send_frame(&self, iface: u16, frame: &[u8]) -> Result<(), EngineError> {
         let _ = (iface, frame);
-        Err(Fault::Unsupported)
+        Err(EngineError::Unsupported)
     }
 
     /// PEF: adds an event to the lists that connections start with, before there are any.
     ///
     /// # Errors
-    /// [`Fault::Unsupported`] in organizations without lists; or there are connections.
-    fn register_event(&self, spec: EventSpec) -> Result<EventId, Fault> {
+    /// [`EngineError::Unsupported`] in organizations without lists; or there are connections.
+    fn register_event(&self, spec: EventSpec) -> Result<EventId, EngineError> {
         let _ = spec;
-        Err(Fault::Unsupported)
+        Err(EngineError::Unsupported)
     }
 
     /// PEF: adds an event to its major layer in the list of a live connection, at one end.
     ///
     /// # Errors
-    /// [`Fault::Unsupported`]; or the connection has gone, or its lists are switched off.
-    fn insert_event(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, Fault> {
+    /// [`EngineError::Unsupported`]; or the connection has gone, or its lists are switched off.
+    fn insert_event(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, EngineError> {
         let _ = (id, end, spec);
-        Err(Fault::Unsupported)
+        Err(EngineError::Unsupported)
     }
 
     /// PEF: takes an event off the lists of a live connection.
     ///
     /// # Errors
-    /// [`Fault::Unsupported`]; or the connection has gone, or has no such event.
-    fn disable_event(&self, id: SockId, event: EventId) -> Result<(), Fault> {
+    /// [`EngineError::Unsupported`]; or the connection has gone, or has no such event.
+    fn disable_event(&self, id: SockId, event: EventId) -> Result<(), EngineError> {
         let _ = (id, event);
-        Err(Fault::Unsupported)
+        Err(EngineError::Unsupported)
     }
 
     /// PEF: tells `sink` of every segment that a live connection receives or sends from now on,
@@ -300,26 +311,26 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// As [`Engine::insert_event`].
-    fn trace(&self, id: SockId, sink: TraceSink) -> Result<[EventId; 2], Fault> {
+    fn trace(&self, id: SockId, sink: TraceSink) -> Result<[EventId; 2], EngineError> {
         let _ = (id, sink);
-        Err(Fault::Unsupported)
+        Err(EngineError::Unsupported)
     }
 
     /// SO_PEFON: whether a connection's packets run through its lists of events.
     ///
     /// # Errors
-    /// [`Fault::Unsupported`]; or the connection has gone.
-    fn set_events_on(&self, id: SockId, on: bool) -> Result<(), Fault> {
+    /// [`EngineError::Unsupported`]; or the connection has gone.
+    fn set_events_on(&self, id: SockId, on: bool) -> Result<(), EngineError> {
         let _ = (id, on);
-        Err(Fault::Unsupported)
+        Err(EngineError::Unsupported)
     }
 
     /// SO_SETSQP: the squeue that one layer of a connection runs under from now on.
     ///
     /// # Errors
-    /// [`Fault::Unsupported`]; or the connection has gone, or the layer can't be moved.
-    fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), Fault> {
+    /// [`EngineError::Unsupported`]; or the connection has gone, or the layer can't be moved.
+    fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), EngineError> {
         let _ = (id, layer, squeue);
-        Err(Fault::Unsupported)
+        Err(EngineError::Unsupported)
     }
 }

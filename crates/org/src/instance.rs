@@ -17,11 +17,11 @@ use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::poller::Alarm;
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready;
-use perimeter_stack::shared::AddrInUse;
+use perimeter_stack::shared::AddrInUseError;
 use perimeter_stack::{
     Count, Ctx, Flow, IfaceSpec, Kind, Lk, Offload, Own, Route, SharedState, SockError, SockId,
 };
-use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThread};
+use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThreadError};
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -154,7 +154,7 @@ impl<O: Org> Instance<O> {
     ///
     /// # Errors
     /// The organization has one thread, and it is another.
-    pub fn admit(&self) -> Result<(), WrongThread> {
+    pub fn admit(&self) -> Result<(), WrongThreadError> {
         self.gate.as_ref().map_or(Ok(()), OwnerGate::enter)
     }
 
@@ -603,7 +603,7 @@ impl<O: Org> Instance<O> {
         port: u16,
         backlog: u32,
         config: perimeter_tcp::Config,
-    ) -> Result<SockId, AddrInUse> {
+    ) -> Result<SockId, AddrInUseError> {
         let l = self.sh.bind_listener(addr, port, backlog, config)?;
         self.org.listen(cx, &l);
         Ok(l.id)

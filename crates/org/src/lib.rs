@@ -11,7 +11,7 @@ mod connp_t;
 mod due;
 mod end;
 pub mod engine;
-mod fault;
+mod error;
 mod flows;
 pub mod instance;
 mod mailbox;
@@ -39,7 +39,7 @@ pub use spec::{OrgSpec, SpecError};
 use core::marker::PhantomData;
 use perimeter_base::Time;
 use perimeter_stack::ops::{Icmp, Op};
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{ConnInfo, Ctx, Flow, Kind, Listener, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Locks, Platform, Shared};
 use perimeter_tcp::Config;
@@ -125,8 +125,12 @@ pub trait Org: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// The flow exists.
-    fn connect(&self, cx: &mut Ctx<Self::K>, flow: Flow, config: &Config)
-    -> Result<SockId, Exists>;
+    fn connect(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        flow: Flow,
+        config: &Config,
+    ) -> Result<SockId, ExistsError>;
 
     /// How many perimeters it has, numbered from 0. [`SockId::shard`] is the one of a connection.
     fn perimeters(&self) -> u16;

@@ -29,7 +29,7 @@ use core::fmt;
 use perimeter_base::Time;
 use perimeter_stack::kind::lock;
 use perimeter_stack::ops::Op;
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{
     ConnInfo, Count, Ctx, Flow, Kind, Lk, Seg, Shard, SharedState, SockId, Sockets,
 };
@@ -207,7 +207,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         self.stack.lock().shard.connect(cx, flow, config)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::Org;
 use crate::engine::Running;
-use crate::fault::Fault;
+use crate::error::EngineError;
 use crate::instance::Ev;
 use perimeter_base::Time;
 use perimeter_stack::ops::Wait;
@@ -18,7 +18,7 @@ impl<O: Org> Running<O> {
         direction: u8,
         event: &Ev<O>,
         off: bool,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, EngineError> {
         if !id.is_listener() {
             let event = event.clone();
             return self.call(
@@ -58,7 +58,7 @@ impl<O: Org> Running<O> {
 
     /// Whether a blocked call's direction is ready now, though its event was not set: it may
     /// have been told by a thread that has not got around to setting it.
-    fn told(&self, id: SockId, direction: u8, event: &Ev<O>) -> Result<bool, Fault> {
+    fn told(&self, id: SockId, direction: u8, event: &Ev<O>) -> Result<bool, EngineError> {
         self.announce(id, direction, event, true)?;
         self.announce(id, direction, event, false)
     }
@@ -70,7 +70,7 @@ impl<O: Org> Running<O> {
         direction: u8,
         queues: &[u16],
         deadline: Time,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), EngineError> {
         self.i.with_event(|event| {
             if self.announce(id, direction, event, false)? {
                 return Ok(());
@@ -89,7 +89,7 @@ impl<O: Org> Running<O> {
                 }
                 if self.i.sh.p.now() >= deadline {
                     self.announce(id, direction, event, true)?;
-                    return Err(Fault::TimedOut);
+                    return Err(EngineError::TimedOut);
                 }
             }
         })
@@ -103,7 +103,7 @@ impl<O: Org> Running<O> {
         out: &mut Vec<Ready>,
         max: usize,
         deadline: Time,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, EngineError> {
         let i = self.enter()?;
         let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
         let mut frames = if queues.is_empty() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use perimeter_base::{Bytes, Time};
 use perimeter_org::Engine;
-use perimeter_org::engine::Fault;
+use perimeter_org::engine::EngineError;
 use perimeter_stack::ops::{Data, How, Setting};
 use perimeter_stack::{ConnInfo, SockError, SockId, ready};
 use perimeter_tcp::{CcKind, Config, State as TcpState, TcpError};
@@ -83,23 +83,23 @@ fn tcp_config(flags: &Flags) -> std::result::Result<Config, String> {
     })
 }
 
-fn errno_of(fault: Fault) -> Errno {
+fn errno_of(fault: EngineError) -> Errno {
     Errno(match fault {
-        Fault::Sock(SockError::WouldBlock) => libc::EAGAIN,
-        Fault::Sock(SockError::Closed | SockError::NotConnected) => libc::ENOTCONN,
-        Fault::Sock(SockError::BrokenPipe) => libc::EPIPE,
-        Fault::Sock(SockError::Invalid) => libc::EINVAL,
-        Fault::Sock(SockError::Tcp(e)) => return errno_of_tcp(e),
-        Fault::NoRoute => libc::ENETUNREACH,
-        Fault::AddrInUse => libc::EADDRINUSE,
-        Fault::TimedOut | Fault::Absent => libc::ETIMEDOUT,
-        Fault::WrongThread | Fault::Forked => libc::EPERM,
-        Fault::NetDown | Fault::Stopped | Fault::Failed(_) => libc::ENETDOWN,
-        Fault::Unsupported | Fault::Events(_) => libc::EOPNOTSUPP,
-        Fault::NoMemory => libc::ENOMEM,
-        Fault::TooManyPollers => libc::EMFILE,
-        Fault::Registered(true) => libc::EEXIST,
-        Fault::Registered(false) => libc::ENOENT,
+        EngineError::Sock(SockError::WouldBlock) => libc::EAGAIN,
+        EngineError::Sock(SockError::Closed | SockError::NotConnected) => libc::ENOTCONN,
+        EngineError::Sock(SockError::BrokenPipe) => libc::EPIPE,
+        EngineError::Sock(SockError::Invalid) => libc::EINVAL,
+        EngineError::Sock(SockError::Tcp(e)) => return errno_of_tcp(e),
+        EngineError::NoRoute => libc::ENETUNREACH,
+        EngineError::AddrInUse => libc::EADDRINUSE,
+        EngineError::TimedOut | EngineError::Absent => libc::ETIMEDOUT,
+        EngineError::WrongThread | EngineError::Forked => libc::EPERM,
+        EngineError::NetDown | EngineError::Stopped | EngineError::Failed(_) => libc::ENETDOWN,
+        EngineError::Unsupported | EngineError::Events(_) => libc::EOPNOTSUPP,
+        EngineError::NoMemory => libc::ENOMEM,
+        EngineError::TooManyPollers => libc::EMFILE,
+        EngineError::Registered(true) => libc::EEXIST,
+        EngineError::Registered(false) => libc::ENOENT,
     })
 }
 
@@ -136,7 +136,7 @@ impl Sockets {
 
     fn ask<R: Send + 'static>(
         &self,
-        f: impl FnOnce(&dyn Engine) -> std::result::Result<R, Fault> + Send + 'static,
+        f: impl FnOnce(&dyn Engine) -> std::result::Result<R, EngineError> + Send + 'static,
     ) -> Result<R> {
         self.world.call(f).map_err(errno_of)
     }

@@ -9,7 +9,7 @@ use perimeter::{ConnInfo, Native, OrgSpec, Stack, TcpConfig};
 use perimeter_base::Time;
 use perimeter_org::{Binding, Job, On, Org};
 use perimeter_stack::ops::Op;
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{Ctx, Flow, Shard, SharedState, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
 use perimeter_wire::FlowKey;
@@ -56,7 +56,7 @@ impl Org for BigLock {
         self.stack.lock().posted(cx, id, op);
     }
 
-    fn connect(&self, cx: &mut Cx, f: Flow, c: &TcpConfig) -> Result<SockId, Exists> {
+    fn connect(&self, cx: &mut Cx, f: Flow, c: &TcpConfig) -> Result<SockId, ExistsError> {
         self.stack.lock().connect(cx, f, c)
     }
 

@@ -1,7 +1,7 @@
 //! Errors as `std::io` knows them.
 
-use perimeter_org::pef::event::Refused;
-use perimeter_org::{SpecError, engine::Fault};
+use perimeter_org::pef::event::AlterError;
+use perimeter_org::{SpecError, engine::EngineError};
 use perimeter_stack::SockError;
 use perimeter_tcp::TcpError;
 use std::io::{Error, ErrorKind};
@@ -48,59 +48,61 @@ pub fn tcp(e: TcpError) -> Error {
 }
 
 /// The error of a failed call.
-pub fn io(f: Fault) -> Error {
+pub fn io(f: EngineError) -> Error {
     match f {
-        Fault::WrongThread => Error::new(
+        EngineError::WrongThread => Error::new(
             ErrorKind::Unsupported,
             "organization `up` belongs to one thread; use `up:shared` for several",
         ),
-        Fault::NoRoute => Error::new(ErrorKind::AddrNotAvailable, "no route, or not our address"),
-        Fault::AddrInUse => Error::new(ErrorKind::AddrInUse, "address already in use"),
-        Fault::NoMemory => Error::new(
+        EngineError::NoRoute => {
+            Error::new(ErrorKind::AddrNotAvailable, "no route, or not our address")
+        }
+        EngineError::AddrInUse => Error::new(ErrorKind::AddrInUse, "address already in use"),
+        EngineError::NoMemory => Error::new(
             ErrorKind::OutOfMemory,
             "connections pin all the memory that they may",
         ),
-        Fault::TimedOut => Error::new(ErrorKind::TimedOut, "timed out"),
-        Fault::Absent => Error::new(
+        EngineError::TimedOut => Error::new(ErrorKind::TimedOut, "timed out"),
+        EngineError::Absent => Error::new(
             ErrorKind::TimedOut,
             "the thread that the stack belongs to did not come by",
         ),
-        Fault::TooManyPollers => {
+        EngineError::TooManyPollers => {
             Error::new(ErrorKind::QuotaExceeded, "too many pollers in this stack")
         }
-        Fault::Registered(false) => Error::new(
+        EngineError::Registered(false) => Error::new(
             ErrorKind::NotFound,
             "the socket is not registered with this poller",
         ),
-        Fault::Registered(true) => {
+        EngineError::Registered(true) => {
             Error::new(ErrorKind::AlreadyExists, "the socket is registered already")
         }
-        Fault::Unsupported => Error::new(
+        EngineError::Unsupported => Error::new(
             ErrorKind::Unsupported,
             "this organization has no lists of events; use `pef`",
         ),
-        Fault::Events(Refused::Gone) => ErrorKind::NotConnected.into(),
-        Fault::Events(Refused::NoEvent) => {
+        EngineError::Events(AlterError::Gone) => ErrorKind::NotConnected.into(),
+        EngineError::Events(AlterError::NoEvent) => {
             Error::new(ErrorKind::NotFound, "there is no such event on the lists")
         }
-        Fault::Events(Refused::Late) => {
+        EngineError::Events(AlterError::Late) => {
             Error::new(ErrorKind::InvalidInput, "too late to change that")
         }
-        Fault::Events(Refused::Off) => Error::new(
+        EngineError::Events(AlterError::Off) => Error::new(
             ErrorKind::InvalidInput,
             "the connection's lists of events are switched off",
         ),
-        Fault::Events(Refused::Panicked) => {
+        EngineError::Events(AlterError::Panicked) => {
             Error::other("the event's callback panicked, and it was taken off its lists")
         }
-        Fault::Stopped => Error::new(ErrorKind::NotConnected, "the stack was stopped"),
-        Fault::Failed(cause) => Error::other(format!("the stack has failed: {cause}")),
-        Fault::Forked => Error::new(
+        EngineError::Stopped => Error::new(ErrorKind::NotConnected, "the stack was stopped"),
+        EngineError::Failed(cause) => Error::other(format!("the stack has failed: {cause}")),
+        EngineError::Forked => Error::new(
             ErrorKind::Unsupported,
             "the stack belongs to the process that this one is a fork of",
         ),
-        Fault::NetDown => Error::new(ErrorKind::NetworkDown, "the interface has gone"),
-        Fault::Sock(e) => sock(e),
+        EngineError::NetDown => Error::new(ErrorKind::NetworkDown, "the interface has gone"),
+        EngineError::Sock(e) => sock(e),
     }
 }
 
@@ -116,6 +118,6 @@ fn sock(e: SockError) -> Error {
 }
 
 /// Whether a call found nothing to do.
-pub fn would_block(f: &Fault) -> bool {
-    matches!(f, Fault::Sock(SockError::WouldBlock))
+pub fn would_block(f: &EngineError) -> bool {
+    matches!(f, EngineError::Sock(SockError::WouldBlock))
 }

@@ -3,7 +3,7 @@
 use crate::error::{io, tcp, would_block};
 use bytes::Bytes;
 use perimeter_base::{PktBuf, Time};
-use perimeter_org::engine::{Engine, Fault};
+use perimeter_org::engine::{Engine, EngineError};
 use perimeter_stack::copies;
 use perimeter_stack::ops::{Data, How, Setting};
 use perimeter_stack::{ConnInfo, SockError, SockId, ready};
@@ -80,7 +80,7 @@ impl Handle {
         &self,
         direction: u8,
         limit: &AtomicU64,
-        mut f: impl FnMut() -> std::result::Result<T, Fault>,
+        mut f: impl FnMut() -> std::result::Result<T, EngineError>,
     ) -> Result<T> {
         let mut deadline = None;
         loop {
@@ -93,7 +93,7 @@ impl Handle {
             match self.engine.wait(self.id, direction, deadline) {
                 Ok(()) => {}
                 // As `std::net`: a passed time limit is `WouldBlock`.
-                Err(Fault::TimedOut) => return Err(ErrorKind::WouldBlock.into()),
+                Err(EngineError::TimedOut) => return Err(ErrorKind::WouldBlock.into()),
                 Err(e) => return Err(io(e)),
             }
         }

@@ -4,7 +4,7 @@
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{Native, OrgSpec, Stack, State, TcpListener};
 use perimeter_base::Time;
-use perimeter_org::engine::{Engine, Fault};
+use perimeter_org::engine::{Engine, EngineError};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -104,7 +104,7 @@ fn a_thread_that_does_not_come_by_is_not_waited_for() {
     let asker = thread::spawn(move || {
         let asked = Instant::now();
         let answer = engine.inspect(engine.now() + Duration::from_millis(100));
-        assert!(matches!(answer, Err(Fault::Absent)), "{answer:?}");
+        assert!(matches!(answer, Err(EngineError::Absent)), "{answer:?}");
         assert!(asked.elapsed() >= Duration::from_millis(100));
         // Now the owner polls.
         over.store(true, Ordering::Release);
@@ -126,6 +126,6 @@ fn asking_does_not_make_an_owner() {
     let (stack, _peer) = stacks(&"up".parse().unwrap());
     let engine = stack.engine().clone();
     let answer = thread::spawn(move || engine.inspect(engine.now() + Duration::from_millis(20)));
-    assert!(matches!(answer.join().unwrap(), Err(Fault::Absent)));
+    assert!(matches!(answer.join().unwrap(), Err(EngineError::Absent)));
     stack.drive().unwrap();
 }

@@ -27,5 +27,5 @@ mod script;
 pub mod trace;
 
 pub use perimeter_sync::virt::Schedule;
-pub use run::{Failure, Outcome, run, run_length, run_spied, run_traced};
+pub use run::{Outcome, RunError, run, run_length, run_spied, run_traced};
 pub use scenario::{Capacity, Drive, Mix, ParseError, Scenario, Workload, early};

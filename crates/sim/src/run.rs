@@ -52,7 +52,7 @@ pub struct Outcome {
 
 /// A run that went wrong.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct RunError {
     /// What was run: its text replays it.
     pub scenario: Scenario,
     /// What went wrong, in several lines.
@@ -61,7 +61,7 @@ pub struct Failure {
     pub trace: Vec<String>,
 }
 
-impl core::fmt::Display for Failure {
+impl core::fmt::Display for RunError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         for line in &self.trace {
             writeln!(f, "{line}")?;
@@ -74,7 +74,7 @@ impl core::fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for RunError {}
 
 /// One of the two ends, as its threads see it.
 pub struct Host {
@@ -129,7 +129,7 @@ pub fn spawn(
 ///
 /// # Errors
 /// What went wrong, with what replays it.
-pub fn run(scenario: &Scenario) -> Result<Outcome, Failure> {
+pub fn run(scenario: &Scenario) -> Result<Outcome, RunError> {
     run_spied(scenario, &Spy::default())
 }
 
@@ -148,7 +148,7 @@ pub fn run_length(org: &OrgSpec, cores: usize) -> u64 {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_traced(scenario: &Scenario, lines: usize) -> Result<Outcome, Failure> {
+pub fn run_traced(scenario: &Scenario, lines: usize) -> Result<Outcome, RunError> {
     let trace = Some(Trace::new(lines));
     let spy = Spy {
         trace,
@@ -161,7 +161,7 @@ pub fn run_traced(scenario: &Scenario, lines: usize) -> Result<Outcome, Failure>
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_spied(scenario: &Scenario, spy: &Spy) -> Result<Outcome, Failure> {
+pub fn run_spied(scenario: &Scenario, spy: &Spy) -> Result<Outcome, RunError> {
     let early = scenario.jumps();
     let config = VirtualConfig {
         seed: scenario.seed,
@@ -184,7 +184,7 @@ pub fn run_spied(scenario: &Scenario, spy: &Spy) -> Result<Outcome, Failure> {
             out.trace_hash = report.trace_hash;
             Ok(out)
         }
-        Err(f) => Err(Failure {
+        Err(f) => Err(RunError {
             scenario: scenario.clone(),
             detail: f.to_string(),
             trace: spy.trace.as_ref().map(Trace::lines).unwrap_or_default(),

@@ -23,7 +23,7 @@ pub struct Datagram {
 
 /// Why a datagram was not sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Unsent {
+pub enum SendError {
     /// There is no route.
     NoRoute,
     /// It is larger than the interface's MTU.
@@ -49,16 +49,16 @@ pub fn send<K: Kind>(
     (local, remote): (IpAddr, IpAddr),
     hash: u32,
     payload: &[u8],
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let now = cx.now();
     let found = cx.sh.routes.resolve(&cx.sh.ifaces, remote, None, now);
-    let found = found.ok_or(Unsent::NoRoute)?;
+    let found = found.ok_or(SendError::NoRoute)?;
     let iface = found.hop.iface;
     if let Some(ask) = found.ask {
         cx.sh.ask(cx, iface, ask);
     }
     let stations = match found.l2 {
-        L2::Unresolved => return Err(Unsent::NoStation),
+        L2::Unresolved => return Err(SendError::NoStation),
         L2::None => None,
         L2::Stations(ours, theirs) => Some((ours, theirs)),
     };
@@ -133,7 +133,7 @@ pub(crate) fn header<K: Kind>(
 /// `q` of an interface.
 ///
 /// # Errors
-/// [`Unsent::TooLong`] and [`Unsent::Full`].
+/// [`SendError::TooLong`] and [`SendError::Full`].
 pub(crate) fn place<K: Kind>(
     cx: &mut Ctx<K>,
     (iface, q): (u16, u16),
@@ -141,12 +141,12 @@ pub(crate) fn place<K: Kind>(
     mut hdr: IpHdr,
     len: usize,
     fill: impl FnOnce(&mut [u8]),
-) -> Result<(), Unsent> {
+) -> Result<(), SendError> {
     let len = usize::from(hdr.header_len) + len;
     if len > cx.sh.ifaces[usize::from(iface)].caps.mtu as usize {
-        return Err(Unsent::TooLong);
+        return Err(SendError::TooLong);
     }
-    hdr.total_len = u16::try_from(len).map_err(|_| Unsent::TooLong)?;
+    hdr.total_len = u16::try_from(len).map_err(|_| SendError::TooLong)?;
     let mut out = cx.pool.take(len);
     out.set_window(0, len);
     let bytes = out.as_mut_slice();
@@ -155,7 +155,7 @@ pub(crate) fn place<K: Kind>(
     let mut stage = cx.sh.tx[usize::from(q)].stage();
     let Some(mut d) = stage.push() else {
         cx.count(Count::TxRingFull, 1);
-        return Err(Unsent::Full);
+        return Err(SendError::Full);
     };
     d.hdr_len = stations.map_or(0, |(src, dst)| {
         let eth = EtherHdr {

@@ -80,7 +80,7 @@ impl<K: Kind> State<K> {
 
 /// Why a registration was refused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum WatchError {
     /// The poller is closed, or full.
     Closed,
     /// The socket is registered with it already.
@@ -100,7 +100,7 @@ pub struct Pollers<K: Kind> {
 
 /// All pollers are in use.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct TooMany;
+pub struct TooManyPollersError;
 
 impl<K: Kind> Pollers<K> {
     /// None yet.
@@ -119,8 +119,8 @@ impl<K: Kind> Pollers<K> {
     ///
     /// # Errors
     /// [`MAX_POLLERS`] are in use.
-    pub fn create(&self, p: &K::P) -> Result<u32, TooMany> {
-        let n = self.free.lock().pop().ok_or(TooMany)?;
+    pub fn create(&self, p: &K::P) -> Result<u32, TooManyPollersError> {
+        let n = self.free.lock().pop().ok_or(TooManyPollersError)?;
         let fresh = || Poller {
             state: lock::<K, _>(
                 p,
@@ -255,13 +255,13 @@ impl<K: Kind> Poller<K> {
         sock: SockId,
         token: usize,
         want: Want,
-    ) -> Result<Arc<RegWord>, Refused> {
+    ) -> Result<Arc<RegWord>, WatchError> {
         let mut s = self.state.lock();
         if !s.open {
-            return Err(Refused::Closed);
+            return Err(WatchError::Closed);
         }
         if s.by_sock.contains_key(&sock) {
-            return Err(Refused::Twice);
+            return Err(WatchError::Twice);
         }
         let mut made = None;
         let place = s.regs.insert_with(|slot, generation| {
@@ -278,7 +278,7 @@ impl<K: Kind> Poller<K> {
         if let Some(place) = place {
             s.by_sock.insert(sock, place);
         }
-        made.ok_or(Refused::Closed)
+        made.ok_or(WatchError::Closed)
     }
 
     /// Whether `sock` is registered, and its word.

@@ -55,7 +55,7 @@ pub enum Met {
 
 /// The flow exists already.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Exists;
+pub struct ExistsError;
 
 /// A keyed hash of a flow for a table: two multiplications for IPv4. Keyed, so that chosen
 /// tuples do not slow the lookup.
@@ -354,10 +354,10 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         config: &Config,
         flow: Flow,
         tcb: Tcb,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         let Flow { key, hash, iface } = flow;
         if self.find(&key).is_some() {
-            return Err(Exists);
+            return Err(ExistsError);
         }
         let shard = self.index;
         let outside = &mut self.outside;
@@ -366,7 +366,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             let conn = Conn::new(sh, config, id, key, (hash, iface), tcb);
             C::make(outside, sh, conn)
         };
-        let (slot, generation) = self.conns.insert_with(make).ok_or(Exists)?;
+        let (slot, generation) = self.conns.insert_with(make).ok_or(ExistsError)?;
         let (secret, conns) = (self.secret, &self.conns);
         self.table
             .insert_unique(table_hash(secret, &key), slot, |&s| {
@@ -386,7 +386,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         cx: &mut Ctx<K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         let tcb = lifecycle::connect(cx, &flow.key, config);
         let id = self.insert(cx.sh, config, flow, tcb)?;
         if let Some(conn) = self.conns.at(id.slot()) {

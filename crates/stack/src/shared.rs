@@ -187,7 +187,7 @@ fn taken(bound: &Bound, addr: Option<IpAddr>, port: u16) -> bool {
 
 /// Why a port can't be had.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct AddrInUse;
+pub struct AddrInUseError;
 
 impl<K: Kind> SharedState<K> {
     /// Takes the devices and makes what is shared.
@@ -549,7 +549,7 @@ impl<K: Kind> SharedState<K> {
         port: u16,
         backlog: u32,
         config: TcpConfig,
-    ) -> Result<Arc<Listener<K>>, AddrInUse> {
+    ) -> Result<Arc<Listener<K>>, AddrInUseError> {
         if port != 0 {
             return self.bind_listener_at(addr, port, backlog, config);
         }
@@ -561,7 +561,7 @@ impl<K: Kind> SharedState<K> {
             self.bind_listener_at(addr, port, backlog, config.clone())
                 .ok()
         };
-        self.ports.pick(&nobody, bind).ok_or(AddrInUse)
+        self.ports.pick(&nobody, bind).ok_or(AddrInUseError)
     }
 
     fn bind_listener_at(
@@ -570,9 +570,9 @@ impl<K: Kind> SharedState<K> {
         port: u16,
         backlog: u32,
         config: TcpConfig,
-    ) -> Result<Arc<Listener<K>>, AddrInUse> {
+    ) -> Result<Arc<Listener<K>>, AddrInUseError> {
         if taken(&self.bound.lock(), addr, port) {
-            return Err(AddrInUse);
+            return Err(AddrInUseError);
         }
         let listener = {
             let mut table = self.listeners.lock();
@@ -583,7 +583,7 @@ impl<K: Kind> SharedState<K> {
                 made = Some(l.clone());
                 Some(l)
             });
-            made.ok_or(AddrInUse)?
+            made.ok_or(AddrInUseError)?
         };
         let mut bound = self.bound.lock();
         if taken(&bound, addr, port) {
@@ -591,7 +591,7 @@ impl<K: Kind> SharedState<K> {
             self.listeners
                 .lock()
                 .remove(listener.id.slot(), listener.id.generation());
-            return Err(AddrInUse);
+            return Err(AddrInUseError);
         }
         bound.entry(port).or_default().push((addr, listener.id));
         Ok(listener)

@@ -31,5 +31,5 @@ pub use policy::{Lending, LockPolicy, Priority};
 pub use profile::Profile;
 pub use queue::{Fanin, FaninConsumer, Mpsc, Spill};
 pub use shim::atomic;
-pub use solo::{OwnerGate, SoloLock, WrongThread};
+pub use solo::{OwnerGate, SoloLock, WrongThreadError};
 pub use virt::Virtual;

@@ -15,7 +15,7 @@ pub struct Held(Vec<(LockClass, &'static Location<'static>)>);
 
 /// An acquisition against the order.
 #[derive(Copy, Clone, Debug)]
-pub struct OutOfOrder {
+pub struct LockOrderError {
     /// The class that was asked for.
     pub wanted: LockClass,
     /// Where it was asked for.
@@ -26,7 +26,7 @@ pub struct OutOfOrder {
     pub held_at: &'static Location<'static>,
 }
 
-impl core::fmt::Display for OutOfOrder {
+impl core::fmt::Display for LockOrderError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(
             f,
@@ -41,7 +41,7 @@ impl core::fmt::Display for OutOfOrder {
     }
 }
 
-impl std::error::Error for OutOfOrder {}
+impl std::error::Error for LockOrderError {}
 
 impl Held {
     /// Nothing held.
@@ -57,14 +57,14 @@ impl Held {
         &self,
         wanted: LockClass,
         at: &'static Location<'static>,
-    ) -> Result<(), OutOfOrder> {
+    ) -> Result<(), LockOrderError> {
         // The highest one is named. Not always the last: locks may be released in any order
         // (hand over hand), but as all were taken upwards the last of them is the highest.
         match self.0.last() {
             Some(&(held, held_at))
                 if held > wanted || (held == wanted && !wanted.nests_with_itself()) =>
             {
-                Err(OutOfOrder {
+                Err(LockOrderError {
                     wanted,
                     at,
                     held,

@@ -19,14 +19,14 @@ pub(crate) const FILE: &str = file!();
 
 /// An organization of one thread was entered from another thread.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct WrongThread {
+pub struct WrongThreadError {
     /// The owner's lane.
     pub owner: usize,
     /// The caller's lane.
     pub caller: usize,
 }
 
-impl core::fmt::Display for WrongThread {
+impl core::fmt::Display for WrongThreadError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(
             f,
@@ -37,7 +37,7 @@ impl core::fmt::Display for WrongThread {
     }
 }
 
-impl std::error::Error for WrongThread {}
+impl std::error::Error for WrongThreadError {}
 
 const UNBOUND: usize = usize::MAX;
 
@@ -52,7 +52,7 @@ impl Owner {
 
     /// Whether the calling thread, of `lane`, is the owner; makes it so if there is none.
     #[inline(always)]
-    fn check(&self, lane: usize) -> Result<(), WrongThread> {
+    fn check(&self, lane: usize) -> Result<(), WrongThreadError> {
         // Relaxed: the value can equal the caller's lane only if this thread stored it, or one
         // that had the lane before and whose actions happen before (`Platform::lane`).
         if self.0.load(Ordering::Relaxed) == lane {
@@ -64,14 +64,14 @@ impl Owner {
     /// The first use, or a stranger's.
     #[cold]
     #[inline(never)]
-    fn bind(&self, lane: usize) -> Result<(), WrongThread> {
+    fn bind(&self, lane: usize) -> Result<(), WrongThreadError> {
         match self
             .0
             .compare_exchange(UNBOUND, lane, Ordering::AcqRel, Ordering::Acquire)
         {
             Ok(_) => Ok(()),
             Err(owner) if owner == lane => Ok(()),
-            Err(owner) => Err(WrongThread {
+            Err(owner) => Err(WrongThreadError {
                 owner,
                 caller: lane,
             }),
@@ -99,10 +99,10 @@ impl<P: Platform> OwnerGate<P> {
     /// Makes the calling thread the owner if there is none yet.
     ///
     /// # Errors
-    /// [`WrongThread`] if another thread is. When the owner has ended, its number may be given
+    /// [`WrongThreadError`] if another thread is. When the owner has ended, its number may be given
     /// to a new thread, which then is the owner.
     #[inline]
-    pub fn enter(&self) -> Result<(), WrongThread> {
+    pub fn enter(&self) -> Result<(), WrongThreadError> {
         self.owner.check(self.platform.lane())
     }
 
@@ -191,7 +191,7 @@ impl<P: Platform, T: Send + 'static> SoloLock<P, T> {
 
 #[cold]
 #[inline(never)]
-fn stranger(class: LockClass, e: WrongThread) -> ! {
+fn stranger(class: LockClass, e: WrongThreadError) -> ! {
     panic!("`{}`: {e}", class.name());
 }
 

@@ -2,8 +2,9 @@
 
 use crate::{
     organizations::Organization,
+    session::Slot,
     workload::{
-        Configuration, Slot,
+        Configuration,
         settings::{Device, Direction, Settings},
     },
 };

@@ -10,7 +10,8 @@ use crate::{
     host::Host,
     live::Feed,
     organizations::Organization,
-    workload::{Backend, Configuration, Sample, Settings, Slot, session},
+    session::{self, Backend, Slot},
+    workload::{Configuration, Sample, Settings},
 };
 use grid::Budget;
 use progress::{Observer, Run};

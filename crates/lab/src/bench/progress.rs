@@ -2,8 +2,9 @@
 
 use crate::{
     live::{Feed, News},
+    session::Slot,
     units,
-    workload::{Configuration, Sample, Slot},
+    workload::{Configuration, Sample},
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{io::IsTerminal, time::Duration};

@@ -4,10 +4,11 @@
 use crate::{
     host::Host,
     organizations::Organization,
+    session::Traits,
     stats::{Spread, median},
     workload::{
         BUFFER, Coalescing, Configuration, Device, Direction, Exchange, Inbound, LockTimes, Locks,
-        PathTime, Raw, SEGMENT, Sample, Settings, Traits,
+        PathTime, Raw, SEGMENT, Sample, Settings,
     },
 };
 use perimeter::Offload;

@@ -4,11 +4,12 @@
 //! and whatever those start: they are opened before a run is prepared. They count for as long as
 //! the run is to be measured, and not while it ends, so with what was counted goes how long.
 
-use super::Counted;
 use crate::{
     Error,
     live::Watch,
-    workload::{Configuration, Sample, Session, Settings, Traits, session},
+    misses::Counted,
+    session::{self, Session, Traits},
+    workload::{Configuration, Sample, Settings},
 };
 use perf_event::{
     Builder, Counter,

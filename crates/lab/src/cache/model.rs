@@ -5,8 +5,10 @@
 //! time, no prefetching, no write buffers, and no shared third level, as a miss is counted where
 //! the second level has not got the line, wherever it comes from.
 
-use super::geometry::{Caches, Geometry, Sharing};
-use serde::{Deserialize, Serialize};
+use crate::misses::{
+    Miss, Outcome,
+    geometry::{Caches, Geometry, Sharing},
+};
 use std::collections::HashMap;
 
 /// State of a line in one core's caches; a line that is not there is invalid.
@@ -18,36 +20,6 @@ pub enum State {
     Exclusive,
     /// Agrees with memory, perhaps elsewhere too.
     Shared,
-}
-
-/// Why a line was missed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Miss {
-    /// This core never had it, and no other has written it since.
-    Cold,
-    /// This core had it and dropped it for want of room.
-    Capacity,
-    /// The device wrote it.
-    Device,
-    /// Another core wrote it, or has it modified.
-    Coherence,
-}
-
-impl Miss {
-    /// All of them, as they index counters.
-    pub const ALL: [Miss; 4] = [Miss::Cold, Miss::Capacity, Miss::Device, Miss::Coherence];
-}
-
-/// What became of an access.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
-    /// The first level had it.
-    First,
-    /// The second level had it.
-    Second,
-    /// Neither had.
-    Missed(Miss),
 }
 
 /// Lines by set, the most recently used first.

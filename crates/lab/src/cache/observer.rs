@@ -2,14 +2,15 @@
 //! for which part of the program, and whether it counts.
 
 use super::{
-    Counts, Machine, Part,
-    geometry::Caches,
     lackey::{Line, parse},
     model::System,
-    places::{Component, Place},
+    places::Origin,
     subject,
 };
-use crate::Error;
+use crate::{
+    Error,
+    misses::{Component, Counts, Machine, Share, geometry::Caches},
+};
 use perimeter_sync::virt::beacon;
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ use std::collections::VecDeque;
 const KEPT: usize = 12;
 
 /// Tells where an instruction belongs.
-pub type Locator = Box<dyn FnMut(u64) -> Place>;
+pub type Locator = Box<dyn FnMut(u64) -> Origin>;
 /// Makes one, given where the beacons are in the traced process.
 pub type Locate = Box<dyn FnOnce(u64) -> Result<Locator, Error>>;
 
@@ -35,7 +36,7 @@ struct Side {
     /// It does the peer's work.
     peer: bool,
     /// Where its last instruction of a known place belongs.
-    last: Place,
+    last: Origin,
 }
 
 /// One kind of caches, and what they have seen.
@@ -54,7 +55,7 @@ pub struct Observer {
     beacons: u64,
     sides: Vec<Side>,
     core: usize,
-    place: Place,
+    place: Origin,
     announced: Announced,
     counting: bool,
     lines: u64,
@@ -80,12 +81,12 @@ impl Observer {
             sides: vec![
                 Side {
                     peer: false,
-                    last: Place::Simulation,
+                    last: Origin::Simulation,
                 };
                 cores
             ],
             core: 0,
-            place: Place::Simulation,
+            place: Origin::Simulation,
             announced: Announced::Nothing,
             counting: false,
             lines: 0,
@@ -162,11 +163,11 @@ impl Observer {
         };
         let side = &mut self.sides[self.core];
         match locator(address) {
-            Place::Caller => {}
+            Origin::Caller => {}
             place => side.last = place,
         }
         self.place = side.last;
-        let tested = matches!(self.place, Place::In(_)) && !side.peer && self.counting;
+        let tested = matches!(self.place, Origin::In(_)) && !side.peer && self.counting;
         self.instructions += u64::from(tested);
     }
 
@@ -194,7 +195,7 @@ impl Observer {
                 }
             }
             _ => {
-                if let (Place::In(component), false) = (self.place, self.sides[self.core].peer) {
+                if let (Origin::In(component), false) = (self.place, self.sides[self.core].peer) {
                     self.count(component, address, len, write);
                 }
             }
@@ -238,7 +239,7 @@ impl Observer {
         let machine = |m: Watched| Machine {
             parts: Component::ALL
                 .into_iter()
-                .map(|component| Part {
+                .map(|component| Share {
                     component,
                     counts: m.counts[component as usize],
                 })
@@ -253,7 +254,7 @@ impl Observer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::{Modelled, model::Miss};
+    use crate::misses::{Miss, Modelled};
 
     const BEACONS: u64 = 0x5000;
 
@@ -261,10 +262,10 @@ mod tests {
     /// 0x3000 and its driver at 0x4000.
     fn observer() -> Observer {
         let place = |address: u64| match address >> 12 {
-            1 => Place::In(Component::Stack),
-            2 => Place::Simulation,
-            4 => Place::In(Component::Driver),
-            _ => Place::Caller,
+            1 => Origin::In(Component::Stack),
+            2 => Origin::Simulation,
+            4 => Origin::In(Component::Driver),
+            _ => Origin::Caller,
         };
         let locate: Locate = Box::new(move |at| {
             assert_eq!(at, BEACONS);

@@ -1,59 +1,14 @@
 //! Which part of the program an instruction belongs to: by the source file that it comes from.
 
-use crate::Error;
+use crate::{Error, misses::Component};
 use addr2line::Loader;
 use perimeter::families;
 use perimeter_sync::sources;
-use serde::{Deserialize, Serialize};
-use std::{collections::HashMap, fmt, fs, path::Path};
-
-/// Parts that misses are attributed to, as in the paper's Figure 6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Component {
-    /// TCP, IP, sockets, pollers, and the organizations but for their hand-over.
-    Stack,
-    /// Queues, events and messages between threads.
-    Scheduler,
-    /// Locks.
-    Lock,
-    /// Network interfaces.
-    Driver,
-    /// The benchmark's event loop.
-    Application,
-}
-
-impl Component {
-    /// All of them, as they index counters.
-    pub const ALL: [Component; 5] = [
-        Component::Stack,
-        Component::Scheduler,
-        Component::Lock,
-        Component::Driver,
-        Component::Application,
-    ];
-
-    /// Name in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Component::Stack => "stack",
-            Component::Scheduler => "scheduler",
-            Component::Lock => "lock",
-            Component::Driver => "driver",
-            Component::Application => "application",
-        }
-    }
-}
-
-impl fmt::Display for Component {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+use std::{collections::HashMap, fs, path::Path};
 
 /// Where an instruction belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Origin {
     /// To a component.
     In(Component),
     /// To the simulation that stands for the machine: no access under test.
@@ -76,23 +31,23 @@ const CRATES: &[(&str, Component)] = &[
 ];
 
 /// The place of a source file.
-pub fn of_file(path: &str) -> Place {
+pub fn of_file(path: &str) -> Origin {
     let Some(path) = in_workspace(path) else {
-        return Place::Caller;
+        return Origin::Caller;
     };
     let among = |files: &[&str]| files.iter().any(|f| covers(f, path));
     if families::hand_over().any(|f| covers(f, path)) || among(sources::HAND_OVER) {
-        return Place::In(Component::Scheduler);
+        return Origin::In(Component::Scheduler);
     }
     if among(sources::SIMULATION) {
-        return Place::Simulation;
+        return Origin::Simulation;
     }
     if among(sources::LOCKS) {
-        return Place::In(Component::Lock);
+        return Origin::In(Component::Lock);
     }
     let name = path.split('/').nth(1);
     let found = CRATES.iter().find(|(of, _)| Some(*of) == name);
-    found.map_or(Place::Caller, |(_, component)| Place::In(*component))
+    found.map_or(Origin::Caller, |(_, component)| Origin::In(*component))
 }
 
 /// A path from the folder of the crates on: paths are absolute, or relative to the workspace.
@@ -115,7 +70,7 @@ pub struct Places {
     loader: Loader,
     /// What has to be taken off an address to find it in the file.
     bias: u64,
-    known: HashMap<u64, Place>,
+    known: HashMap<u64, Origin>,
 }
 
 impl Places {
@@ -136,7 +91,7 @@ impl Places {
         // A function that is surely there: this one.
         let own = (Places::of_this_program as *const () as usize as u64).wrapping_sub(base);
         match places.look_up(own) {
-            Place::Caller => Err(missing(
+            Origin::Caller => Err(missing(
                 "no line tables: it was built without, or stripped".into(),
             )),
             _ => Ok(places),
@@ -144,7 +99,7 @@ impl Places {
     }
 
     /// The place of the instruction at `address` in the other process.
-    pub fn of(&mut self, address: u64) -> Place {
+    pub fn of(&mut self, address: u64) -> Origin {
         if let Some(place) = self.known.get(&address) {
             return *place;
         }
@@ -154,18 +109,18 @@ impl Places {
     }
 
     /// From the innermost inlined function outwards, the first that belongs somewhere.
-    fn look_up(&self, probe: u64) -> Place {
+    fn look_up(&self, probe: u64) -> Origin {
         let Ok(mut frames) = self.loader.find_frames(probe) else {
-            return Place::Caller;
+            return Origin::Caller;
         };
         while let Ok(Some(frame)) = frames.next() {
             let file = frame.location.and_then(|l| l.file);
-            match file.map_or(Place::Caller, of_file) {
-                Place::Caller => {}
+            match file.map_or(Origin::Caller, of_file) {
+                Origin::Caller => {}
                 place => return place,
             }
         }
-        Place::Caller
+        Origin::Caller
     }
 }
 
@@ -189,27 +144,30 @@ mod tests {
         let table = [
             (
                 "/a/b/crates/tcp/src/tcb/output.rs",
-                Place::In(Component::Stack),
+                Origin::In(Component::Stack),
             ),
             (
                 "crates/org/src/connp_t/inbox.rs",
-                Place::In(Component::Scheduler),
+                Origin::In(Component::Scheduler),
             ),
-            ("crates/org/src/connp_t/mod.rs", Place::In(Component::Stack)),
+            (
+                "crates/org/src/connp_t/mod.rs",
+                Origin::In(Component::Stack),
+            ),
             (
                 "crates/org/src/squeue/queue/deep.rs",
-                Place::In(Component::Scheduler),
+                Origin::In(Component::Scheduler),
             ),
-            ("/x/crates/sync/src/virt/lock.rs", Place::Simulation),
+            ("/x/crates/sync/src/virt/lock.rs", Origin::Simulation),
             (
                 "/x/crates/sync/src/queue/mpsc.rs",
-                Place::In(Component::Scheduler),
+                Origin::In(Component::Scheduler),
             ),
-            ("/x/crates/sync/src/owned.rs", Place::In(Component::Lock)),
-            ("/x/crates/sync/src/lane.rs", Place::Caller),
-            ("/x/crates/base/src/buf.rs", Place::Caller),
-            ("/rustc/0/library/core/src/ptr/mod.rs", Place::Caller),
-            ("/home/crates/registry/src/bytes/src/lib.rs", Place::Caller),
+            ("/x/crates/sync/src/owned.rs", Origin::In(Component::Lock)),
+            ("/x/crates/sync/src/lane.rs", Origin::Caller),
+            ("/x/crates/base/src/buf.rs", Origin::Caller),
+            ("/rustc/0/library/core/src/ptr/mod.rs", Origin::Caller),
+            ("/home/crates/registry/src/bytes/src/lib.rs", Origin::Caller),
         ];
         for (path, place) in table {
             assert_eq!(of_file(path), place, "{path}");
@@ -221,7 +179,7 @@ mod tests {
         let program = std::env::current_exe().unwrap();
         let mut places = Places::of_this_program(&program, 0x1000, 0x1000).unwrap();
         let here = this_program as *const () as usize as u64;
-        assert_eq!(places.of(here), Place::In(Component::Application));
-        assert_eq!(places.of(1), Place::Caller);
+        assert_eq!(places.of(here), Origin::In(Component::Application));
+        assert_eq!(places.of(1), Origin::Caller);
     }
 }

@@ -2,8 +2,7 @@
 //! nothing.
 
 use super::{
-    Counts, Modelled, counted,
-    geometry::Caches,
+    counted,
     lackey::{Line, parse},
     model::System,
     observer::{Locate, Locator, Observer},
@@ -12,10 +11,10 @@ use super::{
 use crate::{
     Error,
     error::Context as _,
+    misses::{Counts, Modelled, geometry::Caches},
     organizations::Organization,
-    workload::{
-        Configuration, Device, Direction, SEGMENT, Sample, Session, Settings, Traits, session,
-    },
+    session::{self, Session, Traits},
+    workload::{Configuration, Device, Direction, SEGMENT, Sample, Settings},
 };
 use std::{
     io::{BufRead, BufReader, Read},

@@ -87,7 +87,7 @@ pub struct Machine {
     /// Involuntary context switches of this process.
     pub involuntary: u64,
     /// Moves of this process's threads from core to core; `None` where the kernel does not count
-    /// them. Only [`crate::workload::Window`] looks, as that takes a while with many threads.
+    /// them. Only a session looks, as that takes a while with many threads.
     pub migrations: Option<u64>,
 }
 

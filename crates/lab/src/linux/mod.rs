@@ -13,10 +13,10 @@ use crate::{
     Error, host,
     live::{self, Seen, Watch},
     organizations::Organization,
+    session::{Backend, Session, Traits, Window, Worker, Workers},
     workload::{
-        Backend, Configuration, Content, Control, Crew, Direction, FILE_SIZE, Part, Phase, Roles,
-        Sample, Session, Settings, Side, Tally, Times, Traits, Window, Worker, drive_any,
-        reconnect, spread,
+        Configuration, Content, Control, Direction, FILE_SIZE, Part, Phase, Roles, Sample,
+        Settings, Side, Tally, Times, drive_any, reconnect, spread,
     },
 };
 use nix::sched::CloneFlags;
@@ -151,7 +151,7 @@ impl Backend for Kernel {
         }
         near.append(&mut far);
         Ok(Box::new(KernelSession {
-            crew: Crew::start(near)?,
+            workers: Workers::start(near)?,
             links,
             _file: job.file,
             threads: configuration.threads,
@@ -240,11 +240,11 @@ impl Job {
     }
 }
 
-/// A prepared run. The crew comes first, so that its threads have ended before what they share is
+/// A prepared run. The workers come first, so that their threads have ended before what they share is
 /// dropped: they have descriptor tables of their own, and a descriptor that a worker dropped last
 /// would stay open in the main table.
 struct KernelSession {
-    crew: Crew,
+    workers: Workers,
     links: Option<Arc<Links>>,
     _file: Arc<OwnedFd>,
     threads: usize,
@@ -266,20 +266,20 @@ impl Session for KernelSession {
             goodput: live::rate(told, Tally::sunk),
             ..Seen::default()
         };
-        self.crew.watch(watch, Box::new(view));
+        self.workers.watch(watch, Box::new(view));
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
-        self.crew.run(Phase::Warm, time)
+        self.workers.run(Phase::Warm, time)
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
         let retransmits = self.retransmits()?;
         let window = Window::open();
-        self.crew.run(Phase::Measure, time)?;
+        self.workers.run(Phase::Measure, time)?;
         let window = window.close();
         let retransmits = self.retransmits()?.saturating_sub(retransmits);
-        let tallies = self.crew.finish()?;
+        let tallies = self.workers.finish()?;
         let times = Times::of(&tallies[..self.threads]);
         Ok(Sample {
             retransmits,

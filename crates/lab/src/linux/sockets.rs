@@ -36,6 +36,8 @@ const CONGESTION: &str = "cubic";
 /// Descriptors of a thread besides its connections': listeners for up to 256 NICs, pollers, the
 /// file, standard streams.
 const SPARE_DESCRIPTORS: u64 = 600;
+/// Longest wait until all data connections of a run between machines are there.
+pub(crate) const ESTABLISHING: Duration = Duration::from_secs(30);
 /// Longest time to establish one connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Events taken from one wait.

@@ -12,7 +12,7 @@
 //! | file | what |
 //! |---|---|
 //! | `seen.rs` | what a session sees of its run |
-//! | `watch.rs` | when a crew is asked, and what is made of its answers |
+//! | `watch.rs` | when workers are asked, and what is made of their answers |
 //! | `occupancy.rs` | what a perimeter is in each organization, and how occupied it is |
 //! | `figures.rs` | what is shown, of a moment or of complete runs |
 //! | `feed.rs` | how it gets from those who run to a view |

@@ -7,8 +7,8 @@ use crate::workload::{Locks, Tally, Times};
 pub struct Seen {
     /// Payload per second in bytes; `None`: nobody can tell while it runs.
     pub goodput: Option<f64>,
-    /// Rounds per second, or connections from opening to close, where there are such. The crew
-    /// counts them, whatever its session sees.
+    /// Rounds per second, or connections from opening to close, where there are such. The workers
+    /// count them, whatever their session sees.
     pub rounds: Option<f64>,
     /// How the time of the threads under test divides, where that is known in between.
     pub times: Option<Times>,

@@ -1,4 +1,4 @@
-//! When a crew is asked what it does, and what is made of its answers.
+//! When workers are asked what they do, and what is made of their answers.
 
 use super::{Feed, Figures, Glance, News, Perimeter, Seen};
 use crate::{

@@ -33,8 +33,6 @@ const LONGEST: usize = 16 * 1024;
 const PRINTED: usize = 200;
 /// Longest wait for an answer that takes no more than a round trip.
 pub const ANSWER: Duration = Duration::from_secs(10);
-/// Longest wait until all data connections are there.
-pub const ESTABLISHING: Duration = Duration::from_secs(30);
 
 /// The work of a run, as the client asks for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -15,18 +15,16 @@ use crate::{
     Error,
     linux::{
         self, Job,
-        sockets::{self, Options, Worksite},
+        sockets::{self, ESTABLISHING, Options, Worksite},
         veth,
     },
     live::{self, Seen, Watch},
     organizations::Organization,
     ours::{network, tap::Counters},
-    workload::{
-        Backend, Configuration, Control, Crew, Phase, SEGMENT, Sample, Session, Settings, Tally,
-        Times, Traits, Window,
-    },
+    session::{Backend, Session, Traits, Window, Workers},
+    workload::{Configuration, Control, Phase, SEGMENT, Sample, Settings, Tally, Times},
 };
-use control::{ANSWER, Channel, Counted, ESTABLISHING, Message, PROTOCOL, Work, printable};
+use control::{ANSWER, Channel, Counted, Message, PROTOCOL, Work, printable};
 use rustix::fd::OwnedFd;
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, ToSocketAddrs},
@@ -161,9 +159,9 @@ impl Backend for Client {
                 (workers, None, Some(job.file))
             }
         };
-        let crew = Crew::start_second(workers)?;
+        let workers = Workers::start_second(workers)?;
         let mut session = NetSession {
-            crew,
+            workers,
             channel,
             _file: file,
             counters,
@@ -216,10 +214,10 @@ impl Client {
     }
 }
 
-/// A prepared run. The crew comes first, so that its threads have ended before what they share is
+/// A prepared run. The workers come first, so that their threads have ended before what they share is
 /// dropped.
 struct NetSession {
-    crew: Crew,
+    workers: Workers,
     channel: Option<Channel>,
     /// What the host's sockets send.
     _file: Option<Arc<OwnedFd>>,
@@ -268,7 +266,7 @@ impl NetSession {
     }
 
     fn phase(&mut self, phase: Phase, time: Duration) -> Result<(), Error> {
-        self.crew.run(phase, time).map_err(|e| self.cause(e))
+        self.workers.run(phase, time).map_err(|e| self.cause(e))
     }
 }
 
@@ -282,7 +280,7 @@ impl Session for NetSession {
             goodput: live::rate(told, |t| t.sent.iter().chain(&t.received).sum()),
             ..counters.as_ref().map(|c| c.seen(told)).unwrap_or_default()
         };
-        self.crew.watch(watch, Box::new(view));
+        self.workers.watch(watch, Box::new(view));
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
@@ -295,19 +293,19 @@ impl Session for NetSession {
         let before = veth::retransmitted_here()?;
         let window = Window::open();
         self.phase(Phase::Measure, time)?;
-        self.crew.stop();
+        self.workers.stop();
         let window = window.close();
         let retransmits = veth::retransmitted_here()?.saturating_sub(before);
         self.say(&Message::Stop)?;
         let counted = self.counted()?;
         let NetSession {
-            crew,
+            workers,
             counters,
             told,
             peer,
             ..
         } = *self;
-        let tallies = crew.finish()?;
+        let tallies = workers.finish()?;
         let threads = tallies.len();
         let mut sample = match counters {
             Some(counters) => counters.sample(&tallies, window)?,

@@ -1,17 +1,16 @@
 //! `bench --listen`: the far end of benchmarks between machines, with the host's sockets.
 
-use super::control::{
-    ANSWER, Channel, Counted, ESTABLISHING, Message, PROTOCOL, TOKEN, Work, is_pause,
-};
+use super::control::{ANSWER, Channel, Counted, Message, PROTOCOL, TOKEN, Work, is_pause};
 use crate::{
     Error,
     error::Context as _,
     host,
     linux::{
         self, Job,
-        sockets::{self, Made, Options},
+        sockets::{self, ESTABLISHING, Made, Options},
     },
-    workload::{Crew, Phase, Received, Settings, Tally},
+    session::Workers,
+    workload::{Phase, Received, Settings, Tally},
 };
 use rustix::fd::OwnedFd;
 use std::{
@@ -220,7 +219,7 @@ fn measure(
     };
     let workers = shares.into_iter().enumerate().map(worker).collect();
     // The client stops first, so its connections may end before it says so.
-    let mut crew = Crew::start_second(workers)?;
+    let mut workers = Workers::start_second(workers)?;
     channel.send(&Message::Accepted)?;
     let deadline = Instant::now() + Duration::from_secs_f64(3.0 * work.seconds) + SLACK;
     let mut phase = Phase::Set;
@@ -232,12 +231,12 @@ fn measure(
             Some(Message::Stop) => break,
             Some(other) => return Err(channel.unexpected(other)),
         }
-        crew.run(phase, Duration::ZERO)?;
+        workers.run(phase, Duration::ZERO)?;
         if Instant::now() > deadline {
             return Err(Error::Run("the run takes far longer than asked for".into()));
         }
     }
-    Ok(count(&crew.finish()?))
+    Ok(count(&workers.finish()?))
 }
 
 fn count(tallies: &[Tally]) -> Counted {

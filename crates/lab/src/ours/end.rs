@@ -8,9 +8,9 @@ use crate::{
     Error, host, linux,
     live::Seen,
     organizations::Organization,
+    session::Worker,
     workload::{
-        Coalescing, Configuration, Content, Inbound, Roles, Settings, Tally, Worker, drive_any,
-        spread,
+        Coalescing, Configuration, Content, Inbound, Roles, Settings, Tally, drive_any, spread,
     },
 };
 use perimeter::{Config, Native, OrgSpec, Stack, TcpConfig};

@@ -2,10 +2,8 @@
 
 use crate::{
     Error, host,
-    workload::{
-        Backend, Configuration, Sample, Session, Settings, Times, Traits, Window,
-        sample::disturbances,
-    },
+    session::{Backend, Session, Traits, Window},
+    workload::{Configuration, Sample, Settings, Times, sample::disturbances},
 };
 use perimeter::{
     Native,

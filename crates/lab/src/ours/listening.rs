@@ -10,10 +10,8 @@ use crate::{
     Error,
     error::Context as _,
     host::{self, Scheduled},
-    workload::{
-        Backend, Configuration, Sample, Session, Settings, Times, Traits, Window, latencies,
-        sample::disturbances, summary,
-    },
+    session::{Backend, Session, Traits, Window},
+    workload::{Configuration, Sample, Settings, Times, latencies, sample::disturbances, summary},
 };
 use hdrhistogram::Histogram;
 use perimeter::{Native, Stack};

@@ -9,10 +9,11 @@ use super::{
 use crate::{
     Error,
     live::{self, Seen, Watch},
+    session::{Session, Window, Worker, Workers},
     stats,
     workload::{
-        self, Coalescing, Configuration, Content, Crew, Direction, Phase, SEGMENT, Sample, Session,
-        Settings, Tally, Window, Worker, payload, sample::disturbances,
+        self, Coalescing, Configuration, Content, Direction, Phase, SEGMENT, Sample, Settings,
+        Tally, payload, sample::disturbances,
     },
 };
 use perimeter::{
@@ -58,9 +59,9 @@ fn session(
     let content = Content::pattern();
     let end = ideal(&org, builder, &peers, settings, configuration, content)?;
     let marks = end.marks.clone();
-    let crew = Crew::start(workers(settings, configuration, end, deadline))?;
+    let workers = Workers::start(workers(settings, configuration, end, deadline))?;
     Ok(MemSession {
-        crew,
+        workers,
         peers,
         marks,
         threads: configuration.threads,
@@ -175,7 +176,7 @@ pub(super) fn nic_config(
 
 /// A prepared run.
 struct MemSession {
-    crew: Crew,
+    workers: Workers,
     peers: Vec<PeerHandle<Native>>,
     marks: Marks,
     threads: usize,
@@ -223,27 +224,27 @@ impl Session for MemSession {
             goodput: live::rate(told, |t| t.sent.iter().chain(&t.received).sum()),
             ..seen(told, marks.seen())
         };
-        self.crew.watch(watch, Box::new(view));
+        self.workers.watch(watch, Box::new(view));
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
-        self.crew.run(Phase::Warm, time)
+        self.workers.run(Phase::Warm, time)
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
         let window = Window::open();
         let (before, begun) = self.moved();
-        self.crew.run(Phase::Measure, time)?;
+        self.workers.run(Phase::Measure, time)?;
         let (after, ended) = self.moved();
         let (machine, elapsed) = window.close();
         let verified = self.verify()?;
         let MemSession {
-            crew,
+            workers,
             marks,
             threads,
             ..
         } = *self;
-        let tallies = crew.finish()?;
+        let tallies = workers.finish()?;
         let mut by_connection: Vec<u64> = after
             .iter()
             .map(|(key, bytes)| bytes - before.get(key).copied().unwrap_or(0).min(*bytes))

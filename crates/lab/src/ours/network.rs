@@ -7,10 +7,10 @@ use super::{
 };
 use crate::{
     Error,
-    linux::sockets,
-    net::control::ESTABLISHING,
+    linux::sockets::{self, ESTABLISHING},
+    session::Worker,
     workload::settings,
-    workload::{Configuration, Content, FILE_SIZE, Settings, Worker},
+    workload::{Configuration, Content, FILE_SIZE, Settings},
 };
 use perimeter::{
     Native, Offload, OrgSpec,

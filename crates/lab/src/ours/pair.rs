@@ -24,9 +24,8 @@ use crate::{
         veth::{far_address, near_address},
     },
     live::{self, Seen, Watch},
-    workload::{
-        Configuration, Content, Crew, FILE_SIZE, Phase, Sample, Session, Settings, Tally, Window,
-    },
+    session::{Session, Window, Workers},
+    workload::{Configuration, Content, FILE_SIZE, Phase, Sample, Settings, Tally},
 };
 use perimeter::{
     Native, OrgSpec,
@@ -120,7 +119,7 @@ pub(super) fn prepare(
     let mut all = end::workers(settings, configuration, near, deadline);
     all.append(&mut end::workers(settings, configuration, far, deadline));
     Ok(Box::new(PairSession {
-        crew: Crew::start(all)?,
+        workers: Workers::start(all)?,
         marks,
     }))
 }
@@ -143,7 +142,7 @@ fn wire(settings: &Settings, configuration: &Configuration, nic: usize) -> WireC
 }
 
 struct PairSession {
-    crew: Crew,
+    workers: Workers,
     marks: [Marks; 2],
 }
 
@@ -158,18 +157,18 @@ impl Session for PairSession {
                 ..end::seen(told, both.map(|(near, far)| near.with(far)))
             }
         };
-        self.crew.watch(watch, Box::new(view));
+        self.workers.watch(watch, Box::new(view));
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
-        self.crew.run(Phase::Warm, time)
+        self.workers.run(Phase::Warm, time)
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
         let window = Window::open();
-        self.crew.run(Phase::Measure, time)?;
+        self.workers.run(Phase::Measure, time)?;
         let window = window.close();
-        let tallies = self.crew.finish()?;
+        let tallies = self.workers.finish()?;
         let [near, far] = &self.marks;
         let counted = near.counted()?.with(far.counted()?);
         let times = divide(&tallies, &counted);

@@ -20,9 +20,8 @@ use crate::{
         veth::{self, Namespace},
     },
     live::{self, Seen, Watch},
-    workload::{
-        Configuration, Control, Crew, Phase, Sample, Session, Settings, Tally, Times, Window,
-    },
+    session::{Session, Window, Workers},
+    workload::{Configuration, Control, Phase, Sample, Settings, Tally, Times},
 };
 use perimeter::{
     Native, Offload, OrgSpec,
@@ -161,7 +160,7 @@ pub(super) fn prepare(
     let mut all = workers(settings, configuration, end, deadline);
     all.append(&mut peers);
     Ok(Box::new(TapSession {
-        crew: Crew::start(all)?,
+        workers: Workers::start(all)?,
         _file: job.file,
         namespace,
         counters,
@@ -206,10 +205,10 @@ impl Counters {
     }
 }
 
-/// A prepared run. The crew comes first, so that its threads, which have descriptor tables of
+/// A prepared run. The workers come first, so that their threads, which have descriptor tables of
 /// their own, have ended before what they share is dropped.
 struct TapSession {
-    crew: Crew,
+    workers: Workers,
     _file: Arc<rustix::fd::OwnedFd>,
     namespace: Arc<Namespace>,
     counters: Counters,
@@ -222,21 +221,23 @@ impl Session for TapSession {
             goodput: live::rate(told, Tally::sunk),
             ..counters.seen(told)
         };
-        self.crew.watch(watch, Box::new(view));
+        self.workers.watch(watch, Box::new(view));
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
-        self.crew.run(Phase::Warm, time)
+        self.workers.run(Phase::Warm, time)
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
         let retransmits = self.namespace.retransmits()?;
         let window = Window::open();
-        self.crew.run(Phase::Measure, time)?;
+        self.workers.run(Phase::Measure, time)?;
         let window = window.close();
         let retransmits = self.namespace.retransmits()?.saturating_sub(retransmits);
-        let TapSession { crew, counters, .. } = *self;
-        let mut sample = counters.sample(&crew.finish()?, window)?;
+        let TapSession {
+            workers, counters, ..
+        } = *self;
+        let mut sample = counters.sample(&workers.finish()?, window)?;
         sample.retransmits += retransmits;
         Ok(sample)
     }

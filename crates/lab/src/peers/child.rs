@@ -17,7 +17,8 @@ use super::kernel::Gate;
 use crate::{
     Error,
     error::Context as _,
-    workload::{Control, Phase, Tally, Worker},
+    session::Worker,
+    workload::{Control, Phase, Tally},
 };
 use std::{
     io::{BufRead, BufReader, Write as _},
@@ -314,7 +315,7 @@ fn line(from: &mut impl BufRead) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Crew;
+    use crate::session::Workers;
 
     /// Runs a worker whose adapter is a shell script.
     fn fake(script: &str) -> Result<(Tally, Costs), Error> {
@@ -326,10 +327,10 @@ mod tests {
         let told = Told::default();
         let to = SocketAddrV4::new([198, 18, 0, 2].into(), 5001);
         let worker = worker(start, Ends::Pair(to, 2), told.clone());
-        let mut crew = Crew::start(vec![("app-0".into(), worker)])?;
-        crew.run(Phase::Warm, Duration::from_millis(20))?;
-        crew.run(Phase::Measure, Duration::from_millis(20))?;
-        let tallies = crew.finish()?;
+        let mut workers = Workers::start(vec![("app-0".into(), worker)])?;
+        workers.run(Phase::Warm, Duration::from_millis(20))?;
+        workers.run(Phase::Measure, Duration::from_millis(20))?;
+        let tallies = workers.finish()?;
         let costs = *told.lock().unwrap();
         Ok((tallies[0].clone(), costs))
     }

@@ -8,7 +8,8 @@ use crate::{
         veth::{self, Namespace},
     },
     ours,
-    workload::{Control, Roles, Settings, Worker},
+    session::Worker,
+    workload::{Control, Roles, Settings},
 };
 use std::{
     net::SocketAddrV4,

@@ -17,10 +17,8 @@ use crate::{
     live::{self, Seen, Watch},
     organizations::OtherStack,
     ours,
-    workload::{
-        Backend, Configuration, Crew, Device, Phase, Sample, Session, Settings, Tally, Times,
-        Traits, Window,
-    },
+    session::{Backend, Session, Traits, Window, Workers},
+    workload::{Configuration, Device, Phase, Sample, Settings, Tally, Times},
 };
 use child::{Costs, Told};
 use kernel::Site;
@@ -132,7 +130,7 @@ impl Backend for Peers {
             }
         };
         Ok(Box::new(PeerSession {
-            crew: Crew::start(workers)?,
+            workers: Workers::start(workers)?,
             site,
             told,
             threads: configuration.threads,
@@ -140,10 +138,10 @@ impl Backend for Peers {
     }
 }
 
-/// A prepared run. The crew comes first, so that its threads, which may have descriptor tables of
+/// A prepared run. The workers come first, so that their threads, which may have descriptor tables of
 /// their own, have ended before what they share is dropped. Its first thread is the near end.
 struct PeerSession {
-    crew: Crew,
+    workers: Workers,
     site: Option<Site>,
     /// What the near end cost, if it is a program of its own.
     told: Option<Told>,
@@ -166,20 +164,20 @@ impl Session for PeerSession {
             elsewhere,
             ..Seen::default()
         };
-        self.crew.watch(watch, Box::new(view));
+        self.workers.watch(watch, Box::new(view));
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
-        self.crew.run(Phase::Warm, time)
+        self.workers.run(Phase::Warm, time)
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
         let retransmits = self.retransmits()?;
         let window = Window::open();
-        self.crew.run(Phase::Measure, time)?;
+        self.workers.run(Phase::Measure, time)?;
         let (mut machine, elapsed) = window.close();
         let retransmits = self.retransmits()?.saturating_sub(retransmits);
-        let tallies = self.crew.finish()?;
+        let tallies = self.workers.finish()?;
         let (times, costs) = match &self.told {
             None => (Times::of(&tallies[..1]), Costs::default()),
             Some(told) => apart(&tallies[0], self.threads, told),

@@ -9,7 +9,8 @@ use super::{
 use crate::{
     Error,
     linux::{self, veth},
-    workload::{Coalescing, Configuration, FILE_SIZE, MTU, Settings, Worker, spread},
+    session::Worker,
+    workload::{Coalescing, Configuration, FILE_SIZE, MTU, Settings, spread},
 };
 use std::{net::SocketAddrV4, time::Instant};
 

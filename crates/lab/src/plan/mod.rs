@@ -3,25 +3,21 @@
 //! A plan is TOML; those of the papers ship inside the program ([`embedded`]), a user's own are
 //! read from files. [`Plan::cells`] turns one into configurations for a [`Mode`].
 
-mod metric;
 mod mode;
 mod text;
 
-pub use metric::Metric;
 pub use mode::Mode;
 pub use text::Axis;
-pub(crate) use text::optional_from_str;
 
 use crate::{
     Error,
     cache::{self, counted},
+    metric::Metric,
     organizations::Organization,
     ours,
     published::{Experiment, Order, published},
-    workload::{
-        Configuration, Device, Exchange, Settings, Slot,
-        session::{self, Backend},
-    },
+    session::{self, Backend, Slot},
+    workload::{Configuration, Device, Exchange, Settings},
 };
 use std::{collections::HashSet, fmt, path::Path, time::Duration};
 use text::{Overrides, Reader, SeriesText, Text, TimeText};

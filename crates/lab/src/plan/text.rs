@@ -1,8 +1,10 @@
 //! A plan as it is written, and what can be wrong with it: file, line and field are named.
 
-use super::Metric;
 use crate::{
-    Error, units,
+    Error,
+    metric::Metric,
+    text::{from_str, optional_from_str},
+    units,
     workload::{
         Exchange, Settings,
         settings::{Coalescing, Device, Direction, Inbound, MAX_CONNECTIONS, MAX_PARALLEL, MTUS},
@@ -221,22 +223,6 @@ impl Overrides {
             s.rtt = self.rtt;
         }
     }
-}
-
-fn from_str<'de, D, T>(d: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: FromStr<Err: Display>,
-{
-    String::deserialize(d)?.parse().map_err(D::Error::custom)
-}
-
-pub(crate) fn optional_from_str<'de, D, T>(d: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: FromStr<Err: Display>,
-{
-    from_str(d).map(Some)
 }
 
 fn list_from_str<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>

@@ -1,6 +1,6 @@
 //! What the papers published: every number with its source, from one data file.
 
-use crate::plan::Metric;
+use crate::metric::Metric;
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -126,7 +126,7 @@ pub struct Claim {
     /// How a relates to b.
     pub relation: Relation,
     /// What of them is compared; the plan's metric if absent.
-    #[serde(default, deserialize_with = "crate::plan::optional_from_str")]
+    #[serde(default, deserialize_with = "crate::text::optional_from_str")]
     pub metric: Option<Metric>,
     /// Published a/b.
     pub ratio: Option<f64>,

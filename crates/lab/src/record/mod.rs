@@ -6,13 +6,14 @@
 //! rows, or one part of a row at the end that the next start cuts off.
 
 mod folder;
+mod metric;
 
 pub use folder::{Folder, Stored, read, read_rows};
 
 use crate::{
     bench::report::{Asked, Build},
-    cache::{Counted, Modelled},
     host::Host,
+    misses::{Counted, Modelled},
     plan::Mode,
     workload::{Device, Locks, Raw, Sample},
 };

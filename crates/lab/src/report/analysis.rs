@@ -3,8 +3,9 @@
 
 use crate::{
     host::apart,
+    metric::Metric,
     organizations::Organization,
-    plan::{Metric, Plan},
+    plan::Plan,
     published::{self, Claim, Relation},
     record::{Measured, Outcome, Row, Stored},
     stats::{Comparison, Interval, Spread, Verdict, compare},

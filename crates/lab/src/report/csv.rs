@@ -1,7 +1,7 @@
 //! A line for each point and metric.
 
 use super::material::Material;
-use crate::plan::Metric;
+use crate::metric::Metric;
 use std::{collections::HashMap, fmt::Write as _};
 
 const HEADER: &str = "plan,series,organization,x,metric,unit,runs,median,low,high,coverage,min,max,\

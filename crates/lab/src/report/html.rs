@@ -9,9 +9,10 @@ use super::{
     words,
 };
 use crate::{
-    cache::places::Component,
     looks,
-    plan::{Metric, Mode},
+    metric::Metric,
+    misses::Component,
+    plan::Mode,
     published::{Experiment, published},
     stats::Interval,
 };

@@ -6,7 +6,7 @@ use super::{
     svg::number,
     words,
 };
-use crate::plan::Metric;
+use crate::metric::Metric;
 use std::fmt::Write as _;
 
 /// The whole report.

@@ -171,7 +171,7 @@ fn near_and_far_cores_are_not_taken_together() {
     assert_eq!(told, [(Cores::Near, 45, 0), (Cores::Far, 45, 0)]);
     let median = |i: usize, curve: usize| {
         let p: &analysis::Point = &results[i].curves[curve].points[0];
-        p.spread(crate::plan::Metric::Goodput).unwrap().median
+        p.spread(crate::metric::Metric::Goodput).unwrap().median
     };
     assert_eq!((median(0, 1), median(1, 1)), (3280.0 * 1.02, 1640.0 * 1.02));
     assert_eq!(median(0, 0), median(1, 0));

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     host::Host,
-    plan::Metric,
+    metric::Metric,
     published::{Claim, Kind, Point},
     record::Header,
     stats::{Comparison, Interval, Spread, Verdict},

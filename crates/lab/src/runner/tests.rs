@@ -1,7 +1,8 @@
 use super::*;
 use crate::{
     record,
-    workload::{Configuration, Sample, Session, Settings},
+    session::Session,
+    workload::{Configuration, Sample, Settings},
 };
 use std::{cell::RefCell, rc::Rc, time::Instant};
 

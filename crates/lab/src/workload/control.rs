@@ -38,7 +38,7 @@ pub struct Control {
 
 /// What an event loop did since it was asked before.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// Its thread.
     pub from: ThreadId,
     /// What it did.
@@ -54,7 +54,7 @@ const FOLLOWS: Duration = Duration::from_secs(3);
 
 impl Control {
     /// Of a run whose other end may stop first.
-    pub(super) fn second() -> Control {
+    pub(crate) fn second() -> Control {
         Control {
             second: true,
             ..Control::default()
@@ -98,7 +98,7 @@ impl Control {
 
     /// Asks every event loop what it did since it was asked before. Each answers at its next turn,
     /// so none of them counts for anybody while nobody asks.
-    pub(super) fn ask(&self) {
+    pub(crate) fn ask(&self) {
         self.asked.fetch_add(1, Ordering::Release);
     }
 
@@ -108,7 +108,7 @@ impl Control {
     }
 
     /// The answers so far; who asks again clears them.
-    pub(super) fn answers(&self) -> MutexGuard<'_, Vec<Answer>> {
+    pub(crate) fn answers(&self) -> MutexGuard<'_, Vec<Answer>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

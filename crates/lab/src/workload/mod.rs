@@ -3,30 +3,26 @@
 //! The workload is that of Willmann, Rixner and Cox (USENIX ATC 2006, section 3): as many threads
 //! as cores, each with an event loop; connections spread evenly over threads and NICs; each thread
 //! sends one file, without copying it, over all its connections. [`settings`] says what is to run,
-//! [`session`] runs it once, [`sample`] is what comes of it; `bench` and the lab's plans are made of
+//! a session runs it once, [`sample`] is what comes of it; `bench` and the lab's plans are made of
 //! those three.
 //!
 //! A backend implements [`Endpoint`]: one thread's sockets with their poller. [`drive()`] is the
-//! event loop, written once; [`Crew`] runs one loop on each thread and moves them all through the
-//! phases of a run.
+//! event loop, written once, of which each thread of a session runs one.
 
 pub mod content;
 mod control;
-mod crew;
 mod drive;
 mod exchange;
 mod latency;
 pub mod reconnect;
 mod roles;
 pub mod sample;
-pub mod session;
 pub mod settings;
 mod spread;
 mod tally;
 
 pub use content::{Content, FILE_SIZE};
 pub use control::{Control, Phase};
-pub use crew::{Crew, View, Worker};
 pub use drive::drive;
 pub use exchange::{Exchange, Side};
 pub(crate) use latency::latencies;
@@ -34,7 +30,6 @@ pub use latency::{Latency, summary};
 pub use reconnect::{Reconnects, drive_any};
 pub use roles::{Part, Roles};
 pub use sample::{LockTimes, Locks, PathTime, Raw, Received, Sample, TOLERANCE, Times};
-pub use session::{Backend, Session, Slot, Traits, Window};
 pub use settings::{
     BUFFER, Coalescing, Configuration, Device, Direction, Inbound, MTU, SEGMENT, Settings, payload,
 };

@@ -2,8 +2,8 @@
 
 use super::{Latency, SEGMENT, Tally, rounds};
 use crate::{
-    cache::{Counted, Modelled},
     host::{self, Machine, disturb::Evidence},
+    misses::{Counted, Modelled},
     stats::{self, Sizes},
 };
 use perimeter::{Guards, LockClass};

@@ -175,7 +175,7 @@ pub struct Settings {
     pub seconds: Duration,
     /// Runs of each configuration.
     pub repeat: u32,
-    /// Bound the entire command to [`crate::bench::grid::QUICK`].
+    /// Bound the entire command to some seconds.
     pub quick: bool,
     /// The other end is on another machine.
     pub connect: Option<Target>,

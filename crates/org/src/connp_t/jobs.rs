@@ -4,7 +4,7 @@ use super::cell::Keep;
 use super::thread::{At, Job, Next};
 use crate::Kd;
 use perimeter_stack::ops::{self, Op};
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{Ctx, Flow, Listener, Seg, SockId, Sockets};
 use perimeter_sync::Platform;
 use perimeter_tcp::Config;
@@ -92,7 +92,7 @@ pub(super) struct Connect {
     pub(super) flow: Flow,
     pub(super) config: Config,
     pub(super) stage: Stage,
-    pub(super) out: Option<Result<SockId, Exists>>,
+    pub(super) out: Option<Result<SockId, ExistsError>>,
 }
 
 /// How far a connect has come.
@@ -125,7 +125,7 @@ impl<C: Keep> Job<C> for Connect {
             let to = d.pick(me);
             if at.group.shard.lookup(&key).is_some() || !d.claim(key, to) {
                 d.left(to);
-                self.out = Some(Err(Exists));
+                self.out = Some(Err(ExistsError));
                 return Next::Done;
             }
             self.stage = Stage::Placed;

@@ -13,7 +13,7 @@ use crate::{Binding, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use perimeter_base::Time;
 use perimeter_stack::ops::{Op, Step};
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{ConnInfo, Ctx, Flow, Listener, Seg, Shard, SharedState, SockId, Sockets};
 use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform};
 use perimeter_tcp::Config;
@@ -229,7 +229,7 @@ impl<C: Keep> Org for ConnpT<C> {
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         let job = Connect {
             flow,
             config: config.clone(),
@@ -237,7 +237,7 @@ impl<C: Keep> Org for ConnpT<C> {
             out: None,
         };
         let job = self.ask(Some(cx), 0, Box::new(job));
-        job.and_then(|j| j.out).unwrap_or(Err(Exists))
+        job.and_then(|j| j.out).unwrap_or(Err(ExistsError))
     }
 
     fn perimeters(&self) -> u16 {

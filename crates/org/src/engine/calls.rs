@@ -2,7 +2,7 @@
 
 use super::running::Running;
 use super::{Engine, Inspected, Listening, Stats, Undelivered};
-use crate::fault::Fault;
+use crate::error::EngineError;
 use crate::instance::{Instance, OpenError};
 use crate::pef::event::{End, EventId, EventSpec, Events, Layer, TraceSink};
 use crate::pef::trace;
@@ -17,7 +17,7 @@ use perimeter_stack::ops::{
     Close, Data, How, Look, Readiness, Received, Recv, Released, SendData, Sent, Set, Setting,
     Shutdown, TakeError, Watching,
 };
-use perimeter_stack::poller::{Alarm, Notify, Ready, Refused as NotWatched};
+use perimeter_stack::poller::{Alarm, Notify, Ready, WatchError};
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready::Want;
 use perimeter_stack::{ConnInfo, SockError, SockId};
@@ -30,20 +30,20 @@ use std::sync::Arc;
 
 impl<O: Org> Running<O> {
     /// As [`Running::enter`], to open something.
-    fn open(&self) -> Result<&Instance<O>, Fault> {
+    fn open(&self) -> Result<&Instance<O>, EngineError> {
         let i = self.enter()?;
         if i.sh.life.opens() {
             Ok(i)
         } else {
-            Err(Fault::Stopped)
+            Err(EngineError::Stopped)
         }
     }
 
-    fn events(&self) -> Result<&dyn Events, Fault> {
-        self.enter()?.org.events().ok_or(Fault::Unsupported)
+    fn events(&self) -> Result<&dyn Events, EngineError> {
+        self.enter()?.org.events().ok_or(EngineError::Unsupported)
     }
 
-    fn watching(&self, id: SockId, reg: Watching) -> Result<(), Fault> {
+    fn watching(&self, id: SockId, reg: Watching) -> Result<(), EngineError> {
         if !id.is_listener() {
             return self.call(id, reg);
         }
@@ -83,15 +83,15 @@ impl<O: Org> Engine for Running<O> {
         local: (Option<IpAddr>, u16),
         remote: SocketAddr,
         config: &Config,
-    ) -> Result<SockId, Fault> {
+    ) -> Result<SockId, EngineError> {
         let i = self.open()?;
         let remote = (remote.ip(), remote.port());
         i.with(|i, cx| i.open_flow(cx, local, remote, config))
             .map_err(|e| match e {
-                OpenError::NoRoute => Fault::NoRoute,
-                OpenError::InUse => Fault::AddrInUse,
-                OpenError::NoMemory => Fault::NoMemory,
-                OpenError::Gone => Fault::NetDown,
+                OpenError::NoRoute => EngineError::NoRoute,
+                OpenError::InUse => EngineError::AddrInUse,
+                OpenError::NoMemory => EngineError::NoMemory,
+                OpenError::Gone => EngineError::NetDown,
             })
     }
 
@@ -101,21 +101,21 @@ impl<O: Org> Engine for Running<O> {
         port: u16,
         backlog: u32,
         config: Config,
-    ) -> Result<(SockId, u16), Fault> {
+    ) -> Result<(SockId, u16), EngineError> {
         let i = self.open()?;
         if let Some(a) = addr
             && !(a.is_ipv4() && i.sh.ifaces.iter().any(|iface| iface.owns(a)))
         {
-            return Err(Fault::NoRoute);
+            return Err(EngineError::NoRoute);
         }
         let id = i
             .with(|i, cx| i.listen(cx, addr, port, backlog, config))
-            .map_err(|_| Fault::AddrInUse)?;
+            .map_err(|_| EngineError::AddrInUse)?;
         let port = i.sh.listener(id).map_or(port, |l| l.port);
         Ok((id, port))
     }
 
-    fn accept(&self, listener: SockId) -> Result<(SockId, FlowKey), Fault> {
+    fn accept(&self, listener: SockId) -> Result<(SockId, FlowKey), EngineError> {
         let i = self.enter()?;
         let l = i.sh.listener(listener).ok_or_else(|| self.gone())?;
         match l.accept() {
@@ -123,17 +123,22 @@ impl<O: Org> Engine for Running<O> {
                 i.sh.p.charge(Work::SockCall, 1);
                 Ok((id, key))
             }
-            Accepted::Empty if i.sh.all_gone() => Err(Fault::NetDown),
+            Accepted::Empty if i.sh.all_gone() => Err(EngineError::NetDown),
             Accepted::Empty => Err(SockError::WouldBlock.into()),
             Accepted::Closed => Err(self.gone()),
         }
     }
 
-    fn send(&self, id: SockId, data: Data<'static>, more: bool) -> Result<Sent, Fault> {
+    fn send(&self, id: SockId, data: Data<'static>, more: bool) -> Result<Sent, EngineError> {
         Ok(self.call(id, SendData::new(data, more))??)
     }
 
-    fn write(&self, id: SockId, bufs: &[IoSlice<'_>], more: bool) -> Option<Result<Sent, Fault>> {
+    fn write(
+        &self,
+        id: SockId,
+        bufs: &[IoSlice<'_>],
+        more: bool,
+    ) -> Option<Result<Sent, EngineError>> {
         let run = |i: &Instance<O>| {
             let op = SendData::new(Data::borrowed(bufs), more);
             let sent = i.with(|i, cx| i.org.call_here(cx, id, op)).ok()?;
@@ -146,7 +151,7 @@ impl<O: Org> Engine for Running<O> {
         }
     }
 
-    fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, Fault> {
+    fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, EngineError> {
         Ok(self.call(id, Recv { max, peek })??)
     }
 
@@ -158,11 +163,11 @@ impl<O: Org> Engine for Running<O> {
         });
     }
 
-    fn shutdown(&self, id: SockId, how: How) -> Result<(), Fault> {
+    fn shutdown(&self, id: SockId, how: How) -> Result<(), EngineError> {
         Ok(self.call(id, Shutdown(how))??)
     }
 
-    fn close(&self, id: SockId, abort: bool) -> Result<(), Fault> {
+    fn close(&self, id: SockId, abort: bool) -> Result<(), EngineError> {
         if id.is_listener() {
             let i = self.enter()?;
             return Ok(i.with(|i, cx| i.close_listener(cx, id))?);
@@ -170,7 +175,7 @@ impl<O: Org> Engine for Running<O> {
         self.call(id, Close { abort })
     }
 
-    fn set(&self, id: SockId, s: Setting) -> Result<(), Fault> {
+    fn set(&self, id: SockId, s: Setting) -> Result<(), EngineError> {
         if id.is_listener() {
             self.enter()?
                 .sh
@@ -182,11 +187,11 @@ impl<O: Org> Engine for Running<O> {
         self.call(id, Set(s))
     }
 
-    fn look(&self, id: SockId) -> Result<ConnInfo, Fault> {
+    fn look(&self, id: SockId) -> Result<ConnInfo, EngineError> {
         self.call(id, Look)
     }
 
-    fn readiness(&self, id: SockId) -> Result<u8, Fault> {
+    fn readiness(&self, id: SockId) -> Result<u8, EngineError> {
         if !id.is_listener() {
             return self.call(id, Readiness);
         }
@@ -194,15 +199,15 @@ impl<O: Org> Engine for Running<O> {
         Ok(l.with_side(|side| side.bits()))
     }
 
-    fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), Fault> {
+    fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), EngineError> {
         self.call(id, TakeError)
     }
 
-    fn released(&self, id: SockId) -> Result<(u64, u64), Fault> {
+    fn released(&self, id: SockId) -> Result<(u64, u64), EngineError> {
         self.call(id, Released)
     }
 
-    fn wait(&self, id: SockId, direction: u8, deadline: Time) -> Result<(), Fault> {
+    fn wait(&self, id: SockId, direction: u8, deadline: Time) -> Result<(), EngineError> {
         self.enter()?;
         let queues = self.own_queues();
         let result = self.wait_for(id, direction, &queues, deadline);
@@ -210,27 +215,33 @@ impl<O: Org> Engine for Running<O> {
         result
     }
 
-    fn poller(&self) -> Result<u32, Fault> {
+    fn poller(&self) -> Result<u32, EngineError> {
         let i = self.enter()?;
         i.sh.pollers
             .create(&i.sh.p)
-            .map_err(|_| Fault::TooManyPollers)
+            .map_err(|_| EngineError::TooManyPollers)
     }
 
     fn poller_close(&self, poller: u32) {
         match self.enter() {
             Ok(i) => close_poller(i, poller),
-            Err(Fault::WrongThread) => self.i.leave(move |i| close_poller(i, poller)),
+            Err(EngineError::WrongThread) => self.i.leave(move |i| close_poller(i, poller)),
             Err(_) => {}
         }
     }
 
-    fn register(&self, poller: u32, id: SockId, token: usize, want: Want) -> Result<(), Fault> {
+    fn register(
+        &self,
+        poller: u32,
+        id: SockId,
+        token: usize,
+        want: Want,
+    ) -> Result<(), EngineError> {
         let i = self.enter()?;
         let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
         let word = p.register(poller, id, token, want).map_err(|e| match e {
-            NotWatched::Closed => Fault::Sock(SockError::Closed),
-            NotWatched::Twice => Fault::Registered(true),
+            WatchError::Closed => EngineError::Sock(SockError::Closed),
+            WatchError::Twice => EngineError::Registered(true),
         })?;
         self.watching(id, Watching::Add(word.clone()))
             .inspect_err(|_| {
@@ -238,13 +249,13 @@ impl<O: Org> Engine for Running<O> {
             })
     }
 
-    fn deregister(&self, poller: u32, id: SockId) -> Result<(), Fault> {
+    fn deregister(&self, poller: u32, id: SockId) -> Result<(), EngineError> {
         let i = self.enter()?;
         let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
-        let word = p.find(id).ok_or(Fault::Registered(false))?;
+        let word = p.find(id).ok_or(EngineError::Registered(false))?;
         p.deregister(word.slot, word.generation);
         match self.watching(id, Watching::Remove(word)) {
-            Err(Fault::Sock(SockError::Closed)) => Ok(()),
+            Err(EngineError::Sock(SockError::Closed)) => Ok(()),
             other => other,
         }
     }
@@ -256,7 +267,7 @@ impl<O: Org> Engine for Running<O> {
         out: &mut Vec<Ready>,
         max: usize,
         deadline: Time,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, EngineError> {
         let n = self.poll_for(poller, queues, out, max, deadline)?;
         self.i.arm_alarm(queues);
         Ok(n)
@@ -270,7 +281,7 @@ impl<O: Org> Engine for Running<O> {
                 }
             }
             // Its thread wakes itself: it is the only one that may wait there.
-            Err(Fault::WrongThread) => self.i.leave_wake(poller),
+            Err(EngineError::WrongThread) => self.i.leave_wake(poller),
             Err(_) => {}
         }
     }
@@ -312,7 +323,7 @@ impl<O: Org> Engine for Running<O> {
         })
     }
 
-    fn drive(&self, queues: &[u16]) -> Result<usize, Fault> {
+    fn drive(&self, queues: &[u16]) -> Result<usize, EngineError> {
         let i = self.enter()?;
         let n = i.with(|i, cx| i.drive(cx, queues));
         i.arm_alarm(queues);
@@ -348,16 +359,16 @@ impl<O: Org> Engine for Running<O> {
         stats
     }
 
-    fn connections(&self) -> Result<Vec<ConnInfo>, Fault> {
+    fn connections(&self) -> Result<Vec<ConnInfo>, EngineError> {
         let inspect = |i: &Instance<O>| {
             let mut out = Vec::new();
             i.org.inspect(i.sh.p.now(), &mut out);
             out
         };
-        self.look_inside(inspect).ok_or(Fault::Absent)
+        self.look_inside(inspect).ok_or(EngineError::Absent)
     }
 
-    fn inspect(&self, deadline: Time) -> Result<(Vec<Listening>, Vec<Inspected>), Fault> {
+    fn inspect(&self, deadline: Time) -> Result<(Vec<Listening>, Vec<Inspected>), EngineError> {
         if !self.i.sh.life.on() {
             return Err(self.over());
         }
@@ -377,7 +388,7 @@ impl<O: Org> Engine for Running<O> {
             });
             (listening.collect(), bound.collect())
         });
-        found.ok_or(Fault::Absent)
+        found.ok_or(EngineError::Absent)
     }
 
     fn quiescent(&self) -> Result<(), String> {
@@ -391,14 +402,14 @@ impl<O: Org> Engine for Running<O> {
         self.stop_now();
     }
 
-    fn finish(&self, limit: Duration) -> Result<Undelivered, Fault> {
+    fn finish(&self, limit: Duration) -> Result<Undelivered, EngineError> {
         self.finish_all(limit)
     }
 
     fn release(&self, id: SockId) {
         match self.enter() {
             Ok(i) => i.let_go(id),
-            Err(Fault::WrongThread) => self.i.leave(move |i| i.let_go(id)),
+            Err(EngineError::WrongThread) => self.i.leave(move |i| i.let_go(id)),
             // It has gone with the stack.
             Err(_) => {}
         }
@@ -409,25 +420,25 @@ impl<O: Org> Engine for Running<O> {
             .map_or_else(|_| Binding::default(), |i| i.org.binding(id))
     }
 
-    fn send_frame(&self, iface: u16, frame: &[u8]) -> Result<(), Fault> {
+    fn send_frame(&self, iface: u16, frame: &[u8]) -> Result<(), EngineError> {
         self.enter()?
             .with(|i, cx| i.sh.send_frame(cx, iface, frame));
         Ok(())
     }
 
-    fn register_event(&self, spec: EventSpec) -> Result<EventId, Fault> {
+    fn register_event(&self, spec: EventSpec) -> Result<EventId, EngineError> {
         Ok(self.events()?.register(spec)?)
     }
 
-    fn insert_event(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, Fault> {
+    fn insert_event(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, EngineError> {
         Ok(self.events()?.insert(id, end, spec)?)
     }
 
-    fn disable_event(&self, id: SockId, event: EventId) -> Result<(), Fault> {
+    fn disable_event(&self, id: SockId, event: EventId) -> Result<(), EngineError> {
         Ok(self.events()?.disable(id, event)?)
     }
 
-    fn trace(&self, id: SockId, sink: TraceSink) -> Result<[EventId; 2], Fault> {
+    fn trace(&self, id: SockId, sink: TraceSink) -> Result<[EventId; 2], EngineError> {
         let events = self.events()?;
         let [receive, transmit] = trace::events(sink);
         let first = events.insert(id, End::Front, receive)?;
@@ -441,11 +452,11 @@ impl<O: Org> Engine for Running<O> {
         }
     }
 
-    fn set_events_on(&self, id: SockId, on: bool) -> Result<(), Fault> {
+    fn set_events_on(&self, id: SockId, on: bool) -> Result<(), EngineError> {
         Ok(self.events()?.switch(id, on)?)
     }
 
-    fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), Fault> {
+    fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), EngineError> {
         Ok(self.events()?.designate(id, layer, squeue)?)
     }
 }

@@ -1,7 +1,7 @@
 //! A running stack: an instance with its threads, and how a call comes in.
 
 use crate::Org;
-use crate::fault::Fault;
+use crate::error::EngineError;
 use crate::instance::Instance;
 use crate::serve::Joins;
 use core::time::Duration;
@@ -26,24 +26,24 @@ impl<O: Org> Running<O> {
     ///
     /// # Errors
     /// The stack has ended, or takes calls of another thread only.
-    pub fn with<R>(&self, f: impl FnOnce(&O, &mut Ctx<O::K>) -> R) -> Result<R, Fault> {
+    pub fn with<R>(&self, f: impl FnOnce(&O, &mut Ctx<O::K>) -> R) -> Result<R, EngineError> {
         Ok(self.enter()?.with(|i, cx| f(&i.org, cx)))
     }
 
     /// For a call: the instance, if the calling thread may enter it.
     #[inline]
-    pub(crate) fn enter(&self) -> Result<&Instance<O>, Fault> {
+    pub(crate) fn enter(&self) -> Result<&Instance<O>, EngineError> {
         if !self.i.sh.life.on() {
             return Err(self.over());
         }
-        self.i.admit().map_err(|_| Fault::WrongThread)?;
+        self.i.admit().map_err(|_| EngineError::WrongThread)?;
         Ok(&self.i)
     }
 
     /// Why no call is taken. A thread that finds its stack stopped by another first does what that
     /// one has left for it.
     #[cold]
-    pub(crate) fn over(&self) -> Fault {
+    pub(crate) fn over(&self) -> EngineError {
         let over = self.i.sh.life.over();
         if over == Over::Stopped && self.i.is_here() && self.i.mailbox.any() {
             self.i.answer();
@@ -53,16 +53,20 @@ impl<O: Org> Running<O> {
 
     /// Why a socket can't be found.
     #[cold]
-    pub(crate) fn gone(&self) -> Fault {
+    pub(crate) fn gone(&self) -> EngineError {
         if self.i.sh.life.on() {
-            Fault::Sock(SockError::Closed)
+            EngineError::Sock(SockError::Closed)
         } else {
             self.over()
         }
     }
 
     /// Runs an operation on a connection.
-    pub(crate) fn call<Q: Op<O::K> + 'static>(&self, id: SockId, op: Q) -> Result<Q::Out, Fault> {
+    pub(crate) fn call<Q: Op<O::K> + 'static>(
+        &self,
+        id: SockId,
+        op: Q,
+    ) -> Result<Q::Out, EngineError> {
         self.enter_conn(id)?
             .with(|i, cx| i.org.call(cx, id, op))
             .ok_or_else(|| self.gone())
@@ -70,7 +74,7 @@ impl<O: Org> Running<O> {
 
     /// As [`Running::enter`], for what only connections know.
     #[inline]
-    pub(crate) fn enter_conn(&self, id: SockId) -> Result<&Instance<O>, Fault> {
+    pub(crate) fn enter_conn(&self, id: SockId) -> Result<&Instance<O>, EngineError> {
         let i = self.enter()?;
         if id.is_listener() {
             return Err(SockError::Invalid.into());

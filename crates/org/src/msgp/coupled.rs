@@ -12,7 +12,7 @@ use perimeter_stack::ends::{self, Ends};
 use perimeter_stack::id::Slots;
 use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
 use perimeter_stack::planted::{Bug, planted};
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{
     Access, Conn, ConnInfo, Count, Ctx, Flow, Listener, Others, Seg, SharedState, SockId, Sockets,
 };
@@ -361,12 +361,12 @@ impl<P: Platform> Core<P> {
         cx: &mut Ctx<Kd<P>>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         let tcb = lifecycle::connect(cx, &flow.key, config);
         let shard = self.shard_of(flow.hash);
         let mut e = self
             .insert(shard, self.table(shard), cx.sh, config, flow, tcb)
-            .ok_or(Exists)?;
+            .ok_or(ExistsError)?;
         let id = e.id();
         lifecycle::connected(&mut e, cx);
         self.update(e, cx);

@@ -84,7 +84,7 @@ use coupled::{Core, Manner};
 use inbound::Inbound;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{ConnInfo, Ctx, Flow, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
@@ -157,7 +157,7 @@ impl<P: Platform> Org for Msgp<P> {
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         self.core.connect(cx, flow, config)
     }
 

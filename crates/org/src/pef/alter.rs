@@ -1,7 +1,7 @@
 //! Altering the lists of live connections.
 
 use super::bind::Bind;
-use super::event::{Direction, End, EventId, EventSpec, Events, Layer, Refused};
+use super::event::{AlterError, Direction, End, EventId, EventSpec, Events, Layer};
 use super::flows::Found;
 use super::framework::Pef;
 use super::link::{Link, Version};
@@ -12,11 +12,11 @@ use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
 impl<P: Platform> Pef<P> {
-    fn link(&self, id: SockId) -> Result<&Link<P>, Refused> {
+    fn link(&self, id: SockId) -> Result<&Link<P>, AlterError> {
         if id.is_listener() {
-            return Err(Refused::Gone);
+            return Err(AlterError::Gone);
         }
-        self.tables(id).links.get(id.slot()).ok_or(Refused::Gone)
+        self.tables(id).links.get(id.slot()).ok_or(AlterError::Gone)
     }
 
     /// The classifier is told that a connection's lists were altered, or its layers moved.
@@ -36,10 +36,10 @@ impl<P: Platform> Pef<P> {
 }
 
 impl<P: Platform> Events for Pef<P> {
-    fn register(&self, spec: EventSpec) -> Result<EventId, Refused> {
+    fn register(&self, spec: EventSpec) -> Result<EventId, AlterError> {
         let direction = spec.direction;
         if direction != Direction::Unbound && self.opened.load(Ordering::Acquire) {
-            return Err(Refused::Late);
+            return Err(AlterError::Late);
         }
         let mut d = self.manner.defaults.lock();
         let list = match direction {
@@ -55,22 +55,22 @@ impl<P: Platform> Events for Pef<P> {
         Ok(id)
     }
 
-    fn insert(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, Refused> {
+    fn insert(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, AlterError> {
         if spec.direction == Direction::Unbound {
-            return Err(Refused::NoEvent);
+            return Err(AlterError::NoEvent);
         }
         let (event, key) = self.link(id)?.insert(id, end, spec)?;
         self.altered(&key, id);
         Ok(event)
     }
 
-    fn disable(&self, id: SockId, event: EventId) -> Result<(), Refused> {
+    fn disable(&self, id: SockId, event: EventId) -> Result<(), AlterError> {
         let key = self.link(id)?.disable(id, event)?;
         self.altered(&key, id);
         Ok(())
     }
 
-    fn switch(&self, id: SockId, on: bool) -> Result<(), Refused> {
+    fn switch(&self, id: SockId, on: bool) -> Result<(), AlterError> {
         let tcp = id.shard();
         let plain = || {
             let (receive, transmit) = &self.plain[usize::from(tcp)];
@@ -85,15 +85,15 @@ impl<P: Platform> Events for Pef<P> {
         Ok(())
     }
 
-    fn designate(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), Refused> {
+    fn designate(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), AlterError> {
         let link = self.link(id)?;
         let squeue = squeue % self.n();
         if layer == Layer::Tcp {
             // Where it is already, it may be.
             return if squeue == id.shard() {
-                link.published(id).map(drop).ok_or(Refused::Gone)
+                link.published(id).map(drop).ok_or(AlterError::Gone)
             } else {
-                Err(Refused::Late)
+                Err(AlterError::Late)
             };
         }
         let key = link.designate(id, layer, squeue)?;

@@ -226,7 +226,7 @@ pub trait Events {
     ///
     /// # Errors
     /// There are, or were, sockets.
-    fn register(&self, spec: EventSpec) -> Result<EventId, Refused>;
+    fn register(&self, spec: EventSpec) -> Result<EventId, AlterError>;
 
     /// Adds an event to the list of a live connection. Packets under way finish on the list that
     /// they started with.
@@ -238,21 +238,21 @@ pub trait Events {
         id: perimeter_stack::SockId,
         end: End,
         spec: EventSpec,
-    ) -> Result<EventId, Refused>;
+    ) -> Result<EventId, AlterError>;
 
     /// Takes an event off the list of a live connection: from now on no packet enters it.
     ///
     /// # Errors
     /// The connection has gone, or there is no such event on its lists; or its callback has
     /// panicked, and it is off already.
-    fn disable(&self, id: perimeter_stack::SockId, event: EventId) -> Result<(), Refused>;
+    fn disable(&self, id: perimeter_stack::SockId, event: EventId) -> Result<(), AlterError>;
 
     /// SO_PEFON: whether packets of the connection run through its lists; off, the perimeter of
     /// its TCP layer does all, as FireEngine.
     ///
     /// # Errors
     /// The connection has gone.
-    fn switch(&self, id: perimeter_stack::SockId, on: bool) -> Result<(), Refused>;
+    fn switch(&self, id: perimeter_stack::SockId, on: bool) -> Result<(), AlterError>;
 
     /// SO_SETSQP: the squeue, modulo how many there are, that a major layer runs under from the
     /// next moment on at which none of the connection's packets is between perimeters.
@@ -265,12 +265,12 @@ pub trait Events {
         id: perimeter_stack::SockId,
         layer: Layer,
         squeue: u16,
-    ) -> Result<(), Refused>;
+    ) -> Result<(), AlterError>;
 }
 
 /// Why lists of events were not altered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum AlterError {
     /// The connection has gone.
     Gone,
     /// There is no such event.

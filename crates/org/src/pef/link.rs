@@ -6,7 +6,7 @@
 //! packet overtake one that is under way on the old version, else as soon as none is.
 
 use super::bind::Bind;
-use super::event::{Direction, End, EventId, EventSpec, Layer, Refused};
+use super::event::{AlterError, Direction, End, EventId, EventSpec, Layer};
 use super::list::{Half, List};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use perimeter_stack::SockId;
@@ -236,15 +236,15 @@ impl<P: Platform> Link<P> {
     fn publish<R>(
         &self,
         id: SockId,
-        change: impl FnOnce(&mut Version, &mut Aside) -> Result<R, Refused>,
-    ) -> Result<(R, FlowKey), Refused> {
+        change: impl FnOnce(&mut Version, &mut Aside) -> Result<R, AlterError>,
+    ) -> Result<(R, FlowKey), AlterError> {
         let mut v = self.versions.lock();
         let v = &mut *v;
         if v.generation != id.generation() {
-            return Err(Refused::Gone);
+            return Err(AlterError::Gone);
         }
         let (Some(key), Some(published)) = (v.key, &v.published) else {
-            return Err(Refused::Gone);
+            return Err(AlterError::Gone);
         };
         let mut next = published.clone();
         let out = change(&mut next, &mut v.aside)?;
@@ -261,10 +261,10 @@ impl<P: Platform> Link<P> {
         id: SockId,
         end: End,
         spec: EventSpec,
-    ) -> Result<(EventId, FlowKey), Refused> {
+    ) -> Result<(EventId, FlowKey), AlterError> {
         self.publish(id, |v, aside| {
             if aside.parked.is_some() {
-                return Err(Refused::Off);
+                return Err(AlterError::Off);
             }
             let list = match spec.direction {
                 Direction::Receive | Direction::Unbound => &mut v.receive,
@@ -277,7 +277,7 @@ impl<P: Platform> Link<P> {
     }
 
     /// Makes a tombstone of an event, and sweeps it from the next version.
-    pub(crate) fn disable(&self, id: SockId, event: EventId) -> Result<FlowKey, Refused> {
+    pub(crate) fn disable(&self, id: SockId, event: EventId) -> Result<FlowKey, AlterError> {
         let change = |v: &mut Version, aside: &mut Aside| {
             let now = aside.parked.as_ref().unwrap_or(&*v);
             let lists = [&now.receive, &now.transmit];
@@ -289,15 +289,15 @@ impl<P: Platform> Link<P> {
             }
             let mut panicked = lists.iter().flat_map(|l| l.panicked().map(|e| e.id));
             if panicked.any(|id| id == event) || aside.panicked.iter().any(|p| p.id == event) {
-                return Err(Refused::Panicked);
+                return Err(AlterError::Panicked);
             }
-            Err(Refused::NoEvent)
+            Err(AlterError::NoEvent)
         };
         self.publish(id, change).map(|((), key)| key)
     }
 
     /// An event has made a tombstone of itself: the next version is without.
-    pub(crate) fn sweep(&self, id: SockId) -> Result<FlowKey, Refused> {
+    pub(crate) fn sweep(&self, id: SockId) -> Result<FlowKey, AlterError> {
         let change = |v: &mut Version, aside: &mut Aside| {
             aside.sweep(v);
             Ok(())
@@ -317,7 +317,7 @@ impl<P: Platform> Link<P> {
         id: SockId,
         on: bool,
         plain: impl FnOnce() -> Version,
-    ) -> Result<FlowKey, Refused> {
+    ) -> Result<FlowKey, AlterError> {
         let change = |v: &mut Version, aside: &mut Aside| {
             let serial = v.serial;
             if on {
@@ -339,7 +339,7 @@ impl<P: Platform> Link<P> {
         id: SockId,
         layer: Layer,
         squeue: u16,
-    ) -> Result<FlowKey, Refused> {
+    ) -> Result<FlowKey, AlterError> {
         let change = |v: &mut Version, aside: &mut Aside| {
             let v = aside.parked.as_mut().unwrap_or(v);
             v.bind = v.bind.with(layer, squeue);

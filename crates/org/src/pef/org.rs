@@ -18,7 +18,7 @@ use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{ConnInfo, Count, Ctx, Flow, Seg, Shard, SharedState, SockId, Sockets};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
@@ -248,14 +248,14 @@ impl<P: Platform> Org for Pef<P> {
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         self.opened.store(true, Ordering::Release);
         let q = self.opener(cx.sh, &flow);
         let config = config.clone();
         let made = self.under(cx, q, move |env, inner| {
             inner.shard.connect(&mut env.cx, flow, &config)
         });
-        made.unwrap_or(Err(Exists))
+        made.unwrap_or(Err(ExistsError))
     }
 
     fn perimeters(&self) -> u16 {

@@ -31,7 +31,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use messages::Messages;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{ConnInfo, Ctx, Flow, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
@@ -132,7 +132,7 @@ impl<P: Platform> Org for Split<P> {
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         self.core.connect(cx, flow, config)
     }
 

@@ -8,7 +8,7 @@ use crate::spec::OrgSpec;
 use crate::{Binding, Job, Kd, Org};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{BURST, ConnInfo, Count, Ctx, Flow, Listener, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
@@ -98,10 +98,10 @@ impl<P: Platform> Org for FireEngine<P> {
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         let n = self.here();
         if !self.ipcl.insert(flow.key, n) {
-            return Err(Exists);
+            return Err(ExistsError);
         }
         let config = config.clone();
         let made = self.ask(cx, n, move |org, cx, inside| {
@@ -113,7 +113,7 @@ impl<P: Platform> Org for FireEngine<P> {
             org.caught_up(cx, inside, &flow.key);
             made
         });
-        made.unwrap_or(Err(Exists))
+        made.unwrap_or(Err(ExistsError))
     }
 
     fn perimeters(&self) -> u16 {

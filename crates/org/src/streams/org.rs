@@ -9,7 +9,7 @@ use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
-use perimeter_stack::shard::Exists;
+use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{ConnInfo, Ctx, Flow, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
@@ -80,10 +80,10 @@ impl<P: Platform> Org for Streams<P> {
         cx: &mut Ctx<Self::K>,
         flow: Flow,
         config: &Config,
-    ) -> Result<SockId, Exists> {
+    ) -> Result<SockId, ExistsError> {
         let config = config.clone();
         let made = self.ask(cx, true, move |_, cx, t| t.shard.connect(cx, flow, &config));
-        made.unwrap_or(Err(Exists))
+        made.unwrap_or(Err(ExistsError))
     }
 
     fn perimeters(&self) -> u16 {

@@ -2,7 +2,7 @@
 
 use super::protocol::{self, End, Greeting, LONGEST_REQUEST, PROTOCOL, Reply, Request, Segment};
 use crate::error::{BuildError, io as io_error};
-use perimeter_org::engine::{Engine, Fault, Inspected, Listening};
+use perimeter_org::engine::{Engine, EngineError, Inspected, Listening};
 use perimeter_org::pef::event::Traced;
 use perimeter_stack::SockError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -388,8 +388,8 @@ impl Shared {
             let engine = self.engine()?;
             match engine.inspect(engine.now() + SLICE) {
                 Ok(all) => return Ok(all),
-                Err(Fault::Absent) if Instant::now() < end => {}
-                Err(Fault::Absent) => {
+                Err(EngineError::Absent) if Instant::now() < end => {}
+                Err(EngineError::Absent) => {
                     return Err(format!(
                         "the stack has one thread, which has not looked at its devices for {} s",
                         super::PATIENCE.as_secs()
@@ -494,7 +494,10 @@ impl Shared {
             if asked.elapsed() >= ALIVE {
                 asked = Instant::now();
                 let alive = self.engine.upgrade().map(|e| e.look(trace.id));
-                if matches!(alive, None | Some(Err(Fault::Sock(SockError::Closed)))) {
+                if matches!(
+                    alive,
+                    None | Some(Err(EngineError::Sock(SockError::Closed)))
+                ) {
                     // One more round for what was told meanwhile.
                     while let Ok(s) = trace.segments.try_recv() {
                         end.count += 1;
@@ -572,8 +575,8 @@ impl Trace {
                 lost,
                 over,
             }),
-            Err(Fault::Unsupported) => Err(only()),
-            Err(Fault::Sock(SockError::Closed)) => {
+            Err(EngineError::Unsupported) => Err(only()),
+            Err(EngineError::Sock(SockError::Closed)) => {
                 Err(format!("there is no connection {}", protocol::name(id)))
             }
             Err(e) => Err(io_error(e).to_string()),

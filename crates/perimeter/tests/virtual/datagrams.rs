@@ -7,7 +7,7 @@ use perimeter::link::wire::{End, WireConfig, pair};
 use perimeter::{Config, OrgSpec, Platform, Virtual};
 use perimeter_org::engine::{Engine, Running};
 use perimeter_org::{Inbound, Options, Org, Protocol, Visit, open_with, visit};
-use perimeter_stack::datagram::{self, Datagram, Unsent};
+use perimeter_stack::datagram::{self, Datagram, SendError};
 use perimeter_stack::{Cidr, Ctx, IfaceSpec, Kind, Sockets};
 use perimeter_sync::Thread;
 use perimeter_sync::virt::{Schedule, VirtualConfig};
@@ -60,7 +60,7 @@ struct Ports(Mutex<HashMap<u16, u16>>);
 enum Error {
     InUse,
     Refused,
-    Unsent(Unsent),
+    Unsent(SendError),
 }
 
 impl Ports {
@@ -226,7 +226,7 @@ impl<O: Org> Host<O> {
         loop {
             let ends = (self.at(from), to);
             match self.call(|ports, org, cx| ports.send(org, cx, ends, data.to_vec())) {
-                Err(Error::Unsent(Unsent::NoStation | Unsent::Full)) => self.pass(p),
+                Err(Error::Unsent(SendError::NoStation | SendError::Full)) => self.pass(p),
                 other => return other,
             }
         }

@@ -6,7 +6,7 @@ use crate::lan::under_all;
 use perimeter::link::script::script;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{BuildError, Cidr, Config, Inbound, Native, OrgSpec, Route, Stack, TcpConfig};
-use perimeter_org::engine::Fault;
+use perimeter_org::engine::EngineError;
 use perimeter_org::{Options, Platforms, open};
 use perimeter_stack::IfaceSpec;
 use std::io::ErrorKind;
@@ -248,7 +248,7 @@ fn an_ipv6_address_below_the_builder_is_harmless() {
         let engine = open(Platforms::Native(native), options);
         for to in ["[fe80::2]:80", "[2001:db8::1]:80"] {
             let e = engine.connect((None, 0), to.parse().unwrap(), &TcpConfig::default());
-            assert!(matches!(e, Err(Fault::NoRoute)), "{name}");
+            assert!(matches!(e, Err(EngineError::NoRoute)), "{name}");
         }
         let l = engine.listen(
             Some("fe80::1".parse().unwrap()),
@@ -256,6 +256,6 @@ fn an_ipv6_address_below_the_builder_is_harmless() {
             5,
             TcpConfig::default(),
         );
-        assert!(matches!(l, Err(Fault::NoRoute)), "{name}");
+        assert!(matches!(l, Err(EngineError::NoRoute)), "{name}");
     }
 }

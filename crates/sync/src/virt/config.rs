@@ -238,9 +238,9 @@ impl fmt::Display for FailureKind {
     }
 }
 
-/// Why a run failed, and how to see it again: [`Failure::config`] replays it step by step.
+/// Why a run failed, and how to see it again: [`RunError::config`] replays it step by step.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct RunError {
     /// What kind.
     pub kind: FailureKind,
     /// What happened, with each thread and what it waits for; several lines.
@@ -255,7 +255,7 @@ pub struct Failure {
     pub trace_hash: u64,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -277,4 +277,4 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for RunError {}

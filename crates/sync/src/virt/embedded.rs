@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::Virtual;
-use super::config::{Failure, Report, VirtualConfig};
+use super::config::{Report, RunError, VirtualConfig};
 use super::shared::{Shared, is_torn, message};
 use super::state::Body;
 use crate::policy::Priority;
@@ -85,7 +85,7 @@ impl Mailbox {
 pub struct Embedded {
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
-    failure: Arc<Mutex<Option<Failure>>>,
+    failure: Arc<Mutex<Option<RunError>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -211,7 +211,7 @@ impl Embedded {
 
     /// How the simulation failed, if it has. Nothing runs in it any more then: calls panic,
     /// advances return at once.
-    pub fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<RunError> {
         self.failure.lock().clone()
     }
 
@@ -234,7 +234,7 @@ impl Drop for Embedded {
 struct Driver {
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
-    failure: Arc<Mutex<Option<Failure>>>,
+    failure: Arc<Mutex<Option<RunError>>>,
     max_steps: u64,
 }
 

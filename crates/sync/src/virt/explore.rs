@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::config::{Failure, Schedule, VirtualConfig};
+use super::config::{RunError, Schedule, VirtualConfig};
 use super::{Report, Virtual};
 
 /// What an exploration has seen.
@@ -24,7 +24,7 @@ pub struct Explored {
 ///
 /// Under [`Schedule::Pct`] the estimate of a run's length follows the longest run so far, from
 /// `cfg.pct_steps` on; what a seed does depends on it, so a failure is replayed from its
-/// [`Failure::config`], not from the seed alone.
+/// [`RunError::config`], not from the seed alone.
 ///
 /// # Errors
 /// The first failure.
@@ -36,7 +36,7 @@ pub fn explore<R, F>(
     seeds: Range<u64>,
     main: F,
     mut check: impl FnMut(&VirtualConfig, R, &Report),
-) -> Result<Explored, Failure>
+) -> Result<Explored, RunError>
 where
     R: Send + 'static,
     F: FnOnce(Virtual) -> R + Clone + Send + 'static,

@@ -7,7 +7,7 @@
 //! [`Platform::checkpoint`], yielding, sleeping, starting and joining. Nothing else switches,
 //! so code between two points is atomic: a loop without a point never ends.
 //!
-//! A simulation that fails names its seed; [`Failure::config`] replays it step by step. Its
+//! A simulation that fails names its seed; [`RunError::config`] replays it step by step. Its
 //! threads are unwound: operations that wait end by unwinding, except in destructors of a
 //! thread that is being unwound already, where locks work as usual, events time out at once and
 //! nothing switches voluntarily.
@@ -69,7 +69,7 @@ use crate::policy::{Lending, LockPolicy, Priority};
 use shared::Shared;
 use state::{Doing, Held, NONE, Op};
 
-pub use config::{Cost, CostTable, Failure, FailureKind, Report, Schedule, VirtualConfig};
+pub use config::{Cost, CostTable, FailureKind, Report, RunError, Schedule, VirtualConfig};
 pub use embedded::Embedded;
 pub use event::VirtualEvent;
 pub use explore::{Explored, explore};
@@ -100,7 +100,7 @@ impl Virtual {
     pub fn run<R: Send + 'static>(
         cfg: VirtualConfig,
         main: impl FnOnce(Virtual) -> R + Send + 'static,
-    ) -> Result<(R, Report), Failure> {
+    ) -> Result<(R, Report), RunError> {
         let shared = Shared::new(cfg.clone(), false, None);
         let handle = Virtual {
             shared: shared.clone(),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::beacon;
-use super::config::{Failure, FailureKind, Report, VirtualConfig};
+use super::config::{FailureKind, Report, RunError, VirtualConfig};
 use super::stacks;
 use super::state::{Body, Coro, Doing, NONE, Op, State};
 use corosensei::CoroutineResult;
@@ -517,7 +517,7 @@ impl Shared {
     }
 
     /// Ends the simulation: what is left of the program's closures is dropped.
-    pub(super) fn finish(&self) -> (Option<Failure>, Report) {
+    pub(super) fn finish(&self) -> (Option<RunError>, Report) {
         // SAFETY: driving, between virtual threads.
         if unsafe { self.st() }.teardown {
             self.tear_down();

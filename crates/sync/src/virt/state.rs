@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use super::config::{Failure, FailureKind, Report, Schedule, VirtualConfig};
+use super::config::{FailureKind, Report, RunError, Schedule, VirtualConfig};
 use super::event::EventHead;
 use super::lock::LockHead;
 use super::record::{Act, Entry};
@@ -179,7 +179,7 @@ pub(super) struct State {
     pub(super) resched: bool,
     pub(super) lowest: u64,
     pub(super) alone: u64,
-    pub(super) failure: Option<Box<Failure>>,
+    pub(super) failure: Option<Box<RunError>>,
     /// The simulation has failed: threads are being unwound.
     pub(super) teardown: bool,
     /// The driving OS thread counts as panicking for reasons of its own: it drives from a
@@ -459,7 +459,7 @@ impl State {
     /// Records the first failure; everything is torn down from here on.
     pub(super) fn fail(&mut self, kind: FailureKind, detail: String) {
         if self.failure.is_none() {
-            self.failure = Some(Box::new(Failure {
+            self.failure = Some(Box::new(RunError {
                 kind,
                 detail,
                 config: Box::new(self.cfg.clone()),

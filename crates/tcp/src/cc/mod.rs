@@ -60,9 +60,9 @@ impl fmt::Display for CcKind {
 
 /// The name given is not that of a congestion control algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownCc(pub String);
+pub struct UnknownCcError(pub String);
 
-impl fmt::Display for UnknownCc {
+impl fmt::Display for UnknownCcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -72,15 +72,15 @@ impl fmt::Display for UnknownCc {
     }
 }
 
-impl std::error::Error for UnknownCc {}
+impl std::error::Error for UnknownCcError {}
 
 impl FromStr for CcKind {
-    type Err = UnknownCc;
-    fn from_str(s: &str) -> Result<CcKind, UnknownCc> {
+    type Err = UnknownCcError;
+    fn from_str(s: &str) -> Result<CcKind, UnknownCcError> {
         match s {
             "cubic" => Ok(CcKind::Cubic),
             "newreno" | "reno" => Ok(CcKind::NewReno),
-            _ => Err(UnknownCc(s.to_owned())),
+            _ => Err(UnknownCcError(s.to_owned())),
         }
     }
 }

@@ -7,9 +7,8 @@ use super::{
 use crate::{
     Error, host,
     linux::{self, sockets},
-    workload::{
-        Coalescing, Configuration, Content, Device, FILE_SIZE, MTU, Settings, Worker, drive,
-    },
+    session::Worker,
+    workload::{Coalescing, Configuration, Content, Device, FILE_SIZE, MTU, Settings, drive},
 };
 use std::{sync::mpsc, time::Instant};
 

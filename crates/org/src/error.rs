@@ -1,11 +1,11 @@
 //! Why calls fail.
 
-use crate::pef::event::Refused;
+use crate::pef::event::AlterError;
 use perimeter_stack::{Over, SockError};
 
 /// Why a call failed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum EngineError {
     /// The organization has one thread, and this is another.
     WrongThread,
     /// No route to the address, or the local address is not ours.
@@ -27,7 +27,7 @@ pub enum Fault {
     /// The organization has nothing of the kind.
     Unsupported,
     /// A list of events could not be altered.
-    Events(Refused),
+    Events(AlterError),
     /// The stack was stopped.
     Stopped,
     /// A thread panicked in the stack; which one.
@@ -38,27 +38,27 @@ pub enum Fault {
     NetDown,
 }
 
-impl From<SockError> for Fault {
-    fn from(e: SockError) -> Fault {
-        Fault::Sock(e)
+impl From<SockError> for EngineError {
+    fn from(e: SockError) -> EngineError {
+        EngineError::Sock(e)
     }
 }
 
-impl From<Refused> for Fault {
-    fn from(e: Refused) -> Fault {
+impl From<AlterError> for EngineError {
+    fn from(e: AlterError) -> EngineError {
         match e {
-            Refused::Gone => Fault::Sock(SockError::Closed),
-            e => Fault::Events(e),
+            AlterError::Gone => EngineError::Sock(SockError::Closed),
+            e => EngineError::Events(e),
         }
     }
 }
 
-impl From<Over> for Fault {
-    fn from(o: Over) -> Fault {
+impl From<Over> for EngineError {
+    fn from(o: Over) -> EngineError {
         match o {
-            Over::Stopped => Fault::Stopped,
-            Over::Failed(cause) => Fault::Failed(cause),
-            Over::Forked => Fault::Forked,
+            Over::Stopped => EngineError::Stopped,
+            Over::Failed(cause) => EngineError::Failed(cause),
+            Over::Forked => EngineError::Forked,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The threads of one run, moved together through its phases.
 
-use super::{Control, Phase, Tally};
 use crate::{
     Error,
     live::{Seen, Watch},
+    workload::{Control, Phase, Tally},
 };
 use std::{
     fmt,
@@ -13,7 +13,7 @@ use std::{
 };
 
 /// What one thread does: makes its endpoint, calls the given function when it is ready, waits until
-/// that returns, and then runs [`super::drive()`].
+/// that returns, and then runs [`drive()`](crate::workload::drive()).
 pub type Worker = Box<dyn FnOnce(&Control, &dyn Fn()) -> Result<Tally, Error> + Send>;
 
 /// How often the controlling thread looks for workers that failed.
@@ -22,7 +22,7 @@ const WATCH: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Longest wait for the event loops' answers to who watches. They look up every
-/// [`super::PATIENCE`]; a worker that has no event loop never answers.
+/// [`PATIENCE`](crate::workload::PATIENCE); a worker that has no event loop never answers.
 const ANSWERS: Duration = Duration::from_secs(1);
 
 /// What a session makes of its workers' answers, in their order; `None` of those who gave none.
@@ -30,13 +30,13 @@ pub type View = Box<dyn FnMut(&[Option<Tally>]) -> Seen + Send>;
 
 /// The threads of a run. Dropping it stops and joins them.
 #[derive(Debug)]
-pub struct Crew {
+pub struct Workers {
     control: Arc<Control>,
     threads: Vec<JoinHandle<Result<Tally, Error>>>,
     watched: Option<Watched>,
 }
 
-/// Who watches a crew.
+/// Who watches workers.
 struct Watched {
     watch: Watch,
     view: View,
@@ -50,33 +50,33 @@ impl fmt::Debug for Watched {
     }
 }
 
-impl Crew {
+impl Workers {
     /// Starts a thread for each named worker and waits until all are ready.
     ///
     /// # Errors
     /// The first worker's error, or the system's when a thread can't be started.
-    pub fn start(workers: Vec<(String, Worker)>) -> Result<Crew, Error> {
-        Crew::start_with(Control::default(), workers)
+    pub fn start(workers: Vec<(String, Worker)>) -> Result<Workers, Error> {
+        Workers::start_with(Control::default(), workers)
     }
 
-    /// As [`Crew::start`], for a run whose other end may stop first: that connections end is then
+    /// As [`Workers::start`], for a run whose other end may stop first: that connections end is then
     /// no error, if the stop follows soon.
     ///
     /// # Errors
     /// As there.
-    pub fn start_second(workers: Vec<(String, Worker)>) -> Result<Crew, Error> {
-        Crew::start_with(Control::second(), workers)
+    pub fn start_second(workers: Vec<(String, Worker)>) -> Result<Workers, Error> {
+        Workers::start_with(Control::second(), workers)
     }
 
-    fn start_with(control: Control, workers: Vec<(String, Worker)>) -> Result<Crew, Error> {
+    fn start_with(control: Control, workers: Vec<(String, Worker)>) -> Result<Workers, Error> {
         let (tell, ready) = mpsc::channel();
-        let mut crew = Crew {
+        let mut started = Workers {
             control: Arc::new(control),
             threads: Vec::with_capacity(workers.len()),
             watched: None,
         };
         for (name, worker) in workers {
-            let (control, tell) = (crew.control.clone(), tell.clone());
+            let (control, tell) = (started.control.clone(), tell.clone());
             let body = move || {
                 let set = || {
                     // The controller may have given up already; the phase says so.
@@ -88,23 +88,23 @@ impl Crew {
                 worker(&control, &set)
             };
             let thread = thread::Builder::new().name(name).spawn(body);
-            crew.threads.push(thread.map_err(|source| Error::Io {
+            started.threads.push(thread.map_err(|source| Error::Io {
                 context: "starting a thread".into(),
                 source,
             })?);
         }
         drop(tell);
-        let mut waiting = crew.threads.len();
+        let mut waiting = started.threads.len();
         while waiting > 0 {
             match ready.recv_timeout(WATCH) {
                 Ok(()) => waiting -= 1,
-                Err(_) => crew.check()?,
+                Err(_) => started.check()?,
             }
         }
-        Ok(crew)
+        Ok(started)
     }
 
-    /// Has `watch` told what the crew does from now on, as `view` sees it.
+    /// Has `watch` told what the workers do from now on, as `view` sees it.
     pub fn watch(&mut self, watch: Watch, view: View) {
         self.watched = Some(Watched {
             watch,
@@ -223,7 +223,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for Workers {
     fn drop(&mut self) {
         self.control.advance(Phase::Stop);
         for t in self.threads.drain(..) {
@@ -261,33 +261,40 @@ mod tests {
     #[test]
     fn all_threads_are_collected() {
         let workers = vec![("a".into(), steady()), ("b".into(), steady())];
-        let mut crew = Crew::start(workers).unwrap();
-        crew.run(Phase::Warm, Duration::from_millis(5)).unwrap();
-        crew.run(Phase::Measure, Duration::from_millis(5)).unwrap();
-        let tallies = crew.finish().unwrap();
+        let mut workers = Workers::start(workers).unwrap();
+        workers.run(Phase::Warm, Duration::from_millis(5)).unwrap();
+        workers
+            .run(Phase::Measure, Duration::from_millis(5))
+            .unwrap();
+        let tallies = workers.finish().unwrap();
         assert_eq!(tallies.iter().map(|t| t.calls).sum::<u64>(), 14);
     }
 
     #[test]
     fn failures_come_through_from_every_phase() {
         let at_set: Worker = Box::new(|_, _| Err(Error::Run("no endpoint".into())));
-        let error = Crew::start(vec![("a".into(), steady()), ("b".into(), at_set)]).unwrap_err();
+        let error = Workers::start(vec![("a".into(), steady()), ("b".into(), at_set)]).unwrap_err();
         assert_eq!(error.to_string(), "no endpoint");
 
         let later: Worker = Box::new(|_, set| {
             set();
             Err(Error::Run("broken".into()))
         });
-        let mut crew = Crew::start(vec![("a".into(), steady()), ("b".into(), later)]).unwrap();
-        let error = crew.run(Phase::Warm, Duration::from_secs(20)).unwrap_err();
+        let mut workers =
+            Workers::start(vec![("a".into(), steady()), ("b".into(), later)]).unwrap();
+        let error = workers
+            .run(Phase::Warm, Duration::from_secs(20))
+            .unwrap_err();
         assert_eq!(error.to_string(), "broken");
 
         let panicking: Worker = Box::new(|_, set| {
             set();
             panic!("deliberate");
         });
-        let mut crew = Crew::start(vec![("b".into(), panicking)]).unwrap();
-        let error = crew.run(Phase::Warm, Duration::from_secs(20)).unwrap_err();
+        let mut workers = Workers::start(vec![("b".into(), panicking)]).unwrap();
+        let error = workers
+            .run(Phase::Warm, Duration::from_secs(20))
+            .unwrap_err();
         assert!(error.to_string().contains("thread b panicked"), "{error}");
     }
 }

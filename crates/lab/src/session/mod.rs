@@ -1,10 +1,14 @@
 //! What a backend does with one configuration: prepare, warm up, measure, tear down.
 
-use super::{Configuration, Sample, Settings};
+mod workers;
+
+pub use workers::{View, Worker, Workers};
+
 use crate::{
     Error,
     host::{self, Machine, SoftirqThreads},
     live::{Feed, Watch},
+    workload::{Configuration, Sample, Settings},
 };
 use std::time::{Duration, Instant};
 
