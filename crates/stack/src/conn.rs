@@ -118,8 +118,11 @@ pub struct RcvSide<K: Kind> {
     /// The application has closed the socket: a call that comes late is to fail, not to find
     /// the end of the stream.
     pub left: bool,
-    /// The peer has sent all (FIN in order).
+    /// Nothing more will come: the peer has sent all, or the connection is over.
     pub eof: bool,
+    /// The peer's FIN has come: what ends the stream for good, whatever happens to the connection
+    /// afterwards.
+    pub fin: bool,
     /// The core of the last receive call.
     pub core: u16,
     /// Space freed since TCP was last told, bytes.
@@ -185,6 +188,7 @@ impl<K: Kind> RcvSide<K> {
             shut: false,
             left: false,
             eof: false,
+            fin: false,
             core: NOWHERE,
             untold: 0,
             marks: None,
@@ -491,7 +495,7 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
 /// Tells the receive side of a socket what happened to its connection.
 pub fn told<K: Kind>(rcv: &mut RcvSide<K>, events: Events, failed: bool, cx: &mut Ctx<K>) {
     if events.contains(Events::EOF) {
-        rcv.eof = true;
+        (rcv.eof, rcv.fin) = (true, true);
         rcv.side
             .raise(ready::IN | ready::RDHUP, &mut cx.deferred.wakes);
     }

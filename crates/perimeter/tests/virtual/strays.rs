@@ -8,7 +8,7 @@ use perimeter::{Config, Stack, State, TcpConfig, TcpListener, TcpStream, Virtual
 use perimeter_sync::Platform;
 use perimeter_sync::virt::VirtualConfig;
 use perimeter_wire::{Icmpv4, PROTO_ICMP, Seq, TcpFlags, TcpHdr, TcpOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -352,6 +352,25 @@ fn a_closed_socket_does_not_wait_for_a_shut_window_for_ever() {
         }
         let lived = lab.p.now().since(start);
         assert!(lived > Duration::from_secs(100), "{lived:?}: too soon");
+    });
+}
+
+/// What came in order is the reader's, the end of the stream too, though the peer resets the
+/// connection before it is read. Who writes hears of the reset.
+#[test]
+fn a_reset_behind_the_fin_leaves_the_end_of_the_stream() {
+    under_all(|lab| {
+        let (c, h) = lab.connect(&lab.s.tcp_config());
+        lab.send(&with(&h, TcpFlags::FIN | TcpFlags::ACK, 0), b"all");
+        lab.send(&with(&h, TcpFlags::RST | TcpFlags::ACK, 4), b"");
+        let org = lab.s.organization();
+        assert_eq!(lab.states(), [State::Closed], "{org}");
+        let mut buf = [0; 8];
+        assert_eq!((&c).read(&mut buf).unwrap(), 3, "{org}");
+        assert_eq!((&c).read(&mut buf).unwrap(), 0, "{org}");
+        let error = (&c).write(b"more").unwrap_err().kind();
+        assert_eq!(error, ErrorKind::ConnectionReset, "{org}");
+        assert_eq!((&c).read(&mut buf).unwrap(), 0, "{org}");
     });
 }
 

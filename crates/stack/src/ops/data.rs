@@ -384,7 +384,9 @@ impl<K: Kind> Op<K> for Recv {
         if rcv.left {
             return Step::Done(Err(SockError::Closed));
         }
-        if self.max == 0 || rcv.shut {
+        // A reset that follows the FIN takes nothing from the reader: the error is for who writes,
+        // or asks.
+        if self.max == 0 || rcv.shut || rcv.fin {
             return Step::Done(Ok(out));
         }
         if rcv.eof || rcv.side.bits() & (ready::ERR | ready::HUP) != 0 {
