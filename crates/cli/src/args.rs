@@ -44,7 +44,7 @@ Examples:
   perimeter ss --control /run/user/1000/stack.sock
   perimeter ss --control stack.sock --json | jq '.connections[] | {id, state, cwnd}'
 
-Exit code: 0 told, 1 the stack can't tell, 2 no stack can be reached there.";
+Exit status: 0 success, 1 the stack refused, 2 no stack can be reached.";
 
 const TRACE_HELP: &str = "\
 Puts a tracing event on the connection's lists, prints a line for each segment with its time, its
@@ -57,7 +57,7 @@ Examples:
   perimeter trace --control stack.sock 0:3.1 --count 20
   perimeter trace --control stack.sock 0:3.1 --seconds 2 --json | jq .cwnd
 
-Exit code: 0 traced, 1 it can't be traced, 2 no stack can be reached there.";
+Exit status: 0 traced, 1 the stack refused, 2 no stack can be reached.";
 
 const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --quick
@@ -98,7 +98,7 @@ the CPU time of its protocol threads; under up, squeue, pef, streams and fold th
 stack, a little of which is outside any perimeter. Where there is one perimeter that is the share
 of time for which it is occupied. q, Esc or Ctrl-C ends the runs and prints what is complete.
 
-Exit code: 0 measured, 1 a run failed, 2 a request that can't be served.";
+Exit status: 0 measured, 1 a run failed, 2 the request can't be served.";
 
 const RUN_HELP: &str = "\
 The folder gets lab.json (what was asked for), plans/ (the plans as they ran), runs.jsonl (a line a
@@ -117,7 +117,7 @@ Examples:
   perimeter lab run all --quick --out monday --resume
   perimeter lab show groups > mine.toml && perimeter lab run mine.toml
 
-Exit code: 0 all measured, 1 a run failed or it was ended before, 2 a request that can't be served.";
+Exit status: 0 all measured, 1 a run failed or was stopped, 2 the request can't be served.";
 
 const SEND_HELP: &str = "\
 One full segment is sent over an idle connection; the stack's own code runs on virtual cores, so that

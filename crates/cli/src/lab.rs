@@ -120,7 +120,7 @@ fn list(json: bool) -> Result<(), Error> {
             times.join(", ")
         );
     }
-    text.push_str("\nIn brackets: about how long with --quick, as it is, and with --full.\n");
+    text.push_str("\n[estimated time: --quick, default, --full]\n");
     print(&text)
 }
 

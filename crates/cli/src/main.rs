@@ -56,6 +56,21 @@ fn fail(line: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// What to say when a command came without its subcommand: `help` is its help.
+fn missing_subcommand(help: &str) -> String {
+    let usage = help.lines().find_map(|l| l.trim().strip_prefix("Usage: "));
+    let words = usage.unwrap_or("perimeter").split_whitespace();
+    let command: Vec<&str> = words.take_while(|w| !w.starts_with(['[', '<'])).collect();
+    let listed = help.lines().skip_while(|l| l.trim() != "Commands:").skip(1);
+    let names = listed.map_while(|l| l.split_whitespace().next());
+    let names: Vec<&str> = names.filter(|n| *n != "help").collect();
+    format!(
+        "`{}` needs a subcommand: {}",
+        command.join(" "),
+        names.join(", ")
+    )
+}
+
 /// A usage error in one line: its first paragraph and, if there is one, the tip.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
@@ -64,7 +79,7 @@ fn one_line(error: &clap::Error) -> String {
     // Without a subcommand the whole help comes instead of a message.
     let mut line = match paragraphs.next() {
         Some(first) if first.starts_with("error: ") => flat(&first["error: ".len()..]),
-        _ => "a subcommand is missing (bench, lab, orgs, ss, trace); see `perimeter --help`".into(),
+        _ => missing_subcommand(&text),
     };
     if let Some(tip) = paragraphs.find(|p| p.trim_start().starts_with("tip:")) {
         line.push_str("; ");

@@ -223,7 +223,7 @@ fn who_cannot_be_asked_is_named() {
     }
     for command in ["ss", "trace"] {
         let help = text(&perimeter(&[command, "--help"]).stdout);
-        for want in ["Examples:", "Exit code:", "--control", "--json"] {
+        for want in ["Examples:", "Exit status:", "--control", "--json"] {
             assert!(help.contains(want), "{command} {want}: {help}");
         }
     }

@@ -109,7 +109,7 @@ fn bad_input_is_one_line() {
         (&["lab", "run", "all", "--quick", "--full"], "--full"),
         (
             &["lab", "run", "small.toml", "--quick", "--out", "mine"],
-            "mine: is there already",
+            "mine: already exists",
         ),
         (&["lab", "run", "small.toml", "--resume"], "--out"),
         (

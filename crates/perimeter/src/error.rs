@@ -54,18 +54,19 @@ pub fn io(f: EngineError) -> Error {
             ErrorKind::Unsupported,
             "organization `up` belongs to one thread; use `up:shared` for several",
         ),
-        EngineError::NoRoute => {
-            Error::new(ErrorKind::AddrNotAvailable, "no route, or not our address")
-        }
+        EngineError::NoRoute => Error::new(
+            ErrorKind::AddrNotAvailable,
+            "no route to the host, or the local address is not one of this stack",
+        ),
         EngineError::AddrInUse => Error::new(ErrorKind::AddrInUse, "address already in use"),
         EngineError::NoMemory => Error::new(
             ErrorKind::OutOfMemory,
-            "connections pin all the memory that they may",
+            "connections hold all the memory that they may (`Config::memory`)",
         ),
         EngineError::TimedOut => Error::new(ErrorKind::TimedOut, "timed out"),
         EngineError::Absent => Error::new(
             ErrorKind::TimedOut,
-            "the thread that the stack belongs to did not come by",
+            "the thread that owns this stack did not respond within 1 s",
         ),
         EngineError::TooManyPollers => {
             Error::new(ErrorKind::QuotaExceeded, "too many pollers in this stack")

@@ -50,7 +50,7 @@ impl Screen {
         ] {
             if !is {
                 return Err(Error::Input(format!(
-                    "--live draws on a terminal, and {what} is none; {INSTEAD}"
+                    "--live needs a terminal, and {what} is none; {INSTEAD}"
                 )));
             }
         }

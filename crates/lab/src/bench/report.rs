@@ -315,7 +315,7 @@ fn remarks(samples: &[Sample], connections: bool) -> Vec<String> {
     let invalid = samples.iter().filter(|s| !s.valid).count();
     if invalid > 0 {
         notes.push(format!(
-            "{invalid} of {of} repeats are invalid: the parts of the thread time don't sum up within 5 %"
+            "{invalid} of {of} repeats are invalid: thread time and its measured parts differ by over 5 %"
         ));
     }
     let starved = samples
@@ -342,9 +342,9 @@ fn remarks(samples: &[Sample], connections: bool) -> Vec<String> {
     if let Some(first) = seen.first() {
         let more = match seen.len() {
             1 => String::new(),
-            n => format!(" (and {} more such signs)", n - 1),
+            n => format!(", {} more warnings (see --json)", n - 1),
         };
-        notes.push(format!("disturbed: {first}{more}"));
+        notes.push(format!("noisy run: {first}{more}"));
     }
     notes
 }

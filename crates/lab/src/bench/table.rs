@@ -154,8 +154,7 @@ fn locks(report: &Report, out: &mut String) {
     if shown < all {
         let _ = writeln!(
             out,
-            "{} lock classes that were contended in under {} % of acquisitions are left out; --json \
-             has them",
+            "{} locks with under {} % contention hidden; --json has them",
             all - shown,
             SHARE * 100.0
         );
@@ -332,7 +331,7 @@ mod tests {
         assert_eq!(text.matches("group").count(), 10, "{text}");
         assert_eq!(text.matches("tx_ring").count(), 10, "{text}");
         assert!(
-            !text.contains("leaf") && text.contains("10 lock classes"),
+            !text.contains("leaf") && text.contains("10 locks with under"),
             "{text}"
         );
         // The name stands in the table and once in the lock table.

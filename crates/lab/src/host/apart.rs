@@ -27,7 +27,14 @@ const OVER: u32 = u32::MAX;
 const LONGER: f64 = 3.0;
 
 /// What every [`sign`] begins with.
-pub const SIGN: &str = "cores were far apart";
+const SIGN: &str = "slow core-to-core transfers";
+/// What they began with in records of version 0.1 and before.
+const SIGN_BEFORE: &str = "cores were far apart";
+
+/// Whether a sign that was recorded is one of those.
+pub fn is_sign(sign: &str) -> bool {
+    sign.starts_with(SIGN) || sign.starts_with(SIGN_BEFORE)
+}
 
 /// The shortest that was seen in this process, ns.
 static BEST: Mutex<f64> = Mutex::new(f64::INFINITY);
@@ -103,7 +110,7 @@ pub fn round_trip() -> Option<f64> {
 pub fn sign(ns: f64) -> Option<String> {
     let best = *BEST.lock().unwrap_or_else(PoisonError::into_inner);
     is_longer(ns, best)
-        .then(|| format!("{SIGN}: {ns:.0} ns for a cache line and back, not {best:.0}"))
+        .then(|| format!("{SIGN} ({ns:.0} ns for a cache line and back, {best:.0} at best)"))
 }
 
 /// Whether `ns` is so much more than the shortest, `best`, that the cores must have been further

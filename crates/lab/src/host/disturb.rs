@@ -44,14 +44,14 @@ impl Evidence {
         let steal = self.machine.steal_ns as f64 / capacity;
         if steal > STEAL {
             signs.push(format!(
-                "the hypervisor took {:.0} % of the cores",
+                "the hypervisor stole {:.0} % of the processor time",
                 steal * 100.0
             ));
         }
         let others = self.machine.busy_ns.saturating_sub(self.machine.cpu_ns()) as f64 / capacity;
         if others > OTHERS {
             signs.push(format!(
-                "other processes used {:.0} % of the cores",
+                "other processes used {:.0} % of the processor time",
                 others * 100.0
             ));
         }
@@ -61,7 +61,7 @@ impl Evidence {
         let preempted = self.preempted_ns as f64 / self.thread_ns.max(1) as f64;
         if preempted > PREEMPTED {
             signs.push(format!(
-                "for {:.0} % of the time of the threads under test others had their cores",
+                "threads under test were preempted {:.0} % of the time",
                 preempted * 100.0
             ));
         }
@@ -69,7 +69,7 @@ impl Evidence {
         let switches = self.machine.involuntary as f64 / thread_seconds.max(1e-9);
         if switches > SWITCHES {
             signs.push(format!(
-                "threads were taken off their cores {switches:.0} times a second"
+                "threads were preempted {switches:.0} times per second"
             ));
         }
         signs
@@ -103,13 +103,13 @@ mod tests {
         assert!(quiet().signs().is_empty());
         type Change = fn(&mut Evidence);
         let disturb: [(Change, &str); 4] = [
-            (|e| e.machine.steal_ns = SECOND / 10, "hypervisor took 5 %"),
+            (|e| e.machine.steal_ns = SECOND / 10, "hypervisor stole 5 %"),
             (
                 |e| e.machine.process_cpu_ns = SECOND,
                 "other processes used 50 %",
             ),
-            (|e| e.preempted_ns = SECOND, "50 % of the time"),
-            (|e| e.machine.involuntary = 10_000, "5000 times a second"),
+            (|e| e.preempted_ns = SECOND, "preempted 50 % of the time"),
+            (|e| e.machine.involuntary = 10_000, "5000 times per second"),
         ];
         for (change, says) in disturb {
             let mut e = quiet();

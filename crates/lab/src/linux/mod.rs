@@ -97,7 +97,7 @@ impl Backend for Kernel {
             notes.push("linux: --link-gbps and --rtt have no effect".into());
         }
         notes.push(
-            "linux: the kernel does the peer's work inside our calls; compare cpu, the whole machine's"
+            "linux: goodput is not comparable (the kernel also does the receiver's work); compare cpu"
                 .into(),
         );
         notes.extend(reconnect::note(settings));

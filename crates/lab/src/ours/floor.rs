@@ -33,8 +33,7 @@ impl Backend for Floor {
             inbound: "none".into(),
             comparable: false,
             notes: vec![
-                "null: no stack but prebuilt headers and ignored acknowledgments, the floor of the other rows"
-                    .into(),
+                "null: benchmark overhead without TCP, a lower bound for the other rows".into(),
             ],
         }
     }

@@ -75,7 +75,7 @@ impl Backend for Peers {
         let tap = settings.device == Device::Tap;
         match tap {
             true => notes.push(format!(
-                "{name}: the kernel does the peer's work; compare cpu, the whole machine's"
+                "{name}: goodput is not comparable (the kernel also does the peer's work); compare cpu"
             )),
             false => notes.push(format!(
                 "{name}: both ends are {name}, joined by a link in memory at MTU 1500; cpu is \

@@ -62,7 +62,7 @@ impl Folder {
             if !empty {
                 return input(
                     path,
-                    "is there already; --resume goes on with it, another --out leaves it alone",
+                    "already exists; use --resume to continue it, or another --out for a new folder",
                 );
             }
         }

@@ -105,9 +105,9 @@ impl Finding {
         match self {
             Finding::Agrees => "agrees",
             Finding::InPart => "agrees in part",
-            Finding::TurnedRound => "turned round",
+            Finding::TurnedRound => "opposite result",
             Finding::Undecided => "undecided",
-            Finding::NoDifference => "no difference seen",
+            Finding::NoDifference => "no significant difference",
             Finding::NeedsCores(n) => return format!("needs {n} cores"),
             Finding::TooFew => "too few runs to tell",
             Finding::NotMeasured => "not measured here",
@@ -335,7 +335,7 @@ fn result(plan: &Plan, stored: &Stored, cores: Cores, rows: &[&Row], others: &[&
 /// What disturbed a run, but that the cores were far apart: such runs stand by themselves.
 fn signs_of(m: &Measured) -> impl Iterator<Item = &str> {
     let signs = m.raw.disturbances.iter().map(String::as_str);
-    signs.filter(|s| !s.starts_with(apart::SIGN))
+    signs.filter(|s| !apart::is_sign(s))
 }
 
 /// A sign of disturbance with `N` for its numbers.

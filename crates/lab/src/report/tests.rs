@@ -153,7 +153,7 @@ fn with_far_cores() -> Stored {
         if let Outcome::Measured(m) = &mut row.outcome {
             m.raw.core_round_trip_ns = Some(300.0);
             m.raw.goodput_mbps *= slower;
-            m.raw.disturbances = vec![format!("{}: 300 ns", crate::host::apart::SIGN)];
+            m.raw.disturbances = vec!["slow core-to-core transfers (300 ns)".into()];
         }
         stored.rows.push(row);
     }
@@ -239,10 +239,7 @@ fn the_best_is_named_with_those_that_equal_it() {
     assert_eq!(at(192).best, "ConnP-L(128)");
     assert_eq!(at(192).behind.len(), 2);
     let text = render(&example()).markdown;
-    assert!(
-        text.contains("ConnP-L(128) by its median, 4090 Mb/s; no difference seen to UP"),
-        "{text}"
-    );
+    assert!(text.contains("ConnP-L(128), 4090 Mb/s; tied: UP"), "{text}");
 }
 
 #[test]
@@ -289,16 +286,14 @@ fn what_is_missing_or_disturbed_says_so() {
     gone.outcome = Outcome::Unavailable("no such <device>".into());
     stored.rows.push(gone);
     if let Outcome::Measured(m) = &mut stored.rows[0].outcome {
-        m.raw.disturbances = vec!["the hypervisor took 5 % of the cores".into()];
+        m.raw.disturbances = vec!["the hypervisor stole 5 % of the processor time".into()];
     }
     let rendered = render(&stored);
     assert!(rendered.html.contains("no such &lt;device&gt;"));
     assert!(rendered.html.contains("not run yet"));
-    assert!(
-        rendered
-            .html
-            .contains("1 of 30 runs were disturbed: the hypervisor took N % of the cores (1).")
-    );
+    assert!(rendered.html.contains(
+        "1 of 30 runs were disturbed: the hypervisor stole N % of the processor time (1)."
+    ));
     assert!(rendered.markdown.contains("†"));
     stored.rows.clear();
     let empty = render(&stored);
@@ -352,16 +347,13 @@ fn without_claims_each_curve_is_held_against_one() {
     stored.plans = vec![Plan::parse("small.toml", &text).unwrap()];
     let lines = words::against(&analysis::results(&stored)[0]);
     assert_eq!(lines.len(), 2);
-    assert!(lines[0].starts_with("goodput of MsgP against UP: 0.82 times"));
+    assert!(lines[0].starts_with("goodput of MsgP vs UP: 0.82 times"));
     assert!(
         lines[0].contains("at 6 connections, less; 1.25"),
         "{lines:?}"
     );
     assert!(lines[0].contains("at 192 connections, more"), "{lines:?}");
-    assert!(lines[1].contains("at 6 connections, no difference seen"));
+    assert!(lines[1].contains("at 6 connections, no significant difference"));
     let markdown = render(&stored).markdown;
-    assert!(
-        markdown.contains("- goodput of MsgP against UP"),
-        "{markdown}"
-    );
+    assert!(markdown.contains("- goodput of MsgP vs UP"), "{markdown}");
 }

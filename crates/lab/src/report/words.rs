@@ -67,7 +67,7 @@ pub(super) fn claimed(claim: &Claim) -> String {
 fn place(e: &Evidence) -> String {
     match e.x {
         (a, b) if a == b => format!("at {}", number(a as f64)),
-        (a, b) => format!("{} against {}", number(a as f64), number(b as f64)),
+        (a, b) => format!("{} vs {}", number(a as f64), number(b as f64)),
     }
 }
 
@@ -89,7 +89,7 @@ fn stands(curve: &Curve, base: &Curve, r: &Result) -> Option<String> {
         let verdict = match c.verdict {
             Verdict::Greater => "more",
             Verdict::Less => "less",
-            Verdict::NoDifference => "no difference seen",
+            Verdict::NoDifference => "no significant difference",
             Verdict::TooFew => "too few runs to tell",
         };
         let (x, of) = (number(p.x as f64), r.plan.axis.of(p.x));
@@ -104,7 +104,7 @@ fn stands(curve: &Curve, base: &Curve, r: &Result) -> Option<String> {
     let what = short(metric);
     (!places.is_empty()).then(|| {
         format!(
-            "{what} of {label}{comparable} against {of}: {}",
+            "{what} of {label}{comparable} vs {of}: {}",
             places.join("; ")
         )
     })
@@ -185,7 +185,7 @@ pub(super) fn counters(e: &Evidence) -> Option<String> {
         .filter(|(_, a, b)| apart(*a, *b))
         .map(|(m, a, b)| {
             format!(
-                "{} {} against {} {}",
+                "{} {} vs {} {}",
                 short(*m),
                 number(*a),
                 number(*b),
@@ -193,7 +193,7 @@ pub(super) fn counters(e: &Evidence) -> Option<String> {
             )
         })
         .collect();
-    (!parts.is_empty()).then(|| format!("Counters {}: {}.", place(e), parts.join("; ")))
+    (!parts.is_empty()).then(|| format!("Counted {}: {}.", place(e), parts.join("; ")))
 }
 
 /// A metric in two words.
@@ -201,10 +201,10 @@ fn short(m: Metric) -> &'static str {
     match m {
         Metric::Goodput => "goodput",
         Metric::GoodputPerCpu => "goodput per CPU second",
-        Metric::Stack => "stack time a segment",
-        Metric::Cpu => "processor time a segment",
+        Metric::Stack => "stack time per segment",
+        Metric::Cpu => "processor time per segment",
         Metric::Contended => "contended acquisitions",
-        Metric::LockWait => "lock waits a segment",
+        Metric::LockWait => "lock waits per segment",
         Metric::Switches => "context switches",
         Metric::Rounds => "round trips",
         Metric::Latency => "mean round trip",
@@ -215,10 +215,10 @@ fn short(m: Metric) -> &'static str {
         Metric::HoldContended => "contended connection locks",
         Metric::Scheduler => "hand-overs",
         Metric::Migrations => "migrations",
-        Metric::Connects => "connections a second",
+        Metric::Connects => "connections per second",
         Metric::OpenToClose => "from opening to close",
         Metric::OpenToCloseP99 => "from opening to close, 99th percentile",
-        Metric::Listens => "listeners a second",
+        Metric::Listens => "listeners per second",
         Metric::ListenToClose => "from listen to close",
         Metric::RunDelay => "waiting for a core",
         m @ (Metric::L2 | Metric::L2Of(_) | Metric::L2Coherence | Metric::L2Here) => m.label(),
@@ -233,23 +233,19 @@ fn short(m: Metric) -> &'static str {
 pub(super) fn advice(choice: &Choice, metric: Metric) -> String {
     let value = format!("{} {}", number(choice.median), metric.unit());
     let list = |items: &[(String, f64)]| {
-        let one = |(label, ratio): &(String, f64)| format!("{label} ({ratio:.2} times)");
+        let one = |(label, ratio): &(String, f64)| format!("{label} {ratio:.2}x");
         items.iter().map(one).collect::<Vec<_>>().join(", ")
     };
     let mut text = match choice.equals.is_empty() {
-        true if choice.unknown.is_empty() => format!(", {value}"),
-        true => format!(" by its median, {value}"),
-        false => format!(
-            " by its median, {value}; no difference seen to {}",
-            list(&choice.equals)
-        ),
+        true => format!(", {value}"),
+        false => format!(", {value}; tied: {}", list(&choice.equals)),
     };
     if !choice.behind.is_empty() {
-        text.push_str(&format!("; behind it {}", list(&choice.behind)));
+        text.push_str(&format!("; slower: {}", list(&choice.behind)));
     }
     if !choice.unknown.is_empty() {
         text.push_str(&format!(
-            "; too few runs to tell of {}",
+            "; too few runs to compare: {}",
             choice.unknown.join(", ")
         ));
     }

@@ -240,7 +240,7 @@ impl Settings {
             return input("--control: the host's sockets have no control socket".into());
         }
         if let Some(path) = self.control.as_ref().filter(|p| p.exists()) {
-            return input(format!("--control {}: is there already", path.display()));
+            return input(format!("--control {}: already exists", path.display()));
         }
         let ranges = [
             ("--threads", self.threads as u64, 1..=MAX_PARALLEL),
@@ -277,7 +277,7 @@ impl Settings {
         };
         if self.coalescing == Coalescing::Cork {
             return input(
-                "--exchange: cork would hold messages back; use --coalescing nodelay".into(),
+                "--exchange needs --coalescing nodelay: cork would hold messages back".into(),
             );
         }
         let longest = exchange.request.max(exchange.response);
