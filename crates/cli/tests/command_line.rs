@@ -58,7 +58,7 @@ fn bad_input() {
         (&["bench", "--repeat", "0"], "from 1 to 1000"),
         (
             &["bench", "--live"],
-            "--live draws on a terminal, and standard output is none; leave --live out",
+            "--live needs a terminal",
         ),
         (&["bench", "--live", "--json", "-"], "--json needs a file"),
         (&["bench", "--live", "--listen", "::1"], "--live"),
