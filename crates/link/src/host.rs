@@ -5,7 +5,7 @@ use perimeter_wire::MacAddr;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::ifreq::{IfReq, control_socket, ifreq_ioctl};
+use crate::ifreq::{IfReq, control_socket, ethtool, ifreq_ioctl};
 
 fn request(
     name: &str,
@@ -122,5 +122,32 @@ pub fn set_address(name: &str, addr: Ipv4Addr, prefix: u8) -> io::Result<()> {
         libc::SIOCSIFNETMASK,
         sockaddr(Ipv4Addr::from_bits(mask)),
     )?;
+    Ok(())
+}
+
+/// What an interface does for its senders and receivers, and can be told not to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// It completes the checksums of what is sent by it. Off: the kernel does before. Of a veth
+    /// pair neither does: the other end gets frames with partial checksums unless it is off.
+    TxChecksum,
+    /// It cuts large segments of TCP that are sent by it. Off: the kernel does before.
+    Tso,
+    /// What is received is merged.
+    Gro,
+}
+
+/// Turns a feature of the interface on or off, as `ethtool -K` does.
+///
+/// # Errors
+/// Without privilege, or if the interface can't be told.
+pub fn set_feature(name: &str, feature: Feature, on: bool) -> io::Result<()> {
+    // linux/ethtool.h: ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGRO
+    let command = match feature {
+        Feature::TxChecksum => 0x17,
+        Feature::Tso => 0x1f,
+        Feature::Gro => 0x2c,
+    };
+    ethtool(name, command, u32::from(on))?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Bytes of an interface name with its terminating zero.
 const NAME: usize = libc::IFNAMSIZ;
@@ -67,4 +67,26 @@ pub(crate) fn control_socket() -> io::Result<OwnedFd> {
     check(fd)?;
     // SAFETY: the call has just given us this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    cmd: u32,
+    data: u32,
+}
+
+/// A request of ethtool's that takes and gives one number.
+pub(crate) fn ethtool(name: &str, cmd: u32, data: u32) -> io::Result<u32> {
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let socket = control_socket()?;
+    let mut value = EthtoolValue { cmd, data };
+    let mut req = IfReq::new(name)?;
+    let at = (&raw mut value).expose_provenance().to_ne_bytes();
+    req.data[..at.len()].copy_from_slice(&at);
+    // SAFETY: the request takes a `struct ifreq` whose data is a pointer to a `struct
+    // ethtool_value`, which is valid for reads and writes during the call, as all the requests
+    // made by this take one.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut req) })?;
+    Ok(value.data)
 }

@@ -34,3 +34,4 @@ pub mod wire;
 pub use device::{
     Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
 };
+pub use perimeter_wire::MacAddr;

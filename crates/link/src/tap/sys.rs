@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::{ATTACH, TapConfig, TapError, mode_of};
 use crate::device::Medium;
-use crate::ifreq::{IfReq, check, control_socket, ifreq_ioctl, is_name};
+use crate::ifreq::{IfReq, check, ethtool, ifreq_ioctl, is_name};
 
 pub(super) fn check_name(name: &str) -> Result<(), TapError> {
     if !is_name(name) {
@@ -20,29 +20,10 @@ const TUN_F_CSUM: libc::c_ulong = 1;
 const TUN_F_TSO4: libc::c_ulong = 2;
 const TUN_F_TSO6: libc::c_ulong = 4;
 
-/// `struct ethtool_value`.
-#[repr(C)]
-struct EthtoolValue {
-    cmd: u32,
-    data: u32,
-}
-
 /// Whether the interface has a carrier now. (`IFF_RUNNING` follows up to a second later.)
 fn carrier(name: &str) -> io::Result<bool> {
     const ETHTOOL_GLINK: u32 = 0x0a;
-    const SIOCETHTOOL: libc::Ioctl = 0x8946;
-    let socket = control_socket()?;
-    let mut value = EthtoolValue {
-        cmd: ETHTOOL_GLINK,
-        data: 0,
-    };
-    let mut req = IfReq::new(name)?;
-    let at = (&raw mut value).expose_provenance().to_ne_bytes();
-    req.data[..at.len()].copy_from_slice(&at);
-    // SAFETY: the request takes a `struct ifreq` whose data is a pointer to a `struct
-    // ethtool_value`, which is valid for reads and writes during the call.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut req) })?;
-    Ok(value.data != 0)
+    Ok(ethtool(name, ETHTOOL_GLINK, 0)? != 0)
 }
 
 /// Opens the first queue of `name`: it is created, or it is a persistent interface that nobody
