@@ -11,3 +11,4 @@ pub mod iperf;
 pub mod namespace;
 pub mod program;
 pub mod taps;
+pub mod veths;

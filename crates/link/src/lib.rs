@@ -2,17 +2,24 @@
 //!
 //! [`device`] is the seam. [`mem`] is a memory NIC with an ideal peer, for benchmarks; [`wire`]
 //! puts two stacks back to back; [`loopback`] is a stack's way to itself; [`fault`] wraps any
-//! device and damages what passes; [`tap`] is the host's kernel; [`pcap`] records any device;
-//! [`script`] is a raw-IP device that a script feeds.
+//! device and damages what passes; [`tap`] is the host's kernel; [`packet`] is any Ethernet
+//! interface of the host; [`pcap`] records any device; [`script`] is a raw-IP device that a script
+//! feeds. [`host`] configures the host's interfaces.
 
 mod csum;
 pub mod device;
 pub mod fault;
+#[cfg(target_os = "linux")]
+pub mod host;
+#[cfg(target_os = "linux")]
+mod ifreq;
 mod irq;
 pub mod loopback;
 pub mod mem;
 pub mod null;
 pub mod pace;
+#[cfg(target_os = "linux")]
+pub mod packet;
 pub mod pattern;
 pub mod pcap;
 pub use perimeter_base::rng;
@@ -20,8 +27,11 @@ pub mod rss;
 pub mod script;
 #[cfg(target_os = "linux")]
 pub mod tap;
+#[cfg(target_os = "linux")]
+mod vnet;
 pub mod wire;
 
 pub use device::{
     Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
 };
+pub use perimeter_wire::MacAddr;

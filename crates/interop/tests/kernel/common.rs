@@ -44,6 +44,17 @@ pub fn families() -> Vec<OrgSpec> {
     all
 }
 
+/// A few organizations that differ in who runs what: for devices that TAP's tests stand for in all
+/// else. Every one under `PERIMETER_INTEROP=full`, or those that were chosen by name.
+pub fn some() -> Vec<OrgSpec> {
+    let mut all = families();
+    if !wish("full") && std::env::var_os("PERIMETER_ORGS").is_none() {
+        let few = ["up", "connp-l", "squeue"];
+        all.retain(|org| few.contains(&org.family().name));
+    }
+    all
+}
+
 /// What a test does with the machine.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub enum Load {

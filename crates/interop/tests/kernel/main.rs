@@ -6,6 +6,7 @@ mod edges;
 mod ending;
 mod iperf3;
 mod many;
+mod packet;
 mod refusals;
 mod transfer;
 mod weather;

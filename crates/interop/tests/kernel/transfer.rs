@@ -68,7 +68,7 @@ fn python(org: &OrgSpec) {
     python_on(&stack);
 }
 
-fn python_on(stack: &Stack) {
+pub fn python_on(stack: &Stack) {
     let bytes = size().to_string();
     let limit = |s: &TcpStream| {
         s.set_read_timeout(Some(LIMIT)).expect("a limit");

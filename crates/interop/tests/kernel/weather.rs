@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const SOME: u64 = 4 << 20;
 
 /// Both directions of `bytes` each, at the same time on two connections where threads allow it.
-fn both_ways(stack: &Stack, bytes: u64) {
+pub fn both_ways(stack: &Stack, bytes: u64) {
     let p = peer_accepts(9040, &["transfer", "receive"]);
     let s = stack.connect(taps::kernel_at(9040)).expect("connected");
     let digest = send(&s, bytes);

@@ -5,7 +5,6 @@
 //! offload in both directions. The kernel steers a flow's frames to the queue that sent for it
 //! last, once it has learned it: the first answer may come elsewhere.
 
-pub mod host;
 mod queue;
 mod sys;
 
@@ -15,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::device::{Capabilities, Device, LARGEST, Medium, Queues, RxQueue, TxQueue};
+pub use crate::host;
 use crate::rng::mix;
 use queue::{TapRx, TapTx};
 

@@ -8,24 +8,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use crate::device::{RxFrame, RxQueue, RxStatus, TxQueue, Waker};
-
-/// `struct virtio_net_hdr` without the number of buffers, in the machine's byte order (VIRTIO
-/// 1.2, section 5.1.6): flags, GSO type, header length, GSO size, checksum start and offset.
-const VNET: usize = 10;
-/// The checksum is partial: complete it from `csum_start`.
-const NEEDS_CSUM: u8 = 1;
-/// The checksum has been verified.
-const DATA_VALID: u8 = 2;
+use crate::vnet::{self, VNET};
 
 /// When to try again after the kernel's queue was full, ns.
 const AGAIN: u64 = 50_000;
-
-/// How the kernel is to cut a frame, or has not cut it: TCP over IPv4, over IPv6.
-const GSO_TCPV4: u8 = 1;
-const GSO_TCPV6: u8 = 4;
-
-/// The longest frame that is not cut, its Ethernet header with a VLAN tag included.
-const LONGEST: usize = VNET + 18 + 65_535;
 
 pub(super) struct TapRx {
     fd: Arc<OwnedFd>,
@@ -45,13 +31,13 @@ impl TapRx {
         TapRx {
             fd,
             frame,
-            large: large.then(|| Vec::with_capacity(LONGEST)),
+            large: large.then(vnet::spare),
             spare: None,
             gone: false,
         }
     }
 
-    fn read(&mut self, buf: &mut PktBuf) -> Option<RxInfo> {
+    fn read(&mut self, buf: &mut PktBuf) -> Option<vnet::Received> {
         let head = buf.capacity();
         let n = match self.large.as_mut() {
             Some(large) => read_into(&self.fd, buf, &mut large.spare_capacity_mut()[head..]),
@@ -63,22 +49,15 @@ impl TapRx {
             self.gone |= error == Some(libc::EBADFD);
             return None;
         };
-        let vnet = buf.raw_mut();
-        let flags = vnet[0];
-        let segment_size = match vnet[1] & 0x7f {
-            GSO_TCPV4 | GSO_TCPV6 => u16::from_ne_bytes([vnet[4], vnet[5]]),
-            _ => 0,
-        };
+        let info = vnet::read(buf.raw_mut().first_chunk()?);
         if n > head
             && let Some(large) = &mut self.large
         {
-            *buf = long(large, buf.raw_mut(), n);
+            // SAFETY: the kernel wrote what the buffer had no room for there, from `head` on.
+            *buf = unsafe { vnet::long(large, buf.raw_mut(), n) };
         }
         buf.set_window(VNET, n.saturating_sub(VNET));
-        Some(RxInfo {
-            csum_ok: flags & (NEEDS_CSUM | DATA_VALID) != 0,
-            segment_size,
-        })
+        Some(info)
     }
 }
 
@@ -99,24 +78,6 @@ fn read_into(fd: &OwnedFd, buf: &mut PktBuf, more: &mut [MaybeUninit<u8>]) -> is
     // SAFETY: both pieces are valid for writes of their lengths during the call; the kernel only
     // writes to them.
     unsafe { libc::readv(fd.as_raw_fd(), pieces.as_ptr(), n) }
-}
-
-/// A frame of `n` octets, of which `head` has the first and `large` the others, each where it
-/// belongs. `large` is new afterwards.
-fn long(large: &mut Vec<u8>, head: &[u8], n: usize) -> PktBuf {
-    let mut whole = core::mem::replace(large, Vec::with_capacity(LONGEST));
-    for (to, from) in whole.spare_capacity_mut().iter_mut().zip(head) {
-        to.write(*from);
-    }
-    // SAFETY: the first octets were written here, as many as `head` has, and the kernel wrote those
-    // behind them, up to the `n`th; no more than the capacity, as it was told how much there is.
-    unsafe { whole.set_len(n.min(LONGEST)) };
-    PktBuf::from_vec(whole)
-}
-
-struct RxInfo {
-    csum_ok: bool,
-    segment_size: u16,
 }
 
 impl RxQueue for TapRx {
@@ -181,17 +142,7 @@ impl TapTx {
 
     /// Writes one frame; false if the kernel wants it later.
     fn write(&mut self, d: &TxDesc) -> bool {
-        let mut vnet = [0u8; VNET];
-        if d.offload.csum_start != 0 {
-            vnet[0] = NEEDS_CSUM;
-            vnet[6..8].copy_from_slice(&u16::from(d.offload.csum_start).to_ne_bytes());
-            vnet[8..10].copy_from_slice(&u16::from(d.offload.csum_offset).to_ne_bytes());
-        }
-        if d.offload.segment_size != 0 {
-            vnet[1] = GSO_TCPV4;
-            vnet[2..4].copy_from_slice(&u16::from(d.hdr_len).to_ne_bytes());
-            vnet[4..6].copy_from_slice(&d.offload.segment_size.to_ne_bytes());
-        }
+        let vnet = vnet::of(d);
         let piece = |bytes: &[u8]| libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(),
             iov_len: bytes.len(),

@@ -1,76 +1,17 @@
-//! The system calls behind TAP: attach a queue, and ioctls on interfaces.
+//! The system calls behind TAP: attach a queue.
 
-use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::{ATTACH, TapConfig, TapError, mode_of};
 use crate::device::Medium;
-
-/// Bytes of an interface name with its terminating zero.
-const NAME: usize = libc::IFNAMSIZ;
-
-/// `struct ifreq`: a name and 24 bytes whose meaning depends on the request.
-#[repr(C)]
-pub(super) struct IfReq {
-    name: [u8; NAME],
-    pub data: [u8; 24],
-}
-
-const _: () = assert!(size_of::<IfReq>() == size_of::<libc::ifreq>());
-
-impl IfReq {
-    /// A request about the interface `name`.
-    pub(super) fn new(name: &str) -> io::Result<IfReq> {
-        let bytes = name.as_bytes();
-        if bytes.is_empty() || bytes.len() >= NAME || bytes.contains(&0) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let mut req = IfReq {
-            name: [0; NAME],
-            data: [0; 24],
-        };
-        req.name[..bytes.len()].copy_from_slice(bytes);
-        Ok(req)
-    }
-
-    fn name(&self) -> String {
-        let end = self.name.iter().position(|&b| b == 0).unwrap_or(NAME);
-        String::from_utf8_lossy(&self.name[..end]).into_owned()
-    }
-}
+use crate::ifreq::{IfReq, check, ethtool, ifreq_ioctl, is_name};
 
 pub(super) fn check_name(name: &str) -> Result<(), TapError> {
-    let bad = |b: u8| b == b'/' || b == 0 || b.is_ascii_whitespace();
-    let dots = name == "." || name == "..";
-    if name.is_empty() || name.len() >= NAME || dots || name.bytes().any(bad) {
+    if !is_name(name) {
         return Err(TapError::BadName(name.to_owned()));
     }
     Ok(())
-}
-
-/// `ioctl` with a request that reads or writes an `IfReq`.
-pub(super) fn ifreq_ioctl(fd: c_int, request: libc::Ioctl, req: &mut IfReq) -> io::Result<()> {
-    // SAFETY: all requests used in this module take a `struct ifreq`, whose size and layout
-    // `IfReq` has; it is valid for reads and writes during the call.
-    check(unsafe { libc::ioctl(fd, request, std::ptr::from_mut(req)) })
-}
-
-fn check(result: c_int) -> io::Result<()> {
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
-/// A socket to make interface requests with.
-pub(super) fn control_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no memory is passed.
-    let fd = unsafe { libc::socket(libc::AF_INET, kind, 0) };
-    check(fd)?;
-    // SAFETY: the call has just given us this descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Checksum offload in the device's features (linux/if_tun.h).
@@ -79,29 +20,10 @@ const TUN_F_CSUM: libc::c_ulong = 1;
 const TUN_F_TSO4: libc::c_ulong = 2;
 const TUN_F_TSO6: libc::c_ulong = 4;
 
-/// `struct ethtool_value`.
-#[repr(C)]
-struct EthtoolValue {
-    cmd: u32,
-    data: u32,
-}
-
 /// Whether the interface has a carrier now. (`IFF_RUNNING` follows up to a second later.)
 fn carrier(name: &str) -> io::Result<bool> {
     const ETHTOOL_GLINK: u32 = 0x0a;
-    const SIOCETHTOOL: libc::Ioctl = 0x8946;
-    let socket = control_socket()?;
-    let mut value = EthtoolValue {
-        cmd: ETHTOOL_GLINK,
-        data: 0,
-    };
-    let mut req = IfReq::new(name)?;
-    let at = (&raw mut value).expose_provenance().to_ne_bytes();
-    req.data[..at.len()].copy_from_slice(&at);
-    // SAFETY: the request takes a `struct ifreq` whose data is a pointer to a `struct
-    // ethtool_value`, which is valid for reads and writes during the call.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut req) })?;
-    Ok(value.data != 0)
+    Ok(ethtool(name, ETHTOOL_GLINK, 0)? != 0)
 }
 
 /// Opens the first queue of `name`: it is created, or it is a persistent interface that nobody

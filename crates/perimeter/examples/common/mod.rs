@@ -3,7 +3,8 @@
 // Each example uses what it needs.
 #![allow(dead_code)]
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use perimeter::link::packet::{Packet, PacketConfig};
 use perimeter::link::tap::{Tap, TapConfig, host};
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{Builder, Cidr, Native, OrgSpec, SharedFile, Stack, TcpStream};
@@ -13,6 +14,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,12 +22,27 @@ use std::time::Duration;
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// What carries the packets.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// A wire in memory to a second stack in this process, which plays the other part.
     Mem,
     /// A TAP interface: the host's kernel is the other end.
     Tap,
+    /// Packet sockets on this interface of the host's: whoever is at its link is the other end.
+    Packet(String),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Device, String> {
+        match text.split_once(':') {
+            None if text == "mem" => Ok(Device::Mem),
+            None if text == "tap" => Ok(Device::Tap),
+            Some(("packet", name)) => Ok(Device::Packet(name.to_owned())),
+            _ => Err("mem, tap or packet:INTERFACE is expected".to_owned()),
+        }
+    }
 }
 
 /// The options that every example takes.
@@ -34,13 +51,14 @@ pub struct Net {
     /// Organization, as `perimeter orgs` lists them
     #[arg(long, default_value = "up:shared")]
     pub org: OrgSpec,
-    /// Device: a second stack in this process, or the host's kernel (needs privilege)
-    #[arg(long, value_enum, default_value = "mem")]
+    /// Device: mem (a second stack in this process), tap (the host's kernel) or packet:INTERFACE
+    /// (what an interface of the host's is linked to); the latter two need privilege
+    #[arg(long, default_value = "mem")]
     pub device: Device,
     /// Name of the TAP interface
     #[arg(long, default_value = "perimeter0")]
     pub tap: String,
-    /// Queues of the TAP interface
+    /// Queues of the device
     #[arg(long, default_value_t = 1)]
     pub queues: usize,
     /// Our address
@@ -77,7 +95,7 @@ impl Net {
                 format!("{} is in use: it is the peer's address", self.address.addr).into(),
             );
         }
-        let (stack, peer) = match self.device {
+        let (stack, peer) = match &self.device {
             Device::Mem => {
                 let native = Native::default();
                 let ([a, b], _) = pair(&native, WireConfig::default());
@@ -99,11 +117,14 @@ impl Net {
                     self.configure(tap.name())
                         .map_err(|e| format!("configuring '{}': {e}", tap.name()))?;
                 }
-                let b = self.builder();
-                (
-                    b.interface(tap, &[&self.address.to_string()])?.build()?,
-                    None,
-                )
+                (self.over(tap)?, None)
+            }
+            Device::Packet(name) => {
+                let config = PacketConfig {
+                    queues: self.queues,
+                    ..PacketConfig::new(name)
+                };
+                (self.over(Packet::open(&config)?)?, None)
             }
         };
         let (address, peer_address) = (self.address.addr, self.peer.addr);
@@ -113,6 +134,12 @@ impl Net {
             peer,
             peer_address,
         })
+    }
+
+    /// Our stack over a device of the host's.
+    fn over(&self, device: impl perimeter::link::Device + 'static) -> Result<Stack> {
+        let b = self.builder();
+        Ok(b.interface(device, &[&self.address.to_string()])?.build()?)
     }
 
     fn builder(&self) -> Builder {

@@ -1,11 +1,11 @@
-//! The kernel's side of an interface: address, MTU, up. What `ip` does, without `ip`.
+//! Interfaces of the host, as its kernel has them: address, MTU, up. What `ip` does, without `ip`.
 
 use core::net::Ipv4Addr;
 use perimeter_wire::MacAddr;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::sys::{IfReq, control_socket, ifreq_ioctl};
+use crate::ifreq::{IfReq, control_socket, ethtool, ifreq_ioctl};
 
 fn request(
     name: &str,
@@ -54,6 +54,33 @@ pub fn mac(name: &str) -> io::Result<MacAddr> {
     Ok(MacAddr([d[2], d[3], d[4], d[5], d[6], d[7]]))
 }
 
+/// What the interface's link layer is, as `ARPHRD_...` of `linux/if_arp.h`: 1 for Ethernet.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn kind(name: &str) -> io::Result<u16> {
+    let d = request(name, libc::SIOCGIFHWADDR, |_| {})?;
+    Ok(u16::from_ne_bytes([d[0], d[1]]))
+}
+
+/// The interface's number, which it keeps under another name, and which no later one gets.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn index(name: &str) -> io::Result<u32> {
+    let data = request(name, libc::SIOCGIFINDEX, |_| {})?;
+    Ok(number(&data).max(0) as u32)
+}
+
+/// Whether the interface is up, with a carrier or without.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn is_up(name: &str) -> io::Result<bool> {
+    let d = request(name, libc::SIOCGIFFLAGS, |_| {})?;
+    Ok(i16::from_ne_bytes([d[0], d[1]]) & libc::IFF_UP as i16 != 0)
+}
+
 /// Takes the interface up or down.
 ///
 /// # Errors
@@ -95,5 +122,32 @@ pub fn set_address(name: &str, addr: Ipv4Addr, prefix: u8) -> io::Result<()> {
         libc::SIOCSIFNETMASK,
         sockaddr(Ipv4Addr::from_bits(mask)),
     )?;
+    Ok(())
+}
+
+/// What an interface does for its senders and receivers, and can be told not to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// It completes the checksums of what is sent by it. Off: the kernel does before. Of a veth
+    /// pair neither does: the other end gets frames with partial checksums unless it is off.
+    TxChecksum,
+    /// It cuts large segments of TCP that are sent by it. Off: the kernel does before.
+    Tso,
+    /// What is received is merged.
+    Gro,
+}
+
+/// Turns a feature of the interface on or off, as `ethtool -K` does.
+///
+/// # Errors
+/// Without privilege, or if the interface can't be told.
+pub fn set_feature(name: &str, feature: Feature, on: bool) -> io::Result<()> {
+    // linux/ethtool.h: ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGRO
+    let command = match feature {
+        Feature::TxChecksum => 0x17,
+        Feature::Tso => 0x1f,
+        Feature::Gro => 0x2c,
+    };
+    ethtool(name, command, u32::from(on))?;
     Ok(())
 }
