@@ -742,3 +742,33 @@ fn templates() {
     assert_eq!((len, out[0]), (40, 0x45));
     assert!(size_of::<Template>() <= 96);
 }
+
+/// The header of a datagram, of either family, as `IpHdr` writes it.
+#[test]
+fn a_datagram_of_either_family() {
+    use perimeter_wire::IpHdr;
+    let hdr = |src: &str, dst: &str, len: usize| {
+        let (src, dst): (IpAddr, IpAddr) = (src.parse().unwrap(), dst.parse().unwrap());
+        IpHdr {
+            src,
+            dst,
+            protocol: 17,
+            hop_limit: 64,
+            tos: 0b10,
+            header_len: IpHdr::len_to(dst) as u16,
+            total_len: (IpHdr::len_to(dst) + len) as u16,
+        }
+    };
+    let mut out = [0; 64];
+    let four = hdr("10.0.0.1", "10.0.0.2", 9);
+    assert_eq!((four.emit(&mut out), four.ethertype()), (20, 0x0800));
+    let read = Ipv4Hdr::parse(&out[..29], true).unwrap();
+    assert_eq!(IpHdr::from(read), four);
+    let six = hdr("2001:db8::1", "2001:db8::2", 9);
+    assert_eq!((six.emit(&mut out), six.ethertype()), (40, 0x86dd));
+    // Version, class and label; length of the payload, next header, hop limit (RFC 8200, 3).
+    assert_eq!(out[..8], [0x60, 0x20, 0, 0, 0, 9, 17, 64]);
+    let (src, dst) = out[8..40].split_at(16);
+    assert_eq!((src[..4].to_vec(), src[15]), (vec![0x20, 1, 0xd, 0xb8], 1));
+    assert_eq!((dst[..4].to_vec(), dst[15]), (vec![0x20, 1, 0xd, 0xb8], 2));
+}
