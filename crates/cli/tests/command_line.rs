@@ -56,10 +56,7 @@ fn bad_input() {
         (&["bench", "--seconds", "0"], "seconds"),
         (&["bench", "--seconds", "-1"], "-1"),
         (&["bench", "--repeat", "0"], "from 1 to 1000"),
-        (
-            &["bench", "--live"],
-            "--live needs a terminal",
-        ),
+        (&["bench", "--live"], "--live needs a terminal"),
         (&["bench", "--live", "--json", "-"], "--json needs a file"),
         (&["bench", "--live", "--listen", "::1"], "--live"),
         (&["bench", "--jsn", "-"], "--json"),
