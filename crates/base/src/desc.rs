@@ -13,10 +13,11 @@ pub const HEADERS: usize = 118;
 
 /// A stretch of a page: an address and a length.
 #[derive(Copy, Clone, Debug)]
-struct Part(*const u8, u32);
+pub(crate) struct Part(*const u8, u32);
 
 impl Part {
-    fn new(bytes: &[u8]) -> Part {
+    #[inline(always)]
+    pub(crate) fn new(bytes: &[u8]) -> Part {
         Part(bytes.as_ptr(), bytes.len() as u32)
     }
 
@@ -25,7 +26,7 @@ impl Part {
     /// # Safety
     /// The page must be kept, and these bytes of it unchanged, for `'a`.
     #[inline(always)]
-    unsafe fn bytes<'a>(self) -> &'a [u8] {
+    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
         // SAFETY: it was made from a slice of a page, which the caller knows to be kept.
         unsafe { core::slice::from_raw_parts(self.0, self.1 as usize) }
     }
@@ -128,8 +129,7 @@ pub struct Offload {
     /// pseudo-header sum.
     pub csum_offset: u8,
     /// Payload of each segment that the device is to cut the frame into, bytes; 0: the frame is
-    /// one segment. No device of this workspace announces that it can, so none is given such a
-    /// frame yet.
+    /// one segment. Only devices that announce large frames are given any.
     pub segment_size: u16,
 }
 

@@ -18,6 +18,6 @@ pub mod time;
 pub use buf::{PktBuf, PktPool};
 pub use bytes::Bytes;
 pub use desc::{TxDesc, TxHead};
-pub use pages::{Lease, TxPages};
+pub use pages::{Lease, Lent, TxPages};
 pub use ring::{Completions, TxRing, TxSlot, TxStage};
 pub use time::Time;

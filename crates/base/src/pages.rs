@@ -3,7 +3,7 @@
 
 use crate::atomics::{Arc, AtomicU64, Mutex, Ordering};
 use crate::buf::{POOLED, PktBuf, PktPool};
-use crate::desc::Parts;
+use crate::desc::{Part, Parts};
 use crate::ring::{Completions, TxSlot};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -122,6 +122,10 @@ pub struct TxPages {
     unsure: bool,
     elsewhere: Vec<Pin>,
     hold: Option<Arc<Hold>>,
+    /// Another reference to `hold`, for the next lease to have: one that comes back counts nothing.
+    spare: Option<Arc<Hold>>,
+    /// Leases are out, or were, that took another reference than the spare one.
+    several: bool,
     held: VecDeque<Held>,
     /// Stream position up to which pages were taken off to their ends.
     freed: u64,
@@ -298,17 +302,54 @@ impl TxPages {
         lease: &mut Lease,
     ) -> u32 {
         let n = lease.payloads.len();
-        lease.payloads.push(Payload::default());
+        let payload = self.lend_any(off, len, to, pool, lease);
+        lease.payloads.push(payload);
+        n as u32
+    }
+
+    /// As [`TxPages::lend`], for a segment that the caller places itself, before it asks for the
+    /// next.
+    ///
+    /// # Panics
+    /// There are fewer bytes.
+    #[inline]
+    pub fn lend_here<'a>(
+        &mut self,
+        off: usize,
+        len: usize,
+        to: &Completions,
+        pool: &mut PktPool,
+        lease: &'a mut Lease,
+    ) -> Lent<'a> {
+        if len > 0
+            && self.keep_for(to, lease)
+            && let Some(bytes) = self.in_one(off, len)
+        {
+            let part = Part::new(bytes);
+            return Lent(lease, Shape::One(part));
+        }
+        let payload = self.lend_any(off, len, to, pool, lease);
+        Lent(lease, Shape::Any(Box::new(payload)))
+    }
+
+    fn lend_any(
+        &mut self,
+        off: usize,
+        len: usize,
+        to: &Completions,
+        pool: &mut PktPool,
+        lease: &mut Lease,
+    ) -> Payload {
+        let mut payload = Payload::default();
         if len > 0 {
             let lent = self.keep_for(to, lease);
-            let payload = &mut lease.payloads[n];
             self.read(off, len, &mut payload.parts, &mut payload.owned, pool);
             if !lent {
                 // SAFETY: the pages are borrowed.
-                *payload = unsafe { payload.copied() };
+                payload = unsafe { payload.copied() };
             }
         }
-        n as u32
+        payload
     }
 
     /// Whether `lease` keeps the pages from here on, for descriptors in that ring; it can't if it
@@ -323,18 +364,70 @@ impl TxPages {
             if self.unsure {
                 self.make_sure();
             }
-            if self.hold.as_ref().is_some_and(|h| Arc::strong_count(h) > 1) {
+            if self.is_lent() {
                 return false;
             }
-            self.hold = Some(Arc::new(Hold {
+            let hold = Arc::new(Hold {
                 to: to.clone(),
                 position: AtomicU64::new(0),
                 left: Mutex::new(Vec::new()),
-            }));
+            });
+            self.spare = Some(hold.clone());
+            self.hold = Some(hold);
         }
-        lease.hold = self.hold.clone();
+        match self.spare.take() {
+            Some(hold) => lease.hold = Some(hold),
+            None => {
+                lease.hold = self.hold.clone();
+                self.several = true;
+            }
+        }
         self.unsure = true;
         true
+    }
+
+    /// Whether somebody may have a lease.
+    fn is_lent(&self) -> bool {
+        let ours = 1 + usize::from(self.spare.is_some());
+        let count = |h| Arc::strong_count(h);
+        self.hold.as_ref().is_some_and(|h| count(h) > ours)
+    }
+
+    /// Takes back a lease on these pages, all of whose payloads have been placed. To drop it does
+    /// the same, at the price of counting across threads.
+    #[inline]
+    pub fn take_back(&mut self, mut lease: Lease) {
+        let (Some(hold), Some(theirs)) = (&self.hold, &lease.hold) else {
+            return;
+        };
+        // Of others' pages, or one of several: it is dropped.
+        if !Arc::ptr_eq(hold, theirs) || self.spare.is_some() {
+            return;
+        }
+        // As is one for another ring than the last one.
+        if !self.to.get_or_insert_with(|| hold.to.clone()).is(&hold.to) {
+            return;
+        }
+        #[cfg(loom)]
+        if crate::planted::is(crate::planted::Bug::LeaseForgetsTicket) {
+            lease.position = 0;
+        }
+        self.position = self.position.max(lease.position);
+        self.spare = lease.hold.take();
+        if self.elsewhere.is_empty() && !self.several {
+            self.unsure = false;
+            self.date();
+        }
+    }
+
+    /// What was taken off while the position was not known goes by the one that is.
+    fn date(&mut self) {
+        for h in self.held.iter_mut().rev() {
+            if h.position != LATER {
+                break;
+            }
+            h.position = self.position;
+        }
     }
 
     /// Descriptors refer to pages in another ring than before.
@@ -357,10 +450,13 @@ impl TxPages {
     /// Learns the position of what has come to its ring meanwhile.
     #[cold]
     fn make_sure(&mut self) {
-        if let Some(hold) = &mut self.hold {
-            // A look first: to be sure costs more.
-            let lent = Arc::strong_count(hold) > 1;
-            let Some(hold) = Arc::get_mut(hold).filter(|_| !lent) else {
+        // A look first: to be sure costs more.
+        if self.is_lent() {
+            return;
+        }
+        if let Some(shared) = &mut self.hold {
+            self.spare = None;
+            let Some(hold) = Arc::get_mut(shared) else {
                 return;
             };
             let position = hold.position.load(Ordering::Acquire);
@@ -374,13 +470,13 @@ impl TxPages {
                 Some(_) => {}
                 None => (self.to, self.position) = (Some(hold.to.clone()), position),
             }
+            self.several = false;
+            self.spare = Some(shared.clone());
         }
         self.elsewhere.retain(|pin| !pin.is_done());
         if self.elsewhere.is_empty() {
             self.unsure = false;
-            for h in &mut self.held {
-                h.position = h.position.min(self.position);
-            }
+            self.date();
         }
     }
 
@@ -399,6 +495,15 @@ impl TxPages {
             self.cur_start += len;
             self.cur += 1;
         }
+    }
+
+    /// The `len` bytes that start `off` bytes behind the front, if one page has them all.
+    #[inline(always)]
+    fn in_one(&mut self, off: usize, len: usize) -> Option<&[u8]> {
+        let at = self.head + off;
+        self.seek(at);
+        let skip = at - self.cur_start;
+        self.pages[self.cur].bytes()[skip..].get(..len)
     }
 
     #[inline(always)]
@@ -596,21 +701,59 @@ impl Lease {
         let Some(payload) = self.payloads.get_mut(n as usize) else {
             return;
         };
-        if !payload.parts.is_empty() {
-            match &self.hold {
-                Some(h) if h.to.is(slot.to) => {
-                    self.position = self.position.max(slot.position);
-                }
-                // SAFETY: the lease, which is borrowed, keeps the pages.
-                _ => *payload = unsafe { payload.copied() },
-            }
-        }
-        let (parts, owned) = slot.desc.payload_mut();
-        core::mem::swap(parts, &mut payload.parts);
-        core::mem::swap(owned, &mut payload.owned);
+        let payload = core::mem::take(payload);
         if n as usize + 1 == self.payloads.len() {
             // Its number is given out again.
             self.payloads.pop();
+        }
+        self.place_any(payload, slot);
+    }
+
+    fn place_any(&mut self, mut payload: Payload, slot: &mut TxSlot<'_>) {
+        if !payload.parts.is_empty() && !self.placed(slot) {
+            // SAFETY: the lease, which is borrowed, keeps the pages.
+            payload = unsafe { payload.copied() };
+        }
+        let (parts, owned) = slot.desc.payload_mut();
+        (*parts, *owned) = (payload.parts, payload.owned);
+    }
+
+    /// Notes that the descriptor refers to the pages; whether it may, being of their ring.
+    #[inline]
+    fn placed(&mut self, slot: &TxSlot<'_>) -> bool {
+        let ours = self.hold.as_ref().is_some_and(|h| h.to.is(slot.to));
+        if ours {
+            self.position = self.position.max(slot.position);
+        }
+        ours
+    }
+}
+
+/// Payload of one segment, by reference: its pages stay for as long as the lease that it borrows.
+#[derive(Debug)]
+pub struct Lent<'a>(&'a mut Lease, Shape);
+
+/// Nearly every segment is in one page, and then small enough for registers: through memory it
+/// would be written in pieces and read whole, which waits for all stores before.
+#[derive(Debug)]
+enum Shape {
+    One(Part),
+    Any(Box<Payload>),
+}
+
+impl Lent<'_> {
+    /// Places it in the descriptor. In another ring than the one that it was lent for, what it
+    /// refers to is copied.
+    #[inline]
+    pub fn place(self, slot: &mut TxSlot<'_>) {
+        let Lent(lease, shape) = self;
+        match shape {
+            // SAFETY: the lease, which is borrowed, keeps the page.
+            Shape::One(part) => match unsafe { part.bytes() } {
+                bytes if lease.placed(slot) => slot.desc.payload_mut().0.set(0, bytes),
+                bytes => slot.owned = Some(PktBuf::copy_of(bytes)),
+            },
+            Shape::Any(payload) => lease.place_any(*payload, slot),
         }
     }
 }

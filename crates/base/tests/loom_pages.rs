@@ -138,6 +138,34 @@ fn what_is_lent_outlives_its_owner() {
     assert!((0..2).all(|n| cells.is_gone(n)), "kept for ever");
 }
 
+/// As above, in one critical section with the ring; the owner takes the lease back before it
+/// acknowledges.
+fn a_lease_that_came_back_is_as_good() {
+    let (stage, mut ring) = TxRing::staged(2);
+    let to = stage.completions().clone();
+    let stage = Arc::new(Mutex::new(stage));
+    let (mut pages, cells) = two_pages();
+    let (theirs, cells_too) = (stage.clone(), Cells(cells.0.clone()));
+    let consumer = thread::spawn(move || {
+        consume(&mut ring, &theirs, &cells_too);
+        ring
+    });
+    for n in 0..2 {
+        let mut lease = Lease::new();
+        pages.lend(0, 1, &to, &mut PktPool::new(0), &mut lease);
+        lease.place(0, &mut stage.lock().unwrap().push().expect("room"));
+        pages.take_back(lease);
+        if n == 0 {
+            pages.take_off(1);
+        }
+    }
+    drop(pages);
+    let mut ring = consumer.join().unwrap();
+    consume(&mut ring, &stage, &cells);
+    ring.completions().sweep();
+    assert!((0..2).all(|n| cells.is_gone(n)), "kept for ever");
+}
+
 fn check(model: fn()) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -184,4 +212,14 @@ fn what_is_lent_is_kept() {
 #[test]
 fn a_lease_that_forgets_is_found() {
     found(Bug::LeaseForgetsTicket, what_is_lent_outlives_its_owner);
+}
+
+#[test]
+fn what_was_lent_and_came_back_is_kept() {
+    holds(a_lease_that_came_back_is_as_good);
+}
+
+#[test]
+fn a_lease_that_comes_back_and_forgets_is_found() {
+    found(Bug::LeaseForgetsTicket, a_lease_that_came_back_is_as_good);
 }

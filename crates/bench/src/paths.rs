@@ -7,6 +7,7 @@ use crate::world::{K, MSS, World};
 use core::hint::black_box;
 use perimeter_base::{Bytes, Time};
 use perimeter_org::connp_l::ConnpL;
+use perimeter_org::msgp::Msgp;
 use perimeter_org::pef::Pef;
 use perimeter_org::squeue::FireEngine;
 use perimeter_org::up::Up;
@@ -53,6 +54,7 @@ pub fn all(v: &mut impl Visitor) {
     v.visit::<Wheeling>();
     v.visit::<Busy<OnUp>>();
     v.visit::<Busy<OnConnpL>>();
+    v.visit::<Busy<OnMsgp>>();
     v.visit::<Busy<OnSqueue>>();
     v.visit::<Busy<OnPef>>();
 }
@@ -480,6 +482,7 @@ macro_rules! choice {
 
 choice!(OnUp, Up<Native>, "up");
 choice!(OnConnpL, ConnpL<Native>, "connp-l:128");
+choice!(OnMsgp, Msgp<Native>, "msgp");
 choice!(OnSqueue, FireEngine<Native>, "squeue:1");
 choice!(OnPef, Pef<Native>, "pef:vertical");
 

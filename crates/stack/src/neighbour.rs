@@ -154,7 +154,8 @@ struct List {
 
 /// Which slot is whose neighbour's, and their order of use.
 pub(crate) struct Book {
-    index: HashMap<(u16, IpAddr), u32>,
+    /// Keyed, as others choose what is in it; they can't fill it beyond its bound either.
+    index: HashMap<(u16, IpAddr), u32, foldhash::quality::RandomState>,
     nodes: Vec<Node>,
     free: Vec<u32>,
     lists: [List; 4],
@@ -168,7 +169,7 @@ impl Book {
             len: 0,
         };
         Book {
-            index: HashMap::new(),
+            index: HashMap::default(),
             nodes: Vec::new(),
             free: Vec::new(),
             lists: [empty; 4],

@@ -15,7 +15,7 @@ use crate::segment::{Apart, OutSeg, Outgoing};
 use crate::shared::SharedState;
 #[cfg(feature = "testing")]
 use perimeter_base::PktBuf;
-use perimeter_base::{Lease, Time, TxHead};
+use perimeter_base::{Lease, Lent, PktPool, Time, TxHead};
 use perimeter_sync::{Platform, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
@@ -207,41 +207,65 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
         if room == 0 {
             return true;
         }
-        let (plan, mut payload) = {
-            let (t, mut snd) = a.tcb_snd();
-            let Some(plan) = next(t, &snd, port, (cx.sh, cx.lane), room as u64, now) else {
-                return false;
-            };
-            let n = lend(&mut snd, &port.part(&plan, 0), port, cx, &mut lease);
-            (plan, n)
+        let (t, mut snd) = a.tcb_snd();
+        let Some(plan) = next(t, &snd, port, (cx.sh, cx.lane), room as u64, now) else {
+            snd.buf.take_back(lease);
+            return false;
         };
-        for i in 0..port.descriptors(&plan) {
-            let part = port.part(&plan, i);
-            if i > 0 {
-                payload = lend(&mut a.tcb_snd().1, &part, port, cx, &mut lease);
-            }
-            a.route(cx.sh);
-            let mut stage = port.stage();
-            let meta = &mut a.tcb().meta;
-            match stage.push() {
-                Some(mut d) => {
-                    emit_any(&mut d, meta, &part);
-                    if let Some(n) = payload {
-                        lease.place(n, &mut d);
-                    }
-                }
-                // Another connection took the last place meanwhile: lost like a frame in a full
-                // interface queue, and repaired by retransmission.
-                None => {
-                    cx.count(Count::TxRingFull, 1);
-                    continue;
-                }
-            }
-            drop(stage);
-            emitted(cx, txq, u64::from(part.segs), u64::from(part.len));
+        let n = port.descriptors(&plan);
+        if n == 1 {
+            let lent = lend_here(&mut snd, &plan, port, &mut cx.pool, &mut lease);
+            drop(snd);
+            place_here(a, cx, port, &plan, lent);
+            continue;
+        }
+        drop(snd);
+        for part in (0..n).map(|i| plan.segment(i)) {
+            let mut snd = a.tcb_snd().1;
+            let lent = lend_here(&mut snd, &part, port, &mut cx.pool, &mut lease);
+            drop(snd);
+            place_here(a, cx, port, &part, lent);
         }
     }
     true
+}
+
+#[inline(always)]
+fn lend_here<'a, K: Kind>(
+    snd: &mut SndSide<K>,
+    plan: &SegPlan,
+    port: &TxPort<K>,
+    pool: &mut PktPool,
+    lease: &'a mut Lease,
+) -> Option<Lent<'a>> {
+    let (stretch, to) = ((plan.off, plan.len), port.completions());
+    (plan.len > 0).then(|| snd.buf.lend_here(stretch, to, pool, lease))
+}
+
+/// Places one segment, whose payload is lent, in the transmit queue.
+#[inline(always)]
+fn place_here<A: Access>(
+    a: &mut A,
+    cx: &mut Ctx<A::K>,
+    port: &TxPort<A::K>,
+    plan: &SegPlan,
+    lent: Option<Lent<'_>>,
+) {
+    a.route(cx.sh);
+    let mut stage = port.stage();
+    let meta = &mut a.tcb().meta;
+    let txq = meta.txq;
+    let Some(mut d) = stage.push() else {
+        // Another connection took the last place meanwhile: lost like a frame in a full interface
+        // queue, and repaired by retransmission.
+        return cx.count(Count::TxRingFull, 1);
+    };
+    emit_any(&mut d, meta, plan);
+    if let Some(lent) = lent {
+        lent.place(&mut d);
+    }
+    drop(stage);
+    emitted(cx, txq, u64::from(plan.segs), u64::from(plan.len));
 }
 
 /// Has the payload of a segment lent, if it has any, until it comes to the ring: its number in

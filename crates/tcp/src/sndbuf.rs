@@ -1,6 +1,6 @@
 //! The send buffer: what the application has queued and the peer not yet acknowledged.
 
-use perimeter_base::{Bytes, Completions, Lease, PktBuf, PktPool, TxPages, TxSlot};
+use perimeter_base::{Bytes, Completions, Lease, Lent, PktBuf, PktPool, TxPages, TxSlot};
 
 use crate::tcb::types::Queued;
 
@@ -155,6 +155,26 @@ impl SndBuf {
     ) -> u32 {
         let len = self.queued_of(off, len);
         self.pages.lend(off as usize, len, to, pool, lease)
+    }
+
+    /// As [`SndBuf::lend`], for a segment that the caller places itself, before it asks for the
+    /// next.
+    #[inline]
+    pub fn lend_here<'a>(
+        &mut self,
+        (off, len): (u32, u32),
+        to: &Completions,
+        pool: &mut PktPool,
+        lease: &'a mut Lease,
+    ) -> Lent<'a> {
+        let len = self.queued_of(off, len);
+        self.pages.lend_here(off as usize, len, to, pool, lease)
+    }
+
+    /// Takes back a lease that [`SndBuf::lend`] has filled, as [`TxPages::take_back`].
+    #[inline]
+    pub fn take_back(&mut self, lease: Lease) {
+        self.pages.take_back(lease);
     }
 
     #[inline]

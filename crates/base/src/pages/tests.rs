@@ -306,3 +306,149 @@ fn what_is_noted_elsewhere_is_noted_once() {
     pages.release();
     assert_eq!(gone.load(Relaxed), 2);
 }
+
+#[test]
+fn a_lease_that_comes_back_frees_what_it_placed_at_completion() {
+    let (mut stage, mut ring) = TxRing::staged(4);
+    let to = stage.completions().clone();
+    let (mut pages, gone) = pages(&[10, 10, 10]);
+    for n in 0..3 {
+        let mut lease = Lease::new();
+        pages.lend(0, 10, &to, &mut pool(), &mut lease);
+        pages.take_off(10);
+        lease.place(0, &mut stage.push().expect("room"));
+        pages.take_back(lease);
+        pages.release();
+        assert_eq!(gone.load(Relaxed), n, "in the ring");
+        stage.hand_over(&mut ring);
+        assert_eq!(payload(&ring, 0), [n as u8; 10]);
+        ring.clear();
+        pages.release();
+        assert_eq!(gone.load(Relaxed), n + 1);
+    }
+}
+
+#[test]
+fn of_two_leases_the_one_that_is_still_out_keeps_pages() {
+    for first_back in [false, true] {
+        let (mut stage, mut ring) = TxRing::staged(4);
+        let to = stage.completions().clone();
+        let (mut pages, gone) = pages(&[10, 10]);
+        let mut leases = [Lease::new(), Lease::new()];
+        for (n, lease) in leases.iter_mut().enumerate() {
+            pages.lend(n * 10, 10, &to, &mut pool(), lease);
+        }
+        pages.take_off(20);
+        let [first, second] = leases;
+        let (mut back, mut out) = match first_back {
+            true => (first, second),
+            false => (second, first),
+        };
+        back.place(0, &mut stage.push().expect("room"));
+        pages.take_back(back);
+        stage.hand_over(&mut ring);
+        ring.clear();
+        pages.release();
+        assert_eq!(gone.load(Relaxed), 0, "one is out");
+        out.place(0, &mut stage.push().expect("room"));
+        drop(out);
+        pages.release();
+        assert_eq!(gone.load(Relaxed), 0, "in the ring");
+        stage.hand_over(&mut ring);
+        assert_eq!(payload(&ring, 0), [u8::from(first_back); 10]);
+        ring.clear();
+        pages.release();
+        assert_eq!(gone.load(Relaxed), 2);
+    }
+}
+
+/// A page that says that it is gone.
+struct Marked(Vec<u8>, std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl AsRef<[u8]> for Marked {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Marked {
+    fn drop(&mut self) {
+        self.1.store(true, Relaxed);
+    }
+}
+
+/// References, leases that are dropped or come back, in two rings, in any order: what a ring has
+/// is what was there, of pages that are not gone; and in the end all are.
+#[test]
+fn any_order_of_references_and_leases_keeps_pages() {
+    const LEN: usize = 8;
+    for seed in 0..if cfg!(miri) { 3 } else { 400 } {
+        let mut rng = crate::rng::SplitMix64::new(seed);
+        let mut below = |n: usize| rng.below(n as u64) as usize;
+        let mut rings = [TxRing::new(16), TxRing::new(16)];
+        let mut pages = TxPages::default();
+        let (mut marks, mut first) = (Vec::new(), 0);
+        // Leases: where they go, what they hold and whether that is placed.
+        let mut out: Vec<(usize, usize, Lease)> = Vec::new();
+        let mut expected = [Vec::new(), Vec::new()];
+        for _ in 0..300 {
+            let queued = marks.len() - first;
+            let ring = below(2);
+            match below(7) {
+                0 | 1 if queued < 6 => {
+                    let mark = std::sync::Arc::default();
+                    let bytes = vec![marks.len() as u8; LEN];
+                    marks.push(std::sync::Arc::clone(&mark));
+                    pages.push(Bytes::from_owner(Marked(bytes, mark)));
+                }
+                2 if queued > 0 && rings[ring].room() > 0 => {
+                    let n = below(queued);
+                    let mut slot = rings[ring].push().expect("room");
+                    pages.refer(n * LEN, LEN, &mut slot, &mut pool());
+                    expected[ring].push(first + n);
+                }
+                3 if queued > 0 && out.len() < 3 => {
+                    let n = below(queued);
+                    let mut lease = Lease::new();
+                    let to = rings[ring].completions().clone();
+                    pages.lend(n * LEN, LEN, &to, &mut pool(), &mut lease);
+                    out.push((ring, first + n, lease));
+                }
+                4 if !out.is_empty() => {
+                    let (ring, n, mut lease) = out.swap_remove(below(out.len()));
+                    if let Some(mut slot) = rings[ring].push() {
+                        lease.place(0, &mut slot);
+                        expected[ring].push(n);
+                    }
+                    match below(3) {
+                        0 => drop(lease),
+                        _ => pages.take_back(lease),
+                    }
+                }
+                5 if queued > 0 => {
+                    pages.take_off(LEN);
+                    first += 1;
+                }
+                6 => {
+                    for (i, n) in expected[ring].drain(..).enumerate() {
+                        assert_eq!(payload(&rings[ring], i), [n as u8; LEN], "seed {seed}");
+                        // It may have been copied.
+                        let by_reference = rings[ring].pending()[i].owned.is_none();
+                        let gone = marks[n].load(Relaxed);
+                        assert!(!(by_reference && gone), "seed {seed}: page {n} is gone");
+                    }
+                    rings[ring].clear();
+                }
+                _ => pages.release(),
+            }
+        }
+        drop(out);
+        rings.iter_mut().for_each(TxRing::clear);
+        pages.release();
+        for (n, mark) in marks.iter().enumerate() {
+            assert_eq!(mark.load(Relaxed), n < first, "seed {seed}: page {n}");
+        }
+        drop(pages);
+        assert!(marks.iter().all(|m| m.load(Relaxed)), "seed {seed}");
+    }
+}

@@ -218,6 +218,8 @@ impl<P: Platform> Access for Entered<'_, P> {
         self.held.tcb().as_mut().expect(LIVES)
     }
 
+    // Inlined: what it yields, written in pieces and read whole, would wait for all stores before.
+    #[inline(always)]
     fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
         match &mut self.held {
             Held::Fine(locks, tcb) => {
@@ -232,6 +234,8 @@ impl<P: Platform> Access for Entered<'_, P> {
         }
     }
 
+    // Inlined: what it yields, written in pieces and read whole, would wait for all stores before.
+    #[inline(always)]
     fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
         match &mut self.held {
             Held::Fine(locks, tcb) => {
