@@ -1,5 +1,6 @@
 //! Receive buffers: owned, movable, recycled through a pool that one core owns.
 
+use alloc::{boxed::Box, vec, vec::Vec};
 use core::fmt;
 
 /// Capacity of a pooled buffer, in bytes: an MTU-1500 frame with room to spare.

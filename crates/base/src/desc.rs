@@ -6,6 +6,7 @@
 //! and lends them out only to be read: so none is left when the ring's completion says so.
 
 use crate::buf::PktBuf;
+use alloc::{boxed::Box, vec::Vec};
 use core::ops::Deref;
 
 /// Bytes of header room in a descriptor: Ethernet 14, IPv6 40, TCP 60, and a little slack.

@@ -4,6 +4,15 @@
 //! allowed, for one reason: descriptors refer to payload the way a DMA engine does, without
 //! counting references per segment. Who may be reading which page is this crate's to know
 //! ([`ring`], [`pages`]); nobody else can make a reference, nor free what one refers to.
+//!
+//! It builds without std, for whoever has an allocator and no operating system: turn the default
+//! feature `std` off. It then needs a target with atomics of 64 bits, and spins where it would
+//! wait for a lock.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+#[cfg(all(not(test), feature = "std"))]
+extern crate std;
 
 mod atomics;
 pub mod buf;

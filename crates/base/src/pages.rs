@@ -1,13 +1,13 @@
 //! The memory of a send buffer: pages that descriptors refer to, and that are kept until the last
 //! of those is completed.
 
-use crate::atomics::{Arc, AtomicU64, Mutex, Ordering};
+use crate::atomics::{Arc, AtomicU64, List, Ordering};
 use crate::buf::{POOLED, PktBuf, PktPool};
 use crate::desc::{Part, Parts};
 use crate::ring::{Completions, TxSlot};
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use bytes::Bytes;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 
 /// Memory of the first page of a burst of small writes, bytes: one segment and a little, so that a
 /// request-response connection pins no more.
@@ -370,7 +370,7 @@ impl TxPages {
             let hold = Arc::new(Hold {
                 to: to.clone(),
                 position: AtomicU64::new(0),
-                left: Mutex::new(Vec::new()),
+                left: List::new(),
             });
             self.spare = Some(hold.clone());
             self.hold = Some(hold);
@@ -609,7 +609,7 @@ impl TxPages {
         };
         match &self.hold {
             // If nothing is lent any more it goes with the hold, at once.
-            Some(hold) => hold.left().push(left),
+            Some(hold) => hold.left.lock().push(left),
             None => left.settle(),
         }
     }
@@ -631,19 +631,13 @@ struct Hold {
     /// Behind the last descriptor that a lease was placed in, of those that are gone.
     position: AtomicU64,
     /// Pages whose owner has gone meanwhile.
-    left: Mutex<Vec<Left>>,
-}
-
-impl Hold {
-    fn left(&self) -> impl core::ops::DerefMut<Target = Vec<Left>> {
-        self.left.lock().unwrap_or_else(|e| e.into_inner())
-    }
+    left: List<Left>,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         let position = self.position.load(Ordering::Acquire);
-        let left = core::mem::take(&mut *self.left());
+        let left = core::mem::take(&mut *self.left.lock());
         for mut left in left {
             left.pins.push(Pin(self.to.clone(), position));
             left.settle();

@@ -1,6 +1,6 @@
 //! Bugs that the models must find: one that can't fail proves little.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// What is wrong.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@
 //! its consumer has come ([`Completions`]); who owns a page remembers the number behind the last
 //! descriptor that refers to it, its position, exactly as a driver does with a DMA engine.
 
-use crate::atomics::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::atomics::{Arc, AtomicU64, AtomicUsize, List, Ordering};
 use crate::desc::{TxDesc, TxHead};
 use crate::pages::Left;
+use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 /// How far the consumer of a ring has come, and what waits for it that nobody owns any more. A
@@ -22,7 +23,7 @@ struct Line {
     /// Length of `left`: a hint.
     waiting: AtomicUsize,
     /// Pages that have lost their owner, each with the position that frees them.
-    left: Mutex<Vec<(u64, Left)>>,
+    left: List<(u64, Left)>,
 }
 
 impl Completions {
@@ -30,7 +31,7 @@ impl Completions {
         Completions(Arc::new(Line {
             done: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            left: Mutex::new(Vec::new()),
+            left: List::new(),
         }))
     }
 
@@ -60,7 +61,7 @@ impl Completions {
 
     /// Keeps pages until `position` is completed. It isn't yet, or was just now.
     pub(crate) fn keep(&self, position: u64, left: Left) {
-        let mut list = self.list();
+        let mut list = self.0.left.lock();
         list.push((position, left));
         self.0.waiting.store(list.len(), Ordering::SeqCst);
         drop(list);
@@ -80,7 +81,7 @@ impl Completions {
 
     #[cold]
     fn sweep_some(&self) {
-        let mut list = self.list();
+        let mut list = self.0.left.lock();
         let done = self.done();
         let (ready, rest): (Vec<_>, Vec<_>) = list.drain(..).partition(|(t, _)| *t <= done);
         *list = rest;
@@ -90,11 +91,6 @@ impl Completions {
         for (_, left) in ready {
             left.settle();
         }
-    }
-
-    fn list(&self) -> impl DerefMut<Target = Vec<(u64, Left)>> {
-        // Whoever panicked has left a list that is whole.
-        self.0.left.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

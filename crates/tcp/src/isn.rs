@@ -1,6 +1,7 @@
 //! Initial sequence numbers (RFC 6528), timestamp offsets (RFC 7323) and ephemeral ports
 //! (RFC 6056): what a stranger must not be able to guess.
 
+use alloc::boxed::Box;
 use core::hash::Hasher;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -11,7 +11,13 @@
 //! The caller feeds segments to [`Tcb::input`], moves what comes out into the buffers, asks
 //! [`Tcb::plan`] for segments until there is none, and keeps one timer at [`Tcb::deadline`].
 //! Connections being set up by a peer live in the [`SynCache`].
+//!
+//! It needs no std, only an allocator: without the default feature `std` that is true of
+//! `perimeter_base` below it too.
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 pub mod cc;
 pub mod config;

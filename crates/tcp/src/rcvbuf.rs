@@ -1,6 +1,6 @@
 //! The receive buffer: what has arrived in order and the application has not read.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 use perimeter_base::PktBuf;
 

@@ -14,7 +14,7 @@
 //!   [`Reassembly::fin_reached`];
 //! * when [`Reassembly::is_empty`], the box can go.
 
-use std::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 
 use perimeter_base::PktBuf;
 use perimeter_wire::{SackBlocks, Seq};

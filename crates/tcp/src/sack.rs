@@ -20,6 +20,8 @@
 //!
 //! Every operation is bounded by [`MAX_RANGES`], whatever the peer sends.
 
+use alloc::vec::Vec;
+
 use perimeter_wire::Seq;
 
 /// Most ranges kept. A block that would need another one is ignored, which costs at most a

@@ -11,6 +11,8 @@ mod handshake;
 pub use cookie::Cookies;
 pub use handshake::{Established, ListenParams, MIN_MSS, Origin};
 
+use alloc::{boxed::Box, vec, vec::Vec};
+
 use perimeter_base::Time;
 use perimeter_wire::{FlowKey, SegOut, Seq, TcpFlags, TcpHdr};
 

@@ -114,7 +114,7 @@ impl fmt::Display for WireError {
     }
 }
 
-impl std::error::Error for WireError {}
+impl core::error::Error for WireError {}
 
 #[cfg(test)]
 mod tests {

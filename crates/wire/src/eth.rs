@@ -62,7 +62,7 @@ impl fmt::Display for ParseMacError {
     }
 }
 
-impl std::error::Error for ParseMacError {}
+impl core::error::Error for ParseMacError {}
 
 impl FromStr for MacAddr {
     type Err = ParseMacError;

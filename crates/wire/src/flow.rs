@@ -1,5 +1,6 @@
 //! The names of flows and the hash that spreads them over queues and tables.
 
+use alloc::boxed::Box;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -10,7 +10,12 @@
 //! The two paths that run once per packet are [`frame::parse_ipv4_tcp`] on
 //! receive and [`Template::emit`] on transmit.
 
+//!
+//! It needs no std, only an allocator: for the table of the flow hash.
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 pub mod arp;
 pub mod checksum;

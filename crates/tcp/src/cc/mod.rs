@@ -21,6 +21,7 @@ mod hystart;
 mod prr;
 mod usage;
 
+use alloc::{borrow::ToOwned, string::String};
 use core::fmt;
 use core::str::FromStr;
 
@@ -72,7 +73,7 @@ impl fmt::Display for UnknownCcError {
     }
 }
 
-impl std::error::Error for UnknownCcError {}
+impl core::error::Error for UnknownCcError {}
 
 impl FromStr for CcKind {
     type Err = UnknownCcError;

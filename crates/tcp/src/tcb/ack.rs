@@ -5,6 +5,8 @@
 //! segment that has left the network, and only the first outstanding segment can be known to
 //! be lost (RFC 6582). Either way proportional rate reduction sets the window (RFC 6937).
 
+use alloc::boxed::Box;
+
 use perimeter_base::Time;
 use perimeter_wire::{Seq, TcpHdr};
 

@@ -22,6 +22,8 @@ mod state;
 mod timers;
 pub mod types;
 
+use alloc::boxed::Box;
+
 use perimeter_base::Time;
 use perimeter_wire::Seq;
 

@@ -113,7 +113,7 @@ impl fmt::Display for TcpError {
     }
 }
 
-impl std::error::Error for TcpError {}
+impl core::error::Error for TcpError {}
 
 /// An ICMP destination-unreachable message that quotes one of our segments (RFC 792, RFC
 /// 1122 section 3.2.2.1).
