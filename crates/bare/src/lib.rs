@@ -134,7 +134,9 @@ mod tests {
 
     #[test]
     fn a_text_arrives_whole_over_a_wire_that_loses() {
-        let text: Vec<u8> = (0..300_000u32).map(|i| (i.wrapping_mul(i) >> 8) as u8).collect();
+        let text: Vec<u8> = (0..300_000u32)
+            .map(|i| (i.wrapping_mul(i) >> 8) as u8)
+            .collect();
         assert_eq!(exchange(&text, |_| false), text);
         assert_eq!(exchange(&text, |n| n % 23 == 3), text);
     }
