@@ -1,7 +1,7 @@
 //! Completing offloaded checksums, for whatever is not a checksumming NIC.
 
 use perimeter_base::{TxDesc, desc::Offload};
-use perimeter_wire::checksum;
+use perimeter_wire::{UdpHdr, checksum};
 
 use crate::device::Medium;
 
@@ -44,7 +44,11 @@ pub(crate) fn complete(frame: &mut [u8], offload: Offload) {
         return;
     }
     // The field holds the pseudo-header's sum, so it takes part as it is.
-    let check = !checksum::fold(checksum::sum(&frame[start..], 0));
+    let mut check = !checksum::fold(checksum::sum(&frame[start..], 0));
+    // Of UDP, where 0 says that there is none.
+    if check == 0 && offload.csum_offset == UdpHdr::CHECKSUM_AT {
+        check = 0xffff;
+    }
     frame[at..at + 2].copy_from_slice(&check.to_be_bytes());
 }
 

@@ -41,11 +41,15 @@ pub enum WireError {
     /// An IPv4 datagram with a source route, which is not to be trusted: answers
     /// would go the way that a stranger chose (RFC 7126, section 4.3).
     SourceRoute,
+    /// The UDP length is below 8 bytes or beyond the datagram (RFC 768).
+    BadUdpLen,
+    /// The UDP checksum does not verify, or is missing over IPv6 (RFC 8200, section 8.1).
+    BadUdpChecksum,
 }
 
 impl WireError {
     /// Every reason, in the order of [`WireError::index`].
-    pub const ALL: [WireError; 14] = [
+    pub const ALL: [WireError; 16] = [
         WireError::Truncated,
         WireError::BadVersion,
         WireError::BadHeaderLen,
@@ -60,6 +64,8 @@ impl WireError {
         WireError::NotIpv4,
         WireError::BadArp,
         WireError::SourceRoute,
+        WireError::BadUdpLen,
+        WireError::BadUdpChecksum,
     ];
 
     /// Number of reasons.
@@ -89,6 +95,8 @@ impl WireError {
             WireError::NotIpv4 => "not_ipv4",
             WireError::BadArp => "bad_arp",
             WireError::SourceRoute => "source_route",
+            WireError::BadUdpLen => "bad_udp_len",
+            WireError::BadUdpChecksum => "bad_udp_checksum",
         }
     }
 }
@@ -110,6 +118,8 @@ impl fmt::Display for WireError {
             WireError::NotIpv4 => "not an IPv4 packet",
             WireError::BadArp => "not an Ethernet/IPv4 ARP request or reply",
             WireError::SourceRoute => "IP datagram with a source route",
+            WireError::BadUdpLen => "UDP length is impossible",
+            WireError::BadUdpChecksum => "UDP checksum is wrong or missing",
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Wire formats: parsing and building of Ethernet, ARP, IPv4, ICMPv4 and TCP
-//! headers, Internet checksums, TCP sequence arithmetic and the flow hash.
+//! Wire formats: parsing and building of Ethernet, ARP, IPv4, ICMPv4, UDP and
+//! TCP headers, Internet checksums, TCP sequence arithmetic and the flow hash.
 //!
 //! The crate holds no state, allocates nothing per packet and depends on no
 //! other crate of the project. Every parser takes bytes from the network as
@@ -28,6 +28,7 @@ pub mod ip;
 pub mod seq;
 pub mod tcp;
 pub mod template;
+pub mod udp;
 
 pub use arp::{ArpOp, ArpPacket};
 pub use error::WireError;
@@ -41,3 +42,4 @@ pub use tcp::{
     MAX_TCP_HEADER, MIN_TCP_HEADER, ParsedTcp, SackBlocks, TcpFlags, TcpHdr, TcpOptions,
 };
 pub use template::{MAX_HEADERS, SegOut, Template, finish_checksum, finish_checksum_in_frame};
+pub use udp::{UdpHdr, UdpTemplate, finish_udp};
