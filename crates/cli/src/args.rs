@@ -23,7 +23,7 @@ pub struct Cli {
 
 const EXAMPLES: &str = "Examples:
   perimeter orgs                      the organizations of this build
-  perimeter bench --quick             up, connp-l:128 and the host's kernel, within 30 seconds
+  perimeter bench --quick             which organization is fastest here, within 30 seconds
   perimeter bench --help              the benchmark's settings
   perimeter lab run all --quick       the papers' experiments on this machine, as a report
   perimeter ss --control PATH         the connections of a running stack
@@ -132,8 +132,8 @@ Examples:
 
 const ORGS_HELP: &str = "A capital letter stands for a number: connp-l:N has N groups, 1 to 1024 \
 (connp-l alone has 128).
-Besides these, `bench --org` takes `linux`, the host kernel's own sockets, and `linux:pinned`, the
-same with all threads on one core.
+Besides these, `bench --org` takes `linux`, the host kernel's own sockets, `linux:offload`, the same
+with segmentation offloads whatever ours have, and `linux:pinned`, all threads on one core.
 On a terminal a line on each comes along; elsewhere there are bare names, one a line.";
 
 /// Subcommands.
@@ -294,10 +294,11 @@ pub struct Trace {
 /// Arguments of `perimeter bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets,
-    /// `smoltcp`, `gvisor` (needs Go) and `lwip` (needs cc and an installed lwIP) for other stacks,
+    /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets
+    /// (with segmentation offloads only if --offload says so; `linux:offload` always has them),
+    /// `null` for the benchmark without a stack, `smoltcp`, `gvisor` (needs Go) and `lwip` (needs cc and an installed lwIP) for other stacks,
     /// `peers` for linux and those
-    /// [default: up,connp-l:128,linux]
+    /// [default: up,connp-l:128,linux,linux:offload]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Entry::from_str)]
     org: Option<Vec<Entry>>,
     /// Numbers of connections [default: 1,6,192,16384]
@@ -367,7 +368,7 @@ pub struct Bench {
     /// Time our organizations' locks (waits and holds by size) and what queueing, parking and
     /// waking take; costs two readings of a clock at each acquisition, park and wake
     #[arg(long)]
-    profile: bool,
+    pub profile: bool,
     /// Measured seconds of each run [default: 5]
     #[arg(long, value_name = "S", value_parser = units::seconds)]
     seconds: Option<Duration>,
@@ -381,6 +382,12 @@ pub struct Bench {
     /// occupied the perimeters are; the table comes afterwards
     #[arg(long)]
     pub live: bool,
+    /// Print all columns, locks and what disturbed each run (wider than 80 columns)
+    #[arg(long)]
+    pub wide: bool,
+    /// Say what has changed since the report in this file, which an earlier --json wrote
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
     /// While a stack of ours runs, have a control socket at this path, for `perimeter ss` and
     /// `perimeter trace`
     #[arg(long, value_name = "PATH")]

@@ -13,12 +13,9 @@ use perimeter_lab::{
     record::{self, Folder},
     report::{self, lanes},
     runner::{self, Request, Step, Summary, Watcher},
+    text::did_you_mean,
     trace, units,
     workload::Configuration,
-};
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
-    flag,
 };
 use std::{
     fmt::Write as _,
@@ -134,9 +131,13 @@ fn find(name: &str) -> Result<Plan, Error> {
         return Plan::load(path);
     }
     let known: Vec<String> = embedded().into_iter().map(|p| p.name).collect();
+    let meant = did_you_mean(name, known.iter().map(String::as_str).chain(["all"]));
     Err(Error::Input(format!(
-        "no plan and no file `{name}` (plans: {}, all)",
-        known.join(", ")
+        "no plan and no file `{name}`{}",
+        match meant {
+            none if none.is_empty() => "; `perimeter lab list` lists the plans".into(),
+            meant => meant,
+        }
     )))
 }
 
@@ -198,14 +199,7 @@ fn run(args: &LabRun) -> Result<u8, Error> {
 /// A flag that the first signal to end sets; the second ends the program at once.
 fn stop_by_signal() -> Result<Arc<AtomicBool>, Error> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
-            .and_then(|_| flag::register(signal, stop.clone()))
-            .map_err(|source| Error::Io {
-                context: "waiting for signals".into(),
-                source,
-            })?;
-    }
+    crate::set_by_signal(&stop)?;
     Ok(stop)
 }
 

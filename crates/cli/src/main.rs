@@ -10,16 +10,24 @@ use args::{Bench, Cli, Command};
 use clap::Parser;
 use perimeter_lab::{
     Error,
-    bench::{progress::Bar, report::Build, table},
+    bench::{compare, progress::Bar, report::Build, short, table},
     host, linux, net, organizations,
     organizations::Organization,
     workload::Device,
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
 };
 use std::{
     fs,
     io::{self, IsTerminal, Write},
     path::Path,
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -38,7 +46,7 @@ fn main() -> ExitCode {
         Err(e) => return fail(&one_line(&e), 2),
     };
     let outcome = match cli.command {
-        Command::Bench(bench) => run(&bench, started).map(|()| 0),
+        Command::Bench(bench) => run(&bench, started),
         Command::Lab(args) => lab::lab(&args),
         Command::Orgs { json } => orgs(json).map(|()| 0),
         Command::Ss(ss) => ask::ss(&ss).map(|()| 0),
@@ -88,6 +96,19 @@ fn one_line(error: &clap::Error) -> String {
     line
 }
 
+/// Has the first signal to end set `stop`; the second ends the program at once.
+fn set_by_signal(stop: &Arc<AtomicBool>) -> Result<(), Error> {
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+            .and_then(|_| flag::register(signal, stop.clone()))
+            .map_err(|source| Error::Io {
+                context: "waiting for signals".into(),
+                source,
+            })?;
+    }
+    Ok(())
+}
+
 /// Prints to standard output; a reader that has gone away is no error.
 fn print(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
@@ -128,9 +149,13 @@ fn orgs(json: bool) -> Result<(), Error> {
     print(&text)
 }
 
-fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
+/// Exit code of a benchmark that Ctrl-C ended early: that of SIGINT by custom.
+const INTERRUPTED: u8 = 130;
+
+/// Runs the benchmark and prints what it found; the exit code.
+fn run(bench: &Bench, started: Instant) -> Result<u8, Error> {
     if let Some(at) = &bench.listen {
-        return listen(at, bench.runs);
+        return listen(at, bench.runs).map(|()| 0);
     }
     let settings = bench.settings()?;
     settings.check()?;
@@ -139,6 +164,7 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
         let line = "--live has the terminal, so --json needs a file instead of `-`";
         return Err(Error::Input(line.into()));
     }
+    let earlier = bench.compare.as_deref().map(compare::read).transpose()?;
     if let Some(path) = bench.json.as_deref().filter(|_| !to_stdout) {
         check_writable("--json", path)?;
     }
@@ -151,18 +177,34 @@ fn run(bench: &Bench, started: Instant) -> Result<(), Error> {
         // While this is the only thread. Without success the backend falls back and says so.
         linux::gain_namespaces();
     }
+    let mut bar = Bar::new();
     let report = match bench.live {
         true => live::bench(&settings, build(), started)?,
-        false => perimeter_lab::bench(&settings, build(), started, &mut Bar::new())?,
+        false => {
+            set_by_signal(bar.stop())?;
+            perimeter_lab::bench(&settings, build(), started, &mut bar)?
+        }
+    };
+    let code = match bar.stop().load(Ordering::Relaxed) {
+        true => INTERRUPTED,
+        false => 0,
     };
     if to_stdout {
-        return print(&report.to_json());
+        return print(&report.to_json()).map(|()| code);
     }
-    let printed = print(&table::render(&report));
+    let mut text = match bench.wide || bench.profile {
+        true => table::render(&report),
+        false => short::render(&report),
+    };
+    if let Some(old) = &earlier {
+        text.push('\n');
+        text.push_str(&compare::render(old, &report));
+    }
+    let printed = print(&text);
     if let Some(path) = &bench.json {
         write_whole(path, &report.to_json())?;
     }
-    printed
+    printed.map(|()| code)
 }
 
 /// Serves benches on other machines.

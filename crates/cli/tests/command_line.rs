@@ -1,10 +1,14 @@
 //! The command line as a user meets it: what is refused and how, what is printed where.
 
+mod patience;
+
 use assert_cmd::Command;
+use patience::Patience;
 use std::{
     fs,
     io::{BufRead, BufReader},
     path::Path,
+    process::Stdio,
     time::Duration,
 };
 
@@ -28,8 +32,16 @@ fn bad_input() {
         (&[], "subcommand"),
         (&["bank"], "bank"),
         (&["orgs", "extra"], "extra"),
-        (&["bench", "--org", "msgq"], "known are: up, "),
-        (&["bench", "--org", "msgq"], "; besides, linux"),
+        (&["bench", "--org", "msgq"], "did you mean `msgp`?"),
+        (&["bench", "--org", "lunix"], "did you mean `linux`?"),
+        (&["bench", "--org", "frobnicate"], "`perimeter orgs` lists"),
+        (
+            &["bench", "--org", "null", "--device", "pair"],
+            "null only sends",
+        ),
+        (&["bench", "--compare", "missing.json"], "missing.json"),
+        (&["bench", "--compare", "file"], "not a report"),
+        (&["lab", "run", "throughputt"], "did you mean `throughput`?"),
         (&["bench", "--org", "all,up"], "`up` twice"),
         (&["bench", "--org", "up,,linux"], "unknown organization ``"),
         (&["bench", "--org", "connp-l:0"], "from 1 to 1024"),
@@ -201,15 +213,15 @@ fn measures_the_hosts_sockets() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
-/// Our organizations over the memory NIC: the null stack's row comes along, and the accounting
-/// holds however busy the machine is.
+/// Our organizations and the null stack over the memory NIC: the accounting holds however busy the
+/// machine is.
 #[test]
 fn measures_our_organizations() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = [
         "bench",
         "--org",
-        "up,connp-l:8",
+        "null,up,connp-l:8",
         "--conns",
         "6",
         "--seconds",
@@ -294,13 +306,69 @@ fn table_and_file() {
         .clone();
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(
-        table.contains("linux:pinned") && table.contains("goodput"),
+        table.contains("linux:pinned") && table.contains("Gb/s"),
         "{table}"
     );
     let text = fs::read_to_string(directory.path().join("result.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(report["runs"][0]["connections"], 3);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+/// Runs so far, from the numbers of `result.json`, compared with themselves: nothing has changed.
+#[test]
+fn compares_with_an_earlier_report() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = [
+        "bench",
+        "--org",
+        "linux",
+        "--conns",
+        "2",
+        "--seconds",
+        "0.2",
+    ];
+    let once = [&bench[..], &["--json", "result.json"]].concat();
+    perimeter(&once, directory.path()).success();
+    let again = [&bench[..], &["--compare", "result.json"]].concat();
+    let output = perimeter(&again, directory.path()).success();
+    let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    assert!(text.contains("Compared with the earlier report"), "{text}");
+    assert!(text.contains("now/before"), "{text}");
+    assert!(!text.contains("not the same in both"), "{text}");
+}
+
+/// Ctrl-C ends it at once, and what is complete is printed.
+#[test]
+fn an_interrupt_prints_what_is_complete() {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("perimeter"))
+        .args(["bench", "--org", "linux", "--conns", "2"])
+        .args(["--seconds", "0.2", "--repeat", "1000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Long enough for a run to be complete, on a busy machine too.
+    std::thread::sleep(Duration::from_secs(8));
+    let killed = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    let mut patience = Patience::new(Duration::from_secs(30));
+    while child.try_wait().unwrap().is_none() {
+        if !patience.lasts() {
+            let _ = child.kill();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(
+        text.contains("linux") && text.contains("of 1000 runs were complete"),
+        "{text}"
+    );
 }
 
 /// Two processes over loopback: one listens for one run, the other measures and reports it.

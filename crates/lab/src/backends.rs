@@ -2,36 +2,61 @@
 
 use crate::{
     linux, net,
-    organizations::{Organization, OtherStack},
+    organizations::{Organization, OtherStack, canonical},
     ours, peers,
     session::Backend,
+    text::did_you_mean,
     workload::{Configuration, Settings},
 };
-use perimeter::OrgSpec;
+use perimeter::{OrgSpec, SpecError};
 
 /// Other stacks that can be run, in the order of `--org peers`.
 pub const OTHERS: [&OtherStack; 3] = peers::STACKS;
 
+/// Names of the host's own sockets.
+const HOST: [&str; 3] = ["linux", "linux:offload", "linux:pinned"];
+
 /// Parses one name from a comma-separated list.
 ///
 /// # Errors
-/// A line that lists the known names.
+/// A line that says what there is, and which name was meant if one is like it.
 pub fn parse(text: &str) -> Result<Organization, String> {
     let text = text.trim();
     if let Some(stack) = OTHERS.into_iter().find(|s| s.name == text) {
         return Ok(Organization::Other(stack));
     }
     match text {
-        "linux" => Ok(Organization::Linux { pinned: false }),
-        "linux:pinned" => Ok(Organization::Linux { pinned: true }),
-        other => other.parse().map(Organization::Ours).map_err(|e| {
-            format!(
-                "{e}; besides, linux and linux:pinned are the host's own sockets, {} other \
-                 stacks, all is every one of ours, and peers is linux and the other stacks",
-                OTHERS.map(|s| s.name).join(", ")
-            )
+        "linux" => Ok(Organization::LINUX),
+        "linux:offload" => Ok(Organization::LINUX_OFFLOAD),
+        "linux:pinned" => Ok(Organization::Linux {
+            pinned: true,
+            offload: false,
+        }),
+        "null" => Ok(Organization::Null),
+        other => other.parse().map(Organization::Ours).map_err(|e| match e {
+            SpecError::Unknown { name, .. } => unknown(&name),
+            e => e.to_string(),
         }),
     }
+}
+
+/// What to say of a name that nobody has.
+fn unknown(name: &str) -> String {
+    let ours = canonical().into_iter().map(|e| e.name);
+    let known = ours
+        .chain(HOST)
+        .chain(OTHERS.map(|s| s.name))
+        .chain(["all", "peers", "null"]);
+    format!(
+        "unknown organization `{name}`{} `perimeter orgs` lists ours; besides there are {}, {}, \
+         null (no stack), all (of ours) and peers (the others)",
+        match did_you_mean(name, known) {
+            none if none.is_empty() => ";".to_string(),
+            meant => meant,
+        },
+        HOST.join(", "),
+        OTHERS.map(|s| s.name).join(", ")
+    )
 }
 
 /// Parses one entry of a list: a name, `all` for every one of our own, or `peers` for the host's
@@ -43,9 +68,9 @@ pub fn parse_entry(text: &str) -> Result<Vec<Organization>, String> {
     match text.trim() {
         "all" => Ok(OrgSpec::all().into_iter().map(Organization::Ours).collect()),
         "peers" => {
-            let linux = Organization::Linux { pinned: false };
+            let linux = [Organization::LINUX, Organization::LINUX_OFFLOAD];
             let others = OTHERS.into_iter().map(Organization::Other);
-            Ok(std::iter::once(linux).chain(others).collect())
+            Ok(linux.into_iter().chain(others).collect())
         }
         one => parse(one).map(|one| vec![one]),
     }
@@ -67,7 +92,6 @@ pub fn backend_for(settings: &Settings, configuration: &Configuration) -> Box<dy
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::organizations::canonical;
 
     #[test]
     fn names() {
@@ -76,7 +100,9 @@ mod tests {
             "up:shared",
             "connp-l:128",
             "linux",
+            "linux:offload",
             "linux:pinned",
+            "null",
             "smoltcp",
         ] {
             assert_eq!(parse(name).unwrap().to_string(), name);
@@ -100,11 +126,18 @@ mod tests {
         assert!(all.iter().map(ToString::to_string).eq(of_build));
         assert_eq!(parse_entry("up").unwrap().len(), 1);
         let peers = parse_entry("peers").unwrap();
-        assert_eq!(peers.len(), 1 + OTHERS.len());
+        assert_eq!(peers.len(), 2 + OTHERS.len());
         assert_eq!(peers[0].to_string(), "linux");
+        assert_eq!(peers[1].to_string(), "linux:offload");
         let error = parse("msgpp").unwrap_err();
-        for entry in canonical() {
-            assert!(error.contains(entry.name), "{error}");
-        }
+        assert!(
+            error.contains("did you mean `msgp`? `perimeter orgs`"),
+            "{error}"
+        );
+        let error = parse("frobnicate").unwrap_err();
+        assert!(
+            error.contains("`frobnicate`; `perimeter orgs` lists ours"),
+            "{error}"
+        );
     }
 }

@@ -32,7 +32,7 @@ pub mod report;
 pub mod runner;
 pub mod session;
 pub mod stats;
-mod text;
+pub mod text;
 pub mod trace;
 pub mod units;
 pub mod workload;

@@ -48,21 +48,39 @@ impl Hash for OtherStack {
 /// What a row of the benchmark runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Organization {
-    /// The host kernel's sockets. `pinned`: every thread on one core, which is not a uniprocessor
-    /// kernel.
+    /// The host kernel's sockets.
     Linux {
-        /// All threads on one core.
+        /// All threads on one core, which is not a uniprocessor kernel.
         pinned: bool,
+        /// With its segmentation offloads, whatever ours have: as it is used. Without this it has
+        /// them where ours have them.
+        offload: bool,
     },
     /// One of Perimeter's own.
     Ours(OrgSpec),
     /// Another stack.
     Other(&'static OtherStack),
-    /// No stack: the floor of the rows over the memory NIC. Never asked for, always added.
+    /// No stack: the floor of rows that send over the memory NIC.
     Null,
 }
 
 impl Organization {
+    /// The host kernel's sockets, with what ours have.
+    pub const LINUX: Organization = Organization::Linux {
+        pinned: false,
+        offload: false,
+    };
+    /// The host kernel's sockets as they are used: segmentation offloads on.
+    pub const LINUX_OFFLOAD: Organization = Organization::Linux {
+        pinned: false,
+        offload: true,
+    };
+
+    /// Whether it is the host kernel's with all threads on one core.
+    pub fn is_pinned(&self) -> bool {
+        matches!(self, Organization::Linux { pinned: true, .. })
+    }
+
     /// One of ours, by a name that it is known to have.
     ///
     /// # Panics
@@ -95,8 +113,9 @@ impl Organization {
 impl fmt::Display for Organization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Organization::Linux { pinned: false } => f.pad("linux"),
-            Organization::Linux { pinned: true } => f.pad("linux:pinned"),
+            Organization::Linux { pinned: true, .. } => f.pad("linux:pinned"),
+            Organization::Linux { offload: true, .. } => f.pad("linux:offload"),
+            Organization::Linux { .. } => f.pad("linux"),
             Organization::Ours(spec) => f.pad(&spec.to_string()),
             Organization::Other(stack) => f.pad(stack.name),
             Organization::Null => f.pad("null"),

@@ -48,7 +48,7 @@ pub mod families {
     pub use perimeter_org::organizations::{families, family, hand_over};
     pub use perimeter_org::spec::{Colour, Family, Look, Marker, Occupancy, Variant};
 }
-pub use perimeter_org::{Inbound, OrgSpec, Stats, Undelivered};
+pub use perimeter_org::{Inbound, OrgSpec, SpecError, Stats, Undelivered};
 pub use perimeter_stack::{Cidr, Config, ConnInfo, Offload, Route};
 pub use perimeter_sync::{Guards, Layer as WorkLayer, Lending, LockClass, LockPolicy, LockStats};
 pub use perimeter_sync::{Native, Platform, Virtual, Work, profile, virt};

@@ -3,10 +3,7 @@
 use crate::{
     organizations::Organization,
     session::Slot,
-    workload::{
-        Configuration,
-        settings::{Device, Direction, Settings},
-    },
+    workload::{Configuration, settings::Settings},
 };
 use std::time::Duration;
 
@@ -23,27 +20,16 @@ const SHORTEST_WARM_UP: Duration = Duration::from_millis(100);
 const LONGEST_WARM_UP: Duration = Duration::from_secs(2);
 
 /// The grid, in the order of the report: by connections, then organization, so that rows to be
-/// compared are neighbours. Where organizations of our own send over the memory NIC, the null stack
-/// comes first.
+/// compared are neighbours.
 pub fn grid(settings: &Settings) -> Vec<Configuration> {
-    let ours = |o: &Organization| matches!(o, Organization::Ours(_));
-    let floor = settings.device == Device::Mem
-        && settings.direction == Direction::Send
-        && settings.exchange.is_none()
-        && settings.connect.is_none()
-        && settings.organizations.iter().any(ours);
-    let mut grid = Vec::new();
-    for &connections in &settings.connections {
-        let null = floor.then_some(&Organization::Null);
-        for organization in null.into_iter().chain(&settings.organizations) {
-            grid.push(Configuration {
-                organization: organization.clone(),
-                connections,
-                threads: settings.threads_of(organization),
-            });
-        }
-    }
-    grid
+    let one = |connections, organization: &Organization| Configuration {
+        organization: organization.clone(),
+        connections,
+        threads: settings.threads_of(organization),
+    };
+    let all = settings.connections.iter();
+    all.flat_map(|&n| settings.organizations.iter().map(move |o| one(n, o)))
+        .collect()
 }
 
 /// Order of the runs as (repeat, index into the grid). Every configuration runs once before any
@@ -142,6 +128,9 @@ mod tests {
     fn up_has_one_thread_in_the_grid() {
         let settings = Settings {
             threads: 4,
+            organizations: ["null", "up", "connp-l:128", "linux"]
+                .map(|o| crate::backends::parse(o).unwrap())
+                .to_vec(),
             ..Settings::default()
         };
         let grid = grid(&settings);

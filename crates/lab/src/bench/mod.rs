@@ -1,8 +1,11 @@
 //! The command `bench`: a grid of configurations, interleaved, within a time if that is asked for.
 
+pub mod answer;
+pub mod compare;
 pub mod grid;
 pub mod progress;
 pub mod report;
+pub mod short;
 pub mod table;
 
 use crate::{

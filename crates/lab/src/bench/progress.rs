@@ -7,7 +7,11 @@ use crate::{
     workload::{Configuration, Sample},
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::{io::IsTerminal, time::Duration};
+use std::{
+    io::IsTerminal,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 /// A run that is about to begin.
 #[derive(Debug)]
@@ -81,6 +85,7 @@ impl Observer for Feed {
 #[derive(Debug)]
 pub struct Bar {
     bar: ProgressBar,
+    feed: Feed,
 }
 
 impl Bar {
@@ -94,7 +99,16 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {bar:24} {elapsed} {msg}") {
             bar.set_style(style);
         }
-        Bar { bar }
+        Bar {
+            bar,
+            feed: Feed::to_stop(),
+        }
+    }
+
+    /// Ends the present run soon and lets no other begin: set it to true. What is complete is
+    /// reported.
+    pub fn stop(&self) -> &Arc<AtomicBool> {
+        self.feed.stop()
     }
 }
 
@@ -124,5 +138,9 @@ impl Observer for Bar {
 
     fn done(&mut self) {
         self.bar.finish_and_clear();
+    }
+
+    fn feed(&self) -> Option<&Feed> {
+        Some(&self.feed)
     }
 }

@@ -135,6 +135,13 @@ pub struct Row {
     pub valid: bool,
     /// Whether the row may be compared with the others.
     pub comparable: bool,
+    /// Round trips, or connections from opening to close, a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds_per_second: Option<Spread>,
+    /// Whether it is ranked by what it moved: the floor is not, nor are those that do the other
+    /// end's work as well where the rest have a simulated peer.
+    #[serde(default)]
+    pub ranked: bool,
     /// Lock counters by class, median of each over the repeats.
     pub locks: Vec<Locks>,
     /// What hand-overs took, median of each over the repeats; empty where they were not timed.
@@ -247,7 +254,6 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
     let bare = settings.reconnect && settings.exchange.is_none();
     let served = c.organization != Organization::Null && !bare;
     notes.extend(remarks(samples, served));
-    notes.extend(exchanged(settings, samples));
     Row {
         org: c.organization.to_string(),
         device: traits.device.clone(),
@@ -269,6 +275,10 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         }),
         valid: samples.iter().all(|s| s.valid),
         comparable: traits.comparable,
+        rounds_per_second: spread(&|s| {
+            (s.rounds > 0).then(|| s.rounds as f64 / s.elapsed.as_secs_f64())
+        }),
+        ranked: traits.comparable && is_ranked(settings, &c.organization),
         locks: median_locks(samples),
         paths: median_paths(samples),
         retransmits: count(&|s| s.retransmits),
@@ -281,23 +291,15 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
     }
 }
 
-/// What exchanges or connections came to: medians over the repeats.
-fn exchanged(settings: &Settings, samples: &[Sample]) -> Option<String> {
-    let of = |f: &dyn Fn(&Sample) -> Option<f64>| {
-        median(&samples.iter().filter_map(f).collect::<Vec<_>>())
-    };
-    let rate = of(&|s| (s.rounds > 0).then(|| s.rounds as f64 / s.elapsed.as_secs_f64()))?;
-    let mean = of(&|s| Some(s.latency?.mean_ns / 1e3))?;
-    let p99 = of(&|s| Some(s.latency?.p99_ns as f64 / 1e3))?;
-    let each = format!("{mean:.1} µs each on average, 99 in 100 within {p99:.1} µs");
-    if !settings.reconnect {
-        return Some(format!("{rate:.0} round trips a second, {each}"));
+/// Whether organizations of that kind do the same work as ours in the same time.
+fn is_ranked(settings: &Settings, organization: &Organization) -> bool {
+    match organization {
+        Organization::Ours(_) => true,
+        Organization::Null => false,
+        Organization::Linux { .. } | Organization::Other(_) => {
+            settings.connect.is_some() || settings.device != Device::Mem
+        }
     }
-    let cpu = of(&|s| Some(s.cpu_ns as f64 / 1e3 / s.rounds as f64))?;
-    Some(format!(
-        "{rate:.0} connections a second from opening to close, {each}; {cpu:.1} µs of processor \
-         time each"
-    ))
 }
 
 /// Share of the median connection's bytes that the least-served one got.
@@ -331,22 +333,24 @@ fn remarks(samples: &[Sample], connections: bool) -> Vec<String> {
             "in {starved} of {of} repeats the least-served connection got under a tenth of the median's bytes"
         ));
     }
-    let mut seen = Vec::new();
-    for s in samples {
-        for d in &s.disturbances {
-            if !seen.contains(d) {
-                seen.push(d.clone());
+    notes
+}
+
+impl Row {
+    /// What disturbed its runs, if anything did.
+    pub fn noise(&self) -> Option<String> {
+        let mut seen: Vec<&String> = Vec::new();
+        for d in self.samples.iter().flat_map(|s| &s.disturbances) {
+            if !seen.contains(&d) {
+                seen.push(d);
             }
         }
-    }
-    if let Some(first) = seen.first() {
         let more = match seen.len() {
-            1 => String::new(),
+            0 | 1 => String::new(),
             n => format!(", {} more warnings (see --json)", n - 1),
         };
-        notes.push(format!("noisy run: {first}{more}"));
+        Some(format!("noisy run: {}{more}", seen.first()?))
     }
-    notes
 }
 
 /// Median of each lock counter over the repeats, by class.
@@ -442,53 +446,42 @@ pub(crate) mod tests {
         }
     }
 
-    /// A report with one row of our own and one of the host's kernel.
-    pub(crate) fn example() -> Report {
+    /// A report with a row for each organization, of so many threads and these runs.
+    pub(crate) fn report(rows: &[(&str, usize, Vec<Sample>)]) -> Report {
         let settings = Settings::default();
-        let configuration = |organization| Configuration {
-            organization,
-            connections: 6,
-            threads: 2,
-        };
         let traits = Traits {
             device: "mem".into(),
             inbound: "nic".into(),
             comparable: true,
             notes: vec!["a remark".into()],
         };
-        let ours = [
-            sample(144_800_000.0, Some(1_000_000), 1),
-            sample(289_600_000.0, Some(4_000_000), 9),
-            sample(144_800_000.0, Some(3_000_000), 3),
-        ];
-        let linux = [sample(144_800_000.0, None, 0)];
-        let rows = vec![
-            row(
-                &settings,
-                &configuration(Organization::ours("connp-l:128")),
-                &traits,
-                &ours,
-            ),
-            row(
-                &settings,
-                &configuration(Organization::Linux { pinned: false }),
-                &traits,
-                &linux,
-            ),
-        ];
+        let row = |(name, threads, samples): &(&str, usize, Vec<Sample>)| {
+            let configuration = Configuration {
+                organization: crate::backends::parse(name).unwrap(),
+                connections: 6,
+                threads: *threads,
+            };
+            row(&settings, &configuration, &traits, samples)
+        };
         let build = Build {
             version: "0.0.0".into(),
             commit: None,
             debug: false,
         };
-        Report::new(
-            &settings,
-            build,
-            Host::read(),
-            SystemTime::now(),
-            rows,
-            Vec::new(),
-        )
+        let rows = rows.iter().map(row).collect();
+        let now = SystemTime::now();
+        Report::new(&settings, build, Host::read(), now, rows, Vec::new())
+    }
+
+    /// A report with one row of our own and one of the host's kernel.
+    pub(crate) fn example() -> Report {
+        let ours = vec![
+            sample(144_800_000.0, Some(1_000_000), 1),
+            sample(289_600_000.0, Some(4_000_000), 9),
+            sample(144_800_000.0, Some(3_000_000), 3),
+        ];
+        let linux = vec![sample(144_800_000.0, None, 0)];
+        report(&[("connp-l:128", 2, ours), ("linux", 2, linux)])
     }
 
     #[test]
@@ -507,7 +500,8 @@ pub(crate) mod tests {
         assert_eq!(row.locks[0].contended, 3);
         assert!(row.valid);
         assert!(row.notes.iter().any(|n| n.contains("least-served")));
-        assert!(row.notes.iter().any(|n| n.contains("noise")));
+        assert_eq!(row.noise().unwrap(), "noisy run: noise");
+        assert!(row.ranked && !report.runs[1].ranked);
         let linux = &report.runs[1];
         assert_eq!(linux.stack_ns_per_segment, None);
         assert_eq!(linux.peer_ns_per_segment, None);

@@ -1,6 +1,7 @@
-//! The report as a table for a terminal.
+//! The report as tables for a terminal: all columns, locks, and every remark.
 
 use crate::{
+    bench::answer::{Measure, thousands},
     bench::report::{Report, Row},
     stats::{Sizes, Spread, median},
     workload::{Locks, SEGMENT},
@@ -27,18 +28,19 @@ const HEADER: [&str; 14] = [
 ];
 
 /// A line under the header, and no other.
-const STYLE: TableStyle =
+pub(super) const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Renders the table, the locks and all remarks; plain text without escape codes.
 pub fn render(report: &Report) -> String {
     let mut table = titled(3, HEADER);
     let mut remarks = Vec::new();
+    let measure = Measure::of(report);
     for (i, row) in report.runs.iter().enumerate() {
         if i > 0 && gap(report, i) {
             table.add_row([""; HEADER.len()]);
         }
-        table.add_row(cells(row, &mut remarks));
+        table.add_row(cells(row, measure, &mut remarks));
     }
     let mut out = format!("{table}\n");
     locks(report, &mut out);
@@ -65,12 +67,13 @@ fn gap(report: &Report, i: usize) -> bool {
             > 4
 }
 
-fn cells(row: &Row, remarks: &mut Vec<String>) -> Vec<String> {
+fn cells(row: &Row, measure: Measure, remarks: &mut Vec<String>) -> Vec<String> {
     let optional = |v: Option<f64>| v.map_or("–".into(), |v| format!("{v:.0}"));
     let mut org = row.org.clone();
-    for note in &row.notes {
-        let number = remarks.iter().position(|r| r == note).unwrap_or_else(|| {
-            remarks.push(note.clone());
+    let more = row.noise().into_iter().chain(rounds(row, measure));
+    for note in row.notes.iter().cloned().chain(more) {
+        let number = remarks.iter().position(|r| *r == note).unwrap_or_else(|| {
+            remarks.push(note);
             remarks.len() - 1
         });
         let _ = write!(org, " [{}]", number + 1);
@@ -95,6 +98,25 @@ fn cells(row: &Row, remarks: &mut Vec<String>) -> Vec<String> {
         row.retransmits.to_string(),
         row.context_switches.to_string(),
     ]
+}
+
+/// What exchanges or connections came to: medians over the repeats.
+fn rounds(row: &Row, measure: Measure) -> Option<String> {
+    let of = |f: &dyn Fn(&crate::workload::Raw) -> Option<f64>| {
+        median(&row.samples.iter().filter_map(f).collect::<Vec<_>>())
+    };
+    let rate = thousands(row.rounds_per_second?.median);
+    let mean = of(&|s| Some(s.latency.as_ref()?.mean_ns / 1e3))?;
+    let p99 = of(&|s| Some(s.latency.as_ref()?.p99_ns as f64 / 1e3))?;
+    let each = format!("{mean:.1} µs each on average, 99 in 100 within {p99:.1} µs");
+    if measure != Measure::Connections {
+        return Some(format!("{rate} round trips a second, {each}"));
+    }
+    let cpu = of(&|s| Some(s.cpu_ns as f64 / 1e3 / s.rounds as f64))?;
+    Some(format!(
+        "{rate} connections a second from opening to close, {each}; {cpu:.1} µs of processor \
+         time each"
+    ))
 }
 
 /// `median (min–max)`, without the bracket when there is no spread to show.
@@ -162,7 +184,7 @@ fn locks(report: &Report, out: &mut String) {
 }
 
 /// A table whose first columns are words and the others numbers.
-fn titled<const N: usize>(words: usize, header: [&str; N]) -> Table {
+pub(super) fn titled<const N: usize>(words: usize, header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE);
     table.set_header(header);

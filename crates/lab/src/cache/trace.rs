@@ -308,7 +308,7 @@ mod tests {
         use session::Backend as _;
         let mut settings = Settings::default();
         let linux = Configuration {
-            organization: Organization::Linux { pinned: false },
+            organization: Organization::LINUX,
             connections: 6,
             threads: 2,
         };

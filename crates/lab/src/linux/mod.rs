@@ -15,7 +15,7 @@ use crate::{
     organizations::Organization,
     session::{Backend, Session, Traits, Window, Worker, Workers},
     workload::{
-        Configuration, Content, Control, Direction, FILE_SIZE, Part, Phase, Roles, Sample,
+        Configuration, Content, Control, Device, Direction, FILE_SIZE, Part, Phase, Roles, Sample,
         Settings, Side, Tally, Times, drive_any, reconnect, spread,
     },
 };
@@ -64,6 +64,12 @@ fn namespaces_possible() -> bool {
         .unwrap_or(false)
 }
 
+/// Whether the links of that configuration carry large segments.
+fn offloads(settings: &Settings, c: &Configuration) -> bool {
+    let always = matches!(c.organization, Organization::Linux { offload: true, .. });
+    always || settings.offload != Offload::Off
+}
+
 /// The backend `linux`.
 #[derive(Debug, Default)]
 pub struct Kernel {
@@ -86,7 +92,7 @@ impl Backend for Kernel {
         Ok(())
     }
 
-    fn traits(&self, settings: &Settings, _: &Configuration) -> Traits {
+    fn traits(&self, settings: &Settings, configuration: &Configuration) -> Traits {
         let mut notes = Vec::new();
         if let Some(reason) = &self.loopback {
             notes.push(format!(
@@ -96,16 +102,19 @@ impl Backend for Kernel {
         if settings.link_gbps.is_some() || settings.rtt.is_some() {
             notes.push("linux: --link-gbps and --rtt have no effect".into());
         }
-        notes.push(
-            "linux: goodput is not comparable (the kernel also does the receiver's work); compare cpu"
-                .into(),
-        );
+        if settings.device == Device::Mem && settings.connect.is_none() {
+            notes.push(
+                "linux: goodput is not comparable (the kernel also does the receiver's work); \
+                 compare CPU"
+                    .into(),
+            );
+        }
         notes.extend(reconnect::note(settings));
         Traits {
-            device: match (&self.loopback, settings.offload) {
+            device: match (&self.loopback, offloads(settings, configuration)) {
                 (Some(_), _) => "loopback".into(),
-                (None, Offload::Off) => "veth".into(),
-                (None, _) => "veth, offloads on".into(),
+                (None, false) => "veth".into(),
+                (None, true) => "veth, offloads on".into(),
             },
             inbound: "kernel".into(),
             comparable: self.loopback.is_none(),
@@ -123,11 +132,11 @@ impl Backend for Kernel {
             None => Some(Arc::new(Links::make(
                 settings.nics,
                 settings.mtu,
-                settings.offload != Offload::Off,
+                offloads(settings, configuration),
             )?)),
             Some(_) => None,
         };
-        let job = Job::new(configuration.organization == Organization::Linux { pinned: true })?;
+        let job = Job::new(configuration.organization.is_pinned())?;
         let site = |side: fn(&Links) -> &Arc<Namespace>| Worksite {
             namespace: links.as_deref().map(side).cloned(),
             options: Options::of(settings),
@@ -314,7 +323,7 @@ mod tests {
             (Direction::Both, 6),
         ] {
             let settings = Settings {
-                organizations: vec![Organization::Linux { pinned: false }],
+                organizations: vec![Organization::LINUX],
                 connections: vec![connections],
                 direction,
                 threads: 2,
@@ -341,7 +350,7 @@ mod tests {
             return;
         }
         let settings = Settings {
-            organizations: vec![Organization::Linux { pinned: false }],
+            organizations: vec![Organization::LINUX],
             connections: vec![4],
             exchange: Some("1000".parse().unwrap()),
             coalescing: Coalescing::NoDelay,
@@ -366,7 +375,7 @@ mod tests {
         }
         for exchange in [Some("100:1000".parse().unwrap()), None] {
             let settings = Settings {
-                organizations: vec![Organization::Linux { pinned: false }],
+                organizations: vec![Organization::LINUX],
                 connections: vec![8],
                 exchange,
                 reconnect: true,
@@ -409,7 +418,7 @@ mod tests {
 
     fn loopback_is_marked() {
         let settings = Settings {
-            organizations: vec![Organization::Linux { pinned: true }],
+            organizations: vec![crate::backends::parse("linux:pinned").unwrap()],
             connections: vec![3],
             threads: 1,
             ..Settings::default()

@@ -53,6 +53,8 @@ pub struct Glance {
 pub struct Feed {
     news: mpsc::Sender<News>,
     stop: Arc<AtomicBool>,
+    /// Whether somebody wants to see runs as they happen, which costs them a little.
+    watched: bool,
 }
 
 impl Feed {
@@ -61,7 +63,25 @@ impl Feed {
     pub fn new() -> (Feed, mpsc::Receiver<News>) {
         let (news, receiver) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
-        (Feed { news, stop }, receiver)
+        let feed = Feed {
+            news,
+            stop,
+            watched: true,
+        };
+        (feed, receiver)
+    }
+
+    /// A feed that only brings the word to stop: nobody looks at the runs.
+    pub fn to_stop() -> Feed {
+        Feed {
+            watched: false,
+            ..Feed::new().0
+        }
+    }
+
+    /// Whether somebody wants to see runs as they happen.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched
     }
 
     /// Ends the present run soon and lets no other begin: set it to true.

@@ -67,7 +67,7 @@ impl Watch {
     /// Whether the event loops are to be asked now.
     pub(crate) fn is_due(&mut self) -> bool {
         let now = Instant::now();
-        let due = now >= self.due;
+        let due = self.feed.is_watched() && now >= self.due;
         if due {
             (self.asked, self.due) = (now, now + EVERY);
         }

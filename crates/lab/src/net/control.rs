@@ -84,7 +84,7 @@ impl Work {
             return Err(Error::Input(line));
         }
         let settings = Settings {
-            organizations: vec![Organization::Linux { pinned: false }],
+            organizations: vec![Organization::LINUX],
             connections: vec![self.connections],
             direction: self.direction,
             write_size: self.write_size,

@@ -140,7 +140,7 @@ impl Backend for Client {
                 (workers, Some(counters), None)
             }
             _ => {
-                let pinned = configuration.organization == Organization::Linux { pinned: true };
+                let pinned = configuration.organization.is_pinned();
                 let job = Job::new(pinned)?;
                 let (roles, _) = linux::roles(settings);
                 let worker = |i: usize| {

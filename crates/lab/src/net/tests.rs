@@ -28,7 +28,7 @@ fn target(address: SocketAddr) -> Target {
 
 fn settings(target: Target) -> Settings {
     Settings {
-        organizations: vec![Organization::Linux { pinned: false }],
+        organizations: vec![Organization::LINUX],
         connections: vec![5],
         threads: 2,
         nics: 1,

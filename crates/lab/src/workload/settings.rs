@@ -190,7 +190,8 @@ impl Default for Settings {
             organizations: vec![
                 Organization::ours("up"),
                 Organization::ours("connp-l:128"),
-                Organization::Linux { pinned: false },
+                Organization::LINUX,
+                Organization::LINUX_OFFLOAD,
             ],
             connections: vec![1, 6, 192, 16_384],
             device: Device::Mem,
@@ -272,6 +273,7 @@ impl Settings {
             Some(target) => self.check_connect(target)?,
             None => self.check_reconnect()?,
         }
+        self.check_floor()?;
         let Some(exchange) = self.exchange else {
             return Ok(());
         };
@@ -314,6 +316,20 @@ impl Settings {
             return Ok(());
         };
         Err(Error::Input(format!("--connect: {wrong}")))
+    }
+
+    /// The null stack can only send a stream over the memory NIC.
+    fn check_floor(&self) -> Result<(), Error> {
+        let sends = self.device == Device::Mem
+            && self.direction == Direction::Send
+            && self.exchange.is_none()
+            && self.connect.is_none();
+        match self.organizations.contains(&Organization::Null) && !sends {
+            true => Err(Error::Input(
+                "null only sends a stream over --device mem; list others".into(),
+            )),
+            false => Ok(()),
+        }
     }
 
     fn check_reconnect(&self) -> Result<(), Error> {
