@@ -1,7 +1,7 @@
 //! The device seam: what the stack needs from anything that carries frames.
 
 use perimeter_base::{PktBuf, PktPool, Time, TxRing};
-use perimeter_wire::{Ipv4Hdr, MAX_DATAGRAM, MAX_TCP_HEADER, MacAddr};
+use perimeter_wire::{Ipv6Hdr, MAX_DATAGRAM, MAX_TCP_HEADER, MacAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub struct Capabilities {
 }
 
 /// The most payload that fits one IPv4 datagram of TCP, whatever its options, octets.
-pub const LARGEST: u32 = MAX_DATAGRAM - (Ipv4Hdr::LEN + MAX_TCP_HEADER) as u32;
+pub const LARGEST: u32 = MAX_DATAGRAM - (Ipv6Hdr::LEN + MAX_TCP_HEADER) as u32;
 
 /// Somebody to tell that frames have arrived: an interrupt line. Called from any thread, also
 /// by the device's own peer; must not block.

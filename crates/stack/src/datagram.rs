@@ -146,7 +146,7 @@ pub(crate) fn place<K: Kind>(
     if len > cx.sh.ifaces[usize::from(iface)].caps.mtu as usize {
         return Err(SendError::TooLong);
     }
-    hdr.total_len = u16::try_from(len).map_err(|_| SendError::TooLong)?;
+    hdr.total_len = u32::from(u16::try_from(len).map_err(|_| SendError::TooLong)?);
     let mut out = cx.pool.take(len);
     out.set_window(0, len);
     let bytes = out.as_mut_slice();

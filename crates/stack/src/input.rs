@@ -80,7 +80,7 @@ fn drain<K: Kind>(
                 if for_us(&mut Ctx::new(sh, own), iface, ip.ends()) {
                     let mut payload = f.buf;
                     payload.trim_front(l2_len + usize::from(ip.header_len));
-                    payload.truncate(usize::from(ip.total_len) - usize::from(ip.header_len));
+                    payload.truncate(ip.total_len as usize - usize::from(ip.header_len));
                     aside.datagrams.push(Datagram { ip, iface, payload });
                     continue;
                 }

@@ -9,6 +9,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::ip::PROTO_TCP;
+use crate::ipv6::without_zone;
 
 /// Bytes of one step of the wide loop, 16 lanes of 32 bits.
 const STEP: usize = 64;
@@ -127,10 +128,10 @@ pub const fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, proto: u8, len: u16) -> u32
 }
 
 /// Partial of the IPv6 pseudo-header (RFC 8200, section 8.1); `len` as for
-/// [`pseudo_v4`].
+/// [`pseudo_v4`]. Zones of link-local addresses are left out.
 pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, len: u32) -> u32 {
-    let v = sum(&dst.octets(), sum(&src.octets(), 0));
-    let v = v + u32::from(next_header) + (len >> 16) + (len & 0xffff);
+    let sum = |ip| sum_fixed(&without_zone(ip).octets());
+    let v = sum(src) + sum(dst) + u32::from(next_header) + (len >> 16) + (len & 0xffff);
     u32::from(fold(v))
 }
 
@@ -166,14 +167,18 @@ pub fn verify_tcp(src: IpAddr, dst: IpAddr, tcp: &[u8]) -> bool {
     }
     match (src, dst) {
         (IpAddr::V4(s), IpAddr::V4(d)) => verify_tcp_v4(s, d, tcp),
-        (IpAddr::V6(s), IpAddr::V6(d)) => {
-            let Ok(len) = u32::try_from(tcp.len()) else {
-                return false;
-            };
-            fold(sum(tcp, pseudo_v6(s, d, PROTO_TCP, len))) == 0xffff
-        }
+        (IpAddr::V6(s), IpAddr::V6(d)) => verify_tcp_v6(s, d, tcp),
         _ => false,
     }
+}
+
+/// As [`verify_tcp_v4`].
+#[inline]
+pub(crate) fn verify_tcp_v6(src: Ipv6Addr, dst: Ipv6Addr, tcp: &[u8]) -> bool {
+    let Ok(len) = u32::try_from(tcp.len()) else {
+        return false;
+    };
+    fold(sum(tcp, pseudo_v6(src, dst, PROTO_TCP, len))) == 0xffff
 }
 
 /// [`verify_tcp`] for a segment whose length the caller has checked.

@@ -16,13 +16,13 @@ pub enum WireError {
     BadVersion,
     /// The IPv4 header length is below 20 bytes or beyond the datagram.
     BadHeaderLen,
-    /// The IPv4 total length is below the header length or beyond the frame.
+    /// The total length is below the header length or beyond the frame.
     BadTotalLen,
     /// The IPv4 header checksum does not verify (RFC 791).
     BadIpChecksum,
     /// The TCP checksum does not verify (RFC 9293, section 3.1).
     BadTcpChecksum,
-    /// The ICMP checksum does not verify (RFC 792).
+    /// The ICMP checksum does not verify (RFC 792, RFC 4443).
     BadIcmpChecksum,
     /// The TCP data offset is below 5 words or beyond the segment.
     BadDataOffset,
@@ -30,26 +30,35 @@ pub enum WireError {
     /// the options, so no parser returns this: it is the counter for
     /// [`ParsedTcp::bad_options`](crate::ParsedTcp::bad_options).
     BadOption,
-    /// An IPv4 fragment; reassembly is not done.
+    /// A fragment; reassembly is not done.
     Fragment,
     /// The IP payload is not TCP.
     NotTcp,
-    /// The network layer is not IPv4.
-    NotIpv4,
     /// An ARP packet that is not Ethernet/IPv4 or has an unknown operation.
     BadArp,
-    /// An IPv4 datagram with a source route, which is not to be trusted: answers
-    /// would go the way that a stranger chose (RFC 7126, section 4.3).
+    /// A datagram with a source route (IPv6: a routing header with segments left), which is not to be trusted: answers
+    /// would go the way that a stranger chose (RFC 7126, section 4.3; RFC 5095).
     SourceRoute,
     /// The UDP length is below 8 bytes or beyond the datagram (RFC 768).
     BadUdpLen,
     /// The UDP checksum does not verify, or is missing over IPv6 (RFC 8200, section 8.1).
     BadUdpChecksum,
+    /// An IPv6 extension header that is cut short, out of place or has an impossible length (RFC
+    /// 8200, section 4).
+    BadExtension,
+    /// More IPv6 extension headers, or longer ones, than are walked.
+    LongChain,
+    /// An option of an IPv6 extension header that is not known and asks to be refused then (RFC
+    /// 8200, section 4.2).
+    UnknownOption,
+    /// A message of neighbour discovery that is not valid, or has come through a router (RFC 4861,
+    /// sections 6.1, 7.1 and 8.1).
+    BadNdp,
 }
 
 impl WireError {
     /// Every reason, in the order of [`WireError::index`].
-    pub const ALL: [WireError; 16] = [
+    pub const ALL: [WireError; 19] = [
         WireError::Truncated,
         WireError::BadVersion,
         WireError::BadHeaderLen,
@@ -61,11 +70,14 @@ impl WireError {
         WireError::BadOption,
         WireError::Fragment,
         WireError::NotTcp,
-        WireError::NotIpv4,
         WireError::BadArp,
         WireError::SourceRoute,
         WireError::BadUdpLen,
         WireError::BadUdpChecksum,
+        WireError::BadExtension,
+        WireError::LongChain,
+        WireError::UnknownOption,
+        WireError::BadNdp,
     ];
 
     /// Number of reasons.
@@ -92,11 +104,14 @@ impl WireError {
             WireError::BadOption => "bad_option",
             WireError::Fragment => "fragment",
             WireError::NotTcp => "not_tcp",
-            WireError::NotIpv4 => "not_ipv4",
             WireError::BadArp => "bad_arp",
             WireError::SourceRoute => "source_route",
             WireError::BadUdpLen => "bad_udp_len",
             WireError::BadUdpChecksum => "bad_udp_checksum",
+            WireError::BadExtension => "bad_extension_header",
+            WireError::LongChain => "extension_header_chain",
+            WireError::UnknownOption => "unknown_ipv6_option",
+            WireError::BadNdp => "bad_ndp",
         }
     }
 }
@@ -115,11 +130,14 @@ impl fmt::Display for WireError {
             WireError::BadOption => "TCP option length is impossible",
             WireError::Fragment => "IP fragment",
             WireError::NotTcp => "not a TCP segment",
-            WireError::NotIpv4 => "not an IPv4 packet",
             WireError::BadArp => "not an Ethernet/IPv4 ARP request or reply",
             WireError::SourceRoute => "IP datagram with a source route",
             WireError::BadUdpLen => "UDP length is impossible",
             WireError::BadUdpChecksum => "UDP checksum is wrong or missing",
+            WireError::BadExtension => "IPv6 extension header is malformed or out of place",
+            WireError::LongChain => "too many or too long IPv6 extension headers",
+            WireError::UnknownOption => "unknown IPv6 option that is to be refused",
+            WireError::BadNdp => "message of neighbour discovery is not valid",
         })
     }
 }

@@ -7,7 +7,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A TCP flow from this host's point of view, whatever the address family.
 ///
 /// Two keys are one flow only if they use one family: IPv4-mapped IPv6
-/// addresses are to be turned into IPv4 before they get here.
+/// addresses are to be turned into IPv4 before they get here. Link-local addresses carry their
+/// zones ([`crate::ipv6::with_zone`]).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FlowKey {
     /// Address of this host: destination of what it receives.
@@ -146,10 +147,10 @@ impl fmt::Debug for Toeplitz {
     }
 }
 
-/// The address as IPv6; a key of mixed families hashes as a mapped one.
+/// The address as IPv6 and as a device sees it; a key of mixed families hashes as a mapped one.
 fn wide(addr: IpAddr) -> Ipv6Addr {
     match addr {
         IpAddr::V4(a) => a.to_ipv6_mapped(),
-        IpAddr::V6(a) => a,
+        IpAddr::V6(a) => crate::ipv6::without_zone(a),
     }
 }

@@ -6,10 +6,12 @@ use core::net::IpAddr;
 use crate::arp::ArpPacket;
 use crate::checksum;
 use crate::error::WireError;
-use crate::eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, EtherHdr};
+use crate::eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EtherHdr};
 use crate::flow::FlowKey;
 use crate::icmp::Icmpv4;
+use crate::icmp6::Icmpv6;
 use crate::ip::{IpHdr, Ipv4Hdr, PROTO_ICMP, PROTO_TCP};
+use crate::ipv6::{Ipv6Hdr, PROTO_ICMPV6};
 use crate::tcp::{self, TcpHdr, TcpOptions};
 
 /// Who checks checksums.
@@ -97,18 +99,66 @@ fn parse_tcp(
     if csum == Csum::Verify && !checksum::verify_tcp_v4(ip.src, ip.dst, segment) {
         return Err(WireError::BadTcpChecksum);
     }
+    let ends = (IpAddr::V4(ip.dst), IpAddr::V4(ip.src));
+    let before = l2_len as u32 + u32::from(ip.header_len);
+    read_segment((fixed, area), ends, (before, segment.len() as u32), out);
+    out.tos = ip.tos;
+    out.ttl = ip.ttl;
+    Ok(())
+}
+
+/// Reads an IPv6 datagram that carries TCP, as [`parse_ipv4_tcp_into`] does one of IPv4. `out` is
+/// unchanged on an error.
+///
+/// # Errors
+/// What [`Ipv6Hdr::parse`] and [`TcpHdr::parse`] return, [`WireError::NotTcp`],
+/// [`WireError::Fragment`], and with [`Csum::Verify`] [`WireError::BadTcpChecksum`].
+#[inline]
+pub fn parse_ipv6_tcp_into(
+    ip_packet: &[u8],
+    l2_len: usize,
+    csum: Csum,
+    out: &mut TcpFrame,
+) -> Result<(), WireError> {
+    let ip = Ipv6Hdr::parse(ip_packet)?;
+    if ip.fragment.is_some() {
+        return Err(WireError::Fragment);
+    }
+    if ip.protocol != PROTO_TCP {
+        return Err(WireError::NotTcp);
+    }
+    let segment = &ip_packet[usize::from(ip.header_len)..ip.total_len as usize];
+    let (fixed, area) = tcp::split(segment)?;
+    if csum == Csum::Verify && !checksum::verify_tcp_v6(ip.src, ip.dst, segment) {
+        return Err(WireError::BadTcpChecksum);
+    }
+    let ends = (IpAddr::V6(ip.dst), IpAddr::V6(ip.src));
+    let before = l2_len as u32 + u32::from(ip.header_len);
+    read_segment((fixed, area), ends, (before, segment.len() as u32), out);
+    out.tos = ip.traffic_class;
+    out.ttl = ip.hop_limit;
+    Ok(())
+}
+
+/// Reads the segment of `len` bytes, `before` bytes behind the frame's start, whose header is in
+/// two parts.
+#[inline(always)]
+fn read_segment(
+    (fixed, area): (&[u8; tcp::MIN_TCP_HEADER], &[u8]),
+    (local, remote): (IpAddr, IpAddr),
+    (before, len): (u32, u32),
+    out: &mut TcpFrame,
+) {
     let header_len = (fixed.len() + area.len()) as u32;
     out.hdr.read_fixed(fixed);
     out.key = FlowKey {
-        local: IpAddr::V4(ip.dst),
-        remote: IpAddr::V4(ip.src),
+        local,
+        remote,
         local_port: out.hdr.dst_port,
         remote_port: out.hdr.src_port,
     };
-    out.payload_off = l2_len as u32 + u32::from(ip.header_len) + header_len;
-    out.payload_len = segment.len() as u32 - header_len;
-    out.tos = ip.tos;
-    out.ttl = ip.ttl;
+    out.payload_off = before + header_len;
+    out.payload_len = len - header_len;
     match TcpOptions::parse_light(area) {
         Some(ts) => {
             out.bad_options = false;
@@ -118,7 +168,6 @@ fn parse_tcp(
             out.bad_options = out.hdr.opts.read_area(area, tcp::is_syn(fixed));
         }
     }
-    Ok(())
 }
 
 impl Default for TcpFrame {
@@ -151,6 +200,19 @@ pub fn carries(bytes: &[u8], ethernet: bool, protocol: u8) -> bool {
     }
 }
 
+/// As [`carries`], over IPv6, directly behind its header.
+#[inline]
+pub fn carries_v6(bytes: &[u8], ethernet: bool, protocol: u8) -> bool {
+    const NEXT_HEADER: usize = 6;
+    if ethernet {
+        bytes.len() > EtherHdr::LEN + NEXT_HEADER
+            && bytes[12..14] == ETHERTYPE_IPV6.to_be_bytes()
+            && bytes[EtherHdr::LEN + NEXT_HEADER] == protocol
+    } else {
+        bytes.len() > NEXT_HEADER && bytes[0] >> 4 == 6 && bytes[NEXT_HEADER] == protocol
+    }
+}
+
 /// Any frame that a host of this stack meets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
@@ -165,6 +227,15 @@ pub enum Frame<'a> {
         /// What follows the header of the message.
         body: &'a [u8],
     },
+    /// An ICMPv6 message, its checksum verified.
+    Icmp6 {
+        /// Header of the datagram.
+        ip: Ipv6Hdr,
+        /// Header of the message.
+        msg: Icmpv6,
+        /// What follows the header of the message.
+        body: &'a [u8],
+    },
     /// An ARP packet.
     Arp(ArpPacket),
     /// A datagram of another protocol.
@@ -174,7 +245,7 @@ pub enum Frame<'a> {
         /// Payload of the datagram.
         payload: &'a [u8],
     },
-    /// Another network layer, by its EtherType: IPv6, a VLAN tag, and so on.
+    /// Another network layer, by its EtherType: a VLAN tag, and so on.
     Other(u16),
 }
 
@@ -189,7 +260,8 @@ impl<'a> Frame<'a> {
         let eth = EtherHdr::parse(frame)?;
         let rest = &frame[EtherHdr::LEN..];
         match eth.ethertype {
-            ETHERTYPE_IPV4 => Self::parse_ip(rest, EtherHdr::LEN, csum),
+            ETHERTYPE_IPV4 => Self::parse_ipv4(rest, EtherHdr::LEN, csum),
+            ETHERTYPE_IPV6 => Self::parse_ipv6(rest, EtherHdr::LEN, csum),
             ETHERTYPE_ARP => ArpPacket::parse(rest).map(Frame::Arp),
             other => Ok(Frame::Other(other)),
         }
@@ -199,20 +271,46 @@ impl<'a> Frame<'a> {
     /// as for [`parse_ipv4_tcp`].
     ///
     /// # Errors
-    /// As [`Frame::parse_ethernet`]; [`WireError::NotIpv4`] for IPv6 and
-    /// [`WireError::BadVersion`] for what is no IP at all.
+    /// As [`Frame::parse_ethernet`]; [`WireError::BadVersion`] for what is no IP at all.
     #[inline]
     pub fn parse_ip(
         ip_packet: &'a [u8],
         l2_len: usize,
         csum: Csum,
     ) -> Result<Frame<'a>, WireError> {
-        let ip = match Ipv4Hdr::parse(ip_packet, csum == Csum::Verify) {
-            Err(WireError::BadVersion) if ip_packet[0] >> 4 == 6 => {
-                return Err(WireError::NotIpv4);
+        match ip_packet.first() {
+            Some(first) if first >> 4 == 6 => Self::parse_ipv6(ip_packet, l2_len, csum),
+            _ => Self::parse_ipv4(ip_packet, l2_len, csum),
+        }
+    }
+
+    /// A datagram of IPv6. Fragments are refused.
+    fn parse_ipv6(ip_packet: &'a [u8], l2_len: usize, csum: Csum) -> Result<Frame<'a>, WireError> {
+        let ip = Ipv6Hdr::parse(ip_packet)?;
+        if ip.fragment.is_some() {
+            return Err(WireError::Fragment);
+        }
+        let payload = &ip_packet[usize::from(ip.header_len)..ip.total_len as usize];
+        match ip.protocol {
+            PROTO_TCP => {
+                let mut frame = TcpFrame::default();
+                parse_ipv6_tcp_into(ip_packet, l2_len, csum, &mut frame)?;
+                Ok(Frame::Tcp(frame))
             }
-            other => other?,
-        };
+            PROTO_ICMPV6 => {
+                let (msg, body) = Icmpv6::parse(ip.src, ip.dst, payload)?;
+                Ok(Frame::Icmp6 { ip, msg, body })
+            }
+            _ => Ok(Frame::Ip {
+                ip: ip.into(),
+                payload,
+            }),
+        }
+    }
+
+    #[inline]
+    fn parse_ipv4(ip_packet: &'a [u8], l2_len: usize, csum: Csum) -> Result<Frame<'a>, WireError> {
+        let ip = Ipv4Hdr::parse(ip_packet, csum == Csum::Verify)?;
         if ip.protocol == PROTO_TCP {
             let mut frame = TcpFrame::default();
             parse_tcp(&ip, ip_packet, l2_len, csum, &mut frame)?;

@@ -1,11 +1,12 @@
 //! ICMPv4 messages (RFC 792; RFC 1191 for the next-hop MTU).
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::Ipv4Addr;
 
 use crate::checksum;
 use crate::error::WireError;
 use crate::flow::FlowKey;
-use crate::ip::{Ipv4Hdr, PROTO_TCP, PROTO_UDP};
+use crate::ip::{IpHdr, Ipv4Hdr, PROTO_TCP, PROTO_UDP};
+use crate::ipv6::Ipv6Hdr;
 use crate::seq::Seq;
 
 /// The header of an ICMPv4 message. What follows it is, for an echo, data to
@@ -154,15 +155,15 @@ impl Icmpv4 {
     }
 }
 
-/// The datagram that an ICMP error quotes: its IP header and the first eight
+/// The datagram that an ICMP error of either family quotes: its IP header and the first eight
 /// bytes of its payload, which hold TCP's ports and sequence number.
 ///
 /// The quote comes from whoever sent the ICMP message. RFC 5927 tells what to
 /// check before believing it: for TCP, that `seq` is within what is in flight.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct IcmpQuote {
-    /// Header of the quoted datagram; lengths as quoted, not verified.
-    pub ip: Ipv4Hdr,
+    /// Header of the quoted datagram, of either family; lengths as quoted, not verified.
+    pub ip: IpHdr,
     /// Source port of the quoted segment.
     pub src_port: u16,
     /// Destination port of the quoted segment.
@@ -175,13 +176,22 @@ impl IcmpQuote {
     /// Reads the quote that follows the header of an ICMP error.
     ///
     /// # Errors
-    /// What [`Ipv4Hdr::parse_quoted`] returns; [`WireError::Fragment`] for a
+    /// What [`Ipv4Hdr::parse_quoted`] and [`Ipv6Hdr::parse_quoted`] return; [`WireError::Fragment`] for a
     /// fragment other than the first, which has no ports;
     /// [`WireError::NotTcp`] for protocols other than TCP and UDP;
     /// [`WireError::Truncated`] if the eight bytes are not all there.
     pub fn parse(body: &[u8]) -> Result<IcmpQuote, WireError> {
-        let ip = Ipv4Hdr::parse_quoted(body)?;
-        if ip.frag_offset != 0 {
+        let (ip, offset) = match body.first() {
+            Some(first) if first >> 4 == 6 => {
+                let ip = Ipv6Hdr::parse_quoted(body)?;
+                (IpHdr::from(ip), ip.fragment.map_or(0, |f| f.offset))
+            }
+            _ => {
+                let ip = Ipv4Hdr::parse_quoted(body)?;
+                (IpHdr::from(ip), ip.frag_offset)
+            }
+        };
+        if offset != 0 {
             return Err(WireError::Fragment);
         }
         if !matches!(ip.protocol, PROTO_TCP | PROTO_UDP) {
@@ -203,8 +213,8 @@ impl IcmpQuote {
     /// which is this host if the quote is genuine.
     pub fn key(&self) -> FlowKey {
         FlowKey {
-            local: IpAddr::V4(self.ip.src),
-            remote: IpAddr::V4(self.ip.dst),
+            local: self.ip.src,
+            remote: self.ip.dst,
             local_port: self.src_port,
             remote_port: self.dst_port,
         }

@@ -1,10 +1,12 @@
-//! IP headers: those of IPv4 (RFC 791), and what both families say.
+//! IP headers: those of IPv4 (RFC 791), and what both families say. Those of IPv6 are in
+//! [`crate::ipv6`].
 
 use core::net::{IpAddr, Ipv4Addr};
 
 use crate::checksum;
 use crate::error::WireError;
 use crate::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::ipv6::Ipv6Hdr;
 
 /// Protocol number of ICMPv4.
 pub const PROTO_ICMP: u8 = 1;
@@ -23,9 +25,6 @@ const OFFSET_MASK: u16 = 0x1fff;
 /// The longest datagram of either family, octets (IPv6: without a jumbo payload).
 pub const MAX_DATAGRAM: u32 = 65_535;
 
-/// Length in bytes of an IPv6 header without extensions (RFC 8200, section 3).
-const IPV6_LEN: usize = 40;
-
 /// What the header of a whole datagram says, of whichever family.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct IpHdr {
@@ -40,10 +39,11 @@ pub struct IpHdr {
     /// Type of service, or traffic class: DSCP in the upper six bits, ECN (RFC 3168) in the lower
     /// two.
     pub tos: u8,
-    /// Length of the header in bytes, options included. [`IpHdr::emit`] writes none.
+    /// Length of the header in bytes, options and extension headers included. [`IpHdr::emit`]
+    /// writes none.
     pub header_len: u16,
-    /// Length of the datagram in bytes, header included.
-    pub total_len: u16,
+    /// Length of the datagram in bytes, header included: up to 65,535 (IPv4) or 65,575 (IPv6).
+    pub total_len: u32,
 }
 
 impl IpHdr {
@@ -52,7 +52,7 @@ impl IpHdr {
     pub const fn len_to(dst: IpAddr) -> usize {
         match dst {
             IpAddr::V4(_) => Ipv4Hdr::LEN,
-            IpAddr::V6(_) => IPV6_LEN,
+            IpAddr::V6(_) => Ipv6Hdr::LEN,
         }
     }
 
@@ -72,6 +72,8 @@ impl IpHdr {
     /// Writes the header to the start of `out` and returns its length. The datagram is never
     /// fragmented, so its identification is 0 (RFC 6864, section 4.1), its flow label too.
     ///
+    /// Zones of link-local addresses are left out ([`crate::ipv6::with_zone`]).
+    ///
     /// # Panics
     /// If `out` is shorter than that, or the addresses are of two families.
     pub fn emit(&self, out: &mut [u8]) -> usize {
@@ -83,24 +85,25 @@ impl IpHdr {
                 ttl: self.hop_limit,
                 tos: self.tos,
                 ident: 0,
-                total_len: self.total_len,
+                total_len: self.total_len as u16,
                 header_len: Ipv4Hdr::LEN as u8,
                 dont_fragment: true,
                 more_fragments: false,
                 frag_offset: 0,
             }
             .emit(out),
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let out = &mut out[..IPV6_LEN];
-                let class = 6 << 28 | u32::from(self.tos) << 20;
-                out[..4].copy_from_slice(&class.to_be_bytes());
-                let payload = self.total_len.saturating_sub(IPV6_LEN as u16);
-                out[4..6].copy_from_slice(&payload.to_be_bytes());
-                out[6..8].copy_from_slice(&[self.protocol, self.hop_limit]);
-                out[8..24].copy_from_slice(&src.octets());
-                out[24..].copy_from_slice(&dst.octets());
-                IPV6_LEN
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Ipv6Hdr {
+                src,
+                dst,
+                protocol: self.protocol,
+                hop_limit: self.hop_limit,
+                traffic_class: self.tos,
+                flow_label: 0,
+                header_len: Ipv6Hdr::LEN as u16,
+                total_len: self.total_len,
+                fragment: None,
             }
+            .emit(out),
             (src, dst) => panic!("{src} and {dst} are of two families"),
         }
     }
@@ -115,7 +118,7 @@ impl From<Ipv4Hdr> for IpHdr {
             hop_limit: h.ttl,
             tos: h.tos,
             header_len: h.header_len.into(),
-            total_len: h.total_len,
+            total_len: h.total_len.into(),
         }
     }
 }

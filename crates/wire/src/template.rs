@@ -1,11 +1,12 @@
 //! The headers of a connection, prepared once and patched per segment.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 
 use crate::checksum::{self, fold};
-use crate::eth::{ETHERTYPE_IPV4, EtherHdr, MacAddr};
+use crate::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EtherHdr, MacAddr};
 use crate::flow::FlowKey;
 use crate::ip::{FLAG_DF, Ipv4Hdr, PROTO_TCP};
+use crate::ipv6::{Ipv6Hdr, without_zone};
 use crate::seq::Seq;
 use crate::tcp::{
     MIN_TCP_HEADER, TS_PREFIX, TS_TCP_HEADER, TcpFlags, TcpHdr, TcpOptions, data_offset,
@@ -61,25 +62,100 @@ impl SegOut {
     }
 }
 
-/// Ethernet, IPv4 and TCP headers of one connection. [`Template::emit`] copies
-/// them and patches only what changes from segment to segment. One cache line.
+/// Ethernet, IP and TCP headers of one connection. [`Template::emit`] copies
+/// them and patches only what changes from segment to segment. One cache line, for either family:
+/// of IPv6, whose headers are longer, only what differs from connection to connection is kept.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub struct Template {
-    /// The headers with zeros where segments differ: IP length, identification
-    /// and checksum; all of TCP but the ports.
+    /// IPv4: the headers with zeros where segments differ: IP length, identification
+    /// and checksum; all of TCP but the ports. IPv6: the stations, the header's first word,
+    /// addresses, ports, and the hop limit, in this order.
     bytes: [u8; LEN],
-    /// Folded sum of the IP header's words.
+    /// IPv4: folded sum of the IP header's words.
     ip_sum: u16,
     /// Folded sum of the pseudo-header but for the length.
     pseudo_sum: u16,
-    /// Whether frames have an Ethernet header.
-    ethernet: bool,
+    kind: Kind,
+    /// Where the TCP header starts in a frame.
+    tcp_start: u8,
+}
+
+/// The family of the headers, and whether one of Ethernet is in front of them.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Kind {
+    EthernetIpv4,
+    Ipv4,
+    EthernetIpv6,
+    Ipv6,
+}
+
+/// Where things are in an IPv6 template, behind two stations.
+mod v6 {
+    pub(super) const WORD: usize = 12;
+    pub(super) const SRC: usize = WORD + 4;
+    pub(super) const DST: usize = SRC + 16;
+    pub(super) const PORTS: usize = DST + 16;
+    pub(super) const HOPS: usize = PORTS + 4;
 }
 
 const _: () = assert!(size_of::<Template>() == 64);
 
 impl Template {
+    /// A template for segments from `key.local` to `key.remote`, of whichever family. `l2` is the
+    /// source and destination station, or `None` for devices without a link-layer header.
+    /// `hop_limit` is IPv4's time to live. `flow_label` is IPv6's, 20 bits (RFC 6437); without
+    /// effect for IPv4, whose datagrams are never fragmented.
+    ///
+    /// # Panics
+    /// If the addresses are of two families.
+    pub fn new(
+        l2: Option<(MacAddr, MacAddr)>,
+        key: &FlowKey,
+        hop_limit: u8,
+        flow_label: u32,
+    ) -> Template {
+        match (key.local, key.remote) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                Self::new_v6(l2, (src, dst), key, hop_limit, flow_label)
+            }
+            _ => Self::new_v4(l2, key, hop_limit, 0, true),
+        }
+    }
+
+    /// Zones of link-local addresses are left out.
+    fn new_v6(
+        l2: Option<(MacAddr, MacAddr)>,
+        (src, dst): (Ipv6Addr, Ipv6Addr),
+        key: &FlowKey,
+        hop_limit: u8,
+        flow_label: u32,
+    ) -> Template {
+        let mut bytes = [0; LEN];
+        if let Some((src, dst)) = l2 {
+            bytes[..6].copy_from_slice(&dst.0);
+            bytes[6..12].copy_from_slice(&src.0);
+        }
+        let word = 6 << 28 | flow_label & 0xf_ffff;
+        bytes[v6::WORD..v6::SRC].copy_from_slice(&word.to_be_bytes());
+        bytes[v6::SRC..v6::DST].copy_from_slice(&without_zone(src).octets());
+        bytes[v6::DST..v6::PORTS].copy_from_slice(&without_zone(dst).octets());
+        bytes[v6::PORTS..v6::PORTS + 2].copy_from_slice(&key.local_port.to_be_bytes());
+        bytes[v6::PORTS + 2..v6::HOPS].copy_from_slice(&key.remote_port.to_be_bytes());
+        bytes[v6::HOPS] = hop_limit;
+        let (kind, l2_len) = match l2 {
+            Some(_) => (Kind::EthernetIpv6, IP),
+            None => (Kind::Ipv6, 0),
+        };
+        Template {
+            bytes,
+            ip_sum: 0,
+            pseudo_sum: fold(checksum::pseudo_v6(src, dst, PROTO_TCP, 0)),
+            kind,
+            tcp_start: (l2_len + Ipv6Hdr::LEN) as u8,
+        }
+    }
+
     /// A template for segments from `key.local` to `key.remote`. `l2` is the
     /// source and destination station, or `None` for devices without a
     /// link-layer header. `tos` holds DSCP and ECN, `ttl` is in hops.
@@ -122,20 +198,30 @@ impl Template {
             bytes,
             ip_sum,
             pseudo_sum: fold(checksum::pseudo_v4(src, dst, PROTO_TCP, 0)),
-            ethernet: l2.is_some(),
+            kind: match l2 {
+                Some(_) => Kind::EthernetIpv4,
+                None => Kind::Ipv4,
+            },
+            tcp_start: if l2.is_some() { TCP } else { TCP - IP } as u8,
         }
     }
 
     /// Replaces the destination station, when the neighbour's address changes.
     /// Without effect on a template without a link-layer header.
     pub fn set_l2_dst(&mut self, dst: MacAddr) {
-        if self.ethernet {
+        if self.l2_len() > 0 {
             self.bytes[..6].copy_from_slice(&dst.0);
         }
     }
 
-    /// Replaces the type of service, for a changed DSCP or ECN codepoint.
+    /// Replaces the type of service, or traffic class, for a changed DSCP or ECN codepoint.
     pub fn set_tos(&mut self, tos: u8) {
+        if matches!(self.kind, Kind::EthernetIpv6 | Kind::Ipv6) {
+            let b = &mut self.bytes[v6::WORD..v6::WORD + 2];
+            b[0] = 0x60 | tos >> 4;
+            b[1] = tos << 4 | b[1] & 0x0f;
+            return;
+        }
         self.bytes[IP + 1] = tos;
         self.ip_sum = fold(checksum::sum(&self.bytes[IP..TCP], 0));
     }
@@ -143,18 +229,21 @@ impl Template {
     /// Length of the link-layer header in bytes: 14 or 0.
     #[inline]
     pub fn l2_len(&self) -> usize {
-        if self.ethernet { IP } else { 0 }
+        match self.kind {
+            Kind::EthernetIpv4 | Kind::EthernetIpv6 => IP,
+            Kind::Ipv4 | Kind::Ipv6 => 0,
+        }
     }
 
     /// Where the TCP header starts, in bytes.
     #[inline]
     pub fn tcp_start(&self) -> usize {
-        self.l2_len() + Ipv4Hdr::LEN
+        usize::from(self.tcp_start)
     }
 
     /// Writes all headers of a segment to the start of `out` and returns their
-    /// length in bytes; what follows in `out` is undefined. `ident` is the IP
-    /// identification, `payload_len` the length of the data in bytes.
+    /// length in bytes; what follows in `out` is undefined. `ident` is IPv4's
+    /// identification, which IPv6 has not, `payload_len` the length of the data in bytes.
     ///
     /// The IP checksum is complete. The TCP checksum field holds the sum of the
     /// pseudo-header, folded and not complemented, as checksum offload wants
@@ -170,12 +259,45 @@ impl Template {
         seg: &SegOut,
         payload_len: u32,
     ) -> usize {
-        // Two instances, so that every offset is a constant in each.
-        if self.ethernet {
-            self.emit_at::<IP>(out, ident, seg, payload_len)
-        } else {
-            self.emit_at::<0>(out, ident, seg, payload_len)
+        // Instances of their own, so that every offset is a constant in each.
+        match self.kind {
+            Kind::EthernetIpv4 => self.emit_at::<IP>(out, ident, seg, payload_len),
+            Kind::Ipv4 => self.emit_at::<0>(out, ident, seg, payload_len),
+            Kind::EthernetIpv6 => self.emit_v6::<IP>(out, seg, payload_len),
+            Kind::Ipv6 => self.emit_v6::<0>(out, seg, payload_len),
         }
+    }
+
+    #[inline(never)]
+    fn emit_v6<const L2: usize>(
+        &self,
+        out: &mut [u8; MAX_HEADERS],
+        seg: &SegOut,
+        payload_len: u32,
+    ) -> usize {
+        let tcp = L2 + Ipv6Hdr::LEN;
+        let (head, rest) = out.split_at_mut(tcp);
+        if L2 > 0 {
+            head[..v6::WORD].copy_from_slice(&self.bytes[..v6::WORD]);
+            head[v6::WORD..L2].copy_from_slice(&ETHERTYPE_IPV6.to_be_bytes());
+        }
+        let (h, area) = rest.split_at_mut(MIN_TCP_HEADER);
+        let tcp_len = MIN_TCP_HEADER + options(seg, area);
+        let segment_len = tcp_len as u32 + payload_len;
+        debug_assert!(
+            segment_len <= 0xffff,
+            "a segment of {segment_len} bytes exceeds IPv6's length field"
+        );
+        let segment_len = segment_len as u16;
+        let ip = &mut head[L2..];
+        ip[..4].copy_from_slice(&self.bytes[v6::WORD..v6::SRC]);
+        ip[4..6].copy_from_slice(&segment_len.to_be_bytes());
+        ip[6..8].copy_from_slice(&[PROTO_TCP, self.bytes[v6::HOPS]]);
+        ip[8..].copy_from_slice(&self.bytes[v6::SRC..v6::PORTS]);
+        h[..4].copy_from_slice(&self.bytes[v6::PORTS..v6::HOPS]);
+        let pseudo = fold(u32::from(self.pseudo_sum) + u32::from(segment_len));
+        patch(h, seg, tcp_len, pseudo);
+        tcp + tcp_len
     }
 
     #[inline]
@@ -188,17 +310,8 @@ impl Template {
     ) -> usize {
         let tcp = L2 + Ipv4Hdr::LEN;
         let opts = tcp + MIN_TCP_HEADER;
-        let syn = seg.flags.contains(TcpFlags::SYN);
         out[..opts].copy_from_slice(&self.bytes[IP - L2..]);
-        let tcp_len = if let Some((tsval, tsecr)) = seg.opts.plain_ts(syn) {
-            let area = &mut out[opts..opts + 12];
-            area[..4].copy_from_slice(&TS_PREFIX);
-            area[4..8].copy_from_slice(&tsval.to_be_bytes());
-            area[8..].copy_from_slice(&tsecr.to_be_bytes());
-            TS_TCP_HEADER
-        } else {
-            MIN_TCP_HEADER + emit_options(&seg.opts, syn, &mut out[opts..])
-        };
+        let tcp_len = MIN_TCP_HEADER + options(seg, &mut out[opts..]);
         let segment_len = tcp_len as u32 + payload_len;
         let total_len = Ipv4Hdr::LEN as u32 + segment_len;
         debug_assert!(
@@ -213,15 +326,35 @@ impl Template {
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
         ip[4..6].copy_from_slice(&ident.to_be_bytes());
         ip[10..12].copy_from_slice(&ip_check.to_be_bytes());
-        let h = &mut out[tcp..opts];
-        h[4..8].copy_from_slice(&seg.seq.0.to_be_bytes());
-        h[8..12].copy_from_slice(&seg.ack.0.to_be_bytes());
-        h[12] = data_offset(tcp_len);
-        h[13] = seg.flags.0;
-        h[14..16].copy_from_slice(&seg.window.to_be_bytes());
-        h[16..18].copy_from_slice(&pseudo.to_be_bytes());
-        h[18..20].copy_from_slice(&seg.urgent.to_be_bytes());
+        patch(&mut out[tcp..opts], seg, tcp_len, pseudo);
         L2 + Ipv4Hdr::LEN + tcp_len
+    }
+}
+
+/// Writes the fixed part of a TCP header but for the ports.
+#[inline(always)]
+fn patch(h: &mut [u8], seg: &SegOut, tcp_len: usize, check: u16) {
+    h[4..8].copy_from_slice(&seg.seq.0.to_be_bytes());
+    h[8..12].copy_from_slice(&seg.ack.0.to_be_bytes());
+    h[12] = data_offset(tcp_len);
+    h[13] = seg.flags.0;
+    h[14..16].copy_from_slice(&seg.window.to_be_bytes());
+    h[16..18].copy_from_slice(&check.to_be_bytes());
+    h[18..20].copy_from_slice(&seg.urgent.to_be_bytes());
+}
+
+/// Writes the options of a segment and returns their length.
+#[inline(always)]
+fn options(seg: &SegOut, out: &mut [u8]) -> usize {
+    let syn = seg.flags.contains(TcpFlags::SYN);
+    if let Some((tsval, tsecr)) = seg.opts.plain_ts(syn) {
+        let area = &mut out[..TS_TCP_HEADER - MIN_TCP_HEADER];
+        area[..4].copy_from_slice(&TS_PREFIX);
+        area[4..8].copy_from_slice(&tsval.to_be_bytes());
+        area[8..].copy_from_slice(&tsecr.to_be_bytes());
+        TS_TCP_HEADER - MIN_TCP_HEADER
+    } else {
+        emit_options(&seg.opts, syn, out)
     }
 }
 
@@ -244,7 +377,11 @@ pub fn finish_checksum<'a>(
     l2_len: usize,
     payload: impl IntoIterator<Item = &'a [u8]>,
 ) {
-    let start = l2_len + usize::from(headers[l2_len] & 0x0f) * 4;
+    let start = match headers[l2_len] >> 4 {
+        // Without extension headers, as it was emitted.
+        6 => l2_len + Ipv6Hdr::LEN,
+        _ => l2_len + usize::from(headers[l2_len] & 0x0f) * 4,
+    };
     let tcp = &mut headers[start..];
     // The field itself is summed too: it holds the pseudo-header. TCP headers
     // have even length, so the data starts at an even offset.
@@ -253,12 +390,16 @@ pub fn finish_checksum<'a>(
 }
 
 /// As [`finish_checksum`] for a frame whose data follows its headers. `frame`
-/// is an IPv4 frame; padding beyond the IP total length is left out.
+/// was emitted by a template; padding beyond IP's length is left out.
 ///
 /// # Panics
 /// If `frame` is shorter than its headers.
 pub fn finish_checksum_in_frame(frame: &mut [u8], l2_len: usize) {
-    let total = u16::from_be_bytes([frame[l2_len + 2], frame[l2_len + 3]]);
-    let end = frame.len().min(l2_len + usize::from(total));
+    let word = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+    let total = match frame[l2_len] >> 4 {
+        6 => Ipv6Hdr::LEN + word(l2_len + 4),
+        _ => word(l2_len + 2),
+    };
+    let end = frame.len().min(l2_len + total);
     finish_checksum(&mut frame[..end], l2_len, []);
 }

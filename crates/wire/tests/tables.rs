@@ -412,7 +412,7 @@ fn other_frames() {
     frame[14] = 0x65;
     assert_eq!(
         Frame::parse_ip(&frame[14..], 0, Csum::Trust),
-        Err(WireError::NotIpv4)
+        Err(WireError::BadTotalLen)
     );
     frame[14] = 0x55;
     assert_eq!(
@@ -564,7 +564,8 @@ fn icmp_quotes() {
     let table: &[(Change, WireError)] = &[
         (|q| q.truncate(27), WireError::Truncated),
         (|q| q.truncate(19), WireError::Truncated),
-        (|q| q[0] = 0x65, WireError::BadVersion),
+        (|q| q[0] = 0x65, WireError::Truncated),
+        (|q| q[0] = 0x55, WireError::BadVersion),
         (|q| q[0] = 0x48, WireError::BadHeaderLen),
         (|q| q[0] = 0x46, WireError::Truncated),
         (|q| q[7] |= 1, WireError::Fragment),
@@ -756,7 +757,7 @@ fn a_datagram_of_either_family() {
             hop_limit: 64,
             tos: 0b10,
             header_len: IpHdr::len_to(dst) as u16,
-            total_len: (IpHdr::len_to(dst) + len) as u16,
+            total_len: (IpHdr::len_to(dst) + len) as u32,
         }
     };
     let mut out = [0; 64];

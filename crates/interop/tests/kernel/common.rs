@@ -251,7 +251,6 @@ pub fn wind_up(stack: &Stack) {
         // The kernel also speaks IPv6 and IGMP, and late segments may find a closed connection.
         let expected = [
             "drop_other_protocol",
-            "drop_not_ipv4",
             "drop_no_connection",
             "drop_not_ours",
             // A bounded queue between device and protocol, where the organization has one.

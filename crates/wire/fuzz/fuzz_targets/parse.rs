@@ -5,8 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use perimeter_wire::{
-    ArpPacket, Csum, EtherHdr, Frame, IcmpQuote, Icmpv4, Ipv4Hdr, TcpFrame, TcpHdr, checksum,
-    parse_ipv4_tcp, parse_ipv4_tcp_into,
+    ArpPacket, Csum, EtherHdr, Frame, IcmpQuote, Icmpv4, Icmpv6, Ipv4Hdr, Ipv6Hdr, Ndp, TcpFrame,
+    TcpHdr, checksum, parse_ipv4_tcp, parse_ipv4_tcp_into, parse_ipv6_tcp_into,
 };
 
 fn ethernet(bytes: &[u8]) {
@@ -15,10 +15,11 @@ fn ethernet(bytes: &[u8]) {
             let end = tcp.payload_off as usize + tcp.payload_len as usize;
             assert!(tcp.payload_off >= 54 && end <= bytes.len());
             let mut slot = TcpFrame::default();
-            assert_eq!(
-                parse_ipv4_tcp_into(&bytes[14..], 14, csum, &mut slot),
-                Ok(())
-            );
+            let parsed = match bytes[14] >> 4 {
+                6 => parse_ipv6_tcp_into(&bytes[14..], 14, csum, &mut slot),
+                _ => parse_ipv4_tcp_into(&bytes[14..], 14, csum, &mut slot),
+            };
+            assert_eq!(parsed, Ok(()));
             assert_eq!(slot, tcp);
         }
     }
@@ -59,6 +60,36 @@ fn datagram(bytes: &[u8]) {
     assert_eq!(trusted, parse_ipv4_tcp(&bytes, 0, Csum::Verify));
 }
 
+/// As [`datagram`], of IPv6: extension headers, and ICMPv6 with its checksum put right.
+fn datagram6(bytes: &[u8]) {
+    let Ok(ip) = Ipv6Hdr::parse(bytes) else {
+        let _ = Ipv6Hdr::problem(bytes);
+        return;
+    };
+    assert_eq!(Ipv6Hdr::problem(bytes), None);
+    let (head, end) = (usize::from(ip.header_len), ip.total_len as usize);
+    assert!((40..=296).contains(&head) && head <= end && end <= bytes.len());
+    let mut message = bytes[head..end].to_vec();
+    if message.len() >= Icmpv6::LEN {
+        message[2..4].fill(0);
+        let pseudo = checksum::pseudo_v6(ip.src, ip.dst, 58, message.len() as u32);
+        let check = !checksum::fold(checksum::sum(&message, pseudo));
+        message[2..4].copy_from_slice(&check.to_be_bytes());
+        let (msg, body) = Icmpv6::parse(ip.src, ip.dst, &message).expect("long enough and summed");
+        let mut out = vec![0; message.len()];
+        assert_eq!(msg.emit(ip.src, ip.dst, body, &mut out), message.len());
+        assert_eq!(Icmpv6::parse(ip.src, ip.dst, &out), Ok((msg, body)));
+        let _ = IcmpQuote::parse(body).map(|quote| quote.key());
+        if let Icmpv6::Other { kind, code, word } = msg {
+            let ends = (ip.src, ip.dst, ip.hop_limit);
+            if let Ok(ndp) = Ndp::parse(ends, (kind, code, word), body) {
+                let mut again = [0; Ndp::MAX_EMITTED];
+                let _ = ndp.emit(ip.src, ip.dst, &mut again);
+            }
+        }
+    }
+}
+
 fn icmp(bytes: &[u8]) {
     let _ = Icmpv4::parse(bytes);
     let mut bytes = bytes.to_vec();
@@ -89,11 +120,12 @@ fuzz_target!(|data: &[u8]| {
     let Some((&which, bytes)) = data.split_first() else {
         return;
     };
-    match which % 5 {
+    match which % 6 {
         0 => ethernet(bytes),
         1 => arp(bytes),
         2 => datagram(bytes),
         3 => icmp(bytes),
+        4 => datagram6(bytes),
         _ => tcp(bytes),
     }
 });
