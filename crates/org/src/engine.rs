@@ -42,7 +42,8 @@ pub struct Inspected {
 pub struct Listening {
     /// Its name.
     pub id: SockId,
-    /// Address that it is bound to; `None`: any.
+    /// Address that it is bound to. The unspecified one of a family is any of that family; `None`:
+    /// any of both.
     pub addr: Option<IpAddr>,
     /// Port.
     pub port: u16,
@@ -140,7 +141,8 @@ pub trait Engine: Send + Sync {
         remote: SocketAddr,
         config: &Config,
     ) -> Result<SockId, EngineError>;
-    /// Makes a listener; yields its name and port.
+    /// Makes a listener; yields its name and port. The unspecified address of a family is any of
+    /// that family, `None` any of both.
     fn listen(
         &self,
         addr: Option<IpAddr>,

@@ -6,7 +6,7 @@ use core::time::Duration;
 use perimeter_stack::{Cidr, Config};
 use perimeter_tcp::Config as TcpConfig;
 use perimeter_tcp::config::MIN_MSS;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 type Checked = Result<(), String>;
 
@@ -17,24 +17,26 @@ const MAX_BUFFER: u32 = 1 << 30;
 /// Longest delay of an acknowledgment (RFC 9293, section 3.8.6.3).
 const MAX_DELAYED_ACK: Duration = Duration::from_millis(500);
 
-/// The address as one of IPv4.
-pub(crate) fn ipv4(ip: IpAddr) -> Result<Ipv4Addr, String> {
-    match ip {
-        IpAddr::V4(v4) => Ok(v4),
-        IpAddr::V6(_) => Err(format!(
-            "{ip}: there is no IPv6 in this stack yet; use IPv4"
-        )),
-    }
-}
-
 /// Why no host has this address; `None`: one may.
-fn no_host(ip: Ipv4Addr) -> Option<&'static str> {
-    match ip.octets()[0] {
-        _ if ip.is_unspecified() => Some("the unspecified address"),
-        _ if ip.is_broadcast() => Some("the broadcast address"),
+fn no_host(ip: IpAddr) -> Option<&'static str> {
+    const LOOPBACK: &str = "a loopback address, which no network leads to";
+    let first = match ip {
+        _ if ip.is_unspecified() => return Some("the unspecified address"),
+        _ if ip.is_loopback() => return Some(LOOPBACK),
+        _ if ip.is_multicast() => return Some("a multicast address"),
+        IpAddr::V6(v6) => {
+            return match v6.to_ipv4_mapped() {
+                Some(_) => Some("an IPv4 address that is written as one of IPv6"),
+                None if v6.segments()[..4] == [0; 4] => Some("a reserved address"),
+                None => None,
+            };
+        }
+        IpAddr::V4(v4) if v4.is_broadcast() => return Some("the broadcast address"),
+        IpAddr::V4(v4) => v4.octets()[0],
+    };
+    match first {
         0 => Some("in network 0, which has no hosts"),
-        127 => Some("a loopback address, which no network leads to"),
-        224..240 => Some("a multicast address"),
+        127 => Some(LOOPBACK),
         240.. => Some("a reserved address"),
         _ => None,
     }
@@ -42,10 +44,12 @@ fn no_host(ip: Ipv4Addr) -> Option<&'static str> {
 
 /// An interface's own address: one of a host.
 pub(crate) fn interface(cidr: &Cidr) -> Checked {
-    let ip = ipv4(cidr.addr)?;
-    if let Some(what) = no_host(ip) {
+    if let Some(what) = no_host(cidr.addr) {
         return Err(format!("{cidr} is {what}"));
     }
+    let IpAddr::V4(ip) = cidr.addr else {
+        return Ok(());
+    };
     if cidr.prefix < 31 {
         let host = u32::MAX.checked_shr(u32::from(cidr.prefix)).unwrap_or(0);
         let name = match ip.to_bits() & host {
@@ -62,11 +66,13 @@ pub(crate) fn interface(cidr: &Cidr) -> Checked {
     Ok(())
 }
 
-/// All interfaces' addresses: each is one interface's.
-pub(crate) fn apart<'a>(all: impl Iterator<Item = &'a Cidr>) -> Checked {
+/// All interfaces' addresses, with the interfaces' numbers: each is one interface's. Link-local
+/// addresses are of their link, so that two interfaces may have the same.
+pub(crate) fn apart<'a>(all: impl Iterator<Item = (usize, &'a Cidr)>) -> Checked {
     let mut seen = std::collections::HashSet::new();
-    for a in all {
-        if !seen.insert(a.addr) {
+    for (n, a) in all {
+        let link = matches!(a.addr, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if !seen.insert((link.then_some(n), a.addr)) {
             return Err(format!("{} is given to an interface twice", a.addr));
         }
     }
@@ -75,11 +81,13 @@ pub(crate) fn apart<'a>(all: impl Iterator<Item = &'a Cidr>) -> Checked {
 
 /// A route's destination and gateway, of an interface with the addresses `own`.
 pub(crate) fn route(dst: &Cidr, via: Option<IpAddr>, own: &[Cidr]) -> Checked {
-    ipv4(dst.addr)?;
     let Some(via) = via else {
         return Ok(());
     };
-    if let Some(what) = no_host(ipv4(via)?) {
+    if dst.addr.is_ipv4() != via.is_ipv4() {
+        return Err(format!("gateway {via} is of another family than {dst}"));
+    }
+    if let Some(what) = no_host(via) {
         return Err(format!("gateway {via} is {what}"));
     }
     match own.iter().any(|a| a.addr == via) {

@@ -30,6 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod addr;
 mod check;
 pub mod control;
 mod error;

@@ -1,5 +1,6 @@
 //! Building and owning a stack.
 
+use crate::addr;
 use crate::check;
 use crate::control::Server;
 use crate::error::{BuildError, io};
@@ -93,12 +94,16 @@ impl Builder {
         self
     }
 
-    /// Adds an interface: a device and its addresses, `address/prefix` each. The first is the
-    /// preferred source.
+    /// Adds an interface: a device and its addresses, `address/prefix` each, of either family. The
+    /// first of IPv4 is the preferred source there; that of IPv6 is chosen as RFC 6724 has it.
+    ///
+    /// Interfaces are numbered from 0 in the order in which they are added. A link-local address
+    /// of IPv6 belongs to its interface's link: a `SocketAddrV6` names it by its `scope_id`, which
+    /// is that number plus 1 (0 will do if there is one interface only).
     ///
     /// # Errors
-    /// An address does not parse, or is not that of a host in IPv4: loopback, multicast, reserved
-    /// and broadcast addresses and those of networks are none. There is no IPv6 yet.
+    /// An address does not parse, or is not that of a host: loopback, multicast, reserved
+    /// and broadcast addresses and those of networks are none.
     pub fn interface(
         mut self,
         device: impl Device + 'static,
@@ -217,7 +222,9 @@ impl Builder {
         if self.ifaces.is_empty() {
             return Err(BuildError::Missing("a stack needs an interface"));
         }
-        check::apart(self.ifaces.iter().flat_map(|i| &i.addrs)).map_err(BuildError::Address)?;
+        let given = self.ifaces.iter().enumerate();
+        let given = given.flat_map(|(n, i)| i.addrs.iter().map(move |a| (n, a)));
+        check::apart(given).map_err(BuildError::Address)?;
         check::stack(&self.config).map_err(BuildError::Setting)?;
         if self.control.is_some() && matches!(self.platform, Platforms::Virtual(_)) {
             return Err(BuildError::Missing(
@@ -249,12 +256,9 @@ impl Builder {
     }
 }
 
-/// Whether a call with these addresses and settings can be meant.
-fn callable(addrs: &[IpAddr], config: &TcpConfig) -> std::io::Result<()> {
+/// Whether a call with these settings can be meant.
+fn callable(config: &TcpConfig) -> std::io::Result<()> {
     use std::io::{Error, ErrorKind};
-    for ip in addrs {
-        check::ipv4(*ip).map_err(|e| Error::new(ErrorKind::Unsupported, e))?;
-    }
     check::tcp(config).map_err(|e| Error::new(ErrorKind::InvalidInput, e))
 }
 
@@ -314,11 +318,11 @@ impl Stack {
     }
 
     /// Listens on `addr`; port 0 picks a free one. Of several addresses the first that can be
-    /// had. The backlog is 1024.
+    /// had. The backlog is 1024. On `[::]` it takes connections of both families.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`, `Unsupported` for IPv6, `InvalidInput` for a setting out of
-    /// its range, or what parsing `addr` says.
+    /// `AddrInUse`, `AddrNotAvailable`, `InvalidInput` for a setting out of its range or a
+    /// link-local address of no interface, or what parsing `addr` says.
     pub fn listen(&self, addr: impl ToSocketAddrs) -> std::io::Result<TcpListener> {
         self.listen_with(addr, 1024, self.tcp_config())
     }
@@ -333,16 +337,47 @@ impl Stack {
         backlog: u32,
         config: TcpConfig,
     ) -> std::io::Result<TcpListener> {
-        each(addr, |addr| {
-            callable(&[addr.ip()], &config)?;
-            let ip = (!addr.ip().is_unspecified()).then_some(addr.ip());
-            let (id, port) = self
-                .engine
-                .listen(ip, addr.port(), backlog, config.clone())
-                .map_err(io)?;
-            let local = SocketAddr::new(addr.ip(), port);
-            Ok(TcpListener::new(self.engine.clone(), id, local))
-        })
+        each(addr, |addr| self.listen_at(addr, false, backlog, &config))
+    }
+
+    /// As [`Stack::listen_with`], on IPv6 addresses only: on `[::]` it takes connections over IPv6
+    /// only, and another listener may have the same port on `0.0.0.0`.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`]; `InvalidInput` for an address of IPv4.
+    pub fn listen_only_v6(
+        &self,
+        addr: impl ToSocketAddrs,
+        backlog: u32,
+        config: TcpConfig,
+    ) -> std::io::Result<TcpListener> {
+        each(addr, |addr| self.listen_at(addr, true, backlog, &config))
+    }
+
+    fn listen_at(
+        &self,
+        addr: SocketAddr,
+        only_v6: bool,
+        backlog: u32,
+        config: &TcpConfig,
+    ) -> std::io::Result<TcpListener> {
+        use std::io::{Error, ErrorKind};
+        callable(config)?;
+        let addr = addr::inward(&*self.engine, addr)?;
+        if only_v6 && addr.is_ipv4() {
+            let what = format!("{addr}: a listener for IPv6 only can't have an IPv4 address");
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        // `[::]` stands for both families, unless it is said that it does not.
+        let both = addr.ip().is_unspecified() && addr.is_ipv6() && !only_v6;
+        let ip = (!both).then_some(addr.ip());
+        let (id, port) = self
+            .engine
+            .listen(ip, addr.port(), backlog, config.clone())
+            .map_err(io)?;
+        let local = addr::outward(addr.ip(), port);
+        let only_v6 = addr.is_ipv6() && !both;
+        Ok(TcpListener::new(self.engine.clone(), id, (local, only_v6)))
     }
 
     /// Connects to `addr` and waits until that has succeeded or failed. Several addresses are
@@ -377,7 +412,8 @@ impl Stack {
     ///
     /// # Errors
     /// `AddrNotAvailable` without a route or for an address that is no host's, `AddrInUse` without a
-    /// free port, `Unsupported` for IPv6, `InvalidInput` for a setting out of its range.
+    /// free port, `InvalidInput` for a setting out of its range or a link-local address of no
+    /// interface.
     pub fn start_connect(&self, addr: SocketAddr) -> std::io::Result<TcpStream> {
         self.connect_with(None, addr, &self.tcp_config())
     }
@@ -392,8 +428,9 @@ impl Stack {
         addr: SocketAddr,
         config: &TcpConfig,
     ) -> std::io::Result<TcpStream> {
-        let ends = [addr.ip(), local.map_or(addr.ip(), |l| l.ip())];
-        callable(&ends, config)?;
+        callable(config)?;
+        let addr = addr::inward(&*self.engine, addr)?;
+        let local = local.map(|l| addr::inward(&*self.engine, l)).transpose()?;
         let from = match local {
             Some(l) => ((!l.ip().is_unspecified()).then_some(l.ip()), l.port()),
             None => (None, 0),

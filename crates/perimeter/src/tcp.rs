@@ -1,5 +1,6 @@
 //! Streams and listeners, as in `std::net`.
 
+use crate::addr;
 use crate::error::{io, tcp, would_block};
 use bytes::Bytes;
 use perimeter_base::{PktBuf, Time};
@@ -197,7 +198,7 @@ impl TcpStream {
     /// The socket has gone.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         let key = self.info()?.key;
-        Ok(SocketAddr::new(key.local, key.local_port))
+        Ok(addr::local(&key))
     }
 
     /// The peer's address.
@@ -206,7 +207,7 @@ impl TcpStream {
     /// The socket has gone.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         let key = self.info()?.key;
-        Ok(SocketAddr::new(key.remote, key.remote_port))
+        Ok(addr::remote(&key))
     }
 
     /// Calls do not wait but fail with `WouldBlock`, or wait again.
@@ -526,14 +527,29 @@ impl Write for TcpStream {
 pub struct TcpListener {
     h: Arc<Handle>,
     local: SocketAddr,
+    only_v6: bool,
 }
 
 impl TcpListener {
-    pub(crate) fn new(engine: Arc<dyn Engine>, id: SockId, local: SocketAddr) -> TcpListener {
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        id: SockId,
+        (local, only_v6): (SocketAddr, bool),
+    ) -> TcpListener {
         TcpListener {
             h: Handle::new(engine, id),
             local,
+            only_v6,
         }
+    }
+
+    /// Whether it takes connections over IPv6 only. One on `[::]` takes both families unless it
+    /// was made by [`Stack::listen_only_v6`](crate::Stack::listen_only_v6).
+    ///
+    /// # Errors
+    /// None today; as socket libraries have it.
+    pub fn only_v6(&self) -> Result<bool> {
+        Ok(self.only_v6)
     }
 
     pub(crate) fn raw(&self) -> (&Arc<dyn Engine>, SockId) {
@@ -541,7 +557,8 @@ impl TcpListener {
     }
 
     /// Takes the next connection, waiting for one unless the socket does not block. The peer may
-    /// have reset it meanwhile: then the first call on the stream says so.
+    /// have reset it meanwhile: then the first call on the stream says so. An IPv4 peer of a
+    /// listener for both families has its IPv4 address, not one that is mapped to IPv6.
     ///
     /// # Errors
     /// `WouldBlock`; or the listener was closed.
@@ -550,7 +567,7 @@ impl TcpListener {
             self.h.engine.accept(self.h.id)
         })?;
         let s = TcpStream::new(self.h.engine.clone(), id);
-        Ok((s, SocketAddr::new(key.remote, key.remote_port)))
+        Ok((s, addr::remote(&key)))
     }
 
     /// The address that it listens on.

@@ -285,7 +285,7 @@ impl<K: Kind> Conn<K> {
             id,
             key,
             hash,
-            template: Template::new_v4(nowhere, &key, sh.config.ttl, 0, true),
+            template: Template::new(nowhere, &key, sh.config.ttl, 0),
             tos: 0,
             txq,
             net_generation: 0,

@@ -112,7 +112,13 @@ counts! {
     Unreachables = "tx_icmp_unreachable",
     /// Such errors that were not sent: there were too many.
     ErrorLimit = "drop_icmp_error_limit",
-    /// ARP packets that claimed the address of a neighbour in use for another station, which was
+    /// Parameter problems sent: extension headers or options of IPv6 that are not known.
+    Problems = "tx_icmp_parameter_problem",
+    /// Solicitations of our addresses that were not answered: there were too many.
+    AdvertLimit = "drop_ndp_limit",
+    /// Messages of neighbour discovery that claimed one of our own addresses.
+    NdpConflicts = "ndp_conflicts",
+    /// ARP packets and neighbour advertisements that claimed the address of a neighbour in use for another station, which was
     /// asked before that was believed.
     ArpDoubts = "arp_doubts",
     /// ARP packets that claimed one of our own addresses (RFC 5227, section 2.4).

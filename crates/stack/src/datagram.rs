@@ -3,17 +3,18 @@
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::kind::Kind;
-use crate::net::L2;
-use core::net::IpAddr;
+use crate::net::{L2, is_group, is_host};
+use core::net::{IpAddr, Ipv6Addr};
 use perimeter_base::PktBuf;
 use perimeter_link::Medium;
 use perimeter_tcp::Unreachable;
-use perimeter_wire::{EtherHdr, Icmpv4, IpHdr, MacAddr, PROTO_ICMP};
+use perimeter_wire::{EtherHdr, Icmpv4, Icmpv6, IpHdr, Ipv6Hdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6};
 
 /// A whole datagram to an address of ours, of a protocol that is wanted.
 #[derive(Debug)]
 pub struct Datagram {
-    /// IP's header.
+    /// IP's header, of either family; link-local addresses carry their zones
+    /// ([`perimeter_wire::ipv6::with_zone`]).
     pub ip: IpHdr,
     /// The interface that it came by.
     pub iface: u16,
@@ -37,6 +38,8 @@ pub enum SendError {
 /// The quoted part of a datagram that nobody wants: as much as keeps the error at 576 bytes (RFC
 /// 1812, section 4.3.2.3).
 const QUOTE: usize = 576 - perimeter_wire::Ipv4Hdr::LEN - Icmpv4::LEN;
+/// The same over IPv6: as much as fits the least MTU (RFC 4443, section 2.4, (c)).
+const QUOTE6: usize = crate::ipv6::MIN_MTU as usize - Ipv6Hdr::LEN - Icmpv6::LEN;
 
 /// Sends `payload` from `local`, an address of ours, to `remote`. What has the same `hash` stays in
 /// order.
@@ -68,47 +71,99 @@ pub fn send<K: Kind>(
     place(cx, (iface, q), stations, hdr, payload.len(), fill)
 }
 
-/// Tells the sender of a datagram why it was not delivered (RFC 792). Nobody is
-/// told too often, and strangers are not asked for: where the next hop's station is not known, the
-/// error goes to that which the frame came from.
+/// Tells the sender of a datagram why it was not delivered (RFC 792, RFC 4443). Nobody is
+/// told too often, nor of what was sent to a group, and strangers are not asked for: where the next
+/// hop's station is not known, the error goes to that which the frame came from.
 pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, why: Unreachable) {
-    let now = cx.now();
-    if !cx.limits.errors.take(now) {
-        return cx.count(Count::ErrorLimit, 1);
+    if is_group(d.ip.dst) || !is_host(d.ip.src) {
+        return;
     }
     let header_len = usize::from(d.ip.header_len);
     let Some(whole) = d.payload.before(header_len) else {
         return;
     };
     let body = d.payload.as_slice();
-    let quote = [whole, &body[..body.len().min(QUOTE - header_len)]].concat();
-    let Some((hop, known)) = cx.sh.routes.known(d.ip.src) else {
-        return;
+    let quoted = |most: usize| {
+        let most = most.saturating_sub(header_len).min(body.len());
+        [whole, &body[..most]].concat()
+    };
+    let frame = d.payload.before(EtherHdr::LEN + header_len);
+    let came = frame.and_then(|f| Some(EtherHdr::parse(f).ok()?.src));
+    let told = match (d.ip.dst, d.ip.src) {
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let code = crate::ipv6::unreachable_code(why);
+            let msg = Icmpv6::Unreachable { code };
+            tell6(cx, (d.iface, came), (from, to), msg, &quoted(QUOTE6))
+        }
+        (from, to) => {
+            let msg = Icmpv4::Unreachable {
+                code: crate::ipv4::unreachable_code(why),
+                next_hop_mtu: 0,
+            };
+            let quote = quoted(QUOTE);
+            let fill = |out: &mut [u8]| {
+                msg.emit(&quote, out);
+            };
+            let len = Icmpv4::LEN + quote.len();
+            error(cx, (d.iface, came), (from, to), PROTO_ICMP, len, fill)
+        }
+    };
+    if told {
+        cx.count(Count::Unreachables, 1);
+    }
+}
+
+/// Sends an ICMPv6 error about the datagram `whole`, as much of it as fits, from `src`, an address
+/// of ours, to `dst`; whether it was sent. The frame came by an interface from a station.
+pub(crate) fn tell6<K: Kind>(
+    cx: &mut Ctx<K>,
+    came: (u16, Option<MacAddr>),
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    msg: Icmpv6,
+    whole: &[u8],
+) -> bool {
+    let quote = &whole[..whole.len().min(QUOTE6)];
+    let fill = |out: &mut [u8]| {
+        msg.emit(src, dst, quote, out);
+    };
+    let (ends, len) = (
+        (IpAddr::V6(src), IpAddr::V6(dst)),
+        Icmpv6::LEN + quote.len(),
+    );
+    error(cx, came, ends, PROTO_ICMPV6, len, fill)
+}
+
+/// Sends an ICMP error of `len` octets, unless there were too many.
+fn error<K: Kind>(
+    cx: &mut Ctx<K>,
+    (iface, came): (u16, Option<MacAddr>),
+    ends: (IpAddr, IpAddr),
+    protocol: u8,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> bool {
+    let now = cx.now();
+    if !cx.limits.errors.take(now) {
+        cx.count(Count::ErrorLimit, 1);
+        return false;
+    }
+    let Some((hop, known)) = cx.sh.routes.known(ends.1) else {
+        return false;
     };
     let i = &cx.sh.ifaces[usize::from(hop.iface)];
     let stations = if i.caps.medium == Medium::Ethernet {
-        let frame = d.payload.before(EtherHdr::LEN + header_len);
-        let came = frame.filter(|_| hop.iface == d.iface);
-        let came = came.and_then(|f| Some(EtherHdr::parse(f).ok()?.src));
-        let Some(station) = known.or(came.filter(|mac| !mac.is_multicast())) else {
-            return cx.count(Count::NoStation, 1);
+        let came = came.filter(|mac| hop.iface == iface && !mac.is_multicast());
+        let Some(station) = known.or(came) else {
+            cx.count(Count::NoStation, 1);
+            return false;
         };
         Some((i.caps.mac, station))
     } else {
         None
     };
-    let hdr = header(cx, (d.ip.dst, d.ip.src), PROTO_ICMP, 0);
-    let msg = Icmpv4::Unreachable {
-        code: crate::ipv4::unreachable_code(why),
-        next_hop_mtu: 0,
-    };
-    let fill = |out: &mut [u8]| {
-        msg.emit(&quote, out);
-    };
+    let hdr = header(cx, ends, protocol, 0);
     let at = (hop.iface, i.tx.start);
-    if place(cx, at, stations, hdr, Icmpv4::LEN + quote.len(), fill).is_ok() {
-        cx.count(Count::Unreachables, 1);
-    }
+    place(cx, at, stations, hdr, len, fill).is_ok()
 }
 
 /// The header of a datagram of ours; its length is not known yet.
@@ -143,9 +198,10 @@ pub(crate) fn place<K: Kind>(
     fill: impl FnOnce(&mut [u8]),
 ) -> Result<(), SendError> {
     let len = usize::from(hdr.header_len) + len;
-    if len > cx.sh.ifaces[usize::from(iface)].caps.mtu as usize {
+    if len > cx.sh.ifaces[usize::from(iface)].mtu(hdr.dst) as usize {
         return Err(SendError::TooLong);
     }
+    // Both families' length fields hold that, IPv6's 40 octets more.
     hdr.total_len = u32::from(u16::try_from(len).map_err(|_| SendError::TooLong)?);
     let mut out = cx.pool.take(len);
     out.set_window(0, len);

@@ -7,6 +7,7 @@ use crate::ctx::Ctx;
 use crate::datagram::Datagram;
 use crate::ipv4::arp::arp;
 use crate::ipv4::icmp::icmp;
+use crate::ipv6;
 use crate::kind::Kind;
 use crate::net::{is_group, is_host};
 use crate::own::Own;
@@ -16,8 +17,8 @@ use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::{
-    Csum, EtherHdr, Frame, IpHdr, MacAddr, PROTO_ICMP, PROTO_TCP, WireError, carries,
-    parse_ipv4_tcp_into,
+    Csum, ETHERTYPE_IPV6, EtherHdr, Frame, IpHdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP,
+    WireError, carries, carries_v6, parse_ipv4_tcp_into, parse_ipv6_tcp_into,
 };
 use std::vec::Drain;
 
@@ -63,6 +64,14 @@ fn drain<K: Kind>(
             }
             continue;
         }
+        if carries_v6(bytes, ethernet, PROTO_TCP) {
+            let seg = own.segs.place();
+            match parse_ipv6_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
+                Ok(()) => tcp((sh, own), iface, f, wanted, aside),
+                Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
+            }
+            continue;
+        }
         let parsed = if ethernet {
             Frame::parse_ethernet(bytes, csum)
         } else {
@@ -72,12 +81,23 @@ fn drain<K: Kind>(
             Ok(Frame::Arp(p)) => arp(&mut Ctx::new(sh, own), iface, &p, aside),
             Ok(Frame::Icmp { ip, msg, body }) => {
                 let cx = &mut Ctx::new(sh, own);
-                if for_us(cx, iface, IpHdr::from(ip).ends()) {
+                if for_us(cx, iface, IpHdr::from(ip).ends()).is_some() {
                     icmp(cx, iface, &ip, (msg, body), wanted, aside, bytes);
                 }
             }
-            Ok(Frame::Ip { ip, .. }) if wanted.protocols.contains(&ip.protocol) => {
-                if for_us(&mut Ctx::new(sh, own), iface, ip.ends()) {
+            Ok(Frame::Icmp6 { ip, msg, body }) => {
+                let cx = &mut Ctx::new(sh, own);
+                ipv6::icmp::icmp(cx, iface, &ip, (msg, body), wanted, aside, bytes);
+            }
+            // Behind extension headers of IPv6.
+            Ok(Frame::Tcp(t)) => {
+                own.segs.place().frame = t;
+                tcp((sh, own), iface, f, wanted, aside);
+                continue;
+            }
+            Ok(Frame::Ip { mut ip, .. }) if wanted.protocols.contains(&ip.protocol) => {
+                if let Some(ends) = for_us(&mut Ctx::new(sh, own), iface, ip.ends()) {
+                    (ip.src, ip.dst) = ends;
                     let mut payload = f.buf;
                     payload.trim_front(l2_len + usize::from(ip.header_len));
                     payload.truncate(ip.total_len as usize - usize::from(ip.header_len));
@@ -90,7 +110,15 @@ fn drain<K: Kind>(
                 continue;
             }
             Ok(_) => sh.count(own.lane, Count::OtherProtocol, 1),
-            Err(e) => sh.counters.add(own.lane, malformed(e), 1),
+            Err(e) => {
+                sh.counters.add(own.lane, malformed(e), 1);
+                if matches!(
+                    e,
+                    WireError::UnknownOption | WireError::BadExtension | WireError::SourceRoute
+                ) {
+                    ipv6::icmp::problem(&mut Ctx::new(sh, own), iface, bytes);
+                }
+            }
         }
         own.pool.put(f.buf);
     }
@@ -121,7 +149,7 @@ fn is_to(bytes: &[u8], mac: MacAddr) -> bool {
 
 /// What to do with a frame that is not addressed to our station alone: whether it is looked at.
 /// Those to a group are, unless they carry TCP or ICMP, which are between two hosts here, whatever
-/// their IP addresses say. Frames too short to say where they go are for the parser to count.
+/// their IP addresses say; ICMPv6 to a group of hosts is how neighbours are found. Frames too short to say where they go are for the parser to count.
 #[cold]
 fn stray<K: Kind>(cx: &mut Ctx<K>, bytes: &[u8]) -> bool {
     let Ok(eth) = EtherHdr::parse(bytes) else {
@@ -129,13 +157,23 @@ fn stray<K: Kind>(cx: &mut Ctx<K>, bytes: &[u8]) -> bool {
     };
     let why = if !eth.dst.is_multicast() {
         Count::OtherStation
-    } else if carries(bytes, true, PROTO_TCP) || carries(bytes, true, PROTO_ICMP) {
+    } else if carries(bytes, true, PROTO_TCP)
+        || carries(bytes, true, PROTO_ICMP)
+        || carries_v6(bytes, true, PROTO_TCP)
+        || (carries_v6(bytes, true, PROTO_ICMPV6) && !is_to_group6(&eth, bytes))
+    {
         Count::GroupFrame
     } else {
         return true;
     };
     cx.count(why, 1);
     false
+}
+
+/// Whether a frame is one of IPv6 whose destination is a group.
+fn is_to_group6(eth: &EtherHdr, bytes: &[u8]) -> bool {
+    const DST: usize = EtherHdr::LEN + 24;
+    eth.ethertype == ETHERTYPE_IPV6 && bytes.get(DST) == Some(&0xff)
 }
 
 #[cold]
@@ -154,22 +192,23 @@ fn tcp<K: Kind>(
     aside: &mut Aside,
 ) {
     let seg = own.segs.place();
-    let t = &seg.frame;
+    let key = &mut seg.frame.key;
     let i = &sh.ifaces[usize::from(iface)];
-    if !i.plain(t.key.local, t.key.remote) {
-        let mine = sh.ifaces.iter().any(|i| i.owns(t.key.local));
-        let why = match mine {
-            true => wrong_source(sh, iface, t.key.remote),
-            false => Some(Count::NotOurs),
+    if !i.plain(key.local, key.remote) {
+        let why = match key.local {
+            IpAddr::V6(_) => sh.unwelcome6(iface, key),
+            local if !sh.is_ours(local) => Some(Count::NotOurs),
+            _ => wrong_source(sh, iface, key.remote),
         };
         if let Some(why) = why {
-            if !mine && wanted.unbound {
+            if why == Count::NotOurs && wanted.unbound {
                 return aside.unbound.push(f.buf);
             }
             sh.count(own.lane, why, 1);
             return own.pool.put(f.buf);
         }
     }
+    let t = &seg.frame;
     if t.bad_options {
         sh.counters
             .add(own.lane, malformed(WireError::BadOption), 1);
@@ -207,15 +246,23 @@ fn wrong_source<K: Kind>(sh: &SharedState<K>, iface: u16, ip: IpAddr) -> Option<
     (!is_host(ip)).then_some(Count::Martian)
 }
 
-/// Whether a datagram from `src` to `dst` is for us, from a host; it is counted if not.
-fn for_us<K: Kind>(cx: &mut Ctx<K>, iface: u16, (src, dst): (IpAddr, IpAddr)) -> bool {
-    let mine = cx.sh.ifaces.iter().any(|i| i.owns(dst));
-    let why = match mine {
-        true => wrong_source(cx.sh, iface, src),
-        false => Some(Count::NotOurs),
+/// Whether a datagram from `src` to `dst` is for us, from a host; it is counted if not. Its ends,
+/// which have their zones then.
+fn for_us<K: Kind>(
+    cx: &mut Ctx<K>,
+    iface: u16,
+    (src, dst): (IpAddr, IpAddr),
+) -> Option<(IpAddr, IpAddr)> {
+    let found = match (src, dst) {
+        (IpAddr::V6(src), IpAddr::V6(dst)) => cx
+            .sh
+            .arrived6(iface, (src, dst))
+            .map(|(src, dst)| (IpAddr::V6(src), IpAddr::V6(dst))),
+        _ if !cx.sh.is_ours(dst) => Err(Count::NotOurs),
+        _ => match wrong_source(cx.sh, iface, src) {
+            Some(why) => Err(why),
+            None => Ok((src, dst)),
+        },
     };
-    if let Some(why) = why {
-        cx.count(why, 1);
-    }
-    why.is_none()
+    found.map_err(|why| cx.count(why, 1)).ok()
 }

@@ -14,6 +14,7 @@ pub mod glue;
 pub mod id;
 pub mod input;
 mod ipv4;
+pub mod ipv6;
 pub mod kind;
 pub mod life;
 pub mod lifecycle;

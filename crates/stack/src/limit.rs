@@ -46,6 +46,8 @@ pub struct Limits {
     pub echoes: Bucket,
     /// Errors about datagrams that nobody wants: 1,000 a second, 250 at once.
     pub errors: Bucket,
+    /// Neighbour advertisements and listener reports that were asked for: likewise.
+    pub adverts: Bucket,
 }
 
 impl Default for Limits {
@@ -54,6 +56,7 @@ impl Default for Limits {
             resets: Bucket::new(1_000, 250),
             echoes: Bucket::new(1_000, 250),
             errors: Bucket::new(1_000, 250),
+            adverts: Bucket::new(1_000, 250),
         }
     }
 }

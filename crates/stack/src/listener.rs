@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Listener<K: Kind> {
     /// Name.
     pub id: SockId,
-    /// Address that it is bound to; `None`: any.
+    /// Address that it is bound to. The unspecified one of a family is any of that family; `None`:
+    /// any of both.
     pub addr: Option<IpAddr>,
     /// Port.
     pub port: u16,
@@ -164,7 +165,24 @@ impl<K: Kind> Listener<K> {
 
     /// Whether a SYN to `local` is for this listener.
     pub fn matches(&self, local: IpAddr) -> bool {
-        self.addr.is_none_or(|a| a == local)
+        covers(self.addr, local)
+    }
+}
+
+/// Whether whoever is bound to `bound` takes what is for `local`: see [`Listener::addr`].
+pub fn covers(bound: Option<IpAddr>, local: IpAddr) -> bool {
+    match bound {
+        None => true,
+        Some(a) if a.is_unspecified() => a.is_ipv4() == local.is_ipv4(),
+        Some(a) => a == local,
+    }
+}
+
+/// Whether something could be for both of those bound to `a` and to `b`.
+pub(crate) fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
+    match (a, b) {
+        (None, _) | (_, None) => true,
+        (Some(x), Some(y)) => covers(a, y) || covers(b, x),
     }
 }
 

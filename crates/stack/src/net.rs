@@ -1,8 +1,9 @@
 //! Interfaces, addresses, routes and neighbours, of either family.
 
-use crate::ipv4;
+use crate::ipv6::MIN_MTU;
+use crate::{ipv4, ipv6};
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use perimeter_link::Capabilities;
 use perimeter_wire::{IpHdr, MAX_DATAGRAM, MIN_TCP_HEADER, MacAddr};
 
@@ -43,9 +44,12 @@ impl Cidr {
     }
 }
 
-/// Whether a host may have this address. Hosts of IPv6 are not spoken to yet.
+/// Whether a host may have this address.
 pub(crate) fn is_host(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V4(ip) if ipv4::is_host(ip))
+    match ip {
+        IpAddr::V4(ip) => ipv4::is_host(ip),
+        IpAddr::V6(ip) => ipv6::is_host(ip),
+    }
 }
 
 /// Whether this is the address of a group, or of all hosts of the link.
@@ -78,12 +82,17 @@ impl core::fmt::Display for Cidr {
     }
 }
 
-/// A network interface. Fixed while the stack lives, but that it may go.
+/// A network interface. Fixed while the stack lives, but for its IPv6 addresses, which are
+/// elsewhere ([`crate::ipv6::addrs`]), the MTU that a router says, and that it may go.
 pub struct Iface {
     /// What its device can do.
     pub caps: Capabilities,
-    /// Its addresses; the first is the preferred source.
+    /// Its number.
+    pub number: u16,
+    /// Its IPv4 addresses; the first is the preferred source.
     pub addrs: Vec<Cidr>,
+    /// The MTU of its link for IPv6, octets; not above the device's.
+    pub mtu6: AtomicU32,
     /// Its receive queues, as numbers among all the stack's.
     pub rx: core::ops::Range<u16>,
     /// Its transmit queues, likewise.
@@ -98,7 +107,8 @@ impl Iface {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Whether `ip` is one of its addresses.
+    /// Whether `ip` is one of its IPv4 addresses. Whether an address is the stack's, of whichever
+    /// family, is said by [`crate::SharedState::is_ours`].
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addrs.iter().any(|a| a.addr == ip)
     }
@@ -125,8 +135,23 @@ impl Iface {
     /// header (RFC 6691). Not below 88, TCP's own least.
     pub fn mss(&self, remote: IpAddr) -> u16 {
         let headers = IpHdr::len_to(remote) + MIN_TCP_HEADER;
-        let mtu = self.caps.mtu.min(MAX_DATAGRAM);
+        let mtu = self.mtu(remote).min(MAX_DATAGRAM);
         mtu.saturating_sub(headers as u32).max(88) as u16
+    }
+
+    /// The longest datagram to `remote`, octets.
+    pub fn mtu(&self, remote: IpAddr) -> u32 {
+        match remote {
+            IpAddr::V4(_) => self.caps.mtu,
+            IpAddr::V6(_) => self.mtu6.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A router says that the link's MTU is `mtu`: believed from IPv6's least to the device's.
+    pub(crate) fn set_mtu6(&self, mtu: u32) {
+        if (MIN_MTU..=self.caps.mtu).contains(&mtu) {
+            self.mtu6.store(mtu, Ordering::Relaxed);
+        }
     }
 }
 
@@ -139,6 +164,20 @@ pub struct Route {
     pub iface: u16,
     /// Next hop; `None`: the destination itself is a neighbour.
     pub via: Option<IpAddr>,
+}
+
+impl Route {
+    /// The route with the zone of its interface in link-local addresses.
+    pub(crate) fn with_zones(mut self) -> Route {
+        let zone = ipv6::zone_of(self.iface);
+        let zoned = |ip| match ip {
+            IpAddr::V6(ip) => IpAddr::V6(perimeter_wire::ipv6::with_zone(ip, zone)),
+            ip => ip,
+        };
+        self.dst.addr = zoned(self.dst.addr);
+        self.via = self.via.map(zoned);
+        self
+    }
 }
 
 /// Where a packet goes next.
@@ -206,6 +245,8 @@ mod tests {
         };
         let iface = |addrs: &[&str]| Iface {
             caps: caps.clone(),
+            number: 0,
+            mtu6: AtomicU32::new(1500),
             addrs: addrs.iter().map(|a| cidr(a)).collect(),
             rx: 0..1,
             tx: 0..1,

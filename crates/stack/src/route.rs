@@ -6,6 +6,7 @@
 //! of an entry knows that nobody is on the way to it, and may give the entry to another neighbour.
 
 use crate::id::SockId;
+use crate::ipv6::addrs::Addresses;
 use crate::kind::{Kind, Lk, lock};
 use crate::limit::Bucket;
 pub use crate::neighbour::ASK_AGAIN;
@@ -18,6 +19,8 @@ use perimeter_link::Medium;
 use perimeter_sync::places::Places;
 use perimeter_sync::{Lock, LockClass, LockStats};
 use perimeter_wire::MacAddr;
+use perimeter_wire::ipv6::is_link_local;
+use std::sync::Arc;
 
 /// How many connections may wait for one neighbour.
 const WAITING: usize = 65_536;
@@ -68,8 +71,10 @@ pub struct Routes<K: Kind> {
     p: K::P,
     table: Lk<K, Table>,
     entries: Places<Lk<K, Entry>>,
-    /// The stack's own addresses, which the interface `loopback` leads to.
+    /// The stack's own IPv4 addresses, which the interface `loopback` leads to; so it does to its
+    /// own of IPv6.
     own: Vec<IpAddr>,
+    own6: Arc<Addresses>,
     loopback: u16,
     /// When a request is due again, ns. Lowered with the entry held that is due, raised with the
     /// table held after a look at all entries.
@@ -105,7 +110,12 @@ pub struct Heard {
 impl<K: Kind> Routes<K> {
     /// No neighbours; the given routes, in any order. What goes to one of `own` takes the
     /// interface `loopback`.
-    pub fn new(p: &K::P, mut routes: Vec<Route>, own: Vec<IpAddr>, loopback: u16) -> Routes<K> {
+    pub fn new(
+        p: &K::P,
+        mut routes: Vec<Route>,
+        (own, own6): (Vec<IpAddr>, Arc<Addresses>),
+        loopback: u16,
+    ) -> Routes<K> {
         routes.sort_by_key(|r| core::cmp::Reverse(r.dst.prefix));
         let table = Table {
             routes,
@@ -117,6 +127,7 @@ impl<K: Kind> Routes<K> {
             table: lock::<K, _>(p, LockClass::RouteHashtable, table),
             entries: Places::default(),
             own,
+            own6,
             loopback,
             ask_at: AtomicU64::new(Time::NEVER.0),
         }
@@ -124,7 +135,11 @@ impl<K: Kind> Routes<K> {
 
     /// The hop to one of our own addresses.
     fn to_self(&self, dst: IpAddr) -> Option<Hop> {
-        self.own.contains(&dst).then_some(Hop {
+        let own = match dst {
+            IpAddr::V4(_) => self.own.contains(&dst),
+            IpAddr::V6(dst) => self.own6.owns(dst),
+        };
+        own.then_some(Hop {
             iface: self.loopback,
             next: dst,
         })
@@ -161,7 +176,10 @@ impl<K: Kind> Routes<K> {
         now: Time,
     ) -> Option<Ask> {
         // Who asks says from which address.
-        let able = iface.addrs.iter().any(|a| a.addr.is_ipv4() == ip.is_ipv4());
+        let able = match ip {
+            IpAddr::V4(_) => !iface.addrs.is_empty(),
+            IpAddr::V6(_) => self.own6.of(iface.number).next().is_some(),
+        };
         let ask = (able && e.due(now) && requests.take(now)).then(|| (e.ask(now), ip));
         let at = e.due_at().max(now.plus(1));
         self.ask_at.fetch_min(at.0, Ordering::Relaxed);
@@ -230,6 +248,18 @@ impl<K: Kind> Routes<K> {
         let e = self.enter(n);
         drop(table);
         Some((hop, e.mac))
+    }
+
+    /// Whether `ip` is a neighbour's address on interface `iface`.
+    pub(crate) fn on_link(&self, iface: u16, ip: IpAddr) -> bool {
+        if let IpAddr::V6(ip) = ip
+            && is_link_local(ip)
+        {
+            return true;
+        }
+        let table = self.table.lock();
+        let mut here = table.routes.iter().filter(|r| r.iface == iface);
+        here.any(|r| r.via.is_none() && r.dst.contains(ip))
     }
 
     /// Routes one segment: table, then entry while the table is held. Yields the neighbour's
@@ -366,7 +396,8 @@ mod tests {
     /// Of a stack at 10.0.0.1, whose loopback is interface 7.
     fn routes(routes: Vec<Route>) -> Routes<OneThread> {
         let own = vec![IpAddr::from([10, 0, 0, 1])];
-        Routes::new(&Native::default(), routes, own, 7)
+        let none = Arc::new(Addresses::new(0));
+        Routes::new(&Native::default(), routes, (own, none), 7)
     }
 
     fn iface(medium: Medium) -> Iface {
@@ -380,6 +411,8 @@ mod tests {
         };
         Iface {
             caps,
+            number: 0,
+            mtu6: core::sync::atomic::AtomicU32::new(1500),
             addrs: vec![cidr("10.0.0.1/16")],
             rx: 0..1,
             tx: 0..1,

@@ -2,11 +2,13 @@
 
 use crate::count::{COUNTS, Count};
 use crate::id::{Slots, SockId};
+use crate::ipv6::addrs::{Addresses, Held, State};
+use crate::ipv6::zone_of;
 use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
-use crate::listener::Listener;
+use crate::listener::{Listener, overlap};
 use crate::memory::{Memory, WAITING};
-use crate::net::{Iface, L2, Route, is_host};
+use crate::net::{Cidr, Iface, L2, Route, is_host};
 use crate::own::Own;
 use crate::poller::Pollers;
 use crate::port::{Offload, RxPort, TxPort};
@@ -21,6 +23,7 @@ use perimeter_sync::{Lock, LockClass, PerLaneCounters, Platform};
 use perimeter_tcp::isn::{IsnGen, PortPicker};
 use perimeter_tcp::syncache::{Cookies, Origin};
 use perimeter_tcp::{Config as TcpConfig, Rst};
+use perimeter_wire::ipv6::with_zone;
 use perimeter_wire::{FlowKey, MacAddr, SegOut, Template, Toeplitz};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -143,6 +146,8 @@ pub struct SharedState<K: Kind> {
     pub config: Config,
     /// Interfaces; the last is the loopback.
     pub ifaces: Vec<Iface>,
+    /// IPv6 addresses of all interfaces.
+    pub v6: Arc<Addresses>,
     /// Transmit queues of all interfaces.
     pub tx: Vec<TxPort<K>>,
     /// Receive queues of all interfaces; the last is the loopback's.
@@ -177,12 +182,32 @@ pub struct SharedState<K: Kind> {
     pub(crate) memory: Memory<K>,
 }
 
-/// Whether somebody listens on `port` at `addr`, or at any address if either says so.
+/// Whether somebody listens on `port` at `addr`, or where both could be meant.
 fn taken(bound: &Bound, addr: Option<IpAddr>, port: u16) -> bool {
-    let overlaps = |a: &Option<IpAddr>| a.is_none() || addr.is_none() || *a == addr;
     bound
         .get(&port)
-        .is_some_and(|l| l.iter().any(|(a, _)| overlaps(a)))
+        .is_some_and(|l| l.iter().any(|(a, _)| overlap(*a, addr)))
+}
+
+/// The IPv6 addresses that interfaces are to have, and room for those that they find themselves.
+fn addresses(specs: &[IfaceSpec]) -> Addresses {
+    /// Addresses that an interface may find.
+    const FOUND: usize = 16;
+    let given = specs.iter().map(|s| s.addrs.len()).sum::<usize>();
+    let table = Addresses::new(given + FOUND * specs.len());
+    for (n, spec) in specs.iter().enumerate() {
+        for a in &spec.addrs {
+            if let IpAddr::V6(addr) = a.addr {
+                table.set(Held {
+                    addr: with_zone(addr, zone_of(n as u16)),
+                    iface: n as u16,
+                    prefix: a.prefix,
+                    state: State::Preferred,
+                });
+            }
+        }
+    }
+    table
 }
 
 /// Why a port can't be had.
@@ -193,11 +218,10 @@ impl<K: Kind> SharedState<K> {
     /// Takes the devices and makes what is shared.
     pub fn new(p: K::P, config: Config, specs: Vec<IfaceSpec>, routes: Vec<Route>) -> Self {
         let (mut ifaces, mut tx, mut rx) = (Vec::new(), Vec::new(), Vec::new());
-        let mut all_routes = routes;
-        let own: Vec<IpAddr> = specs
-            .iter()
-            .flat_map(|s| s.addrs.iter().map(|a| a.addr))
-            .collect();
+        let mut all_routes: Vec<Route> = routes.into_iter().map(Route::with_zones).collect();
+        let given = specs.iter().flat_map(|s| &s.addrs);
+        let own: Vec<IpAddr> = given.map(|a| a.addr).filter(IpAddr::is_ipv4).collect();
+        let v6 = Arc::new(addresses(&specs));
         let loopback = specs.len() as u16;
         let (device, looped) = perimeter_link::loopback::loopback(&p);
         // It has no address, so that no prefix leads there.
@@ -223,15 +247,21 @@ impl<K: Kind> SharedState<K> {
                     .map(|port| port.cutting(large)),
             );
             for a in &spec.addrs {
-                all_routes.push(Route {
-                    dst: *a,
-                    iface: n as u16,
-                    via: None,
-                });
+                all_routes.push(
+                    Route {
+                        dst: *a,
+                        iface: n as u16,
+                        via: None,
+                    }
+                    .with_zones(),
+                );
             }
+            let addrs = spec.addrs.into_iter().filter(|a| a.addr.is_ipv4());
             ifaces.push(Iface {
+                number: n as u16,
+                mtu6: AtomicU32::new(caps.mtu),
                 caps,
-                addrs: spec.addrs,
+                addrs: addrs.collect(),
                 rx: rx0..rx.len() as u16,
                 tx: tx0..tx.len() as u16,
                 gone: AtomicBool::new(false),
@@ -242,7 +272,8 @@ impl<K: Kind> SharedState<K> {
         let (first, last) = (*config.ephemeral.start(), *config.ephemeral.end());
         SharedState {
             ports: PortPicker::new(isn.clone(), first, last),
-            routes: Routes::new(&p, all_routes, own, loopback),
+            routes: Routes::new(&p, all_routes, (own, v6.clone()), loopback),
+            v6,
             defended: ifaces.iter().map(|_| AtomicU64::new(0)).collect(),
             listeners: lock::<K, _>(&p, LockClass::Control, Slots::default()),
             bound: lock::<K, _>(&p, LockClass::Control, HashMap::new()),
@@ -340,21 +371,59 @@ impl<K: Kind> SharedState<K> {
         }
         let addr = match local {
             Some(a) => {
-                let ours = a.is_ipv4() == remote.is_ipv4() && self.ifaces.iter().any(|i| i.owns(a));
+                let ours = a.is_ipv4() == remote.is_ipv4() && self.is_ours(a);
                 ours.then_some(a)?
             }
             None if hop.iface == self.loopback().0 => remote,
-            None => {
-                let same = |a: &&crate::net::Cidr| a.addr.is_ipv4() == remote.is_ipv4();
-                let near = iface
-                    .addrs
-                    .iter()
-                    .filter(same)
-                    .find(|a| a.contains(hop.next));
-                near.or_else(|| iface.addrs.iter().find(same))?.addr
-            }
+            None => match remote {
+                IpAddr::V4(_) => {
+                    let near = iface.addrs.iter().find(|a| a.contains(hop.next));
+                    near.or(iface.addrs.first())?.addr
+                }
+                IpAddr::V6(dst) => {
+                    let found = crate::ipv6::source::select(&self.v6, hop.iface, dst)?;
+                    IpAddr::V6(found.addr)
+                }
+            },
         };
         Some((hop.iface, addr))
+    }
+
+    /// Whether a datagram to that address is for this stack.
+    #[inline]
+    pub fn is_ours(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(_) => self.ifaces.iter().any(|i| i.owns(ip)),
+            IpAddr::V6(ip) => self.v6.owns(ip),
+        }
+    }
+
+    /// The addresses of an interface, of both families; IPv6's with their zones, in the order in
+    /// which they were added.
+    pub fn addrs(&self, iface: u16) -> Vec<Cidr> {
+        let v6 = self.v6.of(iface).map(|h| Cidr {
+            addr: IpAddr::V6(h.addr),
+            prefix: h.prefix,
+        });
+        let v4 = self.ifaces[usize::from(iface)].addrs.iter().copied();
+        v4.chain(v6).collect()
+    }
+
+    /// The label of a flow over IPv6 (RFC 6437, section 3): the same for its life, and nothing
+    /// that another can guess. IPv4 has none.
+    pub(crate) fn flow_label(&self, key: &FlowKey) -> u32 {
+        if key.remote.is_ipv4() {
+            return 0;
+        }
+        let [a, b] = self.secret;
+        let label = crate::shard::table_hash([b ^ 0x6437, a], key) as u32 >> 12;
+        // 0 says that there is none.
+        label.max(1)
+    }
+
+    /// The template of a flow that goes by these stations.
+    fn template_by(&self, l2: Option<(MacAddr, MacAddr)>, key: &FlowKey) -> Template {
+        Template::new(l2, key, self.config.ttl, self.flow_label(key))
     }
 
     /// Header template for a flow. `None`: no route. The template of an unresolved neighbour
@@ -376,18 +445,14 @@ impl<K: Kind> SharedState<K> {
             L2::None => None,
             L2::Stations(src, dst) => Some((src, dst)),
         };
-        Some((
-            iface,
-            Some(Template::new_v4(l2, key, self.config.ttl, 0, true)),
-        ))
+        Some((iface, Some(self.template_by(l2, key))))
     }
 
     /// Asks on an interface who has an address.
     pub(crate) fn ask(&self, own: &mut Own<K>, iface: u16, (to, whom): Ask) {
         match whom {
             IpAddr::V4(whom) => self.send_request(own, iface, to, whom),
-            // Neighbours of IPv6 are not asked for yet.
-            IpAddr::V6(_) => {}
+            IpAddr::V6(whom) => self.solicit(own, iface, to, whom),
         }
     }
 
@@ -494,7 +559,7 @@ impl<K: Kind> SharedState<K> {
         } else {
             None
         };
-        let template = Template::new_v4(l2, key, self.config.ttl, 0, true);
+        let template = self.template_by(l2, key);
         let q = i.txq(hash);
         let mut stage = self.tx[usize::from(q)].stage();
         let Some(mut d) = stage.push() else {

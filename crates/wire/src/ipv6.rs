@@ -161,6 +161,11 @@ impl Ipv6Hdr {
         Ok(())
     }
 
+    /// Source and destination of what begins with a header.
+    pub fn ends(bytes: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr)> {
+        Self::fixed(bytes).ok().map(|hdr| (hdr.src, hdr.dst))
+    }
+
     /// What the sender of a datagram is to be told that [`Ipv6Hdr::parse`] has refused. `None`:
     /// nothing, or it was not refused for its extension headers.
     pub fn problem(bytes: &[u8]) -> Option<Problem> {

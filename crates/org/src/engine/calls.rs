@@ -73,9 +73,8 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn addrs(&self) -> Vec<Vec<Cidr>> {
-        let devices = usize::from(self.i.sh.loopback().0);
-        let ifaces = &self.i.sh.ifaces[..devices];
-        ifaces.iter().map(|i| i.addrs.clone()).collect()
+        let sh = &self.i.sh;
+        (0..sh.loopback().0).map(|n| sh.addrs(n)).collect()
     }
 
     fn connect(
@@ -104,7 +103,8 @@ impl<O: Org> Engine for Running<O> {
     ) -> Result<(SockId, u16), EngineError> {
         let i = self.open()?;
         if let Some(a) = addr
-            && !(a.is_ipv4() && i.sh.ifaces.iter().any(|iface| iface.owns(a)))
+            && !a.is_unspecified()
+            && !i.sh.is_ours(a)
         {
             return Err(EngineError::NoRoute);
         }

@@ -7,6 +7,7 @@
 use crate::flows::Flows;
 use core::net::IpAddr;
 use perimeter_stack::SockId;
+use perimeter_stack::listener::covers;
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_wire::FlowKey;
 
@@ -94,7 +95,7 @@ impl<P: Platform> Ipcl<P> {
     /// The squeue of whoever listens at that address and port.
     pub(crate) fn listener(&self, addr: IpAddr, port: u16) -> Option<u16> {
         let binds = self.binds.lock();
-        let here = |b: &&Bind| b.port == port && b.addr.is_none_or(|a| a == addr);
+        let here = |b: &&Bind| b.port == port && covers(b.addr, addr);
         binds.iter().find(here).map(|b| b.squeue)
     }
 

@@ -1,11 +1,12 @@
 //! What goes over a control socket: JSON values, one a line.
 
+use crate::addr;
 use perimeter_org::engine::{Inspected, Listening};
 use perimeter_org::pef::event::{Direction, Traced};
 use perimeter_stack::{ConnInfo, SockId, id};
 use perimeter_tcp::State;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Version of the protocol. Fields may be added without a new one.
 pub const PROTOCOL: u32 = 1;
@@ -88,7 +89,7 @@ pub struct End {
 /// A listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
-    /// Its address; unspecified: any.
+    /// Its address; unspecified: any of that family, and `[::]` of both unless it takes IPv6 only.
     pub local: SocketAddr,
     /// Connections that wait to be accepted.
     pub queued: u32,
@@ -224,9 +225,10 @@ fn state(s: State) -> &'static str {
 
 impl From<&Listening> for Listener {
     fn from(l: &Listening) -> Listener {
-        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        // Of both families.
+        let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
         Listener {
-            local: SocketAddr::new(l.addr.unwrap_or(any), l.port),
+            local: addr::outward(l.addr.unwrap_or(any), l.port),
             queued: l.queued,
             backlog: l.backlog,
         }
@@ -251,8 +253,8 @@ impl From<Inspected> for Connection {
         let [receive_events, transmit_events] = binding.events;
         Connection {
             id: name(info.id),
-            local: SocketAddr::new(key.local, key.local_port),
-            remote: SocketAddr::new(key.remote, key.remote_port),
+            local: addr::local(key),
+            remote: addr::remote(key),
             state: state(tcp.state).into(),
             send_queue: info.snd_queued,
             send_buffer: info.snd_limit,
