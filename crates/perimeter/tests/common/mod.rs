@@ -10,7 +10,7 @@ use perimeter_sync::Platform;
 use perimeter_sync::virt::{Schedule, VirtualConfig};
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Result, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// The organization of that name.
@@ -37,10 +37,46 @@ pub fn shared_organizations() -> Vec<OrgSpec> {
         .collect()
 }
 
+/// Which IP two stacks speak with each other.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+    /// That of the variable `PERIMETER_FAMILY`, so that every suite can be run over either; IPv4
+    /// if it does not say 6.
+    pub fn asked() -> Family {
+        match std::env::var("PERIMETER_FAMILY").as_deref() {
+            Ok("6") => Family::V6,
+            _ => Family::V4,
+        }
+    }
+
+    /// The addresses of the stack under test and of its peer.
+    pub fn hosts(self) -> [IpAddr; 2] {
+        [1u8, 2].map(|n| match self {
+            Family::V4 => Ipv4Addr::new(10, 0, 0, n).into(),
+            Family::V6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into()).into(),
+        })
+    }
+
+    fn prefix(self) -> u8 {
+        match self {
+            Family::V4 => 24,
+            Family::V6 => 64,
+        }
+    }
+}
+
 /// What a world is made of.
 #[derive(Clone)]
 pub struct Setup {
     pub org: OrgSpec,
+    pub family: Family,
     pub config: Config,
     pub peer: Config,
     pub wire: WireConfig,
@@ -60,6 +96,7 @@ impl Setup {
         };
         Setup {
             org,
+            family: Family::asked(),
             config: Config::default(),
             peer: Config::default(),
             wire,
@@ -104,11 +141,14 @@ pub fn under_all(change: impl Fn(&mut Setup), body: fn(World)) {
     }
 }
 
-/// A stack under test at 10.0.0.1, and its peer at 10.0.0.2, which any thread may use.
+/// A stack under test, at 10.0.0.1 or fd00::1, and its peer, at 10.0.0.2 or fd00::2, which any
+/// thread may use.
 pub struct World {
     pub p: Virtual,
     pub s: Stack,
     pub peer: Stack,
+    /// The addresses of both.
+    pub hosts: [IpAddr; 2],
     next_port: Cell<u16>,
 }
 
@@ -122,14 +162,17 @@ impl World {
                 .on_virtual(p.clone())
                 .org(org)
                 .config(config);
-            b.interface(end, &[addr]).unwrap().build().unwrap()
+            let addr = format!("{addr}/{}", setup.family.prefix());
+            b.interface(end, &[&addr]).unwrap().build().unwrap()
         };
-        let s = build(setup.org, setup.config, a, "10.0.0.1/24");
-        let peer = build(OrgSpec::default(), setup.peer, b, "10.0.0.2/24");
+        let hosts = setup.family.hosts();
+        let s = build(setup.org, setup.config, a, hosts[0]);
+        let peer = build(OrgSpec::default(), setup.peer, b, hosts[1]);
         World {
             p,
             s,
             peer,
+            hosts,
             next_port: Cell::new(1000),
         }
     }
@@ -194,14 +237,14 @@ impl World {
 
     /// A connection that the stack under test opened, and the peer's end; neither blocks.
     pub fn open(&self) -> (TcpStream, TcpStream) {
-        let addr = SocketAddr::from(([10, 0, 0, 2], self.port()));
+        let addr = SocketAddr::from((self.hosts[1], self.port()));
         let l = self.peer.listen(addr).unwrap();
         self.connect(&self.s, &l, addr)
     }
 
     /// A connection that the peer opened, the end under test first; neither blocks.
     pub fn opened(&self) -> (TcpStream, TcpStream) {
-        let addr = SocketAddr::from(([10, 0, 0, 1], self.port()));
+        let addr = SocketAddr::from((self.hosts[0], self.port()));
         let l = self.s.listen(addr).unwrap();
         let (theirs, ours) = self.connect(&self.peer, &l, addr);
         (ours, theirs)

@@ -185,7 +185,7 @@ fn a_flood_of_malformed_frames_is_counted_and_service_goes_on() {
         let bad: Vec<(&str, Vec<u8>)> = vec![
             ("empty", Vec::new()),
             ("short", good[..13].to_vec()),
-            ("version", [&[0x65], &good[1..]].concat()),
+            ("version", [&[0x55], &good[1..]].concat()),
             ("header length", [&[0x44], &good[1..]].concat()),
             (
                 "header checksum",

@@ -16,6 +16,7 @@ mod closing;
 mod copies;
 mod datagrams;
 mod ending;
+mod families;
 mod hostile;
 mod hostile_peer;
 mod listen_races;

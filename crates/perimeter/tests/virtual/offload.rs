@@ -1,7 +1,7 @@
 //! Large segments: planned at once and cut at the ring, merged before TCP. Everything arrives, under
 //! every organization, also where frames are lost, doubled, overtaken and damaged.
 
-use crate::common::{Setup, World, content, organizations};
+use crate::common::{Family, Setup, World, content, organizations};
 use perimeter::link::fault::FaultConfig;
 use perimeter::{Offload, TcpStream};
 use std::io::{ErrorKind, Read, Write};
@@ -56,9 +56,12 @@ fn setup(org: perimeter::OrgSpec, faults: &FaultConfig) -> Setup {
 
 #[test]
 fn everything_arrives_under_every_organization() {
-    for org in organizations() {
+    let all = organizations().into_iter();
+    for (org, family) in all.flat_map(|o| Family::BOTH.map(|f| (o.clone(), f))) {
         let merges = !org.to_string().starts_with("pef");
-        setup(org, &FaultConfig::default()).run(move |w| {
+        let mut setup = setup(org, &FaultConfig::default());
+        setup.family = family;
+        setup.run(move |w| {
             both_ways(&w);
             let (name, stats) = (w.s.organization().clone(), w.s.stats());
             let (large, segs) = (stats.count("tx_large"), stats.count("tx_segments"));
@@ -84,6 +87,10 @@ fn everything_arrives_over_a_bad_wire() {
         ..FaultConfig::default()
     };
     for org in organizations() {
-        setup(org, &faults).run(|w| both_ways(&w));
+        for family in Family::BOTH {
+            let mut setup = setup(org.clone(), &faults);
+            setup.family = family;
+            setup.run(|w| both_ways(&w));
+        }
     }
 }

@@ -4,11 +4,7 @@
 use crate::common::kind;
 use crate::lan::under_all;
 use perimeter::link::script::script;
-use perimeter::link::wire::{WireConfig, pair};
-use perimeter::{BuildError, Cidr, Config, Inbound, Native, OrgSpec, Route, Stack, TcpConfig};
-use perimeter_org::engine::EngineError;
-use perimeter_org::{Options, Platforms, open};
-use perimeter_stack::IfaceSpec;
+use perimeter::{BuildError, Config, Native, Stack, TcpConfig};
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -34,8 +30,11 @@ fn an_interface_has_addresses_of_hosts() {
         ("255.255.255.255/32", "broadcast"),
         ("10.0.0.255/24", "broadcast"),
         ("10.0.0.0/24", "network"),
-        ("fe80::1/64", "IPv6"),
-        ("::1/128", "IPv6"),
+        ("::1/128", "loopback"),
+        ("::/0", "unspecified"),
+        ("ff02::1/16", "multicast"),
+        ("::ffff:10.0.0.1/96", "IPv4"),
+        ("::7/64", "reserved"),
         ("10.0.0.1/33", "prefix"),
         ("10.0.0", "address"),
     ] {
@@ -52,9 +51,17 @@ fn an_interface_has_addresses_of_hosts() {
         "10.0.0.0/32",
         "10.0.0.1",
         "8.8.8.8/0",
+        "fe80::1/64",
+        "2001:db8::1/64",
+        "2001:db8::/127",
+        "fd00::1",
     ] {
         interface(&[good]).unwrap_or_else(|e| panic!("{good}: {e}"));
     }
+    // Each link has its own link-local addresses.
+    let (other, _) = script(&Native::default(), "other", 1500);
+    let two = interface(&["fe80::1/64"]).and_then(|b| b.interface(other, &["fe80::1/64"]));
+    two.and_then(|b| b.build().map(drop)).unwrap();
     // Twice is once too often.
     let e = interface(&["10.0.0.1/24", "10.0.0.1/16"]).and_then(|b| b.build().map(drop));
     says(e.unwrap_err(), &["10.0.0.1", "twice"]);
@@ -71,8 +78,9 @@ fn a_route_leads_to_a_gateway() {
     route("0.0.0.0/0", Some("10.0.0.254")).unwrap();
     route("10.7.0.0/16", None).unwrap();
     for (dst, via, word) in [
-        ("::/0", None, "IPv6"),
-        ("10.7.0.0/16", Some("fe80::1"), "IPv6"),
+        ("::/0", Some("10.0.0.254"), "family"),
+        ("10.7.0.0/16", Some("fe80::1"), "family"),
+        ("::/0", Some("ff02::2"), "multicast"),
         ("10.7.0.0/16", Some("0.0.0.0"), "unspecified"),
         ("10.7.0.0/16", Some("224.0.0.5"), "multicast"),
         ("10.7.0.0/16", Some("10.0.0.1"), "own"),
@@ -185,27 +193,8 @@ fn a_call_with_such_settings_is_refused() {
 }
 
 #[test]
-fn there_is_no_ipv6_and_everybody_says_so() {
+fn addresses_of_no_host_are_refused() {
     under_all(24, |lan| {
-        let e = lan.s.listen("[::1]:80").err().unwrap();
-        assert!(
-            e.kind() == ErrorKind::Unsupported && e.to_string().contains("IPv6"),
-            "{e}"
-        );
-        let e = lan.s.listen("[::]:80").err().unwrap();
-        assert_eq!(e.kind(), ErrorKind::Unsupported);
-        for to in ["[fe80::1]:80", "[::1]:80", "[::ffff:10.0.0.2]:80"] {
-            let e = lan.s.start_connect(to.parse().unwrap()).err().unwrap();
-            assert!(
-                e.kind() == ErrorKind::Unsupported && e.to_string().contains("IPv6"),
-                "{e}"
-            );
-        }
-        let from = Some("[fe80::2]:0".parse().unwrap());
-        let to = "10.0.0.2:80".parse().unwrap();
-        let e = lan.s.connect_with(from, to, &lan.s.tcp_config()).err();
-        assert_eq!(e.unwrap().kind(), ErrorKind::Unsupported);
-        // Hosts that are none.
         for to in [
             "0.0.0.0:80",
             "255.255.255.255:80",
@@ -213,49 +202,37 @@ fn there_is_no_ipv6_and_everybody_says_so() {
             "10.0.0.255:80",
             "127.0.0.1:80",
             "240.0.0.1:80",
+            "[::]:80",
+            "[::1]:80",
+            "[ff02::1]:80",
+            // No route, and no address to come from.
+            "[2001:db8::1]:80",
+            "[fe80::1]:80",
+            // Mapped addresses are IPv4's.
+            "[::ffff:127.0.0.1]:80",
         ] {
             let c = lan.s.start_connect(to.parse().unwrap());
             assert_eq!(kind(c), Some(ErrorKind::AddrNotAvailable), "{to}");
         }
+        let e = lan.s.start_connect("[fe80::1%2]:80".parse().unwrap()).err();
+        let e = e.unwrap();
+        assert_eq!(e.kind(), ErrorKind::InvalidInput);
+        assert!(e.to_string().contains("scope id"), "{e}");
+        let from = Some("[fe80::2]:0".parse().unwrap());
+        let to = "10.0.0.2:80".parse().unwrap();
+        let e = lan.s.connect_with(from, to, &lan.s.tcp_config()).err();
+        assert_eq!(e.unwrap().kind(), ErrorKind::AddrNotAvailable);
+        for at in [
+            "[::1]:80",
+            "[2001:db8::1]:80",
+            "[fe80::1]:80",
+            "10.0.0.2:80",
+        ] {
+            assert_eq!(kind(lan.s.listen(at)), Some(ErrorKind::AddrNotAvailable));
+        }
+        let only = lan.s.listen_only_v6("0.0.0.0:80", 5, lan.s.tcp_config());
+        assert_eq!(kind(only), Some(ErrorKind::InvalidInput));
         lan.ms(10);
         assert!(lan.sent.is_empty() && lan.s.connections().is_empty());
     });
-}
-
-/// Whoever opens a stack without the builder gets no panic either.
-#[test]
-fn an_ipv6_address_below_the_builder_is_harmless() {
-    for name in ["up", "up:shared", "connp-t:2", "msgp"] {
-        let native = Native::default();
-        let ([device, _peer], _) = pair(&native, WireConfig::default());
-        let addr: Cidr = "fe80::1/64".parse().unwrap();
-        let everything: Cidr = "::/0".parse().unwrap();
-        let options = Options {
-            org: name.parse::<OrgSpec>().unwrap(),
-            config: Config::default(),
-            ifaces: vec![IfaceSpec {
-                device: Box::new(device),
-                addrs: vec![addr],
-            }],
-            routes: vec![Route {
-                dst: everything,
-                iface: 0,
-                via: None,
-            }],
-            inbound: Inbound::Thread,
-            profiling: None,
-        };
-        let engine = open(Platforms::Native(native), options);
-        for to in ["[fe80::2]:80", "[2001:db8::1]:80"] {
-            let e = engine.connect((None, 0), to.parse().unwrap(), &TcpConfig::default());
-            assert!(matches!(e, Err(EngineError::NoRoute)), "{name}");
-        }
-        let l = engine.listen(
-            Some("fe80::1".parse().unwrap()),
-            80,
-            5,
-            TcpConfig::default(),
-        );
-        assert!(matches!(l, Err(EngineError::NoRoute)), "{name}");
-    }
 }
