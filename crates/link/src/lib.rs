@@ -16,6 +16,7 @@ mod ifreq;
 mod irq;
 pub mod loopback;
 pub mod mem;
+pub mod network;
 pub mod null;
 pub mod pace;
 #[cfg(target_os = "linux")]

@@ -114,10 +114,11 @@ impl VirtualEvent {
     }
 
     fn wait_outside(&self, deadline: Time) -> bool {
+        let told = self.shared.told();
         self.shared.outside("an event", |st| {
             if self.take_flag() {
                 Some(true)
-            } else if deadline.0 <= st.now() {
+            } else if deadline.0 <= told.map_or_else(|| st.now(), |t| t.0) {
                 Some(false)
             } else {
                 st.expect_more("waiting for an event");

@@ -163,16 +163,16 @@ impl<T: Send + 'static> VirtualLock<T> {
 
     /// Takes the lock from outside the virtual threads.
     fn lock_outside(&self) -> VirtualGuard<'_, T> {
-        let name = format!("lock {} #{}", self.class.name(), self.id);
-        self.shared.outside(&name, |st| {
+        let name = || format!("lock {} #{}", self.class.name(), self.id);
+        self.shared.outside("a lock", |st| {
             // SAFETY: under the baton.
             let head = unsafe { self.head() };
             if head.owner == NONE {
                 head.acquire_outside();
                 return Some(());
             }
-            if head.owner != OUTSIDE {
-                st.expect_more(&name);
+            if head.owner != OUTSIDE || st.alone_here {
+                st.expect_more(&name());
             }
             None
         });

@@ -59,6 +59,7 @@ mod thread;
 mod tests;
 
 use core::panic::Location;
+use core::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 use perimeter_base::Time;
 use std::sync::Arc;
@@ -124,6 +125,16 @@ impl Virtual {
         }
     }
 
+    /// A platform without virtual threads, in time that `clock` tells in nanoseconds: for stacks of
+    /// one thread, several of which the calling thread drives by itself. It alone has lane 0;
+    /// whatever would wait panics, as nobody could end the wait. Nothing here sets the clock, and it
+    /// must not go back.
+    pub fn by_clock(seed: u64, clock: Arc<AtomicU64>) -> Virtual {
+        Virtual {
+            shared: Shared::by_clock(seed, clock),
+        }
+    }
+
     /// Registers a check for the end of the run (and for a deadlock, where its complaint is
     /// added): queues empty, all bytes acknowledged, nobody waiting for what is there.
     ///
@@ -176,6 +187,9 @@ impl Platform for Virtual {
         if self.shared.inside() {
             // SAFETY: inside; the reference ends here.
             return unsafe { self.shared.st() }.running as usize;
+        }
+        if self.shared.is_alone_here() {
+            return 0;
         }
         let me = std::thread::current().id();
         self.shared.with(|st| st.foreign_lane(me)) as usize
@@ -251,8 +265,9 @@ impl Platform for Virtual {
     fn sleep_until(&self, until: Time) {
         let sh = &*self.shared;
         if !sh.inside() {
+            let told = sh.told();
             return sh.outside("sleeping", |st| {
-                if st.now() >= until.0 {
+                if told.map_or_else(|| st.now(), |t| t.0) >= until.0 {
                     return Some(());
                 }
                 st.expect_more("sleeping");

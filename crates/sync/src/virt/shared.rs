@@ -11,7 +11,8 @@ use perimeter_base::Time;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread::ThreadId;
 
 use super::beacon;
 use super::config::{FailureKind, Report, RunError, VirtualConfig};
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) ids: AtomicU32,
     /// Explorations have a scheduling point behind releases too, and seeded hand-over.
     pub(super) explores: bool,
+    /// Where time comes from if there are no virtual threads, and the thread that may be here.
+    pub(super) by_clock: Option<(Arc<AtomicU64>, ThreadId)>,
     /// Tells the driving thread of an embedded simulation that there is something to run.
     pub(super) kick: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -68,8 +71,37 @@ impl Shared {
             ids: AtomicU32::new(0),
             explores: !matches!(cfg.schedule, super::Schedule::Time { .. }),
             state: UnsafeCell::new(State::new(cfg, embedded)),
+            by_clock: None,
             kick,
         })
+    }
+
+    /// One without virtual threads.
+    pub(super) fn by_clock(seed: u64, clock: Arc<AtomicU64>) -> Arc<Shared> {
+        let cfg = VirtualConfig {
+            seed,
+            cores: 1,
+            ..VirtualConfig::default()
+        };
+        let mut shared = Shared::new(cfg, true, None);
+        let owner = std::thread::current().id();
+        if let Some(shared) = Arc::get_mut(&mut shared) {
+            shared.by_clock = Some((clock, owner));
+        }
+        let lane = shared.with(|st| {
+            st.alone_here = true;
+            st.foreign_lane(owner)
+        });
+        debug_assert_eq!(lane, 0);
+        shared
+    }
+
+    /// Whether the calling thread is the one that may use a simulation without virtual threads,
+    /// whose lane is 0.
+    #[inline]
+    pub(super) fn is_alone_here(&self) -> bool {
+        let owner = self.by_clock.as_ref().map(|(_, owner)| *owner);
+        owner.is_some_and(|owner| owner == std::thread::current().id())
     }
 
     /// The state.
@@ -533,8 +565,18 @@ impl Shared {
         out
     }
 
+    /// The time now if that is not the simulation's own.
+    #[inline]
+    pub(super) fn told(&self) -> Option<Time> {
+        let (clock, _) = self.by_clock.as_ref()?;
+        Some(Time(clock.load(Ordering::Relaxed)))
+    }
+
     /// Virtual time now, for anybody.
     pub(super) fn now(&self) -> Time {
+        if let Some(told) = self.told() {
+            return told;
+        }
         if self.driving() {
             // SAFETY: the driving thread; the reference ends here.
             return Time(unsafe { self.st() }.now());

@@ -187,6 +187,8 @@ pub(super) struct State {
     pub(super) base_panicking: bool,
     /// Nothing will ever run again.
     pub(super) finished: bool,
+    /// There are no virtual threads: nobody can be waited for.
+    pub(super) alone_here: bool,
     pub(super) class_stats: [LockStats; LockClass::ALL.len()],
     pub(super) hooks: Vec<Hook>,
     /// Some event has a condition to be checked when nobody runs.
@@ -257,6 +259,7 @@ impl State {
             teardown: false,
             base_panicking: false,
             finished: false,
+            alone_here: false,
             class_stats: [LockStats::default(); LockClass::ALL.len()],
             hooks: Vec::new(),
             conditions: false,
@@ -298,6 +301,11 @@ impl State {
 
     /// For waiting outside: panics if nothing will ever happen again.
     pub(super) fn expect_more(&self, what: &str) {
+        assert!(
+            !self.alone_here,
+            "{what} would block for ever: nothing but this thread runs here, so use calls that do \
+             not wait"
+        );
         assert!(
             !self.finished,
             "{what} would block forever: the simulation has ended"

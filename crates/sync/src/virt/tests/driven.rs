@@ -118,3 +118,31 @@ fn embedded_drop_unwinds_what_is_blocked() {
     drop(sim);
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn a_platform_by_clock_has_the_time_that_it_is_told_and_waits_for_nobody() {
+    let clock = Arc::new(AtomicU64::new(7));
+    let p = Virtual::by_clock(3, clock.clone());
+    assert_eq!((p.now(), p.lane()), (Time(7), 0));
+    clock.store(9, Ordering::Relaxed);
+    assert_eq!(p.now(), Time(9));
+    assert_eq!(p.secret(), Virtual::by_clock(3, clock.clone()).secret());
+    assert_ne!(p.secret(), Virtual::by_clock(4, clock.clone()).secret());
+    let (lock, event) = (p.lock(LockClass::Leaf, 1), p.event());
+    *lock.lock() += 1;
+    event.set();
+    assert!(event.wait(Time::NEVER));
+    assert!(!event.wait(Time(9)), "it is that late already");
+    // Another thread is not the one, and nobody would ever wake this one.
+    let other = p.clone();
+    assert_ne!(std::thread::spawn(move || other.lane()).join().unwrap(), 0);
+    let held = lock.lock();
+    let waits: [&dyn Fn(); 2] = [&|| drop(lock.lock()), &|| assert!(event.wait(Time(10)))];
+    for wait in waits {
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));
+        let text = *panic.unwrap_err().downcast::<String>().unwrap();
+        assert!(text.contains("would block for ever"), "{text}");
+    }
+    drop(held);
+    assert_eq!(*lock.lock(), 2);
+}
