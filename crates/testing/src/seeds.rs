@@ -42,7 +42,9 @@ pub fn check<E: Display>(count: u64, test: impl FnMut(u64) -> Result<(), E>) {
         let thread = std::thread::current();
         let test = thread.name().filter(|n| *n != "main");
         let test = test.map_or_else(String::new, |name| format!(" -- --exact {name}"));
-        panic!("failed with seed {seed}: {what}\nthe same again: PERIMETER_SEED={seed} cargo test{test}");
+        panic!(
+            "failed with seed {seed}: {what}\nthe same again: PERIMETER_SEED={seed} cargo test{test}"
+        );
     }
 }
 

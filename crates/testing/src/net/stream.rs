@@ -5,13 +5,14 @@ use super::io::Io;
 use super::listener::no_address;
 use super::reactor::{Direction, Reactor};
 use crate::sim::world;
-use perimeter::State;
+use perimeter::{Source, State};
+use perimeter_stack::ready;
 use std::fmt;
 use std::io::{ErrorKind, IoSlice, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -58,7 +59,8 @@ impl TcpStream {
     /// # Errors
     /// None: what is wrong is told by the next read.
     pub async fn readable(&self) -> Result<()> {
-        self.0.call(Direction::Read, |s| readable(s)).await
+        let readable = |s: &_| ready_for(s, ready::IN | ready::RDHUP);
+        self.0.call(Direction::Read, readable).await
     }
 
     /// Reads what is there.
@@ -74,6 +76,7 @@ impl TcpStream {
     /// # Errors
     /// None: what is wrong is told by the next write.
     pub async fn writable(&self) -> Result<()> {
+        let writable = |s: &_| ready_for(s, ready::OUT);
         self.0.call(Direction::Write, writable).await
     }
 
@@ -149,9 +152,8 @@ impl TcpStream {
 
     fn poll_read_here(&self, cx: &Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         let into = buf.initialize_unfilled();
-        let n = ready!(self.0.poll(Direction::Read, cx, |mut s| s.read(into)))?;
-        buf.advance(n);
-        Poll::Ready(Ok(()))
+        let read = self.0.poll(Direction::Read, cx, |mut s| s.read(into));
+        read.map_ok(|n| buf.advance(n))
     }
 
     fn poll_write_here(&self, cx: &Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<Result<usize>> {
@@ -179,18 +181,12 @@ fn connected(stream: &perimeter::TcpStream) -> Result<()> {
     }
 }
 
-/// Whether reading does not block, or would end in an error.
-fn readable(stream: &perimeter::TcpStream) -> Result<()> {
-    match stream.peek(&mut [0]) {
-        Err(e) if e.kind() == ErrorKind::WouldBlock => Err(e),
-        _ => Ok(()),
-    }
-}
-
-/// Whether writing does not block, or would end in an error.
-fn writable(stream: &perimeter::TcpStream) -> Result<()> {
-    match stream.info() {
-        Ok(i) if i.snd_queued >= i.snd_limit => Err(ErrorKind::WouldBlock.into()),
+/// Whether a socket is ready for any of that.
+fn ready_for(stream: &perimeter::TcpStream, bits: u8) -> Result<()> {
+    let (engine, id) = stream.source();
+    match engine.readiness(id) {
+        Ok(ready) if ready & (bits | ready::ALWAYS) == 0 => Err(ErrorKind::WouldBlock.into()),
+        // A connection that has gone says so when it is used.
         _ => Ok(()),
     }
 }

@@ -128,14 +128,16 @@ impl Host {
         })
     }
 
-    /// Lets the stack do what is due now.
-    pub(super) fn drive(&mut self) {
+    /// Lets the stack do what is due at `now`, to which its programs have come.
+    pub(super) fn drive(&mut self, now: Time) {
         if let Some(up) = &self.up {
-            enter(&up.here, || {
+            let woken = enter(&up.here, || {
                 let engine = up.here.stack.engine();
                 engine.drive(&up.queues).expect("the stack's own thread");
-                self.ready |= up.here.reactor.dispatch();
+                up.here.reactor.dispatch()
             });
+            debug_assert!(!woken || self.clock() <= Some(now), "it went too far ahead");
+            self.ready |= woken;
         }
     }
 
@@ -223,14 +225,16 @@ impl Drop for Host {
 fn stack(world: &World, known: &Known, seed: u64, tcp: &TcpConfig) -> Stack {
     let platform = Virtual::by_clock(seed, world.clock.clone());
     let mtu = 1500;
-    let plug = world
-        .network
-        .plug(&platform, known.port, &known.name, mtu);
+    let plug = world.network.plug(&platform, known.port, &known.name, mtu);
     let own = match known.addr.is_ipv4() {
         true => format!("{}/32", known.addr),
         false => format!("{}/128", known.addr),
     };
-    let everywhere = if known.addr.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+    let everywhere = if known.addr.is_ipv4() {
+        "0.0.0.0/0"
+    } else {
+        "::/0"
+    };
     let config = Config {
         tcp: tcp.clone(),
         // Who crashes waits for nobody, and nothing else ends a stack here.

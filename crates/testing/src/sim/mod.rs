@@ -330,7 +330,10 @@ impl Sim {
                 return Ok(());
             }
         }
-        panic!("programs run on and on, and time stands still at {:?}", self.elapsed());
+        panic!(
+            "programs run on and on, and time stands still at {:?}",
+            self.elapsed()
+        );
     }
 
     fn act_due(&mut self) -> Option<Act> {
@@ -370,7 +373,7 @@ impl Sim {
                 return;
             }
             self.world.set_clock(due.max(self.world.now()));
-            self.hosts[n].drive();
+            self.hosts[n].drive(self.now);
         }
         panic!("a stack always has something to do at {:?}", self.elapsed());
     }
@@ -378,27 +381,30 @@ impl Sim {
     /// Lets time pass until something may happen, at most until `end`.
     ///
     /// Programs of different hosts reach each other through packets only, and no packet arrives
-    /// sooner than the shortest delay. So every host may go ahead on its own that far, or to where
-    /// the first packet arrives that is under way already.
+    /// sooner than the shortest delay after it was sent. A host whose programs have been found to
+    /// have nothing to do up to some time sends nothing before. So each may go ahead of the one that
+    /// is behind by as much as the shortest delay, or to where the first packet arrives that is under
+    /// way already.
     fn go_on(&mut self, end: Time) {
-        let ahead = self.world.network.shortest_delay() / TICK * TICK;
-        let act = self.acts.first_key_value().map_or(Time::NEVER, |(k, _)| k.0);
-        let network = self.stacks_due().0.min(act);
-        let alone = !self.hosts.iter().any(|h| h.clock().is_some());
-        let far = match alone {
-            true => end,
-            false => end.min(self.now.plus(ahead.max(TICK))),
-        };
-        let until = far.min(next_tick(network));
-        let mut next = Time::NEVER;
-        for host in &mut self.hosts {
-            let Some(clock) = host.clock() else { continue };
-            if clock <= self.now {
-                host.advance(until);
+        let ahead = (self.world.network.shortest_delay() / TICK * TICK).max(TICK);
+        let act = self
+            .acts
+            .first_key_value()
+            .map_or(Time::NEVER, |(k, _)| k.0);
+        let until = end.min(next_tick(self.stacks_due().0.min(act)));
+        for n in 0..self.hosts.len() {
+            if self.hosts[n].clock() != Some(self.now) {
+                continue;
             }
-            next = next.min(host.clock().unwrap_or(until));
+            let others = self
+                .hosts
+                .iter()
+                .filter(|h| h.known.port != self.hosts[n].known.port);
+            let behind = others.filter_map(Host::clock).min().unwrap_or(Time::NEVER);
+            self.hosts[n].advance(until.min(behind.plus(ahead)));
         }
-        self.now = next.min(until);
+        let clocks = self.hosts.iter().filter_map(Host::clock);
+        self.now = clocks.min().unwrap_or(until).min(until);
     }
 }
 

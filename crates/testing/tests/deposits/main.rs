@@ -80,9 +80,26 @@ fn a_server_that_stores_again_what_it_has_is_found() {
     assert!(what.contains("2 times"), "{what}");
 }
 
+/// What another process prints of a run.
+const PRINTED: &str = "the digest is ";
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     let first = run_at_all(5, Bug::None).unwrap();
+    println!("{PRINTED}{first:?}");
     assert_eq!(run_at_all(5, Bug::None).unwrap(), first);
     assert_ne!(run_at_all(6, Bug::None).unwrap().0, first.0);
+    // In another process too, where hash maps and memory are laid out in another way.
+    const CHILD: &str = "PERIMETER_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let child = std::process::Command::new(this)
+        .args(["--exact", "the_same_seed_is_the_same_run", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(child.stdout).unwrap();
+    assert!(text.contains(&format!("{PRINTED}{first:?}")), "{text}");
 }
