@@ -5,6 +5,7 @@
 //! descriptor that refers to it, its position, exactly as a driver does with a DMA engine.
 
 use crate::atomics::{Arc, AtomicU64, AtomicUsize, List, Ordering};
+use crate::buf::PktPool;
 use crate::desc::{TxDesc, TxHead};
 use crate::pages::Left;
 use alloc::vec::Vec;
@@ -224,6 +225,17 @@ impl TxStage {
             to: &self.to,
             position: self.first_position + self.used as u64,
         })
+    }
+
+    /// As [`TxStage::push`]; a buffer that the descriptor owned before, which is completed, goes to
+    /// `pool`.
+    #[inline]
+    pub fn push_with(&mut self, pool: &mut PktPool) -> Option<TxSlot<'_>> {
+        let desc = self.slots.get_mut(self.used)?;
+        if let Some(buf) = desc.head_mut().owned.take() {
+            pool.put(buf);
+        }
+        self.push()
     }
 
     /// The position after the last descriptor placed: what [`Completions::done`] comes to once all

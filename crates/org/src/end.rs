@@ -30,6 +30,7 @@ impl<O: Org> Instance<O> {
     /// Ends all connections, now.
     pub(crate) fn reset(&self) {
         self.close_listeners();
+        self.close_datagrams();
         self.with(|i, cx| i.org.abort_all(cx));
         self.sh.pollers.raise_all();
     }
@@ -49,6 +50,8 @@ impl<O: Org> Instance<O> {
     pub(crate) fn let_go(&self, id: SockId) {
         if id.is_listener() {
             let _ = self.with(|i, cx| i.close_listener(cx, id));
+        } else if id.is_datagram() {
+            self.with(|i, cx| i.close_datagram(cx, id));
         } else {
             let close = Close { abort: false };
             self.with(|i, cx| i.org.call(cx, id, close));

@@ -4,9 +4,11 @@
 //! implement the same trait.
 
 mod calls;
+mod datagrams;
 mod running;
 
 pub use crate::error::EngineError;
+pub use datagrams::{CopiedOut, Datagrams, Transmit};
 pub use running::Running;
 
 use crate::Binding;
@@ -125,7 +127,7 @@ impl core::fmt::Display for Undelivered {
 }
 
 /// A running stack of any organization on any platform.
-pub trait Engine: Send + Sync {
+pub trait Engine: Datagrams + Send + Sync {
     /// Which organization it is.
     fn spec(&self) -> &OrgSpec;
     /// The time on its platform.

@@ -1,6 +1,7 @@
 //! Why calls fail.
 
 use crate::pef::event::AlterError;
+use perimeter_stack::udp::UdpError;
 use perimeter_stack::{Over, SockError};
 
 /// Why a call failed.
@@ -36,6 +37,10 @@ pub enum EngineError {
     Forked,
     /// The interface has gone; of a listener, all have.
     NetDown,
+    /// The datagram is longer than can be sent.
+    TooLong,
+    /// It would go to all stations, which the socket has not said that it wants.
+    Permission,
 }
 
 impl From<SockError> for EngineError {
@@ -49,6 +54,23 @@ impl From<AlterError> for EngineError {
         match e {
             AlterError::Gone => EngineError::Sock(SockError::Closed),
             e => EngineError::Events(e),
+        }
+    }
+}
+
+impl From<UdpError> for EngineError {
+    fn from(e: UdpError) -> EngineError {
+        match e {
+            UdpError::WouldBlock => EngineError::Sock(SockError::WouldBlock),
+            UdpError::Closed => EngineError::Sock(SockError::Closed),
+            UdpError::NotConnected => EngineError::Sock(SockError::NotConnected),
+            UdpError::Failed(e) => EngineError::Sock(SockError::Tcp(e)),
+            UdpError::TooLong => EngineError::TooLong,
+            UdpError::Permission => EngineError::Permission,
+            UdpError::Invalid => EngineError::Sock(SockError::Invalid),
+            UdpError::NotOurs => EngineError::NoRoute,
+            UdpError::InUse => EngineError::AddrInUse,
+            UdpError::NoMemory => EngineError::NoMemory,
         }
     }
 }

@@ -225,6 +225,7 @@ impl<O: Org> Instance<O> {
                 for l in i.sh.listeners() {
                     l.with_side(|side| side.raise(ready::IN, &mut cx.deferred.wakes));
                 }
+                i.datagrams_down(cx);
             }
         });
     }
@@ -331,9 +332,17 @@ impl<O: Org> Instance<O> {
         let mut ids = SmallVec::new();
         let any = port.resume(&mut ids);
         for id in ids {
-            self.org.post(cx, id, Output);
+            self.go_on(cx, id);
         }
         any
+    }
+
+    /// A socket's output goes on that has stopped.
+    fn go_on(&self, cx: &mut Ctx<O::K>, id: SockId) {
+        match id.is_datagram() {
+            true => self.datagram_output(cx, id),
+            false => self.org.post(cx, id, Output),
+        }
     }
 
     /// Accepted connections go to their listeners, or are aborted where those have gone.
@@ -444,9 +453,13 @@ impl<O: Org> Instance<O> {
             if !cx.segs.is_empty() {
                 self.org.on_packets(cx);
             }
-            for protocol in &self.protocols {
-                self.beside(cx, &**protocol, &mut aside);
+            if !(aside.datagrams.is_empty() && aside.errors.is_empty()) {
+                for protocol in &self.protocols {
+                    self.beside(cx, &**protocol, &mut aside);
+                }
             }
+            aside.datagrams.clear();
+            cx.datagrams = aside.datagrams;
             for frame in aside.unbound {
                 self.org.unbound(cx, iface, frame);
             }
@@ -454,7 +467,7 @@ impl<O: Org> Instance<O> {
                 self.org.icmp(cx, &key, what);
             }
             for id in aside.resolved {
-                self.org.post(cx, id, Output);
+                self.go_on(cx, id);
             }
         }
         n
@@ -463,10 +476,12 @@ impl<O: Org> Instance<O> {
     /// What a burst held for a protocol beside TCP.
     fn beside(&self, cx: &mut Ctx<O::K>, protocol: &dyn Protocol<O>, aside: &mut Aside) {
         let number = protocol.number();
-        let mine = |d: &mut Datagram| d.ip.protocol == number;
-        let datagrams: Vec<Datagram> = aside.datagrams.extract_if(.., mine).collect();
-        if !datagrams.is_empty() {
-            protocol.input(&self.org, cx, datagrams);
+        if self.protocols.len() == 1 {
+            protocol.input(&self.org, cx, &mut aside.datagrams);
+        } else {
+            let mine = |d: &mut Datagram| d.ip.protocol == number;
+            let mut datagrams: Vec<Datagram> = aside.datagrams.extract_if(.., mine).collect();
+            protocol.input(&self.org, cx, &mut datagrams);
         }
         for (_, ends, what) in aside.errors.iter().filter(|e| e.0 == number) {
             protocol.error(&self.org, cx, ends, *what);
@@ -511,7 +526,10 @@ impl<O: Org> Instance<O> {
             self.org.post(cx, id, Shed { drop });
         }
         for id in self.sh.retry_neighbours(cx) {
-            self.org.post(cx, id, NoNeighbour);
+            match id.is_datagram() {
+                true => self.datagram_lost(cx, id),
+                false => self.org.post(cx, id, NoNeighbour),
+            }
         }
         self.finish(cx);
         // Also queues whose own thread is away.

@@ -27,6 +27,7 @@ pub mod spec;
 pub mod split;
 pub mod squeue;
 pub mod streams;
+pub mod udp;
 pub mod up;
 mod wait;
 

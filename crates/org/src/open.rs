@@ -7,6 +7,7 @@ use crate::protocol::Protocol;
 use crate::serve;
 pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
+use crate::udp::Udp;
 use perimeter_stack::{Config, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
 use perimeter_sync::{Native, Platform, Virtual};
@@ -59,9 +60,9 @@ pub fn open_with<O: Org>(
     })
 }
 
-/// The same, with TCP alone.
+/// The same, with TCP and UDP.
 pub fn open_as<O: Org>(p: <O::K as Kind>::P, options: Options) -> Arc<dyn Engine> {
-    open_with::<O>(p, options, Vec::new())
+    open_with::<O>(p, options, vec![Arc::new(Udp)])
 }
 
 /// Who wants to know which type the name of an organization stands for.
@@ -87,6 +88,6 @@ impl<P: Platform> Visit<P> for Start {
         O: Org,
         O::K: Kind<P = P>,
     {
-        open_with::<O>(p, options, Vec::new())
+        open_with::<O>(p, options, vec![Arc::new(Udp)])
     }
 }

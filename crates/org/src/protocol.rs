@@ -15,8 +15,9 @@ pub trait Protocol<O: Org>: Send + Sync {
     /// Its number in IP's header.
     fn number(&self) -> u8;
 
-    /// Its datagrams of a burst, in order of arrival. The inbound thread is in no perimeter.
-    fn input(&self, org: &O, cx: &mut Ctx<O::K>, datagrams: Vec<Datagram>);
+    /// Its datagrams of a burst, in order of arrival, to be taken out of the list. The inbound thread
+    /// is in no perimeter.
+    fn input(&self, org: &O, cx: &mut Ctx<O::K>, datagrams: &mut Vec<Datagram>);
 
     /// An ICMP error about a datagram that had these ends. The inbound thread is in no perimeter.
     fn error(&self, org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, what: Unreachable);

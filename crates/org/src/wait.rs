@@ -19,6 +19,9 @@ impl<O: Org> Running<O> {
         event: &Ev<O>,
         off: bool,
     ) -> Result<bool, EngineError> {
+        if id.is_datagram() {
+            return self.announce_datagram(id, direction, event, off);
+        }
         if !id.is_listener() {
             let event = event.clone();
             return self.call(

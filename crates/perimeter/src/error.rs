@@ -102,6 +102,12 @@ pub fn io(f: EngineError) -> Error {
             ErrorKind::Unsupported,
             "the stack belongs to the process that this one is a fork of",
         ),
+        // As the host's kernel says it, so that programs know it by its number.
+        EngineError::TooLong => rustix::io::Errno::MSGSIZE.into(),
+        EngineError::Permission => Error::new(
+            ErrorKind::PermissionDenied,
+            "a datagram to all stations needs `set_broadcast`",
+        ),
         EngineError::NetDown => Error::new(ErrorKind::NetworkDown, "the interface has gone"),
         EngineError::Sock(e) => sock(e),
     }

@@ -39,6 +39,7 @@ pub mod pef;
 pub mod poll;
 mod stack;
 mod tcp;
+mod udp;
 
 pub use bytes::Bytes;
 pub use error::BuildError;
@@ -58,3 +59,4 @@ pub use perimeter_tcp::{CaState, CcKind, Config as TcpConfig, Info, Keepalive, S
 pub use poll::{Event, Events, Interest, Poll, Registry, Source, Token, Trigger, Waker};
 pub use stack::{Builder, Stack};
 pub use tcp::{TcpListener, TcpStream};
+pub use udp::{Datagram, Datagrams, Outgoing, UdpConfig, UdpSocket};

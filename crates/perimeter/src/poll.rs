@@ -4,6 +4,7 @@
 use crate::error::io;
 use crate::stack::Stack;
 use crate::tcp::{TcpListener, TcpStream};
+use crate::udp::UdpSocket;
 use perimeter_base::Time;
 use perimeter_org::engine::Engine;
 use perimeter_stack::SockId;
@@ -146,6 +147,12 @@ pub trait Source {
 }
 
 impl Source for TcpStream {
+    fn source(&self) -> (&Arc<dyn Engine>, SockId) {
+        self.raw()
+    }
+}
+
+impl Source for UdpSocket {
     fn source(&self) -> (&Arc<dyn Engine>, SockId) {
         self.raw()
     }

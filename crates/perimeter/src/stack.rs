@@ -6,6 +6,7 @@ use crate::control::Server;
 use crate::error::{BuildError, io};
 use crate::poll::Poll;
 use crate::tcp::{TcpListener, TcpStream, each};
+use crate::udp::{UdpConfig, UdpSocket};
 use perimeter_link::Device;
 use perimeter_org::engine::Engine;
 use perimeter_org::{Inbound, Options, Org, OrgSpec, Platforms, Stats, Undelivered, open, open_as};
@@ -437,6 +438,32 @@ impl Stack {
         };
         let id = self.engine.connect(from, addr, config).map_err(io)?;
         Ok(TcpStream::new(self.engine.clone(), id))
+    }
+
+    /// Opens a UDP socket bound to `addr`; port 0 picks a free one. Of several addresses the first
+    /// that can be had.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`, `OutOfMemory`, or what parsing `addr` says.
+    pub fn bind_udp(&self, addr: impl ToSocketAddrs) -> std::io::Result<UdpSocket> {
+        self.bind_udp_with(addr, &UdpConfig::default())
+    }
+
+    /// The same, with settings.
+    ///
+    /// # Errors
+    /// As [`Stack::bind_udp`].
+    pub fn bind_udp_with(
+        &self,
+        addr: impl ToSocketAddrs,
+        config: &UdpConfig,
+    ) -> std::io::Result<UdpSocket> {
+        each(addr, |addr| {
+            let v6 = addr.is_ipv6() && !addr.ip().to_canonical().is_ipv4();
+            let addr = addr::inward(&*self.engine, addr)?;
+            let (id, _) = self.engine.udp_bind(addr, config).map_err(io)?;
+            Ok(UdpSocket::new(self.engine.clone(), id, v6))
+        })
     }
 
     /// A new poller.

@@ -43,20 +43,20 @@ pub(crate) fn each<T>(
 }
 
 /// A socket's handle: closes it when the last clone goes.
-struct Handle {
-    engine: Arc<dyn Engine>,
-    id: SockId,
-    nonblocking: AtomicBool,
+pub(crate) struct Handle {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) id: SockId,
+    pub(crate) nonblocking: AtomicBool,
     /// Time limits in ns; 0 is none.
-    read_limit: AtomicU64,
-    write_limit: AtomicU64,
+    pub(crate) read_limit: AtomicU64,
+    pub(crate) write_limit: AtomicU64,
     linger: AtomicU64,
     /// The last write left no room, or found none: a hint.
     full: AtomicBool,
 }
 
 impl Handle {
-    fn new(engine: Arc<dyn Engine>, id: SockId) -> Arc<Handle> {
+    pub(crate) fn new(engine: Arc<dyn Engine>, id: SockId) -> Arc<Handle> {
         Arc::new(Handle {
             engine,
             id,
@@ -77,7 +77,7 @@ impl Handle {
 
     /// Runs `f` until it does something, waiting for `direction` in between unless the socket
     /// does not block.
-    fn block<T>(
+    pub(crate) fn block<T>(
         &self,
         direction: u8,
         limit: &AtomicU64,
@@ -432,7 +432,7 @@ impl TcpStream {
     }
 }
 
-fn set_limit(place: &AtomicU64, limit: Option<Duration>) -> Result<()> {
+pub(crate) fn set_limit(place: &AtomicU64, limit: Option<Duration>) -> Result<()> {
     if limit == Some(Duration::ZERO) {
         return Err(Error::new(
             ErrorKind::InvalidInput,

@@ -61,6 +61,16 @@ counts! {
     Martian = "drop_martian_source",
     /// Datagrams of a protocol that is not implemented.
     OtherProtocol = "drop_other_protocol",
+    /// Datagrams of UDP that arrived whole and right.
+    UdpIn = "rx_udp",
+    /// Datagrams of UDP sent.
+    UdpOut = "tx_udp",
+    /// Datagrams of UDP that nobody waits for.
+    UdpNoSocket = "drop_udp_no_socket",
+    /// Datagrams of UDP that found no room in their socket.
+    UdpQueueFull = "drop_udp_queue_full",
+    /// Datagrams of UDP that waited for a neighbour in vain, or gave way to later ones.
+    UdpUnresolved = "drop_udp_unresolved",
     /// SYNs dropped, and acknowledgments that complete a handshake: the accept queue is full, or
     /// there is no memory for connections.
     SynDropped = "drop_syn",

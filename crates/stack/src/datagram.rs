@@ -20,6 +20,10 @@ pub struct Datagram {
     pub iface: u16,
     /// What follows IP's header, which is still in front of it.
     pub payload: PktBuf,
+    /// The device has verified the transport checksum.
+    pub csum_ok: bool,
+    /// The device's flow hash, if it has one.
+    pub hash: Option<u32>,
 }
 
 /// Why a datagram was not sent.

@@ -9,10 +9,13 @@ const LISTENER_SHARD: u16 = (1 << SHARD_BITS) - 1;
 
 /// The most shards that an organization may have.
 pub const MAX_SHARDS: usize = LISTENER_SHARD as usize;
-/// The most sockets in one shard.
-pub const MAX_SLOTS: usize = 1 << SLOT_BITS;
+/// Set in the slots of datagram sockets, so that these and connections are never taken for each
+/// other.
+const DATAGRAM: u32 = 1 << (SLOT_BITS - 1);
+/// The most sockets of a kind in one shard.
+pub const MAX_SLOTS: usize = DATAGRAM as usize;
 
-/// The name of a connection or listener: opaque outside the organization that gave it out.
+/// The name of a connection, listener or datagram socket: opaque outside the organization that gave it out.
 ///
 /// A name outlives what it names. Using it then finds another generation in the slot and is
 /// counted as stale, so messages, timers and events that are late do no harm.
@@ -31,6 +34,12 @@ impl SockId {
         Self::pack(LISTENER_SHARD, slot, generation)
     }
 
+    /// The datagram socket in place `index` of `shard`.
+    pub fn datagram(shard: u16, index: u32, generation: u32) -> SockId {
+        debug_assert!(shard < LISTENER_SHARD && (index as usize) < MAX_SLOTS);
+        Self::pack(shard, index | DATAGRAM, generation)
+    }
+
     fn pack(shard: u16, slot: u32, generation: u32) -> SockId {
         let generation = u64::from(generation) & ((1 << GEN_BITS) - 1);
         SockId(
@@ -43,6 +52,24 @@ impl SockId {
     /// Whether it names a listener.
     pub fn is_listener(self) -> bool {
         self.shard() == LISTENER_SHARD
+    }
+
+    /// Whether it names a datagram socket.
+    #[inline]
+    pub fn is_datagram(self) -> bool {
+        self.slot() & DATAGRAM != 0 && !self.is_listener()
+    }
+
+    /// Whether it names a connection.
+    #[inline]
+    pub fn is_connection(self) -> bool {
+        !self.is_listener() && !self.is_datagram()
+    }
+
+    /// The place of a datagram socket within the shard.
+    #[inline]
+    pub fn index(self) -> u32 {
+        self.slot() & !DATAGRAM
     }
 
     /// The shard.
@@ -71,11 +98,12 @@ impl fmt::Debug for SockId {
         if self.is_listener() {
             write!(f, "listener {}.{}", self.slot(), self.generation())
         } else {
+            let kind = if self.is_datagram() { "udp" } else { "conn" };
             write!(
                 f,
-                "conn {}:{}.{}",
+                "{kind} {}:{}.{}",
                 self.shard(),
-                self.slot(),
+                self.index(),
                 self.generation()
             )
         }
@@ -238,15 +266,24 @@ mod tests {
 
     #[test]
     fn a_name_packs_and_unpacks() {
-        for (shard, slot, generation) in [(0, 0, 1), (127, 12345, 0xff_ffff), (4094, 1 << 27, 7)] {
+        for (shard, slot, generation) in
+            [(0, 0, 1), (127, 12345, 0xff_ffff), (4094, (1 << 27) - 1, 7)]
+        {
             let id = SockId::conn(shard, slot, generation);
             assert_eq!(
                 (id.shard(), id.slot(), id.generation()),
                 (shard, slot, generation)
             );
-            assert!(!id.is_listener());
+            assert!(id.is_connection());
+            let udp = SockId::datagram(shard, slot, generation);
+            assert_eq!(
+                (udp.shard(), udp.index(), udp.generation()),
+                (shard, slot, generation)
+            );
+            assert!(udp.is_datagram() && !udp.is_connection() && udp != id);
         }
-        assert!(SockId::listener(3, 4).is_listener());
+        let listener = SockId::listener(3, 4);
+        assert!(listener.is_listener() && !listener.is_datagram());
     }
 
     #[test]

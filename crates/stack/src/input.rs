@@ -24,7 +24,10 @@ use std::vec::Drain;
 
 /// Parses the burst in `cx.frames` of interface `iface` into `cx.segs`, and what else is wanted.
 pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, wanted: Wanted<'_>) -> Aside {
-    let mut aside = Aside::default();
+    let mut aside = Aside {
+        datagrams: core::mem::take(&mut cx.datagrams),
+        ..Aside::default()
+    };
     let mut frames = core::mem::take(&mut cx.frames);
     let n = frames.len() as u64;
     cx.count(Count::RxFrames, n);
@@ -98,10 +101,17 @@ fn drain<K: Kind>(
             Ok(Frame::Ip { mut ip, .. }) if wanted.protocols.contains(&ip.protocol) => {
                 if let Some(ends) = for_us(&mut Ctx::new(sh, own), iface, ip.ends()) {
                     (ip.src, ip.dst) = ends;
+                    let (csum_ok, hash) = (f.csum_ok, f.hash);
                     let mut payload = f.buf;
                     payload.trim_front(l2_len + usize::from(ip.header_len));
                     payload.truncate(ip.total_len as usize - usize::from(ip.header_len));
-                    aside.datagrams.push(Datagram { ip, iface, payload });
+                    aside.datagrams.push(Datagram {
+                        ip,
+                        iface,
+                        payload,
+                        csum_ok,
+                        hash,
+                    });
                     continue;
                 }
             }

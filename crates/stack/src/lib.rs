@@ -40,6 +40,7 @@ pub mod setting;
 pub mod shard;
 pub mod shared;
 pub mod sockets;
+pub mod udp;
 pub mod wheel;
 
 pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran};

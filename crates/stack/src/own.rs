@@ -1,5 +1,6 @@
 //! What a thread carries while it works.
 
+use crate::datagram::Datagram;
 use crate::id::SockId;
 use crate::kind::Kind;
 use crate::limit::Limits;
@@ -7,6 +8,7 @@ use crate::listener::Listener;
 use crate::merge::Latest;
 use crate::ready::Wakes;
 use crate::segment::{Apart, Segs};
+use crate::udp::Rx;
 use crate::wheel::Due;
 use perimeter_base::{PktPool, Time};
 use perimeter_link::RxFrame;
@@ -25,6 +27,10 @@ pub struct Own<K: Kind> {
     pub segs: Segs,
     /// Which of them is the last of its flow.
     pub latest: Latest,
+    /// Room for the datagrams of a burst.
+    pub datagrams: Vec<Datagram>,
+    /// Room for those of UDP that are on their way to sockets of one perimeter.
+    pub udp: Vec<(SockId, Rx)>,
     /// Timer entries that came due.
     pub due: Vec<Due>,
     /// What TCP has left for layers that have turns of their own, in organizations where they
@@ -102,6 +108,8 @@ impl<K: Kind> Own<K> {
             frames: Vec::with_capacity(crate::BURST),
             segs: Segs::default(),
             latest: Latest::default(),
+            datagrams: Vec::new(),
+            udp: Vec::new(),
             due: Vec::new(),
             apart: Vec::new(),
             deferred: Deferred {

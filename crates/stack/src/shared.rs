@@ -177,6 +177,8 @@ pub struct SharedState<K: Kind> {
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
     bound: Lk<K, Bound>,
+    /// UDP's sockets by port.
+    pub udp: crate::udp::Ports<K>,
     /// Places for connections that no application holds, by [`crate::quota::End`].
     pub(crate) quotas: [Quota<K>; 2],
     pub(crate) memory: Memory<K>,
@@ -287,6 +289,7 @@ impl<K: Kind> SharedState<K> {
                 secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15,
                 secret[1].rotate_left(41),
             ],
+            udp: crate::udp::Ports::new(&p, secret),
             net_generation: AtomicU32::new(1),
             memory: Memory::new(&p, config.memory),
             p,

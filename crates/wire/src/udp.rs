@@ -136,7 +136,8 @@ pub struct UdpTemplate {
 
 impl UdpTemplate {
     /// Headers from `ip.src` and the first port to `ip.dst` and the second. `l2` is the source and
-    /// destination station, or `None` for devices without a link-layer header.
+    /// destination station, or `None` for devices without a link-layer header; `flow_label` is
+    /// IPv6's, of 20 bits.
     ///
     /// # Panics
     /// If the addresses are of two families.
@@ -144,6 +145,7 @@ impl UdpTemplate {
         l2: Option<(MacAddr, MacAddr)>,
         ip: &IpHdr,
         (src_port, dst_port): (u16, u16),
+        flow_label: u32,
     ) -> UdpTemplate {
         let mut bytes = [0; EtherHdr::LEN + IPV6_LEN + UdpHdr::LEN];
         if let Some((src, dst)) = l2 {
@@ -161,6 +163,11 @@ impl UdpTemplate {
         ip.protocol = PROTO_UDP;
         ip.total_len = 0;
         ip.emit(&mut bytes[EtherHdr::LEN..]);
+        if v6 {
+            let first = &mut bytes[EtherHdr::LEN..EtherHdr::LEN + 4];
+            let label = 6 << 28 | u32::from(ip.tos) << 20 | flow_label & 0xf_ffff;
+            first.copy_from_slice(&label.to_be_bytes());
+        }
         let mut ip_sum = 0;
         if !v6 {
             let hdr = &mut bytes[EtherHdr::LEN..udp];

@@ -135,7 +135,7 @@ proptest! {
             header_len: 0,
             total_len: 0,
         };
-        let t = UdpTemplate::new(l2, &ip, ports);
+        let t = UdpTemplate::new(l2, &ip, ports, u32::from(ident) << 4);
         let mut out = [0; MAX_HEADERS];
         let n = t.emit(&mut out, ident, data.len() as u32);
         prop_assert_eq!(n, t.len());
@@ -148,6 +148,10 @@ proptest! {
         frame[start + 6..start + 8].copy_from_slice(&check.to_be_bytes());
         let skip = if ethernet { EtherHdr::LEN } else { 0 };
         prop_assert_eq!(t.ip_len(), n - skip);
+        if ends.1.is_ipv6() {
+            let first = u32::from_be_bytes(frame[skip..skip + 4].try_into().unwrap());
+            prop_assert_eq!(first, 6 << 28 | u32::from(tos) << 20 | u32::from(ident) << 4);
+        }
         let read = PacketHeaders::from_ip_slice(&frame[skip..]).unwrap();
         let udp = read.transport.unwrap().udp().unwrap();
         prop_assert_eq!((udp.source_port, udp.destination_port), ports);

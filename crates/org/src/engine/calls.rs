@@ -1,5 +1,6 @@
 //! What a running stack does when its facade calls.
 
+use super::datagrams::watch_datagram;
 use super::running::Running;
 use super::{Engine, Inspected, Listening, Stats, Undelivered};
 use crate::error::EngineError;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 
 impl<O: Org> Running<O> {
     /// As [`Running::enter`], to open something.
-    fn open(&self) -> Result<&Instance<O>, EngineError> {
+    pub(super) fn open(&self) -> Result<&Instance<O>, EngineError> {
         let i = self.enter()?;
         if i.sh.life.opens() {
             Ok(i)
@@ -44,8 +45,11 @@ impl<O: Org> Running<O> {
     }
 
     fn watching(&self, id: SockId, reg: Watching) -> Result<(), EngineError> {
-        if !id.is_listener() {
+        if id.is_connection() {
             return self.call(id, reg);
+        }
+        if id.is_datagram() {
+            return self.watching_datagram(id, reg);
         }
         let i = self.enter()?;
         let l = i.sh.listener(id).ok_or(SockError::Closed)?;
@@ -172,6 +176,11 @@ impl<O: Org> Engine for Running<O> {
             let i = self.enter()?;
             return Ok(i.with(|i, cx| i.close_listener(cx, id))?);
         }
+        if id.is_datagram() {
+            let i = self.enter()?;
+            let closed = i.with(|i, cx| i.close_datagram(cx, id));
+            return closed.then_some(()).ok_or_else(|| self.gone());
+        }
         self.call(id, Close { abort })
     }
 
@@ -192,8 +201,11 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn readiness(&self, id: SockId) -> Result<u8, EngineError> {
-        if !id.is_listener() {
+        if id.is_connection() {
             return self.call(id, Readiness);
+        }
+        if id.is_datagram() {
+            return self.datagram_readiness(id);
         }
         let l = self.enter()?.sh.listener(id).ok_or(SockError::Closed)?;
         Ok(l.with_side(|side| side.bits()))
@@ -469,6 +481,8 @@ fn close_poller<O: Org>(i: &Instance<O>, poller: u32) {
             if let Some(l) = i.sh.listener(sock) {
                 l.with_side(|side| side.deregister(word.poller, word.slot, word.generation));
             }
+        } else if sock.is_datagram() {
+            i.with(|i, cx| watch_datagram(i, cx, sock, Watching::Remove(word)));
         } else {
             i.with(|i, cx| i.org.call(cx, sock, Watching::Remove(word)));
         }

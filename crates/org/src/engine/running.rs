@@ -76,7 +76,7 @@ impl<O: Org> Running<O> {
     #[inline]
     pub(crate) fn enter_conn(&self, id: SockId) -> Result<&Instance<O>, EngineError> {
         let i = self.enter()?;
-        if id.is_listener() {
+        if !id.is_connection() {
             return Err(SockError::Invalid.into());
         }
         Ok(i)

@@ -140,8 +140,8 @@ impl<O: Org> Protocol<O> for Ports {
         NUMBER
     }
 
-    fn input(&self, org: &O, cx: &mut Ctx<O::K>, datagrams: Vec<Datagram>) {
-        for d in datagrams {
+    fn input(&self, org: &O, cx: &mut Ctx<O::K>, datagrams: &mut Vec<Datagram>) {
+        for d in datagrams.drain(..) {
             let Some((&[a, b, c, e], _)) = d.payload.as_slice().split_first_chunk() else {
                 continue;
             };

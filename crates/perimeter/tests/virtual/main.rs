@@ -33,5 +33,6 @@ mod seam;
 mod settings;
 mod strays;
 mod syn_flood;
+mod udp;
 mod unpredictable;
 mod witnesses;

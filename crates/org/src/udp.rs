@@ -1,0 +1,209 @@
+//! UDP under every organization: datagrams are brought to the perimeter of their socket, all of a
+//! burst that are for one perimeter in one job, and calls run there.
+
+use crate::instance::Instance;
+use crate::{Job, Org, Protocol};
+use perimeter_stack::count::malformed;
+use perimeter_stack::datagram::{self, Datagram};
+use perimeter_stack::udp::{Rx, Socket, Table, Target, UdpError};
+use perimeter_stack::{Count, Ctx, Kind, SockId, Sockets};
+use perimeter_tcp::{TcpError, Unreachable};
+use perimeter_wire::{FlowKey, PROTO_UDP, UdpHdr, WireError};
+
+/// The protocol.
+#[derive(Debug, Default)]
+pub struct Udp;
+
+impl<O: Org> Protocol<O> for Udp {
+    fn number(&self) -> u8 {
+        PROTO_UDP
+    }
+
+    fn input(&self, org: &O, cx: &mut Ctx<O::K>, datagrams: &mut Vec<Datagram>) {
+        let mut found = core::mem::take(&mut cx.udp);
+        for d in datagrams.drain(..) {
+            classify(cx, d, &mut found);
+        }
+        bring(org, cx, &mut found);
+        found.clear();
+        if cx.udp.capacity() < found.capacity() {
+            cx.udp = found;
+        }
+    }
+
+    fn error(&self, org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, what: Unreachable) {
+        let Some(id) = cx.sh.udp.connected(ends) else {
+            return;
+        };
+        let e = UdpError::Failed(match what {
+            Unreachable::Net => TcpError::NetUnreachable,
+            Unreachable::Host => TcpError::HostUnreachable,
+            Unreachable::Protocol => TcpError::ProtocolUnreachable,
+            Unreachable::Port => TcpError::Refused,
+        });
+        let ends = *ends;
+        leave(org, cx, id, move |s, cx| s.network_error(cx, &ends, e));
+    }
+}
+
+/// Checks a datagram and finds who it is for.
+#[inline]
+fn classify<K: Kind>(cx: &mut Ctx<K>, mut d: Datagram, found: &mut Vec<(SockId, Rx)>) {
+    let hdr = match check(&mut d) {
+        Ok(hdr) => hdr,
+        Err(e) => {
+            cx.sh.counters.add(cx.lane, malformed(e), 1);
+            return cx.pool.put(d.payload);
+        }
+    };
+    cx.count(Count::UdpIn, 1);
+    let key = FlowKey {
+        local: d.ip.dst,
+        remote: d.ip.src,
+        local_port: hdr.dst_port,
+        remote_port: hdr.src_port,
+    };
+    let sh = cx.sh;
+    match sh
+        .udp
+        .find(&key, || d.hash.unwrap_or_else(|| sh.flow_hash(&key)))
+    {
+        Target::One(id) => {
+            let mut data = d.payload;
+            data.trim_front(UdpHdr::LEN);
+            let rx = Rx {
+                data,
+                src: (key.remote, key.remote_port),
+                dst: (key.local, key.local_port),
+                iface: d.iface,
+                tos: d.ip.tos,
+                hop_limit: d.ip.hop_limit,
+            };
+            found.push((id, rx));
+        }
+        Target::Nobody => {
+            cx.count(Count::UdpNoSocket, 1);
+            datagram::refuse(cx, &d, Unreachable::Port);
+            cx.pool.put(d.payload);
+        }
+    }
+}
+
+/// Its header, if it is whole and right; what follows the datagram in the packet is cut off.
+#[inline]
+fn check(d: &mut Datagram) -> Result<UdpHdr, WireError> {
+    let hdr = UdpHdr::parse(d.payload.as_slice())?;
+    d.payload.truncate(hdr.len.into());
+    // A device that has verified the checksum may leave a partial one there, and over IPv6 one
+    // must be there at all.
+    if !d.csum_ok {
+        hdr.verify(d.ip.src, d.ip.dst, d.payload.as_slice())?;
+    }
+    Ok(hdr)
+}
+
+/// Brings datagrams to their sockets: one job for each perimeter, in order of arrival.
+fn bring<O: Org>(org: &O, cx: &mut Ctx<O::K>, found: &mut Vec<(SockId, Rx)>) {
+    while let Some((first, _)) = found.first() {
+        let n = first.shard();
+        if found.iter().all(|(id, _)| id.shard() == n) {
+            let mut all = core::mem::take(found);
+            if !O::HERE {
+                let job = move |s: &mut dyn Sockets<O::K>, cx: &mut Ctx<O::K>| {
+                    s.others().table::<Table<O::K>>().deliver(cx, all.drain(..));
+                };
+                return org.leave(cx, n, job);
+            }
+            // The calling thread is inside at once, and has its room back.
+            let job = move |s: &mut dyn Sockets<O::K>, cx: &mut Ctx<O::K>| {
+                s.others().table::<Table<O::K>>().deliver(cx, all.drain(..));
+                all
+            };
+            *found = org.inside(cx, n, job).unwrap_or_default();
+            return;
+        }
+        let all: Vec<_> = found.extract_if(.., |(id, _)| id.shard() == n).collect();
+        org.leave(cx, n, move |s, cx| {
+            let table: &mut Table<O::K> = s.others().table();
+            table.deliver(cx, all.into_iter());
+        });
+    }
+}
+
+/// Has `f` run on a socket, now or when its turn comes.
+pub(crate) fn leave<O: Org>(
+    org: &O,
+    cx: &mut Ctx<O::K>,
+    id: SockId,
+    f: impl FnOnce(&mut Socket<O::K>, &mut Ctx<O::K>) + Send + 'static,
+) {
+    org.leave(cx, id.shard(), move |s, cx| {
+        let table: &mut Table<O::K> = s.others().table();
+        match table.get(id) {
+            Some(socket) => f(socket, cx),
+            None => cx.count(Count::StaleHandle, 1),
+        }
+    });
+}
+
+impl<O: Org> Instance<O> {
+    /// Runs `f` on the table of perimeter `n`; `None`: a panic has stopped the thread that was to
+    /// do so.
+    pub(crate) fn datagrams<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<O::K>,
+        n: u16,
+        f: impl FnOnce(&mut Table<O::K>, &mut Ctx<O::K>) -> R + Send + 'static,
+    ) -> Option<R> {
+        fn job<K: Kind, R>(
+            f: impl FnOnce(&mut Table<K>, &mut Ctx<K>) -> R + Send + 'static,
+        ) -> impl Job<K, R> {
+            move |s: &mut dyn Sockets<K>, cx: &mut Ctx<K>| f(s.others().table(), cx)
+        }
+        self.org.inside(cx, n, job(f))
+    }
+
+    /// Runs `f` on a socket and waits for its result; `None`: the socket has gone.
+    #[inline]
+    pub(crate) fn datagram<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<O::K>,
+        id: SockId,
+        f: impl FnOnce(&mut Socket<O::K>, &mut Ctx<O::K>) -> R + Send + 'static,
+    ) -> Option<R> {
+        self.datagrams(cx, id.shard(), move |table, cx| match table.get(id) {
+            Some(socket) => Some(f(socket, cx)),
+            None => cx.sh.stale(cx),
+        })?
+    }
+
+    /// A neighbour's station is known that a socket waited for, or there is room in a ring.
+    pub(crate) fn datagram_output(&self, cx: &mut Ctx<O::K>, id: SockId) {
+        leave(&self.org, cx, id, |s, cx| s.go_on(cx));
+    }
+
+    /// A neighbour is not there that a socket waited for.
+    pub(crate) fn datagram_lost(&self, cx: &mut Ctx<O::K>, id: SockId) {
+        leave(&self.org, cx, id, |s, cx| s.no_neighbour(cx));
+    }
+
+    /// Closes a socket; whether it was there.
+    pub(crate) fn close_datagram(&self, cx: &mut Ctx<O::K>, id: SockId) -> bool {
+        let close = move |table: &mut Table<O::K>, cx: &mut Ctx<O::K>| table.close(cx, id);
+        self.datagrams(cx, id.shard(), close).unwrap_or(false)
+    }
+
+    /// Closes all: the stack has stopped.
+    pub(crate) fn close_datagrams(&self) {
+        for id in self.sh.udp.all() {
+            self.with(|i, cx| i.close_datagram(cx, id));
+        }
+    }
+
+    /// No interface is left.
+    pub(crate) fn datagrams_down(&self, cx: &mut Ctx<O::K>) {
+        for id in self.sh.udp.all() {
+            leave(&self.org, cx, id, |s, cx| s.network_down(cx));
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Sending: finding the way, writing descriptors, and waiting for a neighbour.
+
+use super::socket::Socket;
+use super::{Claim, UdpError};
+use crate::count::Count;
+use crate::ctx::Ctx;
+use crate::kind::Kind;
+use crate::net::L2;
+use crate::ready;
+use core::net::IpAddr;
+use perimeter_base::desc::HEADERS;
+use perimeter_base::{Bytes, PktBuf, Time, TxPages};
+use perimeter_sync::{Platform, Work};
+use perimeter_tcp::TcpError;
+use perimeter_wire::{FlowKey, IpHdr, MAX_DATAGRAM, UdpHdr, UdpTemplate};
+
+/// Datagrams of a socket that wait for a neighbour's station, and the memory that they pin, bytes:
+/// the oldest go (RFC 1122, section 2.3.2.2 asks for one to be kept at least).
+const WAITING: usize = 16;
+const WAITING_BYTES: usize = 128 * 1024;
+/// How long prepared headers are used before the neighbour is asked about again, ns.
+const FRESH: u64 = 1_000_000_000;
+
+/// Data to send.
+#[derive(Debug)]
+pub enum Payload {
+    /// In a packet buffer, which comes back unless a descriptor keeps it.
+    Buf(PktBuf),
+    /// In memory that several datagrams may refer to.
+    Shared(Bytes),
+}
+
+impl Payload {
+    fn len(&self) -> usize {
+        match self {
+            Payload::Buf(b) => b.len(),
+            Payload::Shared(b) => b.len(),
+        }
+    }
+}
+
+/// What one call sends to one peer.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// To whom; `None`: the socket's peer.
+    pub to: Option<(IpAddr, u16)>,
+    /// From which address and port, where not from the socket's own: only a socket that takes
+    /// anything may say so.
+    pub from: Option<(IpAddr, u16)>,
+    /// The data.
+    pub data: Payload,
+    /// It is several datagrams of so many bytes each, but for the last one; 0: it is one.
+    pub segment: u16,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Sent {
+    /// Bytes that were sent, or put aside until a neighbour is known: of several datagrams those
+    /// at the front for which there was room.
+    pub taken: Result<usize, UdpError>,
+    /// The buffer, if nobody needs it.
+    pub back: Option<PktBuf>,
+}
+
+/// A datagram, or several, waiting for the station of a neighbour.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    out: Outgoing,
+}
+
+impl Waiting {
+    pub(super) fn pins(&self) -> usize {
+        let data = match &self.out.data {
+            Payload::Buf(b) => b.capacity(),
+            Payload::Shared(b) => b.len(),
+        };
+        data + size_of::<Waiting>()
+    }
+}
+
+/// The way to a peer, and headers prepared for it.
+#[derive(Debug)]
+pub(super) struct Path {
+    /// As the call said it.
+    from: Option<(IpAddr, u16)>,
+    to: (IpAddr, u16),
+    generation: u32,
+    until: Time,
+    txq: u16,
+    /// The longest datagram that goes in one piece, header of IP included, octets.
+    mtu: u32,
+    template: UdpTemplate,
+}
+
+/// What stands between a socket and sending.
+enum Way {
+    Ready,
+    /// The neighbour has been asked for.
+    Unresolved,
+}
+
+impl<K: Kind> Socket<K> {
+    /// Sends. Nothing is sent while an error is pending: that is told first.
+    pub fn send(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
+        cx.sh.p.charge(Work::SockCall, 1);
+        match self.take_error() {
+            Some(e) => Sent::not(e, out),
+            None => self.place(cx, out),
+        }
+    }
+
+    /// As [`Socket::send`], one after the other: how many of `all` were taken, from the front, of
+    /// which the last may have been in part. Buffers go back to the thread's stock.
+    ///
+    /// # Errors
+    /// Why the first was not.
+    pub fn send_many(&mut self, cx: &mut Ctx<K>, all: Vec<Outgoing>) -> Result<usize, UdpError> {
+        cx.sh.p.charge(Work::SockCall, 1);
+        if let Some(e) = self.take_error() {
+            return Err(e);
+        }
+        let mut n = 0;
+        for out in all {
+            let len = out.data.len();
+            let sent = self.place(cx, out);
+            if let Some(buf) = sent.back {
+                cx.pool.put(buf);
+            }
+            match sent.taken {
+                Ok(taken) if taken == len => n += 1,
+                Ok(_) => return Ok(n + 1),
+                Err(e) if n == 0 => return Err(e),
+                Err(_) => return Ok(n),
+            }
+        }
+        Ok(n)
+    }
+
+    fn place(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
+        match self.way(cx, &out) {
+            Ok(Way::Ready) => self.emit(cx, out),
+            Ok(Way::Unresolved) => self.put_aside(cx, out),
+            Err(e) => Sent::not(e, out),
+        }
+    }
+
+    /// Finds the way for `out`, if that is not the last one's.
+    #[inline]
+    fn way(&mut self, cx: &mut Ctx<K>, out: &Outgoing) -> Result<Way, UdpError> {
+        let to = out.to.or(self.remote).ok_or(UdpError::NotConnected)?;
+        if let Some(path) = &self.path
+            && path.to == to
+            && path.from == out.from
+            && path.generation == cx.sh.net_generation()
+            && path.until > cx.now()
+        {
+            return Ok(Way::Ready);
+        }
+        self.find(cx, out.from, to)
+    }
+
+    /// The address to send from: as told, the socket's own, or the route's.
+    fn source(
+        &self,
+        cx: &Ctx<K>,
+        from: Option<(IpAddr, u16)>,
+        to: IpAddr,
+    ) -> Result<(IpAddr, u16), UdpError> {
+        if let Some(from) = from {
+            return match self.config.any {
+                true => Ok(from),
+                false if cx.sh.is_ours(from.0) && from.1 == self.port => Ok(from),
+                false => Err(UdpError::NotOurs),
+            };
+        }
+        let own = self.source.or(self.claim.addr());
+        let found = cx.sh.source(to, own);
+        let (_, addr) = found.ok_or(UdpError::Failed(TcpError::NetUnreachable))?;
+        Ok((addr, self.port))
+    }
+
+    #[cold]
+    fn find(
+        &mut self,
+        cx: &mut Ctx<K>,
+        from: Option<(IpAddr, u16)>,
+        to: (IpAddr, u16),
+    ) -> Result<Way, UdpError> {
+        let unreachable = UdpError::Failed(TcpError::NetUnreachable);
+        let families = match self.claim {
+            Claim::V6 { only: false } => true,
+            Claim::V6 { only: true } => to.0.is_ipv6(),
+            Claim::V4 => to.0.is_ipv4(),
+            Claim::One(a) => a.is_ipv4() == to.0.is_ipv4(),
+        };
+        if to.1 == 0 || !(families || self.config.any) {
+            return Err(UdpError::Invalid);
+        }
+        let asked = from;
+        let from = self.source(cx, from, to.0)?;
+        if from.0.is_ipv4() != to.0.is_ipv4() {
+            return Err(UdpError::Invalid);
+        }
+        let now = cx.now();
+        let generation = cx.sh.net_generation();
+        let found = cx
+            .sh
+            .routes
+            .resolve(&cx.sh.ifaces, to.0, Some(self.id), now);
+        let found = found.ok_or(unreachable)?;
+        let iface = found.hop.iface;
+        if let Some(ask) = found.ask {
+            cx.sh.ask(cx, iface, ask);
+        }
+        let l2 = match found.l2 {
+            L2::Unresolved => return Ok(Way::Unresolved),
+            L2::None => None,
+            L2::Stations(ours, theirs) => Some((ours, theirs)),
+        };
+        let i = &cx.sh.ifaces[usize::from(iface)];
+        if i.is_gone() {
+            return Err(UdpError::Failed(TcpError::NetDown));
+        }
+        let ip = IpHdr {
+            src: from.0,
+            dst: to.0,
+            protocol: perimeter_wire::PROTO_UDP,
+            hop_limit: self.config.ttl.unwrap_or(cx.sh.config.ttl),
+            tos: self.config.tos,
+            header_len: 0,
+            total_len: 0,
+        };
+        let key = FlowKey {
+            local: from.0,
+            remote: to.0,
+            local_port: from.1,
+            remote_port: to.1,
+        };
+        let hash = cx.sh.flow_hash(&key);
+        let label = cx.sh.flow_label(&key);
+        self.path = Some(Box::new(Path {
+            from: asked,
+            to,
+            generation,
+            until: now.plus(FRESH),
+            txq: i.txq(hash),
+            mtu: i.mtu(to.0).min(MAX_DATAGRAM),
+            template: UdpTemplate::new(l2, &ip, (from.1, to.1), label),
+        }));
+        Ok(Way::Ready)
+    }
+
+    /// Writes what the path leads to into the ring.
+    fn emit(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
+        let Some(path) = &self.path else {
+            return Sent::not(UdpError::Invalid, out);
+        };
+        let len = out.data.len();
+        let each = match out.segment {
+            0 => len,
+            n => usize::from(n).min(len),
+        };
+        if each + path.template.ip_len() > path.mtu as usize {
+            return Sent::not(UdpError::TooLong, out);
+        }
+        let placed = match out.data {
+            Payload::Buf(buf) if each == len => path.place_one(cx, buf),
+            Payload::Buf(buf) => {
+                // Cut, several descriptors refer to it.
+                let (all, data) = (Bytes::copy_from_slice(buf.as_slice()), Some(buf));
+                let n = path.place_many(cx, &all, each);
+                (n, data)
+            }
+            Payload::Shared(all) => (path.place_many(cx, &all, each), None),
+        };
+        let (taken, back) = placed;
+        let txq = path.txq;
+        if taken.is_none_or(|n| n < len) {
+            // There is room for more some time.
+            cx.count(Count::TxRingFull, 1);
+            self.write.lower(ready::OUT);
+            cx.deferred.blocked.push((txq, self.id));
+        }
+        let taken = taken.ok_or(UdpError::WouldBlock);
+        Sent { taken, back }
+    }
+
+    /// Keeps `out` until its neighbour's station is known.
+    #[cold]
+    fn put_aside(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
+        let len = out.data.len();
+        let w = Waiting { out };
+        let mut pinned: usize = self.waiting.iter().map(Waiting::pins).sum();
+        while let Some(oldest) = self.waiting.front()
+            && (self.waiting.len() >= WAITING || pinned + w.pins() > WAITING_BYTES)
+        {
+            let pins = oldest.pins();
+            pinned -= pins;
+            cx.charge(pins, 0);
+            self.waiting.pop_front();
+            cx.count(Count::UdpUnresolved, 1);
+        }
+        cx.charge(0, w.pins());
+        self.waiting.push_back(w);
+        Sent {
+            taken: Ok(len),
+            back: None,
+        }
+    }
+
+    /// A neighbour's station is known now, or there is room in a ring: what waits goes on.
+    pub fn go_on(&mut self, cx: &mut Ctx<K>) {
+        for w in core::mem::take(&mut self.waiting) {
+            cx.charge(w.pins(), 0);
+            let sent = self.place(cx, w.out);
+            if let Some(buf) = sent.back {
+                cx.pool.put(buf);
+            }
+        }
+        self.write.raise(ready::OUT, &mut cx.deferred.wakes);
+    }
+
+    /// The neighbour is not there: what waits for one is lost.
+    pub fn no_neighbour(&mut self, cx: &mut Ctx<K>) {
+        let lost = core::mem::take(&mut self.waiting);
+        cx.count(Count::UdpUnresolved, lost.len() as u64);
+        let peer = self.remote;
+        let mut mine = false;
+        for w in lost {
+            cx.charge(w.pins(), 0);
+            mine |= peer.is_some() && w.out.to.or(peer) == peer;
+        }
+        if mine {
+            self.fail(cx, UdpError::Failed(TcpError::HostUnreachable));
+        }
+    }
+}
+
+impl Sent {
+    fn not(e: UdpError, out: Outgoing) -> Sent {
+        let back = match out.data {
+            Payload::Buf(buf) => Some(buf),
+            Payload::Shared(_) => None,
+        };
+        Sent {
+            taken: Err(e),
+            back,
+        }
+    }
+}
+
+impl Path {
+    /// Places one datagram; how long it was, and the buffer if no descriptor keeps it. Short ones
+    /// go into the descriptor with their headers.
+    #[inline]
+    fn place_one<K: Kind>(&self, cx: &mut Ctx<K>, buf: PktBuf) -> (Option<usize>, Option<PktBuf>) {
+        let len = buf.len();
+        let (sh, own) = cx.split();
+        let mut stage = sh.tx[usize::from(self.txq)].stage();
+        let Some(mut d) = stage.push_with(&mut own.pool) else {
+            return (None, Some(buf));
+        };
+        let n = self.template.emit(&mut d.hdr, 0, len as u32);
+        d.offload.csum_start = self.template.udp_start() as u8;
+        d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
+        let back = if n + len <= HEADERS {
+            d.hdr[n..n + len].copy_from_slice(buf.as_slice());
+            d.hdr_len = (n + len) as u8;
+            Some(buf)
+        } else {
+            d.hdr_len = n as u8;
+            d.owned = Some(buf);
+            None
+        };
+        drop(stage);
+        sh.p.charge(Work::TcpOutput, 1);
+        sh.count(own.lane, Count::UdpOut, 1);
+        own.deferred.ring(self.txq);
+        (Some(len), back)
+    }
+
+    /// Places `all`, cut into datagrams of `each` bytes, as far as there is room; how many bytes
+    /// that was. Descriptors refer to the memory as it is.
+    fn place_many<K: Kind>(&self, cx: &mut Ctx<K>, all: &Bytes, each: usize) -> Option<usize> {
+        let (sh, own) = cx.split();
+        let mut pages = TxPages::default();
+        pages.push(all.clone());
+        let mut stage = sh.tx[usize::from(self.txq)].stage();
+        let (mut at, mut n) = (0, 0);
+        // Nothing at all is a datagram, too.
+        while at < all.len() || n == 0 {
+            let len = each.min(all.len() - at);
+            let Some(mut d) = stage.push_with(&mut own.pool) else {
+                break;
+            };
+            d.hdr_len = self.template.emit(&mut d.hdr, 0, len as u32) as u8;
+            d.offload.csum_start = self.template.udp_start() as u8;
+            d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
+            pages.refer(at, len, &mut d, &mut own.pool);
+            at += len;
+            n += 1;
+        }
+        drop(stage);
+        sh.p.charge(Work::TcpOutput, n);
+        sh.count(own.lane, Count::UdpOut, n);
+        if n == 0 {
+            return None;
+        }
+        own.deferred.ring(self.txq);
+        Some(at)
+    }
+}
