@@ -100,6 +100,8 @@ fn errno_of(fault: EngineError) -> Errno {
         EngineError::TooManyPollers => libc::EMFILE,
         EngineError::Registered(true) => libc::EEXIST,
         EngineError::Registered(false) => libc::ENOENT,
+        EngineError::TooLong => libc::EMSGSIZE,
+        EngineError::Permission => libc::EACCES,
     })
 }
 
