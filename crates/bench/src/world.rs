@@ -109,6 +109,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         let iface = IfaceSpec {
             device: Box::new(Sink),
             addrs: vec![addr],
+            accept: perimeter_stack::net::Accept::Own,
         };
         let mut sh = SharedState::<O::K>::new(p, Config::default(), vec![iface], Vec::new());
         // Not the kernel's random numbers: hashes and sequence numbers are the same each time.

@@ -17,6 +17,8 @@ use crate::spec::OrgSpec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use perimeter_base::Time;
+use perimeter_stack::hold::{Serial, Verdict};
+use perimeter_stack::listener::ListenSpec;
 use perimeter_stack::net::Cidr;
 use perimeter_stack::ops::{Data, How, Received, Sent, Setting};
 use perimeter_stack::poller::{Alarm, Notify, Ready};
@@ -143,15 +145,21 @@ pub trait Engine: Datagrams + Send + Sync {
         remote: SocketAddr,
         config: &Config,
     ) -> Result<SockId, EngineError>;
-    /// Makes a listener; yields its name and port. The unspecified address of a family is any of
-    /// that family, `None` any of both.
-    fn listen(
+    /// Makes a listener; yields its name and port, which is 0 if it has all. The unspecified
+    /// address of a family is any of that family, `None` any of both.
+    fn listen(&self, spec: &ListenSpec) -> Result<(SockId, u16), EngineError>;
+    /// The next SYN that a listener holds, to be decided: its flow, and its name. Readiness for that
+    /// is [`ready::OUT`](perimeter_stack::ready::OUT), as it is [`ready::IN`](perimeter_stack::ready::IN)
+    /// to accept.
+    fn request(&self, listener: SockId) -> Result<(FlowKey, Serial), EngineError>;
+    /// Decides it; whether it was still there. Under `up`, from another thread than the stack's own,
+    /// that one does so at its next look at the devices.
+    fn decide(
         &self,
-        addr: Option<IpAddr>,
-        port: u16,
-        backlog: u32,
-        config: Config,
-    ) -> Result<(SockId, u16), EngineError>;
+        listener: SockId,
+        request: (FlowKey, Serial),
+        verdict: Verdict,
+    ) -> Result<bool, EngineError>;
     /// Takes an established connection, and its flow, off a listener's queue. The connection's
     /// own perimeter is not entered.
     fn accept(&self, listener: SockId) -> Result<(SockId, FlowKey), EngineError>;

@@ -10,8 +10,10 @@ use perimeter_base::Time;
 use perimeter_link::RxQueue;
 use perimeter_stack::aside::{Aside, Wanted};
 use perimeter_stack::datagram::Datagram;
+use perimeter_stack::hold::{Serial, Verdict};
 use perimeter_stack::input;
 use perimeter_stack::kind::lock;
+use perimeter_stack::listener::ListenSpec;
 use perimeter_stack::ops::{Close, InterfaceGone, NoNeighbour, Output, Shed};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::poller::Alarm;
@@ -223,7 +225,7 @@ impl<O: Org> Instance<O> {
             }
             if i.sh.all_gone() {
                 for l in i.sh.listeners() {
-                    l.with_side(|side| side.raise(ready::IN, &mut cx.deferred.wakes));
+                    l.with_sides(|side, _| side.raise(ready::IN, &mut cx.deferred.wakes));
                 }
                 i.datagrams_down(cx);
             }
@@ -614,17 +616,39 @@ impl<O: Org> Instance<O> {
     ///
     /// # Errors
     /// The port is taken.
-    pub fn listen(
-        &self,
-        cx: &mut Ctx<O::K>,
-        addr: Option<IpAddr>,
-        port: u16,
-        backlog: u32,
-        config: perimeter_tcp::Config,
-    ) -> Result<SockId, AddrInUseError> {
-        let l = self.sh.bind_listener(addr, port, backlog, config)?;
+    pub fn listen(&self, cx: &mut Ctx<O::K>, spec: &ListenSpec) -> Result<SockId, AddrInUseError> {
+        let l = self.sh.bind_listener(spec)?;
         self.org.listen(cx, &l);
         Ok(l.id)
+    }
+
+    /// Decides a SYN that a listener holds; whether it was still there. What is allowed is answered
+    /// in the perimeter of its flow; a reset needs none.
+    ///
+    /// # Errors
+    /// The listener has gone.
+    pub fn decide(
+        &self,
+        cx: &mut Ctx<O::K>,
+        listener: SockId,
+        (key, serial): (&FlowKey, Serial),
+        verdict: Verdict,
+    ) -> Result<bool, SockError> {
+        let l = self.sh.listener(listener).ok_or(SockError::Closed)?;
+        let Some(syn) = l.decide(key, serial, verdict, cx.now()) else {
+            return Ok(false);
+        };
+        match verdict {
+            Verdict::Drop => {}
+            Verdict::Reset => self.sh.refuse_held(cx, &syn),
+            Verdict::Allow => {
+                if let Some(n) = self.org.perimeter_of(cx.sh, key) {
+                    self.org
+                        .leave(cx, n, move |sockets, cx| sockets.admit(cx, &l, &syn));
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Closes a listener: its SYNs are refused, handshakes under way and connections that nobody

@@ -34,12 +34,16 @@ impl<O: Org> Running<O> {
             );
         }
         let l = self.i.sh.listener(id).ok_or_else(|| self.gone())?;
-        Ok(l.with_side(|side| {
+        Ok(l.with_sides(|accept, ask| {
+            let side = match direction == ready::OUT {
+                true => ask,
+                false => accept,
+            };
             if off {
                 side.unwait(event);
                 return true;
             }
-            side.wait(ready::IN, event)
+            side.wait(direction & (ready::IN | ready::OUT), event)
         }))
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use perimeter_base::{Bytes, Time};
 use perimeter_org::Engine;
 use perimeter_org::engine::EngineError;
+use perimeter_stack::listener::ListenSpec;
 use perimeter_stack::ops::{Data, How, Setting};
 use perimeter_stack::{ConnInfo, SockError, SockId, ready};
 use perimeter_tcp::{CcKind, Config, State as TcpState, TcpError};
@@ -240,10 +241,9 @@ impl Backend for Sockets {
                 sock.settings.config().clone(),
             )
         };
-        let (addr, port) = bound;
         // Linux holds one more than it is told.
-        let backlog = backlog.saturating_add(1);
-        let (id, port) = self.ask(move |e| e.listen(addr, port, backlog, config))?;
+        let spec = ListenSpec::new(bound, backlog.saturating_add(1), config);
+        let (id, port) = self.ask(move |e| e.listen(&spec))?;
         self.table().get(socket)?.stage = Stage::Listening(id, port);
         Ok(())
     }

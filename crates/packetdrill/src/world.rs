@@ -236,6 +236,7 @@ fn make(
         ifaces: vec![IfaceSpec {
             device: Box::new(device),
             addrs: vec![addr],
+            accept: perimeter_stack::net::Accept::Own,
         }],
         routes: vec![Route {
             dst: everywhere,

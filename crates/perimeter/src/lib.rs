@@ -35,6 +35,7 @@ mod check;
 pub mod control;
 mod error;
 pub mod file;
+mod listen;
 pub mod pef;
 pub mod poll;
 mod stack;
@@ -44,6 +45,7 @@ mod udp;
 pub use bytes::Bytes;
 pub use error::BuildError;
 pub use file::SharedFile;
+pub use listen::{Listen, Request};
 pub use perimeter_link as link;
 /// What there is to know of organizations without running one.
 pub mod families {
@@ -51,6 +53,8 @@ pub mod families {
     pub use perimeter_org::spec::{Colour, Family, Look, Marker, Occupancy, Variant};
 }
 pub use perimeter_org::{Inbound, OrgSpec, SpecError, Stats, Undelivered};
+pub use perimeter_stack::hold::Hold;
+pub use perimeter_stack::net::Accept;
 pub use perimeter_stack::{Cidr, Config, ConnInfo, Offload, Route};
 pub use perimeter_sync::{Guards, Layer as WorkLayer, Lending, LockClass, LockPolicy, LockStats};
 pub use perimeter_sync::{Native, Platform, Virtual, Work, profile, virt};

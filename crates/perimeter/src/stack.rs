@@ -4,12 +4,15 @@ use crate::addr;
 use crate::check;
 use crate::control::Server;
 use crate::error::{BuildError, io};
+use crate::listen::Listen;
 use crate::poll::Poll;
 use crate::tcp::{TcpListener, TcpStream, each};
 use crate::udp::{UdpConfig, UdpSocket};
 use perimeter_link::Device;
 use perimeter_org::engine::Engine;
 use perimeter_org::{Inbound, Options, Org, OrgSpec, Platforms, Stats, Undelivered, open, open_as};
+use perimeter_stack::listener::{At, ListenSpec};
+use perimeter_stack::net::Accept;
 use perimeter_stack::{Cidr, Config, ConnInfo, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
 use perimeter_sync::{Lending, LockPolicy, Native, Platform, Virtual};
@@ -106,13 +109,27 @@ impl Builder {
     /// An address does not parse, or is not that of a host: loopback, multicast, reserved
     /// and broadcast addresses and those of networks are none.
     pub fn interface(
-        mut self,
+        self,
         device: impl Device + 'static,
         addrs: &[&str],
     ) -> Result<Builder, BuildError> {
+        self.interface_accepting(device, addrs, Accept::Own)
+    }
+
+    /// As [`Builder::interface`], and says which other destinations it takes. One that takes any
+    /// needs no address of its own.
+    ///
+    /// # Errors
+    /// As [`Builder::interface`].
+    pub fn interface_accepting(
+        mut self,
+        device: impl Device + 'static,
+        addrs: &[&str],
+        accept: Accept,
+    ) -> Result<Builder, BuildError> {
         let addrs = addrs.iter().map(|a| a.parse().map_err(BuildError::Address));
         let addrs = addrs.collect::<Result<Vec<Cidr>, _>>()?;
-        if addrs.is_empty() {
+        if addrs.is_empty() && !accept.is_any() {
             return Err(BuildError::Missing("an interface needs an address"));
         }
         for a in &addrs {
@@ -121,6 +138,7 @@ impl Builder {
         self.ifaces.push(IfaceSpec {
             device: Box::new(device),
             addrs,
+            accept,
         });
         Ok(self)
     }
@@ -338,7 +356,9 @@ impl Stack {
         backlog: u32,
         config: TcpConfig,
     ) -> std::io::Result<TcpListener> {
-        each(addr, |addr| self.listen_at(addr, false, backlog, &config))
+        each(addr, |addr| {
+            self.listen_as(&Listen::at(addr).backlog(backlog).tcp(config.clone()))
+        })
     }
 
     /// As [`Stack::listen_with`], on IPv6 addresses only: on `[::]` it takes connections over IPv6
@@ -352,30 +372,41 @@ impl Stack {
         backlog: u32,
         config: TcpConfig,
     ) -> std::io::Result<TcpListener> {
-        each(addr, |addr| self.listen_at(addr, true, backlog, &config))
+        each(addr, |addr| {
+            let listen = Listen::at(addr).only_v6().backlog(backlog);
+            self.listen_as(&listen.tcp(config.clone()))
+        })
     }
 
-    fn listen_at(
-        &self,
-        addr: SocketAddr,
-        only_v6: bool,
-        backlog: u32,
-        config: &TcpConfig,
-    ) -> std::io::Result<TcpListener> {
+    /// Listens as `listen` says: also for all addresses and ports, and deciding of each SYN
+    /// ([`TcpListener::request`]).
+    ///
+    /// # Errors
+    /// As [`Stack::listen`].
+    pub fn listen_as(&self, listen: &Listen) -> std::io::Result<TcpListener> {
         use std::io::{Error, ErrorKind};
-        callable(config)?;
-        let addr = addr::inward(&*self.engine, addr)?;
-        if only_v6 && addr.is_ipv4() {
+        let config = listen.config.clone();
+        let config = config.unwrap_or_else(|| self.tcp_config());
+        callable(&config)?;
+        let addr = addr::inward(&*self.engine, listen.addr)?;
+        if listen.only_v6 && addr.is_ipv4() {
             let what = format!("{addr}: a listener for IPv6 only can't have an IPv4 address");
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         // `[::]` stands for both families, unless it is said that it does not.
-        let both = addr.ip().is_unspecified() && addr.is_ipv6() && !only_v6;
-        let ip = (!both).then_some(addr.ip());
-        let (id, port) = self
-            .engine
-            .listen(ip, addr.port(), backlog, config.clone())
-            .map_err(io)?;
+        let both = addr.ip().is_unspecified() && addr.is_ipv6() && !listen.only_v6;
+        let spec = ListenSpec {
+            addr: (!both).then_some(addr.ip()),
+            at: match addr.port() {
+                _ if listen.all_ports => At::All,
+                0 => At::Free,
+                port => At::Port(port),
+            },
+            backlog: listen.backlog,
+            config,
+            hold: listen.hold,
+        };
+        let (id, port) = self.engine.listen(&spec).map_err(io)?;
         let local = addr::outward(addr.ip(), port);
         let only_v6 = addr.is_ipv6() && !both;
         Ok(TcpListener::new(self.engine.clone(), id, (local, only_v6)))

@@ -2,6 +2,7 @@
 
 use crate::addr;
 use crate::error::{io, tcp, would_block};
+use crate::listen::Request;
 use bytes::Bytes;
 use perimeter_base::{PktBuf, Time};
 use perimeter_org::engine::{Engine, EngineError};
@@ -570,7 +571,33 @@ impl TcpListener {
         Ok((s, addr::remote(&key)))
     }
 
-    /// The address that it listens on.
+    /// As [`TcpListener::accept`], with both ends of the connection: ours, where the peer wanted to,
+    /// and the peer's.
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`].
+    pub fn accept_ends(&self) -> Result<(TcpStream, SocketAddr, SocketAddr)> {
+        let (id, key) = self.h.block(ready::IN, &self.h.read_limit, || {
+            self.h.engine.accept(self.h.id)
+        })?;
+        let s = TcpStream::new(self.h.engine.clone(), id);
+        Ok((s, addr::local(&key), addr::remote(&key)))
+    }
+
+    /// Takes the next SYN that is held, waiting for one unless the socket does not block: of a
+    /// listener that [holds](crate::Listen::hold) them. In a poller that is
+    /// [`Interest::WRITABLE`](crate::Interest::WRITABLE).
+    ///
+    /// # Errors
+    /// `WouldBlock`; the listener was closed; `InvalidInput`: it holds none.
+    pub fn request(&self) -> Result<Request> {
+        let found = self.h.block(ready::OUT, &self.h.read_limit, || {
+            self.h.engine.request(self.h.id)
+        })?;
+        Ok(Request::new(self.h.engine.clone(), self.h.id, found))
+    }
+
+    /// The address that it listens on; port 0 if it has all ports.
     ///
     /// # Errors
     /// None today; as `std::net`.

@@ -74,6 +74,8 @@ counts! {
     /// SYNs dropped, and acknowledgments that complete a handshake: the accept queue is full, or
     /// there is no memory for connections.
     SynDropped = "drop_syn",
+    /// SYNs that a listener held for its owner to decide.
+    SynsHeld = "syns_held",
     /// SYN-ACKs whose number is a cookie: the SYN cache had no room.
     CookiesSent = "syn_cookies_sent",
     /// Connections made from the acknowledgment of a cookie.

@@ -207,7 +207,7 @@ fn tcp<K: Kind>(
     if !i.plain(key.local, key.remote) {
         let why = match key.local {
             IpAddr::V6(_) => sh.unwelcome6(iface, key),
-            local if !sh.is_ours(local) => Some(Count::NotOurs),
+            local if !sh.takes(iface, local) => Some(Count::NotOurs),
             _ => wrong_source(sh, iface, key.remote),
         };
         if let Some(why) = why {
@@ -268,7 +268,7 @@ fn for_us<K: Kind>(
             .sh
             .arrived6(iface, (src, dst))
             .map(|(src, dst)| (IpAddr::V6(src), IpAddr::V6(dst))),
-        _ if !cx.sh.is_ours(dst) => Err(Count::NotOurs),
+        _ if !cx.sh.takes(iface, dst) => Err(Count::NotOurs),
         _ => match wrong_source(cx.sh, iface, src) {
             Some(why) => Err(why),
             None => Ok((src, dst)),

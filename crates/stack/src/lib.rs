@@ -11,6 +11,7 @@ pub mod ctx;
 pub mod datagram;
 pub mod ends;
 pub mod glue;
+pub mod hold;
 pub mod id;
 pub mod input;
 mod ipv4;

@@ -1,18 +1,62 @@
 //! Listeners: the application's end of passive opens.
 
+use crate::hold::{Held, Hold, Requests, Serial, Syn, Verdict};
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
 use crate::planted::{Bug, planted};
 use crate::ready::{self, Side, Wakes};
 use crate::setting::Setting;
 use core::net::IpAddr;
+use perimeter_base::Time;
 use perimeter_sync::{Lock, LockClass};
 use perimeter_tcp::Config;
 use perimeter_tcp::syncache::ListenParams;
-use perimeter_wire::FlowKey;
+use perimeter_wire::{FlowKey, Seq};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a listener is to be.
+#[derive(Clone, Debug)]
+pub struct ListenSpec {
+    /// Address; `None`: any.
+    pub addr: Option<IpAddr>,
+    /// Where it listens.
+    pub at: At,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// What they are made with.
+    pub config: Config,
+    /// Its owner decides of each SYN.
+    pub hold: Option<Hold>,
+}
+
+impl ListenSpec {
+    /// At that address, if one is given, and port; 0: any that is free. SYNs are answered at once.
+    pub fn new((addr, port): (Option<IpAddr>, u16), backlog: u32, config: Config) -> ListenSpec {
+        ListenSpec {
+            addr,
+            at: match port {
+                0 => At::Free,
+                port => At::Port(port),
+            },
+            backlog,
+            config,
+            hold: None,
+        }
+    }
+}
+
+/// The port that a listener is to have.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// That one.
+    Port(u16),
+    /// Any that is free.
+    Free,
+    /// All that no other listener has.
+    All,
+}
 
 /// A listening socket. Each perimeter that may see its SYNs has a reference.
 pub struct Listener<K: Kind> {
@@ -21,8 +65,10 @@ pub struct Listener<K: Kind> {
     /// Address that it is bound to. The unspecified one of a family is any of that family; `None`:
     /// any of both.
     pub addr: Option<IpAddr>,
-    /// Port.
+    /// Port; 0: any.
     pub port: u16,
+    /// Whether it holds SYNs.
+    holds: bool,
     /// What connections are made with from now on.
     config: Lk<K, Arc<Config>>,
     backlog: u32,
@@ -37,30 +83,30 @@ pub struct AcceptQueue<K: Kind> {
     ready: VecDeque<(SockId, FlowKey)>,
     open: bool,
     /// Readiness to accept.
-    pub side: Side<K>,
+    side: Side<K>,
+    /// Held SYNs, if it holds them.
+    requests: Option<Box<Requests>>,
+    /// Readiness to decide.
+    asks: Side<K>,
 }
 
 impl<K: Kind> Listener<K> {
-    /// A listener that queues up to `backlog` connections.
-    pub fn new(
-        p: &K::P,
-        id: SockId,
-        addr: Option<IpAddr>,
-        port: u16,
-        backlog: u32,
-        config: Config,
-    ) -> Listener<K> {
+    /// One of that name at `port`, whatever the specification says of it.
+    pub fn new(p: &K::P, id: SockId, spec: &ListenSpec, port: u16) -> Listener<K> {
         let queue = AcceptQueue {
             ready: VecDeque::new(),
             open: true,
             side: Side::read(),
+            requests: spec.hold.map(|hold| Box::new(Requests::new(hold))),
+            asks: Side::write(),
         };
         Listener {
             id,
-            addr,
+            addr: spec.addr,
             port,
-            config: lock::<K, _>(p, LockClass::Leaf, Arc::new(config)),
-            backlog: backlog.max(1),
+            holds: spec.hold.is_some(),
+            config: lock::<K, _>(p, LockClass::Leaf, Arc::new(spec.config.clone())),
+            backlog: spec.backlog.max(1),
             queued: AtomicU32::new(0),
             queue: lock::<K, _>(p, LockClass::Listener, queue),
         }
@@ -144,9 +190,76 @@ impl<K: Kind> Listener<K> {
         Accepted::Conn(id, key)
     }
 
-    /// Runs `f` on the readiness side, under the queue's lock.
-    pub fn with_side<R>(&self, f: impl FnOnce(&mut Side<K>) -> R) -> R {
-        f(&mut self.queue.lock().side)
+    /// Runs `f` on the sides, under the queue's lock: readiness to accept
+    /// ([`ready::IN`]) and, of a listener that holds SYNs, to decide ([`ready::OUT`]).
+    pub fn with_sides<R>(&self, f: impl FnOnce(&mut Side<K>, &mut Side<K>) -> R) -> R {
+        let q = &mut *self.queue.lock();
+        f(&mut q.side, &mut q.asks)
+    }
+
+    /// Whether its owner decides of each SYN.
+    pub fn holds(&self) -> bool {
+        self.holds
+    }
+
+    /// A SYN arrived for it that the SYN cache does not know.
+    pub fn hold(&self, syn: Syn, now: Time, wakes: &mut Wakes<K>) -> Held {
+        let q = &mut *self.queue.lock();
+        let Some(requests) = q.requests.as_mut().filter(|_| q.open) else {
+            return Held::Full;
+        };
+        let held = requests.arrived(syn, now);
+        if held == Held::New {
+            q.asks.raise(ready::OUT, wakes);
+        }
+        held
+    }
+
+    /// The next SYN that is to be decided.
+    pub fn request(&self, now: Time) -> Requested {
+        let q = &mut *self.queue.lock();
+        if !q.open {
+            return Requested::Closed;
+        }
+        let Some(requests) = q.requests.as_mut() else {
+            return Requested::Never;
+        };
+        let next = requests.take(now);
+        if !requests.any_fresh() {
+            q.asks.lower(ready::OUT);
+        }
+        next.map_or(Requested::None, |(key, serial)| Requested::Syn(key, serial))
+    }
+
+    /// Decides a held SYN, and yields it to be answered. `None`: it has gone.
+    pub fn decide(
+        &self,
+        key: &FlowKey,
+        serial: Serial,
+        verdict: Verdict,
+        now: Time,
+    ) -> Option<Syn> {
+        let q = &mut *self.queue.lock();
+        q.requests.as_mut()?.decide(key, serial, verdict, now)
+    }
+
+    /// A peer has reset a flow, whose request goes if the reset is good; `known`: it is.
+    pub fn request_reset(&self, key: &FlowKey, seq: Seq, known: bool) {
+        if let Some(requests) = &mut self.queue.lock().requests {
+            requests.reset(key, seq, known);
+        }
+    }
+
+    /// The handshake of an allowed SYN is complete.
+    pub fn request_complete(&self, key: &FlowKey) {
+        if let Some(requests) = &mut self.queue.lock().requests {
+            requests.complete(key);
+        }
+    }
+
+    /// SYNs held now.
+    pub fn held(&self) -> usize {
+        self.queue.lock().requests.as_ref().map_or(0, |r| r.len())
     }
 
     /// Closes the queue for good; returns the connections that nobody accepted.
@@ -155,6 +268,8 @@ impl<K: Kind> Listener<K> {
         q.open = false;
         self.queued.store(0, Ordering::Relaxed);
         q.side.leave(wakes);
+        q.asks.leave(wakes);
+        q.requests = None;
         q.ready.drain(..).map(|(id, _)| id).collect()
     }
 
@@ -163,9 +278,14 @@ impl<K: Kind> Listener<K> {
         self.queue.stats()
     }
 
-    /// Whether a SYN to `local` is for this listener.
+    /// Whether a SYN to `local` is for this listener, at its port.
     pub fn matches(&self, local: IpAddr) -> bool {
         covers(self.addr, local)
+    }
+
+    /// Whether it listens at that port.
+    pub fn is_at(&self, port: u16) -> bool {
+        self.port == port || self.port == ANY_PORT
     }
 }
 
@@ -184,6 +304,22 @@ pub(crate) fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
         (None, _) | (_, None) => true,
         (Some(x), Some(y)) => covers(a, y) || covers(b, x),
     }
+}
+
+/// The port of a listener that takes those of every port.
+pub const ANY_PORT: u16 = 0;
+
+/// Result of [`Listener::request`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Requested {
+    /// A SYN: its flow, and its name.
+    Syn(FlowKey, Serial),
+    /// None waits.
+    None,
+    /// The listener does not hold SYNs.
+    Never,
+    /// The listener is closed.
+    Closed,
 }
 
 /// Result of [`Listener::accept`].
@@ -230,8 +366,14 @@ impl<K: Kind> Wildcards<K> {
         removed
     }
 
-    /// The listener for a SYN to `(local, port)`: the bound one before the wildcard.
+    /// The listener for a SYN to `(local, port)`: the bound one before the wildcard, and those
+    /// of the port before those of any.
     pub fn find(&self, local: IpAddr, port: u16) -> Option<&Arc<Listener<K>>> {
+        self.find_at(local, port)
+            .or_else(|| self.find_at(local, ANY_PORT))
+    }
+
+    fn find_at(&self, local: IpAddr, port: u16) -> Option<&Arc<Listener<K>>> {
         let list = self.by_port.get(&port)?;
         list.iter()
             .find(|l| l.addr == Some(local))

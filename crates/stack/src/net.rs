@@ -82,6 +82,29 @@ impl core::fmt::Display for Cidr {
     }
 }
 
+/// Which destinations an interface takes.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// The stack's own addresses.
+    #[default]
+    Own,
+    /// The address of any host: for a gateway, which stands for all of them. Answers come from
+    /// that address and take the interface that was asked by, whatever routes say; and behind the
+    /// routes that were given, all prefixes lead there. Requests for link-layer addresses are
+    /// answered for its own addresses only.
+    Any {
+        /// Whether echo requests to any address are answered here.
+        echo: bool,
+    },
+}
+
+impl Accept {
+    /// Whether it takes any.
+    pub fn is_any(self) -> bool {
+        self != Accept::Own
+    }
+}
+
 /// A network interface. Fixed while the stack lives, but for its IPv6 addresses, which are
 /// elsewhere ([`crate::ipv6::addrs`]), the MTU that a router says, and that it may go.
 pub struct Iface {
@@ -93,6 +116,8 @@ pub struct Iface {
     pub addrs: Vec<Cidr>,
     /// The MTU of its link for IPv6, octets; not above the device's.
     pub mtu6: AtomicU32,
+    /// Which other destinations it takes.
+    pub accept: Accept,
     /// Its receive queues, as numbers among all the stack's.
     pub rx: core::ops::Range<u16>,
     /// Its transmit queues, likewise.
@@ -111,6 +136,13 @@ impl Iface {
     /// family, is said by [`crate::SharedState::is_ours`].
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addrs.iter().any(|a| a.addr == ip)
+    }
+
+    /// Whether it takes datagrams to `ip` though that is nobody's address here.
+    pub fn takes(&self, ip: IpAddr) -> bool {
+        // The link-local addresses of IPv6 are those of its neighbours, not of hosts behind it.
+        let near = |ip| matches!(ip, IpAddr::V6(ip) if perimeter_wire::ipv6::is_link_local(ip));
+        self.accept.is_any() && is_host(ip) && !near(ip)
     }
 
     /// Whether, at a glance, `local` is ours and `remote` is a host's address and not ours: so
@@ -248,6 +280,7 @@ mod tests {
             number: 0,
             mtu6: AtomicU32::new(1500),
             addrs: addrs.iter().map(|a| cidr(a)).collect(),
+            accept: Accept::Own,
             rx: 0..1,
             tx: 0..1,
             gone: AtomicBool::new(false),

@@ -463,7 +463,7 @@ fn resolve<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) -> bool {
 
 #[cold]
 fn resolve_anew<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>, generation: u32) -> bool {
-    match cx.sh.template(&meta.key, Some(meta.id), cx) {
+    match cx.sh.template(&meta.key, meta.txq, Some(meta.id), cx) {
         Some((_, Some(template))) => {
             meta.template = template;
             meta.template.set_tos(meta.tos);

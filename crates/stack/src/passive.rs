@@ -3,6 +3,7 @@
 
 use crate::count::Count;
 use crate::ctx::Ctx;
+use crate::hold::{Held, Syn};
 use crate::kind::Kind;
 use crate::listener::{Listener, Wildcards};
 use crate::ops::Icmp;
@@ -14,15 +15,28 @@ use perimeter_tcp::syncache::{AckAction, Established, ListenParams, SynAction};
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
 
-/// What a listener offers to the sender of `seg`.
-fn params<K: Kind>(sh: &SharedState<K>, l: &Listener<K>, seg: &Seg, origin: u16) -> ListenParams {
+/// What a listener offers to the sender of `syn`.
+fn params<K: Kind>(sh: &SharedState<K>, l: &Listener<K>, syn: &Syn) -> ListenParams {
     let mut params = l.params();
-    params.origin = origin;
-    params.from = sh.came_from(seg);
+    params.origin = syn.origin;
+    params.from = syn.from;
+    params.reuse = syn.iss.is_some();
     params.mss = params
         .mss
-        .min(sh.ifaces[usize::from(seg.iface)].mss(seg.frame.key.remote));
+        .min(sh.ifaces[usize::from(syn.iface)].mss(syn.key.remote));
     params
+}
+
+/// What there is to know of a SYN, or of a segment that may follow one.
+fn syn<K: Kind>(sh: &SharedState<K>, seg: &Seg, iss: Option<Seq>, origin: u16) -> Syn {
+    Syn {
+        key: seg.frame.key,
+        hdr: seg.frame.hdr,
+        iface: seg.iface,
+        from: sh.came_from(seg),
+        origin,
+        iss,
+    }
 }
 
 /// The SYN cache and the wildcard entries that go with a connection table.
@@ -100,8 +114,12 @@ impl<K: Kind> Passive<K> {
         let now = cx.now();
         let (key, flags) = (seg.frame.key, seg.frame.hdr.flags);
         if flags.contains(TcpFlags::RST) {
-            if !self.syn.on_rst(&key, &seg.frame.hdr) {
+            let known = self.syn.on_rst(&key, &seg.frame.hdr);
+            if !known {
                 self.challenge(cx, seg, now);
+            }
+            if let Some(l) = self.listener(&key).filter(|l| l.holds()) {
+                l.request_reset(&key, seg.frame.hdr.seq, known);
             }
             cx.count(Count::NoConnection, 1);
             return None;
@@ -128,6 +146,9 @@ impl<K: Kind> Passive<K> {
                 return None;
             }
             cx.count(Count::CookiesAccepted, 1);
+            if l.holds() {
+                l.request_complete(&key);
+            }
             return Some((l, e));
         }
         match other {
@@ -174,7 +195,7 @@ impl<K: Kind> Passive<K> {
             return None;
         }
         let l = self.listener(&key)?.clone();
-        let params = params(cx.sh, &l, seg, origin);
+        let params = params(cx.sh, &l, &syn(cx.sh, seg, None, origin));
         let ts = cx.sh.isn.ts_offset(&key);
         let Some(e) = self.syn.on_cookie(&key, hdr, &params, ts, now) else {
             cx.count(Count::CookiesRefused, 1);
@@ -197,17 +218,47 @@ impl<K: Kind> Passive<K> {
         if cx.sh.memory_full() {
             return cx.count(Count::SynDropped, 1);
         }
-        let params = ListenParams {
-            reuse: iss.is_some(),
-            ..params(cx.sh, l, seg, origin)
-        };
-        let iss = iss.unwrap_or_else(|| cx.sh.isn.iss(&key, now));
+        let l = l.clone();
+        let syn = syn(cx.sh, seg, iss, origin);
+        if l.holds() && !self.syn.knows(&key) {
+            // What could not be accepted is not worth a decision.
+            let held = match l.full() {
+                true => Held::Full,
+                false => l.hold(syn, now, &mut cx.deferred.wakes),
+            };
+            match held {
+                Held::New => return cx.count(Count::SynsHeld, 1),
+                Held::Again => return,
+                Held::Full => return cx.count(Count::SynDropped, 1),
+                Held::Allowed => {}
+            }
+        }
+        self.answer(cx, &l, &syn, now);
+    }
+
+    /// A held SYN is allowed: it is answered, unless its listener has gone meanwhile.
+    pub fn admit(&mut self, cx: &mut Ctx<K>, l: &Listener<K>, syn: &Syn) {
+        if !self
+            .listener(&syn.key)
+            .is_some_and(|found| found.id == l.id)
+        {
+            return;
+        }
+        let now = cx.now();
+        self.answer(cx, l, syn, now);
+        self.charge(cx);
+    }
+
+    fn answer(&mut self, cx: &mut Ctx<K>, l: &Listener<K>, syn: &Syn, now: Time) {
+        let key = syn.key;
+        let params = params(cx.sh, l, syn);
+        let iss = syn.iss.unwrap_or_else(|| cx.sh.isn.iss(&key, now));
         let ts = cx.sh.isn.ts_offset(&key);
-        match self.syn.on_syn(key, &seg.frame.hdr, &params, iss, ts, now) {
-            SynAction::SendSynAck(out) => cx.sh.answer(cx, seg, &out),
+        match self.syn.on_syn(key, &syn.hdr, &params, iss, ts, now) {
+            SynAction::SendSynAck(out) => cx.sh.reply(cx, &key, syn.from, &out),
             SynAction::SendCookie(out) => {
                 cx.count(Count::CookiesSent, 1);
-                cx.sh.answer(cx, seg, &out);
+                cx.sh.reply(cx, &key, syn.from, &out);
             }
             SynAction::Drop(_) => cx.count(Count::SynDropped, 1),
         }
@@ -232,6 +283,9 @@ impl<K: Kind> Passive<K> {
             cx.count(Count::SynDropped, 1);
             return None;
         }
+        if l.holds() {
+            l.request_complete(&seg.frame.key);
+        }
         Some((l, e))
     }
 
@@ -246,11 +300,10 @@ impl<K: Kind> Passive<K> {
     /// believes that it is connected; when that arrives there may be no stack to refuse it.
     pub fn unlisten(&mut self, cx: &mut Ctx<K>, l: &Listener<K>) {
         self.wildcards.remove(l.id, l.port);
-        let (port, wildcards) = (l.port, &self.wildcards);
+        let wildcards = &self.wildcards;
         let mut gone = |key: &FlowKey| {
-            key.local_port == port
-                && l.matches(key.local)
-                && wildcards.find(key.local, port).is_none()
+            let port = key.local_port;
+            l.is_at(port) && l.matches(key.local) && wildcards.find(key.local, port).is_none()
         };
         self.syn.remove_if(&mut gone, &mut |key, from, rst| {
             if cx.sh.may_reset(cx) {

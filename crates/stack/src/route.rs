@@ -38,8 +38,10 @@ struct Table {
 }
 
 impl Table {
-    fn find(&self, dst: IpAddr) -> Option<(u32, Hop)> {
-        let n = self.routes.iter().position(|r| r.dst.contains(dst))?;
+    /// The route towards `dst`, of those by interface `by` if one is given.
+    fn find(&self, (dst, by): To) -> Option<(u32, Hop)> {
+        let leads = |r: &Route| r.dst.contains(dst) && by.is_none_or(|n| r.iface == n);
+        let n = self.routes.iter().position(leads)?;
         let hop = Hop {
             iface: self.routes[n].iface,
             next: self.routes[n].via.unwrap_or(dst),
@@ -62,6 +64,9 @@ impl Table {
         (self.book.add(at, kin), kin)
     }
 }
+
+/// A destination, and the interface that has to lead there, if one has.
+pub type To = (IpAddr, Option<u16>);
 
 type Held<'a, K, T> = <Lk<K, T> as Lock<T>>::Guard<'a>;
 
@@ -148,7 +153,7 @@ impl<K: Kind> Routes<K> {
     /// The next hop towards `dst`.
     pub fn hop(&self, dst: IpAddr) -> Option<Hop> {
         self.to_self(dst)
-            .or_else(|| Some(self.table.lock().find(dst)?.1))
+            .or_else(|| Some(self.table.lock().find((dst, None))?.1))
     }
 
     /// Enters an entry. The table is held.
@@ -195,12 +200,23 @@ impl<K: Kind> Routes<K> {
         waiter: Option<SockId>,
         now: Time,
     ) -> Option<Resolved> {
+        self.resolve_by(ifaces, (dst, None), waiter, now)
+    }
+
+    /// As [`Routes::resolve`], by one interface only if it says so.
+    pub fn resolve_by(
+        &self,
+        ifaces: &[Iface],
+        to: To,
+        waiter: Option<SockId>,
+        now: Time,
+    ) -> Option<Resolved> {
         let resolved = |hop, l2, ask| Some(Resolved { hop, l2, ask });
-        if let Some(hop) = self.to_self(dst) {
+        if let Some(hop) = self.to_self(to.0) {
             return resolved(hop, L2::None, None);
         }
         let mut table = self.table.lock();
-        let (n, hop) = table.find(dst)?;
+        let (n, hop) = table.find(to)?;
         let iface = &ifaces[usize::from(hop.iface)];
         if iface.caps.medium == Medium::Ip {
             let _route = self.enter(n);
@@ -238,11 +254,16 @@ impl<K: Kind> Routes<K> {
     /// The next hop towards `dst`, and its station if that is known: for answers to strangers, who
     /// make no entries and are not asked for.
     pub fn known(&self, dst: IpAddr) -> Option<(Hop, Option<MacAddr>)> {
-        if let Some(hop) = self.to_self(dst) {
+        self.known_by((dst, None))
+    }
+
+    /// As [`Routes::known`], by one interface only if it says so.
+    pub fn known_by(&self, to: To) -> Option<(Hop, Option<MacAddr>)> {
+        if let Some(hop) = self.to_self(to.0) {
             return Some((hop, None));
         }
         let table = self.table.lock();
-        let (n, hop) = table.find(dst)?;
+        let (n, hop) = table.find(to)?;
         let slot = table.book.find((hop.iface, hop.next));
         let n = slot.map_or(n, |slot| table.entry(slot));
         let e = self.enter(n);
@@ -264,9 +285,9 @@ impl<K: Kind> Routes<K> {
 
     /// Routes one segment: table, then entry while the table is held. Yields the neighbour's
     /// station if there is one and it is known.
-    pub fn segment(&self, dst: IpAddr) -> Option<MacAddr> {
+    pub fn segment(&self, to: To) -> Option<MacAddr> {
         let table = self.table.lock();
-        let (n, hop) = table.find(dst)?;
+        let (n, hop) = table.find(to)?;
         let slot = table.book.find((hop.iface, hop.next));
         let n = slot.map_or(n, |slot| table.entry(slot));
         let mut e = self.enter(n);
@@ -278,7 +299,7 @@ impl<K: Kind> Routes<K> {
     /// Segments routed one by one towards `dst` since its entry was made.
     pub fn segments(&self, dst: IpAddr) -> u64 {
         let table = self.table.lock();
-        let Some((n, hop)) = table.find(dst) else {
+        let Some((n, hop)) = table.find((dst, None)) else {
             return 0;
         };
         let slot = table.book.find((hop.iface, hop.next));
@@ -414,6 +435,7 @@ mod tests {
             number: 0,
             mtu6: core::sync::atomic::AtomicU32::new(1500),
             addrs: vec![cidr("10.0.0.1/16")],
+            accept: crate::net::Accept::Own,
             rx: 0..1,
             tx: 0..1,
             gone: core::sync::atomic::AtomicBool::new(false),
@@ -446,10 +468,10 @@ mod tests {
             let now = Time(1_000_000 + n as u64);
             let heard = routes.heard((0, &ifaces[0]), at(n), mac(n), true, now);
             assert!(!heard.changed && !heard.doubted);
-            assert_eq!(routes.segment(at(n)), Some(mac(n)));
+            assert_eq!(routes.segment((at(n), None)), Some(mac(n)));
         }
         for n in 0..BOUND + 10 {
-            let known = routes.segment(at(n));
+            let known = routes.segment((at(n), None));
             assert_eq!(known, (n >= 10).then(|| mac(n)), "{n}");
         }
         assert_eq!(routes.segments(at(500)), 2);
@@ -524,6 +546,9 @@ mod tests {
         let ifaces = [iface(Medium::Ip)];
         let r = routes.resolve(&ifaces, dst, None, Time(5)).unwrap();
         assert!(r.l2 == L2::None && r.ask.is_none());
-        assert_eq!((routes.segment(dst), routes.segments(dst)), (None, 1));
+        assert_eq!(
+            (routes.segment((dst, None)), routes.segments(dst)),
+            (None, 1)
+        );
     }
 }

@@ -7,6 +7,7 @@ use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::ends::Ends;
 use crate::glue;
+use crate::hold::Syn;
 use crate::id::{Slots, SockId};
 use crate::kind::Kind;
 use crate::lifecycle::{self, Flow};
@@ -501,6 +502,10 @@ impl<K: Kind, C: Cell<K = K>> Sockets<K> for Shard<K, C> {
 
     fn unlisten(&mut self, cx: &mut Ctx<K>, l: &Listener<K>) {
         self.passive.unlisten(cx, l);
+    }
+
+    fn admit(&mut self, cx: &mut Ctx<K>, l: &Listener<K>, syn: &Syn) {
+        self.passive.admit(cx, l, syn);
     }
 
     fn icmp(&mut self, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {

@@ -1,14 +1,15 @@
 //! What all threads of a stack share, whatever the organization.
 
 use crate::count::{COUNTS, Count};
+use crate::hold::Syn;
 use crate::id::{Slots, SockId};
 use crate::ipv6::addrs::{Addresses, Held, State};
 use crate::ipv6::zone_of;
 use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
-use crate::listener::{Listener, overlap};
+use crate::listener::{ANY_PORT, At, ListenSpec, Listener, overlap};
 use crate::memory::{Memory, WAITING};
-use crate::net::{Cidr, Iface, L2, Route, is_host};
+use crate::net::{Accept, Cidr, Iface, L2, Route, is_host};
 use crate::own::Own;
 use crate::poller::Pollers;
 use crate::port::{Offload, RxPort, TxPort};
@@ -133,6 +134,8 @@ pub struct IfaceSpec {
     pub device: Box<dyn Device>,
     /// Addresses; the first is the preferred source.
     pub addrs: Vec<crate::net::Cidr>,
+    /// Which other destinations it takes.
+    pub accept: Accept,
 }
 
 /// Bound ports: the address, if one is given, and the listener.
@@ -171,6 +174,8 @@ pub struct SharedState<K: Kind> {
     /// Routes and neighbours.
     pub routes: Routes<K>,
     net_generation: AtomicU32,
+    /// Whether an interface takes other destinations than its own.
+    accepts_any: bool,
     /// When each interface's addresses were defended last, ns; 0: never.
     pub(crate) defended: Vec<AtomicU64>,
     /// Listeners by name.
@@ -230,6 +235,7 @@ impl<K: Kind> SharedState<K> {
         let last = IfaceSpec {
             device: Box::new(device),
             addrs: Vec::new(),
+            accept: Accept::Own,
         };
         for (n, spec) in specs.into_iter().chain([last]).enumerate() {
             let caps = spec.device.capabilities();
@@ -258,12 +264,22 @@ impl<K: Kind> SharedState<K> {
                     .with_zones(),
                 );
             }
+            if spec.accept.is_any() {
+                // Behind those that were given: answers find the way that they are to take.
+                let all = [IpAddr::from([0u8; 4]), IpAddr::from([0u8; 16])];
+                all_routes.extend(all.map(|addr| Route {
+                    dst: Cidr { addr, prefix: 0 },
+                    iface: n as u16,
+                    via: None,
+                }));
+            }
             let addrs = spec.addrs.into_iter().filter(|a| a.addr.is_ipv4());
             ifaces.push(Iface {
                 number: n as u16,
                 mtu6: AtomicU32::new(caps.mtu),
                 caps,
                 addrs: addrs.collect(),
+                accept: spec.accept,
                 rx: rx0..rx.len() as u16,
                 tx: tx0..tx.len() as u16,
                 gone: AtomicBool::new(false),
@@ -291,6 +307,7 @@ impl<K: Kind> SharedState<K> {
             ],
             udp: crate::udp::Ports::new(&p, secret),
             net_generation: AtomicU32::new(1),
+            accepts_any: ifaces.iter().any(|i| i.accept.is_any()),
             memory: Memory::new(&p, config.memory),
             p,
             config,
@@ -429,16 +446,43 @@ impl<K: Kind> SharedState<K> {
         Template::new(l2, key, self.config.ttl, self.flow_label(key))
     }
 
-    /// Header template for a flow. `None`: no route. The template of an unresolved neighbour
+    /// Whether a datagram to that address, which came by interface `iface`, is for this stack: it
+    /// is one of its own, or the interface takes any.
+    #[inline]
+    pub fn takes(&self, iface: u16, ip: IpAddr) -> bool {
+        self.is_ours(ip) || self.ifaces[usize::from(iface)].takes(ip)
+    }
+
+    /// Whether echo requests to that address, which came by interface `iface`, are answered.
+    pub(crate) fn echoes(&self, iface: u16, ip: IpAddr) -> bool {
+        let silent = Accept::Any { echo: false };
+        self.ifaces[usize::from(iface)].accept != silent || self.is_ours(ip)
+    }
+
+    /// The interface that packets from `local` have to take, where that is not an address of ours:
+    /// theirs, whose transmit queue is `txq`.
+    #[inline]
+    pub fn only_by(&self, local: IpAddr, txq: u16) -> Option<u16> {
+        if !self.accepts_any || self.is_ours(local) {
+            return None;
+        }
+        let n = self.ifaces.iter().position(|i| i.tx.contains(&txq))?;
+        Some(n as u16)
+    }
+
+    /// Header template for a flow; its transmit queue is `txq`. `None`: no route. The template of an
+    /// unresolved neighbour
     /// must not be used; `waiter` is told when it is resolved.
     pub fn template(
         &self,
         key: &FlowKey,
+        txq: u16,
         waiter: Option<SockId>,
         own: &mut Own<K>,
     ) -> Option<(u16, Option<Template>)> {
         let now = own.now(&self.p);
-        let found = self.routes.resolve(&self.ifaces, key.remote, waiter, now)?;
+        let to = (key.remote, self.only_by(key.local, txq));
+        let found = self.routes.resolve_by(&self.ifaces, to, waiter, now)?;
         let iface = found.hop.iface;
         if let Some(ask) = found.ask {
             self.ask(own, iface, ask);
@@ -527,10 +571,15 @@ impl<K: Kind> SharedState<K> {
         self.to_stranger(own, key, self.flow_hash(key), out, from);
     }
 
-    /// The interface and the station that a segment came from, where there are stations.
+    /// The interface and the station that a segment came from; where there are no stations, the
+    /// unspecified one.
     pub fn came_from(&self, seg: &Seg) -> Option<Origin> {
         let medium = self.ifaces[usize::from(seg.iface)].caps.medium;
-        (medium == Medium::Ethernet).then(|| Some((seg.iface, seg.station()?)))?
+        let station = match medium {
+            Medium::Ethernet => seg.station()?,
+            Medium::Ip => MacAddr::UNSPECIFIED,
+        };
+        Some((seg.iface, station))
     }
 
     /// Answers a segment that belongs to no connection: a SYN-ACK or a reset. Strangers are not
@@ -549,12 +598,19 @@ impl<K: Kind> SharedState<K> {
         out: &SegOut,
         from: Option<Origin>,
     ) {
-        let Some((hop, known)) = self.routes.known(key.remote) else {
+        let by = from.filter(|(iface, _)| {
+            let i = &self.ifaces[usize::from(*iface)];
+            i.accept.is_any() && self.only_by(key.local, i.tx.start).is_some()
+        });
+        let to = (key.remote, by.map(|(iface, _)| iface));
+        let Some((hop, known)) = self.routes.known_by(to) else {
             return;
         };
         let i = &self.ifaces[usize::from(hop.iface)];
         let l2 = if i.caps.medium == Medium::Ethernet {
-            let came = from.filter(|(iface, mac)| *iface == hop.iface && !mac.is_multicast());
+            let came = from.filter(|(iface, mac)| {
+                *iface == hop.iface && !mac.is_multicast() && *mac != MacAddr::UNSPECIFIED
+            });
             let Some(station) = known.or(came.map(|(_, mac)| mac)) else {
                 return self.count(own.lane, Count::NoStation, 1);
             };
@@ -586,6 +642,15 @@ impl<K: Kind> SharedState<K> {
         }
     }
 
+    /// Answers a held SYN with a reset, unless this thread has sent too many.
+    pub fn refuse_held(&self, own: &mut Own<K>, syn: &Syn) {
+        if let Some(rst) = Rst::answering(&syn.hdr, 0)
+            && self.may_reset(own)
+        {
+            self.reply(own, &syn.key, syn.from, &rst.seg());
+        }
+    }
+
     /// Answers a segment that belongs to no connection with that reset, unless this thread has
     /// sent too many.
     pub fn reset_no_socket(&self, own: &mut Own<K>, seg: &Seg, rst: &Rst) {
@@ -607,38 +672,31 @@ impl<K: Kind> SharedState<K> {
         may
     }
 
-    /// Makes a listener and binds it. Port 0 asks for any free one.
+    /// Makes a listener and binds it.
     ///
     /// # Errors
     /// The port is taken, or none is free.
-    pub fn bind_listener(
-        &self,
-        addr: Option<IpAddr>,
-        port: u16,
-        backlog: u32,
-        config: TcpConfig,
-    ) -> Result<Arc<Listener<K>>, AddrInUseError> {
-        if port != 0 {
-            return self.bind_listener_at(addr, port, backlog, config);
+    pub fn bind_listener(&self, spec: &ListenSpec) -> Result<Arc<Listener<K>>, AddrInUseError> {
+        match spec.at {
+            At::Port(port) => self.bind_listener_at(spec, port),
+            At::All => self.bind_listener_at(spec, ANY_PORT),
+            At::Free => {
+                let nobody = FlowKey {
+                    local: spec.addr.unwrap_or(FlowKey::UNSPECIFIED.local),
+                    ..FlowKey::UNSPECIFIED
+                };
+                let bind = |port| self.bind_listener_at(spec, port).ok();
+                self.ports.pick(&nobody, bind).ok_or(AddrInUseError)
+            }
         }
-        let nobody = FlowKey {
-            local: addr.unwrap_or(FlowKey::UNSPECIFIED.local),
-            ..FlowKey::UNSPECIFIED
-        };
-        let bind = |port| {
-            self.bind_listener_at(addr, port, backlog, config.clone())
-                .ok()
-        };
-        self.ports.pick(&nobody, bind).ok_or(AddrInUseError)
     }
 
     fn bind_listener_at(
         &self,
-        addr: Option<IpAddr>,
+        spec: &ListenSpec,
         port: u16,
-        backlog: u32,
-        config: TcpConfig,
     ) -> Result<Arc<Listener<K>>, AddrInUseError> {
+        let addr = spec.addr;
         if taken(&self.bound.lock(), addr, port) {
             return Err(AddrInUseError);
         }
@@ -647,7 +705,7 @@ impl<K: Kind> SharedState<K> {
             let mut made = None;
             table.insert_with(|slot, generation| {
                 let id = SockId::listener(slot, generation);
-                let l = Arc::new(Listener::new(&self.p, id, addr, port, backlog, config));
+                let l = Arc::new(Listener::new(&self.p, id, spec, port));
                 made = Some(l.clone());
                 Some(l)
             });

@@ -2,6 +2,7 @@
 
 use crate::conn::ConnInfo;
 use crate::ctx::Ctx;
+use crate::hold::Syn;
 use crate::kind::Kind;
 use crate::listener::Listener;
 use crate::ops::Icmp;
@@ -17,6 +18,9 @@ pub trait Sockets<K: Kind> {
 
     /// Removes a listener's wildcard entry, and the handshakes under way for it.
     fn unlisten(&mut self, cx: &mut Ctx<K>, l: &Listener<K>);
+
+    /// A SYN that this listener held is allowed: it is answered.
+    fn admit(&mut self, cx: &mut Ctx<K>, l: &Listener<K>, syn: &Syn);
 
     /// An ICMP error for the TCP flow `key`.
     fn icmp(&mut self, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp);

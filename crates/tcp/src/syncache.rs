@@ -215,6 +215,11 @@ impl SynCache {
         SynAction::SendSynAck(reply)
     }
 
+    /// Whether it has an entry for that flow.
+    pub fn knows(&self, key: &FlowKey) -> bool {
+        self.find(self.place(key), key).is_some()
+    }
+
     /// A segment without RST, and with SYN only beside ACK, that belongs to no connection.
     pub fn on_ack(&mut self, key: &FlowKey, seg: &TcpHdr, now: Time) -> AckAction {
         let now = self.entered(now);

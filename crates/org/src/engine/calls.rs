@@ -12,7 +12,8 @@ use crate::{Binding, Org};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use perimeter_base::Time;
-use perimeter_stack::listener::Accepted;
+use perimeter_stack::hold::{Serial, Verdict};
+use perimeter_stack::listener::{Accepted, ListenSpec, Requested};
 use perimeter_stack::net::Cidr;
 use perimeter_stack::ops::{
     Close, Data, How, Look, Readiness, Received, Recv, Released, SendData, Sent, Set, Setting,
@@ -54,9 +55,13 @@ impl<O: Org> Running<O> {
         let i = self.enter()?;
         let l = i.sh.listener(id).ok_or(SockError::Closed)?;
         i.with(|_, cx| {
-            l.with_side(|side| match &reg {
-                Watching::Add(r) => side.register(r, &mut cx.deferred.wakes),
-                Watching::Remove(r) => side.deregister(r.poller, r.slot, r.generation),
+            l.with_sides(|accept, ask| {
+                for side in [accept, ask] {
+                    match &reg {
+                        Watching::Add(r) => side.register(r, &mut cx.deferred.wakes),
+                        Watching::Remove(r) => side.deregister(r.poller, r.slot, r.generation),
+                    }
+                }
             });
         });
         Ok(())
@@ -98,25 +103,54 @@ impl<O: Org> Engine for Running<O> {
             })
     }
 
-    fn listen(
-        &self,
-        addr: Option<IpAddr>,
-        port: u16,
-        backlog: u32,
-        config: Config,
-    ) -> Result<(SockId, u16), EngineError> {
+    fn listen(&self, spec: &ListenSpec) -> Result<(SockId, u16), EngineError> {
         let i = self.open()?;
-        if let Some(a) = addr
+        if let Some(a) = spec.addr
             && !a.is_unspecified()
             && !i.sh.is_ours(a)
         {
             return Err(EngineError::NoRoute);
         }
         let id = i
-            .with(|i, cx| i.listen(cx, addr, port, backlog, config))
+            .with(|i, cx| i.listen(cx, spec))
             .map_err(|_| EngineError::AddrInUse)?;
-        let port = i.sh.listener(id).map_or(port, |l| l.port);
+        let port = i.sh.listener(id).map_or(0, |l| l.port);
         Ok((id, port))
+    }
+
+    fn request(&self, listener: SockId) -> Result<(FlowKey, Serial), EngineError> {
+        let i = self.enter()?;
+        let l = i.sh.listener(listener).ok_or_else(|| self.gone())?;
+        match l.request(i.sh.p.now()) {
+            Requested::Syn(key, serial) => {
+                i.sh.p.charge(Work::SockCall, 1);
+                Ok((key, serial))
+            }
+            Requested::None if i.sh.all_gone() => Err(EngineError::NetDown),
+            Requested::None => Err(SockError::WouldBlock.into()),
+            Requested::Never => Err(SockError::Invalid.into()),
+            Requested::Closed => Err(self.gone()),
+        }
+    }
+
+    fn decide(
+        &self,
+        listener: SockId,
+        request: (FlowKey, Serial),
+        verdict: Verdict,
+    ) -> Result<bool, EngineError> {
+        let (key, serial) = request;
+        match self.enter() {
+            Ok(i) => Ok(i.with(|i, cx| i.decide(cx, listener, (&key, serial), verdict))?),
+            Err(EngineError::WrongThread) => {
+                self.i.leave(move |i| {
+                    // Its listener may have gone since.
+                    let _ = i.with(|i, cx| i.decide(cx, listener, (&key, serial), verdict));
+                });
+                Ok(true)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     fn accept(&self, listener: SockId) -> Result<(SockId, FlowKey), EngineError> {
@@ -208,7 +242,7 @@ impl<O: Org> Engine for Running<O> {
             return self.datagram_readiness(id);
         }
         let l = self.enter()?.sh.listener(id).ok_or(SockError::Closed)?;
-        Ok(l.with_side(|side| side.bits()))
+        Ok(l.with_sides(|accept, ask| accept.bits() | ask.bits()))
     }
 
     fn take_error(&self, id: SockId) -> Result<(Option<TcpError>, State), EngineError> {
@@ -479,7 +513,11 @@ fn close_poller<O: Org>(i: &Instance<O>, poller: u32) {
         // A socket that has gone has taken its side of the registration along.
         if sock.is_listener() {
             if let Some(l) = i.sh.listener(sock) {
-                l.with_side(|side| side.deregister(word.poller, word.slot, word.generation));
+                l.with_sides(|accept, ask| {
+                    for side in [accept, ask] {
+                        side.deregister(word.poller, word.slot, word.generation);
+                    }
+                });
             }
         } else if sock.is_datagram() {
             i.with(|i, cx| watch_datagram(i, cx, sock, Watching::Remove(word)));

@@ -9,6 +9,7 @@ use crate::outer::{Guard, Places, first_phase};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ends::{self, Ends};
+use perimeter_stack::hold::Syn;
 use perimeter_stack::id::Slots;
 use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
 use perimeter_stack::planted::{Bug, planted};
@@ -512,6 +513,12 @@ impl<P: Platform> Sockets<Kd<P>> for InTable<'_, P> {
 
     fn unlisten(&mut self, cx: &mut Ctx<Kd<P>>, l: &Listener<Kd<P>>) {
         self.core.table(self.n).passive.unlisten(cx, l);
+    }
+
+    fn admit(&mut self, cx: &mut Ctx<Kd<P>>, l: &Listener<Kd<P>>, syn: &Syn) {
+        let mut table = self.core.table(self.n);
+        table.passive.admit(cx, l, syn);
+        self.core.syn_due(self.n, &table);
     }
 
     fn icmp(&mut self, cx: &mut Ctx<Kd<P>>, key: &FlowKey, what: Icmp) {

@@ -263,9 +263,10 @@ impl<P: Platform> Access for Entered<'_, P> {
     }
 
     fn route(&mut self, sh: &SharedState<Kd<P>>) {
-        let remote = self.tcb().meta.key.remote;
-        if let Some(mac) = sh.routes.segment(remote) {
-            self.tcb().meta.template.set_l2_dst(mac);
+        let meta = &mut self.tcb().meta;
+        let to = (meta.key.remote, sh.only_by(meta.key.local, meta.txq));
+        if let Some(mac) = sh.routes.segment(to) {
+            meta.template.set_l2_dst(mac);
         }
     }
 }

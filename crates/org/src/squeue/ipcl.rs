@@ -7,7 +7,7 @@
 use crate::flows::Flows;
 use core::net::IpAddr;
 use perimeter_stack::SockId;
-use perimeter_stack::listener::covers;
+use perimeter_stack::listener::{ANY_PORT, covers};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_wire::FlowKey;
 
@@ -95,8 +95,11 @@ impl<P: Platform> Ipcl<P> {
     /// The squeue of whoever listens at that address and port.
     pub(crate) fn listener(&self, addr: IpAddr, port: u16) -> Option<u16> {
         let binds = self.binds.lock();
-        let here = |b: &&Bind| b.port == port && covers(b.addr, addr);
-        binds.iter().find(here).map(|b| b.squeue)
+        let at = |port| {
+            let here = |b: &&Bind| b.port == port && covers(b.addr, addr);
+            binds.iter().find(here)
+        };
+        at(port).or_else(|| at(ANY_PORT)).map(|b| b.squeue)
     }
 
     pub(crate) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
@@ -110,6 +113,7 @@ mod tests {
     use super::{Flow, Ipcl};
     use core::net::{IpAddr, Ipv4Addr};
     use perimeter_stack::SockId;
+    use perimeter_stack::listener::ANY_PORT;
     use perimeter_sync::Native;
     use perimeter_wire::FlowKey;
 
@@ -160,5 +164,8 @@ mod tests {
         assert_eq!(c.unbind(SockId::listener(2, 1)), Some(4));
         assert_eq!(c.listener(ip, 80), None);
         assert_eq!(c.unbind(SockId::listener(2, 1)), None);
+        // Who listens at all ports gets those that nobody else has.
+        assert_eq!(c.bind(SockId::listener(4, 1), None, ANY_PORT, 6), 6);
+        assert_eq!((c.listener(ip, 80), c.listener(ip, 81)), (Some(6), Some(2)));
     }
 }

@@ -283,6 +283,7 @@ where
             addr: ip,
             prefix: 24,
         }],
+        accept: perimeter::Accept::Own,
     });
     let stack = open_with::<O>(p.clone(), options, vec![ports.clone()]);
     Host { stack, ports, ip }

@@ -17,6 +17,7 @@ mod copies;
 mod datagrams;
 mod ending;
 mod families;
+mod holding;
 mod hostile;
 mod hostile_peer;
 mod listen_races;

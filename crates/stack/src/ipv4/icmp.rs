@@ -69,6 +69,9 @@ fn echo<K: Kind>(
     frame: &[u8],
 ) {
     let now = cx.now();
+    if !cx.sh.echoes(iface, ip.dst.into()) {
+        return cx.count(Count::NotOurs, 1);
+    }
     if !cx.limits.echoes.take(now) {
         return cx.count(Count::EchoLimit, 1);
     }

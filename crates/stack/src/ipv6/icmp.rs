@@ -110,6 +110,9 @@ fn echo<K: Kind>(
     body: &[u8],
     frame: &[u8],
 ) {
+    if !cx.sh.echoes(iface, dst.into()) {
+        return cx.count(Count::NotOurs, 1);
+    }
     let now = cx.now();
     if !cx.limits.echoes.take(now) {
         return cx.count(Count::EchoLimit, 1);

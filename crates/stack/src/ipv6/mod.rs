@@ -75,7 +75,7 @@ impl<K: Kind> SharedState<K> {
             return Some(Count::BadAddress);
         };
         (key.local, key.remote) = (IpAddr::V6(local), IpAddr::V6(remote));
-        match self.v6.owns(local) {
+        match self.takes(iface, IpAddr::V6(local)) {
             true => self.wrong_source6(iface, remote),
             false => Some(Count::NotOurs),
         }
@@ -105,7 +105,7 @@ impl<K: Kind> SharedState<K> {
         let (src, dst) = ends.ok_or(Count::BadAddress)?;
         let ours = match dst.is_multicast() {
             true => self.listens6(iface, dst),
-            false => self.v6.owns(dst),
+            false => self.takes(iface, IpAddr::V6(dst)),
         };
         if !ours {
             return Err(Count::NotOurs);

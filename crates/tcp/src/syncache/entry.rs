@@ -41,8 +41,8 @@ pub(super) struct Entry {
     pub(super) peer_mss: u16,
     pub(super) mss: u16,
     pub(super) origin: u16,
-    /// The interface that the SYN came in by, and the station that sent it; none if that is
-    /// unspecified. Strangers make no entries among the neighbours, so it is kept here.
+    /// The interface that the SYN came in by, [`NO_IFACE`] if that is not known, and the station that
+    /// sent it. Strangers make no entries among the neighbours, so it is kept here.
     iface: u16,
     station: MacAddr,
     pub(super) snd_wscale: u8,
@@ -56,9 +56,12 @@ pub(super) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() <= 104);
 
+/// No interface.
+const NO_IFACE: u16 = u16::MAX;
+
 /// How an entry keeps where its SYN came from.
 fn kept(from: Option<Origin>) -> Origin {
-    from.unwrap_or((0, MacAddr::UNSPECIFIED))
+    from.unwrap_or((NO_IFACE, MacAddr::UNSPECIFIED))
 }
 
 /// The SYN-ACK with number `iss` to the SYN with number `irs`.
@@ -181,7 +184,7 @@ impl Entry {
 
     /// Where the SYN came from, if it is known.
     pub(super) fn from(&self) -> Option<Origin> {
-        let known = self.station != MacAddr::UNSPECIFIED;
+        let known = self.iface != NO_IFACE;
         known.then_some((self.iface, self.station))
     }
 

@@ -3,7 +3,8 @@
 use perimeter_base::Time;
 use perimeter_wire::{MacAddr, Seq};
 
-/// Where a frame came from: the interface, and the station there.
+/// Where a frame came from: the interface, and the station there; the unspecified one where the link
+/// has no stations.
 pub type Origin = (u16, MacAddr);
 
 /// What a listener offers to those who connect.
