@@ -4,7 +4,7 @@
 //! puts two stacks back to back; [`loopback`] is a stack's way to itself; [`fault`] wraps any
 //! device and damages what passes; [`tap`] is the host's kernel; [`packet`] is any Ethernet
 //! interface of the host; [`pcap`] records any device; [`script`] is a raw-IP device that a script
-//! feeds. [`host`] configures the host's interfaces.
+//! feeds; [`pipe`] is a program that takes and gives frames. [`host`] configures the host's interfaces.
 
 mod csum;
 pub mod device;
@@ -23,6 +23,7 @@ pub mod pace;
 pub mod packet;
 pub mod pattern;
 pub mod pcap;
+pub mod pipe;
 pub use perimeter_base::rng;
 pub mod rss;
 pub mod script;
