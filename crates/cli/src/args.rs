@@ -25,6 +25,7 @@ const EXAMPLES: &str = "Examples:
   perimeter orgs                      the organizations of this build
   perimeter bench --quick             which organization is fastest here, within 30 seconds
   perimeter bench --help              the benchmark's settings
+  perimeter doctor                    what of this machine can be used
   perimeter lab run all --quick       the papers' experiments on this machine, as a report
   perimeter ss --control PATH         the connections of a running stack
   perimeter trace --control PATH ID   the segments of one of them as they pass";
@@ -58,6 +59,17 @@ Examples:
   perimeter trace --control stack.sock 0:3.1 --seconds 2 --json | jq .cwnd
 
 Exit status: 0 traced, 1 the stack refused, 2 no stack can be reached.";
+
+const DOCTOR_HELP: &str = "\
+Looks at cores and how far apart they are, the clock's governor, memory, descriptors, network
+namespaces, TAP, packet and XDP sockets, hardware counters, and the programs that some runs use. It
+makes interfaces in a namespace of its own and leaves nothing behind.
+
+Examples:
+  perimeter doctor
+  perimeter doctor --json | jq '.[] | select(.state != \"ok\") | {name, mend}'
+
+Exit status: 0, whatever is missing.";
 
 const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --quick
@@ -144,6 +156,13 @@ pub enum Command {
     Bench(Box<Bench>),
     /// Repeat the papers' experiments, and make a report of them
     Lab(Lab),
+    /// Say what of this machine can be used, what for, and what mends each lack
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the canonical names of the organizations
     #[command(after_help = ORGS_HELP)]
     Orgs {

@@ -48,6 +48,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(bench) => run(&bench, started),
         Command::Lab(args) => lab::lab(&args),
+        Command::Doctor { json } => doctor(json).map(|()| 0),
         Command::Orgs { json } => orgs(json).map(|()| 0),
         Command::Ss(ss) => ask::ss(&ss).map(|()| 0),
         Command::Trace(trace) => ask::trace(&trace).map(|()| 0),
@@ -127,6 +128,19 @@ fn build() -> Build {
         version: VERSION.into(),
         commit: Some(env!("PERIMETER_COMMIT").to_string()).filter(|c| !c.is_empty()),
         debug: cfg!(debug_assertions),
+    }
+}
+
+fn doctor(json: bool) -> Result<(), Error> {
+    // While this is the only thread. Without success the checks say so.
+    linux::gain_namespaces();
+    let checks = perimeter_lab::doctor::examine();
+    match json {
+        true => {
+            let text = serde_json::to_string_pretty(&checks);
+            print(&(text.map_err(|e| Error::Run(e.to_string()))? + "\n"))
+        }
+        false => print(&perimeter_lab::doctor::render(&checks)),
     }
 }
 

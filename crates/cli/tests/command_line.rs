@@ -32,6 +32,7 @@ fn bad_input() {
         (&[], "subcommand"),
         (&["bank"], "bank"),
         (&["orgs", "extra"], "extra"),
+        (&["doctor", "extra"], "extra"),
         (&["bench", "--org", "msgq"], "did you mean `msgp`?"),
         (&["bench", "--org", "lunix"], "did you mean `linux`?"),
         (&["bench", "--org", "frobnicate"], "`perimeter orgs` lists"),
@@ -336,6 +337,29 @@ fn compares_with_an_earlier_report() {
     assert!(text.contains("Compared with the earlier report"), "{text}");
     assert!(text.contains("now/before"), "{text}");
     assert!(!text.contains("not the same in both"), "{text}");
+}
+
+/// What is there depends on the machine; how it is said does not.
+#[test]
+fn the_doctor_tells_what_is_missing_and_how_to_mend_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let said = |arguments: &[&str]| {
+        let output = perimeter(arguments, directory.path()).success();
+        String::from_utf8(output.get_output().stdout.clone()).unwrap()
+    };
+    let text = said(&["doctor"]);
+    assert!(
+        text.lines().next().unwrap().contains("as they should be"),
+        "{text}"
+    );
+    assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+    let checks: serde_json::Value = serde_json::from_str(&said(&["doctor", "--json"])).unwrap();
+    for check in checks.as_array().unwrap() {
+        let well = check["state"] == "ok";
+        assert_eq!(check["mend"].is_string(), !well, "{check}");
+        assert!(text.contains(check["name"].as_str().unwrap()), "{text}");
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 /// Ctrl-C ends it at once, and what is complete is printed.

@@ -14,6 +14,7 @@
 pub mod backends;
 pub mod bench;
 pub mod cache;
+pub mod doctor;
 pub mod error;
 pub mod host;
 pub mod linux;

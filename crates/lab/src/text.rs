@@ -1,4 +1,4 @@
-//! Values that a TOML file writes as text, and names that were mistyped.
+//! Values that a TOML file writes as text, names that were mistyped, and lines for a terminal.
 
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{fmt::Display, str::FromStr};
@@ -25,6 +25,13 @@ where
     T: FromStr<Err: Display>,
 {
     from_str(d).map(Some)
+}
+
+/// The lines of 80 columns that hold `text`, all but the first indented, with a line end.
+pub(crate) fn wrapped(text: &str, indent: usize) -> String {
+    let indent = " ".repeat(indent);
+    let options = textwrap::Options::new(80).subsequent_indent(&indent);
+    textwrap::fill(text, options) + "\n"
 }
 
 /// How alike a name has to be to be offered in place of another, from 0 to 1.

@@ -4,6 +4,7 @@
 use crate::{
     bench::report::{Report, Row},
     stats::{self, Verdict, median},
+    text::wrapped,
     workload::Raw,
 };
 
@@ -99,13 +100,6 @@ pub fn thousands(value: f64) -> String {
         out.push(digit);
     }
     out
-}
-
-/// The lines that 80 columns hold, all but the first indented.
-pub(super) fn wrapped(text: &str, indent: usize) -> String {
-    let indent = " ".repeat(indent);
-    let options = textwrap::Options::new(80).subsequent_indent(&indent);
-    textwrap::fill(text, options) + "\n"
 }
 
 /// Ratios from which on a lead is one, where every pair of runs agrees.

@@ -2,11 +2,12 @@
 
 use crate::{
     bench::{
-        answer::{Measure, answer, ranked, thousands, wrapped},
+        answer::{Measure, answer, ranked, thousands},
         report::{Report, Row},
         table::titled,
     },
     stats::median,
+    text::wrapped,
     workload::Raw,
 };
 use std::fmt::Write as _;

@@ -57,6 +57,14 @@ pub fn gain_namespaces() -> bool {
     namespaces_possible()
 }
 
+/// Whether namespaces can be made and joined here. Leaves nothing behind.
+///
+/// # Errors
+/// The first step that the system refused.
+pub(crate) fn links_possible() -> Result<(), Error> {
+    Links::make(1, 1500, false).map(drop)
+}
+
 /// Whether a thread of this process may make a network namespace.
 fn namespaces_possible() -> bool {
     thread::spawn(|| nix::sched::unshare(CloneFlags::CLONE_NEWNET).is_ok())
