@@ -61,7 +61,7 @@ const STEPS: [Step; 6] = [
         env: LOOM,
     },
     Step {
-        what: "models of pages and leases",
+        what: "models of pages, leases and regions",
         words: &[
             "test",
             "--profile",
@@ -70,6 +70,8 @@ const STEPS: [Step; 6] = [
             "perimeter-base",
             "--test",
             "loom_pages",
+            "--test",
+            "loom_region",
         ],
         env: LOOM,
     },

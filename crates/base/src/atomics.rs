@@ -10,12 +10,12 @@ use loom::sync::Mutex;
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 #[cfg(not(loom))]
 pub(crate) use {
     alloc::sync::Arc,
-    core::sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 #[cfg(all(not(loom), not(feature = "std")))]

@@ -2,6 +2,10 @@
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+
+use crate::region;
 
 /// Capacity of a pooled buffer, in bytes: an MTU-1500 frame with room to spare.
 pub const POOLED: usize = 2048;
@@ -45,46 +49,147 @@ impl Window {
     }
 }
 
+/// What kind of memory a buffer has, and how much.
+///
+/// One word for the same reason as [`Window`]: its length, and above that its
+/// [origin](region::Origin), or zero for memory of the heap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Shape(u64);
+
+impl Shape {
+    fn heap(len: usize) -> Shape {
+        assert!(len <= u32::MAX as usize, "a packet buffer has below 4 GiB");
+        Shape(len as u64)
+    }
+
+    fn len(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn is_heap(self) -> bool {
+        self.0 <= u64::from(u32::MAX)
+    }
+
+    fn origin(self) -> region::Origin {
+        region::Origin((self.0 >> 32) as u32)
+    }
+}
+
 /// An owned packet buffer and the window of it that is still of interest.
 ///
 /// A received frame travels in one of these from the device to the socket without a copy:
-/// each layer narrows the window. Dropping one frees it; the fast path gives it back to the
-/// core's [`PktPool`] instead.
+/// each layer narrows the window. Its memory is the heap's, or a frame of a device's
+/// [region](crate::region). Dropping one frees it, or gives the frame back to the device; the fast
+/// path gives the heap's back to the core's [`PktPool`] instead.
 pub struct PktBuf {
-    data: Box<[u8]>,
+    /// The heap's: of a boxed slice as long as `shape` says. A region's: the start of a frame that
+    /// nobody else refers to.
+    at: NonNull<u8>,
+    shape: Shape,
     window: Window,
 }
 
+// SAFETY: an owner of octets, like a boxed slice; frames of a region may be dropped on any thread.
+unsafe impl Send for PktBuf {}
+// SAFETY: shared, it only gives out shared slices of octets.
+unsafe impl Sync for PktBuf {}
+
 impl PktBuf {
+    fn new(memory: Box<[u8]>, window: Window) -> PktBuf {
+        let shape = Shape::heap(memory.len());
+        // SAFETY: a box is never null.
+        let at = unsafe { NonNull::new_unchecked(Box::into_raw(memory).cast::<u8>()) };
+        PktBuf { at, shape, window }
+    }
+
     /// A zeroed buffer of `capacity` bytes with an empty window at its start.
+    ///
+    /// # Panics
+    /// 4 GiB or more.
     pub fn with_capacity(capacity: usize) -> PktBuf {
+        PktBuf::new(vec![0; capacity].into_boxed_slice(), Window::default())
+    }
+
+    /// A buffer that holds a copy of `bytes`.
+    ///
+    /// # Panics
+    /// As for [`PktBuf::with_capacity`].
+    pub fn copy_of(bytes: &[u8]) -> PktBuf {
+        PktBuf::new(bytes.into(), Window::new(0, bytes.len()))
+    }
+
+    /// Bytes as they are, without a copy; memory beyond them is given back.
+    ///
+    /// # Panics
+    /// As for [`PktBuf::with_capacity`].
+    pub fn from_vec(bytes: Vec<u8>) -> PktBuf {
+        let len = bytes.len();
+        PktBuf::new(bytes.into_boxed_slice(), Window::new(0, len))
+    }
+
+    /// A frame of a region, with an empty window.
+    ///
+    /// # Safety
+    /// The `len` octets from `at` are initialised, a frame of the region that `origin` leads to
+    /// from `at` (see there), counted as out; and nobody else refers to them until it is dropped.
+    pub(crate) unsafe fn of_region(at: NonNull<u8>, len: u32, origin: region::Origin) -> PktBuf {
+        debug_assert!(origin.0 != 0);
         PktBuf {
-            data: vec![0; capacity].into_boxed_slice(),
+            at,
+            shape: Shape(u64::from(origin.0) << 32 | u64::from(len)),
             window: Window::default(),
         }
     }
 
-    /// A buffer that holds a copy of `bytes`.
-    pub fn copy_of(bytes: &[u8]) -> PktBuf {
-        PktBuf {
-            data: bytes.into(),
-            window: Window::new(0, bytes.len()),
+    /// The frame and the region it is of, for whoever takes it over; itself, if the heap's.
+    pub(crate) fn into_region(self) -> Result<(NonNull<u8>, region::Origin), PktBuf> {
+        if self.shape.is_heap() {
+            return Err(self);
+        }
+        let this = ManuallyDrop::new(self);
+        Ok((this.at, this.shape.origin()))
+    }
+
+    /// The boxed slice that memory of the heap was.
+    #[inline(always)]
+    fn boxed(&self) -> *mut [u8] {
+        core::ptr::slice_from_raw_parts_mut(self.at.as_ptr(), self.shape.len())
+    }
+
+    #[inline(always)]
+    fn data(&self) -> &[u8] {
+        // SAFETY: memory that this buffer owns, initialised, as long as its shape says.
+        unsafe { core::slice::from_raw_parts(self.at.as_ptr(), self.shape.len()) }
+    }
+
+    #[inline(always)]
+    fn data_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `data`, and borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.shape.len()) }
+    }
+
+    /// Frees what is not empty.
+    #[inline(never)]
+    fn free(&mut self) {
+        if self.shape.is_heap() {
+            // SAFETY: it was a box of this length, and is used no more: it is being dropped.
+            drop(unsafe { Box::from_raw(self.boxed()) });
+        } else {
+            // SAFETY: a frame as `of_region` asks for, which nobody uses any more.
+            unsafe { region::give_back(self.at, self.shape.origin()) };
         }
     }
 
-    /// Bytes as they are, without a copy; memory beyond them is given back.
-    pub fn from_vec(bytes: Vec<u8>) -> PktBuf {
-        let len = bytes.len();
-        PktBuf {
-            data: bytes.into_boxed_slice(),
-            window: Window::new(0, len),
-        }
+    /// Whether its memory is a frame of a device's region, which the device will want back.
+    #[inline]
+    pub fn is_of_region(&self) -> bool {
+        !self.shape.is_heap()
     }
 
     /// Bytes of memory that this buffer pins, whatever its window.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.data.len()
+        self.shape.len()
     }
 
     /// Length of the window.
@@ -102,33 +207,40 @@ impl PktBuf {
     /// The bytes in the window.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        &self.data[self.window.range()]
+        &self.data()[self.window.range()]
     }
 
     /// The `n` bytes in front of the window, such as headers that [`PktBuf::trim_front`] has
     /// dropped; `None`: there are fewer.
     pub fn before(&self, n: usize) -> Option<&[u8]> {
         let end = self.window.off();
-        self.data.get(end.checked_sub(n)?..end)
+        self.data().get(end.checked_sub(n)?..end)
     }
 
     /// The bytes in the window, to change.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.data[self.window.range()]
+        let window = self.window.range();
+        &mut self.data_mut()[window]
     }
 
     /// The whole memory, for a device to fill; follow with [`PktBuf::set_window`].
     #[inline]
     pub fn raw_mut(&mut self) -> &mut [u8] {
-        &mut self.data
+        self.data_mut()
+    }
+
+    /// The whole memory.
+    #[inline]
+    pub fn raw(&self) -> &[u8] {
+        self.data()
     }
 
     /// Sets the window to `len` bytes from `off`, clamped to the memory.
     #[inline]
     pub fn set_window(&mut self, off: usize, len: usize) {
-        let off = off.min(self.data.len());
-        self.window = Window::new(off, len.min(self.data.len() - off));
+        let off = off.min(self.shape.len());
+        self.window = Window::new(off, len.min(self.shape.len() - off));
     }
 
     /// Drops `n` bytes from the front of the window (all of it when there are fewer).
@@ -148,26 +260,28 @@ impl PktBuf {
     /// one comes back.
     ///
     /// # Errors
-    /// The window begins further behind.
+    /// The window begins further behind, or the memory is a device's.
     pub fn into_vec(self) -> Result<Vec<u8>, PktBuf> {
-        if self.window.off() > 0 {
+        if self.window.off() > 0 || !self.shape.is_heap() {
             return Err(self);
         }
-        let mut bytes = self.data.into_vec();
-        bytes.truncate(self.window.len());
+        let this = ManuallyDrop::new(self);
+        // SAFETY: it was a box of this length, and is not dropped here.
+        let mut bytes = unsafe { Box::from_raw(this.boxed()) }.into_vec();
+        bytes.truncate(this.window.len());
         Ok(bytes)
     }
 
     /// Room behind the window, in bytes.
     pub fn tail_room(&self) -> usize {
-        self.data.len() - self.window.range().end
+        self.shape.len() - self.window.range().end
     }
 
     /// Appends as much of `bytes` as fits behind the window; returns how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.tail_room());
         let end = self.window.range().end;
-        self.data[end..end + n].copy_from_slice(&bytes[..n]);
+        self.data_mut()[end..end + n].copy_from_slice(&bytes[..n]);
         self.window = Window::new(self.window.off(), self.len() + n);
         n
     }
@@ -176,9 +290,15 @@ impl PktBuf {
 impl Default for PktBuf {
     /// A buffer without memory.
     fn default() -> PktBuf {
-        PktBuf {
-            data: Box::default(),
-            window: Window::default(),
+        PktBuf::new(Box::default(), Window::default())
+    }
+}
+
+impl Drop for PktBuf {
+    #[inline]
+    fn drop(&mut self) {
+        if self.shape.0 != 0 {
+            self.free();
         }
     }
 }
@@ -190,7 +310,7 @@ impl fmt::Debug for PktBuf {
             "PktBuf({}+{} of {})",
             self.window.off(),
             self.len(),
-            self.data.len()
+            self.shape.len()
         )
     }
 }
@@ -233,14 +353,14 @@ impl PktPool {
         PktBuf::with_capacity(roomy(capacity))
     }
 
-    /// Takes a buffer back; one of another size, or one too many, is freed.
+    /// Takes a buffer back; one of another size, one too many, or a device's frame, is freed.
     #[inline]
     pub fn put(&mut self, b: PktBuf) {
-        if b.data.len() == POOLED {
+        if b.shape == Shape(POOLED as u64) {
             if self.free.len() < self.limit {
                 self.free.push(b);
             }
-        } else if b.data.len() == POOLED_JUMBO && self.jumbo.len() < self.limit / 4 {
+        } else if b.shape == Shape(POOLED_JUMBO as u64) && self.jumbo.len() < self.limit / 4 {
             self.jumbo.push(b);
         }
     }

@@ -3,7 +3,8 @@
 //! This crate knows no protocol and no thread. It is one of the few rooms where `unsafe` is
 //! allowed, for one reason: descriptors refer to payload the way a DMA engine does, without
 //! counting references per segment. Who may be reading which page is this crate's to know
-//! ([`ring`], [`pages`]); nobody else can make a reference, nor free what one refers to.
+//! ([`ring`], [`pages`], [`region`]); nobody else can make a reference, nor free what one refers
+//! to.
 //!
 //! It builds without std, for whoever has an allocator and no operating system: turn the default
 //! feature `std` off. It then needs a target with atomics of 64 bits, and spins where it would
@@ -20,6 +21,7 @@ pub mod desc;
 pub mod pages;
 #[cfg(loom)]
 pub mod planted;
+pub mod region;
 pub mod ring;
 pub mod rng;
 pub mod time;

@@ -14,6 +14,10 @@ pub enum Bug {
     DropsAtOnce,
     /// A lease goes without telling by which position its payload was placed.
     LeaseForgetsTicket,
+    /// A frame comes home without what was done to it before.
+    FrameReturnsUnordered,
+    /// A region goes without what was done to its frames before.
+    RegionGoesUnordered,
 }
 
 static PLANTED: AtomicU8 = AtomicU8::new(0);

@@ -129,3 +129,13 @@ pub trait Device: Send {
     /// Takes it apart into queues: receive queue `i` gets the flows that RSS maps to `i`.
     fn open(self: Box<Self>) -> Queues;
 }
+
+impl Device for Box<dyn Device> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn open(self: Box<Self>) -> Queues {
+        (*self).open()
+    }
+}

@@ -69,24 +69,45 @@ pub(crate) fn control_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `struct ethtool_value`.
-#[repr(C)]
-struct EthtoolValue {
-    cmd: u32,
-    data: u32,
-}
-
 /// A request of ethtool's that takes and gives one number.
 pub(crate) fn ethtool(name: &str, cmd: u32, data: u32) -> io::Result<u32> {
+    let mut value = [cmd, data];
+    ethtool_words(name, &mut value)?;
+    Ok(value[1])
+}
+
+/// A request of ethtool's with its argument, a struct of words whose first is the command. It has
+/// as many as the command's struct.
+fn ethtool_words(name: &str, words: &mut [u32]) -> io::Result<()> {
     const SIOCETHTOOL: libc::Ioctl = 0x8946;
     let socket = control_socket()?;
-    let mut value = EthtoolValue { cmd, data };
     let mut req = IfReq::new(name)?;
-    let at = (&raw mut value).expose_provenance().to_ne_bytes();
+    let at = words.as_mut_ptr().expose_provenance().to_ne_bytes();
     req.data[..at.len()].copy_from_slice(&at);
-    // SAFETY: the request takes a `struct ifreq` whose data is a pointer to a `struct
-    // ethtool_value`, which is valid for reads and writes during the call, as all the requests
-    // made by this take one.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut req) })?;
-    Ok(value.data)
+    // SAFETY: the request takes a `struct ifreq` whose data is a pointer to the command's struct,
+    // which is valid for reads and writes during the call: all commands in this file have the
+    // words of theirs.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut req) })
+}
+
+/// The name of the interface's driver, if it tells.
+pub(crate) fn driver(name: &str) -> Option<String> {
+    const ETHTOOL_GDRVINFO: u32 = 0x03;
+    // `struct ethtool_drvinfo`: the command and 192 octets, of which the first 32 are the name.
+    let mut words = [0u32; 49];
+    words[0] = ETHTOOL_GDRVINFO;
+    ethtool_words(name, &mut words).ok()?;
+    let octets: Vec<u8> = words[1..9].iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let end = octets.iter().position(|&b| b == 0).unwrap_or(octets.len());
+    Some(String::from_utf8_lossy(&octets[..end]).into_owned())
+}
+
+/// How many receive queues the interface has, if it tells.
+pub(crate) fn receive_queues(name: &str) -> Option<u32> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    // `struct ethtool_channels`: the most of rx, tx, other and combined, then how many there are.
+    let mut words = [0u32; 9];
+    words[0] = ETHTOOL_GCHANNELS;
+    ethtool_words(name, &mut words).ok()?;
+    Some(words[5] + words[8])
 }

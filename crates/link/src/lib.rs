@@ -2,10 +2,13 @@
 //!
 //! [`device`] is the seam. [`mem`] is a memory NIC with an ideal peer, for benchmarks; [`wire`]
 //! puts two stacks back to back; [`loopback`] is a stack's way to itself; [`fault`] wraps any
-//! device and damages what passes; [`tap`] is the host's kernel; [`packet`] is any Ethernet
-//! interface of the host; [`pcap`] records any device; [`script`] is a raw-IP device that a script
-//! feeds; [`pipe`] is a program that takes and gives frames. [`host`] configures the host's interfaces.
+//! device and damages what passes; [`tap`] is the host's kernel; [`packet`] and [`xdp`] are any
+//! Ethernet interface of the host; [`pcap`] records any device; [`script`] is a raw-IP device that
+//! a script feeds; [`pipe`] is a program that takes and gives frames. [`host`] configures the
+//! host's interfaces, and [`named`] opens any of them by name.
 
+#[cfg(target_os = "linux")]
+mod bpf;
 mod csum;
 pub mod device;
 pub mod fault;
@@ -16,6 +19,8 @@ mod ifreq;
 mod irq;
 pub mod loopback;
 pub mod mem;
+#[cfg(target_os = "linux")]
+pub mod named;
 pub mod network;
 pub mod null;
 pub mod pace;
@@ -24,6 +29,7 @@ pub mod packet;
 pub mod pattern;
 pub mod pcap;
 pub mod pipe;
+pub mod raw;
 pub use perimeter_base::rng;
 pub mod rss;
 pub mod script;
@@ -32,6 +38,8 @@ pub mod tap;
 #[cfg(target_os = "linux")]
 mod vnet;
 pub mod wire;
+#[cfg(target_os = "linux")]
+pub mod xdp;
 
 pub use device::{
     Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,

@@ -18,6 +18,10 @@ pub enum BuildError {
     /// A setting is out of its range.
     #[error("{0}")]
     Setting(String),
+    /// A device of the host's can't be opened.
+    #[cfg(target_os = "linux")]
+    #[error("{0}")]
+    Device(#[from] perimeter_link::named::HostError),
     /// Something is missing.
     #[error("{0}")]
     Missing(&'static str),

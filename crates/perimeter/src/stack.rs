@@ -143,6 +143,22 @@ impl Builder {
         Ok(self)
     }
 
+    /// Adds an interface on a device of the host's, which is opened at once with the default
+    /// [options](perimeter_link::named::HostOptions): `tap`, `tap:NAME` or `tun:NAME` (the host's
+    /// kernel is the other end, and needs an address there), `packet:INTERFACE` or `xdp:INTERFACE`
+    /// (any Ethernet interface). For other settings open the device yourself, and use
+    /// [`Builder::interface`].
+    ///
+    /// # Errors
+    /// As there; or the device does not parse, or can't be opened.
+    #[cfg(target_os = "linux")]
+    pub fn device(self, device: &str, addrs: &[&str]) -> Result<Builder, BuildError> {
+        use perimeter_link::named::{HostDevice, HostOptions};
+        let device: HostDevice = device.parse().map_err(BuildError::Setting)?;
+        let opened = device.open(&HostOptions::default())?;
+        self.interface(opened, addrs)
+    }
+
     /// Adds a route to `prefix` by `gateway` on the interface added as number `iface`.
     ///
     /// # Errors

@@ -10,3 +10,4 @@ mod packet;
 mod refusals;
 mod transfer;
 mod weather;
+mod xdp;

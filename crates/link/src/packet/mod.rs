@@ -325,11 +325,51 @@ fn socket(
 
 /// A locally administered address that only depends on the interface: on the address, too, as
 /// the other hosts of the link have interfaces of that name.
-fn mac_of(name: &str, own: MacAddr) -> MacAddr {
+pub(crate) fn mac_of(name: &str, own: MacAddr) -> MacAddr {
     let bytes = own.0.into_iter().chain(name.bytes());
     let seed = bytes.fold(0x50_4b, |h, b| mix(h ^ u64::from(b)));
     let [a, b, c, d, ..] = seed.to_be_bytes();
     MacAddr([0x02, 0x50, a, b, c, d])
+}
+
+/// Frames to groups that an interface receives, for a device that has all others by another way;
+/// and the address that it receives frames for besides, as long as this is there.
+pub(crate) struct Groups {
+    socket: Arc<Socket>,
+    /// The receive side.
+    pub rx: PacketRx,
+}
+
+impl Groups {
+    /// Opens a packet socket for them on interface `index`, which is `name`.
+    pub(crate) fn open(
+        name: &str,
+        index: u32,
+        joined: Option<MacAddr>,
+    ) -> Result<Groups, PacketError> {
+        let config = PacketConfig {
+            buffer: 256 << 10,
+            ..PacketConfig::new(name)
+        };
+        let socket = Arc::new(Socket::new(socket(&config, index, joined)?));
+        let err = |e| PacketError::from_io("setting the filter for", name, e);
+        sys::filter(&socket.fd, &mut sys::groups()).map_err(err)?;
+        let mtu = host::mtu(name).map_err(err)?;
+        let rx = PacketRx::new(socket.clone(), mtu as usize + 14);
+        Ok(Groups { socket, rx })
+    }
+
+    /// What is readable when there are some.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.socket.fd
+    }
+
+    /// A handle that counts them.
+    pub(crate) fn handle(&self) -> PacketHandle {
+        PacketHandle {
+            queues: vec![(Arc::downgrade(&self.socket), self.socket.counts.clone())],
+        }
+    }
 }
 
 impl Device for Packet {

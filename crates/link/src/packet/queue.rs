@@ -75,7 +75,7 @@ fn note(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);
 }
 
-pub(super) struct PacketRx {
+pub(crate) struct PacketRx {
     socket: Arc<Socket>,
     /// Largest frame that was not merged.
     frame: usize,

@@ -146,6 +146,24 @@ pub(super) fn nothing() -> Vec<libc::sock_filter> {
     vec![op(libc::BPF_RET, 0, 0, 0)]
 }
 
+/// What passes frames to groups that the interface has received, without a VLAN tag.
+pub(super) fn groups() -> Vec<libc::sock_filter> {
+    use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_LD, BPF_RET, BPF_W};
+    let of_frame = |what: c_int| (libc::SKF_AD_OFF + what) as u32;
+    let load = BPF_LD | BPF_ABS;
+    let equal = BPF_JMP | BPF_JEQ;
+    vec![
+        op(load | BPF_W, 0, 0, of_frame(libc::SKF_AD_PKTTYPE)),
+        op(equal, 5, 0, u32::from(libc::PACKET_OUTGOING)),
+        op(load | BPF_W, 0, 0, of_frame(libc::SKF_AD_VLAN_TAG_PRESENT)),
+        op(equal, 0, 3, 0),
+        op(load | BPF_B, 0, 0, 0),
+        op(BPF_JMP | BPF_JSET, 0, 1, 1),
+        op(BPF_RET, 0, 0, u32::MAX),
+        op(BPF_RET, 0, 0, 0),
+    ]
+}
+
 /// What passes frames to `mac` and to groups that the interface has received; of those with a
 /// VLAN tag only [`TAGGED`] octets. The kernel has taken the tag out of the frame.
 pub(super) fn ours(mac: MacAddr) -> Vec<libc::sock_filter> {
@@ -376,5 +394,13 @@ mod tests {
         }
         assert_eq!(run(&program, &to([2; 6]), 3, Some(7)), 0);
         assert_eq!(run(&nothing(), &to(mac.0), 0, None), 0);
+        let pass = |to: [u8; 6], tag| run(&groups(), &[&to[..], &[0; 54]].concat(), 0, tag);
+        assert_eq!(pass([0xff; 6], None), u32::MAX);
+        assert_eq!(pass([0x33, 0x33, 0, 0, 0, 1], None), u32::MAX);
+        assert_eq!((pass(mac.0, None), pass([0xff; 6], Some(7))), (0, 0));
+        assert_eq!(
+            run(&groups(), &to([0xff; 6]), libc::PACKET_OUTGOING, None),
+            0
+        );
     }
 }

@@ -4,8 +4,9 @@
 #![allow(dead_code)]
 
 use clap::Args;
-use perimeter::link::packet::{Packet, PacketConfig};
-use perimeter::link::tap::{Tap, TapConfig, host};
+use perimeter::link::Device as _;
+use perimeter::link::host;
+use perimeter::link::named::{HostDevice, HostOptions};
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{Builder, Cidr, Native, OrgSpec, SharedFile, Stack, TcpStream};
 use sha2::{Digest, Sha256};
@@ -26,21 +27,17 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub enum Device {
     /// A wire in memory to a second stack in this process, which plays the other part.
     Mem,
-    /// A TAP interface: the host's kernel is the other end.
-    Tap,
-    /// Packet sockets on this interface of the host's: whoever is at its link is the other end.
-    Packet(String),
+    /// A device of the host's.
+    Host(HostDevice),
 }
 
 impl FromStr for Device {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Device, String> {
-        match text.split_once(':') {
-            None if text == "mem" => Ok(Device::Mem),
-            None if text == "tap" => Ok(Device::Tap),
-            Some(("packet", name)) => Ok(Device::Packet(name.to_owned())),
-            _ => Err("mem, tap or packet:INTERFACE is expected".to_owned()),
+        match text {
+            "mem" => Ok(Device::Mem),
+            _ => text.parse().map(Device::Host),
         }
     }
 }
@@ -51,14 +48,12 @@ pub struct Net {
     /// Organization, as `perimeter orgs` lists them
     #[arg(long, default_value = "up:shared")]
     pub org: OrgSpec,
-    /// Device: mem (a second stack in this process), tap (the host's kernel) or packet:INTERFACE
-    /// (what an interface of the host's is linked to); the latter two need privilege
+    /// Device: mem (a second stack in this process), tap[:NAME] or tun[:NAME] (the host's kernel),
+    /// packet:INTERFACE or xdp:INTERFACE (what an interface of the host's is linked to, by packet
+    /// sockets or by AF_XDP); all but mem need privilege
     #[arg(long, default_value = "mem")]
     pub device: Device,
-    /// Name of the TAP interface
-    #[arg(long, default_value = "perimeter0")]
-    pub tap: String,
-    /// Queues of the device
+    /// Queues of the device (AF_XDP: all that the interface has)
     #[arg(long, default_value_t = 1)]
     pub queues: usize,
     /// Our address
@@ -70,7 +65,7 @@ pub struct Net {
     /// Open a control socket at this path, for `perimeter ss` and `perimeter trace`
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// The kernel's side of the TAP interface has an address and is up already
+    /// The kernel's side of the TAP or TUN interface has an address and is up already
     #[arg(long)]
     pub configured: bool,
 }
@@ -107,24 +102,18 @@ impl Net {
                 let peer = Stack::builder().org(OrgSpec::default());
                 (stack, Some(build(peer, b, self.peer)?))
             }
-            Device::Tap => {
-                let config = TapConfig {
+            Device::Host(which) => {
+                let options = HostOptions {
                     queues: self.queues,
-                    ..TapConfig::new(&self.tap)
+                    ..HostOptions::default()
                 };
-                let tap = Tap::open(&config)?;
-                if !self.configured {
-                    self.configure(tap.name())
-                        .map_err(|e| format!("configuring '{}': {e}", tap.name()))?;
+                let device = which.open(&options)?;
+                let name = device.capabilities().name;
+                if which.is_to_kernel() && !self.configured {
+                    self.configure(&name)
+                        .map_err(|e| format!("configuring '{name}': {e}"))?;
                 }
-                (self.over(tap)?, None)
-            }
-            Device::Packet(name) => {
-                let config = PacketConfig {
-                    queues: self.queues,
-                    ..PacketConfig::new(name)
-                };
-                (self.over(Packet::open(&config)?)?, None)
+                (self.over(device)?, None)
             }
         };
         let (address, peer_address) = (self.address.addr, self.peer.addr);
