@@ -23,6 +23,7 @@ use perimeter_stack::net::Cidr;
 use perimeter_stack::ops::{Data, How, Received, Sent, Setting};
 use perimeter_stack::poller::{Alarm, Notify, Ready};
 use perimeter_stack::ready::Want;
+use perimeter_stack::tasks::Tasks;
 use perimeter_stack::{ConnInfo, SockId};
 use perimeter_sync::{LockStats, Profile};
 use perimeter_tcp::{Config, State, TcpError};
@@ -208,6 +209,8 @@ pub trait Engine: Datagrams + Send + Sync {
     ) -> Result<(), EngineError>;
     /// Removes a registration.
     fn deregister(&self, poller: u32, id: SockId) -> Result<(), EngineError>;
+    /// Has a socket of any kind tell `tasks` of its readiness, until it is closed.
+    fn watch(&self, id: SockId, tasks: Arc<Tasks>) -> Result<(), EngineError>;
     /// Waits for events, serving `queues` meanwhile; yields how many were appended to `out`.
     fn poll(
         &self,

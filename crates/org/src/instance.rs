@@ -327,6 +327,9 @@ impl<O: Org> Instance<O> {
         for e in cx.deferred.wakes.events.drain(..).take(told) {
             e.set();
         }
+        for (tasks, half) in cx.deferred.wakes.tasks.drain(..) {
+            tasks.wake(half);
+        }
     }
 
     /// Lets connections go on that waited for room in `port`.

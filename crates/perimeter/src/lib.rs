@@ -39,6 +39,7 @@ mod listen;
 pub mod pef;
 pub mod poll;
 mod stack;
+pub mod task;
 mod tcp;
 mod udp;
 

@@ -359,14 +359,39 @@ impl TcpStream {
     }
 
     fn receive(&self, buf: &mut [u8], peek: bool) -> Result<usize> {
+        let mut rest = &mut *buf;
+        self.pieces(rest.len(), peek, |piece| {
+            let (here, left) = core::mem::take(&mut rest).split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            rest = left;
+        })
+    }
+
+    /// Reads up to `max` bytes and gives them to `f` in pieces, where they lie: for a caller whose
+    /// buffer is not one initialised slice. Returns how many bytes that were.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn read_with(&self, max: usize, f: impl FnMut(&[u8])) -> Result<usize> {
+        self.pieces(max, false, f)
+    }
+
+    /// As [`TcpStream::read_with`], without taking (MSG_PEEK).
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn peek_with(&self, max: usize, f: impl FnMut(&[u8])) -> Result<usize> {
+        self.pieces(max, true, f)
+    }
+
+    fn pieces(&self, max: usize, peek: bool, mut f: impl FnMut(&[u8])) -> Result<usize> {
         let got = self.h.block(ready::IN, &self.h.read_limit, || {
-            self.h.engine.recv(self.h.id, buf.len(), peek)
+            self.h.engine.recv(self.h.id, max, peek)
         })?;
         let mut n = 0;
         for b in &got {
-            let end = n + b.len();
-            buf[n..end].copy_from_slice(b.as_slice());
-            n = end;
+            f(b.as_slice());
+            n += b.len();
         }
         if n > 0 {
             self.h.engine.recycle(got);

@@ -41,6 +41,7 @@ pub mod setting;
 pub mod shard;
 pub mod shared;
 pub mod sockets;
+pub mod tasks;
 pub mod udp;
 pub mod wheel;
 

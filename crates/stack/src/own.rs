@@ -91,8 +91,7 @@ impl<K: Kind> Deferred<K> {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.doorbells.is_empty()
-            && self.wakes.regs.is_empty()
-            && self.wakes.events.is_empty()
+            && self.wakes.is_empty()
             && self.accepts.is_empty()
             && self.aborts.is_empty()
             && self.blocked.is_empty()

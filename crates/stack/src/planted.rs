@@ -45,6 +45,10 @@ pub enum Bug {
     /// An squeue's worker looks at the queue in one critical section, and says that it sleeps in
     /// another.
     WorkerSleepsUnlooked,
+    /// A task looks at a socket's word in one step, and says that it waits in another.
+    TaskAnnouncedLate,
+    /// Readiness is stored in a socket's word without taking who waits in the same step.
+    TaskWordStored,
 }
 
 #[cfg(feature = "testing")]

@@ -7,6 +7,7 @@
 
 use crate::kind::Kind;
 use crate::planted::{Bug, planted};
+use crate::tasks::{Half, Tasks};
 use perimeter_sync::Platform;
 use perimeter_sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
@@ -90,6 +91,8 @@ pub enum Watch<K: Kind> {
     Reg(Arc<RegWord>),
     /// A blocked call; told once.
     Wait(Arc<<K::P as Platform>::Event>),
+    /// Tasks of an async runtime: told of levels.
+    Tasks(Arc<Tasks>),
 }
 
 /// A poller's registration to be put on its ready list once the perimeter is left.
@@ -111,6 +114,22 @@ pub struct Wakes<K: Kind> {
     pub regs: Vec<Wake>,
     /// Blocked calls to wake.
     pub events: Vec<Arc<<K::P as Platform>::Event>>,
+    /// Tasks to wake.
+    pub tasks: Vec<(Arc<Tasks>, Half)>,
+}
+
+impl<K: Kind> Wakes<K> {
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.regs.is_empty() && self.events.is_empty() && self.tasks.is_empty()
+    }
+
+    #[inline]
+    fn tasks(&mut self, tasks: &Arc<Tasks>, half: Half, bits: u8) {
+        if tasks.raise(half, bits) {
+            self.tasks.push((tasks.clone(), half));
+        }
+    }
 }
 
 impl<K: Kind> Default for Wakes<K> {
@@ -118,6 +137,7 @@ impl<K: Kind> Default for Wakes<K> {
         Wakes {
             regs: Vec::new(),
             events: Vec::new(),
+            tasks: Vec::new(),
         }
     }
 }
@@ -153,6 +173,13 @@ impl<K: Kind> Side<K> {
         self.bits
     }
 
+    fn half(&self) -> Half {
+        match self.write_half {
+            true => Half::Write,
+            false => Half::Read,
+        }
+    }
+
     /// Something happened: `bits` are ready. Watchers are noted in `wakes`, to be told when the
     /// perimeter is left: levels when a bit is new, edges each time.
     #[inline]
@@ -165,8 +192,14 @@ impl<K: Kind> Side<K> {
     }
 
     fn tell(&mut self, bits: u8, fresh: u8, wakes: &mut Wakes<K>) {
-        let (now, write_half) = (self.bits, self.write_half);
-        // The common case: one registration.
+        let (now, write_half, half) = (self.bits, self.write_half, self.half());
+        // The common cases: one registration, or a socket of a runtime.
+        if let [Watch::Tasks(tasks)] = self.watch.as_slice() {
+            if fresh != 0 {
+                wakes.tasks(tasks, half, now);
+            }
+            return;
+        }
         if let [Watch::Reg(reg)] = self.watch.as_slice() {
             reg.half(write_half).store(now, Ordering::Release);
             let news = if reg.want.trigger == Trigger::Level {
@@ -192,6 +225,12 @@ impl<K: Kind> Side<K> {
                 Watch::Wait(event) => {
                     wakes.events.push(event.clone());
                     false
+                }
+                Watch::Tasks(tasks) => {
+                    if fresh != 0 {
+                        wakes.tasks(tasks, half, now);
+                    }
+                    true
                 }
                 Watch::Reg(reg) => {
                     reg.half(write_half).store(now, Ordering::Release);
@@ -234,9 +273,12 @@ impl<K: Kind> Side<K> {
         }
         self.bits &= !bits;
         for w in &self.watch {
-            if let Watch::Reg(reg) = w {
-                reg.half(self.write_half)
-                    .store(self.bits, Ordering::Release);
+            match w {
+                Watch::Reg(reg) => reg
+                    .half(self.write_half)
+                    .store(self.bits, Ordering::Release),
+                Watch::Tasks(tasks) => tasks.lower(self.half(), bits),
+                Watch::Wait(_) => {}
             }
         }
     }
@@ -260,8 +302,16 @@ impl<K: Kind> Side<K> {
     pub fn deregister(&mut self, poller: u32, slot: u32, generation: u32) {
         self.watch.retain(|w| match w {
             Watch::Reg(r) => (r.poller, r.slot, r.generation) != (poller, slot, generation),
-            Watch::Wait(_) => true,
+            Watch::Wait(_) | Watch::Tasks(_) => true,
         });
+    }
+
+    /// Adds tasks of a runtime; what is ready already is noted at once.
+    pub fn add_tasks(&mut self, tasks: &Arc<Tasks>, wakes: &mut Wakes<K>) {
+        if self.bits != 0 {
+            wakes.tasks(tasks, self.half(), self.bits);
+        }
+        self.watch.push(Watch::Tasks(tasks.clone()));
     }
 
     /// Adds a blocked call, unless one of `bits` (or an error) is ready: then tells so.
@@ -277,7 +327,7 @@ impl<K: Kind> Side<K> {
     pub fn unwait(&mut self, event: &Arc<<K::P as Platform>::Event>) {
         self.watch.retain(|w| match w {
             Watch::Wait(e) => !Arc::ptr_eq(e, event),
-            Watch::Reg(_) => true,
+            Watch::Reg(_) | Watch::Tasks(_) => true,
         });
     }
 
@@ -288,6 +338,7 @@ impl<K: Kind> Side<K> {
         for w in core::mem::take(&mut self.watch) {
             match w {
                 Watch::Wait(event) => wakes.events.push(event),
+                Watch::Tasks(tasks) => wakes.tasks(&tasks, self.half(), self.bits),
                 Watch::Reg(reg) => wakes.regs.push(Wake {
                     poller: reg.poller,
                     slot: reg.slot,

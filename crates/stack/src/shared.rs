@@ -16,6 +16,7 @@ use crate::port::{Offload, RxPort, TxPort};
 use crate::quota::Quota;
 use crate::route::{Ask, Routes};
 use crate::segment::Seg;
+use crate::tasks::AllTasks;
 use core::net::IpAddr;
 use perimeter_base::Time;
 use perimeter_link::loopback::LoopbackHandle;
@@ -169,6 +170,8 @@ pub struct SharedState<K: Kind> {
     pub secret: [u64; 2],
     /// Pollers.
     pub pollers: Pollers<K>,
+    /// Tasks of async runtimes that sockets wake.
+    pub tasks: AllTasks,
     /// Counters.
     pub counters: PerLaneCounters<COUNTS>,
     /// Routes and neighbours.
@@ -297,6 +300,7 @@ impl<K: Kind> SharedState<K> {
             bound: lock::<K, _>(&p, LockClass::Control, HashMap::new()),
             quotas: config.ends().map(|n| Quota::new(&p, n)),
             pollers: Pollers::new(&p),
+            tasks: AllTasks::default(),
             counters: PerLaneCounters::new(),
             toeplitz: Toeplitz::default(),
             life: Life::default(),

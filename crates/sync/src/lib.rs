@@ -30,6 +30,6 @@ pub use platform::{Beacon, Event, Lock, Locks, Platform, Shared, Solo, Thread, W
 pub use policy::{Lending, LockPolicy, Priority};
 pub use profile::Profile;
 pub use queue::{Fanin, FaninConsumer, Mpsc, Spill};
-pub use shim::atomic;
+pub use shim::{atomic, mutex};
 pub use solo::{OwnerGate, SoloLock, WrongThreadError};
 pub use virt::Virtual;

@@ -18,6 +18,15 @@ pub mod atomic {
     };
 }
 
+/// A mutex that the models replace by loom's: for short sections that hold nothing of a perimeter
+/// and in which nothing is called.
+pub mod mutex {
+    #[cfg(loom)]
+    pub use loom::sync::Mutex;
+    #[cfg(not(loom))]
+    pub use std::sync::Mutex;
+}
+
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 

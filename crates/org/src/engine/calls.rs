@@ -22,6 +22,7 @@ use perimeter_stack::ops::{
 use perimeter_stack::poller::{Alarm, Notify, Ready, WatchError};
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready::Want;
+use perimeter_stack::tasks::Tasks;
 use perimeter_stack::{ConnInfo, SockError, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
 use perimeter_tcp::{Config, State, TcpError};
@@ -60,6 +61,7 @@ impl<O: Org> Running<O> {
                     match &reg {
                         Watching::Add(r) => side.register(r, &mut cx.deferred.wakes),
                         Watching::Remove(r) => side.deregister(r.poller, r.slot, r.generation),
+                        Watching::Tasks(t) => side.add_tasks(t, &mut cx.deferred.wakes),
                     }
                 }
             });
@@ -304,6 +306,17 @@ impl<O: Org> Engine for Running<O> {
             Err(EngineError::Sock(SockError::Closed)) => Ok(()),
             other => other,
         }
+    }
+
+    fn watch(&self, id: SockId, tasks: Arc<Tasks>) -> Result<(), EngineError> {
+        let i = self.enter()?;
+        i.sh.tasks.add(&tasks);
+        self.watching(id, Watching::Tasks(tasks.clone()))?;
+        // Whoever ends the stack ends those who are known, or has said so by now.
+        if i.stopping() {
+            tasks.end();
+        }
+        Ok(())
     }
 
     fn poll(

@@ -135,6 +135,7 @@ pub(super) fn watch_datagram<O: Org>(
             match &reg {
                 Watching::Add(r) => side.register(r, &mut cx.deferred.wakes),
                 Watching::Remove(r) => side.deregister(r.poller, r.slot, r.generation),
+                Watching::Tasks(t) => side.add_tasks(t, &mut cx.deferred.wakes),
             }
         }
     })

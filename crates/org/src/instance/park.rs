@@ -74,6 +74,8 @@ impl<O: Org> Instance<O> {
         for e in events.iter().filter_map(Weak::upgrade) {
             e.set();
         }
+        drop(events);
+        self.sh.tasks.end();
     }
 
     /// A timer was armed for `at`: threads that sleep for a later one look again. Nobody needs to

@@ -6,6 +6,7 @@ use crate::ctx::Ctx;
 use crate::kind::Kind;
 use crate::ready::{self, RegWord};
 use crate::segment::NOWHERE;
+use crate::tasks::Tasks;
 use perimeter_base::Time;
 use perimeter_sync::Platform;
 use perimeter_tcp::{State, TcpError};
@@ -90,6 +91,8 @@ pub enum Watching {
     Add(Arc<RegWord>),
     /// Remove it.
     Remove(Arc<RegWord>),
+    /// Add tasks of a runtime instead.
+    Tasks(Arc<Tasks>),
 }
 
 impl<K: Kind> Op<K> for Watching {
@@ -104,6 +107,10 @@ impl<K: Kind> Op<K> for Watching {
             Watching::Remove(r) => {
                 b.snd().side.deregister(r.poller, r.slot, r.generation);
                 b.rcv().side.deregister(r.poller, r.slot, r.generation);
+            }
+            Watching::Tasks(tasks) => {
+                b.snd().side.add_tasks(tasks, &mut cx.deferred.wakes);
+                b.rcv().side.add_tasks(tasks, &mut cx.deferred.wakes);
             }
         }
         Step::Done(())

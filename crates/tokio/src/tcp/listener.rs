@@ -1,0 +1,108 @@
+//! Listeners.
+
+use crate::addr::ToSocketAddrs;
+use crate::net::Net;
+use crate::socket::Socket;
+use crate::tcp::TcpStream;
+use perimeter::task::Half;
+use std::fmt;
+use std::io::Result;
+use std::net::SocketAddr;
+use std::task::{Context, Poll, ready};
+
+/// A listening socket, as [`tokio::net::TcpListener`].
+///
+/// Any number of tasks may accept from it at the same time. Dropped, it is closed: handshakes under
+/// way and connections that nobody has accepted are reset.
+///
+/// ```
+/// # use perimeter_tokio::Net;
+/// # async fn example(net: Net) -> std::io::Result<()> {
+/// let listener = net.listen("0.0.0.0:80").await?;
+/// loop {
+///     let (mut stream, peer) = listener.accept().await?;
+///     tokio::spawn(async move {
+///         let (mut r, mut w) = stream.split();
+///         if let Err(e) = tokio::io::copy(&mut r, &mut w).await {
+///             eprintln!("{peer}: {e}");
+///         }
+///     });
+/// }
+/// # }
+/// ```
+pub struct TcpListener(Socket<perimeter::TcpListener>);
+
+fn accepted((s, peer): (perimeter::TcpStream, SocketAddr)) -> Result<(TcpStream, SocketAddr)> {
+    Ok((TcpStream::new(s)?, peer))
+}
+
+impl TcpListener {
+    /// Listens on `addr` on the current stack ([`Net::current`]); else as [`Net::listen`].
+    ///
+    /// # Errors
+    /// There is no current stack; or as [`Net::listen`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, nobody listens.
+    pub async fn bind<A: ToSocketAddrs>(addr: A) -> Result<TcpListener> {
+        Net::current()?.listen(addr).await
+    }
+
+    /// Takes a listener of the stack's. It does not block from now on, nor do its other handles.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn from_perimeter(listener: perimeter::TcpListener) -> Result<TcpListener> {
+        listener.set_nonblocking(true)?;
+        Ok(TcpListener(Socket::new(listener)))
+    }
+
+    /// The stack's listener, for what only that one can.
+    pub fn get_ref(&self) -> &perimeter::TcpListener {
+        &self.0.inner
+    }
+
+    /// Gives the stack's listener back. It still does not block.
+    pub fn into_perimeter(self) -> perimeter::TcpListener {
+        self.0.inner
+    }
+
+    /// Takes the next connection, and its peer's address.
+    ///
+    /// # Errors
+    /// The stack has ended, or its last interface has gone.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken no connection.
+    pub async fn accept(&self) -> Result<(TcpStream, SocketAddr)> {
+        self.0
+            .io(Half::Read, perimeter::TcpListener::accept)
+            .await
+            .and_then(accepted)
+    }
+
+    /// As [`TcpListener::accept`], for one task: that which polls last is woken.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(TcpStream, SocketAddr)>> {
+        let accept = perimeter::TcpListener::accept;
+        let conn = ready!(self.0.poll_io(Half::Read, cx, accept));
+        Poll::Ready(conn.and_then(accepted))
+    }
+
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.0.inner.local_addr()
+    }
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut d = f.debug_struct("TcpListener");
+        if let Ok(a) = self.local_addr() {
+            d.field("addr", &a);
+        }
+        d.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,361 @@
+//! Streams.
+
+use crate::addr::ToSocketAddrs;
+use crate::net::Net;
+use crate::socket::Socket;
+use crate::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, owned, split};
+use bytes::BufMut;
+use perimeter::task::Half;
+use std::fmt;
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+
+/// A TCP connection, as [`tokio::net::TcpStream`].
+///
+/// Reading and writing are done with the methods of tokio's `AsyncReadExt` and `AsyncWriteExt`.
+/// Dropped, it is closed as by `close(2)`: what was written is still delivered, but when received
+/// data was not read, the connection is reset. [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends
+/// the direction of writing alone.
+pub struct TcpStream(pub(super) Socket<perimeter::TcpStream>);
+
+/// Reads what there is room for in `buf`.
+fn read_buf(s: &perimeter::TcpStream, buf: &mut ReadBuf<'_>) -> Result<()> {
+    s.read_with(buf.remaining(), |piece| buf.put_slice(piece))
+        .map(drop)
+}
+
+fn room(bufs: &[IoSliceMut<'_>]) -> usize {
+    bufs.iter().map(|b| b.len()).sum()
+}
+
+impl TcpStream {
+    pub(crate) fn new(inner: perimeter::TcpStream) -> Result<TcpStream> {
+        inner.set_nonblocking(true)?;
+        Ok(TcpStream(Socket::new(inner)))
+    }
+
+    /// Waits until it is connected, or that has failed.
+    pub(crate) async fn connected(&self) -> Result<()> {
+        self.writable().await?;
+        self.take_error()?.map_or(Ok(()), Err)
+    }
+
+    /// Connects to `addr` on the current stack ([`Net::current`]); else as [`Net::connect`].
+    ///
+    /// # Errors
+    /// There is no current stack; or as [`Net::connect`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped the attempt is given up.
+    pub async fn connect<A: ToSocketAddrs>(addr: A) -> Result<TcpStream> {
+        Net::current()?.connect(addr).await
+    }
+
+    /// Takes a stream of the stack's. It does not block from now on, nor do its other handles.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn from_perimeter(stream: perimeter::TcpStream) -> Result<TcpStream> {
+        TcpStream::new(stream)
+    }
+
+    /// The stack's stream, for what only that one can.
+    pub fn get_ref(&self) -> &perimeter::TcpStream {
+        &self.0.inner
+    }
+
+    /// Gives the stack's stream back. It still does not block.
+    pub fn into_perimeter(self) -> perimeter::TcpStream {
+        self.0.inner
+    }
+
+    /// Our address.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.0.inner.local_addr()
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        self.0.inner.peer_addr()
+    }
+
+    /// SO_ERROR: the pending error, which is thereby cleared.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn take_error(&self) -> Result<Option<Error>> {
+        self.0.inner.take_error()
+    }
+
+    /// Waits until the stream is ready for one of what `interest` names; what it is ready for.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the interest is neither in reading nor in writing.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped: readiness stays.
+    pub async fn ready(&self, interest: Interest) -> Result<Ready> {
+        self.0.ready(interest).await
+    }
+
+    /// Waits until there is something to read, be it the end of the stream or an error.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    ///
+    /// # Cancel safety
+    /// As [`TcpStream::ready`].
+    pub async fn readable(&self) -> Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Waits until there is room to write, or an error.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    ///
+    /// # Cancel safety
+    /// As [`TcpStream::ready`].
+    pub async fn writable(&self) -> Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// As [`TcpStream::readable`], for the one task that reads: that which polls last is woken.
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.0.poll_ready(Half::Read, cx)
+    }
+
+    /// As [`TcpStream::writable`], for the one task that writes: that which polls last is woken.
+    pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.0.poll_ready(Half::Write, cx)
+    }
+
+    /// Reads what there is, without waiting. 0 is the end of the stream, or an empty buffer.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is nothing; or what reading says.
+    pub fn try_read(&self, buf: &mut [u8]) -> Result<usize> {
+        self.try_read_vectored(&mut [IoSliceMut::new(buf)])
+    }
+
+    /// As [`TcpStream::try_read`], into several buffers, one after the other.
+    ///
+    /// # Errors
+    /// As [`TcpStream::try_read`].
+    pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        let (mut at, mut filled) = (0, 0);
+        self.0.inner.read_with(room(bufs), |mut piece| {
+            while !piece.is_empty() {
+                let free = &mut bufs[at][filled..];
+                let n = free.len().min(piece.len());
+                free[..n].copy_from_slice(&piece[..n]);
+                (piece, filled) = (&piece[n..], filled + n);
+                if filled == bufs[at].len() {
+                    (at, filled) = (at + 1, 0);
+                }
+            }
+        })
+    }
+
+    /// As [`TcpStream::try_read`], to the end of `buf`, as much as it has room for (a `Vec` makes
+    /// some), and advances it.
+    ///
+    /// # Errors
+    /// As [`TcpStream::try_read`].
+    pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> Result<usize> {
+        // The room that it has now, so that a buffer that grows does not take everything.
+        let room = buf.chunk_mut().len().min(buf.remaining_mut());
+        self.0.inner.read_with(room, |piece| buf.put_slice(piece))
+    }
+
+    /// Writes as much as there is room for, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none; or what writing says.
+    pub fn try_write(&self, buf: &[u8]) -> Result<usize> {
+        (&self.0.inner).write(buf)
+    }
+
+    /// As [`TcpStream::try_write`], several buffers, one after the other.
+    ///
+    /// # Errors
+    /// As [`TcpStream::try_write`].
+    pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
+        (&self.0.inner).write_vectored(bufs)
+    }
+
+    /// Runs `f` if the stream is ready for one of what `interest` names.
+    ///
+    /// # Errors
+    /// `WouldBlock`: it is not; or what `f` says.
+    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.0.try_io(interest, |_| f())
+    }
+
+    /// Runs `f` whenever the stream is ready for one of what `interest` names, until it says
+    /// something else than `WouldBlock`.
+    ///
+    /// # Errors
+    /// What `f` says.
+    ///
+    /// # Cancel safety
+    /// After `f` has said something else nothing is awaited.
+    pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> Result<R>) -> Result<R> {
+        self.0.async_io(interest, f).await
+    }
+
+    /// Reads without taking (MSG_PEEK), waiting until there is something.
+    ///
+    /// # Errors
+    /// As reading.
+    ///
+    /// # Cancel safety
+    /// Nothing is taken in either case.
+    pub async fn peek(&self, buf: &mut [u8]) -> Result<usize> {
+        self.0.io(Half::Read, |s| s.peek(buf)).await
+    }
+
+    /// As [`TcpStream::peek`], for the one task that reads.
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<usize>> {
+        self.0.poll_io(Half::Read, cx, |s| {
+            s.peek_with(buf.remaining(), |piece| buf.put_slice(piece))
+        })
+    }
+
+    pub(super) fn poll_read_priv(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        self.0.poll_io(Half::Read, cx, |s| read_buf(s, buf))
+    }
+
+    pub(super) fn poll_write_priv(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
+        self.0.poll_io(Half::Write, cx, |mut s| s.write(buf))
+    }
+
+    pub(super) fn poll_write_vectored_priv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        self.0
+            .poll_io(Half::Write, cx, |mut s| s.write_vectored(bufs))
+    }
+
+    /// Ends the direction of writing: the peer reads the end of the stream after what was written.
+    pub(super) fn shutdown_write(&self) -> Result<()> {
+        match self.0.inner.shutdown(Shutdown::Write) {
+            // It is over already: as tokio, no error of ours.
+            Err(e) if e.kind() == ErrorKind::NotConnected => Ok(()),
+            other => other,
+        }
+    }
+
+    /// TCP_NODELAY: partial segments are sent at once.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_nodelay(&self, on: bool) -> Result<()> {
+        self.0.inner.set_nodelay(on)
+    }
+
+    /// TCP_QUICKACK, as [`perimeter::TcpStream::set_quickack`].
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_quickack(&self, on: bool) -> Result<()> {
+        self.0.inner.set_quickack(on)
+    }
+
+    /// SO_LINGER. A time of zero makes closing a reset. Dropping never waits, whatever the time:
+    /// what was written is delivered in the background.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_linger(&self, time: Option<Duration>) -> Result<()> {
+        self.0.inner.set_linger(time)
+    }
+
+    /// SO_LINGER of zero: dropping resets the connection.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_zero_linger(&self) -> Result<()> {
+        self.set_linger(Some(Duration::ZERO))
+    }
+
+    /// Splits it into a half that reads and one that writes, which borrow it. Cheaper than
+    /// [`TcpStream::into_split`].
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        split::split(self)
+    }
+
+    /// Splits it into a half that reads and one that writes, for tasks of their own. When the
+    /// writing half is dropped, that direction is shut down.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        owned::split(self)
+    }
+}
+
+/// A future that is dropped has read nothing.
+impl AsyncRead for TcpStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        self.poll_read_priv(cx, buf)
+    }
+}
+
+/// A future that is dropped has written nothing. What was written is with the stack: `flush` does
+/// nothing, and `shutdown` waits for nothing.
+impl AsyncWrite for TcpStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
+        self.poll_write_priv(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        self.poll_write_vectored_priv(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+        Poll::Ready(self.shutdown_write())
+    }
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut d = f.debug_struct("TcpStream");
+        if let Ok(a) = self.local_addr() {
+            d.field("addr", &a);
+        }
+        if let Ok(a) = self.peer_addr() {
+            d.field("peer", &a);
+        }
+        d.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,131 @@
+//! The sockets under every organization: echo, halves, readiness, cancellation, ends.
+
+mod common;
+
+use common::{each_organization, pattern};
+use perimeter_tokio::{Net, TcpStream};
+use std::io::ErrorKind;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::time::timeout;
+
+/// Serves every connection with what it sends.
+async fn echo(net: Net) {
+    let listener = net.listen("10.0.0.1:7").await.unwrap();
+    assert_eq!(listener.local_addr().unwrap().port(), 7);
+    while let Ok((mut s, _)) = listener.accept().await {
+        tokio::task::spawn_local(async move {
+            let (mut r, mut w) = s.split();
+            // Some clients go without waiting.
+            let _ = tokio::io::copy(&mut r, &mut w).await;
+            let _ = w.shutdown().await;
+        });
+    }
+}
+
+#[test]
+fn echo_through_owned_halves() {
+    each_organization(async |server, client| {
+        let _echo = tokio::task::spawn_local(echo(server));
+        tokio::task::yield_now().await;
+        let clients: Vec<_> = (0..8)
+            .map(|n| {
+                let net = client.clone();
+                tokio::task::spawn_local(async move {
+                    let s = net.connect("10.0.0.1:7").await.unwrap();
+                    assert_eq!(s.peer_addr().unwrap(), "10.0.0.1:7".parse().unwrap());
+                    let (mut r, mut w) = s.into_split();
+                    let data = pattern(n, 200_000);
+                    let sent = data.clone();
+                    let writer = tokio::task::spawn_local(async move {
+                        w.write_all(&sent).await.unwrap();
+                        w.shutdown().await.unwrap();
+                        w
+                    });
+                    let mut got = Vec::new();
+                    r.read_to_end(&mut got).await.unwrap();
+                    assert!(got == data, "another stream came back");
+                    let s = r.reunite(writer.await.unwrap()).unwrap();
+                    assert_eq!(s.try_read(&mut [0; 8]).unwrap(), 0);
+                })
+            })
+            .collect();
+        for c in clients {
+            c.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn readiness_is_a_level() {
+    each_organization(async |server, client| {
+        let listener = server.listen("10.0.0.1:7").await.unwrap();
+        let (a, b) = tokio::join!(client.connect("10.0.0.1:7"), listener.accept());
+        let (a, (mut b, _)) = (a.unwrap(), b.unwrap());
+        assert!(a.ready(Interest::WRITABLE).await.unwrap().is_writable());
+        let none = |s: &TcpStream| s.try_read(&mut [0; 8]).unwrap_err().kind();
+        assert_eq!(none(&a), ErrorKind::WouldBlock);
+        let soon = Duration::from_millis(20);
+        assert!(timeout(soon, a.readable()).await.is_err());
+        assert!(a.try_io(Interest::READABLE, || Ok(())).is_err());
+        b.write_all(b"hello").await.unwrap();
+        a.readable().await.unwrap();
+        // As long as something is there.
+        a.readable().await.unwrap();
+        let mut buf = [0; 3];
+        assert_eq!((a.peek(&mut buf).await.unwrap(), &buf), (3, b"hel"));
+        assert_eq!((a.try_read(&mut buf).unwrap(), &buf), (3, b"hel"));
+        a.readable().await.unwrap();
+        assert_eq!(a.try_read(&mut buf).unwrap(), 2);
+        assert_eq!(none(&a), ErrorKind::WouldBlock);
+        assert!(timeout(soon, a.readable()).await.is_err());
+        b.shutdown().await.unwrap();
+        a.readable().await.unwrap();
+        let ready = a.ready(Interest::READABLE).await.unwrap();
+        assert!(
+            ready.is_read_closed() && !ready.is_write_closed(),
+            "{ready:?}"
+        );
+        assert_eq!(a.try_read(&mut buf).unwrap(), 0);
+        // Room: writing fills the buffers until there is none, and reading makes some.
+        let block = [7; 16 * 1024];
+        let mut sent = 0;
+        loop {
+            match a.try_write(&block) {
+                Ok(n) => sent += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    if timeout(soon, a.writable()).await.is_err() {
+                        break;
+                    }
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+        let mut got = 0;
+        let mut sink = vec![0; 64 * 1024];
+        while got < sent {
+            got += b.read(&mut sink).await.unwrap();
+        }
+        a.writable().await.unwrap();
+    });
+}
+
+#[test]
+fn refused_and_reset() {
+    each_organization(async |server, client| {
+        let refused = client.connect("10.0.0.1:9").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let listener = server.listen("10.0.0.1:7").await.unwrap();
+        let (a, b) = tokio::join!(client.connect("10.0.0.1:7"), listener.accept());
+        let (mut a, (b, _)) = (a.unwrap(), b.unwrap());
+        b.set_zero_linger().unwrap();
+        drop(b);
+        let e = a.read(&mut [0; 8]).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::ConnectionReset);
+        assert!(a.ready(Interest::WRITABLE).await.unwrap().is_write_closed());
+        assert_eq!(
+            a.write(b"x").await.unwrap_err().kind(),
+            ErrorKind::BrokenPipe
+        );
+    });
+}
