@@ -3,7 +3,8 @@
 //! Each path alternates between a preparation, which is the peer's and the application's work,
 //! and a step, which is the stack's. Only steps are measured.
 
-use crate::world::{K, MSS, World};
+use crate::device::{HOST, PEER};
+use crate::world::{K, MSS, UDP_PORT, World, inside};
 use core::hint::black_box;
 use perimeter_base::{Bytes, Time};
 use perimeter_org::connp_l::ConnpL;
@@ -13,8 +14,9 @@ use perimeter_org::squeue::FireEngine;
 use perimeter_org::up::Up;
 use perimeter_org::{Org, OrgSpec};
 use perimeter_stack::ops::{Received, Recv, SendData};
+use perimeter_stack::udp::UdpConfig;
 use perimeter_stack::wheel::{Due, Wheel};
-use perimeter_stack::{BURST, Count, Ctx, Kind, Shard, lifecycle};
+use perimeter_stack::{BURST, Count, Ctx, Kind, Shard, SockId, lifecycle};
 use perimeter_sync::Native;
 use perimeter_wire::FlowKey;
 
@@ -49,6 +51,8 @@ pub fn all(v: &mut impl Visitor) {
     v.visit::<Ack>();
     v.visit::<Clocked>();
     v.visit::<Receive>();
+    v.visit::<UdpSend>();
+    v.visit::<UdpReceive>();
     v.visit::<Lookup>();
     v.visit::<Rearm>();
     v.visit::<Wheeling>();
@@ -296,6 +300,103 @@ impl Path for Receive {
 
     fn units(&mut self) -> u64 {
         self.got.len() as u64
+    }
+}
+
+/// Octets of data in a datagram.
+const DATAGRAM: usize = 64;
+
+/// Opens a socket that is connected to the peer, and sends a datagram, after which the way is
+/// known.
+fn connected(w: &mut World) -> SockId {
+    let cx = &mut Ctx::new(&w.sh, &mut w.own);
+    let at = (HOST.into(), UDP_PORT);
+    let id = inside(&w.org, cx, move |table, cx| {
+        let (id, _) = table
+            .open(cx, 0, at, UdpConfig::default())
+            .expect("a free port");
+        table
+            .connect(cx, id, (PEER.into(), UDP_PORT))
+            .expect("a way");
+        id
+    });
+    w.udp_send(id, &[7; DATAGRAM]);
+    w.leave();
+    id
+}
+
+/// Datagrams of 64 octets are sent, each by a call of its own; the doorbell rings once.
+pub struct UdpSend {
+    w: World,
+    id: SockId,
+    before: u64,
+}
+
+impl Path for UdpSend {
+    const NAME: &'static str = "udp send";
+    const UNIT: &'static str = "datagram";
+
+    fn new() -> UdpSend {
+        let mut w = World::new();
+        let id = connected(&mut w);
+        UdpSend { w, id, before: 0 }
+    }
+
+    fn prepare(&mut self) {
+        self.w.pass(20_000);
+        self.before = self.w.count(Count::UdpOut);
+    }
+
+    fn step(&mut self) {
+        for n in 0..BURST as u8 {
+            self.w.udp_send(self.id, black_box(&[n; DATAGRAM]));
+        }
+        self.w.leave();
+    }
+
+    fn units(&mut self) -> u64 {
+        self.w.count(Count::UdpOut) - self.before
+    }
+}
+
+/// A burst of datagrams of 64 octets comes in, and the application takes each by a call of its own,
+/// into its buffer.
+pub struct UdpReceive {
+    w: World,
+    id: SockId,
+    got: u64,
+}
+
+impl Path for UdpReceive {
+    const NAME: &'static str = "udp receive";
+    const UNIT: &'static str = "datagram";
+
+    fn new() -> UdpReceive {
+        let mut w = World::new();
+        let id = connected(&mut w);
+        UdpReceive { w, id, got: 0 }
+    }
+
+    fn prepare(&mut self) {
+        self.w.pass(20_000);
+        for _ in 0..BURST {
+            self.w.udp_frame(&[7; DATAGRAM]);
+        }
+    }
+
+    fn step(&mut self) {
+        self.w.udp_burst();
+        let mut buf = [0; 2048];
+        self.got = 0;
+        while self.w.udp_recv(self.id, &mut buf) == Some(DATAGRAM) {
+            black_box(&buf);
+            self.got += 1;
+        }
+        self.w.leave();
+    }
+
+    fn units(&mut self) -> u64 {
+        self.got
     }
 }
 

@@ -6,17 +6,22 @@ use crate::device::{HOST, MAC, PEER, PEER_MAC, PREFIX, Sink, WSCALE, answer_to_s
 use core::net::IpAddr;
 use perimeter_base::{Bytes, Time};
 use perimeter_link::RxFrame;
+use perimeter_org::udp::Udp;
 use perimeter_org::up::{SoloKind, Up};
-use perimeter_org::{Org, OrgSpec};
+use perimeter_org::{Org, OrgSpec, Protocol};
 use perimeter_stack::aside::Wanted;
 use perimeter_stack::ops::{Data, SendData};
+use perimeter_stack::udp::{Outgoing, Payload, Table};
 use perimeter_stack::{
-    Cidr, Config, Count, Ctx, IfaceSpec, Kind, Own, SharedState, SockError, SockId, input,
+    Cidr, Config, Count, Ctx, IfaceSpec, Kind, Own, SharedState, SockError, SockId, Sockets, input,
     lifecycle,
 };
 use perimeter_sync::{Native, Platform};
 use perimeter_tcp::isn::IsnGen;
-use perimeter_wire::{FlowKey, MAX_HEADERS, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions, Template};
+use perimeter_wire::{
+    FlowKey, IpHdr, MAX_HEADERS, PROTO_UDP, SegOut, Seq, TcpFlags, TcpHdr, TcpOptions, Template,
+    UdpTemplate,
+};
 use smallvec::smallvec;
 
 /// Locks and platform of `up`.
@@ -30,6 +35,23 @@ const FIRST_PORT: u16 = 1024;
 pub const MAX_FLOWS: usize = (u16::MAX - FIRST_PORT) as usize;
 /// When the world begins. Late enough that timer wheels have turned.
 const BEGIN: Time = Time::from_millis(1_000_000);
+
+/// The port of datagram sockets at both ends.
+pub const UDP_PORT: u16 = 7;
+
+/// Runs `f` on the datagram sockets of the first perimeter.
+///
+/// # Panics
+/// If the thread that was to do so has stopped.
+#[inline]
+pub fn inside<O: Org, R: Send + 'static>(
+    org: &O,
+    cx: &mut Ctx<O::K>,
+    f: impl FnOnce(&mut Table<O::K>, &mut Ctx<O::K>) -> R + Send + 'static,
+) -> R {
+    let job = move |s: &mut dyn Sockets<O::K>, cx: &mut Ctx<O::K>| f(s.others().table(), cx);
+    org.inside(cx, 0, job).expect("a result")
+}
 
 /// The peer's end of a connection.
 pub struct Flow {
@@ -241,6 +263,87 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         let cx = &mut Ctx::new(&self.sh, &mut self.own);
         input::parse(cx, 0, Wanted::default());
         self.org.on_packets(cx);
+    }
+
+    /// The peer sends a datagram from and to [`UDP_PORT`]: into the burst.
+    pub fn udp_frame(&mut self, data: &[u8]) {
+        let ip = IpHdr {
+            src: PEER.into(),
+            dst: HOST.into(),
+            protocol: PROTO_UDP,
+            hop_limit: 64,
+            tos: 0,
+            header_len: 0,
+            total_len: 0,
+        };
+        let ports = (UDP_PORT, UDP_PORT);
+        let template = UdpTemplate::new(Some((PEER_MAC, MAC)), &ip, ports, 0);
+        let mut headers = [0; MAX_HEADERS];
+        let n = template.emit(&mut headers, 0, data.len() as u32);
+        let mut buf = self.own.pool.take(n + data.len());
+        buf.raw_mut()[..n].copy_from_slice(&headers[..n]);
+        buf.raw_mut()[n..n + data.len()].copy_from_slice(data);
+        buf.set_window(0, n + data.len());
+        self.own.frames.push(RxFrame {
+            buf,
+            hash: None,
+            csum_ok: true,
+            segment_size: 0,
+        });
+    }
+
+    /// A burst of datagrams goes through the stack.
+    #[inline]
+    pub fn udp_burst(&mut self) {
+        let cx = &mut Ctx::new(&self.sh, &mut self.own);
+        let wanted = Wanted {
+            protocols: &[PROTO_UDP],
+            ..Wanted::default()
+        };
+        let mut aside = input::parse(cx, 0, wanted);
+        Protocol::<O>::input(&Udp, &self.org, cx, &mut aside.datagrams);
+        cx.datagrams = aside.datagrams;
+    }
+
+    /// Sends a datagram to the socket's peer, as the facade's back does.
+    ///
+    /// # Panics
+    /// If the socket is not there, or it can't be sent.
+    #[inline]
+    pub fn udp_send(&mut self, id: SockId, data: &[u8]) {
+        let cx = &mut Ctx::new(&self.sh, &mut self.own);
+        let mut buf = cx.pool.take(data.len());
+        buf.set_window(0, data.len());
+        buf.as_mut_slice().copy_from_slice(data);
+        let out = Outgoing {
+            to: None,
+            from: None,
+            data: Payload::Buf(buf),
+            segment: 0,
+        };
+        let send = move |table: &mut Table<O::K>, cx: &mut Ctx<O::K>| {
+            table.get(id).map(|s| s.send(cx, out))
+        };
+        let sent = inside(&self.org, cx, send).expect("the socket");
+        assert_eq!(sent.taken, Ok(data.len()));
+        if let Some(buf) = sent.back {
+            cx.pool.put(buf);
+        }
+    }
+
+    /// Receives a datagram, as the facade's back does; its length.
+    #[inline]
+    pub fn udp_recv(&mut self, id: SockId, out: &mut [u8]) -> Option<usize> {
+        let cx = &mut Ctx::new(&self.sh, &mut self.own);
+        let recv = move |table: &mut Table<O::K>, cx: &mut Ctx<O::K>| {
+            table.get(id).map(|s| s.recv(cx, false))
+        };
+        let rx = inside(&self.org, cx, recv)?.ok()?;
+        let data = rx.data.as_slice();
+        let n = data.len().min(out.len());
+        out[..n].copy_from_slice(&data[..n]);
+        cx.pool.put(rx.data);
+        Some(n)
     }
 
     /// What is done when the perimeter is left: doorbells.

@@ -526,6 +526,7 @@ impl<O: Org> Instance<O> {
             t.refresh(now);
         }
         self.sh.sweep();
+        perimeter_stack::fragment::expire(cx, now);
         let (hoarders, drop) = self.sh.hoarders();
         for id in hoarders {
             self.org.post(cx, id, Shed { drop });

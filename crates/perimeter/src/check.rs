@@ -156,6 +156,7 @@ pub(crate) fn stack(c: &Config) -> Checked {
         ));
     }
     within("memory", c.memory, 1..=u64::MAX)?;
+    within("fragments", c.fragments, 0..=1 << 30)?;
     within("syn_buckets", c.syn_buckets, 1..=1 << 24)?;
     within("syn_depth", c.syn_depth, 1..=1 << 16)?;
     within("ttl", c.ttl, 1..=u8::MAX)?;

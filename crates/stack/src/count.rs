@@ -71,6 +71,21 @@ counts! {
     UdpQueueFull = "drop_udp_queue_full",
     /// Datagrams of UDP that waited for a neighbour in vain, or gave way to later ones.
     UdpUnresolved = "drop_udp_unresolved",
+    /// Fragments of datagrams received.
+    Fragments = "rx_fragments",
+    /// Datagrams put together from them.
+    Reassembled = "rx_reassembled",
+    /// Datagrams of which fragments came and that never were whole: they took too long, or had to
+    /// make room.
+    ReassemblyFailed = "reassembly_failed",
+    /// Fragments that overlap others, or contradict them.
+    FragmentOverlap = "drop_fragment_overlap",
+    /// Fragments of a source that had too many.
+    FragmentNoRoom = "drop_fragment_no_room",
+    /// Fragments that can be none: lengths and offsets that do not fit.
+    BadFragment = "drop_bad_fragment",
+    /// Fragments sent.
+    FragmentsSent = "tx_fragments",
     /// SYNs dropped, and acknowledgments that complete a handshake: the accept queue is full, or
     /// there is no memory for connections.
     SynDropped = "drop_syn",

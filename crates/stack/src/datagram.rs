@@ -2,10 +2,11 @@
 
 use crate::count::Count;
 use crate::ctx::Ctx;
+use crate::fragment;
 use crate::kind::Kind;
 use crate::net::{L2, is_group, is_host};
 use core::net::{IpAddr, Ipv6Addr};
-use perimeter_base::PktBuf;
+use perimeter_base::{Bytes, PktBuf};
 use perimeter_link::Medium;
 use perimeter_tcp::Unreachable;
 use perimeter_wire::{EtherHdr, Icmpv4, Icmpv6, IpHdr, Ipv6Hdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6};
@@ -137,6 +138,29 @@ pub(crate) fn tell6<K: Kind>(
     error(cx, came, ends, PROTO_ICMPV6, len, fill)
 }
 
+/// Tells the sender of a datagram that not all of its fragments came in time: it went from the
+/// second of `ends` to the first, and `quote` is the beginning of it.
+pub(crate) fn expired<K: Kind>(
+    cx: &mut Ctx<K>,
+    came: (u16, Option<MacAddr>),
+    ends: (IpAddr, IpAddr),
+    quote: &[u8],
+) {
+    match ends {
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let msg = Icmpv6::TimeExceeded { code: 1 };
+            tell6(cx, came, (from, to), msg, quote);
+        }
+        _ => {
+            let quote = &quote[..quote.len().min(QUOTE)];
+            let fill = |out: &mut [u8]| {
+                Icmpv4::TimeExceeded { code: 1 }.emit(quote, out);
+            };
+            error(cx, came, ends, PROTO_ICMP, Icmpv4::LEN + quote.len(), fill);
+        }
+    }
+}
+
 /// Sends an ICMP error of `len` octets, unless there were too many.
 fn error<K: Kind>(
     cx: &mut Ctx<K>,
@@ -189,7 +213,7 @@ pub(crate) fn header<K: Kind>(
 }
 
 /// Places a datagram of `len` bytes behind its header, which `fill` writes, in the ring of queue
-/// `q` of an interface.
+/// `q` of an interface; in fragments if it is longer than the MTU.
 ///
 /// # Errors
 /// [`SendError::TooLong`] and [`SendError::Full`].
@@ -201,10 +225,13 @@ pub(crate) fn place<K: Kind>(
     len: usize,
     fill: impl FnOnce(&mut [u8]),
 ) -> Result<(), SendError> {
-    let len = usize::from(hdr.header_len) + len;
-    if len > cx.sh.ifaces[usize::from(iface)].mtu(hdr.dst) as usize {
-        return Err(SendError::TooLong);
+    let mtu = cx.sh.ifaces[usize::from(iface)].mtu(hdr.dst);
+    if usize::from(hdr.header_len) + len > mtu as usize {
+        let mut body = vec![0; len];
+        fill(&mut body);
+        return fragment::send(cx, (mtu, q), stations, &hdr, Bytes::from(body));
     }
+    let len = usize::from(hdr.header_len) + len;
     // Both families' length fields hold that, IPv6's 40 octets more.
     hdr.total_len = u32::from(u16::try_from(len).map_err(|_| SendError::TooLong)?);
     let mut out = cx.pool.take(len);

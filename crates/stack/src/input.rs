@@ -5,6 +5,7 @@ use crate::aside::{Aside, Wanted};
 use crate::count::{Count, malformed};
 use crate::ctx::Ctx;
 use crate::datagram::Datagram;
+use crate::fragment;
 use crate::ipv4::arp::arp;
 use crate::ipv4::icmp::icmp;
 use crate::ipv6;
@@ -51,6 +52,7 @@ fn drain<K: Kind>(
     if wanted.merged {
         own.latest.forget();
     }
+    let mut whole = Vec::new();
     for f in frames {
         let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
         let bytes = f.buf.as_slice();
@@ -63,6 +65,10 @@ fn drain<K: Kind>(
             let seg = own.segs.place();
             match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
                 Ok(()) => tcp((sh, own), iface, f, wanted, aside),
+                Err(WireError::Fragment) => {
+                    let cx = &mut Ctx::new(sh, own);
+                    whole.extend(reassemble(cx, iface, f, l2_len));
+                }
                 Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
             }
             continue;
@@ -71,6 +77,10 @@ fn drain<K: Kind>(
             let seg = own.segs.place();
             match parse_ipv6_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
                 Ok(()) => tcp((sh, own), iface, f, wanted, aside),
+                Err(WireError::Fragment) => {
+                    let cx = &mut Ctx::new(sh, own);
+                    whole.extend(reassemble(cx, iface, f, l2_len));
+                }
                 Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
             }
             continue;
@@ -120,6 +130,11 @@ fn drain<K: Kind>(
                 continue;
             }
             Ok(_) => sh.count(own.lane, Count::OtherProtocol, 1),
+            Err(WireError::Fragment) => {
+                let cx = &mut Ctx::new(sh, own);
+                whole.extend(reassemble(cx, iface, f, l2_len));
+                continue;
+            }
             Err(e) => {
                 sh.counters.add(own.lane, malformed(e), 1);
                 if matches!(
@@ -144,6 +159,23 @@ fn drain<K: Kind>(
         sh.count(own.lane, Count::RxMerged, (segs - came) as u64);
     }
     sh.count(own.lane, Count::RxSegs, segs as u64);
+    if !whole.is_empty() {
+        drain(cx, iface, whole.drain(..), wanted, aside);
+    }
+}
+
+/// Gives a fragment to its datagram, which is a frame again when it is whole. Then it is none of
+/// fragments any more, so it comes here once.
+#[cold]
+fn reassemble<K: Kind>(cx: &mut Ctx<K>, iface: u16, f: RxFrame, l2: usize) -> Option<RxFrame> {
+    let welcome = |cx: &mut Ctx<K>, ends| for_us(cx, iface, ends).is_some();
+    let buf = fragment::arrived(cx, iface, f.buf, l2, welcome)?;
+    Some(RxFrame {
+        buf,
+        hash: None,
+        csum_ok: false,
+        segment_size: 0,
+    })
 }
 
 /// Whether a frame is addressed to that station; two comparisons of whole words.

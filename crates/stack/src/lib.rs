@@ -10,6 +10,7 @@ pub mod count;
 pub mod ctx;
 pub mod datagram;
 pub mod ends;
+pub mod fragment;
 pub mod glue;
 pub mod hold;
 pub mod id;

@@ -61,6 +61,9 @@ pub struct Config {
     /// of packet buffers that each thread keeps in stock), buffers that the application has
     /// taken out, and the application's own pages beyond the part that is being sent.
     pub memory: u64,
+    /// Memory that fragments may pin while they wait for the rest of their datagrams, bytes; one
+    /// source may pin a quarter of it. Default 4 MiB.
+    pub fragments: usize,
     /// Connections of the whole stack that no application holds any more and that still have data
     /// or their FIN to deliver. Beyond it the one that was closed first is reset; never the one
     /// that is being closed. Default 65,536.
@@ -104,6 +107,7 @@ impl Default for Config {
         Config {
             tcp: TcpConfig::default(),
             memory: 1 << 30,
+            fragments: 4 << 20,
             orphans: 65_536,
             time_waits: 65_536,
             syn_buckets: 512,
@@ -185,6 +189,10 @@ pub struct SharedState<K: Kind> {
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
     bound: Lk<K, Bound>,
+    /// Fragments that wait for the rest of their datagrams.
+    pub fragments: Lk<K, crate::fragment::Reassembly>,
+    /// Counts what is sent in fragments.
+    fragmented: AtomicU32,
     /// UDP's sockets by port.
     pub udp: crate::udp::Ports<K>,
     /// Places for connections that no application holds, by [`crate::quota::End`].
@@ -309,6 +317,13 @@ impl<K: Kind> SharedState<K> {
                 secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15,
                 secret[1].rotate_left(41),
             ],
+            fragments: lock::<K, _>(
+                &p,
+                LockClass::Leaf,
+                crate::fragment::Reassembly::new(config.fragments),
+            ),
+            // It begins anywhere.
+            fragmented: AtomicU32::new(secret[1] as u32),
             udp: crate::udp::Ports::new(&p, secret),
             net_generation: AtomicU32::new(1),
             accepts_any: ifaces.iter().any(|i| i.accept.is_any()),
@@ -443,6 +458,20 @@ impl<K: Kind> SharedState<K> {
         let label = crate::shard::table_hash([b ^ 0x6437, a], key) as u32 >> 12;
         // 0 says that there is none.
         label.max(1)
+    }
+
+    /// The identification of a datagram that is sent in fragments (RFC 7739): different for each to
+    /// one host, and nothing that tells how many went to another.
+    pub(crate) fn fragment_ident(&self, ip: &perimeter_wire::IpHdr) -> u32 {
+        let [a, b] = self.secret;
+        let key = FlowKey {
+            local: ip.src,
+            remote: ip.dst,
+            local_port: ip.protocol.into(),
+            remote_port: 0,
+        };
+        let from = crate::shard::table_hash([a ^ 0x7739, b], &key) as u32;
+        from.wrapping_add(self.fragmented.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The template of a flow that goes by these stations.

@@ -129,7 +129,12 @@ impl<S> LaneTable<S> {
     #[cold]
     #[inline(never)]
     fn fill(cell: &OnceLock<Box<[S; CHUNK]>>, make: impl Fn() -> S) -> &[S; CHUNK] {
-        cell.get_or_init(|| Box::new(core::array::from_fn(|_| make())))
+        // Made on the heap: the stacks of virtual threads are small, and a chunk is not.
+        cell.get_or_init(|| {
+            let all: Box<[S]> = (0..CHUNK).map(|_| make()).collect();
+            let whole = all.try_into().ok();
+            whole.expect("as many as a chunk has")
+        })
     }
 
     /// All places that exist.

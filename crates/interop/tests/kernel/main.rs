@@ -9,5 +9,6 @@ mod many;
 mod packet;
 mod refusals;
 mod transfer;
+mod udp;
 mod weather;
 mod xdp;

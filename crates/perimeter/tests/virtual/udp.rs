@@ -1,29 +1,69 @@
 //! Datagram sockets under every organization: what `std::net::UdpSocket` does, who gets a datagram,
 //! what is told of the network, and what bounds hold.
 
-use crate::common::{Setup, World, content, kind, organizations, shared_organizations, under_all};
+use crate::common::{
+    Family, Setup, World, content, kind, organizations, shared_organizations, under_all,
+};
 use perimeter::link::fault::FaultConfig;
 use perimeter::{Datagrams, Events, Interest, Outgoing, Poll, Stack, Token, UdpConfig, UdpSocket};
 use perimeter_sync::{Platform, Thread};
 use std::collections::HashSet;
 use std::io::{ErrorKind, Result};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-const US: [u8; 4] = [10, 0, 0, 1];
-const THEM: [u8; 4] = [10, 0, 0, 2];
+/// Under every organization, over both families.
+fn everywhere(change: impl Fn(&mut Setup), body: fn(World)) {
+    for family in Family::BOTH {
+        let change = |s: &mut Setup| {
+            s.family = family;
+            change(s);
+        };
+        under_all(change, body);
+    }
+}
 
-fn bind(s: &Stack, addr: ([u8; 4], u16)) -> UdpSocket {
-    let socket = s.bind_udp(SocketAddr::from(addr)).unwrap();
+/// The addresses of the stack under test and of its peer, and that which means any.
+fn ips(w: &World) -> [IpAddr; 3] {
+    let [us, them] = w.hosts;
+    let any = match us {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    [us, them, any]
+}
+
+/// Another address of that family: of the same prefix, or of one that no route leads to.
+fn elsewhere(ip: IpAddr, near: bool) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => Ipv4Addr::new(if near { 10 } else { 99 }, 0, 0, 99).into(),
+        IpAddr::V6(_) => {
+            let net = if near { 0xfd00 } else { 0xfd99 };
+            Ipv6Addr::new(net, 0, 0, 0, 0, 0, 0, 99).into()
+        }
+    }
+}
+
+/// The longest datagram that is not cut, octets of data.
+fn longest(w: &World) -> usize {
+    match w.hosts[0] {
+        IpAddr::V4(_) => 1472,
+        IpAddr::V6(_) => 1452,
+    }
+}
+
+fn bind(s: &Stack, addr: (IpAddr, u16)) -> UdpSocket {
+    let socket = s.bind_udp(addr).unwrap();
     socket.set_nonblocking(true).unwrap();
     socket
 }
 
 /// A socket of the stack under test and one of the peer, both bound to an address of their own.
 fn both(w: &World) -> (UdpSocket, UdpSocket, SocketAddr, SocketAddr) {
+    let [us, them, _] = ips(w);
     let (a, b) = (w.port(), w.port());
-    let (ours, theirs) = (bind(&w.s, (US, a)), bind(&w.peer, (THEM, b)));
-    (ours, theirs, (US, a).into(), (THEM, b).into())
+    let (ours, theirs) = (bind(&w.s, (us, a)), bind(&w.peer, (them, b)));
+    (ours, theirs, (us, a).into(), (them, b).into())
 }
 
 fn receive(w: &World, s: &UdpSocket) -> Result<(Vec<u8>, SocketAddr)> {
@@ -40,9 +80,11 @@ fn would_block<T>(r: Result<T>) -> bool {
 /// Of a stack that has sent nothing before: what waits for the neighbour's station arrives too.
 #[test]
 fn datagrams_go_there_and_back() {
-    under_all(
+    everywhere(
         |_| {},
         |w| {
+            let [us, them, any] = ips(&w);
+            let _ = (us, them, any);
             let (ours, theirs, at, there) = both(&w);
             let mut buf = [0; 2000];
             assert!(would_block(ours.recv_from(&mut buf)));
@@ -52,7 +94,7 @@ fn datagrams_go_there_and_back() {
             for n in 0..5 {
                 assert_eq!(receive(&w, &theirs).unwrap(), (vec![n; 9], at));
             }
-            for len in [0, 1, 64, 76, 77, 1000, 1472] {
+            for len in [0, 1, 64, 76, 77, 1000, longest(&w)] {
                 let data = content(len);
                 assert_eq!(theirs.send_to(&data, at).unwrap(), len);
                 let mut peeked = [0; 1500];
@@ -72,7 +114,7 @@ fn datagrams_go_there_and_back() {
             assert_eq!(kind(ours.peer_addr()), Some(ErrorKind::NotConnected));
             assert_eq!(kind(ours.send(b"to whom?")), Some(ErrorKind::NotConnected));
             assert_eq!(
-                kind(ours.send_to(b"", SocketAddr::from((THEM, 0)))),
+                kind(ours.send_to(b"", SocketAddr::from((them, 0)))),
                 Some(ErrorKind::InvalidInput)
             );
         },
@@ -81,17 +123,19 @@ fn datagrams_go_there_and_back() {
 
 #[test]
 fn a_socket_with_a_peer_hears_nobody_else_and_is_told_of_errors() {
-    under_all(
+    everywhere(
         |_| {},
         |w| {
+            let [us, them, any] = ips(&w);
+            let _ = (us, them, any);
             let (_, theirs, _, there) = both(&w);
-            let other = bind(&w.peer, (THEM, w.port()));
-            let ours = bind(&w.s, ([0; 4], 0));
+            let other = bind(&w.peer, (them, w.port()));
+            let ours = bind(&w.s, (any, 0));
             let port = ours.local_addr().unwrap().port();
             assert!((32_768..61_000).contains(&port));
             assert!(ours.local_addr().unwrap().ip().is_unspecified());
             ours.connect(there).unwrap();
-            let at = SocketAddr::from((US, port));
+            let at = SocketAddr::from((us, port));
             assert_eq!(
                 (ours.local_addr().unwrap(), ours.peer_addr().unwrap()),
                 (at, there)
@@ -105,7 +149,7 @@ fn a_socket_with_a_peer_hears_nobody_else_and_is_told_of_errors() {
             assert!(would_block(ours.recv(&mut [0; 9])));
 
             // Nobody is there.
-            let nobody = SocketAddr::from((THEM, w.port()));
+            let nobody = SocketAddr::from((them, w.port()));
             ours.connect(nobody).unwrap();
             for call in 0..3 {
                 ours.send(b"anybody?").unwrap();
@@ -119,7 +163,7 @@ fn a_socket_with_a_peer_hears_nobody_else_and_is_told_of_errors() {
                 assert!(would_block(ours.recv(&mut [0; 9])), "once");
             }
             // Who has no peer is not told.
-            let free = bind(&w.s, (US, w.port()));
+            let free = bind(&w.s, (us, w.port()));
             free.send_to(b"anybody?", nobody).unwrap();
             w.pass(Duration::from_millis(50));
             assert!(would_block(free.recv_from(&mut [0; 9])));
@@ -130,11 +174,14 @@ fn a_socket_with_a_peer_hears_nobody_else_and_is_told_of_errors() {
 
 #[test]
 fn a_neighbour_that_is_not_there_is_told_of() {
-    under_all(
+    everywhere(
         |_| {},
         |w| {
-            let ours = bind(&w.s, (US, w.port()));
-            ours.connect(SocketAddr::from(([10, 0, 0, 99], 9))).unwrap();
+            let [us, them, any] = ips(&w);
+            let _ = (us, them, any);
+            let ours = bind(&w.s, (us, w.port()));
+            ours.connect(SocketAddr::from((elsewhere(us, true), 9)))
+                .unwrap();
             for n in 0..40 {
                 ours.send(&[n; 100]).unwrap();
             }
@@ -143,7 +190,7 @@ fn a_neighbour_that_is_not_there_is_told_of() {
             assert_eq!(kind(got), Some(ErrorKind::HostUnreachable));
             assert_eq!(ours.info().unwrap().waiting, 0);
             assert_eq!(w.s.stats().count("drop_udp_unresolved"), 40);
-            let far = kind(ours.connect(SocketAddr::from(([99, 0, 0, 1], 9))));
+            let far = kind(ours.connect(SocketAddr::from((elsewhere(us, false), 9))));
             assert_eq!(far, Some(ErrorKind::NetworkUnreachable));
         },
     );
@@ -151,40 +198,25 @@ fn a_neighbour_that_is_not_there_is_told_of() {
 
 #[test]
 fn addresses_and_ports() {
-    under_all(
+    everywhere(
         |_| {},
         |w| {
+            let [us, them, any] = ips(&w);
+            let _ = (us, them, any);
             let port = w.port();
-            let wild = bind(&w.s, ([0; 4], port));
-            let again = w.s.bind_udp(SocketAddr::from((US, port)));
+            let wild = bind(&w.s, (any, port));
+            let again = w.s.bind_udp(SocketAddr::from((us, port)));
             assert_eq!(kind(again), Some(ErrorKind::AddrInUse));
-            let foreign = w.s.bind_udp(SocketAddr::from((THEM, port)));
+            let foreign = w.s.bind_udp(SocketAddr::from((them, port)));
             assert_eq!(kind(foreign), Some(ErrorKind::AddrNotAvailable));
             wild.close().unwrap();
             assert_eq!(kind(wild.recv(&mut [0])), Some(ErrorKind::NotConnected));
-            let again = bind(&w.s, (US, port));
+            let again = bind(&w.s, (us, port));
             drop(again);
-            // The families share a port unless one is told to keep to itself.
-            let dual = w.s.bind_udp(("::", port)).unwrap();
-            dual.set_nonblocking(true).unwrap();
-            let theirs = bind(&w.peer, (THEM, w.port()));
-            theirs
-                .send_to(b"mapped", SocketAddr::from((US, port)))
-                .unwrap();
-            let (data, from) = receive(&w, &dual).unwrap();
-            assert_eq!(data, b"mapped");
-            assert_eq!(
-                from.to_string(),
-                format!("[::ffff:10.0.0.2]:{}", w.port() - 1)
-            );
-            dual.send_to(b"back", from).unwrap();
-            assert_eq!(receive(&w, &theirs).unwrap().0, b"back");
-            let v4 = w.s.bind_udp(SocketAddr::from(([0; 4], port)));
-            assert_eq!(kind(v4), Some(ErrorKind::AddrInUse));
             // To itself.
-            let a = bind(&w.s, (US, w.port()));
-            let b = bind(&w.s, ([0; 4], w.port()));
-            let to = SocketAddr::from((US, b.local_addr().unwrap().port()));
+            let a = bind(&w.s, (us, w.port()));
+            let b = bind(&w.s, (any, w.port()));
+            let to = SocketAddr::from((us, b.local_addr().unwrap().port()));
             a.send_to(b"to myself", to).unwrap();
             assert_eq!(
                 receive(&w, &b).unwrap(),
@@ -194,11 +226,52 @@ fn addresses_and_ports() {
     );
 }
 
+/// A socket of all addresses of IPv6 is one of IPv4 too, unless it is told to keep to itself.
+#[test]
+fn both_families_by_one_socket() {
+    under_all(
+        |s| s.family = Family::V4,
+        |w| {
+            let [us, them, any] = ips(&w);
+            let port = w.port();
+            // The families share a port unless one is told to keep to itself.
+            let dual = w.s.bind_udp(("::", port)).unwrap();
+            dual.set_nonblocking(true).unwrap();
+            let theirs = bind(&w.peer, (them, w.port()));
+            theirs
+                .send_to(b"mapped", SocketAddr::from((us, port)))
+                .unwrap();
+            let (data, from) = receive(&w, &dual).unwrap();
+            assert_eq!(data, b"mapped");
+            assert_eq!(
+                from.to_string(),
+                format!("[::ffff:10.0.0.2]:{}", w.port() - 1)
+            );
+            dual.send_to(b"back", from).unwrap();
+            assert_eq!(receive(&w, &theirs).unwrap().0, b"back");
+            let v4 = w.s.bind_udp(SocketAddr::from((any, port)));
+            assert_eq!(kind(v4), Some(ErrorKind::AddrInUse));
+            drop(dual);
+            let only = UdpConfig {
+                only_v6: true,
+                ..UdpConfig::default()
+            };
+            let six = w.s.bind_udp_with(("::", port), &only).unwrap();
+            let four = bind(&w.s, (any, port));
+            theirs.send_to(b"four", (us, port)).unwrap();
+            assert_eq!(receive(&w, &four).unwrap().0, b"four");
+            drop(six);
+        },
+    );
+}
+
 #[test]
 fn sockets_that_share_a_port_share_its_flows() {
-    under_all(
+    everywhere(
         |_| {},
         |w| {
+            let [us, them, any] = ips(&w);
+            let _ = (us, them, any);
             let port = w.port();
             let config = UdpConfig {
                 reuse_port: true,
@@ -206,18 +279,18 @@ fn sockets_that_share_a_port_share_its_flows() {
             };
             let bind_one = |_| {
                 let s =
-                    w.s.bind_udp_with(SocketAddr::from((US, port)), &config)
+                    w.s.bind_udp_with(SocketAddr::from((us, port)), &config)
                         .unwrap();
                 s.set_nonblocking(true).unwrap();
                 s
             };
             let sockets: Vec<UdpSocket> = (0..4).map(bind_one).collect();
-            let alone = w.s.bind_udp(SocketAddr::from((US, port)));
+            let alone = w.s.bind_udp(SocketAddr::from((us, port)));
             assert_eq!(kind(alone), Some(ErrorKind::AddrInUse));
-            let clients: Vec<_> = (0..32).map(|_| bind(&w.peer, (THEM, w.port()))).collect();
+            let clients: Vec<_> = (0..32).map(|_| bind(&w.peer, (them, w.port()))).collect();
             for round in 0..2u8 {
                 for c in &clients {
-                    c.send_to(&[round], SocketAddr::from((US, port))).unwrap();
+                    c.send_to(&[round], SocketAddr::from((us, port))).unwrap();
                 }
                 w.pass(Duration::from_millis(20));
             }
@@ -239,9 +312,11 @@ fn sockets_that_share_a_port_share_its_flows() {
 
 #[test]
 fn readiness() {
-    under_all(
+    everywhere(
         |_| {},
         |w| {
+            let [us, them, any] = ips(&w);
+            let _ = (us, them, any);
             let (ours, theirs, at, there) = both(&w);
             let poll = Poll::new(&w.s).unwrap();
             let mut events = Events::with_capacity(4);
@@ -265,7 +340,11 @@ fn readiness() {
             none(&mut events);
             r.reregister(&ours, Token(8), Interest::BOTH.edge())
                 .unwrap();
-            poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+            // Another thread may be the one that tells the poller.
+            w.until("an event", || {
+                poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+                !events.is_empty()
+            });
             assert!(events.iter().next().unwrap().is_writable());
             none(&mut events);
             // An error is an event.
@@ -285,13 +364,15 @@ fn readiness() {
 
 #[test]
 fn batches() {
-    under_all(
+    everywhere(
         |_| {},
         |w| {
+            let [us, them, any] = ips(&w);
+            let _ = (us, them, any);
             let (ours, theirs, at, there) = both(&w);
             ours.send_to(b"hello", there).unwrap();
             assert_eq!(receive(&w, &theirs).unwrap().0, b"hello");
-            let other = bind(&w.peer, (THEM, w.port()));
+            let other = bind(&w.peer, (them, w.port()));
             let data = content(20 * 100 + 30);
             let batch = [
                 Outgoing {
@@ -333,7 +414,7 @@ fn batches() {
             for len in [1000, 1000, 30] {
                 assert_eq!(receive(&w, &theirs).unwrap().0.len(), len);
             }
-            let long = kind(ours.send_segments(&data, 1473, None));
+            let long = kind(ours.send_segments(&data, longest(&w) as u16 + 1, None));
             assert_ne!(long, None, "longer than the MTU allows");
         },
     );
@@ -395,6 +476,18 @@ fn loss_and_reordering() {
         setup.run(|w| {
             let (ours, theirs, at, there) = both(&w);
             let data = content(1400);
+            // Until both know the other's station.
+            for (from, to, at) in [(&ours, &theirs, there), (&theirs, &ours, at)] {
+                w.until("a greeting", || {
+                    from.send_to(&[0xff, 0xff], at).unwrap();
+                    w.pass(Duration::from_millis(50));
+                    to.recv_from(&mut [0; 2]).is_ok()
+                });
+            }
+            w.pass(Duration::from_millis(50));
+            for s in [&ours, &theirs] {
+                while s.recv_from(&mut [0; 2]).is_ok() {}
+            }
             let mut seen = [HashSet::new(), HashSet::new()];
             let mut look = |n: usize, s: &UdpSocket, from: SocketAddr| {
                 let mut buf = [0; 1500];
@@ -429,7 +522,9 @@ fn loss_and_reordering() {
 fn calls_that_block() {
     for org in shared_organizations() {
         Setup::new(org).run(|w| {
-            let ours = w.s.bind_udp(SocketAddr::from((US, 7))).unwrap();
+            let [us, them, _] = ips(&w);
+            let _ = them;
+            let ours = w.s.bind_udp(SocketAddr::from((us, 7))).unwrap();
             ours.set_read_timeout(Some(Duration::from_millis(20)))
                 .unwrap();
             let start = w.now();
@@ -456,8 +551,8 @@ fn calls_that_block() {
                 }
             };
             let t = w.p.spawn("server", None, Box::new(body));
-            let client = w.peer.bind_udp(SocketAddr::from((THEM, 0))).unwrap();
-            client.connect(SocketAddr::from((US, 7))).unwrap();
+            let client = w.peer.bind_udp(SocketAddr::from((them, 0))).unwrap();
+            client.connect(SocketAddr::from((us, 7))).unwrap();
             for n in 0..50u8 {
                 client.send(&[n; 40]).unwrap();
                 let mut buf = [0; 100];
@@ -474,7 +569,9 @@ fn calls_that_block() {
 fn the_end_of_a_stack() {
     for org in shared_organizations() {
         Setup::new(org).run(|w| {
-            let ours = w.s.bind_udp(SocketAddr::from((US, 7))).unwrap();
+            let [us, them, _] = ips(&w);
+            let _ = them;
+            let ours = w.s.bind_udp(SocketAddr::from((us, 7))).unwrap();
             let waits = ours.try_clone().unwrap();
             let body = move || {
                 assert_eq!(
@@ -487,9 +584,43 @@ fn the_end_of_a_stack() {
             w.s.stop();
             t.join().unwrap();
             assert_eq!(
-                kind(ours.send_to(b"", SocketAddr::from((THEM, 1)))),
+                kind(ours.send_to(b"", SocketAddr::from((them, 1)))),
                 Some(ErrorKind::NotConnected)
             );
         });
     }
+}
+
+/// What the MTU does not allow goes in fragments, unless the socket forbids it.
+#[test]
+fn long_datagrams() {
+    everywhere(
+        |_| {},
+        |w| {
+            let (ours, theirs, at, there) = both(&w);
+            let most = match w.hosts[0] {
+                IpAddr::V4(_) => 65_507,
+                IpAddr::V6(_) => 65_527,
+            };
+            theirs.send_to(b"hello", at).unwrap();
+            receive(&w, &ours).unwrap();
+            for len in [longest(&w) + 1, 3000, 9001, most] {
+                let data = content(len);
+                assert_eq!(ours.send_to(&data, there).unwrap(), len);
+                assert_eq!(receive(&w, &theirs).unwrap(), (data.clone(), at));
+                assert_eq!(theirs.send_to(&data, at).unwrap(), len);
+                assert_eq!(receive(&w, &ours).unwrap(), (data, there));
+            }
+            let too_long = |r: Result<usize>| {
+                assert_eq!(r.unwrap_err().raw_os_error(), Some(libc::EMSGSIZE));
+            };
+            too_long(ours.send_to(&content(most + 1), there));
+            ours.set_dont_fragment(true).unwrap();
+            too_long(ours.send_to(&content(longest(&w) + 1), there));
+            assert!(ours.send_to(&content(longest(&w)), there).is_ok());
+            let stats = w.s.stats();
+            assert_eq!(stats.count("rx_reassembled"), 4);
+            assert_eq!(stats.count("reassembly_failed"), 0);
+        },
+    );
 }

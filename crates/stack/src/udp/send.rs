@@ -4,6 +4,8 @@ use super::socket::Socket;
 use super::{Claim, UdpError};
 use crate::count::Count;
 use crate::ctx::Ctx;
+use crate::datagram::SendError;
+use crate::fragment;
 use crate::kind::Kind;
 use crate::net::L2;
 use crate::ready;
@@ -12,7 +14,7 @@ use perimeter_base::desc::HEADERS;
 use perimeter_base::{Bytes, PktBuf, Time, TxPages};
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::TcpError;
-use perimeter_wire::{FlowKey, IpHdr, MAX_DATAGRAM, UdpHdr, UdpTemplate};
+use perimeter_wire::{FlowKey, IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, finish_udp};
 
 /// Datagrams of a socket that wait for a neighbour's station, and the memory that they pin, bytes:
 /// the oldest go (RFC 1122, section 2.3.2.2 asks for one to be kept at least).
@@ -88,6 +90,9 @@ pub(super) struct Path {
     generation: u32,
     until: Time,
     txq: u16,
+    ip: IpHdr,
+    ports: (u16, u16),
+    stations: Option<(MacAddr, MacAddr)>,
     /// The longest datagram that goes in one piece, header of IP included, octets.
     mtu: u32,
     template: UdpTemplate,
@@ -245,6 +250,9 @@ impl<K: Kind> Socket<K> {
             generation,
             until: now.plus(FRESH),
             txq: i.txq(hash),
+            ip,
+            ports: (from.1, to.1),
+            stations: l2,
             mtu: i.mtu(to.0).min(MAX_DATAGRAM),
             template: UdpTemplate::new(l2, &ip, (from.1, to.1), label),
         }));
@@ -262,7 +270,7 @@ impl<K: Kind> Socket<K> {
             n => usize::from(n).min(len),
         };
         if each + path.template.ip_len() > path.mtu as usize {
-            return Sent::not(UdpError::TooLong, out);
+            return self.emit_fragments(cx, out);
         }
         let placed = match out.data {
             Payload::Buf(buf) if each == len => path.place_one(cx, buf),
@@ -284,6 +292,55 @@ impl<K: Kind> Socket<K> {
         }
         let taken = taken.ok_or(UdpError::WouldBlock);
         Sent { taken, back }
+    }
+
+    /// Sends one datagram in fragments.
+    #[cold]
+    fn emit_fragments(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
+        let Some(path) = &self.path else {
+            return Sent::not(UdpError::Invalid, out);
+        };
+        let data = match &out.data {
+            Payload::Buf(b) => b.as_slice(),
+            Payload::Shared(b) => b,
+        };
+        let len = data.len();
+        let one = out.segment == 0 || usize::from(out.segment) >= len;
+        let fits = len <= MAX_DATAGRAM as usize - UdpHdr::LEN - path.ip_header();
+        if !one || !fits || self.config.dont_fragment {
+            return Sent::not(UdpError::TooLong, out);
+        }
+        let mut body = vec![0; UdpHdr::LEN + len];
+        UdpHdr {
+            src_port: path.ports.0,
+            dst_port: path.ports.1,
+            len: body.len() as u16,
+            check: 0,
+        }
+        .emit(&mut body);
+        body[UdpHdr::LEN..].copy_from_slice(data);
+        // Nobody on the way could complete it.
+        finish_udp(path.ip.src, path.ip.dst, &mut body);
+        let (at, q) = ((path.mtu, path.txq), path.txq);
+        match fragment::send(cx, at, path.stations, &path.ip, Bytes::from(body)) {
+            Ok(()) => {
+                cx.count(Count::UdpOut, 1);
+                let back = match out.data {
+                    Payload::Buf(buf) => Some(buf),
+                    Payload::Shared(_) => None,
+                };
+                Sent {
+                    taken: Ok(len),
+                    back,
+                }
+            }
+            Err(SendError::Full) => {
+                self.write.lower(ready::OUT);
+                cx.deferred.blocked.push((q, self.id));
+                Sent::not(UdpError::WouldBlock, out)
+            }
+            Err(_) => Sent::not(UdpError::TooLong, out),
+        }
     }
 
     /// Keeps `out` until its neighbour's station is known.
@@ -351,6 +408,14 @@ impl Sent {
 }
 
 impl Path {
+    /// Octets of IP's header that count towards a datagram's length: IPv6's does not.
+    fn ip_header(&self) -> usize {
+        match self.ip.dst {
+            IpAddr::V4(_) => IpHdr::len_to(self.ip.dst),
+            IpAddr::V6(_) => 0,
+        }
+    }
+
     /// Places one datagram; how long it was, and the buffer if no descriptor keeps it. Short ones
     /// go into the descriptor with their headers.
     #[inline]
