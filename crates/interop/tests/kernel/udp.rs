@@ -125,6 +125,12 @@ fn flood(org: &OrgSpec) {
     const COUNT: u32 = 20_000;
     let stack = taps::stack(org);
     let s = bind(&stack, 7);
+    // The kernel learns our station: what waits for it would come behind what does not.
+    s.send_to(b"hello", taps::kernel_at(9)).expect("sent");
+    let greeted = Instant::now();
+    until(&stack, "a moment", || {
+        greeted.elapsed() > Duration::from_millis(100)
+    });
     let mut p = peer(&["burst", "10.99.0.2", "7", &COUNT.to_string(), "64"]);
     let mut batch = Datagrams::with_capacity(64);
     let (mut next, mut got) = (0, 0);
