@@ -154,6 +154,9 @@ pub enum Command {
     /// Run the parallel TCP benchmark
     #[command(after_help = BENCH_EXAMPLES, allow_negative_numbers = true)]
     Bench(Box<Bench>),
+    /// Carry what a TUN device brings on by the host's own sockets, or through a proxy
+    #[command(after_help = crate::gateway::HELP)]
+    Gateway(Box<crate::gateway::GatewayArgs>),
     /// Repeat the papers' experiments, and make a report of them
     Lab(Lab),
     /// Say what of this machine can be used, what for, and what mends each lack

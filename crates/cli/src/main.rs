@@ -3,6 +3,7 @@
 
 mod args;
 mod ask;
+mod gateway;
 mod lab;
 mod live;
 
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Bench(bench) => run(&bench, started),
+        Command::Gateway(args) => gateway::gateway(&args).map(|()| 0),
         Command::Lab(args) => lab::lab(&args),
         Command::Doctor { json } => doctor(json).map(|()| 0),
         Command::Orgs { json } => orgs(json).map(|()| 0),

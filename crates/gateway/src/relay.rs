@@ -5,8 +5,8 @@
 //! the end of that direction, and a failure as a reset.
 
 use core::cell::RefCell;
-use core::future::poll_fn;
-use core::pin::Pin;
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
 use core::task::{Context, Poll, ready};
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -136,18 +136,33 @@ impl Way {
     }
 }
 
-/// Relays until both directions have ended, or one stream has failed: then both are reset.
-/// Dropped before its end, it closes both as they are.
-pub async fn relay<A, B>(mut a: A, mut b: B) -> Relayed
+/// Relays until both directions have ended; or one stream has failed, or `stop` is ready: then both
+/// are reset. `counted` is told of octets as they go, from the first to the second and back.
+pub async fn relay<A, B>(
+    mut a: A,
+    mut b: B,
+    stop: impl Future,
+    counted: impl Fn([u64; 2]),
+) -> Relayed
 where
     A: AsyncRead + AsyncWrite + Abort + Unpin,
     B: AsyncRead + AsyncWrite + Abort + Unpin,
 {
     let (mut there, mut back) = (Way::default(), Way::default());
+    let mut stop = pin!(stop);
+    let mut told = [0; 2];
     let ended: io::Result<()> = poll_fn(|cx| {
-        let one = there.poll(cx, &mut a, &mut b)?;
-        let other = back.poll(cx, &mut b, &mut a)?;
-        match (one, other) {
+        if stop.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::Interrupted.into()));
+        }
+        let one = there.poll(cx, &mut a, &mut b);
+        let other = back.poll(cx, &mut b, &mut a);
+        let now = [there.bytes, back.bytes];
+        if now != told {
+            counted([now[0] - told[0], now[1] - told[1]]);
+            told = now;
+        }
+        match (one?, other?) {
             (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok(())),
             _ => Poll::Pending,
         }
@@ -166,6 +181,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::future::pending;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -185,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_and_ends_are_passed_on() {
         let ((mut client, a), (b, mut server)) = (pair().await, pair().await);
-        let relay = tokio::spawn(relay(a, b));
+        let relay = tokio::spawn(relay(a, b, pending::<()>(), |_| ()));
         let n = 5_000_000;
         let data: Vec<u8> = (0..n).map(byte).collect();
         let sent = data.clone();
@@ -211,7 +227,7 @@ mod tests {
     async fn a_reset_is_passed_on_either_way() {
         for first in [true, false] {
             let ((mut client, a), (b, mut server)) = (pair().await, pair().await);
-            let relay = tokio::spawn(relay(a, b));
+            let relay = tokio::spawn(relay(a, b, pending::<()>(), |_| ()));
             client.write_all(b"x").await.unwrap();
             assert_eq!(server.read_u8().await.unwrap(), b'x');
             let left = match first {
@@ -230,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_side_stops_the_other() {
         let ((mut client, a), (b, mut server)) = (pair().await, pair().await);
-        let relay = tokio::spawn(relay(a, b));
+        let relay = tokio::spawn(relay(a, b, pending::<()>(), |_| ()));
         let chunk = vec![7; 1 << 16];
         let mut sent = 0;
         // Nobody reads: it ends when all buffers on the way are full.

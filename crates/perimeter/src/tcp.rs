@@ -582,6 +582,11 @@ impl TcpListener {
         (&self.h.engine, self.h.id)
     }
 
+    /// The name of the socket within its stack.
+    pub fn id(&self) -> SockId {
+        self.h.id
+    }
+
     /// Takes the next connection, waiting for one unless the socket does not block. The peer may
     /// have reset it meanwhile: then the first call on the stream says so. An IPv4 peer of a
     /// listener for both families has its IPv4 address, not one that is mapped to IPv6.

@@ -1,0 +1,245 @@
+//! The gateway: connections of the inside, each relayed to a stream of the upstream.
+
+use crate::counts::Counts;
+use crate::inside::{Incoming, Readiness, Stream};
+use crate::relay::{Abort, relay};
+use crate::rules::Rules;
+use crate::upstream::Upstream;
+use perimeter::{Hold, Listen, Request, Stack};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::timeout;
+
+/// The port of DNS.
+const DNS: u16 = 53;
+
+/// Settings of a gateway.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which destinations are allowed. Default: all.
+    pub rules: Rules,
+    /// Where what goes to port 53 goes instead.
+    pub dns: Option<SocketAddr>,
+    /// Most connections at once, those that are being opened too: further SYNs are dropped, which
+    /// peers send again. Default 10,000.
+    pub connections: usize,
+    /// How long a peer at the inside has to complete its handshake once the upstream is
+    /// connected. Default 30 s.
+    pub handshake: Duration,
+    /// How long connections may go on once the gateway is to stop. Default 10 s.
+    pub drain: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            rules: Rules::default(),
+            dns: None,
+            connections: 10_000,
+            handshake: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The ends of a connection at the inside: where its peer wanted to, and the peer.
+type Ends = (SocketAddr, SocketAddr);
+
+struct Shared {
+    upstream: Upstream,
+    settings: Settings,
+    counts: Arc<Counts>,
+    places: Arc<Semaphore>,
+    /// Who waits for a connection whose SYN was allowed.
+    waiting: Mutex<HashMap<Ends, oneshot::Sender<Stream>>>,
+    /// Says that the gateway's time is over.
+    over: watch::Receiver<bool>,
+}
+
+impl Shared {
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<Ends, oneshot::Sender<Stream>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where what is meant for `to` goes.
+    fn destination(&self, to: SocketAddr) -> SocketAddr {
+        match self.settings.dns {
+            Some(dns) if to.port() == DNS => dns,
+            _ => to,
+        }
+    }
+}
+
+/// Carries the inside's connections on through the upstream.
+pub struct Gateway {
+    stack: Stack,
+    shared: Arc<Shared>,
+    over: watch::Sender<bool>,
+}
+
+impl Gateway {
+    /// For a stack with an interface that takes any destination
+    /// ([`Accept::Any`](perimeter::Accept::Any)), which threads of its own serve.
+    pub fn new(stack: Stack, upstream: Upstream, settings: Settings) -> Gateway {
+        let (over, ended) = watch::channel(false);
+        let places = settings.connections.clamp(1, Semaphore::MAX_PERMITS);
+        let shared = Shared {
+            upstream,
+            places: Arc::new(Semaphore::new(places)),
+            settings: Settings {
+                connections: places,
+                ..settings
+            },
+            counts: Arc::default(),
+            waiting: Mutex::default(),
+            over: ended,
+        };
+        Gateway {
+            stack,
+            shared: Arc::new(shared),
+            over,
+        }
+    }
+
+    /// What it counts.
+    pub fn counts(&self) -> Arc<Counts> {
+        self.shared.counts.clone()
+    }
+
+    /// Works until `stop` is ready. Then it takes no new connections; those that there are go on for
+    /// [`Settings::drain`] at most, and what is left is reset.
+    ///
+    /// # Errors
+    /// The stack can't be listened on, or has ended.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let readiness = Readiness::new(&self.stack)?;
+        let driver = tokio::spawn(readiness.clone().drive());
+        let connections = self.shared.settings.connections;
+        let hold = Hold {
+            requests: connections,
+            ..Hold::default()
+        };
+        let backlog = u32::try_from(connections).unwrap_or(u32::MAX);
+        let listen = Listen::any().hold(hold).backlog(backlog);
+        let incoming = Arc::new(Incoming::new(&self.stack, &readiness, &listen)?);
+        let ended = tokio::select! {
+            e = requests(&self.shared, &incoming) => Some(e),
+            e = accepts(&self.shared, &incoming) => Some(e),
+            () = stop => None,
+        };
+        incoming.close();
+        self.shared.waiting().clear();
+        let all = u32::try_from(connections).unwrap_or(u32::MAX);
+        let done = self.shared.places.acquire_many(all);
+        if ended.is_some() || timeout(self.shared.settings.drain, done).await.is_err() {
+            // Whoever is left hears it; if nobody is, nobody needs to.
+            let _ = self.over.send(true);
+            let done = self.shared.places.acquire_many(all);
+            // They only have to let go.
+            let _ = timeout(Duration::from_secs(1), done).await;
+        }
+        driver.abort();
+        ended.map_or(Ok(()), Err)
+    }
+}
+
+/// Takes requests until there can be none any more, which it yields.
+async fn requests(shared: &Arc<Shared>, incoming: &Incoming) -> io::Error {
+    loop {
+        let request = match incoming.request().await {
+            Ok(r) => r,
+            Err(e) => return e,
+        };
+        shared.counts.connections.add(1);
+        let to = shared.destination(request.local_addr());
+        if !shared.settings.rules.allow(request.local_addr()) {
+            shared.counts.denied.add(1);
+            // If it has gone there is nobody to tell.
+            let _ = request.reset();
+            continue;
+        }
+        let Ok(place) = shared.places.clone().try_acquire_owned() else {
+            shared.counts.too_many.add(1);
+            request.ignore();
+            continue;
+        };
+        tokio::spawn(open(shared.clone(), request, to, place));
+    }
+}
+
+/// Connects the upstream, and the inside if that has succeeded.
+async fn open(shared: Arc<Shared>, request: Request, to: SocketAddr, place: OwnedSemaphorePermit) {
+    let counts = &shared.counts;
+    let up = match shared.upstream.connect(to).await {
+        Ok(up) => up,
+        // As it is for who asks a host that does not answer.
+        Err(e) if e.kind() == ErrorKind::TimedOut => {
+            counts.unanswered.add(1);
+            return request.ignore();
+        }
+        Err(_) => {
+            counts.refused.add(1);
+            // If it has gone there is nobody to tell.
+            let _ = request.reset();
+            return;
+        }
+    };
+    let ends = (request.local_addr(), request.peer_addr());
+    let (tell, mut told) = oneshot::channel();
+    // A peer that has come again with the same ends while this waited has the place instead.
+    shared.waiting().insert(ends, tell);
+    let inside = match request.allow() {
+        Ok(true) => timeout(shared.settings.handshake, &mut told).await.ok(),
+        _ => None,
+    };
+    let Some(Ok(inside)) = inside else {
+        counts.abandoned.add(1);
+        told.close();
+        let mut waiting = shared.waiting();
+        if waiting.get(&ends).is_some_and(oneshot::Sender::is_closed) {
+            waiting.remove(&ends);
+        }
+        return;
+    };
+    // A task of its own: this one's state, which was for opening, goes.
+    tokio::spawn(carry(shared.clone(), inside, up, place));
+}
+
+async fn carry(shared: Arc<Shared>, inside: Stream, up: TcpStream, place: OwnedSemaphorePermit) {
+    let counts = &shared.counts;
+    counts.relayed.add(1);
+    counts.relaying.add(1);
+    let mut over = shared.over.clone();
+    let counted = |[out, back]: [u64; 2]| {
+        counts.bytes_out.add(out);
+        counts.bytes_in.add(back);
+    };
+    let done = relay(inside, up, over.wait_for(|over| *over), counted).await;
+    counts.relaying.less();
+    counts.failed.add(done.failed.into());
+    drop(place);
+}
+
+/// Hands connections to those who wait for them; yields why there can be none any more.
+async fn accepts(shared: &Shared, incoming: &Incoming) -> io::Error {
+    loop {
+        let (stream, local, peer) = match incoming.accept().await {
+            Ok(accepted) => accepted,
+            Err(e) => return e,
+        };
+        let waiter = shared.waiting().remove(&(local, peer));
+        let left = match waiter {
+            Some(w) => w.send(stream).err(),
+            None => Some(stream),
+        };
+        if let Some(stream) = left {
+            // Its upstream has been given up.
+            stream.abort();
+        }
+    }
+}
