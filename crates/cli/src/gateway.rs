@@ -68,6 +68,12 @@ pub struct GatewayArgs {
     /// Most connections at once
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
+    /// How long a sender of datagrams keeps its session while nothing passes
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = units::duration)]
+    udp_timeout: Duration,
+    /// Most senders of datagrams with a session
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    max_sessions: u32,
     /// SO_MARK of the gateway's own sockets
     #[arg(long, value_name = "N")]
     mark: Option<u32>,
@@ -151,6 +157,17 @@ pub fn gateway(args: &GatewayArgs) -> Result<(), Error> {
         let what = "--org: the gateway needs an organization of several threads, not `up`";
         return Err(Error::Input(what.into()));
     }
+    let files = perimeter_gateway::upstream::raise_file_limit();
+    let wanted = u64::from(args.max_connections) + u64::from(args.max_sessions);
+    if let Some(files) = files
+        && files < wanted
+    {
+        // What finds no file is refused; nothing else breaks.
+        eprintln!(
+            "perimeter: only {files} files may be open, and there are to be up to {wanted} \
+             connections and sessions: raise the limit (ulimit -Hn)"
+        );
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -176,6 +193,8 @@ async fn serve(args: &GatewayArgs) -> Result<(), Error> {
         rules: args.rules.0.clone(),
         dns: args.dns,
         connections: args.max_connections as usize,
+        sessions: args.max_sessions as usize,
+        session_time: args.udp_timeout,
         drain: args.drain,
         ..Settings::default()
     };

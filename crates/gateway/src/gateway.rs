@@ -4,6 +4,7 @@ use crate::counts::Counts;
 use crate::inside::{Incoming, Readiness, Stream};
 use crate::relay::{Abort, relay};
 use crate::rules::Rules;
+use crate::sessions::{self, DNS, Sessions};
 use crate::upstream::Upstream;
 use perimeter::{Hold, Listen, Request, Stack};
 use std::collections::HashMap;
@@ -14,9 +15,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::timeout;
-
-/// The port of DNS.
-const DNS: u16 = 53;
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
@@ -31,6 +29,12 @@ pub struct Settings {
     /// How long a peer at the inside has to complete its handshake once the upstream is
     /// connected. Default 30 s.
     pub handshake: Duration,
+    /// Most senders of datagrams that have a session: another one ends one of those that have been
+    /// silent for long. Default 10,000.
+    pub sessions: usize,
+    /// How long a session lasts while nothing passes. Default 2 minutes (RFC 4787, section 4.3);
+    /// 15 s where there was only DNS.
+    pub session_time: Duration,
     /// How long connections may go on once the gateway is to stop. Default 10 s.
     pub drain: Duration,
 }
@@ -42,6 +46,8 @@ impl Default for Settings {
             dns: None,
             connections: 10_000,
             handshake: Duration::from_secs(30),
+            sessions: 10_000,
+            session_time: Duration::from_secs(120),
             drain: Duration::from_secs(10),
         }
     }
@@ -50,10 +56,10 @@ impl Default for Settings {
 /// The ends of a connection at the inside: where its peer wanted to, and the peer.
 type Ends = (SocketAddr, SocketAddr);
 
-struct Shared {
-    upstream: Upstream,
-    settings: Settings,
-    counts: Arc<Counts>,
+pub(crate) struct Shared {
+    pub(crate) upstream: Upstream,
+    pub(crate) settings: Settings,
+    pub(crate) counts: Arc<Counts>,
     places: Arc<Semaphore>,
     /// Who waits for a connection whose SYN was allowed.
     waiting: Mutex<HashMap<Ends, oneshot::Sender<Stream>>>,
@@ -67,7 +73,7 @@ impl Shared {
     }
 
     /// Where what is meant for `to` goes.
-    fn destination(&self, to: SocketAddr) -> SocketAddr {
+    pub(crate) fn destination(&self, to: SocketAddr) -> SocketAddr {
         match self.settings.dns {
             Some(dns) if to.port() == DNS => dns,
             _ => to,
@@ -93,6 +99,7 @@ impl Gateway {
             places: Arc::new(Semaphore::new(places)),
             settings: Settings {
                 connections: places,
+                sessions: settings.sessions.max(1),
                 ..settings
             },
             counts: Arc::default(),
@@ -127,12 +134,16 @@ impl Gateway {
         let backlog = u32::try_from(connections).unwrap_or(u32::MAX);
         let listen = Listen::any().hold(hold).backlog(backlog);
         let incoming = Arc::new(Incoming::new(&self.stack, &readiness, &listen)?);
+        let datagrams = sessions::socket(&self.stack, &readiness)?;
+        let sessions = Sessions::new(self.shared.clone(), datagrams);
         let ended = tokio::select! {
             e = requests(&self.shared, &incoming) => Some(e),
+            e = sessions.serve() => Some(e),
             e = accepts(&self.shared, &incoming) => Some(e),
             () = stop => None,
         };
         incoming.close();
+        sessions.end();
         self.shared.waiting().clear();
         let all = u32::try_from(connections).unwrap_or(u32::MAX);
         let done = self.shared.places.acquire_many(all);

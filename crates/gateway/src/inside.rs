@@ -9,7 +9,7 @@ use core::future::poll_fn;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::task::{Context, Poll, Waker};
-use perimeter::{Listen, Request, Stack, TcpListener, TcpStream};
+use perimeter::{Listen, Request, Stack, TcpListener, TcpStream, UdpConfig, UdpSocket};
 use perimeter_base::Time;
 use perimeter_org::engine::{Engine, EngineError};
 use perimeter_stack::SockId;
@@ -340,5 +340,41 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(self.s.shutdown(Shutdown::Write))
+    }
+}
+
+/// A socket for datagrams of any destination.
+pub struct Datagrams {
+    watched: Watched,
+    socket: UdpSocket,
+}
+
+impl Datagrams {
+    /// Opens it, with [`UdpConfig::any`] set in `config`.
+    ///
+    /// # Errors
+    /// As [`Stack::bind_udp_with`].
+    pub fn new(stack: &Stack, readiness: &Readiness, config: &UdpConfig) -> io::Result<Datagrams> {
+        let socket = stack.bind_udp_with("[::]:0", config)?;
+        socket.set_nonblocking(true)?;
+        let watched = readiness.watch(socket.id())?;
+        Ok(Datagrams { watched, socket })
+    }
+
+    /// Receives what has come, at least one datagram.
+    ///
+    /// # Errors
+    /// The socket or the stack has gone.
+    pub async fn recv_many(&self, batch: &mut perimeter::Datagrams) -> io::Result<usize> {
+        let slot = &self.watched.slot;
+        poll_fn(|cx| slot.attempt(READ, cx, || self.socket.recv_many(batch))).await
+    }
+
+    /// Sends one datagram from one address to another; does not wait for room.
+    ///
+    /// # Errors
+    /// `WouldBlock`; as [`UdpSocket::send_from`].
+    pub fn send_from(&self, from: SocketAddr, to: SocketAddr, data: &[u8]) -> io::Result<usize> {
+        self.socket.send_from(from, to, data)
     }
 }

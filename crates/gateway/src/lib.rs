@@ -13,6 +13,7 @@ pub mod http;
 pub mod inside;
 pub mod relay;
 pub mod rules;
+mod sessions;
 pub mod socks;
 pub mod upstream;
 

@@ -20,6 +20,21 @@ pub struct SocketOptions {
     pub device: Option<String>,
 }
 
+/// Lets this process have as many files open as it may: every connection and session needs one.
+/// How many that are, if it is known.
+pub fn raise_file_limit() -> Option<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    }
+}
+
 impl SocketOptions {
     fn apply(&self, s: &Socket) -> io::Result<()> {
         let named = |what: String, e: Error| Error::new(e.kind(), format!("{what}: {e}"));
