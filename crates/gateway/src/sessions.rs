@@ -252,6 +252,8 @@ impl Sessions {
                 return self.forget(&s);
             }
         };
+        // A new socket counts as full until the runtime has looked at it.
+        let _ = way.socket.writable().await;
         let early = {
             let mut early = held(&s.early);
             let _ = s.way.set(way);
