@@ -11,6 +11,7 @@ pub mod counts;
 pub mod gateway;
 pub mod http;
 pub mod inside;
+pub mod packets;
 pub mod relay;
 pub mod rules;
 mod sessions;

@@ -1,0 +1,75 @@
+//! A stack whose interface is a stream and a sink of packets: for who has packets of his own, be it
+//! from a tunnel, a virtual machine or a descriptor.
+
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use futures_core::Stream;
+use futures_sink::Sink;
+use perimeter::link::pipe::{PipeConfig, PipeEnd, channel};
+use perimeter::{Accept, BuildError, Builder, Native};
+use perimeter_base::PktBuf;
+use std::io;
+
+/// Packets to and from a stack, from their IP header on: those that it sends come from the stream,
+/// those that the sink is given go to it. Each direction holds a bounded number; what is not taken
+/// waits in the stack, and who sends waits for room. Clones are the same interface; when the last one
+/// goes, the interface has gone.
+#[derive(Clone)]
+pub struct Packets {
+    end: PipeEnd<Native>,
+}
+
+/// Adds an interface to `builder` that takes any destination, with an MTU of `mtu` bytes, whose
+/// other end is what is yielded.
+///
+/// # Errors
+/// As [`Builder::interface_accepting`].
+pub fn packets(builder: Builder, mtu: u32) -> Result<(Builder, Packets), BuildError> {
+    let config = PipeConfig {
+        name: "packets".to_owned(),
+        mtu,
+        ..PipeConfig::default()
+    };
+    let (device, end) = channel(&Native::default(), config);
+    let builder = builder.interface_accepting(device, &[], Accept::Any { echo: true })?;
+    Ok((builder, Packets { end }))
+}
+
+impl Stream for Packets {
+    type Item = io::Result<Vec<u8>>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let packet = ready!(self.end.poll_recv(cx));
+        Poll::Ready(packet.map(|p| {
+            let bytes = p.as_slice().to_vec();
+            self.end.recycle(p);
+            Ok(bytes)
+        }))
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the stack has gone")
+}
+
+impl Sink<Vec<u8>> for Packets {
+    type Error = io::Error;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end.poll_ready(cx).map_err(|_| gone())
+    }
+
+    /// What another clone has taken the room of is lost, as on any link.
+    fn start_send(self: Pin<&mut Self>, packet: Vec<u8>) -> io::Result<()> {
+        let _ = self.end.send(PktBuf::from_vec(packet));
+        Ok(())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
