@@ -14,7 +14,7 @@ pub use running::Running;
 use crate::Binding;
 use crate::pef::event::{End, EventId, EventSpec, Layer, TraceSink};
 use crate::spec::OrgSpec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use perimeter_base::Time;
 use perimeter_stack::hold::{Serial, Verdict};
@@ -139,6 +139,9 @@ pub trait Engine: Datagrams + Send + Sync {
     fn tcp_config(&self) -> Config;
     /// Addresses by interface.
     fn addrs(&self) -> Vec<Vec<Cidr>>;
+    /// IPv6 addresses that were to be the stack's and that others turned out to have, with their
+    /// interfaces.
+    fn duplicates(&self) -> Vec<(u16, Ipv6Addr)>;
     /// Starts to open a connection.
     fn connect(
         &self,

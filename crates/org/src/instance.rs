@@ -474,8 +474,19 @@ impl<O: Org> Instance<O> {
             for id in aside.resolved {
                 self.go_on(cx, id);
             }
+            for id in aside.failed {
+                self.in_vain(cx, id);
+            }
         }
         n
+    }
+
+    /// A socket has waited in vain for a neighbour, or for an address of ours.
+    fn in_vain(&self, cx: &mut Ctx<O::K>, id: SockId) {
+        match id.is_datagram() {
+            true => self.datagram_lost(cx, id),
+            false => self.org.post(cx, id, NoNeighbour),
+        }
     }
 
     /// What a burst held for a protocol beside TCP.
@@ -531,11 +542,12 @@ impl<O: Org> Instance<O> {
         for id in hoarders {
             self.org.post(cx, id, Shed { drop });
         }
-        for id in self.sh.retry_neighbours(cx) {
-            match id.is_datagram() {
-                true => self.datagram_lost(cx, id),
-                false => self.org.post(cx, id, NoNeighbour),
-            }
+        let settled = self.sh.retry_neighbours(cx);
+        for id in settled.ready {
+            self.go_on(cx, id);
+        }
+        for id in settled.failed {
+            self.in_vain(cx, id);
         }
         self.finish(cx);
         // Also queues whose own thread is away.

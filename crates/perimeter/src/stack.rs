@@ -129,9 +129,6 @@ impl Builder {
     ) -> Result<Builder, BuildError> {
         let addrs = addrs.iter().map(|a| a.parse().map_err(BuildError::Address));
         let addrs = addrs.collect::<Result<Vec<Cidr>, _>>()?;
-        if addrs.is_empty() && !accept.is_any() {
-            return Err(BuildError::Missing("an interface needs an address"));
-        }
         for a in &addrs {
             check::interface(a).map_err(BuildError::Address)?;
         }
@@ -256,6 +253,13 @@ impl Builder {
     ) -> Result<Stack, BuildError> {
         if self.ifaces.is_empty() {
             return Err(BuildError::Missing("a stack needs an interface"));
+        }
+        let found = self.config.ipv6.autoconf;
+        let lost = |i: &IfaceSpec| i.addrs.is_empty() && !i.accept.is_any();
+        if !found && self.ifaces.iter().any(lost) {
+            return Err(BuildError::Missing(
+                "an interface needs an address, or `ipv6.autoconf` to find one",
+            ));
         }
         let given = self.ifaces.iter().enumerate();
         let given = given.flat_map(|(n, i)| i.addrs.iter().map(move |a| (n, a)));
@@ -524,6 +528,24 @@ impl Stack {
     /// What connections are made with unless told otherwise.
     pub fn tcp_config(&self) -> TcpConfig {
         self.engine.tcp_config()
+    }
+
+    /// The addresses of each interface, in the order in which they were added: IPv4's, then those
+    /// of IPv6, of which more may be found while the stack lives ([`Ipv6Config`](crate::Ipv6Config)).
+    pub fn addresses(&self) -> Vec<Vec<Cidr>> {
+        let mut all = self.engine.addrs();
+        for a in all.iter_mut().flatten() {
+            a.addr = addr::outward(a.addr, 0).ip();
+        }
+        all
+    }
+
+    /// IPv6 addresses that were to be this stack's and that somebody else on the link turned out
+    /// to have (RFC 4862, section 5.4), with the numbers of their interfaces. They are not used.
+    pub fn duplicate_addresses(&self) -> Vec<(usize, IpAddr)> {
+        let all = self.engine.duplicates().into_iter();
+        all.map(|(n, ip)| (n.into(), addr::outward(ip.into(), 0).ip()))
+            .collect()
     }
 
     /// The organization.

@@ -14,6 +14,8 @@ pub struct Aside {
     pub icmp: Vec<(FlowKey, Icmp)>,
     /// Connections whose neighbour was resolved.
     pub resolved: Vec<SockId>,
+    /// Connections that waited for an address which turned out to be somebody else's.
+    pub failed: Vec<SockId>,
     /// Whole frames that belong to no connection and that nothing here answers, if they are
     /// wanted: datagrams of other protocols or for other hosts.
     pub unbound: Vec<PktBuf>,

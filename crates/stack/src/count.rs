@@ -143,6 +143,12 @@ counts! {
     Problems = "tx_icmp_parameter_problem",
     /// Solicitations of our addresses that were not answered: there were too many.
     AdvertLimit = "drop_ndp_limit",
+    /// Router advertisements that were taken.
+    RouterAdverts = "rx_router_advertisements",
+    /// Neighbours that were known and did not answer any more: they are forgotten.
+    NeighboursLost = "neighbours_lost",
+    /// IPv6 addresses that were to be ours and that somebody else had (RFC 4862, section 5.4).
+    Duplicates = "ndp_duplicate_addresses",
     /// Messages of neighbour discovery that claimed one of our own addresses.
     NdpConflicts = "ndp_conflicts",
     /// ARP packets and neighbour advertisements that claimed the address of a neighbour in use for another station, which was

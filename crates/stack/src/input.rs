@@ -18,8 +18,8 @@ use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::{
-    Csum, ETHERTYPE_IPV6, EtherHdr, Frame, IpHdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP,
-    WireError, carries, carries_v6, parse_ipv4_tcp_into, parse_ipv6_tcp_into,
+    Csum, ETHERTYPE_IPV6, EtherHdr, FlowKey, Frame, IpHdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6,
+    PROTO_TCP, WireError, carries, carries_v6, parse_ipv4_tcp_into, parse_ipv6_tcp_into,
 };
 use std::vec::Drain;
 
@@ -73,79 +73,7 @@ fn drain<K: Kind>(
             }
             continue;
         }
-        if carries_v6(bytes, ethernet, PROTO_TCP) {
-            let seg = own.segs.place();
-            match parse_ipv6_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
-                Ok(()) => tcp((sh, own), iface, f, wanted, aside),
-                Err(WireError::Fragment) => {
-                    let cx = &mut Ctx::new(sh, own);
-                    whole.extend(reassemble(cx, iface, f, l2_len));
-                }
-                Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
-            }
-            continue;
-        }
-        let parsed = if ethernet {
-            Frame::parse_ethernet(bytes, csum)
-        } else {
-            Frame::parse_ip(bytes, 0, csum)
-        };
-        match parsed {
-            Ok(Frame::Arp(p)) => arp(&mut Ctx::new(sh, own), iface, &p, aside),
-            Ok(Frame::Icmp { ip, msg, body }) => {
-                let cx = &mut Ctx::new(sh, own);
-                if for_us(cx, iface, IpHdr::from(ip).ends()).is_some() {
-                    icmp(cx, iface, &ip, (msg, body), wanted, aside, bytes);
-                }
-            }
-            Ok(Frame::Icmp6 { ip, msg, body }) => {
-                let cx = &mut Ctx::new(sh, own);
-                ipv6::icmp::icmp(cx, iface, &ip, (msg, body), wanted, aside, bytes);
-            }
-            // Behind extension headers of IPv6.
-            Ok(Frame::Tcp(t)) => {
-                own.segs.place().frame = t;
-                tcp((sh, own), iface, f, wanted, aside);
-                continue;
-            }
-            Ok(Frame::Ip { mut ip, .. }) if wanted.protocols.contains(&ip.protocol) => {
-                if let Some(ends) = for_us(&mut Ctx::new(sh, own), iface, ip.ends()) {
-                    (ip.src, ip.dst) = ends;
-                    let (csum_ok, hash) = (f.csum_ok, f.hash);
-                    let mut payload = f.buf;
-                    payload.trim_front(l2_len + usize::from(ip.header_len));
-                    payload.truncate(ip.total_len as usize - usize::from(ip.header_len));
-                    aside.datagrams.push(Datagram {
-                        ip,
-                        iface,
-                        payload,
-                        csum_ok,
-                        hash,
-                    });
-                    continue;
-                }
-            }
-            Ok(_) if wanted.unbound => {
-                aside.unbound.push(f.buf);
-                continue;
-            }
-            Ok(_) => sh.count(own.lane, Count::OtherProtocol, 1),
-            Err(WireError::Fragment) => {
-                let cx = &mut Ctx::new(sh, own);
-                whole.extend(reassemble(cx, iface, f, l2_len));
-                continue;
-            }
-            Err(e) => {
-                sh.counters.add(own.lane, malformed(e), 1);
-                if matches!(
-                    e,
-                    WireError::UnknownOption | WireError::BadExtension | WireError::SourceRoute
-                ) {
-                    ipv6::icmp::problem(&mut Ctx::new(sh, own), iface, bytes);
-                }
-            }
-        }
-        own.pool.put(f.buf);
+        whole.extend(beside((sh, own), iface, f, wanted, aside));
     }
     let came = own.segs.len() - before;
     let mut segs = came;
@@ -176,6 +104,103 @@ fn reassemble<K: Kind>(cx: &mut Ctx<K>, iface: u16, f: RxFrame, l2: usize) -> Op
         csum_ok: false,
         segment_size: 0,
     })
+}
+
+/// As [`drain`], for a frame that does not carry TCP over IPv4. Apart, to keep that short. Yields
+/// the frame that fragments have made, if this was the last of them.
+#[inline(never)]
+fn beside<K: Kind>(
+    (sh, own): (&SharedState<K>, &mut Own<K>),
+    iface: u16,
+    f: RxFrame,
+    wanted: Wanted<'_>,
+    aside: &mut Aside,
+) -> Option<RxFrame> {
+    let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
+    let bytes = f.buf.as_slice();
+    let ethernet = sh.ifaces[usize::from(iface)].caps.medium == Medium::Ethernet;
+    let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
+    if carries_v6(bytes, ethernet, PROTO_TCP) {
+        let seg = own.segs.place();
+        match parse_ipv6_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
+            Ok(()) => tcp_apart((sh, own), iface, f, wanted, aside),
+            Err(WireError::Fragment) => {
+                return reassemble(&mut Ctx::new(sh, own), iface, f, l2_len);
+            }
+            Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
+        }
+        return None;
+    }
+    let parsed = if ethernet {
+        Frame::parse_ethernet(bytes, csum)
+    } else {
+        Frame::parse_ip(bytes, 0, csum)
+    };
+    match parsed {
+        Ok(Frame::Arp(p)) => arp(&mut Ctx::new(sh, own), iface, &p, aside),
+        Ok(Frame::Icmp { ip, msg, body }) => {
+            let cx = &mut Ctx::new(sh, own);
+            if for_us(cx, iface, IpHdr::from(ip).ends()).is_some() {
+                icmp(cx, iface, &ip, (msg, body), wanted, aside, bytes);
+            }
+        }
+        Ok(Frame::Icmp6 { ip, msg, body }) => {
+            let cx = &mut Ctx::new(sh, own);
+            ipv6::icmp::icmp(cx, iface, &ip, (msg, body), wanted, aside, bytes);
+        }
+        // Behind extension headers of IPv6.
+        Ok(Frame::Tcp(t)) => {
+            own.segs.place().frame = t;
+            tcp_apart((sh, own), iface, f, wanted, aside);
+            return None;
+        }
+        Ok(Frame::Ip { mut ip, .. }) if wanted.protocols.contains(&ip.protocol) => {
+            if let Some(ends) = for_us(&mut Ctx::new(sh, own), iface, ip.ends()) {
+                (ip.src, ip.dst) = ends;
+                let (csum_ok, hash) = (f.csum_ok, f.hash);
+                let mut payload = f.buf;
+                payload.trim_front(l2_len + usize::from(ip.header_len));
+                payload.truncate(ip.total_len as usize - usize::from(ip.header_len));
+                aside.datagrams.push(Datagram {
+                    ip,
+                    iface,
+                    payload,
+                    csum_ok,
+                    hash,
+                });
+                return None;
+            }
+        }
+        Ok(_) if wanted.unbound => {
+            aside.unbound.push(f.buf);
+            return None;
+        }
+        Ok(_) => sh.count(own.lane, Count::OtherProtocol, 1),
+        Err(WireError::Fragment) => return reassemble(&mut Ctx::new(sh, own), iface, f, l2_len),
+        Err(e) => {
+            sh.counters.add(own.lane, malformed(e), 1);
+            if matches!(
+                e,
+                WireError::UnknownOption | WireError::BadExtension | WireError::SourceRoute
+            ) {
+                ipv6::icmp::problem(&mut Ctx::new(sh, own), iface, bytes);
+            }
+        }
+    }
+    own.pool.put(f.buf);
+    None
+}
+
+/// As [`tcp`], for IPv6: one instance more, so that the one in [`drain`] stays in line.
+#[inline(never)]
+fn tcp_apart<K: Kind>(
+    all: (&SharedState<K>, &mut Own<K>),
+    iface: u16,
+    f: RxFrame,
+    wanted: Wanted<'_>,
+    aside: &mut Aside,
+) {
+    tcp(all, iface, f, wanted, aside);
 }
 
 /// Whether a frame is addressed to that station; two comparisons of whole words.
@@ -225,7 +250,7 @@ fn drop_malformed<K: Kind>(cx: &mut Ctx<K>, e: WireError, buf: PktBuf) {
 }
 
 /// Completes the segment whose header was parsed into its place, unless it is to be dropped.
-#[inline]
+#[inline(always)]
 fn tcp<K: Kind>(
     (sh, own): (&SharedState<K>, &mut Own<K>),
     iface: u16,
@@ -237,12 +262,7 @@ fn tcp<K: Kind>(
     let key = &mut seg.frame.key;
     let i = &sh.ifaces[usize::from(iface)];
     if !i.plain(key.local, key.remote) {
-        let why = match key.local {
-            IpAddr::V6(_) => sh.unwelcome6(iface, key),
-            local if !sh.takes(iface, local) => Some(Count::NotOurs),
-            _ => wrong_source(sh, iface, key.remote),
-        };
-        if let Some(why) = why {
+        if let Some(why) = unwelcome(sh, iface, key) {
             if why == Count::NotOurs && wanted.unbound {
                 return aside.unbound.push(f.buf);
             }
@@ -269,6 +289,17 @@ fn tcp<K: Kind>(
         own.segs.keep_or_merge(&mut own.latest, &mut own.pool);
     } else {
         own.segs.keep();
+    }
+}
+
+/// Gives the addresses of a flow that came by interface `iface` their zones. Why it is to be
+/// dropped: it is not for us, or from no host.
+#[inline(never)]
+fn unwelcome<K: Kind>(sh: &SharedState<K>, iface: u16, key: &mut FlowKey) -> Option<Count> {
+    match key.local {
+        IpAddr::V6(_) => sh.unwelcome6(iface, key),
+        local if !sh.takes(iface, local) => Some(Count::NotOurs),
+        _ => wrong_source(sh, iface, key.remote),
     }
 }
 

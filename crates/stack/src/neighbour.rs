@@ -15,6 +15,9 @@ use crate::id::SockId;
 /// How long an answer is believed (RFC 1122, section 2.3.2.1 asks for of the order of a minute):
 /// beyond, who resolves the neighbour anew has it asked, and goes on with what is known.
 const FRESH: u64 = 60_000_000_000;
+/// How long after its last word a neighbour is not suspected to have gone, ns (RFC 4861,
+/// DELAY_FIRST_PROBE_TIME).
+const SUSPICION: u64 = 5_000_000_000;
 /// Time between requests for the same neighbour (RFC 1122, section 2.3.2.1: at most one a
 /// second).
 pub const ASK_AGAIN: u64 = 1_000_000_000;
@@ -77,6 +80,16 @@ impl Entry {
         self.doubted
     }
 
+    /// What was sent to it is not acknowledged; whether it is to be asked for that.
+    pub(crate) fn suspected(&mut self, now: Time) -> bool {
+        let quiet = now.nanos_since(self.confirmed) > SUSPICION;
+        if self.mac.is_none() || self.doubted || !quiet {
+            return false;
+        }
+        (self.doubted, self.tries) = (true, 0);
+        true
+    }
+
     /// Whether a request may go out now.
     pub(crate) fn due(&self, now: Time) -> bool {
         self.asked == Time::ZERO || now.nanos_since(self.asked) >= ASK_AGAIN
@@ -110,9 +123,7 @@ impl Entry {
         let enough = self.tries >= ASK_LIMIT;
         if enough {
             self.doubted = false;
-            if self.mac.is_none() {
-                self.tries = 0;
-            }
+            self.tries = 0;
         }
         enough
     }

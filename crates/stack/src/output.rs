@@ -66,12 +66,19 @@ pub fn output_in_turn<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
     };
     if let Some(repeats) = a.tcb().tcb.take_repeats() {
         repeated(cx, repeats);
+        let t = a.tcb();
+        if t.tcb.backoffs() >= SUSPECT {
+            cx.sh.suspect(cx.own, t.meta.key.remote);
+        }
     }
     let meta = a.tcb_meta();
     if full && !meta.blocked {
         get_in_line(meta, cx);
     }
 }
+
+/// Timeouts in a row from which on the next hop is asked whether it is there.
+const SUSPECT: u32 = 2;
 
 #[cold]
 fn repeated<K: Kind>(cx: &Ctx<K>, n: Repeats) {

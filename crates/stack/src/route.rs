@@ -28,20 +28,31 @@ const WAITING: usize = 65_536;
 /// looks through, and for stations that somebody lies about.
 const REQUESTS: Bucket = Bucket::new(1_000, 1_000);
 
+/// Routes that are learnt from routers, beside those that are given.
+const LEARNT: u32 = 256;
+
 /// Which entry is whose.
 struct Table {
     /// Routes of prefixes, the longest first; their entries have the same numbers.
     routes: Vec<Route>,
-    /// Entries of neighbours, which come behind those.
+    /// Which of them lead to a gateway that does not answer.
+    down: Vec<bool>,
+    /// How many routes there may be: entries of neighbours come behind those.
+    most: u32,
     book: Book,
     requests: Bucket,
 }
 
 impl Table {
     /// The route towards `dst`, of those by interface `by` if one is given.
-    fn find(&self, (dst, by): To) -> Option<(u32, Hop)> {
+    fn find(&self, to: To) -> Option<(u32, Hop)> {
+        let (dst, by) = to;
         let leads = |r: &Route| r.dst.contains(dst) && by.is_none_or(|n| r.iface == n);
-        let n = self.routes.iter().position(leads)?;
+        let first = self.routes.iter().position(leads)?;
+        let n = match self.down[first] {
+            true => self.instead(first, to),
+            false => first,
+        };
         let hop = Hop {
             iface: self.routes[n].iface,
             next: self.routes[n].via.unwrap_or(dst),
@@ -49,9 +60,33 @@ impl Table {
         Some((n as u32, hop))
     }
 
+    /// The gateway of route `first` does not answer: another route of as long a prefix whose
+    /// gateway does, if there is one.
+    #[cold]
+    fn instead(&self, first: usize, (dst, by): To) -> usize {
+        let prefix = self.routes[first].dst.prefix;
+        let alike = |n: &usize| {
+            let r = &self.routes[*n];
+            let leads = r.dst.contains(dst) && by.is_none_or(|n| r.iface == n);
+            r.dst.prefix == prefix && leads && !self.down[*n]
+        };
+        (first + 1..self.routes.len()).find(alike).unwrap_or(first)
+    }
+
+    /// Notes whether a gateway answers; whether that is news.
+    fn note(&mut self, (iface, gateway): (u16, IpAddr), down: bool) -> bool {
+        let mut news = false;
+        for (r, was) in self.routes.iter().zip(&mut self.down) {
+            if (r.iface, r.via) == (iface, Some(gateway)) && *was != down {
+                (*was, news) = (down, true);
+            }
+        }
+        news
+    }
+
     /// The number of the entry in a slot of the book.
     fn entry(&self, slot: u32) -> u32 {
-        self.routes.len() as u32 + slot
+        self.most + slot
     }
 
     /// A slot for a neighbour that has none.
@@ -123,6 +158,8 @@ impl<K: Kind> Routes<K> {
     ) -> Routes<K> {
         routes.sort_by_key(|r| core::cmp::Reverse(r.dst.prefix));
         let table = Table {
+            down: vec![false; routes.len()],
+            most: routes.len() as u32 + LEARNT,
             routes,
             book: Book::new(),
             requests: REQUESTS,
@@ -337,6 +374,8 @@ impl<K: Kind> Routes<K> {
             Word::Believed(changed) => {
                 heard.changed = changed && kin != Kin::Heard;
                 heard.waiting = core::mem::take(&mut e.waiting);
+                drop(e);
+                heard.changed |= kin == Kin::Gateway && table.note(at, false);
             }
             Word::Doubted => {
                 heard.doubted = true;
@@ -352,34 +391,95 @@ impl<K: Kind> Routes<K> {
         Time(self.ask_at.load(Ordering::Relaxed))
     }
 
-    /// requests that are due again, for neighbours that somebody waits for or that are in
-    /// doubt, go to `out`, with their interfaces, and who has waited in vain to `failed`.
+    /// Requests that are due again, for neighbours that somebody waits for or that are in
+    /// doubt, go to `out`, with their interfaces, and who has waited in vain to `failed`. Neighbours
+    /// that were known and do not answer are forgotten (RFC 4861, section 7.3.3); how many.
     pub fn retry(
         &self,
         ifaces: &[Iface],
         now: Time,
         out: &mut Vec<(u16, Ask)>,
         failed: &mut Vec<SockId>,
-    ) {
+    ) -> u64 {
         let mut table = self.table.lock();
         let Table {
-            routes,
+            most,
             book,
             requests,
+            ..
         } = &mut *table;
+        let (mut lost, mut down) = (0, Vec::new());
         self.ask_at.store(Time::NEVER.0, Ordering::Relaxed);
         for ((iface, ip), slot) in book.each() {
-            let mut e = self.enter(routes.len() as u32 + slot);
+            let mut e = self.enter(*most + slot);
             if !e.wanted() {
                 continue;
             }
             if e.due(now) && e.give_up() {
                 failed.append(&mut e.waiting);
+                lost += u64::from(e.mac.take().is_some());
+                if book.kin(slot) == Kin::Gateway {
+                    down.push((iface, ip));
+                }
                 continue;
             }
             let to = (&ifaces[usize::from(iface)], ip);
             let ask = self.ask(requests, &mut e, to, now);
             out.extend(ask.map(|ask| (iface, ask)));
+        }
+        for gateway in down {
+            table.note(gateway, true);
+        }
+        lost
+    }
+
+    /// The neighbour towards `dst` may have gone: it is asked, if it has not been heard for a
+    /// while.
+    pub(crate) fn suspect(&self, ifaces: &[Iface], dst: IpAddr, now: Time) -> Option<(u16, Ask)> {
+        let mut table = self.table.lock();
+        let (_, hop) = table.find((dst, None))?;
+        let slot = table.book.find((hop.iface, hop.next))?;
+        let mut e = self.enter(table.entry(slot));
+        if !e.suspected(now) {
+            return None;
+        }
+        let to = (&ifaces[usize::from(hop.iface)], hop.next);
+        let ask = self.ask(&mut table.requests, &mut e, to, now)?;
+        Some((hop.iface, ask))
+    }
+
+    /// A router has said where something is; nothing, if it was known or there is no room.
+    pub(crate) fn add(&self, route: Route) {
+        let mut table = self.table.lock();
+        if table.routes.contains(&route) || table.routes.len() as u32 >= table.most {
+            return;
+        }
+        let longer = |r: &Route| r.dst.prefix >= route.dst.prefix;
+        let at = table.routes.partition_point(longer);
+        table.routes.insert(at, route);
+        table.down.insert(at, false);
+        // A neighbour that was known before is a gateway from now on.
+        if let Some(via) = route.via
+            && let Some(slot) = table.book.find((route.iface, via))
+        {
+            table.book.touch(slot, Kin::Gateway);
+        }
+    }
+
+    /// What a router has said is over.
+    pub(crate) fn remove(&self, route: &Route) {
+        let mut table = self.table.lock();
+        let Some(at) = table.routes.iter().position(|r| r == route) else {
+            return;
+        };
+        table.routes.remove(at);
+        table.down.remove(at);
+        let via = |r: &Route| r.iface == route.iface && r.via == route.via;
+        if let Some(gateway) = route.via
+            && !table.routes.iter().any(via)
+            && let Some(slot) = table.book.find((route.iface, gateway))
+        {
+            table.book.touch(slot, Kin::Known);
         }
     }
 

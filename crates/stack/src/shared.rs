@@ -4,6 +4,7 @@ use crate::count::{COUNTS, Count};
 use crate::hold::Syn;
 use crate::id::{Slots, SockId};
 use crate::ipv6::addrs::{Addresses, Held, State};
+use crate::ipv6::autoconf::{Auto, Ipv6Config, Settled};
 use crate::ipv6::zone_of;
 use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
@@ -85,8 +86,10 @@ pub struct Config {
     pub tx_ring: usize,
     /// Who cuts bursts into segments. Default [`Offload::Off`]: nobody, each is planned by itself.
     pub offload: Offload,
-    /// Time to live of datagrams. Default 64.
+    /// Time to live, or hop limit, of datagrams. Default 64.
     pub ttl: u8,
+    /// Settings of IPv6.
+    pub ipv6: Ipv6Config,
     /// The longest that the stack's own threads sleep without looking around. Half of the
     /// 10 ms within which packets and timers are served though no application thread enters
     /// the stack. Default 5 ms.
@@ -117,6 +120,7 @@ impl Default for Config {
             tx_ring: crate::port::TX_RING,
             offload: Offload::Off,
             ttl: 64,
+            ipv6: Ipv6Config::default(),
             service: core::time::Duration::from_millis(5),
             drain: core::time::Duration::from_secs(300),
             drain_stall: core::time::Duration::from_secs(30),
@@ -183,6 +187,10 @@ pub struct SharedState<K: Kind> {
     net_generation: AtomicU32,
     /// Whether an interface takes other destinations than its own.
     accepts_any: bool,
+    /// What becomes of IPv6 addresses; entered inside perimeters, after routes.
+    pub(crate) auto: Lk<K, Auto>,
+    /// When something is due there, ns.
+    pub(crate) auto_at: AtomicU64,
     /// When each interface's addresses were defended last, ns; 0: never.
     pub(crate) defended: Vec<AtomicU64>,
     /// Listeners by name.
@@ -297,6 +305,33 @@ impl<K: Kind> SharedState<K> {
             });
         }
         let secret = p.secret();
+        let stations = |i: &Iface| {
+            let ethernet = i.caps.medium == Medium::Ethernet;
+            (i.caps.name.clone(), ethernet.then_some(i.caps.mac))
+        };
+        let outer: Vec<_> = ifaces[..usize::from(loopback)]
+            .iter()
+            .map(stations)
+            .collect();
+        let auto = Auto::new(&config.ipv6, secret, &outer, (&v6, p.now()));
+        for a in v6
+            .all()
+            .filter(|h| h.prefix == 64 && with_zone(h.addr, 0) != h.addr)
+        {
+            // Link-local addresses that were made, not given, lead somewhere as well.
+            let dst = Cidr {
+                addr: IpAddr::V6(a.addr),
+                prefix: a.prefix,
+            };
+            let (iface, via) = (a.iface, None);
+            let route = Route { dst, iface, via };
+            if !all_routes
+                .iter()
+                .any(|r| r.iface == iface && r.dst.contains(dst.addr))
+            {
+                all_routes.push(route);
+            }
+        }
         let isn = IsnGen::new(secret[0], secret[1]);
         let (first, last) = (*config.ephemeral.start(), *config.ephemeral.end());
         SharedState {
@@ -327,6 +362,8 @@ impl<K: Kind> SharedState<K> {
             udp: crate::udp::Ports::new(&p, secret),
             net_generation: AtomicU32::new(1),
             accepts_any: ifaces.iter().any(|i| i.accept.is_any()),
+            auto_at: AtomicU64::new(auto.due().0),
+            auto: lock::<K, _>(&p, LockClass::Neighbour, auto),
             memory: Memory::new(&p, config.memory),
             p,
             config,
@@ -410,7 +447,7 @@ impl<K: Kind> SharedState<K> {
         }
         let addr = match local {
             Some(a) => {
-                let ours = a.is_ipv4() == remote.is_ipv4() && self.is_ours(a);
+                let ours = a.is_ipv4() == remote.is_ipv4() && self.may_bind(a);
                 ours.then_some(a)?
             }
             None if hop.iface == self.loopback().0 => remote,
@@ -434,6 +471,14 @@ impl<K: Kind> SharedState<K> {
         match ip {
             IpAddr::V4(_) => self.ifaces.iter().any(|i| i.owns(ip)),
             IpAddr::V6(ip) => self.v6.owns(ip),
+        }
+    }
+
+    /// Whether a socket may have that address: it is ours, or will be in a moment.
+    pub fn may_bind(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(_) => self.is_ours(ip),
+            IpAddr::V6(ip) => self.v6.find(ip).is_some(),
         }
     }
 
@@ -514,6 +559,12 @@ impl<K: Kind> SharedState<K> {
         own: &mut Own<K>,
     ) -> Option<(u16, Option<Template>)> {
         let now = own.now(&self.p);
+        if let IpAddr::V6(local) = key.local
+            && !self.v6.owns(local)
+            && self.is_tentative(local, waiter)
+        {
+            return Some((self.routes.hop(key.remote)?.iface, None));
+        }
         let to = (key.remote, self.only_by(key.local, txq));
         let found = self.routes.resolve_by(&self.ifaces, to, waiter, now)?;
         let iface = found.hop.iface;
@@ -571,31 +622,53 @@ impl<K: Kind> SharedState<K> {
             self.ask(own, iface, ask);
         }
         if heard.changed {
-            // 0 stands for templates that were never made.
-            let next = |g: u32| Some(g.wrapping_add(1).max(1));
-            let (set, fetch) = (Ordering::Release, Ordering::Relaxed);
-            // It never refuses.
-            let _ = self.net_generation.fetch_update(set, fetch, next);
+            self.net_moved();
         }
         heard.waiting
+    }
+
+    /// Routes, neighbours or addresses are others than before: templates are made anew.
+    pub(crate) fn net_moved(&self) {
+        // 0 stands for templates that were never made.
+        let next = |g: u32| Some(g.wrapping_add(1).max(1));
+        let (set, fetch) = (Ordering::Release, Ordering::Relaxed);
+        // It never refuses.
+        let _ = self.net_generation.fetch_update(set, fetch, next);
+    }
+
+    /// What was sent to `remote` has been sent again and again in vain: the next hop is asked
+    /// whether it is there, unless it was heard not long ago (RFC 1122, section 3.3.1.4; RFC 4861,
+    /// section 7.3).
+    #[cold]
+    pub(crate) fn suspect(&self, own: &mut Own<K>, remote: IpAddr) {
+        let now = own.now(&self.p);
+        if let Some((iface, ask)) = self.routes.suspect(&self.ifaces, remote, now) {
+            self.ask(own, iface, ask);
+        }
     }
 
     /// When [`SharedState::retry_neighbours`] has something to do: not later than that.
     #[inline]
     pub fn ask_at(&self) -> Time {
-        self.routes.ask_at()
+        let auto = Time(self.auto_at.load(Ordering::Relaxed));
+        self.routes.ask_at().min(auto)
     }
 
-    /// Asks again for the neighbours that this is due for; yields the connections that have waited for a
-    /// neighbour in vain.
-    pub fn retry_neighbours(&self, own: &mut Own<K>) -> Vec<SockId> {
+    /// Asks again for the neighbours that this is due for, and sees to IPv6 addresses; yields the
+    /// connections that have waited for either.
+    pub fn retry_neighbours(&self, own: &mut Own<K>) -> Settled {
         let now = own.now(&self.p);
-        let (mut out, mut failed) = (Vec::new(), Vec::new());
-        self.routes.retry(&self.ifaces, now, &mut out, &mut failed);
+        let mut settled = self.tend_addresses(own);
+        let (mut out, failed) = (Vec::new(), &mut settled.failed);
+        let lost = self.routes.retry(&self.ifaces, now, &mut out, failed);
+        if lost > 0 {
+            self.count(own.lane, Count::NeighboursLost, lost);
+            self.net_moved();
+        }
         for (iface, ask) in out {
             self.ask(own, iface, ask);
         }
-        failed
+        settled
     }
 
     /// Sends one segment that belongs to no connection, and is no answer to a frame at hand: a

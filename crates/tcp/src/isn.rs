@@ -21,6 +21,7 @@ enum Purpose {
     Ident = 5,
     Bucket = 6,
     Cookie = 7,
+    InterfaceId = 8,
 }
 
 /// Derives unguessable values from a secret. One per perimeter; cheap to clone.
@@ -61,6 +62,17 @@ impl IsnGen {
     /// every other secret.
     pub fn ident(&self, key: &FlowKey) -> u16 {
         self.hash(Purpose::Ident, key, 0) as u16
+    }
+
+    /// The interface identifier of an IPv6 address (RFC 7217, section 5): of a prefix of 64 bits,
+    /// of the interface of that name, and of how many were tried before.
+    pub fn interface_id(&self, prefix: u64, name: &[u8], tries: u64) -> u64 {
+        let mut h = SipHasher24::new_with_keys(self.secret.0, self.secret.1);
+        h.write(&[Purpose::InterfaceId as u8]);
+        h.write(&prefix.to_be_bytes());
+        h.write(&tries.to_be_bytes());
+        h.write(name);
+        h.finish()
     }
 
     /// The bucket hash of a table that strangers fill.

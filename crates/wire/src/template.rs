@@ -263,13 +263,20 @@ impl Template {
         match self.kind {
             Kind::EthernetIpv4 => self.emit_at::<IP>(out, ident, seg, payload_len),
             Kind::Ipv4 => self.emit_at::<0>(out, ident, seg, payload_len),
-            Kind::EthernetIpv6 => self.emit_v6::<IP>(out, seg, payload_len),
-            Kind::Ipv6 => self.emit_v6::<0>(out, seg, payload_len),
+            Kind::EthernetIpv6 | Kind::Ipv6 => self.emit_v6(out, seg, payload_len),
         }
     }
 
     #[inline(never)]
-    fn emit_v6<const L2: usize>(
+    fn emit_v6(&self, out: &mut [u8; MAX_HEADERS], seg: &SegOut, payload_len: u32) -> usize {
+        match self.kind {
+            Kind::EthernetIpv6 => self.emit_v6_at::<IP>(out, seg, payload_len),
+            _ => self.emit_v6_at::<0>(out, seg, payload_len),
+        }
+    }
+
+    #[inline(always)]
+    fn emit_v6_at<const L2: usize>(
         &self,
         out: &mut [u8; MAX_HEADERS],
         seg: &SegOut,

@@ -9,7 +9,7 @@ use crate::pef::event::{End, EventId, EventSpec, Events, Layer, TraceSink};
 use crate::pef::trace;
 use crate::spec::OrgSpec;
 use crate::{Binding, Org};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use perimeter_base::Time;
 use perimeter_stack::hold::{Serial, Verdict};
@@ -88,6 +88,10 @@ impl<O: Org> Engine for Running<O> {
         (0..sh.loopback().0).map(|n| sh.addrs(n)).collect()
     }
 
+    fn duplicates(&self) -> Vec<(u16, Ipv6Addr)> {
+        self.i.sh.duplicates()
+    }
+
     fn connect(
         &self,
         local: (Option<IpAddr>, u16),
@@ -109,7 +113,7 @@ impl<O: Org> Engine for Running<O> {
         let i = self.open()?;
         if let Some(a) = spec.addr
             && !a.is_unspecified()
-            && !i.sh.is_ours(a)
+            && !i.sh.may_bind(a)
         {
             return Err(EngineError::NoRoute);
         }

@@ -1,6 +1,7 @@
 //! What the stack does for IPv6 alone: the rules of its addresses, neighbour discovery and ICMPv6.
 
 pub mod addrs;
+pub mod autoconf;
 pub(crate) mod icmp;
 pub(crate) mod ndp;
 pub(crate) mod source;

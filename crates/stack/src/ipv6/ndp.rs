@@ -1,7 +1,7 @@
 //! Neighbour discovery (RFC 4861) over the neighbours that ARP has as well: solicitations are
 //! answered and sent, and what a neighbour says of itself is heard.
 
-use super::addrs::State;
+use super::addrs::{Held, State};
 use crate::aside::Aside;
 use crate::count::Count;
 use crate::ctx::Ctx;
@@ -65,15 +65,22 @@ pub(crate) fn input<K: Kind>(
             let Some(target) = cx.sh.arrived(iface, target) else {
                 return bad(cx);
             };
-            if cx.sh.v6.find(target).is_some_and(|h| h.iface == iface) {
-                return cx.sh.conflict(cx, iface, target);
+            if let Some(held) = cx.sh.v6.find(target).filter(|h| h.iface == iface) {
+                return taken(cx, held, None, aside);
             }
             let who = (IpAddr::V6(target), said.unwrap_or(station));
             aside.resolved.extend(cx.sh.heard(cx, iface, who, false));
         }
+        Ndp::RouterAdvertisement(ra) => {
+            if let Some(mac) = ra.source.filter(|mac| !mac.is_multicast()) {
+                let who = (IpAddr::V6(src), mac);
+                aside.resolved.extend(cx.sh.heard(cx, iface, who, false));
+            }
+            cx.sh.router_advertised(cx, iface, src, &ra);
+        }
         // Hosts do not answer those, and redirects are not followed: whoever is on the link could
         // draw our traffic.
-        Ndp::RouterSolicitation { .. } | Ndp::RouterAdvertisement(_) | Ndp::Redirect { .. } => {}
+        Ndp::RouterSolicitation { .. } | Ndp::Redirect { .. } => {}
     }
 }
 
@@ -82,7 +89,7 @@ fn solicited<K: Kind>(
     cx: &mut Ctx<K>,
     iface: u16,
     (src, source): (Ipv6Addr, Option<MacAddr>),
-    (target, _nonce): (Ipv6Addr, Option<[u8; 6]>),
+    (target, nonce): (Ipv6Addr, Option<[u8; 6]>),
     aside: &mut Aside,
 ) {
     let Some(held) = cx.sh.v6.find(target).filter(|h| h.iface == iface) else {
@@ -95,7 +102,7 @@ fn solicited<K: Kind>(
         // Somebody who has an address asks in vain: it is not ours yet. Who has none looks
         // whether it can have this one, and so do we (RFC 4862, section 5.4.3).
         if src.is_unspecified() {
-            cx.sh.conflict(cx, iface, target);
+            taken(cx, held, nonce, aside);
         }
         return;
     }
@@ -122,6 +129,14 @@ fn solicited<K: Kind>(
         (false, Some(mac)) => mac,
     };
     cx.sh.advertise(cx, iface, to, target, dst);
+}
+
+/// Somebody else has, or wants, an address that is ours or is to be.
+fn taken<K: Kind>(cx: &mut Ctx<K>, held: Held, nonce: Option<[u8; 6]>, aside: &mut Aside) {
+    match held.state {
+        State::Tentative => aside.failed.extend(cx.sh.duplicate(cx, held.addr, nonce)),
+        _ => cx.sh.conflict(cx, held.iface, held.addr),
+    }
 }
 
 impl<K: Kind> SharedState<K> {

@@ -165,6 +165,12 @@ impl Tcb {
         self.finish(Some(TcpError::NetDown))
     }
 
+    /// How often the retransmission timer has gone off since the last acknowledgment of something
+    /// new.
+    pub fn backoffs(&self) -> u32 {
+        self.rtt.backoffs().into()
+    }
+
     /// An ICMP fragmentation-needed message that quotes our segment at `seq`: lowers the MSS
     /// for ten minutes (RFC 1191, section 6.3) and sends again what is outstanding. True: run the
     /// output loop.
