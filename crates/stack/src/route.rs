@@ -179,7 +179,8 @@ impl<K: Kind> Routes<K> {
     fn to_self(&self, dst: IpAddr) -> Option<Hop> {
         let own = match dst {
             IpAddr::V4(_) => self.own.contains(&dst),
-            IpAddr::V6(dst) => self.own6.owns(dst),
+            // Tentative ones too: what goes there waits until it is ours, and never leaves.
+            IpAddr::V6(dst) => self.own6.find(dst).is_some(),
         };
         own.then_some(Hop {
             iface: self.loopback,

@@ -3,7 +3,7 @@
 
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::link::{Device, RxFrame, RxQueue, TxQueue};
-use perimeter::{OrgSpec, Platform, Stack, Virtual};
+use perimeter::{Config, OrgSpec, Platform, Stack, Virtual};
 use perimeter_base::{PktBuf, PktPool, TxRing};
 use perimeter_sync::virt::VirtualConfig;
 use perimeter_wire::checksum::{checksum, tcp_checksum_v4};
@@ -53,14 +53,59 @@ pub fn under_all(prefix: u8, body: fn(&mut Lan)) {
     }
 }
 
+/// Runs `body` under every organization, on a stack with these settings, addresses and routes.
+pub fn under_all_with(
+    config: &Config,
+    addrs: &'static [&'static str],
+    routes: &'static [(&'static str, &'static str)],
+    body: fn(&mut Lan),
+) {
+    for org in OrgSpec::tested() {
+        let name = org.to_string();
+        let cfg = VirtualConfig {
+            cores: 1,
+            max_steps: 40_000_000,
+            ..VirtualConfig::default()
+        };
+        let config = config.clone();
+        let result = Virtual::run(cfg, move |p| {
+            body(&mut Lan::with(p, org, config, addrs, routes));
+        });
+        result.unwrap_or_else(|f| panic!("{name}: {f}"));
+    }
+}
+
 impl Lan {
     fn new(p: Virtual, org: OrgSpec, prefix: u8) -> Lan {
+        let gateway = GATEWAY.to_string();
+        let route = [("0.0.0.0/0", &*gateway)];
+        Lan::with(
+            p,
+            org,
+            Config::default(),
+            &[&format!("{US}/{prefix}")],
+            &route,
+        )
+    }
+
+    fn with(
+        p: Virtual,
+        org: OrgSpec,
+        config: Config,
+        addrs: &[&str],
+        routes: &[(&str, &str)],
+    ) -> Lan {
         let wire = WireConfig::default();
         let ([ours, theirs], _) = pair(&p, wire);
         let mac = ours.capabilities().mac;
-        let s = Stack::builder().on_virtual(p.clone()).org(org);
-        let s = s.interface(ours, &[&format!("{US}/{prefix}")]).unwrap();
-        let s = s.route("0.0.0.0/0", Some(&GATEWAY.to_string()), 0).unwrap();
+        let s = Stack::builder()
+            .on_virtual(p.clone())
+            .org(org)
+            .config(config);
+        let mut s = s.interface(ours, addrs).unwrap();
+        for (dst, via) in routes {
+            s = s.route(dst, Some(via), 0).unwrap();
+        }
         let (mut rx, mut tx) = Box::new(theirs).open();
         Lan {
             s: s.build().unwrap(),
@@ -85,10 +130,19 @@ impl Lan {
 
     /// Lets the stack work for that long, and takes what it sends.
     pub fn pass(&mut self, d: Duration) {
+        self.pass_by(200_000, d);
+    }
+
+    /// As [`Lan::ms`], in large steps: where it does not matter when exactly something happens.
+    pub fn idle(&mut self, ms: u64) {
+        self.pass_by(20_000_000, Duration::from_millis(ms));
+    }
+
+    fn pass_by(&mut self, step_ns: u64, d: Duration) {
         let end = self.p.now() + d;
         loop {
             self.s.drive().unwrap();
-            let step = self.p.now().plus(200_000).min(end);
+            let step = self.p.now().plus(step_ns).min(end);
             self.p.sleep_until(step);
             while self
                 .rx
