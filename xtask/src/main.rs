@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod attack;
 mod counts;
 mod explore;
+mod gateways;
 mod imports;
 mod many;
 mod miri;
@@ -52,6 +53,8 @@ enum Command {
     Imports(imports::Args),
     /// Interpret the tests of what refers to memory by Miri, where a nightly toolchain has it.
     Miri(miri::Args),
+    /// Measure gateways from a TUN device to a SOCKS5 proxy: ours, and those found in the path.
+    Gateways(gateways::Args),
     /// Count the instructions of the hot paths and compare them with those committed.
     Counts(counts::Args),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Imports(args) => imports::run(&args),
         Command::Miri(args) => miri::run(&args),
+        Command::Gateways(args) => gateways::run(&args),
         Command::Counts(args) => counts::run(&args),
     };
     match result {

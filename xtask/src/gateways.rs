@@ -1,0 +1,350 @@
+//! `cargo xtask gateways`: gateways from a TUN device to a SOCKS5 proxy, side by side: ours, and
+//! those of others that are found in the path. Nothing is fetched. Two namespaces: programs, TUN
+//! device and gateway in one; the proxy and the servers in the other, behind a veth pair. Each round
+//! measures all gateways one after the other.
+
+mod load;
+
+use anyhow::{Context, Result, bail};
+use clap::Args as ClapArgs;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const NEAR: &str = "xgw-near";
+const FAR: &str = "xgw-far";
+const TUN: &str = "xgwtun";
+
+/// What to measure.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// Rounds
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Our command
+    #[arg(long, default_value = "target/release/perimeter")]
+    perimeter: PathBuf,
+    /// What this process does for another one of this task
+    #[arg(long, hide = true, num_args = 1..)]
+    role: Vec<String>,
+}
+
+/// A gateway: its name, the program, and its arguments.
+struct Gateway {
+    name: &'static str,
+    program: PathBuf,
+    args: Vec<String>,
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|d| d.join(name))
+        .find(|p| p.is_file())
+}
+
+fn gateways(args: &Args) -> Vec<Gateway> {
+    let proxy = format!("socks5://10.55.0.2:{}", load::PROXY);
+    let ours = args.perimeter.is_file().then(|| args.perimeter.clone());
+    let all = [
+        (
+            "perimeter",
+            ours,
+            format!("gateway --tun {TUN} --to {proxy} --json"),
+        ),
+        (
+            "tun2socks (Go, gVisor's netstack)",
+            in_path("tun2socks"),
+            format!("-device {TUN} -proxy {proxy} -loglevel error"),
+        ),
+        (
+            "tun2proxy (Rust, ipstack)",
+            in_path("tun2proxy-bin"),
+            format!("--tun {TUN} --proxy {proxy} --dns direct --verbosity off"),
+        ),
+    ];
+    let found = all.into_iter().filter_map(|(name, program, line)| {
+        if program.is_none() {
+            eprintln!("not found, so left out: {name}");
+        }
+        Some(Gateway {
+            name,
+            program: program?,
+            args: words(&line),
+        })
+    });
+    found.collect()
+}
+
+fn ip(line: &str) -> Result<()> {
+    let out = Command::new("ip")
+        .args(words(line))
+        .output()
+        .context("ip")?;
+    if !out.status.success() {
+        bail!("ip {line}: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(())
+}
+
+/// The namespaces; they go when this does.
+struct Net;
+
+impl Net {
+    fn new() -> Result<Net> {
+        for ns in [NEAR, FAR] {
+            let _ = ip(&format!("netns del {ns}"));
+            ip(&format!("netns add {ns}"))?;
+        }
+        let net = Net;
+        for line in [
+            format!("-n {NEAR} link add v0 type veth peer name v1 netns {FAR}"),
+            format!("-n {NEAR} addr add 10.55.0.1/24 dev v0"),
+            format!("-n {FAR} addr add 10.55.0.2/24 dev v1"),
+            format!("-n {FAR} addr add 10.77.0.1/32 dev lo"),
+            format!("-n {NEAR} link set lo up"),
+            format!("-n {FAR} link set lo up"),
+            format!("-n {NEAR} link set v0 up"),
+            format!("-n {FAR} link set v1 up"),
+        ] {
+            ip(&line)?;
+        }
+        Ok(net)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for ns in [NEAR, FAR] {
+            let _ = ip(&format!("netns del {ns}"));
+        }
+    }
+}
+
+/// A program of ours in a namespace; killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn within(ns: &str, program: &std::path::Path, args: &[String]) -> Command {
+    let mut c = Command::new("ip");
+    c.args(["netns", "exec", ns]).arg(program).args(args);
+    c
+}
+
+fn role(ns: &str, what: &str) -> Result<Command> {
+    let me = std::env::current_exe().context("this program")?;
+    Ok(within(
+        ns,
+        &me,
+        &[words("gateways --role"), words(what)].concat(),
+    ))
+}
+
+/// Runs a role to its end; the numbers that it prints.
+fn numbers(what: &str) -> Result<Vec<f64>> {
+    let out = role(NEAR, what)?.output()?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let all: Vec<f64> = text
+        .split_whitespace()
+        .filter_map(|w| w.parse().ok())
+        .collect();
+    if !out.status.success() || all.is_empty() {
+        bail!("{what}: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(all)
+}
+
+/// A gateway that runs. `ip netns exec` becomes the program, so the child is the gateway.
+struct Live(Running);
+
+impl Live {
+    fn start(g: &Gateway) -> Result<Live> {
+        let child = within(NEAR, &g.program, &g.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| g.program.display().to_string())?;
+        let mut live = Live(Running(child));
+        let end = Instant::now() + Duration::from_secs(10);
+        while ip(&format!("-n {NEAR} link show {TUN}")).is_err() {
+            if Instant::now() > end || live.0.0.try_wait()?.is_some() {
+                bail!("it made no device");
+            }
+            sleep(Duration::from_millis(20));
+        }
+        // Some have given it an address of their own.
+        let _ = ip(&format!("-n {NEAR} addr add 198.18.0.1/15 dev {TUN}"));
+        ip(&format!("-n {NEAR} link set {TUN} up"))?;
+        ip(&format!("-n {NEAR} route replace 10.77.0.0/16 dev {TUN}"))?;
+        while numbers("echo").is_err() {
+            if Instant::now() > end {
+                bail!("no connection gets through");
+            }
+            sleep(Duration::from_millis(100));
+        }
+        Ok(live)
+    }
+
+    fn read(&self, name: &str) -> Result<String> {
+        let pid = self.0.0.id();
+        std::fs::read_to_string(format!("/proc/{pid}/{name}")).context("the gateway has ended")
+    }
+
+    /// Processor time used, s.
+    fn cpu(&self) -> Result<f64> {
+        let stat = self.read("stat")?;
+        let fields = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace();
+        let ticks: f64 = fields
+            .skip(11)
+            .take(2)
+            .filter_map(|f| f.parse::<f64>().ok())
+            .sum();
+        Ok(ticks / 100.0)
+    }
+
+    fn field(text: &str, name: &str) -> f64 {
+        let line = text.lines().find_map(|l| l.strip_prefix(name));
+        let n = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
+        n.unwrap_or(0.0)
+    }
+
+    /// Resident memory, KiB.
+    fn resident(&self) -> Result<f64> {
+        Ok(Self::field(&self.read("status")?, "VmRSS:"))
+    }
+
+    /// How often its threads have waited.
+    fn waits(&self) -> Result<f64> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.0.id()))?;
+        let each = tasks
+            .flatten()
+            .filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok());
+        Ok(each
+            .map(|s| Self::field(&s, "voluntary_ctxt_switches:"))
+            .sum())
+    }
+}
+
+type Found = BTreeMap<(usize, &'static str), BTreeMap<&'static str, Vec<f64>>>;
+
+/// One gateway's turn.
+fn measure(
+    g: &Gateway,
+    seconds: u64,
+    note: &mut dyn FnMut(usize, &'static str, f64),
+) -> Result<()> {
+    let live = Live::start(g)?;
+    let columns = [
+        ("down 1", "down, 1, Gbit/s", "down, 1, CPU ns/B"),
+        ("up 1", "up, 1, Gbit/s", "up, 1, CPU ns/B"),
+        ("down 10", "down, 10, Gbit/s", "down, 10, CPU ns/B"),
+        ("up 10", "up, 10, Gbit/s", "up, 10, CPU ns/B"),
+    ];
+    for (n, (what, rate, cost)) in columns.into_iter().enumerate() {
+        let before = live.cpu()?;
+        let found = numbers(&format!("{what} {seconds}"))?;
+        let (bytes, time) = (found[0], found.get(1).copied().unwrap_or(1.0));
+        note(2 * n, rate, bytes * 8.0 / time / 1e9);
+        note(
+            2 * n + 1,
+            cost,
+            (live.cpu()? - before) * 1e9 / bytes.max(1.0),
+        );
+    }
+    let found = numbers(&format!("conns {seconds}"))?;
+    note(8, "connections/s", found[0]);
+    note(9, "p99, µs", found.get(1).copied().unwrap_or(0.0));
+    sleep(Duration::from_secs(1));
+    let before = live.resident()?;
+    let idle = role(NEAR, "idle 1000")?
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut idle = Running(idle);
+    let mut line = String::new();
+    let out = idle.0.stdout.take().context("piped")?;
+    BufReader::new(out).read_line(&mut line)?;
+    if line.trim() != "ready" {
+        bail!("1,000 connections did not come about");
+    }
+    sleep(Duration::from_secs(2));
+    note(
+        10,
+        "KiB for each of 1,000",
+        (live.resident()? - before) / 1000.0,
+    );
+    let waits = live.waits()?;
+    sleep(Duration::from_secs(20));
+    note(11, "wake-ups in 20 s", live.waits()? - waits);
+    Ok(())
+}
+
+/// Runs it.
+///
+/// # Errors
+/// There can be no namespaces, or a gateway does not work.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if !args.role.is_empty() {
+        load::role(&args.role)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let gateways = gateways(args);
+    if gateways.is_empty() {
+        bail!("no gateway is found; `cargo build --release` makes ours");
+    }
+    let _net = Net::new()?;
+    let _servers = Running(role(FAR, "serve")?.stdin(Stdio::null()).spawn()?);
+    let mut all: Vec<Found> = gateways.iter().map(|_| Found::new()).collect();
+    for round in 0..args.rounds {
+        for (g, found) in gateways.iter().zip(&mut all) {
+            eprintln!("round {}: {}", round + 1, g.name);
+            let mut note = |n, what, value| {
+                found
+                    .entry((n, what))
+                    .or_default()
+                    .entry("")
+                    .or_default()
+                    .push(value);
+            };
+            if let Err(e) = measure(g, args.seconds, &mut note) {
+                eprintln!("{}: {e:#}", g.name);
+            }
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    for (g, found) in gateways.iter().zip(&all) {
+        writeln!(out, "{}", g.name)?;
+        for ((_, what), values) in found {
+            let mut v: Vec<f64> = values.values().flatten().copied().collect();
+            v.sort_by(f64::total_cmp);
+            let (low, high) = (v[0], v[v.len() - 1]);
+            writeln!(
+                out,
+                "  {what:24} {:10.2}  ({low:.2} to {high:.2})",
+                v[v.len() / 2]
+            )?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
