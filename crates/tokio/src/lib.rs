@@ -77,5 +77,7 @@ mod tcp;
 pub use addr::{Resolve, Resolved, ToSocketAddrs, lookup_host};
 pub use net::{Entered, Net, Serving};
 pub use perimeter;
+#[cfg(feature = "gateway")]
+pub use perimeter_gateway as gateway;
 pub use tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use tcp::{TcpListener, TcpStream};
