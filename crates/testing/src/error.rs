@@ -40,9 +40,20 @@ pub enum What {
     /// Time is up, and some clients have not ended.
     #[error("time is up, and these have not ended: {}", .0.join(", "))]
     TimeUp(Vec<String>),
+    /// Virtual threads have failed: one has panicked, or all wait for each other.
+    #[error("{0}")]
+    Threads(String),
     /// Something is left in the hosts' stacks after their programs have ended.
     #[error("something is left: {}", .0.join("; "))]
     Left(Vec<String>),
+}
+
+/// A connection that is left on host `name`.
+pub(crate) fn left(name: &str, c: &perimeter::ConnInfo) -> String {
+    let (key, state) = (&c.key, c.tcp.state);
+    let local = std::net::SocketAddr::new(key.local, key.local_port);
+    let remote = std::net::SocketAddr::new(key.remote, key.remote_port);
+    format!("`{name}` has a connection from {local} to {remote} in {state:?}")
 }
 
 /// The text of a panic.

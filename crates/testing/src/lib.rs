@@ -95,6 +95,7 @@ mod link;
 pub mod net;
 pub mod seeds;
 mod sim;
+pub mod threads;
 
 pub use error::{Result, SimError, What};
 pub use link::Link;

@@ -201,12 +201,7 @@ impl Host {
             return Vec::new();
         };
         let name = &self.known.name;
-        let of = |c: &perimeter::ConnInfo| {
-            format!(
-                "`{name}` has a connection from {}:{} to {}:{} in {:?}",
-                c.key.local, c.key.local_port, c.key.remote, c.key.remote_port, c.tcp.state
-            )
-        };
+        let of = |c: &perimeter::ConnInfo| crate::error::left(name, c);
         let mut left: Vec<String> = up.here.stack.connections().iter().map(of).collect();
         if let Err(what) = up.here.stack.engine().quiescent() {
             left.push(format!("`{name}`: {what}"));
