@@ -246,31 +246,37 @@ pub(super) fn run(p: Virtual, net: Network) -> Result<Report, (Duration, What)> 
         shared.start(n);
     }
     watch(&shared, net.acts, net.limit);
-    if let (Some(time), true) = (net.quiet, shared.failure().is_none()) {
-        let end = shared.p.now() + time;
-        loop {
-            let left = shared.left();
-            if left.is_empty() && shared.network.in_flight() == 0 {
-                break;
-            }
-            if shared.p.now() >= end {
-                shared.fail(What::Left(left));
-                break;
-            }
-            shared.p.sleep_until(shared.p.now() + LOOK);
-        }
+    let failed = shared.failure().is_some();
+    if let Some(time) = net.quiet.filter(|_| !failed) {
+        come_to_rest(&shared, time);
     }
     let elapsed = shared.elapsed();
     for n in 0..net.hosts.len() {
         shared.crash(n);
     }
-    match shared.failure().take() {
+    let failure = shared.failure().take();
+    match failure {
         Some(failure) => Err(failure),
         None => Ok(Report {
             elapsed,
             digest: shared.network.digest(),
             counts: shared.network.counts(),
         }),
+    }
+}
+
+/// Waits until nothing is left in any stack, for at most `time`.
+fn come_to_rest(shared: &Shared, time: Duration) {
+    let end = shared.p.now() + time;
+    loop {
+        let left = shared.left();
+        if left.is_empty() && shared.network.in_flight() == 0 {
+            return;
+        }
+        if shared.p.now() >= end {
+            return shared.fail(What::Left(left));
+        }
+        shared.p.sleep_until(shared.p.now() + LOOK);
     }
 }
 
@@ -295,7 +301,8 @@ fn watch(shared: &Arc<Shared>, mut acts: Vec<(Duration, Act)>, limit: Duration) 
             continue;
         }
         let late = shared.awaited();
-        if late.is_empty() || shared.failure().is_some() {
+        let failed = shared.failure().is_some();
+        if late.is_empty() || failed {
             return;
         }
         if shared.p.now() >= end {
