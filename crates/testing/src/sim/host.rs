@@ -30,7 +30,7 @@ struct Running {
 
 /// A stack while its host is up.
 struct Up {
-    here: Here,
+    here: Rc<Here>,
     queues: Vec<u16>,
     running: Option<Running>,
 }
@@ -81,12 +81,12 @@ impl Host {
         let own = rng::mix(self.starts << 32 | self.number as u64);
         let seed = rng::mix(world.seed ^ own);
         let stack = stack(world, &self.known, seed, &self.tcp);
-        let here = Here {
+        let here = Rc::new(Here {
             world: world.clone(),
             host: self.number,
             reactor: Reactor::new(&stack).expect("the first poller"),
             stack,
-        };
+        });
         let program = match &mut self.software {
             Software::Host(make) => Some(enter(&here, make)),
             Software::Client(program) => program.take(),

@@ -135,11 +135,10 @@ impl World {
 
 thread_local! {
     /// The simulation and the host whose programs run.
-    static HERE: RefCell<Option<Here>> = const { RefCell::new(None) };
+    static HERE: RefCell<Option<Rc<Here>>> = const { RefCell::new(None) };
 }
 
 /// Where a program runs.
-#[derive(Clone)]
 pub(crate) struct Here {
     pub(crate) world: Rc<World>,
     pub(crate) host: usize,
@@ -148,8 +147,8 @@ pub(crate) struct Here {
 }
 
 /// Runs `f` as that host's program.
-pub(crate) fn enter<R>(here: &Here, f: impl FnOnce() -> R) -> R {
-    struct Leave(Option<Here>);
+pub(crate) fn enter<R>(here: &Rc<Here>, f: impl FnOnce() -> R) -> R {
+    struct Leave(Option<Rc<Here>>);
     impl Drop for Leave {
         fn drop(&mut self) {
             let outer = self.0.take();

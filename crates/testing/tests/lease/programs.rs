@@ -63,12 +63,12 @@ async fn serve(stream: TcpStream, lease: Lease) -> Result {
 }
 
 /// Gets the lease, works with the thing for a while, lets the lease run out, and so on, until it has
-/// had it three times.
+/// had it twice.
 pub async fn client(name: &'static str, held: Held, bug: Bug) -> Result {
     let until = Rc::new(Cell::new(None));
     let holder = tokio::task::spawn_local(hold(name, until.clone(), held, bug));
     let mut connection = None;
-    for _turn in 0..3 {
+    for _turn in 0..2 {
         // Asks until it has the lease, and then renews it for a while.
         let mut renewals = 0;
         while renewals < 10 {
