@@ -3,9 +3,9 @@
 use super::runtime::Runtime;
 use super::world::{Here, Known, World, enter};
 use crate::error::{Result, What, panic_message};
-use crate::net::Reactor;
 use perimeter::{Config, Stack, TcpConfig, Virtual};
 use perimeter_base::{Time, rng};
+use perimeter_tokio::Net;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -84,8 +84,7 @@ impl Host {
         let here = Rc::new(Here {
             world: world.clone(),
             host: self.number,
-            reactor: Reactor::new(&stack).expect("the first poller"),
-            stack,
+            net: Net::new(stack).with_resolver(world.names.clone()),
         });
         let program = match &mut self.software {
             Software::Host(make) => Some(enter(&here, make)),
@@ -96,7 +95,7 @@ impl Host {
             born: world.now(),
         });
         self.up = Some(Up {
-            queues: here.stack.engine().queues(),
+            queues: here.net.stack().engine().queues(),
             here,
             running,
         });
@@ -110,7 +109,7 @@ impl Host {
         };
         up.here.world.network.unplug(self.known.port);
         enter(&up.here, || drop(up.running.take()));
-        up.here.stack.stop();
+        up.here.net.stack().stop();
     }
 
     /// The program ends here, if it runs, and what it had open is closed; the stack goes on.
@@ -124,21 +123,22 @@ impl Host {
     pub(super) fn stack_due(&self) -> Time {
         self.up.as_ref().map_or(Time::NEVER, |up| {
             let arrival = up.here.world.network.next_arrival(self.known.port);
-            arrival.min(up.here.stack.engine().next_due())
+            arrival.min(up.here.net.stack().engine().next_due())
         })
     }
 
     /// Lets the stack do what is due at `now`, to which its programs have come.
     pub(super) fn drive(&mut self, now: Time) {
-        if let Some(up) = &self.up {
-            let woken = enter(&up.here, || {
-                let engine = up.here.stack.engine();
-                engine.drive(&up.queues).expect("the stack's own thread");
-                up.here.reactor.dispatch()
-            });
-            debug_assert!(!woken || self.clock() <= Some(now), "it went too far ahead");
-            self.ready |= woken;
-        }
+        let woken = |host: &Host| host.running().is_some_and(|r| r.runtime.is_local_woken());
+        let before = woken(self);
+        let Some(up) = &self.up else { return };
+        enter(&up.here, || {
+            let engine = up.here.net.stack().engine();
+            engine.drive(&up.queues).expect("the stack's own thread");
+        });
+        let news = !before && woken(self);
+        debug_assert!(!news || self.clock() <= Some(now), "it went too far ahead");
+        self.ready |= self.running().is_some_and(|r| r.runtime.is_woken());
     }
 
     /// Until when its programs have run; `None` if there are none.
@@ -168,10 +168,6 @@ impl Host {
         };
         let ended = enter(&up.here, || {
             r.runtime.run();
-            // What programs do can make sockets ready that others of them wait for.
-            while up.here.reactor.dispatch() {
-                r.runtime.run();
-            }
             r.runtime.ended()
         });
         let Some(result) = ended else {
@@ -202,8 +198,8 @@ impl Host {
         };
         let name = &self.known.name;
         let of = |c: &perimeter::ConnInfo| crate::error::left(name, c);
-        let mut left: Vec<String> = up.here.stack.connections().iter().map(of).collect();
-        if let Err(what) = up.here.stack.engine().quiescent() {
+        let mut left: Vec<String> = up.here.net.stack().connections().iter().map(of).collect();
+        if let Err(what) = up.here.net.stack().engine().quiescent() {
             left.push(format!("`{name}`: {what}"));
         }
         left

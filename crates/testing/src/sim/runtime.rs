@@ -189,10 +189,15 @@ impl<T: 'static> Runtime<T> {
         self.age.get()
     }
 
-    /// Whether tasks may be able to run after [`Runtime::advance`]: local tasks can't if none has
+    /// Whether tasks may be able to run: local tasks can't if none has
     /// been woken; of the runtime's own there is no telling.
     pub(super) fn is_woken(&self) -> bool {
-        self.signals.local.load(Ordering::Relaxed) || self.tokio.metrics().num_alive_tasks() > 0
+        self.is_local_woken() || self.tokio.metrics().num_alive_tasks() > 0
+    }
+
+    /// Whether a local task has been woken.
+    pub(super) fn is_local_woken(&self) -> bool {
+        self.signals.local.load(Ordering::Relaxed)
     }
 
     /// How long it has run.

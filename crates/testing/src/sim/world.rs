@@ -3,11 +3,14 @@
 use crate::link::{Link, nanos};
 use perimeter_base::Time;
 use perimeter_link::network::{Network, PortId};
+use perimeter_tokio::{Net, Resolve, Resolved};
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::HashMap;
+use std::io::{Error, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// When simulations begin, by their platform's clock, ns: not at zero, which some take for never.
@@ -34,6 +37,25 @@ pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) hosts: RefCell<Vec<Known>>,
     pub(crate) commands: RefCell<Vec<Command>>,
+    pub(crate) names: Names,
+}
+
+/// The hosts' addresses by name.
+#[derive(Clone, Default)]
+pub(crate) struct Names(Arc<Mutex<HashMap<String, IpAddr>>>);
+
+impl Resolve for Names {
+    fn resolve(&self, host: &str, port: u16) -> Resolved {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = names
+            .get(host)
+            .map(|addr| vec![SocketAddr::new(*addr, port)]);
+        let found = found.ok_or_else(|| {
+            let text = format!("there is no host `{host}` in this simulation");
+            Error::new(ErrorKind::NotFound, text)
+        });
+        Box::pin(std::future::ready(found))
+    }
 }
 
 impl World {
@@ -44,6 +66,7 @@ impl World {
             network: Network::new(seed, link.faults()),
             hosts: RefCell::default(),
             commands: RefCell::default(),
+            names: Names::default(),
         }
     }
 
@@ -79,6 +102,9 @@ impl World {
         assert!(!taken(&addr), "there is a host at {addr} already");
         let port = self.network.port();
         self.network.assign(addr, port);
+        let mut names = self.names.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(name.to_owned(), addr);
+        drop(names);
         let known = Known {
             name: name.to_owned(),
             addr,
@@ -142,8 +168,7 @@ thread_local! {
 pub(crate) struct Here {
     pub(crate) world: Rc<World>,
     pub(crate) host: usize,
-    pub(crate) stack: perimeter::Stack,
-    pub(crate) reactor: Arc<crate::net::Reactor>,
+    pub(crate) net: Net,
 }
 
 /// Runs `f` as that host's program.
@@ -156,6 +181,7 @@ pub(crate) fn enter<R>(here: &Rc<Here>, f: impl FnOnce() -> R) -> R {
         }
     }
     let _leave = Leave(HERE.with(|h| h.replace(Some(here.clone()))));
+    let _net = here.net.enter();
     f()
 }
 
