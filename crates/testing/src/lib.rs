@@ -47,6 +47,8 @@
 //! congestion control, retransmission timeouts, windows and resets are those that the program will
 //! meet, and not a model of them.
 //!
+//! Programs with blocking calls and threads, under any organization, run in [`threads`].
+//!
 //! # Faults
 //!
 //! - [`Sim::link`]: delay, jitter, rate, loss, duplication, reordering, corruption ([`Link`]).
@@ -71,7 +73,13 @@
 //! Stacks and links are exact to the nanosecond. Programs run at whole milliseconds, because tokio's
 //! timers count those: a task sees a packet at the next one. A simulation costs real time for what
 //! happens in it, and a little for each shortest delay of its links that passes while programs of
-//! more than one host wait: a network in which every packet takes 5 ms and more is cheap.
+//! more than one host wait: a network in which every packet takes 5 ms and more is cheap. Much of
+//! that time is tokio's, so in a workspace that is tested unoptimised this helps:
+//!
+//! ```toml
+//! [profile.dev.package.tokio]
+//! opt-level = 3
+//! ```
 //!
 //! # What a seed does not cover
 //!

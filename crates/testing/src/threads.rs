@@ -33,16 +33,19 @@
 //! ```
 
 mod host;
+mod life;
 mod net;
 mod operator;
+mod shared;
 
 pub use host::{Host, HostThread};
 pub use net::{TcpListener, TcpStream};
-pub use operator::Operator;
+pub use operator::{Operator, Report};
 
 use crate::error::{Result, SimError, What};
 use crate::link::{Link, nanos};
-use operator::Act;
+use host::Spec;
+use operator::Plan;
 use perimeter::virt::{Schedule, VirtualConfig};
 use perimeter::{OrgSpec, TcpConfig, Virtual};
 use perimeter_base::Time;
@@ -50,78 +53,49 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a host runs.
-type Program = Arc<dyn Fn(&Host) -> Result + Send + Sync>;
-
-/// A host to be.
-#[derive(Clone)]
-struct Spec {
-    name: String,
-    addr: IpAddr,
-    program: Program,
-    /// The simulation ends when all of these have.
-    client: bool,
-}
-
-/// How a simulation went.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// How long it ran, in its own time.
-    pub elapsed: Duration,
-    /// As [`Sim::digest`](crate::Sim::digest).
-    pub digest: u64,
-    /// What the network has done.
-    pub counts: perimeter_link::network::NetworkCounts,
-}
-
 /// Hosts, the network between them, and what is to happen to them. Runs once, when all has been
 /// said.
 pub struct Network {
-    seed: u64,
-    link: Link,
-    links: Vec<(String, String, Link)>,
-    org: OrgSpec,
-    tcp: TcpConfig,
+    plan: Plan,
     virt: VirtualConfig,
-    limit: Duration,
-    quiet: Option<Duration>,
-    hosts: Vec<Spec>,
-    acts: Vec<(Duration, Act)>,
 }
 
 impl Network {
     /// Without hosts; links are as [`Link::default`] says, stacks of the organization `up:shared`, and
     /// there are four cores.
     pub fn new(seed: u64) -> Network {
-        Network {
+        let plan = Plan {
             seed,
-            link: Link::default(),
+            usual: Link::default(),
             links: Vec::new(),
             org: OrgSpec::default(),
             tcp: TcpConfig::default(),
-            virt: VirtualConfig {
-                seed,
-                max_steps: u64::MAX,
-                max_time: Time::NEVER,
-                ..VirtualConfig::default()
-            },
             limit: Duration::from_secs(600),
             quiet: None,
             hosts: Vec::new(),
             acts: Vec::new(),
-        }
+        };
+        let virt = VirtualConfig {
+            seed,
+            max_steps: u64::MAX,
+            max_time: Time::NEVER,
+            ..VirtualConfig::default()
+        };
+        Network { plan, virt }
     }
 
     /// What every link is like unless [`Network::link`] says otherwise.
     pub fn links(&mut self, link: Link) -> &mut Network {
-        self.link = link;
+        self.plan.usual = link;
         self
     }
 
     /// What the link between two hosts is like, in both directions.
     pub fn link(&mut self, a: &str, b: &str, link: Link) -> &mut Network {
-        self.links.push((a.to_owned(), b.to_owned(), link.clone()));
-        self.links.push((b.to_owned(), a.to_owned(), link));
+        self.plan
+            .links
+            .push((a.to_owned(), b.to_owned(), link.clone()));
+        self.plan.links.push((b.to_owned(), a.to_owned(), link));
         self
     }
 
@@ -131,7 +105,7 @@ impl Network {
     /// # Panics
     /// If there is none of that name.
     pub fn organization(&mut self, name: &str) -> &mut Network {
-        self.org = name.parse().unwrap_or_else(|e| panic!("{e}"));
+        self.plan.org = name.parse().unwrap_or_else(|e| panic!("{e}"));
         self
     }
 
@@ -144,21 +118,21 @@ impl Network {
 
     /// What connections are made with on every host.
     pub fn tcp(&mut self, tcp: TcpConfig) -> &mut Network {
-        self.tcp = tcp;
+        self.plan.tcp = tcp;
         self
     }
 
     /// How long the simulation lasts, in its own time, before it gives up on clients that have not
     /// ended. Default 10 minutes.
     pub fn time_limit(&mut self, limit: Duration) -> &mut Network {
-        self.limit = limit;
+        self.plan.limit = limit;
         self
     }
 
     /// After the clients have ended nothing may be left: within `time` every connection of every
     /// host that is up has to be over, TIME-WAIT included.
     pub fn expect_quiet(&mut self, time: Duration) -> &mut Network {
-        self.quiet = Some(time);
+        self.plan.quiet = Some(time);
         self
     }
 
@@ -173,7 +147,7 @@ impl Network {
         addr: &str,
         program: impl Fn(&Host) -> Result + Send + Sync + 'static,
     ) -> &mut Network {
-        self.add(name, addr, Arc::new(program), false)
+        self.add(name, addr, program, false)
     }
 
     /// Adds a host whose program [`Network::run`] waits for. If it is started again, its program
@@ -187,21 +161,27 @@ impl Network {
         addr: &str,
         program: impl Fn(&Host) -> Result + Send + Sync + 'static,
     ) -> &mut Network {
-        self.add(name, addr, Arc::new(program), true)
+        self.add(name, addr, program, true)
     }
 
-    fn add(&mut self, name: &str, addr: &str, program: Program, client: bool) -> &mut Network {
+    fn add(
+        &mut self,
+        name: &str,
+        addr: &str,
+        program: impl Fn(&Host) -> Result + Send + Sync + 'static,
+        client: bool,
+    ) -> &mut Network {
         let parsed = addr.parse::<IpAddr>();
         let addr = parsed.unwrap_or_else(|_| panic!("`{addr}` is not an address"));
         let same = |h: &Spec| h.name == name || h.addr == addr;
         assert!(
-            !self.hosts.iter().any(same),
+            !self.plan.hosts.iter().any(same),
             "`{name}` or {addr} is there already"
         );
-        self.hosts.push(Spec {
+        self.plan.hosts.push(Spec {
             name: name.to_owned(),
             addr,
-            program,
+            program: Arc::new(program),
             client,
         });
         self
@@ -213,7 +193,7 @@ impl Network {
         elapsed: Duration,
         act: impl FnOnce(&Operator) + Send + 'static,
     ) -> &mut Network {
-        self.acts.push((elapsed, Box::new(act)));
+        self.plan.acts.push((elapsed, Box::new(act)));
         self
     }
 
@@ -222,13 +202,14 @@ impl Network {
     /// # Errors
     /// A program has failed, time is up, or something is left that must not be.
     pub fn run(self) -> std::result::Result<Report, SimError> {
-        let (seed, virt) = (self.seed, self.virt.clone());
+        let Network { plan, virt } = self;
+        let seed = plan.seed;
         let failed = move |after: Time, what| SimError {
             seed,
             after: Duration::from_nanos(after.0),
             what,
         };
-        match Virtual::run(virt, move |p| operator::run(p, self)) {
+        match Virtual::run(virt, move |p| operator::run(p, plan)) {
             Ok((Ok(report), _)) => Ok(report),
             Ok((Err((after, what)), _)) => Err(failed(Time(nanos(after)), what)),
             Err(e) => {

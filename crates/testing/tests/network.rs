@@ -58,6 +58,27 @@ fn a_round_trip_takes_twice_the_delay() {
 }
 
 #[test]
+fn hosts_may_have_addresses_of_ipv6() {
+    let mut sim = Sim::new(2);
+    sim.host_at("server", "fd00::1".parse().unwrap(), || async {
+        let listener = TcpListener::bind("[::]:7").await?;
+        let (mut stream, peer) = listener.accept().await?;
+        assert_eq!(peer.ip().to_string(), "fd00::2");
+        stream.write_all(b"six").await?;
+        Ok(())
+    });
+    sim.client_at("client", "fd00::2".parse().unwrap(), async {
+        let mut text = String::new();
+        let mut stream = TcpStream::connect("server:7").await?;
+        stream.read_to_string(&mut text).await?;
+        assert_eq!(text, "six");
+        assert_eq!(elapsed(), ms(20));
+        Ok(())
+    });
+    sim.run().unwrap();
+}
+
+#[test]
 fn a_transfer_takes_what_the_rate_allows_and_survives_every_fault() {
     const BYTES: usize = 1_000_000;
     let mut times = Vec::new();

@@ -144,6 +144,19 @@ impl Sim {
         self.add(name, None, Software::Client(Some(Box::pin(program))));
     }
 
+    /// As [`Sim::client`], at that address.
+    ///
+    /// # Panics
+    /// If there is a host of that name or at that address.
+    pub fn client_at(
+        &mut self,
+        name: &str,
+        addr: IpAddr,
+        program: impl Future<Output = Result> + 'static,
+    ) {
+        self.add(name, Some(addr), Software::Client(Some(Box::pin(program))));
+    }
+
     fn add(&mut self, name: &str, addr: Option<IpAddr>, software: Software) {
         let known = self.world.add(name, addr);
         let mut host = Host::new(self.hosts.len(), known, software, self.tcp.clone());

@@ -1,63 +1,31 @@
 //! A host as its programs see it.
 
+use super::life::{Life, uncrashed};
 use super::net::{TcpListener, TcpStream};
-use super::operator::Shared;
-use super::{Program, Spec};
+use super::shared::Shared;
 use crate::error::{Result, What};
 use perimeter::{Config, Events, Stack, Virtual};
 use perimeter_link::network::PortId;
 use perimeter_sync::{Platform, Thread};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long who serves a stack of one thread, as nobody else does, sleeps at a time.
 const SERVE: Duration = Duration::from_secs(3600);
 
-/// Unwinds threads of a host that has crashed.
-struct Crashed;
+/// What a host runs.
+pub(super) type Program = Arc<dyn Fn(&Host) -> Result + Send + Sync>;
 
-/// A host from a start to a crash.
-#[derive(Default)]
-pub(super) struct Life {
-    over: AtomicBool,
-    stack: OnceLock<Stack>,
-}
-
-impl Life {
-    /// Ends it; everything that its threads call fails from now on.
-    pub(super) fn end(&self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(stack) = self.stack.get() {
-            stack.stop();
-        }
-    }
-
-    pub(super) fn stack(&self) -> Option<&Stack> {
-        self.stack.get()
-    }
-
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
-    /// Ends the calling thread if the host has crashed.
-    fn live(&self) {
-        if self.is_over() {
-            resume_unwind(Box::new(Crashed));
-        }
-    }
-
-    /// Runs a call, from which nobody returns if the host crashes meanwhile.
-    pub(super) fn during<R>(&self, call: impl FnOnce() -> R) -> R {
-        self.live();
-        let out = call();
-        self.live();
-        out
-    }
+/// A host to be.
+#[derive(Clone)]
+pub(super) struct Spec {
+    pub(super) name: String,
+    pub(super) addr: IpAddr,
+    pub(super) program: Program,
+    /// The simulation ends when all of these have.
+    pub(super) client: bool,
 }
 
 /// The host that a program runs on. Cheap to clone: a handle.
@@ -91,10 +59,6 @@ impl HostThread {
 }
 
 impl Host {
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -188,6 +152,25 @@ impl Host {
         self.life.live();
     }
 
+    /// Cuts the link between two hosts, given by name or address: packets that are sent from now on
+    /// are lost, those under way arrive.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn partition(&self, a: &str, b: &str) {
+        self.shared.cut(a, b, true);
+        self.shared.cut(b, a, true);
+    }
+
+    /// Heals what was cut between two hosts.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn heal(&self, a: &str, b: &str) {
+        self.shared.cut(a, b, false);
+        self.shared.cut(b, a, false);
+    }
+
     /// Runs `f` on another thread of this host. Not on stacks of one thread (`up`), whose calls fail
     /// on any other.
     pub fn spawn(&self, f: impl FnOnce(&Host) -> Result + Send + 'static) -> HostThread {
@@ -217,30 +200,29 @@ fn serve(stack: &Stack, time: Duration) -> bool {
     poll.poll(&mut events, Some(time)).is_ok()
 }
 
-/// What `f` yields; `None` if its host has crashed meanwhile. Other panics go on.
-fn uncrashed<R>(f: impl FnOnce() -> R) -> Option<R> {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(r) => Some(r),
-        Err(panic) if panic.is::<Crashed>() => None,
-        Err(panic) => resume_unwind(panic),
-    }
-}
-
-/// Starts a host: a thread that makes its stack and runs its program.
-pub(super) fn start(shared: &Arc<Shared>, n: usize, spec: Spec, port: PortId, life: Arc<Life>) {
-    let mine = shared.clone();
+/// Starts host number `n`, after a crash if it is up: a thread that makes its stack and runs its
+/// program.
+pub(super) fn start(shared: &Arc<Shared>, n: usize, spec: &Spec) {
+    shared.crash(n);
+    let life = Arc::new(Life::default());
+    let port = {
+        let mut places = shared.places();
+        let place = &mut places[n];
+        place.awaited = spec.client;
+        place.life = Some(life.clone());
+        place.port
+    };
+    let (mine, spec) = (shared.clone(), spec.clone());
     let body = move || {
-        let stack = stack(&mine, &spec, port);
+        let Some(stack) = life.begin(stack(&mine, &spec, port)) else {
+            return;
+        };
         let host = Host {
             shared: mine.clone(),
             name: spec.name.as_str().into(),
             life: life.clone(),
-            stack: life.stack.get_or_init(|| stack).clone(),
+            stack,
         };
-        if life.is_over() {
-            // Power failed before there was a stack to stop.
-            return life.end();
-        }
         run(&host, &spec.program);
         mine.ended(n, &life);
         // The stack goes on without its program.

@@ -1,6 +1,6 @@
 //! Sockets of a host that may crash.
 
-use super::host::Life;
+use super::life::Life;
 use perimeter::{TcpListener as Inner, TcpStream as InnerStream};
 use std::io::{IoSlice, Read, Result, Write};
 use std::net::SocketAddr;
