@@ -69,6 +69,10 @@ impl RouterAdvert {
 }
 
 /// A message of neighbour discovery.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack, for one message; a box would have strangers allocate"
+)]
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Ndp {
     /// Asks routers to advertise themselves.
