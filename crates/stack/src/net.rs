@@ -206,8 +206,8 @@ impl Route {
             IpAddr::V6(ip) => IpAddr::V6(perimeter_wire::ipv6::with_zone(ip, zone)),
             ip => ip,
         };
-        self.dst.addr = zoned(self.dst.addr);
         self.via = self.via.map(zoned);
+        self.dst.addr = zoned(self.dst.addr);
         self
     }
 }

@@ -78,7 +78,8 @@ fn extension_headers() {
         all.extend(pad(6));
         all
     };
-    let table: Vec<(&str, u8, Vec<u8>, Result<Read, WireError>)> = vec![
+    type Row = (&'static str, u8, Vec<u8>, Result<Read, WireError>);
+    let table: Vec<Row> = vec![
         ("none", 6, vec![], whole(6, 40)),
         ("hop by hop", 0, pad(6), whole(6, 48)),
         (
@@ -600,7 +601,7 @@ proptest! {
                 Icmpv6Type::DestinationUnreachable(etherparse::icmpv6::DestUnreachableCode::Port),
                 Icmpv6::Unreachable { code: 4 },
             ),
-        ][which].clone();
+        ][which];
         let header = Icmpv6Header::with_checksum(theirs, src.octets(), dst.octets(), &body).unwrap();
         let mut bytes = header.to_bytes().to_vec();
         bytes.extend(&body);
