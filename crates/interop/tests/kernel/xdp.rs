@@ -1,8 +1,7 @@
 //! AF_XDP on one end of a veth pair, the kernel on the other.
 
 use crate::common::{
-    LIMIT, Load, accept, alone, each_of, finish, peer_accepts, peer_connects, some, until,
-    wind_up,
+    LIMIT, Load, accept, alone, each_of, finish, peer_accepts, peer_connects, some, until, wind_up,
 };
 use crate::transfer::{python_on, receive, send};
 use crate::weather::both_ways;
