@@ -538,6 +538,7 @@ impl<O: Org> Instance<O> {
         }
         self.sh.sweep();
         perimeter_stack::fragment::expire(cx, now);
+        self.sh.report_due(cx, now);
         let (hoarders, drop) = self.sh.hoarders();
         for id in hoarders {
             self.org.post(cx, id, Shed { drop });

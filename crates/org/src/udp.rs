@@ -24,6 +24,10 @@ impl<O: Org> Protocol<O> for Udp {
         for d in datagrams.drain(..) {
             classify(cx, d, &mut found);
         }
+        let n = found.len();
+        if n > 0 {
+            cx.count(Count::UdpIn, n as u64);
+        }
         bring(org, cx, &mut found);
         found.clear();
         if cx.udp.capacity() < found.capacity() {
@@ -56,7 +60,6 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, mut d: Datagram, found: &mut Vec<(SockId, 
             return cx.pool.put(d.payload);
         }
     };
-    cx.count(Count::UdpIn, 1);
     let key = FlowKey {
         local: d.ip.dst,
         remote: d.ip.src,
@@ -64,22 +67,15 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, mut d: Datagram, found: &mut Vec<(SockId, 
         remote_port: hdr.src_port,
     };
     let sh = cx.sh;
+    if d.group {
+        return to_all(cx, d, &key, found);
+    }
     match sh
         .udp
         .find(&key, || d.hash.unwrap_or_else(|| sh.flow_hash(&key)))
     {
         Target::One(id) => {
-            let mut data = d.payload;
-            data.trim_front(UdpHdr::LEN);
-            let rx = Rx {
-                data,
-                src: (key.remote, key.remote_port),
-                dst: (key.local, key.local_port),
-                iface: d.iface,
-                tos: d.ip.tos,
-                hop_limit: d.ip.hop_limit,
-            };
-            found.push((id, rx));
+            found.push((id, received(d, &key)));
         }
         Target::Nobody => {
             cx.count(Count::UdpNoSocket, 1);
@@ -87,6 +83,40 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, mut d: Datagram, found: &mut Vec<(SockId, 
             cx.pool.put(d.payload);
         }
     }
+}
+
+/// What its socket gets of a datagram.
+#[inline]
+fn received(d: Datagram, key: &FlowKey) -> Rx {
+    let mut data = d.payload;
+    data.trim_front(UdpHdr::LEN);
+    Rx {
+        data,
+        src: (key.remote, key.remote_port),
+        dst: (key.local, key.local_port),
+        iface: d.iface,
+        tos: d.ip.tos,
+        hop_limit: d.ip.hop_limit,
+    }
+}
+
+/// A datagram to a group, or to all hosts of a link, is for every socket that may have it. Nobody is
+/// told when there is none (RFC 1122, section 3.2.2).
+#[cold]
+fn to_all<K: Kind>(cx: &mut Ctx<K>, d: Datagram, key: &FlowKey, found: &mut Vec<(SockId, Rx)>) {
+    let mut all = Vec::new();
+    let looped = d.iface == cx.sh.loopback().0;
+    let iface = (!looped).then_some(d.iface);
+    cx.sh.udp.find_all(key, iface, &mut all);
+    let Some(last) = all.pop() else {
+        cx.count(Count::UdpNoSocket, 1);
+        return cx.pool.put(d.payload);
+    };
+    let rx = received(d, key);
+    for id in all {
+        found.push((id, rx.copy()));
+    }
+    found.push((last, rx));
 }
 
 /// Its header, if it is whole and right; what follows the datagram in the packet is cut off.

@@ -502,6 +502,121 @@ impl UdpSocket {
         Ok(self.info()?.config.broadcast)
     }
 
+    fn group(&self, group: IpAddr, iface: u16, join: bool) -> Result<()> {
+        let at = (group, iface);
+        self.h.engine.udp_group(self.h.id, at, join).map_err(io)
+    }
+
+    /// The number of the interface that has that address; of the first, if it is unspecified.
+    fn interface_v4(&self, addr: &Ipv4Addr) -> Result<u16> {
+        if addr.is_unspecified() {
+            return Ok(0);
+        }
+        let all = self.h.engine.addrs();
+        let has = |of: &Vec<perimeter_stack::Cidr>| of.iter().any(|c| c.addr == IpAddr::V4(*addr));
+        let n = all.iter().position(has);
+        let none = || {
+            let what = format!("no interface of this stack has the address {addr}");
+            Error::new(ErrorKind::AddrNotAvailable, what)
+        };
+        Ok(n.ok_or_else(none)? as u16)
+    }
+
+    /// Joins a group on the interface that has the address `interface` (unspecified: the first):
+    /// what is sent to it there comes to this socket too (IP_ADD_MEMBERSHIP).
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is no group; `AddrInUse`: the socket is in it; `AddrNotAvailable`: there
+    /// is no such interface.
+    pub fn join_multicast_v4(&self, multiaddr: &Ipv4Addr, interface: &Ipv4Addr) -> Result<()> {
+        let iface = self.interface_v4(interface)?;
+        self.group(IpAddr::V4(*multiaddr), iface, true)
+    }
+
+    /// Leaves a group.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable`: the socket is not in it.
+    pub fn leave_multicast_v4(&self, multiaddr: &Ipv4Addr, interface: &Ipv4Addr) -> Result<()> {
+        let iface = self.interface_v4(interface)?;
+        self.group(IpAddr::V4(*multiaddr), iface, false)
+    }
+
+    /// Joins a group of IPv6 on the interface of that number, from 1 (0: the first), as scope ids
+    /// have it.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::join_multicast_v4`].
+    pub fn join_multicast_v6(&self, multiaddr: &Ipv6Addr, interface: u32) -> Result<()> {
+        self.group(IpAddr::V6(*multiaddr), numbered(interface), true)
+    }
+
+    /// Leaves a group of IPv6.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::leave_multicast_v4`].
+    pub fn leave_multicast_v6(&self, multiaddr: &Ipv6Addr, interface: u32) -> Result<()> {
+        self.group(IpAddr::V6(*multiaddr), numbered(interface), false)
+    }
+
+    /// IP_MULTICAST_LOOP: what it sends to groups also comes to sockets of this stack that have
+    /// joined. One setting for both families.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_multicast_loop_v4(&self, on: bool) -> Result<()> {
+        self.set(UdpSetting::MulticastLoop(on))
+    }
+
+    /// IP_MULTICAST_LOOP.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn multicast_loop_v4(&self) -> Result<bool> {
+        Ok(self.info()?.config.multicast_loop)
+    }
+
+    /// IPV6_MULTICAST_LOOP: the same setting as IPv4's.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_multicast_loop_v6(&self, on: bool) -> Result<()> {
+        self.set_multicast_loop_v4(on)
+    }
+
+    /// IPV6_MULTICAST_LOOP.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn multicast_loop_v6(&self) -> Result<bool> {
+        self.multicast_loop_v4()
+    }
+
+    /// IP_MULTICAST_TTL, and IPV6_MULTICAST_HOPS: of what it sends to groups, 1 to 255. Default 1.
+    ///
+    /// # Errors
+    /// `InvalidInput`: out of range.
+    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> Result<()> {
+        self.set(UdpSetting::MulticastTtl(hops(ttl)?))
+    }
+
+    /// IP_MULTICAST_TTL, and IPV6_MULTICAST_HOPS.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn multicast_ttl_v4(&self) -> Result<u32> {
+        Ok(self.info()?.config.multicast_ttl.into())
+    }
+
+    /// IP_MULTICAST_IF, and IPV6_MULTICAST_IF: the number of the interface by which it sends to
+    /// groups, from 0; `None`: that of its address, or of the route.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_multicast_interface(&self, interface: Option<u16>) -> Result<()> {
+        self.set(UdpSetting::MulticastInterface(interface))
+    }
+
     /// Datagrams that are longer than the path takes are an error instead of being cut into
     /// fragments.
     ///
@@ -533,6 +648,11 @@ fn limit(place: &AtomicU64) -> Option<Duration> {
         0 => None,
         ns => Some(Duration::from_nanos(ns)),
     }
+}
+
+/// The number of an interface among the stack's, of a scope id.
+fn numbered(scope: u32) -> u16 {
+    u16::try_from(scope).map_or(u16::MAX, |n| n.saturating_sub(1))
 }
 
 fn hops(n: u32) -> Result<u8> {

@@ -61,7 +61,7 @@ counts! {
     Martian = "drop_martian_source",
     /// Datagrams of a protocol that is not implemented.
     OtherProtocol = "drop_other_protocol",
-    /// Datagrams of UDP that arrived whole and right.
+    /// Datagrams of UDP that arrived for a socket.
     UdpIn = "rx_udp",
     /// Datagrams of UDP sent.
     UdpOut = "tx_udp",
@@ -71,6 +71,8 @@ counts! {
     UdpQueueFull = "drop_udp_queue_full",
     /// Datagrams of UDP that waited for a neighbour in vain, or gave way to later ones.
     UdpUnresolved = "drop_udp_unresolved",
+    /// Reports of groups that sockets have joined or left.
+    GroupReports = "tx_group_reports",
     /// Fragments of datagrams received.
     Fragments = "rx_fragments",
     /// Datagrams put together from them.

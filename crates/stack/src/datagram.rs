@@ -21,6 +21,8 @@ pub struct Datagram {
     pub iface: u16,
     /// What follows IP's header, which is still in front of it.
     pub payload: PktBuf,
+    /// It went to a group, or to all hosts of a link.
+    pub group: bool,
     /// The device has verified the transport checksum.
     pub csum_ok: bool,
     /// The device's flow hash, if it has one.

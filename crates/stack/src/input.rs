@@ -6,6 +6,7 @@ use crate::count::{Count, malformed};
 use crate::ctx::Ctx;
 use crate::datagram::Datagram;
 use crate::fragment;
+use crate::groups;
 use crate::ipv4::arp::arp;
 use crate::ipv4::icmp::icmp;
 use crate::ipv6;
@@ -18,8 +19,9 @@ use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::{
-    Csum, ETHERTYPE_IPV6, EtherHdr, FlowKey, Frame, IpHdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6,
-    PROTO_TCP, WireError, carries, carries_v6, parse_ipv4_tcp_into, parse_ipv6_tcp_into,
+    Csum, ETHERTYPE_IPV6, EtherHdr, FlowKey, Frame, IpHdr, Ipv4Hdr, MacAddr, PROTO_ICMP,
+    PROTO_ICMPV6, PROTO_TCP, PROTO_UDP, WireError, carries, carries_v6, igmp::PROTO_IGMP,
+    parse_ipv4_tcp_into, parse_ipv6_tcp_into,
 };
 use std::vec::Drain;
 
@@ -96,7 +98,7 @@ fn drain<K: Kind>(
 /// fragments any more, so it comes here once.
 #[cold]
 fn reassemble<K: Kind>(cx: &mut Ctx<K>, iface: u16, f: RxFrame, l2: usize) -> Option<RxFrame> {
-    let welcome = |cx: &mut Ctx<K>, ends| for_us(cx, iface, ends).is_some();
+    let welcome = |cx: &mut Ctx<K>, ends| for_sockets(cx, iface, ends, false).is_some();
     let buf = fragment::arrived(cx, iface, f.buf, l2, welcome)?;
     Some(RxFrame {
         buf,
@@ -120,6 +122,13 @@ fn beside<K: Kind>(
     let bytes = f.buf.as_slice();
     let ethernet = sh.ifaces[usize::from(iface)].caps.medium == Medium::Ethernet;
     let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
+    if carries(bytes, ethernet, PROTO_UDP)
+        && let Some(ip) = plain_datagram(sh, iface, bytes, csum)
+        && wanted.protocols.contains(&PROTO_UDP)
+    {
+        aside.datagrams.push(datagram(ip, iface, f, l2_len, false));
+        return None;
+    }
     if carries_v6(bytes, ethernet, PROTO_TCP) {
         let seg = own.segs.place();
         match parse_ipv6_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
@@ -154,20 +163,15 @@ fn beside<K: Kind>(
             tcp_apart((sh, own), iface, f, wanted, aside);
             return None;
         }
+        Ok(Frame::Ip { ip, payload }) if ip.protocol == PROTO_IGMP && sh.has_groups() => {
+            groups::query_v4(&mut Ctx::new(sh, own), iface, &ip, payload);
+        }
         Ok(Frame::Ip { mut ip, .. }) if wanted.protocols.contains(&ip.protocol) => {
-            if let Some(ends) = for_us(&mut Ctx::new(sh, own), iface, ip.ends()) {
+            let to_all = ethernet && !is_to(bytes, sh.ifaces[usize::from(iface)].caps.mac);
+            let found = for_sockets(&mut Ctx::new(sh, own), iface, ip.ends(), to_all);
+            if let Some((ends, group)) = found {
                 (ip.src, ip.dst) = ends;
-                let (csum_ok, hash) = (f.csum_ok, f.hash);
-                let mut payload = f.buf;
-                payload.trim_front(l2_len + usize::from(ip.header_len));
-                payload.truncate(ip.total_len as usize - usize::from(ip.header_len));
-                aside.datagrams.push(Datagram {
-                    ip,
-                    iface,
-                    payload,
-                    csum_ok,
-                    hash,
-                });
+                aside.datagrams.push(datagram(ip, iface, f, l2_len, group));
                 return None;
             }
         }
@@ -189,6 +193,42 @@ fn beside<K: Kind>(
     }
     own.pool.put(f.buf);
     None
+}
+
+/// The header of a whole datagram of IPv4 for our station that at a glance is from a host to an
+/// address of ours, as nearly all are; `None` says nothing.
+#[inline]
+fn plain_datagram<K: Kind>(
+    sh: &SharedState<K>,
+    iface: u16,
+    bytes: &[u8],
+    csum: Csum,
+) -> Option<IpHdr> {
+    let i = &sh.ifaces[usize::from(iface)];
+    let l2_len = match i.caps.medium {
+        Medium::Ethernet if !is_to(bytes, i.caps.mac) => return None,
+        Medium::Ethernet => EtherHdr::LEN,
+        Medium::Ip => 0,
+    };
+    let ip = Ipv4Hdr::parse(&bytes[l2_len..], csum == Csum::Verify).ok()?;
+    let plain = !ip.is_fragment() && i.plain(IpAddr::V4(ip.dst), IpAddr::V4(ip.src));
+    plain.then(|| ip.into())
+}
+
+/// A datagram for a protocol beside TCP.
+#[inline]
+fn datagram(ip: IpHdr, iface: u16, f: RxFrame, l2_len: usize, group: bool) -> Datagram {
+    let mut payload = f.buf;
+    payload.trim_front(l2_len + usize::from(ip.header_len));
+    payload.truncate(ip.total_len as usize - usize::from(ip.header_len));
+    Datagram {
+        ip,
+        iface,
+        payload,
+        group,
+        csum_ok: f.csum_ok,
+        hash: f.hash,
+    }
 }
 
 /// As [`tcp`], for IPv6: one instance more, so that the one in [`drain`] stays in line.
@@ -317,6 +357,35 @@ fn wrong_source<K: Kind>(sh: &SharedState<K>, iface: u16, ip: IpAddr) -> Option<
         return Some(Count::BadAddress);
     }
     (!is_host(ip)).then_some(Count::Martian)
+}
+
+/// As [`for_us`], also to all hosts of a link and to groups that sockets have joined; and whether it
+/// is one of those. `to_all` says that its frame went to a group of stations: then nothing that is
+/// for one host may be in it (RFC 1122, section 3.3.6).
+fn for_sockets<K: Kind>(
+    cx: &mut Ctx<K>,
+    iface: u16,
+    (src, dst): (IpAddr, IpAddr),
+    to_all: bool,
+) -> Option<((IpAddr, IpAddr), bool)> {
+    let found = match dst {
+        IpAddr::V4(_) if cx.sh.is_broadcast(iface, dst) || cx.sh.joined(iface, dst) => {
+            match wrong_source(cx.sh, iface, src) {
+                Some(why) => Err(why),
+                None => Ok(((src, dst), true)),
+            }
+        }
+        _ => {
+            return for_us(cx, iface, (src, dst)).and_then(|ends| {
+                let group = ends.1.is_multicast();
+                if to_all && !group {
+                    cx.count(Count::GroupFrame, 1);
+                }
+                (group || !to_all).then_some((ends, group))
+            });
+        }
+    };
+    found.map_err(|why| cx.count(why, 1)).ok()
 }
 
 /// Whether a datagram from `src` to `dst` is for us, from a host; it is counted if not. Its ends,

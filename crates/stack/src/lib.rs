@@ -12,6 +12,7 @@ pub mod datagram;
 pub mod ends;
 pub mod fragment;
 pub mod glue;
+pub mod groups;
 pub mod hold;
 pub mod id;
 pub mod input;

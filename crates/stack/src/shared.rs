@@ -197,6 +197,9 @@ pub struct SharedState<K: Kind> {
     listeners: Lk<K, Slots<Arc<Listener<K>>>>,
     /// Bound ports.
     bound: Lk<K, Bound>,
+    /// Groups that sockets have joined.
+    pub(crate) groups: Lk<K, crate::groups::Groups>,
+    pub(crate) groups_joined: crate::groups::Joined,
     /// Fragments that wait for the rest of their datagrams.
     pub fragments: Lk<K, crate::fragment::Reassembly>,
     /// Counts what is sent in fragments.
@@ -352,6 +355,8 @@ impl<K: Kind> SharedState<K> {
                 secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15,
                 secret[1].rotate_left(41),
             ],
+            groups: lock::<K, _>(&p, LockClass::Leaf, crate::groups::Groups::default()),
+            groups_joined: crate::groups::Joined::default(),
             fragments: lock::<K, _>(
                 &p,
                 LockClass::Leaf,

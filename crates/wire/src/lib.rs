@@ -26,6 +26,7 @@ pub mod flow;
 pub mod frame;
 pub mod icmp;
 pub mod icmp6;
+pub mod igmp;
 pub mod ip;
 pub mod ipv6;
 pub mod mld;

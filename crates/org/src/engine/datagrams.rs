@@ -86,6 +86,12 @@ pub trait Datagrams {
         all: &mut Vec<Rx>,
     ) -> Result<usize, EngineError>;
 
+    /// Joins a group on an interface, or leaves it.
+    ///
+    /// # Errors
+    /// It is no group, there is no such interface, the socket is in it already, or is not.
+    fn udp_group(&self, id: SockId, at: (IpAddr, u16), join: bool) -> Result<(), EngineError>;
+
     /// Changes a setting.
     ///
     /// # Errors
@@ -269,6 +275,16 @@ impl<O: Org> Datagrams for Running<O> {
         let (n, out) = got.ok_or_else(|| self.gone())?;
         *all = out;
         Ok(n?)
+    }
+
+    fn udp_group(&self, id: SockId, at: (IpAddr, u16), join: bool) -> Result<(), EngineError> {
+        let i = self.enter_datagram(id)?;
+        let change = move |table: &mut Table<O::K>, cx: &mut Ctx<O::K>| match join {
+            true => table.join(cx, id, at),
+            false => table.leave(cx, id, at),
+        };
+        let done = i.with(|i, cx| i.datagrams(cx, id.shard(), change));
+        Ok(done.ok_or_else(|| self.gone())??)
     }
 
     fn udp_set(&self, id: SockId, s: UdpSetting) -> Result<(), EngineError> {

@@ -105,7 +105,7 @@ impl<K: Kind> SharedState<K> {
         let ends = self.arrived(iface, src).zip(self.arrived(iface, dst));
         let (src, dst) = ends.ok_or(Count::BadAddress)?;
         let ours = match dst.is_multicast() {
-            true => self.listens6(iface, dst),
+            true => self.listens6(iface, dst) || self.joined(iface, IpAddr::V6(dst)),
             false => self.takes(iface, IpAddr::V6(dst)),
         };
         if !ours {

@@ -258,6 +258,9 @@ impl<K: Kind> SharedState<K> {
         for h in self.v6.of(iface) {
             self.report_group(own, iface, (what, solicited_node(h.addr)));
         }
+        for group in self.joined_v6(iface) {
+            self.report_group(own, iface, (what, group));
+        }
     }
 
     /// Tells that interface `iface` listens to a group, or no longer.

@@ -12,9 +12,12 @@ use crate::ready;
 use core::net::IpAddr;
 use perimeter_base::desc::HEADERS;
 use perimeter_base::{Bytes, PktBuf, Time, TxPages};
+use perimeter_link::Medium;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::TcpError;
-use perimeter_wire::{FlowKey, IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, finish_udp};
+use perimeter_wire::{
+    FlowKey, IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, finish_udp, igmp, ipv6,
+};
 
 /// Datagrams of a socket that wait for a neighbour's station, and the memory that they pin, bytes:
 /// the oldest go (RFC 1122, section 2.3.2.2 asks for one to be kept at least).
@@ -96,6 +99,8 @@ pub(super) struct Path {
     /// The longest datagram that goes in one piece, header of IP included, octets.
     mtu: u32,
     template: UdpTemplate,
+    /// For what goes to a group: its interface, and headers for the way to ourselves.
+    looped: Option<(u16, u16, UdpTemplate)>,
 }
 
 /// What stands between a socket and sending.
@@ -185,6 +190,93 @@ impl<K: Kind> Socket<K> {
         Ok((addr, self.port))
     }
 
+    /// The address that it would send from to that one.
+    pub(super) fn source_to(&self, cx: &Ctx<K>, to: IpAddr) -> Result<IpAddr, UdpError> {
+        match self.group(cx, to) {
+            Some(iface) => self.source_by(cx, iface, to),
+            None => {
+                let found = cx.sh.source(to, self.claim.addr());
+                let (_, addr) = found.ok_or(UdpError::Failed(TcpError::NetUnreachable))?;
+                Ok(addr)
+            }
+        }
+    }
+
+    /// The interface by which it sends to a group, or to all hosts of a link; `None`: `to` is
+    /// neither.
+    fn group(&self, cx: &Ctx<K>, to: IpAddr) -> Option<u16> {
+        let sh = cx.sh;
+        let outer = 0..sh.loopback().0;
+        let of = outer.clone().find(|n| sh.is_broadcast(*n, to));
+        let limited = matches!(to, IpAddr::V4(a) if a.is_broadcast());
+        if !to.is_multicast() && !limited {
+            return of;
+        }
+        let own = self.source.or(self.claim.addr());
+        let home = |a: IpAddr| {
+            outer
+                .clone()
+                .find(|n| sh.addrs(*n).iter().any(|c| c.addr == a))
+        };
+        let routed = || Some(sh.routes.hop(to)?.iface).filter(|n| *n < sh.loopback().0);
+        let iface = self
+            .config
+            .multicast_interface
+            .or_else(|| own.and_then(home));
+        Some(iface.or_else(routed).unwrap_or(0))
+    }
+
+    /// The address to send from by that interface.
+    fn source_by(&self, cx: &Ctx<K>, iface: u16, to: IpAddr) -> Result<IpAddr, UdpError> {
+        let own = self.claim.addr().filter(|a| !a.is_multicast());
+        let found = own.or_else(|| match to {
+            IpAddr::V4(_) => {
+                let first = cx.sh.ifaces[usize::from(iface)].addrs.first();
+                first.map(|a| a.addr)
+            }
+            IpAddr::V6(to) => {
+                let found = crate::ipv6::source::select(&cx.sh.v6, iface, to);
+                found.map(|held| IpAddr::V6(held.addr))
+            }
+        });
+        found.ok_or(UdpError::Failed(TcpError::NetUnreachable))
+    }
+
+    /// The way to a group, or to all hosts of a link, by an interface.
+    fn find_group(
+        &mut self,
+        cx: &mut Ctx<K>,
+        iface: u16,
+        asked: Option<(IpAddr, u16)>,
+        to: (IpAddr, u16),
+    ) -> Result<Way, UdpError> {
+        let all = !to.0.is_multicast();
+        if all && !self.config.broadcast {
+            return Err(UdpError::Permission);
+        }
+        let i = cx.sh.ifaces.get(usize::from(iface));
+        let i = i.filter(|_| iface < cx.sh.loopback().0);
+        let i = i.ok_or(UdpError::Invalid)?;
+        let from = match asked {
+            Some(_) => self.source(cx, asked, to.0)?,
+            None => (self.source_by(cx, iface, to.0)?, self.port),
+        };
+        let station = match to.0 {
+            _ if all => MacAddr::BROADCAST,
+            IpAddr::V4(g) => igmp::group_mac_v4(g),
+            IpAddr::V6(g) => ipv6::group_mac(g),
+        };
+        let l2 = (i.caps.medium == Medium::Ethernet).then_some((i.caps.mac, station));
+        let hops = match all {
+            true => self.config.ttl.unwrap_or(cx.sh.config.ttl),
+            false => self.config.multicast_ttl,
+        };
+        let way = (iface, l2, hops);
+        let lo = &cx.sh.ifaces[usize::from(cx.sh.loopback().0)];
+        let looped = self.config.multicast_loop.then_some(lo.tx.start);
+        self.settle(cx, way, asked, (from, to), looped)
+    }
+
     #[cold]
     fn find(
         &mut self,
@@ -202,17 +294,26 @@ impl<K: Kind> Socket<K> {
         if to.1 == 0 || !(families || self.config.any) {
             return Err(UdpError::Invalid);
         }
+        if let Some(iface) = self.group(cx, to.0) {
+            return self.find_group(cx, iface, from, to);
+        }
         let asked = from;
         let from = self.source(cx, from, to.0)?;
         if from.0.is_ipv4() != to.0.is_ipv4() {
             return Err(UdpError::Invalid);
         }
         let now = cx.now();
-        let generation = cx.sh.net_generation();
-        let found = cx
-            .sh
-            .routes
-            .resolve(&cx.sh.ifaces, to.0, Some(self.id), now);
+        // What is not an address of ours goes by the interface that stands for it.
+        let sh = cx.sh;
+        let only = match sh.is_ours(from.0) {
+            true => None,
+            false => {
+                let n = sh.ifaces.iter().position(|i| i.takes(from.0));
+                Some(n.ok_or(unreachable)? as u16)
+            }
+        };
+        let to_by = (to.0, only);
+        let found = sh.routes.resolve_by(&sh.ifaces, to_by, Some(self.id), now);
         let found = found.ok_or(unreachable)?;
         let iface = found.hop.iface;
         if let Some(ask) = found.ask {
@@ -223,6 +324,21 @@ impl<K: Kind> Socket<K> {
             L2::None => None,
             L2::Stations(ours, theirs) => Some((ours, theirs)),
         };
+        let way = (iface, l2, self.config.ttl.unwrap_or(cx.sh.config.ttl));
+        self.settle(cx, way, asked, (from, to), None)
+    }
+
+    /// Prepares headers for a way: interface, stations and hops.
+    fn settle(
+        &mut self,
+        cx: &mut Ctx<K>,
+        (iface, l2, hop_limit): (u16, Option<(MacAddr, MacAddr)>, u8),
+        asked: Option<(IpAddr, u16)>,
+        (from, to): ((IpAddr, u16), (IpAddr, u16)),
+        looped: Option<u16>,
+    ) -> Result<Way, UdpError> {
+        let now = cx.now();
+        let generation = cx.sh.net_generation();
         let i = &cx.sh.ifaces[usize::from(iface)];
         if i.is_gone() {
             return Err(UdpError::Failed(TcpError::NetDown));
@@ -231,7 +347,7 @@ impl<K: Kind> Socket<K> {
             src: from.0,
             dst: to.0,
             protocol: perimeter_wire::PROTO_UDP,
-            hop_limit: self.config.ttl.unwrap_or(cx.sh.config.ttl),
+            hop_limit,
             tos: self.config.tos,
             header_len: 0,
             total_len: 0,
@@ -254,6 +370,10 @@ impl<K: Kind> Socket<K> {
             ports: (from.1, to.1),
             stations: l2,
             mtu: i.mtu(to.0).min(MAX_DATAGRAM),
+            looped: looped.map(|q| {
+                let template = UdpTemplate::new(None, &ip, (from.1, to.1), label);
+                (iface, q, template)
+            }),
             template: UdpTemplate::new(l2, &ip, (from.1, to.1), label),
         }));
         Ok(Way::Ready)
@@ -269,6 +389,9 @@ impl<K: Kind> Socket<K> {
             0 => len,
             n => usize::from(n).min(len),
         };
+        if path.looped.is_some() {
+            path.loop_back(cx, &out.data, each);
+        }
         if each + path.template.ip_len() > path.mtu as usize {
             return self.emit_fragments(cx, out);
         }
@@ -413,6 +536,41 @@ impl Path {
         match self.ip.dst {
             IpAddr::V4(_) => IpHdr::len_to(self.ip.dst),
             IpAddr::V6(_) => 0,
+        }
+    }
+
+    /// Sends a copy to ourselves of what goes to a group that a socket here has joined, or to all
+    /// hosts.
+    #[cold]
+    fn loop_back<K: Kind>(&self, cx: &mut Ctx<K>, data: &Payload, each: usize) {
+        let Some((iface, q, template)) = &self.looped else {
+            return;
+        };
+        if self.to.0.is_multicast() && !cx.sh.joined(*iface, self.to.0) {
+            return;
+        }
+        let data = match data {
+            Payload::Buf(b) => b.as_slice(),
+            Payload::Shared(b) => b,
+        };
+        let (sh, own) = cx.split();
+        let mut rest = Some(data);
+        while let Some(data) = rest {
+            let (here, after) = data.split_at(each.min(data.len()));
+            rest = (!after.is_empty()).then_some(after);
+            let mut stage = sh.tx[usize::from(*q)].stage();
+            if here.len() + template.ip_len() > MAX_DATAGRAM as usize {
+                return;
+            }
+            let Some(mut d) = stage.push_with(&mut own.pool) else {
+                return sh.count(own.lane, Count::TxRingFull, 1);
+            };
+            d.hdr_len = template.emit(&mut d.hdr, 0, here.len() as u32) as u8;
+            d.offload.csum_start = template.udp_start() as u8;
+            d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
+            d.owned = Some(PktBuf::copy_of(here));
+            drop(stage);
+            own.deferred.ring(*q);
         }
     }
 

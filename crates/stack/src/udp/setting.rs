@@ -27,6 +27,8 @@ pub struct UdpConfig {
     pub dont_fragment: bool,
     /// Time to live of what goes to groups. Default 1.
     pub multicast_ttl: u8,
+    /// The interface by which it sends to groups; `None`: that of its address, or of the route.
+    pub multicast_interface: Option<u16>,
     /// What it sends to groups also comes to sockets of this stack that have joined. Default yes.
     pub multicast_loop: bool,
 }
@@ -44,6 +46,7 @@ impl Default for UdpConfig {
             broadcast: false,
             dont_fragment: false,
             multicast_ttl: 1,
+            multicast_interface: None,
             multicast_loop: true,
         }
     }
@@ -64,6 +67,8 @@ pub enum UdpSetting {
     DontFragment(bool),
     /// [`UdpConfig::multicast_ttl`].
     MulticastTtl(u8),
+    /// [`UdpConfig::multicast_interface`].
+    MulticastInterface(Option<u16>),
     /// [`UdpConfig::multicast_loop`].
     MulticastLoop(bool),
 }
@@ -78,6 +83,7 @@ impl UdpConfig {
             UdpSetting::Broadcast(on) => self.broadcast = on,
             UdpSetting::DontFragment(on) => self.dont_fragment = on,
             UdpSetting::MulticastTtl(n) => self.multicast_ttl = n,
+            UdpSetting::MulticastInterface(n) => self.multicast_interface = n,
             UdpSetting::MulticastLoop(on) => self.multicast_loop = on,
         }
     }

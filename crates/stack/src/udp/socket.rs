@@ -42,7 +42,8 @@ impl Rx {
         self.data.capacity() + size_of::<Rx>()
     }
 
-    fn copy(&self) -> Rx {
+    /// A copy, with its data.
+    pub fn copy(&self) -> Rx {
         Rx {
             data: PktBuf::copy_of(self.data.as_slice()),
             ..*self
@@ -92,6 +93,8 @@ pub struct Socket<K: Kind> {
     pub(super) write: Side<K>,
     pub(super) path: Option<Box<Path>>,
     pub(super) waiting: VecDeque<Waiting>,
+    /// The groups that it has joined, each on an interface.
+    pub(super) groups: Vec<(IpAddr, u16)>,
 }
 
 impl<K: Kind> Socket<K> {
@@ -114,6 +117,7 @@ impl<K: Kind> Socket<K> {
             write,
             path: None,
             waiting: VecDeque::new(),
+            groups: Vec::new(),
         }
     }
 

@@ -8,8 +8,10 @@ use crate::ctx::Ctx;
 use crate::id::{Slots, SockId};
 use crate::kind::Kind;
 use core::net::IpAddr;
-use perimeter_tcp::TcpError;
 use perimeter_wire::FlowKey;
+
+/// The most groups that one socket is in.
+const SOCKET_GROUPS: usize = 64;
 
 /// The sockets of one perimeter, for who is inside.
 pub struct Table<K: Kind> {
@@ -129,8 +131,7 @@ impl<K: Kind> Table<K> {
         if to.1 == 0 || socket.port == 0 {
             return Err(UdpError::Invalid);
         }
-        let unreachable = UdpError::Failed(TcpError::NetUnreachable);
-        let (_, source) = sh.source(to.0, socket.claim.addr()).ok_or(unreachable)?;
+        let source = socket.source_to(cx, to.0)?;
         let old = socket.flow();
         let new = FlowKey {
             local: source,
@@ -154,6 +155,52 @@ impl<K: Kind> Table<K> {
         Ok(())
     }
 
+    /// Joins a group on an interface.
+    ///
+    /// # Errors
+    /// [`UdpError::Invalid`]: it is no group, or there is no such interface; [`UdpError::InUse`]:
+    /// the socket is in it; [`UdpError::NoMemory`]: there are too many.
+    pub fn join(
+        &mut self,
+        cx: &mut Ctx<K>,
+        id: SockId,
+        (group, iface): (IpAddr, u16),
+    ) -> Result<(), UdpError> {
+        let socket = self.get(id).ok_or(UdpError::Closed)?;
+        if !group.is_multicast() || iface >= cx.sh.loopback().0 {
+            return Err(UdpError::Invalid);
+        }
+        if socket.groups.contains(&(group, iface)) {
+            return Err(UdpError::InUse);
+        }
+        if socket.groups.len() >= SOCKET_GROUPS || !cx.sh.join(cx.own, iface, group) {
+            return Err(UdpError::NoMemory);
+        }
+        socket.groups.push((group, iface));
+        let all = socket.groups.clone();
+        cx.sh.udp.change(socket.port, id, |b| b.groups = all);
+        Ok(())
+    }
+
+    /// Leaves a group.
+    ///
+    /// # Errors
+    /// [`UdpError::NotOurs`]: the socket is not in it.
+    pub fn leave(
+        &mut self,
+        cx: &mut Ctx<K>,
+        id: SockId,
+        at: (IpAddr, u16),
+    ) -> Result<(), UdpError> {
+        let socket = self.get(id).ok_or(UdpError::Closed)?;
+        let place = socket.groups.iter().position(|g| *g == at);
+        socket.groups.remove(place.ok_or(UdpError::NotOurs)?);
+        let all = socket.groups.clone();
+        cx.sh.udp.change(socket.port, id, |b| b.groups = all);
+        cx.sh.leave_group(cx.own, at.1, at.0);
+        Ok(())
+    }
+
     /// Closes a socket; whether there was one.
     pub fn close(&mut self, cx: &mut Ctx<K>, id: SockId) -> bool {
         let Some(socket) = self.sockets.remove(id.index(), id.generation()) else {
@@ -166,6 +213,9 @@ impl<K: Kind> Table<K> {
     fn let_go(cx: &mut Ctx<K>, socket: Socket<K>) {
         if let Some(flow) = socket.flow() {
             cx.sh.udp.disconnect(&flow, socket.id);
+        }
+        for (group, iface) in &socket.groups {
+            cx.sh.leave_group(cx.own, *iface, *group);
         }
         cx.sh.udp.unbind(socket.port, socket.id);
         if socket.config.any {
