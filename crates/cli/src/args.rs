@@ -1,7 +1,7 @@
 //! The command line's arguments. Every value is parsed strictly by the lab's own parsers.
 
 use clap::{Args, Parser, Subcommand};
-use perimeter::{LockPolicy, Offload, OrgSpec};
+use perimeter::{LockPolicy, Offload, OrgSpec, link::named::HostDevice};
 use perimeter_lab::{
     Error, net,
     organizations::Organization,
@@ -80,14 +80,16 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --exchange 64 --coalescing nodelay --conns 1,192
   perimeter bench --reconnect --exchange 64:512 --coalescing nodelay --device pair --conns 1,192
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
+  perimeter bench --device xdp --org null,up,connp-l:128,linux --conns 6 --direction receive
   perimeter bench --device pair --org up,connp-l:128,linux --conns 6,192
   perimeter bench --live --org msgp,connp-l:8,squeue:2 --conns 192
 
-Between two machines, the second line at the other one; a stack of ours needs a TAP interface that
-is bridged or routed to the network (`ip tuntap add dev tap0 mode tap; ip link set tap0 master br0`):
+Between two machines, the second line at the other one; a stack of ours needs an address of its own, on
+an interface that leads to the network, or a TAP interface that is bridged or routed to it
+(`ip tuntap add dev tap0 mode tap; ip link set tap0 master br0`):
   perimeter bench --listen 0.0.0.0
   perimeter bench --connect 192.0.2.1 --direction both --conns 1,16 --json -
-  perimeter bench --connect 192.0.2.1 --tap tap0 --address 192.0.2.9/24 --org up,connp-l:128
+  perimeter bench --connect 192.0.2.1 --device packet:eth0 --address 192.0.2.9/24
   perimeter bench --connect 192.0.2.1:9 --sink --org linux
 
 Threads run an event loop each over connections spread evenly over threads and NICs; one file is
@@ -244,7 +246,7 @@ pub struct LabRun {
     /// The papers' durations; how long that takes is said beforehand
     #[arg(long)]
     full: bool,
-    /// Device of our organizations in place of the plan's: mem, pair or tap
+    /// Device of our organizations in place of the plan's: mem, pair, tap, tun, packet or xdp
     #[arg(long, value_parser = Device::from_str)]
     pub device: Option<Device>,
     /// Folder for the raw data and the report [default: lab-NAME-MODE here]
@@ -327,11 +329,13 @@ pub struct Bench {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = settings::connections)]
     conns: Option<Vec<u32>>,
     /// Device of our organizations: mem (memory NICs with an ideal peer), pair (wires in memory to
-    /// a second stack of the same organization) or tap (TAP interfaces to the host kernel's
-    /// sockets, in a namespace made for the run; needs /dev/net/tun and root or user namespaces)
-    /// [default: mem]
-    #[arg(long, value_parser = Device::from_str)]
-    device: Option<Device>,
+    /// a second stack of the same organization), or to the host kernel's sockets in namespaces made
+    /// for the run: tap, tun (TAP or TUN interfaces), packet or xdp (packet sockets or AF_XDP on a
+    /// veth pair); these need root or user namespaces. With --connect, an interface of the host's
+    /// that leads to the network: tap:NAME, tun:NAME (which it bridges or routes), packet:NAME or
+    /// xdp:NAME [default: mem]
+    #[arg(long, value_parser = Carrier::from_str)]
+    device: Option<Carrier>,
     /// Which way the file goes: send, receive or both [default: send]
     #[arg(long, value_parser = Direction::from_str)]
     direction: Option<Direction>,
@@ -374,7 +378,7 @@ pub struct Bench {
     exchange: Option<Exchange>,
     /// Each connection carries one --exchange, or nothing without, and is opened anew: connections a
     /// second, and how long each takes from its opening to its close. --conns are then open at a
-    /// time. The far end closes first. Over --device pair or tap, and linux
+    /// time. The far end closes first. Over --device pair, tap, tun, packet or xdp, and linux
     #[arg(long)]
     reconnect: bool,
     /// How threads wait for locks: modern (spin a little, park; a release wakes one) or turnstile
@@ -422,25 +426,42 @@ pub struct Bench {
     #[arg(long, value_name = "N", requires = "listen", value_parser = runs)]
     pub runs: Option<u64>,
     /// Bench to a `perimeter bench --listen` on another machine, over IPv4 [default port: 7471,
-    /// with --sink 9; default --org: linux, with --tap up,connp-l:128,linux; default --conns: 1,6]
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "device")]
+    /// with --sink 9; default --org: linux, with --device up,connp-l:128,linux; default --conns: 1,6]
+    #[arg(long, value_name = "HOST[:PORT]")]
     connect: Option<String>,
     /// With --connect: the other end is any sink that takes bytes and throws them away
     #[arg(long, requires = "connect")]
     sink: bool,
-    /// With --connect: our organizations are on this TAP interface of the host's, which it bridges
-    /// or routes to the network
-    #[arg(long, value_name = "NAME", requires = "connect", requires = "address")]
-    tap: Option<String>,
-    /// With --tap: address of our stack
-    #[arg(long, value_name = "A.B.C.D/N", requires = "tap", value_parser = net::subnet)]
+    /// With --connect and --device: address of our stack
+    #[arg(long, value_name = "A.B.C.D/N", requires = "connect", requires = "device",
+        value_parser = net::subnet)]
     address: Option<(Ipv4Addr, u8)>,
-    /// With --tap: where our stack sends what is not for its subnet
-    #[arg(long, value_name = "A.B.C.D", requires = "tap")]
+    /// With --address: where our stack sends what is not for its subnet
+    #[arg(long, value_name = "A.B.C.D", requires = "address")]
     gateway: Option<Ipv4Addr>,
     /// Write the report as JSON to a file, or to standard output (`-`) instead of the table
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
+}
+
+/// A value of `--device`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Carrier {
+    /// A kind of device, whose other end is made as well.
+    Kind(Device),
+    /// One on an interface that is there.
+    Named(HostDevice),
+}
+
+impl FromStr for Carrier {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Carrier, String> {
+        match text.contains(':') {
+            true => text.parse().map(Carrier::Named),
+            false => text.parse().map(Carrier::Kind),
+        }
+    }
 }
 
 /// An entry of `--org`: one organization, or all.
@@ -466,7 +487,8 @@ impl Bench {
         if let Some(target) = &connect {
             (d.device, d.connections) = (Device::Tap, vec![1, 6]);
             let ours = |o: &Organization| matches!(o, Organization::Ours(_));
-            d.organizations.retain(|o| target.tap.is_some() || !ours(o));
+            d.organizations
+                .retain(|o| target.place.is_some() || !ours(o));
         }
         Ok(Settings {
             organizations: match &self.org {
@@ -475,7 +497,7 @@ impl Bench {
             },
             connections: self.conns.clone().unwrap_or(d.connections),
             connect,
-            device: self.device.unwrap_or(d.device),
+            device: self.carrier()?.unwrap_or(d.device),
             direction: self.direction.unwrap_or(d.direction),
             inbound: self.inbound.unwrap_or(d.inbound),
             rtt: self.rtt,
@@ -499,20 +521,46 @@ impl Bench {
         })
     }
 
+    /// The kind of device, if one was asked for that is made here.
+    fn carrier(&self) -> Result<Option<Device>, Error> {
+        match &self.device {
+            Some(Carrier::Kind(kind)) => Ok(Some(*kind)),
+            Some(Carrier::Named(device)) if self.connect.is_none() => Err(Error::Input(format!(
+                "--device {device} leads to another machine: give --connect, or --device {} for \
+                 one whose other end is made for the run",
+                device.kind()
+            ))),
+            _ => Ok(None),
+        }
+    }
+
     /// The other end, if it is on another machine.
     fn target(&self) -> Result<Option<net::Target>, Error> {
         let Some(name) = &self.connect else {
             return Ok(None);
         };
-        let tap = self.tap.clone().zip(self.address);
-        Ok(Some(net::Target {
-            address: net::resolve(name, self.sink)?,
-            sink: self.sink,
-            tap: tap.map(|(name, address)| net::Tap {
-                name,
+        let place = match (&self.device, self.address) {
+            (None, _) => None,
+            (Some(Carrier::Named(device)), Some(address)) => Some(net::Place {
+                device: device.clone(),
                 address,
                 gateway: self.gateway,
             }),
+            (Some(Carrier::Named(_)), None) => {
+                let line = "--connect with --device needs --address, the address of our stack";
+                return Err(Error::Input(line.into()));
+            }
+            (Some(Carrier::Kind(kind)), _) => {
+                return Err(Error::Input(format!(
+                    "--connect: --device {kind} ends on this machine; name an interface: tap:NAME, \
+                     tun:NAME, packet:NAME or xdp:NAME"
+                )));
+            }
+        };
+        Ok(Some(net::Target {
+            address: net::resolve(name, self.sink)?,
+            sink: self.sink,
+            place,
             version: crate::VERSION.into(),
         }))
     }

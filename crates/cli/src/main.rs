@@ -14,7 +14,6 @@ use perimeter_lab::{
     bench::{compare, progress::Bar, report::Build, short, table},
     host, linux, net, organizations,
     organizations::Organization,
-    workload::Device,
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -186,8 +185,9 @@ fn run(bench: &Bench, started: Instant) -> Result<u8, Error> {
     }
     let in_namespace = |o: &Organization| match o {
         Organization::Linux { .. } => true,
-        Organization::Ours(_) | Organization::Other(_) => settings.device == Device::Tap,
-        Organization::Null => false,
+        Organization::Ours(_) | Organization::Other(_) | Organization::Null => {
+            settings.device.is_to_kernel()
+        }
     };
     if settings.connect.is_none() && settings.organizations.iter().any(in_namespace) {
         // While this is the only thread. Without success the backend falls back and says so.

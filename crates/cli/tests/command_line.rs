@@ -54,7 +54,10 @@ fn bad_input() {
         (&["bench", "--threads", "0"], "from 1 to 256"),
         (&["bench", "--threads", "-2"], "-2"),
         (&["bench", "--nics", "0"], "from 1 to 256"),
-        (&["bench", "--device", "eth0"], "known: mem, tap, pair"),
+        (
+            &["bench", "--device", "eth0"],
+            "known: mem, tap, tun, packet, xdp, pair",
+        ),
         (
             &["bench", "--direction", "up"],
             "known: send, receive, both",
@@ -73,6 +76,24 @@ fn bad_input() {
         (&["bench", "--live", "--json", "-"], "--json needs a file"),
         (&["bench", "--live", "--listen", "::1"], "--live"),
         (&["bench", "--jsn", "-"], "--json"),
+        (&["bench", "--device", "xdp:eth0"], "give --connect"),
+        (&["bench", "--device", "raw:eth0"], "packet:INTERFACE"),
+        (
+            &["bench", "--connect", "127.0.0.1", "--device", "xdp"],
+            "name an interface",
+        ),
+        (
+            &[
+                "bench",
+                "--org",
+                "null",
+                "--device",
+                "tun",
+                "--direction",
+                "receive",
+            ],
+            "null only sends",
+        ),
         (&["bench", "--json", "missing/x.json"], "missing/x.json"),
         (&["bench", "--json", "."], "directory"),
         (&["bench", "--json", "file/x.json"], "file/x.json"),
@@ -87,10 +108,10 @@ fn bad_input() {
         (&["bench", "--connect", "127.0.0.1:x"], "127.0.0.1:x"),
         (
             &["bench", "--connect", "127.0.0.1", "--org", "up"],
-            "needs --tap",
+            "needs --device tap:NAME",
         ),
         (
-            &["bench", "--connect", "127.0.0.1", "--tap", "tap0"],
+            &["bench", "--connect", "127.0.0.1", "--device", "tap:tap0"],
             "--address",
         ),
         (
@@ -98,8 +119,8 @@ fn bad_input() {
                 "bench",
                 "--connect",
                 "127.0.0.1",
-                "--tap",
-                "t",
+                "--device",
+                "tap:t",
                 "--address",
                 "1",
             ],
@@ -161,7 +182,7 @@ fn names_version_and_help() {
         "--listen",
         "--connect",
         "--sink",
-        "--tap",
+        "--address",
         "--json",
         "Examples",
     ] {

@@ -1,6 +1,6 @@
 //! What of this machine can be used, what for, and how to mend what is missing.
 
-use crate::{cache::counted, host, linux, ours, text::wrapped};
+use crate::{cache::counted, host, linux, ours, text::wrapped, workload::Device};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
 use std::{env, fmt::Write as _, fs, io, path::Path};
@@ -194,8 +194,8 @@ fn tap() -> Check {
     };
     Check::of(
         "tap",
-        "bench --device tap, programs with a TAP or TUN interface",
-        ours::tap::possible(1, 1, 1500),
+        "bench --device tap or tun, programs with a TAP or TUN interface",
+        ours::kernel::possible(Device::Tap, 1, 1, 1500),
         "TAP interfaces can be made",
         mend,
     )
@@ -211,7 +211,7 @@ fn socket(family: AddressFamily) -> io::Result<()> {
 fn packet_sockets() -> Check {
     Check::of(
         "packet sockets",
-        "a stack on an Ethernet interface (link::packet)",
+        "bench --device packet, a stack on an Ethernet interface (link::packet)",
         socket(AddressFamily::PACKET),
         "can be made",
         "run as root, or: setcap cap_net_raw+ep PROGRAM",
@@ -219,7 +219,7 @@ fn packet_sockets() -> Check {
 }
 
 fn xdp() -> Check {
-    const FOR: &str = "AF_XDP";
+    const FOR: &str = "bench --device xdp, a stack on an Ethernet interface (link::xdp)";
     match socket(AddressFamily::XDP) {
         Ok(()) => Check::ok("xdp sockets", FOR, "can be made"),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {

@@ -1,5 +1,5 @@
-//! Backend: Perimeter's own organizations over the memory NIC with its ideal peer (`mem`), over TAP
-//! interfaces with the host kernel's sockets (`tap`), or back to back with a second stack of the
+//! Backend: Perimeter's own organizations over the memory NIC with its ideal peer (`mem`), over
+//! devices of the host with its kernel's sockets (`tap`, `tun`, `packet`, `xdp`), or back to back with a second stack of the
 //! same organization (`pair`).
 //!
 //! A stack is built for each run. The application's threads, one [`crate::workload::Endpoint`]
@@ -11,11 +11,12 @@
 mod end;
 mod endpoint;
 mod floor;
+pub(crate) mod kernel;
 mod listening;
 mod mem;
 pub(crate) mod network;
 mod pair;
-pub(crate) mod tap;
+mod raw;
 mod times;
 
 use crate::{
@@ -42,15 +43,15 @@ impl Backend for Perimeter {
     ) -> Result<(), Error> {
         match settings.device {
             Device::Mem | Device::Pair => Ok(()),
-            Device::Tap => tap::check(settings, configurations),
+            _ => kernel::check(settings, configurations),
         }
     }
 
     fn traits(&self, settings: &Settings, configuration: &Configuration) -> Traits {
         let mut notes = match settings.device {
             Device::Mem => Vec::new(),
-            Device::Tap => tap::notes(settings),
             Device::Pair => pair::notes(configuration),
+            _ => kernel::notes(settings),
         };
         notes.extend(lending(settings));
         notes.extend(reconnect::note(settings));
@@ -71,8 +72,8 @@ impl Backend for Perimeter {
         let org = spec(configuration)?;
         match settings.device {
             Device::Mem => mem::prepare(org, settings, configuration, deadline),
-            Device::Tap => tap::prepare(org, settings, configuration, deadline),
             Device::Pair => pair::prepare(org, settings, configuration, deadline),
+            _ => kernel::prepare(org, settings, configuration, deadline),
         }
     }
 }
@@ -92,6 +93,7 @@ mod tests {
         organizations::Organization,
         workload::{Coalescing, Direction, Inbound, Sample},
     };
+    use perimeter::Offload;
     use std::time::Duration;
 
     fn measure(org: &str, change: impl FnOnce(&mut Settings)) -> Sample {
@@ -153,27 +155,42 @@ mod tests {
         }
     }
 
-    /// Over TAP with the kernel as the peer, in each direction and inbound mode, if the machine
-    /// permits.
+    /// With the kernel as the peer, over each device of the host, in each direction and inbound
+    /// mode, if the machine permits.
     #[test]
-    fn every_organization_over_tap() {
-        let settings = Settings {
-            device: Device::Tap,
-            ..Settings::default()
-        };
-        if let Err(e) = tap::check(&settings, &crate::bench::grid::grid(&settings)[..1]) {
-            eprintln!("skipped: {e}");
-            return;
-        }
-        for (org, direction, inbound) in [
-            ("up", Direction::Send, Inbound::Nic),
-            ("up:shared", Direction::Receive, Inbound::Nic),
-            ("connp-l:8", Direction::Both, Inbound::Thread),
-            ("connp-l:8", Direction::Send, Inbound::Affine),
+    fn every_organization_over_devices_of_the_host() {
+        for (device, org, direction, inbound) in [
+            (Device::Tap, "up", Direction::Send, Inbound::Nic),
+            (Device::Tap, "up:shared", Direction::Receive, Inbound::Nic),
+            (Device::Tap, "connp-l:8", Direction::Both, Inbound::Thread),
+            (Device::Tap, "connp-l:8", Direction::Send, Inbound::Affine),
+            (Device::Tun, "up:shared", Direction::Both, Inbound::Nic),
+            (Device::Packet, "up", Direction::Both, Inbound::Nic),
+            (
+                Device::Packet,
+                "connp-l:8",
+                Direction::Send,
+                Inbound::Affine,
+            ),
+            (Device::Xdp, "up", Direction::Both, Inbound::Nic),
+            (
+                Device::Xdp,
+                "connp-l:8",
+                Direction::Receive,
+                Inbound::Affine,
+            ),
         ] {
+            let settings = Settings {
+                device,
+                ..Settings::default()
+            };
+            if let Err(e) = kernel::check(&settings, &crate::bench::grid::grid(&settings)[..1]) {
+                eprintln!("skipped: {e}");
+                continue;
+            }
             let run = |ms| {
                 measure_for(Duration::from_millis(ms), org, |s| {
-                    s.device = Device::Tap;
+                    s.device = device;
                     s.direction = direction;
                     s.inbound = inbound;
                     s.connections = vec![40];
@@ -182,11 +199,44 @@ mod tests {
             // A short window may miss a connection on a busy machine.
             let sample = Some(run(300)).filter(|s| s.connection_min > 0);
             let sample = sample.unwrap_or_else(|| run(3000));
-            let what = format!("{org} {direction} {inbound}: {sample:?}");
+            let what = format!("{device} {org} {direction} {inbound}: {sample:?}");
             assert!(sample.goodput > 1e6, "{what}");
             assert!(sample.connection_min > 0, "{what}");
             assert!(sample.verified_bytes > 0, "{what}");
             assert!(sample.times.stack.is_none() && sample.cpu_ns > 0, "{what}");
+        }
+    }
+
+    /// Beside each device of the host: what it carries without a stack.
+    #[test]
+    fn devices_of_the_host_have_a_raw_loop() {
+        for device in [Device::Tap, Device::Packet, Device::Xdp] {
+            for (direction, offload) in [
+                (Direction::Send, Offload::Off),
+                (Direction::Receive, Offload::Off),
+                (Direction::Send, Offload::Device),
+                (Direction::Receive, Offload::Device),
+            ] {
+                let settings = Settings {
+                    organizations: vec![Organization::Null],
+                    device,
+                    direction,
+                    offload,
+                    ..Settings::default()
+                };
+                settings.check().unwrap();
+                let configuration = &crate::bench::grid::grid(&settings)[0];
+                assert_eq!(configuration.organization, Organization::Null);
+                if let Err(e) = Floor.check(&settings, std::slice::from_ref(configuration)) {
+                    eprintln!("skipped: {e}");
+                    continue;
+                }
+                let mut session = Floor.prepare(&settings, configuration, None).unwrap();
+                session.warm_up(Duration::from_millis(20)).unwrap();
+                let sample = session.measure(Duration::from_millis(150)).unwrap();
+                let what = format!("{device} {direction} {offload}: {sample:?}");
+                assert!(sample.goodput > 1e6 && sample.segments > 0.0, "{what}");
+            }
         }
     }
 
@@ -259,7 +309,7 @@ mod tests {
             device: Device::Tap,
             ..Settings::default()
         };
-        if tap::check(&settings, &crate::bench::grid::grid(&settings)[..1]).is_err() {
+        if kernel::check(&settings, &crate::bench::grid::grid(&settings)[..1]).is_err() {
             return;
         }
         let sample = measure("connp-l:8", |s| {
@@ -300,7 +350,7 @@ mod tests {
             device: Device::Tap,
             ..Settings::default()
         };
-        if tap::check(&settings, &crate::bench::grid::grid(&settings)[..1]).is_err() {
+        if kernel::check(&settings, &crate::bench::grid::grid(&settings)[..1]).is_err() {
             return;
         }
         let sample = measure_until("connp-l:8", many, |s| {

@@ -74,6 +74,16 @@ impl HostError {
 }
 
 impl HostDevice {
+    /// Which kind of device it is: `tap`, `tun`, `packet` or `xdp`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            HostDevice::Tap(_) => "tap",
+            HostDevice::Tun(_) => "tun",
+            HostDevice::Packet(_) => "packet",
+            HostDevice::Xdp(_) => "xdp",
+        }
+    }
+
     /// Name of the interface.
     pub fn interface(&self) -> &str {
         match self {
@@ -116,13 +126,7 @@ impl HostDevice {
 
 impl fmt::Display for HostDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self {
-            HostDevice::Tap(_) => "tap",
-            HostDevice::Tun(_) => "tun",
-            HostDevice::Packet(_) => "packet",
-            HostDevice::Xdp(_) => "xdp",
-        };
-        write!(f, "{kind}:{}", self.interface())
+        write!(f, "{}:{}", self.kind(), self.interface())
     }
 }
 

@@ -8,6 +8,7 @@ use common::refer;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use perimeter_base::desc::Offload;
 use perimeter_base::{PktBuf, PktPool, Time, TxRing};
+use perimeter_link::rss::Rss;
 use perimeter_link::tap::{Tap, TapConfig, TapError, host};
 use perimeter_link::{Device, Medium, RxFrame, RxQueue, TxQueue};
 use perimeter_wire::{
@@ -329,6 +330,7 @@ fn a_connection_with_the_kernel_over_every_queue() {
     in_namespace("tap-tcp", || {
         let mut p = open(&TapConfig {
             queues: 3,
+            steering: false,
             ..TapConfig::new("ptmq")
         });
         p.announce();
@@ -336,6 +338,55 @@ fn a_connection_with_the_kernel_over_every_queue() {
             connect_to_kernel(&mut p, Medium::Ethernet, queue, 100 + queue as u16);
         }
     });
+}
+
+/// Each flow comes by the queue that its hash names, from its first frame on.
+#[test]
+fn flows_come_by_the_queue_of_their_hash() {
+    for medium in [Medium::Ethernet, Medium::Ip] {
+        in_namespace("tap-steer", move || {
+            let config = TapConfig {
+                medium,
+                queues: 3,
+                ..TapConfig::new("ptsteer")
+            };
+            let tap = Tap::open(&config).expect("opened");
+            let steered = tap.is_steered();
+            drop(tap);
+            if !steered {
+                println!("skipped: no permission for bpf(2)");
+                return;
+            }
+            let mut p = open(&config);
+            if medium == Medium::Ethernet {
+                p.announce();
+            }
+            let rss = Rss::even(3);
+            let mut seen = [0; 3];
+            for n in 0..60u16 {
+                let socket = UdpSocket::bind((KERNEL, 0)).expect("bound");
+                socket
+                    .send_to(&n.to_be_bytes(), (STACK, 7000 + n))
+                    .expect("sent");
+                p.await_frame(|f, q| {
+                    let bytes = f.buf.as_slice();
+                    let ip = match medium {
+                        Medium::Ethernet => 14,
+                        Medium::Ip => 0,
+                    };
+                    let udp = bytes.get(ip + 9) == Some(&17) && bytes[ip] == 0x45;
+                    if !udp || bytes[ip + 28..ip + 30] != n.to_be_bytes() {
+                        return None;
+                    }
+                    let hash = rss.hash_ip(&bytes[ip..]).expect("a datagram");
+                    assert_eq!(q, rss.queue(hash), "{n}");
+                    seen[q] += 1;
+                    Some(())
+                });
+            }
+            assert!(seen.iter().all(|&n| n > 0), "{seen:?}");
+        });
+    }
 }
 
 #[test]

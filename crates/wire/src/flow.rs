@@ -99,6 +99,13 @@ impl Toeplitz {
         Toeplitz { table }
     }
 
+    /// The table, for whoever computes the hash elsewhere: row `i` has what each value of byte `i`
+    /// of the input contributes. The input is the first end's address, the second's, and both
+    /// ports, in network order; the first end is the lower one, by address and then port.
+    pub fn rows(&self) -> &[[u32; 256]] {
+        &self.table[..]
+    }
+
     /// Hash of a flow, the same for both directions: the ends, address with
     /// port, are put in order before they are hashed. Every part of the stack
     /// that spreads flows uses this, so that the NIC queue of a flow and its

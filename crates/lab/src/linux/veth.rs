@@ -17,6 +17,8 @@ const RTM_NEWADDR: u16 = 20;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
@@ -152,19 +154,34 @@ impl Links {
     /// # Errors
     /// The first step that the system refused; nothing is left behind.
     pub fn make(nics: usize, mtu: u32, large: bool) -> Result<Links, Error> {
-        aside(|| Self::make_here(nics, mtu, large))
+        aside(|| Self::make_here(nics, (mtu, 1), large, Some(near_address)))
     }
 
-    fn make_here(nics: usize, mtu: u32, large: bool) -> Result<Links, Error> {
+    /// The same for a stack beside the kernel at the near end, which therefore has no address
+    /// there, with so many queues.
+    ///
+    /// # Errors
+    /// As for [`Links::make`].
+    pub fn beside(nics: usize, mtu: u32, large: bool, queues: usize) -> Result<Links, Error> {
+        aside(|| Self::make_here(nics, (mtu, queues as u32), large, None))
+    }
+
+    fn make_here(
+        nics: usize,
+        (mtu, queues): (u32, u32),
+        large: bool,
+        near_address: Option<fn(usize) -> Ipv4Addr>,
+    ) -> Result<Links, Error> {
         let far = Arc::new(Namespace::enter_new()?);
         let near = Arc::new(Namespace::enter_new()?);
         let route = Netlink::route()?;
         for nic in 0..nics {
-            create_pair(&route, nic, mtu, &far)?;
+            create_pair(&route, nic, mtu, queues, &far)?;
         }
-        configure(&route, nics, ("near", large), near_address)?;
+        configure(&route, nics, (near_name, large), near_address)?;
         far.enter()?;
-        configure(&Netlink::route()?, nics, ("far", large), far_address)?;
+        let route = Netlink::route()?;
+        configure(&route, nics, (far_name, large), Some(far_address))?;
         Ok(Links { near, far })
     }
 }
@@ -180,6 +197,16 @@ pub fn far_address(nic: usize) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, nic as u8, 2)
 }
 
+/// Name of the near end of NIC `nic`, in its namespace.
+pub fn near_name(nic: usize) -> String {
+    format!("near{nic}")
+}
+
+/// Name of the far end of NIC `nic`, in its namespace.
+pub fn far_name(nic: usize) -> String {
+    format!("far{nic}")
+}
+
 /// `struct ifinfomsg`.
 fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut header = [0; 16];
@@ -189,12 +216,24 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
     header
 }
 
-fn create_pair(route: &Netlink, nic: usize, mtu: u32, far: &Namespace) -> Result<(), Error> {
-    let mtu = mtu.to_ne_bytes();
+fn create_pair(
+    route: &Netlink,
+    nic: usize,
+    mtu: u32,
+    queues: u32,
+    far: &Namespace,
+) -> Result<(), Error> {
+    let (mtu, queues) = (mtu.to_ne_bytes(), queues.to_ne_bytes());
+    let with_queues = |r: Request| {
+        r.attribute(IFLA_NUM_TX_QUEUES, &queues)
+            .attribute(IFLA_NUM_RX_QUEUES, &queues)
+    };
     let far_fd = (far.handle.as_raw_fd() as u32).to_ne_bytes();
     let peer = |r: Request| {
-        r.raw(&link_header(0, 0, 0))
-            .string(IFLA_IFNAME, &format!("far{nic}"))
+        let r = r
+            .raw(&link_header(0, 0, 0))
+            .string(IFLA_IFNAME, &far_name(nic));
+        with_queues(r)
             .attribute(IFLA_MTU, &mtu)
             .attribute(IFLA_NET_NS_FD, &far_fd)
     };
@@ -203,9 +242,9 @@ fn create_pair(route: &Netlink, nic: usize, mtu: u32, far: &Namespace) -> Result
         NLM_F_CREATE | NLM_F_EXCL,
         &link_header(0, 0, 0),
     )
-    .string(IFLA_IFNAME, &format!("near{nic}"))
-    .attribute(IFLA_MTU, &mtu)
-    .nested(IFLA_LINKINFO, |r| {
+    .string(IFLA_IFNAME, &near_name(nic))
+    .attribute(IFLA_MTU, &mtu);
+    let request = with_queues(request).nested(IFLA_LINKINFO, |r| {
         r.string(IFLA_INFO_KIND, "veth")
             .nested(IFLA_INFO_DATA, |r| r.nested(VETH_INFO_PEER, peer))
     });
@@ -213,28 +252,30 @@ fn create_pair(route: &Netlink, nic: usize, mtu: u32, far: &Namespace) -> Result
     Ok(())
 }
 
-/// Gives the links of one side their addresses, switches offloads off unless segments may be
+/// Gives the links of one side their addresses, if they have any, switches offloads off unless segments may be
 /// `large`, and brings them up.
 fn configure(
     route: &Netlink,
     nics: usize,
-    (side, large): (&str, bool),
-    address: fn(usize) -> Ipv4Addr,
+    (name, large): (fn(usize) -> String, bool),
+    address: Option<fn(usize) -> Ipv4Addr>,
 ) -> Result<(), Error> {
     let ethtool = Ethtool::open()?;
     for nic in 0..nics {
-        let name = format!("{side}{nic}");
+        let name = name(nic);
         let index = index_of(&name)?;
         if !large {
             ethtool.switch_off(&name)?;
         }
-        let ip = address(nic).octets();
-        let mut header = [AF_INET, 24, 0, 0, 0, 0, 0, 0];
-        header[4..8].copy_from_slice(&index.to_ne_bytes());
-        let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &header)
-            .attribute(IFA_LOCAL, &ip)
-            .attribute(IFA_ADDRESS, &ip);
-        route.call(request).context("giving a link its address")?;
+        if let Some(address) = address {
+            let ip = address(nic).octets();
+            let mut header = [AF_INET, 24, 0, 0, 0, 0, 0, 0];
+            header[4..8].copy_from_slice(&index.to_ne_bytes());
+            let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &header)
+                .attribute(IFA_LOCAL, &ip)
+                .attribute(IFA_ADDRESS, &ip);
+            route.call(request).context("giving a link its address")?;
+        }
         let up = Request::new(RTM_NEWLINK, 0, &link_header(index, IFF_UP, IFF_UP));
         route.call(up).context("bringing a link up")?;
     }

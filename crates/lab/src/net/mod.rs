@@ -10,7 +10,7 @@
 pub mod control;
 pub mod server;
 
-pub use crate::workload::settings::{Tap, Target};
+pub use crate::workload::settings::{Place, Target};
 use crate::{
     Error,
     linux::{
@@ -20,7 +20,7 @@ use crate::{
     },
     live::{self, Seen, Watch},
     organizations::Organization,
-    ours::{network, tap::Counters},
+    ours::{kernel::Counters, network},
     session::{Backend, Session, Traits, Window, Workers},
     workload::{Configuration, Control, Phase, SEGMENT, Sample, Settings, Tally, Times},
 };
@@ -112,7 +112,10 @@ impl Backend for Client {
         }
         let ours = matches!(c.organization, Organization::Ours(_));
         Traits {
-            device: if ours { "net/tap" } else { "net" }.into(),
+            device: match self.target.place.as_ref().filter(|_| ours) {
+                Some(place) => format!("net/{}", place.device.kind()),
+                None => "net".into(),
+            },
             inbound: if ours { "own" } else { "kernel" }.into(),
             comparable: true,
             notes,
@@ -132,9 +135,9 @@ impl Backend for Client {
                 (Some(channel), to, token, Some(version))
             }
         };
-        let (workers, counters, file) = match (&configuration.organization, &self.target.tap) {
-            (Organization::Ours(org), Some(tap)) => {
-                let way = network::Way { tap, to, token };
+        let (workers, counters, file) = match (&configuration.organization, &self.target.place) {
+            (Organization::Ours(org), Some(place)) => {
+                let way = network::Way { place, to, token };
                 let (workers, counters) =
                     network::workers(org, settings, configuration, way, deadline)?;
                 (workers, Some(counters), None)

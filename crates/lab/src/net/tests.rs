@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     backends::backend_for,
-    ours::tap,
+    ours::kernel,
     workload::{Coalescing, Device, Direction, MTU},
 };
 use perimeter::link::tap::host;
@@ -21,7 +21,7 @@ fn target(address: SocketAddr) -> Target {
     Target {
         address,
         sink: false,
-        tap: None,
+        place: None,
         version: "test".into(),
     }
 }
@@ -244,7 +244,7 @@ fn a_plain_sink_will_do() {
 /// Stacks of ours on a TAP interface of the host's, in a namespace that stands for the host.
 #[test]
 fn our_stack_over_the_hosts_interface() {
-    if let Err(e) = tap::possible(1, 1, MTU) {
+    if let Err(e) = kernel::possible(Device::Tap, 1, 1, MTU) {
         eprintln!("skipped: {e}");
         return;
     }
@@ -270,8 +270,8 @@ fn over_tap0(org: &str, direction: Direction) {
     let at = SocketAddrV4::new(veth::far_address(0), 0);
     let server = Server::bind(at, "test".into()).unwrap();
     let target = Target {
-        tap: Some(Tap {
-            name: "tap0".into(),
+        place: Some(Place {
+            device: "tap:tap0".parse().unwrap(),
             address: (veth::near_address(0), 24),
             gateway: Some(veth::far_address(0)),
         }),
@@ -282,7 +282,7 @@ fn over_tap0(org: &str, direction: Direction) {
         // The stack makes the interface; what an administrator would do follows.
         scope.spawn(|| {
             let until = Instant::now() + Duration::from_secs(10);
-            while tap::kernel_side("tap0", 0, false).is_err() && Instant::now() < until {
+            while kernel::kernel_side("tap0", 0, false).is_err() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(5));
             }
         });

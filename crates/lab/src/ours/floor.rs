@@ -1,5 +1,7 @@
-//! The null stack: a row of its own, to which every stack over the memory NIC can only add.
+//! The null stack: a row of its own, to which every stack over the memory NIC can only add, and
+//! that none over a device of the host can exceed by much.
 
+use super::raw;
 use crate::{
     Error, host,
     session::{Backend, Session, Traits, Window},
@@ -23,8 +25,11 @@ const LONGEST: Duration = Duration::from_millis(500);
 pub struct Floor;
 
 impl Backend for Floor {
-    fn check(&mut self, _: &Settings, _: &[Configuration]) -> Result<(), Error> {
-        Ok(())
+    fn check(&mut self, settings: &Settings, _: &[Configuration]) -> Result<(), Error> {
+        match settings.device.is_to_kernel() {
+            true => raw::check(settings),
+            false => Ok(()),
+        }
     }
 
     fn traits(&self, settings: &Settings, _: &Configuration) -> Traits {
@@ -32,9 +37,12 @@ impl Backend for Floor {
             device: settings.device.to_string(),
             inbound: "none".into(),
             comparable: false,
-            notes: vec![
-                "null: benchmark overhead without TCP, a lower bound for the other rows".into(),
-            ],
+            notes: match settings.device.is_to_kernel() {
+                true => raw::notes(settings),
+                false => vec![
+                    "null: benchmark overhead without TCP, a lower bound for the other rows".into(),
+                ],
+            },
         }
     }
 
@@ -44,6 +52,9 @@ impl Backend for Floor {
         configuration: &Configuration,
         _: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
+        if settings.device.is_to_kernel() {
+            return raw::prepare(settings, configuration);
+        }
         let mut nic = super::mem::nic_config(settings, configuration, 0);
         nic.gbps = None;
         Ok(Box::new(FloorSession {

@@ -1,9 +1,9 @@
-//! A stack of ours on a TAP interface of the host's, for benchmarks between machines.
+//! A stack of ours on an interface of the host's, for benchmarks between machines.
 
 use super::{
     end::{self, End, builder, founders, with_control},
     endpoint::Far,
-    tap::Counters,
+    kernel::Counters,
 };
 use crate::{
     Error,
@@ -12,16 +12,13 @@ use crate::{
     workload::settings,
     workload::{Configuration, Content, FILE_SIZE, Settings},
 };
-use perimeter::{
-    Native, Offload, OrgSpec,
-    link::tap::{Tap, TapConfig},
-};
+use perimeter::{Native, Offload, OrgSpec, link::named::HostOptions};
 use std::{net::SocketAddrV4, time::Instant};
 
 /// Where the data connections go, and how.
 pub(crate) struct Way<'a> {
-    /// The interface.
-    pub tap: &'a settings::Tap,
+    /// The device and the stack's addresses.
+    pub place: &'a settings::Place,
     /// The other end.
     pub to: SocketAddrV4,
     /// What each connection begins with.
@@ -43,18 +40,19 @@ pub(crate) fn workers(
         nics: 1,
         ..settings.clone()
     };
-    let unavailable = |e: &dyn std::fmt::Display| Error::Unavailable(format!("--tap: {e}"));
-    let config = TapConfig {
+    let unavailable = |e: &dyn std::fmt::Display| Error::Unavailable(format!("--device: {e}"));
+    let options = HostOptions {
         queues: end::queues(settings, configuration),
         large: settings.offload == Offload::Device,
-        ..TapConfig::new(&way.tap.name)
+        mtu: None,
     };
-    let tap = Tap::open(&config).map_err(|e| unavailable(&e))?;
-    let (host, prefix) = way.tap.address;
+    let device = way.place.device.open(&options);
+    let device = device.map_err(|e| unavailable(&e))?;
+    let (host, prefix) = way.place.address;
     let mut builder = with_control(builder(org, settings, Native::default()), settings)
-        .interface(tap, &[&format!("{host}/{prefix}")])
+        .interface(device, &[&format!("{host}/{prefix}")])
         .map_err(|e| unavailable(&e))?;
-    if let Some(gateway) = way.tap.gateway {
+    if let Some(gateway) = way.place.gateway {
         let gateway = gateway.to_string();
         builder = builder
             .route("0.0.0.0/0", Some(&gateway), 0)

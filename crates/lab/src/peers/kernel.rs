@@ -99,7 +99,7 @@ impl Gate {
     /// # Errors
     /// What the system says.
     pub(super) fn interface_is_there(&self) -> Result<(), Error> {
-        ours::tap::kernel_side(INTERFACE, 0, false)
+        ours::kernel::kernel_side(INTERFACE, 0, false)
     }
 
     /// Has the kernel listen, now that it has its address.

@@ -53,15 +53,15 @@ impl Backend for Peers {
         configurations: &[Configuration],
     ) -> Result<(), Error> {
         for c in configurations {
-            if settings.device == Device::Tap {
+            if settings.device.is_to_kernel() {
                 sockets::allow_descriptors(c.connections, c.threads)?;
             }
             if self.peer == Peer::Smoltcp {
                 smoltcp::setup::fits(settings, c, host::memory_available())?;
             }
         }
-        if settings.device == Device::Tap {
-            ours::tap::possible(1, 1, settings.mtu)?;
+        if settings.device.is_to_kernel() {
+            ours::kernel::possible(Device::Tap, 1, 1, settings.mtu)?;
         }
         match self.peer {
             Peer::Smoltcp => Ok(()),
@@ -72,7 +72,7 @@ impl Backend for Peers {
     fn traits(&self, settings: &Settings, _: &Configuration) -> Traits {
         let name = self.peer.name();
         let mut notes = Vec::new();
-        let tap = settings.device == Device::Tap;
+        let tap = settings.device.is_to_kernel();
         match tap {
             true => notes.push(format!(
                 "{name}: goodput is not comparable (the kernel also does the peer's work); compare cpu"
@@ -81,6 +81,9 @@ impl Backend for Peers {
                 "{name}: both ends are {name}, joined by a link in memory at MTU 1500; cpu is \
                  both ends'"
             )),
+        }
+        if tap && settings.device != Device::Tap {
+            notes.push(format!("{name}: its device is a TAP interface"));
         }
         if settings.device == Device::Mem {
             notes.push(format!(
@@ -113,7 +116,7 @@ impl Backend for Peers {
         deadline: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
         let site = match settings.device {
-            Device::Tap => Some(Site::new()?),
+            d if d.is_to_kernel() => Some(Site::new()?),
             _ => None,
         };
         let at = site.as_ref();

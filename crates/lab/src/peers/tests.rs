@@ -64,7 +64,7 @@ fn smoltcp_plays_ping_pong() {
 
 #[test]
 fn smoltcp_talks_to_the_kernel() {
-    if let Err(e) = ours::tap::possible(1, 1, MTU) {
+    if let Err(e) = ours::kernel::possible(Device::Tap, 1, 1, MTU) {
         eprintln!("skipped: {e}");
         return;
     }
@@ -113,7 +113,7 @@ fn talks_to_itself_and_to_the_kernel(peer: Peer) {
     if !asked_for(peer) {
         return;
     }
-    let devices = match ours::tap::possible(1, 1, MTU) {
+    let devices = match ours::kernel::possible(Device::Tap, 1, 1, MTU) {
         Ok(()) => vec![Device::Pair, Device::Tap],
         Err(_) => vec![Device::Pair],
     };

@@ -2,7 +2,7 @@
 
 use super::Exchange;
 use crate::{Error, organizations::Organization, units};
-use perimeter::{LockPolicy, Offload};
+use perimeter::{LockPolicy, Offload, link::named::HostDevice};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -66,10 +66,35 @@ pub enum Device {
     Mem,
     /// A TAP interface to the host kernel.
     Tap,
+    /// A TUN interface to the host kernel.
+    Tun,
+    /// Packet sockets on one end of a veth pair, the host kernel on the other.
+    Packet,
+    /// AF_XDP on one end of a veth pair, the host kernel on the other.
+    Xdp,
     /// Wires in memory to a second stack of the same organization, in this process.
     Pair,
 }
-names!(Device, "device", Mem = "mem", Tap = "tap", Pair = "pair");
+names!(
+    Device,
+    "device",
+    Mem = "mem",
+    Tap = "tap",
+    Tun = "tun",
+    Packet = "packet",
+    Xdp = "xdp",
+    Pair = "pair"
+);
+
+impl Device {
+    /// Whether the host's kernel is the other end.
+    pub fn is_to_kernel(self) -> bool {
+        match self {
+            Device::Tap | Device::Tun | Device::Packet | Device::Xdp => true,
+            Device::Mem | Device::Pair => false,
+        }
+    }
+}
 
 /// Which way the file goes, seen from the stack under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -300,8 +325,9 @@ impl Settings {
         let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
         let wrong = if has(|o| matches!(o, Organization::Other(_))) {
             "other stacks only run within this machine; list ours and linux"
-        } else if has(|o| matches!(o, Organization::Ours(_))) && target.tap.is_none() {
-            "an organization of ours needs --tap and --address; --org linux uses the host's sockets"
+        } else if has(|o| matches!(o, Organization::Ours(_))) && target.place.is_none() {
+            "an organization of ours needs --device tap:NAME, packet:NAME or xdp:NAME and \
+             --address; --org linux uses the host's sockets"
         } else if has(|o| matches!(o, Organization::Ours(_))) && self.inbound == Inbound::Affine {
             "--inbound affine only runs within this machine; use nic or thread"
         } else if self.mtu != MTU {
@@ -318,15 +344,21 @@ impl Settings {
         Err(Error::Input(format!("--connect: {wrong}")))
     }
 
-    /// The null stack can only send a stream over the memory NIC.
+    /// The null stack can only send a stream over the memory NIC, and send or receive one over a
+    /// device of the host.
     fn check_floor(&self) -> Result<(), Error> {
-        let sends = self.device == Device::Mem
-            && self.direction == Direction::Send
-            && self.exchange.is_none()
-            && self.connect.is_none();
-        match self.organizations.contains(&Organization::Null) && !sends {
+        let carries = match self.device {
+            Device::Mem => self.direction == Direction::Send,
+            // To TUN nobody could send but a stack: packet sockets need Ethernet.
+            Device::Tun => self.direction == Direction::Send,
+            other => other.is_to_kernel() && self.direction != Direction::Both,
+        };
+        let can = carries && self.exchange.is_none() && !self.reconnect && self.connect.is_none();
+        match self.organizations.contains(&Organization::Null) && !can {
             true => Err(Error::Input(
-                "null only sends a stream over --device mem; list others".into(),
+                "null only sends a stream over --device mem, or carries one over tap, tun, packet \
+                 or xdp; list others"
+                    .into(),
             )),
             false => Ok(()),
         }
@@ -339,7 +371,7 @@ impl Settings {
         let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
         let ours = has(|o| matches!(o, Organization::Ours(_)));
         let wrong = if ours && self.device == Device::Mem {
-            "the ideal peer of --device mem does not close; use --device pair or tap"
+            "the ideal peer of --device mem does not close; use --device pair, tap, tun, packet or xdp"
         } else if ours && self.inbound == Inbound::Affine {
             "ports are the stack's choice, so --inbound affine can't steer them; use nic or thread"
         } else if has(|o| matches!(o, Organization::Other(_))) {
@@ -354,11 +386,11 @@ impl Settings {
 
     /// Round trip of what carries our organizations' frames: unless asked otherwise 50 µs to the
     /// ideal peer, and as fast as the processor goes between two stacks, as it is between two
-    /// kernels over veth. TAP has none to set.
+    /// kernels over veth. Devices of the host have none to set.
     pub fn rtt(&self) -> Duration {
         self.rtt.unwrap_or(match self.device {
             Device::Mem => Duration::from_micros(50),
-            Device::Tap | Device::Pair => Duration::ZERO,
+            _ => Duration::ZERO,
         })
     }
 
@@ -391,16 +423,16 @@ pub struct Target {
     /// It only takes bytes and throws them away.
     pub sink: bool,
     /// What carries the frames of our organizations.
-    pub tap: Option<Tap>,
+    pub place: Option<Place>,
     /// Version of this program, for the other end.
     pub version: String,
 }
 
-/// A TAP interface of the host's, and the stack's place behind it.
+/// A device on an interface of the host's, and the stack's addresses there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tap {
-    /// Name of the interface.
-    pub name: String,
+pub struct Place {
+    /// The device.
+    pub device: HostDevice,
     /// Address of the stack and length of its subnet's prefix.
     pub address: (Ipv4Addr, u8),
     /// Where to send what is not for the subnet.
@@ -444,7 +476,14 @@ mod tests {
 
     #[test]
     fn enumerations_round_trip() {
-        for d in [Device::Mem, Device::Tap, Device::Pair] {
+        for d in [
+            Device::Mem,
+            Device::Tap,
+            Device::Tun,
+            Device::Packet,
+            Device::Xdp,
+            Device::Pair,
+        ] {
             assert_eq!(d.to_string().parse(), Ok(d));
         }
         for d in [Direction::Send, Direction::Receive, Direction::Both] {
@@ -457,7 +496,10 @@ mod tests {
             assert_eq!(c.to_string().parse(), Ok(c));
         }
         let error = "eth0".parse::<Device>().unwrap_err();
-        assert!(error.contains("mem, tap, pair"), "{error}");
+        assert!(
+            error.contains("mem, tap, tun, packet, xdp, pair"),
+            "{error}"
+        );
     }
 
     #[test]

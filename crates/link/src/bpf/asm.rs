@@ -37,6 +37,9 @@ pub(crate) enum Size {
 pub(crate) enum Alu {
     Add = 0x00,
     And = 0x50,
+    Shl = 0x60,
+    Shr = 0x70,
+    Xor = 0xa0,
     Mov = 0xb0,
 }
 
@@ -53,6 +56,8 @@ pub(crate) enum Cmp {
 pub(crate) enum Helper {
     /// (map, key) to the value's address, or 0.
     MapLookup = 1,
+    /// (frame, offset, to, length) to 0, or an error.
+    SkbLoadBytes = 26,
     /// (map, index, what to return where there is nothing).
     RedirectMap = 51,
 }
@@ -102,6 +107,11 @@ impl Asm {
         self.put(0x0f | op as u8, dst, src, 0, 0);
     }
 
+    /// The lowest 16, 32 or 64 bits, which are in network order, as a number.
+    pub(crate) fn from_be(&mut self, dst: Reg, bits: i32) {
+        self.put(0xdc, dst, Reg(0), 0, bits);
+    }
+
     /// Reads from `off` octets behind `src`.
     pub(crate) fn load(&mut self, size: Size, dst: Reg, src: Reg, off: i16) {
         self.put(0x61 | size as u8, dst, src, off, 0);
@@ -142,7 +152,16 @@ impl Asm {
 
     /// The map, as calls take it.
     pub(crate) fn map(&mut self, dst: Reg, map: &Map) {
-        self.put(0x18, dst, Reg(1), 0, map.as_raw_fd());
+        self.wide(dst, Reg(1), map);
+    }
+
+    /// The address of the first value of an array.
+    pub(crate) fn map_value(&mut self, dst: Reg, map: &Map) {
+        self.wide(dst, Reg(2), map);
+    }
+
+    fn wide(&mut self, dst: Reg, kind: Reg, map: &Map) {
+        self.put(0x18, dst, kind, 0, map.as_raw_fd());
         self.put(0, Reg(0), Reg(0), 0, 0);
     }
 

@@ -25,12 +25,14 @@ const ATTACH_XDP: u32 = 37;
 #[derive(Clone, Copy)]
 pub(crate) enum MapKind {
     Hash = 1,
+    Array = 2,
     Xsk = 17,
 }
 
 /// Kinds of programs (linux/bpf.h).
 #[derive(Clone, Copy)]
 pub(crate) enum ProgramKind {
+    SocketFilter = 1,
     Xdp = 6,
 }
 
@@ -287,6 +289,7 @@ impl Program {
             prog_ifindex: 0,
             expected_attach_type: match kind {
                 ProgramKind::Xdp => ATTACH_XDP,
+                ProgramKind::SocketFilter => 0,
             },
         };
         // SAFETY: instructions, licence and log are valid for as long as the attributes say.

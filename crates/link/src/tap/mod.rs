@@ -2,10 +2,15 @@
 //!
 //! One descriptor per queue (`IFF_MULTI_QUEUE`, but for an interface that was made with one queue),
 //! each with its receive and transmit side; no packet information, a virtio-net header for checksum
-//! offload in both directions. The kernel steers a flow's frames to the queue that sent for it
-//! last, once it has learned it: the first answer may come elsewhere.
+//! offload in both directions.
+//!
+//! Several queues are steered by the stack's own hash ([`rss`](crate::rss)), where the kernel
+//! permits programs (CAP_BPF): all of a flow comes by one queue ([`Tap::is_steered`]). Elsewhere the
+//! kernel sends a flow's frames to the queue that sent for it last, once it has learned it, and the
+//! first answer may come by another.
 
 mod queue;
+mod steer;
 mod sys;
 
 use perimeter_wire::MacAddr;
@@ -29,6 +34,8 @@ pub struct TapConfig {
     /// Queues, each of them for both directions: 1 to 256. More than one on an interface that
     /// exists needs one that was made with `multi_queue`; one queue takes either kind.
     pub queues: usize,
+    /// Have the kernel choose the queue of a frame by the stack's own hash, if it permits that.
+    pub steering: bool,
     /// Link-layer address of the stack; `None`: derived from the name. It is not the
     /// interface's own, which is the kernel's.
     pub mac: Option<MacAddr>,
@@ -48,6 +55,7 @@ impl TapConfig {
             name: name.to_owned(),
             medium: Medium::Ethernet,
             queues: 1,
+            steering: true,
             mac: None,
             mtu: None,
             checksum_offload: true,
@@ -157,6 +165,7 @@ pub struct Tap {
     mtu: u32,
     checksum_offload: bool,
     large: bool,
+    steered: bool,
 }
 
 impl Tap {
@@ -180,6 +189,21 @@ impl Tap {
             name = real;
             fds.push(fd);
         }
+        // What somebody before has left on an interface that stays goes in any case.
+        let steered = match fds.first() {
+            Some(fd) if config.queues > 1 && config.steering => {
+                let steered = steer::steer(fd, config.medium).is_ok();
+                if !steered {
+                    steer::plain(fd);
+                }
+                steered
+            }
+            Some(fd) => {
+                steer::plain(fd);
+                false
+            }
+            None => false,
+        };
         let err = |what, e| TapError::from_io(what, &name, config.medium, e);
         if let Some(mtu) = config.mtu {
             host::set_mtu(&name, mtu).map_err(|e| err("setting the MTU of", e))?;
@@ -197,7 +221,13 @@ impl Tap {
             mtu,
             checksum_offload: config.checksum_offload,
             large: config.large && config.checksum_offload,
+            steered,
         })
+    }
+
+    /// Whether each flow comes by the queue that [`Rss::even`](crate::rss::Rss::even) says.
+    pub fn is_steered(&self) -> bool {
+        self.steered
     }
 
     /// The interface's name.

@@ -8,7 +8,7 @@ use crate::{
     Error, host,
     linux::{self, sockets},
     session::Worker,
-    workload::{Coalescing, Configuration, Content, Device, FILE_SIZE, MTU, Settings, drive},
+    workload::{Coalescing, Configuration, Content, FILE_SIZE, MTU, Settings, drive},
 };
 use std::{sync::mpsc, time::Instant};
 
@@ -69,7 +69,7 @@ fn ends(
 pub fn fits(settings: &Settings, c: &Configuration, available: u64) -> Result<(), Error> {
     let (near, far) = ends(settings, c, None);
     let mut need = near.memory();
-    if settings.device != Device::Tap {
+    if !settings.device.is_to_kernel() {
         need += far.memory();
     }
     if need as f64 > available as f64 * MEMORY {

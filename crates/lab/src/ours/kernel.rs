@@ -1,9 +1,10 @@
-//! The benchmark over TAP: a namespace of its own, one TAP interface for each NIC, and the
-//! kernel's sockets in there as sink and source.
+//! The benchmark over devices of the host: a namespace with the kernel's sockets as sink and source,
+//! and for each NIC a TAP or TUN interface in there, or one end of a veth pair, whose other end, in
+//! a namespace beside, has packet sockets or AF_XDP.
 //!
 //! The kernel does its part of the work inside the stack's system calls, so only the whole
-//! machine's CPU is reported. The namespace has no name and is held by descriptors: it goes, with
-//! its interfaces, however the process ends.
+//! machine's CPU is reported. The namespaces have no name and are held by descriptors: they go, with
+//! their interfaces, however the process ends.
 
 use super::{
     end::{self, End, builder, founders, nics_by_thread, queues, with_control, workers},
@@ -17,15 +18,18 @@ use crate::{
     linux::{
         self, Job,
         sockets::{self, Worksite},
-        veth::{self, Namespace},
+        veth::{self, Links, Namespace},
     },
     live::{self, Seen, Watch},
     session::{Session, Window, Workers},
-    workload::{Configuration, Control, Phase, Sample, Settings, Tally, Times},
+    workload::{Configuration, Control, Device, Phase, Sample, Settings, Tally, Times},
 };
 use perimeter::{
     Native, Offload, OrgSpec,
-    link::tap::{Tap, TapConfig, host},
+    link::{
+        self, host,
+        named::{HostDevice, HostOptions},
+    },
 };
 use std::{
     sync::Arc,
@@ -37,12 +41,16 @@ const PREFIX: u8 = 24;
 
 /// What the report says about a row.
 pub(super) fn notes(settings: &Settings) -> Vec<String> {
-    let mut notes = vec![
-        "tap: the kernel does the peer's work inside our calls; compare cpu, the whole machine's"
-            .into(),
-    ];
+    let device = settings.device;
+    let mut notes = vec![format!(
+        "{device}: the kernel does the peer's work inside our calls; compare cpu, the whole \
+         machine's"
+    )];
     if settings.link_gbps.is_some() || settings.rtt.is_some() {
-        notes.push("tap: --link-gbps and --rtt have no effect".into());
+        notes.push(format!("{device}: --link-gbps and --rtt have no effect"));
+    }
+    if device == Device::Xdp && settings.offload == Offload::Device {
+        notes.push("xdp: has no large segments; the stack cuts them".into());
     }
     notes
 }
@@ -54,51 +62,121 @@ pub(super) fn notes(settings: &Settings) -> Vec<String> {
 pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Result<(), Error> {
     for c in configurations {
         sockets::allow_descriptors(c.connections, c.threads)?;
-        possible(settings.nics, queues(settings, c), settings.mtu)?;
+        let queues = queues(settings, c);
+        possible(settings.device, settings.nics, queues, settings.mtu)?;
     }
     Ok(())
 }
 
-/// Whether a TAP interface can be made here. Leaves nothing behind.
+/// Whether such interfaces can be made here. Leaves nothing behind.
 ///
 /// # Errors
 /// [`Error::Unavailable`] with one line.
-pub(crate) fn possible(nics: usize, queues: usize, mtu: u32) -> Result<(), Error> {
-    let made = Taps::make(nics, queues, mtu, false);
-    made.map_err(|e| Error::Unavailable(format!("--device tap: {e}")))?;
+pub(crate) fn possible(device: Device, nics: usize, queues: usize, mtu: u32) -> Result<(), Error> {
+    let made = Interfaces::make(device, nics, queues, mtu, false);
+    made.map_err(|e| Error::Unavailable(format!("--device {device}: {e}")))?;
     Ok(())
 }
 
-/// A namespace with its TAP interfaces.
-struct Taps {
-    namespace: Arc<Namespace>,
-    taps: Vec<Tap>,
+/// Devices, and the namespace of the kernel's side.
+pub(super) struct Interfaces {
+    /// Where the kernel's sockets are.
+    pub namespace: Arc<Namespace>,
+    /// One for each NIC.
+    pub devices: Vec<Box<dyn link::Device>>,
+    /// Where the device's own end is, if that is another.
+    _near: Option<Arc<Namespace>>,
 }
 
-impl Taps {
-    fn make(nics: usize, queues: usize, mtu: u32, large: bool) -> Result<Taps, Error> {
-        veth::aside(|| Self::make_here(nics, queues, mtu, large))
-    }
-
-    fn make_here(nics: usize, queues: usize, mtu: u32, large: bool) -> Result<Taps, Error> {
-        let namespace = Arc::new(Namespace::enter_new()?);
-        let mut taps = Vec::new();
-        for nic in 0..nics {
-            let config = TapConfig {
-                queues,
-                mtu: Some(mtu),
-                large,
-                ..TapConfig::new(&format!("tap{nic}"))
-            };
-            let tap = Tap::open(&config).map_err(|e| Error::Unavailable(e.to_string()))?;
-            kernel_side(tap.name(), nic, large)?;
-            taps.push(tap);
+impl Interfaces {
+    pub(super) fn make(
+        device: Device,
+        nics: usize,
+        queues: usize,
+        mtu: u32,
+        large: bool,
+    ) -> Result<Interfaces, Error> {
+        let options = HostOptions {
+            queues,
+            large,
+            mtu: None,
+        };
+        match device {
+            Device::Packet | Device::Xdp => Self::over_veth(device, nics, mtu, &options),
+            _ => veth::aside(|| Self::in_kernel(device, nics, mtu, &options)),
         }
-        Ok(Taps { namespace, taps })
+    }
+
+    /// TAP or TUN interfaces in a new namespace.
+    fn in_kernel(
+        device: Device,
+        nics: usize,
+        mtu: u32,
+        options: &HostOptions,
+    ) -> Result<Interfaces, Error> {
+        let namespace = Arc::new(Namespace::enter_new()?);
+        let options = HostOptions {
+            mtu: Some(mtu),
+            ..options.clone()
+        };
+        let mut devices = Vec::new();
+        for nic in 0..nics {
+            let name = far_name(device, nic);
+            let device = match device {
+                Device::Tun => HostDevice::Tun(name.clone()),
+                _ => HostDevice::Tap(name.clone()),
+            };
+            devices.push(open(&device, &options)?);
+            kernel_side(&name, nic, options.large)?;
+        }
+        Ok(Interfaces {
+            namespace,
+            devices,
+            _near: None,
+        })
+    }
+
+    /// Sockets on one end of each veth pair.
+    fn over_veth(
+        device: Device,
+        nics: usize,
+        mtu: u32,
+        options: &HostOptions,
+    ) -> Result<Interfaces, Error> {
+        let links = Links::beside(nics, mtu, options.large, options.queues)?;
+        let devices = links.near.within(|| {
+            let each = (0..nics).map(|nic| {
+                let name = veth::near_name(nic);
+                let device = match device {
+                    Device::Xdp => HostDevice::Xdp(name),
+                    _ => HostDevice::Packet(name),
+                };
+                open(&device, options)
+            });
+            each.collect()
+        })?;
+        Ok(Interfaces {
+            namespace: links.far,
+            devices,
+            _near: Some(links.near),
+        })
     }
 }
 
-/// Sets up the kernel's side of a TAP interface in the calling thread's namespace: no segmentation
+/// Name of the kernel's interface of NIC `nic`, in its namespace.
+pub(super) fn far_name(device: Device, nic: usize) -> String {
+    match device {
+        Device::Packet | Device::Xdp => veth::far_name(nic),
+        other => format!("{other}{nic}"),
+    }
+}
+
+fn open(device: &HostDevice, options: &HostOptions) -> Result<Box<dyn link::Device>, Error> {
+    let opened = device.open(options);
+    opened.map_err(|e| Error::Unavailable(e.to_string()))
+}
+
+/// Sets up the kernel's side of a TAP or TUN interface in the calling thread's namespace: no segmentation
 /// offload unless segments may be `large`, the far address of NIC `nic`, up.
 ///
 /// # Errors
@@ -108,8 +186,8 @@ pub(crate) fn kernel_side(name: &str, nic: usize, large: bool) -> Result<(), Err
         veth::segments_one_by_one(name)?;
     }
     host::set_address(name, veth::far_address(nic), PREFIX)
-        .context("giving a TAP interface its address")?;
-    host::set_up(name, true).context("bringing a TAP interface up")
+        .context("giving an interface its address")?;
+    host::set_up(name, true).context("bringing an interface up")
 }
 
 /// Establishes the connections of one run.
@@ -124,13 +202,18 @@ pub(super) fn prepare(
 ) -> Result<Box<dyn Session>, Error> {
     let queues = queues(settings, configuration);
     let large = settings.offload == Offload::Device;
-    let Taps { namespace, taps } = Taps::make(settings.nics, queues, settings.mtu, large)?;
+    let device = settings.device;
+    let Interfaces {
+        namespace,
+        devices,
+        _near: near,
+    } = Interfaces::make(device, settings.nics, queues, settings.mtu, large)?;
     let mut builder = with_control(builder(&org, settings, Native::default()), settings);
     let mut hosts = Vec::new();
-    for (nic, tap) in taps.into_iter().enumerate() {
+    for (nic, device) in devices.into_iter().enumerate() {
         let address = veth::near_address(nic);
         builder = builder
-            .interface(tap, &[&format!("{address}/{PREFIX}")])
+            .interface(device, &[&format!("{address}/{PREFIX}")])
             .map_err(|e| Error::Run(e.to_string()))?;
         hosts.push(address);
     }
@@ -159,15 +242,16 @@ pub(super) fn prepare(
     };
     let mut all = workers(settings, configuration, end, deadline);
     all.append(&mut peers);
-    Ok(Box::new(TapSession {
+    Ok(Box::new(KernelSession {
         workers: Workers::start(all)?,
         _file: job.file,
+        _near: near,
         namespace,
         counters,
     }))
 }
 
-/// The counters of a stack on a TAP interface.
+/// The counters of a stack on a device of the host.
 #[derive(Clone)]
 pub(crate) struct Counters {
     /// Their readings.
@@ -207,14 +291,15 @@ impl Counters {
 
 /// A prepared run. The workers come first, so that their threads, which have descriptor tables of
 /// their own, have ended before what they share is dropped.
-struct TapSession {
+struct KernelSession {
     workers: Workers,
     _file: Arc<rustix::fd::OwnedFd>,
+    _near: Option<Arc<Namespace>>,
     namespace: Arc<Namespace>,
     counters: Counters,
 }
 
-impl Session for TapSession {
+impl Session for KernelSession {
     fn watch(&mut self, watch: Watch) {
         let counters = self.counters.clone();
         let view = move |told: &[Option<Tally>]| Seen {
@@ -234,7 +319,7 @@ impl Session for TapSession {
         self.workers.run(Phase::Measure, time)?;
         let window = window.close();
         let retransmits = self.namespace.retransmits()?.saturating_sub(retransmits);
-        let TapSession {
+        let KernelSession {
             workers, counters, ..
         } = *self;
         let mut sample = counters.sample(&workers.finish()?, window)?;
