@@ -149,7 +149,7 @@ mod tests {
             (b"SSH-2.0-x\r\n\r\n", ErrorKind::InvalidData),
             (b"HTTP/1.1 200 OK\r\n", ErrorKind::UnexpectedEof),
             (
-                &[b'H', b'T', b'T', b'P', b'/', b'1', b'.'],
+                b"HTTP/1.",
                 ErrorKind::UnexpectedEof,
             ),
         ] {
