@@ -148,10 +148,7 @@ mod tests {
             (b"HTTP/1.1 abc\r\n\r\n", ErrorKind::InvalidData),
             (b"SSH-2.0-x\r\n\r\n", ErrorKind::InvalidData),
             (b"HTTP/1.1 200 OK\r\n", ErrorKind::UnexpectedEof),
-            (
-                b"HTTP/1.",
-                ErrorKind::UnexpectedEof,
-            ),
+            (b"HTTP/1.", ErrorKind::UnexpectedEof),
         ] {
             let (out, ..) = answered(answer, None).await;
             assert_eq!(out.unwrap_err().kind(), kind);
