@@ -2,6 +2,8 @@
 //! the disk, once. The same programs with a bug in them are caught.
 #![allow(missing_docs)]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod programs;
 
 use perimeter_testing::{Link, Sim, SimError, seeds};
@@ -55,7 +57,7 @@ fn run_at_all(seed: u64, bug: Bug) -> Result<(u64, Duration), String> {
 
 #[test]
 fn no_deposit_is_lost_or_made_twice() {
-    seeds::check(300, |seed| run(seed, Bug::None));
+    common::check(300, |seed| run(seed, Bug::None));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! again. The same programs with a bug in them are caught.
 #![allow(missing_docs)]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod programs;
 
 use perimeter_testing::{Link, Sim, seeds};
@@ -54,7 +56,7 @@ fn run(seed: u64, bug: Bug) -> Result<(), String> {
 
 #[test]
 fn nobody_holds_what_another_holds_and_everybody_gets_it() {
-    seeds::check(100, |seed| run(seed, Bug::None));
+    common::check(100, |seed| run(seed, Bug::None));
 }
 
 #[test]

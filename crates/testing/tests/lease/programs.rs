@@ -47,19 +47,23 @@ async fn serve(stream: TcpStream, lease: Lease) -> Result {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
     while let Some(name) = lines.next_line().await? {
-        let now = Instant::now();
-        let mut lease = lease.borrow_mut();
-        let free = lease
-            .as_ref()
-            .is_none_or(|(holder, until)| *holder == name || *until <= now);
-        if free {
-            *lease = Some((name, now + LEASE));
-        }
-        drop(lease);
-        let answer = if free { "yours\n" } else { "taken\n" };
+        let yours = grant(&mut lease.borrow_mut(), name);
+        let answer = if yours { "yours\n" } else { "taken\n" };
         write.write_all(answer.as_bytes()).await?;
     }
     Ok(())
+}
+
+/// Grants or renews the lease, unless another has it.
+fn grant(lease: &mut Option<(String, Instant)>, name: String) -> bool {
+    let now = Instant::now();
+    let free = lease
+        .as_ref()
+        .is_none_or(|(holder, until)| *holder == name || *until <= now);
+    if free {
+        *lease = Some((name, now + LEASE));
+    }
+    free
 }
 
 /// Gets the lease, works with the thing for a while, lets the lease run out, and so on, until it has
@@ -73,20 +77,18 @@ pub async fn client(name: &'static str, held: Held, bug: Bug) -> Result {
         let mut renewals = 0;
         while renewals < 10 {
             let asked = Instant::now();
-            match timeout(Duration::from_secs(2), ask(connection.take(), name)).await {
-                Ok(Ok((stream, yours))) => {
-                    connection = Some(stream);
-                    let from = match bug {
-                        Bug::CountsFromAnswer => Instant::now(),
-                        _ => asked,
-                    };
-                    if yours {
-                        until.set(Some(from + LEASE));
-                        renewals += 1;
-                    }
+            let answer = timeout(Duration::from_secs(2), ask(connection.take(), name)).await;
+            // Without one it connects anew.
+            if let Ok(Ok((stream, yours))) = answer {
+                connection = Some(stream);
+                let from = match bug {
+                    Bug::CountsFromAnswer => Instant::now(),
+                    _ => asked,
+                };
+                if yours {
+                    until.set(Some(from + LEASE));
+                    renewals += 1;
                 }
-                // It connects anew.
-                Ok(Err(_)) | Err(_) => {}
             }
             sleep(ASK).await;
         }
