@@ -89,6 +89,51 @@ fn frames_arrive_after_the_latency_whole_and_in_order() {
     assert!(got.iter().all(|f| f.csum_ok && f.hash.is_some()));
 }
 
+/// A large segment arrives as it was sent, with the size that it was to be cut to; not where faults
+/// are done to segments.
+#[test]
+fn large_segments_pass_uncut() {
+    let lossy = FaultConfig {
+        loss: 0.1,
+        ..FaultConfig::default()
+    };
+    let mut config = WireConfig {
+        large: true,
+        ..WireConfig::default()
+    };
+    config.ends[1].faults = lossy;
+    let ([a, b], _) = pair(&Native::new(), config);
+    assert!(a.capabilities().large >= 65_000);
+    assert_eq!(b.capabilities().large, 0);
+    let plain = pair(&Native::new(), WireConfig::default()).0;
+    assert!(plain.iter().all(|end| end.capabilities().large == 0));
+    let (_, mut tx) = open(a);
+    let (mut rx, _) = open(b);
+    let mut ring = TxRing::new(4);
+    let payload: Vec<u8> = (0..65_160u32).map(|i| (i * 7) as u8).collect();
+    let l2 = Some((MacAddr([2; 6]), MacAddr([4; 6])));
+    let template = Template::new_v4(l2, &key(1), 64, 0, true);
+    let seg = SegOut {
+        flags: TcpFlags::ACK,
+        ..SegOut::default()
+    };
+    let mut d = ring.push().expect("room");
+    d.hdr_len = template.emit(&mut d.hdr, 0, &seg, payload.len() as u32) as u8;
+    let (first, second) = payload.split_at(20_000);
+    refer(&mut d, &[first, second]);
+    d.offload = Offload {
+        segment_size: 1448,
+        ..OFFLOAD
+    };
+    place(&mut ring, 1, 7, &[1; 100]);
+    tx[0].doorbell(Time(0), &mut ring);
+    assert!(ring.is_empty());
+    let got = poll(&mut *rx[0], Time(5_000), &mut PktPool::default());
+    let sizes: Vec<_> = got.iter().map(|f| (f.segment_size, f.csum_ok)).collect();
+    assert_eq!(sizes, [(1448, true), (0, true)]);
+    assert_eq!(got[0].buf.as_slice()[54..], payload[..]);
+}
+
 #[test]
 fn steady_state_allocates_no_buffers() {
     let ([a, b], _) = pair(&Native::new(), WireConfig::default());

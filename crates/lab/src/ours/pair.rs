@@ -28,7 +28,7 @@ use crate::{
     workload::{Configuration, Content, FILE_SIZE, Phase, Sample, Settings, Tally},
 };
 use perimeter::{
-    Native, OrgSpec,
+    Native, Offload, OrgSpec,
     link::wire::{EndConfig, WireConfig, pair},
 };
 use std::{
@@ -137,6 +137,7 @@ fn wire(settings: &Settings, configuration: &Configuration, nic: usize) -> WireC
         mtu: settings.mtu,
         latency_ns: settings.rtt().as_nanos() as u64 / 2,
         gbps: settings.link_gbps,
+        large: settings.offload == Offload::Device,
         ..WireConfig::default()
     }
 }

@@ -176,7 +176,7 @@ pub struct PacketCounts {
     pub no_room: u64,
     /// Dropped on receipt for their VLAN tag.
     pub tagged: u64,
-    /// Dropped on receipt: merged from something else than segments of TCP, longer than 64 KiB, or
+    /// Dropped on receipt: merged from something else than segments of TCP or datagrams of UDP, longer than 64 KiB, or
     /// shorter than a header.
     pub unusable: u64,
     /// Not sent: the interface was down, or the kernel would not have the frame (such as one that

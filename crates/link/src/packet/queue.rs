@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::sys::{self, BATCH, Landing, TAGGED};
-use crate::device::{RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use crate::device::{Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
 use crate::vnet::{self, VNET};
 
 /// When to try again after the kernel's queue was full, ns.
@@ -80,6 +80,8 @@ pub(crate) struct PacketRx {
     /// Largest frame that was not merged.
     frame: usize,
     landing: Landing,
+    /// What came merged and was cut.
+    datagrams: vnet::Datagrams,
     /// The interface went down and nothing came since; perhaps it was deleted.
     down: bool,
 }
@@ -90,6 +92,7 @@ impl PacketRx {
             socket,
             frame,
             landing: Landing::new(),
+            datagrams: vnet::Datagrams::default(),
             down: false,
         }
     }
@@ -122,6 +125,14 @@ impl PacketRx {
                 continue;
             }
             buf.set_window(VNET, len - VNET);
+            if info.datagram_size > 0 {
+                let (frame, size) = (buf.as_slice(), info.datagram_size);
+                if !self.datagrams.cut(frame, Medium::Ethernet, size, pool) {
+                    note(&counts.unusable, 1);
+                }
+                pool.put(buf);
+                continue;
+            }
             out.push(RxFrame {
                 buf,
                 hash: None,
@@ -162,6 +173,11 @@ impl RxQueue for PacketRx {
         let (mut n, mut seen) = (0, 0);
         // What is dropped here counts as seen, so that a flood of it keeps nobody in this loop.
         while seen < max {
+            if let Some(datagram) = self.datagrams.next() {
+                out.push(datagram);
+                (n, seen) = (n + 1, seen + 1);
+                continue;
+            }
             let want = (max - seen).min(BATCH);
             while self.landing.bufs.len() < want {
                 self.landing.bufs.push(pool.take(self.frame + VNET));
@@ -171,7 +187,7 @@ impl RxQueue for PacketRx {
                     self.down = false;
                     n += self.hand_over(got, pool, out);
                     seen += got;
-                    if got < want {
+                    if got < want && self.datagrams.is_empty() {
                         break;
                     }
                 }
@@ -183,6 +199,9 @@ impl RxQueue for PacketRx {
     }
 
     fn arm(&mut self, now: Time) -> RxStatus {
+        if !self.datagrams.is_empty() {
+            return RxStatus::Ready;
+        }
         if self.socket.is_gone() {
             return RxStatus::Gone;
         }

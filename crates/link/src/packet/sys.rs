@@ -8,6 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::device::Medium;
 use crate::ifreq::check;
 use crate::vnet::{self, VNET};
 
@@ -313,7 +314,10 @@ fn header(pieces: *mut libc::iovec, n: usize) -> libc::mmsghdr {
 /// at least one.
 pub(super) fn send(fd: &OwnedFd, frames: &[TxDesc]) -> io::Result<usize> {
     let frames = &frames[..frames.len().min(BATCH)];
-    let headers: SmallVec<[[u8; VNET]; BATCH]> = frames.iter().map(vnet::of).collect();
+    let headers: SmallVec<[[u8; VNET]; BATCH]> = frames
+        .iter()
+        .map(|d| vnet::of(d, Medium::Ethernet))
+        .collect();
     // Each frame's pieces follow those of the one before.
     let mut pieces: SmallVec<[libc::iovec; 4 * BATCH]> = SmallVec::new();
     let mut counts: SmallVec<[usize; BATCH]> = SmallVec::new();

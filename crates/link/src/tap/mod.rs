@@ -44,7 +44,8 @@ pub struct TapConfig {
     /// Offload checksums to the kernel, both ways.
     pub checksum_offload: bool,
     /// Large segments of TCP both ways: the kernel cuts what the stack sends, and hands over what
-    /// its own senders have not cut. Needs checksum offload.
+    /// its own senders have not cut; datagrams of UDP that were sent in one call come in one read,
+    /// and are cut here (Linux 6.2 and later). Needs checksum offload.
     pub large: bool,
 }
 
@@ -266,8 +267,13 @@ impl Device for Tap {
         for fd in self.fds {
             let fd = Arc::new(fd);
             let frame = self.mtu as usize + link;
-            rx.push(Box::new(TapRx::new(fd.clone(), frame, self.large)));
-            tx.push(Box::new(TapTx::new(fd)));
+            rx.push(Box::new(TapRx::new(
+                fd.clone(),
+                self.medium,
+                frame,
+                self.large,
+            )));
+            tx.push(Box::new(TapTx::new(fd, self.medium)));
         }
         (rx, tx)
     }

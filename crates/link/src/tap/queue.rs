@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use crate::device::{RxFrame, RxQueue, RxStatus, TxQueue, Waker};
+use crate::device::{Medium, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
 use crate::vnet::{self, VNET};
 
 /// When to try again after the kernel's queue was full, ns.
@@ -20,6 +20,9 @@ pub(super) struct TapRx {
     /// Memory for large segments, if there are any: a frame that a buffer has no room for goes on
     /// here, behind as much as the buffer has.
     large: Option<Vec<u8>>,
+    medium: Medium,
+    /// What came merged and was cut.
+    datagrams: vnet::Datagrams,
     /// A buffer taken for a read that found nothing.
     spare: Option<PktBuf>,
     /// The interface was deleted: its descriptor polls as an error for ever.
@@ -27,8 +30,10 @@ pub(super) struct TapRx {
 }
 
 impl TapRx {
-    pub(super) fn new(fd: Arc<OwnedFd>, frame: usize, large: bool) -> TapRx {
+    pub(super) fn new(fd: Arc<OwnedFd>, medium: Medium, frame: usize, large: bool) -> TapRx {
         TapRx {
+            medium,
+            datagrams: vnet::Datagrams::default(),
             fd,
             frame,
             large: large.then(vnet::spare),
@@ -90,6 +95,11 @@ impl RxQueue for TapRx {
     ) -> usize {
         let mut n = 0;
         while n < max {
+            if let Some(datagram) = self.datagrams.next() {
+                out.push(datagram);
+                n += 1;
+                continue;
+            }
             let mut buf = match self.spare.take() {
                 Some(b) => b,
                 None => pool.take(self.frame + VNET),
@@ -98,6 +108,12 @@ impl RxQueue for TapRx {
                 self.spare = Some(buf);
                 break;
             };
+            if info.datagram_size > 0 {
+                let (medium, size) = (self.medium, info.datagram_size);
+                self.datagrams.cut(buf.as_slice(), medium, size, pool);
+                pool.put(buf);
+                continue;
+            }
             out.push(RxFrame {
                 buf,
                 hash: None,
@@ -110,6 +126,9 @@ impl RxQueue for TapRx {
     }
 
     fn arm(&mut self, _now: Time) -> RxStatus {
+        if !self.datagrams.is_empty() {
+            return RxStatus::Ready;
+        }
         if self.gone {
             return RxStatus::Gone;
         }
@@ -126,15 +145,17 @@ impl RxQueue for TapRx {
 
 pub(super) struct TapTx {
     fd: Arc<OwnedFd>,
+    medium: Medium,
     ready_at: Time,
     /// The interface was deleted.
     gone: bool,
 }
 
 impl TapTx {
-    pub(super) fn new(fd: Arc<OwnedFd>) -> TapTx {
+    pub(super) fn new(fd: Arc<OwnedFd>, medium: Medium) -> TapTx {
         TapTx {
             fd,
+            medium,
             ready_at: Time::ZERO,
             gone: false,
         }
@@ -142,7 +163,7 @@ impl TapTx {
 
     /// Writes one frame; false if the kernel wants it later.
     fn write(&mut self, d: &TxDesc) -> bool {
-        let vnet = vnet::of(d);
+        let vnet = vnet::of(d, self.medium);
         let piece = |bytes: &[u8]| libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(),
             iov_len: bytes.len(),

@@ -19,6 +19,8 @@ const TUN_F_CSUM: libc::c_ulong = 1;
 /// Segments of TCP that are not cut, over IPv4 and IPv6.
 const TUN_F_TSO4: libc::c_ulong = 2;
 const TUN_F_TSO6: libc::c_ulong = 4;
+/// Datagrams of UDP that were sent in one call, over IPv4 and IPv6 (Linux 6.2; always together).
+const TUN_F_USO: libc::c_ulong = 0x20 | 0x40;
 
 /// Whether the interface has a carrier now. (`IFF_RUNNING` follows up to a second later.)
 fn carrier(name: &str) -> io::Result<bool> {
@@ -113,8 +115,16 @@ pub(super) fn attach(
         (true, false) => TUN_F_CSUM,
         (false, _) => 0,
     };
-    // SAFETY: this request takes its argument by value.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, features) };
-    check(result).map_err(|e| err("setting offloads of", e))?;
+    let set = |features: libc::c_ulong| {
+        // SAFETY: this request takes its argument by value.
+        check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, features) })
+    };
+    let with_uso = match config.large && config.checksum_offload {
+        true => set(features | TUN_F_USO).is_ok(),
+        false => false,
+    };
+    if !with_uso {
+        set(features).map_err(|e| err("setting offloads of", e))?;
+    }
     Ok((fd, real))
 }
