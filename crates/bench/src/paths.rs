@@ -14,7 +14,7 @@ use perimeter_org::squeue::FireEngine;
 use perimeter_org::up::Up;
 use perimeter_org::{Org, OrgSpec};
 use perimeter_stack::ops::{Received, Recv, SendData};
-use perimeter_stack::udp::UdpConfig;
+use perimeter_stack::udp::{Rx, UdpConfig};
 use perimeter_stack::wheel::{Due, Wheel};
 use perimeter_stack::{BURST, Count, Ctx, Kind, Shard, SockId, lifecycle};
 use perimeter_sync::Native;
@@ -53,6 +53,7 @@ pub fn all(v: &mut impl Visitor) {
     v.visit::<Receive>();
     v.visit::<UdpSend>();
     v.visit::<UdpReceive>();
+    v.visit::<UdpReceiveMany>();
     v.visit::<Lookup>();
     v.visit::<Rearm>();
     v.visit::<Wheeling>();
@@ -397,6 +398,44 @@ impl Path for UdpReceive {
 
     fn units(&mut self) -> u64 {
         self.got
+    }
+}
+
+/// As [`UdpReceive`], and the application takes all of them by one call, in the memory that they
+/// came in: as [`Receive`] takes TCP's segments.
+pub struct UdpReceiveMany {
+    w: World,
+    id: SockId,
+    got: Vec<Rx>,
+}
+
+impl Path for UdpReceiveMany {
+    const NAME: &'static str = "udp receive many";
+    const UNIT: &'static str = "datagram";
+
+    fn new() -> UdpReceiveMany {
+        let mut w = World::new();
+        let id = connected(&mut w);
+        let got = Vec::new();
+        UdpReceiveMany { w, id, got }
+    }
+
+    fn prepare(&mut self) {
+        self.w.pass(20_000);
+        for _ in 0..BURST {
+            self.w.udp_frame(&[7; DATAGRAM]);
+        }
+    }
+
+    fn step(&mut self) {
+        self.w.udp_burst();
+        let got = core::mem::take(&mut self.got);
+        self.got = self.w.udp_recv_many(self.id, BURST, got);
+        self.w.leave();
+    }
+
+    fn units(&mut self) -> u64 {
+        self.got.len() as u64
     }
 }
 

@@ -11,7 +11,7 @@ use perimeter_org::up::{SoloKind, Up};
 use perimeter_org::{Org, OrgSpec, Protocol};
 use perimeter_stack::aside::Wanted;
 use perimeter_stack::ops::{Data, SendData};
-use perimeter_stack::udp::{Outgoing, Payload, Table};
+use perimeter_stack::udp::{Outgoing, Payload, Rx, Table};
 use perimeter_stack::{
     Cidr, Config, Count, Ctx, IfaceSpec, Kind, Own, SharedState, SockError, SockId, Sockets, input,
     lifecycle,
@@ -344,6 +344,23 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         out[..n].copy_from_slice(&data[..n]);
         cx.pool.put(rx.data);
         Some(n)
+    }
+
+    /// Takes up to `max` datagrams, as the facade's back does; those in `all` were read.
+    ///
+    /// # Panics
+    /// If the socket is not there.
+    #[inline]
+    pub fn udp_recv_many(&mut self, id: SockId, max: usize, mut all: Vec<Rx>) -> Vec<Rx> {
+        let cx = &mut Ctx::new(&self.sh, &mut self.own);
+        for rx in all.drain(..) {
+            cx.pool.put(rx.data);
+        }
+        let recv = move |table: &mut Table<O::K>, cx: &mut Ctx<O::K>| {
+            let _ = table.get(id).map(|s| s.recv_many(cx, max, &mut all));
+            all
+        };
+        inside(&self.org, cx, recv)
     }
 
     /// What is done when the perimeter is left: doorbells.

@@ -18,7 +18,7 @@ impl Visitor for Works {
             "send" => 45..=46,
             "ack" => 32..=32,
             "ack+send" => 62..=64,
-            "receive" | "udp send" | "udp receive" => 32..=32,
+            "receive" | "udp send" | "udp receive" | "udp receive many" => 32..=32,
             "lookup" => 1024..=1024,
             // Pages for up to three connections, sometimes for none.
             n if n.starts_with("busy") => 0..=138,
