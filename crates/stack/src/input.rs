@@ -301,14 +301,14 @@ fn tcp<K: Kind>(
     let seg = own.segs.place();
     let key = &mut seg.frame.key;
     let i = &sh.ifaces[usize::from(iface)];
-    if !i.plain(key.local, key.remote) {
-        if let Some(why) = unwelcome(sh, iface, key) {
-            if why == Count::NotOurs && wanted.unbound {
-                return aside.unbound.push(f.buf);
-            }
-            sh.count(own.lane, why, 1);
-            return own.pool.put(f.buf);
+    if !i.plain(key.local, key.remote)
+        && let Some(why) = unwelcome(sh, iface, key)
+    {
+        if why == Count::NotOurs && wanted.unbound {
+            return aside.unbound.push(f.buf);
         }
+        sh.count(own.lane, why, 1);
+        return own.pool.put(f.buf);
     }
     let t = &seg.frame;
     if t.bad_options {

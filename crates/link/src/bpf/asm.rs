@@ -108,7 +108,7 @@ impl Asm {
     }
 
     /// The lowest 16, 32 or 64 bits, which are in network order, as a number.
-    pub(crate) fn from_be(&mut self, dst: Reg, bits: i32) {
+    pub(crate) fn swap_be(&mut self, dst: Reg, bits: i32) {
         self.put(0xdc, dst, Reg(0), 0, bits);
     }
 

@@ -140,7 +140,7 @@ impl Steer {
         let (long, swapped, hash) = (self.a.label(), self.a.label(), self.a.label());
         self.read(self.ip, HEADER, 20);
         self.a.load(Size::Half, R1, STACK, HEADER + 6);
-        self.a.from_be(R1, 16);
+        self.a.swap_be(R1, 16);
         self.a.alu(Alu::And, R1, 0x3fff);
         self.a.jump_if(Cmp::NotEqual, R1, 0, self.none);
         self.transport(HEADER + 9);
@@ -155,10 +155,10 @@ impl Steer {
         // Each end as a number: address, then port.
         for (reg, address, port) in [(R1, HEADER + 12, PORTS), (R2, HEADER + 16, PORTS + 2)] {
             self.a.load(Size::Word, reg, STACK, address);
-            self.a.from_be(reg, 32);
+            self.a.swap_be(reg, 32);
             self.a.alu(Alu::Shl, reg, 16);
             self.a.load(Size::Half, R3, STACK, port);
-            self.a.from_be(R3, 16);
+            self.a.swap_be(R3, 16);
             self.a.alu_reg(Alu::Add, reg, R3);
         }
         self.a.jump_if_reg(Cmp::Greater, R1, R2, swapped);
@@ -183,7 +183,7 @@ impl Steer {
         for (size, bits, source, destination) in parts {
             for (reg, at) in [(R1, source), (R2, destination)] {
                 self.a.load(size, reg, STACK, at);
-                self.a.from_be(reg, bits);
+                self.a.swap_be(reg, bits);
             }
             self.a.jump_if_reg(Cmp::Greater, R1, R2, swapped);
             self.a.jump_if_reg(Cmp::Greater, R2, R1, straight);

@@ -564,11 +564,8 @@ impl<K: Kind> SharedState<K> {
     /// Whether nobody sends from that address yet: `waiter` is told when it can be.
     #[cold]
     pub(crate) fn is_tentative(&self, ip: Ipv6Addr, waiter: Option<SockId>) -> bool {
-        if !self
-            .v6
-            .find(ip)
-            .is_some_and(|h| h.state == State::Tentative)
-        {
+        let held = self.v6.find(ip);
+        if held.is_none_or(|h| h.state != State::Tentative) {
             return false;
         }
         let mut auto = self.auto.lock();
