@@ -15,9 +15,11 @@ pub mod packets;
 pub mod relay;
 pub mod rules;
 mod sessions;
+mod shared;
 pub mod socks;
 pub mod upstream;
 
 pub use counts::Counts;
-pub use gateway::{Gateway, Settings};
+pub use gateway::Gateway;
+pub use shared::Settings;
 pub use upstream::{SocketOptions, Target, Upstream};

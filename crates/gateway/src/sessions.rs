@@ -5,8 +5,8 @@
 //! sent to (section 5: address-dependent filtering). A session ends when nothing has passed for a
 //! while.
 
-use crate::gateway::Shared;
 use crate::inside::Datagrams as Inside;
+use crate::shared::{DNS, Shared};
 use crate::socks;
 use crate::upstream::Datagrams;
 use core::cell::RefCell;
@@ -24,8 +24,6 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// The port of DNS.
-pub(crate) const DNS: u16 = 53;
 /// How long a session of DNS alone lasts: an answer that is later is asked for again.
 const DNS_TIME: Duration = Duration::from_secs(15);
 /// Addresses of destinations that a session remembers; the oldest goes.
