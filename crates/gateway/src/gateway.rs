@@ -6,7 +6,7 @@ use crate::relay::{Abort, relay};
 use crate::sessions::{self, Sessions};
 use crate::shared::{Settings, Shared};
 use crate::upstream::Upstream;
-use perimeter::{Hold, Listen, Request, Stack};
+use perimeter::{Hold, Keepalive, Listen, Request, Stack, TcpConfig};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -66,7 +66,12 @@ impl Gateway {
             ..Hold::default()
         };
         let backlog = u32::try_from(connections).unwrap_or(u32::MAX);
-        let listen = Listen::any().hold(hold).backlog(backlog);
+        // Peers that are gone without a word are found in the end.
+        let config = TcpConfig {
+            keepalive: Some(Keepalive::default()),
+            ..self.stack.tcp_config()
+        };
+        let listen = Listen::any().hold(hold).backlog(backlog).tcp(config);
         let incoming = Arc::new(Incoming::new(&self.stack, &readiness, &listen)?);
         let datagrams = sessions::socket(&self.stack, &readiness)?;
         let sessions = Sessions::new(self.shared.clone(), datagrams);

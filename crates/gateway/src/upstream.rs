@@ -77,6 +77,7 @@ impl SocketOptions {
         let domain = Domain::for_address(to);
         let s = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
         s.set_nonblocking(true)?;
+        s.set_keepalive(true)?;
         self.apply(&s)?;
         let s = TcpSocket::from_std_stream(s.into()).connect(to).await?;
         s.set_nodelay(true)?;
