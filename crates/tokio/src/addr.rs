@@ -161,8 +161,11 @@ pub(crate) async fn each<T, F: Future<Output = Result<T>>>(
             Err(e) => failed = Some(e),
         }
     }
-    let none = || Error::new(ErrorKind::InvalidInput, "no address given");
     Err(failed.unwrap_or_else(none))
+}
+
+pub(crate) fn none() -> Error {
+    Error::new(ErrorKind::InvalidInput, "no address given")
 }
 
 #[cfg(test)]

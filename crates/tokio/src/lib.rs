@@ -1,6 +1,6 @@
 //! Sockets of [Perimeter](perimeter), a user-space TCP/IP stack, for async Rust on tokio.
 //!
-//! [`TcpStream`] and [`TcpListener`] have the names and the meaning of `tokio::net`'s. What is
+//! [`TcpStream`], [`TcpListener`] and [`UdpSocket`] have the names and the meaning of `tokio::net`'s. What is
 //! different is where they come from: a socket belongs to a stack, which [`Net`] is a handle of.
 //!
 //! ```
@@ -39,8 +39,8 @@
 //! # Which stack
 //!
 //! Given explicitly, as above, or taken from where the code runs, so that a program written for
-//! `tokio::net` changes no more than its imports: [`TcpStream::connect`] and [`TcpListener::bind`]
-//! take the stack that the thread has entered ([`Net::enter`]), else that of the runtime
+//! `tokio::net` changes no more than its imports: [`TcpStream::connect`],
+//! [`TcpListener::bind`] and [`UdpSocket::bind`] take the stack that the thread has entered ([`Net::enter`]), else that of the runtime
 //! ([`Net::serve_runtime`]).
 //!
 //! # How readiness reaches a task
@@ -73,6 +73,7 @@ mod drive;
 mod net;
 mod socket;
 mod tcp;
+mod udp;
 
 pub use addr::{Resolve, Resolved, ToSocketAddrs, lookup_host};
 pub use net::{Entered, Net, Serving};
@@ -81,3 +82,4 @@ pub use perimeter;
 pub use perimeter_gateway as gateway;
 pub use tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use tcp::{TcpListener, TcpStream};
+pub use udp::UdpSocket;

@@ -2,6 +2,7 @@
 
 use crate::addr::{Resolve, ToSocketAddrs, each, target};
 use crate::tcp::{TcpListener, TcpStream};
+use crate::udp::UdpSocket;
 use perimeter::{Stack, TcpConfig, Undelivered};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -141,6 +142,20 @@ impl Net {
         let target = target(addr)?;
         let listen = async |a| TcpListener::from_perimeter(self.stack.listen(a)?);
         each(self, target, listen).await
+    }
+
+    /// A UDP socket bound to `addr`; port 0 picks a free one. Of several addresses the first that
+    /// can be had.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`; or what the resolver says.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, nothing is bound.
+    pub async fn bind_udp(&self, addr: impl ToSocketAddrs) -> Result<UdpSocket> {
+        let target = target(addr)?;
+        let bind = async |a| UdpSocket::from_perimeter(self.stack.bind_udp(a)?);
+        each(self, target, bind).await
     }
 
     /// The stack of the code that calls: the one that this thread has entered, else that of the

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{each_organization, pattern};
+use perimeter::Datagrams;
 use perimeter_tokio::{Net, TcpStream};
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -127,5 +128,102 @@ fn refused_and_reset() {
             a.write(b"x").await.unwrap_err().kind(),
             ErrorKind::BrokenPipe
         );
+    });
+}
+
+#[test]
+fn datagrams() {
+    each_organization(async |server, client| {
+        let a = server.bind_udp("10.0.0.1:53").await.unwrap();
+        let b = client.bind_udp("0.0.0.0:0").await.unwrap();
+        let mut buf = [0; 2000];
+        let none = a.try_recv_from(&mut buf).unwrap_err();
+        assert_eq!(none.kind(), ErrorKind::WouldBlock);
+        let soon = Duration::from_millis(20);
+        assert!(timeout(soon, a.recv_from(&mut buf)).await.is_err());
+        b.connect("10.0.0.1:53").await.unwrap();
+        for len in [0, 1, 1000, 1472] {
+            let data = pattern(len as u64, len);
+            assert_eq!(b.send(&data).await.unwrap(), len);
+            let (n, from) = a.recv_from(&mut buf).await.unwrap();
+            assert_eq!(from.ip(), "10.0.0.2".parse::<std::net::IpAddr>().unwrap());
+            assert!(buf[..n] == data);
+            a.send_to(&buf[..n], from).await.unwrap();
+            assert_eq!(b.peek(&mut buf).await.unwrap(), len);
+            assert_eq!(b.recv(&mut buf).await.unwrap(), len);
+        }
+        let mut batch = Datagrams::with_capacity(16);
+        b.send_segments(&[7; 3000], 1000, None).await.unwrap();
+        let mut got = 0;
+        while got < 3 {
+            got += a.recv_many(&mut batch).await.unwrap();
+            assert!(batch.iter().all(|d| d.data == [7; 1000]));
+        }
+        // Nobody there: the network's answer comes with a later call.
+        b.connect("10.0.0.1:54").await.unwrap();
+        b.send(b"?").await.unwrap();
+        let e = b.recv(&mut buf).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn futures_that_are_dropped_take_nothing() {
+    each_organization(async |server, client| {
+        let listener = server.listen("10.0.0.1:7").await.unwrap();
+        let soon = Duration::from_millis(5);
+        for _ in 0..3 {
+            assert!(timeout(soon, listener.accept()).await.is_err());
+        }
+        // Given up while nobody answers: the peer hears nothing of it.
+        assert!(timeout(soon, client.connect("10.0.0.77:7")).await.is_err());
+        let (a, b) = tokio::join!(client.connect("10.0.0.1:7"), listener.accept());
+        let (mut a, (mut b, _)) = (a.unwrap(), b.unwrap());
+        // Several readers wait, some go; who stays is woken.
+        for _ in 0..3 {
+            assert!(timeout(soon, a.read(&mut [0; 4])).await.is_err());
+            assert!(timeout(soon, a.readable()).await.is_err());
+            assert!(timeout(soon, a.peek(&mut [0; 4])).await.is_err());
+        }
+        {
+            let mut stays = std::pin::pin!(a.readable());
+            assert!(timeout(soon, stays.as_mut()).await.is_err());
+            {
+                let mut goes = std::pin::pin!(a.readable());
+                assert!(timeout(soon, goes.as_mut()).await.is_err());
+            }
+            b.write_all(b"data").await.unwrap();
+            stays.await.unwrap();
+        }
+        let mut got = [0; 4];
+        a.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"data");
+    });
+}
+
+#[test]
+fn who_waits_when_the_stack_ends_is_told() {
+    each_organization(async |server, client| {
+        let listener = server.listen("10.0.0.1:7").await.unwrap();
+        let (a, b) = tokio::join!(client.connect("10.0.0.1:7"), listener.accept());
+        let (mut a, _b) = (a.unwrap(), b.unwrap());
+        let socket = client.bind_udp("0.0.0.0:0").await.unwrap();
+        let datagram = tokio::task::spawn_local(async move { socket.recv(&mut [0; 8]).await });
+        let read = tokio::task::spawn_local(async move { a.read(&mut [0; 8]).await });
+        let soon = Duration::from_millis(20);
+        tokio::time::sleep(soon).await;
+        assert!(!read.is_finished() && !datagram.is_finished());
+        client.stack().stop();
+        let e = read.await.unwrap().unwrap_err();
+        assert!(
+            matches!(
+                e.kind(),
+                ErrorKind::NotConnected | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset
+            ),
+            "{e}"
+        );
+        datagram.await.unwrap().unwrap_err();
+        let e = client.connect("10.0.0.1:7").await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NotConnected);
     });
 }

@@ -158,18 +158,34 @@ impl Ends {
 /// Runs an example: what fails before the network is up is the caller's doing (2), what fails
 /// later is not (1). One line either way.
 pub fn main(setup: Result<Ends>, run: impl FnOnce(Ends) -> Result<()>) -> ExitCode {
-    let fail = |e: Box<dyn Error>, code| {
-        eprintln!("error: {e}");
-        ExitCode::from(code)
-    };
     match setup {
-        Err(e) => fail(e, 2),
-        Ok(ends) => match run(ends) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(e) if is_setup(&*e) => fail(e, 2),
-            Err(e) => fail(e, 1),
-        },
+        Err(e) => fail(&*e, 2),
+        Ok(ends) => told(run(ends)),
     }
+}
+
+/// As [`main`], for an example in async Rust.
+pub async fn main_async(
+    setup: Result<Ends>,
+    run: impl AsyncFnOnce(Ends) -> Result<()>,
+) -> ExitCode {
+    match setup {
+        Err(e) => fail(&*e, 2),
+        Ok(ends) => told(run(ends).await),
+    }
+}
+
+fn told(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) if is_setup(&*e) => fail(&*e, 2),
+        Err(e) => fail(&*e, 1),
+    }
+}
+
+fn fail(e: &(dyn Error + 'static), code: u8) -> ExitCode {
+    eprintln!("error: {e}");
+    ExitCode::from(code)
 }
 
 fn is_setup(e: &(dyn Error + 'static)) -> bool {

@@ -1,0 +1,521 @@
+//! Datagrams.
+
+use crate::addr::{self, ToSocketAddrs, target};
+use crate::net::Net;
+use crate::socket::Socket;
+use perimeter::task::Half;
+use perimeter::{Datagrams, Outgoing};
+use std::fmt;
+use std::io::{Error, ErrorKind, Result};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use tokio::io::{Interest, ReadBuf, Ready};
+
+/// A UDP socket, as [`tokio::net::UdpSocket`]. Any number of tasks may use it at the same time, in an
+/// `Arc`.
+///
+/// ```
+/// # use perimeter_tokio::Net;
+/// # async fn example(net: Net) -> std::io::Result<()> {
+/// let socket = net.bind_udp("0.0.0.0:7").await?;
+/// let mut buf = [0; 1500];
+/// loop {
+///     let (len, from) = socket.recv_from(&mut buf).await?;
+///     socket.send_to(&buf[..len], from).await?;
+/// }
+/// # }
+/// ```
+pub struct UdpSocket(Socket<perimeter::UdpSocket>);
+
+impl UdpSocket {
+    /// A socket bound to `addr` on the current stack ([`Net::current`]); else as [`Net::bind_udp`].
+    ///
+    /// # Errors
+    /// There is no current stack; or as [`Net::bind_udp`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, nothing is bound.
+    pub async fn bind<A: ToSocketAddrs>(addr: A) -> Result<UdpSocket> {
+        Net::current()?.bind_udp(addr).await
+    }
+
+    /// Takes a socket of the stack's. It does not block from now on, nor do its other handles.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn from_perimeter(socket: perimeter::UdpSocket) -> Result<UdpSocket> {
+        socket.set_nonblocking(true)?;
+        Ok(UdpSocket(Socket::new(socket)))
+    }
+
+    /// The stack's socket, for what only that one can.
+    pub fn get_ref(&self) -> &perimeter::UdpSocket {
+        &self.0.inner
+    }
+
+    /// Gives the stack's socket back. It still does not block.
+    pub fn into_perimeter(self) -> perimeter::UdpSocket {
+        self.0.inner
+    }
+
+    /// Gives the socket a peer: it receives from that one alone, and [`UdpSocket::send`] sends there.
+    /// Of several addresses the first that can be had.
+    ///
+    /// # Errors
+    /// `NetworkUnreachable`: there is no route; or what the resolver says.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the peer is as it was.
+    pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> Result<()> {
+        let net = Net::current().ok();
+        let mut failed = None;
+        for addr in addr::resolve(net.as_ref(), target(addr)?).await? {
+            match self.0.inner.connect(addr) {
+                Ok(()) => return Ok(()),
+                Err(e) => failed = Some(e),
+            }
+        }
+        Err(failed.unwrap_or_else(addr::none))
+    }
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.0.inner.local_addr()
+    }
+
+    /// Its peer.
+    ///
+    /// # Errors
+    /// `NotConnected`: it has none.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        self.0.inner.peer_addr()
+    }
+
+    /// SO_ERROR: the pending error, which is thereby cleared.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn take_error(&self) -> Result<Option<Error>> {
+        self.0.inner.take_error()
+    }
+
+    /// Waits until the socket is ready for one of what `interest` names; what it is ready for.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the interest is neither in reading nor in writing.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped: readiness stays.
+    pub async fn ready(&self, interest: Interest) -> Result<Ready> {
+        self.0.ready(interest).await
+    }
+
+    /// Waits until there is a datagram, or an error.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    ///
+    /// # Cancel safety
+    /// As [`UdpSocket::ready`].
+    pub async fn readable(&self) -> Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Waits until the transmit ring has room, or there is an error.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    ///
+    /// # Cancel safety
+    /// As [`UdpSocket::ready`].
+    pub async fn writable(&self) -> Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// As [`UdpSocket::readable`], for the one task that receives by polling: that which polls last
+    /// is woken.
+    pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.0.poll_ready(Half::Read, cx)
+    }
+
+    /// As [`UdpSocket::writable`], for the one task that sends by polling: that which polls last is
+    /// woken.
+    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.0.poll_ready(Half::Write, cx)
+    }
+
+    /// Sends a datagram to the peer.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::send_to`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has sent nothing.
+    pub async fn send(&self, buf: &[u8]) -> Result<usize> {
+        self.0.io(Half::Write, |s| s.send(buf)).await
+    }
+
+    /// As [`UdpSocket::send`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_send(&self, buf: &[u8]) -> Result<usize> {
+        self.0.inner.send(buf)
+    }
+
+    /// As [`UdpSocket::send`], for the one task that sends by polling.
+    pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
+        self.0.poll_io(Half::Write, cx, |s| s.send(buf))
+    }
+
+    /// Sends a datagram to `target`: the first address, where there are several.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::send_to`]; or what the resolver says.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has sent nothing.
+    pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> Result<usize> {
+        let target = addr::target(target)?;
+        let to = match &target {
+            addr::Target::Addrs(all) => all.first().copied(),
+            addr::Target::Name(..) => {
+                let net = Net::current().ok();
+                addr::resolve(net.as_ref(), target).await?.first().copied()
+            }
+        };
+        let to = to.ok_or_else(addr::none)?;
+        self.0.io(Half::Write, |s| s.send_to(buf, to)).await
+    }
+
+    /// As [`UdpSocket::send_to`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> Result<usize> {
+        self.0.inner.send_to(buf, target)
+    }
+
+    /// As [`UdpSocket::send_to`], for the one task that sends by polling.
+    pub fn poll_send_to(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+        target: SocketAddr,
+    ) -> Poll<Result<usize>> {
+        self.0.poll_io(Half::Write, cx, |s| s.send_to(buf, target))
+    }
+
+    /// Sends a datagram from `local` to `remote`, as [`perimeter::UdpSocket::send_from`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has sent nothing.
+    pub async fn send_from(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        buf: &[u8],
+    ) -> Result<usize> {
+        self.0
+            .io(Half::Write, |s| s.send_from(local, remote, buf))
+            .await
+    }
+
+    /// As [`UdpSocket::send_from`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_send_from(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        buf: &[u8],
+    ) -> Result<usize> {
+        self.0.inner.send_from(local, remote, buf)
+    }
+
+    /// Sends `buf` cut into datagrams of `segment_size` bytes each, but for the last one, in one call
+    /// (UDP_SEGMENT), as [`perimeter::UdpSocket::send_segments`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has sent nothing.
+    pub async fn send_segments(
+        &self,
+        buf: &[u8],
+        segment_size: u16,
+        to: Option<SocketAddr>,
+    ) -> Result<usize> {
+        self.0
+            .io(Half::Write, |s| s.send_segments(buf, segment_size, to))
+            .await
+    }
+
+    /// As [`UdpSocket::send_segments`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_send_segments(
+        &self,
+        buf: &[u8],
+        segment_size: u16,
+        to: Option<SocketAddr>,
+    ) -> Result<usize> {
+        self.0.inner.send_segments(buf, segment_size, to)
+    }
+
+    /// Sends a batch in one call, waiting for room for the first; how many entries were sent, the last
+    /// perhaps in part.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::send_to`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has sent nothing.
+    pub async fn send_many(&self, batch: &[Outgoing<'_>]) -> Result<usize> {
+        self.0.io(Half::Write, |s| s.send_many(batch)).await
+    }
+
+    /// As [`UdpSocket::send_many`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_send_many(&self, batch: &[Outgoing<'_>]) -> Result<usize> {
+        self.0.inner.send_many(batch)
+    }
+
+    /// Receives a datagram from the peer. What does not fit `buf` is lost.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::recv_from`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken no datagram.
+    pub async fn recv(&self, buf: &mut [u8]) -> Result<usize> {
+        self.0.io(Half::Read, |s| s.recv(buf)).await
+    }
+
+    /// As [`UdpSocket::recv`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_recv(&self, buf: &mut [u8]) -> Result<usize> {
+        self.0.inner.recv(buf)
+    }
+
+    /// As [`UdpSocket::recv`], for the one task that receives by polling.
+    pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        self.0.poll_io(Half::Read, cx, |s| {
+            let n = s.recv(buf.initialize_unfilled())?;
+            buf.advance(n);
+            Ok(())
+        })
+    }
+
+    /// Receives a datagram: how many bytes of it are in `buf`, and who sent it. What does not fit is
+    /// lost.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::recv_from`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken no datagram.
+    pub async fn recv_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr)> {
+        self.0.io(Half::Read, |s| s.recv_from(buf)).await
+    }
+
+    /// As [`UdpSocket::recv_from`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr)> {
+        self.0.inner.recv_from(buf)
+    }
+
+    /// As [`UdpSocket::recv_from`], for the one task that receives by polling.
+    pub fn poll_recv_from(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<Result<SocketAddr>> {
+        self.0.poll_io(Half::Read, cx, |s| {
+            let (n, from) = s.recv_from(buf.initialize_unfilled())?;
+            buf.advance(n);
+            Ok(from)
+        })
+    }
+
+    /// As [`UdpSocket::recv_from`], and the address that it was sent to: bytes, source, destination.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::recv_from`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken no datagram.
+    pub async fn recv_from_to(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr, SocketAddr)> {
+        self.0.io(Half::Read, |s| s.recv_from_to(buf)).await
+    }
+
+    /// As [`UdpSocket::recv_from_to`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_recv_from_to(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr, SocketAddr)> {
+        self.0.inner.recv_from_to(buf)
+    }
+
+    /// Receives what has come, at least one datagram and as many as `batch` has room for, without a
+    /// copy.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::recv_from`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken no datagram.
+    pub async fn recv_many(&self, batch: &mut Datagrams) -> Result<usize> {
+        self.0.io(Half::Read, |s| s.recv_many(batch)).await
+    }
+
+    /// As [`UdpSocket::recv_many`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_recv_many(&self, batch: &mut Datagrams) -> Result<usize> {
+        self.0.inner.recv_many(batch)
+    }
+
+    /// As [`UdpSocket::recv_from`], and leaves the datagram there.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::recv_from`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken no datagram.
+    pub async fn peek_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr)> {
+        self.0.io(Half::Read, |s| s.peek_from(buf)).await
+    }
+
+    /// As [`UdpSocket::peek_from`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_peek_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr)> {
+        self.0.inner.peek_from(buf)
+    }
+
+    /// As [`UdpSocket::recv`], and leaves the datagram there.
+    ///
+    /// # Errors
+    /// As [`perimeter::UdpSocket::recv_from`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken no datagram.
+    pub async fn peek(&self, buf: &mut [u8]) -> Result<usize> {
+        self.0.io(Half::Read, |s| s.peek(buf)).await
+    }
+
+    /// As [`UdpSocket::peek`], without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`; or as there.
+    pub fn try_peek(&self, buf: &mut [u8]) -> Result<usize> {
+        self.0.inner.peek(buf)
+    }
+
+    /// As [`UdpSocket::recv_many`], for the one task that receives by polling.
+    pub fn poll_recv_many(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut Datagrams,
+    ) -> Poll<Result<usize>> {
+        self.0.poll_io(Half::Read, cx, |s| s.recv_many(batch))
+    }
+
+    /// Runs `f` if the socket is ready for one of what `interest` names.
+    ///
+    /// # Errors
+    /// `WouldBlock`: it is not; or what `f` says.
+    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.0.try_io(interest, |_| f())
+    }
+
+    /// Runs `f` whenever the socket is ready for one of what `interest` names, until it says
+    /// something else than `WouldBlock`.
+    ///
+    /// # Errors
+    /// What `f` says.
+    ///
+    /// # Cancel safety
+    /// After `f` has said something else nothing is awaited.
+    pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> Result<R>) -> Result<R> {
+        self.0.async_io(interest, f).await
+    }
+
+    /// SO_BROADCAST: it may send to all stations of a link.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_broadcast(&self, on: bool) -> Result<()> {
+        self.0.inner.set_broadcast(on)
+    }
+
+    /// SO_BROADCAST.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn broadcast(&self) -> Result<bool> {
+        self.0.inner.broadcast()
+    }
+
+    /// IP_TTL: time to live of what it sends to one host, 1 to 255.
+    ///
+    /// # Errors
+    /// `InvalidInput`: out of range.
+    pub fn set_ttl(&self, ttl: u32) -> Result<()> {
+        self.0.inner.set_ttl(ttl)
+    }
+
+    /// IP_TTL; 0: the stack's.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn ttl(&self) -> Result<u32> {
+        self.0.inner.ttl()
+    }
+
+    /// IP_TOS: DSCP in the upper six bits, ECN in the lower two.
+    ///
+    /// # Errors
+    /// `InvalidInput`: more than eight bits; or the socket has gone.
+    pub fn set_tos(&self, tos: u32) -> Result<()> {
+        let text = || format!("a type of service of {tos}; it has eight bits");
+        let tos = u8::try_from(tos).map_err(|_| Error::new(ErrorKind::InvalidInput, text()))?;
+        self.0.inner.set_tos(tos)
+    }
+
+    /// IP_TOS.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn tos(&self) -> Result<u32> {
+        self.0.inner.tos().map(u32::from)
+    }
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut d = f.debug_struct("UdpSocket");
+        if let Ok(a) = self.local_addr() {
+            d.field("addr", &a);
+        }
+        d.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,332 @@
+//! Many connections on the multi-thread runtime, random cancellation, and silence. By default a
+//! slice of it; all of it with `PERIMETER_TOKIO=full`, optimised:
+//!
+//! `PERIMETER_TOKIO=full cargo test -p perimeter-tokio --release --test load`
+
+mod common;
+
+use common::{nets, pattern};
+use perimeter::OrgSpec;
+use perimeter_tokio::{Net, TcpStream};
+use sha2::{Digest, Sha256};
+use std::io::Result;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// One test at a time: each has the machine.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn full() -> bool {
+    std::env::var_os("PERIMETER_TOKIO").is_some_and(|v| v == "full")
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// Those that take calls from any thread.
+fn organizations() -> Vec<OrgSpec> {
+    let all = OrgSpec::tested().into_iter();
+    all.filter(|o| !o.single_threaded()).collect()
+}
+
+fn main_ones() -> Vec<OrgSpec> {
+    let names = ["connp-l", "squeue", "up:shared"];
+    names.iter().map(|n| n.parse().unwrap()).collect()
+}
+
+async fn echo(net: Net) -> Result<()> {
+    let listener = net.listen("10.0.0.1:7").await?;
+    loop {
+        let (mut s, _) = listener.accept().await?;
+        tokio::spawn(async move {
+            let (mut r, mut w) = s.split();
+            let _ = tokio::io::copy(&mut r, &mut w).await;
+            let _ = w.shutdown().await;
+        });
+    }
+}
+
+async fn round(s: &mut TcpStream, n: usize) -> Result<()> {
+    let data = pattern(n as u64, 100 + n % 400);
+    let mut back = vec![0; data.len()];
+    s.write_all(&data).await?;
+    s.read_exact(&mut back).await?;
+    assert!(back == data, "another stream came back");
+    Ok(())
+}
+
+/// All of `count` connections are open at once, and then each echoes `rounds` times.
+fn many(org: &OrgSpec, count: usize, rounds: usize) {
+    let runtime = runtime();
+    runtime.block_on(async {
+        let (server, client) = nets(org, &"connp-l".parse().unwrap());
+        let serving = tokio::spawn(echo(server.clone()));
+        let all = Arc::new(Barrier::new(count));
+        let mut clients = JoinSet::new();
+        for n in 0..count {
+            let (net, all) = (client.clone(), all.clone());
+            clients.spawn(async move {
+                let mut s = loop {
+                    match net.connect("10.0.0.1:7").await {
+                        Ok(s) => break s,
+                        // Not listening yet, or too many at once.
+                        Err(e) if n == 0 => panic!("{e}"),
+                        Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                    }
+                };
+                round(&mut s, n).await.unwrap();
+                all.wait().await;
+                for _ in 0..rounds {
+                    round(&mut s, n).await.unwrap();
+                }
+                s.shutdown().await.unwrap();
+                assert_eq!(s.read(&mut [0; 8]).await.unwrap(), 0);
+            });
+            if n == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let limit = Duration::from_secs(if full() { 300 } else { 60 });
+        let done = timeout(limit, async {
+            while let Some(done) = clients.join_next().await {
+                done.unwrap();
+            }
+        });
+        assert!(done.await.is_ok(), "{org}: not done in {limit:?}");
+        serving.abort();
+    });
+}
+
+#[test]
+fn many_connections() {
+    let _alone = alone();
+    let count = if full() { 10_000 } else { 500 };
+    for org in main_ones() {
+        let began = std::time::Instant::now();
+        many(&org, count, 3);
+        eprintln!("{org}: {count} connections, {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_few_connections_under_every_organization() {
+    let _alone = alone();
+    for org in organizations() {
+        many(&org, 24, 8);
+    }
+}
+
+/// A source of chance that repeats.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Writes `data`, giving up calls at random moments: what a call has not told was not written.
+async fn write_by_fits(s: &mut perimeter_tokio::OwnedWriteHalf, data: &[u8], c: &mut Chance) {
+    let mut at = 0;
+    while at < data.len() {
+        let end = data.len().min(at + 1 + c.below(20_000) as usize);
+        let wait = Duration::from_micros(c.below(300));
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(wait), if c.below(3) == 0 => {}
+            n = s.write(&data[at..end]) => at += n.unwrap(),
+        }
+        if c.below(4) == 0 {
+            let _ = timeout(wait, s.writable()).await;
+        }
+    }
+}
+
+/// Reads to the end, giving up calls at random moments.
+async fn read_by_fits(s: &mut perimeter_tokio::OwnedReadHalf, c: &mut Chance) -> Sha256 {
+    let mut digest = Sha256::new();
+    let mut buf = vec![0; 30_000];
+    loop {
+        let len = 1 + c.below(buf.len() as u64) as usize;
+        let wait = Duration::from_micros(c.below(300));
+        match c.below(4) {
+            0 => drop(timeout(wait, s.readable()).await),
+            1 => drop(timeout(wait, s.peek(&mut buf[..len])).await),
+            _ => {}
+        }
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(wait), if c.below(3) == 0 => {}
+            n = s.read(&mut buf[..len]) => match n.unwrap() {
+                0 => return digest,
+                n => digest.update(&buf[..n]),
+            }
+        }
+    }
+}
+
+fn cancelling(org: &OrgSpec, connections: u64, len: usize) {
+    let runtime = runtime();
+    let lost = runtime.block_on(async {
+        let (server, client) = nets(org, org);
+        let listener = Arc::new(server.listen("10.0.0.1:7").await.unwrap());
+        let lost = Arc::new(AtomicUsize::new(0));
+        let mut all = JoinSet::new();
+        // Each end sends, and the other compares.
+        for n in 0..connections {
+            let (listener, client) = (listener.clone(), client.clone());
+            all.spawn(async move {
+                let mut c = Chance(n);
+                let s = loop {
+                    // Given up connects leave nothing behind that would be in the way.
+                    if c.below(4) == 0 {
+                        let wait = Duration::from_micros(c.below(200));
+                        drop(timeout(wait, client.connect("10.0.0.1:9")).await);
+                    }
+                    match client.connect("10.0.0.1:7").await {
+                        Ok(s) => break s,
+                        Err(e) => panic!("{e}"),
+                    }
+                };
+                let (mut r, mut w) = s.into_split();
+                let data = pattern(n, len);
+                let mut d = Chance(n + 1000);
+                let ((), back) = tokio::join!(
+                    async {
+                        w.write_all(&n.to_be_bytes()).await.unwrap();
+                        write_by_fits(&mut w, &data, &mut c).await;
+                        w.shutdown().await.unwrap();
+                    },
+                    read_by_fits(&mut r, &mut d)
+                );
+                assert_eq!(back.finalize(), Sha256::digest(&data), "{n}: to the client");
+            });
+            let listener = listener_of(&listener);
+            all.spawn(async move {
+                let mut c = Chance(n + 2000);
+                let (s, _) = loop {
+                    let wait = Duration::from_micros(c.below(500));
+                    if let Ok(s) = timeout(wait, listener.accept()).await {
+                        break s.unwrap();
+                    }
+                };
+                let (mut r, mut w) = s.into_split();
+                let mut name = [0; 8];
+                r.read_exact(&mut name).await.unwrap();
+                let n = u64::from_be_bytes(name);
+                let data = pattern(n, len);
+                let mut d = Chance(n + 3000);
+                let ((), got) = tokio::join!(
+                    async {
+                        write_by_fits(&mut w, &data, &mut c).await;
+                        w.shutdown().await.unwrap();
+                    },
+                    read_by_fits(&mut r, &mut d)
+                );
+                assert_eq!(got.finalize(), Sha256::digest(&data), "{n}: to the server");
+            });
+        }
+        let done = timeout(Duration::from_secs(if full() { 600 } else { 60 }), async {
+            while let Some(done) = all.join_next().await {
+                done.unwrap();
+            }
+        });
+        assert!(
+            done.await.is_ok(),
+            "{org}: a wake-up was lost, or it is too slow"
+        );
+        lost.load(Ordering::Relaxed)
+    });
+    assert_eq!(lost, 0);
+}
+
+fn listener_of(l: &Arc<perimeter_tokio::TcpListener>) -> Arc<perimeter_tokio::TcpListener> {
+    l.clone()
+}
+
+#[test]
+fn random_cancellation() {
+    let _alone = alone();
+    let (connections, len) = if full() {
+        (200, 4_000_000)
+    } else {
+        (6, 100_000)
+    };
+    for org in organizations() {
+        cancelling(&org, connections, len);
+    }
+}
+
+/// How often threads of this process have gone to sleep: by thread, with its name.
+fn sleeps() -> Vec<(String, u64)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("status")).ok()?;
+        let field = |name| {
+            let line = text.lines().find_map(|l| l.strip_prefix(name));
+            line.map(|l| l.trim().to_string())
+        };
+        let id = path.file_name()?.to_str()?.to_owned();
+        let count = field("voluntary_ctxt_switches:")?.parse().ok()?;
+        Some((format!("{} {id}", field("Name:")?), count))
+    };
+    tasks.filter_map(|t| of(t.path())).collect()
+}
+
+/// A process with idle connections sleeps: less than one wake-up a second, of all threads.
+#[test]
+fn silence() {
+    let _alone = alone();
+    let seconds = if full() { 10 } else { 3 };
+    for org in main_ones() {
+        let runtime = runtime();
+        runtime.block_on(async {
+            let (server, client) = nets(&org, &org);
+            let _serving = tokio::spawn(echo(server.clone()));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let mut open = Vec::new();
+            for n in 0..20 {
+                let mut s = client.connect("10.0.0.1:7").await.unwrap();
+                round(&mut s, n).await.unwrap();
+                open.push(s);
+            }
+            // Delayed acknowledgments and the like.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let before = sleeps();
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            let after = sleeps();
+            let mut total = 0;
+            for (name, n) in &after {
+                let was = before.iter().find(|(b, _)| b == name).map_or(0, |b| b.1);
+                if n - was > 0 {
+                    eprintln!("{org}: {name}: {}", n - was);
+                }
+                total += n - was;
+            }
+            eprintln!("{org}: {total} wake-ups in {seconds} s");
+            // The test's own timer is among them, as is what reads the counts.
+            assert!(
+                total < seconds,
+                "{org}: {total} wake-ups in {seconds} s: {after:?}"
+            );
+        });
+    }
+}
