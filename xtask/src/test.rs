@@ -89,6 +89,8 @@ const STEPS: [Step; 6] = [
             "loom_poller",
             "--test",
             "loom_port",
+            "--test",
+            "loom_tasks",
         ],
         env: LOOM,
     },

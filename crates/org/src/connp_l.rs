@@ -13,7 +13,8 @@
 //!
 //! **Limits.** Bookkeeping visits every group, also empty ones: SYN-cache updates are
 //! broadcast lazily by a timer, [`BOOKKEEPING`] apart. It is why the paper's contention at 6
-//! connections keeps falling as N grows.
+//! connections keeps falling as N grows. The rounds pause when two in a row have found that no
+//! timer of any group was due, until one is: they would find nothing, and wake an idle process.
 //!
 //! **Inferences.** Listeners are replicated into every group (the paper names the table but
 //! not its wildcard entries). Nobody waits for buffer space inside a group. Accepted
@@ -126,7 +127,12 @@ struct Hints {
     next: AtomicU64,
     /// When the last bookkeeping round was.
     round: AtomicU64,
+    /// So many rounds since a timer was due.
+    alone: AtomicU64,
 }
+
+/// So many bookkeeping rounds without a timer that was due, and they pause.
+const ALONE: u64 = 2;
 
 impl<P: Platform> ConnpL<P> {
     fn index(&self, hash: u32) -> usize {
@@ -166,6 +172,7 @@ impl<P: Platform> Org for ConnpL<P> {
             hints: Hints {
                 next: AtomicU64::new(u64::MAX),
                 round: AtomicU64::new(sh.p.now().0),
+                alone: AtomicU64::new(0),
             },
         }
     }
@@ -230,7 +237,12 @@ impl<P: Platform> Org for ConnpL<P> {
                 .is_ok();
         // Whoever lowers a group's hint from here on lowers this too, so nothing is lost
         // between here and the end of the walk.
-        self.hints.next.store(u64::MAX, Ordering::SeqCst);
+        let due = self.hints.next.swap(u64::MAX, Ordering::SeqCst) <= now;
+        if due {
+            self.hints.alone.store(0, Ordering::Relaxed);
+        } else if bookkeeping {
+            self.hints.alone.fetch_add(1, Ordering::Relaxed);
+        }
         let mut earliest = u64::MAX;
         for (i, g) in self.groups.iter().enumerate() {
             if bookkeeping || g.due.at().0 <= now {
@@ -242,12 +254,12 @@ impl<P: Platform> Org for ConnpL<P> {
     }
 
     fn next_timer(&self) -> Time {
-        let round = self
-            .hints
-            .round
-            .load(Ordering::Relaxed)
-            .saturating_add(BOOKKEEPING);
-        Time(self.hints.next.load(Ordering::Acquire).min(round))
+        let next = self.hints.next.load(Ordering::Acquire);
+        if self.hints.alone.load(Ordering::Relaxed) >= ALONE {
+            return Time(next);
+        }
+        let round = self.hints.round.load(Ordering::Relaxed);
+        Time(next.min(round.saturating_add(BOOKKEEPING)))
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {

@@ -3,6 +3,8 @@
 
 use crate::Org;
 use crate::instance::Instance;
+use core::time::Duration;
+use perimeter_base::Time;
 use perimeter_sync::{Event, Platform, Thread};
 use std::sync::Arc;
 
@@ -16,6 +18,48 @@ pub enum Inbound {
     /// Application threads, while they poll or wait. A service thread fills in within 10 ms
     /// when none does.
     Inline,
+}
+
+/// The longest that a thread of the stack's sleeps without looking around, ns.
+const QUIET: u64 = 60_000_000_000;
+
+/// How long a thread of the stack's sleeps that has found nothing to do. Who is wanted is woken; that
+/// it looks around at all is for housekeeping, and so that an application thread which arms a timer
+/// soon after traffic need not wake it. So it does that ever more rarely while nothing happens: an
+/// idle process sleeps.
+struct Nap {
+    shortest: u64,
+    next: u64,
+    /// How many times as long it sleeps each time.
+    growth: u64,
+}
+
+/// For threads that serve devices: application threads arm timers that such a thread has to see.
+const SERVING: u64 = 2;
+/// For protocol threads, of which there may be many, and each is rung for what it is to do.
+const WORKING: u64 = 8;
+
+impl Nap {
+    fn new(shortest: Duration, growth: u64) -> Nap {
+        let shortest = u64::try_from(shortest.as_nanos()).unwrap_or(u64::MAX);
+        Nap {
+            shortest,
+            next: shortest,
+            growth,
+        }
+    }
+
+    /// When the thread is to look around.
+    fn until(&mut self, now: Time) -> Time {
+        let ns = self.next;
+        self.next = ns.saturating_mul(self.growth).min(QUIET.max(self.shortest));
+        now.plus(ns)
+    }
+
+    /// There was something to do.
+    fn over(&mut self) {
+        self.next = self.shortest;
+    }
 }
 
 /// Threads to be joined when the stack goes.
@@ -77,6 +121,7 @@ fn guarded<O: Org>(i: &Arc<Instance<O>>, body: impl FnOnce(&Instance<O>)) {
 /// between sees to timers that are due. While application threads poll, they do all of that: then it
 /// stays away, as it would only take connections to its own core.
 fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
+    let mut nap = Nap::new(i.sh.config.service, SERVING);
     i.with_event(|event| {
         while !i.stopping() {
             let n = match polite {
@@ -86,8 +131,8 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
             if i.stopping() {
                 break;
             }
-            let until = i.sh.p.now() + i.sh.config.service;
             if polite {
+                let until = i.sh.p.now() + i.sh.config.service;
                 while !i.stopping() && i.sh.p.now() < until {
                     let attended = queues.iter().filter_map(|q| i.attended(*q)).max();
                     if let Some(to) = attended {
@@ -98,8 +143,15 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
                     i.with(|i, cx| i.timers(cx, queues));
                 }
             } else if n == 0 {
+                let until = nap.until(i.sh.p.now());
                 i.idle(event, queues, until);
+                let now = i.sh.p.now();
+                // Woken for a timer that somebody has armed: the next one need not.
+                if now < until && now < i.next_due(queues) {
+                    nap.over();
+                }
             } else {
+                nap.over();
                 i.sh.p.checkpoint();
             }
         }
@@ -118,11 +170,37 @@ impl<O: Org> Drop for Leaving<'_, O> {
 /// The life of a protocol thread.
 fn work<O: Org>(i: &Instance<O>, worker: usize) {
     let _leaving = Leaving(i, worker);
+    let mut nap = Nap::new(i.sh.config.service, WORKING);
     while !i.stopping() {
         let n = i.with(|i, cx| i.org.work(worker, cx));
         if n == 0 {
-            let until = i.sh.p.now() + i.sh.config.service;
+            let until = nap.until(i.sh.p.now());
             i.sh.asleep(|| i.org.park(worker, until));
+        } else {
+            nap.over();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn naps_grow_until_there_is_something_to_do() {
+        let mut nap = Nap::new(Duration::from_millis(5), SERVING);
+        let mut at = Time::ZERO;
+        let mut naps = 0;
+        while at < Time::from_millis(60_000) {
+            at = nap.until(at);
+            naps += 1;
+        }
+        assert!(naps < 16, "{naps} in the first minute");
+        assert_eq!(nap.until(at), at.plus(QUIET));
+        nap.over();
+        assert_eq!(nap.until(at), at.plus(5_000_000));
+        // Who is to look around rarely does.
+        let mut rarely = Nap::new(Duration::from_secs(1000), WORKING);
+        assert_eq!(rarely.until(at), rarely.until(at));
     }
 }
