@@ -41,9 +41,10 @@ fn find() -> PathBuf {
         "stack",
         "org",
         "perimeter",
+        "tokio",
     ];
     let newest = used.iter().filter_map(|c| newest(&crates.join(c))).max();
-    let built = std::fs::metadata(dir.join("http_server"))
+    let built = std::fs::metadata(dir.join("tokio_http"))
         .and_then(|m| m.modified())
         .ok();
     if built.is_none() || built < newest {
@@ -60,9 +61,11 @@ fn find() -> PathBuf {
                 "--examples",
                 "--package",
                 "perimeter",
+                "--package",
+                "perimeter-tokio",
                 // The tests run organizations that only tests know.
                 "--features",
-                "testing",
+                "perimeter/testing",
                 "--profile",
             ])
             .arg(profile)

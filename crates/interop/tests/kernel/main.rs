@@ -8,6 +8,7 @@ mod iperf3;
 mod many;
 mod packet;
 mod refusals;
+mod tokio;
 mod transfer;
 mod udp;
 mod weather;
