@@ -19,12 +19,7 @@ fn curl(org: &OrgSpec) {
     };
     let large = "http://10.99.0.2/bytes/20000000";
     assert_eq!(fetch(&[large]).trim(), "20000000");
-    // One connection for several requests, and HTTP/2 without TLS.
-    let small = "http://10.99.0.2/bytes/1000";
-    assert_eq!(
-        fetch(&[small, small.replace("1000", "3").as_str()]).trim(),
-        "1000"
-    );
+    // HTTP/2 without TLS.
     assert_eq!(
         fetch(&["--http2-prior-knowledge", large]).trim(),
         "20000000"
