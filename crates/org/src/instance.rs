@@ -314,6 +314,8 @@ impl<O: Org> Instance<O> {
         }
         debug_assert!(cx.deferred.blocked.is_empty() && cx.deferred.doorbells.is_empty());
         let armed = core::mem::replace(&mut cx.deferred.armed, Time::NEVER);
+        // A neighbour that was asked for is asked again.
+        let armed = armed.min(self.sh.ask_at());
         if armed < Time::NEVER {
             self.rouse(armed);
         }

@@ -20,9 +20,6 @@ pub enum Inbound {
     Inline,
 }
 
-/// The longest that a thread of the stack's sleeps without looking around, ns.
-const QUIET: u64 = 60_000_000_000;
-
 /// How long a thread of the stack's sleeps that has found nothing to do. Who is wanted is woken; that
 /// it looks around at all is for housekeeping, and so that an application thread which arms a timer
 /// soon after traffic need not wake it. So it does that ever more rarely while nothing happens: an
@@ -30,29 +27,44 @@ const QUIET: u64 = 60_000_000_000;
 struct Nap {
     shortest: u64,
     next: u64,
-    /// How many times as long it sleeps each time.
+    kind: Sleeper,
+}
+
+/// How a kind of thread sleeps.
+#[derive(Copy, Clone)]
+struct Sleeper {
+    /// How many times as long each time.
     growth: u64,
+    /// The longest, ns.
+    longest: u64,
 }
 
 /// For threads that serve devices: application threads arm timers that such a thread has to see.
-const SERVING: u64 = 2;
+const SERVING: Sleeper = Sleeper {
+    growth: 2,
+    longest: 10_000_000_000,
+};
 /// For protocol threads, of which there may be many, and each is rung for what it is to do.
-const WORKING: u64 = 8;
+const WORKING: Sleeper = Sleeper {
+    growth: 8,
+    longest: 60_000_000_000,
+};
 
 impl Nap {
-    fn new(shortest: Duration, growth: u64) -> Nap {
+    fn new(shortest: Duration, kind: Sleeper) -> Nap {
         let shortest = u64::try_from(shortest.as_nanos()).unwrap_or(u64::MAX);
         Nap {
             shortest,
             next: shortest,
-            growth,
+            kind,
         }
     }
 
     /// When the thread is to look around.
     fn until(&mut self, now: Time) -> Time {
         let ns = self.next;
-        self.next = ns.saturating_mul(self.growth).min(QUIET.max(self.shortest));
+        let longest = self.kind.longest.max(self.shortest);
+        self.next = ns.saturating_mul(self.kind.growth).min(longest);
         now.plus(ns)
     }
 
@@ -195,8 +207,8 @@ mod tests {
             at = nap.until(at);
             naps += 1;
         }
-        assert!(naps < 16, "{naps} in the first minute");
-        assert_eq!(nap.until(at), at.plus(QUIET));
+        assert!(naps < 18, "{naps} in the first minute");
+        assert_eq!(nap.until(at), at.plus(SERVING.longest));
         nap.over();
         assert_eq!(nap.until(at), at.plus(5_000_000));
         // Who is to look around rarely does.

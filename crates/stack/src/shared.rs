@@ -91,8 +91,8 @@ pub struct Config {
     /// Settings of IPv6.
     pub ipv6: Ipv6Config,
     /// How long the stack's own threads sleep after traffic before they look around by themselves;
-    /// longer each time that they find nothing, up to a minute, so that an idle process
-    /// sleeps. Packets and timers wake them. Under `Inbound::Inline`
+    /// longer each time that they find nothing, up to 10 s, protocol threads up to a
+    /// minute, so that an idle process sleeps. Packets and timers wake them. Under `Inbound::Inline`
     /// always this long: half of the 10 ms within which packets are served though no application
     /// thread enters the stack. Default 5 ms.
     pub service: core::time::Duration,
