@@ -295,8 +295,9 @@ fn sleeps() -> Vec<(String, u64)> {
 #[test]
 fn silence() {
     let _alone = alone();
-    let seconds = if full() { 10 } else { 3 };
-    for org in main_ones() {
+    // Of each organization, or of one with threads of its own.
+    let (seconds, skip) = if full() { (10, 0) } else { (5, 1) };
+    for org in main_ones().into_iter().skip(skip).take(3 - 2 * skip) {
         let runtime = runtime();
         let (server, client) = nets(&org, &org);
         let open = runtime.block_on(async {
@@ -311,7 +312,7 @@ fn silence() {
             open
         });
         // Delayed acknowledgments and the like. Not by the runtime's clock, whose wheel turns.
-        std::thread::sleep(Duration::from_secs(2));
+        std::thread::sleep(Duration::from_secs(4));
         let counted = [&server, &client].map(|n| n.stack().stats().counts);
         let before = sleeps();
         std::thread::sleep(Duration::from_secs(seconds));

@@ -93,7 +93,8 @@ impl<O: Org> Instance<O> {
         }
         let looks_at = Time(self.looks_at.load(Ordering::SeqCst));
         // The timer may be one that its own thread sees to.
-        if at >= looks_at || self.org.next_timer() >= looks_at {
+        let due = self.org.next_timer().min(self.sh.ask_at());
+        if at >= looks_at || due >= looks_at {
             return;
         }
         self.sleepers.iter().chain([&self.dozers]).any(wake_all);
