@@ -44,10 +44,10 @@ const SERVING: Sleeper = Sleeper {
     growth: 2,
     longest: 10_000_000_000,
 };
-/// For protocol threads, of which there may be many, and each is rung for what it is to do.
+/// For protocol threads: not all of them are woken when the stack ends, so they look for that.
 const WORKING: Sleeper = Sleeper {
-    growth: 8,
-    longest: 60_000_000_000,
+    growth: 1,
+    longest: 0,
 };
 
 impl Nap {
