@@ -79,7 +79,7 @@ impl Shape {
 ///
 /// A received frame travels in one of these from the device to the socket without a copy:
 /// each layer narrows the window. Its memory is the heap's, or a frame of a device's
-/// [region](crate::region). Dropping one frees it, or gives the frame back to the device; the fast
+/// [region]. Dropping one frees it, or gives the frame back to the device; the fast
 /// path gives the heap's back to the core's [`PktPool`] instead.
 pub struct PktBuf {
     /// The heap's: of a boxed slice as long as `shape` says. A region's: the start of a frame that
