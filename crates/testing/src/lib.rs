@@ -42,7 +42,7 @@
 //! # Ok::<(), perimeter_testing::SimError>(())
 //! ```
 //!
-//! Programs are written for tokio. `tokio::net` in them becomes [`net`]; `tokio::time`,
+//! Programs are written for tokio. `tokio::net` in them becomes [`net`], TCP and UDP; `tokio::time`,
 //! `tokio::sync`, `tokio::spawn`, `select!` and so on are tokio's own. TCP is Perimeter's: handshakes,
 //! congestion control, retransmission timeouts, windows and resets are those that the program will
 //! meet, and not a model of them.

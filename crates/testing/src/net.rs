@@ -5,7 +5,7 @@
 //! They belong to the stack of the host that the program runs on. Addresses may name hosts:
 //! `"server:80"`; nothing outside of the simulation is asked.
 
-pub use perimeter_tokio::{TcpListener, TcpStream, ToSocketAddrs, lookup_host};
+pub use perimeter_tokio::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket, lookup_host};
 
 /// The halves of a [`TcpStream`], where tokio has them.
 pub mod tcp {

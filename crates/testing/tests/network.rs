@@ -1,7 +1,7 @@
 //! What programs see of the network, and of each other.
 #![allow(missing_docs)]
 
-use perimeter_testing::net::{TcpListener, TcpStream};
+use perimeter_testing::net::{TcpListener, TcpStream, UdpSocket};
 use perimeter_testing::{Link, Result, Sim, What, elapsed, host_name, lookup};
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
@@ -352,4 +352,41 @@ fn readiness_is_told_when_there_is_something_to_do() {
         Ok(())
     });
     sim.run().unwrap();
+}
+
+#[test]
+fn datagrams_are_lost_and_asked_for_again() {
+    let mut sim = Sim::builder(17)
+        .link(Link {
+            loss: 0.3,
+            duplicate: 0.1,
+            ..Link::default()
+        })
+        .build();
+    sim.host("server", || async {
+        let socket = UdpSocket::bind("0.0.0.0:53").await?;
+        let mut buf = [0; 512];
+        loop {
+            let (n, from) = socket.recv_from(&mut buf).await?;
+            socket.send_to(&buf[..n], from).await?;
+        }
+    });
+    sim.client("client", async {
+        let socket = UdpSocket::bind("0.0.0.0:0").await?;
+        let (mut asked, mut buf) = (0, [0; 512]);
+        for n in 0..50u8 {
+            let mut answered = false;
+            while !answered {
+                asked += 1;
+                socket.send_to(&[n; 100], "server:53").await?;
+                let answer = timeout(ms(200), socket.recv_from(&mut buf)).await;
+                // Late ones and twins belong to an earlier question.
+                answered = matches!(answer, Ok(Ok((100, _))) if buf[0] == n);
+            }
+        }
+        assert!(asked > 60 && asked < 300, "{asked}");
+        Ok(())
+    });
+    sim.run().unwrap();
+    assert!(sim.counts().faults.lost > 10);
 }
