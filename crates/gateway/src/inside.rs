@@ -1,6 +1,6 @@
 //! The inside's sockets, for tasks: a listener whose SYNs are held, and its streams.
 //!
-//! One poller of the stack's tells of all of them. What it tells goes to one task ([`drive`]), which
+//! One poller of the stack's tells of all of them. What it tells goes to one task (`drive`), which
 //! wakes the others: the stack's own threads only wake that one, once for all that a burst has
 //! brought. Nothing here is a thread or a timer.
 
