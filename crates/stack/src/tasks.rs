@@ -3,7 +3,7 @@
 //! A socket's [`Tasks`] hold its readiness in one word for each direction, and the wakers of those
 //! who wait for it. A word follows the level of its [`Side`](crate::ready::Side): it is written
 //! under that direction's protection only, so what it says is what a call would find, and nobody has
-//! to call to learn that there is nothing. Who waits leaves a waker first and sets [`WAITING`] in
+//! to call to learn that there is nothing. Who waits leaves a waker first and sets `WAITING` in
 //! the word then, which tells him the level of that moment; who makes the socket ready writes the
 //! word in one step, which tells whether somebody waits. One of the two sees the other, so no wake-up
 //! is lost. Wakers are taken and woken by the thread that has left the perimeter, under no lock: one
