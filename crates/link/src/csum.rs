@@ -1,5 +1,6 @@
 //! Completing offloaded checksums, for whatever is not a checksumming NIC.
 
+use core::net::IpAddr;
 use perimeter_base::{TxDesc, desc::Offload};
 use perimeter_wire::{UdpHdr, checksum};
 
@@ -53,15 +54,15 @@ pub(crate) fn complete(frame: &mut [u8], offload: Offload) {
 }
 
 /// Makes the transport checksum of a received frame right that the device vouched for
-/// (`csum_ok`): such frames may hold a partial one. TCP and UDP over IPv4 only; others are left
-/// alone.
+/// (`csum_ok`): such frames may hold a partial one. TCP and UDP of whole datagrams only; others
+/// are left alone.
 pub(crate) fn renew(frame: &mut [u8], medium: Medium) {
     let ip = match medium {
         Medium::Ip => 0,
-        Medium::Ethernet if frame.get(12..14) == Some(&[8, 0]) => 14,
+        Medium::Ethernet if matches!(frame.get(12..14), Some(&[8, 0] | &[0x86, 0xdd])) => 14,
         Medium::Ethernet => return,
     };
-    let Ok(hdr) = perimeter_wire::Ipv4Hdr::parse(&frame[ip..], false) else {
+    let Some((hdr, whole)) = header(&frame[ip..]) else {
         return;
     };
     let field = match hdr.protocol {
@@ -70,18 +71,40 @@ pub(crate) fn renew(frame: &mut [u8], medium: Medium) {
         _ => return,
     };
     let start = ip + usize::from(hdr.header_len);
-    let end = ip + usize::from(hdr.total_len);
-    if hdr.is_fragment() || start + field + 2 > end {
+    let end = ip + hdr.total_len as usize;
+    if !whole || start + field + 2 > end {
         return;
     }
     let segment = &mut frame[start..end];
     segment[field..field + 2].fill(0);
-    let pseudo = checksum::pseudo_v4(hdr.src, hdr.dst, hdr.protocol, segment.len() as u16);
+    let pseudo = match (hdr.src, hdr.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            checksum::pseudo_v4(src, dst, hdr.protocol, segment.len() as u16)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            checksum::pseudo_v6(src, dst, hdr.protocol, segment.len() as u32)
+        }
+        _ => return,
+    };
     let mut check = !checksum::fold(checksum::sum(segment, pseudo));
     if check == 0 && hdr.protocol == 17 {
         check = 0xffff;
     }
     segment[field..field + 2].copy_from_slice(&check.to_be_bytes());
+}
+
+/// IP's header of whichever family at the start of `ip`, and whether its datagram is whole.
+pub(crate) fn header(ip: &[u8]) -> Option<(perimeter_wire::IpHdr, bool)> {
+    match ip.first()? >> 4 {
+        6 => {
+            let hdr = perimeter_wire::Ipv6Hdr::parse(ip).ok()?;
+            Some((hdr.into(), hdr.fragment.is_none()))
+        }
+        _ => {
+            let hdr = perimeter_wire::Ipv4Hdr::parse(ip, false).ok()?;
+            Some((hdr.into(), !hdr.is_fragment()))
+        }
+    }
 }
 
 /// Whether a frame of Ethernet carries a partial checksum of TCP or UDP: the sum of the

@@ -1,6 +1,6 @@
 //! Receive-side scaling: which queue a frame goes to.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use perimeter_wire::{FlowKey, Toeplitz};
 
 /// The hash function and the redirection table of a device.
@@ -54,11 +54,15 @@ impl Rss {
         })
     }
 
-    /// The hash of a packet that starts at its IP header: of whole TCP and UDP datagrams over
-    /// IPv4, as a NIC computes it; `None` for others, which belong to queue 0.
+    /// The hash of a packet that starts at its IP header: of whole TCP and UDP datagrams, over
+    /// IPv6 without extension headers, as a NIC computes it; `None` for others, which belong to
+    /// queue 0.
     #[inline]
     pub fn hash_ip(&self, ip: &[u8]) -> Option<u32> {
         let fixed = ip.first_chunk::<20>()?;
+        if fixed[0] >> 4 == 6 {
+            return self.hash_ipv6(ip);
+        }
         let header = usize::from(fixed[0] & 15) * 4;
         let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff != 0;
         if fixed[0] >> 4 != 4 || header < 20 || fragment || !matches!(fixed[9], 6 | 17) {
@@ -73,10 +77,24 @@ impl Rss {
         ))
     }
 
+    fn hash_ipv6(&self, ip: &[u8]) -> Option<u32> {
+        let head = ip.first_chunk::<44>()?;
+        if !matches!(head[6], 6 | 17) {
+            return None;
+        }
+        let (src, dst) = (head[8..24].first_chunk()?, head[24..40].first_chunk()?);
+        Some(self.toeplitz.hash(&FlowKey {
+            local: IpAddr::V6(Ipv6Addr::from_octets(*src)),
+            remote: IpAddr::V6(Ipv6Addr::from_octets(*dst)),
+            local_port: u16::from_be_bytes([head[40], head[41]]),
+            remote_port: u16::from_be_bytes([head[42], head[43]]),
+        }))
+    }
+
     /// As [`Rss::hash_ip`] for an Ethernet frame.
     #[inline]
     pub fn hash_ethernet(&self, frame: &[u8]) -> Option<u32> {
-        if frame.get(12..14)? != [8, 0] {
+        if !matches!(frame.get(12..14)?, [8, 0] | [0x86, 0xdd]) {
             return None;
         }
         self.hash_ip(&frame[14..])
@@ -109,6 +127,24 @@ mod tests {
             seen[rss.queue(rss.hash_ip(&there).expect("tcp"))] += 1;
         }
         assert!(seen.iter().all(|&n| n > 150), "{seen:?}");
+    }
+
+    #[test]
+    fn ipv6_has_the_hash_of_its_flow() {
+        let mut p = vec![0; 44];
+        (p[0], p[6], p[23], p[39], p[41], p[43]) = (0x60, 6, 1, 2, 80, 9);
+        let (a, b) = (Ipv6Addr::from_bits(1), Ipv6Addr::from_bits(2));
+        let key = FlowKey {
+            local: a.into(),
+            remote: b.into(),
+            local_port: 80,
+            remote_port: 9,
+        };
+        let rss = Rss::even(2);
+        assert_eq!(rss.hash_ip(&p), Some(Toeplitz::default().hash(&key)));
+        assert_eq!(rss.hash_ip(&p[..43]), None);
+        p[6] = 58;
+        assert_eq!(rss.hash_ip(&p), None);
     }
 
     #[test]

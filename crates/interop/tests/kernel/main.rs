@@ -5,6 +5,7 @@ mod common;
 mod edges;
 mod ending;
 mod iperf3;
+mod ipv6;
 mod many;
 mod packet;
 mod refusals;

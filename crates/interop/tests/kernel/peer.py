@@ -41,7 +41,8 @@ def receive_all(s):
 
 
 def listener(host, port, backlog=1024):
-    s = socket.create_server((host, int(port)), backlog=backlog)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    s = socket.create_server((host, int(port)), family=family, backlog=backlog)
     say("ready")
     return s
 

@@ -271,10 +271,10 @@ fn twin_of(buf: &PktBuf) -> PktBuf {
 /// Longest burst of flipped bits.
 const BURST: u64 = 15;
 
-/// Flips a burst of bits that a checksum covers, in the IPv4 datagram at `l2`; false if no
-/// checksum covers anything.
+/// Flips a burst of bits that a checksum covers, in the datagram at `l2`; false if no checksum
+/// covers anything.
 fn corrupt(frame: &mut [u8], l2: usize, rng: &mut SplitMix64) -> bool {
-    if l2 == 14 && frame.get(12..14) != Some(&[8, 0]) {
+    if l2 == 14 && !matches!(frame.get(12..14), Some(&[8, 0] | &[0x86, 0xdd])) {
         return false;
     }
     let Some((start, end)) = covered(frame.get(l2..).unwrap_or(&[]), rng) else {
@@ -297,14 +297,19 @@ fn corrupt(frame: &mut [u8], l2: usize, rng: &mut SplitMix64) -> bool {
 
 /// A part of the datagram that one checksum covers.
 fn covered(ip: &[u8], rng: &mut SplitMix64) -> Option<(usize, usize)> {
-    let hdr = perimeter_wire::Ipv4Hdr::parse(ip, true).ok()?;
-    let (head, total) = (usize::from(hdr.header_len), usize::from(hdr.total_len));
-    // In proportion to the lengths, as noise would.
-    if rng.below(total as u64) < head as u64 {
+    let (hdr, whole) = crate::csum::header(ip)?;
+    let (head, total) = (usize::from(hdr.header_len), hdr.total_len as usize);
+    let v6 = hdr.dst.is_ipv6();
+    if !v6 {
+        // A header that is damaged already tells nothing of what is behind it.
+        perimeter_wire::Ipv4Hdr::parse(ip, true).ok()?;
+    }
+    // In proportion to the lengths, as noise would. IPv6's header has no checksum.
+    if !v6 && rng.below(total as u64) < head as u64 {
         return Some((1, head));
     }
     let (checked, from) = match hdr.protocol {
-        1 => (total >= head + 8, head),
+        1 | 58 => (total >= head + 8, head),
         6 => (total >= head + 20, head),
         17 => (
             total > head + 8 && ip[head + 6..head + 8] != [0, 0],
@@ -312,5 +317,5 @@ fn covered(ip: &[u8], rng: &mut SplitMix64) -> Option<(usize, usize)> {
         ),
         _ => (false, head),
     };
-    (checked && !hdr.is_fragment()).then_some((from, total))
+    (checked && whole).then_some((from, total))
 }
