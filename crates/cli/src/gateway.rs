@@ -199,6 +199,7 @@ async fn serve(args: &GatewayArgs) -> Result<(), Error> {
         ..Settings::default()
     };
     let gateway = Gateway::new(stack.clone(), upstream, settings);
+    let gateway = gateway.map_err(|e| Error::Run(format!("the stack: {e}")))?;
     let counts = gateway.counts();
     let (shown, json) = (counts.clone(), args.json);
     tokio::spawn(show(usr, shown, json));

@@ -1,7 +1,7 @@
 //! The gateway: connections of the inside, each relayed to a stream of the upstream.
 
 use crate::counts::Counts;
-use crate::inside::{Incoming, Readiness, Stream};
+use crate::inside::{Datagrams, Incoming, Readiness, Stream};
 use crate::relay::{Abort, relay};
 use crate::sessions::{self, Sessions};
 use crate::shared::{Settings, Shared};
@@ -17,15 +17,21 @@ use tokio::time::timeout;
 
 /// Carries the inside's connections on through the upstream.
 pub struct Gateway {
-    stack: Stack,
+    readiness: Readiness,
+    incoming: Incoming,
+    datagrams: Datagrams,
     shared: Arc<Shared>,
     over: watch::Sender<bool>,
 }
 
 impl Gateway {
     /// For a stack with an interface that takes any destination
-    /// ([`Accept::Any`](perimeter::Accept::Any)), which threads of its own serve.
-    pub fn new(stack: Stack, upstream: Upstream, settings: Settings) -> Gateway {
+    /// ([`Accept::Any`](perimeter::Accept::Any)), which threads of its own serve. From here on it is
+    /// asked for connections, which wait for [`Gateway::run`].
+    ///
+    /// # Errors
+    /// The stack can't be listened on: somebody does already, or it has ended.
+    pub fn new(stack: Stack, upstream: Upstream, settings: Settings) -> io::Result<Gateway> {
         let (over, ended) = watch::channel(false);
         let places = settings.connections.clamp(1, Semaphore::MAX_PERMITS);
         let shared = Shared {
@@ -40,11 +46,27 @@ impl Gateway {
             waiting: Mutex::default(),
             over: ended,
         };
-        Gateway {
-            stack,
+        let readiness = Readiness::new(&stack)?;
+        let hold = Hold {
+            requests: places,
+            ..Hold::default()
+        };
+        let backlog = u32::try_from(places).unwrap_or(u32::MAX);
+        // Peers that are gone without a word are found in the end.
+        let config = TcpConfig {
+            keepalive: Some(Keepalive::default()),
+            ..stack.tcp_config()
+        };
+        let listen = Listen::any().hold(hold).backlog(backlog).tcp(config);
+        let incoming = Incoming::new(&stack, &readiness, &listen)?;
+        let datagrams = sessions::socket(&stack, &readiness)?;
+        Ok(Gateway {
+            readiness,
+            incoming,
+            datagrams,
             shared: Arc::new(shared),
             over,
-        }
+        })
     }
 
     /// What it counts.
@@ -56,25 +78,12 @@ impl Gateway {
     /// [`Settings::drain`] at most, and what is left is reset.
     ///
     /// # Errors
-    /// The stack can't be listened on, or has ended.
+    /// The stack has ended.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
-        let readiness = Readiness::new(&self.stack)?;
-        let driver = tokio::spawn(readiness.clone().drive());
+        let driver = tokio::spawn(self.readiness.clone().drive());
         let connections = self.shared.settings.connections;
-        let hold = Hold {
-            requests: connections,
-            ..Hold::default()
-        };
-        let backlog = u32::try_from(connections).unwrap_or(u32::MAX);
-        // Peers that are gone without a word are found in the end.
-        let config = TcpConfig {
-            keepalive: Some(Keepalive::default()),
-            ..self.stack.tcp_config()
-        };
-        let listen = Listen::any().hold(hold).backlog(backlog).tcp(config);
-        let incoming = Arc::new(Incoming::new(&self.stack, &readiness, &listen)?);
-        let datagrams = sessions::socket(&self.stack, &readiness)?;
-        let sessions = Sessions::new(self.shared.clone(), datagrams);
+        let incoming = self.incoming;
+        let sessions = Sessions::new(self.shared.clone(), self.datagrams);
         let ended = tokio::select! {
             e = requests(&self.shared, &incoming) => Some(e),
             e = sessions.serve() => Some(e),

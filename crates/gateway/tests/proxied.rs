@@ -72,6 +72,7 @@ impl World {
             ..Settings::default()
         };
         let gateway = Gateway::new(b.build().unwrap(), upstream.await.unwrap(), settings);
+        let gateway = gateway.unwrap();
         let counts = gateway.counts();
         let (device, end) = channel(&Native::default(), PipeConfig::default());
         let b = stack()

@@ -215,7 +215,7 @@ pub fn world(settings: Settings, test: impl FnOnce(&World) + Send) {
             };
             let limit = Duration::from_secs(2);
             let upstream = Upstream::new(Target::Direct, options, limit).await.unwrap();
-            let gateway = Gateway::new(stack, upstream, settings);
+            let gateway = Gateway::new(stack, upstream, settings).unwrap();
             let counts = gateway.counts();
             let stopped = stop.clone();
             let gateway = tokio::spawn(gateway.run(async move { stopped.notified().await }));
