@@ -1,4 +1,8 @@
 //! The examples, over memory.
+#![allow(
+    clippy::duplicate_mod,
+    reason = "each example is a program of its own, and takes the library's examples' arguments"
+)]
 
 use clap::Parser;
 use std::process::ExitCode;
