@@ -100,7 +100,7 @@ fn bad_input_is_one_line() {
     fs::create_dir(t.path().join("mine")).unwrap();
     fs::write(t.path().join("mine/thesis"), "x").unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&["lab", "run", "fig9"], "throughput"),
+        (&["lab", "run", "fig9"], "`perimeter lab list` lists"),
         (&["lab", "run", "none.toml"], "none.toml: "),
         (
             &["lab", "run", "broken.toml"],

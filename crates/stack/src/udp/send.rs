@@ -180,7 +180,7 @@ impl<K: Kind> Socket<K> {
         if let Some(from) = from {
             return match self.config.any {
                 true => Ok(from),
-                false if cx.sh.is_ours(from.0) && from.1 == self.port => Ok(from),
+                false if cx.sh.may_bind(from.0) && from.1 == self.port => Ok(from),
                 false => Err(UdpError::NotOurs),
             };
         }
@@ -303,8 +303,16 @@ impl<K: Kind> Socket<K> {
             return Err(UdpError::Invalid);
         }
         let now = cx.now();
-        // What is not an address of ours goes by the interface that stands for it.
         let sh = cx.sh;
+        // Nothing is sent from an address that may turn out to be somebody else's (RFC 4862,
+        // section 5.4).
+        if let IpAddr::V6(ip) = from.0
+            && !sh.is_ours(from.0)
+            && sh.is_tentative(ip, Some(self.id))
+        {
+            return Ok(Way::Unresolved);
+        }
+        // What is not an address of ours goes by the interface that stands for it.
         let only = match sh.is_ours(from.0) {
             true => None,
             false => {

@@ -44,7 +44,7 @@ impl<K: Kind> Table<K> {
             return Err(UdpError::NoMemory);
         }
         let claim = Claim::of(addr, config.only_v6);
-        let ours = |a: IpAddr| a.is_multicast() || cx.sh.is_ours(a);
+        let ours = |a: IpAddr| a.is_multicast() || cx.sh.may_bind(a);
         if claim.addr().is_some_and(|a| !ours(a)) {
             return Err(UdpError::NotOurs);
         }
