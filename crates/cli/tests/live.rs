@@ -48,7 +48,14 @@ fn the_runs_are_shown_and_the_table_printed_afterwards() {
 /// q ends runs that would take half an hour, in order, and prints what was complete.
 #[test]
 fn quitting_prints_what_is_complete() {
-    let arguments = ["--org", "null,connp-l:8", "--conns", "2", "--seconds", "600"];
+    let arguments = [
+        "--org",
+        "null,connp-l:8",
+        "--conns",
+        "2",
+        "--seconds",
+        "600",
+    ];
     let Some(mut session) = start(&arguments, &[("NO_COLOR", "1")]) else {
         return;
     };

@@ -242,6 +242,15 @@ impl<K: Kind> Socket<K> {
         found.ok_or(UdpError::Failed(TcpError::NetUnreachable))
     }
 
+    /// Whether nothing is sent from that address yet, as it may turn out to be somebody else's (RFC
+    /// 4862, section 5.4). The socket is told when it can be.
+    fn must_wait(&self, cx: &Ctx<K>, from: IpAddr) -> bool {
+        match from {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(ip) => !cx.sh.is_ours(from) && cx.sh.is_tentative(ip, Some(self.id)),
+        }
+    }
+
     /// The way to a group, or to all hosts of a link, by an interface.
     fn find_group(
         &mut self,
@@ -261,6 +270,9 @@ impl<K: Kind> Socket<K> {
             Some(_) => self.source(cx, asked, to.0)?,
             None => (self.source_by(cx, iface, to.0)?, self.port),
         };
+        if self.must_wait(cx, from.0) {
+            return Ok(Way::Unresolved);
+        }
         let station = match to.0 {
             _ if all => MacAddr::BROADCAST,
             IpAddr::V4(g) => igmp::group_mac_v4(g),
@@ -304,12 +316,7 @@ impl<K: Kind> Socket<K> {
         }
         let now = cx.now();
         let sh = cx.sh;
-        // Nothing is sent from an address that may turn out to be somebody else's (RFC 4862,
-        // section 5.4).
-        if let IpAddr::V6(ip) = from.0
-            && !sh.is_ours(from.0)
-            && sh.is_tentative(ip, Some(self.id))
-        {
+        if self.must_wait(cx, from.0) {
             return Ok(Way::Unresolved);
         }
         // What is not an address of ours goes by the interface that stands for it.
