@@ -315,7 +315,7 @@ fn build() -> Build {
 /// The runs end when they are told to; what was complete is reported, and it says so.
 #[test]
 fn stopping_is_orderly() {
-    let settings = settings(&["connp-l:8"], 0.3);
+    let settings = settings(&["null", "connp-l:8"], 0.3);
     let (mut feed, news) = Feed::new();
     let stop = feed.stop().clone();
     let stopper = std::thread::spawn(move || {
