@@ -5,29 +5,12 @@ use crate::ctx::Ctx;
 use crate::fragment;
 use crate::kind::Kind;
 use crate::net::{L2, is_group, is_host};
+pub use crate::received::Datagram;
 use core::net::{IpAddr, Ipv6Addr};
-use perimeter_base::{Bytes, PktBuf};
+use perimeter_base::Bytes;
 use perimeter_link::Medium;
 use perimeter_tcp::Unreachable;
 use perimeter_wire::{EtherHdr, Icmpv4, Icmpv6, IpHdr, Ipv6Hdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6};
-
-/// A whole datagram to an address of ours, of a protocol that is wanted.
-#[derive(Debug)]
-pub struct Datagram {
-    /// IP's header, of either family; link-local addresses carry their zones
-    /// ([`perimeter_wire::ipv6::with_zone`]).
-    pub ip: IpHdr,
-    /// The interface that it came by.
-    pub iface: u16,
-    /// What follows IP's header, which is still in front of it.
-    pub payload: PktBuf,
-    /// It went to a group, or to all hosts of a link.
-    pub group: bool,
-    /// The device has verified the transport checksum.
-    pub csum_ok: bool,
-    /// The device's flow hash, if it has one.
-    pub hash: Option<u32>,
-}
 
 /// Why a datagram was not sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -3,12 +3,13 @@
 
 use crate::count::Count;
 use crate::ctx::Ctx;
+use crate::joined::Due;
+pub use crate::joined::{Groups, Joined};
 use crate::kind::Kind;
 use crate::own::Own;
 use crate::shared::SharedState;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::sync::atomic::{AtomicUsize, Ordering};
-use hashbrown::HashMap;
+use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_link::Medium;
 use perimeter_sync::Lock;
@@ -23,51 +24,6 @@ const AGAIN: u64 = 900_000_000;
 pub const GROUPS: usize = 1024;
 /// The longest that an answer is put off, whatever a query allows, ns.
 const LATEST: u64 = 25_000_000_000;
-
-/// A report that is due at a time.
-struct Due {
-    at: Time,
-    iface: u16,
-    group: IpAddr,
-    what: Record,
-}
-
-/// Who is in what.
-#[derive(Default)]
-pub struct Groups {
-    /// How many sockets have joined.
-    joined: HashMap<(u16, IpAddr), usize, foldhash::fast::RandomState>,
-    /// At most one of a kind for each group.
-    due: Vec<Due>,
-}
-
-/// The number of groups, to look at without the lock.
-#[derive(Default)]
-pub struct Joined(AtomicUsize);
-
-impl Groups {
-    fn plan(&mut self, at: Time, iface: u16, group: IpAddr, what: Record) {
-        let old = |d: &Due| (d.iface, d.group) == (iface, group);
-        match self.due.iter_mut().find(|d| old(d)) {
-            // A change outranks an answer, and the newer change the older.
-            Some(d) if what != Record::Listens => {
-                *d = Due {
-                    at,
-                    iface,
-                    group,
-                    what,
-                };
-            }
-            Some(d) => d.at = d.at.min(at),
-            None => self.due.push(Due {
-                at,
-                iface,
-                group,
-                what,
-            }),
-        }
-    }
-}
 
 impl<K: Kind> SharedState<K> {
     /// Whether a socket has joined `group` on interface `iface`; on the loopback, on whichever.
@@ -241,7 +197,7 @@ pub(crate) fn query_v4<K: Kind>(cx: &mut Ctx<K>, iface: u16, ip: &IpHdr, payload
             ..perimeter_wire::FlowKey::UNSPECIFIED
         };
         let secret = [cx.sh.secret[0] ^ now.0, cx.sh.secret[1]];
-        let delay = crate::shard::table_hash(secret, &key) % most;
+        let delay = crate::hash::table_hash(secret, &key) % most;
         groups.plan(now.plus(delay), iface, group, Record::Listens);
     }
 }

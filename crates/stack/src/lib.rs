@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aside;
+mod bits;
 pub mod conn;
 pub mod copies;
 pub mod count;
@@ -13,11 +14,13 @@ pub mod ends;
 pub mod fragment;
 pub mod glue;
 pub mod groups;
+mod hash;
 pub mod hold;
 pub mod id;
 pub mod input;
 mod ipv4;
 pub mod ipv6;
+mod joined;
 pub mod kind;
 pub mod life;
 pub mod lifecycle;
@@ -37,6 +40,7 @@ pub mod poller;
 pub mod port;
 pub mod quota;
 pub mod ready;
+mod received;
 pub mod route;
 pub mod segment;
 pub mod setting;

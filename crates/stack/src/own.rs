@@ -1,14 +1,13 @@
 //! What a thread carries while it works.
 
-use crate::datagram::Datagram;
 use crate::id::SockId;
 use crate::kind::Kind;
 use crate::limit::Limits;
 use crate::listener::Listener;
 use crate::merge::Latest;
 use crate::ready::Wakes;
+use crate::received::{Datagram, Rx};
 use crate::segment::{Apart, Segs};
-use crate::udp::Rx;
 use crate::wheel::Due;
 use perimeter_base::{PktPool, Time};
 use perimeter_link::RxFrame;

@@ -5,25 +5,13 @@
 //! its read half is written only under the receive side's protection and its write half only
 //! under the send side's, so plain stores suffice and `up` needs no atomic read-modify-write.
 
+pub use crate::bits::{ALWAYS, ERR, HUP, IN, OUT, RDHUP};
 use crate::kind::Kind;
 use crate::planted::{Bug, planted};
 use crate::tasks::{Half, Tasks};
 use perimeter_sync::Platform;
 use perimeter_sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
-
-/// Readable: data, end of stream, an accepted connection, or an error.
-pub const IN: u8 = 1;
-/// Writable: room in the send buffer, or an error.
-pub const OUT: u8 = 2;
-/// An error is pending.
-pub const ERR: u8 = 4;
-/// Both directions are finished.
-pub const HUP: u8 = 8;
-/// The peer has closed its direction.
-pub const RDHUP: u8 = 16;
-/// Reported whether asked for or not, as in `epoll`.
-pub const ALWAYS: u8 = ERR | HUP;
 
 /// How a registration is told.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]

@@ -7,6 +7,7 @@ use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::ends::Ends;
 use crate::glue;
+pub use crate::hash::table_hash;
 use crate::hold::Syn;
 use crate::id::{Slots, SockId};
 use crate::kind::Kind;
@@ -18,7 +19,6 @@ use crate::segment::Seg;
 use crate::shared::SharedState;
 use crate::sockets::{Others, Sockets};
 use crate::wheel::Wheel;
-use core::net::IpAddr;
 use hashbrown::HashTable;
 use perimeter_base::Time;
 use perimeter_sync::{Platform, Work};
@@ -57,33 +57,6 @@ pub enum Met {
 /// The flow exists already.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ExistsError;
-
-/// A keyed hash of a flow for a table: two multiplications for IPv4. Keyed, so that chosen
-/// tuples do not slow the lookup.
-pub fn table_hash(secret: [u64; 2], key: &FlowKey) -> u64 {
-    let ports = u64::from(key.local_port) << 16 | u64::from(key.remote_port);
-    let fold = |a: u64, b: u64| {
-        let m = u128::from(a) * u128::from(b);
-        (m >> 64) as u64 ^ m as u64
-    };
-    match (key.local, key.remote) {
-        (IpAddr::V4(l), IpAddr::V4(r)) => {
-            let addrs = u64::from(u32::from(l)) << 32 | u64::from(u32::from(r));
-            fold(fold(addrs ^ secret[0], ports ^ secret[1]), secret[0] | 1)
-        }
-        (l, r) => {
-            let wide = |ip: IpAddr| match ip {
-                IpAddr::V4(a) => u128::from(a.to_ipv6_mapped()),
-                IpAddr::V6(a) => u128::from(a),
-            };
-            let mut h = ports ^ secret[1];
-            for word in [wide(l), wide(r)] {
-                h = fold((word >> 64) as u64 ^ secret[0], h ^ word as u64);
-            }
-            fold(h, secret[0] | 1)
-        }
-    }
-}
 
 impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// An empty shard, number `index` of so many: those share out the SYN cache's room.
@@ -548,7 +521,7 @@ impl<K: Kind, C: Cell<K = K>> Sockets<K> for Shard<K, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::Ipv4Addr;
+    use core::net::{IpAddr, Ipv4Addr};
 
     /// The most comparisons that a lookup needs in a table of `keys` under `secret`.
     fn dearest(secret: [u64; 2], keys: &[FlowKey]) -> usize {

@@ -200,8 +200,8 @@ pub struct SharedState<K: Kind> {
     /// Bound ports.
     bound: Lk<K, Bound>,
     /// Groups that sockets have joined.
-    pub(crate) groups: Lk<K, crate::groups::Groups>,
-    pub(crate) groups_joined: crate::groups::Joined,
+    pub(crate) groups: Lk<K, crate::joined::Groups>,
+    pub(crate) groups_joined: crate::joined::Joined,
     /// Fragments that wait for the rest of their datagrams.
     pub fragments: Lk<K, crate::fragment::Reassembly>,
     /// Counts what is sent in fragments.
@@ -357,8 +357,8 @@ impl<K: Kind> SharedState<K> {
                 secret[0].rotate_left(17) ^ 0x9e37_79b9_7f4a_7c15,
                 secret[1].rotate_left(41),
             ],
-            groups: lock::<K, _>(&p, LockClass::Leaf, crate::groups::Groups::default()),
-            groups_joined: crate::groups::Joined::default(),
+            groups: lock::<K, _>(&p, LockClass::Leaf, crate::joined::Groups::default()),
+            groups_joined: crate::joined::Joined::default(),
             fragments: lock::<K, _>(
                 &p,
                 LockClass::Leaf,
@@ -507,7 +507,7 @@ impl<K: Kind> SharedState<K> {
             return 0;
         }
         let [a, b] = self.secret;
-        let label = crate::shard::table_hash([b ^ 0x6437, a], key) as u32 >> 12;
+        let label = crate::hash::table_hash([b ^ 0x6437, a], key) as u32 >> 12;
         // 0 says that there is none.
         label.max(1)
     }
@@ -522,7 +522,7 @@ impl<K: Kind> SharedState<K> {
             local_port: ip.protocol.into(),
             remote_port: 0,
         };
-        let from = crate::shard::table_hash([a ^ 0x7739, b], &key) as u32;
+        let from = crate::hash::table_hash([a ^ 0x7739, b], &key) as u32;
         from.wrapping_add(self.fragmented.fetch_add(1, Ordering::Relaxed))
     }
 

@@ -9,8 +9,8 @@
 //! is lost. Wakers are taken and woken by the thread that has left the perimeter, under no lock: one
 //! hop from the segment to the task's run queue.
 
+use crate::bits::{ERR, HUP};
 use crate::planted::{Bug, planted};
-use crate::ready::{ERR, HUP};
 use core::task::{Context, Poll, Waker};
 use perimeter_sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use perimeter_sync::mutex::Mutex;

@@ -1,8 +1,8 @@
 //! Who gets a datagram: the most specific of the sockets whose address and port it was sent to.
 
+use crate::hash::table_hash;
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
-use crate::shard::table_hash;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use hashbrown::{HashMap, HashTable};

@@ -8,6 +8,7 @@ use crate::ctx::Ctx;
 use crate::id::SockId;
 use crate::kind::Kind;
 use crate::ready::{self, Side};
+pub use crate::received::Rx;
 use core::net::IpAddr;
 use perimeter_base::PktBuf;
 use perimeter_sync::{Platform, Work};
@@ -17,23 +18,6 @@ use std::collections::VecDeque;
 
 /// Bytes that a socket counts for being there.
 pub(super) const SOCKET: usize = 1024;
-
-/// A received datagram.
-#[derive(Debug)]
-pub struct Rx {
-    /// The data, in the packet buffer that it came in.
-    pub data: PktBuf,
-    /// Who sent it.
-    pub src: (IpAddr, u16),
-    /// The address and port that it was sent to.
-    pub dst: (IpAddr, u16),
-    /// The interface that it came by.
-    pub iface: u16,
-    /// DSCP and ECN.
-    pub tos: u8,
-    /// Hops that it had left.
-    pub hop_limit: u8,
-}
 
 impl Rx {
     /// Memory that it pins, bytes.
