@@ -164,14 +164,19 @@ pub fn ranked(report: &Report, measure: Measure) -> Vec<(u32, Vec<&Row>)> {
 pub fn answer(report: &Report) -> String {
     let measure = Measure::of(report);
     let loads = ranked(report, measure);
-    let enough = |rows: &[&Row]| rows.iter().filter(|r| r.ranked).count() > 1;
+    let enough = |rows: &[&Row]| rows.iter().filter(|r| r.ranked && r.valid).count() > 1;
     if !loads.iter().any(|(_, rows)| enough(rows)) {
         return String::new();
     }
     let mut out = headline(report);
     let mut noisy = (0, 0);
     for (connections, rows) in &loads {
-        let part: Vec<&Row> = rows.iter().copied().filter(|r| r.ranked).collect();
+        // What does not add up decides nothing.
+        let part: Vec<&Row> = rows
+            .iter()
+            .copied()
+            .filter(|r| r.ranked && r.valid)
+            .collect();
         let [best, second, ..] = part[..] else {
             continue;
         };
