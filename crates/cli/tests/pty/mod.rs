@@ -129,7 +129,12 @@ impl Session {
             assert!(patience.lasts(), "it does not end:\n{}", shown());
             thread::sleep(LOOK);
         };
-        // The reader may be a little behind.
+        // The reader may be behind, on a busy machine by long: the terminal is given back last but
+        // for what is printed afterwards.
+        let mut behind = Patience::new(LONG);
+        while !self.text().contains(LEAVE) && behind.lasts() {
+            thread::sleep(LOOK);
+        }
         thread::sleep(Duration::from_millis(200));
         let after = tcgetattr(&self.slave).unwrap();
         let modes = |t: &Termios| {
@@ -146,7 +151,8 @@ impl Session {
             "the terminal is not as it was"
         );
         let text = self.text();
-        let (view, rest) = text.rsplit_once(LEAVE).expect("the screen was not left");
+        let left = text.rsplit_once(LEAVE);
+        let (view, rest) = left.unwrap_or_else(|| panic!("the screen was not left: {text:?}"));
         assert!(view.contains(ENTER));
         assert!(rest.contains("\x1b[?25h"), "the cursor stays hidden");
         (status, rest.into())
