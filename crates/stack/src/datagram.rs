@@ -4,6 +4,7 @@ use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::fragment;
 use crate::kind::Kind;
+pub use crate::net::SendError;
 use crate::net::{L2, is_group, is_host};
 pub use crate::received::Datagram;
 use core::net::{IpAddr, Ipv6Addr};
@@ -11,19 +12,6 @@ use perimeter_base::Bytes;
 use perimeter_link::Medium;
 use perimeter_tcp::Unreachable;
 use perimeter_wire::{EtherHdr, Icmpv4, Icmpv6, IpHdr, Ipv6Hdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6};
-
-/// Why a datagram was not sent.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum SendError {
-    /// There is no route.
-    NoRoute,
-    /// It is larger than the interface's MTU.
-    TooLong,
-    /// The neighbour's station is not known yet: it is asked for.
-    NoStation,
-    /// The transmit queue is full.
-    Full,
-}
 
 /// The quoted part of a datagram that nobody wants: as much as keeps the error at 576 bytes (RFC
 /// 1812, section 4.3.2.3).

@@ -232,6 +232,19 @@ pub enum L2 {
     Unresolved,
 }
 
+/// Why a datagram was not sent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// There is no route.
+    NoRoute,
+    /// It is larger than the interface's MTU.
+    TooLong,
+    /// The neighbour's station is not known yet: it is asked for.
+    NoStation,
+    /// The transmit queue is full.
+    Full,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,9 @@
 //! What all threads of a stack share, whatever the organization.
 
+mod addresses;
+mod templates;
+
 use crate::count::{COUNTS, Count};
-use crate::hold::Syn;
 use crate::id::{Slots, SockId};
 use crate::ipv6::addrs::{Addresses, Held, State};
 use crate::ipv6::autoconf::{Auto, Ipv6Config, Settled};
@@ -10,24 +12,23 @@ use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
 use crate::listener::{ANY_PORT, At, ListenSpec, Listener, overlap};
 use crate::memory::{Memory, WAITING};
-use crate::net::{Accept, Cidr, Iface, L2, Route, is_host};
+use crate::net::{Accept, Cidr, Iface, Route};
 use crate::own::Own;
 use crate::poller::Pollers;
 use crate::port::{Offload, RxPort, TxPort};
 use crate::quota::Quota;
 use crate::route::{Ask, Routes};
-use crate::segment::Seg;
 use crate::tasks::AllTasks;
 use core::net::IpAddr;
 use perimeter_base::Time;
 use perimeter_link::loopback::LoopbackHandle;
 use perimeter_link::{Device, Medium};
 use perimeter_sync::{Lock, LockClass, PerLaneCounters, Platform};
+use perimeter_tcp::Config as TcpConfig;
 use perimeter_tcp::isn::{IsnGen, PortPicker};
-use perimeter_tcp::syncache::{Cookies, Origin};
-use perimeter_tcp::{Config as TcpConfig, Rst};
+use perimeter_tcp::syncache::Cookies;
 use perimeter_wire::ipv6::with_zone;
-use perimeter_wire::{FlowKey, MacAddr, SegOut, Template, Toeplitz};
+use perimeter_wire::{FlowKey, MacAddr, Toeplitz};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -442,76 +443,6 @@ impl<K: Kind> SharedState<K> {
         self.net_generation.load(Ordering::Acquire)
     }
 
-    /// The interface towards `remote` and the address to use there, `local` if one is given
-    /// (RFC 1122, section 3.3.4.3: the address in the route's own prefix, else the first; to one of
-    /// our own, that one). `None`: there is no route, or none of those is a host's address.
-    pub fn source(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<(u16, IpAddr)> {
-        let hop = self.routes.hop(remote)?;
-        let iface = &self.ifaces[usize::from(hop.iface)];
-        let all = |a: &crate::net::Cidr| a.broadcast() == Some(remote);
-        if !is_host(remote) || iface.addrs.iter().any(all) {
-            return None;
-        }
-        let addr = match local {
-            Some(a) => {
-                let ours = a.is_ipv4() == remote.is_ipv4() && self.may_bind(a);
-                ours.then_some(a)?
-            }
-            None if hop.iface == self.loopback().0 => remote,
-            None => match remote {
-                IpAddr::V4(_) => {
-                    let near = iface.addrs.iter().find(|a| a.contains(hop.next));
-                    near.or(iface.addrs.first())?.addr
-                }
-                IpAddr::V6(dst) => {
-                    let found = crate::ipv6::source::select(&self.v6, hop.iface, dst)?;
-                    IpAddr::V6(found.addr)
-                }
-            },
-        };
-        Some((hop.iface, addr))
-    }
-
-    /// Whether a datagram to that address is for this stack.
-    #[inline]
-    pub fn is_ours(&self, ip: IpAddr) -> bool {
-        match ip {
-            IpAddr::V4(_) => self.ifaces.iter().any(|i| i.owns(ip)),
-            IpAddr::V6(ip) => self.v6.owns(ip),
-        }
-    }
-
-    /// Whether a socket may have that address: it is ours, or will be in a moment.
-    pub fn may_bind(&self, ip: IpAddr) -> bool {
-        match ip {
-            IpAddr::V4(_) => self.is_ours(ip),
-            IpAddr::V6(ip) => self.v6.find(ip).is_some(),
-        }
-    }
-
-    /// The addresses of an interface, of both families; IPv6's with their zones, in the order in
-    /// which they were added.
-    pub fn addrs(&self, iface: u16) -> Vec<Cidr> {
-        let v6 = self.v6.of(iface).map(|h| Cidr {
-            addr: IpAddr::V6(h.addr),
-            prefix: h.prefix,
-        });
-        let v4 = self.ifaces[usize::from(iface)].addrs.iter().copied();
-        v4.chain(v6).collect()
-    }
-
-    /// The label of a flow over IPv6 (RFC 6437, section 3): the same for its life, and nothing
-    /// that another can guess. IPv4 has none.
-    pub(crate) fn flow_label(&self, key: &FlowKey) -> u32 {
-        if key.remote.is_ipv4() {
-            return 0;
-        }
-        let [a, b] = self.secret;
-        let label = crate::hash::table_hash([b ^ 0x6437, a], key) as u32 >> 12;
-        // 0 says that there is none.
-        label.max(1)
-    }
-
     /// The identification of a datagram that is sent in fragments (RFC 7739): different for each to
     /// one host, and nothing that tells how many went to another.
     pub(crate) fn fragment_ident(&self, ip: &perimeter_wire::IpHdr) -> u32 {
@@ -524,66 +455,6 @@ impl<K: Kind> SharedState<K> {
         };
         let from = crate::hash::table_hash([a ^ 0x7739, b], &key) as u32;
         from.wrapping_add(self.fragmented.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The template of a flow that goes by these stations.
-    fn template_by(&self, l2: Option<(MacAddr, MacAddr)>, key: &FlowKey) -> Template {
-        Template::new(l2, key, self.config.ttl, self.flow_label(key))
-    }
-
-    /// Whether a datagram to that address, which came by interface `iface`, is for this stack: it
-    /// is one of its own, or the interface takes any.
-    #[inline]
-    pub fn takes(&self, iface: u16, ip: IpAddr) -> bool {
-        self.is_ours(ip) || self.ifaces[usize::from(iface)].takes(ip)
-    }
-
-    /// Whether echo requests to that address, which came by interface `iface`, are answered.
-    pub(crate) fn echoes(&self, iface: u16, ip: IpAddr) -> bool {
-        let silent = Accept::Any { echo: false };
-        self.ifaces[usize::from(iface)].accept != silent || self.is_ours(ip)
-    }
-
-    /// The interface that packets from `local` have to take, where that is not an address of ours:
-    /// theirs, whose transmit queue is `txq`.
-    #[inline]
-    pub fn only_by(&self, local: IpAddr, txq: u16) -> Option<u16> {
-        if !self.accepts_any || self.is_ours(local) {
-            return None;
-        }
-        let n = self.ifaces.iter().position(|i| i.tx.contains(&txq))?;
-        Some(n as u16)
-    }
-
-    /// Header template for a flow; its transmit queue is `txq`. `None`: no route. The template of an
-    /// unresolved neighbour
-    /// must not be used; `waiter` is told when it is resolved.
-    pub fn template(
-        &self,
-        key: &FlowKey,
-        txq: u16,
-        waiter: Option<SockId>,
-        own: &mut Own<K>,
-    ) -> Option<(u16, Option<Template>)> {
-        let now = own.now(&self.p);
-        if let IpAddr::V6(local) = key.local
-            && !self.v6.owns(local)
-            && self.is_tentative(local, waiter)
-        {
-            return Some((self.routes.hop(key.remote)?.iface, None));
-        }
-        let to = (key.remote, self.only_by(key.local, txq));
-        let found = self.routes.resolve_by(&self.ifaces, to, waiter, now)?;
-        let iface = found.hop.iface;
-        if let Some(ask) = found.ask {
-            self.ask(own, iface, ask);
-        }
-        let l2 = match found.l2 {
-            L2::Unresolved => return Some((iface, None)),
-            L2::None => None,
-            L2::Stations(src, dst) => Some((src, dst)),
-        };
-        Some((iface, Some(self.template_by(l2, key))))
     }
 
     /// Asks on an interface who has an address.
@@ -676,113 +547,6 @@ impl<K: Kind> SharedState<K> {
             self.ask(own, iface, ask);
         }
         settled
-    }
-
-    /// Sends one segment that belongs to no connection, and is no answer to a frame at hand: a
-    /// SYN-ACK once more. As [`SharedState::answer`] to a frame that came `from` there.
-    pub fn reply(&self, own: &mut Own<K>, key: &FlowKey, from: Option<Origin>, out: &SegOut) {
-        self.to_stranger(own, key, self.flow_hash(key), out, from);
-    }
-
-    /// The interface and the station that a segment came from; where there are no stations, the
-    /// unspecified one.
-    pub fn came_from(&self, seg: &Seg) -> Option<Origin> {
-        let medium = self.ifaces[usize::from(seg.iface)].caps.medium;
-        let station = match medium {
-            Medium::Ethernet => seg.station()?,
-            Medium::Ip => MacAddr::UNSPECIFIED,
-        };
-        Some((seg.iface, station))
-    }
-
-    /// Answers a segment that belongs to no connection: a SYN-ACK or a reset. Strangers are not
-    /// worth an entry among the neighbours, nor a request: where the next hop's station is not
-    /// known, the answer goes to the station that the frame came from. Dropped when it came by
-    /// another way, or the ring is full: the peer asks again.
-    pub fn answer(&self, own: &mut Own<K>, seg: &Seg, out: &SegOut) {
-        self.to_stranger(own, &seg.frame.key, seg.hash, out, self.came_from(seg));
-    }
-
-    fn to_stranger(
-        &self,
-        own: &mut Own<K>,
-        key: &FlowKey,
-        hash: u32,
-        out: &SegOut,
-        from: Option<Origin>,
-    ) {
-        let by = from.filter(|(iface, _)| {
-            let i = &self.ifaces[usize::from(*iface)];
-            i.accept.is_any() && self.only_by(key.local, i.tx.start).is_some()
-        });
-        let to = (key.remote, by.map(|(iface, _)| iface));
-        let Some((hop, known)) = self.routes.known_by(to) else {
-            return;
-        };
-        let i = &self.ifaces[usize::from(hop.iface)];
-        let l2 = if i.caps.medium == Medium::Ethernet {
-            let came = from.filter(|(iface, mac)| {
-                *iface == hop.iface && !mac.is_multicast() && *mac != MacAddr::UNSPECIFIED
-            });
-            let Some(station) = known.or(came.map(|(_, mac)| mac)) else {
-                return self.count(own.lane, Count::NoStation, 1);
-            };
-            Some((i.caps.mac, station))
-        } else {
-            None
-        };
-        let template = self.template_by(l2, key);
-        let q = i.txq(hash);
-        let mut stage = self.tx[usize::from(q)].stage();
-        let Some(mut d) = stage.push() else {
-            return self.count(own.lane, Count::TxRingFull, 1);
-        };
-        // A datagram on its own may say 0: it is never fragmented (RFC 6864, section 4.1).
-        d.hdr_len = template.emit(&mut d.hdr, 0, out, 0) as u8;
-        d.offload.csum_start = template.tcp_start() as u8;
-        d.offload.csum_offset = 16;
-        drop(stage);
-        self.count(own.lane, Count::TxSegs, 1);
-        own.deferred.ring(q);
-    }
-
-    /// Answers a segment that belongs to no connection with a reset (RFC 9293, section
-    /// 3.10.7.1); never a reset with a reset.
-    pub fn refuse(&self, own: &mut Own<K>, seg: &Seg) {
-        self.count(own.lane, Count::NoConnection, 1);
-        if let Some(rst) = Rst::answering(&seg.frame.hdr, seg.payload.len() as u32) {
-            self.reset_no_socket(own, seg, &rst);
-        }
-    }
-
-    /// Answers a held SYN with a reset, unless this thread has sent too many.
-    pub fn refuse_held(&self, own: &mut Own<K>, syn: &Syn) {
-        if let Some(rst) = Rst::answering(&syn.hdr, 0)
-            && self.may_reset(own)
-        {
-            self.reply(own, &syn.key, syn.from, &rst.seg());
-        }
-    }
-
-    /// Answers a segment that belongs to no connection with that reset, unless this thread has
-    /// sent too many.
-    pub fn reset_no_socket(&self, own: &mut Own<K>, seg: &Seg, rst: &Rst) {
-        if self.may_reset(own) {
-            self.answer(own, seg, &rst.seg());
-        }
-    }
-
-    /// Whether this thread may send a stranger one more reset; counted as sent if so.
-    pub fn may_reset(&self, own: &mut Own<K>) -> bool {
-        let now = own.now(&self.p);
-        let may = own.limits.resets.take(now);
-        let what = if may {
-            Count::TxResets
-        } else {
-            Count::ResetLimit
-        };
-        self.count(own.lane, what, 1);
-        may
     }
 
     /// Makes a listener and binds it.

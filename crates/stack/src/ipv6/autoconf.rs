@@ -6,24 +6,15 @@
 
 use super::addrs::{Addresses, Held, State};
 use super::zone_of;
-use crate::count::Count;
 use crate::id::SockId;
-use crate::kind::Kind;
 use crate::net::{Cidr, Route};
-use crate::own::Own;
-use crate::shared::SharedState;
 use core::net::{IpAddr, Ipv6Addr};
-use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_base::rng::SplitMix64;
-use perimeter_sync::Lock;
 use perimeter_tcp::isn::IsnGen;
-use perimeter_wire::ipv6::{
-    ALL_ROUTERS, group_mac, is_link_local, solicited_node, with_zone, without_zone,
-};
-use perimeter_wire::mld::Record;
-use perimeter_wire::ndp::{PrefixInfo, RouterAdvert};
-use perimeter_wire::{MacAddr, Ndp};
+use perimeter_wire::MacAddr;
+use perimeter_wire::ipv6::{is_link_local, with_zone, without_zone};
+use perimeter_wire::ndp::PrefixInfo;
 
 /// Time between probes for an address, and behind the last one (RFC 4861, RetransTimer), ns.
 const PROBE_EVERY: u64 = 1_000_000_000;
@@ -73,15 +64,15 @@ impl Default for Ipv6Config {
 }
 
 /// An address that is being looked at whether somebody else has it.
-struct Probe {
-    held: Held,
+pub(super) struct Probe {
+    pub(super) held: Held,
     left: u8,
     at: Time,
     nonce: [u8; 6],
     /// How many of this prefix were somebody else's; `None`: the address was given, not made.
     tries: Option<u8>,
     /// Connections that wait to send from it.
-    waiting: Vec<SockId>,
+    pub(super) waiting: Vec<SockId>,
 }
 
 /// An address that was made from a prefix.
@@ -94,30 +85,30 @@ struct Found {
 
 /// What is known of the link of an interface.
 #[derive(Default)]
-struct Link {
+pub(super) struct Link {
     /// Addresses are asked for and made there.
-    autoconf: bool,
+    pub(super) autoconf: bool,
     name: String,
     mac: MacAddr,
-    probes: Vec<Probe>,
+    pub(super) probes: Vec<Probe>,
     found: Vec<Found>,
     routers: Vec<(Ipv6Addr, Time)>,
     prefixes: Vec<(Cidr, Time)>,
-    solicitations: u8,
+    pub(super) solicitations: u8,
     solicit_at: Time,
 }
 
 /// Addresses in the making and what ends with time, of all interfaces.
 pub(crate) struct Auto {
-    links: Vec<Link>,
-    duplicates: Vec<(u16, Ipv6Addr)>,
+    pub(super) links: Vec<Link>,
+    pub(super) duplicates: Vec<(u16, Ipv6Addr)>,
     transmits: u8,
     secret: IsnGen,
     random: SplitMix64,
 }
 
 /// What is to be done once the lock is let go.
-enum Act {
+pub(super) enum Act {
     Probe(u16, Ipv6Addr, [u8; 6]),
     Join(u16, Ipv6Addr),
     Leave(u16, Ipv6Addr),
@@ -294,7 +285,13 @@ impl Auto {
     }
 
     /// Does what is due.
-    fn run(&mut self, table: &Addresses, now: Time, settled: &mut Settled, acts: &mut Vec<Act>) {
+    pub(super) fn run(
+        &mut self,
+        table: &Addresses,
+        now: Time,
+        settled: &mut Settled,
+        acts: &mut Vec<Act>,
+    ) {
         for n in 0..self.links.len() as u16 {
             self.probes(table, n, now, settled, acts);
             self.solicit_when_ready_again(table, n, now);
@@ -388,7 +385,13 @@ impl Link {
     }
 
     /// A router advertises itself.
-    fn advertised(&mut self, n: u16, router: Ipv6Addr, lifetime: u16, now: Time) -> Option<Act> {
+    pub(super) fn advertised(
+        &mut self,
+        n: u16,
+        router: Ipv6Addr,
+        lifetime: u16,
+        now: Time,
+    ) -> Option<Act> {
         let known = self.routers.iter().position(|r| r.0 == router);
         let until = now.plus(u64::from(lifetime) * 1_000_000_000);
         match (known, lifetime) {
@@ -409,7 +412,7 @@ impl Link {
     }
 
     /// A prefix is on the link, or no longer.
-    fn on_link(&mut self, n: u16, prefix: &PrefixInfo, now: Time) -> Option<Act> {
+    pub(super) fn on_link(&mut self, n: u16, prefix: &PrefixInfo, now: Time) -> Option<Act> {
         let dst = Cidr {
             addr: IpAddr::V6(prefix.prefix),
             prefix: prefix.len,
@@ -462,163 +465,9 @@ fn link_local(table: &Addresses, n: u16) -> Option<Ipv6Addr> {
     all.find(|h| is_link_local(h.addr)).map(|h| h.addr)
 }
 
-impl<K: Kind> SharedState<K> {
-    /// Sees to addresses: what is due is done.
-    pub(crate) fn tend_addresses(&self, own: &mut Own<K>) -> Settled {
-        let now = own.now(&self.p);
-        let (mut settled, mut acts) = (Settled::default(), Vec::new());
-        if self.auto_at.load(Ordering::Acquire) > now.0 {
-            return settled;
-        }
-        {
-            let mut auto = self.auto.lock();
-            auto.run(&self.v6, now, &mut settled, &mut acts);
-            self.auto_at.store(auto.due().0, Ordering::Release);
-        }
-        self.act(own, acts);
-        settled
-    }
-
-    fn act(&self, own: &mut Own<K>, acts: Vec<Act>) {
-        for act in acts {
-            match act {
-                Act::Probe(n, target, nonce) => {
-                    let group = solicited_node(target);
-                    let ends = (Ipv6Addr::UNSPECIFIED, group);
-                    let msg = Ndp::NeighborSolicitation {
-                        target: without_zone(target),
-                        source: None,
-                        nonce: Some(nonce),
-                    };
-                    self.send_ndp(own, n, group_mac(group), ends, &msg);
-                }
-                Act::Join(n, ip) => self.report_group(own, n, (Record::Joins, solicited_node(ip))),
-                Act::Leave(n, ip) => {
-                    let group = solicited_node(ip);
-                    if !self.listens6(n, group) {
-                        self.report_group(own, n, (Record::Leaves, group));
-                    }
-                }
-                Act::Solicit(n, from, mac) => {
-                    let msg = Ndp::RouterSolicitation { source: Some(mac) };
-                    let ends = (from, ALL_ROUTERS);
-                    self.send_ndp(own, n, group_mac(ALL_ROUTERS), ends, &msg);
-                }
-                Act::Add(route) => {
-                    self.routes.add(route);
-                    self.net_moved();
-                }
-                Act::Remove(route) => {
-                    self.routes.remove(&route);
-                    self.net_moved();
-                }
-                Act::Moved => self.net_moved(),
-            }
-        }
-    }
-
-    /// A router `src` of interface `iface` has advertised itself and its link.
-    pub(crate) fn router_advertised(
-        &self,
-        own: &mut Own<K>,
-        iface: u16,
-        src: Ipv6Addr,
-        ra: &RouterAdvert,
-    ) {
-        let now = own.now(&self.p);
-        let mut acts = Vec::new();
-        {
-            let mut auto = self.auto.lock();
-            let auto = &mut *auto;
-            let Some(link) = auto.links.get_mut(usize::from(iface)) else {
-                return;
-            };
-            if !link.autoconf {
-                return;
-            }
-            if ra.lifetime > 0 {
-                link.solicitations = 0;
-            }
-            acts.extend(link.advertised(iface, src, ra.lifetime, now));
-            for prefix in ra.prefixes() {
-                if prefix.preferred > prefix.valid || is_link_local(prefix.prefix) {
-                    continue;
-                }
-                if prefix.on_link {
-                    let link = &mut auto.links[usize::from(iface)];
-                    acts.extend(link.on_link(iface, prefix, now));
-                }
-                if prefix.autonomous && prefix.len == 64 {
-                    auto.autonomous(&self.v6, iface, prefix, now);
-                }
-            }
-            self.auto_at.store(auto.due().0, Ordering::Release);
-        }
-        if let Some(mtu) = ra.mtu {
-            self.ifaces[usize::from(iface)].set_mtu6(mtu);
-        }
-        self.count(own.lane, Count::RouterAdverts, 1);
-        self.act(own, acts);
-    }
-
-    /// Whether nobody sends from that address yet: `waiter` is told when it can be.
-    #[cold]
-    pub(crate) fn is_tentative(&self, ip: Ipv6Addr, waiter: Option<SockId>) -> bool {
-        let held = self.v6.find(ip);
-        if held.is_none_or(|h| h.state != State::Tentative) {
-            return false;
-        }
-        let mut auto = self.auto.lock();
-        let mut probes = auto.links.iter_mut().flat_map(|l| &mut l.probes);
-        let Some(probe) = probes.find(|p| p.held.addr == ip) else {
-            // It has just become one.
-            return self
-                .v6
-                .find(ip)
-                .is_some_and(|h| h.state == State::Tentative);
-        };
-        const WAITING: usize = 65_536;
-        if let Some(id) = waiter
-            && probe.waiting.len() < WAITING
-            && probe.waiting.last() != Some(&id)
-        {
-            probe.waiting.push(id);
-        }
-        true
-    }
-
-    /// Somebody else on the link of `iface` has or wants the address `ip`, which we are about to
-    /// take: it is theirs. `nonce` is what a probe says of itself. Yields who waited for it.
-    pub(crate) fn duplicate(
-        &self,
-        own: &mut Own<K>,
-        ip: Ipv6Addr,
-        nonce: Option<[u8; 6]>,
-    ) -> Vec<SockId> {
-        let now = own.now(&self.p);
-        let mut acts = Vec::new();
-        let failed = {
-            let mut auto = self.auto.lock();
-            let failed = auto.duplicate(&self.v6, ip, nonce, now, &mut acts);
-            self.auto_at.store(auto.due().0, Ordering::Release);
-            failed
-        };
-        if failed.is_some() {
-            self.count(own.lane, Count::Duplicates, 1);
-        }
-        self.act(own, acts);
-        failed.unwrap_or_default()
-    }
-
-    /// Addresses that were to be ours and that others turned out to have, with their interfaces.
-    pub fn duplicates(&self) -> Vec<(u16, Ipv6Addr)> {
-        self.auto.lock().duplicates.clone()
-    }
-}
-
 impl Auto {
     /// Hosts may make themselves addresses of `prefix`.
-    fn autonomous(&mut self, table: &Addresses, n: u16, prefix: &PrefixInfo, now: Time) {
+    pub(super) fn autonomous(&mut self, table: &Addresses, n: u16, prefix: &PrefixInfo, now: Time) {
         let link = &mut self.links[usize::from(n)];
         if let Some(f) = link.found.iter_mut().find(|f| f.prefix == prefix.prefix) {
             return f.extend(table, prefix, now);
@@ -637,7 +486,7 @@ impl Auto {
     }
 
     /// Another has the address: `None` if it was our own probe that came back.
-    fn duplicate(
+    pub(super) fn duplicate(
         &mut self,
         table: &Addresses,
         ip: Ipv6Addr,

@@ -6,6 +6,7 @@ pub mod autoconf;
 pub(crate) mod icmp;
 pub(crate) mod ndp;
 pub(crate) mod source;
+mod tend;
 
 use core::net::Ipv6Addr;
 use perimeter_tcp::Unreachable;

@@ -4,14 +4,16 @@
 //! found before any perimeter is entered, in what all threads share ([`Ports`]): so a datagram goes
 //! to its socket's perimeter and nowhere else.
 
+mod path;
 mod ports;
 mod send;
 mod setting;
 mod socket;
 mod table;
 
+pub use path::{Outgoing, Payload};
 pub use ports::{Bound, Claim, Ports, Target};
-pub use send::{Outgoing, Payload, Sent};
+pub use send::Sent;
 pub use setting::{UdpConfig, UdpSetting};
 pub use socket::{Rx, Socket, UdpInfo};
 pub use table::Table;

@@ -1,17 +1,16 @@
 //! Sending: finding the way, writing descriptors, and waiting for a neighbour.
 
+use super::path::{Outgoing, Path, Payload, Waiting};
 use super::socket::Socket;
 use super::{Claim, UdpError};
 use crate::count::Count;
 use crate::ctx::Ctx;
-use crate::datagram::SendError;
 use crate::fragment;
 use crate::kind::Kind;
-use crate::net::L2;
+use crate::net::{L2, SendError};
 use crate::ready;
 use core::net::IpAddr;
-use perimeter_base::desc::HEADERS;
-use perimeter_base::{Bytes, PktBuf, Time, TxPages};
+use perimeter_base::{Bytes, PktBuf};
 use perimeter_link::Medium;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::TcpError;
@@ -26,38 +25,6 @@ const WAITING_BYTES: usize = 128 * 1024;
 /// How long prepared headers are used before the neighbour is asked about again, ns.
 const FRESH: u64 = 1_000_000_000;
 
-/// Data to send.
-#[derive(Debug)]
-pub enum Payload {
-    /// In a packet buffer, which comes back unless a descriptor keeps it.
-    Buf(PktBuf),
-    /// In memory that several datagrams may refer to.
-    Shared(Bytes),
-}
-
-impl Payload {
-    fn len(&self) -> usize {
-        match self {
-            Payload::Buf(b) => b.len(),
-            Payload::Shared(b) => b.len(),
-        }
-    }
-}
-
-/// What one call sends to one peer.
-#[derive(Debug)]
-pub struct Outgoing {
-    /// To whom; `None`: the socket's peer.
-    pub to: Option<(IpAddr, u16)>,
-    /// From which address and port, where not from the socket's own: only a socket that takes
-    /// anything may say so.
-    pub from: Option<(IpAddr, u16)>,
-    /// The data.
-    pub data: Payload,
-    /// It is several datagrams of so many bytes each, but for the last one; 0: it is one.
-    pub segment: u16,
-}
-
 /// What came of it.
 #[derive(Debug)]
 pub struct Sent {
@@ -66,41 +33,6 @@ pub struct Sent {
     pub taken: Result<usize, UdpError>,
     /// The buffer, if nobody needs it.
     pub back: Option<PktBuf>,
-}
-
-/// A datagram, or several, waiting for the station of a neighbour.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    out: Outgoing,
-}
-
-impl Waiting {
-    pub(super) fn pins(&self) -> usize {
-        let data = match &self.out.data {
-            Payload::Buf(b) => b.capacity(),
-            Payload::Shared(b) => b.len(),
-        };
-        data + size_of::<Waiting>()
-    }
-}
-
-/// The way to a peer, and headers prepared for it.
-#[derive(Debug)]
-pub(super) struct Path {
-    /// As the call said it.
-    from: Option<(IpAddr, u16)>,
-    to: (IpAddr, u16),
-    generation: u32,
-    until: Time,
-    txq: u16,
-    ip: IpHdr,
-    ports: (u16, u16),
-    stations: Option<(MacAddr, MacAddr)>,
-    /// The longest datagram that goes in one piece, header of IP included, octets.
-    mtu: u32,
-    template: UdpTemplate,
-    /// For what goes to a group: its interface, and headers for the way to ourselves.
-    looped: Option<(u16, u16, UdpTemplate)>,
 }
 
 /// What stands between a socket and sending.
@@ -542,110 +474,5 @@ impl Sent {
             taken: Err(e),
             back,
         }
-    }
-}
-
-impl Path {
-    /// Octets of IP's header that count towards a datagram's length: IPv6's does not.
-    fn ip_header(&self) -> usize {
-        match self.ip.dst {
-            IpAddr::V4(_) => IpHdr::len_to(self.ip.dst),
-            IpAddr::V6(_) => 0,
-        }
-    }
-
-    /// Sends a copy to ourselves of what goes to a group that a socket here has joined, or to all
-    /// hosts.
-    #[cold]
-    fn loop_back<K: Kind>(&self, cx: &mut Ctx<K>, data: &Payload, each: usize) {
-        let Some((iface, q, template)) = &self.looped else {
-            return;
-        };
-        if self.to.0.is_multicast() && !cx.sh.joined(*iface, self.to.0) {
-            return;
-        }
-        let data = match data {
-            Payload::Buf(b) => b.as_slice(),
-            Payload::Shared(b) => b,
-        };
-        let (sh, own) = cx.split();
-        let mut rest = Some(data);
-        while let Some(data) = rest {
-            let (here, after) = data.split_at(each.min(data.len()));
-            rest = (!after.is_empty()).then_some(after);
-            let mut stage = sh.tx[usize::from(*q)].stage();
-            if here.len() + template.ip_len() > MAX_DATAGRAM as usize {
-                return;
-            }
-            let Some(mut d) = stage.push_with(&mut own.pool) else {
-                return sh.count(own.lane, Count::TxRingFull, 1);
-            };
-            d.hdr_len = template.emit(&mut d.hdr, 0, here.len() as u32) as u8;
-            d.offload.csum_start = template.udp_start() as u8;
-            d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
-            d.owned = Some(PktBuf::copy_of(here));
-            drop(stage);
-            own.deferred.ring(*q);
-        }
-    }
-
-    /// Places one datagram; how long it was, and the buffer if no descriptor keeps it. Short ones
-    /// go into the descriptor with their headers.
-    #[inline]
-    fn place_one<K: Kind>(&self, cx: &mut Ctx<K>, buf: PktBuf) -> (Option<usize>, Option<PktBuf>) {
-        let len = buf.len();
-        let (sh, own) = cx.split();
-        let mut stage = sh.tx[usize::from(self.txq)].stage();
-        let Some(mut d) = stage.push_with(&mut own.pool) else {
-            return (None, Some(buf));
-        };
-        let n = self.template.emit(&mut d.hdr, 0, len as u32);
-        d.offload.csum_start = self.template.udp_start() as u8;
-        d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
-        let back = if n + len <= HEADERS {
-            d.hdr[n..n + len].copy_from_slice(buf.as_slice());
-            d.hdr_len = (n + len) as u8;
-            Some(buf)
-        } else {
-            d.hdr_len = n as u8;
-            d.owned = Some(buf);
-            None
-        };
-        drop(stage);
-        sh.p.charge(Work::TcpOutput, 1);
-        sh.count(own.lane, Count::UdpOut, 1);
-        own.deferred.ring(self.txq);
-        (Some(len), back)
-    }
-
-    /// Places `all`, cut into datagrams of `each` bytes, as far as there is room; how many bytes
-    /// that was. Descriptors refer to the memory as it is.
-    fn place_many<K: Kind>(&self, cx: &mut Ctx<K>, all: &Bytes, each: usize) -> Option<usize> {
-        let (sh, own) = cx.split();
-        let mut pages = TxPages::default();
-        pages.push(all.clone());
-        let mut stage = sh.tx[usize::from(self.txq)].stage();
-        let (mut at, mut n) = (0, 0);
-        // Nothing at all is a datagram, too.
-        while at < all.len() || n == 0 {
-            let len = each.min(all.len() - at);
-            let Some(mut d) = stage.push_with(&mut own.pool) else {
-                break;
-            };
-            d.hdr_len = self.template.emit(&mut d.hdr, 0, len as u32) as u8;
-            d.offload.csum_start = self.template.udp_start() as u8;
-            d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
-            pages.refer(at, len, &mut d, &mut own.pool);
-            at += len;
-            n += 1;
-        }
-        drop(stage);
-        sh.p.charge(Work::TcpOutput, n);
-        sh.count(own.lane, Count::UdpOut, n);
-        if n == 0 {
-            return None;
-        }
-        own.deferred.ring(self.txq);
-        Some(at)
     }
 }

@@ -1,6 +1,6 @@
 //! A socket: what has come for it, what it sends to whom, and who waits.
 
-use super::send::{Path, Waiting};
+use super::path::{Path, Waiting};
 use super::setting::{UdpConfig, UdpSetting};
 use super::{Claim, UdpError};
 use crate::count::Count;

@@ -1,0 +1,192 @@
+//! The way of datagrams to a peer: what is prepared for it, what waits for it, and how they get into a
+//! ring.
+
+use crate::count::Count;
+use crate::ctx::Ctx;
+use crate::kind::Kind;
+use core::net::IpAddr;
+use perimeter_base::desc::HEADERS;
+use perimeter_base::{Bytes, PktBuf, Time, TxPages};
+use perimeter_sync::{Platform, Work};
+use perimeter_wire::{IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate};
+
+/// Data to send.
+#[derive(Debug)]
+pub enum Payload {
+    /// In a packet buffer, which comes back unless a descriptor keeps it.
+    Buf(PktBuf),
+    /// In memory that several datagrams may refer to.
+    Shared(Bytes),
+}
+
+impl Payload {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Payload::Buf(b) => b.len(),
+            Payload::Shared(b) => b.len(),
+        }
+    }
+}
+
+/// What one call sends to one peer.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// To whom; `None`: the socket's peer.
+    pub to: Option<(IpAddr, u16)>,
+    /// From which address and port, where not from the socket's own: only a socket that takes
+    /// anything may say so.
+    pub from: Option<(IpAddr, u16)>,
+    /// The data.
+    pub data: Payload,
+    /// It is several datagrams of so many bytes each, but for the last one; 0: it is one.
+    pub segment: u16,
+}
+
+/// A datagram, or several, waiting for the station of a neighbour.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) out: Outgoing,
+}
+
+impl Waiting {
+    pub(super) fn pins(&self) -> usize {
+        let data = match &self.out.data {
+            Payload::Buf(b) => b.capacity(),
+            Payload::Shared(b) => b.len(),
+        };
+        data + size_of::<Waiting>()
+    }
+}
+
+/// The way to a peer, and headers prepared for it.
+#[derive(Debug)]
+pub(super) struct Path {
+    /// As the call said it.
+    pub(super) from: Option<(IpAddr, u16)>,
+    pub(super) to: (IpAddr, u16),
+    pub(super) generation: u32,
+    pub(super) until: Time,
+    pub(super) txq: u16,
+    pub(super) ip: IpHdr,
+    pub(super) ports: (u16, u16),
+    pub(super) stations: Option<(MacAddr, MacAddr)>,
+    /// The longest datagram that goes in one piece, header of IP included, octets.
+    pub(super) mtu: u32,
+    pub(super) template: UdpTemplate,
+    /// For what goes to a group: its interface, and headers for the way to ourselves.
+    pub(super) looped: Option<(u16, u16, UdpTemplate)>,
+}
+
+impl Path {
+    /// Octets of IP's header that count towards a datagram's length: IPv6's does not.
+    pub(super) fn ip_header(&self) -> usize {
+        match self.ip.dst {
+            IpAddr::V4(_) => IpHdr::len_to(self.ip.dst),
+            IpAddr::V6(_) => 0,
+        }
+    }
+
+    /// Sends a copy to ourselves of what goes to a group that a socket here has joined, or to all
+    /// hosts.
+    #[cold]
+    pub(super) fn loop_back<K: Kind>(&self, cx: &mut Ctx<K>, data: &Payload, each: usize) {
+        let Some((iface, q, template)) = &self.looped else {
+            return;
+        };
+        if self.to.0.is_multicast() && !cx.sh.joined(*iface, self.to.0) {
+            return;
+        }
+        let data = match data {
+            Payload::Buf(b) => b.as_slice(),
+            Payload::Shared(b) => b,
+        };
+        let (sh, own) = cx.split();
+        let mut rest = Some(data);
+        while let Some(data) = rest {
+            let (here, after) = data.split_at(each.min(data.len()));
+            rest = (!after.is_empty()).then_some(after);
+            let mut stage = sh.tx[usize::from(*q)].stage();
+            if here.len() + template.ip_len() > MAX_DATAGRAM as usize {
+                return;
+            }
+            let Some(mut d) = stage.push_with(&mut own.pool) else {
+                return sh.count(own.lane, Count::TxRingFull, 1);
+            };
+            d.hdr_len = template.emit(&mut d.hdr, 0, here.len() as u32) as u8;
+            d.offload.csum_start = template.udp_start() as u8;
+            d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
+            d.owned = Some(PktBuf::copy_of(here));
+            drop(stage);
+            own.deferred.ring(*q);
+        }
+    }
+
+    /// Places one datagram; how long it was, and the buffer if no descriptor keeps it. Short ones
+    /// go into the descriptor with their headers.
+    #[inline]
+    pub(super) fn place_one<K: Kind>(
+        &self,
+        cx: &mut Ctx<K>,
+        buf: PktBuf,
+    ) -> (Option<usize>, Option<PktBuf>) {
+        let len = buf.len();
+        let (sh, own) = cx.split();
+        let mut stage = sh.tx[usize::from(self.txq)].stage();
+        let Some(mut d) = stage.push_with(&mut own.pool) else {
+            return (None, Some(buf));
+        };
+        let n = self.template.emit(&mut d.hdr, 0, len as u32);
+        d.offload.csum_start = self.template.udp_start() as u8;
+        d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
+        let back = if n + len <= HEADERS {
+            d.hdr[n..n + len].copy_from_slice(buf.as_slice());
+            d.hdr_len = (n + len) as u8;
+            Some(buf)
+        } else {
+            d.hdr_len = n as u8;
+            d.owned = Some(buf);
+            None
+        };
+        drop(stage);
+        sh.p.charge(Work::TcpOutput, 1);
+        sh.count(own.lane, Count::UdpOut, 1);
+        own.deferred.ring(self.txq);
+        (Some(len), back)
+    }
+
+    /// Places `all`, cut into datagrams of `each` bytes, as far as there is room; how many bytes
+    /// that was. Descriptors refer to the memory as it is.
+    pub(super) fn place_many<K: Kind>(
+        &self,
+        cx: &mut Ctx<K>,
+        all: &Bytes,
+        each: usize,
+    ) -> Option<usize> {
+        let (sh, own) = cx.split();
+        let mut pages = TxPages::default();
+        pages.push(all.clone());
+        let mut stage = sh.tx[usize::from(self.txq)].stage();
+        let (mut at, mut n) = (0, 0);
+        // Nothing at all is a datagram, too.
+        while at < all.len() || n == 0 {
+            let len = each.min(all.len() - at);
+            let Some(mut d) = stage.push_with(&mut own.pool) else {
+                break;
+            };
+            d.hdr_len = self.template.emit(&mut d.hdr, 0, len as u32) as u8;
+            d.offload.csum_start = self.template.udp_start() as u8;
+            d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
+            pages.refer(at, len, &mut d, &mut own.pool);
+            at += len;
+            n += 1;
+        }
+        drop(stage);
+        sh.p.charge(Work::TcpOutput, n);
+        sh.count(own.lane, Count::UdpOut, n);
+        if n == 0 {
+            return None;
+        }
+        own.deferred.ring(self.txq);
+        Some(at)
+    }
+}
