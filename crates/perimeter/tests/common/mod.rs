@@ -47,12 +47,33 @@ pub enum Family {
 impl Family {
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-    /// That of the variable `PERIMETER_FAMILY`, so that every suite can be run over either; IPv4
-    /// if it does not say 6.
-    pub fn asked() -> Family {
+    /// That of the variable `PERIMETER_FAMILY`, 4 or 6. Where it says nothing, every test runs
+    /// about half of the organizations over IPv6, and each organization about half of the tests:
+    /// which ones follows from both names.
+    fn of(org: &OrgSpec) -> Family {
         match std::env::var("PERIMETER_FAMILY").as_deref() {
-            Ok("6") => Family::V6,
-            _ => Family::V4,
+            Ok("4") => return Family::V4,
+            Ok("6") => return Family::V6,
+            Ok(other) => panic!("PERIMETER_FAMILY is {other}, and may be 4 or 6"),
+            Err(_) => {}
+        }
+        // The harness names threads after their tests.
+        let test = std::thread::current();
+        let names = format!("{} {org}", test.name().unwrap_or_default());
+        // FNV-1a, so that it is the same everywhere; its lowest bits know of few bytes.
+        let mix = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
+        let hash = names.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+        match (hash >> 32).is_multiple_of(2) {
+            true => Family::V4,
+            false => Family::V6,
+        }
+    }
+
+    /// What `PERIMETER_FAMILY` says for it.
+    fn number(self) -> u8 {
+        match self {
+            Family::V4 => 4,
+            Family::V6 => 6,
         }
     }
 
@@ -95,8 +116,8 @@ impl Setup {
             ..VirtualConfig::default()
         };
         Setup {
+            family: Family::of(&org),
             org,
-            family: Family::asked(),
             config: Config::default(),
             peer: Config::default(),
             wire,
@@ -114,7 +135,7 @@ impl Setup {
         self
     }
 
-    /// Runs `body` in this world; a failure names organization, seed and schedule.
+    /// Runs `body` in this world; a failure names organization, family, seed and schedule.
     pub fn run(self, body: impl FnOnce(World) + Send + 'static) {
         if let Err(f) = self.try_run(body) {
             panic!("{f}");
@@ -126,9 +147,10 @@ impl Setup {
         self,
         body: impl FnOnce(World) + Send + 'static,
     ) -> std::result::Result<(), String> {
-        let org = self.org.clone();
+        let (org, family) = (self.org.clone(), self.family.number());
         let result = Virtual::run(self.virt.clone(), move |p| body(World::new(p, self)));
-        result.map(drop).map_err(|f| format!("{org}: {f}"))
+        let failed = |f| format!("{org}, PERIMETER_FAMILY={family}: {f}");
+        result.map(drop).map_err(failed)
     }
 }
 
@@ -228,6 +250,33 @@ impl World {
             }
         });
         out.unwrap()
+    }
+
+    /// An address of the stack under test.
+    pub fn at(&self, port: u16) -> SocketAddr {
+        (self.hosts[0], port).into()
+    }
+
+    /// An address of its peer.
+    pub fn there(&self, port: u16) -> SocketAddr {
+        (self.hosts[1], port).into()
+    }
+
+    /// An address of their network that no host has.
+    pub fn nobody(&self, port: u16) -> SocketAddr {
+        let ip = match self.hosts[0] {
+            IpAddr::V4(_) => Ipv4Addr::new(10, 0, 0, 77).into(),
+            IpAddr::V6(_) => IpAddr::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 77)),
+        };
+        (ip, port).into()
+    }
+
+    /// Waits until both may use their addresses: those of IPv6 are probed for duplicates first
+    /// (RFC 4862, section 5.4).
+    pub fn settle(&self) {
+        if self.hosts[0].is_ipv6() {
+            self.pass(Duration::from_secs(2));
+        }
     }
 
     pub fn port(&self) -> u16 {

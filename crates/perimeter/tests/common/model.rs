@@ -17,7 +17,7 @@ const ROUNDS: usize = 6;
 /// lost is a deadlock, which the platform finds.
 fn model(w: World, conns: usize, readers: usize) {
     let poll = Arc::new(w.s.poll().unwrap());
-    let addr = "10.0.0.1:80";
+    let addr = w.at(80);
     let l = w.s.listen(addr).unwrap();
     let mut ours = Vec::new();
     let mut threads = Vec::new();

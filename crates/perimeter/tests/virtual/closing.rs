@@ -334,11 +334,11 @@ fn stopping_a_stack_resets_its_connections() {
     under_all(
         |_| {},
         |w| {
-            let l = w.s.listen("10.0.0.1:9").unwrap();
+            let l = w.s.listen(w.at(9)).unwrap();
             let (a, b) = w.open();
             let (c, d) = w.opened();
             // One that nobody has accepted.
-            let e = w.peer.start_connect("10.0.0.1:9".parse().unwrap()).unwrap();
+            let e = w.peer.start_connect(w.at(9)).unwrap();
             w.until("handshake", || {
                 e.info().unwrap().tcp.state == State::Established
             });
@@ -416,7 +416,7 @@ fn a_refused_connection_says_so() {
     under_all(
         |_| {},
         |w| {
-            let a = w.s.start_connect("10.0.0.2:7".parse().unwrap()).unwrap();
+            let a = w.s.start_connect(w.there(7)).unwrap();
             let mut e = None;
             w.until("refusal", || {
                 e = a.take_error().unwrap();
@@ -427,7 +427,7 @@ fn a_refused_connection_says_so() {
                 Some(ErrorKind::ConnectionRefused)
             );
             assert_eq!(
-                kind(w.s.connect("10.0.0.2:7")),
+                kind(w.s.connect(w.there(7))),
                 Some(ErrorKind::ConnectionRefused)
             );
         },
@@ -439,7 +439,8 @@ fn a_neighbour_that_does_not_answer_ends_the_attempt() {
     under_all(
         |_| {},
         |w| {
-            let a = w.s.start_connect("10.0.0.77:7".parse().unwrap()).unwrap();
+            w.settle();
+            let a = w.s.start_connect(w.nobody(7)).unwrap();
             let mut e = None;
             let before = w.now();
             w.until("failure", || {

@@ -135,10 +135,8 @@ fn a_shutdown_delivers_and_tells_that_nothing_was_left() {
             // One that is still held, one that was closed, one that nobody has accepted.
             let (a, b) = w.open();
             let (c, d) = w.open();
-            let l = w.s.listen("10.0.0.1:9").unwrap();
-            let e = w
-                .peer
-                .connect("10.0.0.1:9".parse::<std::net::SocketAddr>().unwrap());
+            let l = w.s.listen(w.at(9)).unwrap();
+            let e = w.peer.connect(w.at(9));
             let e = match w.s.organization().single_threaded() {
                 true => None,
                 false => Some(e.unwrap()),
@@ -198,16 +196,15 @@ fn a_shutdown_tells_what_was_left() {
 /// Every call of a stack and of sockets on it, by name.
 fn calls(s: &Stack, w: &World, a: &TcpStream) -> Vec<(&'static str, Result<()>)> {
     let mut buf = [0; 8];
-    let addr = "10.0.0.2:7".parse().unwrap();
-    let _ = w;
+    let addr = w.there(7);
     vec![
-        ("connect", s.connect("10.0.0.2:7").map(drop)),
+        ("connect", s.connect(addr).map(drop)),
         (
             "connect_timeout",
             s.connect_timeout(addr, Duration::from_secs(3)).map(drop),
         ),
         ("start_connect", s.start_connect(addr).map(drop)),
-        ("listen", s.listen("10.0.0.1:8").map(drop)),
+        ("listen", s.listen(w.at(8)).map(drop)),
         ("poll", s.poll().map(drop)),
         ("drive", s.drive().map(drop)),
         ("shutdown of the stack", s.shutdown(SECOND).map(drop)),
@@ -229,7 +226,7 @@ fn every_call_fails_after_a_stop() {
     under_all(
         |_| {},
         |w| {
-            let l = w.s.listen("10.0.0.1:9").unwrap();
+            let l = w.s.listen(w.at(9)).unwrap();
             let (a, _b) = w.open();
             a.set_nonblocking(false).unwrap();
             let poll = w.s.poll().unwrap();
@@ -254,24 +251,21 @@ fn every_call_fails_after_a_stop() {
 fn a_stop_wakes_every_call_that_is_blocked() {
     for org in shared_organizations() {
         Setup::new(org).run(|w| {
-            let l = w.s.listen("10.0.0.1:9").unwrap();
+            let l = w.s.listen(w.at(9)).unwrap();
             let (a, _b) = w.open();
             let (c, _d) = w.open();
             fill(&c);
             a.set_nonblocking(false).unwrap();
             c.set_nonblocking(false).unwrap();
             let poll = Poll::new(&w.s).unwrap();
-            let s = w.s.clone();
+            let (s, nobody) = (w.s.clone(), w.nobody(7));
             type Blocked = Box<dyn FnOnce() -> Result<()> + Send>;
             let blocked: Vec<(&str, Blocked)> = vec![
                 ("accept", Box::new(move || l.accept().map(drop))),
                 ("read", Box::new(move || { &a }.read(&mut [0; 8]).map(drop))),
                 ("write", Box::new(move || { &c }.write_all(&[0; 1 << 20]))),
                 // Nobody answers for this address.
-                (
-                    "connect",
-                    Box::new(move || s.connect("10.0.0.77:7").map(drop)),
-                ),
+                ("connect", Box::new(move || s.connect(nobody).map(drop))),
                 (
                     "poll",
                     Box::new(move || poll.poll(&mut Events::with_capacity(1), None)),
@@ -319,8 +313,9 @@ fn the_peer_of_a_handshake_under_way_is_told_of_the_end() {
     for org in organizations() {
         for (way, end) in WAYS {
             Setup::new(org.clone()).run(move |w| {
-                let l = w.s.listen("10.0.0.1:9").unwrap();
-                let c = w.peer.start_connect(([10, 0, 0, 1], 9).into()).unwrap();
+                let l = w.s.listen(w.at(9)).unwrap();
+                w.settle();
+                let c = w.peer.start_connect(w.at(9)).unwrap();
                 w.until("SYN-ACK", || c.info().unwrap().tcp.state != State::SynSent);
                 assert!(w.s.connections().is_empty(), "the acknowledgment is here");
                 let World { s, peer, .. } = w;
@@ -338,7 +333,7 @@ fn the_peer_of_a_handshake_under_way_is_told_of_the_end() {
 fn another_thread_may_stop_a_stack_of_one_thread() {
     for org in organizations().into_iter().filter(|o| o.single_threaded()) {
         Setup::new(org).run(|w| {
-            let l = w.s.listen("10.0.0.1:9").unwrap();
+            let l = w.s.listen(w.at(9)).unwrap();
             l.set_nonblocking(false).unwrap();
             let (_a, b) = w.open();
             let s = w.s.clone();
@@ -361,7 +356,7 @@ fn another_thread_may_stop_a_stack_of_one_thread() {
 fn sockets_of_one_thread_may_be_dropped_by_another() {
     for org in organizations().into_iter().filter(|o| o.single_threaded()) {
         Setup::new(org).run(|w| {
-            let l = w.s.listen("10.0.0.1:9").unwrap();
+            let l = w.s.listen(w.at(9)).unwrap();
             let (a, b) = w.open();
             w.write(&a, b"before");
             let poll = w.s.poll().unwrap();
@@ -370,7 +365,7 @@ fn sockets_of_one_thread_may_be_dropped_by_another() {
             dropping.join().unwrap();
             w.pass(10 * MS);
             // The port is free again, and the peer has heard of the close.
-            let again = w.s.listen("10.0.0.1:9").unwrap();
+            let again = w.s.listen(w.at(9)).unwrap();
             assert_eq!(w.read_all(&b).unwrap(), b"before");
             drop(again);
         });
@@ -400,12 +395,12 @@ fn other_threads_see_the_connections_of_a_stack_of_one() {
 fn connecting_tries_one_address_after_another() {
     for org in shared_organizations() {
         Setup::new(org).run(|w| {
-            let l = w.peer.listen("10.0.0.2:80").unwrap();
+            let l = w.peer.listen(w.there(80)).unwrap();
             let at = |s: &str| s.parse::<std::net::SocketAddr>().unwrap();
             // No route, nobody there, refused; then the one.
-            let all = [at("[::1]:80"), at("10.0.0.2:81"), at("10.0.0.2:80")];
+            let all = [at("[2001:db8::1]:80"), w.there(81), w.there(80)];
             let a = w.s.connect(&all[..]).unwrap();
-            assert_eq!(a.peer_addr().unwrap(), at("10.0.0.2:80"));
+            assert_eq!(a.peer_addr().unwrap(), w.there(80));
             let refused = w.s.connect(&all[..2]);
             assert_eq!(kind(refused), Some(ErrorKind::ConnectionRefused));
             let none = w.s.connect(&all[..0]);

@@ -7,7 +7,6 @@ use perimeter_sync::virt::Schedule;
 use perimeter_sync::{Platform, Thread};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,13 +35,12 @@ fn explore(body: fn(World)) {
             let mut setup = Setup::new(org.clone()).schedule(schedule, seed, 4);
             // The threads that open connections go on while the listener comes and goes.
             setup.wire.latency_ns = 1_000;
-            setup.run(body);
+            setup.run(move |w| {
+                w.settle();
+                body(w);
+            });
         }
     }
-}
-
-fn server() -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 1], 80))
 }
 
 /// Threads of the peer's that open connections over and over until `stop`; each tells `seen` how
@@ -58,10 +56,11 @@ fn callers(
         .map(|_| {
             let (peer, p) = (w.peer.clone(), w.p.clone());
             let (listening, stop, refused) = (listening.clone(), stop.clone(), refused.clone());
+            let server = w.at(80);
             let body = move || {
                 while !stop.load(Ordering::SeqCst) {
                     let before = listening.load(Ordering::SeqCst);
-                    match peer.connect(server()) {
+                    match peer.connect(server) {
                         Ok(mut s) => {
                             // Until the listener's end: nobody accepts.
                             let mut buf = [0; 1];
@@ -97,7 +96,7 @@ fn syns_meet_a_listener_that_comes_and_goes() {
         let refused = Arc::new(AtomicUsize::new(0));
         let callers = callers(&w, &listening, &stop, &refused);
         for round in 0..4 {
-            let l = w.s.listen(server()).unwrap();
+            let l = w.s.listen(w.at(80)).unwrap();
             listening.fetch_add(1, Ordering::SeqCst);
             // Sometimes before the first has gone through its handshake.
             w.p.sleep_until(w.p.now().plus(1_000 + 40_000 * round));
@@ -122,8 +121,8 @@ fn syns_meet_a_listener_that_comes_and_goes() {
 #[test]
 fn every_thread_listens_and_every_thread_stops() {
     explore(|w| {
-        let l = w.s.listen(server()).unwrap();
-        let all: Vec<_> = (0..24).map(|_| w.peer.connect(server()).unwrap()).collect();
+        let l = w.s.listen(w.at(80)).unwrap();
+        let all: Vec<_> = (0..24).map(|_| w.peer.connect(w.at(80)).unwrap()).collect();
         let owners: BTreeSet<_> = (0..all.len())
             .map(|_| l.accept().unwrap().0.id().shard())
             .collect();
@@ -134,7 +133,7 @@ fn every_thread_listens_and_every_thread_stops() {
         assert_eq!(owners.len(), threads, "{owners:?}");
         drop(l);
         for _ in 0..24 {
-            let e = w.peer.connect(server()).map(drop).unwrap_err();
+            let e = w.peer.connect(w.at(80)).map(drop).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::ConnectionRefused);
         }
         drop(all);
@@ -148,10 +147,10 @@ fn any_port_is_never_in_use() {
         let all = Arc::new(Mutex::new(Vec::new()));
         let threads: Vec<_> = (0..4)
             .map(|n| {
-                let (s, all) = (w.s.clone(), all.clone());
+                let (s, all, any) = (w.s.clone(), all.clone(), w.at(0));
                 let body = move || {
                     for _ in 0..3 {
-                        let listener = s.listen("10.0.0.1:0").unwrap();
+                        let listener = s.listen(any).unwrap();
                         all.lock().unwrap().push(listener);
                     }
                 };
@@ -172,9 +171,9 @@ fn any_port_is_never_in_use() {
 fn handshakes_are_broken_off_while_the_listener_closes() {
     explore(|w| {
         for round in 0..6 {
-            let l = w.s.listen(server()).unwrap();
+            let l = w.s.listen(w.at(80)).unwrap();
             let opening: Vec<_> = (0..6)
-                .map(|_| w.peer.start_connect(server()).unwrap())
+                .map(|_| w.peer.start_connect(w.at(80)).unwrap())
                 .collect();
             w.p.sleep_until(w.p.now().plus(700 * round));
             for (i, s) in opening.into_iter().enumerate() {
