@@ -252,8 +252,12 @@ pub trait Org: Send + Sync + Sized + 'static {
         let _ = (worker, deadline);
     }
 
-    /// The stack has ended: protocol threads that are parked without a deadline look again.
-    fn wake_workers(&self) {}
+    /// The stack has ended: protocol threads that are parked, or about to be, return from
+    /// [`Org::park`] and look. They sleep without a deadline, so an organization that has any must
+    /// wake each of them.
+    fn wake_workers(&self) {
+        debug_assert_eq!(self.workers(), 0, "protocol threads would sleep for ever");
+    }
 
     /// Protocol thread `worker` has ended, with the stack or by a panic: nobody may wait for it
     /// any more.

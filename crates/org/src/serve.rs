@@ -20,51 +20,31 @@ pub enum Inbound {
     Inline,
 }
 
-/// How long a thread of the stack's sleeps that has found nothing to do. Who is wanted is woken; that
-/// it looks around at all is for housekeeping, and so that an application thread which arms a timer
-/// soon after traffic need not wake it. So it does that ever more rarely while nothing happens: an
+/// How long a thread that serves devices sleeps when it has found nothing to do. Who is wanted is
+/// woken; that it looks around at all is for housekeeping, and so that an application thread which
+/// arms a timer soon after traffic need not wake it. So it does that ever more rarely while nothing happens: an
 /// idle process sleeps.
 struct Nap {
     shortest: u64,
     next: u64,
-    kind: Sleeper,
 }
 
-/// How a kind of thread sleeps.
-#[derive(Copy, Clone)]
-struct Sleeper {
-    /// How many times as long each time.
-    growth: u64,
-    /// The longest, ns.
-    longest: u64,
-}
-
-/// For threads that serve devices: application threads arm timers that such a thread has to see.
-const SERVING: Sleeper = Sleeper {
-    growth: 2,
-    longest: 10_000_000_000,
-};
-/// For protocol threads: not all of them are woken when the stack ends, so they look for that.
-const WORKING: Sleeper = Sleeper {
-    growth: 1,
-    longest: 0,
-};
+/// The longest sleep of threads that serve devices, ns.
+const LONGEST: u64 = 10_000_000_000;
 
 impl Nap {
-    fn new(shortest: Duration, kind: Sleeper) -> Nap {
+    fn new(shortest: Duration) -> Nap {
         let shortest = u64::try_from(shortest.as_nanos()).unwrap_or(u64::MAX);
         Nap {
             shortest,
             next: shortest,
-            kind,
         }
     }
 
-    /// When the thread is to look around.
+    /// When the thread is to look around: each time twice as long.
     fn until(&mut self, now: Time) -> Time {
         let ns = self.next;
-        let longest = self.kind.longest.max(self.shortest);
-        self.next = ns.saturating_mul(self.kind.growth).min(longest);
+        self.next = ns.saturating_mul(2).min(LONGEST.max(self.shortest));
         now.plus(ns)
     }
 
@@ -133,7 +113,7 @@ fn guarded<O: Org>(i: &Arc<Instance<O>>, body: impl FnOnce(&Instance<O>)) {
 /// between sees to timers that are due. While application threads poll, they do all of that: then it
 /// stays away, as it would only take connections to its own core.
 fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
-    let mut nap = Nap::new(i.sh.config.service, SERVING);
+    let mut nap = Nap::new(i.sh.config.service);
     i.with_event(|event| {
         while !i.stopping() {
             let n = match polite {
@@ -179,17 +159,14 @@ impl<O: Org> Drop for Leaving<'_, O> {
     }
 }
 
-/// The life of a protocol thread.
+/// The life of a protocol thread. It sleeps until something is handed to it, timers of its own are
+/// due, or the stack ends: whoever ends it says so first, and then wakes it.
 fn work<O: Org>(i: &Instance<O>, worker: usize) {
     let _leaving = Leaving(i, worker);
-    let mut nap = Nap::new(i.sh.config.service, WORKING);
     while !i.stopping() {
         let n = i.with(|i, cx| i.org.work(worker, cx));
         if n == 0 {
-            let until = nap.until(i.sh.p.now());
-            i.sh.asleep(|| i.org.park(worker, until));
-        } else {
-            nap.over();
+            i.sh.asleep(|| i.org.park(worker, Time::NEVER));
         }
     }
 }
@@ -200,7 +177,7 @@ mod tests {
 
     #[test]
     fn naps_grow_until_there_is_something_to_do() {
-        let mut nap = Nap::new(Duration::from_millis(5), SERVING);
+        let mut nap = Nap::new(Duration::from_millis(5));
         let mut at = Time::ZERO;
         let mut naps = 0;
         while at < Time::from_millis(60_000) {
@@ -208,11 +185,11 @@ mod tests {
             naps += 1;
         }
         assert!(naps < 18, "{naps} in the first minute");
-        assert_eq!(nap.until(at), at.plus(SERVING.longest));
+        assert_eq!(nap.until(at), at.plus(LONGEST));
         nap.over();
         assert_eq!(nap.until(at), at.plus(5_000_000));
         // Who is to look around rarely does.
-        let mut rarely = Nap::new(Duration::from_secs(1000), WORKING);
+        let mut rarely = Nap::new(Duration::from_secs(1000));
         assert_eq!(rarely.until(at), rarely.until(at));
     }
 }

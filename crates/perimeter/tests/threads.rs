@@ -272,6 +272,22 @@ fn a_poller_has_a_descriptor_for_the_hosts_pollers() {
     }
 }
 
+/// Protocol threads that sleep are told of the end, and joined: those that have nothing to do sleep
+/// without a timer.
+#[test]
+fn idle_stacks_end_at_once() {
+    for org in shared_organizations() {
+        for inbound in [Inbound::Thread, Inbound::Inline] {
+            let (s, peer) = stacks(&org, inbound);
+            let _l = s.listen("10.0.0.1:80").unwrap();
+            peer.connect("10.0.0.1:80").unwrap();
+            // Whether they sleep by now or are about to, the end is to reach them.
+            thread::sleep(Duration::from_millis(20));
+            within(&format!("{org} {inbound:?}"), move || drop(s));
+        }
+    }
+}
+
 /// Packets are answered within 10 ms though no application thread enters. The machine is shared
 /// with others, so the best of many attempts counts, and most must be near.
 #[test]

@@ -93,9 +93,9 @@ pub struct Config {
     pub ipv6: Ipv6Config,
     /// How long threads that serve devices sleep after traffic before they look around by
     /// themselves; longer each time that they find nothing, up to 10 s, so that an idle process
-    /// sleeps. Packets and timers wake them. Protocol threads, and the service thread under
-    /// `Inbound::Inline`, always look around this often: half of the 10 ms within which packets
-    /// are served though no application thread enters the stack. Default 5 ms.
+    /// sleeps. Packets and timers wake them. The service thread under `Inbound::Inline` always looks
+    /// around this often: half of the 10 ms within which packets are served though no application
+    /// thread enters the stack. Default 5 ms.
     pub service: core::time::Duration,
     /// The longest that the end of a stack waits, when its last handle goes, until what was
     /// written has been acknowledged, the FINs too; zero: what is left is reset at once. A

@@ -362,11 +362,6 @@ impl<C: Keep> Org for ConnpT<C> {
     fn park(&self, worker: usize, deadline: Time) {
         let owner = &self.owners[worker];
         if self.spec.wait == Waiting::Condvar {
-            // Hundreds of threads need not look around: each is told of the end.
-            let deadline = match self.demux {
-                Some(_) => Time::NEVER,
-                None => deadline,
-            };
             owner.bell.wait(deadline.min(owner.due()));
             return;
         }

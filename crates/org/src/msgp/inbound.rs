@@ -208,6 +208,11 @@ impl<P: Platform> Inbound<P> {
         self.bells[worker].wait(deadline);
     }
 
+    /// The stack has ended: the workers look for themselves.
+    pub(super) fn wake_workers(&self) {
+        self.bells.iter().for_each(Event::set);
+    }
+
     pub(super) fn workers(&self) -> usize {
         self.bells.len()
     }

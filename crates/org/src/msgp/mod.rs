@@ -242,6 +242,12 @@ impl<P: Platform> Org for Msgp<P> {
         }
     }
 
+    fn wake_workers(&self) {
+        if let Some(inbound) = &self.inbound {
+            inbound.wake_workers();
+        }
+    }
+
     fn pending(&self) -> usize {
         self.inbound.as_ref().map_or(0, Inbound::len)
     }

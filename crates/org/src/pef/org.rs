@@ -401,6 +401,10 @@ impl<P: Platform> Org for Pef<P> {
         self.squeues[worker].park(deadline);
     }
 
+    fn wake_workers(&self) {
+        self.squeues.iter().for_each(Squeue::end);
+    }
+
     fn pending(&self) -> usize {
         self.squeues.iter().map(Squeue::pending).sum()
     }

@@ -47,6 +47,11 @@ impl<P: Platform, O> Messages<P, O> {
         self.bell.wait(deadline);
     }
 
+    /// The stack has ended: the thread looks for itself.
+    pub(super) fn wake(&self) {
+        self.bell.set();
+    }
+
     pub(super) fn len(&self) -> usize {
         self.queue.lock().len()
     }

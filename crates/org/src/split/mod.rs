@@ -197,6 +197,10 @@ impl<P: Platform> Org for Split<P> {
         self.messages.park(deadline);
     }
 
+    fn wake_workers(&self) {
+        self.messages.wake();
+    }
+
     fn pending(&self) -> usize {
         self.messages.len()
     }

@@ -594,7 +594,6 @@ impl<P: Platform> FireEngine<P> {
     /// When something is due, by the squeues' own account.
     fn next_due(&self) -> Time {
         let due = self.due.iter().map(|due| due.at());
-        let wake = self.squeues.iter().map(|s| Time(s.wake_at()));
-        due.chain(wake).min().unwrap_or(Time::NEVER)
+        due.min().unwrap_or(Time::NEVER)
     }
 }

@@ -158,7 +158,6 @@ impl<P: Platform> Org for FireEngine<P> {
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
         let now = cx.now();
         for (squeue, due) in self.squeues.iter().zip(&self.due) {
-            squeue.tick(now);
             if !due.take(&self.p, now) {
                 continue;
             }
@@ -247,6 +246,11 @@ impl<P: Platform> Org for FireEngine<P> {
                 }
             }
         }
+    }
+
+    fn wake_workers(&self) {
+        self.squeues.iter().for_each(Squeue::end);
+        self.rings.iter().for_each(|r| r.wake());
     }
 
     /// Messages and packets that wait or run; if there are none, references that nobody holds.

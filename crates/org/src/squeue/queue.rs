@@ -11,7 +11,7 @@
 use core::ops::{Deref, DerefMut};
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
-use perimeter_sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use perimeter_sync::atomic::{AtomicU8, Ordering};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
 
@@ -110,6 +110,10 @@ pub(crate) struct State<T: Protected> {
     queue: VecDeque<Message<T>>,
     /// The worker is parked, or about to be, and nobody has told it.
     asleep: bool,
+    /// When the worker is to wake, if that was put off; else [`Time::NEVER`].
+    wake_at: Time,
+    /// The stack has ended: the worker parks no more.
+    ended: bool,
     /// Who found the queue full: to be enabled again when it is not.
     waiting: u8,
 }
@@ -129,8 +133,6 @@ pub(crate) struct Squeue<P: Platform, T: Protected> {
     state: P::Lock<State<T>>,
     /// Where the worker parks.
     bell: P::Event,
-    /// When the worker is to be woken, ns, if that was put off.
-    wake_at: AtomicU64,
     /// Who is to be enabled again, of those who found the queue full.
     enabled: AtomicU8,
 }
@@ -155,6 +157,8 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
             inside: Some(Box::new(inside)),
             queue: VecDeque::new(),
             asleep: false,
+            wake_at: Time::NEVER,
+            ended: false,
             waiting: 0,
         };
         Squeue {
@@ -167,7 +171,6 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
             settings,
             state: p.lock(LockClass::Squeue, state),
             bell: p.event(),
-            wake_at: AtomicU64::new(u64::MAX),
             p: p.clone(),
         }
     }
@@ -260,7 +263,7 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
     pub(crate) fn park(&self, deadline: Time) {
         {
             let mut state = self.state.lock();
-            if !state.queue.is_empty() && state.inside.is_some() {
+            if state.ended || (!state.queue.is_empty() && state.inside.is_some()) {
                 return;
             }
             if planted(Bug::WorkerSleepsUnlooked) {
@@ -269,8 +272,23 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
             }
             state.asleep = true;
         }
-        self.bell.wait(deadline);
-        self.state.lock().asleep = false;
+        let told = self.bell.wait(deadline);
+        let mut state = self.state.lock();
+        if told && state.wake_at < Time::NEVER && !state.ended {
+            // Not yet: until then others may run what waits.
+            let until = deadline.min(state.wake_at);
+            drop(state);
+            self.bell.wait(until);
+            state = self.state.lock();
+        }
+        state.asleep = false;
+        state.wake_at = Time::NEVER;
+    }
+
+    /// The stack has ended: the worker, parked or about to be, looks for itself.
+    pub(crate) fn end(&self) {
+        self.state.lock().ended = true;
+        self.bell.set();
     }
 
     /// Whether a thread on the present core drains.
@@ -297,25 +315,6 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
         }
     }
 
-    /// When [`Squeue::tick`] has something to do.
-    pub(crate) fn wake_at(&self) -> u64 {
-        self.wake_at.load(Ordering::Relaxed)
-    }
-
-    /// Wakes the worker if that was put off until now.
-    pub(crate) fn tick(&self, now: Time) {
-        if self.wake_at.load(Ordering::Relaxed) > now.0 {
-            return;
-        }
-        let mut state = self.state.lock();
-        self.wake_at.store(u64::MAX, Ordering::Relaxed);
-        if !state.queue.is_empty() && state.inside.is_some() && state.asleep {
-            state.asleep = false;
-            drop(state);
-            self.bell.set();
-        }
-    }
-
     /// Messages that wait or run. Exact when nobody is at it.
     pub(crate) fn pending(&self) -> usize {
         let state = self.state.lock();
@@ -337,7 +336,8 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
         state
     }
 
-    /// Messages wait and nobody holds PROC: the worker is told, now or later.
+    /// Messages wait and nobody holds PROC: the worker is told to wake, now or later. It sees to the
+    /// time itself: nobody else need be awake then.
     fn rouse(&self, mut state: Guard<'_, P, T>) {
         if !state.asleep {
             return;
@@ -347,9 +347,10 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
             drop(state);
             return self.bell.set();
         }
-        if self.wake_at.load(Ordering::Relaxed) == u64::MAX {
-            let at = self.p.now().plus(self.settings.delay);
-            self.wake_at.store(at.0, Ordering::Relaxed);
+        if state.wake_at == Time::NEVER {
+            state.wake_at = self.p.now().plus(self.settings.delay);
+            drop(state);
+            self.bell.set();
         }
     }
 }

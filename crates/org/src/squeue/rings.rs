@@ -73,6 +73,11 @@ impl<P: Platform> Ring<P> {
         self.queue.lock().asleep = false;
     }
 
+    /// The stack has ended: the worker looks for itself.
+    pub(super) fn wake(&self) {
+        self.bell.set();
+    }
+
     /// Packets that were not run yet.
     pub(super) fn len(&self) -> usize {
         let queue = self.queue.lock();

@@ -169,6 +169,12 @@ impl<P: Platform> Org for Streams<P> {
         }
     }
 
+    fn wake_workers(&self) {
+        self.ip.end();
+        self.head.end();
+        self.tcp.end();
+    }
+
     fn pending(&self) -> usize {
         let queues = self.ip.pending() + self.head.pending() + self.tcp.pending();
         queues + self.kept.load(Ordering::Relaxed)

@@ -4,6 +4,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p perimeter-org --release --features testing --lib squeue::queue::models`
 
 use super::{ANY_CORE, Entered, Inside, Protected, Settings, Squeue, SqueueEntry, Who};
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use perimeter_base::Time;
 use perimeter_stack::planted::Bug;
@@ -152,25 +153,60 @@ fn a_worker_that_sleeps_without_a_look_is_found() {
     });
 }
 
-/// A wake that is put off: whoever looks at the time does it.
+/// A wake that is put off: the worker sees to it itself.
 #[test]
 fn a_wake_that_is_put_off_comes() {
     holds(2, || {
-        let w = World::new(ELSEWHERE, (1, 1), 1);
-        let (works, ticks) = (w.clone(), w.clone());
+        let w = World::new(ELSEWHERE, (1, 1), 2);
+        let (works, brings) = (w.clone(), w.clone());
         let worker = thread::spawn(move || works.work());
-        let ticker = thread::spawn(move || ticks.queue.tick(Time(1)));
+        let other = thread::spawn(move || brings.bring(SqueueEntry::Fill, (1, 0)));
         w.bring(SqueueEntry::Fill, (0, 0));
-        if w.queue.wake_at() <= 1 {
-            w.queue.tick(Time(1));
-        }
         w.all.wait(Time::NEVER);
-        ticker.join().unwrap();
+        other.join().unwrap();
         w.judge();
         w.bring(SqueueEntry::Fill, (STOP, 0));
-        w.queue.tick(Time(1));
         worker.join().unwrap();
     });
+}
+
+/// The stack ends while the worker works, or parks without a deadline, or has been told to wake
+/// later: as `serve::work` and `Running::stop_now`.
+fn end(delay: u64, said_first: bool) {
+    let w = World::new(ELSEWHERE, (1, delay), 1);
+    let stopping = Arc::new(AtomicBool::new(false));
+    let (works, stops) = (w.clone(), stopping.clone());
+    let worker = thread::spawn(move || {
+        while !stops.load(Ordering::Acquire) {
+            let n = works.queue.work(Who::Worker, |log, m| works.run(log, m));
+            if n == 0 {
+                works.queue.park(Time::NEVER);
+            }
+        }
+    });
+    w.bring(SqueueEntry::Fill, (0, 0));
+    if said_first {
+        stopping.store(true, Ordering::Release);
+        w.queue.end();
+    } else {
+        w.queue.bell.set();
+        stopping.store(true, Ordering::Release);
+    }
+    worker.join().unwrap();
+}
+
+#[test]
+fn a_worker_is_told_of_the_end() {
+    for delay in [0, 1] {
+        holds(3, move || end(delay, true));
+    }
+}
+
+/// Who woke the worker before it could see why would have it sleep for ever.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_wake_before_the_word_is_found() {
+    holds(3, || end(0, false));
 }
 
 /// Flow control between modules: who finds the queue full (here at one message) is enabled when
