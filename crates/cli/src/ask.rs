@@ -2,7 +2,7 @@
 
 use crate::{args, print};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
-use perimeter::control::{Client, Connection, ControlError, Layer, Listener, Segment};
+use perimeter::control::{Client, Connection, ControlError, Datagrams, Layer, Listener, Segment};
 use perimeter_lab::Error;
 use std::{
     env,
@@ -45,16 +45,18 @@ fn error(e: ControlError) -> Error {
     }
 }
 
-/// Prints the connections of a running stack.
+/// Prints the connections of a running stack, and its sockets of UDP.
 pub fn ss(ask: &args::Ss) -> Result<(), Error> {
     let mut client = connect(ask.control.as_ref())?;
     let (listeners, connections) = client.connections().map_err(error)?;
+    let datagrams = client.datagrams().map_err(error)?;
     let stack = client.greeting();
     if ask.json {
         let all = serde_json::json!({
             "stack": stack,
             "listeners": listeners,
             "connections": connections,
+            "datagrams": datagrams,
             "gone": client.gone(),
         });
         let text = serde_json::to_string_pretty(&all).map_err(|e| Error::Run(e.to_string()))?;
@@ -64,11 +66,16 @@ pub fn ss(ask: &args::Ss) -> Result<(), Error> {
     for name in client.gone() {
         let _ = writeln!(text, "interface {name} has gone");
     }
-    table(&listeners, &connections, &mut text);
+    table(&listeners, &connections, &datagrams, &mut text);
     print(&text)
 }
 
-fn table(listeners: &[Listener], connections: &[Connection], out: &mut String) {
+fn table(
+    listeners: &[Listener],
+    connections: &[Connection],
+    datagrams: &[Datagrams],
+    out: &mut String,
+) {
     let mut table = Table::new();
     table.load_style(STYLE);
     table.set_header([
@@ -89,10 +96,10 @@ fn table(listeners: &[Listener], connections: &[Connection], out: &mut String) {
             c.set_cell_alignment(CellAlignment::Right);
         }
     }
+    let dash = || "–".to_string();
     for l in listeners {
         let (queued, backlog) = (l.queued.to_string(), l.backlog.to_string());
         let local = l.local.to_string();
-        let dash = || "–".to_string();
         table.add_row([
             dash(),
             "LISTEN".into(),
@@ -105,6 +112,25 @@ fn table(listeners: &[Listener], connections: &[Connection], out: &mut String) {
             dash(),
             dash(),
             dash(),
+        ]);
+    }
+    for s in datagrams {
+        let lost = match s.drops {
+            0 => dash(),
+            n => format!("{n} dropped"),
+        };
+        table.add_row([
+            dash(),
+            "UDP".into(),
+            s.receive_queue.to_string(),
+            s.waiting.to_string(),
+            s.local.to_string(),
+            s.remote.map_or_else(dash, |r| r.to_string()),
+            dash(),
+            dash(),
+            dash(),
+            dash(),
+            lost,
         ]);
     }
     for c in connections {

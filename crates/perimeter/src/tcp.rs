@@ -13,7 +13,7 @@ use perimeter_tcp::{Keepalive, State};
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The most that one copying call moves into the stack: a bound on the copy of which a part is
@@ -52,6 +52,8 @@ pub(crate) struct Handle {
     pub(crate) read_limit: AtomicU64,
     pub(crate) write_limit: AtomicU64,
     linger: AtomicU64,
+    /// As [`TcpStream::set_tos`] has it.
+    tos: AtomicU8,
     /// The last write left no room, or found none: a hint.
     full: AtomicBool,
 }
@@ -65,6 +67,7 @@ impl Handle {
             read_limit: AtomicU64::new(0),
             write_limit: AtomicU64::new(0),
             linger: AtomicU64::new(0),
+            tos: AtomicU8::new(0),
             full: AtomicBool::new(false),
         })
     }
@@ -283,6 +286,50 @@ impl TcpStream {
         });
         self.h.linger.store(ns, Ordering::Relaxed);
         self.set(Setting::Linger(t))
+    }
+
+    /// SO_LINGER, as it was set; `None`: not at all.
+    ///
+    /// # Errors
+    /// None today; as std.
+    pub fn linger(&self) -> Result<Option<Duration>> {
+        let ns = self.h.linger.load(Ordering::Relaxed);
+        Ok(ns.checked_sub(1).map(Duration::from_nanos))
+    }
+
+    /// IP_TOS, over IPv6 IPV6_TCLASS: DSCP in the upper six bits, ECN in the lower two, of what is
+    /// sent from now on. A stream that was accepted begins with 0.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_tos(&self, tos: u8) -> Result<()> {
+        self.set(Setting::Tos(tos))?;
+        self.h.tos.store(tos, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// IP_TOS, as it was set.
+    ///
+    /// # Errors
+    /// None today; as [`crate::UdpSocket::tos`].
+    pub fn tos(&self) -> Result<u8> {
+        Ok(self.h.tos.load(Ordering::Relaxed))
+    }
+
+    /// SO_SNDBUF: the limit of the send buffer now, bytes.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn send_buffer_size(&self) -> Result<u32> {
+        Ok(self.info()?.snd_limit)
+    }
+
+    /// SO_RCVBUF: the limit of the receive buffer now, bytes.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn recv_buffer_size(&self) -> Result<u32> {
+        Ok(self.info()?.rcv_limit)
     }
 
     /// SO_SNDBUF, bytes.

@@ -41,6 +41,8 @@ fn connections_are_told_over_the_socket() {
         let server = thread::spawn(move || {
             let (stack, peer) = build(org, &at).unwrap();
             let listener = stack.listen("10.0.0.1:80").unwrap();
+            let datagrams = stack.bind_udp("10.0.0.1:53").unwrap();
+            datagrams.connect("10.0.0.2:9").unwrap();
             tell.send(peer).unwrap();
             let (mut s, _) = listener.accept().unwrap();
             s.write_all(b"hello").unwrap();
@@ -76,6 +78,14 @@ fn connections_are_told_over_the_socket() {
             );
             assert!(c.layers[1].ran[0].is_some(), "{org}: {c:?}");
         }
+        let sockets = client.datagrams().unwrap();
+        let ends: Vec<_> = sockets
+            .iter()
+            .map(|s| (s.local.to_string(), s.remote))
+            .collect();
+        let theirs = "10.0.0.2:9".parse().unwrap();
+        assert_eq!(ends, [("10.0.0.1:53".to_string(), Some(theirs))], "{org}");
+        assert_eq!((sockets[0].queued, sockets[0].drops), (0, 0), "{org}");
         let refused = client.trace("0:0.1", None, None, |_| true).unwrap_err();
         assert!(
             matches!(&refused, ControlError::Refused(why) if why.contains("only connections under pef") && why.contains(org)),

@@ -150,3 +150,67 @@ fn the_other_end_goes() {
     }
     panic!("nobody was told");
 }
+
+/// What a sender asks for with IP_TOS stands in each datagram, of either family; and what was set is
+/// told.
+#[test]
+fn settings_of_a_stream_are_told_and_stand_in_its_datagrams() {
+    for org in ORGS {
+        for (ours, theirs) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let (a, wire) = UnixDatagram::pair().unwrap();
+            let (far, b) = UnixDatagram::pair().unwrap();
+            let with = |addr: &str| format!("{addr}/{}", if addr.contains(':') { 64 } else { 24 });
+            let server = stack(
+                org,
+                datagram(a, config(Medium::Ip, 1)).unwrap(),
+                &with(ours),
+            );
+            let client = stack(
+                org,
+                datagram(b, config(Medium::Ip, 2)).unwrap(),
+                &with(theirs),
+            );
+            let seen = Arc::new(AtomicBool::new(false));
+            // Both ways; from the client, who says so, to the server it is looked at.
+            let passes = |from: UnixDatagram, to: UnixDatagram, look: Option<Arc<AtomicBool>>| {
+                thread::spawn(move || {
+                    let mut buf = vec![0; 1 << 16];
+                    while let Ok(n) = from.recv(&mut buf) {
+                        let tos = match buf[0] >> 4 {
+                            4 => buf[1],
+                            _ => buf[0] << 4 | buf[1] >> 4,
+                        };
+                        if let Some(seen) = &look
+                            && tos == 0xb8
+                        {
+                            seen.store(true, Ordering::Relaxed);
+                        }
+                        if n == 0 || to.send(&buf[..n]).is_err() {
+                            break;
+                        }
+                    }
+                })
+            };
+            let (wire2, far2) = (wire.try_clone().unwrap(), far.try_clone().unwrap());
+            passes(wire, far, None);
+            passes(far2, wire2, Some(seen.clone()));
+            let at = std::net::SocketAddr::new(ours.parse().unwrap(), 80);
+            let listener = server.listen(at).unwrap();
+            let mut c = client.connect(at).unwrap();
+            let (mut s, _) = listener.accept().unwrap();
+            assert_eq!((c.tos().unwrap(), c.linger().unwrap()), (0, None), "{org}");
+            assert!(!seen.load(Ordering::Relaxed), "{org}");
+            c.set_tos(0xb8).unwrap();
+            c.set_linger(Some(Duration::ZERO)).unwrap();
+            c.set_send_buffer_size(40_000).unwrap();
+            c.set_recv_buffer_size(50_000).unwrap();
+            assert_eq!((c.tos().unwrap(), s.tos().unwrap()), (0xb8, 0), "{org}");
+            assert_eq!(c.linger().unwrap(), Some(Duration::ZERO), "{org}");
+            assert_eq!(c.send_buffer_size().unwrap(), 40_000, "{org}");
+            assert_eq!(c.recv_buffer_size().unwrap(), 50_000, "{org}");
+            c.write_all(b"x").unwrap();
+            s.read_exact(&mut [0]).unwrap();
+            assert!(seen.load(Ordering::Relaxed), "{org}: {ours}");
+        }
+    }
+}

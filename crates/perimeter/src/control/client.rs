@@ -1,6 +1,8 @@
 //! The other side: who asks a running stack.
 
-use super::protocol::{Connection, End, Greeting, Listener, PROTOCOL, Reply, Request, Segment};
+use super::protocol::{
+    Connection, Datagrams, End, Greeting, Listener, PROTOCOL, Reply, Request, Segment,
+};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -141,6 +143,23 @@ impl Client {
                     self.gone = end.gone;
                     return Ok((listeners, connections));
                 }
+                Reply::Error { message } => return Err(ControlError::Refused(message)),
+                other => return Err(self.garbled(&format!("{other:?}"))),
+            }
+        }
+    }
+
+    /// Its sockets of UDP.
+    ///
+    /// # Errors
+    /// The stack can't tell, or has gone.
+    pub fn datagrams(&mut self) -> Result<Vec<Datagrams>, ControlError> {
+        self.ask(&Request::Datagrams)?;
+        let mut sockets = Vec::new();
+        loop {
+            match self.reply()? {
+                Reply::Datagrams(s) => sockets.push(s),
+                Reply::End(_) => return Ok(sockets),
                 Reply::Error { message } => return Err(ControlError::Refused(message)),
                 other => return Err(self.garbled(&format!("{other:?}"))),
             }

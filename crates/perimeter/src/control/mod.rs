@@ -17,7 +17,8 @@ mod server;
 
 pub use client::{Client, ControlError};
 pub use protocol::{
-    Connection, End, Greeting, LONGEST_REQUEST, Layer, Listener, PROTOCOL, Reply, Request, Segment,
+    Connection, Datagrams, End, Greeting, LONGEST_REQUEST, Layer, Listener, PROTOCOL, Reply,
+    Request, Segment,
 };
 pub(crate) use server::Server;
 

@@ -3,10 +3,11 @@
 use crate::addr;
 use perimeter_org::engine::{Inspected, Listening};
 use perimeter_org::pef::event::{Direction, Traced};
+use perimeter_stack::udp::UdpInfo;
 use perimeter_stack::{ConnInfo, SockId, id};
 use perimeter_tcp::State;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Version of the protocol. Fields may be added without a new one.
 pub const PROTOCOL: u32 = 1;
@@ -33,6 +34,8 @@ pub struct Greeting {
 pub enum Request {
     /// Listeners and connections.
     Connections,
+    /// Sockets of UDP.
+    Datagrams,
     /// The segments of a connection, as they pass.
     Trace {
         /// The connection's name.
@@ -54,6 +57,8 @@ pub enum Reply {
     Listener(Listener),
     /// A connection.
     Connection(Box<Connection>),
+    /// A socket of UDP.
+    Datagrams(Datagrams),
     /// The trace has begun: what passes from here on is told.
     Tracing {
         /// The connection's name.
@@ -73,7 +78,7 @@ pub enum Reply {
 /// How an answer ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// Lines before this one: connections and listeners, or segments.
+    /// Lines before this one: connections and listeners, sockets, or segments.
     pub count: u64,
     /// Segments that passed faster than they could be told, until the trace ended.
     #[serde(default)]
@@ -146,6 +151,26 @@ pub struct Connection {
     /// Under PEF the events on the transmit list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transmit_events: Vec<String>,
+}
+
+/// A socket of UDP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Datagrams {
+    /// Its address; unspecified: any of that family, and `[::]` of both unless it takes IPv6 only.
+    pub local: SocketAddr,
+    /// Its peer, if it is connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<SocketAddr>,
+    /// Datagrams that wait to be received.
+    pub queued: usize,
+    /// Memory that they pin, bytes.
+    pub receive_queue: usize,
+    /// The most that they may, bytes.
+    pub receive_buffer: u32,
+    /// Datagrams that were dropped because there was no room.
+    pub drops: u64,
+    /// Datagrams that wait for the station of a neighbour.
+    pub waiting: usize,
 }
 
 /// Where one layer of a connection runs.
@@ -231,6 +256,24 @@ impl From<&Listening> for Listener {
             local: addr::outward(l.addr.unwrap_or(any), l.port),
             queued: l.queued,
             backlog: l.backlog,
+        }
+    }
+}
+
+impl From<&UdpInfo> for Datagrams {
+    fn from(s: &UdpInfo) -> Datagrams {
+        let any = match s.v6 {
+            true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        };
+        Datagrams {
+            local: addr::outward(s.local.unwrap_or(any), s.port),
+            remote: s.remote.map(|(ip, port)| addr::outward(ip, port)),
+            queued: s.queued,
+            receive_queue: s.pinned,
+            receive_buffer: s.config.recv_buffer,
+            drops: s.drops,
+            waiting: s.waiting,
         }
     }
 }

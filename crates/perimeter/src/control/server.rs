@@ -2,6 +2,7 @@
 
 use super::protocol::{self, End, Greeting, LONGEST_REQUEST, PROTOCOL, Reply, Request, Segment};
 use crate::error::{BuildError, io as io_error};
+use perimeter_base::Time;
 use perimeter_org::engine::{Engine, EngineError, Inspected, Listening};
 use perimeter_org::pef::event::Traced;
 use perimeter_stack::SockError;
@@ -353,6 +354,7 @@ impl Shared {
                 )),
                 Err(e) => Err(format!("this is no request: {e}")),
                 Ok(Request::Connections) => self.connections(&mut out)?,
+                Ok(Request::Datagrams) => self.datagrams(&mut out)?,
                 Ok(Request::Trace {
                     connection,
                     count,
@@ -382,11 +384,14 @@ impl Shared {
     }
 
     /// Asks, in slices of the time that a stack of one thread is given.
-    fn inspect(&self) -> Result<(Vec<Listening>, Vec<Inspected>), Refusal> {
+    fn inspect<R>(
+        &self,
+        look: impl Fn(&dyn Engine, Time) -> Result<R, EngineError>,
+    ) -> Result<R, Refusal> {
         let end = Instant::now() + super::PATIENCE;
         loop {
             let engine = self.engine()?;
-            match engine.inspect(engine.now() + SLICE) {
+            match look(&*engine, engine.now() + SLICE) {
                 Ok(all) => return Ok(all),
                 Err(EngineError::Absent) if Instant::now() < end => {}
                 Err(EngineError::Absent) => {
@@ -401,7 +406,9 @@ impl Shared {
     }
 
     fn connections(&self, out: &mut impl Write) -> io::Result<Result<End, Refusal>> {
-        let (listening, connections) = match self.inspect() {
+        let all: Result<(Vec<Listening>, Vec<Inspected>), _> =
+            self.inspect(|e, until| e.inspect(until));
+        let (listening, connections) = match all {
             Ok(all) => all,
             Err(e) => return Ok(Err(e)),
         };
@@ -419,6 +426,20 @@ impl Shared {
             gone: self
                 .engine()
                 .map_or_else(|_| Vec::new(), |e| e.gone_interfaces()),
+            ..End::default()
+        }))
+    }
+
+    fn datagrams(&self, out: &mut impl Write) -> io::Result<Result<End, Refusal>> {
+        let sockets = match self.inspect(|e, until| e.udp_sockets(until)) {
+            Ok(all) => all,
+            Err(e) => return Ok(Err(e)),
+        };
+        for s in &sockets {
+            out.write_all(line(&Reply::Datagrams(s.into())).as_bytes())?;
+        }
+        Ok(Ok(End {
+            count: sockets.len() as u64,
             ..End::default()
         }))
     }
