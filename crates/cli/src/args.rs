@@ -24,8 +24,10 @@ pub struct Cli {
 const EXAMPLES: &str = "Examples:
   perimeter orgs                      the organizations of this build
   perimeter bench --quick             which organization is fastest here, within 30 seconds
+  perimeter recommend                 which organization for which work, within a minute or so
   perimeter bench --help              the benchmark's settings
   perimeter doctor                    what of this machine can be used
+  perimeter serve                     an HTTP server on a stack of ours, for curl
   perimeter lab run all --quick       the papers' experiments on this machine, as a report
   perimeter ss --control PATH         the connections of a running stack
   perimeter trace --control PATH ID   the segments of one of them as they pass";
@@ -70,6 +72,19 @@ Examples:
   perimeter doctor --json | jq '.[] | select(.state != \"ok\") | {name, mend}'
 
 Exit status: 0, whatever is missing.";
+
+const RECOMMEND_HELP: &str = "\
+Runs each organization five times at sending, receiving, messages and short connections, in turns,
+over links in memory, and says which is best at which, by how much and how sure that is, with the
+figures below. It needs no privilege; let nothing else run meanwhile. `perimeter bench` measures
+other loads and longer. Ctrl-C ends it and prints what is complete.
+
+Examples:
+  perimeter recommend
+  perimeter recommend --org up:shared,connp-l:8,squeue:2
+  perimeter recommend --json | jq '.findings[] | {work, best, lead, confidence}'
+
+Exit status: 0 measured, 1 a run failed, 2 the request can't be served, 130 ended by Ctrl-C.";
 
 const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --quick
@@ -156,6 +171,9 @@ pub enum Command {
     /// Run the parallel TCP benchmark
     #[command(after_help = BENCH_EXAMPLES, allow_negative_numbers = true)]
     Bench(Box<Bench>),
+    /// Say which organization suits which work on this machine, after runs of about a minute
+    #[command(after_help = RECOMMEND_HELP)]
+    Recommend(Recommend),
     /// Carry what a TUN device brings on by the host's own sockets, or through a proxy
     #[command(after_help = crate::gateway::HELP)]
     Gateway(Box<crate::gateway::GatewayArgs>),
@@ -175,6 +193,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Serve HTTP or echo by a stack of ours, to this host's own programs
+    #[command(after_help = crate::serve::HELP)]
+    Serve(Box<crate::serve::ServeArgs>),
     /// Show the connections of a running stack, and where their layers run
     #[command(after_help = SS_HELP)]
     Ss(Ss),
@@ -212,7 +233,7 @@ pub enum LabCommand {
     #[command(after_help = SEND_HELP)]
     Trace {
         /// The organization
-        #[arg(long, value_parser = OrgSpec::from_str)]
+        #[arg(long, value_parser = ours)]
         org: OrgSpec,
         /// Print JSON
         #[arg(long, conflicts_with = "svg")]
@@ -283,6 +304,18 @@ impl LabRun {
             _ => Mode::Normal,
         }
     }
+}
+
+/// Arguments of `perimeter recommend`.
+#[derive(Debug, Args)]
+pub struct Recommend {
+    /// Organizations to choose from [default: up, connp-l:128, msgp, and squeue and connp-t with as
+    /// many perimeters as there are cores]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ours)]
+    pub org: Option<Vec<OrgSpec>>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `perimeter ss`.
@@ -586,6 +619,16 @@ const LISTEN_ALONE: [&str; 17] = [
     "live",
     "json",
 ];
+
+/// An organization of ours; one that is like it is offered in place of an unknown one.
+pub fn ours(text: &str) -> Result<OrgSpec, String> {
+    match perimeter_lab::backends::parse(text)? {
+        Organization::Ours(org) => Ok(org),
+        other => Err(format!(
+            "`{other}` is no organization of ours; `perimeter orgs` lists them"
+        )),
+    }
+}
 
 fn runs(text: &str) -> Result<u64, String> {
     units::whole(text, "the number of runs", 1..=u64::MAX - 1)

@@ -81,7 +81,7 @@ pub struct GatewayArgs {
     #[arg(long, value_name = "NAME")]
     bind_device: Option<String>,
     /// The stack's organization
-    #[arg(long, default_value = "up:shared", value_parser = OrgSpec::from_str)]
+    #[arg(long, default_value = "up:shared", value_parser = crate::args::ours)]
     org: OrgSpec,
     /// Open a control socket there, for `perimeter ss`
     #[arg(long, value_name = "PATH")]

@@ -6,12 +6,13 @@ mod ask;
 mod gateway;
 mod lab;
 mod live;
+mod serve;
 
-use args::{Bench, Cli, Command};
+use args::{Bench, Cli, Command, Recommend};
 use clap::Parser;
 use perimeter_lab::{
     Error,
-    bench::{compare, progress::Bar, report::Build, short, table},
+    bench::{compare, progress::Bar, recommend, report::Build, short, table},
     host, linux, net, organizations,
     organizations::Organization,
 };
@@ -47,10 +48,12 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Bench(bench) => run(&bench, started),
+        Command::Recommend(args) => recommend(&args),
         Command::Gateway(args) => gateway::gateway(&args).map(|()| 0),
         Command::Lab(args) => lab::lab(&args),
         Command::Doctor { json } => doctor(json).map(|()| 0),
         Command::Orgs { json } => orgs(json).map(|()| 0),
+        Command::Serve(args) => serve::serve(&args).map(|()| 0),
         Command::Ss(ss) => ask::ss(&ss).map(|()| 0),
         Command::Trace(trace) => ask::trace(&trace).map(|()| 0),
     };
@@ -221,6 +224,26 @@ fn run(bench: &Bench, started: Instant) -> Result<u8, Error> {
         write_whole(path, &report.to_json())?;
     }
     printed.map(|()| code)
+}
+
+/// Says which organization suits which work; the exit code.
+fn recommend(args: &Recommend) -> Result<u8, Error> {
+    let candidates = args.org.clone().unwrap_or_else(recommend::candidates);
+    if candidates.len() < 2 {
+        let line = "--org: there is nothing to choose from; list two organizations or more";
+        return Err(Error::Input(line.into()));
+    }
+    let mut bar = Bar::new();
+    set_by_signal(bar.stop())?;
+    let found = recommend::recommend(&candidates, build(), &mut bar)?;
+    print(&match args.json {
+        true => found.to_json(),
+        false => found.render(),
+    })?;
+    Ok(match bar.stop().load(Ordering::Relaxed) {
+        true => INTERRUPTED,
+        false => 0,
+    })
 }
 
 /// Serves benches on other machines.

@@ -181,6 +181,36 @@ fn a_plan_runs_and_is_reported_again_without_running() {
     other[7] = "8";
     let refusal = refused(&other, t.path());
     assert!(refusal.contains("seed 7, not 8"), "{refusal}");
+    // Neither does it with another mode, device or plan.
+    let others: [(&[&str], &str); 3] = [
+        (
+            &["lab", "run", "small.toml", "--out", "out", "--resume"],
+            "the mode quick, not normal",
+        ),
+        (
+            &[&resume[..], &["--device", "pair"]].concat(),
+            "the device as planned, not pair",
+        ),
+        (
+            &[
+                "lab", "run", "groups", "--quick", "--out", "out", "--resume",
+            ],
+            "the plans small, not groups",
+        ),
+    ];
+    for (arguments, says) in others {
+        let refusal = refused(arguments, t.path());
+        assert!(refusal.contains(says), "{refusal}");
+    }
+    fs::write(
+        t.path().join("small.toml"),
+        PLAN.replace("nics = 1", "nics = 2"),
+    )
+    .unwrap();
+    let refusal = refused(&resume, t.path());
+    assert!(refusal.contains("`small` has changed"), "{refusal}");
+    fs::write(t.path().join("small.toml"), PLAN).unwrap();
+    assert_eq!(rows(&out), all);
     stdout(&resume, t.path());
     assert_eq!(rows(&out), all);
     let page = fs::read_to_string(out.join("report.html")).unwrap();

@@ -30,7 +30,10 @@ where
 /// The lines of 80 columns that hold `text`, all but the first indented, with a line end.
 pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     let indent = " ".repeat(indent);
-    let options = textwrap::Options::new(80).subsequent_indent(&indent);
+    // Names have hyphens: a line does not end within one.
+    let options = textwrap::Options::new(80)
+        .subsequent_indent(&indent)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::fill(text, options) + "\n"
 }
 

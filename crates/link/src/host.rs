@@ -1,11 +1,11 @@
 //! Interfaces of the host, as its kernel has them: address, MTU, up. What `ip` does, without `ip`.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use perimeter_wire::MacAddr;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::ifreq::{IfReq, control_socket, ethtool, ifreq_ioctl};
+use crate::ifreq::{IfReq, add_in6, control_socket, ethtool, ifreq_ioctl};
 
 fn request(
     name: &str,
@@ -123,6 +123,19 @@ pub fn set_address(name: &str, addr: Ipv4Addr, prefix: u8) -> io::Result<()> {
         sockaddr(Ipv4Addr::from_bits(mask)),
     )?;
     Ok(())
+}
+
+/// Gives the kernel an address of IPv6 on the interface, with its subnet, besides those that it
+/// has. It can be used once duplicate address detection is over, a second or two later (RFC 4862).
+///
+/// # Errors
+/// Without privilege, for a prefix beyond 128, or where the kernel has no IPv6 on that interface.
+pub fn add_address_v6(name: &str, addr: Ipv6Addr, prefix: u8) -> io::Result<()> {
+    if prefix > 128 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let index = i32::try_from(index(name)?).map_err(|_| io::ErrorKind::InvalidInput)?;
+    add_in6(index, addr.octets(), u32::from(prefix))
 }
 
 /// What an interface does for its senders and receivers, and can be told not to.

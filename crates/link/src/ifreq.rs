@@ -61,12 +61,39 @@ pub(crate) fn check(result: c_int) -> io::Result<()> {
 
 /// A socket to make interface requests with.
 pub(crate) fn control_socket() -> io::Result<OwnedFd> {
+    socket_of(libc::AF_INET)
+}
+
+fn socket_of(family: c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: no memory is passed.
-    let fd = unsafe { libc::socket(libc::AF_INET, kind, 0) };
+    let fd = unsafe { libc::socket(family, kind, 0) };
     check(fd)?;
     // SAFETY: the call has just given us this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `struct in6_ifreq`: what requests about addresses of IPv6 take.
+#[repr(C)]
+struct In6IfReq {
+    addr: [u8; 16],
+    prefix: u32,
+    index: c_int,
+}
+
+const _: () = assert!(size_of::<In6IfReq>() == size_of::<libc::in6_ifreq>());
+
+/// Gives the kernel an address of IPv6 on the interface of that number.
+pub(crate) fn add_in6(index: c_int, addr: [u8; 16], prefix: u32) -> io::Result<()> {
+    let socket = socket_of(libc::AF_INET6)?;
+    let mut req = In6IfReq {
+        addr,
+        prefix,
+        index,
+    };
+    // SAFETY: on a socket of this family the request takes a `struct in6_ifreq`, whose size and
+    // layout `In6IfReq` has; it is valid for reads and writes during the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &raw mut req) })
 }
 
 /// A request of ethtool's that takes and gives one number.

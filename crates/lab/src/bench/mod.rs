@@ -4,6 +4,7 @@ pub mod answer;
 pub mod compare;
 pub mod grid;
 pub mod progress;
+pub mod recommend;
 pub mod report;
 pub mod short;
 pub mod table;
