@@ -252,9 +252,15 @@ pub trait Org: Send + Sync + Sized + 'static {
         let _ = (worker, deadline);
     }
 
+    /// Whether protocol threads that sleep are woken for all that they have to do; else they look
+    /// around every [`Config::service`](perimeter_stack::Config::service).
+    fn wakes_workers(&self) -> bool {
+        true
+    }
+
     /// The stack has ended: protocol threads that are parked, or about to be, return from
-    /// [`Org::park`] and look. They sleep without a deadline, so an organization that has any must
-    /// wake each of them.
+    /// [`Org::park`] and look. They may sleep without a deadline, so an organization that has any
+    /// must wake each of them.
     fn wake_workers(&self) {
         debug_assert_eq!(self.workers(), 0, "protocol threads would sleep for ever");
     }

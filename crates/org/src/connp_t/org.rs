@@ -387,6 +387,11 @@ impl<C: Keep> Org for ConnpT<C> {
         owner.asleep.store(false, Ordering::SeqCst);
     }
 
+    /// Where roles are folded, exploration finds messages that lie there until a thread looks.
+    fn wakes_workers(&self) -> bool {
+        !self.spec.fold
+    }
+
     fn wake_workers(&self) {
         for owner in &self.owners {
             owner.bell.set();
