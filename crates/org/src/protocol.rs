@@ -6,8 +6,8 @@
 
 use crate::Org;
 use perimeter_stack::Ctx;
+use perimeter_stack::aside::Trouble;
 use perimeter_stack::datagram::Datagram;
-use perimeter_tcp::Unreachable;
 use perimeter_wire::FlowKey;
 
 /// A protocol over IP.
@@ -20,5 +20,5 @@ pub trait Protocol<O: Org>: Send + Sync {
     fn input(&self, org: &O, cx: &mut Ctx<O::K>, datagrams: &mut Vec<Datagram>);
 
     /// An ICMP error about a datagram that had these ends. The inbound thread is in no perimeter.
-    fn error(&self, org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, what: Unreachable);
+    fn error(&self, org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, what: Trouble);
 }

@@ -3,6 +3,7 @@
 
 use crate::instance::Instance;
 use crate::{Job, Org, Protocol};
+use perimeter_stack::aside::Trouble;
 use perimeter_stack::count::malformed;
 use perimeter_stack::datagram::{self, Datagram};
 use perimeter_stack::udp::{Rx, Socket, Table, Target, UdpError};
@@ -35,7 +36,11 @@ impl<O: Org> Protocol<O> for Udp {
         }
     }
 
-    fn error(&self, org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, what: Unreachable) {
+    fn error(&self, org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, what: Trouble) {
+        let what = match what {
+            Trouble::Unreachable(what) => what,
+            Trouble::TooBig { mtu, len } => return too_big(org, cx, ends, mtu, len),
+        };
         let Some(id) = cx.sh.udp.connected(ends) else {
             return;
         };
@@ -48,6 +53,23 @@ impl<O: Org> Protocol<O> for Udp {
         let ends = *ends;
         leave(org, cx, id, move |s, cx| s.network_error(cx, &ends, e));
     }
+}
+
+/// A datagram of `len` octets was too big for a link that takes `mtu`. Believed if a socket is there
+/// for its flow and has sent on it lately.
+#[cold]
+fn too_big<O: Org>(org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, mtu: u32, len: u32) {
+    let (sh, now) = (cx.sh, cx.now());
+    let hash = sh.flow_hash(ends);
+    let Target::One(id) = sh.udp.find(ends, || hash) else {
+        return cx.count(Count::TooBigRefused, 1);
+    };
+    match sh.path_too_big(ends.remote, hash, (mtu, len), now) {
+        None => return cx.count(Count::TooBigRefused, 1),
+        Some(lowered) => cx.count(Count::PathMtuLowered, u64::from(lowered)),
+    }
+    let ends = *ends;
+    leave(org, cx, id, move |s, cx| s.path_lowered(cx, &ends));
 }
 
 /// Checks a datagram and finds who it is for.

@@ -617,13 +617,33 @@ impl UdpSocket {
         self.set(UdpSetting::MulticastInterface(interface))
     }
 
-    /// Datagrams that are longer than the path takes are an error instead of being cut into
-    /// fragments.
+    /// IP_MTU_DISCOVER with IP_PMTUDISC_DO: datagrams that are longer than the path takes are an
+    /// error (EMSGSIZE) instead of being cut into fragments. One that turns out to have been too
+    /// long on the way is lost; a connected socket's next call says so, with the same error, and
+    /// [`UdpSocket::path_mtu`] what the path takes. Default no.
     ///
     /// # Errors
     /// The socket has gone.
     pub fn set_dont_fragment(&self, on: bool) -> Result<()> {
         self.set(UdpSetting::DontFragment(on))
+    }
+
+    /// Whether datagrams are never cut into fragments.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn dont_fragment(&self) -> Result<bool> {
+        Ok(self.info()?.config.dont_fragment)
+    }
+
+    /// IP_MTU and IPV6_MTU: the longest datagram, headers of IP and UDP included, that goes to the
+    /// peer in one piece, bytes. That is the interface's MTU until a router says less, which is
+    /// believed for ten minutes (RFC 1191, RFC 8201); 552 or, over IPv6, 1280 at least.
+    ///
+    /// # Errors
+    /// `NotConnected`: the socket has no peer, or no route leads there any more.
+    pub fn path_mtu(&self) -> Result<u32> {
+        self.h.engine.udp_path_mtu(self.h.id).map_err(io)
     }
 
     /// SO_RCVBUF: memory that received datagrams pin while they wait, bytes.

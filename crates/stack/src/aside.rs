@@ -3,8 +3,8 @@
 use crate::datagram::Datagram;
 use crate::id::SockId;
 use crate::ops::Icmp;
+pub use crate::received::Trouble;
 use perimeter_base::PktBuf;
-use perimeter_tcp::Unreachable;
 use perimeter_wire::FlowKey;
 
 /// What a burst held beside TCP segments, for the organization to act on.
@@ -22,7 +22,7 @@ pub struct Aside {
     /// Datagrams of protocols that are wanted.
     pub datagrams: Vec<Datagram>,
     /// Errors about such datagrams of ours: the protocol, the ends, and what is wrong.
-    pub errors: Vec<(u8, FlowKey, Unreachable)>,
+    pub errors: Vec<(u8, FlowKey, Trouble)>,
 }
 
 /// What a stack takes beside TCP.

@@ -281,6 +281,7 @@ impl<K: Kind> Conn<K> {
         let txq = sh.ifaces[usize::from(iface)].txq(hash);
         let mut tcb = tcb;
         tcb.set_large(sh.tx[usize::from(txq)].large.is_some());
+        sh.begin_on_path(&mut tcb, key.remote);
         let meta = Meta {
             id,
             key,

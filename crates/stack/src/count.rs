@@ -133,6 +133,11 @@ counts! {
     MemShed = "memory_shed",
     /// ICMP errors that were believed.
     IcmpErrors = "rx_icmp_errors",
+    /// MTUs of paths that were lowered because a router said so, of connections and of destinations.
+    PathMtuLowered = "path_mtu_lowered",
+    /// Messages that a packet was too big which were not believed: they quote nothing that was sent
+    /// lately, or name an MTU that it was not above.
+    TooBigRefused = "drop_icmp_too_big",
     /// Echo requests answered.
     Echoes = "rx_echo_requests",
     /// Echo requests that were not answered: there were too many ([`crate::limit::Limits`]).

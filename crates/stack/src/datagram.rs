@@ -186,7 +186,7 @@ pub(crate) fn header<K: Kind>(
 }
 
 /// Places a datagram of `len` bytes behind its header, which `fill` writes, in the ring of queue
-/// `q` of an interface; in fragments if it is longer than the MTU.
+/// `q` of an interface; in fragments if it is longer than the path's MTU.
 ///
 /// # Errors
 /// [`SendError::TooLong`] and [`SendError::Full`].
@@ -198,8 +198,9 @@ pub(crate) fn place<K: Kind>(
     len: usize,
     fill: impl FnOnce(&mut [u8]),
 ) -> Result<(), SendError> {
-    let mtu = cx.sh.ifaces[usize::from(iface)].mtu(hdr.dst);
-    if usize::from(hdr.header_len) + len > mtu as usize {
+    let now = cx.now();
+    let (mtu, narrow) = cx.sh.path_mtu(iface, hdr.dst, now);
+    if narrow || usize::from(hdr.header_len) + len > mtu as usize {
         let mut body = vec![0; len];
         fill(&mut body);
         return fragment::send(cx, (mtu, q), stations, &hdr, Bytes::from(body));

@@ -237,7 +237,7 @@ pub enum L2 {
 pub enum SendError {
     /// There is no route.
     NoRoute,
-    /// It is larger than the interface's MTU.
+    /// It is longer than can be sent.
     TooLong,
     /// The neighbour's station is not known yet: it is asked for.
     NoStation,

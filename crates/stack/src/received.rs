@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 use perimeter_base::PktBuf;
+use perimeter_tcp::Unreachable;
 use perimeter_wire::IpHdr;
 
 /// A whole datagram to an address of ours, of a protocol that is wanted.
@@ -20,6 +21,20 @@ pub struct Datagram {
     pub csum_ok: bool,
     /// The device's flow hash, if it has one.
     pub hash: Option<u32>,
+}
+
+/// What ICMP says of a datagram that was sent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It was not delivered.
+    Unreachable(Unreachable),
+    /// It was too big for a link on the way, and may not be cut there.
+    TooBig {
+        /// What that link takes, octets, as the router says.
+        mtu: u32,
+        /// How long it was, header of IP included, octets.
+        len: u32,
+    },
 }
 
 /// A received datagram.

@@ -14,6 +14,7 @@ use crate::listener::{ANY_PORT, At, ListenSpec, Listener, overlap};
 use crate::memory::{Memory, WAITING};
 use crate::net::{Accept, Cidr, Iface, Route};
 use crate::own::Own;
+use crate::pmtu::PathMtus;
 use crate::poller::Pollers;
 use crate::port::{Offload, RxPort, TxPort};
 use crate::quota::Quota;
@@ -187,6 +188,8 @@ pub struct SharedState<K: Kind> {
     pub counters: PerLaneCounters<COUNTS>,
     /// Routes and neighbours.
     pub routes: Routes<K>,
+    /// MTUs of paths that routers have told of.
+    pub path_mtus: PathMtus<K>,
     net_generation: AtomicU32,
     /// Whether an interface takes other destinations than its own.
     accepts_any: bool,
@@ -348,6 +351,7 @@ impl<K: Kind> SharedState<K> {
             listeners: lock::<K, _>(&p, LockClass::Control, Slots::default()),
             bound: lock::<K, _>(&p, LockClass::Control, HashMap::new()),
             quotas: config.ends().map(|n| Quota::new(&p, n)),
+            path_mtus: PathMtus::new(&p),
             pollers: Pollers::new(&p),
             tasks: AllTasks::default(),
             counters: PerLaneCounters::new(),

@@ -491,6 +491,22 @@ impl UdpSocket {
         self.0.inner.ttl()
     }
 
+    /// IP_MTU_DISCOVER with IP_PMTUDISC_DO, as [`perimeter::UdpSocket::set_dont_fragment`].
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_dont_fragment(&self, on: bool) -> Result<()> {
+        self.0.inner.set_dont_fragment(on)
+    }
+
+    /// IP_MTU and IPV6_MTU, as [`perimeter::UdpSocket::path_mtu`].
+    ///
+    /// # Errors
+    /// `NotConnected`: the socket has no peer, or no route leads there any more.
+    pub fn path_mtu(&self) -> Result<u32> {
+        self.0.inner.path_mtu()
+    }
+
     /// IP_TOS: DSCP in the upper six bits, ECN in the lower two.
     ///
     /// # Errors

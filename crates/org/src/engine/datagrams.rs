@@ -10,7 +10,7 @@ use perimeter_stack::ops::Watching;
 use perimeter_stack::udp::{
     Outgoing, Payload, Rx, Socket, Table, UdpConfig, UdpError, UdpInfo, UdpSetting,
 };
-use perimeter_stack::{Ctx, Kind, SockId, ready};
+use perimeter_stack::{Ctx, Kind, SockError, SockId, ready};
 use std::collections::BTreeSet;
 
 /// What one call sends to one peer.
@@ -103,6 +103,12 @@ pub trait Datagrams {
     /// # Errors
     /// The socket has gone.
     fn udp_look(&self, id: SockId) -> Result<UdpInfo, EngineError>;
+
+    /// The MTU of the path to its peer, octets.
+    ///
+    /// # Errors
+    /// The socket has gone, has no peer, or no route leads there.
+    fn udp_path_mtu(&self, id: SockId) -> Result<u32, EngineError>;
 
     /// SO_ERROR.
     ///
@@ -297,6 +303,13 @@ impl<O: Org> Datagrams for Running<O> {
         let i = self.enter_datagram(id)?;
         i.with(|i, cx| i.datagram(cx, id, |socket, _| socket.look()))
             .ok_or_else(|| self.gone())
+    }
+
+    fn udp_path_mtu(&self, id: SockId) -> Result<u32, EngineError> {
+        let i = self.enter_datagram(id)?;
+        let mtu = i.with(|i, cx| i.datagram(cx, id, |socket, cx| socket.path_mtu(cx)));
+        let mtu = mtu.ok_or_else(|| self.gone())?;
+        mtu.ok_or(EngineError::Sock(SockError::NotConnected))
     }
 
     fn udp_take_error(&self, id: SockId) -> Result<Option<EngineError>, EngineError> {

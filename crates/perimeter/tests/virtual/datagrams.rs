@@ -7,6 +7,7 @@ use perimeter::link::wire::{End, WireConfig, pair};
 use perimeter::{Config, OrgSpec, Platform, Virtual};
 use perimeter_org::engine::{Engine, Running};
 use perimeter_org::{Inbound, Options, Org, Protocol, Visit, open_with, visit};
+use perimeter_stack::aside::Trouble;
 use perimeter_stack::datagram::{self, Datagram, SendError};
 use perimeter_stack::{Cidr, Ctx, IfaceSpec, Kind, Sockets};
 use perimeter_sync::Thread;
@@ -162,8 +163,8 @@ impl<O: Org> Protocol<O> for Ports {
         }
     }
 
-    fn error(&self, org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, what: Unreachable) {
-        assert_eq!(what, Unreachable::Port);
+    fn error(&self, org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, what: Trouble) {
+        assert_eq!(what, Trouble::Unreachable(Unreachable::Port));
         let port = ends.local_port;
         if let Some(n) = self.perimeter(port) {
             org.leave(cx, n, move |sockets, cx| {

@@ -27,6 +27,7 @@ mod memory;
 mod msgp_locks;
 mod neighbours;
 mod offload;
+mod path_mtu;
 mod pef_clock;
 mod pef_panics;
 mod planted;

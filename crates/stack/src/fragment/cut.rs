@@ -9,8 +9,8 @@ use core::net::IpAddr;
 use perimeter_base::{Bytes, TxPages};
 use perimeter_wire::{EtherHdr, IpHdr, Ipv4Hdr, Ipv6Hdr, MAX_DATAGRAM, MacAddr};
 
-/// Sends a datagram with the header `ip` and the payload `body`, which is longer than the MTU of
-/// its interface, in fragments; all of them, or none.
+/// Sends a datagram with the header `ip` and the payload `body`, which is longer than `mtu`, or
+/// may have to be cut further on the way, in fragments; all of them, or none.
 ///
 /// # Errors
 /// [`SendError::Full`]; [`SendError::TooLong`]: it is longer than a datagram can be, or has more

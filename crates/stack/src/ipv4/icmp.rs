@@ -1,11 +1,12 @@
 //! ICMP (RFC 792): errors about datagrams of ours are for their sockets, echo requests are answered.
 
-use crate::aside::{Aside, Wanted};
+use crate::aside::{Aside, Trouble, Wanted};
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::datagram;
 use crate::kind::Kind;
 use crate::ops::Icmp;
+use crate::pmtu::plateau;
 use core::net::IpAddr;
 use perimeter_link::Medium;
 use perimeter_tcp::Unreachable;
@@ -30,11 +31,17 @@ pub(crate) fn icmp<K: Kind>(
     };
     let protocol = quote.ip.protocol;
     if protocol != PROTO_TCP {
-        if let Icmpv4::Unreachable { code, .. } = msg
+        if let Icmpv4::Unreachable { code, next_hop_mtu } = msg
             && wanted.protocols.contains(&protocol)
         {
-            let error = (protocol, quote.key(), unreachable(code));
-            aside.errors.push(error);
+            let what = match code {
+                CODE_FRAGMENTATION_NEEDED => Trouble::TooBig {
+                    mtu: mtu(next_hop_mtu, &quote),
+                    len: quote.ip.total_len,
+                },
+                _ => Trouble::Unreachable(unreachable(code)),
+            };
+            aside.errors.push((protocol, quote.key(), what));
         }
         return;
     }
@@ -42,11 +49,19 @@ pub(crate) fn icmp<K: Kind>(
         Icmpv4::Unreachable {
             code: CODE_FRAGMENTATION_NEEDED,
             next_hop_mtu,
-        } => Icmp::TooBig(next_hop_mtu, quote.seq),
+        } => Icmp::TooBig(mtu(next_hop_mtu, &quote) as u16, quote.seq),
         Icmpv4::Unreachable { code, .. } => Icmp::Unreachable(unreachable(code), quote.seq),
         _ => return,
     };
     aside.icmp.push((quote.key(), what));
+}
+
+/// The MTU that a router names, or one to try if it names none.
+fn mtu(named: u16, quote: &IcmpQuote) -> u32 {
+    match named {
+        0 => plateau(quote.ip.total_len),
+        mtu => mtu.into(),
+    }
 }
 
 /// RFC 1122, section 3.2.2.1.

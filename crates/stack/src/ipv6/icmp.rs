@@ -2,7 +2,7 @@
 //! answered, and who sends what can't be read is told, where that is due.
 
 use super::MIN_MTU;
-use crate::aside::{Aside, Wanted};
+use crate::aside::{Aside, Trouble, Wanted};
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::datagram;
@@ -52,7 +52,14 @@ pub(crate) fn icmp<K: Kind>(
     };
     let protocol = quote.ip.protocol;
     if protocol != PROTO_TCP {
-        if let Some(what) = unreachable(msg)
+        let what = match msg {
+            Icmpv6::TooBig { mtu } => Some(Trouble::TooBig {
+                mtu,
+                len: quote.ip.total_len,
+            }),
+            msg => unreachable(msg).map(Trouble::Unreachable),
+        };
+        if let Some(what) = what
             && wanted.protocols.contains(&protocol)
         {
             aside.errors.push((protocol, key, what));

@@ -22,6 +22,7 @@ use crate::glue;
 use crate::kind::Kind;
 use crate::memory::HOARD;
 use crate::output;
+use crate::pmtu::longer;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::{TcpError, Unreachable};
 use perimeter_wire::Seq;
@@ -252,7 +253,16 @@ pub fn icmp<A: Access>(a: &mut A, what: Icmp, cx: &mut Ctx<A::K>) {
             }
         }
         Icmp::TooBig(mtu, seq) => {
-            a.tcb().tcb.on_packet_too_big(mtu, seq, now);
+            let t = a.tcb();
+            match t.tcb.on_packet_too_big(mtu, seq, now) {
+                true => {
+                    let (sh, remote) = (cx.sh, t.meta.key.remote);
+                    let mtu = u32::from(mtu) + u32::from(longer(remote));
+                    sh.path_mtus.learn(remote, mtu, now);
+                    cx.count(Count::PathMtuLowered, 1);
+                }
+                false => cx.count(Count::TooBigRefused, 1),
+            }
         }
     }
     output::output(a, cx);

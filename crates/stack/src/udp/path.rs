@@ -3,12 +3,14 @@
 
 use crate::count::Count;
 use crate::ctx::Ctx;
+use crate::fragment;
 use crate::kind::Kind;
+use crate::net::SendError;
 use core::net::IpAddr;
 use perimeter_base::desc::HEADERS;
 use perimeter_base::{Bytes, PktBuf, Time, TxPages};
 use perimeter_sync::{Platform, Work};
-use perimeter_wire::{IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate};
+use perimeter_wire::{IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, finish_udp};
 
 /// Data to send.
 #[derive(Debug)]
@@ -70,8 +72,11 @@ pub(super) struct Path {
     pub(super) ip: IpHdr,
     pub(super) ports: (u16, u16),
     pub(super) stations: Option<(MacAddr, MacAddr)>,
-    /// The longest datagram that goes in one piece, header of IP included, octets.
+    /// The longest datagram that goes in one piece, header of IP included, octets. 0: routers must
+    /// be able to cut each further.
     pub(super) mtu: u32,
+    /// The longest fragment, likewise.
+    pub(super) piece: u32,
     pub(super) template: UdpTemplate,
     /// For what goes to a group: its interface, and headers for the way to ourselves.
     pub(super) looped: Option<(u16, u16, UdpTemplate)>,
@@ -84,6 +89,25 @@ impl Path {
             IpAddr::V4(_) => IpHdr::len_to(self.ip.dst),
             IpAddr::V6(_) => 0,
         }
+    }
+
+    /// Sends one datagram in fragments.
+    pub(super) fn fragment<K: Kind>(&self, cx: &mut Ctx<K>, data: &[u8]) -> Result<(), SendError> {
+        let mut body = vec![0; UdpHdr::LEN + data.len()];
+        UdpHdr {
+            src_port: self.ports.0,
+            dst_port: self.ports.1,
+            len: body.len() as u16,
+            check: 0,
+        }
+        .emit(&mut body);
+        body[UdpHdr::LEN..].copy_from_slice(data);
+        // Nobody on the way could complete it.
+        finish_udp(self.ip.src, self.ip.dst, &mut body);
+        let at = (self.piece, self.txq);
+        fragment::send(cx, at, self.stations, &self.ip, Bytes::from(body))?;
+        cx.count(Count::UdpOut, 1);
+        Ok(())
     }
 
     /// Sends a copy to ourselves of what goes to a group that a socket here has joined, or to all

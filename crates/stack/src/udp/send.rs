@@ -5,7 +5,6 @@ use super::socket::Socket;
 use super::{Claim, UdpError};
 use crate::count::Count;
 use crate::ctx::Ctx;
-use crate::fragment;
 use crate::kind::Kind;
 use crate::net::{L2, SendError};
 use crate::ready;
@@ -14,9 +13,7 @@ use perimeter_base::{Bytes, PktBuf};
 use perimeter_link::Medium;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::TcpError;
-use perimeter_wire::{
-    FlowKey, IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, finish_udp, igmp, ipv6,
-};
+use perimeter_wire::{FlowKey, IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, igmp, ipv6};
 
 /// Datagrams of a socket that wait for a neighbour's station, and the memory that they pin, bytes:
 /// the oldest go (RFC 1122, section 2.3.2.2 asks for one to be kept at least).
@@ -136,7 +133,7 @@ impl<K: Kind> Socket<K> {
 
     /// The interface by which it sends to a group, or to all hosts of a link; `None`: `to` is
     /// neither.
-    fn group(&self, cx: &Ctx<K>, to: IpAddr) -> Option<u16> {
+    pub(super) fn group(&self, cx: &Ctx<K>, to: IpAddr) -> Option<u16> {
         let sh = cx.sh;
         let outer = 0..sh.loopback().0;
         let of = outer.clone().find(|n| sh.is_broadcast(*n, to));
@@ -307,6 +304,9 @@ impl<K: Kind> Socket<K> {
         };
         let hash = cx.sh.flow_hash(&key);
         let label = cx.sh.flow_label(&key);
+        cx.sh.path_mtus.sends(hash, now);
+        let (mtu, narrow) = cx.sh.path_mtu(iface, to.0, now);
+        let piece = mtu.min(MAX_DATAGRAM);
         self.path = Some(Box::new(Path {
             from: asked,
             to,
@@ -316,7 +316,11 @@ impl<K: Kind> Socket<K> {
             ip,
             ports: (from.1, to.1),
             stations: l2,
-            mtu: i.mtu(to.0).min(MAX_DATAGRAM),
+            mtu: match narrow && !self.config.dont_fragment {
+                true => 0,
+                false => piece,
+            },
+            piece,
             looped: looped.map(|q| {
                 let template = UdpTemplate::new(None, &ip, (from.1, to.1), label);
                 (iface, q, template)
@@ -340,7 +344,7 @@ impl<K: Kind> Socket<K> {
             path.loop_back(cx, &out.data, each);
         }
         if each + path.template.ip_len() > path.mtu as usize {
-            return self.emit_fragments(cx, out);
+            return self.emit_fragments(cx, out, each);
         }
         let placed = match out.data {
             Payload::Buf(buf) if each == len => path.place_one(cx, buf),
@@ -364,9 +368,9 @@ impl<K: Kind> Socket<K> {
         Sent { taken, back }
     }
 
-    /// Sends one datagram in fragments.
+    /// Sends datagrams of `each` octets in fragments.
     #[cold]
-    fn emit_fragments(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
+    fn emit_fragments(&mut self, cx: &mut Ctx<K>, out: Outgoing, each: usize) -> Sent {
         let Some(path) = &self.path else {
             return Sent::not(UdpError::Invalid, out);
         };
@@ -374,43 +378,37 @@ impl<K: Kind> Socket<K> {
             Payload::Buf(b) => b.as_slice(),
             Payload::Shared(b) => b,
         };
-        let len = data.len();
-        let one = out.segment == 0 || usize::from(out.segment) >= len;
-        let fits = len <= MAX_DATAGRAM as usize - UdpHdr::LEN - path.ip_header();
-        if !one || !fits || self.config.dont_fragment {
+        let fits = each <= MAX_DATAGRAM as usize - UdpHdr::LEN - path.ip_header();
+        if !fits || self.config.dont_fragment {
             return Sent::not(UdpError::TooLong, out);
         }
-        let mut body = vec![0; UdpHdr::LEN + len];
-        UdpHdr {
-            src_port: path.ports.0,
-            dst_port: path.ports.1,
-            len: body.len() as u16,
-            check: 0,
-        }
-        .emit(&mut body);
-        body[UdpHdr::LEN..].copy_from_slice(data);
-        // Nobody on the way could complete it.
-        finish_udp(path.ip.src, path.ip.dst, &mut body);
-        let (at, q) = ((path.mtu, path.txq), path.txq);
-        match fragment::send(cx, at, path.stations, &path.ip, Bytes::from(body)) {
-            Ok(()) => {
-                cx.count(Count::UdpOut, 1);
-                let back = match out.data {
-                    Payload::Buf(buf) => Some(buf),
-                    Payload::Shared(_) => None,
-                };
-                Sent {
-                    taken: Ok(len),
-                    back,
-                }
+        let (mut at, mut error) = (0, None);
+        // Nothing at all is a datagram, too.
+        while error.is_none() && (at < data.len() || at == 0) {
+            let here = &data[at..data.len().min(at + each)];
+            match path.fragment(cx, here) {
+                Ok(()) => at += here.len(),
+                Err(e) => error = Some(e),
             }
-            Err(SendError::Full) => {
-                self.write.lower(ready::OUT);
-                cx.deferred.blocked.push((q, self.id));
-                Sent::not(UdpError::WouldBlock, out)
+            if here.is_empty() {
+                break;
             }
-            Err(_) => Sent::not(UdpError::TooLong, out),
         }
+        if let Some(SendError::Full) = error {
+            let q = path.txq;
+            self.write.lower(ready::OUT);
+            cx.deferred.blocked.push((q, self.id));
+        }
+        let taken = match error {
+            Some(SendError::Full) if at == 0 => Err(UdpError::WouldBlock),
+            Some(_) if at == 0 => Err(UdpError::TooLong),
+            _ => Ok(at),
+        };
+        let back = match out.data {
+            Payload::Buf(buf) => Some(buf),
+            Payload::Shared(_) => None,
+        };
+        Sent { taken, back }
     }
 
     /// Keeps `out` until its neighbour's station is known.

@@ -22,8 +22,8 @@ pub struct UdpConfig {
     pub tos: u8,
     /// It may send to all stations of a link (SO_BROADCAST). Default no.
     pub broadcast: bool,
-    /// Datagrams are not cut into fragments: what is longer than the path takes is an error (as
-    /// with IP_PMTUDISC_DO). Default no.
+    /// Datagrams are not cut into fragments: what is longer than the path takes, as far as
+    /// routers have told of it, is an error (as with IP_PMTUDISC_DO). Default no.
     pub dont_fragment: bool,
     /// Time to live of what goes to groups. Default 1.
     pub multicast_ttl: u8,

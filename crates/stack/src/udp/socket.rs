@@ -257,6 +257,29 @@ impl<K: Kind> Socket<K> {
         }
     }
 
+    /// A datagram of that flow was too big for the path, whose MTU is known by now: headers are made
+    /// anew. A socket with that peer which does not let datagrams be cut is told, as that one is
+    /// lost.
+    pub fn path_lowered(&mut self, cx: &mut Ctx<K>, ends: &FlowKey) {
+        self.path = None;
+        if self.config.dont_fragment {
+            self.network_error(cx, ends, UdpError::TooLong);
+        }
+    }
+
+    /// The longest datagram, header of IP included, that goes to its peer in one piece, as far as is
+    /// known, octets. `None`: it has no peer, or no route leads there.
+    pub fn path_mtu(&self, cx: &mut Ctx<K>) -> Option<u32> {
+        let (to, _) = self.remote?;
+        let iface = match self.group(cx, to) {
+            Some(iface) => iface,
+            None => cx.sh.routes.hop(to)?.iface,
+        };
+        let now = cx.now();
+        let (mtu, _) = cx.sh.path_mtu(iface, to, now);
+        Some(mtu.min(perimeter_wire::MAX_DATAGRAM))
+    }
+
     /// The last interface has gone.
     pub fn network_down(&mut self, cx: &mut Ctx<K>) {
         self.fail(cx, UdpError::Failed(TcpError::NetDown));

@@ -191,6 +191,22 @@ impl Tcb {
         true
     }
 
+    /// The connection is new, and the MTU of its path is known, in IPv4's terms: it begins with that,
+    /// and tries a larger one after `until`.
+    pub fn set_path_mtu(&mut self, mtu: u16, until: Time) {
+        let path = mtu.max(MIN_PMTU) - HEADERS;
+        if path >= self.path_mss.min(self.adv_mss) {
+            return;
+        }
+        self.path_mss = path;
+        self.path_at = until;
+        if self.state.is_synchronized() {
+            self.mss = self.effective_mss();
+            self.cc.on_mss_change(u32::from(self.mss));
+            self.arm_aux();
+        }
+    }
+
     /// The next moment at which [`Tcb::on_timer`] has something to do.
     #[inline]
     pub fn deadline(&self) -> Time {

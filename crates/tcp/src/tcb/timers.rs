@@ -185,7 +185,7 @@ impl Tcb {
     }
 
     /// While the connection is open the timer is shared by keepalive and the path's MTU.
-    fn arm_aux(&mut self) {
+    pub(super) fn arm_aux(&mut self) {
         if self.is_watching() {
             self.aux_at = self.keep_at.min(self.path_at);
         }
