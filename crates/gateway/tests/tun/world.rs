@@ -10,7 +10,7 @@ use perimeter_gateway::{Counts, Gateway, Settings, SocketOptions, Target, Upstre
 use perimeter_interop::namespace;
 use perimeter_interop::program::Program;
 use perimeter_interop::veths::ip;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -58,7 +58,7 @@ impl World {
 
     /// Waits until `done`.
     pub fn until(&self, what: &str, done: impl Fn(&World) -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(40);
         while !done(self) {
             assert!(
                 Instant::now() < end,
@@ -163,16 +163,22 @@ pub fn waits() -> u64 {
 
 /// Runs `test` with a gateway with these settings, if that is possible here.
 pub fn world(settings: Settings, test: impl FnOnce(&World) + Send) {
+    world_of(settings, 1, test);
+}
+
+/// As [`world`], with a device of so many queues.
+pub fn world_of(settings: Settings, queues: usize, test: impl FnOnce(&World) + Send) {
     if let Some(why) = namespace::obstacle() {
         println!("skipped: {why}");
         return;
     }
     namespace::within(|| {
-        allow_files(4_096);
+        allow_files(16_384);
         let heard = outside();
         let tun = Tap::open(&TapConfig {
             medium: Medium::Ip,
             large: true,
+            queues,
             ..TapConfig::new(TUN)
         });
         let tun = tun.expect("a TUN device");
@@ -243,6 +249,30 @@ pub fn allow_files(n: u64) {
     if soft < n {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, n.min(hard), hard);
     }
+}
+
+/// A program at the inside with `n` sockets, each of which sends `to` a number of its own and has
+/// that back; then it says so, and lives on with all of them. A process of its own, as each has
+/// another socket at the outside, which counts against the same limit of open files.
+pub fn senders(n: u64, to: SocketAddr) -> Program {
+    let script = "
+import socket, struct, sys, time
+n, host, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+all = []
+for i in range(n):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.settimeout(30)
+    s.sendto(struct.pack('!I', i), (host, port))
+    all.append(s)
+    if i % 64 == 63: time.sleep(0.002)
+for i, s in enumerate(all):
+    assert s.recv(100) == struct.pack('!I', i), i
+print('answered', flush=True)
+time.sleep(600)
+";
+    let (host, port) = (to.ip().to_string(), to.port().to_string());
+    let args = ["-I", "-S", "-c", script, &n.to_string(), &host, &port];
+    Program::start("python3", args, Duration::from_secs(60))
 }
 
 /// Closes a connection by a reset.
