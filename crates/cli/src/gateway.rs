@@ -5,9 +5,9 @@ use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, error::Error as
 use perimeter::link::tap::{Tap, TapConfig, TapError, host};
 use perimeter::link::{Device as _, Medium};
 use perimeter::{Accept, Config, Offload, OrgSpec, Stack};
-use perimeter_gateway::rules::{Destinations, Rules};
-use perimeter_gateway::{Counts, Gateway, Settings, SocketOptions, Target, Upstream};
 use perimeter_lab::{Error, units};
+use perimeter_tokio::gateway::rules::{Destinations, Rules};
+use perimeter_tokio::gateway::{Counts, Gateway, Settings, SocketOptions, Target, Upstream};
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -157,7 +157,7 @@ pub fn gateway(args: &GatewayArgs) -> Result<(), Error> {
         let what = "--org: the gateway needs an organization of several threads, not `up`";
         return Err(Error::Input(what.into()));
     }
-    let files = perimeter_gateway::upstream::raise_file_limit();
+    let files = perimeter_tokio::gateway::upstream::raise_file_limit();
     let wanted = u64::from(args.max_connections) + u64::from(args.max_sessions);
     if let Some(files) = files
         && files < wanted

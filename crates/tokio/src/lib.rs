@@ -70,6 +70,8 @@
 
 mod addr;
 mod drive;
+#[cfg(feature = "gateway")]
+pub mod gateway;
 mod net;
 mod socket;
 mod tcp;
@@ -78,8 +80,6 @@ mod udp;
 pub use addr::{Resolve, Resolved, ToSocketAddrs, lookup_host};
 pub use net::{Entered, Net, Serving};
 pub use perimeter;
-#[cfg(feature = "gateway")]
-pub use perimeter_gateway as gateway;
 pub use tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;

@@ -55,6 +55,18 @@ impl<S: Source> Socket<S> {
         cx: &mut Context<'_>,
         mut f: impl FnMut(&S) -> Result<R>,
     ) -> Poll<Result<R>> {
+        self.attempt(half, cx, &mut f, |tasks, cx| tasks.poll(half, cx))
+    }
+
+    /// Runs `f` until it does something; `wait` is asked in between, and leaves a waker if there is no
+    /// readiness.
+    fn attempt<R>(
+        &self,
+        half: Half,
+        cx: &mut Context<'_>,
+        f: &mut impl FnMut(&S) -> Result<R>,
+        mut wait: impl FnMut(&Tasks, &mut Context<'_>) -> Poll<u8>,
+    ) -> Poll<Result<R>> {
         let coop = ready!(coop::poll_proceed(cx));
         for _ in 0..TRIES {
             if self.may(half) {
@@ -66,7 +78,7 @@ impl<S: Source> Socket<S> {
                     }
                 }
             }
-            ready!(self.tasks().poll(half, cx));
+            ready!(wait(self.tasks(), cx));
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -89,21 +101,8 @@ impl<S: Source> Socket<S> {
             place: Place::default(),
         };
         std::future::poll_fn(|cx| {
-            let coop = ready!(coop::poll_proceed(cx));
-            for _ in 0..TRIES {
-                if self.may(half) {
-                    match f(&self.inner) {
-                        Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                        done => {
-                            coop.made_progress();
-                            return Poll::Ready(done);
-                        }
-                    }
-                }
-                ready!(self.tasks().wait(half, &mut waiting.place, cx));
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
+            let place = &mut waiting.place;
+            self.attempt(half, cx, &mut f, |tasks, cx| tasks.wait(half, place, cx))
         })
         .await
     }
@@ -231,3 +230,108 @@ fn as_ready(half: Half, bits: u8) -> Ready {
     }
     ready
 }
+
+/// What sockets with a peer have alike, be it streams or datagrams: `$socket` is a tuple of one
+/// [`Socket`] around `$inner`.
+macro_rules! common {
+    ($socket:ty, $inner:ty) => {
+        impl $socket {
+            /// The stack's socket, for what only that one can.
+            pub fn get_ref(&self) -> &$inner {
+                &self.0.inner
+            }
+
+            /// Gives the stack's socket back. It still does not block.
+            pub fn into_perimeter(self) -> $inner {
+                self.0.inner
+            }
+
+            /// Its address.
+            ///
+            /// # Errors
+            /// The socket has gone.
+            pub fn local_addr(&self) -> Result<SocketAddr> {
+                self.0.inner.local_addr()
+            }
+
+            /// Its peer's address.
+            ///
+            /// # Errors
+            /// `NotConnected`: it has none; or the socket has gone.
+            pub fn peer_addr(&self) -> Result<SocketAddr> {
+                self.0.inner.peer_addr()
+            }
+
+            /// SO_ERROR: the pending error, which is thereby cleared.
+            ///
+            /// # Errors
+            /// The socket has gone.
+            pub fn take_error(&self) -> Result<Option<Error>> {
+                self.0.inner.take_error()
+            }
+
+            /// Waits until the socket is ready for one of what `interest` names; what it is ready for.
+            ///
+            /// # Errors
+            /// `InvalidInput`: the interest is neither in reading nor in writing.
+            ///
+            /// # Cancel safety
+            /// Nothing is lost when the future is dropped: readiness stays.
+            pub async fn ready(&self, interest: Interest) -> Result<Ready> {
+                self.0.ready(interest).await
+            }
+
+            /// Waits until there is something to take: data, the end of a stream, or an error.
+            ///
+            /// # Errors
+            /// None today; as tokio's.
+            ///
+            /// # Cancel safety
+            /// As [`ready`](Self::ready).
+            pub async fn readable(&self) -> Result<()> {
+                self.ready(Interest::READABLE).await.map(drop)
+            }
+
+            /// Waits until there is room to send, or an error.
+            ///
+            /// # Errors
+            /// None today; as tokio's.
+            ///
+            /// # Cancel safety
+            /// As [`ready`](Self::ready).
+            pub async fn writable(&self) -> Result<()> {
+                self.ready(Interest::WRITABLE).await.map(drop)
+            }
+
+            /// Runs `f` if the socket is ready for one of what `interest` names.
+            ///
+            /// # Errors
+            /// `WouldBlock`: it is not; or what `f` says.
+            pub fn try_io<R>(
+                &self,
+                interest: Interest,
+                f: impl FnOnce() -> Result<R>,
+            ) -> Result<R> {
+                self.0.try_io(interest, |_| f())
+            }
+
+            /// Runs `f` whenever the socket is ready for one of what `interest` names, until it says
+            /// something else than `WouldBlock`.
+            ///
+            /// # Errors
+            /// What `f` says.
+            ///
+            /// # Cancel safety
+            /// After `f` has said something else nothing is awaited.
+            pub async fn async_io<R>(
+                &self,
+                interest: Interest,
+                f: impl FnMut() -> Result<R>,
+            ) -> Result<R> {
+                self.0.async_io(interest, f).await
+            }
+        }
+    };
+}
+
+pub(crate) use common;

@@ -2,7 +2,7 @@
 
 use crate::addr::{self, ToSocketAddrs, target};
 use crate::net::Net;
-use crate::socket::Socket;
+use crate::socket::{Socket, common};
 use perimeter::task::Half;
 use perimeter::{Datagrams, Outgoing};
 use std::fmt;
@@ -48,16 +48,6 @@ impl UdpSocket {
         Ok(UdpSocket(Socket::new(socket)))
     }
 
-    /// The stack's socket, for what only that one can.
-    pub fn get_ref(&self) -> &perimeter::UdpSocket {
-        &self.0.inner
-    }
-
-    /// Gives the stack's socket back. It still does not block.
-    pub fn into_perimeter(self) -> perimeter::UdpSocket {
-        self.0.inner
-    }
-
     /// Gives the socket a peer: it receives from that one alone, and [`UdpSocket::send`] sends there.
     /// Of several addresses the first that can be had.
     ///
@@ -76,63 +66,6 @@ impl UdpSocket {
             }
         }
         Err(failed.unwrap_or_else(addr::none))
-    }
-
-    /// Its address.
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn local_addr(&self) -> Result<SocketAddr> {
-        self.0.inner.local_addr()
-    }
-
-    /// Its peer.
-    ///
-    /// # Errors
-    /// `NotConnected`: it has none.
-    pub fn peer_addr(&self) -> Result<SocketAddr> {
-        self.0.inner.peer_addr()
-    }
-
-    /// SO_ERROR: the pending error, which is thereby cleared.
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn take_error(&self) -> Result<Option<Error>> {
-        self.0.inner.take_error()
-    }
-
-    /// Waits until the socket is ready for one of what `interest` names; what it is ready for.
-    ///
-    /// # Errors
-    /// `InvalidInput`: the interest is neither in reading nor in writing.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost when the future is dropped: readiness stays.
-    pub async fn ready(&self, interest: Interest) -> Result<Ready> {
-        self.0.ready(interest).await
-    }
-
-    /// Waits until there is a datagram, or an error.
-    ///
-    /// # Errors
-    /// None today; as tokio's.
-    ///
-    /// # Cancel safety
-    /// As [`UdpSocket::ready`].
-    pub async fn readable(&self) -> Result<()> {
-        self.ready(Interest::READABLE).await.map(drop)
-    }
-
-    /// Waits until the transmit ring has room, or there is an error.
-    ///
-    /// # Errors
-    /// None today; as tokio's.
-    ///
-    /// # Cancel safety
-    /// As [`UdpSocket::ready`].
-    pub async fn writable(&self) -> Result<()> {
-        self.ready(Interest::WRITABLE).await.map(drop)
     }
 
     /// As [`UdpSocket::readable`], for the one task that receives by polling: that which polls last
@@ -439,26 +372,6 @@ impl UdpSocket {
         self.0.poll_io(Half::Read, cx, |s| s.recv_many(batch))
     }
 
-    /// Runs `f` if the socket is ready for one of what `interest` names.
-    ///
-    /// # Errors
-    /// `WouldBlock`: it is not; or what `f` says.
-    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.0.try_io(interest, |_| f())
-    }
-
-    /// Runs `f` whenever the socket is ready for one of what `interest` names, until it says
-    /// something else than `WouldBlock`.
-    ///
-    /// # Errors
-    /// What `f` says.
-    ///
-    /// # Cancel safety
-    /// After `f` has said something else nothing is awaited.
-    pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> Result<R>) -> Result<R> {
-        self.0.async_io(interest, f).await
-    }
-
     /// SO_BROADCAST: it may send to all stations of a link.
     ///
     /// # Errors
@@ -525,6 +438,8 @@ impl UdpSocket {
         self.0.inner.tos().map(u32::from)
     }
 }
+
+common!(UdpSocket, perimeter::UdpSocket);
 
 impl fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

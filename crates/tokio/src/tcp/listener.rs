@@ -4,6 +4,7 @@ use crate::addr::ToSocketAddrs;
 use crate::net::Net;
 use crate::socket::Socket;
 use crate::tcp::TcpStream;
+use perimeter::Request;
 use perimeter::task::Half;
 use std::fmt;
 use std::io::Result;
@@ -86,6 +87,34 @@ impl TcpListener {
         let accept = perimeter::TcpListener::accept;
         let conn = ready!(self.0.poll_io(Half::Read, cx, accept));
         Poll::Ready(conn.and_then(accepted))
+    }
+
+    /// As [`TcpListener::accept`], and where the peer wanted to: the stream, that address, and the
+    /// peer's. They differ from the listener's where it listens for
+    /// [any address](perimeter::Listen::any).
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`].
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken no connection.
+    pub async fn accept_ends(&self) -> Result<(TcpStream, SocketAddr, SocketAddr)> {
+        let accept = perimeter::TcpListener::accept_ends;
+        let (s, local, peer) = self.0.io(Half::Read, accept).await?;
+        Ok((TcpStream::new(s)?, local, peer))
+    }
+
+    /// The next SYN that is to be decided, if the listener [holds](perimeter::Listen::hold) them.
+    ///
+    /// # Errors
+    /// As [`perimeter::TcpListener::request`], but for `WouldBlock`.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has taken none.
+    pub async fn request(&self) -> Result<Request> {
+        // Requests make a listener writable.
+        let request = perimeter::TcpListener::request;
+        self.0.io(Half::Write, request).await
     }
 
     /// The address that it listens on.

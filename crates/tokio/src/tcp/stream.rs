@@ -2,7 +2,7 @@
 
 use crate::addr::ToSocketAddrs;
 use crate::net::Net;
-use crate::socket::Socket;
+use crate::socket::{Socket, common};
 use crate::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, owned, split};
 use bytes::BufMut;
 use perimeter::task::Half;
@@ -61,73 +61,6 @@ impl TcpStream {
     /// None today.
     pub fn from_perimeter(stream: perimeter::TcpStream) -> Result<TcpStream> {
         TcpStream::new(stream)
-    }
-
-    /// The stack's stream, for what only that one can.
-    pub fn get_ref(&self) -> &perimeter::TcpStream {
-        &self.0.inner
-    }
-
-    /// Gives the stack's stream back. It still does not block.
-    pub fn into_perimeter(self) -> perimeter::TcpStream {
-        self.0.inner
-    }
-
-    /// Our address.
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn local_addr(&self) -> Result<SocketAddr> {
-        self.0.inner.local_addr()
-    }
-
-    /// The peer's address.
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn peer_addr(&self) -> Result<SocketAddr> {
-        self.0.inner.peer_addr()
-    }
-
-    /// SO_ERROR: the pending error, which is thereby cleared.
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn take_error(&self) -> Result<Option<Error>> {
-        self.0.inner.take_error()
-    }
-
-    /// Waits until the stream is ready for one of what `interest` names; what it is ready for.
-    ///
-    /// # Errors
-    /// `InvalidInput`: the interest is neither in reading nor in writing.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost when the future is dropped: readiness stays.
-    pub async fn ready(&self, interest: Interest) -> Result<Ready> {
-        self.0.ready(interest).await
-    }
-
-    /// Waits until there is something to read, be it the end of the stream or an error.
-    ///
-    /// # Errors
-    /// None today; as tokio's.
-    ///
-    /// # Cancel safety
-    /// As [`TcpStream::ready`].
-    pub async fn readable(&self) -> Result<()> {
-        self.ready(Interest::READABLE).await.map(drop)
-    }
-
-    /// Waits until there is room to write, or an error.
-    ///
-    /// # Errors
-    /// None today; as tokio's.
-    ///
-    /// # Cancel safety
-    /// As [`TcpStream::ready`].
-    pub async fn writable(&self) -> Result<()> {
-        self.ready(Interest::WRITABLE).await.map(drop)
     }
 
     /// As [`TcpStream::readable`], for the one task that reads: that which polls last is woken.
@@ -192,26 +125,6 @@ impl TcpStream {
     /// As [`TcpStream::try_write`].
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
         (&self.0.inner).write_vectored(bufs)
-    }
-
-    /// Runs `f` if the stream is ready for one of what `interest` names.
-    ///
-    /// # Errors
-    /// `WouldBlock`: it is not; or what `f` says.
-    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.0.try_io(interest, |_| f())
-    }
-
-    /// Runs `f` whenever the stream is ready for one of what `interest` names, until it says
-    /// something else than `WouldBlock`.
-    ///
-    /// # Errors
-    /// What `f` says.
-    ///
-    /// # Cancel safety
-    /// After `f` has said something else nothing is awaited.
-    pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> Result<R>) -> Result<R> {
-        self.0.async_io(interest, f).await
     }
 
     /// Reads without taking (MSG_PEEK), waiting until there is something.
@@ -307,6 +220,8 @@ impl TcpStream {
         owned::split(self)
     }
 }
+
+common!(TcpStream, perimeter::TcpStream);
 
 /// A future that is dropped has read nothing.
 impl AsyncRead for TcpStream {

@@ -1,25 +1,24 @@
 //! The gateway: connections of the inside, each relayed to a stream of the upstream.
 
-use crate::counts::Counts;
-use crate::inside::{Datagrams, Incoming, Readiness, Stream};
-use crate::relay::{Abort, relay};
-use crate::sessions::{self, Sessions};
-use crate::shared::{Settings, Shared};
-use crate::upstream::Upstream;
+use crate::gateway::counts::Counts;
+use crate::gateway::relay::{Abort, relay};
+use crate::gateway::sessions::{self, Sessions};
+use crate::gateway::shared::{Settings, Shared};
+use crate::gateway::upstream::Upstream;
+use crate::{TcpListener, TcpStream, UdpSocket};
 use perimeter::{Hold, Keepalive, Listen, Request, Stack, TcpConfig};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::TcpStream as HostStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 /// Carries the inside's connections on through the upstream.
 pub struct Gateway {
-    readiness: Readiness,
-    incoming: Incoming,
-    datagrams: Datagrams,
+    incoming: TcpListener,
+    datagrams: UdpSocket,
     shared: Arc<Shared>,
     over: watch::Sender<bool>,
 }
@@ -46,7 +45,6 @@ impl Gateway {
             waiting: Mutex::default(),
             over: ended,
         };
-        let readiness = Readiness::new(&stack)?;
         let hold = Hold {
             requests: places,
             ..Hold::default()
@@ -58,10 +56,9 @@ impl Gateway {
             ..stack.tcp_config()
         };
         let listen = Listen::any().hold(hold).backlog(backlog).tcp(config);
-        let incoming = Incoming::new(&stack, &readiness, &listen)?;
-        let datagrams = sessions::socket(&stack, &readiness)?;
+        let incoming = TcpListener::from_perimeter(stack.listen_as(&listen)?)?;
+        let datagrams = sessions::socket(&stack)?;
         Ok(Gateway {
-            readiness,
             incoming,
             datagrams,
             shared: Arc::new(shared),
@@ -80,7 +77,6 @@ impl Gateway {
     /// # Errors
     /// The stack has ended.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
-        let driver = tokio::spawn(self.readiness.clone().drive());
         let connections = self.shared.settings.connections;
         let incoming = self.incoming;
         let sessions = Sessions::new(self.shared.clone(), self.datagrams);
@@ -90,7 +86,8 @@ impl Gateway {
             e = accepts(&self.shared, &incoming) => Some(e),
             () = stop => None,
         };
-        incoming.close();
+        // It may have gone with the stack.
+        let _ = incoming.get_ref().close();
         sessions.end();
         self.shared.waiting().clear();
         let all = u32::try_from(connections).unwrap_or(u32::MAX);
@@ -102,13 +99,12 @@ impl Gateway {
             // They only have to let go.
             let _ = timeout(Duration::from_secs(1), done).await;
         }
-        driver.abort();
         ended.map_or(Ok(()), Err)
     }
 }
 
 /// Takes requests until there can be none any more, which it yields.
-async fn requests(shared: &Arc<Shared>, incoming: &Incoming) -> io::Error {
+async fn requests(shared: &Arc<Shared>, incoming: &TcpListener) -> io::Error {
     loop {
         let request = match incoming.request().await {
             Ok(r) => r,
@@ -169,7 +165,12 @@ async fn open(shared: Arc<Shared>, request: Request, to: SocketAddr, place: Owne
     tokio::spawn(carry(shared.clone(), inside, up, place));
 }
 
-async fn carry(shared: Arc<Shared>, inside: Stream, up: TcpStream, place: OwnedSemaphorePermit) {
+async fn carry(
+    shared: Arc<Shared>,
+    inside: TcpStream,
+    up: HostStream,
+    place: OwnedSemaphorePermit,
+) {
     let counts = &shared.counts;
     counts.relayed.add(1);
     counts.relaying.add(1);
@@ -185,9 +186,9 @@ async fn carry(shared: Arc<Shared>, inside: Stream, up: TcpStream, place: OwnedS
 }
 
 /// Hands connections to those who wait for them; yields why there can be none any more.
-async fn accepts(shared: &Shared, incoming: &Incoming) -> io::Error {
+async fn accepts(shared: &Shared, incoming: &TcpListener) -> io::Error {
     loop {
-        let (stream, local, peer) = match incoming.accept().await {
+        let (stream, local, peer) = match incoming.accept_ends().await {
             Ok(accepted) => accepted,
             Err(e) => return e,
         };

@@ -1,7 +1,7 @@
 //! The client's side of an HTTP proxy: CONNECT (RFC 9110, section 9.3.6) with basic authentication
 //! (RFC 7617).
 
-use crate::socks::Credentials;
+use crate::gateway::socks::Credentials;
 use std::io::{self, Error, ErrorKind};
 use std::net::SocketAddr;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

@@ -3,12 +3,12 @@
 //! make them; else it says what it skips. `PERIMETER_INTEROP=full`: 1 GiB each way, 500 connections,
 //! 50,000 short ones, 10,000 sessions.
 
-#[path = "tun/servers.rs"]
+#[path = "gateway_tun/servers.rs"]
 mod servers;
-#[path = "tun/world.rs"]
+#[path = "gateway_tun/world.rs"]
 mod world;
 
-use perimeter_gateway::{Settings, rules::Destinations};
+use perimeter_tokio::gateway::{Settings, rules::Destinations};
 use servers::{DNS_ANSWER, ECHO, GONE, RESET, SINK, SOURCE, WAIT, pattern};
 use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Read, Write};

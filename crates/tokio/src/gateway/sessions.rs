@@ -5,10 +5,10 @@
 //! sent to (section 5: address-dependent filtering). A session ends when nothing has passed for a
 //! while.
 
-use crate::inside::Datagrams as Inside;
-use crate::shared::{DNS, Shared};
-use crate::socks;
-use crate::upstream::Datagrams;
+use crate::UdpSocket as Inside;
+use crate::gateway::shared::{DNS, Shared};
+use crate::gateway::socks;
+use crate::gateway::upstream::Datagrams;
 use core::cell::RefCell;
 use perimeter::Stack;
 use std::collections::HashMap;
@@ -337,7 +337,7 @@ impl Sessions {
     }
 
     fn answer(&self, (from, inside): (SocketAddr, SocketAddr), data: &[u8]) {
-        match self.socket.send_from(from, inside, data) {
+        match self.socket.try_send_from(from, inside, data) {
             Ok(_) => self.shared.counts.datagrams_in.add(1),
             // Its ring is full: lost, as on any link.
             Err(_) => self.dropped(),
@@ -383,13 +383,13 @@ impl Sessions {
 }
 
 /// The inside's socket.
-pub(crate) fn socket(stack: &Stack, readiness: &crate::inside::Readiness) -> io::Result<Inside> {
+pub(crate) fn socket(stack: &Stack) -> io::Result<Inside> {
     let config = perimeter::UdpConfig {
         any: true,
         recv_buffer: 8 << 20,
         ..perimeter::UdpConfig::default()
     };
-    Inside::new(stack, readiness, &config)
+    Inside::from_perimeter(stack.bind_udp_with("[::]:0", &config)?)
 }
 
 /// Counts a session while it is open, however it ends.

@@ -1,7 +1,7 @@
 //! How destinations are reached: by the host's own sockets, or through a proxy.
 
-use crate::http;
-use crate::socks::{self, Credentials};
+use crate::gateway::http;
+use crate::gateway::socks::{self, Credentials};
 use core::fmt;
 use core::str::FromStr;
 use socket2::{Domain, Protocol, Socket, Type};

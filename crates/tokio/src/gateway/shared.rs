@@ -1,9 +1,9 @@
 //! What the parts of a gateway share.
 
-use crate::counts::Counts;
-use crate::inside::Stream;
-use crate::rules::Rules;
-use crate::upstream::Upstream;
+use crate::TcpStream;
+use crate::gateway::counts::Counts;
+use crate::gateway::rules::Rules;
+use crate::gateway::upstream::Upstream;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) counts: Arc<Counts>,
     pub(crate) places: Arc<Semaphore>,
     /// Who waits for a connection whose SYN was allowed.
-    pub(crate) waiting: Mutex<HashMap<Ends, oneshot::Sender<Stream>>>,
+    pub(crate) waiting: Mutex<HashMap<Ends, oneshot::Sender<TcpStream>>>,
     /// Says that the gateway's time is over.
     pub(crate) over: watch::Receiver<bool>,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn waiting(
         &self,
-    ) -> std::sync::MutexGuard<'_, HashMap<Ends, oneshot::Sender<Stream>>> {
+    ) -> std::sync::MutexGuard<'_, HashMap<Ends, oneshot::Sender<TcpStream>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

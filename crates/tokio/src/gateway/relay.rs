@@ -31,6 +31,13 @@ impl Abort for tokio::net::TcpStream {
     }
 }
 
+impl Abort for crate::TcpStream {
+    fn abort(&self) {
+        // It may be over already.
+        let _ = self.get_ref().abort();
+    }
+}
+
 /// How a relay ended.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Relayed {

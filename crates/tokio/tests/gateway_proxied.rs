@@ -6,8 +6,8 @@ use futures_core::Stream;
 use futures_sink::Sink;
 use perimeter::link::pipe::{PipeConfig, PipeEnd, channel};
 use perimeter::{Native, Stack, TcpStream as Inside};
-use perimeter_gateway::packets::{Packets, packets};
-use perimeter_gateway::{Counts, Gateway, Settings, SocketOptions, Upstream, socks};
+use perimeter_tokio::gateway::packets::{Packets, packets};
+use perimeter_tokio::gateway::{Counts, Gateway, Settings, SocketOptions, Upstream, socks};
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
@@ -142,7 +142,7 @@ async fn proxy(mut s: TcpStream) -> std::io::Result<()> {
         Ok(up) => {
             s.write_all(&reply(0, 0)).await?;
             let stop = std::future::pending::<()>();
-            perimeter_gateway::relay::relay(s, up, stop, |_| ()).await;
+            perimeter_tokio::gateway::relay::relay(s, up, stop, |_| ()).await;
             Ok(())
         }
         Err(_) => s.write_all(&reply(5, 0)).await,
