@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -53,24 +53,7 @@ fn in_path(name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
-/// The configuration of sing-box, which takes no options: netstack for TCP and UDP, to the proxy.
-fn sing_box() -> Result<PathBuf> {
-    let text = format!(
-        r#"{{
-  "log": {{ "disabled": true }},
-  "inbounds": [{{ "type": "tun", "interface_name": "{TUN}", "address": ["198.18.0.1/15"],
-                 "mtu": 1500, "auto_route": false, "stack": "gvisor" }}],
-  "outbounds": [{{ "type": "socks", "server": "10.55.0.2", "server_port": {}, "version": "5" }}]
-}}
-"#,
-        load::PROXY
-    );
-    let path = std::env::temp_dir().join(format!("xgw-{}.json", std::process::id()));
-    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
-    Ok(path)
-}
-
-fn gateways(args: &Args, sing_box: &Path) -> Vec<Gateway> {
+fn gateways(args: &Args) -> Vec<Gateway> {
     let proxy = format!("socks5://10.55.0.2:{}", load::PROXY);
     let ours = args.perimeter.is_file().then(|| args.perimeter.clone());
     let all = [
@@ -83,11 +66,6 @@ fn gateways(args: &Args, sing_box: &Path) -> Vec<Gateway> {
             "tun2socks (Go, gVisor's netstack)",
             in_path("tun2socks"),
             format!("-device {TUN} -proxy {proxy} -loglevel error"),
-        ),
-        (
-            "sing-box (Go, gVisor's netstack)",
-            in_path("sing-box"),
-            format!("run --disable-color -c {}", sing_box.display()),
         ),
         (
             "tun2proxy (Rust, ipstack)",
@@ -296,14 +274,7 @@ fn measure(
     }
     let found = numbers(&format!("conns {seconds}"))?;
     note(8, "connections/s", found[0]);
-    note(
-        9,
-        "connection, p99, µs",
-        found.get(1).copied().unwrap_or(0.0),
-    );
-    let found = numbers(&format!("requests {seconds}"))?;
-    note(10, "requests/s", found[0]);
-    note(11, "request, p99, µs", found.get(1).copied().unwrap_or(0.0));
+    note(9, "p99, µs", found.get(1).copied().unwrap_or(0.0));
     sleep(Duration::from_secs(1));
     let before = live.resident()?;
     let idle = role(NEAR, "idle 1000")?
@@ -319,13 +290,13 @@ fn measure(
     }
     sleep(Duration::from_secs(2));
     note(
-        12,
+        10,
         "KiB for each of 1,000",
         (live.resident()? - before) / 1000.0,
     );
     let waits = live.waits()?;
     sleep(Duration::from_secs(20));
-    note(13, "wake-ups in 20 s", live.waits()? - waits);
+    note(11, "wake-ups in 20 s", live.waits()? - waits);
     Ok(())
 }
 
@@ -338,8 +309,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         load::role(&args.role)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let sing_box = sing_box()?;
-    let gateways = gateways(args, &sing_box);
+    let gateways = gateways(args);
     if gateways.is_empty() {
         bail!("no gateway is found; `cargo build --release` makes ours");
     }
@@ -362,7 +332,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    let _ = std::fs::remove_file(&sing_box);
     let mut out = std::io::stdout().lock();
     for (g, found) in gateways.iter().zip(&all) {
         writeln!(out, "{}", g.name)?;
