@@ -29,12 +29,13 @@ const EXAMPLES: &str = "Examples:
   perimeter doctor                    what of this machine can be used
   perimeter serve                     an HTTP server on a stack of ours, for curl
   perimeter lab run all --quick       the papers' experiments on this machine, as a report
-  perimeter ss --control PATH         the connections of a running stack
+  perimeter ss --control PATH         the sockets of a running stack
   perimeter trace --control PATH ID   the segments of one of them as they pass";
 
 const SS_HELP: &str = "\
 recv-q and send-q are the bytes in the socket's buffers; for a listener, the connections that wait
-to be accepted and the most that may. cwnd is in octets. Under ip, tcp and socket stand the
+to be accepted and the most that may; for a socket of UDP, the memory that waiting datagrams pin and
+the datagrams that wait for a neighbour's station. cwnd is in octets. Under ip, tcp and socket stand the
 perimeter of that layer by the organization's own name for it, in brackets the core that it is bound
 to if it is, and behind @ the core that the layer ran on last (for the socket: of the last send and
 of the last receive call, where they differ). Under pef the lists of events follow.
@@ -196,7 +197,7 @@ pub enum Command {
     /// Serve HTTP or echo by a stack of ours, to this host's own programs
     #[command(after_help = crate::serve::HELP)]
     Serve(Box<crate::serve::ServeArgs>),
-    /// Show the connections of a running stack, and where their layers run
+    /// Show the sockets of a running stack, and where the layers of its connections run
     #[command(after_help = SS_HELP)]
     Ss(Ss),
     /// Show the segments of a connection of a running stack as they pass

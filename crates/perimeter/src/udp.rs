@@ -280,7 +280,8 @@ impl UdpSocket {
 
     /// Sends `buf` cut into datagrams of `segment_size` bytes each, but for the last one, in one
     /// call (UDP_SEGMENT); how many bytes were sent, which may be fewer where the transmit ring has
-    /// no room for all. `to`: `None` for the peer.
+    /// no room for all. Datagrams longer than the path's MTU go in fragments, unless
+    /// [`UdpSocket::set_dont_fragment`] forbids it. `to`: `None` for the peer.
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`].

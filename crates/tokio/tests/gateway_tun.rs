@@ -86,7 +86,6 @@ fn bytes_are_the_same_each_way() {
 fn several_queues_carry_as_one_does() {
     const QUEUES: usize = 4;
     world_of(Settings::default(), QUEUES, |w| {
-        // By chance all of so many flows leave a queue out once in ten million runs.
         transfers(32, if full() { 1 << 30 } else { 16 << 20 });
         let s = udp("0.0.0.0:0");
         s.send_to(b"hello", (BEHIND4, servers::PORT)).unwrap();
