@@ -446,7 +446,8 @@ fn sentence(finding: &Finding) -> String {
     let unit = finding.unit;
     let next = finding.figures.iter().skip(1).find(|f| f.valid && !f.ties);
     let (Some(lead), Some(next)) = (finding.lead, next) else {
-        return format!("for {work} no difference is sure (highest: {best}, {value} {unit})");
+        let open = undecided(finding);
+        return format!("for {work} no difference is sure (highest: {best}, {value} {unit}){open}");
     };
     let sure = match finding.confidence {
         "sure" => "sure".to_string(),
@@ -458,10 +459,25 @@ fn sentence(finding: &Finding) -> String {
         [] => String::new(),
         _ => format!(" (no difference seen to {})", ties.join(", ")),
     };
+    let open = undecided(finding);
     format!(
-        "for {work} {best}, {value} {unit}, {lead:.2} × {}, {sure}{also}",
+        "for {work} {best}, {value} {unit}, {lead:.2} × {}, {sure}{also}{open}",
         next.org
     )
+}
+
+/// Whose figures do not add up and may be better than the best that do.
+fn undecided(finding: &Finding) -> String {
+    let best = finding.figures.first().map_or(0.0, |f| f.median);
+    let others = finding.figures.iter().filter(|f| !f.valid && f.max > best);
+    let names: Vec<&str> = others.map(|f| f.org.as_str()).collect();
+    match names[..] {
+        [] => String::new(),
+        _ => format!(
+            ", which says nothing of {}: its runs do not add up",
+            names.join(" and of ")
+        ),
+    }
 }
 
 fn show(finding: &Finding, value: f64) -> String {
@@ -594,6 +610,24 @@ mod tests {
                 .for_all
                 .is_none_or(|one| one.org == "msgp")
         );
+    }
+
+    /// A lead over the others is none over who may be faster still.
+    #[test]
+    fn who_may_be_faster_is_named() {
+        let invalid = |g| vec![sample(g, None, 1); 5];
+        let rows = |g| {
+            [
+                ("up", 1, runs(&[2e9; 5])),
+                ("msgp", 2, runs(&[1e9; 5])),
+                ("squeue:2", 2, invalid(g)),
+            ]
+        };
+        let said = |g| sentence(&finding(Work::Receiving, &report(&rows(g))));
+        assert!(
+            said(9e9).ends_with("sure, which says nothing of squeue:2: its runs do not add up")
+        );
+        assert!(said(1e9).ends_with("sure"), "{}", said(1e9));
     }
 
     #[test]
