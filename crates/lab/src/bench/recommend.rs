@@ -466,7 +466,7 @@ fn sentence(finding: &Finding) -> String {
     )
 }
 
-/// Whose figures do not add up and may be better than the best that do.
+/// Names the organizations whose runs are invalid and reached more than the best valid median.
 fn undecided(finding: &Finding) -> String {
     let best = finding.figures.first().map_or(0.0, |f| f.median);
     let others = finding.figures.iter().filter(|f| !f.valid && f.max > best);
@@ -612,7 +612,7 @@ mod tests {
         );
     }
 
-    /// A lead over the others is none over who may be faster still.
+    /// An organization whose runs are invalid may still be faster than the winner.
     #[test]
     fn who_may_be_faster_is_named() {
         let invalid = |g| vec![sample(g, None, 1); 5];

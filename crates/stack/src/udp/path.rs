@@ -22,6 +22,13 @@ pub enum Payload {
 }
 
 impl Payload {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self {
+            Payload::Buf(b) => b.as_slice(),
+            Payload::Shared(b) => b,
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         match self {
             Payload::Buf(b) => b.len(),
@@ -120,12 +127,8 @@ impl Path {
         if self.to.0.is_multicast() && !cx.sh.joined(*iface, self.to.0) {
             return;
         }
-        let data = match data {
-            Payload::Buf(b) => b.as_slice(),
-            Payload::Shared(b) => b,
-        };
         let (sh, own) = cx.split();
-        let mut rest = Some(data);
+        let mut rest = Some(data.as_slice());
         while let Some(data) = rest {
             let (here, after) = data.split_at(each.min(data.len()));
             rest = (!after.is_empty()).then_some(after);

@@ -374,10 +374,7 @@ impl<K: Kind> Socket<K> {
         let Some(path) = &self.path else {
             return Sent::not(UdpError::Invalid, out);
         };
-        let data = match &out.data {
-            Payload::Buf(b) => b.as_slice(),
-            Payload::Shared(b) => b,
-        };
+        let data = out.data.as_slice();
         let fits = each <= MAX_DATAGRAM as usize - UdpHdr::LEN - path.ip_header();
         if !fits || self.config.dont_fragment {
             return Sent::not(UdpError::TooLong, out);
