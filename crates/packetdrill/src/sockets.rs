@@ -80,6 +80,8 @@ fn tcp_config(flags: &Flags) -> std::result::Result<Config, String> {
         syn_retries: flags.syn_retries,
         snd_buf: flags.sndbuf,
         rcv_buf: flags.rcvbuf,
+        // As Linux's default: scripts about timeouts expect full segments again.
+        mtu_probing: false,
         ..Config::default()
     })
 }

@@ -7,6 +7,7 @@ use crate::kind::Kind;
 use crate::listener::Listener;
 use crate::marks::Marks;
 use crate::memory::{SET_ASIDE, Trust};
+use crate::path::path_tried;
 use crate::quota::End;
 use crate::ready::{self, Side};
 use crate::segment::{NOWHERE, Outgoing, Up};
@@ -472,6 +473,9 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
     }
     if events.contains(Events::CLOSED) {
         a.tcb().meta.closed = true;
+    }
+    if events.intersects(Events::BLACK_HOLE | Events::PATH_MTU) {
+        path_tried(a.tcb(), events, cx);
     }
     let failed = a.tcb().tcb.error().is_some();
     let apart = a.up().is_some_and(|up| {

@@ -135,6 +135,10 @@ counts! {
     IcmpErrors = "rx_icmp_errors",
     /// MTUs of paths that were lowered because a router said so, of connections and of destinations.
     PathMtuLowered = "path_mtu_lowered",
+    /// Times that a connection's full segments vanished and it made them smaller (RFC 4821).
+    BlackHoles = "path_black_holes",
+    /// Larger segments that were tried on such a path since.
+    MtuProbes = "path_mtu_probes",
     /// Messages that a packet was too big which were not believed: they quote nothing that was sent
     /// lately, or name an MTU that it was not above.
     TooBigRefused = "drop_icmp_too_big",

@@ -84,6 +84,7 @@ const SUSPECT: u32 = 2;
 fn repeated<K: Kind>(cx: &Ctx<K>, n: Repeats) {
     cx.count(Count::Retransmits, n.segments.into());
     cx.count(Count::LossProbes, n.probes.into());
+    cx.count(Count::MtuProbes, n.mtu_probes.into());
 }
 
 fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {

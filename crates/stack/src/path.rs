@@ -1,13 +1,33 @@
 //! What the table of path MTUs ([`crate::pmtu`]) means to sockets and connections.
 
+use crate::conn::TcbSide;
+use crate::count::Count;
+use crate::ctx::Ctx;
+use crate::ipv6::MIN_MTU;
 use crate::kind::Kind;
 use crate::pmtu::longer;
 use crate::shared::SharedState;
 use core::net::IpAddr;
 use perimeter_base::Time;
 use perimeter_sync::Platform;
-use perimeter_tcp::Tcb;
+use perimeter_tcp::config::HEADERS;
+use perimeter_tcp::{Events, Tcb};
 use perimeter_wire::MAX_DATAGRAM;
+
+/// A connection has learnt something of its path by trying. What a search has found holds for new
+/// connections and for datagrams too; that full segments vanish does not, as the path may only be
+/// down.
+#[cold]
+pub(crate) fn path_tried<K: Kind>(t: &mut TcbSide<K>, events: Events, cx: &Ctx<K>) {
+    if events.contains(Events::BLACK_HOLE) {
+        cx.count(Count::BlackHoles, 1);
+    }
+    if events.contains(Events::PATH_MTU) {
+        let remote = t.meta.key.remote;
+        let mtu = u32::from(t.tcb.path_mtu()) + u32::from(longer(remote));
+        cx.sh.path_mtus.learn(remote, mtu, t.meta.now);
+    }
+}
 
 impl<K: Kind> SharedState<K> {
     /// The longest datagram that goes by interface `iface` to `dst` in one piece, as far as is known,
@@ -36,6 +56,9 @@ impl<K: Kind> SharedState<K> {
     /// A new connection to `remote` begins with what is known of its path.
     #[inline]
     pub(crate) fn begin_on_path(&self, tcb: &mut Tcb, remote: IpAddr) {
+        if remote.is_ipv6() {
+            tcb.set_path_floor(MIN_MTU as u16 - longer(remote) - HEADERS);
+        }
         if let Some(path) = self.path_mtus.get(remote, || self.p.now()) {
             tcb.set_path_mtu(
                 path.mtu.min(MAX_DATAGRAM) as u16 - longer(remote),

@@ -104,6 +104,11 @@ pub struct Config {
     /// smallest round-trip time, though fewer than three segments are SACKed (RFC 8985, section
     /// 6.2: the reordering window). Default true.
     pub reorder_timer: bool,
+    /// Find out what the path takes where full segments vanish and no router says why (RFC 4821):
+    /// after two retransmission timeouts in a row segments get smaller, and once they pass, larger
+    /// ones are tried (with SACK only). As Linux's tcp_mtu_probing = 1, which is off there: a path
+    /// without black holes never notices, and on one with them nothing else helps. Default true.
+    pub mtu_probing: bool,
     /// Start over in slow start after an idle time of one RTO (RFC 2861 as Linux does it).
     /// Default true.
     pub slow_start_after_idle: bool,
@@ -137,6 +142,7 @@ impl Default for Config {
             max_reassembly_bytes: 512 * 1024,
             loss_probe: true,
             reorder_timer: true,
+            mtu_probing: true,
             slow_start_after_idle: true,
         }
     }

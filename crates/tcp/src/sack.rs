@@ -159,6 +159,11 @@ impl Scoreboard {
         self.ranges.is_empty()
     }
 
+    /// Octets from SND.UNA to what is SACKed above it, or to `snd_nxt`.
+    pub fn first_hole(&self, snd_nxt: Seq) -> u32 {
+        self.hole_len(self.una, snd_nxt)
+    }
+
     /// Octets SACKed above SND.UNA.
     pub fn sacked(&self) -> u32 {
         self.sacked

@@ -465,3 +465,74 @@ fn connections_begin_with_the_mtu_of_their_path() {
         },
     );
 }
+
+/// A path whose middle drops what is too big and says nothing (RFC 4821): connections find it and
+/// leave it within seconds, in either direction; and once it is found, the next connection and
+/// datagrams begin with what passes.
+#[test]
+fn a_black_hole() {
+    everywhere(
+        |_| {},
+        |net| {
+            let org = net.s.organization().to_string();
+            let (ours, theirs, there) = net.udp();
+            net.narrow(1280, None);
+            let l = net.peer.listen((net.hosts[1], 80)).unwrap();
+            l.set_nonblocking(true).unwrap();
+            let connect = || {
+                let c = net.s.start_connect((net.hosts[1], 80).into()).unwrap();
+                net.ms(20);
+                let (a, _) = l.accept().unwrap();
+                for c in [&c, &a] {
+                    c.set_nonblocking(true).unwrap();
+                }
+                (c, a)
+            };
+            let (c, a) = connect();
+            let data = content(20_000);
+            let mut buf = vec![0; 65_536];
+            let mut carry = |ms: u64| {
+                assert_eq!((&c).write(&data).unwrap(), data.len(), "{org}");
+                let mut got = Vec::new();
+                for _ in 0..ms {
+                    net.ms(1);
+                    if let Ok(n) = (&a).read(&mut buf) {
+                        got.extend_from_slice(&buf[..n]);
+                    }
+                    if got.len() == data.len() {
+                        break;
+                    }
+                }
+                assert!(got == data, "{org}: {} octets", got.len());
+            };
+            carry(4000);
+            assert_eq!(net.count("path_black_holes"), 1, "{org}");
+            ours.connect(there).unwrap();
+            assert_eq!(
+                ours.path_mtu().unwrap(),
+                1500,
+                "{org}: it may have been down"
+            );
+            // The search goes on while there is data.
+            for _ in 0..16 {
+                net.ms(1000);
+                carry(200);
+            }
+            let found = c.info().unwrap().tcp.pmtu;
+            let least = if net.hosts[0].is_ipv4() { 1272 } else { 1260 };
+            assert!((least..=1280).contains(&found), "{org}: {found}");
+            let probes = net.count("path_mtu_probes");
+            assert!((1..10).contains(&probes), "{org}: {probes}");
+            let known = ours.path_mtu().unwrap();
+            assert!((1272..=1280).contains(&known), "{org}: {known}");
+            assert!(net.dropped() > 0);
+            let (c, a) = connect();
+            assert_eq!((&c).write(&data).unwrap(), data.len(), "{org}");
+            net.ms(200);
+            let n = (&a).read(&mut buf).unwrap();
+            assert!(buf[..n] == data[..n] && n > 1280, "{org}: {n}");
+            assert!(net.arrives(&ours, &theirs, 1400), "{org}");
+            assert_eq!(net.dropped(), 0, "{org}");
+        },
+    );
+}

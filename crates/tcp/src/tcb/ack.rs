@@ -89,6 +89,9 @@ impl Tcb {
             let silent = p.delivered == 0 && len == 0 && self.snd_wnd == old_wnd;
             self.answer_to_probe(seg, silent, flight);
         }
+        if self.has(flag::MTU_PROBE) {
+            out.events |= self.answer_to_mtu_probe(&p, flight, now);
+        }
         self.react(&p, flight, now);
         if advanced > 0 {
             self.flags &= !(flag::TLP_ARMED | flag::REO_ARMED);
@@ -216,7 +219,7 @@ impl Tcb {
         match self.ca {
             CaState::Open | CaState::Disorder => {
                 if self.loss_detected() {
-                    self.enter_recovery(p, flight);
+                    self.enter_recovery(p, flight, now);
                     return;
                 }
                 if p.advanced > 0 {
@@ -277,9 +280,12 @@ impl Tcb {
         }
     }
 
-    pub(super) fn enter_recovery(&mut self, p: &Progress, flight: u32) {
+    pub(super) fn enter_recovery(&mut self, p: &Progress, flight: u32, now: Time) {
         self.ca = CaState::Recovery;
         self.recover = self.snd_nxt;
+        if self.has(flag::MTU_PROBE) {
+            self.probe_is_vain(now);
+        }
         self.flags &= !(flag::TIMING | flag::SAMPLING);
         self.forget_probe();
         self.times = None;

@@ -9,12 +9,14 @@
 //! | `receive.rs` | data in: order, window, when to acknowledge |
 //! | `output.rs` | which segment to send next |
 //! | `probe.rs` | tail loss probes, the reordering window |
+//! | `path.rs` | black holes, and probing for the path's MTU |
 //! | `timers.rs` | what happens when nothing does |
 
 mod ack;
 mod input;
 mod light;
 mod output;
+mod path;
 mod probe;
 mod query;
 mod receive;
@@ -80,6 +82,8 @@ mod flag {
     pub const PERSIST: u32 = 1 << 12;
     /// A probe of the peer (zero window or keepalive) is due.
     pub const PROBE: u32 = 1 << 13;
+    /// A probe of the path's MTU is due, or out ([`super::path`]).
+    pub const MTU_PROBE: u32 = 1 << 15;
     /// The application has closed the socket: nobody reads any more.
     pub const ORPHAN: u32 = 1 << 14;
     /// NewReno: the first outstanding segment is to be retransmitted.
@@ -147,6 +151,10 @@ struct Settings {
     syn_retries: u8,
     data_retries: u8,
     orphan_retries: u8,
+    /// Black holes are looked for.
+    mtu_probing: bool,
+    /// The smallest segment that is tried, without options.
+    path_floor: u16,
     /// Shift count to offer; `u8::MAX` when scaling is off.
     offer_wscale: u8,
     /// Acknowledgments sent at once after a pause.
@@ -175,6 +183,8 @@ impl Settings {
             syn_retries: cfg.syn_retries,
             data_retries: cfg.data_retries,
             orphan_retries: cfg.orphan_retries,
+            mtu_probing: cfg.mtu_probing,
+            path_floor: path::FLOOR,
             offer_wscale: cfg.wscale().unwrap_or(u8::MAX),
             quick_acks: QUICK_ACKS,
             delack_ms: millis(cfg.delayed_ack).min(500) as u16,
@@ -318,6 +328,8 @@ pub struct Tcb {
     soft_error: Option<TcpError>,
     /// Header prediction is never tried.
     heavy: bool,
+    /// What is known of the path's MTU by trying.
+    search: Option<Box<path::Search>>,
     set: Settings,
 }
 
@@ -425,6 +437,7 @@ impl Tcb {
             error: None,
             soft_error: None,
             heavy: false,
+            search: None,
             set,
         }
     }
@@ -523,7 +536,7 @@ impl Tcb {
             && self.dupacks == 0
             && self.probes == 0
             && !self.has(flag::FIN_QUEUED | flag::SYN_OUT | flag::PERSIST)
-            && !self.has(flag::TLP_DUE | flag::TLP_OUT);
+            && !self.has(flag::TLP_DUE | flag::TLP_OUT | flag::MTU_PROBE);
         if fast {
             self.flags |= flag::FAST;
         } else {
@@ -552,7 +565,9 @@ impl Tcb {
         self.scoreboard = None;
         self.times = None;
         self.ooo = None;
+        self.search = None;
         self.flags &= !(flag::FAST
+            | flag::MTU_PROBE
             | flag::ACK_NOW
             | flag::SYN_DUE
             | flag::PROBE

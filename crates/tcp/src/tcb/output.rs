@@ -188,7 +188,7 @@ impl Tcb {
         {
             return Some(plan);
         }
-        let blocked = match self.plan_new(q, now) {
+        let blocked = match self.plan_data(q, now) {
             Ok(plan) => return Some(plan),
             Err(why) => why,
         };
@@ -319,6 +319,16 @@ impl Tcb {
         let second = (seq.since(self.iss) / u32::from(self.mss)) & 1 != 0;
         let pair = joins && second && self.has(flag::AGAIN);
         Some(self.again(q, seq, len, pair, now))
+    }
+
+    /// New data, as a probe of the path's MTU if one is due.
+    fn plan_data(&mut self, q: Queued, now: Time) -> Result<SegPlan, Blocked> {
+        if self.has(flag::MTU_PROBE)
+            && let Some(probe) = self.plan_mtu_probe(q, now)
+        {
+            return probe.ok_or(Blocked::Cwnd);
+        }
+        self.plan_new(q, now)
     }
 
     /// New data, with the FIN if that is next.

@@ -105,7 +105,7 @@ impl Tcb {
             }
             self.again(q, seq, len, false, now)
         };
-        self.count.untold.probes += 1;
+        self.count.untold.probes = self.count.untold.probes.saturating_add(1);
         self.tlp_end = self.snd_nxt;
         self.refresh_fast();
         Some(plan)
@@ -178,7 +178,9 @@ impl Tcb {
             return;
         };
         sb.close_window();
-        if self.loss_detected() {
+        if self.has(flag::MTU_PROBE) && self.repair_probe(now) {
+            out.output = true;
+        } else if self.loss_detected() {
             let flight = self.snd_nxt.since(self.snd_una);
             // As if the SACK had arrived only now.
             let progress = Progress {
@@ -187,7 +189,7 @@ impl Tcb {
                 new_loss: true,
                 rtt_ns: None,
             };
-            self.enter_recovery(&progress, flight);
+            self.enter_recovery(&progress, flight, now);
             self.refresh_fast();
             out.output = true;
         }

@@ -180,10 +180,15 @@ impl Tcb {
             return false;
         }
         let path = mtu.max(MIN_PMTU) - HEADERS;
+        if self.probe_was_too_big(path, seq) {
+            return true;
+        }
         if path >= self.path_mss.min(self.adv_mss).min(self.peer_mss) {
             return false;
         }
         self.path_mss = path;
+        self.search = None;
+        self.flags &= !flag::MTU_PROBE;
         self.path_lowered(now);
         self.mss = self.effective_mss();
         self.cc.on_mss_change(u32::from(self.mss));
@@ -205,6 +210,18 @@ impl Tcb {
             self.cc.on_mss_change(u32::from(self.mss));
             self.arm_aux();
         }
+    }
+
+    /// The MTU of the path, in IPv4's terms, as far as it is known to be less than the link's: as a
+    /// router has named it or as probing has found it.
+    pub fn path_mtu(&self) -> u16 {
+        self.path_mss.saturating_add(HEADERS)
+    }
+
+    /// No segment smaller than that, in octets without options, is tried where full ones vanish: the
+    /// least that every link takes, where the family has one.
+    pub fn set_path_floor(&mut self, mss: u16) {
+        self.set.path_floor = mss;
     }
 
     /// The next moment at which [`Tcb::on_timer`] has something to do.

@@ -5,13 +5,13 @@ use core::time::Duration;
 
 use perimeter_base::Time;
 
-use super::types::{TcpError, TimerOutcome, Timers};
+use super::types::{Events, TcpError, TimerOutcome, Timers};
 use super::{QUICK_ACKS, State, Tcb, flag, tick, ticks_of_ms};
 use crate::info::CaState;
 
 /// How long a path's MTU is believed once a router has named it (RFC 1191, section 6.3: ten
 /// minutes).
-const PATH_MTU_AGE: Duration = Duration::from_secs(600);
+pub(super) const PATH_MTU_AGE: Duration = Duration::from_secs(600);
 
 /// When a larger one is tried if something else is going on then.
 const PATH_BUSY: Duration = Duration::from_secs(60);
@@ -80,6 +80,9 @@ impl Tcb {
             let flight = self.snd_nxt.since(self.snd_una);
             let reduces = first && self.ca != CaState::Recovery;
             self.cc.on_rto(flight, reduces);
+            if self.suspect_path(now) {
+                out.events |= Events::BLACK_HOLE;
+            }
             self.resend_all(now);
             self.rexmt_at = self.rexmt_at.min(self.user_limit(now));
         }
@@ -153,7 +156,7 @@ impl Tcb {
             _ => {
                 out.fired |= Timers::KEEPALIVE;
                 if self.path_at <= now {
-                    self.retry_path(now);
+                    self.path_is_old(now, out);
                 }
                 if self.keep_at <= now {
                     self.keep_at = Time::NEVER;
@@ -166,7 +169,7 @@ impl Tcb {
 
     /// What a router said about the path's MTU is long ago (RFC 1191, section 6.3): the path may
     /// have changed. If it has not, the next full segment is answered as the first was.
-    fn retry_path(&mut self, now: Time) {
+    pub(super) fn retry_path(&mut self, now: Time) {
         if self.ca != CaState::Open || self.dupacks > 0 {
             // Segments of one size are easier to account for: when this is over.
             self.path_at = now + PATH_BUSY;

@@ -35,11 +35,21 @@ impl Events {
     pub const CLOSED: Events = Events(1 << 3);
     /// TIME-WAIT was entered: the buffers may be freed once read.
     pub const TIME_WAIT: Events = Events(1 << 4);
+    /// Full segments vanish: they are smaller from here on (RFC 4821).
+    pub const BLACK_HOLE: Events = Events(1 << 5);
+    /// What the path takes was found by probing: [`Tcb::path_mtu`](crate::Tcb::path_mtu).
+    pub const PATH_MTU: Events = Events(1 << 6);
 
     /// Whether all of `other` are in the set.
     #[inline]
     pub const fn contains(self, other: Events) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Whether any of `other` is in the set.
+    #[inline]
+    pub const fn intersects(self, other: Events) -> bool {
+        self.0 & other.0 != 0
     }
 
     /// Whether the set is empty.
@@ -345,7 +355,9 @@ pub struct Repeats {
     /// Segments sent again, probes among them.
     pub segments: u32,
     /// Tail loss probes (RFC 8985, section 7), new data or sent again.
-    pub probes: u32,
+    pub probes: u16,
+    /// Probes of the path's MTU, which are new data (RFC 4821).
+    pub mtu_probes: u16,
 }
 
 #[cfg(test)]

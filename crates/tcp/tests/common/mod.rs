@@ -180,6 +180,8 @@ pub struct Packet {
     pub payload: Vec<u8>,
 }
 
+pub type Eats = Box<dyn FnMut(usize, &TcpHdr, usize) -> bool>;
+
 pub struct Sim {
     pub now: Time,
     pub hosts: [Host; 2],
@@ -196,6 +198,12 @@ pub struct Sim {
     pub trace: bool,
     /// Pushes stand where they stand with large segments.
     pub pushes: bool,
+    /// Segments that were larger than the MSS: probes of the path's MTU.
+    pub probes: u64,
+    /// Segments that the wire eats: by who sends, the header, and the payload's length.
+    pub eats: Option<Eats>,
+    /// The smallest segment that is tried where full ones vanish.
+    pub path_floor: u16,
     /// Large segments are planned, up to this.
     pub large: Option<Large>,
     /// Segments that joined others in those.
@@ -263,6 +271,9 @@ impl Sim {
             steps: 0,
             trace: std::env::var_os("TCP_TRACE").is_some(),
             pushes: false,
+            probes: 0,
+            eats: None,
+            path_floor: 512,
             large: None,
             joined: 0,
             log: None,
@@ -570,6 +581,7 @@ impl Sim {
             let h = &mut self.hosts[i];
             let Some(t) = &mut h.tcb else { return };
             t.set_large(self.pushes);
+            t.set_path_floor(self.path_floor);
             let planned = match self.large {
                 Some(most) => t.plan_large(h.snd.queued(), most, now),
                 None => t.plan(h.snd.queued(), now),
@@ -597,8 +609,6 @@ impl Sim {
         let mut copy = vec![0; len];
         assert_eq!(h.snd.copy(plan.off, &mut copy), len);
         assert_eq!(copy, out);
-        let mss = h.tcb.as_ref().map_or(0, |t| t.mss());
-        assert!(len <= usize::from(mss), "{len} above the MSS {mss}");
         out
     }
 
@@ -649,9 +659,17 @@ impl Sim {
         let syn = hdr.flags.contains(TcpFlags::SYN);
         let mut area = [0; 40];
         let n = hdr.opts.emit(syn, &mut area);
-        let mss = self.hosts[from].tcb.as_ref().map_or(0, |t| t.mss());
         let ts = if hdr.opts.ts.is_some() { 12 } else { 0 };
-        assert!(payload.len() + n <= usize::from(mss) + ts || payload.is_empty());
+        let h = &self.hosts[from];
+        let (mss, adv) = h.tcb.as_ref().map_or((0, 0), |t| (t.mss(), t.adv_mss()));
+        let probe = !payload.is_empty() && payload.len() + n > usize::from(mss) + ts;
+        if probe {
+            // Only a probe of the path is larger, and it has been sent once by itself.
+            self.probes += 1;
+            let most = usize::from(adv.min(self.hosts[to].cfg.mss));
+            let (len, on) = (payload.len() + n, h.cfg.mtu_probing);
+            assert!(on && len <= most, "{len} above the MSS {mss}");
+        }
         hdr.opts = TcpOptions::parse(&area[..n], syn).0;
         self.sent[from] += 1;
         let w = self.wire[from].clone();
@@ -669,7 +687,8 @@ impl Sim {
             }
             return;
         }
-        if self.rng.chance(w.loss) {
+        let eaten = self.eats.as_mut();
+        if eaten.is_some_and(|eats| eats(from, &hdr, payload.len())) || self.rng.chance(w.loss) {
             self.dropped += 1;
             return;
         }
@@ -678,7 +697,9 @@ impl Sim {
             let mut at = self.now;
             if let Some(ns) = ((payload.len() as u64 + 78) * 8_000).checked_div(w.mbps) {
                 let start = self.busy_until[from].max(self.now);
-                if start.nanos_since(self.now) > w.queue * ns.max(1) {
+                // By packets of full size: small ones fit no worse.
+                let full = 1538 * 8_000 / w.mbps;
+                if start.nanos_since(self.now) > w.queue * full.max(ns) {
                     self.dropped += 1;
                     return;
                 }

@@ -30,6 +30,7 @@ impl Default for Options {
             // Scripts about timeouts would see a probe in place of the first, or recovery.
             cfg: Config {
                 loss_probe: false,
+                mtu_probing: false,
                 reorder_timer: false,
                 mss: 1460,
                 ..Config::default()
