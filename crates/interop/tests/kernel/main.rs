@@ -7,6 +7,7 @@ mod ending;
 mod iperf3;
 mod ipv6;
 mod many;
+mod narrow;
 mod packet;
 mod refusals;
 mod tokio;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 /// Sizes of one frame, at its edge, of several fragments, and the longest.
 const SIZES: [usize; 9] = [0, 1, 64, 77, 1472, 1473, 4000, 30_000, 65_507];
 
-fn content(n: usize) -> Vec<u8> {
+pub fn content(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-fn peer(args: &[&str]) -> Program {
+pub fn peer(args: &[&str]) -> Program {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/udp_peer.py");
     Program::start("python3", [&["-I", "-S", script], args].concat(), LIMIT)
 }
