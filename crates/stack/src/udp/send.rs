@@ -433,14 +433,59 @@ impl<K: Kind> Socket<K> {
 
     /// A neighbour's station is known now, or there is room in a ring: what waits goes on.
     pub fn go_on(&mut self, cx: &mut Ctx<K>) {
-        for w in core::mem::take(&mut self.waiting) {
+        let mut rest = core::mem::take(&mut self.waiting);
+        while let Some(w) = rest.pop_front() {
             cx.charge(w.pins(), 0);
-            let sent = self.place(cx, w.out);
-            if let Some(buf) = sent.back {
-                cx.pool.put(buf);
+            if let Some(w) = self.place_waiting(cx, w) {
+                // The ring is full: its device tells when there is room.
+                cx.charge(0, w.pins());
+                self.waiting.push_back(w);
+                self.waiting.append(&mut rest);
+                return;
             }
         }
         self.write.raise(ready::OUT, &mut cx.deferred.wakes);
+    }
+
+    /// Sends what has waited; what there is no room for yet.
+    fn place_waiting(&mut self, cx: &mut Ctx<K>, w: Waiting) -> Option<Waiting> {
+        let Outgoing {
+            to, from, segment, ..
+        } = w.out;
+        let shared = match &w.out.data {
+            Payload::Shared(all) => Some(all.clone()),
+            Payload::Buf(_) => None,
+        };
+        let len = w.out.data.len();
+        let Sent { taken, back } = self.place(cx, w.out);
+        let taken = match taken {
+            Ok(n) if n < len => n,
+            Err(UdpError::WouldBlock) => 0,
+            done => {
+                if done.is_err() {
+                    cx.count(Count::UdpUnresolved, 1);
+                }
+                if let Some(buf) = back {
+                    cx.pool.put(buf);
+                }
+                return None;
+            }
+        };
+        let data = match (shared, back) {
+            (Some(all), _) => Payload::Shared(all.slice(taken..)),
+            (None, Some(mut buf)) => {
+                buf.trim_front(taken);
+                Payload::Buf(buf)
+            }
+            (None, None) => return None,
+        };
+        let out = Outgoing {
+            to,
+            from,
+            data,
+            segment,
+        };
+        Some(Waiting { out })
     }
 
     /// The neighbour is not there: what waits for one is lost.
