@@ -11,7 +11,7 @@ use perimeter::OrgSpec;
 use perimeter_sim::{Outcome, RunError, Scenario, Schedule, run, run_length};
 use serde_json::json;
 
-use crate::many::{self, Done, Limits};
+use crate::many::{self, Done, Limits, Only};
 
 /// What to run.
 #[derive(clap::Args)]
@@ -28,6 +28,8 @@ pub struct Args {
     /// Numbers of virtual cores.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
     cores: Vec<usize>,
+    #[command(flatten)]
+    only: Only,
     #[command(flatten)]
     limits: Limits,
     /// Where to write the summary, as JSON.
@@ -82,11 +84,12 @@ impl Sum {
 }
 
 impl Cell {
-    fn one(&self, seed: u64) -> Result<(), RunError> {
+    fn one(&self, seed: u64, only: &Only) -> Result<(), RunError> {
         let length = *self
             .length
             .get_or_init(|| run_length(&self.org, self.cores));
         let sc = Scenario::explored(self.org.clone(), self.cores, seed, length);
+        let sc = only.of(sc);
         let start = Instant::now();
         let result = run(&sc);
         if let Ok(mut sum) = self.sum.lock() {
@@ -137,7 +140,7 @@ pub fn run_explore(args: &Args) -> Result<ExitCode> {
         let (row, within) = (n / block, n % block);
         let cell = &cells[row * columns + within % columns];
         // Seeds of its own for each number of cores, which makes no difference to some.
-        cell.one(args.first + within as u64)
+        cell.one(args.first + within as u64, &args.only)
     });
     tell(&cells, &done);
     if let Some(path) = &args.out {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use perimeter_sim::RunError;
+use perimeter_sim::{Family, RunError, Scenario, Workload};
 
 /// How long it goes on, and on how many threads.
 #[derive(Args)]
@@ -20,6 +20,25 @@ pub struct Limits {
     /// Stops after this long, whatever is left.
     #[arg(long)]
     pub minutes: Option<u64>,
+}
+
+/// What is run of all that a seed may draw.
+#[derive(Args)]
+pub struct Only {
+    /// This workload alone; under an organization that has not the threads for it, what the seed
+    /// draws.
+    #[arg(long)]
+    workload: Option<Workload>,
+    /// This family of IP alone: 4 or 6.
+    #[arg(long)]
+    family: Option<Family>,
+}
+
+impl Only {
+    /// The scenario, narrowed to that.
+    pub fn of(&self, sc: Scenario) -> Scenario {
+        sc.narrowed(self.workload, self.family)
+    }
 }
 
 /// What has been done.

@@ -11,7 +11,7 @@ use perimeter::OrgSpec;
 use perimeter_sim::{Capacity, Mix, Outcome, RunError, Scenario, run, run_traced};
 use serde_json::json;
 
-use crate::many::{self, Done, Limits};
+use crate::many::{self, Done, Limits, Only};
 
 /// What to run.
 #[derive(ClapArgs)]
@@ -34,6 +34,8 @@ pub struct Args {
     /// Capacities.
     #[arg(long, value_delimiter = ',', default_value = "normal,shrunken")]
     capacity: Vec<Capacity>,
+    #[command(flatten)]
+    only: Only,
     #[command(flatten)]
     limits: Limits,
     /// Where to write the summary, as JSON.
@@ -168,6 +170,7 @@ impl<'a> Soak<'a> {
         // Cells have seeds of their own, so that each draws its own workloads.
         let seed = (self.args.first + offset).wrapping_mul(4096) + index as u64;
         let sc = Scenario::new(c.org.clone(), c.cores, c.mix, c.capacity, seed);
+        let sc = self.args.only.of(sc);
         let result = run(&sc);
         if let Ok(mut sums) = self.sums.lock() {
             match &result {

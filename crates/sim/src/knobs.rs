@@ -1,13 +1,17 @@
 //! Settings of wire and stacks that a scenario draws from its seed.
 
-use crate::scenario::{Capacity, Mix, Scenario};
-use perimeter::{CcKind, Config, Inbound, TcpConfig};
+use crate::scenario::{Capacity, Family, Mix, Scenario, Workload};
+use perimeter::{CcKind, Config, Inbound, Ipv6Config, TcpConfig};
 use perimeter_link::rng::SplitMix64;
 use perimeter_link::wire::{EndConfig, WireConfig};
 use std::time::Duration;
 
 /// How often a stack looks around by itself when only wake-ups are to move a run on.
 pub const RARELY: Duration = Duration::from_secs(60);
+
+/// Memory that fragments may pin where that is scarce, bytes: one source may have a quarter, less
+/// than the longest datagram needs.
+const SCARCE: usize = 256 << 10;
 
 /// What is drawn.
 #[derive(Clone, Debug)]
@@ -18,14 +22,23 @@ pub struct Knobs {
     /// Rate of the wire, Gb/s.
     pub gbps: Option<f64>,
     checksum_offload: bool,
-    mtu: u32,
+    /// Of the wire.
+    pub mtu: u32,
     rx_queues: usize,
     rx_ring: usize,
-    tx_ring: usize,
+    /// Descriptors of a transmit ring.
+    pub tx_ring: usize,
     service: Duration,
     /// Nothing but wake-ups moves this run on: nothing is lost that a timer would repair, and
     /// the stack looks around by itself so rarely that a lost wake-up is a hang.
     pub strict: bool,
+    /// Fragments that nobody sent come among the others.
+    pub junk: bool,
+    /// Memory that fragments may pin, bytes, and whether that is less than datagrams need.
+    pub fragments: usize,
+    pub scarce: bool,
+    headers: u32,
+    dad_transmits: u8,
     /// What a stack's buffers may pin before memory is short, bytes; `u64::MAX`: as much as they
     /// like.
     pub memory: u64,
@@ -40,7 +53,7 @@ impl Knobs {
         let mut one_in = |n: u64| rng.below(n) == 0;
         let small = sc.capacity != Capacity::Normal;
         let latency_ns = if one_in(4) { 2_000_000 } else { 5_000 };
-        let knobs = Knobs {
+        let mut knobs = Knobs {
             seed: sc.seed,
             latency_ns,
             coalesce_ns: if one_in(4) { 20_000 } else { 0 },
@@ -55,7 +68,25 @@ impl Knobs {
             memory: if small && one_in(3) { 12_000 } else { u64::MAX },
             backlog: if small { 1 } else { 128 },
             strict: false,
+            // The headers of a segment without options.
+            headers: 40,
+            junk: sc.workload == Workload::Datagrams
+                && sc.mix != Mix::None
+                && SplitMix64::new(sc.seed ^ 0x6a75_6e6b).below(2) == 0,
+            scarce: SplitMix64::new(sc.seed ^ 0x7363_6172).below(3) == 0,
+            fragments: Config::default().fragments,
+            dad_transmits: 0,
         };
+        if knobs.scarce {
+            knobs.fragments = SCARCE;
+        }
+        if sc.family == Family::V6 {
+            // IPv6 has no links of less (RFC 8200, section 5).
+            (knobs.mtu, knobs.headers) = (knobs.mtu.max(1280), 60);
+            let probed = SplitMix64::new(sc.seed ^ 0x0064_6164).below(2) == 0;
+            // A tiny run is over before the second that the probes take.
+            knobs.dad_transmits = u8::from(probed && sc.capacity != Capacity::Tiny);
+        }
         if sc.capacity == Capacity::Tiny {
             knobs.tiny(sc)
         } else {
@@ -75,6 +106,7 @@ impl Knobs {
         self.strict = calm && sc.inbound == Inbound::Thread && !one_in(3);
         if self.strict {
             (self.service, self.memory, self.rx_ring) = (RARELY, u64::MAX, 4096);
+            (self.scarce, self.fragments) = (false, Config::default().fragments);
             // A SYN that finds the queue full comes again by a timer.
             self.backlog = 8;
         }
@@ -110,8 +142,16 @@ impl Knobs {
             syn_buckets: 16,
             tx_ring: self.tx_ring,
             offload: sc.offload,
+            ipv6: Ipv6Config {
+                dad_transmits: self.dad_transmits,
+                ..Ipv6Config::default()
+            },
             ..Config::default()
         };
+        if sc.workload == Workload::Datagrams {
+            c.fragments = self.fragments;
+            return c;
+        }
         if self.memory != u64::MAX {
             // Connections count for being there, and memory is short at half of the limit.
             let there = sc.connections() * perimeter_stack::memory::CONNECTION;
@@ -149,7 +189,7 @@ impl Knobs {
             (c.time_wait, c.fin_wait_2) = (Duration::from_millis(20), Duration::from_secs(10));
         }
         if sc.capacity != Capacity::Normal {
-            let segment = self.mtu - 40;
+            let segment = self.mtu - self.headers;
             let mut room = || segment * if one_in(2) { 2 } else { 3 };
             (c.snd_buf, c.rcv_buf, c.rcv_buf_max) = (room(), room(), 3 * segment);
         }

@@ -18,7 +18,9 @@
 
 mod blocking;
 pub mod content;
+mod datagrams;
 mod events;
+mod junk;
 mod knobs;
 mod races;
 mod run;
@@ -28,4 +30,4 @@ pub mod trace;
 
 pub use perimeter_sync::virt::Schedule;
 pub use run::{Outcome, RunError, run, run_length, run_spied, run_traced};
-pub use scenario::{Capacity, Drive, Mix, ParseError, Scenario, Workload, early};
+pub use scenario::{Capacity, Drive, Family, Mix, ParseError, Scenario, Workload, early};

@@ -132,7 +132,7 @@ pub fn servers(host: &Arc<Host>, stack: &Stack) -> Result<(), String> {
     let reopens = host.sc.workload == Workload::Reopen;
     dawdle(host, &mut rng, 0);
     for round in 0.. {
-        let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+        let any = SocketAddr::new(host.sc.any(), PORT);
         let l = stack.listen_with(any, host.knobs.backlog, stack.tcp_config());
         let l = Arc::new(l.map_err(|e| format!("listen, round {round}: {e}"))?);
         if host.sc.drive == Drive::Blocking {

@@ -1,7 +1,9 @@
 //! One scenario from the first virtual thread to the last check.
 
+use crate::datagrams::{self, Tally};
+use crate::junk::Junk;
 use crate::knobs::Knobs;
-use crate::scenario::{Capacity, Mix, Scenario, Workload};
+use crate::scenario::{Capacity, Drive, Family, Mix, Scenario, Workload};
 use crate::script::{Ledger, stream_of};
 use crate::trace::{Overtaken, Spy, Tap, Trace};
 use crate::{blocking, events, races};
@@ -84,6 +86,8 @@ pub struct Host {
     pub sc: Scenario,
     /// What both ends share.
     pub ledger: Arc<Ledger>,
+    /// What they know of datagrams.
+    pub tally: Arc<Tally>,
     /// Whether this is the client's.
     pub client: bool,
     /// Settings.
@@ -97,7 +101,23 @@ impl Host {
     /// Where the server listens for connection `conn`.
     pub fn server_addr(&self, conn: usize) -> SocketAddr {
         let nic = conn % self.sc.nics();
-        SocketAddr::from(([10, 0, nic as u8, 1], PORT))
+        SocketAddr::new(self.sc.addr(false, nic), PORT)
+    }
+
+    /// Frames that found no room in the devices' receive rings.
+    pub fn overflows(&self) -> u64 {
+        self.common.wires.iter().map(WireHandle::overflows).sum()
+    }
+
+    /// Whether no frame is lost on the way, and no time jumps past those who wait for one.
+    pub fn lossless(&self) -> bool {
+        !self.sc.mix.loses() && self.sc.early_timer_one_in == 0 && self.overflows() == 0
+    }
+
+    /// Whether a client may close its socket before all answers to it have come: it has waited for
+    /// one in vain, or does not wait for the second one to a request that came twice.
+    pub fn leaves_early(&self) -> bool {
+        self.sc.mix.doubles() || self.tally.given_up()
     }
 }
 
@@ -162,6 +182,18 @@ pub fn run_traced(scenario: &Scenario, lines: usize) -> Result<Outcome, RunError
 /// # Errors
 /// As [`run`].
 pub fn run_spied(scenario: &Scenario, spy: &Spy) -> Result<Outcome, RunError> {
+    if !std::thread::panicking() {
+        return run_here(scenario, spy);
+    }
+    // Of a run that has failed on this thread before, panics are left that never end: whoever asks
+    // whether it is being unwound would be told so.
+    std::thread::scope(|s| {
+        let fresh = s.spawn(|| run_here(scenario, spy));
+        fresh.join().expect("a failed run is an error")
+    })
+}
+
+fn run_here(scenario: &Scenario, spy: &Spy) -> Result<Outcome, RunError> {
     let early = scenario.jumps();
     let config = VirtualConfig {
         seed: scenario.seed,
@@ -199,14 +231,20 @@ fn simulate(p: &Virtual, sc: &Scenario, spy: &Spy) -> Outcome {
     let overtaken = [Overtaken::default(), Overtaken::default()];
     for nic in 0..sc.nics() {
         let ([a, b], handles) = pair(p, knobs.wire(sc, nic));
+        let junk = |end, side: u64| -> Box<dyn perimeter_link::Device> {
+            match knobs.junk {
+                true => Box::new(Junk::new(end, sc.seed ^ side << 56 ^ nic as u64)),
+                false => end,
+            }
+        };
         server.push(Tap::new(
-            Box::new(a),
+            junk(Box::new(a), 1),
             spy.clone(),
             'S',
             overtaken[0].clone(),
         ));
         client.push(Tap::new(
-            Box::new(b),
+            junk(Box::new(b), 2),
             spy.clone(),
             'C',
             overtaken[1].clone(),
@@ -221,6 +259,7 @@ fn simulate(p: &Virtual, sc: &Scenario, spy: &Spy) -> Outcome {
         wires,
     });
     let ledger = Arc::new(Ledger::new(sc.connections()));
+    let tally = Arc::new(Tally::new(sc.connections()));
     let stats = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut joins = Vec::new();
     for (is_client, taps) in [(false, server), (true, client)] {
@@ -228,6 +267,7 @@ fn simulate(p: &Virtual, sc: &Scenario, spy: &Spy) -> Outcome {
             p: p.clone(),
             sc: sc.clone(),
             ledger: ledger.clone(),
+            tally: tally.clone(),
             client: is_client,
             knobs: knobs.clone(),
             overtaken: overtaken[usize::from(is_client)].clone(),
@@ -252,6 +292,7 @@ fn simulate(p: &Virtual, sc: &Scenario, spy: &Spy) -> Outcome {
     stats.sort_by_key(|(is_client, _)| *is_client);
     let stats: Vec<Stats> = stats.into_iter().map(|(_, s)| s).collect();
     conserved(sc, &stats, &common.wires).unwrap_or_else(|e| panic!("{e}"));
+    delivered(sc, &stats, &common.wires, &tally).unwrap_or_else(|e| panic!("{e}"));
     let sum = |name: &str| stats.iter().map(|s: &Stats| s.count(name)).sum();
     let faults = common
         .wires
@@ -311,6 +352,46 @@ fn conserved(sc: &Scenario, stats: &[Stats], wires: &[WireHandle<Virtual>]) -> R
     Ok(())
 }
 
+/// Whether each datagram that did not arrive was counted where it was dropped, on a wire that loses
+/// nothing. One fragment that is dropped is a datagram.
+fn delivered(
+    sc: &Scenario,
+    stats: &[Stats],
+    wires: &[WireHandle<Virtual>],
+    tally: &Tally,
+) -> Result<(), String> {
+    let (sent, lost) = tally.lost();
+    // Where time jumps, a client's patience may end before its answers have come.
+    if sc.workload != Workload::Datagrams || sc.mix != Mix::None || sc.early_timer_one_in != 0 {
+        return Ok(());
+    }
+    // For want of room in a socket, in queues between threads, and for fragments, or while a
+    // station was asked for; and what comes when a client has given up waiting. Of what nobody
+    // waits for the server counts what was not sent to it.
+    let dropped = |s: &Stats, no_socket: u64| {
+        let full = s.counts.iter().filter(|(name, _)| {
+            name.starts_with("drop_") && name.ends_with("_full") && name != "drop_tx_ring_full"
+        });
+        let full: u64 = full.map(|(_, n)| n).sum();
+        let fragments = s.count("drop_fragment_no_room") + s.count("reassembly_failed");
+        full + fragments + s.count("drop_udp_unresolved") + no_socket
+    };
+    let [server, client] = stats else {
+        return Err(format!("{} ends", stats.len()));
+    };
+    let nobody = server.count("drop_udp_no_socket");
+    let dropped = dropped(server, nobody.saturating_sub(tally.knocks() as u64))
+        + dropped(client, client.count("drop_udp_no_socket"));
+    let overflows: u64 = wires.iter().map(WireHandle::overflows).sum();
+    if lost as u64 > dropped + overflows {
+        return Err(format!(
+            "{lost} of {sent} datagrams did not arrive, and {dropped} drops are counted and \
+             {overflows} overflows"
+        ));
+    }
+    Ok(())
+}
+
 /// Nothing moving on for this long is a hang. Where time jumps, it says little: a hang ends at
 /// the limit of steps or of time.
 fn stall(sc: &Scenario) -> Duration {
@@ -345,8 +426,8 @@ fn end(host: &Arc<Host>, taps: Vec<Tap>) -> Result<Stats, String> {
         .inbound(sc.inbound);
     b = b.config(host.knobs.config(sc, host.client));
     for (nic, tap) in taps.into_iter().enumerate() {
-        let last = if host.client { 2 } else { 1 };
-        let addr = format!("10.0.{nic}.{last}/24");
+        let prefix = if sc.family == Family::V4 { 24 } else { 64 };
+        let addr = format!("{}/{prefix}", sc.addr(host.client, nic));
         b = b
             .interface(tap, &[addr.as_str()])
             .map_err(|e| e.to_string())?;
@@ -358,18 +439,24 @@ fn end(host: &Arc<Host>, taps: Vec<Tap>) -> Result<Stats, String> {
         while !early && !host.common.listening.load(Ordering::Relaxed) {
             p.sleep_until(p.now() + Duration::from_micros(100));
         }
-        if !matches!(sc.mix, Mix::None | Mix::Reorder | Mix::Duplicate) {
+        if sc.mix.loses() {
             acquaint(host, &stack)?;
         }
         match trigger {
+            _ if sc.workload == Workload::Datagrams => datagrams::clients(host, &stack)?,
             _ if early => races::clients(host, &stack),
             None => blocking::clients(host, &stack),
             Some(t) => events::clients(host, &stack, t),
         }
+    } else if sc.workload == Workload::Datagrams {
+        let common = host.common.clone();
+        datagrams::servers(host, &stack, || {
+            common.listening.store(true, Ordering::Relaxed);
+        })?;
     } else if sc.workload.races_listener() {
         races::servers(host, &stack)?;
     } else {
-        let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+        let any = SocketAddr::new(sc.any(), PORT);
         let listener = stack.listen_with(any, host.knobs.backlog, stack.tcp_config());
         let listener = listener.map_err(|e| format!("listen: {e}"))?;
         host.common.listening.store(true, Ordering::Relaxed);
@@ -435,6 +522,7 @@ fn rest(host: &Host, stack: &Stack) -> Result<(), String> {
     };
     let name = if host.client { "client" } else { "server" };
     let both = &host.common;
+    let datagrams = host.sc.workload == Workload::Datagrams;
     let start = p.now();
     let mut drained = false;
     let mut quiet = false;
@@ -459,6 +547,13 @@ fn rest(host: &Host, stack: &Stack) -> Result<(), String> {
         // What comes later (a neighbour is asked for again) may find the other end gone.
         if both.quiet.load(Ordering::Relaxed) == 2 {
             return Ok(());
+        }
+        // All sockets are closed: what is pinned is fragments that wait for the rest.
+        if datagrams && p.now().since(start) > Duration::from_secs(1) {
+            let pinned = stack.stats().memory;
+            if pinned > host.knobs.fragments as u64 {
+                return Err(format!("{name}: fragments pin {pinned} bytes"));
+            }
         }
         if p.now().since(start) > 3 * stall(&host.sc) {
             let what = left
@@ -496,6 +591,44 @@ fn left(host: &Host, stack: &Stack) -> Result<(), String> {
     stack.engine().quiescent()
 }
 
+/// Whether a counter is one that only runs of datagrams move.
+fn of_datagrams(counter: &str) -> bool {
+    counter.starts_with("drop_udp")
+        || counter.starts_with("drop_fragment")
+        || matches!(
+            counter,
+            "reassembly_failed" | "tx_icmp_unreachable" | "rx_icmp_errors"
+        )
+}
+
+/// Whether a run of datagrams may count `n` of that at this end.
+fn datagrams_allow(host: &Host, counter: &str, n: u64) -> bool {
+    let (sc, knobs) = (&host.sc, &host.knobs);
+    // Fragments whose rest does not come: it was lost, it is forged, or it has been put together
+    // with the others already when a twin comes. They wait for a minute, and keep others out.
+    let unfinished = sc.mix.loses() || sc.mix.doubles() || knobs.junk || host.overflows() > 0;
+    // Whether fragments are given up: because there is too little room for all of a datagram's, or
+    // because time jumps to the end of their wait while the rest is on its way.
+    let failing = unfinished || knobs.scarce || sc.early_timer_one_in != 0;
+    // What nobody waits for at the server: what the clients send to such a port, and each one's
+    // last word, for which the server does not wait.
+    let unwanted = (host.tally.knocks() + sc.connections()) as u64;
+    match counter {
+        "drop_fragment_overlap" => knobs.junk,
+        "drop_fragment_no_room" => unfinished || knobs.scarce,
+        "reassembly_failed" => failing,
+        "drop_udp_no_socket" | "tx_icmp_unreachable" => {
+            host.leaves_early() || !host.client && n <= unwanted
+        }
+        // That is what the clients are told, and who sent fragments of which not all came.
+        "rx_icmp_errors" => {
+            failing || host.leaves_early() || host.client && n <= host.tally.knocks() as u64
+        }
+        // Sockets have so much room, and who sends before a station is known may be too fast.
+        _ => true,
+    }
+}
+
 /// Whether the counters are such as the scenario may cause.
 fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
     let sc = &host.sc;
@@ -519,12 +652,23 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
     let (again, probes) = (count("retransmits"), count("loss_probes"));
     let small = sc.capacity != Capacity::Normal;
     let races = sc.workload.races_listener();
+    let datagrams = sc.workload == Workload::Datagrams;
     let name = if host.client { "client" } else { "server" };
     for (counter, n) in &stats.counts {
         let allowed = match counter.as_str() {
             // Damage shows as whatever the parser meets first.
+            // Fragments that nobody sent are none, or make datagrams that nobody sent.
+            "drop_bad_fragment" | "drop_bad_udp_len" | "drop_bad_udp_checksum"
+                if host.knobs.junk =>
+            {
+                true
+            }
             c if c.starts_with("drop_bad") => sc.mix == Mix::Corrupt,
             "drop_truncated" | "drop_not_ours" | "drop_other_protocol" => sc.mix == Mix::Corrupt,
+            // Both ends have the addresses that they speak from, and nobody says that a packet was
+            // too big.
+            "drop_martian_source" | "drop_other_station" | "drop_icmp_too_big" => false,
+            c if of_datagrams(c) => datagrams && datagrams_allow(host, c, *n),
             // Segments that cross a reset or come after the end of TIME-WAIT; and what answers
             // a repeated FIN, when an answer to the first has ended LAST-ACK before (RFC 9293,
             // section 3.10.7.1: a reset); a tail loss probe may repeat it.
@@ -543,13 +687,15 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
                     sc.workload,
                     Workload::Abort | Workload::CloseBlocked | Workload::CloseTwice
                 );
-                deferred || small || races || gone
+                // And threads of the server's that block on a socket until it is closed.
+                let under = datagrams && !host.client && sc.drive == Drive::Blocking;
+                deferred || small || races || gone || under
             }
             "memory_backpressure" => host.knobs.memory < u64::MAX,
             // The backlog is one.
             "drop_syn" => small || races,
             "accepts_aborted" => races,
-            "orphans_reset" | "rx_icmp_errors" | "rx_echo_requests" => false,
+            "orphans_reset" | "rx_echo_requests" => false,
             // A listener that is full, or gone for a moment, can't take a handshake's last word:
             // that and what follows it are sent again.
             "retransmits" => !calm || races || small && !host.knobs.strict || *n <= probes,

@@ -2,6 +2,7 @@
 //! one seed unless fixed.
 
 use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use perimeter::{Inbound, LockPolicy, Offload, OrgSpec, Trigger};
 use perimeter_link::fault::FaultConfig;
@@ -73,6 +74,16 @@ named! {
 }
 
 named! {
+    /// Which IP the stacks speak with each other.
+    Family {
+        /// IPv4.
+        V4 = "4",
+        /// IPv6.
+        V6 = "6",
+    }
+}
+
+named! {
     /// What the applications do.
     Workload {
         /// Client to server, then both close.
@@ -106,6 +117,9 @@ named! {
         /// Clients give up connections during and right after the handshake, by reset and in
         /// order, before they open one that counts.
         Fickle = "fickle",
+        /// Datagrams of UDP, whole and in fragments, by connected sockets and others, one by one
+        /// and in batches; each that arrives is answered.
+        Datagrams = "datagrams",
     }
 }
 
@@ -136,6 +150,11 @@ impl Drive {
 }
 
 impl Workload {
+    /// Those of streams, from which a seed has drawn since before there were others.
+    fn streams() -> &'static [Workload] {
+        &Workload::ALL[..Workload::Datagrams as usize]
+    }
+
     /// Several threads at each end, which block.
     pub fn needs_threads(self) -> bool {
         matches!(
@@ -151,6 +170,16 @@ impl Workload {
 }
 
 impl Mix {
+    /// Frames may be lost, or damaged so that they are dropped.
+    pub fn loses(self) -> bool {
+        !matches!(self, Mix::None | Mix::Reorder | Mix::Duplicate)
+    }
+
+    /// Frames may arrive twice.
+    pub fn doubles(self) -> bool {
+        matches!(self, Mix::Duplicate | Mix::Three)
+    }
+
     /// The faults of one direction.
     pub fn faults(self, seed: u64) -> FaultConfig {
         let mut f = FaultConfig {
@@ -188,6 +217,8 @@ pub struct Scenario {
     pub capacity: Capacity,
     /// Everything random is drawn from it.
     pub seed: u64,
+    /// Which IP the stacks speak.
+    pub family: Family,
     /// What the applications do.
     pub workload: Workload,
     /// How they wait.
@@ -222,7 +253,7 @@ impl Scenario {
         let mut rng = SplitMix64::new(seed ^ 0x7065_7269);
         let mut pick = |n: usize| rng.below(n as u64) as usize;
         let single = org.single_threaded();
-        let workload = Workload::ALL[pick(Workload::ALL.len())];
+        let workload = Workload::streams()[pick(Workload::streams().len())];
         // Half of the runs block; under a one-threaded organization none can, for its thread
         // serves several connections.
         let mut drive = Drive::ALL[1 + pick(3)];
@@ -234,6 +265,15 @@ impl Scenario {
             Workload::Shared if single => Workload::Duplex,
             Workload::CloseBlocked | Workload::CloseTwice if single => Workload::Short,
             w => w,
+        };
+        // What came later has draws of its own, so that the others' remain.
+        let workload = match SplitMix64::new(seed ^ 0x7564_7000).below(4) {
+            0 => Workload::Datagrams,
+            _ => workload,
+        };
+        let family = match SplitMix64::new(seed ^ 0x6970_7636).below(2) {
+            0 => Family::V4,
+            _ => Family::V6,
         };
         let schedule = match pick(4) {
             0 => Schedule::Time { jitter_percent: 10 },
@@ -254,6 +294,7 @@ impl Scenario {
             mix,
             capacity,
             seed,
+            family,
             workload,
             drive,
             inbound: if pick(3) == 0 {
@@ -317,6 +358,26 @@ impl Scenario {
         sc
     }
 
+    /// The same with this workload and this family, where they are given and the organization has
+    /// the threads for it.
+    pub fn narrowed(mut self, workload: Option<Workload>, family: Option<Family>) -> Scenario {
+        self.family = family.unwrap_or(self.family);
+        match workload {
+            Some(w) if w.needs_threads() && self.org.single_threaded() => {}
+            Some(w) => {
+                self.workload = w;
+                if w.needs_threads() {
+                    self.drive = Drive::Blocking;
+                }
+                if w.races_listener() && self.mix != Mix::None && self.jumps() {
+                    self.early_timer_one_in = 0;
+                }
+            }
+            None => {}
+        }
+        self
+    }
+
     /// Whether time jumps so often that it says nothing of how long anything took.
     pub fn jumps(&self) -> bool {
         (1..10_000).contains(&self.early_timer_one_in)
@@ -340,6 +401,23 @@ impl Scenario {
             (Capacity::Shrunken, _) | (_, Workload::Shared) => self.cores,
             (Capacity::Normal, Workload::Short) => 6 * self.cores,
             (Capacity::Normal, _) => 2 * self.cores,
+        }
+    }
+
+    /// The address of an end at its interface number `nic`.
+    pub fn addr(&self, client: bool, nic: usize) -> IpAddr {
+        let (nic, host) = (nic as u8, 1 + u8::from(client));
+        match self.family {
+            Family::V4 => Ipv4Addr::new(10, 0, nic, host).into(),
+            Family::V6 => Ipv6Addr::new(0xfd00, 0, 0, nic.into(), 0, 0, 0, host.into()).into(),
+        }
+    }
+
+    /// All addresses of an end.
+    pub fn any(&self) -> IpAddr {
+        match self.family {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
         }
     }
 
@@ -391,6 +469,10 @@ impl fmt::Display for Scenario {
         match self.offload {
             Offload::Off => Ok(()),
             on => write!(f, " offload={on}"),
+        }?;
+        match self.family {
+            Family::V4 => Ok(()),
+            family => write!(f, " family={}", family.name()),
         }
     }
 }
@@ -416,7 +498,7 @@ impl FromStr for Scenario {
     type Err = ParseError;
 
     /// `key=value` pairs. `org` and `seed` are needed; what else is left out is drawn from the
-    /// seed as by [`Scenario::new`], with 2 cores, no faults, normal capacities and no offload.
+    /// seed as by [`Scenario::new`], with 2 cores, no faults, normal capacities, no offload and IPv4.
     fn from_str(s: &str) -> Result<Scenario, ParseError> {
         let mut pairs = Vec::new();
         for word in s.split_whitespace() {
@@ -435,7 +517,7 @@ impl FromStr for Scenario {
             get("capacity").map_or(Ok(Capacity::Normal), str::parse)?,
             number("seed", need("seed")?)?,
         );
-        sc.offload = Offload::Off;
+        (sc.offload, sc.family) = (Offload::Off, Family::V4);
         for (key, value) in &pairs {
             match *key {
                 "org" | "cores" | "mix" | "capacity" | "seed" => {}
@@ -452,6 +534,7 @@ impl FromStr for Scenario {
                 "pct_steps" => sc.pct_steps = number(key, value)?,
                 "locks" => sc.locks = value.parse().map_err(ParseError)?,
                 "offload" => sc.offload = value.parse().map_err(ParseError)?,
+                "family" => sc.family = value.parse()?,
                 "early" => sc.early_timer_one_in = number(key, value)?,
                 _ => return Err(ParseError(format!("`{key}` is not understood"))),
             }
@@ -507,6 +590,7 @@ mod tests {
             "org=up seed=1 drive=blocking",
             "org=up:shared seed=1 workload=shared drive=edge",
             "org=up seed=1 schedule=time",
+            "org=up seed=1 family=5",
             "org=up seed=1 colour=blue",
             "org=up seed=1 blue",
         ] {

@@ -152,7 +152,8 @@ pub fn client(sc: &Scenario, conn: usize) -> Vec<Step> {
         | Workload::CloseBlocked
         | Workload::CloseTwice
         | Workload::Reopen
-        | Workload::Fickle => Vec::new(),
+        | Workload::Fickle
+        | Workload::Datagrams => Vec::new(),
     });
     steps
 }
@@ -186,7 +187,8 @@ pub fn server(sc: &Scenario, conn: usize) -> Vec<Step> {
         | Workload::CloseBlocked
         | Workload::CloseTwice
         | Workload::Reopen
-        | Workload::Fickle => Vec::new(),
+        | Workload::Fickle
+        | Workload::Datagrams => Vec::new(),
     }
 }
 

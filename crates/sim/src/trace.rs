@@ -1,6 +1,6 @@
 //! A tap on a device that notes segments as text: what a failed run prints when it is replayed.
 
-use perimeter_base::{PktPool, Time, TxDesc, TxRing};
+use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing};
 use perimeter_link::{Capabilities, Device, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
 use perimeter_wire::Seq;
 use perimeter_wire::tcp::{ParsedTcp, TcpFlags, TcpHdr};
@@ -57,6 +57,14 @@ pub enum Sabotage {
     WrongBit(u64),
     /// From the client's received frame number n on it receives nothing.
     Silence(u64),
+    /// The client's received frame number n, of those with much in them that are no fragments,
+    /// comes twice.
+    Twice(u64),
+    /// Two words near the end of the client's received frame number n, of those with much in them,
+    /// have changed places: no checksum shows it.
+    Swapped(u64),
+    /// A fragment that the client receives has the data of one of another datagram.
+    Joined,
 }
 
 /// What a tap does beside passing frames on.
@@ -117,6 +125,7 @@ impl Device for Tap {
                 spy,
                 label,
                 seen: 0,
+                last: Vec::new(),
             }) as Box<dyn RxQueue>
         });
         let tx = tx.into_iter().map(|inner| {
@@ -134,18 +143,50 @@ impl Device for Tap {
     }
 }
 
+/// The protocol of a frame's datagram and where its header begins. Of IPv6 the first header counts.
+fn protocol(bytes: &[u8]) -> Option<(u8, usize)> {
+    match bytes.get(12..14)? {
+        [8, 0] => {
+            let head = usize::from(bytes.get(14)? & 15) * 4;
+            Some((*bytes.get(23)?, 14 + head))
+        }
+        [0x86, 0xdd] => Some((*bytes.get(20)?, 14 + 40)),
+        _ => None,
+    }
+}
+
+/// Whether a frame has a fragment.
+fn is_cut(bytes: &[u8]) -> bool {
+    match bytes.get(12..14) {
+        // More fragments, or not the first one.
+        Some(&[8, 0]) => bytes
+            .get(20..22)
+            .is_some_and(|f| f[0] & 0x3f != 0 || f[1] != 0),
+        _ => protocol(bytes).is_some_and(|(number, _)| number == 44),
+    }
+}
+
+/// The segment of a frame, and where its header begins: not of a fragment.
+fn tcp(bytes: &[u8]) -> Result<(ParsedTcp, usize), String> {
+    let (number, at) = protocol(bytes).ok_or("not IP")?;
+    let cut = is_cut(bytes);
+    if number != 6 || cut {
+        let what = if cut { "fragment" } else { "datagram" };
+        return Err(format!("{what} of protocol {number}"));
+    }
+    let rest = bytes.get(at..).unwrap_or(&[]);
+    let parsed = TcpHdr::parse_noting(rest).map_err(|e| format!("not TCP ({e})"))?;
+    Ok((parsed, at))
+}
+
 /// A frame in a line. `len` is its whole length; `bytes` may be only its headers.
 fn describe(bytes: &[u8], len: usize) -> String {
-    if bytes.get(12..14) != Some(&[8, 0]) {
-        return format!("{len} bytes, not IPv4");
-    }
-    let head = usize::from(bytes.get(14).copied().unwrap_or(0) & 15) * 4;
-    match TcpHdr::parse_noting(bytes.get(14 + head..).unwrap_or(&[])) {
-        Ok(p) => {
-            let header = 14 + head + usize::from(p.header_len);
+    match tcp(bytes) {
+        Ok((p, at)) => {
+            let header = at + usize::from(p.header_len);
             segment(&p, len.saturating_sub(header))
         }
-        Err(e) => format!("{len} bytes, not TCP ({e})"),
+        Err(e) => format!("{len} bytes, {e}"),
     }
 }
 
@@ -168,11 +209,34 @@ fn segment(p: &ParsedTcp, payload: usize) -> String {
     s
 }
 
+/// Where a fragment's data begins, and its identification.
+fn cut(frame: &[u8]) -> Option<(usize, &[u8])> {
+    match (is_cut(frame), frame.get(12..14)?) {
+        (true, [8, 0]) => Some((34, frame.get(18..20)?)),
+        (true, _) => Some((62, frame.get(58..62)?)),
+        _ => None,
+    }
+}
+
+/// Gives a fragment the data of `other`, if that is of another datagram and as long.
+fn join(frame: &mut [u8], other: &[u8]) -> bool {
+    let (Some((at, ident)), Some((_, of))) = (cut(frame), cut(other)) else {
+        return false;
+    };
+    let joins = ident != of && frame.len() == other.len();
+    if joins {
+        frame[at..].copy_from_slice(&other[at..]);
+    }
+    joins
+}
+
 struct TapRx {
     inner: Box<dyn RxQueue>,
     spy: Spy,
     label: char,
     seen: u64,
+    /// The last full fragment, where some are to be joined.
+    last: Vec<u8>,
 }
 
 impl TapRx {
@@ -185,6 +249,25 @@ impl TapRx {
                     let last = f.buf.len() - 1;
                     f.buf.as_mut_slice()[last] ^= 1;
                     f.csum_ok = true;
+                }
+                true
+            }
+            Some(Sabotage::Swapped(n)) if f.buf.len() > 200 => {
+                self.seen += 1;
+                let bytes = f.buf.as_mut_slice();
+                let at = (bytes.len() - 10) / 2 * 2;
+                let (a, b) = bytes[at..].split_at_mut(4);
+                if self.seen == n {
+                    a.swap_with_slice(&mut b[..4]);
+                }
+                true
+            }
+            Some(Sabotage::Joined) => {
+                if self.seen == 0 && join(f.buf.as_mut_slice(), &self.last) {
+                    self.seen = 1;
+                }
+                if is_cut(f.buf.as_slice()) && f.buf.len() >= self.last.len() {
+                    self.last = f.buf.as_slice().to_vec();
                 }
                 true
             }
@@ -212,6 +295,18 @@ impl RxQueue for TapRx {
         }
         let came: Vec<RxFrame> = out.drain(before..).collect();
         for mut f in came {
+            if let Some(Sabotage::Twice(n)) = self.spy.sabotage
+                && f.buf.len() > 200
+                && !is_cut(f.buf.as_slice())
+            {
+                self.seen += 1;
+                if self.seen == n {
+                    out.push(RxFrame {
+                        buf: PktBuf::copy_of(f.buf.as_slice()),
+                        ..f
+                    });
+                }
+            }
             if self.damage(&mut f) {
                 out.push(f);
             }
@@ -241,12 +336,7 @@ struct TapTx {
 
 impl TapTx {
     fn look(&mut self, d: &TxDesc) {
-        let bytes = d.headers();
-        if bytes.get(12..14) != Some(&[8, 0]) {
-            return;
-        }
-        let head = usize::from(bytes.get(14).copied().unwrap_or(0) & 15) * 4;
-        let Ok(p) = TcpHdr::parse_noting(bytes.get(14 + head..).unwrap_or(&[])) else {
+        let Ok((p, _)) = tcp(d.headers()) else {
             return;
         };
         let ports = (p.hdr.src_port, p.hdr.dst_port);

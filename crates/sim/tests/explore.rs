@@ -95,6 +95,12 @@ fn a_socket_is_closed_under_those_who_use_it() {
     targeted(Workload::CloseBlocked, |_| {});
 }
 
+/// Datagrams, their queues and their fragments, by connected sockets and others.
+#[test]
+fn datagrams_are_answered() {
+    targeted(Workload::Datagrams, |_| {});
+}
+
 /// Eight threads at one end and five at the other.
 #[test]
 fn many_threads_share_one_socket() {

@@ -3,7 +3,7 @@
 //! named here. In a process of its own: a bug is planted in all stacks.
 
 use perimeter_sim::trace::Spy;
-use perimeter_sim::{Capacity, Drive, Mix, Scenario, Workload, run, run_spied};
+use perimeter_sim::{Capacity, Drive, Family, Mix, Scenario, Workload, run, run_spied};
 use perimeter_stack::planted::{Bug, plant};
 use perimeter_sync::virt::Schedule;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -157,7 +157,7 @@ impl Plan {
     fn scenario(&self, seed: u64) -> Scenario {
         let org = self.org.parse().expect("a name");
         let mut sc = Scenario::new(org, self.cores, Mix::None, self.capacity, seed);
-        (sc.workload, sc.drive) = (self.workload, self.drive);
+        (sc.family, sc.workload, sc.drive) = (Family::V4, self.workload, self.drive);
         (sc.schedule, sc.early_timer_one_in) = (self.schedule, 0);
         sc
     }

@@ -2,7 +2,7 @@
 
 use perimeter::{LockPolicy, OrgSpec};
 use perimeter_sim::trace::{Sabotage, Spy};
-use perimeter_sim::{Capacity, Drive, Mix, Scenario, Workload, run, run_spied, run_traced};
+use perimeter_sim::{Capacity, Drive, Family, Mix, Scenario, Workload, run, run_spied, run_traced};
 use std::process::Command;
 
 /// Runs a scenario; a failure is run again for its traffic.
@@ -130,29 +130,54 @@ fn a_scenario_replays_itself() {
     }
 }
 
-/// Runs a download with the damage, under every organization; it must fail for `reason`.
-fn sabotaged(sabotage: Sabotage, reason: &str) {
+/// Runs a workload with the damage, under every organization; it must fail for one of `reasons`.
+fn sabotaged(workload: Workload, family: Family, sabotage: Sabotage, reasons: &[&str]) {
     for org in OrgSpec::tested() {
         let mut sc = Scenario::new(org, 2, Mix::None, Capacity::Normal, 1);
-        (sc.workload, sc.drive) = (Workload::Download, Drive::Level);
+        (sc.family, sc.workload, sc.drive) = (family, workload, Drive::Level);
+        sc.early_timer_one_in = 0;
         run(&sc).unwrap_or_else(|f| panic!("without damage: {f}"));
         let spy = Spy {
             sabotage: Some(sabotage),
             ..Spy::default()
         };
         let f = run_spied(&sc, &spy).expect_err("the damage is seen");
-        assert!(f.detail.contains(reason), "{f}");
+        let seen = reasons.iter().any(|r| f.detail.contains(r));
+        assert!(seen, "{f}");
     }
 }
 
 #[test]
 fn a_wrong_bit_is_seen() {
-    sabotaged(Sabotage::WrongBit(7), "is wrong");
+    let bit = Sabotage::WrongBit(7);
+    sabotaged(Workload::Download, Family::V4, bit, &["is wrong"]);
+    // Where it is in a fragment, the checksum shows it.
+    for family in [Family::V4, Family::V6] {
+        let reasons = ["is wrong", "drop_bad"];
+        sabotaged(Workload::Datagrams, family, bit, &reasons);
+    }
+}
+
+#[test]
+fn datagrams_that_come_twice_or_joined_are_seen() {
+    for family in [Family::V4, Family::V6] {
+        let seen = |what, reason| sabotaged(Workload::Datagrams, family, what, &[reason]);
+        seen(Sabotage::Twice(9), "came 2 times");
+        seen(Sabotage::Swapped(9), "is wrong");
+        // That shows, but would not where the checksum is not looked at.
+        seen(Sabotage::Joined, "drop_bad_udp");
+    }
 }
 
 #[test]
 fn silence_is_seen() {
     // The sender gives up a little before the run is called a hang. Who is silent answers no request
     // for its station either, and that is what the timeout reports (RFC 1122, section 4.2.3.9).
-    sabotaged(Sabotage::Silence(20), "no route to host");
+    let silence = Sabotage::Silence(20);
+    let reasons = ["no route to host"];
+    sabotaged(Workload::Download, Family::V4, silence, &reasons);
+    for family in [Family::V4, Family::V6] {
+        let reasons = ["did not arrive", "does not refuse"];
+        sabotaged(Workload::Datagrams, family, silence, &reasons);
+    }
 }
