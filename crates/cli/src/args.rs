@@ -30,7 +30,8 @@ const EXAMPLES: &str = "Examples:
   perimeter serve                     an HTTP server on a stack of ours, for curl
   perimeter lab run all --quick       the papers' experiments on this machine, as a report
   perimeter ss --control PATH         the sockets of a running stack
-  perimeter trace --control PATH ID   the segments of one of them as they pass";
+  perimeter stat --control PATH       what it has counted; top, pcap: what it carries
+  perimeter trace --control PATH ID   the segments of one of its connections as they pass";
 
 const SS_HELP: &str = "\
 recv-q and send-q are the bytes in the socket's buffers; for a listener, the connections that wait
@@ -200,6 +201,15 @@ pub enum Command {
     /// Show the sockets of a running stack, and where the layers of its connections run
     #[command(after_help = SS_HELP)]
     Ss(Ss),
+    /// Show what a running stack has counted, by name
+    #[command(after_help = crate::ask::stat::HELP, allow_negative_numbers = true)]
+    Stat(crate::ask::stat::StatArgs),
+    /// Show the busiest connections of a running stack, again and again
+    #[command(after_help = crate::ask::top::HELP, allow_negative_numbers = true)]
+    Top(crate::ask::top::TopArgs),
+    /// Show the frames of a running stack as they pass, or write them to a capture file
+    #[command(after_help = crate::ask::pcap::HELP, allow_negative_numbers = true)]
+    Pcap(crate::ask::pcap::PcapArgs),
     /// Show the segments of a connection of a running stack as they pass
     #[command(after_help = TRACE_HELP, allow_negative_numbers = true)]
     Trace(Trace),
@@ -448,8 +458,8 @@ pub struct Bench {
     /// Say what has changed since the report in this file, which an earlier --json wrote
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
-    /// While a stack of ours runs, have a control socket at this path, for `perimeter ss` and
-    /// `perimeter trace`
+    /// While a stack of ours runs, have a control socket at this path, for `perimeter ss`,
+    /// `stat`, `top`, `pcap` and `trace`
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Be the far end of benches on other machines, with the host's sockets: of several at a time,
@@ -635,8 +645,9 @@ fn runs(text: &str) -> Result<u64, String> {
     units::whole(text, "the number of runs", 1..=u64::MAX - 1)
 }
 
-fn count(text: &str) -> Result<u64, String> {
-    units::whole(text, "the number of segments", 1..=u64::MAX - 1)
+/// A number of segments, frames or looks.
+pub fn count(text: &str) -> Result<u64, String> {
+    units::whole(text, "the number", 1..=u64::MAX - 1)
 }
 
 fn parallel(text: &str) -> Result<usize, String> {

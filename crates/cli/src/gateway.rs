@@ -83,9 +83,9 @@ pub struct GatewayArgs {
     /// The stack's organization
     #[arg(long, default_value = "up:shared", value_parser = crate::args::ours)]
     org: OrgSpec,
-    /// Open a control socket there, for `perimeter ss`
-    #[arg(long, value_name = "PATH")]
-    control: Option<PathBuf>,
+    /// By what it can be asked.
+    #[command(flatten)]
+    ports: crate::ask::Ports,
     /// Print counters as JSON
     #[arg(long)]
     json: bool,
@@ -261,13 +261,9 @@ fn stack(args: &GatewayArgs) -> Result<(Stack, String, u32), Error> {
     };
     let b = Stack::builder().org(args.org.clone()).config(config);
     let any = Accept::Any { echo: true };
-    let built = b.interface_accepting(tun, &[], any).and_then(|b| {
-        let b = match &args.control {
-            Some(path) => b.control(path),
-            None => b,
-        };
-        b.build()
-    });
+    let built = b
+        .interface_accepting(tun, &[], any)
+        .and_then(|b| args.ports.on(b).build());
     match built {
         Ok(stack) => Ok((stack, name, mtu)),
         Err(e) => Err(Error::Unavailable(e.to_string())),

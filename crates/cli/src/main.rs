@@ -6,6 +6,7 @@ mod ask;
 mod gateway;
 mod lab;
 mod live;
+mod screen;
 mod serve;
 
 use args::{Bench, Cli, Command, Recommend};
@@ -55,6 +56,9 @@ fn main() -> ExitCode {
         Command::Orgs { json } => orgs(json).map(|()| 0),
         Command::Serve(args) => serve::serve(&args).map(|()| 0),
         Command::Ss(ss) => ask::ss(&ss).map(|()| 0),
+        Command::Stat(ask) => ask::stat::stat(&ask).map(|()| 0),
+        Command::Top(ask) => ask::top::top(&ask).map(|()| 0),
+        Command::Pcap(ask) => ask::pcap::pcap(&ask).map(|()| 0),
         Command::Trace(trace) => ask::trace(&trace).map(|()| 0),
     };
     match outcome {

@@ -173,7 +173,13 @@ fn connections_are_shown() {
 fn who_cannot_be_asked_is_named() {
     let (dir, path) = socket();
     let at = path.to_str().unwrap();
-    for ask in [&["ss"][..], &["trace", "0:0.1"]] {
+    for ask in [
+        &["ss"][..],
+        &["trace", "0:0.1"],
+        &["stat"],
+        &["pcap"],
+        &["top", "--batch"],
+    ] {
         let with = |control: &str| refusal(&[ask, &["--control", control]].concat());
         let (line, code) = refusal(ask);
         assert!(
@@ -210,20 +216,23 @@ fn who_cannot_be_asked_is_named() {
         (&["ss", "extra"][..], "extra"),
         (&["ss", "--jsn"], "--json"),
         (&["trace"], "<CONNECTION>"),
-        (
-            &["trace", "0:0.1", "--count", "0"],
-            "the number of segments",
-        ),
+        (&["trace", "0:0.1", "--count", "0"], "the number"),
         (&["trace", "0:0.1", "--count", "-1"], "-1"),
         (&["trace", "0:0.1", "--seconds", "x"], "x"),
+        (&["stat", "--count", "3"], "--interval"),
+        (&["stat", "--interval", "0"], "0"),
+        (&["pcap", "port", "http"], "`http` is not a port"),
+        (&["pcap", "--snap-len", "0"], "0"),
+        (&["pcap", "--json", "-w", "x"], "--write"),
+        (&["top"], "top needs a terminal"),
     ] {
         let (line, code) = refusal(arguments);
         assert!(line.contains(want), "{arguments:?}: {line}");
         assert_eq!(code, 2, "{arguments:?}");
     }
-    for command in ["ss", "trace"] {
+    for command in ["ss", "stat", "top", "pcap", "trace"] {
         let help = text(&perimeter(&[command, "--help"]).stdout);
-        for want in ["Examples:", "Exit status:", "--control", "--json"] {
+        for want in ["Examples:", "Exit status:", "--control"] {
             assert!(help.contains(want), "{command} {want}: {help}");
         }
     }
@@ -280,6 +289,103 @@ fn a_benchmark_can_be_watched() {
         assert!(bench.0.wait().unwrap().success(), "{org}");
         assert!(!path.exists(), "{org}");
     }
+}
+
+/// Counters, the busiest connections, and frames as lines and as a file, of a stack of each kind.
+#[test]
+fn a_stack_is_looked_at() {
+    for org in ["up", "connp-l:8", "squeue:2"] {
+        let (dir, path) = socket();
+        let file = dir.path().join("out.pcapng");
+        with_stack(org, &path, |mut conn| {
+            let at = path.to_str().unwrap();
+            let ok = |arguments: &[&str]| {
+                let output = perimeter(&[arguments, &["--control", at]].concat());
+                assert!(output.status.success(), "{org}: {}", text(&output.stderr));
+                text(&output.stdout)
+            };
+            let mut talk = || {
+                conn.write_all(b"twelve bytes").unwrap();
+                conn.read_exact(&mut [0; 12]).unwrap();
+            };
+            talk();
+            let table = ok(&["stat"]);
+            for want in ["rx_segments", "tx_bytes", "1 connections", org] {
+                assert!(table.contains(want), "{org}: {want}: {table}");
+            }
+            assert!(!table.contains("drop_not_ours"), "{table}");
+            assert!(ok(&["stat", "--all", "drop_not"]).contains("drop_not_ours"));
+            let json: serde_json::Value = serde_json::from_str(&ok(&["stat", "--json"])).unwrap();
+            let counters = json["counters"].as_array().unwrap();
+            let bytes = counters.iter().find(|c| c[0] == "tx_bytes").unwrap();
+            assert_eq!(bytes[1], 12, "{org}");
+            let (line, code) = refusal(&["stat", "--control", at, "drop_nothing"]);
+            assert!(line.contains("`drop_nothing`"), "{line}");
+            assert_eq!(code, 2);
+            // While something passes.
+            let watched = |arguments: &[&str], talk: &mut dyn FnMut()| {
+                let watch = command(&[arguments, &["--control", at]].concat())
+                    .stdout(std::process::Stdio::piped())
+                    .stderr(std::process::Stdio::piped())
+                    .spawn();
+                let mut watch = Running(watch.unwrap());
+                let mut patience = Patience::new(Duration::from_secs(30));
+                while watch.0.try_wait().unwrap().is_none() {
+                    talk();
+                    thread::sleep(Duration::from_millis(1));
+                    assert!(patience.lasts(), "{org}: {arguments:?}");
+                }
+                let (mut out, mut err) = (String::new(), String::new());
+                let pipes = (watch.0.stdout.take(), watch.0.stderr.take());
+                pipes.0.unwrap().read_to_string(&mut out).unwrap();
+                pipes.1.unwrap().read_to_string(&mut err).unwrap();
+                assert!(watch.0.wait().unwrap().success(), "{org}: {err}");
+                (out, err)
+            };
+            let top = ["top", "--batch", "--count", "2", "--interval", "0.3"];
+            let (out, _) = watched(&top, &mut talk);
+            assert_eq!(out.matches("10.0.0.1:80 > 10.0.0.2:").count(), 2, "{out}");
+            assert!(out.contains("1 listeners"), "{out}");
+            let rates = ["stat", "--interval", "0.3", "--count", "1", "rx_segments"];
+            let (out, _) = watched(&rates, &mut talk);
+            assert!(out.contains("a second"), "{out}");
+            let lines = ["pcap", "-c", "6", "tcp port 80 and inbound"];
+            let (out, err) = watched(&lines, &mut talk);
+            assert_eq!(out.lines().count(), 6, "{out}");
+            assert!(
+                out.lines()
+                    .all(|l| l.contains(" < 10.0.0.2:") && l.contains(" TCP ")),
+                "{out}"
+            );
+            assert!(err.contains("6 frames"), "{err}");
+            let none = ["pcap", "--seconds", "0.2", "udp"];
+            let (out, err) = watched(&none, &mut talk);
+            assert!(out.is_empty() && err.contains("0 frames"), "{out} {err}");
+            let name = file.to_str().unwrap();
+            watched(&["pcap", "-c", "9", "-s", "60", "-w", name], &mut talk);
+            assert_eq!(frames(&std::fs::read(&file).unwrap()), 9, "{org}");
+            let (line, code) = refusal(&["pcap", "--control", at, "-w", "/no/such/file"]);
+            assert!(line.contains("/no/such/file"), "{line}");
+            assert_eq!(code, 2);
+        });
+    }
+}
+
+/// Enhanced packet blocks in a pcapng file of whole blocks.
+fn frames(mut file: &[u8]) -> usize {
+    let word = |b: &[u8], at: usize| u32::from_le_bytes(b[at..at + 4].try_into().unwrap());
+    assert_eq!((word(file, 0), word(file, 8)), (0x0a0d_0d0a, 0x1a2b_3c4d));
+    let mut n = 0;
+    while !file.is_empty() {
+        let len = word(file, 4) as usize;
+        assert_eq!(word(file, len - 4) as usize, len, "a part of a block");
+        if word(file, 0) == 6 {
+            n += 1;
+            assert!(word(file, 20) <= 60 && word(file, 20) <= word(file, 24));
+        }
+        file = &file[len..];
+    }
+    n
 }
 
 /// The segments of a live connection under PEF, and that the events are off again afterwards.

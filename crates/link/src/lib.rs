@@ -9,6 +9,7 @@
 
 #[cfg(target_os = "linux")]
 mod bpf;
+pub mod capture;
 mod csum;
 pub mod device;
 pub mod fault;

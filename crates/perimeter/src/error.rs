@@ -28,6 +28,9 @@ pub enum BuildError {
     /// The control socket.
     #[error("control socket {0}")]
     Control(String),
+    /// The address for metrics.
+    #[error("metrics at {0}")]
+    Metrics(String),
 }
 
 impl From<BuildError> for Error {

@@ -36,6 +36,7 @@ pub mod control;
 mod error;
 pub mod file;
 mod listen;
+mod metrics;
 pub mod pef;
 pub mod poll;
 mod stack;

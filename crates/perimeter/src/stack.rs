@@ -5,10 +5,12 @@ use crate::check;
 use crate::control::Server;
 use crate::error::{BuildError, io};
 use crate::listen::Listen;
+use crate::metrics;
 use crate::poll::Poll;
 use crate::tcp::{TcpListener, TcpStream, each};
 use crate::udp::{UdpConfig, UdpSocket};
 use perimeter_link::Device;
+use perimeter_link::capture::Captures;
 use perimeter_org::engine::Engine;
 use perimeter_org::{Inbound, Options, Org, OrgSpec, Platforms, Stats, Undelivered, open, open_as};
 use perimeter_stack::listener::{At, ListenSpec};
@@ -31,6 +33,7 @@ pub struct Builder {
     routes: Vec<Route>,
     inbound: Inbound,
     control: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
     profile: bool,
     /// How threads wait for locks, if that was said; of the platform, whichever it will be.
     policy: Option<LockPolicy>,
@@ -207,10 +210,19 @@ impl Builder {
         self
     }
 
-    /// Opens a control socket at `path` by which `perimeter ss` and `perimeter trace` can ask
-    /// about the stack ([`crate::control`]). There is none by default.
+    /// Opens a control socket at `path` by which `perimeter ss`, `stat`, `top`, `pcap` and `trace`
+    /// can ask about the stack ([`crate::control`]). There is none by default.
     pub fn control(mut self, path: impl AsRef<Path>) -> Builder {
         self.control = Some(path.as_ref().to_path_buf());
+        self
+    }
+
+    /// Answers HTTP requests for `/metrics` at an address of the host's (not of the stack's own; port
+    /// 0 picks a free one, which [`Stack::metrics`] tells) with what the stack has counted, in
+    /// Prometheus' text format. Whoever can reach that address can read it. There is none by
+    /// default.
+    pub fn metrics(mut self, addr: SocketAddr) -> Builder {
+        self.metrics = Some(addr);
         self
     }
 
@@ -248,7 +260,7 @@ impl Builder {
     }
 
     fn start(
-        self,
+        mut self,
         open: impl FnOnce(Platforms, Options) -> Result<Arc<dyn Engine>, BuildError>,
     ) -> Result<Stack, BuildError> {
         if self.ifaces.is_empty() {
@@ -265,10 +277,22 @@ impl Builder {
         let given = given.flat_map(|(n, i)| i.addrs.iter().map(move |a| (n, a)));
         check::apart(given).map_err(BuildError::Address)?;
         check::stack(&self.config).map_err(BuildError::Setting)?;
-        if self.control.is_some() && matches!(self.platform, Platforms::Virtual(_)) {
+        let asked = self.control.is_some() || self.metrics.is_some();
+        if asked && matches!(self.platform, Platforms::Virtual(_)) {
             return Err(BuildError::Missing(
-                "a stack on virtual cores has no control socket",
+                "a stack on virtual cores has no control socket and no metrics",
             ));
+        }
+        let captures = Captures::new();
+        if self.control.is_some() {
+            self.ifaces = self
+                .ifaces
+                .into_iter()
+                .map(|i| IfaceSpec {
+                    device: Box::new(captures.wrap(i.device)),
+                    ..i
+                })
+                .collect();
         }
         let platform = self.platform();
         let (platform, profiling) = match self.profile {
@@ -285,11 +309,16 @@ impl Builder {
         };
         let engine = open(platform, options)?;
         let control = match self.control {
-            Some(path) => Some(Arc::new(Server::start(&path, &engine)?)),
+            Some(path) => Some(Arc::new(Server::start(&path, &engine, captures)?)),
+            None => None,
+        };
+        let metrics = match self.metrics {
+            Some(addr) => Some(Arc::new(metrics::Server::start(addr, &engine)?)),
             None => None,
         };
         Ok(Stack {
             _control: control,
+            metrics,
             engine,
         })
     }
@@ -337,6 +366,7 @@ fn profiled(platform: Platforms) -> Result<(Platforms, Option<Profiling>), Build
 pub struct Stack {
     /// Goes before the engine, and with the last handle: its threads ask the engine.
     _control: Option<Arc<Server>>,
+    metrics: Option<Arc<metrics::Server>>,
     pub(crate) engine: Arc<dyn Engine>,
 }
 
@@ -351,6 +381,7 @@ impl Stack {
             routes: Vec::new(),
             inbound: Inbound::default(),
             control: None,
+            metrics: None,
             profile: false,
             policy: None,
         }
@@ -546,6 +577,11 @@ impl Stack {
         let all = self.engine.duplicates().into_iter();
         all.map(|(n, ip)| (n.into(), addr::outward(ip.into(), 0).ip()))
             .collect()
+    }
+
+    /// Where its metrics can be asked for ([`Builder::metrics`]).
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|m| m.addr())
     }
 
     /// The organization.

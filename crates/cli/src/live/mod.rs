@@ -4,8 +4,8 @@
 //! tell ([`perimeter_lab::live`]) and reads the keys.
 
 mod draw;
-mod screen;
 
+use crate::screen::{Screen, Wanted};
 use draw::Look;
 use perimeter_lab::{
     Error, Report,
@@ -14,7 +14,6 @@ use perimeter_lab::{
     workload::Settings,
 };
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
-use screen::Screen;
 use std::{
     env, io,
     sync::{
@@ -25,6 +24,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Who wants the terminal.
+const WANTED: Wanted = Wanted {
+    by: "--live",
+    instead: "leave --live out, and --json FILE has all figures",
+};
 /// Exit code after a second request to stop, which waits for nothing: that of SIGINT by custom.
 const AT_ONCE: i32 = 130;
 /// Longest time between two frames while something runs: its clock goes on.
@@ -52,7 +56,7 @@ pub fn bench(settings: &Settings, build: Build, started: Instant) -> Result<Repo
         colour: env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
         stopping: false,
     };
-    Screen::check()?;
+    Screen::check(WANTED)?;
     let (mut feed, news) = Feed::new();
     let stop = feed.stop().clone();
     let view = thread::Builder::new().name("view".into());
@@ -87,7 +91,7 @@ fn show(news: &mpsc::Receiver<News>, stop: &AtomicBool, look: Look) -> Result<()
     };
     let mut board = Board::default();
     board.hear(first);
-    let screen = Screen::open().inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+    let screen = Screen::open(WANTED).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
     follow(screen, board, news, stop, look).map_err(|source| Error::Io {
         context: "drawing on the terminal".into(),
         source,

@@ -20,7 +20,6 @@ use std::{
     collections::HashMap,
     io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::PathBuf,
     str::FromStr,
     sync::{
         Arc,
@@ -84,9 +83,9 @@ pub struct ServeArgs {
     /// Threads that serve connections; `up` has one [default: cores, 4 at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Option<u8>,
-    /// Open a control socket there, for `perimeter ss` and `perimeter trace`
-    #[arg(long, value_name = "PATH")]
-    control: Option<PathBuf>,
+    /// By what it can be asked.
+    #[command(flatten)]
+    ports: crate::ask::Ports,
     /// Print JSON: a line when it serves, and the counters in the end
     #[arg(long)]
     json: bool,
@@ -196,13 +195,9 @@ fn build(args: &ServeArgs, tap: perimeter::link::tap::Tap, ends: &[Ends]) -> Res
     let text: Vec<String> = ends.iter().map(|e| e.ours.to_string()).collect();
     let text: Vec<&str> = text.iter().map(String::as_str).collect();
     let b = Stack::builder().org(args.org.clone()).config(config);
-    let built = b.interface(tap, &text).and_then(|b| {
-        let b = match &args.control {
-            Some(path) => b.control(path),
-            None => b,
-        };
-        b.build()
-    });
+    let built = b
+        .interface(tap, &text)
+        .and_then(|b| args.ports.on(b).build());
     built.map_err(|e| Error::Unavailable(e.to_string()))
 }
 

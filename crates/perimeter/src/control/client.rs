@@ -1,7 +1,8 @@
 //! The other side: who asks a running stack.
 
 use super::protocol::{
-    Connection, Datagrams, End, Greeting, Listener, PROTOCOL, Reply, Request, Segment,
+    Connection, Counters, Datagrams, End, Frame, Greeting, Interface, Listener, PROTOCOL, Reply,
+    Request, Segment,
 };
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// The longest line of an answer, bytes.
 const LONGEST_ANSWER: u64 = 1 << 20;
+/// How often who captures is asked whether to go on, while nothing comes.
+const LOOK: Duration = Duration::from_millis(100);
 /// How long a stack may take for the next line of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -48,6 +51,8 @@ pub enum ControlError {
 pub struct Client {
     path: PathBuf,
     reader: BufReader<UnixStream>,
+    /// What has come of a line.
+    text: Vec<u8>,
     greeting: Greeting,
     gone: Vec<String>,
 }
@@ -83,6 +88,7 @@ impl Client {
         let mut client = Client {
             path: path.to_path_buf(),
             reader: BufReader::with_capacity(64 * 1024, stream),
+            text: Vec::new(),
             greeting: Greeting {
                 perimeter: String::new(),
                 protocol: PROTOCOL,
@@ -166,6 +172,67 @@ impl Client {
         }
     }
 
+    /// What it has counted since it was built.
+    ///
+    /// # Errors
+    /// The stack can't tell, or has gone.
+    pub fn counters(&mut self) -> Result<Counters, ControlError> {
+        self.ask(&Request::Counters)?;
+        let mut counters = Counters::default();
+        loop {
+            match self.reply()? {
+                Reply::Counters(c) => counters = c,
+                Reply::End(_) => return Ok(counters),
+                Reply::Error { message } => return Err(ControlError::Refused(message)),
+                other => return Err(self.garbled(&format!("{other:?}"))),
+            }
+        }
+    }
+
+    /// Captures frames as they pass: `told` gets the interfaces and each frame, and ends the
+    /// capture by `false`. It gets the interfaces alone when the capture has begun, and ten times a
+    /// second while no frame comes. `filter` is a [`Filter`](perimeter_link::capture::Filter).
+    ///
+    /// # Errors
+    /// `filter` is none, or the stack has gone.
+    pub fn capture(
+        mut self,
+        filter: &str,
+        snap_len: Option<u32>,
+        count: Option<u64>,
+        seconds: Option<f64>,
+        mut told: impl FnMut(&[Interface], Option<&Frame>) -> bool,
+    ) -> Result<End, ControlError> {
+        self.ask(&Request::Capture {
+            filter: filter.into(),
+            snap_len,
+            count,
+            seconds,
+        })?;
+        let mut end = End::default();
+        let mut interfaces = Vec::new();
+        loop {
+            let told = match self.reply_soon()? {
+                None => told(&interfaces, None),
+                Some(Reply::Capturing { interfaces: all }) => {
+                    interfaces = all;
+                    let _ = self.reader.get_ref().set_read_timeout(Some(LOOK));
+                    told(&interfaces, None)
+                }
+                Some(Reply::Frame(f)) if f.interface < interfaces.len() => {
+                    end.count += 1;
+                    told(&interfaces, Some(&f))
+                }
+                Some(Reply::End(e)) => return Ok(e),
+                Some(Reply::Error { message }) => return Err(ControlError::Refused(message)),
+                Some(other) => return Err(self.garbled(&format!("{other:?}"))),
+            };
+            if !told {
+                return Ok(end);
+            }
+        }
+    }
+
     /// Traces a connection: `told` gets each segment, and ends the trace by `false`. After
     /// `seconds` it gets none any more: those on their way by then count as [`End::lost`].
     ///
@@ -228,17 +295,41 @@ impl Client {
     }
 
     fn line(&mut self) -> Result<String, ControlError> {
-        let mut text = Vec::new();
-        let read = self
-            .reader
-            .by_ref()
-            .take(LONGEST_ANSWER)
-            .read_until(b'\n', &mut text);
-        read.map_err(|e| self.lost(&e))?;
-        if text.is_empty() {
-            return Err(self.lost(&io::ErrorKind::UnexpectedEof.into()));
+        match self.next_line() {
+            Ok(text) => text,
+            Err(e) => Err(self.lost(&e)),
         }
-        String::from_utf8(text).map_err(|e| self.garbled(&e.to_string()))
+    }
+
+    /// The next line. After an error of time the line goes on with the next call.
+    fn next_line(&mut self) -> io::Result<Result<String, ControlError>> {
+        let room = LONGEST_ANSWER.saturating_sub(self.text.len() as u64);
+        let mut reader = self.reader.by_ref().take(room);
+        reader.read_until(b'\n', &mut self.text)?;
+        let text = std::mem::take(&mut self.text);
+        if text.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(String::from_utf8(text).map_err(|e| self.garbled(&e.to_string())))
+    }
+
+    /// The next line of an answer that may be long in coming; `None` if nothing comes for
+    /// [`LOOK`].
+    fn reply_soon(&mut self) -> Result<Option<Reply>, ControlError> {
+        let late = |e: &io::Error| {
+            matches!(
+                e.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            )
+        };
+        let text = match self.next_line() {
+            Ok(text) => text?,
+            Err(e) if late(&e) => return Ok(None),
+            Err(e) => return Err(self.lost(&e)),
+        };
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|e| self.garbled(&e.to_string()))
     }
 
     fn lost(&self, e: &io::Error) -> ControlError {

@@ -8,17 +8,21 @@
 //! its devices the next time; one that does not come by within [`PATIENCE`] is told of as an
 //! error.
 //!
+//! Frames are captured at the interfaces, under every organization: whoever serves one copies them
+//! while somebody looks ([`crate::link::capture`]), and looks at one word for each burst otherwise.
+//!
 //! Asking for connections enters each perimeter as a socket call does, once, for as long as
 //! copying what is known of its connections takes.
 
+mod capture;
 mod client;
 mod protocol;
 mod server;
 
 pub use client::{Client, ControlError};
 pub use protocol::{
-    Connection, Datagrams, End, Greeting, LONGEST_REQUEST, Layer, Listener, PROTOCOL, Reply,
-    Request, Segment,
+    Connection, Counters, Datagrams, End, Frame, Greeting, Interface, LONGEST_REQUEST, Layer,
+    Listener, LockCounts, PROTOCOL, Reply, Request, Segment,
 };
 pub(crate) use server::Server;
 

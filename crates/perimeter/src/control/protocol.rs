@@ -1,6 +1,7 @@
 //! What goes over a control socket: JSON values, one a line.
 
 use crate::addr;
+use perimeter_org::Stats;
 use perimeter_org::engine::{Inspected, Listening};
 use perimeter_org::pef::event::{Direction, Traced};
 use perimeter_stack::udp::UdpInfo;
@@ -47,6 +48,23 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seconds: Option<f64>,
     },
+    /// What the stack has counted since it was built.
+    Counters,
+    /// Frames of its interfaces, as they pass.
+    Capture {
+        /// Which: a [`Filter`](perimeter_link::capture::Filter); all if empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        filter: String,
+        /// Octets of each that are told at most; all if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snap_len: Option<u32>,
+        /// End after this many frames.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        count: Option<u64>,
+        /// End after this many seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seconds: Option<f64>,
+    },
 }
 
 /// A line of an answer. The last one is [`Reply::End`] or [`Reply::Error`].
@@ -66,6 +84,15 @@ pub enum Reply {
     },
     /// A segment of the traced connection.
     Segment(Segment),
+    /// What was counted.
+    Counters(Counters),
+    /// The capture has begun: what passes from here on is told.
+    Capturing {
+        /// The interfaces, by number.
+        interfaces: Vec<Interface>,
+    },
+    /// A frame.
+    Frame(Frame),
     /// That was all.
     End(End),
     /// It can't be answered.
@@ -78,9 +105,10 @@ pub enum Reply {
 /// How an answer ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// Lines before this one: connections and listeners, sockets, or segments.
+    /// Lines before this one: connections and listeners, sockets, segments, or frames.
     pub count: u64,
-    /// Segments that passed faster than they could be told, until the trace ended.
+    /// Segments or frames that passed faster than they could be told, until the trace or the
+    /// capture ended.
     #[serde(default)]
     pub lost: u64,
     /// The traced connection is over.
@@ -210,6 +238,106 @@ pub struct Segment {
     pub ssthresh: Option<u32>,
     /// The smoothed round-trip time, µs.
     pub rtt_us: Option<f64>,
+}
+
+/// What a stack has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// When, nanoseconds on the stack's clock.
+    pub time_ns: u64,
+    /// Counters by name, those that are 0 too, in the stack's order.
+    pub counters: Vec<(String, u64)>,
+    /// Connections at the moment, those that linger included.
+    pub connections: usize,
+    /// Memory that sockets pin at the moment, bytes.
+    pub memory: u64,
+    /// Locks by class, those that were taken.
+    pub locks: Vec<LockCounts>,
+    /// Only counters and memory are here: the thread that the stack belongs to did not come by.
+    #[serde(default)]
+    pub partial: bool,
+}
+
+/// What happened to the locks of one class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockCounts {
+    /// Their class.
+    pub class: String,
+    /// How often they were taken.
+    pub acquisitions: u64,
+    /// How often not at the first attempt.
+    pub contended: u64,
+    /// Time that was spent waiting for them, ns.
+    pub wait_ns: u64,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its frames start with an Ethernet header; else with IP's.
+    pub ethernet: bool,
+}
+
+/// A frame that has passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// Number of its interface.
+    pub interface: usize,
+    /// When, nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Whether it came in; else it went out.
+    pub received: bool,
+    /// Its length, octets.
+    pub len: u32,
+    /// Its first octets, or all; two hexadecimal digits each.
+    #[serde(with = "hex")]
+    pub bytes: Vec<u8>,
+}
+
+/// Octets as text.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+        let digits = bytes.iter().flat_map(|b| [b >> 4, b & 15]);
+        let text: String = digits.map(|d| char::from(DIGITS[usize::from(d)])).collect();
+        s.serialize_str(&text)
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(d: D) -> Result<Vec<u8>, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(d)?;
+        let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
+        let pairs = text.as_bytes().chunks(2).map(|pair| match *pair {
+            [a, b] => Some(digit(a)? << 4 | digit(b)?),
+            _ => None,
+        });
+        pairs
+            .collect::<Option<Vec<u8>>>()
+            .ok_or_else(|| D::Error::custom("octets as pairs of hexadecimal digits"))
+    }
+}
+
+impl From<&Stats> for Counters {
+    fn from(s: &Stats) -> Counters {
+        let locks = s.locks.iter().map(|(class, l)| LockCounts {
+            class: (*class).into(),
+            acquisitions: l.acquisitions,
+            contended: l.contended,
+            wait_ns: l.wait_ns,
+        });
+        Counters {
+            time_ns: 0,
+            counters: s.counts.clone(),
+            connections: s.connections,
+            memory: s.memory,
+            locks: locks.collect(),
+            partial: s.partial,
+        }
+    }
 }
 
 /// The name of a connection in text: shard, slot and generation.
@@ -384,8 +512,29 @@ mod tests {
             seconds: None,
         };
         assert_eq!(trace, want);
+        assert_eq!(text(&Request::Counters), r#"{"ask":"counters"}"#);
+        let capture: Request = serde_json::from_str(r#"{"ask":"capture"}"#).unwrap();
+        assert_eq!(text(&capture), r#"{"ask":"capture"}"#);
         for bad in ["", "{}", r#"{"ask":"halt"}"#, r#"{"ask":"trace"}"#, "[]"] {
             assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn octets_are_text() {
+        let frame = Frame {
+            interface: 1,
+            time_ns: 2,
+            received: true,
+            len: 1500,
+            bytes: vec![0, 0x1f, 0xa0, 0xff],
+        };
+        let text = serde_json::to_string(&frame).unwrap();
+        assert!(text.ends_with(r#""bytes":"001fa0ff"}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Frame>(&text).unwrap(), frame);
+        for bad in ["0", "0g", "é", "0x00"] {
+            let text = text.replace("001fa0ff", bad);
+            assert!(serde_json::from_str::<Frame>(&text).is_err(), "{bad}");
         }
     }
 }

@@ -1,8 +1,12 @@
 //! The stack's side.
 
-use super::protocol::{self, End, Greeting, LONGEST_REQUEST, PROTOCOL, Reply, Request, Segment};
+use super::capture::{self, Ask, Capture};
+use super::protocol::{
+    self, Counters, End, Greeting, LONGEST_REQUEST, PROTOCOL, Reply, Request, Segment,
+};
 use crate::error::{BuildError, io as io_error};
 use perimeter_base::Time;
+use perimeter_link::capture::Captures;
 use perimeter_org::engine::{Engine, EngineError, Inspected, Listening};
 use perimeter_org::pef::event::Traced;
 use perimeter_stack::SockError;
@@ -51,6 +55,7 @@ const ALIVE: Duration = Duration::from_millis(500);
 /// What the threads of a server share.
 struct Shared {
     engine: Weak<dyn Engine>,
+    captures: Captures,
     greeting: String,
     stop: AtomicBool,
     clients: Mutex<Vec<Client>>,
@@ -160,11 +165,15 @@ fn occupant(path: &Path) -> String {
 }
 
 impl Server {
-    /// Starts to serve `engine` at `path`.
+    /// Starts to serve `engine`, whose devices are behind `captures`, at `path`.
     ///
     /// # Errors
     /// [`BuildError::Control`].
-    pub(crate) fn start(path: &Path, engine: &Arc<dyn Engine>) -> Result<Server, BuildError> {
+    pub(crate) fn start(
+        path: &Path,
+        engine: &Arc<dyn Engine>,
+        captures: Captures,
+    ) -> Result<Server, BuildError> {
         let failed = |why: String| BuildError::Control(format!("{}: {why}", path.display()));
         let listener = open(path).map_err(|e| {
             failed(match e.kind() {
@@ -178,6 +187,7 @@ impl Server {
             listener.set_nonblocking(true)?;
             let shared = Arc::new(Shared {
                 engine: Arc::downgrade(engine),
+                captures,
                 greeting: greeting(engine),
                 stop: AtomicBool::new(false),
                 clients: Mutex::new(Vec::new()),
@@ -236,7 +246,7 @@ fn greeting(engine: &Arc<dyn Engine>) -> String {
     line(&g)
 }
 
-fn line(value: &impl serde::Serialize) -> String {
+pub(super) fn line(value: &impl serde::Serialize) -> String {
     // Strings, numbers and lists only: there is nothing that could fail to serialize.
     let mut text = serde_json::to_string(value).unwrap_or_default();
     text.push('\n');
@@ -359,7 +369,28 @@ impl Shared {
                     connection,
                     count,
                     seconds,
-                }) => self.trace(stream, &mut out, &connection, count, seconds)?,
+                }) => match deadline(seconds) {
+                    Ok(limit) => self.trace(stream, &mut out, &connection, count, limit)?,
+                    Err(e) => Err(e),
+                },
+                Ok(Request::Counters) => self.counters(&mut out)?,
+                Ok(Request::Capture {
+                    filter,
+                    snap_len,
+                    count,
+                    seconds,
+                }) => match deadline(seconds) {
+                    Ok(limit) => {
+                        let ask = Ask {
+                            filter: &filter,
+                            snap_len,
+                            count,
+                            limit,
+                        };
+                        self.capture(stream, &mut out, &ask)?
+                    }
+                    Err(e) => Err(e),
+                },
             };
             let last = match last {
                 Ok(end) => Reply::End(end),
@@ -444,6 +475,50 @@ impl Shared {
         }))
     }
 
+    fn counters(&self, out: &mut impl Write) -> io::Result<Result<End, Refusal>> {
+        let engine = match self.engine() {
+            Ok(e) => e,
+            Err(e) => return Ok(Err(e)),
+        };
+        let counters = Counters {
+            time_ns: engine.now().nanos(),
+            ..Counters::from(&engine.stats())
+        };
+        out.write_all(line(&Reply::Counters(counters)).as_bytes())?;
+        Ok(Ok(End {
+            count: 1,
+            ..End::default()
+        }))
+    }
+
+    /// Tells frames until enough were told, time is up, or the client goes.
+    fn capture(
+        &self,
+        stream: &UnixStream,
+        out: &mut impl Write,
+        ask: &Ask<'_>,
+    ) -> io::Result<Result<End, Refusal>> {
+        let begun = self
+            .engine()
+            .and_then(|e| Capture::begin(&self.captures, ask, e.now()));
+        let mut capture = match begun {
+            Ok(c) => c,
+            Err(e) => return Ok(Err(e)),
+        };
+        let interfaces = capture::interfaces(&self.captures);
+        out.write_all(line(&Reply::Capturing { interfaces }).as_bytes())?;
+        out.flush()?;
+        while !self.stopping() {
+            if let Some(end) = capture.tell(out)? {
+                return Ok(Ok(end));
+            }
+            if hung_up(stream, LOOK) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        Ok(Ok(capture.end()))
+    }
+
     /// Tells the segments of a connection until enough were told, time is up, or the client goes.
     fn trace(
         &self,
@@ -451,13 +526,8 @@ impl Shared {
         out: &mut impl Write,
         name: &str,
         count: Option<u64>,
-        seconds: Option<f64>,
+        limit: Option<Instant>,
     ) -> io::Result<Result<End, Refusal>> {
-        let limit = match seconds.map(Duration::try_from_secs_f64) {
-            None => None,
-            Some(Ok(d)) => Instant::now().checked_add(d),
-            Some(Err(e)) => return Ok(Err(format!("seconds: {e}"))),
-        };
         let Some(id) = protocol::parse(name) else {
             return Ok(Err(format!("`{name}` is no connection's name")));
         };
@@ -532,6 +602,15 @@ impl Shared {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
         }
+    }
+}
+
+/// When `seconds` from now are over; `None`: never.
+fn deadline(seconds: Option<f64>) -> Result<Option<Instant>, Refusal> {
+    match seconds.map(Duration::try_from_secs_f64) {
+        None => Ok(None),
+        Some(Ok(d)) => Ok(Instant::now().checked_add(d)),
+        Some(Err(e)) => Err(format!("seconds: {e}")),
     }
 }
 

@@ -1,13 +1,20 @@
-//! `perimeter ss` and `perimeter trace`: asking a running stack over its control socket.
+//! `perimeter ss`, `stat`, `top`, `pcap` and `trace`: asking a running stack over its control
+//! socket.
+
+pub mod pcap;
+pub mod stat;
+pub mod top;
 
 use crate::{args, print};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use perimeter::Builder;
 use perimeter::control::{Client, Connection, ControlError, Datagrams, Layer, Listener, Segment};
 use perimeter_lab::Error;
 use std::{
     env,
     fmt::Write as _,
     io::{self, Write as _},
+    net::SocketAddr,
     path::PathBuf,
     time::Duration,
 };
@@ -18,6 +25,31 @@ const VARIABLE: &str = "PERIMETER_CONTROL";
 /// A line under the header, and no other.
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// By what a stack that a command runs can be asked.
+#[derive(Debug, clap::Args)]
+pub struct Ports {
+    /// Open a control socket there, for `perimeter ss`, `stat`, `top`, `pcap` and `trace`
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Answer http://ADDR:PORT/metrics, for Prometheus; an address of this host's, not of the
+    /// stack's. Whoever can reach it can read it
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+}
+
+impl Ports {
+    /// The stack with them.
+    pub fn on(&self, mut b: Builder) -> Builder {
+        if let Some(path) = &self.control {
+            b = b.control(path);
+        }
+        match self.metrics {
+            Some(addr) => b.metrics(addr),
+            None => b,
+        }
+    }
+}
 
 fn connect(control: Option<&PathBuf>) -> Result<Client, Error> {
     let path = match control {

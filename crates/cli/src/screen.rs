@@ -1,4 +1,4 @@
-//! The terminal while the view has it. However the program ends, short of being killed, it is given
+//! The terminal while a view has it. However the program ends, short of being killed, it is given
 //! back as it was: by [`Screen::close`], by dropping it, or by the panic hook.
 
 use perimeter_lab::Error;
@@ -29,8 +29,14 @@ use std::{
 /// on what has been given back.
 static TAKEN: Mutex<bool> = Mutex::new(false);
 
-/// What to do without a terminal.
-const INSTEAD: &str = "leave --live out, and --json FILE has all figures";
+/// Who wants the terminal.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// As the user asked for it.
+    pub by: &'static str,
+    /// What to do without a terminal.
+    pub instead: &'static str,
+}
 
 /// The terminal, in its alternate screen, without echo and line editing.
 pub struct Screen {
@@ -43,20 +49,20 @@ impl Screen {
     ///
     /// # Errors
     /// [`Error::Input`] if not.
-    pub fn check() -> Result<(), Error> {
+    pub fn check(Wanted { by, instead }: Wanted) -> Result<(), Error> {
         for (is, what) in [
             (io::stdout().is_terminal(), "standard output"),
             (io::stdin().is_terminal(), "standard input"),
         ] {
             if !is {
                 return Err(Error::Input(format!(
-                    "--live needs a terminal, and {what} is none; {INSTEAD}"
+                    "{by} needs a terminal, and {what} is none; {instead}"
                 )));
             }
         }
         match env::var_os("TERM") {
             Some(term) if term == "dumb" => Err(Error::Input(format!(
-                "--live: the terminal is `dumb` (TERM) and can't be drawn on; {INSTEAD}"
+                "{by}: the terminal is `dumb` (TERM) and can't be drawn on; {instead}"
             ))),
             _ => Ok(()),
         }
@@ -66,8 +72,8 @@ impl Screen {
     ///
     /// # Errors
     /// [`Error::Input`] if it can't be had.
-    pub fn open() -> Result<Screen, Error> {
-        let refused = |e: io::Error| Error::Input(format!("--live: the terminal: {e}; {INSTEAD}"));
+    pub fn open(Wanted { by, instead }: Wanted) -> Result<Screen, Error> {
+        let refused = |e: io::Error| Error::Input(format!("{by}: the terminal: {e}; {instead}"));
         let signalled = Arc::new(AtomicBool::new(false));
         for signal in [SIGHUP, SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, signalled.clone()).map_err(refused)?;
@@ -175,7 +181,7 @@ fn give_back() -> io::Result<()> {
 
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the tests of the whole command")]
-#[path = "../../tests/pty/mod.rs"]
+#[path = "../tests/pty/mod.rs"]
 mod pty;
 
 #[cfg(test)]
@@ -191,7 +197,11 @@ mod tests {
         if env::var_os(PANICS).is_none() {
             return;
         }
-        let mut screen = Screen::open().unwrap();
+        let mut screen = Screen::open(Wanted {
+            by: "a test",
+            instead: "none",
+        })
+        .unwrap();
         let show = |screen: &mut Screen, text| {
             screen
                 .draw(|frame| frame.render_widget(text, frame.area()))
@@ -210,7 +220,7 @@ mod tests {
         let program = env::current_exe().unwrap();
         let test = [
             "--exact",
-            "live::screen::tests::panics",
+            "screen::tests::panics",
             "--ignored",
             "--nocapture",
         ];
