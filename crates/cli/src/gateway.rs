@@ -8,7 +8,7 @@ use perimeter::{Accept, Config, Offload, OrgSpec, Stack};
 use perimeter_lab::{Error, units};
 use perimeter_tokio::gateway::rules::{Destinations, Rules};
 use perimeter_tokio::gateway::{Counts, Gateway, Settings, SocketOptions, Target, Upstream};
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, str::FromStr, sync::Arc, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Help behind the options.

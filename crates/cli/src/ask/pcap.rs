@@ -61,7 +61,7 @@ pub struct PcapArgs {
     #[arg(long, conflicts_with = "write")]
     json: bool,
     /// Which frames; all if there is none
-    #[arg(trailing_var_arg = true, value_name = "FILTER")]
+    #[arg(value_name = "FILTER")]
     filter: Vec<String>,
 }
 

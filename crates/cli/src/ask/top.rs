@@ -18,7 +18,6 @@ use ratatui::{
 };
 use std::{
     collections::HashMap,
-    fmt::Write as _,
     io,
     path::PathBuf,
     thread,
@@ -224,11 +223,9 @@ impl Watch {
                 rate(a_second("retransmits")),
             ),
         ];
-        let mut head = format!("{:>10} {:>10}", "in/s", "out/s");
-        let _ = write!(
-            head,
-            " {:>8} {:>8} {:>8} {:>9} {:>5} {:<12} {}",
-            "recv-q", "send-q", "rtt", "cwnd", "again", "state", "local > remote"
+        let head = format!(
+            "{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>5} {:<12} local > remote",
+            "in/s", "out/s", "recv-q", "send-q", "rtt", "cwnd", "again", "state"
         );
         lines.push(head);
         for (r, c) in self.connections.iter().take(rows) {

@@ -215,3 +215,42 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who does not read loses what has no room, and nothing of it stays when it goes.
+    #[test]
+    fn what_waits_is_bounded() {
+        let captures = Captures::new();
+        let on = || captures.0.on.load(Ordering::Relaxed);
+        assert!(!on());
+        let tell = |frame: &[u8], n: usize| {
+            for w in guard(&captures.0.looking).iter() {
+                for _ in 0..n {
+                    w.tell(0, Time::ZERO, Direction::Inbound, frame);
+                }
+            }
+        };
+        let short = captures.look(Filter::default(), 0);
+        let whole = captures.look(Filter::default(), u32::MAX);
+        assert!(on());
+        tell(&[7; 100], PACKETS + 5);
+        assert_eq!((short.lost(), whole.lost()), (5, 5));
+        let packet = short.next().expect("waits");
+        assert_eq!((packet.len, packet.bytes.as_slice()), (100, &[7][..]));
+        while whole.next().is_some() {}
+        let frame = vec![1; 60_000];
+        let fit = WAITING / frame.len();
+        tell(&frame, fit + 3);
+        assert_eq!(whole.lost(), 5 + 3);
+        assert_eq!(std::iter::from_fn(|| whole.next()).count(), fit);
+        tell(&frame, 1);
+        assert!(whole.next().is_some() && whole.lost() == 8);
+        drop(short);
+        assert!(on());
+        drop(whole);
+        assert!(!on() && guard(&captures.0.looking).is_empty());
+    }
+}

@@ -7,7 +7,7 @@ use perimeter_link::capture::{Captured, Captures, Direction, Looking};
 use std::io::{self, Write};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Frames that are told before it is looked again whether to go on.
+/// Frames that are told, in order of time, before it is looked again whether to go on.
 const ROUND: usize = 1024;
 
 /// A capture that is under way.
@@ -52,14 +52,19 @@ impl Capture {
     /// # Errors
     /// The client can't be written to.
     pub fn tell(&mut self, out: &mut impl Write) -> io::Result<Option<End>> {
-        for _ in 0..ROUND {
-            let over = self.limit.is_some_and(|at| Instant::now() >= at);
-            if over || self.count.is_some_and(|most| self.told >= most) {
-                return Ok(Some(self.end()));
-            }
-            let Some(frame) = self.looking.next() else {
-                break;
-            };
+        let over = self.limit.is_some_and(|at| Instant::now() >= at);
+        let left = self.count.map_or(u64::MAX, |most| most - self.told);
+        if over || left == 0 {
+            return Ok(Some(self.end()));
+        }
+        let waiting = std::iter::from_fn(|| self.looking.next());
+        let mut frames: Vec<Captured> = waiting.take(ROUND).collect();
+        // What was sent is known when the device has it: its answer may have come before that.
+        frames.sort_by_key(|f| f.at);
+        for frame in frames
+            .into_iter()
+            .take(usize::try_from(left).unwrap_or(ROUND))
+        {
             self.told += 1;
             out.write_all(super::server::line(&Reply::Frame(self.frame(frame))).as_bytes())?;
         }
