@@ -3,6 +3,7 @@
 use crate::addr;
 use crate::error::{io, tcp, would_block};
 use crate::listen::Request;
+use crate::udp::hops;
 use bytes::Bytes;
 use perimeter_base::{PktBuf, Time};
 use perimeter_org::engine::{Engine, EngineError};
@@ -13,7 +14,7 @@ use perimeter_tcp::{Keepalive, State};
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The most that one copying call moves into the stack: a bound on the copy of which a part is
@@ -52,8 +53,6 @@ pub(crate) struct Handle {
     pub(crate) read_limit: AtomicU64,
     pub(crate) write_limit: AtomicU64,
     linger: AtomicU64,
-    /// As [`TcpStream::set_tos`] has it.
-    tos: AtomicU8,
     /// The last write left no room, or found none: a hint.
     full: AtomicBool,
 }
@@ -67,7 +66,6 @@ impl Handle {
             read_limit: AtomicU64::new(0),
             write_limit: AtomicU64::new(0),
             linger: AtomicU64::new(0),
-            tos: AtomicU8::new(0),
             full: AtomicBool::new(false),
         })
     }
@@ -251,6 +249,14 @@ impl TcpStream {
         self.set(Setting::NoDelay(on))
     }
 
+    /// TCP_NODELAY.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn nodelay(&self) -> Result<bool> {
+        Ok(self.info()?.tcp.nodelay)
+    }
+
     /// TCP_CORK: partial segments are held back, for up to 200 ms, until this is taken off.
     ///
     /// # Errors
@@ -265,6 +271,14 @@ impl TcpStream {
     /// The socket has gone.
     pub fn set_keepalive(&self, k: Option<Keepalive>) -> Result<()> {
         self.set(Setting::Keepalive(k))
+    }
+
+    /// SO_KEEPALIVE with its times, to the millisecond; `None`: it is off.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn keepalive(&self) -> Result<Option<Keepalive>> {
+        Ok(self.info()?.tcp.keepalive)
     }
 
     /// TCP_USER_TIMEOUT (RFC 5482): how long sent data may stay unacknowledged.
@@ -298,22 +312,38 @@ impl TcpStream {
     }
 
     /// IP_TOS, over IPv6 IPV6_TCLASS: DSCP in the upper six bits, ECN in the lower two, of what is
-    /// sent from now on. A stream that was accepted begins with 0.
+    /// sent from now on. A stream that was accepted begins with what its listener's settings say
+    /// ([`TcpConfig::tos`](crate::TcpConfig)), which is 0 by default.
     ///
     /// # Errors
     /// The socket has gone.
     pub fn set_tos(&self, tos: u8) -> Result<()> {
-        self.set(Setting::Tos(tos))?;
-        self.h.tos.store(tos, Ordering::Relaxed);
-        Ok(())
+        self.set(Setting::Tos(tos))
     }
 
-    /// IP_TOS, as it was set.
+    /// IP_TOS.
     ///
     /// # Errors
-    /// None today; as [`crate::UdpSocket::tos`].
+    /// The socket has gone.
     pub fn tos(&self) -> Result<u8> {
-        Ok(self.h.tos.load(Ordering::Relaxed))
+        Ok(self.info()?.tos)
+    }
+
+    /// IP_TTL, over IPv6 IPV6_UNICAST_HOPS: how many routers what is sent from now on may pass.
+    /// Default: [`Config::ttl`](crate::Config).
+    ///
+    /// # Errors
+    /// `InvalidInput`: not 1 to 255; or the socket has gone.
+    pub fn set_ttl(&self, ttl: u32) -> Result<()> {
+        self.set(Setting::Ttl(hops(ttl)?))
+    }
+
+    /// IP_TTL.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn ttl(&self) -> Result<u32> {
+        Ok(self.info()?.ttl.into())
     }
 
     /// SO_SNDBUF: the limit of the send buffer now, bytes.

@@ -487,6 +487,14 @@ impl UdpSocket {
         Ok(self.info()?.config.tos)
     }
 
+    /// IPV6_V6ONLY, as it was bound with: one on `[::]` gets nothing of IPv4 then.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn only_v6(&self) -> Result<bool> {
+        Ok(self.info()?.config.only_v6)
+    }
+
     /// SO_BROADCAST: it may send to all stations of a link.
     ///
     /// # Errors
@@ -676,7 +684,8 @@ fn numbered(scope: u32) -> u16 {
     u16::try_from(scope).map_or(u16::MAX, |n| n.saturating_sub(1))
 }
 
-fn hops(n: u32) -> Result<u8> {
+/// A time to live, or hop limit.
+pub(crate) fn hops(n: u32) -> Result<u8> {
     match u8::try_from(n) {
         Ok(n) if n > 0 => Ok(n),
         _ => Err(Error::new(

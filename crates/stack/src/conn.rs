@@ -58,6 +58,8 @@ pub struct Meta<K: Kind> {
     pub template: Template,
     /// DSCP and ECN of its datagrams (IP_TOS).
     pub tos: u8,
+    /// Their time to live, or hop limit (IP_TTL).
+    pub ttl: u8,
     /// The transmit queue that all its segments take, so that they stay in order.
     pub txq: u16,
     /// Generation of routes and neighbours that `template` was made from; 0: not resolved.
@@ -288,7 +290,8 @@ impl<K: Kind> Conn<K> {
             key,
             hash,
             template: Template::new(nowhere, &key, sh.config.ttl, 0),
-            tos: 0,
+            tos: config.tos,
+            ttl: config.ttl.unwrap_or(sh.config.ttl),
             txq,
             net_generation: 0,
             ident: sh.isn.ident(&key),
@@ -545,6 +548,10 @@ pub struct ConnInfo {
     pub memory: usize,
     /// Bytes ever acknowledged by the peer.
     pub acked: u64,
+    /// DSCP and ECN of what is sent (IP_TOS).
+    pub tos: u8,
+    /// Time to live, or hop limit, of what is sent (IP_TTL).
+    pub ttl: u8,
     /// The application has let go of it.
     pub orphan: bool,
     /// Where its layers ran last.

@@ -475,6 +475,7 @@ fn resolve_anew<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>, generation: u32) -
         Some((_, Some(template))) => {
             meta.template = template;
             meta.template.set_tos(meta.tos);
+            meta.template.set_ttl(meta.ttl);
             meta.net_generation = generation;
             true
         }

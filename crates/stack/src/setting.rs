@@ -22,6 +22,8 @@ pub enum Setting {
     RecvBuffer(u32),
     /// IP_TOS: DSCP and ECN of datagrams sent from now on.
     Tos(u8),
+    /// IP_TTL: time to live, or hop limit, of datagrams sent from now on.
+    Ttl(u8),
     /// TCP_CONGESTION: the window is kept, the threshold learnt anew.
     Congestion(CcKind),
     /// TCP_QUICKACK: what has been received is acknowledged at once, or acknowledgments are
@@ -36,7 +38,7 @@ pub enum Setting {
 
 impl Setting {
     /// The same for connections that are yet to be made. What a configuration does not carry
-    /// (linger, type of service, an immediate acknowledgment) is left out.
+    /// (linger, an immediate acknowledgment) is left out.
     pub fn configure(self, c: &mut Config) {
         match self {
             Setting::NoDelay(on) => c.nodelay = on,
@@ -48,7 +50,9 @@ impl Setting {
             Setting::Congestion(kind) => c.congestion = kind,
             Setting::FinWait2(d) => c.fin_wait_2 = d,
             Setting::MaxSegment(n) => c.mss = c.mss.min(n),
-            Setting::Linger(_) | Setting::Tos(_) | Setting::QuickAck(_) => {}
+            Setting::Tos(tos) => c.tos = tos,
+            Setting::Ttl(ttl) => c.ttl = Some(ttl),
+            Setting::Linger(_) | Setting::QuickAck(_) => {}
         }
     }
 }

@@ -109,6 +109,11 @@ pub struct Config {
     /// ones are tried (with SACK only). As Linux's tcp_mtu_probing = 1, which is off there: a path
     /// without black holes never notices, and on one with them nothing else helps. Default true.
     pub mtu_probing: bool,
+    /// Time to live or hop limit of segments (IP_TTL), for who sends them; `None`: what is usual
+    /// there. A SYN-ACK has the usual one. Default `None`.
+    pub ttl: Option<u8>,
+    /// DSCP and ECN of segments (IP_TOS), for who sends them. A SYN-ACK has 0. Default 0.
+    pub tos: u8,
     /// Start over in slow start after an idle time of one RTO (RFC 2861 as Linux does it).
     /// Default true.
     pub slow_start_after_idle: bool,
@@ -143,6 +148,8 @@ impl Default for Config {
             loss_probe: true,
             reorder_timer: true,
             mtu_probing: true,
+            ttl: None,
+            tos: 0,
             slow_start_after_idle: true,
         }
     }

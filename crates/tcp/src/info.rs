@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::config::Keepalive;
 use crate::tcb::State;
 
 /// The congestion state, by Linux's names.
@@ -30,6 +31,10 @@ pub struct Info {
     pub timestamps: bool,
     /// SACK is in use.
     pub sack: bool,
+    /// Nagle's algorithm is off (TCP_NODELAY).
+    pub nodelay: bool,
+    /// Keepalive with its times, if it is on (SO_KEEPALIVE).
+    pub keepalive: Option<Keepalive>,
     /// Shift count applied to windows received; `None` without window scaling.
     pub snd_wscale: Option<u8>,
     /// Shift count applied to windows sent; `None` without window scaling.

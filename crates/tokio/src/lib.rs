@@ -40,7 +40,7 @@
 //!
 //! Given explicitly, as above, or taken from where the code runs, so that a program written for
 //! `tokio::net` changes no more than its imports: [`TcpStream::connect`],
-//! [`TcpListener::bind`] and [`UdpSocket::bind`] take the stack that the thread has entered ([`Net::enter`]), else that of the runtime
+//! [`TcpListener::bind`], [`TcpSocket::new_v4`] and [`UdpSocket::bind`] take the stack that the thread has entered ([`Net::enter`]), else that of the runtime
 //! ([`Net::serve_runtime`]).
 //!
 //! # How readiness reaches a task
@@ -81,5 +81,5 @@ pub use addr::{Resolve, Resolved, ToSocketAddrs, lookup_host};
 pub use net::{Entered, Net, Serving};
 pub use perimeter;
 pub use tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-pub use tcp::{TcpListener, TcpStream};
+pub use tcp::{TcpListener, TcpSocket, TcpStream};
 pub use udp::UdpSocket;

@@ -233,6 +233,12 @@ fn as_ready(half: Half, bits: u8) -> Ready {
 
 /// What sockets with a peer have alike, be it streams or datagrams: `$socket` is a tuple of one
 /// [`Socket`] around `$inner`.
+/// A type of service, as tokio has it.
+pub(crate) fn eight_bits(tos: u32) -> Result<u8> {
+    let text = || format!("a type of service of {tos}; it has eight bits");
+    u8::try_from(tos).map_err(|_| Error::new(ErrorKind::InvalidInput, text()))
+}
+
 macro_rules! common {
     ($socket:ty, $inner:ty) => {
         impl $socket {

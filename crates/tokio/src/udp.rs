@@ -2,11 +2,11 @@
 
 use crate::addr::{self, ToSocketAddrs, target};
 use crate::net::Net;
-use crate::socket::{Socket, common};
+use crate::socket::{Socket, common, eight_bits};
 use perimeter::task::Half;
 use perimeter::{Datagrams, Outgoing};
 use std::fmt;
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, Result};
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use tokio::io::{Interest, ReadBuf, Ready};
@@ -425,9 +425,7 @@ impl UdpSocket {
     /// # Errors
     /// `InvalidInput`: more than eight bits; or the socket has gone.
     pub fn set_tos(&self, tos: u32) -> Result<()> {
-        let text = || format!("a type of service of {tos}; it has eight bits");
-        let tos = u8::try_from(tos).map_err(|_| Error::new(ErrorKind::InvalidInput, text()))?;
-        self.0.inner.set_tos(tos)
+        self.0.inner.set_tos(eight_bits(tos)?)
     }
 
     /// IP_TOS.
@@ -436,6 +434,14 @@ impl UdpSocket {
     /// The socket has gone.
     pub fn tos(&self) -> Result<u32> {
         self.0.inner.tos().map(u32::from)
+    }
+
+    /// IPV6_V6ONLY, as it was bound with.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn only_v6(&self) -> Result<bool> {
+        self.0.inner.only_v6()
     }
 }
 

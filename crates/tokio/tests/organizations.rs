@@ -4,7 +4,7 @@ mod common;
 
 use common::{each_organization, pattern};
 use perimeter::Datagrams;
-use perimeter_tokio::{Net, TcpStream};
+use perimeter_tokio::{Net, TcpSocket, TcpStream};
 use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -225,5 +225,51 @@ fn who_waits_when_the_stack_ends_is_told() {
         datagram.await.unwrap().unwrap_err();
         let e = client.connect("10.0.0.1:7").await.unwrap_err();
         assert_eq!(e.kind(), ErrorKind::NotConnected);
+    });
+}
+
+#[test]
+fn sockets_that_are_set_up_first() {
+    each_organization(async |server, client| {
+        let at: std::net::SocketAddr = "10.0.0.1:7".parse().unwrap();
+        let from = "10.0.0.2:4000".parse().unwrap();
+        let socket = server.tcp_socket_v4();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(at).unwrap();
+        let listener = socket.listen(8).unwrap();
+        assert_eq!(listener.local_addr().unwrap(), at);
+        assert!(!listener.only_v6().unwrap());
+        let socket = {
+            let _entered = client.enter();
+            TcpSocket::new_v4().unwrap()
+        };
+        socket.set_nodelay(true).unwrap();
+        socket.set_keepalive(true).unwrap();
+        socket.set_tos(0x28).unwrap();
+        let e = socket.set_tos(256).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidInput);
+        socket.set_zero_linger().unwrap();
+        socket.bind(from).unwrap();
+        assert_eq!(socket.local_addr().unwrap(), from);
+        let (a, b) = tokio::join!(socket.connect(at), listener.accept());
+        let (mut a, (mut b, peer)) = (a.unwrap(), b.unwrap());
+        assert_eq!((peer, a.local_addr().unwrap()), (from, from));
+        assert!(a.nodelay().unwrap() && !b.nodelay().unwrap());
+        assert!(a.keepalive().unwrap().is_some() && b.keepalive().unwrap().is_none());
+        assert_eq!((a.tos().unwrap(), b.tos().unwrap()), (0x28, 0));
+        assert_eq!(a.linger().unwrap(), Some(Duration::ZERO));
+        assert_eq!(a.ttl().unwrap(), 64);
+        a.set_ttl(9).unwrap();
+        assert_eq!(a.ttl().unwrap(), 9);
+        a.set_linger(None).unwrap();
+        a.write_all(b"hello").await.unwrap();
+        let mut got = [0; 5];
+        b.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"hello");
+        // A port that is taken: told when it connects.
+        let socket = client.tcp_socket_v4();
+        socket.bind(from).unwrap();
+        let e = socket.connect(at).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::AddrInUse);
     });
 }

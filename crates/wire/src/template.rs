@@ -226,6 +226,16 @@ impl Template {
         self.ip_sum = fold(checksum::sum(&self.bytes[IP..TCP], 0));
     }
 
+    /// Changes the time to live, or hop limit.
+    pub fn set_ttl(&mut self, ttl: u8) {
+        if matches!(self.kind, Kind::EthernetIpv6 | Kind::Ipv6) {
+            self.bytes[v6::HOPS] = ttl;
+            return;
+        }
+        self.bytes[IP + 8] = ttl;
+        self.ip_sum = fold(checksum::sum(&self.bytes[IP..TCP], 0));
+    }
+
     /// Length of the link-layer header in bytes: 14 or 0.
     #[inline]
     pub fn l2_len(&self) -> usize {

@@ -508,8 +508,9 @@ proptest! {
         key in key(), seg in seg(), data in vec(any::<u8>(), 0..80), hops: u8, tos: u8,
         label in 0u32..1 << 20, ethernet: bool,
     ) {
-        let mut template = Template::new(ethernet.then_some(L2), &key, hops, label);
+        let mut template = Template::new(ethernet.then_some(L2), &key, !hops, label);
         template.set_tos(tos);
+        template.set_ttl(hops);
         let l2_len = template.l2_len();
         prop_assert_eq!((l2_len, template.tcp_start()), if ethernet { (14, 54) } else { (0, 40) });
         let mut out = [0xa5; MAX_HEADERS];

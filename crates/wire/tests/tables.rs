@@ -721,6 +721,7 @@ fn templates() {
     let mut template = Template::new_v4(Some(l2), &key(), 64, 0, false);
     template.set_l2_dst(MacAddr([9; 6]));
     template.set_tos(0b11);
+    template.set_ttl(9);
     let seg = SegOut {
         flags: TcpFlags::SYN,
         ..SegOut::default()
@@ -734,7 +735,7 @@ fn templates() {
     out[len..len + 3].copy_from_slice(b"abc");
     let tcp = parse_ipv4_tcp(&out[14..], 14, Csum::Verify).unwrap();
     assert_eq!((tcp.tos, tcp.payload_len), (0b11, 3));
-    assert_eq!(out[20] & 0x40, 0);
+    assert_eq!((out[20] & 0x40, out[22]), (0, 9));
 
     let mut plain = Template::new_v4(None, &key(), 64, 0, true);
     plain.set_l2_dst(MacAddr([9; 6]));

@@ -27,6 +27,7 @@ mod memory;
 mod msgp_locks;
 mod neighbours;
 mod offload;
+mod options;
 mod path_mtu;
 mod pef_clock;
 mod pef_panics;

@@ -7,7 +7,7 @@ use perimeter::link::{Capabilities, Device, Queues, RxFrame, RxQueue, RxStatus, 
 use perimeter::{OrgSpec, Stack, UdpSocket, Virtual};
 use perimeter_base::{PktBuf, PktPool, Time};
 use perimeter_sync::Platform;
-use perimeter_wire::{EtherHdr, Icmpv4, Icmpv6, IpHdr, PROTO_ICMP, PROTO_ICMPV6};
+use perimeter_wire::{EtherHdr, Icmpv4, Icmpv6, IpHdr, PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -28,6 +28,17 @@ struct Middle {
     last: Vec<u8>,
     /// How long the longest was that it took since somebody looked.
     longest: usize,
+    /// Time to live, type of service and flags of each segment that it took.
+    segments: Vec<(u8, u8, u8)>,
+}
+
+/// Time to live, type of service and flags of a segment of TCP.
+fn fields(packet: &[u8]) -> Option<(u8, u8, u8)> {
+    let (protocol, ttl, tos, header) = match packet[0] >> 4 {
+        4 => (packet[9], packet[8], packet[1], 20),
+        _ => (packet[6], packet[7], packet[0] << 4 | packet[1] >> 4, 40),
+    };
+    (protocol == PROTO_TCP).then(|| (ttl, tos, packet[header + 13]))
 }
 
 impl Middle {
@@ -37,6 +48,7 @@ impl Middle {
         let cuttable = packet[0] >> 4 == 4 && packet[6] & 0x40 == 0;
         if packet.len() <= self.mtu || cuttable {
             self.longest = self.longest.max(packet.len());
+            self.segments.extend(fields(packet));
             return true;
         }
         self.dropped += 1;
@@ -147,11 +159,11 @@ impl RxQueue for EndRx {
 }
 
 /// A stack under test, the middle, and a stack behind it.
-struct Net {
+pub struct Net {
     p: Virtual,
-    s: Stack,
-    peer: Stack,
-    hosts: [IpAddr; 2],
+    pub s: Stack,
+    pub peer: Stack,
+    pub hosts: [IpAddr; 2],
     middle: Shared,
 }
 
@@ -164,6 +176,7 @@ impl Net {
             dropped: 0,
             last: Vec::new(),
             longest: 0,
+            segments: Vec::new(),
         }));
         let ([a, b], _) = pair(&p, setup.wire.clone());
         let hosts = setup.family.hosts();
@@ -196,7 +209,7 @@ impl Net {
         }
     }
 
-    fn ms(&self, ms: u64) {
+    pub fn ms(&self, ms: u64) {
         self.pass(Duration::from_millis(ms));
     }
 
@@ -204,6 +217,11 @@ impl Net {
         let mut m = self.middle.lock().unwrap();
         (m.mtu, m.says) = (mtu, says);
         (m.dropped, m.longest) = (0, 0);
+    }
+
+    /// Time to live, type of service and flags of the segments that came through since this was asked.
+    pub fn segments(&self) -> Vec<(u8, u8, u8)> {
+        core::mem::take(&mut self.middle.lock().unwrap().segments)
     }
 
     fn dropped(&self) -> usize {
@@ -263,7 +281,7 @@ impl Net {
     }
 }
 
-fn everywhere(change: impl Fn(&mut Setup), body: fn(Net)) {
+pub fn everywhere(change: impl Fn(&mut Setup), body: fn(Net)) {
     for family in Family::BOTH {
         for org in organizations() {
             let name = org.to_string();

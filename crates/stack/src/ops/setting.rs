@@ -43,6 +43,11 @@ impl<K: Kind> Op<K> for Set {
                 t.meta.template.set_tos(tos);
                 false
             }
+            Setting::Ttl(ttl) => {
+                t.meta.ttl = ttl;
+                t.meta.template.set_ttl(ttl);
+                false
+            }
             Setting::Congestion(kind) => {
                 t.tcb.set_congestion(kind);
                 false

@@ -351,12 +351,19 @@ impl Tcb {
         let (sacked, lost, retrans) = self.loss_counts();
         let age = |then: u32| Duration::from_nanos(u64::from(tick(now).wrapping_sub(then)) << 20);
         let ns = Duration::from_nanos;
+        let ms = |ms: u32| Duration::from_millis(ms.into());
         let c = &self.count;
         Info {
             state: self.state,
             ca_state: self.ca,
             timestamps: self.has(flag::TS),
             sack: self.has(flag::SACK),
+            nodelay: self.has(flag::NODELAY),
+            keepalive: (self.set.keep_probes > 0).then(|| Keepalive {
+                idle: ms(self.set.keep_idle_ms),
+                interval: ms(self.set.keep_interval_ms),
+                probes: self.set.keep_probes,
+            }),
             snd_wscale: self.has(flag::WSCALE).then_some(self.snd_shift),
             rcv_wscale: self.has(flag::WSCALE).then_some(self.rcv_shift),
             retransmits: self.retries,

@@ -117,6 +117,14 @@ impl TcpListener {
         self.0.io(Half::Write, request).await
     }
 
+    /// IPV6_V6ONLY, as [`perimeter::TcpListener::only_v6`].
+    ///
+    /// # Errors
+    /// None today.
+    pub fn only_v6(&self) -> Result<bool> {
+        self.0.inner.only_v6()
+    }
+
     /// The address that it listens on.
     ///
     /// # Errors

@@ -2,9 +2,10 @@
 
 use crate::addr::ToSocketAddrs;
 use crate::net::Net;
-use crate::socket::{Socket, common};
+use crate::socket::{Socket, common, eight_bits};
 use crate::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, owned, split};
 use bytes::BufMut;
+use perimeter::Keepalive;
 use perimeter::task::Half;
 use std::fmt;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result, Write};
@@ -183,6 +184,62 @@ impl TcpStream {
         self.0.inner.set_nodelay(on)
     }
 
+    /// TCP_NODELAY.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn nodelay(&self) -> Result<bool> {
+        self.0.inner.nodelay()
+    }
+
+    /// SO_KEEPALIVE with its times, as [`perimeter::TcpStream::set_keepalive`].
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn set_keepalive(&self, k: Option<Keepalive>) -> Result<()> {
+        self.0.inner.set_keepalive(k)
+    }
+
+    /// SO_KEEPALIVE with its times; `None`: it is off.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn keepalive(&self) -> Result<Option<Keepalive>> {
+        self.0.inner.keepalive()
+    }
+
+    /// IP_TTL, over IPv6 IPV6_UNICAST_HOPS.
+    ///
+    /// # Errors
+    /// `InvalidInput`: not 1 to 255; or the socket has gone.
+    pub fn set_ttl(&self, ttl: u32) -> Result<()> {
+        self.0.inner.set_ttl(ttl)
+    }
+
+    /// IP_TTL.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn ttl(&self) -> Result<u32> {
+        self.0.inner.ttl()
+    }
+
+    /// IP_TOS, over IPv6 IPV6_TCLASS.
+    ///
+    /// # Errors
+    /// `InvalidInput`: more than eight bits; or the socket has gone.
+    pub fn set_tos(&self, tos: u32) -> Result<()> {
+        self.0.inner.set_tos(eight_bits(tos)?)
+    }
+
+    /// IP_TOS.
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn tos(&self) -> Result<u32> {
+        self.0.inner.tos().map(u32::from)
+    }
+
     /// TCP_QUICKACK, as [`perimeter::TcpStream::set_quickack`].
     ///
     /// # Errors
@@ -198,6 +255,14 @@ impl TcpStream {
     /// The socket has gone.
     pub fn set_linger(&self, time: Option<Duration>) -> Result<()> {
         self.0.inner.set_linger(time)
+    }
+
+    /// SO_LINGER, as it was set; `None`: not at all.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn linger(&self) -> Result<Option<Duration>> {
+        self.0.inner.linger()
     }
 
     /// SO_LINGER of zero: dropping resets the connection.

@@ -1,0 +1,335 @@
+//! A TCP socket that is set up before it connects or listens.
+
+use crate::listen::Listen;
+use crate::stack::Stack;
+use crate::tcp::{TcpListener, TcpStream};
+use crate::udp::hops;
+use perimeter_stack::ops::Setting;
+use perimeter_tcp::{Config, Keepalive};
+use std::io::{Error, ErrorKind, Result};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A TCP socket that neither connects nor listens yet: options are set, and it is bound, before
+/// either. In the names of tokio's `TcpSocket`.
+///
+/// What it sends has its options from the SYN on; what a listener accepts begins with them, but for
+/// `linger`, and its SYN-ACKs have the stack's time to live and a type of service of 0.
+///
+/// ```
+/// # fn example(stack: &perimeter::Stack) -> std::io::Result<()> {
+/// let socket = stack.tcp_socket_v4();
+/// socket.set_nodelay(true)?;
+/// socket.set_ttl(8)?;
+/// socket.bind("10.0.0.1:4000".parse().unwrap())?;
+/// let stream = socket.connect("10.0.0.2:80".parse().unwrap())?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct TcpSocket {
+    stack: Stack,
+    v6: bool,
+    made: Mutex<Made>,
+}
+
+/// What was set.
+struct Made {
+    config: Config,
+    local: Option<SocketAddr>,
+    linger: Option<Duration>,
+    only_v6: bool,
+}
+
+fn invalid<T>(what: impl Into<String>) -> Result<T> {
+    Err(Error::new(ErrorKind::InvalidInput, what.into()))
+}
+
+impl Stack {
+    /// A TCP socket over IPv4 that is set up before it connects or listens.
+    pub fn tcp_socket_v4(&self) -> TcpSocket {
+        TcpSocket::new(self.clone(), false)
+    }
+
+    /// The same over IPv6. Bound to `[::]` it listens for both families unless
+    /// [`TcpSocket::set_only_v6`] says otherwise.
+    pub fn tcp_socket_v6(&self) -> TcpSocket {
+        TcpSocket::new(self.clone(), true)
+    }
+}
+
+impl TcpSocket {
+    fn new(stack: Stack, v6: bool) -> TcpSocket {
+        let made = Mutex::new(Made {
+            config: stack.tcp_config(),
+            local: None,
+            linger: None,
+            only_v6: false,
+        });
+        TcpSocket { stack, v6, made }
+    }
+
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, s: Setting) -> Result<()> {
+        s.configure(&mut self.made().config);
+        Ok(())
+    }
+
+    /// All settings of the connection at once, in place of those set so far (but for `linger`).
+    pub fn set_config(&self, config: Config) {
+        self.made().config = config;
+    }
+
+    /// The settings of the connection to come.
+    pub fn config(&self) -> Config {
+        self.made().config.clone()
+    }
+
+    /// TCP_NODELAY, as [`TcpStream::set_nodelay`].
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn set_nodelay(&self, on: bool) -> Result<()> {
+        self.set(Setting::NoDelay(on))
+    }
+
+    /// TCP_NODELAY.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn nodelay(&self) -> Result<bool> {
+        Ok(self.made().config.nodelay)
+    }
+
+    /// SO_KEEPALIVE with its times.
+    ///
+    /// # Errors
+    /// None here; times out of range are an error of connecting and listening.
+    pub fn set_keepalive(&self, k: Option<Keepalive>) -> Result<()> {
+        self.set(Setting::Keepalive(k))
+    }
+
+    /// SO_KEEPALIVE with its times; `None`: it is off.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn keepalive(&self) -> Result<Option<Keepalive>> {
+        Ok(self.made().config.keepalive)
+    }
+
+    /// SO_SNDBUF, bytes.
+    ///
+    /// # Errors
+    /// None here; a size out of range is an error of connecting and listening.
+    pub fn set_send_buffer_size(&self, bytes: u32) -> Result<()> {
+        self.set(Setting::SendBuffer(bytes))
+    }
+
+    /// SO_SNDBUF, bytes.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn send_buffer_size(&self) -> Result<u32> {
+        Ok(self.made().config.snd_buf)
+    }
+
+    /// SO_RCVBUF, bytes. Set before the handshake it decides how far the window can be scaled.
+    ///
+    /// # Errors
+    /// None here; a size out of range is an error of connecting and listening.
+    pub fn set_recv_buffer_size(&self, bytes: u32) -> Result<()> {
+        self.set(Setting::RecvBuffer(bytes))
+    }
+
+    /// SO_RCVBUF, bytes.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn recv_buffer_size(&self) -> Result<u32> {
+        Ok(self.made().config.rcv_buf)
+    }
+
+    /// SO_LINGER of the stream that [`TcpSocket::connect`] gives.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn set_linger(&self, t: Option<Duration>) -> Result<()> {
+        self.made().linger = t;
+        Ok(())
+    }
+
+    /// SO_LINGER.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn linger(&self) -> Result<Option<Duration>> {
+        Ok(self.made().linger)
+    }
+
+    /// IP_TOS, over IPv6 IPV6_TCLASS, as [`TcpStream::set_tos`].
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn set_tos(&self, tos: u8) -> Result<()> {
+        self.set(Setting::Tos(tos))
+    }
+
+    /// IP_TOS.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn tos(&self) -> Result<u8> {
+        Ok(self.made().config.tos)
+    }
+
+    /// IP_TTL, over IPv6 IPV6_UNICAST_HOPS.
+    ///
+    /// # Errors
+    /// `InvalidInput`: not 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> Result<()> {
+        self.set(Setting::Ttl(hops(ttl)?))
+    }
+
+    /// IP_TTL, if it was set; `None`: the stack's.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn ttl(&self) -> Result<Option<u32>> {
+        Ok(self.made().config.ttl.map(u32::from))
+    }
+
+    /// IPV6_V6ONLY: bound to `[::]` it listens for IPv6 only.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is a socket of IPv4.
+    pub fn set_only_v6(&self, on: bool) -> Result<()> {
+        if !self.v6 {
+            return invalid("a socket of IPv4 has no IPV6_V6ONLY");
+        }
+        self.made().only_v6 = on;
+        Ok(())
+    }
+
+    /// IPV6_V6ONLY.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is a socket of IPv4.
+    pub fn only_v6(&self) -> Result<bool> {
+        match self.v6 {
+            true => Ok(self.made().only_v6),
+            false => invalid("a socket of IPv4 has no IPV6_V6ONLY"),
+        }
+    }
+
+    /// SO_REUSEADDR: connections that wait for their end (TIME-WAIT) keep no listener from their
+    /// port. Always so.
+    ///
+    /// # Errors
+    /// `Unsupported`: it can't be switched off.
+    pub fn set_reuseaddr(&self, on: bool) -> Result<()> {
+        if on {
+            return Ok(());
+        }
+        let what = "SO_REUSEADDR is always on: connections that wait keep no port";
+        Err(Error::new(ErrorKind::Unsupported, what))
+    }
+
+    /// SO_REUSEADDR: `true`.
+    ///
+    /// # Errors
+    /// None; as tokio's.
+    pub fn reuseaddr(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Where it connects from, or listens; port 0 is any free one. The port is taken when it
+    /// connects or listens (as with Linux's IP_BIND_ADDRESS_NO_PORT): that it is in use, or the
+    /// address not one of the stack's, is told then.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the address is of the other family, or it is bound already.
+    pub fn bind(&self, addr: SocketAddr) -> Result<()> {
+        self.same_family(addr)?;
+        let mut made = self.made();
+        if let Some(at) = made.local {
+            return invalid(format!("bound to {at} already"));
+        }
+        made.local = Some(addr);
+        Ok(())
+    }
+
+    fn same_family(&self, addr: SocketAddr) -> Result<()> {
+        if addr.is_ipv6() == self.v6 {
+            return Ok(());
+        }
+        let family = if self.v6 { "IPv6" } else { "IPv4" };
+        invalid(format!(
+            "{addr} is no address of {family}, which the socket is of"
+        ))
+    }
+
+    fn any(&self) -> SocketAddr {
+        match self.v6 {
+            true => (Ipv6Addr::UNSPECIFIED, 0).into(),
+            false => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        }
+    }
+
+    /// What it is bound to: the unspecified address with port 0 if it is not.
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        Ok(self.made().local.unwrap_or_else(|| self.any()))
+    }
+
+    /// Connects, and waits until that has succeeded or failed.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the address is of the other family, or a setting out of its range; else as
+    /// [`Stack::connect_with`] and [`Stack::connect`].
+    pub fn connect(self, addr: SocketAddr) -> Result<TcpStream> {
+        let s = self.start_connect(addr)?;
+        s.finish_connect(None)?;
+        Ok(s)
+    }
+
+    /// Starts to connect, as [`Stack::start_connect`].
+    ///
+    /// # Errors
+    /// As [`TcpSocket::connect`].
+    pub fn start_connect(self, addr: SocketAddr) -> Result<TcpStream> {
+        self.same_family(addr)?;
+        let made = self.made();
+        let s = self.stack.connect_with(made.local, addr, &made.config)?;
+        if made.linger.is_some() {
+            s.set_linger(made.linger)?;
+        }
+        Ok(s)
+    }
+
+    /// Listens; as many connections as `backlog` says may wait to be accepted.
+    ///
+    /// # Errors
+    /// As [`Stack::listen_as`].
+    pub fn listen(self, backlog: u32) -> Result<TcpListener> {
+        let made = self.made();
+        let at = Listen::at(made.local.unwrap_or_else(|| self.any()));
+        let listen = at.backlog(backlog).tcp(made.config.clone());
+        self.stack.listen_as(&match made.only_v6 {
+            true => listen.only_v6(),
+            false => listen,
+        })
+    }
+}
+
+impl core::fmt::Debug for TcpSocket {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut d = f.debug_struct("TcpSocket");
+        d.field("v6", &self.v6).field("local", &self.made().local);
+        d.finish_non_exhaustive()
+    }
+}

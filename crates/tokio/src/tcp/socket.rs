@@ -1,0 +1,219 @@
+//! Sockets that are set up before they connect or listen.
+
+use crate::net::Net;
+use crate::socket::eight_bits;
+use crate::tcp::{TcpListener, TcpStream};
+use perimeter::Keepalive;
+use std::io::Result;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A TCP socket that neither connects nor listens yet, as [`tokio::net::TcpSocket`]: options are
+/// set, and it is bound, before either.
+///
+/// ```
+/// # use perimeter_tokio::Net;
+/// # async fn example(net: Net) -> std::io::Result<()> {
+/// let socket = net.tcp_socket_v4();
+/// socket.set_nodelay(true)?;
+/// socket.bind("10.0.0.1:4000".parse().unwrap())?;
+/// let stream = socket.connect("10.0.0.2:80".parse().unwrap()).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TcpSocket(perimeter::TcpSocket);
+
+impl Net {
+    /// A TCP socket over IPv4 that is set up before it connects or listens.
+    pub fn tcp_socket_v4(&self) -> TcpSocket {
+        TcpSocket(self.stack().tcp_socket_v4())
+    }
+
+    /// The same over IPv6.
+    pub fn tcp_socket_v6(&self) -> TcpSocket {
+        TcpSocket(self.stack().tcp_socket_v6())
+    }
+}
+
+impl TcpSocket {
+    /// One over IPv4, of the current stack ([`Net::current`]).
+    ///
+    /// # Errors
+    /// There is no current stack.
+    pub fn new_v4() -> Result<TcpSocket> {
+        Ok(Net::current()?.tcp_socket_v4())
+    }
+
+    /// One over IPv6, of the current stack ([`Net::current`]).
+    ///
+    /// # Errors
+    /// There is no current stack.
+    pub fn new_v6() -> Result<TcpSocket> {
+        Ok(Net::current()?.tcp_socket_v6())
+    }
+
+    /// The stack's socket, for what only that one can.
+    pub fn get_ref(&self) -> &perimeter::TcpSocket {
+        &self.0
+    }
+
+    /// TCP_NODELAY: partial segments are sent at once.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_nodelay(&self, on: bool) -> Result<()> {
+        self.0.set_nodelay(on)
+    }
+
+    /// TCP_NODELAY.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn nodelay(&self) -> Result<bool> {
+        self.0.nodelay()
+    }
+
+    /// SO_KEEPALIVE, with the usual times ([`Keepalive::default`]); others by
+    /// [`TcpSocket::get_ref`].
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_keepalive(&self, on: bool) -> Result<()> {
+        self.0.set_keepalive(on.then(Keepalive::default))
+    }
+
+    /// SO_KEEPALIVE.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn keepalive(&self) -> Result<bool> {
+        Ok(self.0.keepalive()?.is_some())
+    }
+
+    /// SO_REUSEADDR, as [`perimeter::TcpSocket::set_reuseaddr`].
+    ///
+    /// # Errors
+    /// `Unsupported`: it can't be switched off.
+    pub fn set_reuseaddr(&self, on: bool) -> Result<()> {
+        self.0.set_reuseaddr(on)
+    }
+
+    /// SO_REUSEADDR: `true`.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn reuseaddr(&self) -> Result<bool> {
+        self.0.reuseaddr()
+    }
+
+    /// SO_SNDBUF, bytes.
+    ///
+    /// # Errors
+    /// None here; a size out of range is an error of connecting and listening.
+    pub fn set_send_buffer_size(&self, bytes: u32) -> Result<()> {
+        self.0.set_send_buffer_size(bytes)
+    }
+
+    /// SO_SNDBUF, bytes.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn send_buffer_size(&self) -> Result<u32> {
+        self.0.send_buffer_size()
+    }
+
+    /// SO_RCVBUF, bytes.
+    ///
+    /// # Errors
+    /// None here; a size out of range is an error of connecting and listening.
+    pub fn set_recv_buffer_size(&self, bytes: u32) -> Result<()> {
+        self.0.set_recv_buffer_size(bytes)
+    }
+
+    /// SO_RCVBUF, bytes.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn recv_buffer_size(&self) -> Result<u32> {
+        self.0.recv_buffer_size()
+    }
+
+    /// SO_LINGER of the stream that [`TcpSocket::connect`] gives.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_linger(&self, time: Option<Duration>) -> Result<()> {
+        self.0.set_linger(time)
+    }
+
+    /// SO_LINGER of zero: dropping resets the connection.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_zero_linger(&self) -> Result<()> {
+        self.set_linger(Some(Duration::ZERO))
+    }
+
+    /// SO_LINGER.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn linger(&self) -> Result<Option<Duration>> {
+        self.0.linger()
+    }
+
+    /// IP_TOS, over IPv6 IPV6_TCLASS.
+    ///
+    /// # Errors
+    /// `InvalidInput`: more than eight bits.
+    pub fn set_tos(&self, tos: u32) -> Result<()> {
+        self.0.set_tos(eight_bits(tos)?)
+    }
+
+    /// IP_TOS.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn tos(&self) -> Result<u32> {
+        self.0.tos().map(u32::from)
+    }
+
+    /// Where it connects from, or listens, as [`perimeter::TcpSocket::bind`]: the port is taken when
+    /// it connects or listens.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the address is of the other family, or it is bound already.
+    pub fn bind(&self, addr: SocketAddr) -> Result<()> {
+        self.0.bind(addr)
+    }
+
+    /// What it is bound to: the unspecified address with port 0 if it is not.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`perimeter::TcpSocket::connect`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped the attempt is given up, and the peer told if it had answered.
+    pub async fn connect(self, addr: SocketAddr) -> Result<TcpStream> {
+        let stream = TcpStream::new(self.0.start_connect(addr)?)?;
+        stream.connected().await?;
+        Ok(stream)
+    }
+
+    /// Listens; as many connections as `backlog` says may wait to be accepted.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`; or a setting is out of its range.
+    pub fn listen(self, backlog: u32) -> Result<TcpListener> {
+        TcpListener::from_perimeter(self.0.listen(backlog)?)
+    }
+}
