@@ -6,11 +6,13 @@
 //! Ethernet interface of the host; [`pcap`] records any device; [`script`] is a raw-IP device that
 //! a script feeds; [`pipe`] is a program that takes and gives frames. [`host`] configures the
 //! host's interfaces, and [`named`] opens any of them by name.
+#![warn(missing_debug_implementations)]
 
 #[cfg(target_os = "linux")]
 mod bpf;
 pub mod capture;
 mod csum;
+mod debug;
 pub mod device;
 pub mod fault;
 #[cfg(target_os = "linux")]

@@ -29,10 +29,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod addr;
 mod check;
 pub mod control;
+mod debug;
 mod error;
 pub mod file;
 mod listen;

@@ -63,12 +63,27 @@ impl Interest {
         self
     }
 
+    /// Both, told as `self` is. `READABLE | WRITABLE` is the same.
+    pub const fn add(mut self, other: Interest) -> Interest {
+        self.bits |= other.bits;
+        self
+    }
+
     fn want(self) -> Want {
         Want {
             interest: self.bits,
             trigger: self.trigger,
             exclusive: self.exclusive,
         }
+    }
+}
+
+/// What either names. How they are told is that of the left one.
+impl core::ops::BitOr for Interest {
+    type Output = Interest;
+
+    fn bitor(self, other: Interest) -> Interest {
+        self.add(other)
     }
 }
 

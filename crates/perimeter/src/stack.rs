@@ -49,6 +49,11 @@ impl Builder {
         Ok(self.org(org))
     }
 
+    /// What the organization is called so far.
+    pub(crate) fn named(&self) -> String {
+        self.org.to_string()
+    }
+
     /// Chooses the organization.
     pub fn org(mut self, org: OrgSpec) -> Builder {
         self.org = org;

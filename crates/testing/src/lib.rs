@@ -97,6 +97,7 @@
 //! A simulation runs in a plain `#[test]` function, not in a runtime of tokio. Programs must not
 //! pause, resume or advance tokio's clock.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod error;
 mod link;

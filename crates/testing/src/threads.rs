@@ -60,6 +60,12 @@ pub struct Network {
     virt: VirtualConfig,
 }
 
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}
+
 impl Network {
     /// Without hosts; links are as [`Link::default`] says, stacks of the organization `up:shared`, and
     /// there are four cores.

@@ -67,6 +67,7 @@
 //! read, written or accepted that is lost. `AsyncReadExt::read_exact` and the like of tokio's, which
 //! make several calls, are as safe as tokio says.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod addr;
 mod drive;

@@ -6,6 +6,7 @@ use crate::udp::UdpSocket;
 use perimeter::{Stack, TcpConfig, Undelivered};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{Error, ErrorKind, Result};
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -25,6 +26,14 @@ pub struct Net {
     resolver: Option<Arc<dyn Resolve>>,
 }
 
+impl fmt::Debug for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Net")
+            .field("stack", &self.stack)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The stacks of runtimes.
 static RUNTIMES: RwLock<Option<HashMap<runtime::Id, Net>>> = RwLock::new(None);
 
@@ -34,6 +43,7 @@ thread_local! {
 }
 
 /// While it lives, the thread that made it is in a [`Net`].
+#[derive(Debug)]
 #[must_use = "dropped at once it leaves again"]
 pub struct Entered {
     before: Option<Net>,
@@ -50,6 +60,7 @@ impl Drop for Entered {
 }
 
 /// While it lives, a runtime has a [`Net`] of its own.
+#[derive(Debug)]
 #[must_use = "dropped at once the runtime has none again"]
 pub struct Serving {
     id: runtime::Id,

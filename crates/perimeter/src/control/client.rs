@@ -48,6 +48,7 @@ pub enum ControlError {
 }
 
 /// A connection to a running stack's control socket.
+#[derive(Debug)]
 pub struct Client {
     path: PathBuf,
     reader: BufReader<UnixStream>,

@@ -20,6 +20,7 @@ mod protocol;
 mod server;
 
 pub use client::{Client, ControlError};
+pub(crate) use protocol::name;
 pub use protocol::{
     Connection, Counters, Datagrams, End, Frame, Greeting, Interface, LONGEST_REQUEST, Layer,
     Listener, LockCounts, PROTOCOL, Reply, Request, Segment,

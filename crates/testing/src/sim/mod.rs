@@ -90,6 +90,14 @@ pub struct Sim {
     numbered: u64,
 }
 
+impl std::fmt::Debug for Sim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sim")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Sim {
     /// A simulation with the usual settings.
     pub fn new(seed: u64) -> Sim {

@@ -37,10 +37,24 @@ pub struct Host {
     stack: Stack,
 }
 
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A thread of a host beside the one that its program began on.
 pub struct HostThread {
     thread: <Virtual as Platform>::Thread,
     result: Arc<Mutex<Option<std::result::Result<(), String>>>>,
+}
+
+impl std::fmt::Debug for HostThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostThread").finish_non_exhaustive()
+    }
 }
 
 impl HostThread {

@@ -13,11 +13,27 @@ pub struct TcpListener {
     pub(super) life: Arc<Life>,
 }
 
+impl std::fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpListener")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}
+
 /// As `std`'s `TcpStream`; what is not here is [`perimeter::TcpStream`]'s. When its host crashes, the
 /// thread that reads or writes it ends.
 pub struct TcpStream {
     pub(super) inner: InnerStream,
     pub(super) life: Arc<Life>,
+}
+
+impl std::fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpStream")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
 }
 
 impl TcpListener {

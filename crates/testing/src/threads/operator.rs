@@ -23,6 +23,12 @@ pub struct Operator {
     specs: Vec<Spec>,
 }
 
+impl std::fmt::Debug for Operator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operator").finish_non_exhaustive()
+    }
+}
+
 impl Operator {
     /// Cuts the link between two hosts, given by name or address: packets that are sent from now on
     /// are lost, those under way arrive.

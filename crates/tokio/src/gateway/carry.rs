@@ -23,6 +23,12 @@ pub struct Gateway {
     over: watch::Sender<bool>,
 }
 
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").finish_non_exhaustive()
+    }
+}
+
 impl Gateway {
     /// For a stack with an interface that takes any destination
     /// ([`Accept::Any`](perimeter::Accept::Any)), which threads of its own serve. From here on it is

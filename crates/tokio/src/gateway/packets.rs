@@ -19,6 +19,12 @@ pub struct Packets {
     end: PipeEnd<Native>,
 }
 
+impl std::fmt::Debug for Packets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packets").finish_non_exhaustive()
+    }
+}
+
 /// Adds an interface to `builder` that takes any destination, with an MTU of `mtu` bytes, whose
 /// other end is what is yielded.
 ///

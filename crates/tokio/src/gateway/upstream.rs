@@ -240,6 +240,7 @@ pub struct Upstream {
 }
 
 /// How datagrams get to their destinations.
+#[derive(Debug)]
 pub enum Datagrams {
     /// By a socket, each to its destination.
     Direct(UdpSocket),
