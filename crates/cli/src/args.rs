@@ -213,6 +213,18 @@ pub enum Command {
     /// Show the segments of a connection of a running stack as they pass
     #[command(after_help = TRACE_HELP, allow_negative_numbers = true)]
     Trace(Trace),
+    /// Print what a shell completes this command by
+    #[command(after_help = crate::shell::COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages, one for each command
+    #[command(after_help = crate::shell::MAN_HELP)]
+    Man {
+        /// The directory that they go to
+        directory: PathBuf,
+    },
 }
 
 /// Arguments of `perimeter lab`.

@@ -8,6 +8,7 @@ mod lab;
 mod live;
 mod screen;
 mod serve;
+mod shell;
 
 use args::{Bench, Cli, Command, Recommend};
 use clap::Parser;
@@ -59,6 +60,8 @@ fn main() -> ExitCode {
         Command::Stat(ask) => ask::stat::stat(&ask).map(|()| 0),
         Command::Top(ask) => ask::top::top(&ask).map(|()| 0),
         Command::Pcap(ask) => ask::pcap::pcap(&ask).map(|()| 0),
+        Command::Completions { shell } => shell::completions(shell).map(|()| 0),
+        Command::Man { directory } => shell::man(&directory).map(|()| 0),
         Command::Trace(trace) => ask::trace(&trace).map(|()| 0),
     };
     match outcome {

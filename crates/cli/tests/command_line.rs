@@ -227,6 +227,43 @@ fn names_version_and_help() {
     }
 }
 
+/// What shells complete by, and a manual page for each command.
+#[test]
+fn shells_and_man_know_the_commands() {
+    let here = Path::new(".");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = perimeter(&["completions", shell], here)
+            .success()
+            .get_output()
+            .clone();
+        let text = String::from_utf8(output.stdout).unwrap();
+        for want in ["bench", "gateway", "--snap-len"] {
+            let want = if shell == "fish" {
+                want.trim_start_matches('-')
+            } else {
+                want
+            };
+            assert!(text.contains(want), "{shell}: {want}");
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().to_str().unwrap();
+    perimeter(&["man", to], here).success();
+    let page = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    assert!(page("perimeter.1").contains("perimeter\\-bench(1)"));
+    for name in [
+        "perimeter-bench.1",
+        "perimeter-lab-run.1",
+        "perimeter-pcap.1",
+    ] {
+        assert!(page(name).contains("Exit status"), "{name}");
+    }
+    perimeter(&["man", "/no/such/place"], here)
+        .failure()
+        .code(2);
+    perimeter(&["completions", "tcsh"], here).failure().code(2);
+}
+
 /// A short benchmark of the host's own sockets, as JSON on standard output and nothing else. Where
 /// namespaces are not permitted it falls back to loopback and says so.
 #[test]
