@@ -389,12 +389,6 @@ impl Idle {
     }
 }
 
-/// Whether its protocol threads look around every 5 ms.
-fn looks_around(org: &OrgSpec) -> bool {
-    let name = org.to_string();
-    name.starts_with("pef") || name.starts_with("streams") || name.ends_with(":fold")
-}
-
 /// A process with idle connections sleeps: less than one wake-up a second, of all threads of two
 /// stacks together. Protocol threads sleep until they are wanted.
 #[test]
@@ -402,8 +396,7 @@ fn silence() {
     let _alone = alone();
     let seconds = if full() { 10 } else { 3 };
     // Side by side, unless there is time.
-    let mut all = organizations();
-    all.retain(|o| !looks_around(o));
+    let all = organizations();
     let together = if full() { 1 } else { all.len() };
     for orgs in all.chunks(together) {
         let runtime = runtime();

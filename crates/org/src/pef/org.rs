@@ -401,11 +401,6 @@ impl<P: Platform> Org for Pef<P> {
         self.squeues[worker].park(deadline);
     }
 
-    /// Exploration finds messages that lie there until a thread looks.
-    fn wakes_workers(&self) -> bool {
-        false
-    }
-
     fn wake_workers(&self) {
         self.squeues.iter().for_each(Squeue::end);
     }

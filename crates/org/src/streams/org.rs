@@ -169,11 +169,6 @@ impl<P: Platform> Org for Streams<P> {
         }
     }
 
-    /// Exploration finds messages that lie there until a thread looks.
-    fn wakes_workers(&self) -> bool {
-        false
-    }
-
     fn wake_workers(&self) {
         self.ip.end();
         self.head.end();

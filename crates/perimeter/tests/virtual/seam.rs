@@ -4,8 +4,8 @@
 use crate::common::{Setup, World, content, organizations};
 use perimeter::{OrgSpec, Stack, TcpStream};
 use perimeter_base::Time;
-use perimeter_sync::virt::Schedule;
-use perimeter_sync::{Platform, Thread};
+use perimeter_sync::virt::{Schedule, VirtualEvent};
+use perimeter_sync::{Event, Platform, Thread};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn seeds() -> u64 {
 }
 
 /// An echo through the stack under test, which is entered by one thread only.
-fn echo(w: World, n: usize) {
+fn echo(w: &World, n: usize) {
     let data = content(n);
     let l = w.peer.listen(w.there(80)).unwrap();
     let t = w.p.spawn(
@@ -49,7 +49,7 @@ fn echo(w: World, n: usize) {
     assert!(back == data, "wrong bytes");
     t.join().unwrap();
     drop(s);
-    finish(&w);
+    finish(w);
 }
 
 /// Everything is over: nothing is left, nothing is pinned.
@@ -59,9 +59,55 @@ fn finish(w: &World) {
     });
     // A thread books what it has freed when it is done with its burst.
     w.until("memory of the stack under test", || w.s.stats().memory == 0);
-    w.pass(Duration::from_millis(20));
-    w.s.engine().quiescent().unwrap();
-    w.peer.engine().quiescent().unwrap();
+    // A timer may have fired early: threads are still at their last messages.
+    for s in [&w.s, &w.peer] {
+        w.until("rest", || s.engine().quiescent().is_ok());
+    }
+}
+
+/// Fails the run if a message lies there at any time when no thread can run: nobody was woken for
+/// it, even if a timer would have somebody look later. Dropped, it ends.
+struct Rest {
+    event: Arc<VirtualEvent>,
+    over: Arc<AtomicBool>,
+    watcher: Option<Box<dyn FnOnce()>>,
+}
+
+impl Rest {
+    fn of(w: &World) -> Rest {
+        let event = Arc::new(w.p.event());
+        event.label("rest");
+        let s = w.s.clone();
+        event.condition(move || {
+            let waits = |e: String| e.contains("messages were not run");
+            s.engine().quiescent().err().is_some_and(waits)
+        });
+        let over = Arc::new(AtomicBool::new(false));
+        let (theirs, end) = (event.clone(), over.clone());
+        let body = move || {
+            while !end.load(Ordering::Relaxed) {
+                theirs.wait(Time::NEVER);
+            }
+        };
+        let thread = w.p.spawn("watcher", None, Box::new(body));
+        Rest {
+            event,
+            over,
+            watcher: Some(Box::new(move || thread.join().unwrap())),
+        }
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.event.set();
+        if let Some(join) = self.watcher.take()
+            && !std::thread::panicking()
+        {
+            join();
+        }
+    }
 }
 
 /// Small buffers and quick ends.
@@ -80,7 +126,7 @@ fn shrink(setup: &mut Setup, segments: u32) {
     };
 }
 
-fn explore(segments: u32, cores: usize, n: usize, body: fn(World, usize), orgs: Vec<OrgSpec>) {
+fn explore(segments: u32, cores: usize, n: usize, body: fn(&World, usize), orgs: Vec<OrgSpec>) {
     for org in orgs {
         for schedule in SCHEDULES {
             for seed in 0..seeds() {
@@ -91,7 +137,11 @@ fn explore(segments: u32, cores: usize, n: usize, body: fn(World, usize), orgs: 
                 // Time jumps to the next deadline, which may be minutes away: a neighbour's, where
                 // IPv6 has more of them.
                 setup.virt.max_time = Time::from_millis(20_000_000);
-                setup.run(move |w| body(w, n));
+                setup.run(move |w| {
+                    let rest = (!w.s.organization().single_threaded()).then(|| Rest::of(&w));
+                    body(&w, n);
+                    drop(rest);
+                });
             }
         }
     }
@@ -109,7 +159,7 @@ fn an_echo_with_buffers_of_two_segments() {
 }
 
 /// Several threads, each with connections both ways, close at will.
-fn crowd(w: World, n: usize) {
+fn crowd(w: &World, n: usize) {
     let (p, s, peer) = (&w.p, &w.s, &w.peer);
     let serve = |name: &str, stack: &Stack, addr: SocketAddr, conns: usize| {
         let l = stack.listen(addr).unwrap();
@@ -157,7 +207,7 @@ fn crowd(w: World, n: usize) {
     for t in clients.into_iter().chain(servers) {
         t.join().unwrap();
     }
-    finish(&w);
+    finish(w);
 }
 
 /// Sends back whatever comes.
@@ -217,7 +267,7 @@ fn an_echo_over_a_bad_wire() {
             }
             setup.run(|w| {
                 let done = watch(&w);
-                echo(w, 30_000);
+                echo(&w, 30_000);
                 done.store(true, Ordering::Relaxed);
             });
         }
