@@ -1,6 +1,6 @@
 //! Devices that do next to nothing.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing};
 use perimeter_link::device::Waker;
 use perimeter_link::{Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue};
@@ -190,5 +190,9 @@ pub const WSCALE: u8 = 7;
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 /// The first of the peer's addresses.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+/// The stack's address over IPv6.
+pub const HOST6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
+/// The peer's.
+pub const PEER6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 2);
 /// The prefix of the link.
 pub const PREFIX: u8 = 16;

@@ -48,9 +48,12 @@ pub trait Visitor {
 /// Shows all paths to `v`.
 pub fn all(v: &mut impl Visitor) {
     v.visit::<Send>();
+    v.visit::<Send<true>>();
     v.visit::<Ack>();
+    v.visit::<Ack<true>>();
     v.visit::<Clocked>();
     v.visit::<Receive>();
+    v.visit::<Receive<true>>();
     v.visit::<UdpSend>();
     v.visit::<UdpReceive>();
     v.visit::<UdpReceiveMany>();
@@ -64,10 +67,18 @@ pub fn all(v: &mut impl Visitor) {
     v.visit::<Busy<OnPef>>();
 }
 
+/// A world whose connections go over that family.
+fn world(v6: bool) -> World {
+    match v6 {
+        true => World::over_ipv6(),
+        false => World::new(),
+    }
+}
+
 /// Opens a connection and lets its window grow beyond the send buffer, then ends slow start by
 /// a round of long round trips (HyStart's delay increase).
-fn warm() -> (World, Bytes) {
-    let mut w = World::new();
+fn warm(v6: bool) -> (World, Bytes) {
+    let mut w = world(v6);
     let n = w.open();
     let page = Bytes::from(vec![7; PAGE]);
     for round in 0..64 {
@@ -91,7 +102,7 @@ fn drain<O: Org<K: Kind<P = Native>>>(w: &mut World<O>, n: usize, acked: u64, rt
         w.pass(rtt);
         let mut left = flight;
         while left > 0 {
-            let part = left.min(2 * MSS);
+            let part = left.min(2 * w.mss);
             w.ack(n, part);
             left -= part;
             if w.own.frames.len() == BURST || left == 0 {
@@ -105,7 +116,7 @@ fn drain<O: Org<K: Kind<P = Native>>>(w: &mut World<O>, n: usize, acked: u64, rt
 
 /// A page is sent by reference while the one before is under way: socket call, segments,
 /// doorbell.
-pub struct Send {
+pub struct Send<const V6: bool = false> {
     w: World,
     page: Bytes,
     next: Option<SendData<'static>>,
@@ -113,12 +124,12 @@ pub struct Send {
     before: u64,
 }
 
-impl Path for Send {
-    const NAME: &'static str = "send";
+impl<const V6: bool> Path for Send<V6> {
+    const NAME: &'static str = if V6 { "send ipv6" } else { "send" };
     const UNIT: &'static str = "segment";
 
-    fn new() -> Send {
-        let (mut w, page) = warm();
+    fn new() -> Send<V6> {
+        let (mut w, page) = warm(V6);
         let acked = w.count(Count::TxBytes);
         let taken = w.send(0, World::page(&page));
         assert_eq!(taken, Ok(PAGE));
@@ -144,7 +155,7 @@ impl Path for Send {
         let mut left = (w.count(Count::TxBytes) - self.acked) as u32 - PAGE as u32;
         self.acked += u64::from(left);
         while left > 0 {
-            let part = left.min(2 * MSS);
+            let part = left.min(2 * w.mss);
             w.ack(0, part);
             left -= part;
         }
@@ -168,20 +179,20 @@ impl Path for Send {
 
 /// Acknowledgments of two segments each come in, and nothing more is to be sent: parsed,
 /// looked up, processed, pages let go.
-pub struct Ack {
+pub struct Ack<const V6: bool = false> {
     w: World,
     page: Bytes,
     acked: u64,
 }
 
-impl Path for Ack {
-    const NAME: &'static str = "ack";
+impl<const V6: bool> Path for Ack<V6> {
+    const NAME: &'static str = if V6 { "ack ipv6" } else { "ack" };
     const UNIT: &'static str = "acknowledgment";
 
-    fn new() -> Ack {
-        let (w, _) = warm();
+    fn new() -> Ack<V6> {
+        let (w, _) = warm(V6);
         // Full segments only, and two that stay out: nothing is held back, something is timed.
-        let page = Bytes::from(vec![7; (BURST + 1) * 2 * MSS as usize]);
+        let page = Bytes::from(vec![7; (BURST + 1) * 2 * w.mss as usize]);
         let acked = w.count(Count::TxBytes);
         Ack { w, page, acked }
     }
@@ -196,9 +207,9 @@ impl Path for Ack {
         w.leave();
         w.pass(50_000);
         for _ in 0..BURST {
-            w.ack(0, 2 * MSS);
+            w.ack(0, 2 * w.mss);
         }
-        self.acked += u64::from(2 * MSS) * BURST as u64;
+        self.acked += u64::from(2 * self.w.mss) * BURST as u64;
     }
 
     fn step(&mut self) {
@@ -225,7 +236,7 @@ impl Path for Clocked {
 
     fn new() -> Clocked {
         // A peer with a small window: the send buffer is never the limit.
-        let (w, page) = warm();
+        let (w, page) = warm(false);
         let before = 0;
         let mut c = Clocked { w, page, before };
         c.w.window = 32 * 2 * MSS;
@@ -257,17 +268,17 @@ impl Path for Clocked {
 }
 
 /// Data comes in order, every second segment is acknowledged, and the application takes it.
-pub struct Receive {
+pub struct Receive<const V6: bool = false> {
     w: World,
     got: Received,
 }
 
-impl Path for Receive {
-    const NAME: &'static str = "receive";
+impl<const V6: bool> Path for Receive<V6> {
+    const NAME: &'static str = if V6 { "receive ipv6" } else { "receive" };
     const UNIT: &'static str = "segment";
 
-    fn new() -> Receive {
-        let mut w = World::new();
+    fn new() -> Receive<V6> {
+        let mut w = world(V6);
         w.open();
         let got = Received::new();
         Receive { w, got }
@@ -279,7 +290,7 @@ impl Path for Receive {
         }
         self.w.pass(20_000);
         for _ in 0..BURST {
-            self.w.data(0, MSS);
+            self.w.data(0, self.w.mss);
         }
     }
 

@@ -2,7 +2,7 @@
 //! random numbers: every run executes the same instructions. Its organization is `up` unless
 //! another is named.
 
-use crate::device::{HOST, MAC, PEER, PEER_MAC, PREFIX, Sink, WSCALE, answer_to_syn};
+use crate::device::{HOST, HOST6, MAC, PEER, PEER_MAC, PEER6, PREFIX, Sink, WSCALE, answer_to_syn};
 use core::net::IpAddr;
 use perimeter_base::{Bytes, Time};
 use perimeter_link::RxFrame;
@@ -29,6 +29,8 @@ pub type K = SoloKind<Native>;
 
 /// Payload of a full segment with timestamps, at MTU 1500.
 pub const MSS: u32 = 1448;
+/// The same over IPv6.
+pub const MSS6: u32 = 1428;
 /// The first of the stack's ports; connection `n` has the `n`th from here.
 const FIRST_PORT: u16 = 1024;
 /// The most connections that a world takes: one for each port.
@@ -83,6 +85,10 @@ pub struct World<O: Org = Up<Native>> {
     pub now: Time,
     /// The window that the peers advertise, in octets.
     pub window: u32,
+    /// Payload of a full segment.
+    pub mss: u32,
+    /// Its connections go over IPv6.
+    v6: bool,
 }
 
 impl Default for World {
@@ -98,7 +104,13 @@ impl World {
         World::of(&"up".parse().expect("the name of an organization"))
     }
 
-    /// The key of connection `n`.
+    /// A world of `up` without connections, which are to go over IPv6.
+    #[must_use]
+    pub fn over_ipv6() -> World {
+        World::made(&"up".parse().expect("the name of an organization"), true)
+    }
+
+    /// The key of connection `n` over IPv4.
     #[must_use]
     pub fn key(n: usize) -> FlowKey {
         FlowKey {
@@ -123,17 +135,29 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     /// If the addresses above are none.
     #[must_use]
     pub fn of(spec: &OrgSpec) -> World<O> {
+        World::made(spec, false)
+    }
+
+    /// The same; `v6`: it has an address of IPv6 too, and its connections go over that. (Others
+    /// have none, so that nothing but their own family is counted.)
+    fn made(spec: &OrgSpec, v6: bool) -> World<O> {
         let p = Native::default();
         let addr = Cidr {
             addr: IpAddr::V4(HOST),
             prefix: PREFIX,
         };
+        let addr6 = v6.then_some(Cidr {
+            addr: IpAddr::V6(HOST6),
+            prefix: 64,
+        });
         let iface = IfaceSpec {
             device: Box::new(Sink),
-            addrs: vec![addr],
+            addrs: [addr].into_iter().chain(addr6).collect(),
             accept: perimeter_stack::net::Accept::Own,
         };
-        let mut sh = SharedState::<O::K>::new(p, Config::default(), vec![iface], Vec::new());
+        let mut config = Config::default();
+        config.ipv6.dad_transmits = 0;
+        let mut sh = SharedState::<O::K>::new(p, config, vec![iface], Vec::new());
         // Not the kernel's random numbers: hashes and sequence numbers are the same each time.
         sh.secret = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
         sh.isn = IsnGen::new(1, 2);
@@ -144,11 +168,25 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
             flows: Vec::new(),
             now: BEGIN,
             window: 1 << 20,
+            mss: if v6 { MSS6 } else { MSS },
+            v6,
         };
         w.own.set_now(w.now);
         w.org.on_timers(&mut Ctx::new(&w.sh, &mut w.own));
         w.sh.heard(&mut w.own, 0, (PEER.into(), PEER_MAC), true);
+        if v6 {
+            w.sh.heard(&mut w.own, 0, (PEER6.into(), PEER_MAC), true);
+        }
         w
+    }
+
+    /// The key of connection `n`.
+    fn flow_key(&self, n: usize) -> FlowKey {
+        let mut key = World::key(n);
+        if self.v6 {
+            (key.local, key.remote) = (HOST6.into(), PEER6.into());
+        }
+        key
     }
 
     /// Time passes, ns.
@@ -162,7 +200,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     /// # Panics
     /// If the connection exists.
     pub fn syn(&mut self, n: usize) -> SockId {
-        let key = World::key(n);
+        let key = self.flow_key(n);
         let hash = self.sh.flow_hash(&key);
         let config = self.sh.config.tcp.clone();
         let iface = 0;
@@ -182,15 +220,17 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         let (syn, ts) = {
             let stage = self.sh.tx[0].stage();
             let d = stage.placed().last().expect("a SYN");
-            let (hdr, _) = TcpHdr::parse(&d.headers()[34..]).expect("a TCP header");
+            let (hdr, _) =
+                TcpHdr::parse(&d.headers()[if self.v6 { 54 } else { 34 }..]).expect("a TCP header");
             assert_eq!(hdr.flags, TcpFlags::SYN);
             (hdr.seq, hdr.opts.ts.map_or(0, |(v, _)| v))
         };
-        let key = World::key(n);
+        let key = self.flow_key(n);
+        let l2 = Some((PEER_MAC, MAC));
         self.flows.push(Flow {
             id,
             key,
-            template: Template::new_v4(Some((PEER_MAC, MAC)), &key.reversed(), 64, 0, true),
+            template: Template::new(l2, &key.reversed(), 64, 0),
             hash: self.sh.flow_hash(&key),
             snd_nxt: Seq(0x5eed),
             rcv_nxt: syn + 1,

@@ -15,10 +15,10 @@ impl Visitor for Works {
         }
         let want = match P::NAME {
             // A page is 45 segments and a part, which waits for the next page.
-            "send" => 45..=46,
-            "ack" => 32..=32,
+            "send" | "send ipv6" => 45..=46,
+            "ack" | "ack ipv6" => 32..=32,
             "ack+send" => 62..=64,
-            "receive" | "udp send" | "udp receive" | "udp receive many" => 32..=32,
+            "receive" | "receive ipv6" | "udp send" | "udp receive" | "udp receive many" => 32..=32,
             "lookup" => 1024..=1024,
             // Pages for up to three connections, sometimes for none.
             n if n.starts_with("busy") => 0..=138,
