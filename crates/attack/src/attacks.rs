@@ -1,7 +1,7 @@
 //! The attacks by name.
 
 use crate::flood::{self, Make, Place, Running};
-use crate::{hoard, raw};
+use crate::{hoard, net, raw};
 use std::io;
 use std::time::Duration;
 
@@ -35,6 +35,10 @@ pub struct Attack {
     pub kind: Kind,
     /// Whether clients that are 20 and 200 ms away try to connect meanwhile.
     pub far: bool,
+    /// Whether the legitimate clients speak IPv6.
+    pub v6: bool,
+    /// Counters of the stack, of which one has to tell of it.
+    pub counted: &'static [&'static str],
 }
 
 const fn flood(
@@ -51,6 +55,8 @@ const fn flood(
         rate,
         kind: Kind::Flood(make),
         far: false,
+        v6: false,
+        counted: &[],
     }
 }
 
@@ -69,6 +75,36 @@ const fn other(name: &'static str, about: &'static str, rate: u64, kind: Kind) -
         rate,
         kind,
         far: false,
+        v6: false,
+        counted: &[],
+    }
+}
+
+/// A flood of the network layer, which the stack has to count.
+const fn net(
+    name: &'static str,
+    about: &'static str,
+    rate: u64,
+    make: Make,
+    counted: &'static [&'static str],
+) -> Attack {
+    Attack {
+        counted,
+        ..flood(name, about, 24, rate, make)
+    }
+}
+
+/// The same over IPv6.
+const fn net6(
+    name: &'static str,
+    about: &'static str,
+    rate: u64,
+    make: Make,
+    counted: &'static [&'static str],
+) -> Attack {
+    Attack {
+        v6: true,
+        ..net(name, about, rate, make, counted)
     }
 }
 
@@ -164,6 +200,80 @@ pub const ALL: &[Attack] = &[
         24,
         100,
         flood::arp_takeover,
+    ),
+    net(
+        "overlaps",
+        "fragments that overlap others of their datagram",
+        40_000,
+        net::overlaps,
+        &["drop_fragment_overlap"],
+    ),
+    net(
+        "endless",
+        "fragments of datagrams that have no end, of 16 sources",
+        40_000,
+        net::endless,
+        &["drop_fragment_no_room", "reassembly_failed"],
+    ),
+    net(
+        "too-big",
+        "words of routers that something was too big, half of them about the client's connections",
+        40_000,
+        net::too_big,
+        &["drop_icmp_too_big"],
+    ),
+    net6(
+        "overlaps6",
+        "as overlaps, over IPv6",
+        40_000,
+        net::overlaps6,
+        &["drop_fragment_overlap"],
+    ),
+    net6(
+        "endless6",
+        "as endless, over IPv6",
+        40_000,
+        net::endless6,
+        &["drop_fragment_no_room", "reassembly_failed"],
+    ),
+    net6(
+        "extensions6",
+        "chains of 1 to 12 extension headers, options that nobody knows, segments left",
+        40_000,
+        net::extensions,
+        &[
+            "drop_extension_header_chain",
+            "drop_bad_extension_header",
+            "drop_unknown_ipv6_option",
+        ],
+    ),
+    net6(
+        "echo6",
+        "echo requests of up to 1400 bytes over IPv6",
+        40_000,
+        net::echo6,
+        &["rx_echo_requests"],
+    ),
+    net6(
+        "ndp-senders6",
+        "solicitations of thousands of senders",
+        20_000,
+        net::solicitations,
+        &["drop_ndp_limit"],
+    ),
+    net6(
+        "ndp-takeover6",
+        "neighbour discovery that claims the gateway's and the clients' address",
+        100,
+        net::takeover6,
+        &["arp_conflicts", "arp_doubts"],
+    ),
+    net6(
+        "too-big6",
+        "as too-big, over IPv6",
+        40_000,
+        net::too_big6,
+        &["drop_icmp_too_big"],
     ),
     other(
         "out-of-order",

@@ -1,9 +1,9 @@
 //! Legitimate clients: the kernel's own TCP in the namespace. Every byte is checked.
 
 use crate::content;
-use crate::victim::{PORT, VICTIM, op};
+use crate::victim::{PORT, op};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -59,12 +59,12 @@ impl From<io::Error> for Bad {
     }
 }
 
-/// Connects to the victim and asks for something.
+/// Connects to the victim at that address and asks for something.
 ///
 /// # Errors
 /// The system's.
-pub fn ask(op: u8, n: u32, patience: Duration) -> io::Result<TcpStream> {
-    let mut s = TcpStream::connect_timeout(&SocketAddr::from((VICTIM, PORT)), patience)?;
+pub fn ask(to: IpAddr, op: u8, n: u32, patience: Duration) -> io::Result<TcpStream> {
+    let mut s = TcpStream::connect_timeout(&SocketAddr::from((to, PORT)), patience)?;
     s.set_read_timeout(Some(patience))?;
     s.set_write_timeout(Some(patience))?;
     request(&mut s, op, n)?;
@@ -149,14 +149,14 @@ fn together(threads: usize, one: impl Fn(usize) -> Had + Sync) -> Had {
 /// Clients that connect, take [`REPLY`] bytes and close, four at a time, until `length` has
 /// passed. `at_end` is called then, before those that wait have given up: what is counted
 /// belongs to that time.
-pub fn connections(length: Duration, at_end: impl FnOnce()) -> Had {
+pub fn connections(to: IpAddr, length: Duration, at_end: impl FnOnce()) -> Had {
     let stop = AtomicBool::new(false);
     let work = |_| {
         let (mut had, mut buf) = (Had::default(), vec![0; 4096]);
         while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
             let one = || -> Result<u64, Bad> {
-                let mut s = ask(op::KEEP, REPLY, PATIENCE)?;
+                let mut s = ask(to, op::KEEP, REPLY, PATIENCE)?;
                 take(&mut s, u64::from(REPLY), &mut buf, &mut 0)?;
                 Ok(start.elapsed().as_micros() as u64)
             };
@@ -178,10 +178,10 @@ pub fn connections(length: Duration, at_end: impl FnOnce()) -> Had {
 }
 
 /// A client that takes a stream for `length`; `at_end` as for [`connections`].
-pub fn stream(length: Duration, at_end: impl FnOnce()) -> Had {
+pub fn stream(to: IpAddr, length: Duration, at_end: impl FnOnce()) -> Had {
     let (stop, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
     let work = || -> Result<(), Bad> {
-        let mut s = ask(op::STREAM, 0, PATIENCE)?;
+        let mut s = ask(to, op::STREAM, 0, PATIENCE)?;
         let (mut buf, mut at) = (vec![0; 256 * 1024], 0);
         while !stop.load(Ordering::Relaxed) {
             let n = s.read(&mut buf)?;
@@ -215,13 +215,13 @@ pub fn stream(length: Duration, at_end: impl FnOnce()) -> Had {
 
 /// `count` clients, four at a time, each of which is sent `len` bytes by a server that drops its
 /// socket right after the last write.
-pub fn answers(count: u64, len: u32, deadline: Instant) -> Had {
+pub fn answers(to: IpAddr, count: u64, len: u32, deadline: Instant) -> Had {
     let next = AtomicU64::new(0);
     together(4, |_| {
         let (mut had, mut buf) = (Had::default(), vec![0; 64 * 1024]);
         while next.fetch_add(1, Ordering::Relaxed) < count && Instant::now() < deadline {
             let mut got = 0;
-            let result = answer(len, &mut buf, &mut got, LONG);
+            let result = answer(to, len, &mut buf, &mut got, LONG);
             had.bytes += got;
             if result.is_err() {
                 had.missing += u64::from(len) - got;
@@ -236,8 +236,14 @@ pub fn answers(count: u64, len: u32, deadline: Instant) -> Had {
 ///
 /// # Errors
 /// It did not come whole, `got` bytes did.
-pub fn answer(len: u32, buf: &mut [u8], got: &mut u64, patience: Duration) -> Result<(), Bad> {
-    let mut s = ask(op::CLOSE, len, patience)?;
+pub fn answer(
+    to: IpAddr,
+    len: u32,
+    buf: &mut [u8],
+    got: &mut u64,
+    patience: Duration,
+) -> Result<(), Bad> {
+    let mut s = ask(to, op::CLOSE, len, patience)?;
     take(&mut s, u64::from(len), buf, got)?;
     match s.read(buf)? {
         0 => Ok(()),

@@ -63,10 +63,10 @@ impl Place {
 
 /// What a flood makes its frames with.
 pub struct Maker {
-    place: Place,
-    rng: SplitMix64,
-    out: Vec<u8>,
-    n: u64,
+    pub(crate) place: Place,
+    pub(crate) rng: SplitMix64,
+    pub(crate) out: Vec<u8>,
+    pub(crate) n: u64,
 }
 
 /// Makes one frame.

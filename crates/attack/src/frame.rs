@@ -1,7 +1,7 @@
 //! Frames as an attacker makes them: right, or wrong in a chosen way. Not built with the stack's
 //! own code, which is what they are to try.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A link-layer address.
 pub type Mac = [u8; 6];
@@ -134,14 +134,74 @@ pub fn tcp(out: &mut Vec<u8>, s: &Segment<'_>) {
 pub fn echo(out: &mut Vec<u8>, macs: (Mac, Mac), ends: (Ipv4Addr, Ipv4Addr), data: &[u8]) {
     let mut m = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1];
     m.extend_from_slice(data);
-    let c = fold(sum(0, &m));
-    m[2..4].copy_from_slice(&c);
+    icmp(out, macs, ends, m);
+}
+
+/// A whole frame with an ICMP message, whose checksum is made.
+pub fn icmp(out: &mut Vec<u8>, macs: (Mac, Mac), ends: (Ipv4Addr, Ipv4Addr), mut message: Vec<u8>) {
+    let c = fold(sum(0, &message));
+    message[2..4].copy_from_slice(&c);
     let ip = Ip {
         protocol: 1,
         id: 7,
         fragment: 0,
     };
-    ipv4(out, macs, ends, ip, &m);
+    ipv4(out, macs, ends, ip, &message);
+}
+
+/// Makes the checksum of a frame's IPv4 header again.
+pub fn header_checksum(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let c = fold(sum(0, &frame[14..34]));
+    frame[24..26].copy_from_slice(&c);
+}
+
+/// What an IPv6 header says.
+#[derive(Clone, Copy, Debug)]
+pub struct Ip6 {
+    /// Next header.
+    pub next: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Source and destination.
+    pub ends: (Ipv6Addr, Ipv6Addr),
+}
+
+/// A whole frame with an IPv6 datagram.
+pub fn ipv6(out: &mut Vec<u8>, macs: (Mac, Mac), ip: Ip6, payload: &[u8]) {
+    ethernet(out, macs, 0x86dd);
+    out.extend_from_slice(&[0x60, 0, 0, 0]);
+    out.extend_from_slice(&(payload.len() as u16).to_be_bytes());
+    out.extend_from_slice(&[ip.next, ip.hop_limit]);
+    out.extend_from_slice(&ip.ends.0.octets());
+    out.extend_from_slice(&ip.ends.1.octets());
+    out.extend_from_slice(payload);
+}
+
+/// What an ICMPv6 message says beside its body.
+#[derive(Clone, Copy, Debug)]
+pub struct Icmp6 {
+    /// Type and code.
+    pub kind: (u8, u8),
+    /// Hop limit: neighbour discovery wants 255.
+    pub hop_limit: u8,
+    /// Source and destination.
+    pub ends: (Ipv6Addr, Ipv6Addr),
+}
+
+/// A whole frame with an ICMPv6 message; `body` is what follows its checksum.
+pub fn icmp6(out: &mut Vec<u8>, macs: (Mac, Mac), msg: Icmp6, body: &[u8]) {
+    let mut m = vec![msg.kind.0, msg.kind.1, 0, 0];
+    m.extend_from_slice(body);
+    let acc = sum(58 + m.len() as u32, &msg.ends.0.octets());
+    let c = fold(sum(sum(acc, &msg.ends.1.octets()), &m));
+    m[2..4].copy_from_slice(&c);
+    let ip = Ip6 {
+        next: 58,
+        hop_limit: msg.hop_limit,
+        ends: msg.ends,
+    };
+    ipv6(out, macs, ip, &m);
 }
 
 /// What an ARP message says.
@@ -257,5 +317,23 @@ mod tests {
         for n in 0..out.len() {
             assert!(read_tcp(&out[..n]).is_none(), "{n}");
         }
+    }
+
+    #[test]
+    fn checksums_of_ipv6_are_right() {
+        let mut out = Vec::new();
+        let ends = (
+            Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1),
+            Ipv6Addr::LOCALHOST,
+        );
+        let msg = Icmp6 {
+            kind: (128, 0),
+            hop_limit: 255,
+            ends,
+        };
+        icmp6(&mut out, ([2; 6], [4; 6]), msg, b"odd");
+        assert_eq!(out.len(), 14 + 40 + 7);
+        // A right checksum makes the sum over pseudo-header and message zero.
+        assert_eq!(fold(sum(sum(58 + 7, &out[22..54]), &out[54..])), [0, 0]);
     }
 }

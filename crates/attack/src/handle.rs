@@ -1,6 +1,6 @@
 //! The victim as the one sees it who started it.
 
-use crate::victim::{IFACE, KERNEL, Setting, Stat};
+use crate::victim::{IFACE, KERNEL, KERNEL6, Setting, Stat};
 use anyhow::{Context, Result, bail};
 use perimeter::link::tap::host;
 use std::io::{BufRead, BufReader, Write};
@@ -62,7 +62,7 @@ impl Victim {
         };
         // The kernel may be taking down other runs' namespaces, and opening a TAP waits for that.
         victim.expect_within("ready", 6 * PATIENCE)?;
-        configure(setting.prefix).context("configuring the interface")?;
+        configure(setting).context("configuring the interface")?;
         victim.say("go")?;
         Ok(victim)
     }
@@ -183,8 +183,16 @@ fn only_in_a_namespace() -> Result<()> {
     Ok(())
 }
 
-fn configure(prefix: u8) -> std::io::Result<()> {
+fn configure(setting: &Setting) -> std::io::Result<()> {
+    let prefix = setting.prefix;
     host::set_address(IFACE, KERNEL, prefix)?;
+    if setting.v6 {
+        let conf = format!("/proc/sys/net/ipv6/conf/{IFACE}");
+        // Its address is to be there at once, and what an attacker says of routers is not for it.
+        std::fs::write(format!("{conf}/accept_dad"), "0")?;
+        std::fs::write(format!("{conf}/accept_ra"), "0")?;
+        host::add_address_v6(IFACE, KERNEL6, 64)?;
+    }
     host::set_up(IFACE, true)?;
     for n in 0..ALIASES {
         host::set_address(&format!("{IFACE}:{n}"), alias(n), prefix)?;

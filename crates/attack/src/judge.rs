@@ -274,6 +274,13 @@ pub fn robust(m: &Measured) -> Vec<String> {
     if failed > 0 {
         broken.push(format!("{failed} failed after it"));
     }
+    if let Some(attack) = Attack::find(&m.attack)
+        && m.error.is_none()
+        && !attack.counted.is_empty()
+        && !attack.counted.iter().any(|c| m.counts.contains_key(*c))
+    {
+        broken.push(format!("not counted as {}", attack.counted.join(" or ")));
+    }
     if m.left > 1 {
         broken.push(format!("{} connections left", m.left));
     }

@@ -15,6 +15,7 @@ pub mod frame;
 pub mod handle;
 pub mod hoard;
 pub mod judge;
+pub mod net;
 pub mod raw;
 pub mod report;
 pub mod run;

@@ -20,9 +20,10 @@ use std::time::Duration;
 const HELP: &str = "\
 A victim (a server of one thread on the public library, in a process of its own) is attacked over \
 a TAP interface, in a network namespace that is made for it and goes with it; legitimate clients \
-are the kernel's own TCP, and check every byte. For each attack it measures connections a second \
-and goodput before, during and after, the victim's processor time, its memory, and what arrives \
-of 100 kB answers whose socket the server drops right after the last write.
+are the kernel's own TCP, over IPv6 in attacks whose names end in 6, and check every \
+byte. For each attack it measures connections a second and goodput before, during and after, the \
+victim's processor time, its memory, and what arrives of 100 kB answers whose socket the server \
+drops right after the last write.
 
 Bounds (exit code 1 if one is broken):
   work     Legitimate work per second of the victim's processor time that the attack's own frames \
@@ -35,6 +36,7 @@ it, against all unattacked ones, before it and after each round.
 that get their data unattacked.
   memory   Config::memory is 64 MiB: resident at most 1.25 times that and 32 MB, at any time.
   lost     Nothing of the answers, during and after; no wrong byte at all.
+  counted  Attacks on the network layer show in the stack's counters for them.
   back     After it: no connection fails, at least 80 % of the work per processor time of before, \
 and no connection of the attack is left.
 

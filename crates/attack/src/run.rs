@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use perimeter::OrgSpec;
 use perimeter_interop::namespace;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -160,6 +161,8 @@ struct Run<'a> {
     plan: &'a Plan,
     attack: &'a Attack,
     victim: Victim,
+    /// Where the legitimate clients connect.
+    to: IpAddr,
     /// Clients at a distance that were served.
     gone: Gone,
     out: Measured,
@@ -174,6 +177,7 @@ pub fn attack(exe: &Path, org: &OrgSpec, attack: &Attack, plan: &Plan) -> Result
     namespace::within(|| {
         let setting = Setting {
             prefix: attack.prefix,
+            v6: attack.v6,
             ..Setting::new(org)
         };
         let mut victim = Victim::start(exe, "victim", &setting, &[])?;
@@ -182,6 +186,7 @@ pub fn attack(exe: &Path, org: &OrgSpec, attack: &Attack, plan: &Plan) -> Result
             plan,
             attack,
             victim,
+            to: setting.listens(),
             gone: Gone::default(),
             out: Measured {
                 org: org.to_string(),
@@ -221,7 +226,7 @@ impl Run<'_> {
             (1, self.plan.rounds)
         };
         // The first connections of a process pay for its pages.
-        client::connections(Duration::from_millis(200), || ());
+        client::connections(self.to, Duration::from_millis(200), || ());
         self.both("before", self.plan.rounds, None)?;
         let before = self.far(&place)?;
         for round in 0..rounds {
@@ -285,8 +290,8 @@ impl Run<'_> {
             last = Some((cpu, seconds, frames, victim.ask("stat")));
         };
         let had = match what {
-            What::Connections => client::connections(length, at_end),
-            What::Bulk => client::stream(length, at_end),
+            What::Connections => client::connections(self.to, length, at_end),
+            What::Bulk => client::stream(self.to, length, at_end),
             What::Nothing => {
                 std::thread::sleep(length);
                 let mut at_end = at_end;
@@ -348,7 +353,7 @@ impl Run<'_> {
     fn answers(&mut self) -> Result<()> {
         let written = self.ask("stat")?.closed;
         let deadline = Instant::now() + Duration::from_secs(20);
-        let had = client::answers(self.plan.answers, ANSWER, deadline);
+        let had = client::answers(self.to, self.plan.answers, ANSWER, deadline);
         let written = self.ask("stat")?.closed - written;
         let a = &mut self.out.answers;
         a.written += written;

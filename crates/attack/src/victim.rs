@@ -8,12 +8,14 @@ use clap::Args;
 use perimeter::link::Device;
 use perimeter::link::fault::{FaultConfig, Faulty};
 use perimeter::link::tap::{Tap, TapConfig};
-use perimeter::{Config, Event, Events, Interest, OrgSpec, Poll, Registry, Stack, State};
+use perimeter::{
+    Config, Event, Events, Interest, Ipv6Config, OrgSpec, Poll, Registry, Stack, State,
+};
 use perimeter::{TcpListener, TcpStream, Token, Waker};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, ErrorKind, Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -21,6 +23,10 @@ use std::time::Duration;
 pub const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The kernel's address: legitimate clients' and the gateway's.
 pub const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// The same two over IPv6.
+pub const VICTIM6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+/// See [`VICTIM6`].
+pub const KERNEL6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 /// Where the victim listens.
 pub const PORT: u16 = 7000;
 /// The TAP interface.
@@ -50,6 +56,9 @@ pub struct Setting {
     /// `Config::memory`, bytes
     #[arg(long, default_value_t = 64 << 20)]
     pub memory: u64,
+    /// It has addresses of both families, and listens at that of IPv6
+    #[arg(long)]
+    pub v6: bool,
     /// Probability that a packet is lost, in either direction
     #[arg(long, default_value_t = 0.0)]
     pub loss: f64,
@@ -65,6 +74,7 @@ impl Setting {
             org: org.clone(),
             prefix: 24,
             memory: 64 << 20,
+            v6: false,
             loss: 0.0,
             seed: 1,
         }
@@ -79,10 +89,16 @@ impl Setting {
             ("--loss", self.loss.to_string()),
             ("--seed", self.seed.to_string()),
         ];
-        pairs
-            .into_iter()
-            .flat_map(|(k, v)| [k.to_string(), v])
-            .collect()
+        let pairs = pairs.into_iter().flat_map(|(k, v)| [k.to_string(), v]);
+        pairs.chain(self.v6.then(|| "--v6".to_string())).collect()
+    }
+
+    /// Where it listens.
+    pub fn listens(&self) -> IpAddr {
+        match self.v6 {
+            true => VICTIM6.into(),
+            false => VICTIM.into(),
+        }
     }
 
     /// Opens TAP interface and stack, says `ready` and waits until the other side has
@@ -115,11 +131,22 @@ impl Setting {
     fn build(&self, device: impl Device + 'static) -> Result<Stack> {
         let config = Config {
             memory: self.memory,
+            ipv6: Ipv6Config {
+                // Nobody else is there, and it is to listen at once.
+                dad_transmits: 0,
+                ..Ipv6Config::default()
+            },
             ..Config::default()
         };
+        let mut addrs = vec![format!("{VICTIM}/{}", self.prefix)];
+        addrs.extend(self.v6.then(|| format!("{VICTIM6}/64")));
+        let addrs: Vec<&str> = addrs.iter().map(String::as_str).collect();
         let b = Stack::builder().org(self.org.clone()).config(config);
-        let b = b.interface(device, &[&format!("{VICTIM}/{}", self.prefix)])?;
-        let b = b.route("0.0.0.0/0", Some(&KERNEL.to_string()), 0)?;
+        let b = b.interface(device, &addrs)?;
+        let mut b = b.route("0.0.0.0/0", Some(&KERNEL.to_string()), 0)?;
+        if self.v6 {
+            b = b.route("::/0", Some(&KERNEL6.to_string()), 0)?;
+        }
         Ok(b.build()?)
     }
 }
@@ -184,7 +211,9 @@ const TURN: usize = 4;
 /// The stack can't be had.
 pub fn run(setting: &Setting) -> Result<()> {
     let stack = setting.open()?;
-    let listener = stack.listen((VICTIM, PORT)).context("listening")?;
+    let listener = stack
+        .listen((setting.listens(), PORT))
+        .context("listening")?;
     let poll = stack.poll()?;
     let registry = poll.registry();
     listener.set_nonblocking(true)?;

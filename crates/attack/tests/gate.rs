@@ -16,6 +16,7 @@ const SLICE: &[(&str, &str)] = &[
     ("pef:vertical", "out-of-order"),
     ("msgp", "syn-out24"),
     ("connp-t:2", "arp-takeover"),
+    ("up", "ndp-takeover6"),
 ];
 
 #[test]

@@ -315,9 +315,13 @@ impl<K: Kind> Passive<K> {
 
     /// An ICMP error for a flow without a connection: perhaps its SYN-ACK did not arrive.
     pub fn icmp(&mut self, cx: &mut Ctx<K>, key: &FlowKey, what: Icmp) {
-        if let Icmp::Unreachable(_, seq) = what {
-            self.syn.on_unreachable(key, seq);
-            self.charge(cx);
+        match what {
+            Icmp::Unreachable(_, seq) => {
+                self.syn.on_unreachable(key, seq);
+                self.charge(cx);
+            }
+            // No SYN-ACK is so long.
+            Icmp::TooBig(..) => cx.count(Count::TooBigRefused, 1),
         }
     }
 
