@@ -137,7 +137,12 @@ impl Ipv6Hdr {
             return Err(WireError::BadVersion);
         }
         let first = u32::from_be_bytes([h[0], h[1], h[2], h[3]]);
-        let addr = |at: usize| Ipv6Addr::from_octets(core::array::from_fn(|i| h[at + i]));
+        let addr = |at: usize| {
+            // At once: octet by octet both took 140 instructions.
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&h[at..at + 16]);
+            Ipv6Addr::from_octets(octets)
+        };
         Ok(Ipv6Hdr {
             src: addr(8),
             dst: addr(24),
