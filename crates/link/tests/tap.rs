@@ -424,7 +424,7 @@ fn an_interface_with_one_queue_is_taken() {
                 ..config.clone()
             };
             // Refused, and left as it was.
-            let e = Tap::open(&many).err().expect("refused");
+            let e = Tap::open(&many).expect_err("refused");
             assert!(matches!(e, TapError::OneQueue { .. }), "{e:?}");
             assert!(e.to_string().contains("multi_queue"), "{e}");
             let other = TapConfig {
@@ -434,7 +434,7 @@ fn an_interface_with_one_queue_is_taken() {
                 },
                 ..config.clone()
             };
-            let e = Tap::open(&other).err().expect("refused");
+            let e = Tap::open(&other).expect_err("refused");
             assert!(matches!(e, TapError::Mismatch(..)), "{e:?}");
             for port in [100, 101] {
                 let mut p = open(&config);
@@ -453,21 +453,21 @@ fn an_interface_with_one_queue_is_taken() {
 fn refusals_are_clear() {
     in_namespace("tap-busy", || {
         let config = TapConfig::new("lo");
-        let e = Tap::open(&config).err().expect("refused");
+        let e = Tap::open(&config).expect_err("refused");
         assert!(
             matches!(e, TapError::Mismatch(..) | TapError::Busy(_)),
             "{e:?}"
         );
         let mut config = TapConfig::new("ptmtu");
         config.mtu = Some(1_000_000);
-        let e = Tap::open(&config).err().expect("refused");
+        let e = Tap::open(&config).expect_err("refused");
         assert!(e.to_string().contains("MTU"), "{e}");
         assert!(host::mtu("ptmtu").is_err(), "nothing is left behind");
         // A second opener of other kind.
         let tap = Tap::open(&TapConfig::new("ptkind")).expect("opened");
         let mut config = TapConfig::new("ptkind");
         config.medium = Medium::Ip;
-        let e = Tap::open(&config).err().expect("refused");
+        let e = Tap::open(&config).expect_err("refused");
         assert!(matches!(e, TapError::Mismatch(..)), "{e:?}");
         drop(tap);
     });
@@ -480,7 +480,7 @@ fn without_privilege_the_message_says_what_to_do() {
         // SAFETY: no memory is passed. The raw call, as libc's wrapper would change all threads.
         let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) } == 0;
         assert!(dropped);
-        let e = Tap::open(&TapConfig::new("ptnone")).err().expect("refused");
+        let e = Tap::open(&TapConfig::new("ptnone")).expect_err("refused");
         assert!(e.is_permission(), "{e:?}");
         assert!(e.to_string().contains("ptnone"), "{e}");
         assert!(e.to_string().contains("ip tuntap add"), "{e}");

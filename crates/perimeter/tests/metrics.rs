@@ -42,7 +42,7 @@ fn what_is_counted_can_be_scraped() {
         let at = stack.metrics().unwrap();
         assert_ne!(at.port(), 0);
         // Another one can't have the same.
-        let taken = build(org, at).err().expect("taken").to_string();
+        let taken = build(org, at).expect_err("taken").to_string();
         assert!(taken.contains(&at.to_string()), "{taken}");
         let listener = stack.listen("10.0.0.1:80").unwrap();
         thread::scope(|s| {

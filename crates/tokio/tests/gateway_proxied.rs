@@ -183,7 +183,7 @@ fn far(port: u16, v6: bool) -> SocketAddr {
 }
 
 fn kind(r: std::io::Result<Inside>) -> ErrorKind {
-    r.err().expect("an error").kind()
+    r.expect_err("an error").kind()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ const SOME: u64 = 4 << 20;
 fn refused(org: &OrgSpec) {
     let stack = taps::stack(org);
     let start = Instant::now();
-    let e = stack.connect(taps::kernel_at(9)).err().expect("refused");
+    let e = stack.connect(taps::kernel_at(9)).expect_err("refused");
     assert_eq!(e.kind(), ErrorKind::ConnectionRefused);
     assert!(
         start.elapsed() < Duration::from_secs(2),

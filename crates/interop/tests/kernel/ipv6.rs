@@ -96,7 +96,7 @@ fn transfers(stack: &Stack) {
     let p = connects(&["transfer", "send", &bytes]);
     we_receive(accept(&l), p);
     drop(l);
-    let e = stack.connect(at(KERNEL, 9)).err().expect("refused");
+    let e = stack.connect(at(KERNEL, 9)).expect_err("refused");
     assert_eq!(e.kind(), ErrorKind::ConnectionRefused);
 }
 
@@ -190,9 +190,9 @@ fn the_kernel_is_gone() {
     each_family(&["ip", "python3"], Load::Waits, |org| {
         let tap = open(&TapConfig::new(NAME));
         let stack = stack_on(org, tap, at_once(), ADDRS);
-        let e = stack.connect(at(KERNEL, 9)).err().expect("refused");
+        let e = stack.connect(at(KERNEL, 9)).expect_err("refused");
         assert_eq!(e.kind(), ErrorKind::ConnectionRefused, "{org}");
-        let e = stack.connect(at("fd99::77", 9)).err().expect("nobody");
+        let e = stack.connect(at("fd99::77", 9)).expect_err("nobody");
         assert_eq!(e.kind(), ErrorKind::HostUnreachable, "{org}");
     });
 }

@@ -287,10 +287,10 @@ fn packet_sockets_refuse_clearly() {
     alone(&["ip"], || {
         veths::make(1500, 1);
         host::set_up(OURS, false).expect("down");
-        let e = Packet::open(&PacketConfig::new(OURS)).err().expect("down");
+        let e = Packet::open(&PacketConfig::new(OURS)).expect_err("down");
         assert!(matches!(e, PacketError::Down(_)), "{e:?}");
         assert!(e.to_string().contains("ip link set ours0 up"), "{e}");
-        let e = Packet::open(&PacketConfig::new("lo")).err().expect("lo");
+        let e = Packet::open(&PacketConfig::new("lo")).expect_err("lo");
         assert!(matches!(e, PacketError::NotEthernet { .. }), "{e:?}");
         assert_eq!(sockets(), 0);
     });

@@ -150,14 +150,14 @@ fn an_address_in_use() {
     each(&[], Load::Works, |org| {
         let stack = taps::stack(org);
         let l = stack.listen(taps::stack_at(80)).expect("a listener");
-        let e = stack.listen(taps::stack_at(80)).err().expect("in use");
+        let e = stack.listen(taps::stack_at(80)).expect_err("in use");
         assert_eq!(
             (e.kind(), e.to_string().as_str()),
             (ErrorKind::AddrInUse, "address already in use")
         );
-        let e = stack.listen("0.0.0.0:80").err().expect("in use");
+        let e = stack.listen("0.0.0.0:80").expect_err("in use");
         assert_eq!(e.kind(), ErrorKind::AddrInUse);
-        let e = stack.listen(taps::kernel_at(80)).err().expect("not ours");
+        let e = stack.listen(taps::kernel_at(80)).expect_err("not ours");
         assert_eq!(e.kind(), ErrorKind::AddrNotAvailable);
         drop(l);
         stack.listen(taps::stack_at(80)).expect("free again");

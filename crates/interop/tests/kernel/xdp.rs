@@ -297,7 +297,7 @@ print([ping(0, *a, 10), ping(1, *b, 10), ping(1, *a, 0.2), ping(0, *b, 0.2)])
             first_queue: 1,
             ..config.clone()
         });
-        let e = e.err().expect("the same address");
+        let e = e.expect_err("the same address");
         assert!(matches!(e, XdpError::MacTaken { .. }), "{e}");
         let second = open(&XdpConfig {
             first_queue: 1,
@@ -308,7 +308,7 @@ print([ping(0, *a, 10), ping(1, *b, 10), ping(1, *a, 0.2), ping(0, *b, 0.2)])
             mac: Some(MacAddr([2, 0, 0, 0, 0, 8])),
             ..config
         });
-        let e = e.err().expect("the same queue");
+        let e = e.expect_err("the same queue");
         assert!(matches!(e, XdpError::BusyQueue { queue: 0, .. }), "{e}");
         let macs = [first.capabilities().mac, second.0.capabilities().mac].map(|m| m.to_string());
         let first = taps::stack_on(&OrgSpec::default(), first);
@@ -348,7 +348,7 @@ fn xdp_refuses_clearly() {
     alone(&["ip"], || {
         veths::make(1500, 2);
         let config = XdpConfig::new(OURS);
-        let refused = |config: &XdpConfig| Xdp::open(config).err().expect("refused");
+        let refused = |config: &XdpConfig| Xdp::open(config).expect_err("refused");
         let e = refused(&XdpConfig::new("lo"));
         assert!(matches!(e, XdpError::NotEthernet { .. }), "{e:?}");
         let e = refused(&XdpConfig {

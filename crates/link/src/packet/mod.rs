@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     fn refused(config: &PacketConfig) -> PacketError {
-        Packet::open(config).err().expect("refused")
+        Packet::open(config).expect_err("refused")
     }
 
     #[test]

@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn bad_requests_are_named() {
         for name in ["", "sixteen-bytes-xx", "a/b", "a b", ".", "..", "a\0b"] {
-            let e = Tap::open(&TapConfig::new(name)).err().expect("refused");
+            let e = Tap::open(&TapConfig::new(name)).expect_err("refused");
             assert!(matches!(e, TapError::BadName(_)), "{name:?}: {e}");
         }
         let mut config = TapConfig::new("t0");

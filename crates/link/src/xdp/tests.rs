@@ -1,7 +1,7 @@
 use super::*;
 
 fn refused(config: &XdpConfig) -> XdpError {
-    Xdp::open(config).err().expect("refused")
+    Xdp::open(config).expect_err("refused")
 }
 
 #[test]
