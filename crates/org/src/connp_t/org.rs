@@ -394,6 +394,12 @@ impl<C: Keep> Org for ConnpT<C> {
         owner.asleep.store(false, Ordering::SeqCst);
     }
 
+    /// Where roles are folded, exploration of datagrams finds a stack that ends with one delivered
+    /// and not given back.
+    fn wakes_workers(&self) -> bool {
+        !self.spec.fold
+    }
+
     fn wake_workers(&self) {
         for owner in &self.owners {
             owner.bell.set();
