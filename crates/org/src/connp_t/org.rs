@@ -58,11 +58,10 @@ impl<C: Keep> ConnpT<C> {
         }
         let earlier = owner.publish(&self.p, &group);
         let mine = group.mine.take();
-        let held = !group.held.is_empty();
         drop(group);
         // What is left, or came just now and found this thread at it; and who plays this role
         // need not be back by the time that the group's timers are due.
-        if held || !owner.inbox.is_empty() || (earlier && owner.oversleeps()) {
+        if !owner.inbox.is_empty() || (earlier && owner.oversleeps()) {
             owner.bell.set();
         }
         mine
@@ -373,19 +372,13 @@ impl<C: Keep> Org for ConnpT<C> {
         owner.until.store(deadline.0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.p.checkpoint();
-        let owned = owner.group.is_owned();
         let mut due = owner.due();
         if self.spec.fold {
-            if owned {
-                // Whoever has it runs what is due by now: to come back at once for that would be
-                // to spin, on that thread's core.
-                due = due.max(self.p.now());
-            }
             // Who plays this role comes first.
             due = due.plus(GRACE);
         }
         // Whoever has the group will look at the inbox again.
-        if owned || owner.inbox.is_empty() {
+        if owner.inbox.is_empty() || owner.group.is_owned() {
             let until = deadline.min(due);
             owner.until.store(until.0, Ordering::SeqCst);
             owner.bell.wait(until);
@@ -394,8 +387,7 @@ impl<C: Keep> Org for ConnpT<C> {
         owner.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Where roles are folded, exploration of datagrams finds a stack that ends with one delivered
-    /// and not given back.
+    /// Where roles are folded, exploration finds messages that lie there until a thread looks.
     fn wakes_workers(&self) -> bool {
         !self.spec.fold
     }
