@@ -66,13 +66,21 @@ fn drain<K: Kind>(
         if carries(bytes, ethernet, PROTO_TCP) {
             let seg = own.segs.place();
             match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
-                Ok(()) => tcp((sh, own), iface, f, wanted, aside),
+                Ok(()) => {
+                    let key = &seg.frame.key;
+                    let plain = sh.ifaces[usize::from(iface)].plain(key.local, key.remote);
+                    tcp((sh, own), iface, f, plain, wanted, aside);
+                }
                 Err(WireError::Fragment) => {
                     let cx = &mut Ctx::new(sh, own);
                     whole.extend(reassemble(cx, iface, f, l2_len));
                 }
                 Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
             }
+            continue;
+        }
+        if carries_v6(bytes, ethernet, PROTO_TCP) {
+            tcp6((sh, own), iface, f, l2_len, wanted, aside);
             continue;
         }
         whole.extend(beside((sh, own), iface, f, wanted, aside));
@@ -108,7 +116,31 @@ fn reassemble<K: Kind>(cx: &mut Ctx<K>, iface: u16, f: RxFrame, l2: usize) -> Op
     })
 }
 
-/// As [`drain`], for a frame that does not carry TCP over IPv4. Apart, to keep that short. Yields
+/// As [`drain`], for a frame that carries TCP over IPv6 directly behind its header, so it is no
+/// fragment. Apart, to keep that short, and whole, so that nothing else is called for a segment.
+#[inline(never)]
+fn tcp6<K: Kind>(
+    (sh, own): (&SharedState<K>, &mut Own<K>),
+    iface: u16,
+    f: RxFrame,
+    l2_len: usize,
+    wanted: Wanted<'_>,
+    aside: &mut Aside,
+) {
+    let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
+    let seg = own.segs.place();
+    let packet = &f.buf.as_slice()[l2_len..];
+    match parse_ipv6_tcp_into(packet, l2_len, csum, &mut seg.frame) {
+        Ok(()) => {
+            let plain = sh.plain6(iface, &seg.frame.key);
+            tcp((sh, own), iface, f, plain, wanted, aside);
+        }
+        Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
+    }
+}
+
+/// As [`drain`], for a frame that does not carry TCP, unless over IPv6 behind extension headers.
+/// Apart, to keep that short. Yields
 /// the frame that fragments have made, if this was the last of them.
 #[inline(never)]
 fn beside<K: Kind>(
@@ -127,17 +159,6 @@ fn beside<K: Kind>(
         && wanted.protocols.contains(&PROTO_UDP)
     {
         aside.datagrams.push(datagram(ip, iface, f, l2_len, false));
-        return None;
-    }
-    if carries_v6(bytes, ethernet, PROTO_TCP) {
-        let seg = own.segs.place();
-        match parse_ipv6_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
-            Ok(()) => tcp_apart((sh, own), iface, f, wanted, aside),
-            Err(WireError::Fragment) => {
-                return reassemble(&mut Ctx::new(sh, own), iface, f, l2_len);
-            }
-            Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
-        }
         return None;
     }
     let parsed = if ethernet {
@@ -160,7 +181,7 @@ fn beside<K: Kind>(
         // Behind extension headers of IPv6.
         Ok(Frame::Tcp(t)) => {
             own.segs.place().frame = t;
-            tcp_apart((sh, own), iface, f, wanted, aside);
+            extended_tcp((sh, own), iface, f, wanted, aside);
             return None;
         }
         Ok(Frame::Ip { ip, payload }) if ip.protocol == PROTO_IGMP && sh.has_groups() => {
@@ -231,16 +252,16 @@ fn datagram(ip: IpHdr, iface: u16, f: RxFrame, l2_len: usize, group: bool) -> Da
     }
 }
 
-/// As [`tcp`], for IPv6: one instance more, so that the one in [`drain`] stays in line.
-#[inline(never)]
-fn tcp_apart<K: Kind>(
+/// As [`tcp`], for a segment behind extension headers.
+#[cold]
+fn extended_tcp<K: Kind>(
     all: (&SharedState<K>, &mut Own<K>),
     iface: u16,
     f: RxFrame,
     wanted: Wanted<'_>,
     aside: &mut Aside,
 ) {
-    tcp(all, iface, f, wanted, aside);
+    tcp(all, iface, f, false, wanted, aside);
 }
 
 /// Whether a frame is addressed to that station; two comparisons of whole words.
@@ -289,21 +310,19 @@ fn drop_malformed<K: Kind>(cx: &mut Ctx<K>, e: WireError, buf: PktBuf) {
     cx.pool.put(buf);
 }
 
-/// Completes the segment whose header was parsed into its place, unless it is to be dropped.
+/// Completes the segment whose header was parsed into its place, unless it is to be dropped;
+/// `plain`: its addresses are good at a glance.
 #[inline(always)]
 fn tcp<K: Kind>(
     (sh, own): (&SharedState<K>, &mut Own<K>),
     iface: u16,
     f: RxFrame,
+    plain: bool,
     wanted: Wanted<'_>,
     aside: &mut Aside,
 ) {
     let seg = own.segs.place();
-    let key = &mut seg.frame.key;
-    let i = &sh.ifaces[usize::from(iface)];
-    if !i.plain(key.local, key.remote)
-        && let Some(why) = unwelcome(sh, iface, key)
-    {
+    if !plain && let Some(why) = unwelcome(sh, iface, &mut seg.frame.key) {
         if why == Count::NotOurs && wanted.unbound {
             return aside.unbound.push(f.buf);
         }

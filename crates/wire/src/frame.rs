@@ -113,8 +113,24 @@ fn parse_tcp(
 /// # Errors
 /// What [`Ipv6Hdr::parse`] and [`TcpHdr::parse`] return, [`WireError::NotTcp`],
 /// [`WireError::Fragment`], and with [`Csum::Verify`] [`WireError::BadTcpChecksum`].
-#[inline]
+#[inline(always)]
 pub fn parse_ipv6_tcp_into(
+    ip_packet: &[u8],
+    l2_len: usize,
+    csum: Csum,
+    out: &mut TcpFrame,
+) -> Result<(), WireError> {
+    let ip = Ipv6Hdr::fixed(ip_packet)?;
+    match ip.protocol {
+        // Never written to after it was read, so it stays in registers.
+        PROTO_TCP => parse_tcp6(&ip, ip_packet, l2_len, csum, out),
+        _ => parse_extended_tcp6(ip_packet, l2_len, csum, out),
+    }
+}
+
+/// As [`parse_ipv6_tcp_into`], for a segment behind extension headers.
+#[cold]
+fn parse_extended_tcp6(
     ip_packet: &[u8],
     l2_len: usize,
     csum: Csum,
@@ -127,7 +143,20 @@ pub fn parse_ipv6_tcp_into(
     if ip.protocol != PROTO_TCP {
         return Err(WireError::NotTcp);
     }
-    let segment = &ip_packet[usize::from(ip.header_len)..ip.total_len as usize];
+    parse_tcp6(&ip, ip_packet, l2_len, csum, out)
+}
+
+/// Reads the TCP segment of a datagram of IPv6 whose header is already read.
+#[inline(always)]
+fn parse_tcp6(
+    ip: &Ipv6Hdr,
+    ip_packet: &[u8],
+    l2_len: usize,
+    csum: Csum,
+    out: &mut TcpFrame,
+) -> Result<(), WireError> {
+    let segment = ip_packet.get(usize::from(ip.header_len)..ip.total_len as usize);
+    let segment = segment.ok_or(WireError::BadTotalLen)?;
     let (fixed, area) = tcp::split(segment)?;
     if csum == Csum::Verify && !checksum::verify_tcp_v6(ip.src, ip.dst, segment) {
         return Err(WireError::BadTcpChecksum);
@@ -201,7 +230,7 @@ pub fn carries(bytes: &[u8], ethernet: bool, protocol: u8) -> bool {
 }
 
 /// As [`carries`], over IPv6, directly behind its header.
-#[inline]
+#[inline(always)]
 pub fn carries_v6(bytes: &[u8], ethernet: bool, protocol: u8) -> bool {
     const NEXT_HEADER: usize = 6;
     if ethernet {

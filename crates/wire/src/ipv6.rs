@@ -128,8 +128,9 @@ impl Ipv6Hdr {
         Ok(hdr)
     }
 
+    /// Reads the header alone; that the datagram is all there is for the caller to check.
     #[inline(always)]
-    fn fixed(bytes: &[u8]) -> Result<Ipv6Hdr, WireError> {
+    pub(crate) fn fixed(bytes: &[u8]) -> Result<Ipv6Hdr, WireError> {
         let h = bytes
             .first_chunk::<{ Self::LEN }>()
             .ok_or(WireError::Truncated)?;

@@ -120,6 +120,25 @@ impl Addresses {
         self.find(ip).is_some_and(|h| h.state > State::Tentative)
     }
 
+    /// Whether at a glance `local` is ours and not tentative, and `remote` is not ours, nor was it
+    /// lately: one way through the table for both. `false` says nothing.
+    #[inline(always)]
+    pub(crate) fn between(&self, local: Ipv6Addr, remote: Ipv6Addr) -> bool {
+        let (local, remote) = (local.to_bits(), remote.to_bits());
+        let mut ours = false;
+        for slot in self.used() {
+            let low = slot.low.load(Ordering::Relaxed);
+            if low == remote as u64 && slot.high.load(Ordering::Relaxed) == (remote >> 64) as u64 {
+                return false;
+            }
+            ours |= low == local as u64
+                && slot
+                    .is(local)
+                    .is_some_and(|held| held.state > State::Tentative);
+        }
+        ours
+    }
+
     /// All addresses, in the order in which they were added.
     pub fn all(&self) -> impl Iterator<Item = Held> + '_ {
         self.used().iter().filter_map(Slot::read)
@@ -191,6 +210,33 @@ mod tests {
             Some(held(3, State::Deprecated))
         );
         assert_eq!(table.of(0).count(), 0);
+    }
+
+    #[test]
+    fn what_is_between_us_and_a_host_is_seen_at_a_glance() {
+        let table = Addresses::new(4);
+        let ours = held(1, State::Preferred).addr;
+        let same_tail = Ipv6Addr::from_bits(7 << 64 | 1);
+        assert!(!table.between(ours, same_tail));
+        table.set(held(2, State::Tentative));
+        table.set(held(1, State::Preferred));
+        table.set(held(3, State::Deprecated));
+        for (local, remote, plain) in [
+            (ours, held(9, State::Preferred).addr, true),
+            (held(3, State::Preferred).addr, same_tail, true),
+            // Addresses whose lower halves are one are still two.
+            (ours, same_tail, true),
+            (same_tail, held(9, State::Preferred).addr, false),
+            // Tentative, and from ourselves.
+            (held(2, State::Preferred).addr, same_tail, false),
+            (ours, held(2, State::Preferred).addr, false),
+            (ours, held(3, State::Preferred).addr, false),
+            (ours, ours, false),
+        ] {
+            assert_eq!(table.between(local, remote), plain, "{local} {remote}");
+        }
+        table.remove(ours);
+        assert!(!table.between(ours, same_tail));
     }
 
     #[test]

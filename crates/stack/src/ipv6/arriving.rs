@@ -32,6 +32,21 @@ impl<K: Kind> SharedState<K> {
         Some(own.addr)
     }
 
+    /// Whether at a glance a flow that came by interface `iface` is between an address of ours and
+    /// a host's, and neither has a zone: so for nearly every packet. `false` says nothing; what is
+    /// then to be done, [`SharedState::unwelcome6`] does.
+    #[inline(always)]
+    pub(crate) fn plain6(&self, iface: u16, key: &FlowKey) -> bool {
+        let (IpAddr::V6(local), IpAddr::V6(remote)) = (key.local, key.remote) else {
+            return false;
+        };
+        is_host(remote)
+            && !is_link_local(remote)
+            && !is_link_local(local)
+            && iface != self.loopback().0
+            && self.v6.between(local, remote)
+    }
+
     /// Gives the addresses of a flow that came by interface `iface` their zones. Why it is to be
     /// dropped: it is not for us, or from no host.
     #[inline]
