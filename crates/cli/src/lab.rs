@@ -180,7 +180,11 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     let path = folder.path().to_path_buf();
     let stored = record::read(&path)?;
     let written = report::write(&path, &stored)?;
-    print(&written.markdown)?;
+    // Whoever looks wants the answer, and a program all of it.
+    match io::stdout().is_terminal() {
+        true => print(&written.answer)?,
+        false => print(&written.markdown)?,
+    }
     tell(&summary, &path);
     if summary.stopped {
         tell_how_to_go_on(args, &path);

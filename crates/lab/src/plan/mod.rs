@@ -44,6 +44,11 @@ pub struct Series {
 }
 
 impl Series {
+    /// Its organization with `{}` where the axis' number goes.
+    pub fn pattern(&self) -> &str {
+        &self.org
+    }
+
     /// Its organization at one point of the axis.
     ///
     /// # Errors

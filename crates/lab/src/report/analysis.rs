@@ -1,6 +1,7 @@
 //! What the rows of a folder say: points with their intervals, claims compared, an advice. All
 //! words of a report come from here or are computed from it.
 
+use super::names::{Unit, names};
 use crate::{
     host::apart,
     metric::Metric,
@@ -49,7 +50,9 @@ impl Point {
 /// One curve.
 #[derive(Debug, Clone)]
 pub struct Curve {
-    /// Its label.
+    /// What runs, as the command line takes it: its one name in figures, tables and sentences.
+    pub name: String,
+    /// Its label in the plan and in the rows.
     pub label: String,
     /// Its counterpart in the papers.
     pub published: Option<String>,
@@ -66,6 +69,11 @@ impl Curve {
     pub fn at(&self, x: u64) -> Option<&Point> {
         self.points.iter().find(|p| p.x == x)
     }
+}
+
+/// Whether a curve has a value of a metric anywhere.
+pub fn has(curve: &Curve, metric: Metric) -> bool {
+    curve.points.iter().any(|p| p.spread(metric).is_some())
 }
 
 /// Compares two points by a metric, pass by pass.
@@ -209,32 +217,17 @@ impl Result {
         }
     }
 
+    /// The unit of what was published, where it is not the one that is measured in.
+    pub fn foreign_unit(&self) -> Option<&'static str> {
+        let unit = Unit::published(self.plan.published?).name;
+        (unit != Unit::of(self.plan.metric).name).then_some(unit)
+    }
+
     /// The curves with their recorded sends.
     pub fn traces(&self) -> impl Iterator<Item = (&Curve, &Trace)> {
         let pairs = self.curves.iter().zip(&self.sends);
         pairs.filter_map(|(c, t)| Some((c, t.as_ref()?)))
     }
-}
-
-/// Which organization for one load at one x.
-#[derive(Debug, Clone)]
-pub struct Choice {
-    /// Index of the plan's result.
-    pub result: usize,
-    /// Load.
-    pub load: String,
-    /// Where.
-    pub x: u64,
-    /// Label of the curve with the best median.
-    pub best: String,
-    /// Its median, in the plan's metric.
-    pub median: f64,
-    /// Those between which and the best no difference is seen, with the ratio to it.
-    pub equals: Vec<(String, f64)>,
-    /// Those that are behind it, with the ratio to it.
-    pub behind: Vec<(String, f64)>,
-    /// Those that there are too few runs of to tell.
-    pub unknown: Vec<String>,
 }
 
 /// The results of each plan that has rows or could have. Runs with near cores and runs with far ones
@@ -266,10 +259,9 @@ pub fn results(stored: &Stored) -> Vec<Result> {
 /// The result of `rows`; `others` are of the plan too, with cores of another distance.
 fn result(plan: &Plan, stored: &Stored, cores: Cores, rows: &[&Row], others: &[&Row]) -> Result {
     let values = plan.values(stored.header.mode);
-    let curves: Vec<Curve> = plan
-        .series
-        .iter()
-        .map(|s| {
+    let named = plan.series.iter().zip(names(plan));
+    let curves: Vec<Curve> = named
+        .map(|(s, name)| {
             let series = |r: &&Row| r.series == s.label;
             let of: Vec<&Row> = rows.iter().copied().filter(series).collect();
             let elsewhere = |x| others.iter().any(|r| series(r) && r.x == x);
@@ -279,6 +271,7 @@ fn result(plan: &Plan, stored: &Stored, cores: Cores, rows: &[&Row], others: &[&
                 (_, false) => "not run yet",
             };
             Curve {
+                name,
                 label: s.label.clone(),
                 published: s.published.clone(),
                 organization: values.first().and_then(|x| s.organization(*x).ok()),
@@ -474,66 +467,4 @@ fn counters(own: Metric, a: &Point, b: &Point) -> Vec<(Metric, f64, f64)> {
         .filter(|m| *m != own)
         .filter_map(|m| Some((m, a.spread(m)?.median, b.spread(m)?.median)))
         .collect()
-}
-
-/// Which organization for which load: for each plan that advises, at each x.
-pub fn choices(results: &[Result]) -> Vec<Choice> {
-    let mut list = Vec::new();
-    for (index, r) in results.iter().enumerate() {
-        let Some(load) = &r.plan.advice else { continue };
-        for &x in r
-            .curves
-            .first()
-            .into_iter()
-            .flat_map(|c| &c.points)
-            .map(|p| &p.x)
-        {
-            let choice = choice(index, r, load, x);
-            // Of far cores there are as many runs as it happened.
-            let told = |c: &Choice| !c.equals.is_empty() || !c.behind.is_empty();
-            list.extend(choice.filter(|c| r.cores != Cores::Far || told(c)));
-        }
-    }
-    list
-}
-
-fn choice(index: usize, r: &Result, load: &str, x: u64) -> Option<Choice> {
-    let metric = r.plan.metric;
-    // The host's kernel does its peer's work too, so its goodput is no rival to the others'.
-    let rival = |c: &&Curve| matches!(c.organization, Some(Organization::Ours(_)));
-    let median = |c: &Curve| Some(c.at(x)?.spread(metric)?.median);
-    let mut measured: Vec<(&Curve, f64)> = r
-        .curves
-        .iter()
-        .filter(rival)
-        .filter_map(|c| Some((c, median(c)?)))
-        .collect();
-    let better = |a: f64, b: f64| match metric.more_is_better() {
-        true => b.total_cmp(&a),
-        false => a.total_cmp(&b),
-    };
-    measured.sort_by(|a, b| better(a.1, b.1));
-    let (&(best, of_best), others) = measured.split_first()?;
-    let mut choice = Choice {
-        result: index,
-        load: load.into(),
-        x,
-        best: best.label.clone(),
-        median: of_best,
-        equals: Vec::new(),
-        behind: Vec::new(),
-        unknown: Vec::new(),
-    };
-    for (other, _) in others {
-        let label = other.label.clone();
-        match compare_points(other.at(x)?, best.at(x)?, metric) {
-            None => choice.unknown.push(label),
-            Some(c) => match c.verdict {
-                Verdict::TooFew => choice.unknown.push(label),
-                Verdict::NoDifference => choice.equals.push((label, c.ratio)),
-                Verdict::Less | Verdict::Greater => choice.behind.push((label, c.ratio)),
-            },
-        }
-    }
-    Some(choice)
 }

@@ -138,7 +138,7 @@ impl Scale {
 fn draw(id: &str, r: &Result, c: &Curve, look: Look, rows: &[Timed]) -> Markup {
     let scale = Scale::of(rows);
     let bottom = TOP + ROW * rows.len() as f64;
-    let title = format!("{}: holds and waits", c.label);
+    let title = format!("{}: holds and waits", c.name);
     let ticks = || (0..=scale.decades).map(|d| 10f64.powi(d as i32 + 1));
     html! {
         svg viewBox=(format!("0 0 {WIDTH} {}", bottom + BOTTOM)) role="img"
@@ -233,7 +233,7 @@ fn table(r: &Result, curves: &[(&Curve, Look, Vec<Timed>)]) -> Markup {
                         @for (c, _, rows) in curves {
                             @for t in rows {
                                 tr {
-                                    th scope="row" { (c.label) ", " (t.class) }
+                                    th scope="row" { (c.name) ", " (t.class) }
                                     td.n { (number(t.x as f64)) }
                                     (cell(t.hold(), 0.5)) (cell(t.hold(), 0.9)) (cell(t.hold(), 0.99))
                                     td.n { (number(t.contended())) }
@@ -312,7 +312,7 @@ mod tests {
         assert!(text.contains("conn_hashtable at 6: held 72.9 ns"), "{text}");
         // Table 1 has 89 % at 6 connections for the table, and nothing for connections.
         let row = |name: &str| {
-            let i = text.find(&format!("MsgP, {name}</th>")).unwrap();
+            let i = text.find(&format!("msgp, {name}</th>")).unwrap();
             text[i..].split("</tr>").next().unwrap().to_string()
         };
         assert!(

@@ -2,8 +2,9 @@
 
 use super::{
     analysis::{Cores, Curve, Finding, Judged, Result, compare_points},
-    boxes, lanes,
+    answer, boxes, lanes,
     material::Material,
+    names::Unit,
     stacked::{self, Stacked},
     svg::{self, Bars, Figure, Line, Look, Mark, STYLE, number},
     words,
@@ -46,7 +47,7 @@ pub(super) fn page(material: &Material<'_>) -> Markup {
                     }
                 }
                 main {
-                    (choices(material))
+                    (answer::section(material))
                     (claims(material))
                     (contents(material))
                     @for (i, r) in material.results.iter().enumerate() { (experiment(material, i, r)) }
@@ -57,51 +58,6 @@ pub(super) fn page(material: &Material<'_>) -> Markup {
             }
         }
     }
-}
-
-fn choices(material: &Material<'_>) -> Markup {
-    let mut loads: Vec<&str> = Vec::new();
-    for c in &material.choices {
-        if !loads.contains(&c.load.as_str()) {
-            loads.push(&c.load);
-        }
-    }
-    html! {
-        section #choose {
-            h2 { "Which organization for this machine and this load" }
-            @if material.choices.is_empty() {
-                p { "None of these plans compares organizations under a load to choose by. "
-                    "The plans throughput, receive and one-connection do." }
-            } @else {
-                p { "By medians over memory NICs with ideal peers, of the organizations that were "
-                    "measured. Ratios are to the best, by pairs of runs that took turns." }
-                @for load in loads {
-                    @let of: Vec<_> = material.choices.iter().filter(|c| c.load == load).collect();
-                    h3 { (first_upper(load)) }
-                    ul.choices {
-                        @for c in of {
-                            @let r = &material.results[c.result];
-                            @let plan = &r.plan;
-                            li {
-                                a.n href=(format!("#{}", r.id())) {
-                                    (number(c.x as f64)) " " (plan.axis.of(c.x)) (r.cores.remark())
-                                }
-                                span { strong { (c.best) } (words::advice(c, plan.metric)) "." }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// With a capital letter to begin with.
-fn first_upper(words: &str) -> String {
-    let mut chars = words.chars();
-    chars
-        .next()
-        .map_or(String::new(), |c| c.to_uppercase().chain(chars).collect())
 }
 
 fn pill(finding: Finding) -> Markup {
@@ -222,7 +178,7 @@ fn experiment(material: &Material<'_>, index: usize, r: &Result) -> Markup {
             @for metric in &plan.also {
                 @if has(r, *metric) {
                     details {
-                        summary { (metric.label()) ", " (metric.unit()) }
+                        summary { (axis(*metric)) }
                         (table(r, *metric, false))
                     }
                 }
@@ -296,7 +252,7 @@ fn figures(index: usize, r: &Result, looks: &[Look]) -> Markup {
     html! {
         ul.legend {
             @for (curve, look) in r.curves.iter().zip(looks) {
-                li { (svg::key(*look, false)) (curve.label) }
+                li { (svg::key(*look, false)) (curve.name) }
             }
             @if papers { li.quiet { "thin, hollow: published" } }
             li.quiet { "bars: intervals of the medians" }
@@ -334,7 +290,7 @@ fn by_component(index: usize, r: &Result) -> Option<Stacked> {
             rows.extend(parts.map(|parts| stacked::Row {
                 name: format!(
                     "{}, {} {}",
-                    curve.label,
+                    curve.name,
                     number(*x as f64),
                     r.plan.axis.of(*x)
                 ),
@@ -353,15 +309,16 @@ fn by_component(index: usize, r: &Result) -> Option<Stacked> {
 }
 
 fn axis(metric: Metric) -> String {
-    format!("{}, {}", metric.label(), metric.unit())
+    format!("{}, {}", metric.label(), Unit::of(metric).name)
 }
 
 fn mark(x: u64, p: &super::analysis::Point, metric: Metric) -> Option<Mark> {
     let spread = p.spread(metric)?;
+    let by = Unit::of(metric).factor;
     Some(Mark {
         x: x as f64,
-        y: spread.median,
-        bar: p.interval(metric).map(|i: Interval| (i.low, i.high)),
+        y: spread.median * by,
+        bar: p.interval(metric).map(|i| (i.low * by, i.high * by)),
         hollow: 2 * p.disturbed > p.runs.len(),
     })
 }
@@ -373,7 +330,7 @@ fn measured(index: usize, r: &Result, looks: &[Look]) -> Figure {
         .iter()
         .zip(looks)
         .map(|(c, look)| Line {
-            name: c.label.clone(),
+            name: c.name.clone(),
             look: *look,
             marks: c
                 .points
@@ -400,13 +357,17 @@ fn measured(index: usize, r: &Result, looks: &[Look]) -> Figure {
 /// The published curves that have a counterpart here.
 fn papers(r: &Result, looks: &[Look]) -> Vec<Line> {
     let line = |(c, look): (&Curve, &Look)| {
-        let series = r.plan.published?.series(c.published.as_deref()?)?;
+        let e = r.plan.published?;
+        let (series, by) = (
+            e.series(c.published.as_deref()?)?,
+            Unit::published(e).factor,
+        );
         let mut marks = Vec::new();
         for p in &series.points {
             let (first, last) = p.span();
             let one = |x| Mark {
                 x,
-                y: p.y,
+                y: p.y * by,
                 bar: None,
                 hollow: true,
             };
@@ -431,7 +392,7 @@ fn of_paper(index: usize, r: &Result, looks: &[Look]) -> Figure {
         id: format!("p{index}"),
         title: "Published".into(),
         x: e.map_or(String::new(), |e| e.x.clone()),
-        y: e.map_or(String::new(), |e| e.unit.clone()),
+        y: e.map_or(String::new(), |e| Unit::published(e).name.into()),
         log_x: r.plan.log,
         rule: None,
         lines: papers(r, looks),
@@ -457,7 +418,7 @@ fn relative(index: usize, r: &Result, looks: &[Look], base: usize) -> Figure {
             })
         };
         lines.push(Line {
-            name: c.label.clone(),
+            name: c.name.clone(),
             look: *look,
             marks: c.points.iter().filter_map(ratio).collect(),
             published: false,
@@ -466,9 +427,9 @@ fn relative(index: usize, r: &Result, looks: &[Look], base: usize) -> Figure {
     }
     Figure {
         id: format!("r{index}"),
-        title: format!("Relative to {}", of.label),
+        title: format!("Relative to {}", of.name),
         x: r.plan.axis.label().into(),
-        y: format!("times {}", of.label),
+        y: format!("times {}", of.name),
         log_x: r.plan.log,
         rule: Some(1.0),
         lines,
@@ -501,7 +462,7 @@ fn relative_of_paper(r: &Result, c: &Curve, base: &Curve, look: Look) -> Option<
 fn bars(index: usize, r: &Result, looks: &[Look]) -> Bars {
     let rows = r.curves.iter().zip(looks).filter_map(|(c, look)| {
         let p = c.points.first()?;
-        Some((c.label.clone(), *look, mark(p.x, p, r.plan.metric)?))
+        Some((c.name.clone(), *look, mark(p.x, p, r.plan.metric)?))
     });
     let x = r
         .curves
@@ -538,6 +499,7 @@ fn table(r: &Result, metric: Metric, papers: bool) -> Markup {
         .collect();
     reasons.sort_unstable();
     reasons.dedup();
+    let by = r.plan.published.map_or(1.0, |e| Unit::published(e).factor);
     let series = |c: &Curve| {
         let e = r.plan.published.filter(|_| papers)?;
         e.series(c.published.as_deref()?)
@@ -545,7 +507,7 @@ fn table(r: &Result, metric: Metric, papers: bool) -> Markup {
     html! {
         div.scroll {
             table.values {
-                caption { (metric.label()) ", " (metric.unit()) ": median (interval)" }
+                caption { (axis(metric)) ": median (interval)" }
                 thead {
                     tr { th { (r.plan.axis.label()) } @for x in xs() { th.n { (number(x as f64)) } } }
                 }
@@ -553,17 +515,17 @@ fn table(r: &Result, metric: Metric, papers: bool) -> Markup {
                     @for c in &r.curves {
                         tr {
                             th scope="row" {
-                                (c.label)
+                                (c.name)
                                 @if !c.comparable { " " span.quiet { "not comparable" } }
                             }
                             @for p in &c.points { (cell(p, metric)) }
                         }
                         @if let Some(s) = series(c) {
                             tr.published {
-                                th scope="row" { (s.name) ", published" }
+                                th scope="row" { (c.name) ", published" @if let Some(unit) = r.foreign_unit() { " in " (unit) } }
                                 @for p in &c.points {
                                     td.n { @if let Some(y) = s.at(p.x as f64) {
-                                        span title=[y.note.as_deref()] { (words::published(y)) }
+                                        span title=[y.note.as_deref()] { (words::published(y, by)) }
                                     } }
                                 }
                             }
@@ -583,9 +545,10 @@ fn cell(p: &super::analysis::Point, metric: Metric) -> Markup {
         return html! { td.n title=[p.missing.as_deref()] { "–" } };
     };
     let interval = p.interval(metric).filter(|i| i.low != i.high);
+    let by = Unit::of(metric).factor;
     html! {
         td.n {
-            (number(spread.median))
+            (number(spread.median * by))
             @if p.disturbed > 0 {
                 abbr title=(format!("{} of {} runs were disturbed", p.disturbed, p.runs.len())) { "†" }
             }
@@ -593,7 +556,7 @@ fn cell(p: &super::analysis::Point, metric: Metric) -> Markup {
                 abbr title=(format!("the accounting of {} runs does not hold", p.invalid)) { "‡" }
             }
             @if let Some(i) = interval {
-                span.interval { (number(i.low)) "–" (number(i.high)) }
+                span.interval { (number(i.low * by)) "–" (number(i.high * by)) }
             }
         }
     }
@@ -628,8 +591,8 @@ fn not_repeated(material: &Material<'_>) -> Markup {
         material.results.iter().any(of)
     };
     let missing = || {
-        let all = published().experiments.iter();
-        all.filter(|e| whole && !planned(e))
+        let all: &'static [Experiment] = &published().experiments;
+        all.iter().filter(|e| whole && !planned(e))
     };
     html! {
         @if missing().next().is_some() {
@@ -647,7 +610,7 @@ fn not_repeated(material: &Material<'_>) -> Markup {
 }
 
 /// An experiment's published numbers alone.
-fn numbers(e: &Experiment) -> Markup {
+fn numbers(e: &'static Experiment) -> Markup {
     let mut xs: Vec<f64> = e
         .series
         .iter()
@@ -656,17 +619,18 @@ fn numbers(e: &Experiment) -> Markup {
         .collect();
     xs.sort_by(f64::total_cmp);
     xs.dedup();
+    let unit = Unit::published(e);
     html! {
         div.scroll {
             table.values {
-                caption { "published, " (e.unit) }
+                caption { "published, " (unit.name) }
                 thead { tr { th { (e.x) } @for x in &xs { th.n { (number(*x)) } } } }
                 tbody {
                     @for s in &e.series {
                         tr.published {
                             th scope="row" { (s.name) }
                             @for x in &xs {
-                                td.n { @if let Some(p) = s.at(*x) { (words::published(p)) } }
+                                td.n { @if let Some(p) = s.at(*x) { (words::published(p, unit.factor)) } }
                             }
                         }
                     }

@@ -3,6 +3,7 @@
 use super::{
     analysis::{Curve, Result},
     material::Material,
+    names::Unit,
     svg::number,
     words,
 };
@@ -43,13 +44,14 @@ fn choices(material: &Material<'_>, out: &mut String) {
         let plan = &r.plan;
         let _ = writeln!(
             out,
-            "- **{}, {} {}{}**: {}{}. ({})",
+            "- **{}, {} {}{}**: {} {}. {}. ({})",
             text(&c.load),
             number(c.x as f64),
             plan.axis.of(c.x),
             r.cores.remark(),
             text(&c.best),
             text(&words::advice(c, plan.metric)),
+            c.doubts(),
             plan.name
         );
     }
@@ -109,16 +111,16 @@ fn table(r: &Result, metric: Metric, out: &mut String) {
         .flat_map(|c| &c.points)
         .map(|p| p.x)
         .collect();
-    let _ = write!(out, "| {}, {} |", metric.label(), metric.unit());
+    let _ = write!(out, "| {}, {} |", metric.label(), Unit::of(metric).name);
     for x in &xs {
         let _ = write!(out, " {} |", number(*x as f64));
     }
     let _ = write!(out, "\n|---|{}\n", "--:|".repeat(xs.len()));
     for curve in &r.curves {
-        let _ = write!(out, "| {} |", text(&curve.label));
+        let _ = write!(out, "| {} |", text(&curve.name));
         for p in &curve.points {
             let mut cell = match p.spread(metric) {
-                Some(s) => words::value(&s, p.interval(metric)),
+                Some(s) => words::value(&s, p.interval(metric), metric),
                 None => "–".into(),
             };
             if p.disturbed > 0 {
@@ -150,9 +152,14 @@ fn published(r: &Result, curve: &Curve, xs: &[u64], out: &mut String) {
         .published
         .and_then(|e| e.series(curve.published.as_deref()?));
     let Some(series) = series else { return };
-    let _ = write!(out, "| *{}, published* |", text(&series.name));
+    let by = r.plan.published.map_or(1.0, |e| Unit::published(e).factor);
+    let unit = r
+        .foreign_unit()
+        .map_or(String::new(), |unit| format!(" in {unit}"));
+    let _ = write!(out, "| *{}, published{unit}* |", text(&curve.name));
     for x in xs {
-        let cell = series.at(*x as f64).map_or("".into(), words::published);
+        let shown = |p| words::published(p, by);
+        let cell = series.at(*x as f64).map_or(String::new(), shown);
         let _ = write!(out, " {cell} |");
     }
     out.push('\n');

@@ -1,9 +1,6 @@
 //! What all forms of a report are made from.
 
-use super::{
-    analysis::{Choice, Result},
-    apart::Apart,
-};
+use super::{analysis::Result, apart::Apart, choice::Choice};
 use crate::record::Stored;
 
 /// What all forms are made from.

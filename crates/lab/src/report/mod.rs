@@ -2,13 +2,16 @@
 //! every number and every conclusion is computed from the rows.
 
 pub mod analysis;
+mod answer;
 mod apart;
 mod boxes;
+pub mod choice;
 mod csv;
 mod html;
 pub mod lanes;
 mod markdown;
 mod material;
+mod names;
 mod stacked;
 pub mod svg;
 mod words;
@@ -35,12 +38,14 @@ pub struct Rendered {
     pub markdown: String,
     /// A line for each point and metric.
     pub csv: String,
+    /// What it comes to, in a few lines for a terminal.
+    pub answer: String,
 }
 
 /// Makes the report of what a folder holds.
 pub fn render(stored: &Stored) -> Rendered {
     let results = analysis::results(stored);
-    let choices = analysis::choices(&results);
+    let choices = choice::choices(&results);
     let material = Material {
         stored,
         results,
@@ -51,6 +56,7 @@ pub fn render(stored: &Stored) -> Rendered {
         html: html::page(&material).into_string(),
         markdown: markdown::render(&material),
         csv: csv::render(&material),
+        answer: answer::lines(&material),
     }
 }
 

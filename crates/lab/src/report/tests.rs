@@ -192,7 +192,7 @@ fn near_and_far_cores_are_not_taken_together() {
     let results = analysis::results(&stored);
     assert_eq!((results.len(), results[1].measured), (2, 3));
     assert!(results[1].claims.is_empty());
-    assert_eq!(analysis::choices(&results).len(), 3);
+    assert_eq!(choice::choices(&results).len(), 3);
     let missing = results[1].curves[0].points[1].missing.as_deref();
     assert_eq!(missing, Some("no run with cores far apart"));
 }
@@ -231,15 +231,18 @@ fn a_report_is_not_replaced_by_a_lesser_one() {
 #[test]
 fn the_best_is_named_with_those_that_equal_it() {
     let results = analysis::results(&example());
-    let choices = analysis::choices(&results);
+    let choices = choice::choices(&results);
     let at = |x: u64| choices.iter().find(|c| c.x == x).unwrap();
-    assert_eq!(at(6).best, "ConnP-L(128)");
+    assert_eq!(at(6).best, "connp-l:128");
     assert_eq!(at(6).equals.len(), 1, "{:?}", at(6));
-    assert_eq!(at(6).equals[0].0, "UP");
-    assert_eq!(at(192).best, "ConnP-L(128)");
+    assert_eq!(at(6).equals[0].0, "up");
+    assert_eq!(at(6).sure(), Some(choice::Sure::Tie));
+    assert_eq!(at(192).best, "connp-l:128");
+    assert_eq!(at(192).sure(), Some(choice::Sure::Yes));
     assert_eq!(at(192).behind.len(), 2);
     let text = render(&example()).markdown;
-    assert!(text.contains("ConnP-L(128), 4090 Mb/s; tied: UP"), "{text}");
+    let said = "connp-l:128 4.09 Gb/s, as up (tie); tied: up 1.00 ×";
+    assert!(text.contains(said), "{text}");
 }
 
 #[test]
@@ -247,11 +250,11 @@ fn the_page_is_whole_and_needs_nothing_else() {
     let html = render(&example()).html;
     for part in [
         "Throughput &lt;of&gt; two",
-        "Which organization for this machine",
+        "is fastest, 4.61 Gb/s",
         "Published for 4 cores; this machine has 2.",
-        "3308*",
+        "3.31*",
         "<svg viewBox",
-        "Relative to UP",
+        "Relative to up",
         "prefers-color-scheme: dark",
         "@media print",
     ] {
@@ -327,6 +330,40 @@ fn markdown_has_even_tables() {
     assert!(text.contains("Throughput \\<of> two"), "{text}");
 }
 
+/// With three runs, no rule holds, but all pairs may say the same; near runs and far ones of the two
+/// that decide are counted.
+#[test]
+fn how_sure_the_answer_is_and_what_it_rests_on() {
+    let mut few = example();
+    few.rows.retain(|r| r.repeat < 3);
+    let found = choice::choices(&analysis::results(&few));
+    let at = |x: u64| found.iter().find(|c| c.x == x).unwrap();
+    assert_eq!(at(192).sure(), Some(choice::Sure::Likely(3)));
+    // All three pairs say so here as well, but by a quarter of a hundredth.
+    assert_eq!(at(6).sure(), Some(choice::Sure::Open(3)));
+    let mut far = with_far_cores();
+    if let Outcome::Measured(m) = &mut far.rows[0].outcome {
+        m.raw.disturbances = vec!["the hypervisor stole 5 %".into()];
+    }
+    let found = choice::choices(&analysis::results(&far));
+    let first = found.first().unwrap();
+    assert_eq!((first.runs, first.disturbed, first.far), (10, 1, 10));
+    let answer = render(&far).answer;
+    assert!(
+        answer.contains("6 connections  connp-l:128 4.09 Gb/s, as up (tie)"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("16,384 connections  connp-l:128 4.61 Gb/s, 2.26 × up (sure)"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("1 of the 30 runs that decide this were disturbed"),
+        "{answer}"
+    );
+    assert!(answer.lines().all(|l| l.chars().count() <= 100), "{answer}");
+}
+
 /// Rendering is a function of the folder: the same page from the same rows.
 #[test]
 fn rendering_again_gives_the_same() {
@@ -347,7 +384,7 @@ fn without_claims_each_curve_is_held_against_one() {
     stored.plans = vec![Plan::parse("small.toml", &text).unwrap()];
     let lines = words::against(&analysis::results(&stored)[0]);
     assert_eq!(lines.len(), 2);
-    assert!(lines[0].starts_with("goodput of MsgP vs UP: 0.82 times"));
+    assert!(lines[0].starts_with("goodput of msgp vs up: 0.82 times"));
     assert!(
         lines[0].contains("at 6 connections, less; 1.25"),
         "{lines:?}"
@@ -355,5 +392,5 @@ fn without_claims_each_curve_is_held_against_one() {
     assert!(lines[0].contains("at 192 connections, more"), "{lines:?}");
     assert!(lines[1].contains("at 6 connections, no significant difference"));
     let markdown = render(&stored).markdown;
-    assert!(markdown.contains("- goodput of MsgP vs UP"), "{markdown}");
+    assert!(markdown.contains("- goodput of msgp vs up"), "{markdown}");
 }

@@ -1,7 +1,9 @@
 //! Conclusions in words, each computed from what was measured.
 
 use super::{
-    analysis::{Choice, Curve, Evidence, Finding, Judged, Result, compare_points},
+    analysis::{Curve, Evidence, Finding, Judged, Result, compare_points},
+    choice::Choice,
+    names::Unit,
     svg::number,
 };
 use crate::{
@@ -12,29 +14,26 @@ use crate::{
     stats::{Comparison, Interval, Spread, Verdict},
 };
 
-/// Median with the interval that holds it.
-pub(super) fn value(spread: &Spread, interval: Option<Interval>) -> String {
+/// Median with the interval that holds it, in the unit that the metric is shown in.
+pub(super) fn value(spread: &Spread, interval: Option<Interval>, metric: Metric) -> String {
+    let by = Unit::of(metric).factor;
+    let of = |v: f64| number(v * by);
     match interval {
         Some(i) if i.low != i.high => {
-            format!(
-                "{} ({}–{})",
-                number(spread.median),
-                number(i.low),
-                number(i.high)
-            )
+            format!("{} ({}–{})", of(spread.median), of(i.low), of(i.high))
         }
-        _ => number(spread.median),
+        _ => of(spread.median),
     }
 }
 
-/// A published number, marked if it isn't printed as it is.
-pub(super) fn published(point: &Point) -> String {
+/// A published number, multiplied to be shown, and marked if it isn't printed as it is.
+pub(super) fn published(point: &Point, by: f64) -> String {
     let mark = match point.kind {
         Kind::Exact => "",
         Kind::About => "≈",
         Kind::Derived => "*",
     };
-    format!("{}{mark}", number(point.y))
+    format!("{}{mark}", number(point.y * by))
 }
 
 /// A ratio with its interval.
@@ -78,7 +77,7 @@ pub(super) fn against(r: &Result) -> Vec<String> {
     let Some(base) = base.and_then(|i| r.curves.get(i)) else {
         return Vec::new();
     };
-    let others = r.curves.iter().filter(|c| c.label != base.label);
+    let others = r.curves.iter().filter(|c| c.name != base.name);
     others.filter_map(|c| stands(c, base, r)).collect()
 }
 
@@ -100,11 +99,11 @@ fn stands(curve: &Curve, base: &Curve, r: &Result) -> Option<String> {
         true => "",
         false => " (not comparable)",
     };
-    let (label, of) = (&curve.label, &base.label);
+    let (name, of) = (&curve.name, &base.name);
     let what = short(metric);
     (!places.is_empty()).then(|| {
         format!(
-            "{what} of {label}{comparable} vs {of}: {}",
+            "{what} of {name}{comparable} vs {of}: {}",
             places.join("; ")
         )
     })
@@ -184,13 +183,9 @@ pub(super) fn counters(e: &Evidence) -> Option<String> {
         .iter()
         .filter(|(_, a, b)| apart(*a, *b))
         .map(|(m, a, b)| {
-            format!(
-                "{} {} vs {} {}",
-                short(*m),
-                number(*a),
-                number(*b),
-                m.unit()
-            )
+            let unit = Unit::of(*m);
+            let (a, b) = (number(a * unit.factor), number(b * unit.factor));
+            format!("{} {a} vs {b} {}", short(*m), unit.name)
         })
         .collect();
     (!parts.is_empty()).then(|| format!("Counted {}: {}.", place(e), parts.join("; ")))
@@ -231,23 +226,24 @@ fn short(m: Metric) -> &'static str {
 
 /// What there is to say of the best organization for a load, behind its name.
 pub(super) fn advice(choice: &Choice, metric: Metric) -> String {
-    let value = format!("{} {}", number(choice.median), metric.unit());
+    let mut text = choice.value(metric);
+    if let (Some(margin), Some(sure)) = (choice.margin(), choice.sure()) {
+        text.push_str(&format!(", {margin} ({})", sure.words()));
+    }
     let list = |items: &[(String, f64)]| {
-        let one = |(label, ratio): &(String, f64)| format!("{label} {ratio:.2}x");
+        let mut items = items.to_vec();
+        items.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let one = |(name, ratio): &(String, f64)| format!("{name} {ratio:.2} ×");
         items.iter().map(one).collect::<Vec<_>>().join(", ")
     };
-    let mut text = match choice.equals.is_empty() {
-        true => format!(", {value}"),
-        false => format!(", {value}; tied: {}", list(&choice.equals)),
-    };
-    if !choice.behind.is_empty() {
-        text.push_str(&format!("; slower: {}", list(&choice.behind)));
+    for (what, items) in [("tied", &choice.equals), ("slower", &choice.behind)] {
+        if !items.is_empty() {
+            text.push_str(&format!("; {what}: {}", list(items)));
+        }
     }
     if !choice.unknown.is_empty() {
-        text.push_str(&format!(
-            "; too few runs to compare: {}",
-            choice.unknown.join(", ")
-        ));
+        let names = choice.unknown.join(", ");
+        text.push_str(&format!("; too few runs to compare: {names}"));
     }
     text
 }
