@@ -54,6 +54,8 @@ fn bad_input() {
         (&["bench", "--threads", "0"], "from 1 to 256"),
         (&["bench", "--threads", "-2"], "-2"),
         (&["bench", "--nics", "0"], "from 1 to 256"),
+        (&["bench", "--ipv6", "--mtu", "1279"], "1280"),
+        (&["bench", "--ipv6", "--org", "null,up"], "null is of IPv4"),
         (
             &["bench", "--device", "eth0"],
             "known: mem, tap, tun, packet, xdp, pair",
@@ -343,12 +345,13 @@ fn measures_our_organizations() {
     }
 }
 
-/// TAP works, or is refused with one line.
+/// TAP works, or is refused with one line; over IPv6 as over IPv4, and the report says so.
 #[test]
 fn measures_over_tap() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = [
         "bench",
+        "--ipv6",
         "--device",
         "tap",
         "--org",
@@ -373,6 +376,7 @@ fn measures_over_tap() {
     }
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["settings"]["family"], "ipv6");
     let run = &report["runs"][0];
     assert_eq!((&run["org"], &run["device"]), (&"up".into(), &"tap".into()));
     assert!(run["stack_ns_per_segment"].is_null());

@@ -1,6 +1,11 @@
 //! What of this machine can be used, what for, and how to mend what is missing.
 
-use crate::{cache::counted, host, linux, ours, text::wrapped, workload::Device};
+use crate::{
+    cache::counted,
+    host, linux, ours,
+    text::wrapped,
+    workload::{Device, Family},
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
 use std::{env, fmt::Write as _, fs, io, path::Path};
@@ -195,7 +200,7 @@ fn tap() -> Check {
     Check::of(
         "tap",
         "bench --device tap or tun, programs with a TAP or TUN interface",
-        ours::kernel::possible(Device::Tap, 1, 1, 1500),
+        ours::kernel::possible(Device::Tap, 1, 1, (1500, Family::Ipv4)),
         "TAP interfaces can be made",
         mend,
     )

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::{
         organizations::Organization,
-        workload::{Coalescing, Direction, Inbound, Sample},
+        workload::{Coalescing, Direction, Family, Inbound, Sample},
     };
     use perimeter::Offload;
     use std::time::Duration;
@@ -139,10 +139,17 @@ mod tests {
     fn every_organization_in_every_direction() {
         for org in perimeter::OrgSpec::tested() {
             let org = &*org.to_string();
-            for direction in [Direction::Send, Direction::Receive, Direction::Both] {
+            for (direction, family) in [
+                (Direction::Send, Family::Ipv4),
+                (Direction::Receive, Family::Ipv4),
+                (Direction::Both, Family::Ipv4),
+                (Direction::Both, Family::Ipv6),
+            ] {
                 let seen = |s: &Sample| s.connection_min > 0 && s.verified_bytes > 0;
-                let sample = measure_until(org, seen, |s| s.direction = direction);
-                let what = format!("{org} {direction}: {sample:?}");
+                let sample = measure_until(org, seen, |s| {
+                    (s.direction, s.family) = (direction, family);
+                });
+                let what = format!("{org} {direction} {family}: {sample:?}");
                 assert!(sample.goodput > 1e6, "{what}");
                 assert!(sample.connection_min > 0, "{what}");
                 assert!(sample.verified_bytes > 0, "{what}");
@@ -159,7 +166,7 @@ mod tests {
     /// mode, if the machine permits.
     #[test]
     fn every_organization_over_devices_of_the_host() {
-        for (device, org, direction, inbound) in [
+        let ipv4 = [
             (Device::Tap, "up", Direction::Send, Inbound::Nic),
             (Device::Tap, "up:shared", Direction::Receive, Inbound::Nic),
             (Device::Tap, "connp-l:8", Direction::Both, Inbound::Thread),
@@ -179,9 +186,19 @@ mod tests {
                 Direction::Receive,
                 Inbound::Affine,
             ),
-        ] {
+        ];
+        let ipv6 = [
+            (Device::Tap, "up", Direction::Both, Inbound::Nic),
+            (Device::Tap, "connp-l:8", Direction::Both, Inbound::Affine),
+            (Device::Tun, "up:shared", Direction::Receive, Inbound::Nic),
+            (Device::Xdp, "up", Direction::Both, Inbound::Nic),
+        ];
+        let ipv4 = ipv4.map(|run| (run, Family::Ipv4));
+        let ipv6 = ipv6.map(|run| (run, Family::Ipv6));
+        for ((device, org, direction, inbound), family) in ipv4.into_iter().chain(ipv6) {
             let settings = Settings {
                 device,
+                family,
                 ..Settings::default()
             };
             if let Err(e) = kernel::check(&settings, &crate::bench::grid::grid(&settings)[..1]) {
@@ -191,6 +208,7 @@ mod tests {
             let run = |ms| {
                 measure_for(Duration::from_millis(ms), org, |s| {
                     s.device = device;
+                    s.family = family;
                     s.direction = direction;
                     s.inbound = inbound;
                     s.connections = vec![40];
@@ -199,7 +217,7 @@ mod tests {
             // A short window may miss a connection on a busy machine.
             let sample = Some(run(300)).filter(|s| s.connection_min > 0);
             let sample = sample.unwrap_or_else(|| run(3000));
-            let what = format!("{device} {org} {direction} {inbound}: {sample:?}");
+            let what = format!("{device} {family} {org} {direction} {inbound}: {sample:?}");
             assert!(sample.goodput > 1e6, "{what}");
             assert!(sample.connection_min > 0, "{what}");
             assert!(sample.verified_bytes > 0, "{what}");
@@ -246,17 +264,19 @@ mod tests {
     fn every_organization_back_to_back() {
         for org in perimeter::OrgSpec::tested() {
             let org = &*org.to_string();
-            for (direction, inbound) in [
-                (Direction::Send, Inbound::Nic),
-                (Direction::Both, Inbound::Thread),
+            for (direction, inbound, family) in [
+                (Direction::Send, Inbound::Nic, Family::Ipv4),
+                (Direction::Both, Inbound::Thread, Family::Ipv4),
+                (Direction::Both, Inbound::Nic, Family::Ipv6),
             ] {
                 let seen = |s: &Sample| s.connection_min > 0 && s.verified_bytes > 0;
                 let sample = measure_until(org, seen, |s| {
                     s.device = Device::Pair;
+                    s.family = family;
                     s.direction = direction;
                     s.inbound = inbound;
                 });
-                let what = format!("{org} {direction} {inbound}: {sample:?}");
+                let what = format!("{org} {direction} {inbound} {family}: {sample:?}");
                 assert!(sample.goodput > 1e6, "{what}");
                 assert!(sample.connection_min > 0, "{what}");
                 assert!(sample.verified_bytes > 0, "{what}");

@@ -46,12 +46,18 @@ impl Rss {
     /// The symmetric hash of a flow.
     #[inline]
     pub fn hash(&self, a: (Ipv4Addr, u16), b: (Ipv4Addr, u16)) -> u32 {
-        self.toeplitz.hash(&FlowKey {
+        self.hash_flow(&FlowKey {
             local: IpAddr::V4(a.0),
             remote: IpAddr::V4(b.0),
             local_port: a.1,
             remote_port: b.1,
         })
+    }
+
+    /// The same, of either family.
+    #[inline]
+    pub fn hash_flow(&self, key: &FlowKey) -> u32 {
+        self.toeplitz.hash(key)
     }
 
     /// The hash of a packet that starts at its IP header: of whole TCP and UDP datagrams, over

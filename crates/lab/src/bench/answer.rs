@@ -5,7 +5,7 @@ use crate::{
     bench::report::{Report, Row},
     stats::{self, Verdict, median},
     text::wrapped,
-    workload::Raw,
+    workload::{Family, Raw},
 };
 
 /// What rows are ranked by.
@@ -211,6 +211,10 @@ fn headline(report: &Report) -> String {
         "pair" => "a wire in memory".to_string(),
         device => format!("device {device}"),
     };
+    let over = match s.family {
+        Family::Ipv4 => over,
+        Family::Ipv6 => format!("IPv6 over {over}"),
+    };
     let threads = match s.threads {
         1 => "1 thread".to_string(),
         n => format!("{n} threads"),
@@ -376,6 +380,18 @@ mod tests {
             assert!(flat(&text).contains(said), "{said}\n{text}");
             assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         }
+    }
+
+    #[test]
+    fn the_family_is_said_where_it_is_not_ipv4() {
+        let mut report = two(&[2e9; 3], &[1e9; 3]);
+        assert!(!answer(&report).contains("IPv"), "{}", answer(&report));
+        report.settings.family = Family::Ipv6;
+        let text = answer(&report);
+        assert!(
+            flat(&text).contains("send, IPv6 over simulated NICs"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -81,6 +81,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--inbound", a.inbound != b.inbound),
         ("--rtt", a.rtt_ns != b.rtt_ns),
         ("--nics", a.nics != b.nics),
+        ("--ipv6", a.family != b.family),
         ("--mtu", a.mtu != b.mtu),
         ("--write-size", a.write_size != b.write_size),
         ("--buffer", a.buffer_bytes != b.buffer_bytes),

@@ -7,8 +7,8 @@ use crate::{
     session::Traits,
     stats::{Spread, median},
     workload::{
-        BUFFER, Coalescing, Configuration, Device, Direction, Exchange, Inbound, LockTimes, Locks,
-        PathTime, Raw, SEGMENT, Sample, Settings,
+        BUFFER, Coalescing, Configuration, Device, Direction, Exchange, Family, Inbound, LockTimes,
+        Locks, PathTime, Raw, SEGMENT, Sample, Settings,
     },
 };
 use perimeter::Offload;
@@ -62,6 +62,9 @@ pub struct Asked {
     pub organizations: Vec<String>,
     pub connections: Vec<u32>,
     pub device: Device,
+    /// Missing, for IPv4, in reports from before there was a choice.
+    #[serde(default)]
+    pub family: Family,
     pub direction: Direction,
     pub inbound: Inbound,
     pub rtt_ns: u64,
@@ -177,6 +180,9 @@ impl Report {
         if build.debug {
             notes.push("built without optimisation: the figures mean little".into());
         }
+        if settings.family.is_ipv6() {
+            notes.push("all connections are over IPv6".into());
+        }
         Report {
             schema: SCHEMA.into(),
             version: build.version,
@@ -207,6 +213,7 @@ impl From<&Settings> for Asked {
             organizations: s.organizations.iter().map(|o| o.to_string()).collect(),
             connections: s.connections.clone(),
             device: s.device,
+            family: s.family,
             direction: s.direction,
             inbound: s.inbound,
             rtt_ns: s.rtt().as_nanos() as u64,

@@ -296,6 +296,9 @@ pub fn arguments(
     }
     add("--payload", payload.to_string());
     add("--seed", seed.to_string());
+    if settings.family.is_ipv6() {
+        words.push("--ipv6".into());
+    }
     words
 }
 

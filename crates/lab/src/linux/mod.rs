@@ -15,8 +15,8 @@ use crate::{
     organizations::Organization,
     session::{Backend, Session, Traits, Window, Worker, Workers},
     workload::{
-        Configuration, Content, Control, Device, Direction, FILE_SIZE, Part, Phase, Roles, Sample,
-        Settings, Side, Tally, Times, drive_any, reconnect, spread,
+        Configuration, Content, Control, Device, Direction, FILE_SIZE, Family, Part, Phase, Roles,
+        Sample, Settings, Side, Tally, Times, drive_any, reconnect, spread,
     },
 };
 use nix::sched::CloneFlags;
@@ -62,7 +62,7 @@ pub fn gain_namespaces() -> bool {
 /// # Errors
 /// The first step that the system refused.
 pub(crate) fn links_possible() -> Result<(), Error> {
-    Links::make(1, 1500, false).map(drop)
+    Links::make(1, 1500, false, Family::Ipv4).map(drop)
 }
 
 /// Whether a thread of this process may make a network namespace.
@@ -94,7 +94,7 @@ impl Backend for Kernel {
         for c in configurations {
             sockets::allow_descriptors(c.connections, c.threads)?;
         }
-        self.loopback = Links::make(1, settings.mtu, false)
+        self.loopback = Links::make(1, settings.mtu, false, settings.family)
             .err()
             .map(|e| e.to_string());
         Ok(())
@@ -141,6 +141,7 @@ impl Backend for Kernel {
                 settings.nics,
                 settings.mtu,
                 offloads(settings, configuration),
+                settings.family,
             )?)),
             Some(_) => None,
         };
@@ -324,16 +325,17 @@ mod tests {
             eprintln!("skipped: network namespaces are not permitted here");
             return;
         }
-        for (direction, connections) in [
-            (Direction::Send, 1),
-            (Direction::Send, 40),
-            (Direction::Receive, 6),
-            (Direction::Both, 6),
+        for (direction, connections, family) in [
+            (Direction::Send, 1, Family::Ipv4),
+            (Direction::Send, 40, Family::Ipv4),
+            (Direction::Receive, 6, Family::Ipv4),
+            (Direction::Both, 6, Family::Ipv6),
         ] {
             let settings = Settings {
                 organizations: vec![Organization::LINUX],
                 connections: vec![connections],
                 direction,
+                family,
                 threads: 2,
                 nics: 3,
                 ..Settings::default()

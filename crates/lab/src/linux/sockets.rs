@@ -5,8 +5,8 @@ use crate::{
     Error,
     error::Context as _,
     workload::{
-        BUFFER, Coalescing, Control, Endpoint, Inside, Phase, Ready, Reconnects, Roles, Settings,
-        reconnect::LISTENERS,
+        BUFFER, Coalescing, Control, Endpoint, Family, Inside, Phase, Ready, Reconnects, Roles,
+        Settings, reconnect::LISTENERS,
     },
 };
 use nix::sched::CloneFlags;
@@ -22,7 +22,7 @@ use rustix::{
 use std::{
     collections::VecDeque,
     io,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -95,6 +95,8 @@ pub struct Options {
     pub coalescing: Coalescing,
     /// Connections are opened anew, so they are closed in order.
     pub reconnect: bool,
+    /// What they are of.
+    pub family: Family,
 }
 
 impl Options {
@@ -104,6 +106,7 @@ impl Options {
             buffer: settings.buffer,
             coalescing: settings.coalescing,
             reconnect: settings.reconnect,
+            family: settings.family,
         }
     }
 
@@ -179,7 +182,7 @@ pub struct Near {
     /// NIC of each connection, in order.
     pub nics: Vec<usize>,
     /// From the far side: one listening address for each NIC and block of [`PER_PORT`].
-    pub listening: mpsc::Receiver<Vec<SocketAddrV4>>,
+    pub listening: mpsc::Receiver<Vec<SocketAddr>>,
     /// To the far side: the listener of each connection that was made.
     pub connected: mpsc::SyncSender<usize>,
 }
@@ -192,7 +195,7 @@ pub struct Far {
     /// Number of NICs.
     pub nics: usize,
     /// To the near side.
-    pub listening: mpsc::SyncSender<Vec<SocketAddrV4>>,
+    pub listening: mpsc::SyncSender<Vec<SocketAddr>>,
     /// From the near side.
     pub connected: mpsc::Receiver<usize>,
 }
@@ -203,7 +206,7 @@ pub enum Made {
     /// Connections.
     Established(Vec<OwnedFd>),
     /// Where each of its connections is opened to, over and over.
-    Opens(Vec<SocketAddrV4>, Worksite),
+    Opens(Vec<SocketAddr>, Worksite),
     /// Listeners, and how many connections there may be at a time.
     Accepts(Vec<OwnedFd>, usize, Options),
 }
@@ -272,8 +275,9 @@ impl Far {
         let mut listening = Vec::new();
         for nic in 0..self.nics {
             let ip = match site.namespace {
-                Some(_) => veth::far_address(nic),
-                None => Ipv4Addr::LOCALHOST,
+                Some(_) => veth::far_end(site.options.family, nic),
+                None if site.options.family.is_ipv6() => Ipv6Addr::LOCALHOST.into(),
+                None => Ipv4Addr::LOCALHOST.into(),
             };
             for _ in 0..ports(self.connections) {
                 let (listener, address) = listen(site, ip)?;
@@ -313,7 +317,10 @@ pub(crate) fn ports(connections: usize) -> usize {
 /// A TCP socket with the benchmark's buffers and congestion control, which accepted ones inherit.
 fn socket(site: &Worksite) -> Result<OwnedFd, Error> {
     let socket = net::socket_with(
-        AddressFamily::INET,
+        match site.options.family {
+            Family::Ipv4 => AddressFamily::INET,
+            Family::Ipv6 => AddressFamily::INET6,
+        },
         SocketType::STREAM,
         SocketFlags::CLOEXEC,
         None,
@@ -357,7 +364,7 @@ pub(crate) fn prepare(socket: &OwnedFd, options: Options) -> Result<(), Error> {
 /// What the system says, or that the deadline passed.
 pub(crate) fn open_to(
     site: &Worksite,
-    to: SocketAddrV4,
+    to: SocketAddr,
     connections: usize,
     greeting: &[u8],
 ) -> Result<Made, Error> {
@@ -378,21 +385,21 @@ pub(crate) fn open_to(
 }
 
 /// A listener on a port that the kernel picks.
-fn listen(site: &Worksite, ip: Ipv4Addr) -> Result<(OwnedFd, SocketAddrV4), Error> {
+fn listen(site: &Worksite, ip: IpAddr) -> Result<(OwnedFd, SocketAddr), Error> {
     let socket = socket(site)?;
-    net::bind(&socket, &SocketAddrV4::new(ip, 0)).context("binding a listener")?;
+    net::bind(&socket, &SocketAddr::new(ip, 0)).context("binding a listener")?;
     net::listen(&socket, 1024).context("listening")?;
     // Accepting waits only for the last packet of a handshake that is all but done.
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))
         .context("setting a timeout")?;
     let address = net::getsockname(&socket).context("asking a listener's address")?;
-    let address = SocketAddrV4::try_from(address).context("asking a listener's address")?;
+    let address = SocketAddr::try_from(address).context("asking a listener's address")?;
     Ok((socket, address))
 }
 
 /// A connection to `to`, established, non-blocking and corked. The route to a NIC's far end leads
 /// over that NIC and gives its near end as the source.
-fn connect(site: &Worksite, to: &SocketAddrV4) -> Result<OwnedFd, Error> {
+fn connect(site: &Worksite, to: &SocketAddr) -> Result<OwnedFd, Error> {
     let near = socket(site)?;
     sockopt::set_socket_timeout(&near, sockopt::Timeout::Send, Some(PATIENCE))
         .context("setting a timeout")?;
@@ -407,7 +414,7 @@ pub struct KernelEndpoint {
     epoll: OwnedFd,
     sockets: Vec<Option<OwnedFd>>,
     /// Where connections are opened anew.
-    opens: Option<(Vec<SocketAddrV4>, Worksite)>,
+    opens: Option<(Vec<SocketAddr>, Worksite)>,
     /// Where they are accepted anew.
     listeners: Vec<OwnedFd>,
     options: Option<Options>,

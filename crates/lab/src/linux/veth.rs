@@ -1,11 +1,11 @@
 //! Links between two network namespaces: veth pairs without segmentation offload.
 
 use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, Request, attributes, find};
-use crate::{Error, error::Context as _};
+use crate::{Error, error::Context as _, workload::Family};
 use nix::sched::CloneFlags;
 use std::{
     fs::{self, File},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::AsRawFd,
     sync::Arc,
     thread,
@@ -27,6 +27,9 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFF_UP: u32 = 1;
 const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+/// The address is used at once: nobody else is there to have it (RFC 4862, section 5.4).
+const IFA_F_NODAD: u8 = 2;
 // linux/genetlink.h, linux/ethtool_netlink.h
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
@@ -153,8 +156,8 @@ impl Links {
     ///
     /// # Errors
     /// The first step that the system refused; nothing is left behind.
-    pub fn make(nics: usize, mtu: u32, large: bool) -> Result<Links, Error> {
-        aside(|| Self::make_here(nics, (mtu, 1), large, Some(near_address)))
+    pub fn make(nics: usize, mtu: u32, large: bool, family: Family) -> Result<Links, Error> {
+        aside(|| Self::make_here(nics, (mtu, 1), large, (family, true)))
     }
 
     /// The same for a stack beside the kernel at the near end, which therefore has no address
@@ -162,15 +165,21 @@ impl Links {
     ///
     /// # Errors
     /// As for [`Links::make`].
-    pub fn beside(nics: usize, mtu: u32, large: bool, queues: usize) -> Result<Links, Error> {
-        aside(|| Self::make_here(nics, (mtu, queues as u32), large, None))
+    pub fn beside(
+        nics: usize,
+        mtu: u32,
+        large: bool,
+        queues: usize,
+        family: Family,
+    ) -> Result<Links, Error> {
+        aside(|| Self::make_here(nics, (mtu, queues as u32), large, (family, false)))
     }
 
     fn make_here(
         nics: usize,
         (mtu, queues): (u32, u32),
         large: bool,
-        near_address: Option<fn(usize) -> Ipv4Addr>,
+        (family, near_has_addresses): (Family, bool),
     ) -> Result<Links, Error> {
         let far = Arc::new(Namespace::enter_new()?);
         let near = Arc::new(Namespace::enter_new()?);
@@ -178,10 +187,13 @@ impl Links {
         for nic in 0..nics {
             create_pair(&route, nic, mtu, queues, &far)?;
         }
-        configure(&route, nics, (near_name, large), near_address)?;
+        let near_end = |nic| near_has_addresses.then(|| near_end(family, nic));
+        configure(&route, nics, (near_name, large), near_end)?;
         far.enter()?;
         let route = Netlink::route()?;
-        configure(&route, nics, (far_name, large), Some(far_address))?;
+        configure(&route, nics, (far_name, large), |nic| {
+            Some(far_end(family, nic))
+        })?;
         Ok(Links { near, far })
     }
 }
@@ -195,6 +207,30 @@ pub fn near_address(nic: usize) -> Ipv4Addr {
 /// Address of the far end of NIC `nic`.
 pub fn far_address(nic: usize) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, nic as u8, 2)
+}
+
+/// The same over that family. RFC 5180, section 8: 2001:2::/48 is set aside for benchmarks.
+pub fn near_end(family: Family, nic: usize) -> IpAddr {
+    match family {
+        Family::Ipv4 => near_address(nic).into(),
+        Family::Ipv6 => Ipv6Addr::new(0x2001, 2, 0, nic as u16, 0, 0, 0, 1).into(),
+    }
+}
+
+/// The same of the far end.
+pub fn far_end(family: Family, nic: usize) -> IpAddr {
+    match family {
+        Family::Ipv4 => far_address(nic).into(),
+        Family::Ipv6 => Ipv6Addr::new(0x2001, 2, 0, nic as u16, 0, 0, 0, 2).into(),
+    }
+}
+
+/// Prefix length of each NIC's subnet.
+pub fn prefix(ip: IpAddr) -> u8 {
+    match ip {
+        IpAddr::V4(_) => 24,
+        IpAddr::V6(_) => 64,
+    }
 }
 
 /// Name of the near end of NIC `nic`, in its namespace.
@@ -258,7 +294,7 @@ fn configure(
     route: &Netlink,
     nics: usize,
     (name, large): (fn(usize) -> String, bool),
-    address: Option<fn(usize) -> Ipv4Addr>,
+    address: impl Fn(usize) -> Option<IpAddr>,
 ) -> Result<(), Error> {
     let ethtool = Ethtool::open()?;
     for nic in 0..nics {
@@ -267,19 +303,35 @@ fn configure(
         if !large {
             ethtool.switch_off(&name)?;
         }
-        if let Some(address) = address {
-            let ip = address(nic).octets();
-            let mut header = [AF_INET, 24, 0, 0, 0, 0, 0, 0];
-            header[4..8].copy_from_slice(&index.to_ne_bytes());
-            let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &header)
-                .attribute(IFA_LOCAL, &ip)
-                .attribute(IFA_ADDRESS, &ip);
-            route.call(request).context("giving a link its address")?;
+        if let Some(ip) = address(nic) {
+            give(route, index, ip)?;
         }
         let up = Request::new(RTM_NEWLINK, 0, &link_header(index, IFF_UP, IFF_UP));
         route.call(up).context("bringing a link up")?;
     }
     Ok(())
+}
+
+/// Gives an interface of the calling thread's namespace that address.
+///
+/// # Errors
+/// What the system says.
+pub fn give_address(name: &str, ip: IpAddr) -> Result<(), Error> {
+    give(&Netlink::route()?, index_of(name)?, ip)
+}
+
+fn give(route: &Netlink, index: u32, ip: IpAddr) -> Result<(), Error> {
+    let (family, flags, octets) = match ip {
+        IpAddr::V4(ip) => (AF_INET, 0, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (AF_INET6, IFA_F_NODAD, ip.octets().to_vec()),
+    };
+    let mut header = [family, prefix(ip), flags, 0, 0, 0, 0, 0];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &header)
+        .attribute(IFA_LOCAL, &octets)
+        .attribute(IFA_ADDRESS, &octets);
+    let given = route.call(request).map(drop);
+    given.context("giving a link its address")
 }
 
 /// Index of interface `name` in the calling thread's namespace.

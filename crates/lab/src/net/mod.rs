@@ -154,8 +154,9 @@ impl Backend for Client {
                         deadline: Some(deadline.unwrap_or_else(|| Instant::now() + ESTABLISHING)),
                     };
                     let token = token.clone();
-                    let make =
-                        move |_: &Control| sockets::open_to(&site, to, share, token.as_bytes());
+                    let make = move |_: &Control| {
+                        sockets::open_to(&site, to.into(), share, token.as_bytes())
+                    };
                     (format!("app-{i}"), job.worker(roles, Some(i), make))
                 };
                 let workers = (0..configuration.threads).map(worker).collect();

@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     backends::backend_for,
     ours::kernel,
-    workload::{Coalescing, Device, Direction, MTU},
+    workload::{Coalescing, Device, Direction, Family, MTU},
 };
 use perimeter::link::tap::host;
 use server::Server;
@@ -244,7 +244,7 @@ fn a_plain_sink_will_do() {
 /// Stacks of ours on a TAP interface of the host's, in a namespace that stands for the host.
 #[test]
 fn our_stack_over_the_hosts_interface() {
-    if let Err(e) = kernel::possible(Device::Tap, 1, 1, MTU) {
+    if let Err(e) = kernel::possible(Device::Tap, 1, 1, (MTU, Family::Ipv4)) {
         eprintln!("skipped: {e}");
         return;
     }
@@ -282,7 +282,9 @@ fn over_tap0(org: &str, direction: Direction) {
         // The stack makes the interface; what an administrator would do follows.
         scope.spawn(|| {
             let until = Instant::now() + Duration::from_secs(10);
-            while kernel::kernel_side("tap0", 0, false).is_err() && Instant::now() < until {
+            while kernel::kernel_side("tap0", (Family::Ipv4, 0), false).is_err()
+                && Instant::now() < until
+            {
                 thread::sleep(Duration::from_millis(5));
             }
         });

@@ -13,9 +13,9 @@ use crate::{
         Coalescing, Configuration, Content, Inbound, Roles, Settings, Tally, drive_any, spread,
     },
 };
-use perimeter::{Config, Native, OrgSpec, Stack, TcpConfig};
+use perimeter::{Config, Ipv6Config, Native, OrgSpec, Stack, TcpConfig};
 use std::{
-    net::Ipv4Addr,
+    net::IpAddr,
     sync::{Arc, atomic::AtomicUsize},
     time::Instant,
 };
@@ -75,6 +75,11 @@ pub(super) fn founders(
 
 pub(super) fn stack_config(settings: &Settings) -> Config {
     Config {
+        // Nobody else is on the links.
+        ipv6: Ipv6Config {
+            dad_transmits: 0,
+            ..Ipv6Config::default()
+        },
         tcp: TcpConfig {
             snd_buf: settings.buffer as u32,
             rcv_buf: settings.buffer as u32,
@@ -105,7 +110,7 @@ pub(super) struct End {
     /// How each comes by its connections.
     pub fars: Vec<Far>,
     /// The stack's address on each NIC.
-    pub hosts: Vec<Ipv4Addr>,
+    pub hosts: Vec<IpAddr>,
     /// What both ends send.
     pub content: Content,
     /// What the threads do.
@@ -129,7 +134,7 @@ impl End {
         configuration: &Configuration,
         founders: Vec<Founder>,
         fars: Vec<Far>,
-        hosts: Vec<Ipv4Addr>,
+        hosts: Vec<IpAddr>,
         content: Content,
     ) -> End {
         End {

@@ -15,7 +15,7 @@ use perimeter::{
 use std::{
     collections::VecDeque,
     io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -60,7 +60,7 @@ pub(super) enum Far {
 
 /// Where a thread's connections go.
 struct Remotes {
-    listening: Vec<SocketAddrV4>,
+    listening: Vec<SocketAddr>,
     near: Option<Near>,
     /// They go to the kernel's sockets, which accept what they are told of.
     kernel: bool,
@@ -87,10 +87,11 @@ impl Remotes {
     }
 
     /// Where the `k`-th connection goes, from `host` on `nic`.
-    fn address(&self, k: usize, nic: usize, host: Ipv4Addr) -> SocketAddr {
-        match &self.near {
-            None => SocketAddr::from((Ipv4Addr::from_bits(host.to_bits() + 1), PEER_PORT)),
-            Some(near) => self.listening[near.listener(k, nic)].into(),
+    fn address(&self, k: usize, nic: usize, host: IpAddr) -> SocketAddr {
+        match (&self.near, host) {
+            (None, IpAddr::V4(ip)) => (Ipv4Addr::from_bits(ip.to_bits() + 1), PEER_PORT).into(),
+            (None, IpAddr::V6(ip)) => (Ipv6Addr::from_bits(ip.to_bits() + 1), PEER_PORT).into(),
+            (Some(near), _) => self.listening[near.listener(k, nic)],
         }
     }
 
@@ -114,7 +115,7 @@ pub(super) struct Task {
     /// NIC of each of its connections.
     pub nics: Vec<usize>,
     /// The stack's address on each NIC.
-    pub hosts: Vec<Ipv4Addr>,
+    pub hosts: Vec<IpAddr>,
     /// Choose ports such that the NIC steers the connection's packets to this thread's queue.
     pub steered: bool,
     /// Receive queues that it serves while it waits.
@@ -273,10 +274,7 @@ impl StackEndpoint {
                 let listener = self.stack.listen_with((*host, 0), BACKLOG, config);
                 let listener = listener.context("listening")?;
                 listener.set_nonblocking(true).context("a socket option")?;
-                let SocketAddr::V4(at) = listener.local_addr().context("a listener's address")?
-                else {
-                    return Err(Error::Run("a listener that is not IPv4".into()));
-                };
+                let at = listener.local_addr().context("a listener's address")?;
                 let registry = self.poll.registry();
                 registry
                     .register(&listener, Token(LISTENERS), Interest::READABLE)
@@ -365,7 +363,7 @@ impl StackEndpoint {
     fn steered(
         &self,
         task: &Task,
-        (host, remote): (Ipv4Addr, SocketAddr),
+        (host, remote): (IpAddr, SocketAddr),
         remotes: &Remotes,
         port: &mut u16,
     ) -> Result<SocketAddr, Error> {

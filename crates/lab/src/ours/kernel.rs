@@ -22,7 +22,7 @@ use crate::{
     },
     live::{self, Seen, Watch},
     session::{Session, Window, Workers},
-    workload::{Configuration, Control, Device, Phase, Sample, Settings, Tally, Times},
+    workload::{Configuration, Control, Device, Family, Phase, Sample, Settings, Tally, Times},
 };
 use perimeter::{
     Native, Offload, OrgSpec,
@@ -35,9 +35,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// Prefix length of each NIC's subnet.
-const PREFIX: u8 = 24;
 
 /// What the report says about a row.
 pub(super) fn notes(settings: &Settings) -> Vec<String> {
@@ -63,7 +60,8 @@ pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Re
     for c in configurations {
         sockets::allow_descriptors(c.connections, c.threads)?;
         let queues = queues(settings, c);
-        possible(settings.device, settings.nics, queues, settings.mtu)?;
+        let (device, mtu) = (settings.device, settings.mtu);
+        possible(device, settings.nics, queues, (mtu, settings.family))?;
     }
     Ok(())
 }
@@ -72,8 +70,13 @@ pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Re
 ///
 /// # Errors
 /// [`Error::Unavailable`] with one line.
-pub(crate) fn possible(device: Device, nics: usize, queues: usize, mtu: u32) -> Result<(), Error> {
-    let made = Interfaces::make(device, nics, queues, mtu, false);
+pub(crate) fn possible(
+    device: Device,
+    nics: usize,
+    queues: usize,
+    link: (u32, Family),
+) -> Result<(), Error> {
+    let made = Interfaces::make(device, nics, queues, link, false);
     made.map_err(|e| Error::Unavailable(format!("--device {device}: {e}")))?;
     Ok(())
 }
@@ -93,7 +96,7 @@ impl Interfaces {
         device: Device,
         nics: usize,
         queues: usize,
-        mtu: u32,
+        link: (u32, Family),
         large: bool,
     ) -> Result<Interfaces, Error> {
         let options = HostOptions {
@@ -102,8 +105,8 @@ impl Interfaces {
             mtu: None,
         };
         match device {
-            Device::Packet | Device::Xdp => Self::over_veth(device, nics, mtu, &options),
-            _ => veth::aside(|| Self::in_kernel(device, nics, mtu, &options)),
+            Device::Packet | Device::Xdp => Self::over_veth(device, nics, link, &options),
+            _ => veth::aside(|| Self::in_kernel(device, nics, link, &options)),
         }
     }
 
@@ -111,7 +114,7 @@ impl Interfaces {
     fn in_kernel(
         device: Device,
         nics: usize,
-        mtu: u32,
+        (mtu, family): (u32, Family),
         options: &HostOptions,
     ) -> Result<Interfaces, Error> {
         let namespace = Arc::new(Namespace::enter_new()?);
@@ -127,7 +130,7 @@ impl Interfaces {
                 _ => HostDevice::Tap(name.clone()),
             };
             devices.push(open(&device, &options)?);
-            kernel_side(&name, nic, options.large)?;
+            kernel_side(&name, (family, nic), options.large)?;
         }
         Ok(Interfaces {
             namespace,
@@ -140,10 +143,10 @@ impl Interfaces {
     fn over_veth(
         device: Device,
         nics: usize,
-        mtu: u32,
+        (mtu, family): (u32, Family),
         options: &HostOptions,
     ) -> Result<Interfaces, Error> {
-        let links = Links::beside(nics, mtu, options.large, options.queues)?;
+        let links = Links::beside(nics, mtu, options.large, options.queues, family)?;
         let devices = links.near.within(|| {
             let each = (0..nics).map(|nic| {
                 let name = veth::near_name(nic);
@@ -181,12 +184,15 @@ fn open(device: &HostDevice, options: &HostOptions) -> Result<Box<dyn link::Devi
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn kernel_side(name: &str, nic: usize, large: bool) -> Result<(), Error> {
+pub(crate) fn kernel_side(
+    name: &str,
+    (family, nic): (Family, usize),
+    large: bool,
+) -> Result<(), Error> {
     if !large {
         veth::segments_one_by_one(name)?;
     }
-    host::set_address(name, veth::far_address(nic), PREFIX)
-        .context("giving an interface its address")?;
+    veth::give_address(name, veth::far_end(family, nic))?;
     host::set_up(name, true).context("bringing an interface up")
 }
 
@@ -207,13 +213,20 @@ pub(super) fn prepare(
         namespace,
         devices,
         _near: near,
-    } = Interfaces::make(device, settings.nics, queues, settings.mtu, large)?;
+    } = Interfaces::make(
+        device,
+        settings.nics,
+        queues,
+        (settings.mtu, settings.family),
+        large,
+    )?;
     let mut builder = with_control(builder(&org, settings, Native::default()), settings);
     let mut hosts = Vec::new();
     for (nic, device) in devices.into_iter().enumerate() {
-        let address = veth::near_address(nic);
+        let address = veth::near_end(settings.family, nic);
+        let prefix = veth::prefix(address);
         builder = builder
-            .interface(device, &[&format!("{address}/{PREFIX}")])
+            .interface(device, &[&format!("{address}/{prefix}")])
             .map_err(|e| Error::Run(e.to_string()))?;
         hosts.push(address);
     }

@@ -13,7 +13,7 @@ use crate::{
     stats,
     workload::{
         self, Coalescing, Configuration, Content, Direction, Phase, SEGMENT, Sample, Settings,
-        Tally, payload, sample::disturbances,
+        Tally, payload, sample::disturbances, settings::LESS_OVER_IPV6,
     },
 };
 use perimeter::{
@@ -26,7 +26,7 @@ use perimeter::{
 use perimeter_sync::Platform;
 use std::{
     collections::HashMap,
-    net::SocketAddrV4,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -82,7 +82,7 @@ pub(super) fn with_nics<P: Platform>(
     let mut peers = Vec::new();
     for nic in 0..settings.nics {
         let config = nic_config(settings, configuration, nic);
-        let address = format!("{}/{}", config.host, config.prefix);
+        let address = format!("{}/{}", config.address(), config.prefix_len());
         let (nic, peer) = Nic::new(platform, config);
         builder = builder
             .interface(nic, &[&address])
@@ -103,7 +103,7 @@ fn ideal<P: Platform>(
 ) -> Result<End, Error> {
     let founders = founders(org, builder, configuration)?;
     let fars = (0..configuration.threads).map(|_| Far::Ideal).collect();
-    let hosts = peers.iter().map(|p| p.config().host).collect();
+    let hosts = peers.iter().map(|p| p.config().address()).collect();
     Ok(End::near(
         settings,
         configuration,
@@ -152,6 +152,7 @@ pub(super) fn nic_config(
         tx_queues: queues,
         gbps: settings.link_gbps,
         mtu: settings.mtu,
+        v6: settings.family.is_ipv6(),
         peer: PeerConfig {
             rtt_ns: settings.rtt().as_nanos() as u64,
             source_segment: match settings.coalescing {
@@ -184,7 +185,7 @@ struct MemSession {
 }
 
 /// Bytes that each connection has moved, as the peers know.
-type Moved = HashMap<(SocketAddrV4, SocketAddrV4), u64>;
+type Moved = HashMap<(SocketAddr, SocketAddr), u64>;
 
 impl MemSession {
     fn moved(&self) -> (Moved, Instant) {
@@ -211,7 +212,8 @@ impl MemSession {
                     counts.verify_errors, counts.bad_checksum, counts.malformed
                 )));
             }
-            verified += counts.verified * payload(peer.config().mtu);
+            let less = if peer.config().v6 { LESS_OVER_IPV6 } else { 0 };
+            verified += counts.verified * (payload(peer.config().mtu) - less);
         }
         Ok(verified)
     }
@@ -288,14 +290,19 @@ impl Session for MemSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::organizations::Organization;
+    use crate::{organizations::Organization, workload::Family};
 
     #[test]
     fn frames_are_as_long_as_the_mtu_lets_them_be() {
-        for mtu in [1500, 9000] {
+        for (mtu, family, full) in [
+            (1500, Family::Ipv4, 1448),
+            (9000, Family::Ipv4, 8948),
+            (1500, Family::Ipv6, 1428),
+        ] {
             let settings = Settings {
                 nics: 1,
                 mtu,
+                family,
                 ..Settings::default()
             };
             let configuration = Configuration {
@@ -308,7 +315,7 @@ mod tests {
             let bytes: u64 = run.moved().0.values().sum();
             let frames: u64 = run.peers.iter().map(|p| p.counts().frames).sum();
             Box::new(run).measure(Duration::from_millis(20)).unwrap();
-            let (each, full) = (bytes / frames.max(1), payload(mtu));
+            let each = bytes / frames.max(1);
             assert!(each <= full && each > full * 3 / 4, "{each} of {full}");
         }
     }

@@ -63,11 +63,11 @@ pub(crate) fn workers(
         let (near, far) = sockets::sides(nics, 1);
         let places = sockets::ports(near.nics.len());
         // Both ends of the channel are here, which has room for one.
-        let _ = far.listening.send(vec![way.to; places]);
+        let _ = far.listening.send(vec![way.to.into(); places]);
         Far::Stack(near)
     });
     let founders = founders(org, builder, configuration)?;
-    let (fars, hosts, content) = (fars.collect(), vec![host], Content::new(FILE_SIZE));
+    let (fars, hosts, content) = (fars.collect(), vec![host.into()], Content::new(FILE_SIZE));
     let end = End {
         greeting: way.token.into_bytes().into(),
         ..End::near(settings, configuration, founders, fars, hosts, content)

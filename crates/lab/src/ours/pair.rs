@@ -21,7 +21,7 @@ use crate::{
     linux::{
         self,
         sockets::sides,
-        veth::{far_address, near_address},
+        veth::{far_end, near_end, prefix},
     },
     live::{self, Seen, Watch},
     session::{Session, Window, Workers},
@@ -32,12 +32,9 @@ use perimeter::{
     link::wire::{EndConfig, WireConfig, pair},
 };
 use std::{
-    net::Ipv4Addr,
+    net::IpAddr,
     time::{Duration, Instant},
 };
-
-/// Prefix length of each wire's subnet.
-const PREFIX: u8 = 24;
 
 /// What the report says about a row: which cores the ends have, as that decides what it means.
 pub(super) fn notes(configuration: &Configuration) -> Vec<String> {
@@ -82,15 +79,19 @@ pub(super) fn prepare(
     let (mut near_hosts, mut far_hosts) = (Vec::new(), Vec::new());
     for nic in 0..settings.nics {
         let ([a, b], _) = pair(&native, wire(settings, configuration, nic));
-        let add = |builder: perimeter::Builder, end, host: Ipv4Addr| {
+        let add = |builder: perimeter::Builder, end, host: IpAddr| {
             builder
-                .interface(end, &[&format!("{host}/{PREFIX}")])
+                .interface(end, &[&format!("{host}/{}", prefix(host))])
                 .map_err(|e| Error::Run(e.to_string()))
         };
-        near = add(near, a, near_address(nic))?;
-        far = add(far, b, far_address(nic))?;
-        near_hosts.push(near_address(nic));
-        far_hosts.push(far_address(nic));
+        let (here, there) = (
+            near_end(settings.family, nic),
+            far_end(settings.family, nic),
+        );
+        near = add(near, a, here)?;
+        far = add(far, b, there)?;
+        near_hosts.push(here);
+        far_hosts.push(there);
     }
     let (mut openers, mut accepters) = (Vec::new(), Vec::new());
     for nics in nics_by_thread(settings, configuration) {

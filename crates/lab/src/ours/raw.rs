@@ -51,7 +51,7 @@ pub(super) fn prepare(
     configuration: &Configuration,
 ) -> Result<Box<dyn Session>, Error> {
     let (kind, large) = (settings.device, settings.offload == Offload::Device);
-    let mut interfaces = Interfaces::make(kind, 1, 1, settings.mtu, large)?;
+    let mut interfaces = Interfaces::make(kind, 1, 1, (settings.mtu, settings.family), large)?;
     let Some(device) = interfaces.devices.pop() else {
         return Err(Error::Run("no device".into()));
     };
@@ -223,5 +223,5 @@ impl Session for RawSession {
 /// # Errors
 /// [`Error::Unavailable`] with one line.
 pub(super) fn check(settings: &Settings) -> Result<(), Error> {
-    super::kernel::possible(settings.device, 1, 1, settings.mtu)
+    super::kernel::possible(settings.device, 1, 1, (settings.mtu, settings.family))
 }

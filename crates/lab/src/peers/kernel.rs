@@ -9,10 +9,10 @@ use crate::{
     },
     ours,
     session::Worker,
-    workload::{Control, Roles, Settings},
+    workload::{Control, Family, Roles, Settings},
 };
 use std::{
-    net::SocketAddrV4,
+    net::{SocketAddr, SocketAddrV4},
     sync::{Arc, mpsc},
     time::Instant,
 };
@@ -99,7 +99,7 @@ impl Gate {
     /// # Errors
     /// What the system says.
     pub(super) fn interface_is_there(&self) -> Result<(), Error> {
-        ours::kernel::kernel_side(INTERFACE, 0, false)
+        ours::kernel::kernel_side(INTERFACE, (Family::Ipv4, 0), false)
     }
 
     /// Has the kernel listen, now that it has its address.
@@ -110,8 +110,13 @@ impl Gate {
         let gone = |_| give_up(control);
         self.open.send(()).map_err(gone)?;
         let listening = self.near.listening.recv();
+        let listening = listening.map_err(|_| give_up(control))?;
+        let ipv4 = |at: SocketAddr| match at {
+            SocketAddr::V4(at) => Ok(at),
+            SocketAddr::V6(at) => Err(Error::Run(format!("{at}: other stacks have IPv4 only"))),
+        };
         Ok(Kernel {
-            listening: listening.map_err(|_| give_up(control))?,
+            listening: listening.into_iter().map(ipv4).collect::<Result<_, _>>()?,
             near: self.near,
         })
     }

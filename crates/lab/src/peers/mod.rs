@@ -61,7 +61,7 @@ impl Backend for Peers {
             }
         }
         if settings.device.is_to_kernel() {
-            ours::kernel::possible(Device::Tap, 1, 1, settings.mtu)?;
+            ours::kernel::possible(Device::Tap, 1, 1, (settings.mtu, settings.family))?;
         }
         match self.peer {
             Peer::Smoltcp => Ok(()),

@@ -3,7 +3,7 @@ use crate::{
     backends::backend_for,
     bench::grid,
     organizations::Organization,
-    workload::{Coalescing, Direction, Exchange, MTU},
+    workload::{Coalescing, Direction, Exchange, Family, MTU},
 };
 
 fn settings(peer: Peer, connections: u32) -> Settings {
@@ -64,7 +64,7 @@ fn smoltcp_plays_ping_pong() {
 
 #[test]
 fn smoltcp_talks_to_the_kernel() {
-    if let Err(e) = ours::kernel::possible(Device::Tap, 1, 1, MTU) {
+    if let Err(e) = ours::kernel::possible(Device::Tap, 1, 1, (MTU, Family::Ipv4)) {
         eprintln!("skipped: {e}");
         return;
     }
@@ -113,7 +113,7 @@ fn talks_to_itself_and_to_the_kernel(peer: Peer) {
     if !asked_for(peer) {
         return;
     }
-    let devices = match ours::kernel::possible(Device::Tap, 1, 1, MTU) {
+    let devices = match ours::kernel::possible(Device::Tap, 1, 1, (MTU, Family::Ipv4)) {
         Ok(()) => vec![Device::Pair, Device::Tap],
         Err(_) => vec![Device::Pair],
     };

@@ -7,7 +7,9 @@ use crate::{
     units,
     workload::{
         Exchange, Settings,
-        settings::{Coalescing, Device, Direction, Inbound, MAX_CONNECTIONS, MAX_PARALLEL, MTUS},
+        settings::{
+            Coalescing, Device, Direction, Family, Inbound, MAX_CONNECTIONS, MAX_PARALLEL, MTUS,
+        },
     },
 };
 use perimeter::{LockPolicy, Offload};
@@ -157,6 +159,8 @@ pub(super) struct Overrides {
     #[serde(default, deserialize_with = "optional_from_str")]
     device: Option<Device>,
     #[serde(default, deserialize_with = "optional_from_str")]
+    family: Option<Family>,
+    #[serde(default, deserialize_with = "optional_from_str")]
     direction: Option<Direction>,
     #[serde(default, deserialize_with = "optional_from_str")]
     inbound: Option<Inbound>,
@@ -200,6 +204,7 @@ impl Overrides {
             s.connections = vec![n];
         }
         put(&mut s.device, &self.device);
+        put(&mut s.family, &self.family);
         put(&mut s.direction, &self.direction);
         put(&mut s.inbound, &self.inbound);
         put(&mut s.threads, &self.threads);

@@ -31,7 +31,8 @@ pub use reconnect::{Reconnects, drive_any};
 pub use roles::{Part, Roles};
 pub use sample::{LockTimes, Locks, PathTime, Raw, Received, Sample, TOLERANCE, Times};
 pub use settings::{
-    BUFFER, Coalescing, Configuration, Device, Direction, Inbound, MTU, SEGMENT, Settings, payload,
+    BUFFER, Coalescing, Configuration, Device, Direction, Family, Inbound, MTU, SEGMENT, Settings,
+    payload,
 };
 pub use spread::{Place, spread};
 pub use tally::{Tally, rounds};

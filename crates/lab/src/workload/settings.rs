@@ -27,10 +27,12 @@ pub const MTUS: std::ops::RangeInclusive<u64> = 576..=9000;
 /// are told for so many bytes whatever the MTU is, so that they compare.
 pub const SEGMENT: u64 = 1448;
 
-/// Payload of a full segment at this maximum transmission unit.
+/// Payload of a full segment of IPv4 at this maximum transmission unit.
 pub fn payload(mtu: u32) -> u64 {
     SEGMENT + u64::from(mtu) - u64::from(MTU)
 }
+/// How much less it is over IPv6, bytes: its header is longer.
+pub const LESS_OVER_IPV6: u64 = 20;
 
 /// Most data connections of a run between machines: fewer than the ports of one address that
 /// systems choose from.
@@ -93,6 +95,25 @@ impl Device {
             Device::Tap | Device::Tun | Device::Packet | Device::Xdp => true,
             Device::Mem | Device::Pair => false,
         }
+    }
+}
+
+/// What the connections go over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+names!(Family, "family", Ipv4 = "ipv4", Ipv6 = "ipv6");
+
+impl Family {
+    /// Whether it is IPv6.
+    pub fn is_ipv6(self) -> bool {
+        self == Family::Ipv6
     }
 }
 
@@ -163,6 +184,8 @@ pub struct Settings {
     pub connections: Vec<u32>,
     /// Device of our organizations.
     pub device: Device,
+    /// What all connections go over, ours and the kernel's.
+    pub family: Family,
     /// Direction of the file.
     pub direction: Direction,
     /// Inbound mode of our organizations.
@@ -220,6 +243,7 @@ impl Default for Settings {
             ],
             connections: vec![1, 6, 192, 16_384],
             device: Device::Mem,
+            family: Family::Ipv4,
             direction: Direction::Send,
             inbound: Inbound::Nic,
             rtt: None,
@@ -294,6 +318,7 @@ impl Settings {
         {
             return input("--mtu: other stacks are set up for 1500; list ours and linux".into());
         }
+        self.check_family()?;
         match &self.connect {
             Some(target) => self.check_connect(target)?,
             None => self.check_reconnect()?,
@@ -315,6 +340,30 @@ impl Settings {
             ));
         }
         Ok(())
+    }
+
+    /// Who can speak IPv6, and over what links.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with one line.
+    fn check_family(&self) -> Result<(), Error> {
+        const LEAST: u32 = 1280;
+        if !self.family.is_ipv6() {
+            return Ok(());
+        }
+        let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
+        let wrong = if has(|o| matches!(o, Organization::Other(_))) {
+            "other stacks are set up for IPv4; list ours and linux"
+        } else if has(|o| *o == Organization::Null) {
+            "the row null is of IPv4; list others"
+        } else if self.connect.is_some() {
+            "--connect goes over IPv4"
+        } else if self.mtu < LEAST {
+            "no link of IPv6 has an --mtu below 1280 (RFC 8200, section 5)"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Input(format!("--ipv6: {wrong}")))
     }
 
     /// Whether a bench to `target` can be what is asked for.
@@ -492,6 +541,9 @@ mod tests {
         for i in [Inbound::Nic, Inbound::Thread, Inbound::Affine] {
             assert_eq!(i.to_string().parse(), Ok(i));
         }
+        for f in [Family::Ipv4, Family::Ipv6] {
+            assert_eq!(f.to_string().parse(), Ok(f));
+        }
         for c in [Coalescing::Cork, Coalescing::Nagle, Coalescing::NoDelay] {
             assert_eq!(c.to_string().parse(), Ok(c));
         }
@@ -505,7 +557,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 16] = [
+        let damages: [fn(&mut Settings); 19] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -517,6 +569,12 @@ mod tests {
             |s| s.buffer = 100,
             |s| s.mtu = 9001,
             |s| (s.mtu, s.organizations[2]) = (9000, crate::backends::parse("smoltcp").unwrap()),
+            |s| {
+                s.family = Family::Ipv6;
+                s.organizations[2] = crate::backends::parse("smoltcp").unwrap();
+            },
+            |s| (s.family, s.organizations[2]) = (Family::Ipv6, Organization::Null),
+            |s| (s.family, s.mtu) = (Family::Ipv6, 1279),
             |s| s.exchange = Some("64".parse().unwrap()),
             |s| s.reconnect = true,
             |s| (s.reconnect, s.device, s.inbound) = (true, Device::Tap, Inbound::Affine),

@@ -4,10 +4,11 @@
 //! [`FlowShared`] is the exception: written by that queue only, read by receive queues and by
 //! whoever reports.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use super::NicConfig;
 use crate::rng::mix;
 
 /// Name of a flow. Numbers in host order.
@@ -166,17 +167,17 @@ impl FlowShared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowReport {
     /// The stack's end.
-    pub host: SocketAddrV4,
+    pub host: SocketAddr,
     /// The peer's end.
-    pub peer: SocketAddrV4,
+    pub peer: SocketAddr,
     /// Payload bytes from the stack that the peer has acknowledged, since the beginning.
     pub acked: u64,
     /// Payload bytes from the peer that the stack has acknowledged, since the beginning.
     pub delivered: u64,
 }
 
-pub(crate) fn report(shared: &[FlowShared], out: &mut Vec<FlowReport>) {
-    let addr = |v: u64| SocketAddrV4::new(Ipv4Addr::from_bits((v >> 16) as u32), v as u16);
+pub(crate) fn report(shared: &[FlowShared], config: &NicConfig, out: &mut Vec<FlowReport>) {
+    let addr = |v: u64| SocketAddr::new(config.ip((v >> 16) as u32), v as u16);
     for s in shared {
         if s.generation.load(Ordering::Acquire) % 2 == 1 {
             out.push(FlowReport {
@@ -411,7 +412,7 @@ mod tests {
             assert_eq!(flows.len(), model.len());
         }
         let mut out = Vec::new();
-        report(&flows.shared, &mut out);
+        report(&flows.shared, &NicConfig::new(0), &mut out);
         assert_eq!(out.len(), model.len());
     }
 }

@@ -4,12 +4,14 @@
 //! the stack's pool, as a NIC writes a frame into a buffer that the driver posted.
 
 use perimeter_base::{PktBuf, Time};
-use perimeter_wire::{MacAddr, checksum};
+use perimeter_wire::checksum;
 
+use super::NicConfig;
+use super::subnet::{PREFIX6_OCTETS, PREFIX6_SUM};
 use crate::pattern::Pattern;
 
-/// A TCP segment over IPv4 without options but timestamps. Addresses and ports are numbers in
-/// host order.
+/// A TCP segment without options but timestamps. Addresses (over IPv6 their last 32 bits) and
+/// ports are numbers in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seg {
     pub src: u32,
@@ -63,58 +65,45 @@ pub(crate) struct Delayed {
 
 /// Length of Ethernet and IPv4 headers, and of TCP's without options.
 const PLAIN: usize = 14 + 20 + 20;
+/// How much longer IPv6's header is.
+const LONGER: usize = 20;
 
 impl Seg {
     /// Room that the frame needs, bytes.
     #[inline]
-    pub fn room(&self) -> usize {
-        PLAIN + 12 + usize::from(self.len)
+    pub fn room(&self, v6: bool) -> usize {
+        PLAIN + if v6 { LONGER } else { 0 } + 12 + usize::from(self.len)
     }
 
     /// Writes the frame to `buf` and sets its window; all checksums are complete. `buf` has
     /// room for the headers; payload that does not fit is cut off.
     #[inline]
-    pub fn build(&self, buf: &mut PktBuf, src: MacAddr, dst: MacAddr, pattern: &Pattern) {
+    pub fn build(&self, buf: &mut PktBuf, nic: &NicConfig, pattern: &Pattern) {
         let tcp_len = if self.ts { 32 } else { 20 };
-        let head = 34 + tcp_len;
+        let tcp = if nic.v6 { 34 + LONGER } else { 34 };
+        let head = tcp + tcp_len;
         let payload = usize::from(self.len).min(buf.capacity().saturating_sub(head));
         let raw = buf.raw_mut();
-        let Some(h) = raw.first_chunk_mut::<66>() else {
-            return;
-        };
-        h[..6].copy_from_slice(&dst.0);
-        h[6..12].copy_from_slice(&src.0);
-        let total = (20 + tcp_len + payload) as u32;
-        // Version 4, five words, no service class; DF and no identification (RFC 6864,
-        // section 4.1, an atomic datagram); TTL 64, TCP.
         let addresses = half_sum(self.src) + half_sum(self.dst);
-        let ip_sum = 0x4500 + total + 0x4000 + 0x4006 + addresses;
-        h[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
-        h[16..18].copy_from_slice(&(total as u16).to_be_bytes());
-        h[18..24].copy_from_slice(&[0, 0, 0x40, 0, 64, 6]);
-        h[24..26].copy_from_slice(&(!checksum::fold(ip_sum)).to_be_bytes());
-        h[26..30].copy_from_slice(&self.src.to_be_bytes());
-        h[30..34].copy_from_slice(&self.dst.to_be_bytes());
-        h[34..38].copy_from_slice(&self.ports.to_be_bytes());
-        h[38..42].copy_from_slice(&self.seq.to_be_bytes());
-        h[42..46].copy_from_slice(&self.ack.to_be_bytes());
-        let offset_flags = (tcp_len as u32 / 4) << 12 | u32::from(self.flags);
-        h[46..48].copy_from_slice(&(offset_flags as u16).to_be_bytes());
-        h[48..50].copy_from_slice(&self.window.to_be_bytes());
-        let mut sum = addresses + 6 + (tcp_len + payload) as u32;
-        sum += half_sum(self.ports) + half_sum(self.seq) + half_sum(self.ack);
-        sum += offset_flags + u32::from(self.window);
-        if self.ts {
-            h[PLAIN..PLAIN + 4].copy_from_slice(&[1, 1, 8, 10]);
-            h[PLAIN + 4..PLAIN + 8].copy_from_slice(&self.tsval.to_be_bytes());
-            h[PLAIN + 8..].copy_from_slice(&self.tsecr.to_be_bytes());
-            sum += 0x0101 + 0x080a + half_sum(self.tsval) + half_sum(self.tsecr);
-        }
+        let mut sum = match nic.v6 {
+            true => addresses + 2 * PREFIX6_SUM,
+            false => addresses,
+        };
         if payload != 0 {
             sum += pattern.sum(usize::from(self.phase), payload);
         }
-        h[50..52].copy_from_slice(&(!checksum::fold(sum)).to_be_bytes());
-        h[52..54].fill(0);
+        if raw.len() < tcp + 32 {
+            return;
+        }
+        raw[..6].copy_from_slice(&nic.mac.0);
+        raw[6..12].copy_from_slice(&nic.peer_mac.0);
+        match nic.v6 {
+            true => self.ipv6(raw, tcp_len + payload),
+            false => self.ipv4(raw, tcp_len + payload, addresses),
+        }
+        if let Some(h) = raw[tcp..].first_chunk_mut() {
+            self.tcp(h, (tcp_len, payload), sum);
+        }
         if payload != 0 {
             let bytes = pattern.at(usize::from(self.phase), payload);
             raw[head..head + bytes.len()].copy_from_slice(bytes);
@@ -122,10 +111,66 @@ impl Seg {
         buf.set_window(0, head + payload);
     }
 
+    /// Writes type and header of a datagram with `len` bytes of payload; `addresses` is their sum.
+    #[inline]
+    fn ipv4(&self, raw: &mut [u8], len: usize, addresses: u32) {
+        let Some(h) = raw.first_chunk_mut::<34>() else {
+            return;
+        };
+        let total = (20 + len) as u32;
+        // Version 4, five words, no service class; DF and no identification (RFC 6864,
+        // section 4.1, an atomic datagram); TTL 64, TCP.
+        let sum = 0x4500 + total + 0x4000 + 0x4006 + addresses;
+        h[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+        h[16..18].copy_from_slice(&(total as u16).to_be_bytes());
+        h[18..24].copy_from_slice(&[0, 0, 0x40, 0, 64, 6]);
+        h[24..26].copy_from_slice(&(!checksum::fold(sum)).to_be_bytes());
+        h[26..30].copy_from_slice(&self.src.to_be_bytes());
+        h[30..34].copy_from_slice(&self.dst.to_be_bytes());
+    }
+
+    /// The same over IPv6: no class, no flow label, hop limit 64.
+    #[inline]
+    fn ipv6(&self, raw: &mut [u8], len: usize) {
+        let Some(h) = raw.first_chunk_mut::<54>() else {
+            return;
+        };
+        h[12..18].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+        h[18..20].copy_from_slice(&(len as u16).to_be_bytes());
+        h[20..22].copy_from_slice(&[6, 64]);
+        h[22..34].copy_from_slice(&PREFIX6_OCTETS);
+        h[34..38].copy_from_slice(&self.src.to_be_bytes());
+        h[38..50].copy_from_slice(&PREFIX6_OCTETS);
+        h[50..54].copy_from_slice(&self.dst.to_be_bytes());
+    }
+
+    /// Writes the header of TCP; `sum` is that of the addresses and the payload.
+    #[inline]
+    fn tcp(&self, h: &mut [u8; 32], (tcp_len, payload): (usize, usize), mut sum: u32) {
+        h[..4].copy_from_slice(&self.ports.to_be_bytes());
+        h[4..8].copy_from_slice(&self.seq.to_be_bytes());
+        h[8..12].copy_from_slice(&self.ack.to_be_bytes());
+        let offset_flags = (tcp_len as u32 / 4) << 12 | u32::from(self.flags);
+        h[12..14].copy_from_slice(&(offset_flags as u16).to_be_bytes());
+        h[14..16].copy_from_slice(&self.window.to_be_bytes());
+        sum += 6 + (tcp_len + payload) as u32;
+        sum += half_sum(self.ports) + half_sum(self.seq) + half_sum(self.ack);
+        sum += offset_flags + u32::from(self.window);
+        if self.ts {
+            h[20..24].copy_from_slice(&[1, 1, 8, 10]);
+            h[24..28].copy_from_slice(&self.tsval.to_be_bytes());
+            h[28..].copy_from_slice(&self.tsecr.to_be_bytes());
+            sum += 0x0101 + 0x080a + half_sum(self.tsval) + half_sum(self.tsecr);
+        }
+        h[16..18].copy_from_slice(&(!checksum::fold(sum)).to_be_bytes());
+        h[18..20].fill(0);
+    }
+
     /// Bytes on the wire: the frame and Ethernet's preamble, check sequence and gap.
     #[inline]
-    pub fn wire_len(&self) -> usize {
-        PLAIN + if self.ts { 12 } else { 0 } + usize::from(self.len) + crate::pace::OVERHEAD
+    pub fn wire_len(&self, v6: bool) -> usize {
+        let options = if self.ts { 0 } else { 12 };
+        self.room(v6) - options + crate::pace::OVERHEAD
     }
 }
 
@@ -138,7 +183,7 @@ const fn half_sum(v: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perimeter_wire::{Csum, Frame};
+    use perimeter_wire::{Csum, FlowKey, Frame};
 
     #[test]
     fn built_frames_parse_with_checksums() {
@@ -164,21 +209,34 @@ mod tests {
                 flags: 0x18,
                 ts,
             };
-            let mut buf = PktBuf::with_capacity(2048);
-            seg.build(&mut buf, MacAddr([2; 6]), MacAddr([4; 6]), pattern);
-            let frame = Frame::parse_ethernet(buf.as_slice(), Csum::Verify).expect("valid");
-            let Frame::Tcp(t) = frame else {
-                panic!("not TCP")
-            };
-            assert_eq!(t.hdr.seq.0, seg.seq);
-            assert_eq!(t.hdr.ack.0, seg.ack);
-            assert_eq!(t.hdr.opts.ts, ts.then_some((seg.tsval, seg.tsecr)));
-            assert_eq!((t.hdr.src_port, t.hdr.dst_port), (0x50, 0xffff));
-            let at = t.payload_off as usize;
-            assert_eq!(
-                &buf.as_slice()[at..],
-                pattern.at(usize::from(phase), usize::from(len))
-            );
+            for nic in [NicConfig::new(0), NicConfig::new(0).over_ipv6()] {
+                let mut buf = PktBuf::with_capacity(2048);
+                seg.build(&mut buf, &nic, pattern);
+                assert_eq!(
+                    seg.wire_len(nic.v6),
+                    buf.as_slice().len() + crate::pace::OVERHEAD
+                );
+                let frame = Frame::parse_ethernet(buf.as_slice(), Csum::Verify).expect("valid");
+                let Frame::Tcp(t) = frame else {
+                    panic!("not TCP")
+                };
+                assert_eq!(t.hdr.seq.0, seg.seq);
+                assert_eq!(t.hdr.ack.0, seg.ack);
+                assert_eq!(t.hdr.opts.ts, ts.then_some((seg.tsval, seg.tsecr)));
+                assert_eq!((t.hdr.src_port, t.hdr.dst_port), (0x50, 0xffff));
+                let key = FlowKey {
+                    local: nic.ip(seg.dst),
+                    remote: nic.ip(seg.src),
+                    local_port: 0xffff,
+                    remote_port: 0x50,
+                };
+                assert_eq!(t.key, key);
+                let at = t.payload_off as usize;
+                assert_eq!(
+                    &buf.as_slice()[at..],
+                    pattern.at(usize::from(phase), usize::from(len))
+                );
+            }
         }
     }
 }

@@ -17,13 +17,14 @@ mod peer;
 mod queue;
 mod slow;
 mod stats;
+mod subnet;
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use perimeter_base::{PktBuf, Time};
 use perimeter_sync::{Lock, LockClass, Platform};
-use perimeter_wire::{MacAddr, SegOut, Seq, TcpFlags, TcpOptions};
+use perimeter_wire::{FlowKey, MacAddr, SegOut, Seq, TcpFlags, TcpOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -38,6 +39,7 @@ use flow::{Flows, Key};
 use peer::{Lane, Peer};
 use queue::{MemRx, MemTx};
 pub use stats::PeerCounts;
+pub use subnet::PREFIX6;
 
 /// On which connections the peer sends data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -146,7 +148,11 @@ pub struct NicConfig {
     pub host: Ipv4Addr,
     /// Prefix length of the subnet around `host`.
     pub prefix: u8,
-    /// Largest IP packet, bytes: 68 to 9216, else clamped.
+    /// The subnet is one of IPv6, and nothing in it speaks IPv4: its addresses are [`PREFIX6`]
+    /// with those that `host` and `prefix` say in the last 32 bits. [`NicConfig::address`] is the
+    /// stack's then.
+    pub v6: bool,
+    /// Largest IP packet, bytes: 68 (over IPv6 1280) to 9216, else clamped.
     pub mtu: u32,
     /// Receive queues: 1 to 64, else clamped.
     pub rx_queues: usize,
@@ -181,6 +187,7 @@ impl NicConfig {
             peer_mac: MacAddr([0x02, 0x50, 0x4d, 0, 1, n]),
             host: Ipv4Addr::new(10, n, 0, 1),
             prefix: 16,
+            v6: false,
             mtu: 1500,
             rx_queues: 1,
             tx_queues: 1,
@@ -206,11 +213,13 @@ impl NicConfig {
 
     /// The peer's maximum segment size, options not counted.
     fn mss(&self) -> u32 {
-        self.mtu - 40
+        self.mtu - self.ip_header() as u32 - 20
     }
 
     fn sane(mut self) -> NicConfig {
-        self.mtu = self.mtu.clamp(68, crate::pattern::MAX_SLICE as u32);
+        // What every link of the family carries (RFC 791, RFC 8200).
+        let least = if self.v6 { 1280 } else { 68 };
+        self.mtu = self.mtu.clamp(least, crate::pattern::MAX_SLICE as u32);
         self.rx_queues = self.rx_queues.clamp(1, 64);
         self.tx_queues = self.tx_queues.clamp(1, 64);
         self.ring = self.ring.max(256);
@@ -228,12 +237,19 @@ struct Shared {
     rx_pacer: Pacer,
 }
 
+/// The flow of a key, from the peer's point of view.
+fn flow_key(config: &NicConfig, key: Key) -> FlowKey {
+    FlowKey {
+        local: config.ip(key.peer),
+        remote: config.ip(key.host),
+        local_port: (key.ports >> 16) as u16,
+        remote_port: key.ports as u16,
+    }
+}
+
 impl Shared {
-    fn hash(&self, key: Key) -> u32 {
-        self.rss.hash(
-            (Ipv4Addr::from_bits(key.peer), (key.ports >> 16) as u16),
-            (Ipv4Addr::from_bits(key.host), key.ports as u16),
-        )
+    fn hash(&self, config: &NicConfig, key: Key) -> u32 {
+        self.rss.hash_flow(&flow_key(config, key))
     }
 }
 
@@ -420,7 +436,7 @@ impl<P: Platform> PeerHandle<P> {
     pub fn flows(&self) -> Vec<FlowReport> {
         let mut out = Vec::new();
         for shared in self.flows.iter() {
-            flow::report(shared, &mut out);
+            flow::report(shared, &self.config, &mut out);
         }
         out
     }
@@ -437,14 +453,19 @@ impl<P: Platform> PeerHandle<P> {
     /// Whether the connection came about shows in [`PeerHandle::flows`].
     ///
     /// # Errors
-    /// If `from` is not the peer's to use.
-    pub fn connect(&self, now: Time, from: SocketAddrV4, to: SocketAddrV4) -> Result<(), NotOurs> {
-        if !self.config.plays(*from.ip()) {
-            return Err(NotOurs(*from.ip()));
-        }
+    /// If `from` is not the peer's to use, or `to` is not of the subnet's family.
+    pub fn connect(
+        &self,
+        now: Time,
+        from: impl Into<SocketAddr>,
+        to: impl Into<SocketAddr>,
+    ) -> Result<(), NotOurs> {
+        let (from, to) = (from.into(), to.into());
+        let peer = self.config.bits(from.ip());
+        let peer = peer.filter(|_| self.config.plays_ip(from.ip()));
         let key = Key {
-            host: to.ip().to_bits(),
-            peer: from.ip().to_bits(),
+            host: self.config.bits(to.ip()).ok_or(NotOurs(to.ip()))?,
+            peer: peer.ok_or(NotOurs(from.ip()))?,
             ports: u32::from(from.port()) << 16 | u32::from(to.port()),
         };
         let cfg = &self.config.peer;
@@ -462,8 +483,8 @@ impl<P: Platform> PeerHandle<P> {
             },
             ..SegOut::default()
         };
-        let bytes = slow::frame_of(key, self.config.peer_mac, self.config.mac, &syn);
-        let hash = self.shared.hash(key);
+        let bytes = slow::frame_of(&self.config, key, &syn);
+        let hash = self.shared.hash(&self.config, key);
         let port = &self.ports[self.shared.rss.queue(hash)];
         let due = now.plus(cfg.rtt_ns / 2);
         let mut buf = PktBuf::with_capacity(perimeter_base::buf::POOLED);
@@ -483,4 +504,4 @@ impl<P: Platform> PeerHandle<P> {
 #[error(
     "{0} is not an address of the ideal peer: it must be in the NIC's subnet and not the stack's own"
 )]
-pub struct NotOurs(pub Ipv4Addr);
+pub struct NotOurs(pub IpAddr);

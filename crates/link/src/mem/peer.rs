@@ -13,6 +13,7 @@ use super::flow::{
 };
 use super::item::{Delayed, Item, Seg, What};
 use super::stats::PeerCounts;
+use super::subnet::PREFIX6_OCTETS;
 use super::{NicConfig, Shared};
 use crate::pattern::Pattern;
 
@@ -65,6 +66,8 @@ pub(crate) struct In {
     pub ack: u32,
     pub window: u16,
     pub flags: u8,
+    /// Where TCP's header starts.
+    pub tcp: usize,
     /// Length of all headers and of the payload.
     pub head: usize,
     pub len: u32,
@@ -108,6 +111,51 @@ fn be16(b: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([b[at], b[at + 1]])
 }
 
+/// The name of the flow of a frame whose addresses end at `HOST + 4` and, of the peer, one
+/// address of the family behind that; ports follow.
+#[inline(always)]
+fn key_at<const HOST: usize>(h: &[u8]) -> Key {
+    let peer = if HOST == 26 { 30 } else { 50 };
+    Key {
+        host: be32(h, HOST),
+        peer: be32(h, peer),
+        ports: be32(h, peer + 4).rotate_left(16),
+    }
+}
+
+/// The segment of `len` bytes, headers included, whose TCP header starts at `TCP`.
+#[inline(always)]
+fn segment_at<const TCP: usize>(h: &[u8], rest: usize, len: usize) -> Option<In> {
+    let words = h[TCP + 12] >> 4;
+    let tcp = usize::from(words) * 4;
+    let head = TCP + tcp;
+    if tcp < 20 || head > h.len() || tcp > len || TCP + len > h.len() + rest {
+        return None;
+    }
+    let ts = if words == 8 && h[TCP + 20..TCP + 24] == [1, 1, 8, 10] {
+        Some((be32(h, TCP + 24), be32(h, TCP + 28)))
+    } else {
+        None
+    };
+    let key = match TCP {
+        34 => key_at::<26>(h),
+        _ => key_at::<34>(h),
+    };
+    Some(In {
+        key,
+        seq: be32(h, TCP + 4),
+        ack: be32(h, TCP + 8),
+        window: be16(h, TCP + 14),
+        flags: h[TCP + 13],
+        tcp: TCP,
+        head,
+        len: (len - tcp) as u32,
+        ts,
+        skip: 0,
+        whole: (len - tcp) as u32,
+    })
+}
+
 impl Peer {
     /// Takes frames from the front of `descs`; how many. They `waited` for the wire if the last
     /// burst left them for pacing.
@@ -149,12 +197,12 @@ impl Peer {
     #[inline]
     fn prefetch(&self, d: &TxDesc) {
         let h = d.headers();
-        if let Some(h) = h.get(..38) {
-            self.flows.prefetch(Key {
-                host: be32(h, 26),
-                peer: be32(h, 30),
-                ports: be32(h, 34).rotate_left(16),
-            });
+        if let Some(h) = h.get(..38)
+            && !self.config.v6
+        {
+            self.flows.prefetch(key_at::<26>(h));
+        } else if let Some(h) = h.get(..58) {
+            self.flows.prefetch(key_at::<34>(h));
         }
     }
 
@@ -164,7 +212,7 @@ impl Peer {
         match self.parse(d.headers(), d.payload_len()) {
             Some(s) => {
                 // Like any receiver; the NIC vouches for what it completes itself.
-                if d.offload.csum_start == 0 && !super::slow::checksum_right(d.headers(), &s, d) {
+                if d.offload.csum_start == 0 && !self.checksum_right(d.headers(), &s, d) {
                     self.counts.bad_checksum += 1;
                     return;
                 }
@@ -217,10 +265,29 @@ impl Peer {
         }
     }
 
-    /// The segment of an unfragmented IPv4 frame to the peer's station whose headers are all in
-    /// `h`; `None` if it is anything else. `rest` is the number of frame bytes behind `h`.
+    /// The segment of an unfragmented frame of the subnet's family to the peer's station whose
+    /// headers are all in `h`, without options of IPv4 and extension headers of IPv6; `None` if it
+    /// is anything else. `rest` is the number of frame bytes behind `h`.
     #[inline]
     pub(crate) fn parse(&self, h: &[u8], rest: usize) -> Option<In> {
+        match self.config.v6 {
+            true => self.parse6(h, rest),
+            false => self.parse4(h, rest),
+        }
+    }
+
+    fn parse6(&self, h: &[u8], rest: usize) -> Option<In> {
+        if h.len() < 74 || h[..6] != self.config.peer_mac.0 || h[12..14] != [0x86, 0xdd] {
+            return None;
+        }
+        let ours = h[22..34] == PREFIX6_OCTETS && h[38..50] == PREFIX6_OCTETS;
+        if h[14] >> 4 != 6 || h[20] != 6 || !ours {
+            return None;
+        }
+        segment_at::<54>(h, rest, usize::from(be16(h, 18)))
+    }
+
+    fn parse4(&self, h: &[u8], rest: usize) -> Option<In> {
         if h.len() < 54 || h[..6] != self.config.peer_mac.0 || h[12..15] != [8, 0, 0x45] {
             return None;
         }
@@ -228,32 +295,7 @@ impl Peer {
             return None;
         }
         let total = usize::from(be16(h, 16));
-        let tcp = usize::from(h[46] >> 4) * 4;
-        let head = 34 + tcp;
-        if tcp < 20 || head > h.len() || 20 + tcp > total || total + 14 > h.len() + rest {
-            return None;
-        }
-        let ts = if h[46] >> 4 == 8 && h[54..58] == [1, 1, 8, 10] {
-            Some((be32(h, 58), be32(h, 62)))
-        } else {
-            None
-        };
-        Some(In {
-            key: Key {
-                host: be32(h, 26),
-                peer: be32(h, 30),
-                ports: be32(h, 34).rotate_left(16),
-            },
-            seq: be32(h, 38),
-            ack: be32(h, 42),
-            window: be16(h, 48),
-            flags: h[47],
-            head,
-            len: (total - 20 - tcp) as u32,
-            ts,
-            skip: 0,
-            whole: (total - 20 - tcp) as u32,
-        })
+        segment_at::<34>(h, rest, total.checked_sub(20)?)
     }
 
     /// The light path: in order, established, only ACK (and PSH).
@@ -326,7 +368,7 @@ impl Peer {
     /// Places a segment in the ring to its receive queue.
     #[inline]
     pub(crate) fn place(&mut self, now: Time, rxq: u8, hash: u32, seg: Seg) {
-        let due = self.due(now, seg.wire_len());
+        let due = self.due(now, seg.wire_len(self.config.v6));
         self.place_item(
             rxq,
             Item {
@@ -619,7 +661,7 @@ impl Peer {
         };
         let mut left = s.len as usize;
         self.counts.verified += 1;
-        let mut good = super::slow::checksum_right(h, s, d);
+        let mut good = self.checksum_right(h, s, d);
         let behind = &h[s.head.min(h.len())..];
         let mut skip = s.skip as usize;
         for span in core::iter::once(behind).chain(d.payload()) {

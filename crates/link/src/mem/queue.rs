@@ -114,7 +114,7 @@ impl<P: Platform> MemRx<P> {
         out: &mut Vec<RxFrame>,
         max: usize,
     ) {
-        let (src, dst) = (self.config.peer_mac, self.config.mac);
+        let (nic, v6) = (&*self.config, self.config.v6);
         let inbound = &mut self.inbound[turn];
         while out.len() < max {
             match inbound.frames.peek() {
@@ -126,8 +126,8 @@ impl<P: Platform> MemRx<P> {
             };
             let (buf, hash) = match item.what {
                 What::Seg(seg) => {
-                    let mut buf = pool.take(seg.room());
-                    seg.build(&mut buf, src, dst, self.pattern);
+                    let mut buf = pool.take(seg.room(v6));
+                    seg.build(&mut buf, nic, self.pattern);
                     (buf, Some(item.hash))
                 }
                 What::Raw(buf) => (buf, item.hashed.then_some(item.hash)),
@@ -158,8 +158,8 @@ impl<P: Platform> MemRx<P> {
             seg.ack = (word >> 32) as u32;
             seg.tsecr = word as u32;
             seg.tsval = (now.0 / 1_000_000) as u32;
-            let mut buf = pool.take(seg.room());
-            seg.build(&mut buf, src, dst, self.pattern);
+            let mut buf = pool.take(seg.room(v6));
+            seg.build(&mut buf, nic, self.pattern);
             out.push(RxFrame {
                 buf,
                 hash: Some(timer.hash),

@@ -4,14 +4,15 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::{PktBuf, Time, TxDesc};
 use perimeter_wire::{
-    ArpOp, ArpPacket, Csum, ETHERTYPE_ARP, ETHERTYPE_IPV4, EtherHdr, FlowKey, Frame, Icmpv4,
-    Ipv4Hdr, MacAddr, PROTO_ICMP, SackBlocks, SegOut, Seq, TcpFlags, TcpOptions, Template,
-    checksum, finish_checksum,
+    ArpOp, ArpPacket, Csum, ETHERTYPE_ARP, ETHERTYPE_IPV4, EtherHdr, Frame, Icmpv4, Ipv4Hdr,
+    MacAddr, PROTO_ICMP, SackBlocks, SegOut, Seq, TcpFlags, TcpOptions, Template, checksum,
+    finish_checksum,
 };
 
 use super::flow::{BLOCKED, Cold, Flow, HOLES, Key, SACK, SOURCE, State, TS, WSCALE};
 use super::item::{Item, What};
 use super::peer::{ACK, FIN, In, PSH, Peer, RST, SYN};
+use super::{NicConfig, flow_key};
 
 /// Out-of-order ranges kept per connection; what does not fit is dropped like a loss.
 const MAX_RANGES: usize = 256;
@@ -28,7 +29,7 @@ impl Peer {
         crate::csum::complete(&mut frame, d.offload);
         let rest = TxDesc::empty();
         match self.parse(&frame, 0) {
-            Some(s) if !checksum_right(&frame, &s, &rest) => self.counts.bad_checksum += 1,
+            Some(s) if !self.checksum_right(&frame, &s, &rest) => self.counts.bad_checksum += 1,
             Some(s) => self.slow_segment(now, &s, &frame, &rest),
             None => self.other_frame(now, &frame),
         }
@@ -47,6 +48,7 @@ impl Peer {
         match Frame::parse_ethernet(frame, Csum::Verify) {
             Ok(Frame::Arp(arp)) => self.arp(now, &arp),
             Ok(Frame::Icmp { ip, msg, body }) => self.icmp(now, &ip, msg, body),
+            Ok(Frame::Icmp6 { ip, msg, body }) => self.icmp6(now, &ip, msg, body),
             Ok(_) => self.counts.foreign += 1,
             Err(_) => self.counts.malformed += 1,
         }
@@ -55,7 +57,8 @@ impl Peer {
     fn arp(&mut self, now: Time, arp: &ArpPacket) {
         // RFC 5227: a probe or an announcement for the asker's own address has no answer.
         let asked = arp.target_ip;
-        if arp.op != ArpOp::Request || asked == arp.sender_ip || !self.config.plays(asked) {
+        if arp.op != ArpOp::Request || asked == arp.sender_ip || !self.config.plays_ip(asked.into())
+        {
             return;
         }
         self.counts.arp += 1;
@@ -71,7 +74,7 @@ impl Peer {
             self.counts.foreign += 1;
             return;
         };
-        if !self.config.plays(ip.dst) {
+        if !self.config.plays_ip(ip.dst.into()) {
             self.counts.foreign += 1;
             return;
         }
@@ -97,7 +100,7 @@ impl Peer {
     }
 
     /// Places a whole frame.
-    fn raw(&mut self, now: Time, rxq: u8, hash: Option<u32>, bytes: &[u8]) {
+    pub(crate) fn raw(&mut self, now: Time, rxq: u8, hash: Option<u32>, bytes: &[u8]) {
         let mut buf = PktBuf::with_capacity(bytes.len().max(perimeter_base::buf::POOLED));
         buf.append(bytes);
         let item = Item {
@@ -171,8 +174,8 @@ impl Peer {
 
     /// Sends a segment of any form.
     fn emit(&mut self, now: Time, key: Key, seg: &SegOut) {
-        let bytes = frame_of(key, self.config.peer_mac, self.config.mac, seg);
-        let hash = self.shared.hash(key);
+        let bytes = frame_of(&self.config, key, seg);
+        let hash = self.shared.hash(&self.config, key);
         let rxq = self.shared.rss.queue(hash) as u8;
         self.raw(now, rxq, Some(hash), &bytes);
     }
@@ -180,7 +183,7 @@ impl Peer {
     /// A new connection from a SYN or SYN-ACK.
     fn create(&mut self, s: &In, h: &[u8], iss: u32, state: State) -> Option<u32> {
         self.reclaim();
-        let (opts, _) = TcpOptions::parse(&h[54..s.head.min(h.len())], true);
+        let (opts, _) = TcpOptions::parse(&h[s.tcp + 20..s.head.min(h.len())], true);
         let cfg = &self.config.peer;
         let mut flags = 0;
         let (ts, ws) = (cfg.timestamps && opts.ts.is_some(), opts.wscale.is_some());
@@ -195,7 +198,7 @@ impl Peer {
         let room = if ts { 12 } else { 0 };
         let theirs = u32::from(opts.mss.unwrap_or(536)).max(64);
         let mss = theirs.min(self.config.mss()) - room;
-        let hash = self.shared.hash(s.key);
+        let hash = self.shared.hash(&self.config, s.key);
         let flow = Flow {
             key: s.key,
             rcv_nxt: s.seq.wrapping_add(1),
@@ -515,43 +518,49 @@ fn eth(dst: MacAddr, src: MacAddr, ethertype: u16) -> EtherHdr {
 }
 
 /// The frame of a segment from the peer without payload.
-pub(crate) fn frame_of(key: Key, src: MacAddr, dst: MacAddr, seg: &SegOut) -> Vec<u8> {
-    let name = FlowKey {
-        local: IpAddr::V4(Ipv4Addr::from_bits(key.peer)),
-        remote: IpAddr::V4(Ipv4Addr::from_bits(key.host)),
-        local_port: (key.ports >> 16) as u16,
-        remote_port: key.ports as u16,
+pub(crate) fn frame_of(config: &NicConfig, key: Key, seg: &SegOut) -> Vec<u8> {
+    let stations = Some((config.peer_mac, config.mac));
+    let name = flow_key(config, key);
+    let template = match config.v6 {
+        true => Template::new(stations, &name, 64, 0),
+        false => Template::new_v4(stations, &name, 64, 0, true),
     };
-    let template = Template::new_v4(Some((src, dst)), &name, 64, 0, true);
     let mut out = [0; perimeter_wire::MAX_HEADERS];
     let n = template.emit(&mut out, 0, seg, 0);
     finish_checksum(&mut out[..n], EtherHdr::LEN, []);
     out[..n].to_vec()
 }
 
-/// Whether the checksum of a segment is what it must be: complete, or the pseudo-header's sum
-/// if the device is to complete it.
-pub(crate) fn checksum_right(h: &[u8], s: &In, d: &TxDesc) -> bool {
-    let tcp_len = s.head - 34 + s.whole as usize;
-    let src = Ipv4Addr::from_bits(s.key.host);
-    let dst = Ipv4Addr::from_bits(s.key.peer);
-    let pseudo = checksum::pseudo_v4(src, dst, 6, tcp_len as u16);
-    if checksum::checksum(&h[14..34]) != 0 {
-        return false;
+impl Peer {
+    /// Whether the checksum of a segment is what it must be: complete, or the pseudo-header's sum
+    /// if the device is to complete it.
+    pub(crate) fn checksum_right(&self, h: &[u8], s: &In, d: &TxDesc) -> bool {
+        let tcp_len = s.head - s.tcp + s.whole as usize;
+        let ends = (self.config.ip(s.key.host), self.config.ip(s.key.peer));
+        let pseudo = match ends {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => checksum::pseudo_v6(src, dst, 6, tcp_len as u32),
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                if checksum::checksum(&h[14..34]) != 0 {
+                    return false;
+                }
+                checksum::pseudo_v4(src, dst, 6, tcp_len as u16)
+            }
+            _ => return false,
+        };
+        if d.offload.csum_start != 0 {
+            let field = u16::from_be_bytes([h[s.tcp + 16], h[s.tcp + 17]]);
+            return usize::from(d.offload.csum_start) == s.tcp
+                && d.offload.csum_offset == 16
+                && field == checksum::fold(pseudo);
+        }
+        let mut frame = Vec::new();
+        frame.extend_from_slice(h);
+        crate::csum::gather_payload(d, &mut frame);
+        let Some(tcp) = frame.get(s.tcp..s.tcp + tcp_len) else {
+            return false;
+        };
+        checksum::fold(checksum::sum(tcp, pseudo)) == 0xffff
     }
-    if d.offload.csum_start != 0 {
-        let field = u16::from_be_bytes([h[50], h[51]]);
-        return d.offload.csum_start == 34
-            && d.offload.csum_offset == 16
-            && field == checksum::fold(pseudo);
-    }
-    let mut frame = Vec::new();
-    frame.extend_from_slice(h);
-    crate::csum::gather_payload(d, &mut frame);
-    let Some(tcp) = frame.get(34..34 + tcp_len) else {
-        return false;
-    };
-    checksum::fold(checksum::sum(tcp, pseudo)) == 0xffff
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A hand-driven host on one receive and one transmit queue, in time that the test sets.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use perimeter_base::desc::Offload;
 use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxHead, TxPages, TxRing, TxSlot};
 use perimeter_link::mem::{Nic, NicConfig, PeerHandle};
@@ -28,9 +28,13 @@ pub struct Got {
 }
 
 pub fn key(config: &NicConfig, port: u16, peer_port: u16) -> FlowKey {
+    let next = |ip| match ip {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(Ipv4Addr::to_bits(ip) + 1).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(Ipv6Addr::to_bits(ip) + 1).into(),
+    };
     FlowKey {
-        local: IpAddr::V4(config.host),
-        remote: IpAddr::V4(Ipv4Addr::from_bits(config.host.to_bits() + 1)),
+        local: config.address(),
+        remote: next(config.address()),
         local_port: port,
         remote_port: peer_port,
     }
@@ -66,12 +70,15 @@ impl Host {
         damage: impl FnOnce(&mut TxHead),
     ) {
         let l2 = Some((self.config.mac, self.config.peer_mac));
-        let template = Template::new_v4(l2, key, 64, 0, true);
+        let (template, tcp) = match self.config.v6 {
+            true => (Template::new(l2, key, 64, 0), 54),
+            false => (Template::new_v4(l2, key, 64, 0, true), 34),
+        };
         let mut d = self.ring.push().expect("room");
         d.hdr_len = template.emit(&mut d.hdr, 1, seg, payload.len() as u32) as u8;
         refer(&mut d, &[payload]);
         d.offload = Offload {
-            csum_start: 34,
+            csum_start: tcp,
             csum_offset: 16,
             segment_size: 0,
         };
