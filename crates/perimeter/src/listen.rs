@@ -11,6 +11,17 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// What a listener is to be, for [`Stack::listen_as`](crate::Stack::listen_as).
+///
+/// ```
+#[doc = include_str!("examples/stack.txt")]
+/// let listen = Listen::at("10.0.0.1:80".parse()?)
+///     .backlog(16)
+///     .tcp(TcpConfig { nodelay: true, ..stack.tcp_config() });
+/// let listener = stack.listen_as(&listen)?;
+/// let client = stack.connect("10.0.0.1:80")?;
+/// assert!(listener.accept()?.0.nodelay()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Listen {
     pub(crate) addr: SocketAddr,
@@ -23,6 +34,13 @@ pub struct Listen {
 
 impl Listen {
     /// At that address; port 0: any free one.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen_as(&Listen::at("10.0.0.1:80".parse()?))?;
+    /// assert_eq!(listener.local_addr()?.port(), 80);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn at(addr: SocketAddr) -> Listen {
         Listen {
             addr,
@@ -37,6 +55,16 @@ impl Listen {
     /// At every address of both families, and every port that no other listener has. With an interface that takes
     /// any destination ([`Accept::Any`](crate::Accept::Any)) this is where all connections go;
     /// [`TcpStream::local_addr`](crate::TcpStream::local_addr) tells where the peer wanted to.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let http = stack.listen("10.0.0.1:80")?;
+    /// let rest = stack.listen_as(&Listen::any())?;
+    /// let client = stack.connect("10.0.0.1:12345")?;
+    /// let (server, _) = rest.accept()?;
+    /// assert_eq!(server.local_addr()?.to_string(), "10.0.0.1:12345");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn any() -> Listen {
         Listen {
             all_ports: true,
@@ -45,6 +73,15 @@ impl Listen {
     }
 
     /// Over IPv6 only: `[::]` is no address of IPv4 then.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let v6 = stack.listen_as(&Listen::at("[::]:80".parse()?).only_v6())?;
+    /// assert!(v6.only_v6()?);
+    /// // So the same port is free over IPv4.
+    /// let v4 = stack.listen("0.0.0.0:80")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn only_v6(self) -> Listen {
         Listen {
@@ -54,12 +91,21 @@ impl Listen {
     }
 
     /// How many connections may wait to be accepted. Default 1024.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen_as(&Listen::at("10.0.0.1:80".parse()?).backlog(8))?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn backlog(self, backlog: u32) -> Listen {
         Listen { backlog, ..self }
     }
 
     /// Settings for the connections to come. Default: the stack's.
+    /// See [`Listen`].
     #[must_use]
     pub fn tcp(self, config: Config) -> Listen {
         let config = Some(config);
@@ -68,6 +114,17 @@ impl Listen {
 
     /// Every SYN is held until it is decided ([`TcpListener::request`](crate::TcpListener::request)).
     /// Default: every SYN is answered.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let few = Hold { requests: 64, time: Duration::from_secs(5) };
+    /// let listener = stack.listen_as(&Listen::at("10.0.0.1:80".parse()?).hold(few))?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let request = listener.request()?;
+    /// assert_eq!(request.peer_addr(), client.local_addr()?);
+    /// assert!(request.allow()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn hold(self, hold: Hold) -> Listen {
         let hold = Some(hold);
@@ -77,6 +134,18 @@ impl Listen {
 
 /// A SYN that waits for its listener's owner to decide. One that is dropped undecided is as
 /// [`Request::ignore`]d.
+///
+/// ```
+#[doc = include_str!("examples/stack.txt")]
+/// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
+/// let listener = stack.listen_as(&listen)?;
+/// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+/// let request = listener.request()?;
+/// println!("{} wants to {}", request.peer_addr(), request.local_addr());
+/// assert!(request.allow()?, "it was still there");
+/// let (server, _) = listener.accept()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "its peer waits"]
 pub struct Request {
     engine: Arc<dyn Engine>,
@@ -96,11 +165,22 @@ impl Request {
     }
 
     /// Where the peer wants to: the address that the stream will have as its own.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen_as(&Listen::any().hold(Hold::default()))?;
+    /// let client = stack.start_connect("10.0.0.1:12345".parse()?)?;
+    /// let request = listener.request()?;
+    /// assert_eq!(request.local_addr().port(), 12345);
+    /// request.allow()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         addr::local(&self.name.0)
     }
 
     /// The peer.
+    /// See [`Listen::hold`].
     pub fn peer_addr(&self) -> SocketAddr {
         addr::remote(&self.name.0)
     }
@@ -118,6 +198,7 @@ impl Request {
     ///
     /// A handshake that is begun need not end. Who keeps something for the connection gives it
     /// up some time after this.
+    /// See [`Request`].
     ///
     /// # Errors
     /// The listener or the stack has gone.
@@ -128,6 +209,17 @@ impl Request {
     /// Refuses the connection by a reset, unless strangers were sent too many lately. Yields whether
     /// the request was still there.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
+    /// let listener = stack.listen_as(&listen)?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// assert!(listener.request()?.reset()?);
+    /// let refused = { &client }.read(&mut [0; 100]).expect_err("it was refused");
+    /// assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The listener or the stack has gone.
     pub fn reset(mut self) -> Result<bool> {
@@ -135,6 +227,17 @@ impl Request {
     }
 
     /// Sends nothing. The peer sends its SYN again, which is a new request.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
+    /// let listener = stack.listen_as(&listen)?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// listener.request()?.ignore();
+    /// // Nobody has said anything to the client: it still waits.
+    /// assert_eq!(client.info()?.tcp.state, State::SynSent);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ignore(self) {}
 }
 

@@ -141,6 +141,21 @@ fn fin_unacknowledged(state: State) -> bool {
 
 /// A TCP connection. Clones ([`TcpStream::try_clone`]) are the same socket; any thread may use
 /// any of them, at the same time.
+///
+/// ```
+#[doc = include_str!("examples/stack.txt")]
+/// let listener = stack.listen("10.0.0.1:80")?;
+/// let mut client = stack.connect("10.0.0.1:80")?;
+/// let (mut server, peer) = listener.accept()?;
+/// assert_eq!(peer, client.local_addr()?);
+///
+/// client.write_all(b"hello")?;
+/// client.shutdown(Shutdown::Write)?;
+/// let mut text = String::new();
+/// server.read_to_string(&mut text)?;
+/// assert_eq!(text, "hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TcpStream {
     h: Arc<Handle>,
 }
@@ -175,6 +190,21 @@ impl TcpStream {
 
     /// Another handle to the same socket.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// // One thread reads while this one writes.
+    /// let mut reader = server.try_clone()?;
+    /// let echo = thread::spawn(move || -> std::io::Result<String> {
+    ///     let mut text = String::new();
+    ///     reader.read_to_string(&mut text)?;
+    ///     Ok(text)
+    /// });
+    /// client.write_all(b"hello")?;
+    /// client.shutdown(Shutdown::Write)?;
+    /// assert_eq!(echo.join().expect("no panic")?, "hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None today; as `std::net`.
     pub fn try_clone(&self) -> Result<TcpStream> {
@@ -182,11 +212,28 @@ impl TcpStream {
     }
 
     /// The name of the socket within its stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// assert_eq!(client.id(), client.try_clone()?.id());
+    /// let mut all = stack.connections().into_iter();
+    /// let found = all.find(|c| c.id == client.id()).ok_or("gone")?;
+    /// assert_eq!(found.key.remote_port, 80);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn id(&self) -> SockId {
         self.h.id
     }
 
     /// State, windows, round-trip time and the like.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let info = client.info()?;
+    /// assert_eq!(info.tcp.state, State::Established);
+    /// println!("round trip {:?}, window {} bytes", info.tcp.srtt, info.tcp.snd_wnd);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -195,6 +242,7 @@ impl TcpStream {
     }
 
     /// Our address.
+    /// See [`TcpStream::peer_addr`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -205,6 +253,13 @@ impl TcpStream {
 
     /// The peer's address.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// assert_eq!(client.peer_addr()?.to_string(), "10.0.0.1:80");
+    /// assert_eq!(client.local_addr()?, server.peer_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
@@ -213,6 +268,14 @@ impl TcpStream {
     }
 
     /// Calls do not wait but fail with `WouldBlock`, or wait again.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_nonblocking(true)?;
+    /// let nothing_yet = client.read(&mut [0; 100]).expect_err("nobody has sent anything");
+    /// assert_eq!(nothing_yet.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as `std::net`.
@@ -223,6 +286,14 @@ impl TcpStream {
 
     /// Limits how long a read waits; `None` is no limit.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_read_timeout(Some(Duration::from_millis(10)))?;
+    /// let late = client.read(&mut [0; 100]).expect_err("nobody sends anything");
+    /// assert_eq!(late.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The limit is zero.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
@@ -230,6 +301,19 @@ impl TcpStream {
     }
 
     /// Limits how long a write waits; `None` is no limit.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_write_timeout(Some(Duration::from_millis(10)))?;
+    /// // Nobody reads, so the buffers of both ends fill up.
+    /// let late = loop {
+    ///     if let Err(e) = client.write(&[0; 65536]) {
+    ///         break e;
+    ///     }
+    /// };
+    /// assert_eq!(late.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The limit is zero.
@@ -243,6 +327,13 @@ impl TcpStream {
 
     /// TCP_NODELAY: partial segments are sent at once.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_nodelay(true)?;
+    /// assert!(client.nodelay()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_nodelay(&self, on: bool) -> Result<()> {
@@ -250,6 +341,7 @@ impl TcpStream {
     }
 
     /// TCP_NODELAY.
+    /// See [`TcpStream::set_nodelay`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -259,6 +351,19 @@ impl TcpStream {
 
     /// TCP_CORK: partial segments are held back, for up to 200 ms, until this is taken off.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_cork(true)?;
+    /// client.write_all(b"head, ")?;
+    /// client.write_all(b"body")?;
+    /// // Both go in one segment.
+    /// client.set_cork(false)?;
+    /// let mut text = [0; 10];
+    /// server.read_exact(&mut text)?;
+    /// assert_eq!(&text, b"head, body");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_cork(&self, on: bool) -> Result<()> {
@@ -267,6 +372,14 @@ impl TcpStream {
 
     /// SO_KEEPALIVE with its times.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let probes = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
+    /// client.set_keepalive(Some(probes))?;
+    /// assert_eq!(client.keepalive()?, Some(probes));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_keepalive(&self, k: Option<Keepalive>) -> Result<()> {
@@ -274,6 +387,7 @@ impl TcpStream {
     }
 
     /// SO_KEEPALIVE with its times, to the millisecond; `None`: it is off.
+    /// See [`TcpStream::set_keepalive`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -283,6 +397,15 @@ impl TcpStream {
 
     /// TCP_USER_TIMEOUT (RFC 5482): how long sent data may stay unacknowledged.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// // A peer that acknowledges nothing for 10 s is given up: calls fail with `TimedOut`.
+    /// client.set_user_timeout(Some(Duration::from_secs(10)))?;
+    /// client.write_all(b"hello")?;
+    /// assert_eq!(server.read(&mut [0; 100])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_user_timeout(&self, t: Option<Duration>) -> Result<()> {
@@ -291,6 +414,16 @@ impl TcpStream {
 
     /// SO_LINGER: closing waits this long for what was sent to be acknowledged; zero makes it
     /// a reset.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_linger(Some(Duration::ZERO))?;
+    /// assert_eq!(client.linger()?, Some(Duration::ZERO));
+    /// drop(client);
+    /// let error = server.read(&mut [0; 100]).expect_err("closing sent a reset");
+    /// assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -303,6 +436,7 @@ impl TcpStream {
     }
 
     /// SO_LINGER, as it was set; `None`: not at all.
+    /// See [`TcpStream::set_linger`].
     ///
     /// # Errors
     /// None today; as std.
@@ -315,6 +449,14 @@ impl TcpStream {
     /// sent from now on. A stream that was accepted begins with what its listener's settings say
     /// ([`TcpConfig::tos`](crate::TcpConfig)), which is 0 by default.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// // Expedited Forwarding (RFC 3246).
+    /// client.set_tos(46 << 2)?;
+    /// assert_eq!(client.tos()?, 184);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_tos(&self, tos: u8) -> Result<()> {
@@ -322,6 +464,7 @@ impl TcpStream {
     }
 
     /// IP_TOS.
+    /// See [`TcpStream::set_tos`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -332,6 +475,15 @@ impl TcpStream {
     /// IP_TTL, over IPv6 IPV6_UNICAST_HOPS: how many routers what is sent from now on may pass.
     /// Default: [`Config::ttl`](crate::Config).
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_ttl(8)?;
+    /// assert_eq!(client.ttl()?, 8);
+    /// let error = client.set_ttl(0).expect_err("no packet would arrive");
+    /// assert_eq!(error.to_string(), "a time to live of 0; it can be 1 to 255");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidInput`: not 1 to 255; or the socket has gone.
     pub fn set_ttl(&self, ttl: u32) -> Result<()> {
@@ -339,6 +491,7 @@ impl TcpStream {
     }
 
     /// IP_TTL.
+    /// See [`TcpStream::set_ttl`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -347,6 +500,7 @@ impl TcpStream {
     }
 
     /// SO_SNDBUF: the limit of the send buffer now, bytes.
+    /// See [`TcpStream::set_send_buffer_size`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -355,6 +509,7 @@ impl TcpStream {
     }
 
     /// SO_RCVBUF: the limit of the receive buffer now, bytes.
+    /// See [`TcpStream::set_recv_buffer_size`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -364,6 +519,13 @@ impl TcpStream {
 
     /// SO_SNDBUF, bytes.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_send_buffer_size(256 * 1024)?;
+    /// assert_eq!(client.send_buffer_size()?, 256 * 1024);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_send_buffer_size(&self, bytes: u32) -> Result<()> {
@@ -371,6 +533,13 @@ impl TcpStream {
     }
 
     /// SO_RCVBUF, bytes.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.set_recv_buffer_size(256 * 1024)?;
+    /// assert_eq!(client.recv_buffer_size()?, 256 * 1024);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -383,6 +552,15 @@ impl TcpStream {
     /// Linux neither lasts: delaying ends when an acknowledgment found no answer to ride on, and
     /// quick acknowledgments end when the application answers.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// // The peer's first segments are to be acknowledged at once.
+    /// server.set_quickack(true)?;
+    /// client.write_all(b"hello")?;
+    /// assert_eq!(server.read(&mut [0; 100])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_quickack(&self, on: bool) -> Result<()> {
@@ -390,6 +568,18 @@ impl TcpStream {
     }
 
     /// SO_ERROR: the pending error, which is thereby cleared.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let stream = stack.start_connect("10.0.0.1:81".parse()?)?;
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&stream, Token(0), Interest::WRITABLE)?;
+    /// poll.poll(&mut Events::with_capacity(1), Some(Duration::from_secs(10)))?;
+    /// let error = stream.take_error()?.ok_or("nobody listens there")?;
+    /// assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    /// assert!(stream.take_error()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -399,6 +589,18 @@ impl TcpStream {
     }
 
     /// Shuts down one or both directions.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.write_all(b"that is all")?;
+    /// client.shutdown(Shutdown::Write)?;
+    /// let mut text = String::new();
+    /// server.read_to_string(&mut text)?;
+    /// // The other direction goes on.
+    /// server.write_all(b"thanks")?;
+    /// assert_eq!(client.read(&mut [0; 100])?, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `NotConnected`.
@@ -413,6 +615,14 @@ impl TcpStream {
 
     /// Closes the socket with a reset, for all its handles.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.abort()?;
+    /// let error = server.read(&mut [0; 100]).expect_err("the connection was reset");
+    /// assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// It has gone already.
     pub fn abort(&self) -> Result<()> {
@@ -421,6 +631,16 @@ impl TcpStream {
 
     /// Closes the socket for all its handles: calls blocked on it fail.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let other = client.try_clone()?;
+    /// client.close()?;
+    /// assert!({ &other }.write(b"late").is_err());
+    /// // The peer sees the end of the stream.
+    /// assert_eq!(server.read(&mut [0; 100])?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// It has gone already.
     pub fn close(&self) -> Result<()> {
@@ -428,6 +648,19 @@ impl TcpStream {
     }
 
     /// Reads without taking (MSG_PEEK).
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.write_all(b"GET / HTTP/1.1\r\n")?;
+    /// let mut first = [0; 1];
+    /// server.peek(&mut first)?;
+    /// assert_eq!(first, *b"G");
+    /// // It is still there.
+    /// let mut method = [0; 3];
+    /// server.read_exact(&mut method)?;
+    /// assert_eq!(method, *b"GET");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As `read`.
@@ -447,6 +680,17 @@ impl TcpStream {
     /// Reads up to `max` bytes and gives them to `f` in pieces, where they lie: for a caller whose
     /// buffer is not one initialised slice. Returns how many bytes that were.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.write_all(b"hello")?;
+    /// let mut text = Vec::new();
+    /// while text.len() < 5 {
+    ///     server.read_with(4096, |piece| text.extend_from_slice(piece))?;
+    /// }
+    /// assert_eq!(text, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As `read`.
     pub fn read_with(&self, max: usize, f: impl FnMut(&[u8])) -> Result<usize> {
@@ -454,6 +698,16 @@ impl TcpStream {
     }
 
     /// As [`TcpStream::read_with`], without taking (MSG_PEEK).
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.write_all(b"hello")?;
+    /// let mut lines = 0;
+    /// let seen = server.peek_with(4096, |piece| lines += piece.iter().filter(|b| **b == b'\n').count())?;
+    /// assert_eq!((seen, lines), (5, 0));
+    /// assert_eq!(server.read(&mut [0; 100])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As `read`.
@@ -504,6 +758,17 @@ impl TcpStream {
 
     /// Sends with MSG_MORE: more follows at once, so a partial segment is held back.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.send_more(b"HTTP/1.1 200 OK\r\n\r\n")?;
+    /// // What is written without it goes at once, and takes what waits along.
+    /// client.write_all(b"hello")?;
+    /// let mut text = [0; 24];
+    /// server.read_exact(&mut text)?;
+    /// assert!(text.ends_with(b"\r\n\r\nhello"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As `write`.
     pub fn send_more(&self, buf: &[u8]) -> Result<usize> {
@@ -512,6 +777,16 @@ impl TcpStream {
 
     /// Sends pages by reference: they are held until acknowledged and done by the device, and
     /// read again for retransmission. Returns how many bytes were taken, from the front.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let page = Bytes::from(vec![7; 10_000]);
+    /// let sent = client.send_zero_copy(&[page.slice(..100), page.slice(500..600)])?;
+    /// let mut all = vec![0; sent];
+    /// server.read_exact(&mut all)?;
+    /// assert_eq!(all, [7; 200]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As `write`.
@@ -527,6 +802,15 @@ impl TcpStream {
 
     /// How far zero-copy sending has completed: bytes ever taken from the application, and
     /// bytes whose memory the stack and its devices no longer refer to.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let sent = client.send_zero_copy(&[Bytes::from_static(b"hello")])?;
+    /// server.read_exact(&mut vec![0; sent])?;
+    /// let (taken, done) = client.zero_copy_progress()?;
+    /// assert!(taken == 5 && done <= taken);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -627,6 +911,15 @@ impl Write for TcpStream {
 }
 
 /// A listening socket.
+///
+/// ```
+#[doc = include_str!("examples/stack.txt")]
+/// let listener = stack.listen("10.0.0.1:80")?;
+/// let client = stack.connect("10.0.0.1:80")?;
+/// let (server, peer) = listener.accept()?;
+/// assert_eq!(server.peer_addr()?, peer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TcpListener {
     h: Arc<Handle>,
     local: SocketAddr,
@@ -648,6 +941,7 @@ impl TcpListener {
 
     /// Whether it takes connections over IPv6 only. One on `[::]` takes both families unless it
     /// was made by [`Stack::listen_only_v6`](crate::Stack::listen_only_v6).
+    /// See [`Stack::listen_only_v6`].
     ///
     /// # Errors
     /// None today; as socket libraries have it.
@@ -660,6 +954,13 @@ impl TcpListener {
     }
 
     /// The name of the socket within its stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let (http, https) = (stack.listen("10.0.0.1:80")?, stack.listen("10.0.0.1:443")?);
+    /// assert_ne!(http.id(), https.id());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn id(&self) -> SockId {
         self.h.id
     }
@@ -667,6 +968,16 @@ impl TcpListener {
     /// Takes the next connection, waiting for one unless the socket does not block. The peer may
     /// have reset it meanwhile: then the first call on the stream says so. An IPv4 peer of a
     /// listener for both families has its IPv4 address, not one that is mapped to IPv6.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("0.0.0.0:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let (mut server, peer) = listener.accept()?;
+    /// assert_eq!(peer, client.local_addr()?);
+    /// server.write_all(b"welcome")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `WouldBlock`; or the listener was closed.
@@ -680,6 +991,16 @@ impl TcpListener {
 
     /// As [`TcpListener::accept`], with both ends of the connection: ours, where the peer wanted to,
     /// and the peer's.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("0.0.0.0:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let (_server, ours, peers) = listener.accept_ends()?;
+    /// assert_eq!(ours.to_string(), "10.0.0.1:80");
+    /// assert_eq!(peers, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`TcpListener::accept`].
@@ -695,6 +1016,20 @@ impl TcpListener {
     /// listener that [holds](crate::Listen::hold) them. In a poller that is
     /// [`Interest::WRITABLE`](crate::Interest::WRITABLE).
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
+    /// let listener = stack.listen_as(&listen)?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let request = listener.request()?;
+    /// if request.peer_addr().ip().to_string() == "10.0.0.1" {
+    ///     request.allow()?;
+    /// }
+    /// let (_server, peer) = listener.accept()?;
+    /// assert_eq!(peer, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `WouldBlock`; the listener was closed; `InvalidInput`: it holds none.
     pub fn request(&self) -> Result<Request> {
@@ -706,6 +1041,14 @@ impl TcpListener {
 
     /// The address that it listens on; port 0 if it has all ports.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:0")?;
+    /// println!("listening on {}", listener.local_addr()?);
+    /// assert_ne!(listener.local_addr()?.port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None today; as `std::net`.
     pub fn local_addr(&self) -> Result<SocketAddr> {
@@ -713,6 +1056,15 @@ impl TcpListener {
     }
 
     /// `accept` does not wait but fails with `WouldBlock`, or waits again.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// listener.set_nonblocking(true)?;
+    /// let nobody = listener.accept().expect_err("nobody has connected");
+    /// assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as `std::net`.
@@ -723,6 +1075,15 @@ impl TcpListener {
 
     /// Limits how long `accept` waits; `None` is no limit.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// listener.set_accept_timeout(Some(Duration::from_millis(10)))?;
+    /// let nobody = listener.accept().expect_err("nobody connects");
+    /// assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The limit is zero.
     pub fn set_accept_timeout(&self, limit: Option<Duration>) -> Result<()> {
@@ -732,6 +1093,15 @@ impl TcpListener {
     /// Closes the listener: calls blocked on it fail, and handshakes under way and connections that
     /// nobody has accepted are reset.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// listener.close()?;
+    /// let refused = stack.connect("10.0.0.1:80").expect_err("nobody listens");
+    /// assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// It was closed already.
     pub fn close(&self) -> Result<()> {
@@ -739,6 +1109,18 @@ impl TcpListener {
     }
 
     /// The connections as they come.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let clients = [stack.connect("10.0.0.1:80")?, stack.connect("10.0.0.1:80")?];
+    /// let mut seen = Vec::new();
+    /// for stream in listener.incoming().take(clients.len()) {
+    ///     seen.push(stream?.peer_addr()?);
+    /// }
+    /// assert!(seen.contains(&clients[0].local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn incoming(&self) -> impl Iterator<Item = Result<TcpStream>> + '_ {
         std::iter::repeat_with(|| self.accept().map(|(s, _)| s))
     }
