@@ -7,6 +7,14 @@ use perimeter_tcp::TcpError;
 use std::io::{Error, ErrorKind};
 
 /// Why a stack can't be built.
+///
+/// ```
+/// # use perimeter::{BuildError, Stack};
+/// let error = Stack::builder().organization("fastest").expect_err("there is none of that name");
+/// assert!(matches!(error, BuildError::Organization(_)));
+/// println!("{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// The organization's name.

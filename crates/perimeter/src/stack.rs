@@ -25,6 +25,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Collects what a stack is made of.
+///
+/// ```
+/// use perimeter::{Native, Stack, link};
+///
+/// let native = Native::default();
+/// let ([device, _wire], _) = link::wire::pair(&native, Default::default());
+/// let stack = Stack::builder()
+///     .on_native(native)
+///     .organization("connp-l:4")?
+///     .interface(device, &["10.0.0.1/24", "fd00::1/64"])?
+///     .route("0.0.0.0/0", Some("10.0.0.254"), 0)?
+///     .build()?;
+/// assert_eq!(stack.organization().to_string(), "connp-l:4");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Builder {
     platform: Platforms,
     org: OrgSpec,
@@ -42,6 +57,14 @@ pub struct Builder {
 impl Builder {
     /// Chooses the organization by name, as `perimeter orgs` prints them. Default `up:shared`.
     ///
+    /// ```
+    /// # use perimeter::Stack;
+    /// let builder = Stack::builder().organization("squeue:2")?;
+    /// let error = Stack::builder().organization("squeu:2").expect_err("there is none of that name");
+    /// println!("{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// There is none of that name.
     pub fn organization(self, name: &str) -> Result<Builder, BuildError> {
@@ -55,12 +78,36 @@ impl Builder {
     }
 
     /// Chooses the organization.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// // From the command line, say: parsing tells what is wrong with it.
+    /// let org: OrgSpec = "msgp".parse()?;
+    /// let stack = builder.org(org).build()?;
+    /// assert_eq!(stack.organization().to_string(), "msgp");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn org(mut self, org: OrgSpec) -> Builder {
         self.org = org;
         self
     }
 
     /// Runs on virtual cores instead of this machine.
+    ///
+    /// ```
+    /// # use perimeter::{Stack, Virtual, link, virt::VirtualConfig};
+    /// let run = Virtual::run(VirtualConfig::default(), |platform| {
+    ///     let ([device, _wire], _) = link::wire::pair(&platform, Default::default());
+    ///     let stack = Stack::builder().on_virtual(platform).interface(device, &["10.0.0.1/24"])?;
+    ///     let stack = stack.build()?;
+    ///     let listener = stack.listen("10.0.0.1:80")?;
+    ///     let client = stack.connect("10.0.0.1:80")?;
+    ///     Ok::<_, std::io::Error>(listener.accept()?.1 == client.local_addr()?)
+    /// });
+    /// let (connected, _report) = run?;
+    /// assert!(connected?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_virtual(mut self, platform: Virtual) -> Builder {
         self.platform = Platforms::Virtual(platform);
         self
@@ -68,6 +115,18 @@ impl Builder {
 
     /// Runs on this machine, with a clock that is shared with the given platform's other users
     /// (a memory device, say).
+    ///
+    /// ```
+    /// # use perimeter::{Native, Stack, link};
+    /// let native = Native::default();
+    /// let ([a, b], _) = link::wire::pair(&native, Default::default());
+    /// let build = |device, addr| Stack::builder().on_native(native).interface(device, &[addr])?.build();
+    /// let (near, far) = (build(a, "10.0.0.1/24")?, build(b, "10.0.0.2/24")?);
+    /// let listener = far.listen("10.0.0.2:80")?;
+    /// let client = near.connect("10.0.0.2:80")?;
+    /// assert_eq!(listener.accept()?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_native(mut self, platform: Native) -> Builder {
         self.platform = Platforms::Native(platform);
         self
@@ -76,6 +135,15 @@ impl Builder {
     /// How threads wait for locks on this machine. Default: that of the platform given with
     /// [`Builder::on_native`], else [`LockPolicy::Modern`]. Virtual cores have a setting of their
     /// own.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let builder = builder.lock_policy(LockPolicy::Turnstile);
+    /// // Whether it can lend priorities is a matter of privilege.
+    /// assert_ne!(builder.lending(), Lending::None);
+    /// let stack = builder.build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lock_policy(mut self, policy: LockPolicy) -> Builder {
         self.policy = Some(policy);
         self
@@ -90,6 +158,7 @@ impl Builder {
     }
 
     /// Whether threads that wait for a lock of this stack will lend their priority to its owner.
+    /// See [`Builder::lock_policy`].
     pub fn lending(&self) -> Lending {
         match self.platform() {
             Platforms::Native(p) => p.lending(),
@@ -101,6 +170,16 @@ impl Builder {
     /// park and every wake, for [`Stats::profile`](crate::Stats::profile). Off by default, as
     /// reading the clock costs: two readings for each of these, which is some 40 ns. On this
     /// machine only; up to eight stacks of a process at once.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.profile(true).build()?;
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let profile = stack.stats().profile.ok_or("not profiled")?;
+    /// println!("{:?}", profile.locks(LockClass::Group));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn profile(mut self, on: bool) -> Builder {
         self.profile = on;
         self
@@ -112,6 +191,21 @@ impl Builder {
     /// Interfaces are numbered from 0 in the order in which they are added. A link-local address
     /// of IPv6 belongs to its interface's link: a `SocketAddrV6` names it by its `scope_id`, which
     /// is that number plus 1 (0 will do if there is one interface only).
+    ///
+    /// ```
+    /// # use perimeter::{Native, Stack, link};
+    /// let ([device, _wire], _) = link::wire::pair(&Native::default(), Default::default());
+    /// let builder = Stack::builder().interface(device, &["10.0.0.1/24", "fd00::1/64"])?;
+    /// assert_eq!(builder.build()?.addresses()[0].len(), 2);
+    ///
+    /// let ([device, _wire], _) = link::wire::pair(&Native::default(), Default::default());
+    /// let error = Stack::builder().interface(device, &["10.0.0.0/24"]).expect_err("no host's");
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "10.0.0.0/24 is the network address of its prefix, not a host's",
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// An address does not parse, or is not that of a host: loopback, multicast, reserved
@@ -126,6 +220,23 @@ impl Builder {
 
     /// As [`Builder::interface`], and says which other destinations it takes. One that takes any
     /// needs no address of its own.
+    ///
+    /// ```
+    /// # use perimeter::{Accept, Listen, Native, Stack, link};
+    /// let native = Native::default();
+    /// let ([a, b], _) = link::wire::pair(&native, Default::default());
+    /// // A gateway, which stands for all hosts there are.
+    /// let gateway = Stack::builder().on_native(native);
+    /// let gateway = gateway.interface_accepting(a, &["10.0.0.1/24"], Accept::Any { echo: false })?.build()?;
+    /// let listener = gateway.listen_as(&Listen::any())?;
+    ///
+    /// let host = Stack::builder().on_native(native).interface(b, &["10.0.0.2/24"])?;
+    /// let host = host.route("0.0.0.0/0", Some("10.0.0.1"), 0)?.build()?;
+    /// let client = host.connect("192.0.2.7:443")?;
+    /// let (_server, wanted, _peer) = listener.accept_ends()?;
+    /// assert_eq!(wanted.to_string(), "192.0.2.7:443");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Builder::interface`].
@@ -154,6 +265,14 @@ impl Builder {
     /// (any Ethernet interface). For other settings open the device yourself, and use
     /// [`Builder::interface`].
     ///
+    /// ```no_run
+    /// # use perimeter::Stack;
+    /// // The kernel's end: ip tuntap add tap0 mode tap; ip addr add 192.0.2.1/24 dev tap0; ip link set tap0 up
+    /// let stack = Stack::builder().device("tap:tap0", &["192.0.2.2/24"])?.build()?;
+    /// let listener = stack.listen("192.0.2.2:80")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As there; or the device does not parse, or can't be opened.
     #[cfg(target_os = "linux")]
@@ -165,6 +284,15 @@ impl Builder {
     }
 
     /// Adds a route to `prefix` by `gateway` on the interface added as number `iface`.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.route("0.0.0.0/0", Some("10.0.0.254"), 0)?.build()?;
+    /// // It sets out, and waits for the gateway's station.
+    /// let stream = stack.start_connect("192.0.2.7:80".parse()?)?;
+    /// assert_eq!(stream.local_addr()?.ip().to_string(), "10.0.0.1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The prefix or the gateway does not parse or can't be meant, or there is no such interface.
@@ -197,12 +325,29 @@ impl Builder {
     }
 
     /// Settings of the stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let config = Config { memory: 64 << 20, ttl: 32, ..Config::default() };
+    /// let stack = builder.config(config).build()?;
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// assert_eq!(stack.connect("10.0.0.1:80")?.ttl()?, 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn config(mut self, config: Config) -> Builder {
         self.config = config;
         self
     }
 
     /// What connections are made with unless told otherwise.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.tcp(TcpConfig { nodelay: true, ..TcpConfig::default() }).build()?;
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// assert!(stack.connect("10.0.0.1:80")?.nodelay()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tcp(mut self, tcp: TcpConfig) -> Builder {
         self.config.tcp = tcp;
         self
@@ -210,6 +355,16 @@ impl Builder {
 
     /// Who takes packets from the devices. Default: threads of the stack's own; under `up`
     /// always the one thread that calls.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// // The threads that wait in `accept` and `read` take packets themselves meanwhile.
+    /// let stack = builder.inbound(Inbound::Inline).build()?;
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn inbound(mut self, inbound: Inbound) -> Builder {
         self.inbound = inbound;
         self
@@ -217,6 +372,7 @@ impl Builder {
 
     /// Opens a control socket at `path` by which `perimeter ss`, `stat`, `top`, `pcap` and `trace`
     /// can ask about the stack ([`crate::control`]). There is none by default.
+    /// See [`crate::control::Client`].
     pub fn control(mut self, path: impl AsRef<Path>) -> Builder {
         self.control = Some(path.as_ref().to_path_buf());
         self
@@ -226,12 +382,34 @@ impl Builder {
     /// 0 picks a free one, which [`Stack::metrics`] tells) with what the stack has counted, in
     /// Prometheus' text format. Whoever can reach that address can read it. There is none by
     /// default.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.metrics("127.0.0.1:0".parse()?).build()?;
+    /// let at = stack.metrics().ok_or("no metrics")?;
+    /// let mut scrape = std::net::TcpStream::connect(at)?;
+    /// scrape.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    /// let mut text = String::new();
+    /// scrape.read_to_string(&mut text)?;
+    /// assert!(text.contains("perimeter_connections"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn metrics(mut self, addr: SocketAddr) -> Builder {
         self.metrics = Some(addr);
         self
     }
 
     /// Builds and starts the stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.build()?;
+    /// assert_eq!(stack.organization().to_string(), "up:shared");
+    ///
+    /// let error = Stack::builder().build().expect_err("it would reach nobody");
+    /// assert_eq!(error.to_string(), "a stack needs an interface");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// There is no interface, a setting is out of its range, no control socket can be had, or no
@@ -348,6 +526,25 @@ fn profiled(platform: Platforms) -> Result<(Platforms, Option<Profiling>), Build
 
 /// A TCP/IP stack. Cheap to clone: a handle. Sockets and pollers hold one each.
 ///
+/// ```
+/// # use std::io::{Read, Write};
+/// use perimeter::{Native, Stack, link};
+///
+/// // Two stacks, back to back over a wire in memory.
+/// let native = Native::default();
+/// let ([a, b], _) = link::wire::pair(&native, Default::default());
+/// let build = |device, addr| Stack::builder().on_native(native).interface(device, &[addr])?.build();
+/// let (server, client) = (build(a, "10.0.0.1/24")?, build(b, "10.0.0.2/24")?);
+/// let listener = server.listen("10.0.0.1:80")?;
+/// let mut stream = client.connect("10.0.0.1:80")?;
+/// stream.write_all(b"hello")?;
+/// let (mut accepted, _) = listener.accept()?;
+/// let mut text = [0; 5];
+/// accepted.read_exact(&mut text)?;
+/// assert_eq!(&text, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # The end of a stack
 ///
 /// When the last handle goes, everything that was written is delivered first: the thread that
@@ -377,6 +574,7 @@ pub struct Stack {
 
 impl Stack {
     /// Starts to build a stack.
+    /// See [`Builder`].
     pub fn builder() -> Builder {
         Builder {
             platform: Platforms::Native(Native::default()),
@@ -395,6 +593,18 @@ impl Stack {
     /// Listens on `addr`; port 0 picks a free one. Of several addresses the first that can be
     /// had. The backlog is 1024. On `[::]` it takes connections of both families.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let (_server, peer) = listener.accept()?;
+    /// assert_eq!(peer, client.local_addr()?);
+    ///
+    /// let error = stack.listen("10.0.0.1:80").expect_err("somebody listens there");
+    /// assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`, `InvalidInput` for a setting out of its range or a
     /// link-local address of no interface, or what parsing `addr` says.
@@ -403,6 +613,15 @@ impl Stack {
     }
 
     /// Listens with a backlog, and settings for the connections to come.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let tcp = TcpConfig { tos: 46 << 2, ..stack.tcp_config() };
+    /// let listener = stack.listen_with("10.0.0.1:80", 128, tcp)?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.0.tos()?, 184);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Stack::listen`].
@@ -420,6 +639,15 @@ impl Stack {
     /// As [`Stack::listen_with`], on IPv6 addresses only: on `[::]` it takes connections over IPv6
     /// only, and another listener may have the same port on `0.0.0.0`.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let v6 = stack.listen_only_v6("[::]:80", 128, stack.tcp_config())?;
+    /// assert!(v6.only_v6()?);
+    /// // So the same port is free over IPv4.
+    /// let v4 = stack.listen("0.0.0.0:80")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Stack::listen`]; `InvalidInput` for an address of IPv4.
     pub fn listen_only_v6(
@@ -436,6 +664,15 @@ impl Stack {
 
     /// Listens as `listen` says: also for all addresses and ports, and deciding of each SYN
     /// ([`TcpListener::request`]).
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen_as(&Listen::any().backlog(64))?;
+    /// let client = stack.connect("10.0.0.1:4711")?;
+    /// let (_server, wanted, _peer) = listener.accept_ends()?;
+    /// assert_eq!(wanted.port(), 4711);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Stack::listen`].
@@ -471,6 +708,17 @@ impl Stack {
     /// Connects to `addr` and waits until that has succeeded or failed. Several addresses are
     /// tried one after another.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let stream = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(stream.peer_addr()?.port(), 80);
+    ///
+    /// let error = stack.connect("10.0.0.1:81").expect_err("nobody listens there");
+    /// assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, … as `std::net`; the last address's.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> std::io::Result<TcpStream> {
@@ -482,6 +730,14 @@ impl Stack {
     }
 
     /// As [`Stack::connect`], for at most `timeout`.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// // Nobody has this address.
+    /// let late = stack.connect_timeout("10.0.0.9:80".parse()?, Duration::from_millis(10));
+    /// assert_eq!(late.expect_err("no answer").kind(), ErrorKind::TimedOut);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Stack::connect`].
@@ -498,6 +754,17 @@ impl Stack {
     /// Starts to connect and returns at once: the stream becomes writable when it is
     /// connected, and [`TcpStream::take_error`] tells of failure.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let stream = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&stream, Token(0), Interest::WRITABLE)?;
+    /// poll.poll(&mut Events::with_capacity(1), Some(Duration::from_secs(10)))?;
+    /// assert!(stream.take_error()?.is_none(), "it is connected");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `AddrNotAvailable` without a route or for an address that is no host's, `AddrInUse` without a
     /// free port, `InvalidInput` for a setting out of its range or a link-local address of no
@@ -507,6 +774,16 @@ impl Stack {
     }
 
     /// Starts to connect from a local address (port 0: any) with settings of its own.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let tcp = TcpConfig { congestion: CcKind::NewReno, ..stack.tcp_config() };
+    /// let from = "10.0.0.1:4000".parse()?;
+    /// let stream = stack.connect_with(Some(from), "10.0.0.1:80".parse()?, &tcp)?;
+    /// assert_eq!(listener.accept()?.1, from);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Stack::start_connect`].
@@ -530,6 +807,16 @@ impl Stack {
     /// Opens a UDP socket bound to `addr`; port 0 picks a free one. Of several addresses the first
     /// that can be had.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let (a, b) = (stack.bind_udp("10.0.0.1:53")?, stack.bind_udp("10.0.0.1:0")?);
+    /// b.send_to(b"question", "10.0.0.1:53")?;
+    /// let mut buf = [0; 100];
+    /// let (len, from) = a.recv_from(&mut buf)?;
+    /// assert_eq!((&buf[..len], from), (&b"question"[..], b.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`, `OutOfMemory`, or what parsing `addr` says.
     pub fn bind_udp(&self, addr: impl ToSocketAddrs) -> std::io::Result<UdpSocket> {
@@ -537,6 +824,14 @@ impl Stack {
     }
 
     /// The same, with settings.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let config = UdpConfig { recv_buffer: 1 << 20, ..UdpConfig::default() };
+    /// let socket = stack.bind_udp_with("10.0.0.1:53", &config)?;
+    /// assert_eq!(socket.recv_buffer_size()?, 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Stack::bind_udp`].
@@ -554,6 +849,7 @@ impl Stack {
     }
 
     /// A new poller.
+    /// See [`Poll`].
     ///
     /// # Errors
     /// There are too many.
@@ -562,12 +858,30 @@ impl Stack {
     }
 
     /// What connections are made with unless told otherwise.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.tcp(TcpConfig { nodelay: true, ..TcpConfig::default() }).build()?;
+    /// assert!(stack.tcp_config().nodelay);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tcp_config(&self) -> TcpConfig {
         self.engine.tcp_config()
     }
 
     /// The addresses of each interface, in the order in which they were added: IPv4's, then those
     /// of IPv6, of which more may be found while the stack lives ([`Ipv6Config`](crate::Ipv6Config)).
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// for (number, addrs) in stack.addresses().iter().enumerate() {
+    ///     for a in addrs {
+    ///         println!("interface {number}: {a}");
+    ///     }
+    /// }
+    /// assert_eq!(stack.addresses()[0][0].to_string(), "10.0.0.1/24");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn addresses(&self) -> Vec<Vec<Cidr>> {
         let mut all = self.engine.addrs();
         for a in all.iter_mut().flatten() {
@@ -578,6 +892,15 @@ impl Stack {
 
     /// IPv6 addresses that were to be this stack's and that somebody else on the link turned out
     /// to have (RFC 4862, section 5.4), with the numbers of their interfaces. They are not used.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// for (interface, addr) in stack.duplicate_addresses() {
+    ///     eprintln!("interface {interface}: somebody else has {addr}");
+    /// }
+    /// assert!(stack.duplicate_addresses().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn duplicate_addresses(&self) -> Vec<(usize, IpAddr)> {
         let all = self.engine.duplicates().into_iter();
         all.map(|(n, ip)| (n.into(), addr::outward(ip.into(), 0).ip()))
@@ -585,11 +908,19 @@ impl Stack {
     }
 
     /// Where its metrics can be asked for ([`Builder::metrics`]).
+    /// See [`Builder::metrics`].
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|m| m.addr())
     }
 
     /// The organization.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// assert_eq!(stack.organization().to_string(), "up:shared");
+    /// assert!(!stack.organization().single_threaded());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn organization(&self) -> &OrgSpec {
         self.engine.spec()
     }
@@ -597,18 +928,48 @@ impl Stack {
     /// What the stack has counted. Under `up`, asked by another thread than the stack's own, that
     /// one answers when it looks at the devices the next time, and is waited for; for a second at
     /// most ([`Stats::partial`]).
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let stats = stack.stats();
+    /// assert_eq!(stats.connections, 2, "both ends are here");
+    /// assert_eq!(stats.count("retransmits"), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.engine.stats()
     }
 
     /// All connections with their state; none of a stack that [`Stack::try_connections`] can't
     /// ask.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// for c in stack.connections() {
+    ///     println!("{}:{} {:?}", c.key.remote, c.key.remote_port, c.tcp.state);
+    /// }
+    /// assert_eq!(stack.connections().len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn connections(&self) -> Vec<ConnInfo> {
         self.try_connections().unwrap_or_default()
     }
 
     /// All connections with their state. Under `up`, asked by another thread than the stack's own,
     /// that one answers when it looks at the devices the next time, and is waited for.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let all = stack.try_connections()?;
+    /// assert!(all.iter().all(|c| c.tcp.state == State::Established));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `TimedOut`: it did not come by within a second.
@@ -619,6 +980,22 @@ impl Stack {
     /// Serves all devices and timers once, without waiting; yields how many frames that were.
     /// Needed only under `up`, when no call is made that waits.
     ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.organization("up")?.build()?;
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// listener.set_nonblocking(true)?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let peer = loop {
+    ///     stack.drive()?;
+    ///     if let Ok((_server, peer)) = listener.accept() {
+    ///         break peer;
+    ///     }
+    /// };
+    /// assert_eq!(peer, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Another thread owns the stack.
     pub fn drive(&self) -> std::io::Result<usize> {
@@ -626,6 +1003,12 @@ impl Stack {
     }
 
     /// The back of the facade, for adapters.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// assert_eq!(stack.engine().spec(), stack.organization());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
     }
@@ -634,6 +1017,15 @@ impl Stack {
     /// the write side of every connection, and waits until peers have acknowledged everything, the
     /// FINs too, for at most `timeout`. Then stops it as [`Stack::stop`] does. Returns what was
     /// left, which is lost.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.write_all(b"that is all")?;
+    /// // All that was written arrives, if the peer takes it within 10 s.
+    /// let undelivered = stack.shutdown(Duration::from_secs(10))?;
+    /// assert!(undelivered.is_none(), "{undelivered}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Another thread owns the stack (`up`), or it has ended already.
@@ -644,6 +1036,14 @@ impl Stack {
     /// Resets all connections and stops the stack's threads, now. All calls fail from now on with
     /// `NotConnected`, those that are blocked now too. Under `up`, from another thread than the
     /// stack's own, the connections are reset when that one makes its next call.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// stack.stop();
+    /// let error = client.write(b"late").expect_err("the stack has ended");
+    /// assert_eq!(error.kind(), ErrorKind::NotConnected);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stop(&self) {
         self.engine.stop();
     }

@@ -3,7 +3,7 @@
 use crate::addr;
 use crate::error::{io, tcp, would_block};
 use crate::listen::Request;
-use crate::udp::hops;
+use crate::udp::{hops, limit};
 use bytes::Bytes;
 use perimeter_base::{PktBuf, Time};
 use perimeter_org::engine::{Engine, EngineError};
@@ -289,6 +289,7 @@ impl TcpStream {
     /// ```
     #[doc = include_str!("examples/pair.txt")]
     /// client.set_read_timeout(Some(Duration::from_millis(10)))?;
+    /// assert_eq!(client.read_timeout()?, Some(Duration::from_millis(10)));
     /// let late = client.read(&mut [0; 100]).expect_err("nobody sends anything");
     /// assert_eq!(late.kind(), ErrorKind::WouldBlock);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -305,6 +306,7 @@ impl TcpStream {
     /// ```
     #[doc = include_str!("examples/pair.txt")]
     /// client.set_write_timeout(Some(Duration::from_millis(10)))?;
+    /// assert_eq!(client.write_timeout()?, Some(Duration::from_millis(10)));
     /// // Nobody reads, so the buffers of both ends fill up.
     /// let late = loop {
     ///     if let Err(e) = client.write(&[0; 65536]) {
@@ -319,6 +321,22 @@ impl TcpStream {
     /// The limit is zero.
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
         set_limit(&self.h.write_limit, limit)
+    }
+
+    /// How long a read waits; `None`: without limit. See [`TcpStream::set_read_timeout`].
+    ///
+    /// # Errors
+    /// None today; as `std::net`.
+    pub fn read_timeout(&self) -> Result<Option<Duration>> {
+        Ok(limit(&self.h.read_limit))
+    }
+
+    /// How long a write waits; `None`: without limit. See [`TcpStream::set_write_timeout`].
+    ///
+    /// # Errors
+    /// None today; as `std::net`.
+    pub fn write_timeout(&self) -> Result<Option<Duration>> {
+        Ok(limit(&self.h.write_limit))
     }
 
     fn set(&self, s: Setting) -> Result<()> {
@@ -939,9 +957,32 @@ impl TcpListener {
         }
     }
 
+    /// Another handle to the same listener.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// // Two threads take connections.
+    /// let second = listener.try_clone()?;
+    /// let thread = thread::spawn(move || second.accept().map(|(_, peer)| peer));
+    /// let clients = [stack.connect("10.0.0.1:80")?, stack.connect("10.0.0.1:80")?];
+    /// let peers = [listener.accept()?.1, thread.join().expect("no panic")?];
+    /// assert!(peers.contains(&clients[0].local_addr()?) && peers.contains(&clients[1].local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today; as `std::net`.
+    pub fn try_clone(&self) -> Result<TcpListener> {
+        Ok(TcpListener {
+            h: self.h.clone(),
+            local: self.local,
+            only_v6: self.only_v6,
+        })
+    }
+
     /// Whether it takes connections over IPv6 only. One on `[::]` takes both families unless it
     /// was made by [`Stack::listen_only_v6`](crate::Stack::listen_only_v6).
-    /// See [`Stack::listen_only_v6`].
     ///
     /// # Errors
     /// None today; as socket libraries have it.

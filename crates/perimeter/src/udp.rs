@@ -672,7 +672,7 @@ impl UdpSocket {
     }
 }
 
-fn limit(place: &AtomicU64) -> Option<Duration> {
+pub(crate) fn limit(place: &AtomicU64) -> Option<Duration> {
     match place.load(Ordering::Relaxed) {
         0 => None,
         ns => Some(Duration::from_nanos(ns)),
