@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod attack;
 mod counts;
 mod explore;
+mod fmt;
 mod gateways;
 mod imports;
 mod many;
@@ -49,6 +50,8 @@ enum Command {
     Attack(attack::Args),
     /// Run the churn test under a sanitizer of a nightly toolchain.
     Sanitize(sanitize::Args),
+    /// Format all sources, also those that `cargo fmt` does not find.
+    Fmt(fmt::Args),
     /// Print which source files import each other in a circle.
     Imports(imports::Args),
     /// Interpret the tests of what refers to memory by Miri, where a nightly toolchain has it.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Explore(args) => explore::run_explore(&args),
         Command::Attack(args) => attack::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
+        Command::Fmt(args) => fmt::run(&args),
         Command::Imports(args) => imports::run(&args),
         Command::Miri(args) => miri::run(&args),
         Command::Gateways(args) => gateways::run(&args),

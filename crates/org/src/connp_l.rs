@@ -54,6 +54,7 @@ static FAMILY: Family = Family {
         summary: "connection groups, each behind one lock; any thread may run",
     }],
     tested: &[("connp-l:128", "connp-l:8")],
+    recommend: Some("connp-l:128"),
     parse: Groups::parse,
     look: Look {
         colour: Colour {

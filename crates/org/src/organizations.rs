@@ -1,50 +1,51 @@
-//! The organizations of this build: one line each.
+//! What there is to know of all organizations of this build. Which those are stands in `lib.rs`,
+//! one line each.
 
 use crate::engine::Engine;
-use crate::open::{Options, Platforms, Start, Visit};
-use crate::spec::{Family, OrgSpec, Parts, SpecError, Variant};
+use crate::open::{Options, Platforms, Start};
+pub use crate::registered::{families, visit};
+use crate::spec::{Family, MAX_GROUPS, OrgSpec, Parts, SpecError, Variant};
 use core::str::FromStr;
-use perimeter_sync::Platform;
 use std::sync::Arc;
 
-/// From modules to the list of their families, and to what opens them. Each organization ×
-/// platform is one instance of the generic code, chosen here at run time.
+/// Declares the modules of organizations and registers what they hold. A line in `lib.rs`'s list
+/// is all that an organization needs outside its own module; everybody else takes what there is
+/// to know of it from the list of families that comes of this, and nobody from its name. Each
+/// organization × platform is one instance of the generic code, chosen here at run time.
 macro_rules! organizations {
-    ($($(#[$attribute:meta])* $module:ident,)*) => {
-        /// Every family of organizations of this build.
-        pub fn families() -> impl Iterator<Item = &'static Family> {
-            let lists: &[&[&'static Family]] = &[
-                $($(#[$attribute])* crate::$module::FAMILIES,)*
-            ];
-            lists.iter().copied().flatten().copied()
-        }
+    ($($(#[$attribute:meta])* $visibility:vis mod $module:ident;)*) => {
+        $($(#[$attribute])* $visibility mod $module;)*
 
-        /// Tells `visitor` which type the organization of `o` is on platform `p`.
-        ///
-        /// # Panics
-        /// It is [`OrgSpec::outside`].
-        pub fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
-            let family = o.org.family();
-            $(
-                $(#[$attribute])*
-                if crate::$module::FAMILIES.iter().any(|f| core::ptr::eq(*f, family)) {
-                    return crate::$module::visit(p, o, visitor);
-                }
-            )*
-            panic!("`{}` is opened with `open_as`", o.org);
+        /// What the list comes to.
+        mod registered {
+            use crate::open::{Options, Visit};
+            use crate::spec::Family;
+            use perimeter_sync::Platform;
+
+            /// Every family of organizations of this build.
+            pub fn families() -> impl Iterator<Item = &'static Family> {
+                let lists: &[&[&'static Family]] = &[
+                    $($(#[$attribute])* crate::$module::FAMILIES,)*
+                ];
+                lists.iter().copied().flatten().copied()
+            }
+
+            /// Tells `visitor` which type the organization of `o` is on platform `p`.
+            ///
+            /// # Panics
+            /// It is [`OrgSpec::outside`](crate::OrgSpec::outside).
+            pub fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V::Out {
+                let family = o.org.family();
+                $(
+                    $(#[$attribute])*
+                    if crate::$module::FAMILIES.iter().any(|f| core::ptr::eq(*f, family)) {
+                        return crate::$module::visit(p, o, visitor);
+                    }
+                )*
+                panic!("`{}` is opened with `open_as`", o.org);
+            }
         }
     };
-}
-
-organizations! {
-    up,
-    msgp,
-    connp_l,
-    connp_t,
-    squeue,
-    streams,
-    pef,
-    #[cfg(feature = "testing")] split,
 }
 
 /// Opens a stack.
@@ -113,6 +114,16 @@ impl OrgSpec {
         Self::listed().map(|v| spec(v.usual)).collect()
     }
 
+    /// One of each family that is to be weighed on a machine of so many cores
+    /// ([`Family::recommend`]), but for those that do not take so many.
+    pub fn recommended(cores: usize) -> Vec<OrgSpec> {
+        let cores = cores.clamp(1, MAX_GROUPS.into()).to_string();
+        families()
+            .filter_map(|f| f.recommend)
+            .filter_map(|name| name.replace('N', &cores).parse().ok())
+            .collect()
+    }
+
     /// Every organization as the test suites run it: [`OrgSpec::all`] but for what their families
     /// would have tested in their place ([`Family::tested`]). A suite that takes its list from here
     /// is joined by new organizations by itself.
@@ -127,17 +138,22 @@ impl OrgSpec {
             let parse = |s: &str| s.parse().unwrap_or_else(|e| panic!("PERIMETER_ORGS: {e}"));
             return names.split(',').map(parse).collect();
         }
-        let mut all = Vec::new();
-        for f in families() {
-            for v in f.variants {
-                let other = f.tested.iter().find(|(usual, _)| *usual == v.usual);
-                all.push(spec(other.map_or(v.usual, |(_, tested)| tested)));
-            }
-            let more = f.tested.iter().filter(|(usual, _)| usual.is_empty());
-            all.extend(more.map(|(_, tested)| spec(tested)));
-        }
-        all
+        tested()
     }
+}
+
+/// What the families have tested.
+fn tested() -> Vec<OrgSpec> {
+    let mut all = Vec::new();
+    for f in families() {
+        for v in f.variants {
+            let other = f.tested.iter().find(|(usual, _)| *usual == v.usual);
+            all.push(spec(other.map_or(v.usual, |(_, tested)| tested)));
+        }
+        let more = f.tested.iter().filter(|(usual, _)| usual.is_empty());
+        all.extend(more.map(|(_, tested)| spec(tested)));
+    }
+    all
 }
 
 #[cfg(test)]

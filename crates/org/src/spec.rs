@@ -162,6 +162,7 @@ static OUTSIDE: Family = Family {
     takes: "an organization from outside has no name to be parsed",
     variants: &[],
     tested: &[],
+    recommend: None,
     parse: |parts| Err(parts.refuse("outside")),
     look: Look::UNKNOWN,
     hand_over: &[],
@@ -204,6 +205,9 @@ pub struct Family {
     /// enough groups that connections share some and not others, or parameters that no listed
     /// variant has. An empty `usual` adds one.
     pub tested: &'static [(&'static str, &'static str)],
+    /// The spelling that `perimeter recommend` runs where it is not told which; `N` stands for the
+    /// number of cores. `None`: it leaves the family out.
+    pub recommend: Option<&'static str>,
     /// Reads the parameters.
     pub parse: fn(Parts<'_>) -> Result<OrgSpec, SpecError>,
     /// How figures show it.

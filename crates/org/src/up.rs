@@ -61,6 +61,7 @@ static FAMILY: Family = Family {
         },
     ],
     tested: &[],
+    recommend: Some("up"),
     parse: Mode::parse,
     look: Look {
         colour: Colour {

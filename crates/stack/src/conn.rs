@@ -478,7 +478,8 @@ pub fn on_events<A: Access>(a: &mut A, events: Events, cx: &mut Ctx<A::K>) {
         a.tcb().meta.closed = true;
     }
     if events.intersects(Events::BLACK_HOLE | Events::PATH_MTU) {
-        path_tried(a.tcb(), events, cx);
+        let t = a.tcb();
+        path_tried(&t.tcb, (t.meta.key.remote, t.meta.now), events, cx);
     }
     let failed = a.tcb().tcb.error().is_some();
     let apart = a.up().is_some_and(|up| {

@@ -1,6 +1,5 @@
 //! What the table of path MTUs ([`crate::pmtu`]) means to sockets and connections.
 
-use crate::conn::TcbSide;
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::ipv6::MIN_MTU;
@@ -14,18 +13,22 @@ use perimeter_tcp::config::HEADERS;
 use perimeter_tcp::{Events, Tcb};
 use perimeter_wire::MAX_DATAGRAM;
 
-/// A connection has learnt something of its path by trying. What a search has found holds for new
+/// A connection to `remote` has learnt something of its path by trying. What a search has found holds for new
 /// connections and for datagrams too; that full segments vanish does not, as the path may only be
 /// down.
 #[cold]
-pub(crate) fn path_tried<K: Kind>(t: &mut TcbSide<K>, events: Events, cx: &Ctx<K>) {
+pub(crate) fn path_tried<K: Kind>(
+    tcb: &Tcb,
+    (remote, now): (IpAddr, Time),
+    events: Events,
+    cx: &Ctx<K>,
+) {
     if events.contains(Events::BLACK_HOLE) {
         cx.count(Count::BlackHoles, 1);
     }
     if events.contains(Events::PATH_MTU) {
-        let remote = t.meta.key.remote;
-        let mtu = u32::from(t.tcb.path_mtu()) + u32::from(longer(remote));
-        cx.sh.path_mtus.learn(remote, mtu, t.meta.now);
+        let mtu = u32::from(tcb.path_mtu()) + u32::from(longer(remote));
+        cx.sh.path_mtus.learn(remote, mtu, now);
     }
 }
 

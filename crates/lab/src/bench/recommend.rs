@@ -107,18 +107,10 @@ impl Work {
     }
 }
 
-/// The organizations that are looked at unless others are asked for: one of each family that the
-/// papers compare, as it suits this machine's cores.
+/// The organizations that are looked at unless others are asked for: one of each family that says
+/// so, as it suits this machine's cores.
 pub fn candidates() -> Vec<OrgSpec> {
-    let cores = crate::host::cores();
-    let names = [
-        "up".to_string(),
-        "connp-l:128".into(),
-        "msgp".into(),
-        format!("squeue:{cores}"),
-        format!("connp-t:{cores}"),
-    ];
-    names.iter().filter_map(|n| n.parse().ok()).collect()
+    OrgSpec::recommended(crate::host::cores())
 }
 
 /// One organization at one kind of work.

@@ -116,6 +116,7 @@ static FAMILY: Family = Family {
     ],
     // Few enough to be shared.
     tested: &[("connp-t:per-connection", "connp-t:per-connection=5")],
+    recommend: Some("connp-t:N"),
     parse: |parts| Ok(OrgSpec::new(&FAMILY, Spec::parse(parts)?)),
     look: Look {
         colour: Colour {

@@ -37,6 +37,7 @@ pub(super) static FAMILY: Family = Family {
         },
     ],
     tested: &[],
+    recommend: Some("msgp"),
     parse: |parts| Msgp::parse(parts, false),
     look: Look {
         colour: Colour {
@@ -60,6 +61,7 @@ pub(super) static MODERN: Family = Family {
         summary: "message parallelism whose lookups do without the global lock",
     }],
     tested: &[],
+    recommend: None,
     parse: |parts| Msgp::parse(parts, true),
     look: Look {
         colour: Colour {

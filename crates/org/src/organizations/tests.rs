@@ -1,5 +1,15 @@
 use super::*;
+use crate::open::{Inbound, Options};
+use crate::spec::{Marker, Occupancy};
+use bytes::Bytes;
+use perimeter_link::wire::{WireConfig, pair};
+use perimeter_stack::listener::ListenSpec;
+use perimeter_stack::net::Accept;
+use perimeter_stack::ops::Data;
+use perimeter_stack::{IfaceSpec, ready};
+use perimeter_sync::{LockClass, Native};
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 #[test]
 fn names_mean_one_thing_and_are_spelled_one_way() {
@@ -119,4 +129,96 @@ fn what_hands_over_is_a_file_of_this_crate() {
         assert!(file.contains("org/src/"), "{file}");
     }
     assert!(hand_over().count() > 6);
+}
+
+/// `one_lock.rs` and its line in `lib.rs` are all that mention it outside these tests, and the
+/// first has the whole of it.
+#[test]
+fn an_organization_is_one_file_and_one_line() {
+    // The grammar of names, and what is said of a name that nobody has.
+    let named = |text: &str| text.parse::<OrgSpec>();
+    let usual = named("one-lock").unwrap();
+    assert_eq!(usual.to_string(), "one-lock:64");
+    assert_eq!(named("one-lock:7").unwrap().to_string(), "one-lock:7");
+    let refused = named("one-lock:7:x").unwrap_err().to_string();
+    assert!(refused.contains("from 1 to 1024"), "{refused}");
+    let unknown = named("two-locks").unwrap_err().to_string();
+    assert!(unknown.contains("one-lock:N"), "{unknown}");
+    // Help, tables, benchmark: `perimeter orgs`, `--org all`, `perimeter recommend`.
+    assert!(OrgSpec::listed().any(|v| v.name == "one-lock:N"));
+    assert!(OrgSpec::all().contains(&usual));
+    let weighed = OrgSpec::recommended(3);
+    let weighed: Vec<_> = weighed.iter().map(ToString::to_string).collect();
+    assert!(weighed.iter().any(|w| w == "one-lock:3"), "{weighed:?}");
+    assert!(weighed.iter().any(|w| w == "squeue:3"), "{weighed:?}");
+    // Figures and the live view; the account of cache misses.
+    let family = family("one-lock:7").unwrap();
+    assert!(core::ptr::eq(family, usual.family()));
+    assert_eq!(
+        (family.title, family.look.marker),
+        ("One lock", Marker::Cross)
+    );
+    assert_eq!(usual.occupancy(), Occupancy::Lock(LockClass::Group));
+    assert!(hand_over().any(|f| f.ends_with("one_lock.rs")));
+    // The suites, the soak and the explorer.
+    assert!(tested().contains(&named("one-lock:2").unwrap()));
+}
+
+/// The stack's address.
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+/// Carries bytes from the stack to itself.
+fn carry(engine: &dyn Engine) {
+    let limit = || engine.now().plus(20_000_000_000);
+    let config = engine.tcp_config();
+    let here = IpAddr::V4(HERE);
+    let at = ListenSpec::new((Some(here), 0), 8, config.clone());
+    let (listener, port) = engine.listen(&at).unwrap();
+    let client = engine.connect((None, 0), (here, port).into(), &config);
+    let client = client.unwrap();
+    engine.wait(listener, ready::IN, limit()).unwrap();
+    let (server, _) = engine.accept(listener).unwrap();
+    engine.wait(client, ready::OUT, limit()).unwrap();
+    let sent = engine
+        .send(client, Data::Copied(Bytes::from_static(b"bytes")), false)
+        .unwrap();
+    assert_eq!(sent.taken, 5);
+    engine.wait(server, ready::IN, limit()).unwrap();
+    let received = engine.recv(server, 64, false).unwrap();
+    let bytes: Vec<u8> = received
+        .iter()
+        .flat_map(|b| b.as_slice().to_vec())
+        .collect();
+    assert_eq!(bytes, b"bytes");
+    engine.recycle(received);
+    engine.stop();
+}
+
+#[test]
+fn an_organization_of_one_file_runs_by_its_name() {
+    let native = Native::default();
+    let ([end, _other], _) = pair(&native, WireConfig::default());
+    let iface = IfaceSpec {
+        device: Box::new(end),
+        addrs: vec![format!("{HERE}/24").parse().unwrap()],
+        accept: Accept::Own,
+    };
+    let options = Options {
+        org: "one-lock:2".parse().unwrap(),
+        config: perimeter_stack::Config::default(),
+        ifaces: vec![iface],
+        routes: Vec::new(),
+        inbound: Inbound::Thread,
+        profiling: None,
+    };
+    let engine = open(Platforms::Native(native), options);
+    assert_eq!(engine.spec().to_string(), "one-lock:2");
+    carry(&*engine);
+    assert!(
+        engine
+            .stats()
+            .locks
+            .iter()
+            .any(|(class, s)| *class == "group" && s.acquisitions > 0)
+    );
 }

@@ -35,6 +35,7 @@ pub(super) static FAMILY: Family = Family {
         },
     ],
     tested: &[("", "pef:vertical:events=fine")],
+    recommend: None,
     parse: Pef::parse,
     look: Look {
         colour: Colour {

@@ -44,6 +44,7 @@ static FAMILY: Family = Family {
     takes: "it takes no parameters",
     variants: &[],
     tested: &[("", "split")],
+    recommend: None,
     parse: |parts| {
         parts.end(())?;
         Ok(OrgSpec::new(&FAMILY, Name))

@@ -20,6 +20,7 @@ pub(super) static FAMILY: Family = Family {
         summary: "FireEngine: vertical perimeters, serialized by queues with workers",
     }],
     tested: &[],
+    recommend: Some("squeue:N"),
     parse: Squeue::parse,
     look: Look {
         colour: Colour {

@@ -57,6 +57,7 @@ static FAMILY: Family = Family {
         summary: "before FireEngine: each layer a module with its own queue, on any core",
     }],
     tested: &[],
+    recommend: None,
     parse: |parts| {
         parts.end(())?;
         Ok(OrgSpec::new(&FAMILY, Name))

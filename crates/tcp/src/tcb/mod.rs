@@ -20,6 +20,7 @@ mod path;
 mod probe;
 mod query;
 mod receive;
+mod search;
 mod state;
 mod timers;
 pub mod types;
@@ -184,7 +185,7 @@ impl Settings {
             data_retries: cfg.data_retries,
             orphan_retries: cfg.orphan_retries,
             mtu_probing: cfg.mtu_probing,
-            path_floor: path::FLOOR,
+            path_floor: search::FLOOR,
             offer_wscale: cfg.wscale().unwrap_or(u8::MAX),
             quick_acks: QUICK_ACKS,
             delack_ms: millis(cfg.delayed_ack).min(500) as u16,
@@ -329,7 +330,7 @@ pub struct Tcb {
     /// Header prediction is never tried.
     heavy: bool,
     /// What is known of the path's MTU by trying.
-    search: Option<Box<path::Search>>,
+    search: Option<Box<search::Search>>,
     set: Settings,
 }
 

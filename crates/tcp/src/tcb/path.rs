@@ -26,6 +26,7 @@ use perimeter_base::Time;
 use perimeter_wire::{Seq, TcpFlags};
 
 use super::ack::Progress;
+use super::search::{Probe, Search};
 use super::timers::PATH_MTU_AGE;
 use super::types::{Events, Queued, SegPlan, TimerOutcome};
 use super::{TS_LEN, Tcb, flag};
@@ -37,65 +38,12 @@ use crate::sack::DUP_THRESH;
 const SUSPECT: u8 = 2;
 /// The first smaller segment, without options, octets (Linux's tcp_base_mss).
 const BASE: u16 = 1024;
-/// The smallest, where the family guarantees no more (RFC 4821, section 7.2).
-pub(super) const FLOOR: u16 = 512;
 /// How long after segments got smaller, or a probe was lost, the next probe is due.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The search ends when so few octets are left (Linux's tcp_probe_threshold).
 const ENOUGH: u16 = 8;
 /// Probes of one size that may be lost with other segments before the search rests.
 const TRIES: u8 = 3;
-
-/// A search for the largest segment that the path takes: between [`Tcb::path_mss`] and `high`. Sizes
-/// are without options.
-#[derive(Debug)]
-pub(super) struct Search {
-    /// The largest that may pass.
-    high: u16,
-    /// `high` itself is the next size to try.
-    try_high: bool,
-    /// The path has been seen to drop what is too large, and nothing else with it.
-    narrow: bool,
-    /// The search has ended; when it is due the next time, it starts over.
-    over: bool,
-    /// Probes in a row that taught nothing.
-    vain: u8,
-    /// The probe that is out.
-    probe: Option<Probe>,
-}
-
-#[derive(Debug)]
-struct Probe {
-    /// Its first octet, and one past its last.
-    seq: Seq,
-    end: Seq,
-    size: u16,
-    /// A router has named what it takes instead.
-    told: Option<u16>,
-    /// It was lost, and is sent again in small segments: SND.NXT when that began.
-    repair: Option<Seq>,
-}
-
-impl Search {
-    fn new(high: u16) -> Search {
-        Search {
-            high,
-            try_high: true,
-            narrow: false,
-            over: false,
-            vain: 0,
-            probe: None,
-        }
-    }
-
-    /// The size of the next probe, above `low`, which passes.
-    fn next(&self, low: u16) -> u16 {
-        match self.try_high {
-            true => self.high,
-            false => low + (self.high - low).div_ceil(2),
-        }
-    }
-}
 
 impl Tcb {
     /// The retransmission timer has fired once more. Makes segments smaller if the last ones seem to
