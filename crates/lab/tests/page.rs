@@ -1,5 +1,6 @@
-//! The report in a browser, at the width of a desk and of a phone, and on paper: nothing overflows, every figure
-//! is there to be seen, no label is cut off, no error. The screenshots stay as artefacts.
+//! The report in a browser, at the width of a desk, of a tablet and of a phone, and on paper: the answer is on the
+//! first screen, nothing overflows, every figure is there to be seen, no label is cut off, links lead somewhere,
+//! legends hide curves, no error. A whole recorded run is short. The screenshots stay as artefacts.
 //!
 //! Without a browser (Debian: `chromium`) the test is skipped with a note.
 
@@ -8,7 +9,7 @@ use perimeter_lab::{
     host::Host,
     misses::{Component, Counts, Machine, Modelled, Share, geometry::Caches},
     plan::{Mode, Plan, embedded},
-    record::{Header, Measured, Outcome, Row, SCHEMA, Stored},
+    record::{self, Header, Measured, Outcome, Row, SCHEMA, Stored},
     report, trace,
     workload::{LockTimes, Locks, Raw},
 };
@@ -20,9 +21,12 @@ use std::{
 };
 
 /// Widths of the viewports, px.
-const WIDTHS: [u32; 2] = [1280, 390];
+const WIDTHS: [u32; 3] = [1280, 768, 390];
 /// Width of a page of paper less its margins (A4), px.
 const PAPER: u32 = 718;
+
+/// Screens of 1280 × 800 px that a whole run may fill.
+const SCREENS: u32 = 12;
 
 /// What the browser is asked: for each viewport, what is wrong with the page.
 const QUESTIONS: &str = r#"
@@ -33,6 +37,31 @@ window.onload = () => {
     const page = frame.contentDocument, width = frame.clientWidth;
     seen.push(width);
     const say = (text) => wrong.push(width + " px: " + text);
+    const all = (what) => [...page.querySelectorAll(what)];
+    const bottom = (what) => page.querySelector(what).getBoundingClientRect().bottom;
+    const end = bottom("body"), screens = end / 800;
+    if (frame.id === "whole" && screens > SCREENS) say(screens + " screens");
+    // Who sees no more than the first screen has the answer.
+    if (width !== PAPER && bottom("p.plain") > 500) say("the answer is too far down");
+    if (width === 1280 && bottom("table.answer") > 800) say("the table is too far down");
+    for (const a of all("a[href^='#']")) {
+      if (!page.getElementById(a.hash.slice(1))) say("nowhere leads " + a.hash);
+    }
+    if (frame.id === "whole") continue;
+    for (const details of all("details")) details.open = true;
+    if (bottom("body") < end + 500) say("nothing was folded");
+    const box = page.querySelector(".k0"), curve = box.closest(".body").querySelector(".row .s0");
+    for (const shown of [false, true]) {
+      box.checked = shown;
+      if ((getComputedStyle(curve).display !== "none") !== shown) say("the legend hides nothing");
+    }
+    for (const link of all("figcaption a[download]")) {
+      const lines = decodeURIComponent(link.href).trim().split("\n").length - 1;
+      const marks = link.closest("figure").querySelectorAll(".pt, .fill").length;
+      if (!lines || (marks !== lines && !link.download.includes("components"))) {
+        say(lines + " lines of data for " + marks + " marks: " + link.download);
+      }
+    }
     if (page.documentElement.scrollWidth > width) {
       say("the page is " + page.documentElement.scrollWidth + " px wide");
     }
@@ -65,8 +94,8 @@ window.onload = () => {
         if (a.right > b.left) say("labels of " + name + " overlap at " + tick.textContent);
         return tick;
       });
-      const curve = svg.querySelector("[class^=c-] .mk, [class^=c-] .fill, .held");
-      if (!curve || getComputedStyle(curve).fill === "none") say(name + " shows nothing");
+      const shown = svg.querySelector("[class^=c-] .mk, [class^=c-] .fill, .held");
+      if (!shown || getComputedStyle(shown).fill === "none") say(name + " shows nothing");
     }
   }
   document.getElementById("verdict").textContent = JSON.stringify({seen, wrong});
@@ -237,7 +266,7 @@ fn look(browser: &Path, page: &Path, picture: &Path, dump: bool) -> String {
             "--no-first-run",
             "--disable-extensions",
         ])
-        .args(["--window-size=2450,9000", "--virtual-time-budget=2000"])
+        .args(["--window-size=4550,1600", "--virtual-time-budget=2000"])
         .arg(format!(
             "--user-data-dir={}",
             home.path().join("profile").display()
@@ -275,13 +304,18 @@ fn the_page_is_sound_on_a_desk_on_a_phone_and_on_paper() {
     let frame = |width: u32, page: &str| {
         let inner = page.replace('&', "&amp;").replace('"', "&quot;");
         format!(
-            "<iframe width={width} height=9000 style=\"border:0;flex:none\" srcdoc=\"{inner}\"></iframe>"
+            "<iframe width={width} height=1600 style=\"border:0;flex:none\" srcdoc=\"{inner}\"></iframe>"
         )
     };
     let mut frames: String = WIDTHS.iter().map(|w| frame(*w, &page)).collect();
+    let whole =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/runs/2026-11-22-2core-vm/lab");
+    let whole = report::render(&record::read_rows(&whole).unwrap()).html;
+    frames += &frame(1280, &whole).replace("<iframe ", "<iframe id=whole ");
     frames += &frame(PAPER, &page.replace("@media print", "@media all"));
     let questions = QUESTIONS
         .replace("EXPECTED", &figures.to_string())
+        .replace("SCREENS", &SCREENS.to_string())
         .replace("PAPER", &PAPER.to_string());
     let around = format!(
         "<!doctype html><meta charset=utf-8><body style=\"margin:0;display:flex;gap:20px\">\
@@ -291,14 +325,14 @@ fn the_page_is_sound_on_a_desk_on_a_phone_and_on_paper() {
     fs::create_dir_all(&directory).unwrap();
     let path = directory.join("frames.html");
     fs::write(&path, around).unwrap();
-    let picture = directory.join("report-1280-390-paper.png");
+    let picture = directory.join("report-1280-768-390-whole-paper.png");
     let printed = look(&browser, &path, &picture, true);
     let verdict = printed
         .rsplit("<pre id=\"verdict\">")
         .next()
         .unwrap_or_default();
     let verdict = verdict.split("</pre>").next().unwrap_or_default();
-    assert_eq!(verdict, r#"{"seen":[1280,390,718],"wrong":[]}"#);
+    assert_eq!(verdict, r#"{"seen":[1280,768,390,1280,718],"wrong":[]}"#);
     let _ = fs::remove_file(&picture);
     look(&browser, &path, &picture, false);
     assert!(

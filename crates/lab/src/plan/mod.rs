@@ -128,7 +128,8 @@ pub struct Plan {
     pub cores: Option<usize>,
     /// Index of the series that others are also shown relative to.
     pub relative_to: Option<usize>,
-    /// Whether published and measured values share their axes.
+    /// Whether published and measured values are of a size, so that they share a linear axis; else
+    /// theirs is logarithmic.
     pub same_axes: bool,
     /// The load that the plan is evidence for, if it is to advise on an organization.
     pub advice: Option<String>,

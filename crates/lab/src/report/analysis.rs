@@ -89,16 +89,20 @@ pub fn compare_points(a: &Point, b: &Point, metric: Metric) -> Option<Comparison
 /// What the measurements say of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
-    /// It holds here.
-    Agrees,
+    /// It holds here, and by as much.
+    Same,
+    /// It holds here; the paper does not say by how much.
+    Direction,
+    /// It holds here, by more.
+    Larger,
+    /// It holds here, by less.
+    Smaller,
     /// It holds at some x and not at others.
-    InPart,
+    Mixed,
     /// The opposite holds here.
-    TurnedRound,
-    /// Equality is claimed, and the interval lies neither within a tenth of it nor outside.
-    Undecided,
-    /// No difference is seen.
-    NoDifference,
+    Opposite,
+    /// No difference is seen, or none that is large enough or small enough to tell.
+    Inconclusive,
     /// It is of a machine with more cores than this one has, and so can't be judged here.
     NeedsCores(usize),
     /// There are too few runs to tell.
@@ -111,16 +115,23 @@ impl Finding {
     /// In words.
     pub fn words(self) -> String {
         match self {
-            Finding::Agrees => "agrees",
-            Finding::InPart => "agrees in part",
-            Finding::TurnedRound => "opposite result",
-            Finding::Undecided => "undecided",
-            Finding::NoDifference => "no significant difference",
+            Finding::Same => "same direction and size",
+            Finding::Direction => "same direction",
+            Finding::Larger => "same direction, larger",
+            Finding::Smaller => "same direction, smaller",
+            Finding::Mixed => "same direction at some loads",
+            Finding::Opposite => "opposite",
+            Finding::Inconclusive => "inconclusive",
             Finding::NeedsCores(n) => return format!("needs {n} cores"),
-            Finding::TooFew => "too few runs to tell",
+            Finding::TooFew => "inconclusive: too few runs",
             Finding::NotMeasured => "not measured here",
         }
         .into()
+    }
+
+    /// Whether the claim holds.
+    fn holds(self) -> bool {
+        self <= Finding::Smaller
     }
 }
 
@@ -397,7 +408,7 @@ fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores: usize) -> 
             if let Some(comparison) = compare_points(pa, pb, metric) {
                 let finding = match plan.cores {
                     Some(needed) if needed > cores => Finding::NeedsCores(needed),
-                    _ => finding(claim.relation, &comparison),
+                    _ => finding(claim, &comparison),
                 };
                 evidence.push(Evidence {
                     x: (ax, bx),
@@ -418,13 +429,35 @@ fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores: usize) -> 
 /// How far from 1 a ratio may be that counts as none.
 const EQUAL: f64 = 0.1;
 
-fn finding(relation: Relation, here: &Comparison) -> Finding {
-    match (relation, here.verdict) {
+fn finding(claim: &Claim, here: &Comparison) -> Finding {
+    match (claim.relation, here.verdict) {
         (_, Verdict::TooFew) => Finding::TooFew,
         (Relation::Equal, verdict) => equality(verdict, here.interval),
-        (Relation::Greater, Verdict::Greater) | (Relation::Less, Verdict::Less) => Finding::Agrees,
-        (_, Verdict::Greater | Verdict::Less) => Finding::TurnedRound,
-        (_, Verdict::NoDifference) => Finding::NoDifference,
+        (Relation::Greater, Verdict::Greater) | (Relation::Less, Verdict::Less) => {
+            size(claim.range(), here)
+        }
+        (_, Verdict::Greater | Verdict::Less) => Finding::Opposite,
+        (_, Verdict::NoDifference) => Finding::Inconclusive,
+    }
+}
+
+/// How a difference of the published direction compares to the published one: as large if the
+/// intervals have a ratio in common, or the nearest published ratio is within a tenth of the one
+/// found.
+fn size(published: Option<(f64, f64)>, here: &Comparison) -> Finding {
+    let Some((low, high)) = published else {
+        return Finding::Direction;
+    };
+    let meets = here
+        .interval
+        .is_some_and(|i| i.low <= high && low <= i.high);
+    let nearest = here.ratio.clamp(low, high);
+    if meets || (here.ratio / nearest - 1.0).abs() <= EQUAL {
+        return Finding::Same;
+    }
+    match here.ratio.ln().abs() > nearest.ln().abs() {
+        true => Finding::Larger,
+        false => Finding::Smaller,
     }
 }
 
@@ -433,10 +466,10 @@ fn finding(relation: Relation, here: &Comparison) -> Finding {
 fn equality(verdict: Verdict, interval: Option<Interval>) -> Finding {
     let (low, high) = (1.0 - EQUAL, 1.0 + EQUAL);
     match (interval, verdict) {
-        (Some(i), _) if i.low >= low && i.high <= high => Finding::Agrees,
-        (_, Verdict::NoDifference) => Finding::NoDifference,
-        (Some(i), _) if i.low > high || i.high < low => Finding::TurnedRound,
-        _ => Finding::Undecided,
+        (Some(i), _) if i.low >= low && i.high <= high => Finding::Same,
+        (_, Verdict::NoDifference) => Finding::Inconclusive,
+        (Some(i), _) if i.low > high || i.high < low => Finding::Opposite,
+        _ => Finding::Inconclusive,
     }
 }
 
@@ -447,8 +480,10 @@ fn in_all(evidence: &[Evidence]) -> Finding {
     match kinds.as_slice() {
         [] => Finding::NotMeasured,
         [one] => *one,
-        [Finding::Agrees, ..] => Finding::InPart,
-        // What is not the same everywhere, and agrees nowhere, is told by its strongest part.
+        // Of several sizes, the direction is what they have in common.
+        [.., last] if last.holds() => Finding::Direction,
+        [first, ..] if first.holds() => Finding::Mixed,
+        // What is not the same everywhere, and holds nowhere, is told by its strongest part.
         [first, ..] => *first,
     }
 }

@@ -94,7 +94,8 @@ impl Apart {
                 h2 { "How far apart the cores were" }
                 p { (self.sentence()) }
                 @if !self.effects.is_empty() {
-                    div.scroll {
+                    details.more {
+                        summary { "By organization" }
                         table.values {
                             thead { tr {
                                 th { "organization" } th.n { "far to near" } th.n { "configurations" }

@@ -89,7 +89,7 @@ fn timed(curve: &Curve) -> Vec<Timed> {
 }
 
 /// Figures and table of a plan whose runs were timed; nothing for others.
-pub(super) fn section(index: usize, r: &Result, looks: &[Look]) -> Markup {
+pub(super) fn section(id: &str, r: &Result, looks: &[Look]) -> Markup {
     let curves: Vec<(&Curve, Look, Vec<Timed>)> = r
         .curves
         .iter()
@@ -102,16 +102,17 @@ pub(super) fn section(index: usize, r: &Result, looks: &[Look]) -> Markup {
         return html! {};
     }
     html! {
-        h3 { "Waits and holds by class of locks" }
+        details.more { summary { "Waits and holds by class of locks" }
         p { "Of all acquisitions, how long the lock was held (upper, filled) and of those whose first "
             "attempt failed how long they waited (lower, hollow): the box holds the middle half, "
             "the stroke in it is the median, the whisker ends where 99 in 100 stay within." }
         div.figures {
             @for (i, (c, look, rows)) in curves.iter().enumerate() {
-                figure { (draw(&format!("l{index}-{i}"), r, c, *look, rows)) }
+                figure { (draw(&format!("{id}-locks-{i}"), r, c, *look, rows)) }
             }
         }
         (table(r, &curves))
+        }
     }
 }
 
@@ -302,7 +303,7 @@ mod tests {
     fn every_class_is_drawn_and_stands_beside_what_was_published() {
         let results = analysis::results(&stored());
         let looks = svg::looks(&["msgp".into(), "a".into(), "b".into(), "c".into()]);
-        let text = section(0, &results[0], &looks).into_string();
+        let text = section("x", &results[0], &looks).into_string();
         // Two classes at two places, a hold and a wait each; the one held longest comes first.
         assert_eq!(text.matches("class=\"whisker\"").count(), 8, "{text}");
         assert!(
@@ -325,6 +326,6 @@ mod tests {
             curves: Vec::new(),
             ..results[0].clone()
         };
-        assert_eq!(section(0, &untimed, &looks).into_string(), "");
+        assert_eq!(section("x", &untimed, &looks).into_string(), "");
     }
 }

@@ -122,11 +122,12 @@ impl Choice {
     }
 }
 
-/// A ratio with two digits after the point, or what it has of three.
+/// A ratio with two digits after the point, more where it is small and fewer where it is large.
 pub(super) fn two(ratio: f64) -> String {
     match ratio {
         r if r >= 99.95 => format!("{r:.0}"),
         r if r >= 9.995 => format!("{r:.1}"),
+        r if r < 0.095 => format!("{r:.3}"),
         r => format!("{r:.2}"),
     }
 }

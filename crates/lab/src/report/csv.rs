@@ -1,6 +1,6 @@
 //! A line for each point and metric.
 
-use super::material::Material;
+use super::{material::Material, table::field};
 use crate::metric::Metric;
 use std::{collections::HashMap, fmt::Write as _};
 
@@ -95,12 +95,4 @@ fn fields(line: &str) -> Vec<String> {
         }
     }
     out
-}
-
-/// A field, quoted if it has to be.
-fn field(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.into(),
-    }
 }

@@ -7,6 +7,8 @@ mod apart;
 mod boxes;
 pub mod choice;
 mod csv;
+mod experiment;
+mod figures;
 mod html;
 pub mod lanes;
 mod markdown;
@@ -14,6 +16,7 @@ mod material;
 mod names;
 mod stacked;
 pub mod svg;
+mod table;
 mod words;
 
 use crate::{

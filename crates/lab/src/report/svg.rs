@@ -13,11 +13,15 @@ use std::fmt::Write as _;
 /// The style sheet of the page and of figures that stand alone.
 pub(super) const STYLE: &str = include_str!("style.css");
 
-/// Width of a figure, in its own units; on a phone a unit is a little less than a pixel.
-const WIDTH: f64 = 460.0;
+/// Width of a figure, in its own units, each about a pixel: three stand side by side on a desk, one
+/// on a phone, and letters are as large in all of them.
+const WIDTH: f64 = 380.0;
 /// Height of the plotting area.
-const HEIGHT: f64 = 230.0;
-const LEFT: f64 = 80.0;
+const HEIGHT: f64 = 184.0;
+const LEFT: f64 = 60.0;
+/// Most that neighbouring curves stand apart at the same x, so that error bars do not cover each
+/// other.
+const DODGE: f64 = 4.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
@@ -69,8 +73,28 @@ pub struct Mark {
     pub y: f64,
     /// Ends of the error bar.
     pub bar: Option<(f64, f64)>,
-    /// Whether it is to be marked as disturbed.
-    pub hollow: bool,
+    /// Runs that it is made of, and those of them that something disturbed; none if published.
+    pub runs: (usize, usize),
+}
+
+impl Mark {
+    /// What a reader who points at it is told.
+    fn tip(&self, figure: &Figure, line: &Line) -> String {
+        let mut text = format!(
+            "{}{}: {}",
+            line.name,
+            if line.published { ", published" } else { "" },
+            number(self.y)
+        );
+        if let Some((low, high)) = self.bar.filter(|b| b.0 != b.1) {
+            let _ = write!(text, " ({}–{})", number(low), number(high));
+        }
+        let _ = write!(text, " {} at {} {}", figure.unit, number(self.x), figure.x);
+        if self.runs.0 > 0 {
+            let _ = write!(text, "; {} runs, {} disturbed", self.runs.0, self.runs.1);
+        }
+        text
+    }
 }
 
 /// One curve.
@@ -80,6 +104,8 @@ pub struct Line {
     pub name: String,
     /// Colour, marker, dashes.
     pub look: Look,
+    /// Number of its series in the legend, which can hide it.
+    pub series: usize,
     /// By x.
     pub marks: Vec<Mark>,
     /// Whether it is what the paper published: drawn thin, with hollow markers.
@@ -97,8 +123,14 @@ pub struct Figure {
     pub x: String,
     /// Label of the y axis.
     pub y: String,
+    /// Unit of the values.
+    pub unit: String,
     /// Whether the x axis is logarithmic.
     pub log_x: bool,
+    /// Whether the y axis is.
+    pub log_y: bool,
+    /// Ends of the x axis, where other figures have it too; else those of the marks.
+    pub ends: Option<(f64, f64)>,
     /// A horizontal line to compare with.
     pub rule: Option<f64>,
     /// The curves.
@@ -122,7 +154,7 @@ impl Figure {
                 desc id=(format!("{}-d", self.id)) { (self.description()) }
                 text class="ft" x="4" y="15" { (self.title) }
                 (self.axes(&scale))
-                @for line in &self.lines { (draw_line(line, &scale)) }
+                @for line in &self.lines { (self.line(line, &scale)) }
             }
         }
     }
@@ -161,7 +193,7 @@ impl Figure {
             }
             g class="tick" text-anchor="end" {
                 @for y in &scale.ys {
-                    text x=(LEFT - 6.0) y=(scale.y(*y) + 4.0) { (number(*y)) }
+                    text x=(LEFT - 6.0) y=(scale.y(*y) + 4.0) { (tick(*y)) }
                 }
             }
             g class="tick" text-anchor="middle" {
@@ -170,37 +202,60 @@ impl Figure {
                 }
             }
             text class="label" x=((LEFT + right) / 2.0) y=(bottom + 36.0) text-anchor="middle" {
-                (self.x)
+                (self.x) @if scale.log_x { " (log scale)" }
             }
             text class="label" text-anchor="middle"
-                transform=(format!("translate(12 {}) rotate(-90)", TOP + HEIGHT / 2.0)) { (self.y) }
+                transform=(format!("translate(12 {}) rotate(-90)", TOP + HEIGHT / 2.0)) {
+                (self.y) @if scale.log_y { " (log scale)" }
+            }
         }
     }
-}
 
-fn draw_line(line: &Line, scale: &Scale) -> Markup {
-    let mut path = String::new();
-    for (i, m) in line.marks.iter().enumerate() {
-        let letter = if i == 0 { 'M' } else { 'L' };
-        let _ = write!(path, "{letter}{:.1} {:.1}", scale.x(m.x), scale.y(m.y));
+    /// How far a series' marks are moved aside: as far as there is room between neighbours on the x
+    /// axis.
+    fn aside(&self, series: usize, scale: &Scale) -> f64 {
+        let of = self.lines.iter().map(|l| l.series);
+        let (least, most) = (of.clone().min().unwrap_or(0), of.max().unwrap_or(0));
+        let places: Vec<f64> = scale.xs.iter().map(|x| scale.x(*x)).collect();
+        let room = places.windows(2).map(|w| w[1] - w[0]).fold(60.0, f64::min);
+        let step = DODGE.min(0.8 * room / (most - least + 1) as f64);
+        step * (series as f64 - (least + most) as f64 / 2.0)
     }
-    // Between published points nothing is published.
-    let dash = match line.published {
-        true => "1 4",
-        false => DASHES[line.look.dash % DASHES.len()],
-    };
-    let kind = if line.published { " pub" } else { "" };
-    html! {
-        g class=(format!("c-{}{kind}", line.look.class)) {
-            title { (line.name) @if line.published { " (published)" } }
-            @if line.marks.len() > 1 {
-                path class="curve" d=(path) stroke-dasharray=[(!dash.is_empty()).then_some(dash)] {}
-            }
-            @for m in &line.marks {
-                @if let Some((low, high)) = m.bar {
-                    (error_bar(scale.x(m.x), scale.y(low), scale.y(high)))
+
+    fn line(&self, line: &Line, scale: &Scale) -> Markup {
+        let aside = self.aside(line.series, scale);
+        let shown: Vec<&Mark> = line.marks.iter().filter(|m| scale.has(m.y)).collect();
+        let mut path = String::new();
+        for (i, m) in shown.iter().enumerate() {
+            let letter = if i == 0 { 'M' } else { 'L' };
+            let _ = write!(
+                path,
+                "{letter}{:.1} {:.1}",
+                scale.x(m.x) + aside,
+                scale.y(m.y)
+            );
+        }
+        // Between published points nothing is published.
+        let dash = match line.published {
+            true => "1 4",
+            false => DASHES[line.look.dash % DASHES.len()],
+        };
+        let kind = if line.published { " pub" } else { "" };
+        html! {
+            g class=(format!("c-{} s{}{kind}", line.look.class, line.series)) {
+                @if shown.len() > 1 {
+                    path class="curve" d=(path) stroke-dasharray=[(!dash.is_empty()).then_some(dash)] {}
                 }
-                (marker(line.look.marker, scale.x(m.x), scale.y(m.y), line.published || m.hollow))
+                @for m in shown {
+                    @let x = scale.x(m.x) + aside;
+                    g class="pt" {
+                        title { (m.tip(self, line)) }
+                        @if let Some((low, high)) = m.bar {
+                            (error_bar(x, scale.y(low), scale.y(high)))
+                        }
+                        (marker(line.look.marker, x, scale.y(m.y), line.published))
+                    }
+                }
             }
         }
     }
@@ -340,7 +395,7 @@ impl Frame<'_> {
                     @for t in &ticks { line x1=(at(*t)) x2=(at(*t)) y1=(TOP) y2=(bottom) {} }
                 }
                 g class="tick" text-anchor="middle" {
-                    @for t in &ticks { text x=(at(*t)) y=(bottom + 17.0) { (number(*t)) } }
+                    @for t in &ticks { text x=(at(*t)) y=(bottom + 17.0) { (tick(*t)) } }
                 }
                 @for i in 0..self.rows { (row(i, top(i), &at)) }
                 text class="label" x=(WIDTH / 2.0) y=(bottom + 36.0) text-anchor="middle" {
@@ -355,6 +410,7 @@ impl Frame<'_> {
 #[derive(Debug, Clone)]
 struct Scale {
     log_x: bool,
+    log_y: bool,
     x: (f64, f64),
     y: (f64, f64),
     xs: Vec<f64>,
@@ -365,22 +421,45 @@ impl Scale {
     fn of(figure: &Figure) -> Scale {
         let marks = || figure.lines.iter().flat_map(|l| &l.marks);
         let mut xs: Vec<f64> = marks().map(|m| m.x).collect();
+        xs.extend(figure.ends.iter().flat_map(|e| [e.0, e.1]));
         xs.sort_by(f64::total_cmp);
         xs.dedup();
         let first = xs.first().copied().unwrap_or(1.0);
         let last = xs.last().copied().unwrap_or(1.0);
-        let most = marks()
-            .map(|m| m.bar.map_or(m.y, |b| b.1.max(m.y)))
-            .chain(figure.rule)
-            .fold(0.0, f64::max);
-        let ys = linear(0.0, most);
+        let values = || {
+            let of = |m: &Mark| {
+                [
+                    m.bar.map_or(m.y, |b| b.0.min(m.y)),
+                    m.bar.map_or(m.y, |b| b.1.max(m.y)),
+                ]
+            };
+            marks().flat_map(of).chain(figure.rule)
+        };
+        let most = values().fold(0.0, f64::max);
+        let least = values().filter(|v| *v > 0.0).fold(most, f64::min);
+        let log_y = figure.log_y && least > 0.0;
+        let ys = match log_y {
+            true => powers(least, most),
+            false => linear(0.0, most),
+        };
+        let low = if log_y {
+            ys.first().copied().unwrap_or(1.0)
+        } else {
+            0.0
+        };
         Scale {
             log_x: figure.log_x && first > 0.0,
+            log_y,
             x: (first, last),
-            y: (0.0, ys.last().copied().unwrap_or(1.0)),
+            y: (low, ys.last().copied().unwrap_or(1.0)),
             xs,
             ys,
         }
+    }
+
+    /// Whether a value can be drawn.
+    fn has(&self, y: f64) -> bool {
+        !self.log_y || y > 0.0
     }
 
     fn x(&self, v: f64) -> f64 {
@@ -391,11 +470,13 @@ impl Scale {
             false => 0.5,
         };
         // Room at both ends for markers and error bars.
-        LEFT + 14.0 + share * (WIDTH - RIGHT - LEFT - 28.0)
+        LEFT + 16.0 + share * (WIDTH - RIGHT - LEFT - 32.0)
     }
 
     fn y(&self, v: f64) -> f64 {
-        TOP + HEIGHT - (v - self.y.0) / (self.y.1 - self.y.0) * HEIGHT
+        let place = |v: f64| if self.log_y { v.max(self.y.0).ln() } else { v };
+        let (low, high) = (place(self.y.0), place(self.y.1));
+        TOP + HEIGHT - (place(v) - low) / (high - low) * HEIGHT
     }
 
     /// The x values whose labels have room, both ends among them.
@@ -430,6 +511,41 @@ fn linear(from: f64, to: f64) -> Vec<f64> {
         .unwrap_or(10.0 * power);
     let count = (span / step - 1e-9).ceil() as usize;
     (0..=count).map(|i| from + step * i as f64).collect()
+}
+
+/// Ticks of a logarithmic axis around `from` and `to`, both above 0: 1, 2 and 5 times each power of
+/// ten, or the powers alone where there are many.
+fn powers(from: f64, to: f64) -> Vec<f64> {
+    let (first, last) = (
+        from.log10().floor(),
+        to.log10().ceil().max(from.log10().floor() + 1.0),
+    );
+    let steps: &[f64] = if (to / from).log10() > 2.2 {
+        &[1.0]
+    } else {
+        &[1.0, 2.0, 5.0]
+    };
+    let each = (0..=(last - first) as i32).map(|i| 10f64.powf(first + f64::from(i)));
+    let mut all: Vec<f64> = each
+        .flat_map(|p| steps.iter().map(move |s| s * p))
+        .collect();
+    // The axis begins at the last tick below all values, and ends at the first above.
+    let above = all
+        .iter()
+        .position(|t| *t >= to * 0.9999)
+        .unwrap_or(all.len() - 1);
+    all.truncate(above + 1);
+    let below = all.iter().rposition(|t| *t <= from * 1.0001).unwrap_or(0);
+    all.split_off(below.min(all.len().saturating_sub(2)))
+}
+
+/// A number for an axis, where there is little room: thousands as k, millions as M.
+fn tick(v: f64) -> String {
+    match v.abs() {
+        s if s >= 1e6 => format!("{}M", number(v / 1e6)),
+        s if s >= 1e4 => format!("{}k", number(v / 1e3)),
+        _ => number(v),
+    }
 }
 
 /// A number to be read at a glance: three digits or so, thousands apart.
@@ -509,11 +625,15 @@ mod tests {
             title: "A <title>".into(),
             x: "connections".into(),
             y: "Mb/s".into(),
+            unit: "Mb/s".into(),
             log_x: true,
+            log_y: false,
+            ends: None,
             rule: None,
             lines: vec![Line {
                 name: "UP & co".into(),
                 look: look("up"),
+                series: 0,
                 marks,
                 published: false,
             }],
@@ -526,7 +646,7 @@ mod tests {
             x,
             y,
             bar: Some((y - 1.0, y + 1.0)),
-            hollow: false,
+            runs: (5, 1),
         };
         let svg = figure(vec![mark(6.0, 10.0), mark(192.0, 20.0)])
             .draw()
@@ -537,6 +657,9 @@ mod tests {
             "{svg}"
         );
         assert_eq!(svg.matches("class=\"bar\"").count(), 2);
+        let tip = "UP &amp; co: 10 (9–11) Mb/s at 6 connections; 5 runs, 1 disturbed";
+        assert!(svg.contains(tip), "{svg}");
+        assert!(svg.contains("connections (log scale)"));
         assert!(figure(Vec::new()).is_empty());
     }
 
@@ -549,18 +672,59 @@ mod tests {
         assert_eq!(looks[2], look("up"));
     }
 
+    #[test]
+    fn powers_of_ten() {
+        assert_eq!(
+            powers(2.1, 175.0),
+            [2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0]
+        );
+        assert_eq!(
+            powers(3.0, 40_000.0),
+            [1.0, 10.0, 100.0, 1000.0, 10_000.0, 100_000.0]
+        );
+        assert_eq!(powers(5.0, 5.0).len(), 2);
+        assert_eq!(
+            [tick(1.5e6), tick(20_000.0), tick(9000.0)],
+            ["1.5M", "20k", "9000"]
+        );
+    }
+
+    /// Error bars of the same x stand beside each other, and stay nearer to it than to the next.
+    #[test]
+    fn curves_stand_apart_at_the_same_x() {
+        let mark = |x| Mark {
+            x,
+            y: 5.0,
+            bar: Some((4.0, 6.0)),
+            runs: (5, 0),
+        };
+        let mut f = figure(vec![mark(12_288.0), mark(16_384.0), mark(6.0)]);
+        for series in 1..6 {
+            let line = Line {
+                series,
+                ..f.lines[0].clone()
+            };
+            f.lines.push(line);
+        }
+        let scale = Scale::of(&f);
+        let places: Vec<f64> = (0..6).map(|s| f.aside(s, &scale)).collect();
+        assert!(places.windows(2).all(|w| w[1] - w[0] > 0.5), "{places:?}");
+        let next = scale.x(16_384.0) - scale.x(12_288.0);
+        assert!(places[5] - places[0] < next, "{places:?} in {next}");
+    }
+
     proptest! {
         #[test]
         fn everything_is_drawn_within_the_picture(
-            values in prop::collection::vec((1u32..100_000, 0.0f64..1e12), 1..20)
+            values in prop::collection::vec((1u32..100_000, 0.0f64..1e12), 1..20), log_y: bool
         ) {
             let marks = values.iter().map(|&(x, y)| Mark {
                 x: x.into(),
                 y,
                 bar: Some((y * 0.5, y * 1.5)),
-                hollow: false,
+                runs: (5, 1),
             });
-            let f = figure(marks.collect());
+            let f = Figure { log_y, ..figure(marks.collect()) };
             let scale = Scale::of(&f);
             for m in &f.lines[0].marks {
                 prop_assert!((LEFT..=WIDTH - RIGHT).contains(&scale.x(m.x)));
@@ -569,7 +733,7 @@ mod tests {
                     prop_assert!((TOP - 0.01..=TOP + HEIGHT + 0.01).contains(&scale.y(y)));
                 }
             }
-            prop_assert!(scale.ys.len() <= 8, "{:?}", scale.ys);
+            prop_assert!(scale.ys.len() <= 15, "{:?}", scale.ys);
         }
     }
 }
