@@ -54,6 +54,9 @@ fn bad_input() {
         (&["bench", "--threads", "0"], "from 1 to 256"),
         (&["bench", "--threads", "-2"], "-2"),
         (&["bench", "--nics", "0"], "from 1 to 256"),
+        (&["bench", "--udp=7"], "from 8 to"),
+        (&["bench", "--udp=1453", "--ipv6"], "from 8 to 1452"),
+        (&["bench", "--udp", "--exchange", "64"], "--udp"),
         (&["bench", "--ipv6", "--mtu", "1279"], "1280"),
         (&["bench", "--ipv6", "--org", "null,up"], "null is of IPv4"),
         (

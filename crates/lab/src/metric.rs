@@ -34,6 +34,10 @@ pub enum Metric {
     RunDelay,
     /// Rounds of request and response per second.
     Rounds,
+    /// Datagrams received per second.
+    Datagrams,
+    /// Share of the datagrams sent that nobody received.
+    Lost,
     /// Connections opened, used and closed per second.
     Connects,
     /// The median time from opening a connection to its close.
@@ -71,7 +75,7 @@ pub enum Metric {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 34] = [
+    pub const ALL: [Metric; 36] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
@@ -86,6 +90,8 @@ impl Metric {
         Metric::Migrations,
         Metric::RunDelay,
         Metric::Rounds,
+        Metric::Datagrams,
+        Metric::Lost,
         Metric::Connects,
         Metric::OpenToClose,
         Metric::OpenToCloseP99,
@@ -125,6 +131,8 @@ impl Metric {
             Metric::Migrations => "migrations",
             Metric::RunDelay => "run-delay",
             Metric::Rounds => "rounds",
+            Metric::Datagrams => "datagrams",
+            Metric::Lost => "lost",
             Metric::Connects => "connects",
             Metric::OpenToClose => "open-to-close",
             Metric::OpenToCloseP99 => "open-to-close-p99",
@@ -165,6 +173,8 @@ impl Metric {
             Metric::Migrations => "threads moved between cores",
             Metric::RunDelay => "ready and waiting for a core, per KB",
             Metric::Rounds => "round trips",
+            Metric::Datagrams => "datagrams received",
+            Metric::Lost => "datagrams lost",
             Metric::Connects => "connections opened and closed",
             Metric::OpenToClose => "median time from opening a connection to its close",
             Metric::OpenToCloseP99 => "99th percentile from opening a connection to its close",
@@ -199,6 +209,8 @@ impl Metric {
             Metric::Contended | Metric::HoldContended => "%",
             Metric::Switches => "per MB",
             Metric::Rounds | Metric::Connects | Metric::Listens | Metric::Migrations => "per s",
+            Metric::Datagrams => "per s",
+            Metric::Lost => "%",
             Metric::OpenToClose
             | Metric::OpenToCloseP99
             | Metric::ListenToClose
@@ -239,6 +251,7 @@ impl Metric {
             Metric::Goodput
                 | Metric::GoodputPerCpu
                 | Metric::Rounds
+                | Metric::Datagrams
                 | Metric::Connects
                 | Metric::Listens
         )

@@ -8,6 +8,7 @@
 //! and is timed apart by the device. Goodput is what the peer has acknowledged, and what the stack
 //! has acknowledged to the peer.
 
+mod datagrams;
 mod end;
 mod endpoint;
 mod floor;
@@ -55,6 +56,7 @@ impl Backend for Perimeter {
         };
         notes.extend(lending(settings));
         notes.extend(reconnect::note(settings));
+        notes.extend(settings.udp.into_iter().flat_map(|_| datagrams::notes()));
         Traits {
             device: settings.device.to_string(),
             inbound: settings.inbound.to_string(),
@@ -70,6 +72,9 @@ impl Backend for Perimeter {
         deadline: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
         let org = spec(configuration)?;
+        if let Some(size) = settings.udp {
+            return datagrams::prepare(org, settings, configuration, size);
+        }
         match settings.device {
             Device::Mem => mem::prepare(org, settings, configuration, deadline),
             Device::Pair => pair::prepare(org, settings, configuration, deadline),
@@ -282,6 +287,52 @@ mod tests {
                 assert!(sample.verified_bytes > 0, "{what}");
                 assert!(sample.times.stack.unwrap() > 0, "{what}");
                 assert_eq!(sample.times.peer, Some(0), "{what}");
+            }
+        }
+    }
+
+    /// Datagrams both ways over the memory NIC, in a pair, and to the kernel's sockets, by every
+    /// organization and over both families: they arrive, are right, and what is lost is told.
+    #[test]
+    fn every_organization_with_datagrams() {
+        let orgs = perimeter::OrgSpec::tested();
+        for (i, org) in orgs.iter().enumerate() {
+            let org = &*org.to_string();
+            let one_way = [Direction::Send, Direction::Receive][i % 2];
+            let family = [Family::Ipv4, Family::Ipv6][i / 2 % 2];
+            for (device, direction) in [
+                (Device::Mem, Direction::Send),
+                (Device::Mem, Direction::Receive),
+                (Device::Pair, Direction::Both),
+                (Device::Tap, one_way),
+            ] {
+                let asked = |s: &mut Settings| {
+                    (s.device, s.direction, s.family) = (device, direction, family);
+                    (s.udp, s.nics) = (Some(64), 1);
+                };
+                let mut settings = Settings::default();
+                asked(&mut settings);
+                if device == Device::Tap
+                    && let Err(e) = kernel::possible(device, 1, 1, (settings.mtu, family))
+                {
+                    eprintln!("skipped: {e}");
+                    continue;
+                }
+                let seen = |s: &Sample| s.rounds > 1000 && s.verified_bytes > 0;
+                let sample = measure_until(org, seen, asked);
+                let what = format!("{org} {device} {direction} {family}: {sample:?}");
+                assert!(sample.rounds > 1000 && sample.verified_bytes > 0, "{what}");
+                assert!(sample.lost.is_some_and(|l| l < 1.0), "{what}");
+                assert!(sample.segments >= 1000.0 && sample.cpu_ns > 0, "{what}");
+                assert_eq!(
+                    sample.times.stack.is_some(),
+                    device != Device::Tap,
+                    "{what}"
+                );
+                // The peer takes what is sent to it, whatever happens.
+                if (device, direction) == (Device::Mem, Direction::Send) {
+                    assert!(sample.lost.is_some_and(|l| l < 0.2), "{what}");
+                }
             }
         }
     }

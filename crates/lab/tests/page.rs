@@ -138,6 +138,7 @@ fn measured(series: usize, x: u64, repeat: u32) -> Measured {
             connection_bytes_median: 1,
             rounds: 0,
             latency: None,
+            lost: None,
             valid: true,
             disturbances: match repeat {
                 0 => vec!["other processes used 25 % of the cores".into()],

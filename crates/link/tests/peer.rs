@@ -3,16 +3,14 @@
 mod common;
 
 use common::{Host, Tcp, key, syn};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicU32, Ordering};
 use perimeter_base::Time;
 use perimeter_link::mem::{Answers, NicConfig, Source};
 use perimeter_link::pattern::Pattern;
 use perimeter_link::{RxQueue, RxStatus};
-use perimeter_wire::ipv6::{group_mac, solicited_node};
 use perimeter_wire::{
-    ArpOp, ArpPacket, Csum, ETHERTYPE_IPV6, EtherHdr, Frame, Icmpv4, Icmpv6, Ipv4Hdr, Ipv6Hdr,
-    MacAddr, Ndp, PROTO_ICMPV6, Seq, TcpFlags, TcpOptions,
+    ArpOp, ArpPacket, EtherHdr, Frame, Icmpv4, Ipv4Hdr, MacAddr, Seq, TcpFlags, TcpOptions,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -766,138 +764,4 @@ proptest! {
         h.rtt();
         prop_assert_eq!(h.segments().len(), 1);
     }
-}
-
-/// The same peer over IPv6: stations by neighbour discovery, echoes, and both ways of a connection,
-/// with payload and checksums compared, also of a segment that the NIC cuts.
-#[test]
-fn a_subnet_of_ipv6_is_played_alike() {
-    let mut config = NicConfig::new(0).over_ipv6();
-    config.peer.verify_every = 1;
-    config.peer.source = Source::Always;
-    config.peer.source_bytes = Some(5_000);
-    let mut h = Host::new(config);
-    let k = key(&h.config, 4000, 80);
-    let (IpAddr::V6(us), IpAddr::V6(peer)) = (k.local, k.remote) else {
-        panic!("not of IPv6: {k}")
-    };
-    let nobody = Ipv6Addr::from_bits(peer.to_bits() ^ 1 << 100);
-    for (target, answered) in [(peer, true), (us, false), (nobody, false)] {
-        let ask = Ndp::NeighborSolicitation {
-            target,
-            source: Some(h.config.mac),
-            nonce: None,
-        };
-        let to = solicited_node(target);
-        let mut message = [0; Ndp::MAX_EMITTED];
-        let n = ask.emit(us, to, &mut message).unwrap();
-        h.raw(&frame6(
-            &h.config,
-            (us, to, group_mac(to)),
-            255,
-            &message[..n],
-        ));
-        h.rtt();
-        let frames = h.frames();
-        assert_eq!(frames.len(), usize::from(answered), "{target}");
-        let Some(f) = frames.first() else { continue };
-        let Ok(Frame::Icmp6 { ip, msg, body }) =
-            Frame::parse_ethernet(f.buf.as_slice(), Csum::Verify)
-        else {
-            panic!("no answer")
-        };
-        let Icmpv6::Other { kind, code, word } = msg else {
-            panic!("{msg:?}")
-        };
-        let ends = (ip.src, ip.dst, ip.hop_limit);
-        let said = Ndp::parse(ends, (kind, code, word), body).unwrap();
-        let Ndp::NeighborAdvertisement {
-            target: of,
-            station,
-            ..
-        } = said
-        else {
-            panic!("{said:?}")
-        };
-        assert_eq!((of, station), (target, Some(h.config.peer_mac)));
-    }
-    let mut message = [0; 12];
-    Icmpv6::EchoRequest { ident: 5, seq: 6 }.emit(us, peer, b"ping", &mut message);
-    h.raw(&frame6(
-        &h.config,
-        (us, peer, h.config.peer_mac),
-        64,
-        &message,
-    ));
-    h.rtt();
-    let frames = h.frames();
-    match Frame::parse_ethernet(frames[0].buf.as_slice(), Csum::Verify) {
-        Ok(Frame::Icmp6 { msg, body, .. }) => {
-            assert_eq!(
-                (msg, body),
-                (Icmpv6::EchoReply { ident: 5, seq: 6 }, &b"ping"[..])
-            );
-        }
-        other => panic!("{other:?}"),
-    }
-    let counts = h.handle.counts();
-    assert_eq!((counts.arp, counts.echo, counts.malformed), (1, 1, 0));
-
-    let mut t = h.connect(k);
-    let mut sent = 0;
-    send_full(&mut h, &mut t, &mut sent, 2);
-    let large = stream(sent, 3 * 1000 + 500);
-    let seg = t.ack();
-    h.place_but(&k, &seg, &large, |d| d.offload.segment_size = 1000);
-    h.ring_bell();
-    t.seq += large.len() as u32;
-    sent += large.len() as u64;
-    h.rtt();
-    h.after(h.config.peer.delayed_ack_ns);
-    let got = h.segments();
-    let data: Vec<u8> = got.iter().flat_map(|g| g.data.clone()).collect();
-    assert!(!data.is_empty() && stream(0, data.len()) == data);
-    assert!(got.iter().all(|g| g.tcp.key == k && g.data.len() <= 1428));
-    assert_eq!(got.last().unwrap().tcp.hdr.ack, t.seq);
-    let flows = h.handle.flows();
-    assert_eq!((flows[0].acked, flows[0].host), (sent, (us, 4000).into()));
-    let c = h.handle.counts();
-    assert_eq!((c.verified, c.verify_errors, c.bad_checksum), (6, 0, 0));
-    // The other family is not spoken, and no such peer plays it.
-    assert!(
-        h.handle
-            .connect(h.now, (h.config.host, 1), (us, 2))
-            .is_err()
-    );
-    assert!(h.handle.connect(h.now, (peer, 1), (us, 2)).is_ok());
-}
-
-/// A frame of ICMPv6 from the host.
-fn frame6(
-    config: &NicConfig,
-    (src, dst, station): (Ipv6Addr, Ipv6Addr, MacAddr),
-    hop_limit: u8,
-    message: &[u8],
-) -> Vec<u8> {
-    let mut out = vec![0; 54 + message.len()];
-    let eth = EtherHdr {
-        dst: station,
-        src: config.mac,
-        ethertype: ETHERTYPE_IPV6,
-    };
-    let n = eth.emit(&mut out);
-    let ip = Ipv6Hdr {
-        src,
-        dst,
-        protocol: PROTO_ICMPV6,
-        hop_limit,
-        traffic_class: 0,
-        flow_label: 0,
-        header_len: 40,
-        total_len: 40 + message.len() as u32,
-        fragment: None,
-    };
-    ip.emit(&mut out[n..]);
-    out[54..].copy_from_slice(message);
-    out
 }

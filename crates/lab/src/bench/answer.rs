@@ -17,12 +17,15 @@ pub enum Measure {
     RoundTrips,
     /// Connections from opening to close, a second.
     Connections,
+    /// Datagrams received a second.
+    Datagrams,
 }
 
 impl Measure {
     /// What the runs of a report measured.
     pub fn of(report: &Report) -> Measure {
         match (report.settings.reconnect, report.settings.exchange) {
+            _ if report.settings.udp.is_some() => Measure::Datagrams,
             (true, _) => Measure::Connections,
             (false, Some(_)) => Measure::RoundTrips,
             (false, None) => Measure::Goodput,
@@ -40,7 +43,7 @@ impl Measure {
     /// What the value of one run is made of: what time is given by.
     pub fn count(self, run: &Raw) -> f64 {
         match self {
-            Measure::Goodput => run.segments,
+            Measure::Goodput | Measure::Datagrams => run.segments,
             _ => run.rounds as f64,
         }
     }
@@ -51,6 +54,7 @@ impl Measure {
             Measure::Goodput => "segment",
             Measure::RoundTrips => "round trip",
             Measure::Connections => "connection",
+            Measure::Datagrams => "datagram",
         }
     }
 
@@ -60,6 +64,7 @@ impl Measure {
             Measure::Goodput => "Gb/s",
             Measure::RoundTrips => "round trips/s",
             Measure::Connections => "connections/s",
+            Measure::Datagrams => "datagrams/s",
         }
     }
 
@@ -232,6 +237,10 @@ fn headline(report: &Report) -> String {
         ),
         (false, None) => s.direction.to_string(),
     };
+    let work = match s.udp {
+        Some(size) => format!("{work} datagrams of {size} bytes"),
+        None => work,
+    };
     let said = format!("Fastest on this machine: {work}, {over}, {threads}, {median}");
     wrapped(&said, 2)
 }
@@ -391,6 +400,25 @@ mod tests {
         assert!(
             flat(&text).contains("send, IPv6 over simulated NICs"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn datagrams_are_ranked_by_their_number() {
+        let run = |n| {
+            let mut run = sample(1e9, Some(1_000_000), 1);
+            (run.rounds, run.lost) = (n, Some(0.125));
+            vec![run; 3]
+        };
+        let mut report = report(&[("up", 1, run(3000)), ("connp-l:128", 2, run(1000))]);
+        report.settings.udp = Some(64);
+        let text = flat(&answer(&report));
+        assert!(text.contains("send datagrams of 64 bytes"), "{text}");
+        assert!(text.contains("datagrams/s, 3.00 × connp-l:128"), "{text}");
+        let table = crate::bench::short::render(&report);
+        assert!(
+            table.contains("lost") && table.contains("12.5 %"),
+            "{table}"
         );
     }
 

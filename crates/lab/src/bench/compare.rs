@@ -87,6 +87,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--buffer", a.buffer_bytes != b.buffer_bytes),
         ("--coalescing", a.coalescing != b.coalescing),
         ("--exchange", a.exchange != b.exchange),
+        ("--udp", a.udp != b.udp),
         ("--reconnect", a.reconnect != b.reconnect),
         ("--offload", a.offload != b.offload),
     ]

@@ -8,7 +8,7 @@ use crate::{
     stats::{Spread, median},
     workload::{
         BUFFER, Coalescing, Configuration, Device, Direction, Exchange, Family, Inbound, LockTimes,
-        Locks, PathTime, Raw, SEGMENT, Sample, Settings,
+        Locks, PathTime, Raw, Sample, Settings, datagrams,
     },
 };
 use perimeter::Offload;
@@ -82,6 +82,9 @@ pub struct Asked {
     pub coalescing: Coalescing,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<Exchange>,
+    /// Octets in a datagram, where there are datagrams in place of connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<usize>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconnect: bool,
     #[serde(default)]
@@ -99,7 +102,7 @@ pub struct Asked {
     pub segment_bytes: u64,
 }
 
-/// One configuration. Times per segment are CPU ns per [`SEGMENT`] bytes of payload; single numbers
+/// One configuration. Times per segment are CPU ns per [`Asked::segment_bytes`] of payload; single numbers
 /// are medians over the repeats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -138,9 +141,12 @@ pub struct Row {
     pub valid: bool,
     /// Whether the row may be compared with the others.
     pub comparable: bool,
-    /// Round trips, or connections from opening to close, a second.
+    /// Round trips, or connections from opening to close, or datagrams received, a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds_per_second: Option<Spread>,
+    /// Share of the datagrams sent that nobody received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<f64>,
     /// Whether it is ranked by what it moved: the floor is not, nor are those that do the other
     /// end's work as well where the rest have a simulated peer.
     #[serde(default)]
@@ -225,6 +231,7 @@ impl From<&Settings> for Asked {
             read_size: s.read_size,
             coalescing: s.coalescing,
             exchange: s.exchange,
+            udp: s.udp,
             reconnect: s.reconnect,
             locks: s.locks.to_string(),
             offload: (s.offload != Offload::Off).then(|| s.offload.to_string()),
@@ -234,7 +241,7 @@ impl From<&Settings> for Asked {
             quick: s.quick,
             buffer_bytes: s.buffer,
             mtu: s.mtu,
-            segment_bytes: SEGMENT,
+            segment_bytes: datagrams::unit(s),
         }
     }
 }
@@ -277,7 +284,7 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         spin_ns_per_segment: of(&|s| s.times.spin),
         cpu_ns_per_segment: of(&|s| s.cpu_ns),
         goodput_mb_per_cpu_second: spread(&|s| {
-            let megabits = s.segments * SEGMENT as f64 * 8.0 / 1e6;
+            let megabits = s.segments * datagrams::unit(settings) as f64 * 8.0 / 1e6;
             (s.cpu_ns > 0).then(|| megabits * 1e9 / s.cpu_ns as f64)
         }),
         valid: samples.iter().all(|s| s.valid),
@@ -285,6 +292,7 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
         rounds_per_second: spread(&|s| {
             (s.rounds > 0).then(|| s.rounds as f64 / s.elapsed.as_secs_f64())
         }),
+        lost: spread(&|s| s.lost).map(|s| s.median),
         ranked: traits.comparable && is_ranked(settings, &c.organization),
         locks: median_locks(samples),
         paths: median_paths(samples),
@@ -421,7 +429,7 @@ pub(crate) mod tests {
         Sample {
             elapsed: Duration::from_secs(1),
             goodput,
-            segments: goodput / SEGMENT as f64,
+            segments: goodput / crate::workload::SEGMENT as f64,
             times: Times {
                 elapsed: 2_000_000_000,
                 cpu: 1_900_000_000,

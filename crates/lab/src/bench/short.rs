@@ -35,6 +35,7 @@ pub fn render(report: &Report) -> String {
 fn table(report: &Report, measure: Measure) -> comfy_table::Table {
     let times = match measure {
         Measure::Goodput => ["range", "CPU ns/seg", "of best"],
+        Measure::Datagrams => ["lost", "CPU ns each", "of best"],
         _ => ["mean µs", "p99 µs", "of best"],
     };
     let [a, b, c] = times;
@@ -75,6 +76,11 @@ fn cells(row: &Row, load: String, measure: Measure, best: Option<f64>) -> [Strin
         Measure::Goodput => {
             let cpu = row.cpu_ns_per_segment;
             [range, cpu.map_or("–".into(), |ns| format!("{ns:.0}"))]
+        }
+        Measure::Datagrams => {
+            let lost = row.lost.map(|share| format!("{:.1} %", share * 100.0));
+            let cpu = row.cpu_ns_per_segment.map(|ns| format!("{ns:.0}"));
+            [lost, cpu].map(|cell| cell.unwrap_or("–".into()))
         }
         _ => [
             of(&|s| Some(s.latency.as_ref()?.mean_ns / 1e3)),

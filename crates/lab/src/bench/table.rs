@@ -4,7 +4,7 @@ use crate::{
     bench::answer::{Measure, thousands},
     bench::report::{Report, Row},
     stats::{Sizes, Spread, median},
-    workload::{Locks, SEGMENT},
+    workload::Locks,
 };
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use perimeter::Guards;
@@ -106,6 +106,12 @@ fn rounds(row: &Row, measure: Measure) -> Option<String> {
         median(&row.samples.iter().filter_map(f).collect::<Vec<_>>())
     };
     let rate = thousands(row.rounds_per_second?.median);
+    if measure == Measure::Datagrams {
+        let lost = row.lost.unwrap_or(0.0) * 100.0;
+        return Some(format!(
+            "{rate} datagrams a second received, {lost:.1} % lost"
+        ));
+    }
     let mean = of(&|s| Some(s.latency.as_ref()?.mean_ns / 1e3))?;
     let p99 = of(&|s| Some(s.latency.as_ref()?.p99_ns as f64 / 1e3))?;
     let each = format!("{mean:.1} µs each on average, 99 in 100 within {p99:.1} µs");
@@ -224,7 +230,7 @@ fn profile(report: &Report, out: &mut String) {
             locks.add_row(cells);
         }
         let segments = median(&row.samples.iter().map(|s| s.segments).collect::<Vec<_>>());
-        let kilobytes = segments.unwrap_or(0.0) * SEGMENT as f64 / 1024.0;
+        let kilobytes = segments.unwrap_or(0.0) * report.settings.segment_bytes as f64 / 1024.0;
         for p in row.paths.iter().filter(|p| p.count > 0) {
             paths.add_row([
                 row.org.clone(),

@@ -5,6 +5,7 @@
 //! kernel runs the peer's protocol work inside the sender's calls, so only the whole machine's CPU is
 //! reported. Where namespaces can't be made, plain loopback stands in, marked as not comparable.
 
+pub(crate) mod datagrams;
 mod netlink;
 pub(crate) mod sockets;
 pub(crate) mod veth;
@@ -97,7 +98,10 @@ impl Backend for Kernel {
         self.loopback = Links::make(1, settings.mtu, false, settings.family)
             .err()
             .map(|e| e.to_string());
-        Ok(())
+        match (&self.loopback, settings.udp) {
+            (Some(why), Some(_)) => Err(Error::Unavailable(format!("linux: --udp: {why}"))),
+            _ => Ok(()),
+        }
     }
 
     fn traits(&self, settings: &Settings, configuration: &Configuration) -> Traits {
@@ -118,6 +122,12 @@ impl Backend for Kernel {
             );
         }
         notes.extend(reconnect::note(settings));
+        if settings.udp.is_some() {
+            notes.push(match offloads(settings, configuration) {
+                false => "linux: one datagram a call".into(),
+                true => "linux: UDP_SEGMENT and UDP_GRO, up to 32 datagrams a call".into(),
+            });
+        }
         Traits {
             device: match (&self.loopback, offloads(settings, configuration)) {
                 (Some(_), _) => "loopback".into(),
@@ -136,6 +146,10 @@ impl Backend for Kernel {
         configuration: &Configuration,
         deadline: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
+        if let Some(size) = settings.udp {
+            let how = (size, offloads(settings, configuration));
+            return datagrams::prepare(settings, configuration, how, roles(settings));
+        }
         let links = match self.loopback {
             None => Some(Arc::new(Links::make(
                 settings.nics,
@@ -378,6 +392,38 @@ mod tests {
         assert!(sample.verified_bytes > 0, "{sample:?}");
     }
 
+    /// Datagrams over veth, one a call and many.
+    fn carries_datagrams() {
+        if !namespaces_possible() {
+            return;
+        }
+        for (offload, family) in [
+            (false, Family::Ipv4),
+            (true, Family::Ipv4),
+            (true, Family::Ipv6),
+        ] {
+            let settings = Settings {
+                organizations: vec![Organization::Linux {
+                    pinned: false,
+                    offload,
+                }],
+                connections: vec![4],
+                udp: Some(200),
+                direction: Direction::Both,
+                family,
+                threads: 2,
+                nics: 1,
+                ..Settings::default()
+            };
+            let sample = run(Kernel::default(), &settings, 50, 300);
+            assert!(
+                sample.rounds > 1000 && sample.verified_bytes > 0,
+                "{sample:?}"
+            );
+            assert!(sample.lost.is_some_and(|l| l < 1.0), "{sample:?}");
+        }
+    }
+
     /// Connections opened anew over veth, with and without a byte on them.
     fn opens_connections_anew() {
         if !namespaces_possible() {
@@ -405,6 +451,7 @@ mod tests {
     fn runs_over_veth_and_loopback_leave_nothing_behind() {
         moves_and_verifies_bytes_over_veth();
         plays_ping_pong();
+        carries_datagrams();
         opens_connections_anew();
         loopback_is_marked();
         let open = || -> Vec<_> {

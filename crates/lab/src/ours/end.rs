@@ -166,6 +166,23 @@ pub(super) fn nics_by_thread(
     nics
 }
 
+/// The receive queues that an application thread serves while it waits.
+pub(super) fn serve(settings: &Settings, configuration: &Configuration, thread: usize) -> Vec<u16> {
+    let (threads, queues) = (configuration.threads, queues(settings, configuration));
+    match settings.inbound {
+        Inbound::Thread if threads > 1 || !configuration.organization.single_threaded() => {
+            Vec::new()
+        }
+        Inbound::Affine => (0..settings.nics)
+            .map(|nic| (nic * queues + thread) as u16)
+            .collect(),
+        Inbound::Nic | Inbound::Thread => (0..settings.nics)
+            .filter(|nic| nic % threads == thread)
+            .map(|nic| nic as u16)
+            .collect(),
+    }
+}
+
 /// One worker for each application thread of an end.
 pub(super) fn workers(
     settings: &Settings,
@@ -174,24 +191,12 @@ pub(super) fn workers(
     deadline: Option<Instant>,
 ) -> Vec<(String, Worker)> {
     let threads = configuration.threads;
-    let queues = queues(settings, configuration);
     let nics = nics_by_thread(settings, configuration);
     let (roles, first_core) = (end.roles, end.first_core);
     let mut list = Vec::new();
     let sides = end.founders.into_iter().zip(end.fars);
     for (thread, ((founder, far), nics)) in sides.zip(nics).enumerate() {
-        let serve = match settings.inbound {
-            Inbound::Thread if threads > 1 || !configuration.organization.single_threaded() => {
-                Vec::new()
-            }
-            Inbound::Affine => (0..settings.nics)
-                .map(|nic| (nic * queues + thread) as u16)
-                .collect(),
-            Inbound::Nic | Inbound::Thread => (0..settings.nics)
-                .filter(|nic| nic % threads == thread)
-                .map(|nic| nic as u16)
-                .collect(),
-        };
+        let serve = serve(settings, configuration, thread);
         let task = Task {
             thread,
             threads,

@@ -91,7 +91,23 @@ pub(super) struct Interfaces {
     _near: Option<Arc<Namespace>>,
 }
 
+/// What has to be there for as long as the devices are used.
+pub(super) struct Held {
+    /// Where the kernel's sockets are.
+    pub namespace: Arc<Namespace>,
+    _near: Option<Arc<Namespace>>,
+}
+
 impl Interfaces {
+    /// The devices, and what they need.
+    pub(super) fn split(self) -> (Vec<Box<dyn link::Device>>, Held) {
+        let held = Held {
+            namespace: self.namespace,
+            _near: self._near,
+        };
+        (self.devices, held)
+    }
+
     pub(super) fn make(
         device: Device,
         nics: usize,

@@ -7,19 +7,19 @@ use super::{
     times::{Marks, divide},
 };
 use crate::{
-    Error,
+    Error, linux,
     live::{self, Seen, Watch},
     session::{Session, Window, Worker, Workers},
     stats,
     workload::{
         self, Coalescing, Configuration, Content, Direction, Phase, SEGMENT, Sample, Settings,
-        Tally, payload, sample::disturbances, settings::LESS_OVER_IPV6,
+        Tally, datagrams, payload, sample::disturbances, settings::LESS_OVER_IPV6,
     },
 };
 use perimeter::{
     Config, Native, OrgSpec, Virtual,
     link::{
-        mem::{Answers, Nic, NicConfig, PeerConfig, PeerHandle, Source},
+        mem::{Answers, DatagramConfig, Nic, NicConfig, PeerConfig, PeerHandle, Source},
         pattern::PERIOD,
     },
 };
@@ -33,6 +33,8 @@ use std::{
 /// The peer compares one in this many segments with what it must be. Prime, so that it falls in
 /// step with nothing.
 const VERIFY_EVERY: u32 = 1021;
+/// The port of the ideal peer that datagrams go to and come from.
+pub(super) const DATAGRAMS_TO: u16 = 5001;
 
 /// Establishes the connections of one run.
 ///
@@ -169,9 +171,29 @@ pub(super) fn nic_config(
             },
             verify_every: VERIFY_EVERY,
             max_flows: configuration.connections as usize + 64,
+            datagrams: settings
+                .udp
+                .map(|size| datagrams_at(nic, size, settings, configuration)),
             ..PeerConfig::default()
         },
         ..NicConfig::new(nic)
+    }
+}
+
+/// What the ideal peer behind a NIC does with datagrams of `size` bytes.
+fn datagrams_at(
+    nic: usize,
+    size: usize,
+    settings: &Settings,
+    configuration: &Configuration,
+) -> DatagramConfig {
+    let pairs = datagrams::pairs(settings, configuration);
+    let here = pairs.iter().flatten().filter(|p| p.nic == nic);
+    DatagramConfig {
+        size,
+        ports: here.map(|p| p.port).collect(),
+        from: DATAGRAMS_TO,
+        sends: linux::roles(settings).1.source,
     }
 }
 

@@ -126,7 +126,7 @@ pub(super) fn prepare(
 }
 
 /// The wire of one NIC.
-fn wire(settings: &Settings, configuration: &Configuration, nic: usize) -> WireConfig {
+pub(super) fn wire(settings: &Settings, configuration: &Configuration, nic: usize) -> WireConfig {
     let queues = queues(settings, configuration);
     let end = |side: usize| EndConfig {
         rx_queues: queues,

@@ -479,6 +479,7 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "jumbo",
     "listen",
     "receive",
+    "udp",
     "pef-large",
     "pef-small",
     "pef-connections",

@@ -184,6 +184,8 @@ pub(super) struct Overrides {
     coalescing: Option<Coalescing>,
     #[serde(default, deserialize_with = "optional_from_str")]
     exchange: Option<Exchange>,
+    #[serde(default, deserialize_with = "datagram")]
+    udp: Option<usize>,
     reconnect: Option<bool>,
     #[serde(default, deserialize_with = "optional_from_str")]
     locks: Option<LockPolicy>,
@@ -220,6 +222,9 @@ impl Overrides {
         put(&mut s.reconnect, &self.reconnect);
         if self.exchange.is_some() {
             s.exchange = self.exchange;
+        }
+        if self.udp.is_some() {
+            s.udp = self.udp;
         }
         if self.link_gbps.is_some() {
             s.link_gbps = self.link_gbps;
@@ -298,6 +303,10 @@ fn size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<usize>, D::Error> {
         Ok(units::whole(t, "the size in bytes", Axis::WriteSize.range())? as usize)
     })
     .map(Some)
+}
+
+fn datagram<'de, D: Deserializer<'de>>(d: D) -> Result<Option<usize>, D::Error> {
+    by(d, crate::workload::settings::datagram).map(Some)
 }
 
 fn mtu<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u32>, D::Error> {

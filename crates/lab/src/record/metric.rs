@@ -63,8 +63,9 @@ impl Metric {
                 (!m.locks.is_empty()).then_some(())?;
                 per_segment(m.locks.iter().map(|l| l.wait_ns).sum())
             }
-            // Connections that are opened anew, and listeners, are counted and timed as rounds are.
-            Metric::Rounds | Metric::Connects | Metric::Listens => {
+            Metric::Lost => m.raw.lost.map(|share| share * 100.0),
+            // Datagrams, connections that are opened anew, and listeners, are counted and timed as rounds are.
+            Metric::Rounds | Metric::Datagrams | Metric::Connects | Metric::Listens => {
                 let rate = m.raw.rounds as f64 / m.raw.seconds;
                 (m.raw.rounds > 0 && m.raw.seconds > 0.0).then_some(rate)
             }

@@ -168,6 +168,7 @@ pub(crate) mod tests {
                 connection_bytes_median: 1,
                 rounds: 0,
                 latency: None,
+                lost: None,
                 valid: true,
                 disturbances: Vec::new(),
             },

@@ -251,6 +251,7 @@ fn why(best: &Curve, second: &Curve, x: u64, metric: Metric) -> Option<String> {
     let (of, unit): (fn(&Measured) -> f64, _) = match metric {
         Metric::Rounds => (|m| m.raw.rounds as f64, "a round trip"),
         Metric::Connects => (|m| m.raw.rounds as f64, "a connection"),
+        Metric::Datagrams => (|m| m.raw.segments, "a datagram"),
         _ => (|m| m.raw.segments, "a segment"),
     };
     let middle = |p: &Point, ns: fn(&Measured) -> Option<u64>| {

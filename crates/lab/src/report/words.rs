@@ -202,6 +202,8 @@ fn short(m: Metric) -> &'static str {
         Metric::LockWait => "lock waits per segment",
         Metric::Switches => "context switches",
         Metric::Rounds => "round trips",
+        Metric::Datagrams => "datagrams",
+        Metric::Lost => "datagrams lost",
         Metric::Latency => "mean round trip",
         Metric::LatencyP50 => "median round trip",
         Metric::LatencyP99 => "99th percentile",

@@ -1,7 +1,10 @@
 //! The file that every thread sends: bytes that are a function of their offset, so that a receiver
 //! can tell any misplaced byte.
 
-use perimeter::link::pattern::{PERIOD, Pattern};
+use perimeter::link::{
+    mem::datagrams,
+    pattern::{PERIOD, Pattern},
+};
 use std::sync::Arc;
 
 /// Size of the file. Larger than a core's private caches share of the hot set would need, small
@@ -36,6 +39,18 @@ impl Content {
     pub fn pattern_of(size: usize) -> Self {
         let mut bytes = vec![0; size / PERIOD * PERIOD];
         Pattern::get().fill(0, &mut bytes);
+        Content {
+            bytes: bytes.into(),
+        }
+    }
+
+    /// Datagrams of `size` bytes (at least 2), one behind the other: as many as make a file. Each
+    /// tells itself what its bytes must be.
+    pub fn datagrams(size: usize) -> Self {
+        let mut bytes = vec![0; (FILE_SIZE / size).max(1) * size];
+        for (n, datagram) in (0..).zip(bytes.chunks_mut(size)) {
+            datagrams::fill(Pattern::get(), n, datagram);
+        }
         Content {
             bytes: bytes.into(),
         }

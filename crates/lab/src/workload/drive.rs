@@ -345,7 +345,7 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
     /// Receives once; returns how many bytes, 0 at the end of the stream, `None` without data.
     pub(super) fn take(&mut self, connection: usize) -> Result<Option<usize>, Error> {
         self.reads += 1;
-        let sampled = self.reads.is_multiple_of(SAMPLE);
+        let sampled = self.reads.is_multiple_of(SAMPLE) && self.endpoint.verified().is_none();
         let max = self.roles.read_size;
         let result = if sampled {
             let mut buffer = std::mem::take(&mut self.buffer);
@@ -415,7 +415,7 @@ impl<'a, E: Endpoint> EventLoop<'a, E> {
             received: difference(&end.received, &start.received),
             sink: self.roles.sink,
             calls: end.calls - start.calls,
-            verified: self.verified,
+            verified: self.endpoint.verified().unwrap_or(self.verified),
             talked: None,
         }
     }

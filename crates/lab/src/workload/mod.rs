@@ -11,6 +11,7 @@
 
 pub mod content;
 mod control;
+pub mod datagrams;
 mod drive;
 mod exchange;
 mod latency;
@@ -108,6 +109,12 @@ pub trait Endpoint {
 
     /// Called when somebody watches, for the same counters since it was called before.
     fn look(&mut self) {}
+
+    /// Bytes that the endpoint itself has compared with what they must be: of datagrams, whose
+    /// place in a stream says nothing. The event loop compares none then.
+    fn verified(&self) -> Option<u64> {
+        None
+    }
 
     /// Bytes acknowledged by the peer on `connection` since it was opened, if the stack tells;
     /// else the event loop counts what the stack took.

@@ -181,10 +181,12 @@ pub struct Sample {
     /// CPU time of the whole machine for this run, in ns.
     pub cpu_ns: u64,
     /// Whole rounds of request and response, or connections from opening to close where they are
-    /// opened anew.
+    /// opened anew, or datagrams received.
     pub rounds: u64,
     /// How long those took.
     pub latency: Option<Latency>,
+    /// Share of the datagrams sent that nobody received.
+    pub lost: Option<f64>,
     /// Lock counters by class; empty where there are none to see.
     pub locks: Vec<Locks>,
     /// Retransmitted segments.
@@ -294,12 +296,16 @@ pub struct Raw {
     pub connection_bytes_min: u64,
     /// Bytes of the median connection.
     pub connection_bytes_median: u64,
-    /// Whole rounds of request and response, or connections from opening to close.
+    /// Whole rounds of request and response, or connections from opening to close, or datagrams
+    /// received; `segments` are datagrams then.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rounds: u64,
     /// How long those took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
+    /// Share of the datagrams sent that nobody received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<f64>,
     /// Whether the accounting holds.
     pub valid: bool,
     /// Signs of disturbance.
@@ -335,6 +341,7 @@ impl From<&Sample> for Raw {
             connection_bytes_median: s.connection_median,
             rounds: s.rounds,
             latency: s.latency,
+            lost: s.lost,
             valid: s.valid,
             disturbances: s.disturbances.clone(),
         }

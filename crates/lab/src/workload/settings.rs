@@ -38,6 +38,9 @@ pub const LESS_OVER_IPV6: u64 = 20;
 /// systems choose from.
 pub const MAX_BETWEEN_MACHINES: u32 = 16_384;
 
+/// Most pairs of datagram sockets of a run: each has a port at either end.
+pub const MAX_PAIRS: u32 = 16_384;
+
 macro_rules! names {
     ($type:ident, $what:literal, $($variant:ident = $name:literal),+) => {
         impl fmt::Display for $type {
@@ -211,6 +214,9 @@ pub struct Settings {
     pub coalescing: Coalescing,
     /// Requests and responses instead of a stream; the connections' other end answers.
     pub exchange: Option<Exchange>,
+    /// Datagrams of UDP of so many bytes in place of connections, each of which is a pair of
+    /// sockets then.
+    pub udp: Option<usize>,
     /// Each connection carries one exchange, or nothing, and is then opened anew.
     pub reconnect: bool,
     /// How threads of our organizations wait for locks.
@@ -256,6 +262,7 @@ impl Default for Settings {
             buffer: BUFFER,
             coalescing: Coalescing::Cork,
             exchange: None,
+            udp: None,
             reconnect: false,
             locks: LockPolicy::Modern,
             offload: Offload::Off,
@@ -319,6 +326,7 @@ impl Settings {
             return input("--mtu: other stacks are set up for 1500; list ours and linux".into());
         }
         self.check_family()?;
+        self.check_udp()?;
         match &self.connect {
             Some(target) => self.check_connect(target)?,
             None => self.check_reconnect()?,
@@ -364,6 +372,33 @@ impl Settings {
             return Ok(());
         };
         Err(Error::Input(format!("--ipv6: {wrong}")))
+    }
+
+    /// What goes with datagrams.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with one line.
+    fn check_udp(&self) -> Result<(), Error> {
+        let Some(size) = self.udp else {
+            return Ok(());
+        };
+        let headers = if self.family.is_ipv6() { 48 } else { 28 };
+        let most = self.mtu as usize - headers;
+        let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
+        let wrong = if !(8..=most).contains(&size) {
+            &format!("a datagram has from 8 to {most} bytes at this --mtu")
+        } else if has(|o| matches!(o, Organization::Other(_) | Organization::Null)) {
+            "other stacks and the row null have TCP only; list ours and linux"
+        } else if self.exchange.is_some() || self.reconnect || self.connect.is_some() {
+            "datagrams go one way or both, not with --exchange, --reconnect or --connect"
+        } else if self.inbound == Inbound::Affine {
+            "--inbound affine steers connections; use nic or thread"
+        } else if self.connections.iter().any(|n| *n > MAX_PAIRS) {
+            "at most 16384 pairs of sockets"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Input(format!("--udp: {wrong}")))
     }
 
     /// Whether a bench to `target` can be what is asked for.
@@ -510,6 +545,14 @@ pub fn connections(text: &str) -> Result<u32, String> {
     u32::try_from(n).map_err(|e| e.to_string())
 }
 
+/// Parses the size of a datagram.
+///
+/// # Errors
+/// A line that says what is wrong.
+pub fn datagram(text: &str) -> Result<usize, String> {
+    Ok(units::whole(text, "the datagram's size in bytes", 8..=8972)? as usize)
+}
+
 /// Parses a maximum transmission unit.
 ///
 /// # Errors
@@ -557,7 +600,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 19] = [
+        let damages: [fn(&mut Settings); 24] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -575,6 +618,11 @@ mod tests {
             },
             |s| (s.family, s.organizations[2]) = (Family::Ipv6, Organization::Null),
             |s| (s.family, s.mtu) = (Family::Ipv6, 1279),
+            |s| s.udp = Some(7),
+            |s| s.udp = Some(1473),
+            |s| (s.udp, s.family) = (Some(1453), Family::Ipv6),
+            |s| (s.udp, s.inbound) = (Some(64), Inbound::Affine),
+            |s| (s.udp, s.organizations[2]) = (Some(64), Organization::Null),
             |s| s.exchange = Some("64".parse().unwrap()),
             |s| s.reconnect = true,
             |s| (s.reconnect, s.device, s.inbound) = (true, Device::Tap, Inbound::Affine),

@@ -11,6 +11,7 @@
 //! again only after duplicate ACKs or when the stack repeats something), congestion control,
 //! and the stack's payload, which is not read unless it is verified.
 
+pub mod datagrams;
 mod flow;
 mod item;
 mod peer;
@@ -34,6 +35,8 @@ use crate::pace::Pacer;
 use crate::pattern::Pattern;
 use crate::rss::Rss;
 
+pub use datagrams::DatagramConfig;
+use datagrams::Released;
 pub use flow::FlowReport;
 use flow::{Flows, Key};
 use peer::{Lane, Peer};
@@ -97,6 +100,8 @@ pub struct PeerConfig {
     pub max_flows: usize,
     /// Ports that refuse connections.
     pub refuse: Option<RangeInclusive<u16>>,
+    /// Datagrams of UDP that it takes and sends; `None`: it has no socket for any.
+    pub datagrams: Option<DatagramConfig>,
 }
 
 impl Default for PeerConfig {
@@ -116,6 +121,7 @@ impl Default for PeerConfig {
             verify_every: 0,
             max_flows: 32_768,
             refuse: None,
+            datagrams: None,
         }
     }
 }
@@ -235,6 +241,7 @@ struct Shared {
     rss: Rss,
     tx_pacer: Pacer,
     rx_pacer: Pacer,
+    released: Released,
 }
 
 /// The flow of a key, from the peer's point of view.
@@ -315,6 +322,7 @@ impl<P: Platform> Nic<P> {
             rss,
             tx_pacer: Pacer::new(config.gbps),
             rx_pacer: Pacer::new(config.gbps),
+            released: Released::default(),
         });
         let port = |_| Port {
             irq: Irq::new(platform, config.interrupts, config.coalesce_ns),
@@ -386,7 +394,15 @@ impl<P: Platform> Device for Nic<P> {
 
     fn open(mut self: Box<Self>) -> Queues {
         let mut rx: Vec<MemRx<P>> = (0..self.config.rx_queues)
-            .map(|q| MemRx::new(&self.platform, self.config.clone(), self.ports.clone(), q))
+            .map(|q| {
+                MemRx::new(
+                    &self.platform,
+                    self.config.clone(),
+                    &self.shared,
+                    self.ports.clone(),
+                    q,
+                )
+            })
             .collect();
         let mut tx: Vec<Box<dyn TxQueue>> = Vec::new();
         for (t, flows) in std::mem::take(&mut self.flows).into_iter().enumerate() {
@@ -439,6 +455,20 @@ impl<P: Platform> PeerHandle<P> {
             flow::report(shared, &self.config, &mut out);
         }
         out
+    }
+
+    /// The sockets of the stack are there: the peer sends its datagrams from now on, if it is
+    /// configured to.
+    pub fn release_datagrams(&self) {
+        self.shared.released.on.store(true, Ordering::Relaxed);
+        for port in self.ports.iter() {
+            port.irq.raise(Time::ZERO);
+        }
+    }
+
+    /// How many datagrams the peer has sent.
+    pub fn datagrams_sent(&self) -> u64 {
+        self.shared.released.sent.load(Ordering::Relaxed)
     }
 
     /// How many connections exist, SYN-RECEIVED and TIME-WAIT included, as of each queue's last

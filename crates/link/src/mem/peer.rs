@@ -209,6 +209,9 @@ impl Peer {
     /// One frame, whose last bit arrives at `now` plus half a round trip.
     #[inline]
     fn frame(&mut self, now: Time, d: &TxDesc) {
+        if self.datagram(d) {
+            return;
+        }
         match self.parse(d.headers(), d.payload_len()) {
             Some(s) => {
                 // Like any receiver; the NIC vouches for what it completes itself.

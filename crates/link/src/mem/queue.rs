@@ -5,11 +5,12 @@ use perimeter_base::{PktPool, Time, TxRing};
 use perimeter_sync::{Beacon, Lock, Platform, Work};
 use std::sync::Arc;
 
+use super::datagrams::Sender;
 use super::flow::FlowShared;
 use super::item::{Delayed, Item, What};
 use super::peer::Peer;
 use super::stats::Published;
-use super::{NicConfig, Port};
+use super::{NicConfig, Port, Shared};
 use crate::device::{RxFrame, RxQueue, RxStatus, TxQueue, Waker};
 use crate::pattern::Pattern;
 
@@ -24,6 +25,9 @@ struct Inbound {
 pub(super) struct MemRx<P: Platform> {
     platform: P,
     config: Arc<NicConfig>,
+    shared: Arc<Shared>,
+    /// Whoever sends datagrams to this queue.
+    datagrams: Option<Sender>,
     ports: Arc<[Port<P>]>,
     index: usize,
     inbound: Vec<Inbound>,
@@ -37,11 +41,14 @@ impl<P: Platform> MemRx<P> {
     pub(super) fn new(
         platform: &P,
         config: Arc<NicConfig>,
+        shared: &Arc<Shared>,
         ports: Arc<[Port<P>]>,
         index: usize,
     ) -> MemRx<P> {
         MemRx {
             platform: platform.clone(),
+            datagrams: Sender::new(&config, shared, index),
+            shared: shared.clone(),
             config,
             ports,
             index,
@@ -68,10 +75,11 @@ impl<P: Platform> MemRx<P> {
     /// When the earliest frame or timer under way is due.
     fn next_due(&mut self) -> Time {
         let port = &self.ports[self.index];
-        let mut due = Time::NEVER;
+        let sender = self.datagrams.as_ref();
+        let mut due = sender.map_or(Time::NEVER, |s| s.due(&self.shared.released));
         if port.mailbox.len.load(Ordering::Acquire) != 0 {
             let frames = port.mailbox.frames.lock();
-            due = frames.front().map_or(Time::NEVER, |f| f.0);
+            due = due.min(frames.front().map_or(Time::NEVER, |f| f.0));
         }
         for i in &mut self.inbound {
             if let Ok(item) = i.frames.peek() {
@@ -200,6 +208,9 @@ impl<P: Platform> RxQueue for MemRx<P> {
             self.drain((self.turn + i) % queues, now, pool, out, max);
         }
         self.turn = (self.turn + 1) % queues;
+        if let Some(sender) = &mut self.datagrams {
+            sender.send(now, &self.shared, pool, out, max);
+        }
         let n = out.len() - before;
         let mut frames = out.iter().skip(before).map(|f| f.buf.as_slice());
         self.platform.beacon(Beacon::DeviceWrote(&mut frames));

@@ -71,6 +71,10 @@ counters! {
     echo,
     /// Frames to other stations or addresses, or of protocols that the peer does not speak.
     foreign,
+    /// Datagrams to the peer's port.
+    datagrams,
+    /// Octets in those.
+    datagram_bytes,
     /// Frames that do not parse.
     malformed,
     /// Segments whose checksum the device was not asked to complete, and which is wrong.
