@@ -273,7 +273,8 @@ impl TxPages {
     ///
     /// # Panics
     /// There are fewer bytes.
-    #[inline]
+    // For the loop that sends: a call for each segment costs as much as what is done.
+    #[inline(always)]
     pub fn refer(&mut self, off: usize, len: usize, slot: &mut TxSlot<'_>, pool: &mut PktPool) {
         if len == 0 {
             return;
@@ -519,16 +520,31 @@ impl TxPages {
         self.seek(at);
         let skip = at - self.cur_start;
         let first = &self.pages[self.cur].bytes()[skip..];
-        if first.len() >= len {
-            return parts.set(0, &first[..len]);
+        match first.get(..len) {
+            Some(all) => parts.set(0, all),
+            None => self.read_on(skip, len, parts, owned, pool),
         }
+    }
+
+    /// As [`TxPages::read`], of more than one page.
+    #[inline(never)]
+    fn read_on(
+        &self,
+        skip: usize,
+        len: usize,
+        parts: &mut Parts,
+        owned: &mut Option<PktBuf>,
+        pool: &mut PktPool,
+    ) {
+        let first = &self.pages[self.cur].bytes()[skip..];
         let rest = len - first.len();
-        let second = self.pages[self.cur + 1].bytes();
-        if second.len() < rest {
-            return self.read_many(skip, len, parts, owned, pool);
+        match self.pages[self.cur + 1].bytes().get(..rest) {
+            Some(second) => {
+                parts.set(0, first);
+                parts.set(1, second);
+            }
+            None => self.read_many(skip, len, parts, owned, pool),
         }
-        parts.set(0, first);
-        parts.set(1, &second[..rest]);
     }
 
     #[cold]

@@ -170,6 +170,8 @@ pub(crate) struct Book {
     nodes: Vec<Node>,
     free: Vec<u32>,
     lists: [List; 4],
+    /// How often a neighbour has got a slot or lost one.
+    changes: u64,
 }
 
 impl Book {
@@ -184,7 +186,13 @@ impl Book {
             nodes: Vec::new(),
             free: Vec::new(),
             lists: [empty; 4],
+            changes: 0,
         }
+    }
+
+    /// Another number than before, if a neighbour has got a slot or lost one since.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// The slot of that neighbour.
@@ -236,6 +244,7 @@ impl Book {
             }
         };
         self.index.insert(at, slot);
+        self.changes += 1;
         self.append(slot);
         slot
     }
@@ -254,6 +263,7 @@ impl Book {
         let list = self.lists[kin as usize];
         if list.len >= BOUNDS[kin as usize] {
             self.unlink(list.oldest);
+            self.changes += 1;
             self.index.remove(&self.nodes[list.oldest as usize].at);
             self.free.push(list.oldest);
         }

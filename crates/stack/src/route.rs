@@ -12,7 +12,7 @@ use crate::limit::Bucket;
 pub use crate::neighbour::ASK_AGAIN;
 use crate::neighbour::{Book, Entry, Kin, Word};
 use crate::net::{Hop, Iface, L2, Route};
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_link::Medium;
@@ -41,6 +41,25 @@ struct Table {
     most: u32,
     book: Book,
     requests: Bucket,
+    /// How often routes have changed, or gateways stopped to answer or begun to.
+    changes: u64,
+    last: Last,
+}
+
+/// Where the last segment that was routed by itself went: so may the next.
+struct Last {
+    to: To,
+    entry: u32,
+    /// [`Table::changes`] and the book's when it was looked up; it holds until one is another.
+    at: (u64, u64),
+}
+
+impl Last {
+    const NONE: Last = Last {
+        to: (IpAddr::V4(Ipv4Addr::UNSPECIFIED), None),
+        entry: 0,
+        at: (u64::MAX, u64::MAX),
+    };
 }
 
 impl Table {
@@ -58,6 +77,26 @@ impl Table {
             next: self.routes[n].via.unwrap_or(dst),
         };
         Some((n as u32, hop))
+    }
+
+    /// The number of the entry of who is the next hop towards `to`: a neighbour, or a route that has
+    /// none.
+    fn towards(&self, to: To) -> Option<u32> {
+        let (n, hop) = self.find(to)?;
+        let slot = self.book.find((hop.iface, hop.next));
+        Some(slot.map_or(n, |slot| self.entry(slot)))
+    }
+
+    /// As [`Table::towards`], for segments one after the other, most of which go where the last
+    /// one went.
+    #[inline]
+    fn towards_again(&mut self, to: To) -> Option<u32> {
+        let at = (self.changes, self.book.changes());
+        if self.last.at != at || self.last.to != to {
+            let entry = self.towards(to)?;
+            self.last = Last { to, entry, at };
+        }
+        Some(self.last.entry)
     }
 
     /// The gateway of route `first` does not answer: another route of as long a prefix whose
@@ -81,6 +120,7 @@ impl Table {
                 (*was, news) = (down, true);
             }
         }
+        self.changes += u64::from(news);
         news
     }
 
@@ -163,6 +203,8 @@ impl<K: Kind> Routes<K> {
             routes,
             book: Book::new(),
             requests: REQUESTS,
+            changes: 0,
+            last: Last::NONE,
         };
         Routes {
             p: p.clone(),
@@ -324,10 +366,8 @@ impl<K: Kind> Routes<K> {
     /// Routes one segment: table, then entry while the table is held. Yields the neighbour's
     /// station if there is one and it is known.
     pub fn segment(&self, to: To) -> Option<MacAddr> {
-        let table = self.table.lock();
-        let (n, hop) = table.find(to)?;
-        let slot = table.book.find((hop.iface, hop.next));
-        let n = slot.map_or(n, |slot| table.entry(slot));
+        let mut table = self.table.lock();
+        let n = table.towards_again(to)?;
         let mut e = self.enter(n);
         drop(table);
         e.segments += 1;
@@ -337,12 +377,10 @@ impl<K: Kind> Routes<K> {
     /// Segments routed one by one towards `dst` since its entry was made.
     pub fn segments(&self, dst: IpAddr) -> u64 {
         let table = self.table.lock();
-        let Some((n, hop)) = table.find((dst, None)) else {
-            return 0;
-        };
-        let slot = table.book.find((hop.iface, hop.next));
-        let n = slot.map_or(n, |slot| table.entry(slot));
-        self.enter(n).segments
+        match table.towards((dst, None)) {
+            Some(n) => self.enter(n).segments,
+            None => 0,
+        }
     }
 
     /// A neighbour spoke on interface `iface`, which is number `n`: remembers its station if it was
@@ -459,6 +497,7 @@ impl<K: Kind> Routes<K> {
         let at = table.routes.partition_point(longer);
         table.routes.insert(at, route);
         table.down.insert(at, false);
+        table.changes += 1;
         // A neighbour that was known before is a gateway from now on.
         if let Some(via) = route.via
             && let Some(slot) = table.book.find((route.iface, via))
@@ -475,6 +514,7 @@ impl<K: Kind> Routes<K> {
         };
         table.routes.remove(at);
         table.down.remove(at);
+        table.changes += 1;
         let via = |r: &Route| r.iface == route.iface && r.via == route.via;
         if let Some(gateway) = route.via
             && !table.routes.iter().any(via)
@@ -584,6 +624,45 @@ mod tests {
         let r = routes.resolve(&ifaces, at(3), None, now).unwrap();
         assert!(r.l2 == L2::Unresolved && r.ask.is_some());
         assert_eq!(routes.ask_at(), now.plus(ASK_AGAIN));
+    }
+
+    /// Segments to one destination follow what changes: a neighbour that gets an entry of its own,
+    /// a better route, the end of that, and a gateway that has gone.
+    #[test]
+    fn segments_go_where_the_routes_lead_by_now() {
+        let gateway = "10.0.0.254".parse().unwrap();
+        let routes = routes(vec![
+            route("10.0.0.0/16", 0, None),
+            route("0.0.0.0/0", 0, Some(gateway)),
+        ]);
+        let ifaces = [iface(Medium::Ethernet)];
+        let mac = |n: u8| MacAddr([2, 1, 0, 0, 0, n]);
+        let hear = |ip: IpAddr, n: u8, now| {
+            routes.heard((0, &ifaces[0]), ip, mac(n), true, Time(now));
+        };
+        let segment = |ip: &str| routes.segment((ip.parse().unwrap(), None));
+        assert_eq!((segment("9.9.9.9"), segment("9.9.9.9")), (None, None));
+        hear(gateway, 1, 1);
+        assert_eq!(segment("9.9.9.9"), Some(mac(1)));
+        assert_eq!(segment("10.0.0.2"), None);
+        hear("10.0.0.2".parse().unwrap(), 2, 2);
+        assert_eq!(segment("10.0.0.2"), Some(mac(2)));
+        assert_eq!(segment("9.9.9.9"), Some(mac(1)));
+        // By another interface nothing leads there.
+        assert_eq!(routes.segment(("9.9.9.9".parse().unwrap(), Some(3))), None);
+        assert_eq!(segment("9.9.9.9"), Some(mac(1)));
+        let better = route("9.9.0.0/16", 0, Some("10.0.0.2".parse().unwrap()));
+        routes.add(better);
+        assert_eq!(segment("9.9.9.9"), Some(mac(2)));
+        routes.remove(&better);
+        assert_eq!(segment("9.9.9.9"), Some(mac(1)));
+        // The only other gateway of as long a prefix takes over while the first does not answer.
+        routes.add(route("0.0.0.0/0", 0, Some("10.0.0.2".parse().unwrap())));
+        assert_eq!(segment("9.9.9.9"), Some(mac(1)));
+        assert!(routes.table.lock().note((0, gateway), true));
+        assert_eq!(segment("9.9.9.9"), Some(mac(2)));
+        assert!(routes.table.lock().note((0, gateway), false));
+        assert_eq!(segment("9.9.9.9"), Some(mac(1)));
     }
 
     /// What was used is not overwritten at once, what was only heard is, and strangers neither make

@@ -138,7 +138,7 @@ impl SndBuf {
 
     /// Refers to the `len` octets that start `off` octets after SND.UNA in the descriptor that was
     /// just placed, as [`TxPages::refer`]. They must be queued; what is not is left out.
-    #[inline]
+    #[inline(always)]
     pub fn refer(&mut self, off: u32, len: u32, slot: &mut TxSlot<'_>, pool: &mut PktPool) {
         let len = self.queued_of(off, len);
         self.pages.refer(off as usize, len, slot, pool);
