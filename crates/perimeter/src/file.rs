@@ -14,6 +14,23 @@ pub const PAGE: usize = 64 * 1024;
 ///
 /// Pages are read, not mapped: a file that is truncated while in use gives an error, never a
 /// SIGBUS. A page that was read stays.
+///
+/// ```
+#[doc = include_str!("examples/pair.txt")]
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("index.html");
+/// # std::fs::write(&path, vec![b'x'; 100_000])?;
+/// let file = SharedFile::open(&path)?;
+/// let mut sent = 0;
+/// # let thread = thread::spawn(move || server.read_to_end(&mut Vec::new()));
+/// while sent < file.len() {
+///     sent += client.send_zero_copy(&[file.page(sent, usize::MAX)?])? as u64;
+/// }
+/// client.shutdown(Shutdown::Write)?;
+/// # assert_eq!(thread.join().expect("no panic")?, 100_000);
+/// assert_eq!(sent, 100_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SharedFile {
     file: File,
     len: u64,
@@ -22,6 +39,7 @@ pub struct SharedFile {
 
 impl SharedFile {
     /// Opens a file; its length is taken now.
+    /// See [`SharedFile`].
     ///
     /// # Errors
     /// As `File::open`.
@@ -30,6 +48,16 @@ impl SharedFile {
     }
 
     /// Around an open file.
+    ///
+    /// ```
+    /// # use perimeter::SharedFile;
+    /// # use std::io::Write;
+    /// let mut temporary = tempfile::tempfile()?;
+    /// temporary.write_all(b"hello")?;
+    /// let file = SharedFile::new(temporary)?;
+    /// assert_eq!((file.len(), file.is_empty()), (5, false));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Its length can't be had.
@@ -42,16 +70,32 @@ impl SharedFile {
     }
 
     /// Length in bytes when it was opened.
+    /// See [`SharedFile::new`].
     pub fn len(&self) -> u64 {
         self.len
     }
 
     /// Whether it was empty.
+    /// See [`SharedFile::new`].
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The bytes from `offset` to the end of their page, at most `max`; empty at the end.
+    ///
+    /// ```
+    /// # use perimeter::SharedFile;
+    /// # use std::io::Write;
+    /// # let mut temporary = tempfile::tempfile()?;
+    /// # temporary.write_all(&vec![b'x'; 100_000])?;
+    /// let file = SharedFile::new(temporary)?;
+    /// assert_eq!(file.page(0, usize::MAX)?.len(), perimeter::file::PAGE);
+    /// assert_eq!(file.page(65_000, 100)?.len(), 100);
+    /// // Up to the end of its page, and not across.
+    /// assert_eq!(file.page(65_530, 100)?.len(), 6);
+    /// assert!(file.page(100_000, 100)?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `UnexpectedEof` when the file has become shorter, or what reading says.

@@ -19,6 +19,28 @@ impl Stack {
     /// at start-up, before there are any sockets. Or, at any time, to the list of packets that
     /// belong to no connection.
     ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// let seen = Arc::new(AtomicU32::new(0));
+    /// let counter = seen.clone();
+    /// let count = move |packet: &mut Packet<'_>| {
+    ///     counter.fetch_add(packet.len, Relaxed);
+    ///     Verdict::Next
+    /// };
+    /// stack.register_event(EventSpec {
+    ///     name: "count".into(),
+    ///     direction: Direction::Receive,
+    ///     layer: Layer::Tcp,
+    ///     under: Under::Layer,
+    ///     event: Arc::new(count),
+    /// })?;
+    /// let [mut client, mut server] = connect()?;
+    /// client.write_all(b"hello")?;
+    /// server.read_exact(&mut [0; 5])?;
+    /// assert_eq!(seen.load(Relaxed), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// There are, or were, sockets; or the organization has no lists.
     pub fn register_event(&self, spec: EventSpec) -> Result<EventId> {
@@ -27,6 +49,32 @@ impl Stack {
 
     /// Sends a whole frame by interface number `iface`, as it is: the other half of a protocol
     /// that is added by events for packets without a connection ([`Direction::Unbound`]).
+    ///
+    /// ```
+    /// # use perimeter::{Native, Stack, link, pef::{Direction, EventSpec, Layer, Packet, Under, Verdict}};
+    /// # use std::{sync::{Arc, Mutex, mpsc}, time::Duration};
+    /// # let native = Native::default();
+    /// # let ([a, b], _) = link::wire::pair(&native, Default::default());
+    /// # let build = |device, addr| Stack::builder().on_native(native).organization("pef:vertical")?.interface(device, &[addr])?.build();
+    /// # let (near, far) = (build(a, "10.0.0.1/24")?, build(b, "10.0.0.2/24")?);
+    /// let (tell, told) = mpsc::channel();
+    /// let hear = move |packet: &mut Packet<'_>| {
+    ///     let _ = tell.send(packet.payload.to_vec());
+    ///     Verdict::Done
+    /// };
+    /// far.register_event(EventSpec {
+    ///     name: "hear".into(),
+    ///     direction: Direction::Unbound,
+    ///     layer: Layer::Ip,
+    ///     under: Under::Nothing,
+    ///     event: Arc::new(hear),
+    /// })?;
+    /// // To all stations, of a type for experiments (IEEE 802).
+    /// let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 46]].concat();
+    /// near.send_frame(0, &frame)?;
+    /// assert_eq!(told.recv_timeout(Duration::from_secs(20))?, frame);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The stack belongs to another thread.
@@ -39,6 +87,28 @@ impl TcpStream {
     /// Adds an event to its major layer in one of the connection's lists, at one end. Packets
     /// under way finish on the list that they started with.
     ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// let [mut client, mut server] = connect()?;
+    /// // What arrives is turned into capitals, before it is in the receive buffer.
+    /// let shout = |packet: &mut Packet<'_>| {
+    ///     packet.payload.make_ascii_uppercase();
+    ///     Verdict::Next
+    /// };
+    /// server.insert_event(End::Front, EventSpec {
+    ///     name: "shout".into(),
+    ///     direction: Direction::Receive,
+    ///     layer: Layer::Tcp,
+    ///     under: Under::Layer,
+    ///     event: Arc::new(shout),
+    /// })?;
+    /// client.write_all(b"hello")?;
+    /// let mut text = [0; 5];
+    /// server.read_exact(&mut text)?;
+    /// assert_eq!(&text, b"HELLO");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The connection has gone, its lists are switched off, or the organization has none.
     pub fn insert_event(&self, end: End, spec: EventSpec) -> Result<EventId> {
@@ -48,6 +118,18 @@ impl TcpStream {
 
     /// Takes an event off: no packet enters it any more. What a thread is doing in it at this
     /// moment it finishes.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// # let nothing = Arc::new(|_: &mut Packet<'_>| Verdict::Next);
+    /// # let spec = EventSpec { name: "nothing".into(), direction: Direction::Receive, layer: Layer::Tcp, under: Under::Layer, event: nothing };
+    /// let [client, server] = connect()?;
+    /// let event = server.insert_event(End::Back, spec)?;
+    /// assert!(server.binding().events[0].contains(&"nothing".into()));
+    /// server.disable_event(event)?;
+    /// assert!(!server.binding().events[0].contains(&"nothing".into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The connection has gone, or has no such event; or the event's callback has panicked and it
@@ -60,6 +142,18 @@ impl TcpStream {
     /// Tells `sink` of each segment that this connection receives or sends from now on, in its
     /// order, until that answers `false`. It is called inside TCP's perimeter, so it should hand
     /// on and not wait. Returns the names of the two tracing events.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// let [mut client, mut server] = connect()?;
+    /// let (tell, told) = mpsc::channel();
+    /// server.trace(move |segment| tell.send(segment.clone()).is_ok())?;
+    /// client.write_all(b"hello")?;
+    /// let first: Traced = told.recv_timeout(Duration::from_secs(20))?;
+    /// println!("{first}");
+    /// assert_eq!((first.direction, first.len), (Direction::Receive, 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`TcpStream::insert_event`].
@@ -74,6 +168,16 @@ impl TcpStream {
     /// SO_PEFON: whether the connection's packets run through its lists of events. Off, they
     /// take the path of `squeue`; on again, the lists are as they were.
     ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// let [mut client, mut server] = connect()?;
+    /// server.set_events_on(false)?;
+    /// // It works as before, without the detour.
+    /// client.write_all(b"hello")?;
+    /// assert_eq!(server.read(&mut [0; 100])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The connection has gone, or the organization has no lists.
     pub fn set_events_on(&self, on: bool) -> Result<()> {
@@ -84,6 +188,14 @@ impl TcpStream {
     /// SO_SETSQP: the squeue, modulo how many there are, that a layer of this connection runs
     /// under from now on. TCP's can't be changed.
     ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// let [client, server] = connect()?;
+    /// server.set_squeue(Layer::Sockfs, 0)?;
+    /// assert_eq!(server.binding().perimeters[2], "squeue 0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The connection has gone, the layer is TCP, or the organization has no squeues to choose.
     pub fn set_squeue(&self, layer: Layer, squeue: u16) -> Result<()> {
@@ -93,6 +205,15 @@ impl TcpStream {
 
     /// Perimeters, cores and lists of events of the connection's layers, as far as the
     /// organization has any.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// let [client, server] = connect()?;
+    /// let binding = server.binding();
+    /// println!("TCP runs in {}, bound to core {:?}", binding.perimeters[1], binding.cores[1]);
+    /// assert!(binding.perimeters[1].starts_with("squeue"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn binding(&self) -> Binding {
         let (engine, id) = self.source();
         engine.binding(id)

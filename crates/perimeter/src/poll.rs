@@ -18,10 +18,23 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Names a registration in events.
+/// See [`Poll`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub usize);
 
 /// What to be told of.
+///
+/// ```
+#[doc = include_str!("examples/pair.txt")]
+/// let poll = stack.poll()?;
+/// poll.registry().register(&client, Token(1), Interest::READABLE | Interest::WRITABLE)?;
+/// let mut events = Events::with_capacity(8);
+/// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+/// // There is room to write, and nothing to read yet.
+/// let event = events.iter().next().ok_or("no event")?;
+/// assert!(event.is_writable() && !event.is_readable());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Interest {
     bits: u8,
@@ -46,24 +59,82 @@ impl Interest {
     }
 
     /// Told whenever something new arrives, not as long as it is there (`EPOLLET`).
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&server, Token(1), Interest::READABLE.edge())?;
+    /// client.write_all(b"hello")?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// assert_eq!(events.len(), 1);
+    /// // Nothing new has come since, though all of it is still there.
+    /// poll.poll(&mut events, Some(Duration::ZERO))?;
+    /// assert!(events.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn edge(mut self) -> Interest {
         self.trigger = Trigger::Edge;
         self
     }
 
     /// Told once (`EPOLLONESHOT`).
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let poll = stack.poll()?;
+    /// let once = Interest::WRITABLE.oneshot();
+    /// poll.registry().register(&client, Token(1), once)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// poll.poll(&mut events, Some(Duration::ZERO))?;
+    /// assert!(events.is_empty());
+    /// // Armed again.
+    /// poll.registry().reregister(&client, Token(1), once)?;
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// assert_eq!(events.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn oneshot(mut self) -> Interest {
         self.trigger = Trigger::OneShot;
         self
     }
 
     /// Of all exclusive registrations of a socket, one is told (`EPOLLEXCLUSIVE`).
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// // Each worker has a poller; a connection wakes one of them.
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let workers = [stack.poll()?, stack.poll()?];
+    /// for poll in &workers {
+    ///     poll.registry().register(&listener, Token(0), Interest::READABLE.exclusive())?;
+    /// }
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let mut events = Events::with_capacity(8);
+    /// for poll in workers.iter().cycle().take(1000) {
+    ///     poll.poll(&mut events, Some(Duration::from_millis(10)))?;
+    ///     if !events.is_empty() {
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!(events.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn exclusive(mut self) -> Interest {
         self.exclusive = true;
         self
     }
 
     /// Both, told as `self` is. `READABLE | WRITABLE` is the same.
+    ///
+    /// ```
+    /// # use perimeter::Interest;
+    /// const EITHER: Interest = Interest::READABLE.add(Interest::WRITABLE);
+    /// assert_eq!(EITHER, Interest::READABLE | Interest::WRITABLE);
+    /// assert_eq!(EITHER, Interest::BOTH);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn add(mut self, other: Interest) -> Interest {
         self.bits |= other.bits;
         self
@@ -88,42 +159,98 @@ impl core::ops::BitOr for Interest {
 }
 
 /// An event.
+///
+/// ```
+#[doc = include_str!("examples/pair.txt")]
+/// let poll = stack.poll()?;
+/// poll.registry().register(&server, Token(7), Interest::READABLE)?;
+/// client.write_all(b"hello")?;
+/// client.shutdown(Shutdown::Write)?;
+/// let mut events = Events::with_capacity(8);
+/// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+/// for event in &events {
+///     assert_eq!(event.token(), Token(7));
+///     assert!(event.is_readable() && !event.is_error());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Event(Ready);
 
 impl Event {
     /// The token that the socket was registered with.
+    /// See [`Event`].
     pub fn token(&self) -> Token {
         Token(self.0.token)
     }
 
     /// Reading does not block.
+    /// See [`Event`].
     pub fn is_readable(&self) -> bool {
         self.0.bits & (ready::IN | ready::RDHUP | ready::ALWAYS) != 0
     }
 
     /// Writing does not block.
+    /// See [`Interest`].
     pub fn is_writable(&self) -> bool {
         self.0.bits & (ready::OUT | ready::ALWAYS) != 0
     }
 
     /// An error is pending.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let stream = stack.start_connect("10.0.0.1:81".parse()?)?;
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&stream, Token(0), Interest::WRITABLE)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// // Nobody listens there.
+    /// assert!(events.iter().all(|e| e.is_error()));
+    /// assert!(stream.take_error()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_error(&self) -> bool {
         self.0.bits & ready::ERR != 0
     }
 
     /// The peer has closed its direction.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&server, Token(0), Interest::READABLE)?;
+    /// client.shutdown(Shutdown::Write)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// let event = events.iter().next().ok_or("no event")?;
+    /// assert!(event.is_read_closed() && !event.is_write_closed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_read_closed(&self) -> bool {
         self.0.bits & (ready::RDHUP | ready::HUP) != 0
     }
 
     /// Both directions are finished.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&server, Token(0), Interest::READABLE)?;
+    /// client.abort()?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// let event = events.iter().next().ok_or("no event")?;
+    /// assert!(event.is_write_closed() && event.is_read_closed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_write_closed(&self) -> bool {
         self.0.bits & ready::HUP != 0
     }
 }
 
 /// Room for events.
+/// See [`Poll`].
 pub struct Events {
     ready: Vec<Ready>,
     capacity: usize,
@@ -131,6 +258,7 @@ pub struct Events {
 
 impl Events {
     /// Room for up to `capacity` events at a time.
+    /// See [`Poll`].
     pub fn with_capacity(capacity: usize) -> Events {
         let capacity = capacity.max(1);
         Events {
@@ -140,24 +268,63 @@ impl Events {
     }
 
     /// The events of the last [`Poll::poll`].
-    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
-        self.ready.iter().map(|r| Event(*r))
+    /// See [`Event`].
+    pub fn iter(&self) -> EventsIter<'_> {
+        EventsIter(self.ready.iter())
     }
 
     /// How many there are.
+    /// See [`Poll::poll`].
     pub fn len(&self) -> usize {
         self.ready.len()
     }
 
     /// Whether there are none.
+    /// See [`Poll::poll`].
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 }
 
+/// The events of an [`Events`], one after the other. See [`Event`].
+#[derive(Clone, Debug)]
+pub struct EventsIter<'a>(core::slice::Iter<'a, Ready>);
+
+impl Iterator for EventsIter<'_> {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.0.next().map(|r| Event(*r))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for EventsIter<'_> {}
+
+impl<'a> IntoIterator for &'a Events {
+    type Item = Event;
+    type IntoIter = EventsIter<'a>;
+
+    fn into_iter(self) -> EventsIter<'a> {
+        self.iter()
+    }
+}
+
 /// A socket that can be registered.
+/// See [`Registry::register`].
 pub trait Source {
     /// Its stack and name.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// use perimeter::Source;
+    /// let (_stack, name) = client.source();
+    /// assert_eq!(name, client.id());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn source(&self) -> (&Arc<dyn Engine>, SockId);
 }
 
@@ -233,21 +400,66 @@ impl Notify for Exported {
 }
 
 /// Waits for readiness.
+///
+/// ```
+#[doc = include_str!("examples/stack.txt")]
+/// let listener = stack.listen("10.0.0.1:80")?;
+/// let poll = stack.poll()?;
+/// poll.registry().register(&listener, Token(0), Interest::READABLE)?;
+/// let client = stack.connect("10.0.0.1:80")?;
+/// let mut events = Events::with_capacity(64);
+/// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+/// for event in &events {
+///     match event.token() {
+///         Token(0) => assert_eq!(listener.accept()?.1, client.local_addr()?),
+///         other => println!("connection {other:?}"),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Poll {
     inner: Arc<Inner>,
     queues: Vec<u16>,
 }
 
 /// Registers sockets with a [`Poll`]; may be cloned and used by any thread.
+///
+/// ```
+#[doc = include_str!("examples/pair.txt")]
+/// let poll = stack.poll()?;
+/// let registry = poll.registry();
+/// // Another thread may register what this one waits for.
+/// let thread = thread::spawn(move || {
+///     registry.register(&client, Token(1), Interest::WRITABLE)?;
+///     Ok::<_, std::io::Error>(client)
+/// });
+/// let client = thread.join().expect("no panic")?;
+/// let mut events = Events::with_capacity(8);
+/// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+/// assert_eq!(events.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
 
 /// Wakes a thread out of [`Poll::poll`], from any thread.
+///
+/// ```
+#[doc = include_str!("examples/stack.txt")]
+/// let poll = stack.poll()?;
+/// let waker = poll.waker();
+/// let thread = thread::spawn(move || waker.wake());
+/// let mut events = Events::with_capacity(8);
+/// poll.poll(&mut events, None)?;
+/// assert!(events.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Waker(Arc<Inner>);
 
 impl Waker {
     /// Wakes one thread that waits; the call returns without events.
+    /// See [`Waker`].
     pub fn wake(&self) {
         self.0.engine.poller_wake(self.0.number);
     }
@@ -256,6 +468,15 @@ impl Waker {
 impl Registry {
     /// Registers a socket. Level-triggered unless `interest` says otherwise; a socket may be
     /// registered with several pollers.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&client, Token(1), Interest::READABLE)?;
+    /// let again = poll.registry().register(&client, Token(2), Interest::READABLE);
+    /// assert_eq!(again.expect_err("it is there").kind(), ErrorKind::AlreadyExists);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone, belongs to another stack, or is registered with this poller already
@@ -273,6 +494,18 @@ impl Registry {
 
     /// Changes token or interest; arms a one-shot registration again.
     ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&client, Token(1), Interest::READABLE)?;
+    /// // The answer is written when there is room.
+    /// poll.registry().reregister(&client, Token(1), Interest::WRITABLE)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// assert!(events.iter().all(|e| e.is_writable()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket is not registered.
     pub fn reregister(&self, source: &impl Source, token: Token, interest: Interest) -> Result<()> {
@@ -281,6 +514,17 @@ impl Registry {
     }
 
     /// Removes a registration.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&client, Token(1), Interest::WRITABLE)?;
+    /// poll.registry().deregister(&client)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::ZERO))?;
+    /// assert!(events.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket is not registered.
@@ -293,6 +537,15 @@ impl Registry {
 impl Poll {
     /// A poller of that stack. Where application threads serve the devices, a thread that
     /// waits serves all of them; see [`Poll::serve`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let poll = Poll::new(&stack)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_millis(1)))?;
+    /// assert!(events.is_empty(), "nothing is registered");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// There are too many.
@@ -316,21 +569,51 @@ impl Poll {
 
     /// Sets which receive queues a thread that waits here serves meanwhile: none for those of
     /// the stack's own threads.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.inbound(Inbound::Inline).build()?;
+    /// let mut poll = stack.poll()?;
+    /// // This thread takes packets of the first queue while it waits, and no others.
+    /// poll.serve(&[0]);
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// poll.registry().register(&listener, Token(0), Interest::READABLE)?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// assert_eq!(events.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn serve(&mut self, queues: &[u16]) {
         self.queues = queues.to_vec();
     }
 
     /// For registering sockets.
+    /// See [`Registry`].
     pub fn registry(&self) -> Registry {
         Registry(self.inner.clone())
     }
 
     /// For waking a thread that waits.
+    /// See [`Waker`].
     pub fn waker(&self) -> Waker {
         Waker(self.inner.clone())
     }
 
     /// Waits until at least one socket is ready, `timeout` has passed, or a [`Waker`] wakes.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&server, Token(0), Interest::READABLE)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_millis(1)))?;
+    /// assert!(events.is_empty(), "nothing has come in time");
+    /// client.write_all(b"hello")?;
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// assert_eq!(events.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Another thread owns the stack (`up`).

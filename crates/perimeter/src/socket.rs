@@ -47,12 +47,24 @@ fn invalid<T>(what: impl Into<String>) -> Result<T> {
 
 impl Stack {
     /// A TCP socket over IPv4 that is set up before it connects or listens.
+    /// See [`TcpSocket`].
     pub fn tcp_socket_v4(&self) -> TcpSocket {
         TcpSocket::new(self.clone(), false)
     }
 
     /// The same over IPv6. Bound to `[::]` it listens for both families unless
     /// [`TcpSocket::set_only_v6`] says otherwise.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v6();
+    /// socket.bind("[::]:80".parse()?)?;
+    /// let listener = socket.listen(128)?;
+    /// // It takes connections of both families.
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tcp_socket_v6(&self) -> TcpSocket {
         TcpSocket::new(self.clone(), true)
     }
@@ -79,16 +91,33 @@ impl TcpSocket {
     }
 
     /// All settings of the connection at once, in place of those set so far (but for `linger`).
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_config(TcpConfig { congestion: CcKind::NewReno, ..socket.config() });
+    /// assert_eq!(socket.config().congestion, CcKind::NewReno);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_config(&self, config: Config) {
         self.made().config = config;
     }
 
     /// The settings of the connection to come.
+    /// See [`TcpSocket::set_config`].
     pub fn config(&self) -> Config {
         self.made().config.clone()
     }
 
     /// TCP_NODELAY, as [`TcpStream::set_nodelay`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_nodelay(true)?;
+    /// assert!(socket.nodelay()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -97,6 +126,7 @@ impl TcpSocket {
     }
 
     /// TCP_NODELAY.
+    /// See [`TcpSocket::set_nodelay`].
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -106,6 +136,15 @@ impl TcpSocket {
 
     /// SO_KEEPALIVE with its times.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// let probes = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
+    /// socket.set_keepalive(Some(probes))?;
+    /// assert_eq!(socket.keepalive()?, Some(probes));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None here; times out of range are an error of connecting and listening.
     pub fn set_keepalive(&self, k: Option<Keepalive>) -> Result<()> {
@@ -113,6 +152,7 @@ impl TcpSocket {
     }
 
     /// SO_KEEPALIVE with its times; `None`: it is off.
+    /// See [`TcpSocket::set_keepalive`].
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -122,6 +162,14 @@ impl TcpSocket {
 
     /// SO_SNDBUF, bytes.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_send_buffer_size(256 * 1024)?;
+    /// assert_eq!(socket.send_buffer_size()?, 256 * 1024);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None here; a size out of range is an error of connecting and listening.
     pub fn set_send_buffer_size(&self, bytes: u32) -> Result<()> {
@@ -129,6 +177,7 @@ impl TcpSocket {
     }
 
     /// SO_SNDBUF, bytes.
+    /// See [`TcpSocket::set_send_buffer_size`].
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -138,6 +187,17 @@ impl TcpSocket {
 
     /// SO_RCVBUF, bytes. Set before the handshake it decides how far the window can be scaled.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_recv_buffer_size(100)?;
+    /// assert_eq!(socket.recv_buffer_size()?, 100);
+    /// let error = socket.connect("10.0.0.1:80".parse()?).expect_err("too small");
+    /// assert_eq!(error.to_string(), "setting `tcp.rcv_buf` is 100; it can be 1024 to 1073741824");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None here; a size out of range is an error of connecting and listening.
     pub fn set_recv_buffer_size(&self, bytes: u32) -> Result<()> {
@@ -145,6 +205,7 @@ impl TcpSocket {
     }
 
     /// SO_RCVBUF, bytes.
+    /// See [`TcpSocket::set_recv_buffer_size`].
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -154,6 +215,14 @@ impl TcpSocket {
 
     /// SO_LINGER of the stream that [`TcpSocket::connect`] gives.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_linger(Some(Duration::from_secs(5)))?;
+    /// assert_eq!(socket.linger()?, Some(Duration::from_secs(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None today; as tokio's.
     pub fn set_linger(&self, t: Option<Duration>) -> Result<()> {
@@ -162,6 +231,7 @@ impl TcpSocket {
     }
 
     /// SO_LINGER.
+    /// See [`TcpSocket::set_linger`].
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -171,6 +241,15 @@ impl TcpSocket {
 
     /// IP_TOS, over IPv6 IPV6_TCLASS, as [`TcpStream::set_tos`].
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// // Expedited Forwarding (RFC 3246), of the SYN too.
+    /// socket.set_tos(46 << 2)?;
+    /// assert_eq!(socket.tos()?, 184);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None today; as tokio's.
     pub fn set_tos(&self, tos: u8) -> Result<()> {
@@ -178,6 +257,7 @@ impl TcpSocket {
     }
 
     /// IP_TOS.
+    /// See [`TcpSocket::set_tos`].
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -187,6 +267,15 @@ impl TcpSocket {
 
     /// IP_TTL, over IPv6 IPV6_UNICAST_HOPS.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// assert_eq!(socket.ttl()?, None);
+    /// socket.set_ttl(1)?;
+    /// assert_eq!(socket.ttl()?, Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidInput`: not 1 to 255.
     pub fn set_ttl(&self, ttl: u32) -> Result<()> {
@@ -194,6 +283,7 @@ impl TcpSocket {
     }
 
     /// IP_TTL, if it was set; `None`: the stack's.
+    /// See [`TcpSocket::set_ttl`].
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -202,6 +292,15 @@ impl TcpSocket {
     }
 
     /// IPV6_V6ONLY: bound to `[::]` it listens for IPv6 only.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v6();
+    /// socket.set_only_v6(true)?;
+    /// socket.bind("[::]:80".parse()?)?;
+    /// assert!(socket.listen(128)?.only_v6()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidInput`: it is a socket of IPv4.
@@ -214,6 +313,7 @@ impl TcpSocket {
     }
 
     /// IPV6_V6ONLY.
+    /// See [`TcpSocket::set_only_v6`].
     ///
     /// # Errors
     /// `InvalidInput`: it is a socket of IPv4.
@@ -227,6 +327,15 @@ impl TcpSocket {
     /// SO_REUSEADDR: connections that wait for their end (TIME-WAIT) keep no listener from their
     /// port. Always so.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_reuseaddr(true)?;
+    /// assert!(socket.reuseaddr()?);
+    /// assert!(socket.set_reuseaddr(false).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Unsupported`: it can't be switched off.
     pub fn set_reuseaddr(&self, on: bool) -> Result<()> {
@@ -238,6 +347,7 @@ impl TcpSocket {
     }
 
     /// SO_REUSEADDR: `true`.
+    /// See [`TcpSocket::set_reuseaddr`].
     ///
     /// # Errors
     /// None; as tokio's.
@@ -248,6 +358,17 @@ impl TcpSocket {
     /// Where it connects from, or listens; port 0 is any free one. The port is taken when it
     /// connects or listens (as with Linux's IP_BIND_ADDRESS_NO_PORT): that it is in use, or the
     /// address not one of the stack's, is told then.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.bind("10.0.0.1:4000".parse()?)?;
+    /// assert_eq!(socket.local_addr()?.port(), 4000);
+    /// let stream = socket.connect("10.0.0.1:80".parse()?)?;
+    /// assert_eq!(stream.local_addr()?.port(), 4000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidInput`: the address is of the other family, or it is bound already.
@@ -279,6 +400,7 @@ impl TcpSocket {
     }
 
     /// What it is bound to: the unspecified address with port 0 if it is not.
+    /// See [`TcpSocket::bind`].
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -287,6 +409,16 @@ impl TcpSocket {
     }
 
     /// Connects, and waits until that has succeeded or failed.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_nodelay(true)?;
+    /// let stream = socket.connect("10.0.0.1:80".parse()?)?;
+    /// assert!(stream.nodelay()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidInput`: the address is of the other family, or a setting out of its range; else as
@@ -298,6 +430,16 @@ impl TcpSocket {
     }
 
     /// Starts to connect, as [`Stack::start_connect`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let stream = stack.tcp_socket_v4().start_connect("10.0.0.1:80".parse()?)?;
+    /// // Whoever accepts waits for the handshake.
+    /// let (_server, peer) = listener.accept()?;
+    /// assert_eq!(peer, stream.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`TcpSocket::connect`].
@@ -312,6 +454,18 @@ impl TcpSocket {
     }
 
     /// Listens; as many connections as `backlog` says may wait to be accepted.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_nodelay(true)?;
+    /// socket.bind("10.0.0.1:80".parse()?)?;
+    /// let listener = socket.listen(128)?;
+    /// // What it accepts begins with the socket's settings.
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert!(listener.accept()?.0.nodelay()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Stack::listen_as`].

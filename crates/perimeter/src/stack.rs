@@ -933,6 +933,7 @@ impl Stack {
     #[doc = include_str!("examples/stack.txt")]
     /// let listener = stack.listen("10.0.0.1:80")?;
     /// let client = stack.connect("10.0.0.1:80")?;
+    /// let server = listener.accept()?;
     /// let stats = stack.stats();
     /// assert_eq!(stats.connections, 2, "both ends are here");
     /// assert_eq!(stats.count("retransmits"), 0);
@@ -949,6 +950,7 @@ impl Stack {
     #[doc = include_str!("examples/stack.txt")]
     /// let listener = stack.listen("10.0.0.1:80")?;
     /// let client = stack.connect("10.0.0.1:80")?;
+    /// let server = listener.accept()?;
     /// for c in stack.connections() {
     ///     println!("{}:{} {:?}", c.key.remote, c.key.remote_port, c.tcp.state);
     /// }
@@ -966,6 +968,7 @@ impl Stack {
     #[doc = include_str!("examples/stack.txt")]
     /// let listener = stack.listen("10.0.0.1:80")?;
     /// let client = stack.connect("10.0.0.1:80")?;
+    /// let server = listener.accept()?;
     /// let all = stack.try_connections()?;
     /// assert!(all.iter().all(|c| c.tcp.state == State::Established));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -27,6 +27,21 @@ use std::sync::Arc;
 /// Has a socket tell `tasks` of its readiness from now on, until it is closed; beside its
 /// registrations with pollers.
 ///
+/// ```
+#[doc = include_str!("examples/pair.txt")]
+/// use perimeter::task::{Half, Tasks, watch};
+/// use std::{sync::Arc, task::Context};
+///
+/// client.set_nonblocking(true)?;
+/// let tasks = Arc::new(Tasks::default());
+/// watch(&client, &tasks)?;
+/// // A future of the runtime asks by its own context, and is woken by that.
+/// let mut cx = Context::from_waker(std::task::Waker::noop());
+/// assert!(tasks.poll(Half::Write, &mut cx).is_ready());
+/// assert!(tasks.poll(Half::Read, &mut cx).is_pending());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// The socket has gone, or its stack belongs to another thread (`up`) or has ended.
 pub fn watch(source: &impl Source, tasks: &Arc<Tasks>) -> Result<()> {

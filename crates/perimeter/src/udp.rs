@@ -21,6 +21,19 @@ pub use perimeter_stack::udp::UdpConfig;
 ///
 /// What does not fit the caller's buffer is lost, as with `std::net`. A datagram whose neighbour's
 /// station is not known yet waits for it, and 15 more; then the oldest goes.
+///
+/// ```
+#[doc = include_str!("examples/stack.txt")]
+/// let server = stack.bind_udp("10.0.0.1:53")?;
+/// let client = stack.bind_udp("10.0.0.1:0")?;
+/// client.send_to(b"question", "10.0.0.1:53")?;
+/// let mut buf = [0; 2000];
+/// let (len, from) = server.recv_from(&mut buf)?;
+/// assert_eq!(&buf[..len], b"question");
+/// server.send_to(b"answer", from)?;
+/// assert_eq!(client.recv_from(&mut buf)?.0, 6);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct UdpSocket {
     h: Arc<Handle>,
     /// Bound to an address of IPv6: it knows IPv4's as mapped ones (RFC 4291, section 2.5.5.2).
@@ -28,6 +41,7 @@ pub struct UdpSocket {
 }
 
 /// A datagram to be sent, or several of one length: an entry of a batch.
+/// See [`UdpSocket::send_many`].
 #[derive(Copy, Clone, Debug)]
 pub struct Outgoing<'a> {
     /// To whom; `None`: the socket's peer.
@@ -60,6 +74,7 @@ fn meant(engine: &dyn Engine, addr: SocketAddr) -> Result<(IpAddr, u16)> {
 }
 
 /// A received datagram, in a batch.
+/// See [`UdpSocket::recv_many`].
 #[derive(Copy, Clone, Debug)]
 pub struct Datagram<'a> {
     /// Who sent it.
@@ -77,6 +92,18 @@ pub struct Datagram<'a> {
 }
 
 /// Received datagrams, in the memory that they came in. Filled by [`UdpSocket::recv_many`].
+///
+/// ```
+#[doc = include_str!("examples/udp.txt")]
+/// a.send_to(b"hello", "10.0.0.1:5000")?;
+/// let mut batch = Datagrams::with_capacity(32);
+/// b.recv_many(&mut batch)?;
+/// for d in batch.iter() {
+///     println!("{} bytes from {}", d.data.len(), d.source);
+/// }
+/// assert_eq!(batch.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Datagrams {
     all: Vec<Rx>,
     capacity: usize,
@@ -86,6 +113,7 @@ pub struct Datagrams {
 
 impl Datagrams {
     /// Room for up to `capacity` datagrams at a time.
+    /// See [`Datagrams`].
     pub fn with_capacity(capacity: usize) -> Datagrams {
         let capacity = capacity.max(1);
         Datagrams {
@@ -97,6 +125,17 @@ impl Datagrams {
     }
 
     /// The datagrams of the last [`UdpSocket::recv_many`], in order of arrival.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", "10.0.0.1:5000")?;
+    /// let mut batch = Datagrams::with_capacity(32);
+    /// b.recv_many(&mut batch)?;
+    /// let first = batch.iter().next().ok_or("none has come")?;
+    /// assert_eq!(first.data, b"hello");
+    /// assert_eq!((first.source, first.destination), (a.local_addr()?, b.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
         let v6 = self.v6;
         self.all.iter().map(move |rx| Datagram {
@@ -110,16 +149,28 @@ impl Datagrams {
     }
 
     /// How many there are.
+    /// See [`Datagrams`].
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
     /// Whether there are none.
+    /// See [`Datagrams::clear`].
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// Gives their memory back to the stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", "10.0.0.1:5000")?;
+    /// let mut batch = Datagrams::with_capacity(32);
+    /// b.recv_many(&mut batch)?;
+    /// batch.clear();
+    /// assert!(batch.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn clear(&mut self) {
         if let Some(engine) = self.engine.take()
             && !self.all.is_empty()
@@ -158,6 +209,13 @@ impl UdpSocket {
 
     /// A socket of `stack` bound to `addr`: as [`Stack::bind_udp`].
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = UdpSocket::bind(&stack, "10.0.0.1:53")?;
+    /// assert_eq!(socket.local_addr()?.to_string(), "10.0.0.1:53");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As there.
     pub fn bind(stack: &Stack, addr: impl ToSocketAddrs) -> Result<UdpSocket> {
@@ -165,6 +223,17 @@ impl UdpSocket {
     }
 
     /// Another handle to the same socket.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// // One thread receives while this one sends.
+    /// let receiver = b.try_clone()?;
+    /// let thread = std::thread::spawn(move || receiver.recv_from(&mut [0; 100]));
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// let (len, from) = thread.join().expect("no panic")?;
+    /// assert_eq!((len, from), (5, a.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as `std::net`.
@@ -176,11 +245,27 @@ impl UdpSocket {
     }
 
     /// The name of the socket within its stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// assert_eq!(a.id(), a.try_clone()?.id());
+    /// assert_ne!(a.id(), b.id());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn id(&self) -> SockId {
         self.h.id
     }
 
     /// Addresses, what is queued, what was dropped, and settings.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// b.peek_from(&mut buf)?;
+    /// let info = b.info()?;
+    /// assert_eq!((info.queued, info.drops), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -189,6 +274,14 @@ impl UdpSocket {
     }
 
     /// Its address: unspecified if it is bound to all and has no peer.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.bind_udp("10.0.0.1:0")?;
+    /// println!("receiving at {}", socket.local_addr()?);
+    /// assert_ne!(socket.local_addr()?.port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -205,6 +298,7 @@ impl UdpSocket {
     }
 
     /// Its peer.
+    /// See [`UdpSocket::connect`].
     ///
     /// # Errors
     /// `NotConnected`: it has none.
@@ -216,6 +310,15 @@ impl UdpSocket {
 
     /// Gives the socket a peer: from now on it receives from that one alone, [`UdpSocket::send`]
     /// sends there, and errors of the network about what it has sent are told by the next call.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.connect("10.0.0.1:5000")?;
+    /// assert_eq!(a.peer_addr()?, b.local_addr()?);
+    /// a.send(b"hello")?;
+    /// assert_eq!(b.recv_from(&mut buf)?, (5, a.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `NetworkUnreachable`: there is no route; `AddrInUse`: another socket has that flow.
@@ -237,6 +340,17 @@ impl UdpSocket {
 
     /// Sends a datagram to `addr`, the first that it parses to.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", "10.0.0.1:5000")?;
+    /// let (len, from) = b.recv_from(&mut buf)?;
+    /// assert_eq!(&buf[..len], b"hello");
+    ///
+    /// let error = a.send_to(&[0; 65_536], "10.0.0.1:5000").expect_err("too long for IPv4");
+    /// println!("{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `WouldBlock`: the transmit ring is full; `NetworkUnreachable`; EMSGSIZE: it is too long; the
     /// error that the network has sent about an earlier one.
@@ -253,6 +367,15 @@ impl UdpSocket {
 
     /// Sends a datagram to the peer.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.connect("10.0.0.1:5000")?;
+    /// assert_eq!(a.send(b"hello")?, 5);
+    /// let error = b.send(b"hello").expect_err("it has no peer");
+    /// assert_eq!(error.kind(), ErrorKind::NotConnected);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`UdpSocket::send_to`]; `NotConnected`: there is no peer.
     pub fn send(&self, buf: &[u8]) -> Result<usize> {
@@ -266,6 +389,18 @@ impl UdpSocket {
 
     /// Sends a datagram from `local` to `remote`: on a socket of [`UdpConfig::any`] from any
     /// address and port, on others from their own port and any address of the stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// let (ours, server) = ("10.0.0.1:53".parse()?, stack.bind_udp("0.0.0.0:53")?);
+    /// server.send_from(ours, a.local_addr()?, b"answer")?;
+    /// assert_eq!(a.recv_from(&mut buf)?, (6, ours));
+    ///
+    /// let error = server.send_from("192.0.2.7:53".parse()?, a.local_addr()?, b"answer");
+    /// let error = error.expect_err("no address of this stack");
+    /// assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`]; `AddrNotAvailable`: it may not send from there.
@@ -282,6 +417,19 @@ impl UdpSocket {
     /// call (UDP_SEGMENT); how many bytes were sent, which may be fewer where the transmit ring has
     /// no room for all. Datagrams longer than the path's MTU go in fragments, unless
     /// [`UdpSocket::set_dont_fragment`] forbids it. `to`: `None` for the peer.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// // Three datagrams in one call: 1000, 1000 and 500 bytes.
+    /// let sent = a.send_segments(&[7; 2500], 1000, Some(b.local_addr()?))?;
+    /// assert_eq!(sent, 2500);
+    /// let mut lengths = Vec::new();
+    /// while lengths.len() < 3 {
+    ///     lengths.push(b.recv_from(&mut buf)?.0);
+    /// }
+    /// assert_eq!(lengths, [1000, 1000, 500]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`].
@@ -304,6 +452,16 @@ impl UdpSocket {
 
     /// Sends a batch in one call; how many entries were sent, the last perhaps in part. One way in
     /// and out of the stack, and one doorbell, for all.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// let one = |data| Outgoing { to: Some(([10, 0, 0, 1], 5000).into()), from: None, data, segment_size: None };
+    /// let sent = a.send_many(&[one(b"hello"), one(b"world")])?;
+    /// assert_eq!(sent, 2);
+    /// assert_eq!(b.recv_from(&mut buf)?.0, 5);
+    /// assert_eq!(&buf[..5], b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`], of the first.
@@ -328,6 +486,14 @@ impl UdpSocket {
 
     /// Receives a datagram: how many bytes of it are in `buf`, and who sent it.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// let (len, from) = b.recv_from(&mut buf)?;
+    /// assert_eq!((&buf[..len], from), (&b"hello"[..], a.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `WouldBlock`; the error that the network has sent about what this socket has sent.
     pub fn recv_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr)> {
@@ -338,6 +504,18 @@ impl UdpSocket {
     /// As [`UdpSocket::recv_from`], and the address that it was sent to: bytes, source,
     /// destination.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// // Bound to all addresses: it answers from the one that was asked.
+    /// let server = stack.bind_udp("0.0.0.0:53")?;
+    /// let client = stack.bind_udp("10.0.0.1:4000")?;
+    /// client.send_to(b"question", "10.0.0.1:53")?;
+    /// let (_, from, asked) = server.recv_from_to(&mut [0; 100])?;
+    /// server.send_from(asked, from, b"answer")?;
+    /// assert_eq!(client.recv_from(&mut [0; 100])?.1, "10.0.0.1:53".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
     pub fn recv_from_to(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr, SocketAddr)> {
@@ -346,6 +524,15 @@ impl UdpSocket {
     }
 
     /// As [`UdpSocket::recv_from`], and leaves the datagram there.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// assert_eq!(b.peek_from(&mut buf)?, (5, a.local_addr()?));
+    /// // It is still there.
+    /// assert_eq!(b.recv_from(&mut buf)?.0, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
@@ -356,6 +543,15 @@ impl UdpSocket {
 
     /// Receives a datagram from the peer.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// b.connect(a.local_addr()?)?;
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// let len = b.recv(&mut buf)?;
+    /// assert_eq!(&buf[..len], b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`UdpSocket::recv_from`]; `NotConnected`: there is no peer.
     pub fn recv(&self, buf: &mut [u8]) -> Result<usize> {
@@ -363,6 +559,14 @@ impl UdpSocket {
     }
 
     /// As [`UdpSocket::recv`], and leaves the datagram there.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// b.connect(a.local_addr()?)?;
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// assert_eq!((b.peek(&mut buf)?, b.recv(&mut buf)?), (5, 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::recv`].
@@ -372,6 +576,18 @@ impl UdpSocket {
 
     /// Receives what has come, at least one datagram and as many as there is room for, without a
     /// copy. What `batch` held goes back to the stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_segments(b"onetwosix", 3, Some(b.local_addr()?))?;
+    /// let (mut batch, mut words) = (Datagrams::with_capacity(32), Vec::new());
+    /// while words.len() < 3 {
+    ///     b.recv_many(&mut batch)?;
+    ///     words.extend(batch.iter().map(|d| d.data.to_vec()));
+    /// }
+    /// assert_eq!(words, [b"one", b"two", b"six"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
@@ -395,6 +611,14 @@ impl UdpSocket {
 
     /// Calls do not wait but fail with `WouldBlock`, or wait again.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.set_nonblocking(true)?;
+    /// let nothing_yet = a.recv_from(&mut buf).expect_err("nobody has sent anything");
+    /// assert_eq!(nothing_yet.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None today; as `std::net`.
     pub fn set_nonblocking(&self, on: bool) -> Result<()> {
@@ -404,6 +628,15 @@ impl UdpSocket {
 
     /// Limits how long receiving waits; `None` is no limit.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.set_read_timeout(Some(Duration::from_millis(10)))?;
+    /// assert_eq!(a.read_timeout()?, Some(Duration::from_millis(10)));
+    /// let late = a.recv_from(&mut buf).expect_err("nobody sends anything");
+    /// assert_eq!(late.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The limit is zero.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
@@ -412,6 +645,15 @@ impl UdpSocket {
 
     /// Limits how long sending waits for room in the transmit ring; `None` is no limit.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.set_write_timeout(Some(Duration::from_secs(1)))?;
+    /// assert_eq!(a.write_timeout()?, Some(Duration::from_secs(1)));
+    /// let error = a.set_write_timeout(Some(Duration::ZERO)).expect_err("not a limit");
+    /// assert_eq!(error.to_string(), "a time limit of zero; use `None`");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The limit is zero.
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
@@ -419,6 +661,7 @@ impl UdpSocket {
     }
 
     /// How long receiving waits.
+    /// See [`UdpSocket::set_read_timeout`].
     ///
     /// # Errors
     /// None today; as `std::net`.
@@ -427,6 +670,7 @@ impl UdpSocket {
     }
 
     /// How long sending waits.
+    /// See [`UdpSocket::set_write_timeout`].
     ///
     /// # Errors
     /// None today; as `std::net`.
@@ -436,6 +680,22 @@ impl UdpSocket {
 
     /// SO_ERROR: the pending error, which is thereby cleared.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// // Nobody is there: that is told of once.
+    /// a.connect("10.0.0.1:9")?;
+    /// a.send(b"hello")?;
+    /// let error = loop {
+    ///     if let Some(e) = a.take_error()? {
+    ///         break e;
+    ///     }
+    ///     std::thread::yield_now();
+    /// };
+    /// assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    /// assert!(a.take_error()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn take_error(&self) -> Result<Option<Error>> {
@@ -444,6 +704,15 @@ impl UdpSocket {
     }
 
     /// Closes the socket for all its handles: calls blocked on it fail.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// let other = a.try_clone()?;
+    /// a.close()?;
+    /// let error = other.recv_from(&mut buf).expect_err("it is closed");
+    /// assert_eq!(error.kind(), ErrorKind::NotConnected);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// It has gone already.
@@ -457,6 +726,17 @@ impl UdpSocket {
 
     /// IP_TTL: time to live of what it sends to one host, 1 to 255.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.set_ttl(8)?;
+    /// assert_eq!(a.ttl()?, 8);
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// let mut batch = Datagrams::with_capacity(1);
+    /// b.recv_many(&mut batch)?;
+    /// assert!(batch.iter().all(|d| d.ttl == 8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidInput`: out of range.
     pub fn set_ttl(&self, ttl: u32) -> Result<()> {
@@ -464,6 +744,7 @@ impl UdpSocket {
     }
 
     /// IP_TTL; 0: the stack's.
+    /// See [`UdpSocket::set_ttl`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -473,6 +754,18 @@ impl UdpSocket {
 
     /// IP_TOS: DSCP in the upper six bits, ECN in the lower two.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// // Expedited Forwarding (RFC 3246).
+    /// a.set_tos(46 << 2)?;
+    /// assert_eq!(a.tos()?, 184);
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// let mut batch = Datagrams::with_capacity(1);
+    /// b.recv_many(&mut batch)?;
+    /// assert!(batch.iter().all(|d| d.tos == 184));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_tos(&self, tos: u8) -> Result<()> {
@@ -480,6 +773,7 @@ impl UdpSocket {
     }
 
     /// IP_TOS.
+    /// See [`UdpSocket::set_tos`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -489,6 +783,15 @@ impl UdpSocket {
 
     /// IPV6_V6ONLY, as it was bound with: one on `[::]` gets nothing of IPv4 then.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let v6 = stack.bind_udp_with("[::]:53", &UdpConfig { only_v6: true, ..UdpConfig::default() })?;
+    /// assert!(v6.only_v6()?);
+    /// // So the same port is free over IPv4.
+    /// let v4 = stack.bind_udp("0.0.0.0:53")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn only_v6(&self) -> Result<bool> {
@@ -497,6 +800,16 @@ impl UdpSocket {
 
     /// SO_BROADCAST: it may send to all stations of a link.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// let error = a.send_to(b"hello", "255.255.255.255:5000").expect_err("not without it");
+    /// assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    /// a.set_broadcast(true)?;
+    /// assert!(a.broadcast()?);
+    /// assert_eq!(a.send_to(b"hello", "255.255.255.255:5000")?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_broadcast(&self, on: bool) -> Result<()> {
@@ -504,6 +817,7 @@ impl UdpSocket {
     }
 
     /// SO_BROADCAST.
+    /// See [`UdpSocket::set_broadcast`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -534,6 +848,17 @@ impl UdpSocket {
     /// Joins a group on the interface that has the address `interface` (unspecified: the first):
     /// what is sent to it there comes to this socket too (IP_ADD_MEMBERSHIP).
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let group = Ipv4Addr::new(239, 1, 2, 3);
+    /// let member = stack.bind_udp("0.0.0.0:5000")?;
+    /// member.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)?;
+    /// let sender = stack.bind_udp("10.0.0.1:0")?;
+    /// sender.send_to(b"to all of you", (group, 5000))?;
+    /// assert_eq!(member.recv_from(&mut [0; 100])?, (13, sender.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidInput`: it is no group; `AddrInUse`: the socket is in it; `AddrNotAvailable`: there
     /// is no such interface.
@@ -543,6 +868,17 @@ impl UdpSocket {
     }
 
     /// Leaves a group.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let group = Ipv4Addr::new(239, 1, 2, 3);
+    /// let member = stack.bind_udp("0.0.0.0:5000")?;
+    /// member.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)?;
+    /// member.leave_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)?;
+    /// let error = member.leave_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED).expect_err("it has left");
+    /// assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `AddrNotAvailable`: the socket is not in it.
@@ -554,6 +890,17 @@ impl UdpSocket {
     /// Joins a group of IPv6 on the interface of that number, from 1 (0: the first), as scope ids
     /// have it.
     ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let group = "ff02::123".parse()?;
+    /// let member = stack.bind_udp("[::]:5000")?;
+    /// member.join_multicast_v6(&group, 0)?;
+    /// let error = member.join_multicast_v6(&group, 0).expect_err("it is in it");
+    /// assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    /// member.leave_multicast_v6(&group, 0)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`UdpSocket::join_multicast_v4`].
     pub fn join_multicast_v6(&self, multiaddr: &Ipv6Addr, interface: u32) -> Result<()> {
@@ -561,6 +908,7 @@ impl UdpSocket {
     }
 
     /// Leaves a group of IPv6.
+    /// See [`UdpSocket::join_multicast_v6`].
     ///
     /// # Errors
     /// As [`UdpSocket::leave_multicast_v4`].
@@ -571,6 +919,13 @@ impl UdpSocket {
     /// IP_MULTICAST_LOOP: what it sends to groups also comes to sockets of this stack that have
     /// joined. One setting for both families.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.set_multicast_loop_v4(false)?;
+    /// assert!(!a.multicast_loop_v4()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_multicast_loop_v4(&self, on: bool) -> Result<()> {
@@ -578,6 +933,7 @@ impl UdpSocket {
     }
 
     /// IP_MULTICAST_LOOP.
+    /// See [`UdpSocket::set_multicast_loop_v4`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -587,6 +943,13 @@ impl UdpSocket {
 
     /// IPV6_MULTICAST_LOOP: the same setting as IPv4's.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.set_multicast_loop_v6(false)?;
+    /// assert_eq!((a.multicast_loop_v6()?, a.multicast_loop_v4()?), (false, false));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_multicast_loop_v6(&self, on: bool) -> Result<()> {
@@ -594,6 +957,7 @@ impl UdpSocket {
     }
 
     /// IPV6_MULTICAST_LOOP.
+    /// See [`UdpSocket::set_multicast_loop_v6`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -603,6 +967,14 @@ impl UdpSocket {
 
     /// IP_MULTICAST_TTL, and IPV6_MULTICAST_HOPS: of what it sends to groups, 1 to 255. Default 1.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// // As far as the site's border.
+    /// a.set_multicast_ttl_v4(32)?;
+    /// assert_eq!(a.multicast_ttl_v4()?, 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidInput`: out of range.
     pub fn set_multicast_ttl_v4(&self, ttl: u32) -> Result<()> {
@@ -610,6 +982,7 @@ impl UdpSocket {
     }
 
     /// IP_MULTICAST_TTL, and IPV6_MULTICAST_HOPS.
+    /// See [`UdpSocket::set_multicast_ttl_v4`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -619,6 +992,13 @@ impl UdpSocket {
 
     /// IP_MULTICAST_IF, and IPV6_MULTICAST_IF: the number of the interface by which it sends to
     /// groups, from 0; `None`: that of its address, or of the route.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.set_multicast_interface(Some(0))?;
+    /// assert_eq!(a.info()?.config.multicast_interface, Some(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -631,6 +1011,20 @@ impl UdpSocket {
     /// long on the way is lost; a connected socket's next call says so, with the same error, and
     /// [`UdpSocket::path_mtu`] what the path takes. Default no.
     ///
+    /// ```
+    #[doc = include_str!("examples/apart.txt")]
+    /// let (a, b) = (near.bind_udp("10.0.0.1:4000")?, far.bind_udp("10.0.0.2:5000")?);
+    /// # b.set_read_timeout(Some(Duration::from_secs(20)))?;
+    /// a.send_to(&[7; 5000], "10.0.0.2:5000")?;
+    /// assert_eq!(b.recv_from(&mut [0; 5000])?.0, 5000, "it was cut, and put together again");
+    ///
+    /// a.set_dont_fragment(true)?;
+    /// assert!(a.dont_fragment()?);
+    /// let error = a.send_to(&[7; 5000], "10.0.0.2:5000").expect_err("the MTU is 1500");
+    /// assert!(error.to_string().starts_with("Message too long"), "{error}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_dont_fragment(&self, on: bool) -> Result<()> {
@@ -638,6 +1032,7 @@ impl UdpSocket {
     }
 
     /// Whether datagrams are never cut into fragments.
+    /// See [`UdpSocket::set_dont_fragment`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -649,6 +1044,15 @@ impl UdpSocket {
     /// peer in one piece, bytes. That is the interface's MTU until a router says less, which is
     /// believed for ten minutes (RFC 1191, RFC 8201); 552 or, over IPv6, 1280 at least.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.connect("10.0.0.9:5000")?;
+    /// // Less the headers of IPv4 and UDP: the longest payload that goes in one piece.
+    /// let payload = a.path_mtu()? - 28;
+    /// assert_eq!(payload, 1472);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `NotConnected`: the socket has no peer, or no route leads there any more.
     pub fn path_mtu(&self) -> Result<u32> {
@@ -657,6 +1061,13 @@ impl UdpSocket {
 
     /// SO_RCVBUF: memory that received datagrams pin while they wait, bytes.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.set_recv_buffer_size(1 << 20)?;
+    /// assert_eq!(a.recv_buffer_size()?, 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_recv_buffer_size(&self, bytes: u32) -> Result<()> {
@@ -664,6 +1075,7 @@ impl UdpSocket {
     }
 
     /// SO_RCVBUF.
+    /// See [`UdpSocket::set_recv_buffer_size`].
     ///
     /// # Errors
     /// The socket has gone.

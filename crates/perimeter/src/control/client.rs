@@ -17,6 +17,17 @@ const LOOK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a stack could not be asked, or what it says.
+///
+/// ```
+/// # use perimeter::control::{Client, ControlError};
+/// let error = Client::connect("/no/such/stack".as_ref()).expect_err("there is no stack");
+/// assert!(matches!(error, ControlError::Unreachable { .. }));
+/// assert_eq!(
+///     error.to_string(),
+///     "/no/such/stack: there is no control socket; was the stack started with one?",
+/// );
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// There is nobody at that path.
@@ -48,6 +59,20 @@ pub enum ControlError {
 }
 
 /// A connection to a running stack's control socket.
+///
+/// ```
+#[doc = include_str!("../examples/control.txt")]
+/// // In the program that is looked at.
+/// let stack = builder.control(&path).build()?;
+/// let listener = stack.listen("10.0.0.1:80")?;
+///
+/// // In another one, of the same user.
+/// let mut client = Client::connect(&path)?;
+/// let (listeners, connections) = client.connections()?;
+/// assert_eq!(listeners[0].local.to_string(), "10.0.0.1:80");
+/// assert!(connections.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
@@ -60,6 +85,7 @@ pub struct Client {
 
 impl Client {
     /// Connects to the stack at `path`.
+    /// See [`Client`].
     ///
     /// # Errors
     /// [`ControlError::Unreachable`], [`ControlError::Version`], or what is there is no stack.
@@ -126,16 +152,50 @@ impl Client {
     }
 
     /// What the stack has said of itself.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/control.txt")]
+    /// # let stack = builder.control(&path).build()?;
+    /// let client = Client::connect(&path)?;
+    /// assert_eq!(client.greeting().organization, "up:shared");
+    /// assert_eq!(client.greeting().pid, std::process::id());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn greeting(&self) -> &Greeting {
         &self.greeting
     }
 
     /// Names of its interfaces that had gone for good when it was last asked for its connections.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/control.txt")]
+    /// # let stack = builder.control(&path).build()?;
+    /// let mut client = Client::connect(&path)?;
+    /// client.connections()?;
+    /// assert!(client.gone().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn gone(&self) -> &[String] {
         &self.gone
     }
 
     /// Its listeners and connections.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/control.txt")]
+    /// # let stack = builder.control(&path).build()?;
+    /// # let listener = stack.listen("10.0.0.1:80")?;
+    /// # let stream = stack.connect("10.0.0.1:80")?;
+    /// # let accepted = listener.accept()?;
+    /// let mut client = Client::connect(&path)?;
+    /// let (listeners, connections) = client.connections()?;
+    /// for c in &connections {
+    ///     println!("{} {} -> {}, cwnd {}", c.state, c.local, c.remote, c.cwnd);
+    ///     println!("TCP runs in {}", c.layers[1].perimeter);
+    /// }
+    /// assert_eq!((listeners.len(), connections.len()), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The stack can't tell, or has gone.
@@ -158,6 +218,16 @@ impl Client {
 
     /// Its sockets of UDP.
     ///
+    /// ```
+    #[doc = include_str!("../examples/control.txt")]
+    /// # let stack = builder.control(&path).build()?;
+    /// let socket = stack.bind_udp("10.0.0.1:53")?;
+    /// let sockets = Client::connect(&path)?.datagrams()?;
+    /// assert_eq!(sockets[0].local.to_string(), "10.0.0.1:53");
+    /// assert_eq!(sockets[0].drops, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The stack can't tell, or has gone.
     pub fn datagrams(&mut self) -> Result<Vec<Datagrams>, ControlError> {
@@ -174,6 +244,23 @@ impl Client {
     }
 
     /// What it has counted since it was built.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/control.txt")]
+    /// # let stack = builder.control(&path).build()?;
+    /// # let listener = stack.listen("10.0.0.1:80")?;
+    /// # let stream = stack.connect("10.0.0.1:80")?;
+    /// # let accepted = listener.accept()?;
+    /// let counters = Client::connect(&path)?.counters()?;
+    /// for (name, value) in counters.counters.iter().filter(|(_, value)| *value > 0) {
+    ///     println!("{name} {value}");
+    /// }
+    /// for lock in &counters.locks {
+    ///     println!("{}: contended {} of {}", lock.class, lock.contended, lock.acquisitions);
+    /// }
+    /// assert_eq!(counters.connections, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The stack can't tell, or has gone.
@@ -193,6 +280,23 @@ impl Client {
     /// Captures frames as they pass: `told` gets the interfaces and each frame, and ends the
     /// capture by `false`. It gets the interfaces alone when the capture has begun, and ten times a
     /// second while no frame comes. `filter` is a [`Filter`](perimeter_link::capture::Filter).
+    ///
+    /// ```
+    #[doc = include_str!("../examples/control.txt")]
+    /// # let stack = builder.control(&path).build()?;
+    /// let socket = stack.bind_udp("10.0.0.1:0")?;
+    /// let mut seen = Vec::new();
+    /// let end = Client::connect(&path)?.capture("arp", None, Some(1), Some(10.0), |interfaces, frame| {
+    ///     match frame {
+    ///         Some(f) => seen.push((interfaces[f.interface].name.clone(), f.len)),
+    ///         // It has begun. Sending makes the stack ask for its neighbour's station.
+    ///         None => drop(socket.send_to(b"hello", "10.0.0.9:9")),
+    ///     }
+    ///     true
+    /// })?;
+    /// assert_eq!((end.count, seen.len()), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `filter` is none, or the stack has gone.
@@ -236,6 +340,34 @@ impl Client {
 
     /// Traces a connection: `told` gets each segment, and ends the trace by `false`. After
     /// `seconds` it gets none any more: those on their way by then count as [`End::lost`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/control.txt")]
+    /// let stack = builder.organization("pef:vertical")?.control(&path).build()?;
+    /// # let listener = stack.listen("10.0.0.1:80")?;
+    /// # let mut stream = stack.connect("10.0.0.1:80")?;
+    /// # let (mut server, _) = listener.accept()?;
+    /// # let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    /// # let over = done.clone();
+    /// # let thread = thread::spawn(move || -> std::io::Result<()> {
+    /// #     while !over.load(std::sync::atomic::Ordering::Relaxed) {
+    /// #         stream.write_all(b"hello")?;
+    /// #         server.read_exact(&mut [0; 5])?;
+    /// #     }
+    /// #     Ok(())
+    /// # });
+    /// // While something goes on there:
+    /// let mut client = Client::connect(&path)?;
+    /// let (_, connections) = client.connections()?;
+    /// let end = client.trace(&connections[0].id, Some(3), Some(10.0), |segment| {
+    ///     println!("{} {} bytes, cwnd {}", segment.flags, segment.len, segment.cwnd);
+    ///     true
+    /// })?;
+    /// assert_eq!(end.count, 3);
+    /// # done.store(true, std::sync::atomic::Ordering::Relaxed);
+    /// # thread.join().expect("no panic")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The stack can't trace it, or has gone.

@@ -17,6 +17,7 @@ pub const PROTOCOL: u32 = 1;
 pub const LONGEST_REQUEST: usize = 4096;
 
 /// What a stack says when somebody connects.
+/// See [`Client::greeting`](super::Client::greeting).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     /// Version of the stack.
@@ -30,6 +31,13 @@ pub struct Greeting {
 }
 
 /// What a stack is asked for.
+///
+/// ```
+/// # use perimeter::control::Request;
+/// let line = serde_json::to_string(&Request::Counters)?;
+/// assert_eq!(line, r#"{"ask":"counters"}"#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub enum Request {
@@ -68,6 +76,13 @@ pub enum Request {
 }
 
 /// A line of an answer. The last one is [`Reply::End`] or [`Reply::Error`].
+///
+/// ```
+/// # use perimeter::control::Reply;
+/// let last = r#"{"end":{"count":2,"lost":0,"closed":false}}"#;
+/// assert!(matches!(serde_json::from_str(last)?, Reply::End(end) if end.count == 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
@@ -103,6 +118,7 @@ pub enum Reply {
 }
 
 /// How an answer ended.
+/// See [`Client::capture`](super::Client::capture).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     /// Lines before this one: connections and listeners, sockets, segments, or frames.
@@ -120,6 +136,7 @@ pub struct End {
 }
 
 /// A listener.
+/// See [`Client::connections`](super::Client::connections).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
     /// Its address; unspecified: any of that family, and `[::]` of both unless it takes IPv6 only.
@@ -131,6 +148,7 @@ pub struct Listener {
 }
 
 /// A connection.
+/// See [`Client::connections`](super::Client::connections).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Connection {
     /// Its name, for [`Request::Trace`].
@@ -182,6 +200,7 @@ pub struct Connection {
 }
 
 /// A socket of UDP.
+/// See [`Client::datagrams`](super::Client::datagrams).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Datagrams {
     /// Its address; unspecified: any of that family, and `[::]` of both unless it takes IPv6 only.
@@ -202,6 +221,7 @@ pub struct Datagrams {
 }
 
 /// Where one layer of a connection runs.
+/// See [`Client::connections`](super::Client::connections).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
     /// `ip`, `tcp` or `socket`.
@@ -216,6 +236,7 @@ pub struct Layer {
 }
 
 /// A segment of a traced connection.
+/// See [`Client::trace`](super::Client::trace).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Segment {
     /// When it passed, s on the stack's clock.
@@ -241,6 +262,7 @@ pub struct Segment {
 }
 
 /// What a stack has counted.
+/// See [`Client::counters`](super::Client::counters).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// When, nanoseconds on the stack's clock.
@@ -259,6 +281,7 @@ pub struct Counters {
 }
 
 /// What happened to the locks of one class.
+/// See [`Client::counters`](super::Client::counters).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockCounts {
     /// Their class.
@@ -272,6 +295,7 @@ pub struct LockCounts {
 }
 
 /// An interface.
+/// See [`Client::capture`](super::Client::capture).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
     /// Its name.
@@ -281,6 +305,7 @@ pub struct Interface {
 }
 
 /// A frame that has passed.
+/// See [`Client::capture`](super::Client::capture).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
     /// Number of its interface.

@@ -1,0 +1,295 @@
+//! Every public item of the library's facade is shown in use: its documentation has an example,
+//! which `cargo test --doc` runs, or a link to an item whose documentation has one.
+//!
+//! This reads the sources line by line, as rustfmt leaves them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A public item: a type, a trait, a function, or a method of one of these types.
+#[derive(Debug)]
+struct Item {
+    /// `Type`, `Type::method` or `function`.
+    name: String,
+    /// Where it stands, for the report.
+    place: String,
+    /// Its documentation, a line each.
+    doc: Vec<String>,
+}
+
+impl Item {
+    /// The type that has to be public for this to be.
+    fn owner(&self) -> &str {
+        self.name.split("::").next().unwrap_or_default()
+    }
+
+    fn has_example(&self) -> bool {
+        self.doc.iter().any(|l| l.trim_start().starts_with("```"))
+    }
+
+    /// What its documentation links to, in the names of items.
+    fn links(&self) -> Vec<String> {
+        let text = self.doc.join(" ");
+        let mut found = Vec::new();
+        let mut rest = text.as_str();
+        while let Some((_, after)) = rest.split_once("[`") {
+            let Some((shown, after)) = after.split_once("`]") else {
+                break;
+            };
+            let target = after.strip_prefix('(').and_then(|a| a.split_once(')'));
+            let target = target.map_or(shown, |(t, _)| t);
+            found.push(self.named(target));
+            rest = after;
+        }
+        found
+    }
+
+    /// The last parts of a path, as items are named here.
+    fn named(&self, path: &str) -> String {
+        let parts: Vec<&str> = path.trim_end_matches("()").split("::").collect();
+        let of_type = |s: &str| s.starts_with(char::is_uppercase);
+        match parts[..] {
+            [.., "Self", method] => format!("{}::{method}", self.owner()),
+            [.., owner, method] if of_type(owner) && !of_type(method) => {
+                format!("{owner}::{method}")
+            }
+            [.., last] => last.to_string(),
+            [] => String::new(),
+        }
+    }
+}
+
+/// The identifier that `text` begins with.
+fn identifier(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Whose methods follow, if this line opens an `impl` of a type or a trait.
+fn opens(line: &str) -> Option<&str> {
+    if let Some(of_trait) = line.strip_prefix("pub trait ") {
+        return Some(identifier(of_trait));
+    }
+    let head = line.strip_prefix("impl")?;
+    // Generic parameters have no `>` within, as these sources are.
+    let head = match head.strip_prefix('<') {
+        Some(generic) => generic.split_once("> ")?.1,
+        None => head.strip_prefix(' ')?,
+    };
+    // Methods of a trait are documented where the trait is.
+    let subject = head
+        .split_once(" for ")
+        .map_or(head, |(_, subject)| subject);
+    Some(identifier(subject))
+}
+
+/// The kind and the name of what this line declares, if that is public.
+fn declares(line: &str, in_trait: bool) -> Option<(&str, &str)> {
+    let text = line.trim_start();
+    let mut text = match text.strip_prefix("pub ") {
+        Some(rest) => rest,
+        None if in_trait && text.starts_with("fn ") => text,
+        None => return None,
+    };
+    for word in ["const ", "async ", "unsafe "] {
+        if let Some(rest) = text.strip_prefix(word)
+            && rest.contains("fn ")
+        {
+            text = rest;
+        }
+    }
+    let (kind, rest) = text.split_once(' ')?;
+    ["fn", "struct", "enum", "trait"]
+        .contains(&kind)
+        .then(|| (kind, identifier(rest)))
+}
+
+/// The public items of a source file, up to its tests.
+fn items(text: &str, file: &str) -> Vec<Item> {
+    let (mut all, mut doc) = (Vec::new(), Vec::new());
+    let (mut owner, mut in_trait) = ("", false);
+    for (number, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        if line == "#[cfg(test)]" {
+            break;
+        }
+        if let Some(text) = trimmed.strip_prefix("///") {
+            doc.push(text.to_string());
+            continue;
+        }
+        // Attributes stand between, in lines of their own or in several.
+        if trimmed.starts_with("#[") || [")]", "reason ="].iter().any(|a| trimmed.starts_with(a)) {
+            continue;
+        }
+        if let Some(subject) = opens(line) {
+            (owner, in_trait) = (subject, line.starts_with("pub trait "));
+        }
+        if line == "}" {
+            (owner, in_trait) = ("", false);
+        }
+        if let Some((kind, name)) = declares(line, in_trait) {
+            let name = match kind {
+                "fn" if !owner.is_empty() => format!("{owner}::{name}"),
+                _ => name.to_string(),
+            };
+            all.push(Item {
+                name,
+                place: format!("{file}:{}", number + 1),
+                doc: std::mem::take(&mut doc),
+            });
+        }
+        doc.clear();
+    }
+    all
+}
+
+/// The names that `pub use` re-exports in a module's text.
+fn re_exported(text: &str) -> BTreeSet<String> {
+    let statements = text
+        .split(';')
+        .filter_map(|s| s.trim().split_once("pub use "));
+    statements
+        .flat_map(|(_, what)| what.split(['{', '}', ',']))
+        .filter_map(|path| path.rsplit("::").next())
+        .map(|name| name.trim().to_string())
+        .collect()
+}
+
+/// The modules that a module's text declares public.
+fn public_modules(text: &str) -> BTreeSet<String> {
+    let lines = text.lines().filter_map(|l| l.strip_prefix("pub mod "));
+    lines.map(|l| identifier(l).to_string()).collect()
+}
+
+fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// The items of the library at `src` that its users can name.
+fn public_items(src: &Path) -> Vec<Item> {
+    let mut files = Vec::new();
+    sources(src, &mut files);
+    files.sort();
+    let read = |p: &Path| fs::read_to_string(p).unwrap_or_else(|e| panic!("{}: {e}", p.display()));
+    let root = read(&src.join("lib.rs"));
+    let modules = public_modules(&root);
+    let mut exported = re_exported(&root);
+    let mut all = Vec::new();
+    for path in &files {
+        let text = read(path);
+        let inside = path.strip_prefix(src).unwrap();
+        let module = inside.components().next().unwrap();
+        let module = Path::new(module.as_os_str()).file_stem().unwrap();
+        let public = modules.contains(module.to_str().unwrap());
+        let found = items(&text, &inside.display().to_string());
+        if public && inside.ends_with("mod.rs") {
+            exported.extend(re_exported(&text));
+        }
+        // What is in a public module's own file can be named there.
+        if public && (inside.components().count() == 1 || inside.ends_with("mod.rs")) {
+            exported.extend(found.iter().map(|i| i.owner().to_string()));
+        }
+        all.extend(found);
+    }
+    all.retain(|i| exported.contains(i.owner()));
+    all
+}
+
+/// The items that are nowhere shown in use.
+fn unshown(items: &[Item]) -> Vec<String> {
+    let shown: BTreeSet<&str> = items
+        .iter()
+        .filter(|i| i.has_example())
+        .map(|i| i.name.as_str())
+        .collect();
+    items
+        .iter()
+        .filter(|i| !i.has_example())
+        .filter(|i| !i.links().iter().any(|l| shown.contains(l.as_str())))
+        .map(|i| format!("{}: {}", i.place, i.name))
+        .collect()
+}
+
+#[test]
+fn every_item_of_the_facade_is_shown_in_use() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/perimeter/src");
+    let items = public_items(&src);
+    let names: BTreeSet<&str> = items.iter().map(|i| i.name.as_str()).collect();
+    // Types and methods, inherent or a trait's; in private modules and in public ones.
+    for known in [
+        "Stack",
+        "Stack::listen",
+        "Stack::send_frame",
+        "Source::source",
+        "Client::trace",
+        "watch",
+    ] {
+        assert!(names.contains(known), "{known} is not among {names:?}");
+    }
+    assert!(items.len() > 250, "those are not all: {}", items.len());
+    let bad = unshown(&items);
+    assert!(
+        bad.is_empty(),
+        "neither an example nor a link to an item that has one:\n{}",
+        bad.join("\n")
+    );
+}
+
+#[test]
+fn what_is_not_shown_is_named() {
+    let text = "\
+/// A thing, see [`Thing::used`].
+#[derive(Debug)]
+pub struct Thing;
+
+impl Thing {
+    /// Shown.
+    ///
+    /// ```
+    /// let thing = Thing::used();
+    /// ```
+    #[must_use]
+    pub fn used() -> Thing {
+        Thing
+    }
+
+    /// Linked to what is shown: [as there](Thing), [`used`](Self::used).
+    pub const fn linked(&self) {}
+
+    /// Linked to what is not: [`Thing::linked`].
+    pub async fn bare(&self) {}
+
+    /// Private.
+    fn hidden(&self) {}
+}
+
+/// No documentation to speak of.
+pub fn alone() {}
+
+#[cfg(test)]
+mod tests {
+    pub fn helper() {}
+}
+";
+    let found = items(text, "thing.rs");
+    let names: Vec<&str> = found.iter().map(|i| i.name.as_str()).collect();
+    let all = [
+        "Thing",
+        "Thing::used",
+        "Thing::linked",
+        "Thing::bare",
+        "alone",
+    ];
+    assert_eq!(names, all);
+    let bad = ["thing.rs:20: Thing::bare", "thing.rs:27: alone"];
+    assert_eq!(unshown(&found), bad);
+}
