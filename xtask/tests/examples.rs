@@ -1,11 +1,15 @@
-//! Every public item of the library's facade is shown in use: its documentation has an example,
-//! which `cargo test --doc` runs, or a link to an item whose documentation has one.
+//! Every public item of the library's facade, and of its sockets for tokio, is shown in use: its
+//! documentation has an example, which `cargo test --doc` runs, or a link to an item whose
+//! documentation has one.
 //!
 //! This reads the sources line by line, as rustfmt leaves them.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// The owner of methods that a macro gives to several types.
+const EACH: &str = "$";
 
 /// A public item: a type, a trait, a function, or a method of one of these types.
 #[derive(Debug)]
@@ -45,8 +49,12 @@ impl Item {
         found
     }
 
-    /// The last parts of a path, as items are named here.
+    /// The last parts of a path, as items are named here; those of the facade, seen from another
+    /// library, with that one's name before.
     fn named(&self, path: &str) -> String {
+        if let Some(theirs) = path.strip_prefix("perimeter::") {
+            return format!("perimeter::{}", self.named(theirs));
+        }
         let parts: Vec<&str> = path.trim_end_matches("()").split("::").collect();
         let of_type = |s: &str| s.starts_with(char::is_uppercase);
         match parts[..] {
@@ -122,6 +130,10 @@ fn items(text: &str, file: &str) -> Vec<Item> {
         if trimmed.starts_with("#[") || [")]", "reason ="].iter().any(|a| trimmed.starts_with(a)) {
             continue;
         }
+        // Methods that a macro gives to several types.
+        if trimmed.starts_with("impl $") {
+            owner = EACH;
+        }
         if let Some(subject) = opens(line) {
             (owner, in_trait) = (subject, line.starts_with("pub trait "));
         }
@@ -175,14 +187,16 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
 }
 
 /// The items of the library at `src` that its users can name.
-fn public_items(src: &Path) -> Vec<Item> {
+fn public_items(src: &Path, without: &[&str]) -> Vec<Item> {
     let mut files = Vec::new();
     sources(src, &mut files);
     files.sort();
     let read = |p: &Path| fs::read_to_string(p).unwrap_or_else(|e| panic!("{}: {e}", p.display()));
     let root = read(&src.join("lib.rs"));
-    let modules = public_modules(&root);
+    let mut modules = public_modules(&root);
+    modules.retain(|m| !without.contains(&m.as_str()));
     let mut exported = re_exported(&root);
+    exported.insert(EACH.to_string());
     let mut all = Vec::new();
     for path in &files {
         let text = read(path);
@@ -204,44 +218,62 @@ fn public_items(src: &Path) -> Vec<Item> {
     all
 }
 
-/// The items that are nowhere shown in use.
-fn unshown(items: &[Item]) -> Vec<String> {
-    let shown: BTreeSet<&str> = items
-        .iter()
-        .filter(|i| i.has_example())
-        .map(|i| i.name.as_str())
-        .collect();
+/// The names of the items that have examples.
+fn shown(items: &[Item]) -> BTreeSet<String> {
+    let with = items.iter().filter(|i| i.has_example());
+    with.map(|i| i.name.clone()).collect()
+}
+
+/// The items that are nowhere shown in use, by themselves or by one of those that are `shown`.
+fn unshown(items: &[Item], shown: &BTreeSet<String>) -> Vec<String> {
+    let is_shown = |link: &String| {
+        let of_each = link.split_once("::").map(|(_, m)| format!("{EACH}::{m}"));
+        shown.contains(link) || of_each.is_some_and(|l| shown.contains(&l))
+    };
     items
         .iter()
-        .filter(|i| !i.has_example())
-        .filter(|i| !i.links().iter().any(|l| shown.contains(l.as_str())))
+        .filter(|i| !i.has_example() && !i.links().iter().any(is_shown))
         .map(|i| format!("{}: {}", i.place, i.name))
         .collect()
 }
 
+/// Checks a library, `items`, of which these are some.
+fn check(items: &[Item], known: &[&str], shown: &BTreeSet<String>) {
+    let names: BTreeSet<&str> = items.iter().map(|i| i.name.as_str()).collect();
+    for known in known {
+        assert!(names.contains(known), "{known} is not among {names:?}");
+    }
+    let bad = unshown(items, shown);
+    assert!(
+        bad.is_empty(),
+        "neither an example nor a link to an item that has one:\n{}",
+        bad.join("\n")
+    );
+}
+
 #[test]
 fn every_item_of_the_facade_is_shown_in_use() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/perimeter/src");
-    let items = public_items(&src);
-    let names: BTreeSet<&str> = items.iter().map(|i| i.name.as_str()).collect();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let facade = public_items(&crates.join("perimeter/src"), &[]);
+    assert!(facade.len() > 250, "those are not all: {}", facade.len());
     // Types and methods, inherent or a trait's; in private modules and in public ones.
-    for known in [
+    let known = [
         "Stack",
         "Stack::listen",
         "Stack::send_frame",
         "Source::source",
         "Client::trace",
         "watch",
-    ] {
-        assert!(names.contains(known), "{known} is not among {names:?}");
-    }
-    assert!(items.len() > 250, "those are not all: {}", items.len());
-    let bad = unshown(&items);
-    assert!(
-        bad.is_empty(),
-        "neither an example nor a link to an item that has one:\n{}",
-        bad.join("\n")
-    );
+    ];
+    let by_itself = shown(&facade);
+    check(&facade, &known, &by_itself);
+
+    // The gateway is a program's inside, and behind a feature.
+    let tokio = public_items(&crates.join("tokio/src"), &["gateway"]);
+    assert!(tokio.len() > 150, "those are not all: {}", tokio.len());
+    let theirs = by_itself.iter().map(|name| format!("perimeter::{name}"));
+    let all = shown(&tokio).into_iter().chain(theirs).collect();
+    check(&tokio, &["Net::connect", "$::readable", "UdpSocket"], &all);
 }
 
 #[test]
@@ -291,5 +323,5 @@ mod tests {
     ];
     assert_eq!(names, all);
     let bad = ["thing.rs:20: Thing::bare", "thing.rs:27: alone"];
-    assert_eq!(unshown(&found), bad);
+    assert_eq!(unshown(&found, &shown(&found)), bad);
 }

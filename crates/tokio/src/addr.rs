@@ -11,8 +11,10 @@ pub type Resolved = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>>> + Send>
 
 /// Finds the addresses of host names, for calls of a [`Net`] ([`Net::with_resolver`]). Without one
 /// the host's resolver is asked, as `tokio::net` does.
+/// See [`Net::with_resolver`].
 pub trait Resolve: Send + Sync {
     /// The addresses of `host`, with `port`.
+    /// See [`Net::with_resolver`].
     fn resolve(&self, host: &str, port: u16) -> Resolved;
 }
 
@@ -34,6 +36,15 @@ mod sealed {
 
 /// What can be given where an address is asked for: the types that `tokio::net::ToSocketAddrs` has.
 /// Text is an address with a port, or a host's name with one.
+///
+/// ```
+#[doc = include_str!("examples/net.txt")]
+/// let listener = net.listen(("10.0.0.1", 80)).await?;
+/// for addr in ["10.0.0.1:80".to_string(), listener.local_addr()?.to_string()] {
+///     net.connect(addr).await?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 pub trait ToSocketAddrs: sealed::Sealed {}
 
 impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
@@ -136,6 +147,13 @@ pub(crate) async fn resolve(net: Option<&Net>, target: Target) -> Result<Vec<Soc
 
 /// The addresses of a host, as `tokio::net::lookup_host`: by the resolver of the current [`Net`],
 /// if there is one that has one.
+///
+/// ```
+#[doc = include_str!("examples/net.txt")]
+/// let mut addrs = lookup_host("10.0.0.1:80").await?;
+/// assert_eq!(addrs.next(), Some("10.0.0.1:80".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 ///
 /// # Errors
 /// What the resolver says, or what parsing says.

@@ -20,6 +20,18 @@ use tokio::runtime;
 /// When the last handle goes, the thread that drops it waits until everything is delivered that was
 /// written (see [`Stack`]). In a runtime that would hold up the tasks of that thread: await
 /// [`Net::shutdown`] before.
+///
+/// ```
+#[doc = include_str!("examples/net.txt")]
+/// let listener = net.listen("10.0.0.1:80").await?;
+/// let mut client = net.connect("10.0.0.1:80").await?;
+/// let (mut server, _peer) = listener.accept().await?;
+/// client.write_all(b"hello").await?;
+/// let mut text = [0; 5];
+/// server.read_exact(&mut text).await?;
+/// assert_eq!(&text, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 #[derive(Clone)]
 pub struct Net {
     stack: Stack,
@@ -43,6 +55,7 @@ thread_local! {
 }
 
 /// While it lives, the thread that made it is in a [`Net`].
+/// See [`Net::enter`].
 #[derive(Debug)]
 #[must_use = "dropped at once it leaves again"]
 pub struct Entered {
@@ -60,6 +73,7 @@ impl Drop for Entered {
 }
 
 /// While it lives, a runtime has a [`Net`] of its own.
+/// See [`Net::serve_runtime`].
 #[derive(Debug)]
 #[must_use = "dropped at once the runtime has none again"]
 pub struct Serving {
@@ -86,6 +100,13 @@ impl Drop for Serving {
 
 impl Net {
     /// For a stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// let net = Net::new(stack);
+    /// assert_eq!(net.stack().organization().to_string(), "up:shared");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn new(stack: Stack) -> Net {
         Net {
             stack,
@@ -94,6 +115,27 @@ impl Net {
     }
 
     /// With a resolver for host names, instead of the host's own.
+    ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// struct Fixed;
+    ///
+    /// impl Resolve for Fixed {
+    ///     fn resolve(&self, host: &str, port: u16) -> Resolved {
+    ///         let found = match host {
+    ///             "server" => Ok(vec![SocketAddr::from(([10, 0, 0, 1], port))]),
+    ///             _ => Err(ErrorKind::NotFound.into()),
+    ///         };
+    ///         Box::pin(async { found })
+    ///     }
+    /// }
+    ///
+    /// let net = net.with_resolver(Fixed);
+    /// let listener = net.listen("server:80").await?;
+    /// let client = net.connect("server:80").await?;
+    /// assert_eq!(client.peer_addr()?, "10.0.0.1:80".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     #[must_use]
     pub fn with_resolver(mut self, resolver: impl Resolve + 'static) -> Net {
         self.resolver = Some(Arc::new(resolver));
@@ -105,11 +147,28 @@ impl Net {
     }
 
     /// The stack.
+    ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// assert_eq!(net.stack().addresses()[0][0].to_string(), "10.0.0.1/24");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
 
     /// Connects to `addr`. Several addresses, or those of a name, are tried one after another.
+    ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// let listener = net.listen("10.0.0.1:80").await?;
+    /// let stream = net.connect("10.0.0.1:80").await?;
+    /// assert_eq!(stream.peer_addr()?.port(), 80);
+    ///
+    /// let error = net.connect("10.0.0.1:81").await.expect_err("nobody listens there");
+    /// assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, … of the last address; or what the
@@ -144,6 +203,14 @@ impl Net {
     /// Listens on `addr`; port 0 picks a free one. Of several addresses the first that can be had.
     /// The backlog is 1024.
     ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// let listener = net.listen("10.0.0.1:0").await?;
+    /// let client = net.connect(listener.local_addr()?).await?;
+    /// assert_eq!(listener.accept().await?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; or what the resolver says.
     ///
@@ -158,6 +225,16 @@ impl Net {
     /// A UDP socket bound to `addr`; port 0 picks a free one. Of several addresses the first that
     /// can be had.
     ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// let server = net.bind_udp("10.0.0.1:53").await?;
+    /// let client = net.bind_udp("10.0.0.1:0").await?;
+    /// client.send_to(b"question", "10.0.0.1:53").await?;
+    /// let (len, from) = server.recv_from(&mut [0; 100]).await?;
+    /// assert_eq!((len, from), (8, client.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; or what the resolver says.
     ///
@@ -171,6 +248,15 @@ impl Net {
 
     /// The stack of the code that calls: the one that this thread has entered, else that of the
     /// runtime that it runs on.
+    ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// let error = Net::current().expect_err("there is none yet");
+    /// assert_eq!(error.kind(), ErrorKind::NotFound);
+    /// let _serving = net.serve_runtime(&tokio::runtime::Handle::current());
+    /// assert_eq!(Net::current()?.stack().addresses(), stack.addresses());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// There is none.
@@ -236,6 +322,15 @@ impl Net {
 
     /// Ends the stack in order, as [`Stack::shutdown`]: everything that was written is delivered,
     /// for which it waits at most `timeout`, on a thread for blocking calls. What was left then.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// client.write_all(b"that is all").await?;
+    /// // All that was written arrives, if the peer takes it within 10 s.
+    /// let undelivered = net.shutdown(Duration::from_secs(10)).await?;
+    /// assert!(undelivered.is_none(), "{undelivered}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// The stack has ended already; under `up` it is ended on its own thread, by

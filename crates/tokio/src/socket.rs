@@ -243,16 +243,32 @@ macro_rules! common {
     ($socket:ty, $inner:ty) => {
         impl $socket {
             /// The stack's socket, for what only that one can.
+            ///
+            /// ```
+            #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/examples/pair.txt"))]
+            /// client.get_ref().set_user_timeout(Some(Duration::from_secs(10)))?;
+            /// assert_eq!(client.get_ref().info()?.tos, 0);
+            /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+            /// ```
             pub fn get_ref(&self) -> &$inner {
                 &self.0.inner
             }
 
             /// Gives the stack's socket back. It still does not block.
+            ///
+            /// ```
+            #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/examples/pair.txt"))]
+            /// let stream = client.into_perimeter();
+            /// stream.set_nonblocking(false)?;
+            /// assert_eq!(stream.peer_addr()?, server.local_addr()?);
+            /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+            /// ```
             pub fn into_perimeter(self) -> $inner {
                 self.0.inner
             }
 
             /// Its address.
+            /// See [`perimeter::TcpStream::peer_addr`].
             ///
             /// # Errors
             /// The socket has gone.
@@ -261,6 +277,7 @@ macro_rules! common {
             }
 
             /// Its peer's address.
+            /// See [`perimeter::TcpStream::peer_addr`].
             ///
             /// # Errors
             /// `NotConnected`: it has none; or the socket has gone.
@@ -269,6 +286,7 @@ macro_rules! common {
             }
 
             /// SO_ERROR: the pending error, which is thereby cleared.
+            /// See [`perimeter::TcpStream::take_error`].
             ///
             /// # Errors
             /// The socket has gone.
@@ -277,6 +295,14 @@ macro_rules! common {
             }
 
             /// Waits until the socket is ready for one of what `interest` names; what it is ready for.
+            ///
+            /// ```
+            #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/examples/pair.txt"))]
+            /// let either = Interest::READABLE | Interest::WRITABLE;
+            /// let ready = client.ready(either).await?;
+            /// assert!(ready.is_writable() && !ready.is_readable());
+            /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+            /// ```
             ///
             /// # Errors
             /// `InvalidInput`: the interest is neither in reading nor in writing.
@@ -288,6 +314,7 @@ macro_rules! common {
             }
 
             /// Waits until there is something to take: data, the end of a stream, or an error.
+            /// See [`TcpStream::try_read`](crate::TcpStream::try_read).
             ///
             /// # Errors
             /// None today; as tokio's.
@@ -299,6 +326,7 @@ macro_rules! common {
             }
 
             /// Waits until there is room to send, or an error.
+            /// See [`TcpStream::try_write`](crate::TcpStream::try_write).
             ///
             /// # Errors
             /// None today; as tokio's.
@@ -310,6 +338,16 @@ macro_rules! common {
             }
 
             /// Runs `f` if the socket is ready for one of what `interest` names.
+            ///
+            /// ```
+            #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/examples/pair.txt"))]
+            /// client.write_all(b"hello").await?;
+            /// server.readable().await?;
+            /// // What only the stack's socket can, where tokio's readiness is kept.
+            /// let len = server.try_io(Interest::READABLE, || server.get_ref().read_with(100, |_| {}))?;
+            /// assert_eq!(len, 5);
+            /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+            /// ```
             ///
             /// # Errors
             /// `WouldBlock`: it is not; or what `f` says.
@@ -323,6 +361,14 @@ macro_rules! common {
 
             /// Runs `f` whenever the socket is ready for one of what `interest` names, until it says
             /// something else than `WouldBlock`.
+            ///
+            /// ```
+            #[doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/examples/pair.txt"))]
+            /// client.write_all(b"hello").await?;
+            /// let read = || server.get_ref().read_with(100, |_| {});
+            /// assert_eq!(server.async_io(Interest::READABLE, read).await?, 5);
+            /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+            /// ```
             ///
             /// # Errors
             /// What `f` says.

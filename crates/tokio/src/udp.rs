@@ -30,6 +30,14 @@ pub struct UdpSocket(Socket<perimeter::UdpSocket>);
 impl UdpSocket {
     /// A socket bound to `addr` on the current stack ([`Net::current`]); else as [`Net::bind_udp`].
     ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// let _serving = net.serve_runtime(&tokio::runtime::Handle::current());
+    /// let socket = UdpSocket::bind("10.0.0.1:53").await?;
+    /// assert_eq!(socket.local_addr()?.port(), 53);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// There is no current stack; or as [`Net::bind_udp`].
     ///
@@ -41,6 +49,14 @@ impl UdpSocket {
 
     /// Takes a socket of the stack's. It does not block from now on, nor do its other handles.
     ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// let socket = UdpSocket::from_perimeter(stack.bind_udp("10.0.0.1:53")?)?;
+    /// let nothing_yet = socket.try_recv(&mut [0; 100]).expect_err("nobody has sent anything");
+    /// assert_eq!(nothing_yet.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// None today.
     pub fn from_perimeter(socket: perimeter::UdpSocket) -> Result<UdpSocket> {
@@ -50,6 +66,15 @@ impl UdpSocket {
 
     /// Gives the socket a peer: it receives from that one alone, and [`UdpSocket::send`] sends there.
     /// Of several addresses the first that can be had.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.connect("10.0.0.1:5000").await?;
+    /// assert_eq!(a.peer_addr()?, b.local_addr()?);
+    /// a.send(b"hello").await?;
+    /// assert_eq!(b.recv_from(&mut buf).await?, (5, a.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// `NetworkUnreachable`: there is no route; or what the resolver says.
@@ -70,17 +95,41 @@ impl UdpSocket {
 
     /// As [`UdpSocket::readable`], for the one task that receives by polling: that which polls last
     /// is woken.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?).await?;
+    /// poll_fn(|cx| b.poll_recv_ready(cx)).await?;
+    /// assert_eq!(b.try_recv_from(&mut buf)?.0, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.0.poll_ready(Half::Read, cx)
     }
 
     /// As [`UdpSocket::writable`], for the one task that sends by polling: that which polls last is
     /// woken.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// poll_fn(|cx| a.poll_send_ready(cx)).await?;
+    /// assert_eq!(a.try_send_to(b"hello", b.local_addr()?)?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.0.poll_ready(Half::Write, cx)
     }
 
     /// Sends a datagram to the peer.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.connect("10.0.0.1:5000").await?;
+    /// assert_eq!(a.send(b"hello").await?, 5);
+    /// let error = b.send(b"hello").await.expect_err("it has no peer");
+    /// assert_eq!(error.kind(), ErrorKind::NotConnected);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As [`perimeter::UdpSocket::send_to`].
@@ -105,6 +154,14 @@ impl UdpSocket {
     }
 
     /// Sends a datagram to `target`: the first address, where there are several.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", "10.0.0.1:5000").await?;
+    /// let (len, from) = b.recv_from(&mut buf).await?;
+    /// assert_eq!((&buf[..len], from), (&b"hello"[..], a.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As [`perimeter::UdpSocket::send_to`]; or what the resolver says.
@@ -144,6 +201,18 @@ impl UdpSocket {
 
     /// Sends a datagram from `local` to `remote`, as [`perimeter::UdpSocket::send_from`].
     ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// // Bound to all addresses: it answers from the one that was asked.
+    /// let server = net.bind_udp("0.0.0.0:53").await?;
+    /// let client = net.bind_udp("10.0.0.1:4000").await?;
+    /// client.send_to(b"question", "10.0.0.1:53").await?;
+    /// let (_, from, asked) = server.recv_from_to(&mut [0; 100]).await?;
+    /// server.send_from(asked, from, b"answer").await?;
+    /// assert_eq!(client.recv_from(&mut [0; 100]).await?.1, "10.0.0.1:53".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// As there.
     ///
@@ -175,6 +244,17 @@ impl UdpSocket {
 
     /// Sends `buf` cut into datagrams of `segment_size` bytes each, but for the last one, in one call
     /// (UDP_SEGMENT), as [`perimeter::UdpSocket::send_segments`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// // Three datagrams in one call.
+    /// a.send_segments(b"onetwosix", 3, Some(b.local_addr()?)).await?;
+    /// for word in [b"one", b"two", b"six"] {
+    ///     assert_eq!(b.recv(&mut buf).await?, 3);
+    ///     assert_eq!(&buf[..3], word);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As there.
@@ -208,6 +288,15 @@ impl UdpSocket {
     /// Sends a batch in one call, waiting for room for the first; how many entries were sent, the last
     /// perhaps in part.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// let to = Some(b.local_addr()?);
+    /// let one = |data| Outgoing { to, from: None, data, segment_size: None };
+    /// assert_eq!(a.send_many(&[one(b"hello"), one(b"world")]).await?, 2);
+    /// assert_eq!(b.recv(&mut buf).await?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// As [`perimeter::UdpSocket::send_to`].
     ///
@@ -226,6 +315,14 @@ impl UdpSocket {
     }
 
     /// Receives a datagram from the peer. What does not fit `buf` is lost.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?).await?;
+    /// let len = b.recv(&mut buf).await?;
+    /// assert_eq!(&buf[..len], b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As [`perimeter::UdpSocket::recv_from`].
@@ -255,6 +352,14 @@ impl UdpSocket {
 
     /// Receives a datagram: how many bytes of it are in `buf`, and who sent it. What does not fit is
     /// lost.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?).await?;
+    /// let (len, from) = b.recv_from(&mut buf).await?;
+    /// assert_eq!((&buf[..len], from), (&b"hello"[..], a.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As [`perimeter::UdpSocket::recv_from`].
@@ -288,6 +393,14 @@ impl UdpSocket {
 
     /// As [`UdpSocket::recv_from`], and the address that it was sent to: bytes, source, destination.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?).await?;
+    /// let ends = b.recv_from_to(&mut buf).await?;
+    /// assert_eq!(ends, (5, a.local_addr()?, b.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// As [`perimeter::UdpSocket::recv_from`].
     ///
@@ -308,6 +421,18 @@ impl UdpSocket {
     /// Receives what has come, at least one datagram and as many as `batch` has room for, without a
     /// copy.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_segments(b"onetwosix", 3, Some(b.local_addr()?)).await?;
+    /// let (mut batch, mut words) = (Datagrams::with_capacity(32), Vec::new());
+    /// while words.len() < 3 {
+    ///     b.recv_many(&mut batch).await?;
+    ///     words.extend(batch.iter().map(|d| d.data.to_vec()));
+    /// }
+    /// assert_eq!(words, [b"one", b"two", b"six"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// As [`perimeter::UdpSocket::recv_from`].
     ///
@@ -327,6 +452,15 @@ impl UdpSocket {
 
     /// As [`UdpSocket::recv_from`], and leaves the datagram there.
     ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?).await?;
+    /// assert_eq!(b.peek_from(&mut buf).await?, (5, a.local_addr()?));
+    /// // It is still there.
+    /// assert_eq!(b.recv(&mut buf).await?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// As [`perimeter::UdpSocket::recv_from`].
     ///
@@ -345,6 +479,13 @@ impl UdpSocket {
     }
 
     /// As [`UdpSocket::recv`], and leaves the datagram there.
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?).await?;
+    /// assert_eq!((b.peek(&mut buf).await?, b.recv(&mut buf).await?), (5, 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As [`perimeter::UdpSocket::recv_from`].
@@ -373,6 +514,7 @@ impl UdpSocket {
     }
 
     /// SO_BROADCAST: it may send to all stations of a link.
+    /// See [`perimeter::UdpSocket::set_broadcast`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -381,6 +523,7 @@ impl UdpSocket {
     }
 
     /// SO_BROADCAST.
+    /// See [`perimeter::UdpSocket::set_broadcast`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -389,6 +532,7 @@ impl UdpSocket {
     }
 
     /// IP_TTL: time to live of what it sends to one host, 1 to 255.
+    /// See [`perimeter::UdpSocket::set_ttl`].
     ///
     /// # Errors
     /// `InvalidInput`: out of range.
@@ -397,6 +541,7 @@ impl UdpSocket {
     }
 
     /// IP_TTL; 0: the stack's.
+    /// See [`perimeter::UdpSocket::set_ttl`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -421,6 +566,7 @@ impl UdpSocket {
     }
 
     /// IP_TOS: DSCP in the upper six bits, ECN in the lower two.
+    /// See [`perimeter::UdpSocket::set_tos`].
     ///
     /// # Errors
     /// `InvalidInput`: more than eight bits; or the socket has gone.
@@ -429,6 +575,7 @@ impl UdpSocket {
     }
 
     /// IP_TOS.
+    /// See [`perimeter::UdpSocket::set_tos`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -437,6 +584,7 @@ impl UdpSocket {
     }
 
     /// IPV6_V6ONLY, as it was bound with.
+    /// See [`perimeter::UdpSocket::only_v6`].
     ///
     /// # Errors
     /// The socket has gone.

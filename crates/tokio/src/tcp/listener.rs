@@ -39,6 +39,7 @@ fn accepted((s, peer): (perimeter::TcpStream, SocketAddr)) -> Result<(TcpStream,
 
 impl TcpListener {
     /// Listens on `addr` on the current stack ([`Net::current`]); else as [`Net::listen`].
+    /// See [`TcpStream::connect`].
     ///
     /// # Errors
     /// There is no current stack; or as [`Net::listen`].
@@ -51,6 +52,15 @@ impl TcpListener {
 
     /// Takes a listener of the stack's. It does not block from now on, nor do its other handles.
     ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).backlog(16);
+    /// let listener = TcpListener::from_perimeter(stack.listen_as(&listen)?)?;
+    /// let client = net.connect("10.0.0.1:80").await?;
+    /// assert_eq!(listener.accept().await?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// None today.
     pub fn from_perimeter(listener: perimeter::TcpListener) -> Result<TcpListener> {
@@ -59,16 +69,42 @@ impl TcpListener {
     }
 
     /// The stack's listener, for what only that one can.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let listener = net.listen("10.0.0.1:80").await?;
+    /// let again = listener.get_ref().try_clone()?;
+    /// assert_eq!(again.id(), listener.get_ref().id());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn get_ref(&self) -> &perimeter::TcpListener {
         &self.0.inner
     }
 
     /// Gives the stack's listener back. It still does not block.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let listener = net.listen("10.0.0.1:80").await?.into_perimeter();
+    /// let nobody = listener.accept().expect_err("it still does not block");
+    /// assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn into_perimeter(self) -> perimeter::TcpListener {
         self.0.inner
     }
 
     /// Takes the next connection, and its peer's address.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let listener = net.listen("10.0.0.1:80").await?;
+    /// let client = net.connect("10.0.0.1:80").await?;
+    /// let (mut server, peer) = listener.accept().await?;
+    /// assert_eq!(peer, client.local_addr()?);
+    /// server.write_all(b"welcome").await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// The stack has ended, or its last interface has gone.
@@ -83,6 +119,15 @@ impl TcpListener {
     }
 
     /// As [`TcpListener::accept`], for one task: that which polls last is woken.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let listener = net.listen("10.0.0.1:80").await?;
+    /// let client = net.connect("10.0.0.1:80").await?;
+    /// let (_server, peer) = poll_fn(|cx| listener.poll_accept(cx)).await?;
+    /// assert_eq!(peer, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(TcpStream, SocketAddr)>> {
         let accept = perimeter::TcpListener::accept;
         let conn = ready!(self.0.poll_io(Half::Read, cx, accept));
@@ -92,6 +137,15 @@ impl TcpListener {
     /// As [`TcpListener::accept`], and where the peer wanted to: the stream, that address, and the
     /// peer's. They differ from the listener's where it listens for
     /// [any address](perimeter::Listen::any).
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let listener = TcpListener::from_perimeter(stack.listen_as(&Listen::any())?)?;
+    /// let client = net.connect("10.0.0.1:4711").await?;
+    /// let (_server, wanted, _peer) = listener.accept_ends().await?;
+    /// assert_eq!(wanted.port(), 4711);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As [`TcpListener::accept`].
@@ -106,6 +160,18 @@ impl TcpListener {
 
     /// The next SYN that is to be decided, if the listener [holds](perimeter::Listen::hold) them.
     ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
+    /// let listener = TcpListener::from_perimeter(stack.listen_as(&listen)?)?;
+    /// let connecting = net.clone();
+    /// let client = tokio::spawn(async move { connecting.connect("10.0.0.1:80").await });
+    /// listener.request().await?.allow()?;
+    /// let (_server, peer) = listener.accept().await?;
+    /// assert_eq!(peer, client.await??.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// As [`perimeter::TcpListener::request`], but for `WouldBlock`.
     ///
@@ -118,6 +184,7 @@ impl TcpListener {
     }
 
     /// IPV6_V6ONLY, as [`perimeter::TcpListener::only_v6`].
+    /// See [`perimeter::Stack::listen_only_v6`].
     ///
     /// # Errors
     /// None today.
@@ -126,6 +193,7 @@ impl TcpListener {
     }
 
     /// The address that it listens on.
+    /// See [`Net::listen`](crate::Net::listen).
     ///
     /// # Errors
     /// None today; as tokio's.

@@ -12,11 +12,13 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 /// The reading half of a stream that [`TcpStream::into_split`] has split.
+/// See [`TcpStream::into_split`].
 #[derive(Debug)]
 pub struct OwnedReadHalf(Arc<TcpStream>);
 
 /// The writing half of a stream that [`TcpStream::into_split`] has split. Dropping it shuts down
 /// the direction of writing, as `shutdown` does.
+/// See [`TcpStream::into_split`].
 #[derive(Debug)]
 pub struct OwnedWriteHalf(Arc<TcpStream>, Closing);
 
@@ -36,6 +38,16 @@ pub(super) fn split(stream: TcpStream) -> (OwnedReadHalf, OwnedWriteHalf) {
 }
 
 /// Two halves are not of one stream: they come back.
+///
+/// ```
+#[doc = include_str!("../examples/pair.txt")]
+/// let (read, _write) = client.into_split();
+/// let (_read, write) = server.into_split();
+/// let error = read.reunite(write).expect_err("they are two streams");
+/// assert_eq!(error.to_string(), "the halves are not of the same stream");
+/// let ReuniteError(_clients, _servers) = error;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 #[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
@@ -61,6 +73,15 @@ fn reunite(
 impl OwnedReadHalf {
     /// Puts the two halves of a stream together again.
     ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// let (read, write) = client.into_split();
+    /// let mut client = read.reunite(write)?;
+    /// client.write_all(b"hello").await?;
+    /// assert_eq!(server.read(&mut [0; 100]).await?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// They are of two streams.
     pub fn reunite(self, other: OwnedWriteHalf) -> std::result::Result<TcpStream, ReuniteError> {
@@ -70,6 +91,7 @@ impl OwnedReadHalf {
 
 impl OwnedWriteHalf {
     /// Puts the two halves of a stream together again.
+    /// See [`OwnedReadHalf::reunite`].
     ///
     /// # Errors
     /// They are of two streams.
@@ -78,6 +100,18 @@ impl OwnedWriteHalf {
     }
 
     /// Drops it without shutting down the direction of writing.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// let (mut read, write) = client.into_split();
+    /// write.forget();
+    /// server.write_all(b"hello").await?;
+    /// assert_eq!(read.read(&mut [0; 100]).await?, 5);
+    /// // The peer has not been told of any end.
+    /// let late = server.try_read(&mut [0; 100]).expect_err("nothing has come");
+    /// assert_eq!(late.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn forget(mut self) {
         self.1 = Closing::Done;
     }

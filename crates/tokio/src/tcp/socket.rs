@@ -26,11 +26,13 @@ pub struct TcpSocket(perimeter::TcpSocket);
 
 impl Net {
     /// A TCP socket over IPv4 that is set up before it connects or listens.
+    /// See [`TcpSocket::connect`].
     pub fn tcp_socket_v4(&self) -> TcpSocket {
         TcpSocket(self.stack().tcp_socket_v4())
     }
 
     /// The same over IPv6.
+    /// See [`perimeter::Stack::tcp_socket_v6`].
     pub fn tcp_socket_v6(&self) -> TcpSocket {
         TcpSocket(self.stack().tcp_socket_v6())
     }
@@ -39,6 +41,15 @@ impl Net {
 impl TcpSocket {
     /// One over IPv4, of the current stack ([`Net::current`]).
     ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let _serving = net.serve_runtime(&tokio::runtime::Handle::current());
+    /// let socket = TcpSocket::new_v4()?;
+    /// socket.bind("10.0.0.1:80".parse()?)?;
+    /// assert_eq!(socket.listen(128)?.local_addr()?.port(), 80);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// There is no current stack.
     pub fn new_v4() -> Result<TcpSocket> {
@@ -46,6 +57,7 @@ impl TcpSocket {
     }
 
     /// One over IPv6, of the current stack ([`Net::current`]).
+    /// See [`TcpSocket::new_v4`].
     ///
     /// # Errors
     /// There is no current stack.
@@ -54,11 +66,20 @@ impl TcpSocket {
     }
 
     /// The stack's socket, for what only that one can.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let socket = net.tcp_socket_v4();
+    /// socket.get_ref().set_ttl(8)?;
+    /// assert_eq!(socket.get_ref().ttl()?, Some(8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn get_ref(&self) -> &perimeter::TcpSocket {
         &self.0
     }
 
     /// TCP_NODELAY: partial segments are sent at once.
+    /// See [`perimeter::TcpSocket::set_nodelay`].
     ///
     /// # Errors
     /// None today.
@@ -67,6 +88,7 @@ impl TcpSocket {
     }
 
     /// TCP_NODELAY.
+    /// See [`perimeter::TcpSocket::set_nodelay`].
     ///
     /// # Errors
     /// None today.
@@ -77,6 +99,14 @@ impl TcpSocket {
     /// SO_KEEPALIVE, with the usual times ([`Keepalive::default`]); others by
     /// [`TcpSocket::get_ref`].
     ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let socket = net.tcp_socket_v4();
+    /// socket.set_keepalive(true)?;
+    /// assert!(socket.keepalive()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// None today.
     pub fn set_keepalive(&self, on: bool) -> Result<()> {
@@ -84,6 +114,7 @@ impl TcpSocket {
     }
 
     /// SO_KEEPALIVE.
+    /// See [`TcpSocket::set_keepalive`].
     ///
     /// # Errors
     /// None today.
@@ -100,6 +131,7 @@ impl TcpSocket {
     }
 
     /// SO_REUSEADDR: `true`.
+    /// See [`perimeter::TcpSocket::set_reuseaddr`].
     ///
     /// # Errors
     /// None today.
@@ -108,6 +140,7 @@ impl TcpSocket {
     }
 
     /// SO_SNDBUF, bytes.
+    /// See [`perimeter::TcpSocket::set_send_buffer_size`].
     ///
     /// # Errors
     /// None here; a size out of range is an error of connecting and listening.
@@ -116,6 +149,7 @@ impl TcpSocket {
     }
 
     /// SO_SNDBUF, bytes.
+    /// See [`perimeter::TcpSocket::set_send_buffer_size`].
     ///
     /// # Errors
     /// None today.
@@ -124,6 +158,7 @@ impl TcpSocket {
     }
 
     /// SO_RCVBUF, bytes.
+    /// See [`perimeter::TcpSocket::set_recv_buffer_size`].
     ///
     /// # Errors
     /// None here; a size out of range is an error of connecting and listening.
@@ -132,6 +167,7 @@ impl TcpSocket {
     }
 
     /// SO_RCVBUF, bytes.
+    /// See [`perimeter::TcpSocket::set_recv_buffer_size`].
     ///
     /// # Errors
     /// None today.
@@ -140,6 +176,7 @@ impl TcpSocket {
     }
 
     /// SO_LINGER of the stream that [`TcpSocket::connect`] gives.
+    /// See [`perimeter::TcpSocket::set_linger`].
     ///
     /// # Errors
     /// None today.
@@ -149,6 +186,14 @@ impl TcpSocket {
 
     /// SO_LINGER of zero: dropping resets the connection.
     ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let socket = net.tcp_socket_v4();
+    /// socket.set_zero_linger()?;
+    /// assert_eq!(socket.linger()?, Some(Duration::ZERO));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// None today.
     pub fn set_zero_linger(&self) -> Result<()> {
@@ -156,6 +201,7 @@ impl TcpSocket {
     }
 
     /// SO_LINGER.
+    /// See [`perimeter::TcpSocket::set_linger`].
     ///
     /// # Errors
     /// None today.
@@ -164,6 +210,7 @@ impl TcpSocket {
     }
 
     /// IP_TOS, over IPv6 IPV6_TCLASS.
+    /// See [`perimeter::TcpSocket::set_tos`].
     ///
     /// # Errors
     /// `InvalidInput`: more than eight bits.
@@ -172,6 +219,7 @@ impl TcpSocket {
     }
 
     /// IP_TOS.
+    /// See [`perimeter::TcpSocket::set_tos`].
     ///
     /// # Errors
     /// None today.
@@ -189,6 +237,7 @@ impl TcpSocket {
     }
 
     /// What it is bound to: the unspecified address with port 0 if it is not.
+    /// See [`perimeter::TcpSocket::bind`].
     ///
     /// # Errors
     /// None today.
@@ -197,6 +246,16 @@ impl TcpSocket {
     }
 
     /// Connects.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let listener = net.listen("10.0.0.1:80").await?;
+    /// let socket = net.tcp_socket_v4();
+    /// socket.bind("10.0.0.1:4000".parse()?)?;
+    /// let stream = socket.connect("10.0.0.1:80".parse()?).await?;
+    /// assert_eq!(stream.local_addr()?.port(), 4000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As [`perimeter::TcpSocket::connect`].
@@ -210,6 +269,16 @@ impl TcpSocket {
     }
 
     /// Listens; as many connections as `backlog` says may wait to be accepted.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let socket = net.tcp_socket_v4();
+    /// socket.bind("10.0.0.1:80".parse()?)?;
+    /// let listener = socket.listen(128)?;
+    /// let client = net.connect("10.0.0.1:80").await?;
+    /// assert_eq!(listener.accept().await?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; or a setting is out of its range.

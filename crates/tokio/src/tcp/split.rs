@@ -9,11 +9,13 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 /// The reading half of a stream that [`TcpStream::split`] has split.
+/// See [`TcpStream::split`].
 #[derive(Debug)]
 pub struct ReadHalf<'a>(&'a TcpStream);
 
 /// The writing half of a stream that [`TcpStream::split`] has split. Dropping it does not shut down
 /// anything; `shutdown` does.
+/// See [`TcpStream::split`].
 #[derive(Debug)]
 pub struct WriteHalf<'a>(&'a TcpStream);
 
@@ -48,7 +50,7 @@ macro_rules! reading {
                 self.0.peek(buf).await
             }
 
-            /// As [`TcpStream::poll_peek`].
+            /// As [`TcpStream::poll_peek`]. See [`TcpStream::peek`].
             pub fn poll_peek(
                 &mut self,
                 cx: &mut Context<'_>,
@@ -104,6 +106,7 @@ macro_rules! reading {
             }
 
             /// The peer's address.
+            /// See [`perimeter::TcpStream::peer_addr`].
             ///
             /// # Errors
             /// The socket has gone.
@@ -112,6 +115,7 @@ macro_rules! reading {
             }
 
             /// Our address.
+            /// See [`perimeter::TcpStream::peer_addr`].
             ///
             /// # Errors
             /// The socket has gone.
@@ -175,6 +179,7 @@ macro_rules! writing {
             }
 
             /// The peer's address.
+            /// See [`perimeter::TcpStream::peer_addr`].
             ///
             /// # Errors
             /// The socket has gone.
@@ -183,6 +188,7 @@ macro_rules! writing {
             }
 
             /// Our address.
+            /// See [`perimeter::TcpStream::peer_addr`].
             ///
             /// # Errors
             /// The socket has gone.

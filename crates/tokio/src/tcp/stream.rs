@@ -21,6 +21,19 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 /// Dropped, it is closed as by `close(2)`: what was written is still delivered, but when received
 /// data was not read, the connection is reset. [`shutdown`](tokio::io::AsyncWriteExt::shutdown) ends
 /// the direction of writing alone.
+///
+/// ```
+#[doc = include_str!("../examples/net.txt")]
+/// let listener = net.listen("10.0.0.1:80").await?;
+/// let mut client = net.connect("10.0.0.1:80").await?;
+/// let (mut server, _) = listener.accept().await?;
+/// client.write_all(b"hello").await?;
+/// client.shutdown().await?;
+/// let mut text = String::new();
+/// server.read_to_string(&mut text).await?;
+/// assert_eq!(text, "hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 pub struct TcpStream(pub(super) Socket<perimeter::TcpStream>);
 
 /// Reads what there is room for in `buf`.
@@ -47,6 +60,15 @@ impl TcpStream {
 
     /// Connects to `addr` on the current stack ([`Net::current`]); else as [`Net::connect`].
     ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let _serving = net.serve_runtime(&tokio::runtime::Handle::current());
+    /// let listener = TcpListener::bind("10.0.0.1:80").await?;
+    /// let stream = TcpStream::connect("10.0.0.1:80").await?;
+    /// assert_eq!(listener.accept().await?.1, stream.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// There is no current stack; or as [`Net::connect`].
     ///
@@ -58,6 +80,16 @@ impl TcpStream {
 
     /// Takes a stream of the stack's. It does not block from now on, nor do its other handles.
     ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// # let listener = net.listen("10.0.0.1:80").await?;
+    /// let blocking = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let stream = TcpStream::from_perimeter(blocking)?;
+    /// stream.writable().await?;
+    /// assert!(stream.take_error()?.is_none(), "it is connected");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// None today.
     pub fn from_perimeter(stream: perimeter::TcpStream) -> Result<TcpStream> {
@@ -65,16 +97,46 @@ impl TcpStream {
     }
 
     /// As [`TcpStream::readable`], for the one task that reads: that which polls last is woken.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// client.write_all(b"hello").await?;
+    /// poll_fn(|cx| server.poll_read_ready(cx)).await?;
+    /// assert_eq!(server.try_read(&mut [0; 100])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.0.poll_ready(Half::Read, cx)
     }
 
     /// As [`TcpStream::writable`], for the one task that writes: that which polls last is woken.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// poll_fn(|cx| client.poll_write_ready(cx)).await?;
+    /// assert_eq!(client.try_write(b"hello")?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.0.poll_ready(Half::Write, cx)
     }
 
     /// Reads what there is, without waiting. 0 is the end of the stream, or an empty buffer.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// client.write_all(b"hello").await?;
+    /// let mut buf = [0; 100];
+    /// let len = loop {
+    ///     server.readable().await?;
+    ///     match server.try_read(&mut buf) {
+    ///         Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+    ///         done => break done?,
+    ///     }
+    /// };
+    /// assert_eq!(&buf[..len], b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// `WouldBlock`: there is nothing; or what reading says.
@@ -104,6 +166,16 @@ impl TcpStream {
     /// As [`TcpStream::try_read`], to the end of `buf`, as much as it has room for (a `Vec` makes
     /// some), and advances it.
     ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// client.write_all(b"hello").await?;
+    /// let mut text = Vec::with_capacity(4096);
+    /// server.readable().await?;
+    /// server.try_read_buf(&mut text)?;
+    /// assert_eq!(text, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// As [`TcpStream::try_read`].
     pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> Result<usize> {
@@ -113,6 +185,14 @@ impl TcpStream {
     }
 
     /// Writes as much as there is room for, without waiting.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// client.writable().await?;
+    /// assert_eq!(client.try_write(b"hello")?, 5);
+    /// server.read_exact(&mut [0; 5]).await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// `WouldBlock`: there is none; or what writing says.
@@ -129,6 +209,17 @@ impl TcpStream {
     }
 
     /// Reads without taking (MSG_PEEK), waiting until there is something.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// client.write_all(b"hello").await?;
+    /// let mut first = [0; 1];
+    /// server.peek(&mut first).await?;
+    /// assert_eq!(first, *b"h");
+    /// // It is still there.
+    /// assert_eq!(server.read(&mut [0; 100]).await?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As reading.
@@ -177,6 +268,7 @@ impl TcpStream {
     }
 
     /// TCP_NODELAY: partial segments are sent at once.
+    /// See [`perimeter::TcpStream::set_nodelay`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -185,6 +277,7 @@ impl TcpStream {
     }
 
     /// TCP_NODELAY.
+    /// See [`perimeter::TcpStream::set_nodelay`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -201,6 +294,7 @@ impl TcpStream {
     }
 
     /// SO_KEEPALIVE with its times; `None`: it is off.
+    /// See [`perimeter::TcpStream::set_keepalive`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -209,6 +303,7 @@ impl TcpStream {
     }
 
     /// IP_TTL, over IPv6 IPV6_UNICAST_HOPS.
+    /// See [`perimeter::TcpStream::set_ttl`].
     ///
     /// # Errors
     /// `InvalidInput`: not 1 to 255; or the socket has gone.
@@ -217,6 +312,7 @@ impl TcpStream {
     }
 
     /// IP_TTL.
+    /// See [`perimeter::TcpStream::set_ttl`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -225,6 +321,7 @@ impl TcpStream {
     }
 
     /// IP_TOS, over IPv6 IPV6_TCLASS.
+    /// See [`perimeter::TcpStream::set_tos`].
     ///
     /// # Errors
     /// `InvalidInput`: more than eight bits; or the socket has gone.
@@ -233,6 +330,7 @@ impl TcpStream {
     }
 
     /// IP_TOS.
+    /// See [`perimeter::TcpStream::set_tos`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -250,6 +348,7 @@ impl TcpStream {
 
     /// SO_LINGER. A time of zero makes closing a reset. Dropping never waits, whatever the time:
     /// what was written is delivered in the background.
+    /// See [`TcpStream::set_zero_linger`].
     ///
     /// # Errors
     /// The socket has gone.
@@ -258,6 +357,7 @@ impl TcpStream {
     }
 
     /// SO_LINGER, as it was set; `None`: not at all.
+    /// See [`TcpStream::set_zero_linger`].
     ///
     /// # Errors
     /// None today.
@@ -267,6 +367,16 @@ impl TcpStream {
 
     /// SO_LINGER of zero: dropping resets the connection.
     ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// client.set_zero_linger()?;
+    /// assert_eq!(client.linger()?, Some(Duration::ZERO));
+    /// drop(client);
+    /// let error = server.read(&mut [0; 100]).await.expect_err("dropping sent a reset");
+    /// assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
     /// # Errors
     /// The socket has gone.
     pub fn set_zero_linger(&self) -> Result<()> {
@@ -275,12 +385,40 @@ impl TcpStream {
 
     /// Splits it into a half that reads and one that writes, which borrow it. Cheaper than
     /// [`TcpStream::into_split`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// // All that comes goes back, until the peer has sent everything.
+    /// let echo = tokio::spawn(async move {
+    ///     let (mut read, mut write) = server.split();
+    ///     tokio::io::copy(&mut read, &mut write).await
+    /// });
+    /// client.write_all(b"hello").await?;
+    /// client.shutdown().await?;
+    /// let mut text = String::new();
+    /// client.read_to_string(&mut text).await?;
+    /// assert_eq!((text.as_str(), echo.await??), ("hello", 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         split::split(self)
     }
 
     /// Splits it into a half that reads and one that writes, for tasks of their own. When the
     /// writing half is dropped, that direction is shut down.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// let (mut read, mut write) = client.into_split();
+    /// let sender = tokio::spawn(async move { write.write_all(b"hello").await });
+    /// let (mut theirs, _write) = server.into_split();
+    /// let mut text = String::new();
+    /// // The writing half has gone after that, which is the end of the stream.
+    /// theirs.read_to_string(&mut text).await?;
+    /// assert_eq!(text, "hello");
+    /// # sender.await??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         owned::split(self)
     }
