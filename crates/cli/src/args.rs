@@ -280,6 +280,21 @@ pub enum LabCommand {
         /// Print the report as Markdown
         #[arg(long)]
         markdown: bool,
+        /// Put it in the place of a report that tells of more runs than the record has
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Put the runs of two folders on one page: what is better in the second, what is worse
+    Compare {
+        /// The folder of the earlier runs
+        #[arg(value_name = "BEFORE")]
+        before: PathBuf,
+        /// The folder of the later runs
+        #[arg(value_name = "NOW")]
+        now: PathBuf,
+        /// The page, in place of a file of that name
+        #[arg(long, value_name = "FILE", default_value = "lab-compare.html")]
+        out: PathBuf,
     },
 }
 

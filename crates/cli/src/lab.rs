@@ -36,9 +36,14 @@ pub fn lab(lab: &Lab) -> Result<u8, Error> {
         LabCommand::Run(args) => run(args),
         LabCommand::Trace { org, json, svg } => send(org, *json, svg.as_deref()).map(|()| 0),
         LabCommand::CacheSubject(args) => cache_subject(args).map(|()| 0),
-        LabCommand::Report { dir, markdown } => {
+        LabCommand::Compare { before, now, out } => compare(before, now, out).map(|()| 0),
+        LabCommand::Report {
+            dir,
+            markdown,
+            replace,
+        } => {
             let stored = record::read_rows(dir)?;
-            let written = report::write(dir, &stored)?;
+            let written = report::write(dir, &stored, *replace)?;
             match markdown {
                 true => print(&written.markdown)?,
                 false => print(&format!("{}\n", dir.join(report::HTML).display()))?,
@@ -46,6 +51,16 @@ pub fn lab(lab: &Lab) -> Result<u8, Error> {
             Ok(0)
         }
     }
+}
+
+/// Two folders on one page.
+fn compare(before: &Path, now: &Path, out: &Path) -> Result<(), Error> {
+    crate::check_writable("--out", out)?;
+    let stored = [record::read_rows(before)?, record::read_rows(now)?];
+    let names = [before, now].map(|p| p.display().to_string());
+    let found = report::compare::compare(&stored[0], &stored[1], [&names[0], &names[1]])?;
+    crate::write_whole(out, &found.html)?;
+    print(&format!("{}{}\n", found.answer, out.display()))
 }
 
 /// What one send does.
@@ -179,7 +194,7 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     let summary = outcome?;
     let path = folder.path().to_path_buf();
     let stored = record::read(&path)?;
-    let written = report::write(&path, &stored)?;
+    let written = report::write(&path, &stored, false)?;
     // Whoever looks wants the answer, and a program all of it.
     match io::stdout().is_terminal() {
         true => print(&written.answer)?,

@@ -118,6 +118,7 @@ fn bad_input_is_one_line() {
         ),
         (&["lab", "report", "mine"], "holds no runs"),
         (&["lab", "report", "nowhere"], "holds no runs"),
+        (&["lab", "compare", "mine", "nowhere"], "holds no runs"),
         (&["lab", "show", "fig9"], "fig9"),
     ];
     for (arguments, says) in table {
@@ -227,6 +228,18 @@ fn a_plan_runs_and_is_reported_again_without_running() {
         text
     );
     assert_eq!(fs::read_dir(&out).unwrap().count(), 6);
+    // A folder beside itself: the same points, and nothing has changed.
+    let said = stdout(
+        &["lab", "compare", "out", "out", "--out", "both.html"],
+        t.path(),
+    );
+    assert!(said.starts_with("out against out\nOf 4 points"), "{said}");
+    assert!(
+        said.contains("0 are better, 0 worse") && said.ends_with("both.html\n"),
+        "{said}"
+    );
+    let both = fs::read_to_string(t.path().join("both.html")).unwrap();
+    assert!(both.contains("times before"));
 }
 
 /// A copy of a folder of runs as it is kept in the repository, with its record compressed.
@@ -293,6 +306,9 @@ fn a_report_is_made_from_a_compressed_record_and_never_from_none() {
     let line = refused(&["lab", "report", "kept"], t.path());
     assert!(line.contains("runs are missing"), "{line}");
     assert!(shipped == read());
+    assert!(line.contains("lab report --replace kept"), "{line}");
+    stdout(&["lab", "report", "--replace", "kept"], t.path());
+    assert!(shipped != read());
 }
 
 /// The first `n` lines of a compressed text.

@@ -24,14 +24,28 @@ pub(super) fn section(material: &Material<'_>) -> Markup {
             } @else {
                 p.plain { (plain(material, &near)) }
                 @if let Some(why) = why(material, &near) { p.why { (why) } }
-                (table(material, &near, "answer-near"))
+                (table(material, &near, "answer-near", true))
                 p.facts { (caption(material, &near)) }
                 @if !far.is_empty() {
                     details {
                         summary { "The same where the hypervisor had the cores far apart" }
-                        (table(material, &far, "answer-far"))
+                        (table(material, &far, "answer-far", true))
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The table of one of several folders, folded.
+pub(super) fn of_one(material: &Material<'_>, name: &str, id: &str) -> Markup {
+    let (near, _) = by_cores(material);
+    html! {
+        @if !near.is_empty() {
+            details.more {
+                summary { "Which organization, in " (name) }
+                (table(material, &near, id, false))
+                p.facts { (caption(material, &near)) }
             }
         }
     }
@@ -137,7 +151,7 @@ fn columns(choices: &[&Choice]) -> Vec<u64> {
     order
 }
 
-fn table(material: &Material<'_>, choices: &[&Choice], id: &str) -> Markup {
+fn table(material: &Material<'_>, choices: &[&Choice], id: &str, links: bool) -> Markup {
     let xs = columns(choices);
     let mut loads: Vec<&str> = Vec::new();
     for c in choices {
@@ -158,7 +172,7 @@ fn table(material: &Material<'_>, choices: &[&Choice], id: &str) -> Markup {
                 th scope="row" { (upper(load)) }
                 @for x in &xs {
                     @match choices.iter().find(|c| c.load == load && c.x == *x) {
-                        Some(c) => (cell(material, c)),
+                        Some(c) => (cell(material, c, links)),
                         None => td.none {},
                     }
                 }
@@ -167,7 +181,7 @@ fn table(material: &Material<'_>, choices: &[&Choice], id: &str) -> Markup {
     }
 }
 
-fn cell(material: &Material<'_>, c: &Choice) -> Markup {
+fn cell(material: &Material<'_>, c: &Choice, links: bool) -> Markup {
     let r = &material.results[c.result];
     let sure = c.sure();
     let class = match sure {
@@ -187,7 +201,7 @@ fn cell(material: &Material<'_>, c: &Choice) -> Markup {
     html! {
         td class=(format!("{class} c-{}", looks::of(&c.look).0)) data-label=(label)
             style=(format!("--d:var(--{})", looks::of(second).0)) {
-            a href=(format!("#{}", r.id())) title=(details(c, r)) { (c.best) }
+            a href=[links.then(|| format!("#{}", r.id()))] title=(details(c, r)) { (c.best) }
             span { (c.value(r.plan.metric)) }
             @if let Some(margin) = c.margin() { span { (margin) } }
             span.sure { (short) (doubts(c)) }

@@ -39,9 +39,14 @@ pub(super) fn all(r: &Result, looks: &[Look]) -> Markup {
     }
     html! {
         @for f in lines(r, looks).iter().filter(|f| !f.is_empty()) {
-            figure id=(f.id) { (f.draw()) (caption(&f.id, &data(f))) }
+            (drawn(f))
         }
     }
+}
+
+/// A figure with its links.
+pub(super) fn drawn(f: &Figure) -> Markup {
+    html! { figure id=(f.id) { (f.draw()) (caption(&f.id, &data(f))) } }
 }
 
 /// What takes much room and is folded.

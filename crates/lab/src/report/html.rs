@@ -4,18 +4,17 @@ use super::{
     analysis::{Finding, Judged, Result},
     answer,
     experiment::{self, Experiment},
+    frame,
     material::Material,
-    svg::STYLE,
     table::numbers,
     words,
 };
 use crate::{
-    looks,
     published::{self, published},
     stats::Interval,
 };
-use maud::{DOCTYPE, Markup, PreEscaped, html};
-use std::{collections::BTreeMap, fmt::Write as _};
+use maud::{Markup, html};
+use std::collections::BTreeMap;
 
 /// Plans up to which all of a report is unfolded.
 const FEW: usize = 4;
@@ -27,51 +26,23 @@ pub(super) fn page(material: &Material<'_>) -> Markup {
         [one] => format!("Perimeter lab: {one}"),
         _ => "Perimeter lab".into(),
     };
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) }
-                style {
-                    (PreEscaped(STYLE)) (PreEscaped(looks::style())) (PreEscaped(hiding(material)))
-                }
-            }
-            body {
-                header {
-                    h1 { (title) }
-                    p.facts {
-                        (words::day(header.started_unix)) " · " (words::machine(&header.host))
-                        " · " (words::program(header)) " · mode " (header.mode)
-                        " · seed " (header.seed)
-                    }
-                }
-                main {
-                    (answer::section(material))
-                    (claims(material))
-                    (experiments(material))
-                    (not_repeated(material))
-                    @if let Some(apart) = &material.apart { (apart.section()) }
-                    (method(material))
-                }
-            }
+    let facts = html! {
+        p.facts {
+            (words::day(header.started_unix)) " · " (words::machine(&header.host))
+            " · " (words::program(header)) " · mode " (header.mode)
+            " · seed " (header.seed)
         }
-    }
-}
-
-/// Rules by which the boxes of a legend hide curves, without a script.
-fn hiding(material: &Material<'_>) -> String {
+    };
+    let main = html! {
+        (answer::section(material))
+        (claims(material))
+        (experiments(material))
+        (not_repeated(material))
+        @if let Some(apart) = &material.apart { (apart.section()) }
+        (method(material))
+    };
     let most = material.results.iter().map(|r| r.curves.len()).max();
-    let mut out = String::new();
-    for i in 0..most.unwrap_or(0) {
-        let _ = writeln!(
-            out,
-            ".body:has(> .legend .k{i}:not(:checked)) > .row .s{i} {{ display: none; }}"
-        );
-    }
-    out
+    frame::page(&title, most.unwrap_or(0), facts, main)
 }
 
 /// What the papers have, then what they have not; that stays folded in a long report.

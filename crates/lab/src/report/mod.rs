@@ -6,9 +6,11 @@ mod answer;
 mod apart;
 mod boxes;
 pub mod choice;
+pub mod compare;
 mod csv;
 mod experiment;
 mod figures;
+mod frame;
 mod html;
 pub mod lanes;
 mod markdown;
@@ -63,20 +65,23 @@ pub fn render(stored: &Stored) -> Rendered {
     }
 }
 
-/// Makes the report and puts it into `folder`, in place of one that is there.
+/// Makes the report and puts it into `folder`, in place of one that is there; of one that tells of
+/// more runs only where that is meant to be `lost`.
 ///
 /// # Errors
 /// [`Error::Input`] if the one that is there tells of more runs; what the system says.
-pub fn write(folder: &Path, stored: &Stored) -> std::result::Result<Rendered, Error> {
+pub fn write(folder: &Path, stored: &Stored, lost: bool) -> std::result::Result<Rendered, Error> {
     let rendered = render(stored);
     let file = folder.join(CSV);
     let there = std::fs::read_to_string(&file).map_or(0, |text| csv::runs(&text));
     let here = csv::runs(&rendered.csv);
-    if here < there {
+    if here < there && !lost {
         return Err(Error::Input(format!(
             "{}: the report tells of {there} runs and the record of {here}: runs are missing, and \
-             the report is left as it is (delete it to have one of what is left)",
-            file.display()
+             the report is left as it is; `perimeter lab report --replace {}` makes one of what \
+             is left",
+            file.display(),
+            folder.display()
         )));
     }
     Folder::put(folder, HTML, &rendered.html)?;

@@ -33,7 +33,7 @@ series = [
 "#;
 
 /// Goodputs at 6, 192 and 16384 connections; run k is (1 + k/100) times as fast.
-fn stored(series: &[(&str, &str, [f64; 3])]) -> Stored {
+pub(super) fn stored(series: &[(&str, &str, [f64; 3])]) -> Stored {
     let mut rows: Vec<Row> = Vec::new();
     for (label, org, values) in series {
         for (x, value) in [6, 192, 16384].into_iter().zip(values) {
@@ -52,7 +52,7 @@ fn stored(series: &[(&str, &str, [f64; 3])]) -> Stored {
     }
 }
 
-fn example() -> Stored {
+pub(super) fn example() -> Stored {
     stored(&[
         ("UP", "up", [4000.0, 4000.0, 2000.0]),
         ("MsgP", "msgp", [3280.0, 5000.0, 1000.0]),
@@ -230,12 +230,12 @@ fn near_and_far_cores_are_not_taken_together() {
 fn a_report_is_not_replaced_by_a_lesser_one() {
     let t = tempfile::tempdir().unwrap();
     let whole = with_far_cores();
-    write(t.path(), &whole).unwrap();
+    write(t.path(), &whole, false).unwrap();
     let read = |name| std::fs::read_to_string(t.path().join(name)).unwrap();
     let before = [HTML, MARKDOWN, CSV].map(read);
     let mut less = whole.clone();
     less.rows.pop();
-    let error = write(t.path(), &less).unwrap_err();
+    let error = write(t.path(), &less, false).unwrap_err();
     assert_eq!(error.exit_code(), 2);
     let line = error.to_string();
     assert!(
@@ -243,17 +243,22 @@ fn a_report_is_not_replaced_by_a_lesser_one() {
         "{line}"
     );
     assert!(line.contains("of 89"), "{line}");
+    assert!(line.contains("--replace"), "{line}");
     less.rows.clear();
-    write(t.path(), &less).unwrap_err();
+    write(t.path(), &less, false).unwrap_err();
     assert_eq!([HTML, MARKDOWN, CSV].map(read), before);
+    // Where that is what is wanted, it is done.
+    less.rows = whole.rows[1..].to_vec();
+    write(t.path(), &less, true).unwrap();
+    write(t.path(), &less, false).unwrap();
     // As many again, and a report of before there was a field for the distance of cores.
-    write(t.path(), &whole).unwrap();
+    write(t.path(), &whole, false).unwrap();
     let old: String = read(CSV)
         .lines()
         .map(|l| format!("{}\n", l.rsplit_once(',').unwrap().0))
         .collect();
     std::fs::write(t.path().join(CSV), old).unwrap();
-    write(t.path(), &example()).unwrap();
+    write(t.path(), &example(), false).unwrap();
 }
 
 #[test]

@@ -1,0 +1,288 @@
+//! docs/FINDINGS.md against the records that it cites: each row of its tables of claims says what
+//! the runs say, to the digits that are printed.
+
+use perimeter_lab::{
+    record::{Stored, read_rows},
+    report::analysis::{Cores, Evidence, results},
+};
+use std::{fs, path::PathBuf};
+
+/// A claim of a plan, with near cores or far ones.
+type Cited = (&'static str, &'static str, Cores);
+
+const fn near(plan: &'static str, claim: &'static str) -> Cited {
+    (plan, claim, Cores::Near)
+}
+
+const fn far(plan: &'static str, claim: &'static str) -> Cited {
+    (plan, claim, Cores::Far)
+}
+
+/// How a row begins, and what its figures are of: a ratio with its interval for each place of each
+/// claim.
+const RATIOS: &[(&str, &[Cited])] = &[
+    (
+        "6 connections: MsgP against",
+        &[near("throughput", "msgp-6")],
+    ),
+    (
+        "16,384 connections: MsgP against",
+        &[near("throughput", "msgp-16384")],
+    ),
+    (
+        "16,384 connections: ConnP-L(128) against",
+        &[near("throughput", "connp-l-16384")],
+    ),
+    (
+        "ConnP-T(4) below the uniprocessor",
+        &[near("throughput", "connp-t-6")],
+    ),
+    (
+        "ConnP-T(4) is steady",
+        &[near("throughput", "connp-t-steady")],
+    ),
+    ("the uniprocessor falls", &[near("throughput", "up-falls")]),
+    (
+        "more groups, more throughput",
+        &[
+            near("groups", "more-groups-6"),
+            near("groups", "more-groups-192"),
+            near("groups", "more-groups-16384"),
+        ],
+    ),
+    (
+        "128 groups instead of 4",
+        &[near("contention", "groups-16384")],
+    ),
+    (
+        "MsgP's contention rises",
+        &[near("contention", "msgp-rises")],
+    ),
+    (
+        "ConnP-L(128)'s contention falls",
+        &[near("contention", "connp-l-falls")],
+    ),
+    (
+        "MsgP holds the connection's lock",
+        &[near("locks", "held-longer")],
+    ),
+    (
+        "the locks of single connections",
+        &[near("locks", "met-less")],
+    ),
+    (
+        "in all, getting a connection's lock",
+        &[near("locks", "waited-longer")],
+    ),
+    (
+        "ConnP-L(128) spends less than MsgP",
+        &[near("scheduler", "connp-l-msgp")],
+    ),
+    (
+        "larger buffers than 256 KB bring nothing: UP",
+        &[far("buffers", "up-larger")],
+    ),
+    ("... MsgP", &[far("buffers", "msgp-larger")]),
+    ("... ConnP-L(128)", &[far("buffers", "connp-l-larger")]),
+    ("listening and closing costs", &[near("listen", "grows")]),
+];
+
+/// The same for rows that give the least and the greatest ratio of all places.
+const RANGES: &[(&str, Cited)] = &[
+    (
+        "ConnP-L(128) above MsgP",
+        near("throughput", "connp-l-msgp"),
+    ),
+    (
+        "a 20-second run of multiprocessor Linux",
+        near("linux", "short"),
+    ),
+    (
+        "ConnP-L(128) contends less than MsgP",
+        near("contention", "msgp-connp-l"),
+    ),
+    // Measured without far cores.
+    (
+        "locks cost a single core",
+        ("lock-cost", "up-mp", Cores::Near),
+    ),
+    ("one connection, large writes", near("pef-large", "large")),
+    (
+        "6 to 192 connections, without fan-out",
+        near("pef-connections", "off"),
+    ),
+    ("... with fan-out", near("pef-connections", "on")),
+    (
+        "equal small reads and writes",
+        near("pef-messages", "messages"),
+    ),
+    ("ping-pong latency", near("pef-latency", "latency")),
+];
+
+fn docs() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+fn recorded(folder: &str) -> Stored {
+    read_rows(&docs().join("runs/2026-11-22-2core-vm").join(folder)).unwrap()
+}
+
+/// What a row says was found here: its third cell.
+fn cell<'a>(text: &'a str, begins: &str) -> &'a str {
+    let row = |l: &&str| l.strip_prefix("| ").is_some_and(|l| l.starts_with(begins));
+    let row = text.lines().find(row);
+    let row = row.unwrap_or_else(|| panic!("FINDINGS.md has no row `{begins}`"));
+    row.split('|').nth(3).unwrap()
+}
+
+/// The numbers of a text, as they are printed.
+fn numbers(text: &str) -> Vec<&str> {
+    let between = |c: char| !c.is_ascii_digit() && c != '.';
+    let all = text.split(between).map(|n| n.trim_matches('.'));
+    all.filter(|n| !n.is_empty()).collect()
+}
+
+/// Every ratio with its interval, `1.36 (1.32-1.47)` or `0.2 times (0.1-0.3)`.
+fn ratios(cell: &str) -> Vec<[&str; 3]> {
+    let mut list = Vec::new();
+    for (i, _) in cell.match_indices('(') {
+        let inside = cell[i + 1..].split(')').next().unwrap_or_default();
+        let before = numbers(&cell[..i]).last().copied();
+        if let (Some(ratio), [low, high], true) =
+            (before, &numbers(inside)[..], inside.contains('-'))
+        {
+            list.push([ratio, low, high]);
+        }
+    }
+    list
+}
+
+/// Whether a number is what is printed, rounded to as many digits.
+fn is_printed(printed: &str, value: f64) -> bool {
+    let digits = printed.split_once('.').map_or(0, |p| p.1.len() as i32);
+    let said: f64 = printed.parse().unwrap();
+    (said - value).abs() <= 0.5001 * 10f64.powi(-digits)
+}
+
+fn evidence<'a>(
+    all: &'a [perimeter_lab::report::analysis::Result],
+    cited: &Cited,
+) -> &'a [Evidence] {
+    let (plan, claim, cores) = cited;
+    let is_far = |c: Cores| c == Cores::Far;
+    let mut of = all.iter().filter(|r| r.plan.name == *plan);
+    let result = of.find(|r| is_far(r.cores) == is_far(*cores));
+    let claims = result.into_iter().flat_map(|r| &r.claims);
+    let mut claims = claims.filter(|c| c.claim.id == *claim);
+    let judged = claims
+        .next()
+        .unwrap_or_else(|| panic!("{plan} has no claim {claim}"));
+    &judged.evidence
+}
+
+/// What differs between the text and the runs of a folder.
+fn wrong(
+    text: &str,
+    stored: &Stored,
+    ratio_rows: &[(&str, &[Cited])],
+    ranges: &[(&str, Cited)],
+) -> Vec<String> {
+    let all = results(stored);
+    let mut wrong = Vec::new();
+    for (begins, cited) in ratio_rows {
+        let found = cited.iter().flat_map(|c| evidence(&all, c));
+        let found: Vec<[f64; 3]> = found
+            .map(|e| {
+                let i = e.comparison.interval.unwrap();
+                [e.comparison.ratio, i.low, i.high]
+            })
+            .collect();
+        let said = ratios(cell(text, begins));
+        let same =
+            |(s, f): (&[&str; 3], &[f64; 3])| s.iter().zip(f).all(|(s, f)| is_printed(s, *f));
+        if said.len() < found.len() || !said.iter().zip(&found).all(same) {
+            wrong.push(format!("{begins}: said {said:?}, recorded {found:?}"));
+        }
+    }
+    for (begins, cited) in ranges {
+        let found = evidence(&all, cited).iter().map(|e| e.comparison.ratio);
+        let found = [
+            found.clone().fold(f64::INFINITY, f64::min),
+            found.fold(0.0, f64::max),
+        ];
+        let said = cell(text, begins);
+        let (low, high) = said.split_once(" to ").unwrap_or((said, ""));
+        let said = [numbers(low).last().copied(), numbers(high).first().copied()];
+        let same = said
+            .iter()
+            .zip(found)
+            .all(|(s, f)| s.is_some_and(|s| is_printed(s, f)));
+        if !same {
+            wrong.push(format!("{begins}: said {said:?}, recorded {found:?}"));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn what_was_found_is_what_was_recorded() {
+    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let stored = recorded("lab");
+    assert_eq!(wrong(&text, &stored, RATIOS, RANGES), Vec::<String>::new());
+    let jumbo: &[(&str, &[Cited])] = &[(
+        "jumbo frames help every organization",
+        &[
+            near("jumbo", "up-gains"),
+            near("jumbo", "msgp-gains"),
+            near("jumbo", "connp-l-gains"),
+        ],
+    )];
+    assert_eq!(
+        wrong(&text, &recorded("lab-jumbo"), jumbo, &[]),
+        Vec::<String>::new()
+    );
+    // A figure that nobody has measured is seen.
+    for (right, other) in [
+        ("0.48 (0.43-0.50)", "0.49 (0.43-0.50)"),
+        ("1.4 to 2.7", "1.4 to 2.8"),
+    ] {
+        assert_eq!(text.matches(right).count(), 1, "{right}");
+        let lie = text.replace(right, other);
+        assert_eq!(wrong(&lie, &stored, RATIOS, RANGES).len(), 1, "{right}");
+    }
+}
+
+/// The runs with near and with far cores, and what a cache line took then.
+#[test]
+fn how_far_apart_the_cores_were_is_what_was_recorded() {
+    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let stored = recorded("lab");
+    let told = stored
+        .rows
+        .iter()
+        .filter_map(|r| r.measured()?.raw.core_round_trip_ns);
+    let best = told.clone().fold(f64::INFINITY, f64::min);
+    let (mut far, mut near): (Vec<f64>, Vec<f64>) = told.partition(|ns| *ns > 3.0 * best);
+    let middle = |of: &mut Vec<f64>| {
+        of.sort_by(f64::total_cmp);
+        of[of.len() / 2].round()
+    };
+    let said = format!(
+        "{} ns before {},{:03} runs and {} ns before {}",
+        middle(&mut near),
+        near.len() / 1000,
+        near.len() % 1000,
+        middle(&mut far),
+        far.len()
+    );
+    assert!(text.contains(&said), "recorded: {said}");
+    let runs = stored
+        .rows
+        .iter()
+        .filter(|r| r.measured().is_some())
+        .count();
+    assert!(
+        text.contains(&format!("{},{:03} runs of build", runs / 1000, runs % 1000)),
+        "{runs}"
+    );
+}
