@@ -6,6 +6,7 @@ use crate::engine::{Running, Undelivered};
 use crate::error::EngineError;
 use crate::instance::Instance;
 use core::time::Duration;
+use perimeter_stack::fragment;
 use perimeter_stack::ops::{Close, How, Shutdown};
 use perimeter_stack::{ConnInfo, SockId};
 use perimeter_sync::Platform;
@@ -32,7 +33,13 @@ impl<O: Org> Instance<O> {
         self.close_listeners();
         self.close_datagrams();
         self.with(|i, cx| i.org.abort_all(cx));
+        self.abandon_fragments();
         self.sh.pollers.raise_all();
+    }
+
+    /// What a late fragment pins is given back, as all else is.
+    fn abandon_fragments(&self) {
+        self.with(|_, cx| fragment::abandon(cx));
     }
 
     /// What peers have not acknowledged. `all` is scratch space.
@@ -131,6 +138,10 @@ impl<O: Org> Running<O> {
         }
         i.wake_all();
         self.join();
+        if i.admit().is_ok() {
+            // Those that the stack's threads took in until they ended.
+            i.abandon_fragments();
+        }
     }
 
     /// Waits for the end of the stack's threads.

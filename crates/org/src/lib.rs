@@ -253,17 +253,11 @@ pub trait Org: Send + Sync + Sized + 'static {
         0
     }
 
-    /// Parks protocol thread `worker` until something is handed to it, or `deadline`. Unless
-    /// [`Org::wakes_workers`] says otherwise it does not look around in between: whoever leaves
-    /// something for it, or lets go of what kept it from working, has to wake it.
+    /// Parks protocol thread `worker` until something is handed to it, or `deadline`. It does not
+    /// look around in between: whoever leaves something for it, or lets go of what kept it from
+    /// working, has to wake it.
     fn park(&self, worker: usize, deadline: Time) {
         let _ = (worker, deadline);
-    }
-
-    /// Whether protocol threads that sleep are woken for all that they have to do; else they look
-    /// around every [`Config::service`](perimeter_stack::Config::service).
-    fn wakes_workers(&self) -> bool {
-        true
     }
 
     /// The stack has ended: protocol threads that are parked, or about to be, return from

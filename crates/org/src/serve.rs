@@ -160,18 +160,13 @@ impl<O: Org> Drop for Leaving<'_, O> {
 }
 
 /// The life of a protocol thread. It sleeps until something is handed to it, timers of its own are
-/// due, or the stack ends (some also look around, [`Org::wakes_workers`]): whoever ends it says so
-/// first, and then wakes it.
+/// due, or the stack ends: whoever ends it says so first, and then wakes it.
 fn work<O: Org>(i: &Instance<O>, worker: usize) {
     let _leaving = Leaving(i, worker);
     while !i.stopping() {
         let n = i.with(|i, cx| i.org.work(worker, cx));
         if n == 0 {
-            let until = match i.org.wakes_workers() {
-                true => Time::NEVER,
-                false => i.sh.p.now() + i.sh.config.service,
-            };
-            i.sh.asleep(|| i.org.park(worker, until));
+            i.sh.asleep(|| i.org.park(worker, Time::NEVER));
         }
     }
 }

@@ -12,6 +12,6 @@ mod cut;
 mod reassembly;
 
 pub(crate) use arriving::arrived;
-pub use arriving::expire;
+pub use arriving::{abandon, expire};
 pub(crate) use cut::send;
 pub use reassembly::{REASSEMBLY, Reassembly};

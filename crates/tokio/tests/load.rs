@@ -396,9 +396,7 @@ fn silence() {
     let _alone = alone();
     let seconds = if full() { 10 } else { 3 };
     // Side by side, unless there is time.
-    // The one whose protocol threads look around every 5 ms.
-    let mut all = organizations();
-    all.retain(|o| !o.to_string().ends_with(":fold"));
+    let all = organizations();
     let together = if full() { 1 } else { all.len() };
     for orgs in all.chunks(together) {
         let runtime = runtime();

@@ -58,10 +58,13 @@ impl<C: Keep> ConnpT<C> {
         }
         let earlier = owner.publish(&self.p, &group);
         let mine = group.mine.take();
+        let held = !group.held.is_empty();
         drop(group);
+        // Against `wake`, which leaves it to whoever has the group.
+        fence(Ordering::SeqCst);
         // What is left, or came just now and found this thread at it; and who plays this role
         // need not be back by the time that the group's timers are due.
-        if !owner.inbox.is_empty() || (earlier && owner.oversleeps()) {
+        if held || !owner.inbox.is_empty() || (earlier && owner.oversleeps()) {
             owner.bell.set();
         }
         mine
@@ -372,24 +375,25 @@ impl<C: Keep> Org for ConnpT<C> {
         owner.until.store(deadline.0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.p.checkpoint();
+        let owned = owner.group.is_owned();
         let mut due = owner.due();
         if self.spec.fold {
+            if owned {
+                // Whoever has it runs what is due by now: to come back at once for that would be
+                // to spin, on that thread's core.
+                due = due.max(self.p.now());
+            }
             // Who plays this role comes first.
             due = due.plus(GRACE);
         }
         // Whoever has the group will look at the inbox again.
-        if owner.inbox.is_empty() || owner.group.is_owned() {
+        if owned || owner.inbox.is_empty() {
             let until = deadline.min(due);
             owner.until.store(until.0, Ordering::SeqCst);
             owner.bell.wait(until);
         }
         owner.until.store(0, Ordering::SeqCst);
         owner.asleep.store(false, Ordering::SeqCst);
-    }
-
-    /// Where roles are folded, exploration finds messages that lie there until a thread looks.
-    fn wakes_workers(&self) -> bool {
-        !self.spec.fold
     }
 
     fn wake_workers(&self) {

@@ -55,6 +55,17 @@ pub(crate) fn arrived<K: Kind>(
     whole
 }
 
+/// Lets go of all fragments: the stack ends, and nobody waits for the rest of them.
+pub fn abandon<K: Kind>(cx: &mut Ctx<K>) {
+    let pinned = {
+        let mut all = cx.sh.fragments.lock();
+        let pinned = all.pinned();
+        all.clear();
+        pinned
+    };
+    cx.charge(pinned, 0);
+}
+
 /// Lets go of what has waited for too long. Who sent the beginning of a datagram is told (RFC 1122,
 /// section 3.3.2; RFC 8200, section 4.5).
 pub fn expire<K: Kind>(cx: &mut Ctx<K>, now: Time) {

@@ -122,6 +122,11 @@ impl Reassembly {
         self.partial.is_empty()
     }
 
+    /// Lets go of all.
+    pub(super) fn clear(&mut self) {
+        *self = Reassembly::new(self.limit);
+    }
+
     fn pin(&mut self, key: &Key, n: usize) {
         self.pinned += n;
         *self.sources.entry(key.src).or_default() += n;
