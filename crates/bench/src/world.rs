@@ -9,6 +9,7 @@ use perimeter_link::RxFrame;
 use perimeter_org::udp::Udp;
 use perimeter_org::up::{SoloKind, Up};
 use perimeter_org::{Org, OrgSpec, Protocol};
+use perimeter_stack::Offload;
 use perimeter_stack::aside::Wanted;
 use perimeter_stack::ops::{Data, SendData};
 use perimeter_stack::udp::{Outgoing, Payload, Rx, Table};
@@ -155,7 +156,12 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
             addrs: [addr].into_iter().chain(addr6).collect(),
             accept: perimeter_stack::net::Accept::Own,
         };
-        let mut config = Config::default();
+        // What is counted is one segment, and is compared with what it took before there were large
+        // ones.
+        let mut config = Config {
+            offload: Offload::Off,
+            ..Config::default()
+        };
         config.ipv6.dad_transmits = 0;
         let mut sh = SharedState::<O::K>::new(p, config, vec![iface], Vec::new());
         // Not the kernel's random numbers: hashes and sequence numbers are the same each time.

@@ -168,8 +168,9 @@ Examples:
 
 const ORGS_HELP: &str = "A capital letter stands for a number: connp-l:N has N groups, 1 to 1024 \
 (connp-l alone has 128).
-Besides these, `bench --org` takes `linux`, the host kernel's own sockets, `linux:offload`, the same
-with segmentation offloads whatever ours have, and `linux:pinned`, all threads on one core.
+Besides these, `bench --org` takes `linux`, the host kernel's own sockets; `linux:offload` and
+`linux:offload=off`, the same with segmentation offloads and without, whatever ours have; and
+`linux:pinned`, all threads on one core.
 On a terminal a line on each comes along; elsewhere there are bare names, one a line.";
 
 /// Subcommands.
@@ -395,10 +396,11 @@ pub struct Trace {
 #[derive(Debug, Args)]
 pub struct Bench {
     /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets
-    /// (with segmentation offloads only if --offload says so; `linux:offload` always has them),
+    /// (with segmentation offloads unless --offload is off; `linux:offload` always has them,
+    /// `linux:offload=off` never),
     /// `null` for the benchmark without a stack, `smoltcp`, `gvisor` (needs Go) and `lwip` (needs cc and an installed lwIP) for other stacks,
     /// `peers` for linux and those
-    /// [default: up,connp-l:128,linux,linux:offload]
+    /// [default: up,connp-l:128, and linux with segmentation offloads and without]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Entry::from_str)]
     org: Option<Vec<Entry>>,
     /// Numbers of connections [default: 1,6,192,16384]
@@ -475,7 +477,7 @@ pub struct Bench {
     locks: Option<LockPolicy>,
     /// Who cuts what our organizations send into segments: off (nobody: each is planned by itself),
     /// software (the stack, where a burst enters the transmit ring) or device (the device, if it can,
-    /// else the stack) [default: off]
+    /// else the stack) [default: device; off in the lab's plans]
     #[arg(long, value_name = "WHO", value_parser = Offload::from_str)]
     offload: Option<Offload>,
     /// Time our organizations' locks (waits and holds by size) and what queueing, parking and
@@ -583,6 +585,15 @@ impl Bench {
         Ok(Settings {
             organizations: match &self.org {
                 Some(list) => list.iter().flat_map(|e| e.0.clone()).collect(),
+                // Ours beside Linux as it is used and beside the other one.
+                None if self.offload == Some(Offload::Off) => {
+                    for o in &mut d.organizations {
+                        if *o == Organization::LINUX_SEGMENTS {
+                            *o = Organization::LINUX_OFFLOAD;
+                        }
+                    }
+                    d.organizations
+                }
                 None => d.organizations,
             },
             connections: self.conns.clone().unwrap_or(d.connections),

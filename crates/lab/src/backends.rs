@@ -14,7 +14,12 @@ use perimeter::{OrgSpec, SpecError};
 pub const OTHERS: [&OtherStack; 3] = peers::STACKS;
 
 /// Names of the host's own sockets.
-const HOST: [&str; 3] = ["linux", "linux:offload", "linux:pinned"];
+const HOST: [&str; 4] = [
+    "linux",
+    "linux:offload",
+    "linux:offload=off",
+    "linux:pinned",
+];
 
 /// Parses one name from a comma-separated list.
 ///
@@ -28,9 +33,10 @@ pub fn parse(text: &str) -> Result<Organization, String> {
     match text {
         "linux" => Ok(Organization::LINUX),
         "linux:offload" => Ok(Organization::LINUX_OFFLOAD),
+        "linux:offload=off" => Ok(Organization::LINUX_SEGMENTS),
         "linux:pinned" => Ok(Organization::Linux {
             pinned: true,
-            offload: false,
+            offload: None,
         }),
         "null" => Ok(Organization::Null),
         other => other.parse().map(Organization::Ours).map_err(|e| match e {
@@ -68,7 +74,7 @@ pub fn parse_entry(text: &str) -> Result<Vec<Organization>, String> {
     match text.trim() {
         "all" => Ok(OrgSpec::all().into_iter().map(Organization::Ours).collect()),
         "peers" => {
-            let linux = [Organization::LINUX, Organization::LINUX_OFFLOAD];
+            let linux = [Organization::LINUX_SEGMENTS, Organization::LINUX_OFFLOAD];
             let others = OTHERS.into_iter().map(Organization::Other);
             Ok(linux.into_iter().chain(others).collect())
         }
@@ -101,6 +107,7 @@ mod tests {
             "connp-l:128",
             "linux",
             "linux:offload",
+            "linux:offload=off",
             "linux:pinned",
             "null",
             "smoltcp",
@@ -127,7 +134,7 @@ mod tests {
         assert_eq!(parse_entry("up").unwrap().len(), 1);
         let peers = parse_entry("peers").unwrap();
         assert_eq!(peers.len(), 2 + OTHERS.len());
-        assert_eq!(peers[0].to_string(), "linux");
+        assert_eq!(peers[0].to_string(), "linux:offload=off");
         assert_eq!(peers[1].to_string(), "linux:offload");
         let error = parse("msgpp").unwrap_err();
         assert!(

@@ -52,9 +52,9 @@ pub enum Organization {
     Linux {
         /// All threads on one core, which is not a uniprocessor kernel.
         pinned: bool,
-        /// With its segmentation offloads, whatever ours have: as it is used. Without this it has
-        /// them where ours have them.
-        offload: bool,
+        /// With its segmentation offloads, as it is used, or without, whatever ours have; `None`:
+        /// it has them where ours have them.
+        offload: Option<bool>,
     },
     /// One of Perimeter's own.
     Ours(OrgSpec),
@@ -68,12 +68,17 @@ impl Organization {
     /// The host kernel's sockets, with what ours have.
     pub const LINUX: Organization = Organization::Linux {
         pinned: false,
-        offload: false,
+        offload: None,
     };
     /// The host kernel's sockets as they are used: segmentation offloads on.
     pub const LINUX_OFFLOAD: Organization = Organization::Linux {
         pinned: false,
-        offload: true,
+        offload: Some(true),
+    };
+    /// The host kernel's sockets with every segment by itself: segmentation offloads off.
+    pub const LINUX_SEGMENTS: Organization = Organization::Linux {
+        pinned: false,
+        offload: Some(false),
     };
 
     /// Whether it is the host kernel's with all threads on one core.
@@ -114,8 +119,11 @@ impl fmt::Display for Organization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Organization::Linux { pinned: true, .. } => f.pad("linux:pinned"),
-            Organization::Linux { offload: true, .. } => f.pad("linux:offload"),
-            Organization::Linux { .. } => f.pad("linux"),
+            Organization::Linux { offload, .. } => f.pad(match offload {
+                None => "linux",
+                Some(true) => "linux:offload",
+                Some(false) => "linux:offload=off",
+            }),
             Organization::Ours(spec) => f.pad(&spec.to_string()),
             Organization::Other(stack) => f.pad(stack.name),
             Organization::Null => f.pad("null"),

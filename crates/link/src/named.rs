@@ -38,11 +38,11 @@ pub struct HostOptions {
 }
 
 impl Default for HostOptions {
-    /// One queue, segment by segment.
+    /// One queue, large segments.
     fn default() -> HostOptions {
         HostOptions {
             queues: 1,
-            large: false,
+            large: true,
             mtu: None,
         }
     }

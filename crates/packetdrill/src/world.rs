@@ -15,7 +15,7 @@ use std::time::Duration;
 use perimeter_base::Time;
 use perimeter_link::script::{ScriptDevice, ScriptHandle, script};
 use perimeter_org::{Engine, Inbound, OrgSpec, Platforms, open};
-use perimeter_stack::{Cidr, Config, IfaceSpec, Route};
+use perimeter_stack::{Cidr, Config, IfaceSpec, Offload, Route};
 use perimeter_sync::virt::{Embedded, Schedule, Virtual, VirtualConfig};
 use perimeter_sync::{Event, Platform};
 use perimeter_tcp::Config as TcpConfig;
@@ -230,6 +230,8 @@ fn make(
         org,
         config: Config {
             tcp,
+            // Scripts tell every segment; whoever cuts, the wire has the same.
+            offload: Offload::Off,
             service: LOOK_AROUND,
             ..Config::default()
         },

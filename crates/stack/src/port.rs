@@ -30,11 +30,11 @@ pub const RESUME: usize = 8;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum Offload {
     /// Nobody: each segment is planned by itself.
-    #[default]
     Off,
     /// The stack, where a burst enters the transmit ring.
     Software,
     /// The device, if it can; else the stack.
+    #[default]
     Device,
 }
 

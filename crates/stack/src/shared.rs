@@ -86,7 +86,9 @@ pub struct Config {
     pub ephemeral: core::ops::RangeInclusive<u16>,
     /// Descriptors in a transmit ring, 2 to 65,536, else clamped. Default 1024.
     pub tx_ring: usize,
-    /// Who cuts bursts into segments. Default [`Offload::Off`]: nobody, each is planned by itself.
+    /// Who cuts bursts into segments. Default [`Offload::Device`]: the device, where it can, else the
+    /// stack. With [`Offload::Off`] each segment is planned by itself, and taken by itself, as in
+    /// the papers.
     pub offload: Offload,
     /// Time to live, or hop limit, of datagrams. Default 64.
     pub ttl: u8,
@@ -122,7 +124,7 @@ impl Default for Config {
             syn_cookies: Cookies::WhenFull,
             ephemeral: 32_768..=60_999,
             tx_ring: crate::port::TX_RING,
-            offload: Offload::Off,
+            offload: Offload::default(),
             ttl: 64,
             ipv6: Ipv6Config::default(),
             service: core::time::Duration::from_millis(5),

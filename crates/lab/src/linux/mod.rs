@@ -75,8 +75,11 @@ fn namespaces_possible() -> bool {
 
 /// Whether the links of that configuration carry large segments.
 fn offloads(settings: &Settings, c: &Configuration) -> bool {
-    let always = matches!(c.organization, Organization::Linux { offload: true, .. });
-    always || settings.offload != Offload::Off
+    let of_row = match c.organization {
+        Organization::Linux { offload, .. } => offload,
+        _ => None,
+    };
+    of_row.unwrap_or(settings.offload != Offload::Off)
 }
 
 /// The backend `linux`.

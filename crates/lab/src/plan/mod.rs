@@ -19,6 +19,7 @@ use crate::{
     session::{self, Backend, Slot},
     workload::{Configuration, Device, Exchange, Settings},
 };
+use perimeter::Offload;
 use std::{collections::HashSet, fmt, path::Path, time::Duration};
 use text::{Overrides, Reader, SeriesText, Text, TimeText};
 use toml::Spanned;
@@ -282,6 +283,9 @@ impl Plan {
             organizations: vec![organization.clone()],
             connections: vec![1],
             repeat: 1,
+            // The papers' machines planned segment by segment, and what was recorded did: a plan
+            // that wants large ones says so.
+            offload: Offload::Off,
             ..Settings::default()
         };
         self.settings.apply(&mut settings);
@@ -477,6 +481,7 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "coarse-locks",
     "buffers",
     "jumbo",
+    "offload",
     "listen",
     "receive",
     "udp",

@@ -81,7 +81,7 @@ impl PacketConfig {
             queues: 1,
             mac: None,
             checksum_offload: true,
-            large: false,
+            large: true,
             bypass_qdisc: false,
             buffer: 4 << 20,
         }

@@ -60,7 +60,7 @@ impl TapConfig {
             mac: None,
             mtu: None,
             checksum_offload: true,
-            large: false,
+            large: true,
         }
     }
 }

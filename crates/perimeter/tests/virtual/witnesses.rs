@@ -7,7 +7,7 @@
 
 use crate::packet::{header, tcp};
 use perimeter::link::script::{ScriptHandle, script};
-use perimeter::{Config, OrgSpec, Stack, State, TcpStream, Virtual};
+use perimeter::{Config, Offload, OrgSpec, Stack, State, TcpStream, Virtual};
 use perimeter_base::Time;
 use perimeter_sync::virt::{Act, Entry, Schedule, VirtualConfig, VirtualThread};
 use perimeter_sync::{Layer, LockClass, Platform, Thread, Work};
@@ -301,6 +301,7 @@ fn witness(org: &OrgSpec) -> String {
         let (device, wire) = script(&p, "script", 1500);
         let mut config = Config::default();
         (config.tcp.loss_probe, config.tcp.reorder_timer) = (false, false);
+        config.offload = Offload::Off;
         // Nobody looks around for want of anything else to do: who arms a timer wakes who would
         // sleep for longer.
         config.service = Duration::from_secs(1000);
