@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const NEAR: &str = "xgw-near";
 const FAR: &str = "xgw-far";
 const TUN: &str = "xgwtun";
+/// The interface that leads to the servers, without a gateway.
+const OUT: &str = "v0";
 
 /// What to measure.
 #[derive(ClapArgs)]
@@ -30,6 +32,10 @@ pub struct Args {
     /// Our command
     #[arg(long, default_value = "target/release/perimeter")]
     perimeter: PathBuf,
+    /// Another gateway: its name and how it is run, with `{tun}`, `{proxy}` (host:port, SOCKS5) and
+    /// `{out}` (the interface to the servers, for one that goes there itself)
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = named)]
+    with: Vec<(String, String)>,
     /// What this process does for another one of this task
     #[arg(long, hide = true, num_args = 1..)]
     role: Vec<String>,
@@ -37,9 +43,18 @@ pub struct Args {
 
 /// A gateway: its name, the program, and its arguments.
 struct Gateway {
-    name: &'static str,
+    name: String,
     program: PathBuf,
     args: Vec<String>,
+}
+
+fn named(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, command)) if !name.is_empty() && !command.trim().is_empty() => {
+            Ok((name.into(), command.into()))
+        }
+        _ => Err("NAME=COMMAND is asked for".into()),
+    }
 }
 
 fn words(line: &str) -> Vec<String> {
@@ -53,14 +68,36 @@ fn in_path(name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
-fn gateways(args: &Args) -> Vec<Gateway> {
+/// The configuration of sing-box, which takes no options: netstack for TCP and UDP, to the proxy.
+fn sing_box() -> Result<PathBuf> {
+    let text = format!(
+        r#"{{
+  "log": {{ "disabled": true }},
+  "inbounds": [{{ "type": "tun", "interface_name": "{TUN}", "address": ["198.18.0.1/15"],
+                 "mtu": 1500, "auto_route": false, "stack": "gvisor" }}],
+  "outbounds": [{{ "type": "socks", "server": "10.55.0.2", "server_port": {}, "version": "5" }}]
+}}
+"#,
+        load::PROXY
+    );
+    let path = std::env::temp_dir().join(format!("xgw-{}.json", std::process::id()));
+    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
+
+fn gateways(args: &Args, sing_box: &Path) -> Vec<Gateway> {
     let proxy = format!("socks5://10.55.0.2:{}", load::PROXY);
     let ours = args.perimeter.is_file().then(|| args.perimeter.clone());
     let all = [
         (
             "perimeter",
-            ours,
+            ours.clone(),
             format!("gateway --tun {TUN} --to {proxy} --json"),
+        ),
+        (
+            "perimeter, without a proxy",
+            ours,
+            format!("gateway --tun {TUN} --to direct --bind-device {OUT} --json"),
         ),
         (
             "tun2socks (Go, gVisor's netstack)",
@@ -68,21 +105,36 @@ fn gateways(args: &Args) -> Vec<Gateway> {
             format!("-device {TUN} -proxy {proxy} -loglevel error"),
         ),
         (
+            "sing-box (Go, gVisor's netstack)",
+            in_path("sing-box"),
+            format!("run --disable-color -c {}", sing_box.display()),
+        ),
+        (
             "tun2proxy (Rust, ipstack)",
             in_path("tun2proxy-bin"),
             format!("--tun {TUN} --proxy {proxy} --dns direct --verbosity off"),
         ),
     ];
-    let found = all.into_iter().filter_map(|(name, program, line)| {
-        if program.is_none() {
-            eprintln!("not found, so left out: {name}");
-        }
-        Some(Gateway {
-            name,
-            program: program?,
-            args: words(&line),
-        })
+    let others = args.with.iter().map(|(name, command)| {
+        let proxy = proxy.trim_start_matches("socks5://");
+        let line = command.replace("{tun}", TUN).replace("{proxy}", proxy);
+        let line = line.replace("{out}", OUT);
+        let (program, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        (name.as_str(), Some(PathBuf::from(program)), rest.to_owned())
     });
+    let found = all
+        .into_iter()
+        .chain(others)
+        .filter_map(|(name, program, line)| {
+            if program.is_none() {
+                eprintln!("not found, so left out: {name}");
+            }
+            Some(Gateway {
+                name: name.to_owned(),
+                program: program?,
+                args: words(&line),
+            })
+        });
     found.collect()
 }
 
@@ -108,14 +160,16 @@ impl Net {
         }
         let net = Net;
         for line in [
-            format!("-n {NEAR} link add v0 type veth peer name v1 netns {FAR}"),
-            format!("-n {NEAR} addr add 10.55.0.1/24 dev v0"),
+            format!("-n {NEAR} link add {OUT} type veth peer name v1 netns {FAR}"),
+            format!("-n {NEAR} addr add 10.55.0.1/24 dev {OUT}"),
             format!("-n {FAR} addr add 10.55.0.2/24 dev v1"),
             format!("-n {FAR} addr add 10.77.0.1/32 dev lo"),
             format!("-n {NEAR} link set lo up"),
             format!("-n {FAR} link set lo up"),
-            format!("-n {NEAR} link set v0 up"),
+            format!("-n {NEAR} link set {OUT} up"),
             format!("-n {FAR} link set v1 up"),
+            // For gateways that go there themselves, by this interface; others meet the device's.
+            format!("-n {NEAR} route add 10.77.0.0/16 via 10.55.0.2 dev {OUT} metric 1000"),
         ] {
             ip(&line)?;
         }
@@ -192,7 +246,9 @@ impl Live {
         // Some have given it an address of their own.
         let _ = ip(&format!("-n {NEAR} addr add 198.18.0.1/15 dev {TUN}"));
         ip(&format!("-n {NEAR} link set {TUN} up"))?;
-        ip(&format!("-n {NEAR} route replace 10.77.0.0/16 dev {TUN}"))?;
+        ip(&format!(
+            "-n {NEAR} route replace 10.77.0.0/16 dev {TUN} metric 10"
+        ))?;
         while numbers("echo").is_err() {
             if Instant::now() > end {
                 bail!("no connection gets through");
@@ -274,7 +330,14 @@ fn measure(
     }
     let found = numbers(&format!("conns {seconds}"))?;
     note(8, "connections/s", found[0]);
-    note(9, "p99, µs", found.get(1).copied().unwrap_or(0.0));
+    note(
+        9,
+        "connection, p99, µs",
+        found.get(1).copied().unwrap_or(0.0),
+    );
+    let found = numbers(&format!("requests {seconds}"))?;
+    note(10, "requests/s", found[0]);
+    note(11, "request, p99, µs", found.get(1).copied().unwrap_or(0.0));
     sleep(Duration::from_secs(1));
     let before = live.resident()?;
     let idle = role(NEAR, "idle 1000")?
@@ -290,13 +353,13 @@ fn measure(
     }
     sleep(Duration::from_secs(2));
     note(
-        10,
+        12,
         "KiB for each of 1,000",
         (live.resident()? - before) / 1000.0,
     );
     let waits = live.waits()?;
     sleep(Duration::from_secs(20));
-    note(11, "wake-ups in 20 s", live.waits()? - waits);
+    note(13, "wake-ups in 20 s", live.waits()? - waits);
     Ok(())
 }
 
@@ -309,7 +372,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         load::role(&args.role)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let gateways = gateways(args);
+    let sing_box = sing_box()?;
+    let gateways = gateways(args, &sing_box);
     if gateways.is_empty() {
         bail!("no gateway is found; `cargo build --release` makes ours");
     }
@@ -332,6 +396,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
+    let _ = std::fs::remove_file(&sing_box);
     let mut out = std::io::stdout().lock();
     for (g, found) in gateways.iter().zip(&all) {
         writeln!(out, "{}", g.name)?;

@@ -28,6 +28,7 @@ pub fn role(words: &[String]) -> Result<()> {
         "down" => bulk(number(1)?, number(2)?, b'S'),
         "up" => bulk(number(1)?, number(2)?, b'D'),
         "conns" => connections(number(1)?),
+        "requests" => requests(number(1)?),
         "idle" => idle(number(1)?),
         other => bail!("no role `{other}`"),
     }
@@ -80,6 +81,48 @@ fn bulk(conns: u64, seconds: u64, first: u8) -> Result<()> {
     Ok(())
 }
 
+/// Prints requests a second of 16 connections, a byte to and fro each, and their 99th percentile in µs.
+fn requests(seconds: u64) -> Result<()> {
+    let all = (0..16).map(|_| open(b'E')).collect::<Result<Vec<_>>>()?;
+    let start = Instant::now();
+    let end = start + Duration::from_secs(seconds);
+    let one = |mut s: TcpStream| -> Result<Vec<f64>> {
+        s.set_nodelay(true)?;
+        let mut times = Vec::new();
+        while Instant::now() < end {
+            let began = Instant::now();
+            s.write_all(b"x")?;
+            s.read_exact(&mut [0])?;
+            times.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(times)
+    };
+    timed(start, all.into_iter().map(|s| move || one(s)))
+}
+
+/// Runs all of `each` at once, and prints how many times they note a second, and the 99th
+/// percentile.
+fn timed<F>(start: Instant, each: impl Iterator<Item = F>) -> Result<()>
+where
+    F: FnOnce() -> Result<Vec<f64>> + Send,
+{
+    let mut times = thread::scope(|t| -> Result<Vec<f64>> {
+        let each: Vec<_> = each.map(|f| t.spawn(f)).collect();
+        let mut all = Vec::new();
+        for h in each {
+            all.extend(h.join().expect("no panic")?);
+        }
+        Ok(all)
+    })?;
+    times.sort_by(f64::total_cmp);
+    let last = times.get(times.len() * 99 / 100).context("none in time")?;
+    println!(
+        "{} {last}",
+        times.len() as f64 / start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
 /// Prints connections a second, each with a byte to and fro, and their 99th percentile in µs.
 fn connections(seconds: u64) -> Result<()> {
     let start = Instant::now();
@@ -95,18 +138,7 @@ fn connections(seconds: u64) -> Result<()> {
         }
         Ok(times)
     };
-    let mut times = thread::scope(|t| -> Result<Vec<f64>> {
-        let each: Vec<_> = (0..16).map(|_| t.spawn(one)).collect();
-        let mut all = Vec::new();
-        for h in each {
-            all.extend(h.join().expect("no panic")?);
-        }
-        Ok(all)
-    })?;
-    times.sort_by(f64::total_cmp);
-    let rate = times.len() as f64 / start.elapsed().as_secs_f64();
-    println!("{rate} {}", times[times.len() * 99 / 100]);
-    Ok(())
+    timed(start, (0..16).map(|_| one))
 }
 
 /// Opens so many connections, uses each once, says so, and keeps them until its input ends.
