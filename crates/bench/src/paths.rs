@@ -57,6 +57,8 @@ pub fn all(v: &mut impl Visitor) {
     v.visit::<UdpSend>();
     v.visit::<UdpReceive>();
     v.visit::<UdpReceiveMany>();
+    v.visit::<Receive<false, true>>();
+    v.visit::<Receive<true, true>>();
     v.visit::<Lookup>();
     v.visit::<Rearm>();
     v.visit::<Wheeling>();
@@ -268,18 +270,25 @@ impl Path for Clocked {
 }
 
 /// Data comes in order, every second segment is acknowledged, and the application takes it.
-pub struct Receive<const V6: bool = false> {
+/// `MERGED`: a burst is one segment to TCP.
+pub struct Receive<const V6: bool = false, const MERGED: bool = false> {
     w: World,
     got: Received,
 }
 
-impl<const V6: bool> Path for Receive<V6> {
-    const NAME: &'static str = if V6 { "receive ipv6" } else { "receive" };
+impl<const V6: bool, const MERGED: bool> Path for Receive<V6, MERGED> {
+    const NAME: &'static str = match (V6, MERGED) {
+        (false, false) => "receive",
+        (true, false) => "receive ipv6",
+        (false, true) => "receive merged",
+        (true, true) => "receive merged ipv6",
+    };
     const UNIT: &'static str = "segment";
 
-    fn new() -> Receive<V6> {
+    fn new() -> Receive<V6, MERGED> {
         let mut w = world(V6);
         w.open();
+        w.merged = MERGED;
         let got = Received::new();
         Receive { w, got }
     }

@@ -90,6 +90,8 @@ pub struct World<O: Org = Up<Native>> {
     pub mss: u32,
     /// Its connections go over IPv6.
     v6: bool,
+    /// Segments of a burst that follow each other become one.
+    pub merged: bool,
 }
 
 impl Default for World {
@@ -176,6 +178,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
             window: 1 << 20,
             mss: if v6 { MSS6 } else { MSS },
             v6,
+            merged: false,
         };
         w.own.set_now(w.now);
         w.org.on_timers(&mut Ctx::new(&w.sh, &mut w.own));
@@ -307,7 +310,12 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
     #[inline]
     pub fn burst(&mut self) {
         let cx = &mut Ctx::new(&self.sh, &mut self.own);
-        input::parse(cx, 0, Wanted::default());
+        let wanted = Wanted {
+            large: self.merged,
+            merged: self.merged,
+            ..Wanted::default()
+        };
+        input::parse(cx, 0, wanted);
         self.org.on_packets(cx);
     }
 

@@ -236,11 +236,7 @@ fn deliver<A: Access>(
         cx.pool.put(empty);
     }
     if let Some(rest) = rest {
-        for b in rest.drain(..) {
-            if let Some(empty) = rcv.buf.push(b) {
-                cx.pool.put(empty);
-            }
-        }
+        rcv.buf.push_run(rest, |empty| cx.pool.put(empty));
     }
     if more {
         while let Some(b) = t.tcb.next_in_order() {

@@ -8,8 +8,8 @@
 //! for is counted ([`Seg::segs`]).
 
 use crate::segment::{Seg, Segs};
-use perimeter_base::PktPool;
-use perimeter_wire::TcpFlags;
+use perimeter_base::{PktBuf, PktPool};
+use perimeter_wire::{EtherHdr, PROTO_TCP, TcpFlags};
 
 /// The most payload of a merged segment, octets: what one datagram could hold.
 const MOST: u32 = 65_535;
@@ -17,7 +17,10 @@ const MOST: u32 = 65_535;
 /// Where in a burst the last segment of a flow is, by a few bits of the flow's hash. Flows that
 /// share an entry are merged less, nothing more.
 #[derive(Debug)]
-pub struct Latest([u8; Latest::LEN]);
+pub struct Latest {
+    at: [u8; Latest::LEN],
+    run: Run,
+}
 
 impl Latest {
     const LEN: usize = 64;
@@ -25,13 +28,17 @@ impl Latest {
     /// A burst begins.
     #[inline]
     pub fn forget(&mut self) {
-        self.0 = [0; Latest::LEN];
+        self.at = [0; Latest::LEN];
+        self.run.headers = 0;
     }
 }
 
 impl Default for Latest {
     fn default() -> Latest {
-        Latest([0; Latest::LEN])
+        Latest {
+            at: [0; Latest::LEN],
+            run: Run::default(),
+        }
     }
 }
 
@@ -41,7 +48,11 @@ impl Segs {
     #[inline]
     pub fn keep_or_merge(&mut self, latest: &mut Latest, pool: &mut PktPool) {
         let (kept, seg) = self.kept_and_place();
-        let entry = &mut latest.0[seg.hash as usize % Latest::LEN];
+        let bucket = seg.hash as usize % Latest::LEN;
+        let entry = &mut latest.at[bucket];
+        if latest.run.bucket == bucket {
+            latest.run.headers = 0;
+        }
         if let Some(last) = usize::from(*entry).checked_sub(1)
             && let Some(last) = kept.get_mut(last)
             && last.hash == seg.hash
@@ -56,8 +67,202 @@ impl Segs {
             }
         }
         *entry = u8::try_from(kept.len() + 1).unwrap_or(0);
+        latest.run.begin(kept.len(), bucket, seg);
         self.keep();
     }
+
+    /// Takes a frame over whose headers are those of the run's last segment gone on, without parsing
+    /// it: what [`Segs::keep_or_merge`] would come to. Its checksums have been verified. False: it
+    /// is not one of those, and is as it was.
+    #[inline]
+    pub(crate) fn runs_on(&mut self, latest: &mut Latest, buf: &mut PktBuf) -> bool {
+        let run = &mut latest.run;
+        let headers = run.headers;
+        let Some(last) = self.as_mut_slice().get_mut(run.at) else {
+            return false;
+        };
+        let Some((len, push)) = run.goes_on(last, buf.as_slice()) else {
+            return false;
+        };
+        if push {
+            last.frame.hdr.flags |= TcpFlags::PSH;
+        }
+        let mut payload = core::mem::take(buf);
+        payload.trim_front(headers);
+        payload.truncate(len as usize);
+        last.segs += 1;
+        last.behind += len;
+        last.rest.push(payload);
+        true
+    }
+}
+
+/// The data segment at whose end the next one of a burst may stand: full segments of one flow follow
+/// each other, and all that differs in their headers is lengths, identification, sequence number,
+/// timestamps and checksums. So headers are compared instead of parsed.
+#[derive(Debug, Default)]
+struct Run {
+    /// Octets of all headers; 0: there is no run.
+    headers: usize,
+    /// The first segment's headers, and which bits of them stay the same.
+    words: [u64; WORDS],
+    mask: [u64; WORDS],
+    /// Where IP's header, its length and TCP's header are; what IPv6 does not count as length.
+    ip: usize,
+    length: usize,
+    uncounted: u32,
+    tcp: usize,
+    /// Its timestamp, if TCP has those. It has no other option.
+    ts: Option<u32>,
+    /// The sequence number behind the last octet, octets so far, and those of the first segment.
+    next: u32,
+    octets: u32,
+    full: u32,
+    /// Which segment of the burst it is, and its entry in [`Latest`].
+    at: usize,
+    bucket: usize,
+}
+
+/// Words that are compared: Ethernet, IPv6, and TCP with timestamps.
+const WORDS: usize = (EtherHdr::LEN + 40 + 32).div_ceil(8);
+
+/// As many octets.
+type Head = [u8; 8 * WORDS];
+
+/// Octets in TCP's header that are not compared: sequence number, checksum, both timestamps.
+const OF_TCP: [core::ops::Range<usize>; 3] = [4..8, 16..18, 24..32];
+/// In IPv4's: length and identification, checksum. In IPv6's: length.
+const OF_IPV4: [core::ops::Range<usize>; 2] = [2..6, 10..12];
+const OF_IPV6: [core::ops::Range<usize>; 1] = [4..6];
+
+#[inline(always)]
+fn words(head: &Head) -> [u64; WORDS] {
+    let (octets, _) = head.as_chunks();
+    let mut words = [0; WORDS];
+    for (word, octets) in words.iter_mut().zip(octets) {
+        *word = u64::from_ne_bytes(*octets);
+    }
+    words
+}
+
+#[inline(always)]
+fn be16(head: &Head, at: usize) -> u32 {
+    u32::from(u16::from_be_bytes([head[at], head[at + 1]]))
+}
+
+#[inline(always)]
+fn be32(head: &Head, at: usize) -> u32 {
+    be16(head, at) << 16 | be16(head, at + 2)
+}
+
+impl Run {
+    /// The segment that is kept as number `at` begins a run, if it is one of those that do.
+    #[inline]
+    fn begin(&mut self, at: usize, bucket: usize, seg: &Seg) {
+        let hdr = &seg.frame.hdr;
+        let full = seg.frame.payload_len;
+        let plain = seg.segs == 1
+            && full > 0
+            && seg.size == full
+            && hdr.flags == TcpFlags::ACK
+            && hdr.window > 0;
+        if plain && let Some(head) = head(seg) {
+            self.began(at, bucket, seg, &head);
+        }
+    }
+
+    /// As [`Run::begin`], once its headers are known to be some that can be compared.
+    fn began(&mut self, at: usize, bucket: usize, seg: &Seg, head: &Head) {
+        let hdr = &seg.frame.hdr;
+        let v6 = seg.frame.key.local.is_ipv6();
+        let ts = hdr.opts.ts.map(|(value, _)| value);
+        let headers = seg.frame.payload_off as usize;
+        let tcp = headers - if ts.is_some() { 32 } else { 20 };
+        let ip = tcp - if v6 { 40 } else { 20 };
+        let mut mask = [0; 8 * WORDS];
+        mask[..headers].fill(0xff);
+        let of_ip = if v6 { &OF_IPV6[..] } else { &OF_IPV4 };
+        for r in of_ip {
+            mask[ip + r.start..ip + r.end].fill(0);
+        }
+        for r in OF_TCP {
+            mask[tcp + r.start..tcp + r.end].fill(0);
+        }
+        mask[tcp + 13] &= !TcpFlags::PSH.0;
+        let full = seg.frame.payload_len;
+        *self = Run {
+            headers,
+            words: words(head),
+            mask: words(&mask),
+            ip,
+            length: ip + if v6 { 4 } else { 2 },
+            uncounted: if v6 { 40 } else { 0 },
+            tcp,
+            ts,
+            next: hdr.seq.0.wrapping_add(full),
+            octets: full,
+            full,
+            at,
+            bucket,
+        };
+    }
+
+    /// How many octets of data a frame has that goes on where the run ends, and whether it pushes;
+    /// `None`: it is none of those. The run ends by one that pushes or is shorter.
+    #[inline]
+    fn goes_on(&mut self, last: &Seg, bytes: &[u8]) -> Option<(u32, bool)> {
+        let n = self.headers;
+        let head = bytes.first_chunk().filter(|_| n > 0)?;
+        let mut differs = 0;
+        for (i, word) in words(head).into_iter().enumerate() {
+            differs |= (word ^ self.words[i]) & self.mask[i];
+        }
+        let later = |value: u32| be32(head, self.tcp + 24).wrapping_sub(value) as i32 >= 0;
+        let total = be16(head, self.length) + self.uncounted;
+        let len = total.checked_sub((n - self.ip) as u32)?;
+        let good = differs == 0
+            && be32(head, self.tcp + 4) == self.next
+            && self.ts.is_none_or(later)
+            && len > 0
+            && len <= self.full
+            && self.octets + len <= MOST
+            && self.ip + total as usize <= bytes.len()
+            && last.segs < u16::MAX;
+        if !good {
+            return None;
+        }
+        self.next = self.next.wrapping_add(len);
+        self.octets += len;
+        let push = head[self.tcp + 13] & TcpFlags::PSH.0 != 0;
+        if push || len < self.full {
+            self.headers = 0;
+        }
+        Some((len, push))
+    }
+}
+
+/// The headers of a segment's frame, if they can be compared: IP has no options, TCP none but
+/// timestamps in the usual place.
+#[inline]
+fn head(seg: &Seg) -> Option<Head> {
+    let v6 = seg.frame.key.local.is_ipv6();
+    let ts = seg.frame.hdr.opts.ts.is_some();
+    let tcp_len = if ts { 32 } else { 20 };
+    let headers = seg.frame.payload_off as usize;
+    let ip = headers.checked_sub(tcp_len + if v6 { 40 } else { 20 })?;
+    let bytes = seg.payload.before(headers)?;
+    let (at, tcp) = (bytes.get(ip..)?, &bytes[headers - tcp_len..]);
+    let usual = match v6 {
+        true => at[0] >> 4 == 6 && at[6] == PROTO_TCP,
+        false => at[0] == 0x45,
+    };
+    let good = (ip == 0 || ip == EtherHdr::LEN)
+        && usual
+        && usize::from(tcp[12] >> 4) * 4 == tcp_len
+        && (!ts || tcp[20..24] == [1, 1, 8, 10]);
+    let mut head = [0; 8 * WORDS];
+    head.get_mut(..headers)?.copy_from_slice(bytes);
+    good.then_some(head)
 }
 
 /// Whether both headers differ in nothing but sequence number, acknowledgment, window, PSH, and
@@ -178,8 +383,11 @@ impl Seg {
 mod tests {
     use super::*;
     use core::net::IpAddr;
-    use perimeter_base::PktBuf;
-    use perimeter_wire::{FlowKey, SackBlocks, Seq};
+    use perimeter_base::rng::SplitMix64;
+    use perimeter_wire::{
+        Csum, FlowKey, MAX_HEADERS, MacAddr, SackBlocks, SegOut, Seq, TcpOptions, Template,
+        parse_ipv4_tcp_into, parse_ipv6_tcp_into,
+    };
 
     /// A segment with timestamps: sequence number, acknowledgment, payload.
     fn seg(port: u16, seq: u32, ack: u32, len: usize) -> Seg {
@@ -242,6 +450,128 @@ mod tests {
                 (300, push, 40, 300u32 as u8, 1)
             ]
         );
+    }
+
+    /// A burst of random frames of two flows, most of which go on: as their headers say if they are
+    /// parsed, one after the other.
+    fn frames(rng: &mut SplitMix64) -> Vec<PktBuf> {
+        let ethernet = rng
+            .chance(0.7)
+            .then_some((MacAddr([2; 6]), MacAddr([4; 6])));
+        let v6 = rng.chance(0.5);
+        let address = |n: u8| match v6 {
+            true => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n]),
+            false => IpAddr::from([10, 0, 0, n]),
+        };
+        let template = |port| {
+            let key = FlowKey {
+                local: address(2),
+                remote: address(1),
+                local_port: port,
+                remote_port: 80,
+            };
+            Template::new(ethernet, &key, 64, 0)
+        };
+        let flows = [template(1000), template(2000)];
+        let ts = rng.chance(0.8);
+        let mut next = [0xffff_f000u32, 77];
+        let mut out = Vec::new();
+        for i in 0..32 {
+            let n = usize::from(rng.chance(0.2));
+            let len = if rng.chance(0.9) {
+                100
+            } else {
+                rng.below(120) as usize
+            };
+            let odd = rng.chance(0.1);
+            let seg = SegOut {
+                seq: Seq(next[n].wrapping_add(u32::from(rng.chance(0.03)))),
+                ack: Seq(500 + u32::from(rng.chance(0.03))),
+                flags: match rng.below(30) {
+                    0 => TcpFlags::ACK | TcpFlags::PSH,
+                    1 => TcpFlags::ACK | TcpFlags::FIN,
+                    _ => TcpFlags::ACK,
+                },
+                window: 600 + u16::from(rng.chance(0.03)),
+                urgent: 0,
+                opts: TcpOptions {
+                    ts: (ts && !rng.chance(0.02)).then_some((70 + i / 8 - u32::from(odd), 9)),
+                    ..TcpOptions::default()
+                },
+            };
+            next[n] = next[n].wrapping_add(len as u32);
+            let mut headers = [0; MAX_HEADERS];
+            let hdr = flows[n].emit(&mut headers, i as u16, &seg, len as u32);
+            let mut frame = headers[..hdr].to_vec();
+            frame.extend((0..len).map(|b| b as u8 ^ i as u8));
+            // Padding, and whatever else somebody sends.
+            frame.extend(vec![0; rng.below(4) as usize]);
+            if rng.chance(0.05) {
+                let at = rng.below(hdr as u64) as usize;
+                frame[at] ^= 1 << rng.below(8);
+            }
+            if rng.chance(0.02) {
+                frame.truncate(rng.below(frame.len() as u64) as usize);
+            }
+            out.push(PktBuf::copy_of(&frame));
+        }
+        out
+    }
+
+    /// What becomes of them, with or without a look at the headers alone; how many were not parsed.
+    fn merged(all: Vec<PktBuf>, compared: bool) -> (Segs, usize) {
+        let (mut segs, mut latest) = (Segs::default(), Latest::default());
+        let mut unparsed = 0;
+        for mut buf in all {
+            if compared && segs.runs_on(&mut latest, &mut buf) {
+                unparsed += 1;
+                continue;
+            }
+            let seg = segs.place();
+            let bytes = buf.as_slice();
+            // Ethernet has a type there, a bare datagram addresses.
+            let l2 = match bytes.get(12..14) {
+                Some([8, 0] | [0x86, 0xdd]) => EtherHdr::LEN,
+                _ => 0,
+            };
+            let Some(ip) = bytes.get(l2..).filter(|b| !b.is_empty()) else {
+                continue;
+            };
+            let parsed = match ip[0] >> 4 {
+                6 => parse_ipv6_tcp_into(ip, l2, Csum::Trust, &mut seg.frame),
+                _ => parse_ipv4_tcp_into(ip, l2, Csum::Trust, &mut seg.frame),
+            };
+            if parsed.is_err() {
+                continue;
+            }
+            seg.hash = u32::from(seg.frame.key.remote_port) * 977;
+            seg.payload = buf;
+            seg.payload.trim_front(seg.frame.payload_off as usize);
+            seg.payload.truncate(seg.frame.payload_len as usize);
+            seg.is_of(0);
+            segs.keep_or_merge(&mut latest, &mut PktPool::default());
+        }
+        (segs, unparsed)
+    }
+
+    #[test]
+    fn frames_whose_headers_go_on_are_merged_as_if_they_were_parsed() {
+        let mut unparsed = 0;
+        for seed in 0..1_000 {
+            let all = || frames(&mut SplitMix64::new(seed));
+            let (parsed, compared) = (merged(all(), false).0, merged(all(), true));
+            unparsed += compared.1;
+            let told = |segs: &Segs| -> Vec<_> {
+                let one = |s: &Seg| {
+                    let rest: Vec<_> = s.rest.iter().map(|b| b.as_slice().to_vec()).collect();
+                    let data = (s.payload.as_slice().to_vec(), rest);
+                    (s.frame.clone(), s.segs, s.behind, s.size, data)
+                };
+                segs.iter().map(one).collect()
+            };
+            assert_eq!(told(&parsed), told(&compared.0), "seed {seed}");
+        }
+        assert!(unparsed > 1_000 * 10, "{unparsed}");
     }
 
     #[test]

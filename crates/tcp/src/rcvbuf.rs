@@ -1,11 +1,20 @@
 //! The receive buffer: what has arrived in order and the application has not read.
 
-use alloc::collections::VecDeque;
+use alloc::{collections::VecDeque, vec::Vec};
 
 use perimeter_base::PktBuf;
 
 /// Slots for buffers that an empty queue keeps, so that short exchanges don't allocate.
 const IDLE_SLOTS: usize = 4;
+
+/// Slots that a queue has beyond those: a burst's, at once.
+const BURST_SLOTS: usize = 32;
+
+/// Whether a buffer is pinned for less than half of itself: only then a copy is worth it.
+#[inline]
+fn wasteful(buf: &PktBuf) -> bool {
+    buf.len() * 2 < buf.capacity()
+}
 
 /// A queue of packet buffers in the order of the stream.
 ///
@@ -90,20 +99,72 @@ impl RcvBuf {
             return Some(buf);
         }
         self.len += n as u32;
-        if let Some(tail) = self.bufs.back_mut() {
-            // Worth a copy only where a buffer would be pinned for less than half of itself.
-            let wasteful = |b: &PktBuf| b.len() * 2 < b.capacity();
-            if tail.tail_room() > 0 && (wasteful(&buf) || wasteful(tail)) {
-                let moved = tail.append(buf.as_slice());
-                buf.trim_front(moved);
-                if buf.is_empty() {
-                    return Some(buf);
-                }
+        if let Some(tail) = self.bufs.back_mut()
+            && tail.tail_room() > 0
+            && (wasteful(&buf) || wasteful(tail))
+        {
+            let moved = tail.append(buf.as_slice());
+            buf.trim_front(moved);
+            if buf.is_empty() {
+                return Some(buf);
             }
         }
         self.memory += buf.capacity();
+        if self.bufs.len() == self.bufs.capacity() {
+            self.grow();
+        }
         self.bufs.push_back(buf);
         None
+    }
+
+    /// Appends all of `run`, in order, as [`RcvBuf::push`] does one after the other; `recycle` gets
+    /// the buffers that were emptied.
+    pub fn push_run(&mut self, run: &mut Vec<PktBuf>, mut recycle: impl FnMut(PktBuf)) {
+        // Full segments, nearly always.
+        if !self.bufs.back().is_some_and(wasteful) && !run.iter().any(wasteful) {
+            for buf in run.iter() {
+                self.len += buf.len() as u32;
+                self.memory += buf.capacity();
+            }
+            while self.bufs.capacity() < self.bufs.len() + run.len() {
+                self.grow();
+            }
+            return self.bufs.extend(run.drain(..));
+        }
+        for buf in run.drain(..) {
+            if let Some(empty) = self.push(buf) {
+                recycle(empty);
+            }
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let has = self.bufs.capacity();
+        let wanted = match has {
+            0 => IDLE_SLOTS,
+            1..BURST_SLOTS => BURST_SLOTS,
+            _ => 2 * has,
+        };
+        self.bufs.reserve_exact(wanted - self.bufs.len());
+    }
+
+    /// Moves whole buffers to the end of `out`, of at most `max` octets together; how many octets
+    /// that was. What is left of `max` is for [`RcvBuf::pop`].
+    pub fn pop_whole(&mut self, max: usize, out: &mut impl Extend<PktBuf>) -> usize {
+        let (mut n, mut octets, mut memory) = (0, 0, 0);
+        for buf in &self.bufs {
+            if octets + buf.len() > max {
+                break;
+            }
+            n += 1;
+            octets += buf.len();
+            memory += buf.capacity();
+        }
+        out.extend(self.bufs.drain(..n));
+        self.memory -= memory;
+        self.consumed(octets);
+        octets
     }
 
     /// Takes the next buffer out, or the first `max` octets of it. A buffer that is cut is
@@ -211,14 +272,26 @@ mod tests {
             for (op, n) in ops {
                 match op {
                     0..=2 => {
-                        let n = if op == 0 { n % 1449 } else { n % 50 };
-                        let bytes: Vec<u8> = (0..n).map(|i| next.wrapping_add(i as u8)).collect();
-                        next = next.wrapping_add(n as u8).wrapping_add(31);
-                        model.extend_from_slice(&bytes);
-                        r.push(frame(&bytes));
+                        let mut run = Vec::new();
+                        for _ in 0..if op == 2 { 1 } else { 1 + n % 40 } {
+                            let n = if op == 0 { n % 1449 } else { n % 50 };
+                            let bytes: Vec<u8> = (0..n).map(|i| next.wrapping_add(i as u8)).collect();
+                            next = next.wrapping_add(n as u8).wrapping_add(31);
+                            model.extend_from_slice(&bytes);
+                            run.push(frame(&bytes));
+                        }
+                        if run.len() == 1 {
+                            r.push(run.remove(0));
+                        } else {
+                            r.push_run(&mut run, drop);
+                        }
                     }
                     3 => {
                         let mut got = Vec::new();
+                        let mut whole: Vec<PktBuf> = Vec::new();
+                        let octets = r.pop_whole(n, &mut whole);
+                        got.extend(whole.iter().flat_map(|b| b.as_slice().to_vec()));
+                        prop_assert_eq!(got.len(), octets);
                         while let Some(b) = r.pop(n - got.len()) {
                             got.extend_from_slice(b.as_slice());
                         }

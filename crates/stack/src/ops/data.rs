@@ -356,21 +356,27 @@ impl<K: Kind> Op<K> for Recv {
         }
         let mut taken = 0;
         let mut tell = false;
+        let mut before = rcv.charged();
+        if !rcv.messages && rcv.marks.is_none() {
+            taken = rcv.buf.pop_whole(self.max, &mut out);
+            tell = rcv.took(taken as u32);
+        }
         while taken < self.max {
-            let before = rcv.charged();
             let Some(buf) = rcv.buf.pop(self.max - taken) else {
                 break;
             };
-            cx.charge(before, rcv.charged());
             taken += buf.len();
             tell |= rcv.took(buf.len() as u32);
             out.push(buf);
             if rcv.messages {
                 // A `getq` for each.
+                cx.charge(before, rcv.charged());
                 drop(rcv);
                 rcv = b.rcv();
+                before = rcv.charged();
             }
         }
+        cx.charge(before, rcv.charged());
         if taken > 0 {
             if rcv.buf.is_empty() && !rcv.eof {
                 rcv.side.lower(ready::IN);
