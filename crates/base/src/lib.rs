@@ -15,6 +15,20 @@ extern crate alloc;
 #[cfg(all(not(test), feature = "std"))]
 extern crate std;
 
+/// Makes `Debug` of an error say what `Display` does: `?` in `main` prints errors by `Debug`, and what
+/// helps is their text.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_is_text {
+    ($error:ty) => {
+        impl core::fmt::Debug for $error {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
 mod atomics;
 pub mod buf;
 pub mod desc;

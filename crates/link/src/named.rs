@@ -49,7 +49,7 @@ impl Default for HostOptions {
 }
 
 /// Why a device of the host can't be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum HostError {
     /// As TAP or TUN.
     #[error("{0}")]
@@ -61,6 +61,8 @@ pub enum HostError {
     #[error("{0}")]
     Xdp(#[from] XdpError),
 }
+
+perimeter_base::debug_is_text!(HostError);
 
 impl HostError {
     /// Whether more privilege would help.

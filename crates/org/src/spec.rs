@@ -169,7 +169,7 @@ static OUTSIDE: Family = Family {
 };
 
 /// A name that is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Not the name of an organization.
     #[error("unknown organization `{name}`; known are: {known}")]
@@ -190,6 +190,8 @@ pub enum SpecError {
         takes: &'static str,
     },
 }
+
+perimeter_base::debug_is_text!(SpecError);
 
 /// Organizations that share the first word of their names.
 pub struct Family {

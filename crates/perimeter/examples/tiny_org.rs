@@ -5,14 +5,14 @@
 //! memory, and compare each byte: `cargo run --release -p perimeter --example tiny_org`
 
 use perimeter::link::wire::{WireConfig, pair};
+use perimeter::seam::base::Time;
+use perimeter::seam::org::{Binding, Job, On, Org};
+use perimeter::seam::stack::ops::Op;
+use perimeter::seam::stack::shard::ExistsError;
+use perimeter::seam::stack::{Ctx, Flow, Shard, SharedState, SockId, Sockets};
+use perimeter::seam::sync::{Lock, LockClass, LockStats, Platform, Shared};
+use perimeter::seam::wire::FlowKey;
 use perimeter::{ConnInfo, Native, OrgSpec, Stack, TcpConfig};
-use perimeter_base::Time;
-use perimeter_org::{Binding, Job, On, Org};
-use perimeter_stack::ops::Op;
-use perimeter_stack::shard::ExistsError;
-use perimeter_stack::{Ctx, Flow, Shard, SharedState, SockId, Sockets};
-use perimeter_sync::{Lock, LockClass, LockStats, Platform, Shared};
-use perimeter_wire::FlowKey;
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::Shutdown;

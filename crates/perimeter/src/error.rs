@@ -15,7 +15,7 @@ use std::io::{Error, ErrorKind};
 /// println!("{error}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum BuildError {
     /// The organization's name.
     #[error(transparent)]
@@ -40,6 +40,8 @@ pub enum BuildError {
     #[error("metrics at {0}")]
     Metrics(String),
 }
+
+perimeter_base::debug_is_text!(BuildError);
 
 impl From<BuildError> for Error {
     fn from(e: BuildError) -> Error {

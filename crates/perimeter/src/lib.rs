@@ -52,6 +52,18 @@ pub use error::BuildError;
 pub use file::SharedFile;
 pub use listen::{Listen, Request};
 pub use perimeter_link as link;
+/// What an organization, a protocol or a device from outside is written with: the crates below this
+/// one, so that it is the only one to depend on. `examples/tiny_org.rs` is an organization on it.
+///
+/// These follow the stack's own needs and change with it, more often than the rest of this crate.
+pub mod seam {
+    pub use perimeter_base as base;
+    pub use perimeter_org as org;
+    pub use perimeter_stack as stack;
+    pub use perimeter_sync as sync;
+    pub use perimeter_tcp as tcp;
+    pub use perimeter_wire as wire;
+}
 /// What there is to know of organizations without running one.
 pub mod families {
     pub use perimeter_org::organizations::{families, family, hand_over};

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 /// Why a simulation has failed. What is shown names the seed, with which the same run comes back.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("seed {seed}, after {after:?}: {what}")]
 pub struct SimError {
     /// The seed.
@@ -16,6 +16,8 @@ pub struct SimError {
     /// What has happened.
     pub what: What,
 }
+
+perimeter_base::debug_is_text!(SimError);
 
 /// What has happened in a simulation that failed.
 #[derive(Debug, thiserror::Error)]

@@ -89,7 +89,7 @@ impl PacketConfig {
 }
 
 /// Why an interface can't be used by packet sockets.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum PacketError {
     /// The name can't be one of an interface.
     #[error("'{0}' is no interface name: 1 to 15 bytes, no '/', no spaces, not '.' or '..'")]
@@ -148,6 +148,8 @@ pub enum PacketError {
         source: io::Error,
     },
 }
+
+perimeter_base::debug_is_text!(PacketError);
 
 impl PacketError {
     /// Whether more privilege would help.

@@ -66,7 +66,7 @@ impl TapConfig {
 }
 
 /// Why a TAP or TUN device can't be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum TapError {
     /// The name can't be one of an interface.
     #[error("'{0}' is no interface name: 1 to 15 bytes, no '/', no spaces, not '.' or '..'")]
@@ -124,6 +124,8 @@ pub enum TapError {
         source: io::Error,
     },
 }
+
+perimeter_base::debug_is_text!(TapError);
 
 impl TapError {
     /// Whether more privilege would help.

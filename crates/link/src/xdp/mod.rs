@@ -128,7 +128,7 @@ impl XdpConfig {
 }
 
 /// Why an interface can't be used by AF_XDP.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum XdpError {
     /// The name can't be one of an interface.
     #[error("'{0}' is no interface name: 1 to 15 bytes, no '/', no spaces, not '.' or '..'")]
@@ -296,6 +296,8 @@ pub enum XdpError {
         source: io::Error,
     },
 }
+
+perimeter_base::debug_is_text!(XdpError);
 
 impl XdpError {
     /// Whether more privilege would help.

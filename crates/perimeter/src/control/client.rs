@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ControlError {
     /// There is nobody at that path.
     #[error("{}: {why}", path.display())]
@@ -57,6 +57,8 @@ pub enum ControlError {
     #[error("{0}")]
     Garbled(String),
 }
+
+perimeter_base::debug_is_text!(ControlError);
 
 /// A connection to a running stack's control socket.
 ///
