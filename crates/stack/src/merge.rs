@@ -129,11 +129,11 @@ const WORDS: usize = (EtherHdr::LEN + 40 + 32).div_ceil(8);
 /// As many octets.
 type Head = [u8; 8 * WORDS];
 
-/// Octets in TCP's header that are not compared: sequence number, checksum, both timestamps.
-const OF_TCP: [core::ops::Range<usize>; 3] = [4..8, 16..18, 24..32];
+/// Octets in TCP's header that are not compared, from and to: sequence number, checksum, both timestamps.
+const OF_TCP: &[(usize, usize)] = &[(4, 8), (16, 18), (24, 32)];
 /// In IPv4's: length and identification, checksum. In IPv6's: length.
-const OF_IPV4: [core::ops::Range<usize>; 2] = [2..6, 10..12];
-const OF_IPV6: [core::ops::Range<usize>; 1] = [4..6];
+const OF_IPV4: &[(usize, usize)] = &[(2, 6), (10, 12)];
+const OF_IPV6: &[(usize, usize)] = &[(4, 6)];
 
 #[inline(always)]
 fn words(head: &Head) -> [u64; WORDS] {
@@ -181,12 +181,11 @@ impl Run {
         let ip = tcp - if v6 { 40 } else { 20 };
         let mut mask = [0; 8 * WORDS];
         mask[..headers].fill(0xff);
-        let of_ip = if v6 { &OF_IPV6[..] } else { &OF_IPV4 };
-        for r in of_ip {
-            mask[ip + r.start..ip + r.end].fill(0);
+        for (from, to) in if v6 { OF_IPV6 } else { OF_IPV4 } {
+            mask[ip + from..ip + to].fill(0);
         }
-        for r in OF_TCP {
-            mask[tcp + r.start..tcp + r.end].fill(0);
+        for (from, to) in OF_TCP {
+            mask[tcp + from..tcp + to].fill(0);
         }
         mask[tcp + 13] &= !TcpFlags::PSH.0;
         let full = seg.frame.payload_len;
@@ -565,7 +564,7 @@ mod tests {
                 let one = |s: &Seg| {
                     let rest: Vec<_> = s.rest.iter().map(|b| b.as_slice().to_vec()).collect();
                     let data = (s.payload.as_slice().to_vec(), rest);
-                    (s.frame.clone(), s.segs, s.behind, s.size, data)
+                    (s.frame, s.segs, s.behind, s.size, data)
                 };
                 segs.iter().map(one).collect()
             };

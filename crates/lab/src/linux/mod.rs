@@ -408,7 +408,7 @@ mod tests {
             let settings = Settings {
                 organizations: vec![Organization::Linux {
                     pinned: false,
-                    offload,
+                    offload: Some(offload),
                 }],
                 connections: vec![4],
                 udp: Some(200),
