@@ -4,6 +4,7 @@ use super::{
     analysis::{Cores, Result, has},
     choice::{Choice, Lead, Sure, is_rival},
     material::Material,
+    names::Unit,
     svg::number,
 };
 use crate::looks;
@@ -291,6 +292,9 @@ pub(super) fn lines(material: &Material<'_>) -> String {
             let _ = writeln!(out, "Why at {}: {why}.", number(c.x as f64));
         }
     }
+    if near.is_empty() {
+        values(material, &mut out);
+    }
     let (noisy, runs) = near
         .iter()
         .fold((0, 0), |sum, c| (sum.0 + c.disturbed, sum.1 + c.runs));
@@ -301,4 +305,28 @@ pub(super) fn lines(material: &Material<'_>) -> String {
         );
     }
     out
+}
+
+/// Where there is nothing to choose: what each curve has at both ends of its axis.
+fn values(material: &Material<'_>, out: &mut String) {
+    let near = material.results.iter().filter(|r| r.cores != Cores::Far);
+    for r in near.filter(|r| r.measured > 0) {
+        let (metric, unit) = (r.plan.metric, Unit::of(r.plan.metric));
+        let _ = writeln!(out, "{}: {}, {}", r.plan.title, metric.label(), unit.name);
+        for c in r.curves.iter().filter(|c| has(c, metric)) {
+            let at = |p: &super::analysis::Point| {
+                let value = number(p.spread(metric)?.median * unit.factor);
+                Some(format!(
+                    "{value} at {} {}",
+                    number(p.x as f64),
+                    r.plan.axis.of(p.x)
+                ))
+            };
+            let mut ends: Vec<String> = c.points.iter().filter_map(at).collect();
+            if ends.len() > 2 {
+                ends.drain(1..ends.len() - 1);
+            }
+            let _ = writeln!(out, "  {:<20} {}", c.name, ends.join(", "));
+        }
+    }
 }

@@ -397,6 +397,21 @@ fn how_sure_the_answer_is_and_what_it_rests_on() {
     assert!(answer.lines().all(|l| l.chars().count() <= 100), "{answer}");
 }
 
+/// A plan that no load is chosen by ends with its values.
+#[test]
+fn without_a_choice_the_answer_is_the_values() {
+    let mut stored = example();
+    let text = PLAN.replace("advice = \"sending\"", "");
+    stored.plans = vec![Plan::parse("small.toml", &text).unwrap()];
+    let answer = render(&stored).answer;
+    assert!(
+        answer.starts_with("Throughput <of> two: goodput, Gb/s\n"),
+        "{answer}"
+    );
+    let msgp = "  msgp                 3.35 at 6 connections, 1.02 at 16,384 connections\n";
+    assert!(answer.contains(msgp), "{answer}");
+}
+
 /// Rendering is a function of the folder: the same page from the same rows.
 #[test]
 fn rendering_again_gives_the_same() {
