@@ -18,7 +18,7 @@ impl Visitor for Works {
             "send" | "send ipv6" => 45..=46,
             "ack" | "ack ipv6" => 32..=32,
             "ack+send" => 62..=64,
-            "receive" | "receive ipv6" | "udp send" | "udp receive" | "udp receive many" => 32..=32,
+            n if n.starts_with("receive") || n.starts_with("udp") => 32..=32,
             "lookup" => 1024..=1024,
             // Pages for up to three connections, sometimes for none.
             n if n.starts_with("busy") => 0..=138,
