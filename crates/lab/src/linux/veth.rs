@@ -9,14 +9,20 @@ use std::{
     os::fd::AsRawFd,
     sync::Arc,
     thread,
+    time::{Duration, Instant},
 };
 
 // linux/rtnetlink.h, linux/if_link.h, linux/veth.h, linux/if_addr.h
 const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_OPERSTATE: u16 = 16;
+const IF_OPER_UP: u8 = 6;
+/// Octets of a link message before its attributes.
+const LINK_HEADER: usize = 16;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_NET_NS_FD: u16 = 28;
@@ -188,12 +194,14 @@ impl Links {
             create_pair(&route, nic, mtu, queues, &far)?;
         }
         let near_end = |nic| near_has_addresses.then(|| near_end(family, nic));
-        configure(&route, nics, (near_name, large), near_end)?;
+        let near_links = configure(&route, nics, (near_name, large), near_end)?;
         far.enter()?;
-        let route = Netlink::route()?;
-        configure(&route, nics, (far_name, large), |nic| {
+        let far_route = Netlink::route()?;
+        let far_links = configure(&far_route, nics, (far_name, large), |nic| {
             Some(far_end(family, nic))
         })?;
+        await_links(&route, &near_links)?;
+        await_links(&far_route, &far_links)?;
         Ok(Links { near, far })
     }
 }
@@ -244,8 +252,8 @@ pub fn far_name(nic: usize) -> String {
 }
 
 /// `struct ifinfomsg`.
-fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
-    let mut header = [0; 16];
+fn link_header(index: u32, flags: u32, change: u32) -> [u8; LINK_HEADER] {
+    let mut header = [0; LINK_HEADER];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
     header[12..16].copy_from_slice(&change.to_ne_bytes());
@@ -295,8 +303,9 @@ fn configure(
     nics: usize,
     (name, large): (fn(usize) -> String, bool),
     address: impl Fn(usize) -> Option<IpAddr>,
-) -> Result<(), Error> {
+) -> Result<Vec<u32>, Error> {
     let ethtool = Ethtool::open()?;
+    let mut links = Vec::new();
     for nic in 0..nics {
         let name = name(nic);
         let index = index_of(&name)?;
@@ -308,6 +317,33 @@ fn configure(
         }
         let up = Request::new(RTM_NEWLINK, 0, &link_header(index, IFF_UP, IFF_UP));
         route.call(up).context("bringing a link up")?;
+        links.push(index);
+    }
+    Ok(links)
+}
+
+/// Waits until links pass packets. The kernel lets them do so some time after they came up, up to a
+/// second if others have just done the same, and drops what is sent before: a first SYN then is
+/// sent again after a second.
+fn await_links(route: &Netlink, links: &[u32]) -> Result<(), Error> {
+    let end = Instant::now() + Duration::from_secs(10);
+    for &index in links {
+        loop {
+            let ask = Request::new(RTM_GETLINK, 0, &link_header(index, 0, 0));
+            let answers = route.call(ask).context("asking for a link")?;
+            let state = |a: &Vec<u8>| {
+                find(a.get(LINK_HEADER..)?, IFLA_OPERSTATE)?
+                    .first()
+                    .copied()
+            };
+            if answers.iter().find_map(state) == Some(IF_OPER_UP) {
+                break;
+            }
+            if Instant::now() > end {
+                return Err(Error::Run("a link does not come up".into()));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
     }
     Ok(())
 }
