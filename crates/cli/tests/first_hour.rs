@@ -178,7 +178,7 @@ const HOUR: &[(&str, Play)] = &[
     (
         "perimeter top --control stack.sock",
         Runs(
-            &[("top", "top --interval 0.2 --count 2")],
+            &[("top", "top --batch --interval 0.2 --count 2")],
             &["10.1.0.2:5001"],
         ),
     ),
@@ -186,7 +186,7 @@ const HOUR: &[(&str, Play)] = &[
         "perimeter stat --control stack.sock --interval 1",
         Runs(
             &[("--interval 1", "--interval 0.2 --count 2")],
-            &["tx_bytes"],
+            &["rx_frames"],
         ),
     ),
     (
