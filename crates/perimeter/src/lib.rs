@@ -32,6 +32,7 @@
 #![warn(missing_debug_implementations)]
 
 mod addr;
+mod builder;
 mod check;
 pub mod control;
 mod debug;
@@ -47,6 +48,7 @@ pub mod task;
 mod tcp;
 mod udp;
 
+pub use builder::Builder;
 pub use bytes::Bytes;
 pub use error::BuildError;
 pub use file::SharedFile;
@@ -79,6 +81,6 @@ pub use perimeter_tcp::syncache::Cookies as SynCookies;
 pub use perimeter_tcp::{CaState, CcKind, Config as TcpConfig, Info, Keepalive, State};
 pub use poll::{Event, Events, Interest, Poll, Registry, Source, Token, Trigger, Waker};
 pub use socket::TcpSocket;
-pub use stack::{Builder, Stack};
+pub use stack::Stack;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::{Datagram, Datagrams, Outgoing, UdpConfig, UdpSocket};

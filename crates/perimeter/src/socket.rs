@@ -2,8 +2,7 @@
 
 use crate::listen::Listen;
 use crate::stack::Stack;
-use crate::tcp::{TcpListener, TcpStream};
-use crate::udp::hops;
+use crate::tcp::{TcpListener, TcpStream, hops};
 use perimeter_stack::ops::Setting;
 use perimeter_tcp::{Config, Keepalive};
 use std::io::{Error, ErrorKind, Result};

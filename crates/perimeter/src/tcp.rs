@@ -2,20 +2,23 @@
 
 use crate::addr;
 use crate::error::{io, tcp, would_block};
-use crate::listen::Request;
-use crate::udp::{hops, limit};
 use bytes::Bytes;
 use perimeter_base::{PktBuf, Time};
 use perimeter_org::engine::{Engine, EngineError};
 use perimeter_stack::copies;
-use perimeter_stack::ops::{Data, How, Setting};
+use perimeter_stack::ops::{Data, How};
 use perimeter_stack::{ConnInfo, SockError, SockId, ready};
-use perimeter_tcp::{Keepalive, State};
+use perimeter_tcp::State;
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+mod listener;
+mod options;
+
+pub use listener::TcpListener;
 
 /// The most that one copying call moves into the stack: a bound on the copy of which a part is
 /// thrown away when there is less room.
@@ -265,324 +268,6 @@ impl TcpStream {
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         let key = self.info()?.key;
         Ok(addr::remote(&key))
-    }
-
-    /// Calls do not wait but fail with `WouldBlock`, or wait again.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_nonblocking(true)?;
-    /// let nothing_yet = client.read(&mut [0; 100]).expect_err("nobody has sent anything");
-    /// assert_eq!(nothing_yet.kind(), ErrorKind::WouldBlock);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None today; as `std::net`.
-    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
-        self.h.nonblocking.store(on, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Limits how long a read waits; `None` is no limit.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_read_timeout(Some(Duration::from_millis(10)))?;
-    /// assert_eq!(client.read_timeout()?, Some(Duration::from_millis(10)));
-    /// let late = client.read(&mut [0; 100]).expect_err("nobody sends anything");
-    /// assert_eq!(late.kind(), ErrorKind::WouldBlock);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The limit is zero.
-    pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        set_limit(&self.h.read_limit, limit)
-    }
-
-    /// Limits how long a write waits; `None` is no limit.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_write_timeout(Some(Duration::from_millis(10)))?;
-    /// assert_eq!(client.write_timeout()?, Some(Duration::from_millis(10)));
-    /// // Nobody reads, so the buffers of both ends fill up.
-    /// let late = loop {
-    ///     if let Err(e) = client.write(&[0; 65536]) {
-    ///         break e;
-    ///     }
-    /// };
-    /// assert_eq!(late.kind(), ErrorKind::WouldBlock);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The limit is zero.
-    pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        set_limit(&self.h.write_limit, limit)
-    }
-
-    /// How long a read waits; `None`: without limit. See [`TcpStream::set_read_timeout`].
-    ///
-    /// # Errors
-    /// None today; as `std::net`.
-    pub fn read_timeout(&self) -> Result<Option<Duration>> {
-        Ok(limit(&self.h.read_limit))
-    }
-
-    /// How long a write waits; `None`: without limit. See [`TcpStream::set_write_timeout`].
-    ///
-    /// # Errors
-    /// None today; as `std::net`.
-    pub fn write_timeout(&self) -> Result<Option<Duration>> {
-        Ok(limit(&self.h.write_limit))
-    }
-
-    fn set(&self, s: Setting) -> Result<()> {
-        self.h.engine.set(self.h.id, s).map_err(io)
-    }
-
-    /// TCP_NODELAY: partial segments are sent at once.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_nodelay(true)?;
-    /// assert!(client.nodelay()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_nodelay(&self, on: bool) -> Result<()> {
-        self.set(Setting::NoDelay(on))
-    }
-
-    /// TCP_NODELAY.
-    /// See [`TcpStream::set_nodelay`].
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn nodelay(&self) -> Result<bool> {
-        Ok(self.info()?.tcp.nodelay)
-    }
-
-    /// TCP_CORK: partial segments are held back, for up to 200 ms, until this is taken off.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_cork(true)?;
-    /// client.write_all(b"head, ")?;
-    /// client.write_all(b"body")?;
-    /// // Both go in one segment.
-    /// client.set_cork(false)?;
-    /// let mut text = [0; 10];
-    /// server.read_exact(&mut text)?;
-    /// assert_eq!(&text, b"head, body");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_cork(&self, on: bool) -> Result<()> {
-        self.set(Setting::Cork(on))
-    }
-
-    /// SO_KEEPALIVE with its times.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// let probes = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
-    /// client.set_keepalive(Some(probes))?;
-    /// assert_eq!(client.keepalive()?, Some(probes));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_keepalive(&self, k: Option<Keepalive>) -> Result<()> {
-        self.set(Setting::Keepalive(k))
-    }
-
-    /// SO_KEEPALIVE with its times, to the millisecond; `None`: it is off.
-    /// See [`TcpStream::set_keepalive`].
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn keepalive(&self) -> Result<Option<Keepalive>> {
-        Ok(self.info()?.tcp.keepalive)
-    }
-
-    /// TCP_USER_TIMEOUT (RFC 5482): how long sent data may stay unacknowledged.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// // A peer that acknowledges nothing for 10 s is given up: calls fail with `TimedOut`.
-    /// client.set_user_timeout(Some(Duration::from_secs(10)))?;
-    /// client.write_all(b"hello")?;
-    /// assert_eq!(server.read(&mut [0; 100])?, 5);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_user_timeout(&self, t: Option<Duration>) -> Result<()> {
-        self.set(Setting::UserTimeout(t))
-    }
-
-    /// SO_LINGER: closing waits this long for what was sent to be acknowledged; zero makes it
-    /// a reset.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_linger(Some(Duration::ZERO))?;
-    /// assert_eq!(client.linger()?, Some(Duration::ZERO));
-    /// drop(client);
-    /// let error = server.read(&mut [0; 100]).expect_err("closing sent a reset");
-    /// assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_linger(&self, t: Option<Duration>) -> Result<()> {
-        let ns = t.map_or(0, |t| {
-            u64::try_from(t.as_nanos()).unwrap_or(u64::MAX - 1) + 1
-        });
-        self.h.linger.store(ns, Ordering::Relaxed);
-        self.set(Setting::Linger(t))
-    }
-
-    /// SO_LINGER, as it was set; `None`: not at all.
-    /// See [`TcpStream::set_linger`].
-    ///
-    /// # Errors
-    /// None today; as std.
-    pub fn linger(&self) -> Result<Option<Duration>> {
-        let ns = self.h.linger.load(Ordering::Relaxed);
-        Ok(ns.checked_sub(1).map(Duration::from_nanos))
-    }
-
-    /// IP_TOS, over IPv6 IPV6_TCLASS: DSCP in the upper six bits, ECN in the lower two, of what is
-    /// sent from now on. A stream that was accepted begins with what its listener's settings say
-    /// ([`TcpConfig::tos`](crate::TcpConfig)), which is 0 by default.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// // Expedited Forwarding (RFC 3246).
-    /// client.set_tos(46 << 2)?;
-    /// assert_eq!(client.tos()?, 184);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_tos(&self, tos: u8) -> Result<()> {
-        self.set(Setting::Tos(tos))
-    }
-
-    /// IP_TOS.
-    /// See [`TcpStream::set_tos`].
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn tos(&self) -> Result<u8> {
-        Ok(self.info()?.tos)
-    }
-
-    /// IP_TTL, over IPv6 IPV6_UNICAST_HOPS: how many routers what is sent from now on may pass.
-    /// Default: [`Config::ttl`](crate::Config).
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_ttl(8)?;
-    /// assert_eq!(client.ttl()?, 8);
-    /// let error = client.set_ttl(0).expect_err("no packet would arrive");
-    /// assert_eq!(error.to_string(), "a time to live of 0; it can be 1 to 255");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `InvalidInput`: not 1 to 255; or the socket has gone.
-    pub fn set_ttl(&self, ttl: u32) -> Result<()> {
-        self.set(Setting::Ttl(hops(ttl)?))
-    }
-
-    /// IP_TTL.
-    /// See [`TcpStream::set_ttl`].
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn ttl(&self) -> Result<u32> {
-        Ok(self.info()?.ttl.into())
-    }
-
-    /// SO_SNDBUF: the limit of the send buffer now, bytes.
-    /// See [`TcpStream::set_send_buffer_size`].
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn send_buffer_size(&self) -> Result<u32> {
-        Ok(self.info()?.snd_limit)
-    }
-
-    /// SO_RCVBUF: the limit of the receive buffer now, bytes.
-    /// See [`TcpStream::set_recv_buffer_size`].
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn recv_buffer_size(&self) -> Result<u32> {
-        Ok(self.info()?.rcv_limit)
-    }
-
-    /// SO_SNDBUF, bytes.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_send_buffer_size(256 * 1024)?;
-    /// assert_eq!(client.send_buffer_size()?, 256 * 1024);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_send_buffer_size(&self, bytes: u32) -> Result<()> {
-        self.set(Setting::SendBuffer(bytes))
-    }
-
-    /// SO_RCVBUF, bytes.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// client.set_recv_buffer_size(256 * 1024)?;
-    /// assert_eq!(client.recv_buffer_size()?, 256 * 1024);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_recv_buffer_size(&self, bytes: u32) -> Result<()> {
-        self.set(Setting::RecvBuffer(bytes))
-    }
-
-    /// TCP_QUICKACK: acknowledges at once what has been received and comes next (`true`), or delays
-    /// acknowledgments, to let them ride on answers, from the first segment on (`false`). As in
-    /// Linux neither lasts: delaying ends when an acknowledgment found no answer to ride on, and
-    /// quick acknowledgments end when the application answers.
-    ///
-    /// ```
-    #[doc = include_str!("examples/pair.txt")]
-    /// // The peer's first segments are to be acknowledged at once.
-    /// server.set_quickack(true)?;
-    /// client.write_all(b"hello")?;
-    /// assert_eq!(server.read(&mut [0; 100])?, 5);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket has gone.
-    pub fn set_quickack(&self, on: bool) -> Result<()> {
-        self.set(Setting::QuickAck(on))
     }
 
     /// SO_ERROR: the pending error, which is thereby cleared.
@@ -849,6 +534,25 @@ pub(crate) fn set_limit(place: &AtomicU64, limit: Option<Duration>) -> Result<()
     Ok(())
 }
 
+/// What [`set_limit`] has set.
+pub(crate) fn limit(place: &AtomicU64) -> Option<Duration> {
+    match place.load(Ordering::Relaxed) {
+        0 => None,
+        ns => Some(Duration::from_nanos(ns)),
+    }
+}
+
+/// A time to live, or hop limit.
+pub(crate) fn hops(n: u32) -> Result<u8> {
+    match u8::try_from(n) {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("a time to live of {n}; it can be 1 to 255"),
+        )),
+    }
+}
+
 /// Copies `bufs`, one after another, until `out` is full.
 fn gather(bufs: &[IoSlice<'_>], mut out: &mut [u8]) {
     for b in bufs {
@@ -925,244 +629,5 @@ impl Write for TcpStream {
 
     fn flush(&mut self) -> Result<()> {
         Ok(())
-    }
-}
-
-/// A listening socket.
-///
-/// ```
-#[doc = include_str!("examples/stack.txt")]
-/// let listener = stack.listen("10.0.0.1:80")?;
-/// let client = stack.connect("10.0.0.1:80")?;
-/// let (server, peer) = listener.accept()?;
-/// assert_eq!(server.peer_addr()?, peer);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct TcpListener {
-    h: Arc<Handle>,
-    local: SocketAddr,
-    only_v6: bool,
-}
-
-impl TcpListener {
-    pub(crate) fn new(
-        engine: Arc<dyn Engine>,
-        id: SockId,
-        (local, only_v6): (SocketAddr, bool),
-    ) -> TcpListener {
-        TcpListener {
-            h: Handle::new(engine, id),
-            local,
-            only_v6,
-        }
-    }
-
-    /// Another handle to the same listener.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listener = stack.listen("10.0.0.1:80")?;
-    /// // Two threads take connections.
-    /// let second = listener.try_clone()?;
-    /// let thread = thread::spawn(move || second.accept().map(|(_, peer)| peer));
-    /// let clients = [stack.connect("10.0.0.1:80")?, stack.connect("10.0.0.1:80")?];
-    /// let peers = [listener.accept()?.1, thread.join().expect("no panic")?];
-    /// assert!(peers.contains(&clients[0].local_addr()?) && peers.contains(&clients[1].local_addr()?));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None today; as `std::net`.
-    pub fn try_clone(&self) -> Result<TcpListener> {
-        Ok(TcpListener {
-            h: self.h.clone(),
-            local: self.local,
-            only_v6: self.only_v6,
-        })
-    }
-
-    /// Whether it takes connections over IPv6 only. One on `[::]` takes both families unless it
-    /// was made by [`Stack::listen_only_v6`](crate::Stack::listen_only_v6).
-    ///
-    /// # Errors
-    /// None today; as socket libraries have it.
-    pub fn only_v6(&self) -> Result<bool> {
-        Ok(self.only_v6)
-    }
-
-    pub(crate) fn raw(&self) -> (&Arc<dyn Engine>, SockId) {
-        (&self.h.engine, self.h.id)
-    }
-
-    /// The name of the socket within its stack.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let (http, https) = (stack.listen("10.0.0.1:80")?, stack.listen("10.0.0.1:443")?);
-    /// assert_ne!(http.id(), https.id());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn id(&self) -> SockId {
-        self.h.id
-    }
-
-    /// Takes the next connection, waiting for one unless the socket does not block. The peer may
-    /// have reset it meanwhile: then the first call on the stream says so. An IPv4 peer of a
-    /// listener for both families has its IPv4 address, not one that is mapped to IPv6.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listener = stack.listen("0.0.0.0:80")?;
-    /// let client = stack.connect("10.0.0.1:80")?;
-    /// let (mut server, peer) = listener.accept()?;
-    /// assert_eq!(peer, client.local_addr()?);
-    /// server.write_all(b"welcome")?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `WouldBlock`; or the listener was closed.
-    pub fn accept(&self) -> Result<(TcpStream, SocketAddr)> {
-        let (id, key) = self.h.block(ready::IN, &self.h.read_limit, || {
-            self.h.engine.accept(self.h.id)
-        })?;
-        let s = TcpStream::new(self.h.engine.clone(), id);
-        Ok((s, addr::remote(&key)))
-    }
-
-    /// As [`TcpListener::accept`], with both ends of the connection: ours, where the peer wanted to,
-    /// and the peer's.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listener = stack.listen("0.0.0.0:80")?;
-    /// let client = stack.connect("10.0.0.1:80")?;
-    /// let (_server, ours, peers) = listener.accept_ends()?;
-    /// assert_eq!(ours.to_string(), "10.0.0.1:80");
-    /// assert_eq!(peers, client.local_addr()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`TcpListener::accept`].
-    pub fn accept_ends(&self) -> Result<(TcpStream, SocketAddr, SocketAddr)> {
-        let (id, key) = self.h.block(ready::IN, &self.h.read_limit, || {
-            self.h.engine.accept(self.h.id)
-        })?;
-        let s = TcpStream::new(self.h.engine.clone(), id);
-        Ok((s, addr::local(&key), addr::remote(&key)))
-    }
-
-    /// Takes the next SYN that is held, waiting for one unless the socket does not block: of a
-    /// listener that [holds](crate::Listen::hold) them. In a poller that is
-    /// [`Interest::WRITABLE`](crate::Interest::WRITABLE).
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
-    /// let listener = stack.listen_as(&listen)?;
-    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
-    /// let request = listener.request()?;
-    /// if request.peer_addr().ip().to_string() == "10.0.0.1" {
-    ///     request.allow()?;
-    /// }
-    /// let (_server, peer) = listener.accept()?;
-    /// assert_eq!(peer, client.local_addr()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `WouldBlock`; the listener was closed; `InvalidInput`: it holds none.
-    pub fn request(&self) -> Result<Request> {
-        let found = self.h.block(ready::OUT, &self.h.read_limit, || {
-            self.h.engine.request(self.h.id)
-        })?;
-        Ok(Request::new(self.h.engine.clone(), self.h.id, found))
-    }
-
-    /// The address that it listens on; port 0 if it has all ports.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listener = stack.listen("10.0.0.1:0")?;
-    /// println!("listening on {}", listener.local_addr()?);
-    /// assert_ne!(listener.local_addr()?.port(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None today; as `std::net`.
-    pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.local)
-    }
-
-    /// `accept` does not wait but fails with `WouldBlock`, or waits again.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listener = stack.listen("10.0.0.1:80")?;
-    /// listener.set_nonblocking(true)?;
-    /// let nobody = listener.accept().expect_err("nobody has connected");
-    /// assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None today; as `std::net`.
-    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
-        self.h.nonblocking.store(on, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Limits how long `accept` waits; `None` is no limit.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listener = stack.listen("10.0.0.1:80")?;
-    /// listener.set_accept_timeout(Some(Duration::from_millis(10)))?;
-    /// let nobody = listener.accept().expect_err("nobody connects");
-    /// assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The limit is zero.
-    pub fn set_accept_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        set_limit(&self.h.read_limit, limit)
-    }
-
-    /// Closes the listener: calls blocked on it fail, and handshakes under way and connections that
-    /// nobody has accepted are reset.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listener = stack.listen("10.0.0.1:80")?;
-    /// listener.close()?;
-    /// let refused = stack.connect("10.0.0.1:80").expect_err("nobody listens");
-    /// assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// It was closed already.
-    pub fn close(&self) -> Result<()> {
-        self.h.engine.close(self.h.id, false).map_err(io)
-    }
-
-    /// The connections as they come.
-    ///
-    /// ```
-    #[doc = include_str!("examples/stack.txt")]
-    /// let listener = stack.listen("10.0.0.1:80")?;
-    /// let clients = [stack.connect("10.0.0.1:80")?, stack.connect("10.0.0.1:80")?];
-    /// let mut seen = Vec::new();
-    /// for stream in listener.incoming().take(clients.len()) {
-    ///     seen.push(stream?.peer_addr()?);
-    /// }
-    /// assert!(seen.contains(&clients[0].local_addr()?));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn incoming(&self) -> impl Iterator<Item = Result<TcpStream>> + '_ {
-        std::iter::repeat_with(|| self.accept().map(|(s, _)| s))
     }
 }

@@ -1,0 +1,252 @@
+//! Listening sockets.
+
+use super::{Handle, TcpStream, set_limit};
+use crate::addr;
+use crate::error::io;
+use crate::listen::Request;
+use perimeter_org::engine::Engine;
+use perimeter_stack::{SockId, ready};
+use std::io::Result;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A listening socket.
+///
+/// ```
+#[doc = include_str!("../examples/stack.txt")]
+/// let listener = stack.listen("10.0.0.1:80")?;
+/// let client = stack.connect("10.0.0.1:80")?;
+/// let (server, peer) = listener.accept()?;
+/// assert_eq!(server.peer_addr()?, peer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TcpListener {
+    h: Arc<Handle>,
+    local: SocketAddr,
+    only_v6: bool,
+}
+
+impl TcpListener {
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        id: SockId,
+        (local, only_v6): (SocketAddr, bool),
+    ) -> TcpListener {
+        TcpListener {
+            h: Handle::new(engine, id),
+            local,
+            only_v6,
+        }
+    }
+
+    /// Another handle to the same listener.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// // Two threads take connections.
+    /// let second = listener.try_clone()?;
+    /// let thread = thread::spawn(move || second.accept().map(|(_, peer)| peer));
+    /// let clients = [stack.connect("10.0.0.1:80")?, stack.connect("10.0.0.1:80")?];
+    /// let peers = [listener.accept()?.1, thread.join().expect("no panic")?];
+    /// assert!(peers.contains(&clients[0].local_addr()?) && peers.contains(&clients[1].local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today; as `std::net`.
+    pub fn try_clone(&self) -> Result<TcpListener> {
+        Ok(TcpListener {
+            h: self.h.clone(),
+            local: self.local,
+            only_v6: self.only_v6,
+        })
+    }
+
+    /// Whether it takes connections over IPv6 only. One on `[::]` takes both families unless it
+    /// was made by [`Stack::listen_only_v6`](crate::Stack::listen_only_v6).
+    ///
+    /// # Errors
+    /// None today; as socket libraries have it.
+    pub fn only_v6(&self) -> Result<bool> {
+        Ok(self.only_v6)
+    }
+
+    pub(crate) fn raw(&self) -> (&Arc<dyn Engine>, SockId) {
+        (&self.h.engine, self.h.id)
+    }
+
+    /// The name of the socket within its stack.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let (http, https) = (stack.listen("10.0.0.1:80")?, stack.listen("10.0.0.1:443")?);
+    /// assert_ne!(http.id(), https.id());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn id(&self) -> SockId {
+        self.h.id
+    }
+
+    /// Takes the next connection, waiting for one unless the socket does not block. The peer may
+    /// have reset it meanwhile: then the first call on the stream says so. An IPv4 peer of a
+    /// listener for both families has its IPv4 address, not one that is mapped to IPv6.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("0.0.0.0:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let (mut server, peer) = listener.accept()?;
+    /// assert_eq!(peer, client.local_addr()?);
+    /// server.write_all(b"welcome")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `WouldBlock`; or the listener was closed.
+    pub fn accept(&self) -> Result<(TcpStream, SocketAddr)> {
+        let (id, key) = self.h.block(ready::IN, &self.h.read_limit, || {
+            self.h.engine.accept(self.h.id)
+        })?;
+        let s = TcpStream::new(self.h.engine.clone(), id);
+        Ok((s, addr::remote(&key)))
+    }
+
+    /// As [`TcpListener::accept`], with both ends of the connection: ours, where the peer wanted to,
+    /// and the peer's.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("0.0.0.0:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let (_server, ours, peers) = listener.accept_ends()?;
+    /// assert_eq!(ours.to_string(), "10.0.0.1:80");
+    /// assert_eq!(peers, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`].
+    pub fn accept_ends(&self) -> Result<(TcpStream, SocketAddr, SocketAddr)> {
+        let (id, key) = self.h.block(ready::IN, &self.h.read_limit, || {
+            self.h.engine.accept(self.h.id)
+        })?;
+        let s = TcpStream::new(self.h.engine.clone(), id);
+        Ok((s, addr::local(&key), addr::remote(&key)))
+    }
+
+    /// Takes the next SYN that is held, waiting for one unless the socket does not block: of a
+    /// listener that [holds](crate::Listen::hold) them. In a poller that is
+    /// [`Interest::WRITABLE`](crate::Interest::WRITABLE).
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
+    /// let listener = stack.listen_as(&listen)?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let request = listener.request()?;
+    /// if request.peer_addr().ip().to_string() == "10.0.0.1" {
+    ///     request.allow()?;
+    /// }
+    /// let (_server, peer) = listener.accept()?;
+    /// assert_eq!(peer, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `WouldBlock`; the listener was closed; `InvalidInput`: it holds none.
+    pub fn request(&self) -> Result<Request> {
+        let found = self.h.block(ready::OUT, &self.h.read_limit, || {
+            self.h.engine.request(self.h.id)
+        })?;
+        Ok(Request::new(self.h.engine.clone(), self.h.id, found))
+    }
+
+    /// The address that it listens on; port 0 if it has all ports.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:0")?;
+    /// println!("listening on {}", listener.local_addr()?);
+    /// assert_ne!(listener.local_addr()?.port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today; as `std::net`.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    /// `accept` does not wait but fails with `WouldBlock`, or waits again.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// listener.set_nonblocking(true)?;
+    /// let nobody = listener.accept().expect_err("nobody has connected");
+    /// assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today; as `std::net`.
+    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
+        self.h.nonblocking.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Limits how long `accept` waits; `None` is no limit.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// listener.set_accept_timeout(Some(Duration::from_millis(10)))?;
+    /// let nobody = listener.accept().expect_err("nobody connects");
+    /// assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The limit is zero.
+    pub fn set_accept_timeout(&self, limit: Option<Duration>) -> Result<()> {
+        set_limit(&self.h.read_limit, limit)
+    }
+
+    /// Closes the listener: calls blocked on it fail, and handshakes under way and connections that
+    /// nobody has accepted are reset.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// listener.close()?;
+    /// let refused = stack.connect("10.0.0.1:80").expect_err("nobody listens");
+    /// assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// It was closed already.
+    pub fn close(&self) -> Result<()> {
+        self.h.engine.close(self.h.id, false).map_err(io)
+    }
+
+    /// The connections as they come.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let clients = [stack.connect("10.0.0.1:80")?, stack.connect("10.0.0.1:80")?];
+    /// let mut seen = Vec::new();
+    /// for stream in listener.incoming().take(clients.len()) {
+    ///     seen.push(stream?.peer_addr()?);
+    /// }
+    /// assert!(seen.contains(&clients[0].local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn incoming(&self) -> impl Iterator<Item = Result<TcpStream>> + '_ {
+        std::iter::repeat_with(|| self.accept().map(|(s, _)| s))
+    }
+}
