@@ -314,7 +314,7 @@ fn the_book_is_whole() {
     }
 }
 
-/// A place for somebody without privileges, with the command in his path.
+/// A folder for a user without privileges, with the command in their path.
 struct Home {
     folder: tempfile::TempDir,
     root: bool,

@@ -1,9 +1,9 @@
 //! Building and owning a stack.
 
 use crate::addr;
+use crate::builder::Builder;
 use crate::check;
 use crate::control::Server;
-use crate::builder::Builder;
 use crate::error::io;
 use crate::listen::Listen;
 use crate::metrics;

@@ -9,7 +9,7 @@
 
 use crate::segment::{Seg, Segs};
 use perimeter_base::{PktBuf, PktPool};
-use perimeter_wire::{EtherHdr, PROTO_TCP, TcpFlags};
+use perimeter_wire::{EtherHdr, PROTO_TCP, Seq, TcpFlags};
 
 /// The most payload of a merged segment, octets: what one datagram could hold.
 const MOST: u32 = 65_535;
@@ -71,9 +71,9 @@ impl Segs {
         self.keep();
     }
 
-    /// Takes a frame over whose headers are those of the run's last segment gone on, without parsing
-    /// it: what [`Segs::keep_or_merge`] would come to. Its checksums have been verified. False: it
-    /// is not one of those, and is as it was.
+    /// Adds a frame to the run without parsing it, if its headers continue those of the run's first
+    /// segment; [`Segs::keep_or_merge`] would have come to the same. Its checksums have been
+    /// verified. False: it does not continue the run, and is as it was.
     #[inline]
     pub(crate) fn runs_on(&mut self, latest: &mut Latest, buf: &mut PktBuf) -> bool {
         let run = &mut latest.run;
@@ -81,25 +81,21 @@ impl Segs {
         let Some(last) = self.as_mut_slice().get_mut(run.at) else {
             return false;
         };
-        let Some((len, push)) = run.goes_on(last, buf.as_slice()) else {
+        let Some((len, flags)) = run.goes_on(last, buf.as_slice()) else {
             return false;
         };
-        if push {
-            last.frame.hdr.flags |= TcpFlags::PSH;
-        }
         let mut payload = core::mem::take(buf);
         payload.trim_front(headers);
         payload.truncate(len as usize);
-        last.segs += 1;
-        last.behind += len;
-        last.rest.push(payload);
+        last.append(payload, flags);
         true
     }
 }
 
-/// The data segment at whose end the next one of a burst may stand: full segments of one flow follow
-/// each other, and all that differs in their headers is lengths, identification, sequence number,
-/// timestamps and checksums. So headers are compared instead of parsed.
+/// What the next frame of a burst is compared with: the headers of the last data segment that was
+/// kept. Where full segments of one flow follow each other, their headers differ in nothing but
+/// lengths, identification, sequence number, timestamps and checksums. So they are compared instead
+/// of parsed.
 #[derive(Debug, Default)]
 struct Run {
     /// Octets of all headers; 0: there is no run.
@@ -114,10 +110,6 @@ struct Run {
     tcp: usize,
     /// Its timestamp, if TCP has those. It has no other option.
     ts: Option<u32>,
-    /// The sequence number behind the last octet, octets so far, and those of the first segment.
-    next: u32,
-    octets: u32,
-    full: u32,
     /// Which segment of the burst it is, and its entry in [`Latest`].
     at: usize,
     bucket: usize,
@@ -129,7 +121,8 @@ const WORDS: usize = (EtherHdr::LEN + 40 + 32).div_ceil(8);
 /// As many octets.
 type Head = [u8; 8 * WORDS];
 
-/// Octets in TCP's header that are not compared, from and to: sequence number, checksum, both timestamps.
+/// Octets of TCP's header that are not compared, from and to: sequence number, checksum, both
+/// timestamps.
 const OF_TCP: &[(usize, usize)] = &[(4, 8), (16, 18), (24, 32)];
 /// In IPv4's: length and identification, checksum. In IPv6's: length.
 const OF_IPV4: &[(usize, usize)] = &[(2, 6), (10, 12)];
@@ -188,7 +181,6 @@ impl Run {
             mask[tcp + from..tcp + to].fill(0);
         }
         mask[tcp + 13] &= !TcpFlags::PSH.0;
-        let full = seg.frame.payload_len;
         *self = Run {
             headers,
             words: words(head),
@@ -198,18 +190,15 @@ impl Run {
             uncounted: if v6 { 40 } else { 0 },
             tcp,
             ts,
-            next: hdr.seq.0.wrapping_add(full),
-            octets: full,
-            full,
             at,
             bucket,
         };
     }
 
-    /// How many octets of data a frame has that goes on where the run ends, and whether it pushes;
-    /// `None`: it is none of those. The run ends by one that pushes or is shorter.
+    /// How many octets of data a frame has that continues the run, and its flags; `None`: it does
+    /// not. A frame that pushes or is shorter is the run's last.
     #[inline]
-    fn goes_on(&mut self, last: &Seg, bytes: &[u8]) -> Option<(u32, bool)> {
+    fn goes_on(&mut self, last: &Seg, bytes: &[u8]) -> Option<(u32, TcpFlags)> {
         let n = self.headers;
         let head = bytes.first_chunk().filter(|_| n > 0)?;
         let mut differs = 0;
@@ -219,24 +208,23 @@ impl Run {
         let later = |value: u32| be32(head, self.tcp + 24).wrapping_sub(value) as i32 >= 0;
         let total = be16(head, self.length) + self.uncounted;
         let len = total.checked_sub((n - self.ip) as u32)?;
+        let (octets, full) = (last.octets(), last.frame.payload_len);
         let good = differs == 0
-            && be32(head, self.tcp + 4) == self.next
+            && Seq(be32(head, self.tcp + 4)) == last.frame.hdr.seq + octets
             && self.ts.is_none_or(later)
             && len > 0
-            && len <= self.full
-            && self.octets + len <= MOST
+            && len <= full
+            && octets + len <= MOST
             && self.ip + total as usize <= bytes.len()
             && last.segs < u16::MAX;
         if !good {
             return None;
         }
-        self.next = self.next.wrapping_add(len);
-        self.octets += len;
-        let push = head[self.tcp + 13] & TcpFlags::PSH.0 != 0;
-        if push || len < self.full {
+        let flags = TcpFlags(head[self.tcp + 13]);
+        if flags != TcpFlags::ACK || len < full {
             self.headers = 0;
         }
-        Some((len, push))
+        Some((len, flags))
     }
 }
 
@@ -314,21 +302,27 @@ fn continues(last: &Seg, seg: &Seg) -> bool {
 }
 
 fn merge(last: &mut Seg, seg: &mut Seg, pool: &mut PktPool) {
-    let (a, b) = (&mut last.frame.hdr, &seg.frame.hdr);
-    last.segs += 1;
-    a.flags |= b.flags;
     let payload = core::mem::take(&mut seg.payload);
     if seg.frame.payload_len > 0 {
-        // TS.Recent is what the first of them says (RFC 7323, section 4.3).
-        last.behind += seg.frame.payload_len;
-        last.rest.push(payload);
-        return;
+        return last.append(payload, seg.frame.hdr.flags);
     }
+    let (a, b) = (&mut last.frame.hdr, &seg.frame.hdr);
+    last.segs += 1;
     (a.ack, a.window, a.opts.ts) = (b.ack, b.window, b.opts.ts);
     pool.put(payload);
 }
 
 impl Seg {
+    /// Adds the data of the segment behind it. TS.Recent is what the first of them says (RFC 7323,
+    /// section 4.3).
+    #[inline]
+    fn append(&mut self, payload: PktBuf, flags: TcpFlags) {
+        self.segs += 1;
+        self.behind += payload.len() as u32;
+        self.frame.hdr.flags |= flags;
+        self.rest.push(payload);
+    }
+
     /// The frame that was parsed into this place is made of segments of `size` octets; 0: it is one.
     pub(crate) fn is_of(&mut self, size: u16) {
         let len = self.frame.payload_len;
@@ -384,7 +378,7 @@ mod tests {
     use core::net::IpAddr;
     use perimeter_base::rng::SplitMix64;
     use perimeter_wire::{
-        Csum, FlowKey, MAX_HEADERS, MacAddr, SackBlocks, SegOut, Seq, TcpOptions, Template,
+        Csum, FlowKey, MAX_HEADERS, MacAddr, SackBlocks, SegOut, TcpOptions, Template,
         parse_ipv4_tcp_into, parse_ipv6_tcp_into,
     };
 

@@ -111,7 +111,7 @@ impl RcvBuf {
         }
         self.memory += buf.capacity();
         if self.bufs.len() == self.bufs.capacity() {
-            self.grow();
+            self.grow(self.bufs.len() + 1);
         }
         self.bufs.push_back(buf);
         None
@@ -126,8 +126,9 @@ impl RcvBuf {
                 self.len += buf.len() as u32;
                 self.memory += buf.capacity();
             }
-            while self.bufs.capacity() < self.bufs.len() + run.len() {
-                self.grow();
+            let slots = self.bufs.len() + run.len();
+            if slots > self.bufs.capacity() {
+                self.grow(slots);
             }
             return self.bufs.extend(run.drain(..));
         }
@@ -138,13 +139,13 @@ impl RcvBuf {
         }
     }
 
+    /// Makes room for `slots` buffers, and for some more.
     #[cold]
-    fn grow(&mut self) {
-        let has = self.bufs.capacity();
-        let wanted = match has {
-            0 => IDLE_SLOTS,
-            1..BURST_SLOTS => BURST_SLOTS,
-            _ => 2 * has,
+    fn grow(&mut self, slots: usize) {
+        let wanted = match slots {
+            n if n <= IDLE_SLOTS => IDLE_SLOTS,
+            n if n <= BURST_SLOTS => BURST_SLOTS,
+            _ => slots.max(2 * self.bufs.capacity()),
         };
         self.bufs.reserve_exact(wanted - self.bufs.len());
     }

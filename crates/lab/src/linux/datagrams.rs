@@ -1,23 +1,25 @@
 //! Datagrams of the host kernel's own sockets: one a call, as programs do that know no better, or
 //! with offloads as many as a device may cut and merge (UDP_SEGMENT, UDP_GRO).
 
-use super::veth::{self, Links, Namespace};
+use super::{
+    sockets::{await_events, seen},
+    veth::{self, Links, Namespace},
+};
 use crate::{
     Error,
     error::Context as _,
     host,
-    live::{self, Seen, Watch},
+    live::Watch,
     session::{Session, Window, Worker, Workers},
     workload::{
-        Configuration, Content, Endpoint, Inside, Phase, Ready, Roles, Sample, Settings, Tally,
-        Times,
+        Configuration, Content, Endpoint, Phase, Ready, Roles, Sample, Settings, Times,
         datagrams::{self, BATCH, Checked, Rates},
         drive,
         sample::disturbances,
     },
 };
 use nix::sys::socket::{setsockopt, sockopt::UdpGroSegment, sockopt::UdpGsoSegment};
-use rustix::{buffer::spare_capacity, event::epoll, fd::OwnedFd, net::sockopt, time::Timespec};
+use rustix::{event::epoll, fd::OwnedFd, net::sockopt};
 use std::{
     io,
     net::{SocketAddr, UdpSocket},
@@ -160,16 +162,7 @@ impl Endpoint for KernelDatagrams {
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
         ready.clear();
-        self.events.clear();
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as _,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        let events = spare_capacity(&mut self.events);
-        match epoll::wait(&self.epoll, events, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
+        await_events(&self.epoll, &mut self.events, timeout)?;
         ready.extend(self.events.iter().map(|event| {
             let flags = event.flags;
             Ready {
@@ -223,10 +216,6 @@ impl Endpoint for KernelDatagrams {
 
     fn verified(&self) -> Option<u64> {
         Some(self.checked.bytes())
-    }
-
-    fn inside(&self) -> Option<Inside> {
-        None
     }
 }
 
@@ -289,11 +278,7 @@ struct KernelSession {
 
 impl Session for KernelSession {
     fn watch(&mut self, watch: Watch) {
-        let view = |told: &[Option<Tally>]| Seen {
-            goodput: live::rate(told, Tally::sunk),
-            ..Seen::default()
-        };
-        self.workers.watch(watch, Box::new(view));
+        self.workers.watch(watch, Box::new(seen));
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {

@@ -12,12 +12,12 @@ pub(crate) mod veth;
 
 use crate::{
     Error, host,
-    live::{self, Seen, Watch},
+    live::Watch,
     organizations::Organization,
     session::{Backend, Session, Traits, Window, Worker, Workers},
     workload::{
         Configuration, Content, Control, Device, Direction, FILE_SIZE, Family, Part, Phase, Roles,
-        Sample, Settings, Side, Tally, Times, drive_any, reconnect, spread,
+        Sample, Settings, Side, Times, drive_any, reconnect, spread,
     },
 };
 use nix::sched::CloneFlags;
@@ -297,11 +297,7 @@ impl KernelSession {
 
 impl Session for KernelSession {
     fn watch(&mut self, watch: Watch) {
-        let view = |told: &[Option<Tally>]| Seen {
-            goodput: live::rate(told, Tally::sunk),
-            ..Seen::default()
-        };
-        self.workers.watch(watch, Box::new(view));
+        self.workers.watch(watch, Box::new(sockets::seen));
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {

@@ -4,9 +4,10 @@ use super::veth::{self, Namespace};
 use crate::{
     Error,
     error::Context as _,
+    live::{self, Seen},
     workload::{
-        BUFFER, Coalescing, Control, Endpoint, Family, Inside, Phase, Ready, Reconnects, Roles,
-        Settings, reconnect::LISTENERS,
+        BUFFER, Coalescing, Control, Endpoint, Family, Phase, Ready, Reconnects, Roles, Settings,
+        Tally, reconnect::LISTENERS,
     },
 };
 use nix::sched::CloneFlags;
@@ -409,6 +410,34 @@ fn connect(site: &Worksite, to: &SocketAddr) -> Result<OwnedFd, Error> {
     Ok(near)
 }
 
+/// Waits for events, for so long at most; `events` has those that came, as far as it has capacity.
+///
+/// # Errors
+/// What the system says; a signal is none, and ends the wait.
+pub(super) fn await_events(
+    epoll: &OwnedFd,
+    events: &mut Vec<epoll::Event>,
+    timeout: Duration,
+) -> io::Result<()> {
+    events.clear();
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs() as _,
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match epoll::wait(epoll, spare_capacity(events), Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// What there is to see of the kernel's sockets: what arrived.
+pub(super) fn seen(told: &[Option<Tally>]) -> Seen {
+    Seen {
+        goodput: live::rate(told, Tally::sunk),
+        ..Seen::default()
+    }
+}
+
 /// One thread's kernel sockets with their epoll, level-triggered but where they are opened anew.
 pub struct KernelEndpoint {
     epoll: OwnedFd,
@@ -543,19 +572,7 @@ impl Endpoint for KernelEndpoint {
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
         ready.clear();
-        self.events.clear();
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as _,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        match epoll::wait(
-            &self.epoll,
-            spare_capacity(&mut self.events),
-            Some(&timeout),
-        ) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
+        await_events(&self.epoll, &mut self.events, timeout)?;
         for event in &self.events {
             let flags = event.flags;
             let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
@@ -590,9 +607,5 @@ impl Endpoint for KernelEndpoint {
     fn read(&mut self, connection: usize, buffer: &mut [u8]) -> io::Result<usize> {
         let (n, _) = net::recv(self.socket(connection)?, buffer, RecvFlags::empty())?;
         Ok(n)
-    }
-
-    fn inside(&self) -> Option<Inside> {
-        None
     }
 }

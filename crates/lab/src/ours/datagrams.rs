@@ -16,8 +16,8 @@ use crate::{
     live::{self, Seen, Watch},
     session::{Session, Window, Worker, Workers},
     workload::{
-        Configuration, Content, Device, Endpoint, Inside, Phase, Ready, Roles, Sample, Settings,
-        Tally, Times,
+        Configuration, Content, Device, Endpoint, Phase, Ready, Roles, Sample, Settings, Tally,
+        Times,
         datagrams::{self, BATCH, Checked, Pair, Rates},
         drive,
         sample::disturbances,
@@ -327,10 +327,6 @@ impl Endpoint for DatagramEndpoint {
 
     fn verified(&self) -> Option<u64> {
         Some(self.checked.bytes())
-    }
-
-    fn inside(&self) -> Option<Inside> {
-        None
     }
 
     fn mark(&mut self) {

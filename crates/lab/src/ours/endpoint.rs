@@ -5,9 +5,7 @@ use crate::{
     Error,
     error::Context as _,
     linux::sockets::{self, Near, give_up},
-    workload::{
-        Content, Control, Endpoint, Inside, Phase, Ready, Reconnects, Roles, reconnect::LISTENERS,
-    },
+    workload::{Content, Control, Endpoint, Phase, Ready, Reconnects, Roles, reconnect::LISTENERS},
 };
 use perimeter::{
     Bytes, Events, Interest, Poll, Stack, TcpListener, TcpStream, Token, link::rss::Rss,
@@ -495,11 +493,6 @@ impl Endpoint for StackEndpoint {
 
     fn read(&mut self, connection: usize, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream(connection)?.read(buffer)
-    }
-
-    /// `None`: the stack counts for all its threads together, at the marks.
-    fn inside(&self) -> Option<Inside> {
-        None
     }
 
     fn mark(&mut self) {

@@ -101,8 +101,10 @@ pub trait Endpoint {
     fn read(&mut self, connection: usize, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// How the time inside this endpoint's calls divides; `None` where the host's kernel does the
-    /// work and nobody can tell.
-    fn inside(&self) -> Option<Inside>;
+    /// work and nobody can tell, or where the stack counts for all its threads together.
+    fn inside(&self) -> Option<Inside> {
+        None
+    }
 
     /// Called when counting begins and when it ends, for endpoints that keep counters of their own.
     fn mark(&mut self) {}

@@ -7,7 +7,7 @@ use super::kernel::Kernel;
 use crate::{
     Error,
     error::Context as _,
-    workload::{Coalescing, Content, Control, Endpoint, Inside, Phase, Ready, Roles},
+    workload::{Coalescing, Content, Control, Endpoint, Phase, Ready, Roles},
 };
 use link::Link;
 use smoltcp::{
@@ -448,10 +448,5 @@ impl<L: Link> Endpoint for SmoltcpEndpoint<L> {
 
     fn read(&mut self, connection: usize, buffer: &mut [u8]) -> io::Result<usize> {
         self.receive(connection, |socket| socket.recv_slice(buffer))
-    }
-
-    /// `None`: the other end may be the kernel, which works inside our calls.
-    fn inside(&self) -> Option<Inside> {
-        None
     }
 }
