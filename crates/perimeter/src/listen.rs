@@ -30,6 +30,7 @@ pub struct Listen {
     pub(crate) backlog: u32,
     pub(crate) config: Option<Config>,
     pub(crate) hold: Option<Hold>,
+    pub(crate) reuse_port: bool,
 }
 
 impl Listen {
@@ -49,6 +50,7 @@ impl Listen {
             backlog: 1024,
             config: None,
             hold: None,
+            reuse_port: false,
         }
     }
 
@@ -86,6 +88,30 @@ impl Listen {
     pub fn only_v6(self) -> Listen {
         Listen {
             only_v6: true,
+            ..self
+        }
+    }
+
+    /// SO_REUSEPORT: other listeners that say so may have the same address and port. Each connection
+    /// goes to one of them, by the hash of its flow: of as many listeners as there are receive
+    /// queues each gets those of one queue. When one of them closes, handshakes under way go on with
+    /// the others. Default: the port is one listener's.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).reuse_port();
+    /// let (one, two) = (stack.listen_as(&listen)?, stack.listen_as(&listen)?);
+    /// let clients: Vec<_> = (0..32).map(|_| stack.connect("10.0.0.1:80")).collect::<Result<_, _>>()?;
+    /// one.set_nonblocking(true)?;
+    /// two.set_nonblocking(true)?;
+    /// let accepted = |l: &perimeter::TcpListener| std::iter::from_fn(|| l.accept().ok()).count();
+    /// assert_eq!(accepted(&one) + accepted(&two), clients.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn reuse_port(self) -> Listen {
+        Listen {
+            reuse_port: true,
             ..self
         }
     }

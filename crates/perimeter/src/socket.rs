@@ -38,6 +38,7 @@ struct Made {
     local: Option<SocketAddr>,
     linger: Option<Duration>,
     only_v6: bool,
+    reuse_port: bool,
 }
 
 fn invalid<T>(what: impl Into<String>) -> Result<T> {
@@ -76,6 +77,7 @@ impl TcpSocket {
             local: None,
             linger: None,
             only_v6: false,
+            reuse_port: false,
         });
         TcpSocket { stack, v6, made }
     }
@@ -354,6 +356,32 @@ impl TcpSocket {
         Ok(true)
     }
 
+    /// SO_REUSEPORT, as [`Listen::reuse_port`]. It changes nothing for one that connects.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_reuseport(true)?;
+    /// assert!(socket.reuseport()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn set_reuseport(&self, on: bool) -> Result<()> {
+        self.made().reuse_port = on;
+        Ok(())
+    }
+
+    /// SO_REUSEPORT.
+    /// See [`TcpSocket::set_reuseport`].
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn reuseport(&self) -> Result<bool> {
+        Ok(self.made().reuse_port)
+    }
+
     /// Where it connects from, or listens; port 0 is any free one. The port is taken when it
     /// connects or listens (as with Linux's IP_BIND_ADDRESS_NO_PORT): that it is in use, or the
     /// address not one of the stack's, is told then.
@@ -472,9 +500,10 @@ impl TcpSocket {
         let made = self.made();
         let at = Listen::at(made.local.unwrap_or_else(|| self.any()));
         let listen = at.backlog(backlog).tcp(made.config.clone());
-        self.stack.listen_as(&match made.only_v6 {
-            true => listen.only_v6(),
-            false => listen,
+        self.stack.listen_as(&Listen {
+            only_v6: made.only_v6,
+            reuse_port: made.reuse_port,
+            ..listen
         })
     }
 }

@@ -182,6 +182,7 @@ impl Stack {
             backlog: listen.backlog,
             config,
             hold: listen.hold,
+            reuse_port: listen.reuse_port,
         };
         let (id, port) = self.engine.listen(&spec).map_err(io)?;
         let local = addr::outward(addr.ip(), port);

@@ -146,11 +146,57 @@ fn tcp6<K: Kind>(
     }
 }
 
+/// Takes a whole datagram of UDP over IPv4 for our station that at a glance is from a host to an
+/// address of ours, as nearly all are. `false`: it is another, and still there.
+#[inline(always)]
+fn plain_udp<K: Kind>(sh: &SharedState<K>, iface: u16, f: &mut RxFrame, aside: &mut Aside) -> bool {
+    let bytes = f.buf.as_slice();
+    let i = &sh.ifaces[usize::from(iface)];
+    let ethernet = i.caps.medium == Medium::Ethernet;
+    let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
+    if !carries(bytes, ethernet, PROTO_UDP) || ethernet && !is_to(bytes, i.caps.mac) {
+        return false;
+    }
+    let Ok(ip) = Ipv4Hdr::parse(&bytes[l2_len..], !f.csum_ok) else {
+        return false;
+    };
+    if ip.is_fragment() || !i.plain(IpAddr::V4(ip.dst), IpAddr::V4(ip.src)) {
+        return false;
+    }
+    let mut payload = core::mem::take(&mut f.buf);
+    payload.trim_front(l2_len + usize::from(ip.header_len));
+    payload.truncate(usize::from(ip.total_len - u16::from(ip.header_len)));
+    aside.datagrams.push(Datagram {
+        ip: ip.into(),
+        iface,
+        payload,
+        group: false,
+        csum_ok: f.csum_ok,
+        hash: f.hash,
+    });
+    true
+}
+
 /// As [`drain`], for a frame that does not carry TCP, unless over IPv6 behind extension headers.
-/// Apart, to keep that short. Yields
+/// Apart, to keep that short; datagrams of UDP over IPv4, which come often, go no further. Yields
 /// the frame that fragments have made, if this was the last of them.
 #[inline(never)]
 fn beside<K: Kind>(
+    (sh, own): (&SharedState<K>, &mut Own<K>),
+    iface: u16,
+    mut f: RxFrame,
+    wanted: Wanted<'_>,
+    aside: &mut Aside,
+) -> Option<RxFrame> {
+    match wanted.protocols.contains(&PROTO_UDP) && plain_udp(sh, iface, &mut f, aside) {
+        true => None,
+        false => rare((sh, own), iface, f, wanted, aside),
+    }
+}
+
+/// As [`beside`], for what is no plain datagram.
+#[inline(never)]
+fn rare<K: Kind>(
     (sh, own): (&SharedState<K>, &mut Own<K>),
     iface: u16,
     f: RxFrame,
@@ -161,13 +207,6 @@ fn beside<K: Kind>(
     let bytes = f.buf.as_slice();
     let ethernet = sh.ifaces[usize::from(iface)].caps.medium == Medium::Ethernet;
     let l2_len = if ethernet { EtherHdr::LEN } else { 0 };
-    if carries(bytes, ethernet, PROTO_UDP)
-        && let Some(ip) = plain_datagram(sh, iface, bytes, csum)
-        && wanted.protocols.contains(&PROTO_UDP)
-    {
-        aside.datagrams.push(datagram(ip, iface, f, l2_len, false));
-        return None;
-    }
     let parsed = if ethernet {
         Frame::parse_ethernet(bytes, csum)
     } else {
@@ -221,26 +260,6 @@ fn beside<K: Kind>(
     }
     own.pool.put(f.buf);
     None
-}
-
-/// The header of a whole datagram of IPv4 for our station that at a glance is from a host to an
-/// address of ours, as nearly all are; `None` says nothing.
-#[inline]
-fn plain_datagram<K: Kind>(
-    sh: &SharedState<K>,
-    iface: u16,
-    bytes: &[u8],
-    csum: Csum,
-) -> Option<IpHdr> {
-    let i = &sh.ifaces[usize::from(iface)];
-    let l2_len = match i.caps.medium {
-        Medium::Ethernet if !is_to(bytes, i.caps.mac) => return None,
-        Medium::Ethernet => EtherHdr::LEN,
-        Medium::Ip => 0,
-    };
-    let ip = Ipv4Hdr::parse(&bytes[l2_len..], csum == Csum::Verify).ok()?;
-    let plain = !ip.is_fragment() && i.plain(IpAddr::V4(ip.dst), IpAddr::V4(ip.src));
-    plain.then(|| ip.into())
 }
 
 /// A datagram for a protocol beside TCP.

@@ -29,6 +29,9 @@ pub struct ListenSpec {
     pub config: Config,
     /// Its owner decides of each SYN.
     pub hold: Option<Hold>,
+    /// Other listeners that say the same may have its port as well (SO_REUSEPORT): each gets its
+    /// part of the flows.
+    pub reuse_port: bool,
 }
 
 impl ListenSpec {
@@ -43,6 +46,7 @@ impl ListenSpec {
             backlog,
             config,
             hold: None,
+            reuse_port: false,
         }
     }
 }
@@ -333,6 +337,21 @@ pub enum Accepted {
     Closed,
 }
 
+/// One of those that fit: the only one, or if they share their port that to which the flow belongs.
+fn choose<'a, K: Kind>(
+    list: &'a [Arc<Listener<K>>],
+    hash: &impl Fn() -> u32,
+    fits: impl Fn(&Listener<K>) -> bool,
+) -> Option<&'a Arc<Listener<K>>> {
+    let mut fit = list.iter().filter(|l| fits(l));
+    let n = match fit.clone().count() {
+        0 => return None,
+        1 => 0,
+        n => hash() as usize % n,
+    };
+    fit.nth(n)
+}
+
 /// A perimeter's own table of wildcard entries: which listeners it knows, by port.
 pub struct Wildcards<K: Kind> {
     by_port: hashbrown::HashMap<u16, Vec<Arc<Listener<K>>>, foldhash::fast::RandomState>,
@@ -367,16 +386,25 @@ impl<K: Kind> Wildcards<K> {
     }
 
     /// The listener for a SYN to `(local, port)`: the bound one before the wildcard, and those
-    /// of the port before those of any.
-    pub fn find(&self, local: IpAddr, port: u16) -> Option<&Arc<Listener<K>>> {
-        self.find_at(local, port)
-            .or_else(|| self.find_at(local, ANY_PORT))
+    /// of the port before those of any. Where several share the port, `hash` of the flow selects one.
+    pub fn find(
+        &self,
+        local: IpAddr,
+        port: u16,
+        hash: impl Fn() -> u32,
+    ) -> Option<&Arc<Listener<K>>> {
+        self.find_at(local, port, &hash)
+            .or_else(|| self.find_at(local, ANY_PORT, &hash))
     }
 
-    fn find_at(&self, local: IpAddr, port: u16) -> Option<&Arc<Listener<K>>> {
+    fn find_at(
+        &self,
+        local: IpAddr,
+        port: u16,
+        hash: &impl Fn() -> u32,
+    ) -> Option<&Arc<Listener<K>>> {
         let list = self.by_port.get(&port)?;
-        list.iter()
-            .find(|l| l.addr == Some(local))
-            .or_else(|| list.iter().find(|l| l.matches(local)))
+        choose(list, hash, |l| l.addr == Some(local))
+            .or_else(|| choose(list, hash, |l| l.matches(local)))
     }
 }

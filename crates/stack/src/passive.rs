@@ -118,7 +118,7 @@ impl<K: Kind> Passive<K> {
             if !known {
                 self.challenge(cx, seg, now);
             }
-            if let Some(l) = self.listener(&key).filter(|l| l.holds()) {
+            if let Some(l) = self.listener(cx.sh, &key).filter(|l| l.holds()) {
                 l.request_reset(&key, seg.frame.hdr.seq, known);
             }
             cx.count(Count::NoConnection, 1);
@@ -173,13 +173,15 @@ impl<K: Kind> Passive<K> {
     }
 
     /// Who listens where segments of this flow go to.
-    fn listener(&self, key: &FlowKey) -> Option<&Arc<Listener<K>>> {
-        self.wildcards.find(key.local, key.local_port)
+    fn listener(&self, sh: &SharedState<K>, key: &FlowKey) -> Option<&Arc<Listener<K>>> {
+        let hash = || sh.flow_hash(key);
+        self.wildcards.find(key.local, key.local_port, hash)
     }
 
     /// Whether somebody does.
     pub fn listens(&self, key: &FlowKey) -> bool {
-        self.listener(key).is_some()
+        let (local, port) = (key.local, key.local_port);
+        self.wildcards.find(local, port, || 0).is_some()
     }
 
     /// The handshake by cookie that a segment completes.
@@ -194,7 +196,7 @@ impl<K: Kind> Passive<K> {
         if !hdr.flags.contains(TcpFlags::ACK) || hdr.flags.contains(TcpFlags::SYN) {
             return None;
         }
-        let l = self.listener(&key)?.clone();
+        let l = self.listener(cx.sh, &key)?.clone();
         let params = params(cx.sh, &l, &syn(cx.sh, seg, None, origin));
         let ts = cx.sh.isn.ts_offset(&key);
         let Some(e) = self.syn.on_cookie(&key, hdr, &params, ts, now) else {
@@ -212,7 +214,7 @@ impl<K: Kind> Passive<K> {
         now: Time,
     ) {
         let key = seg.frame.key;
-        let Some(l) = self.listener(&key) else {
+        let Some(l) = self.listener(cx.sh, &key) else {
             return cx.sh.refuse(cx, seg);
         };
         if cx.sh.memory_full() {
@@ -239,7 +241,7 @@ impl<K: Kind> Passive<K> {
     /// A held SYN is allowed: it is answered, unless its listener has gone meanwhile.
     pub fn admit(&mut self, cx: &mut Ctx<K>, l: &Listener<K>, syn: &Syn) {
         if !self
-            .listener(&syn.key)
+            .listener(cx.sh, &syn.key)
             .is_some_and(|found| found.id == l.id)
         {
             return;
@@ -272,7 +274,7 @@ impl<K: Kind> Passive<K> {
         e: Established,
         now: Time,
     ) -> Option<(Arc<Listener<K>>, Established)> {
-        let Some(l) = self.listener(&seg.frame.key).cloned() else {
+        let Some(l) = self.listener(cx.sh, &seg.frame.key).cloned() else {
             cx.sh.refuse(cx, seg);
             return None;
         };
@@ -303,7 +305,7 @@ impl<K: Kind> Passive<K> {
         let wildcards = &self.wildcards;
         let mut gone = |key: &FlowKey| {
             let port = key.local_port;
-            l.is_at(port) && l.matches(key.local) && wildcards.find(key.local, port).is_none()
+            l.is_at(port) && l.matches(key.local) && wildcards.find(key.local, port, || 0).is_none()
         };
         self.syn.remove_if(&mut gone, &mut |key, from, rst| {
             if cx.sh.may_reset(cx) {

@@ -153,8 +153,8 @@ pub struct IfaceSpec {
     pub accept: Accept,
 }
 
-/// Bound ports: the address, if one is given, and the listener.
-type Bound = HashMap<u16, Vec<(Option<IpAddr>, SockId)>>;
+/// Bound ports: the address, if one is given, the listener, and whether it shares the port.
+type Bound = HashMap<u16, Vec<(Option<IpAddr>, SockId, bool)>>;
 
 /// What all threads share.
 pub struct SharedState<K: Kind> {
@@ -219,11 +219,11 @@ pub struct SharedState<K: Kind> {
     pub(crate) memory: Memory<K>,
 }
 
-/// Whether somebody listens on `port` at `addr`, or where both could be meant.
-fn taken(bound: &Bound, addr: Option<IpAddr>, port: u16) -> bool {
-    bound
-        .get(&port)
-        .is_some_and(|l| l.iter().any(|(a, _)| overlap(*a, addr)))
+/// Whether somebody listens on `port` at `addr`, or where both could be meant, and does not share
+/// that with whoever `shares`.
+fn taken(bound: &Bound, addr: Option<IpAddr>, port: u16, shares: bool) -> bool {
+    let bars = |(a, _, other): &(_, _, bool)| overlap(*a, addr) && !(shares && *other);
+    bound.get(&port).is_some_and(|l| l.iter().any(bars))
 }
 
 /// The IPv6 addresses that interfaces are to have, and room for those that they find themselves.
@@ -580,7 +580,9 @@ impl<K: Kind> SharedState<K> {
         port: u16,
     ) -> Result<Arc<Listener<K>>, AddrInUseError> {
         let addr = spec.addr;
-        if taken(&self.bound.lock(), addr, port) {
+        // Who asks for a free port gets one that is nobody's.
+        let shares = spec.reuse_port && spec.at != At::Free;
+        if taken(&self.bound.lock(), addr, port, shares) {
             return Err(AddrInUseError);
         }
         let listener = {
@@ -595,14 +597,17 @@ impl<K: Kind> SharedState<K> {
             made.ok_or(AddrInUseError)?
         };
         let mut bound = self.bound.lock();
-        if taken(&bound, addr, port) {
+        if taken(&bound, addr, port, shares) {
             drop(bound);
             self.listeners
                 .lock()
                 .remove(listener.id.slot(), listener.id.generation());
             return Err(AddrInUseError);
         }
-        bound.entry(port).or_default().push((addr, listener.id));
+        bound
+            .entry(port)
+            .or_default()
+            .push((addr, listener.id, spec.reuse_port));
         Ok(listener)
     }
 
@@ -622,7 +627,7 @@ impl<K: Kind> SharedState<K> {
         let l = self.listeners.lock().remove(id.slot(), id.generation())?;
         let mut bound = self.bound.lock();
         if let Some(list) = bound.get_mut(&l.port) {
-            list.retain(|(_, i)| *i != id);
+            list.retain(|(_, i, _)| *i != id);
             if list.is_empty() {
                 bound.remove(&l.port);
             }

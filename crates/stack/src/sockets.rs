@@ -6,7 +6,7 @@ use crate::hold::Syn;
 use crate::kind::Kind;
 use crate::listener::Listener;
 use crate::ops::Icmp;
-use core::any::Any;
+use core::any::{Any, TypeId};
 use perimeter_base::Time;
 use perimeter_wire::FlowKey;
 use std::sync::Arc;
@@ -39,17 +39,23 @@ pub trait Sockets<K: Kind> {
 /// Sockets of protocols other than TCP. A protocol keeps a table of its own in each perimeter and
 /// finds it by its type; what is in it only who is inside can reach.
 #[derive(Debug, Default)]
-pub struct Others(Vec<Box<dyn Any + Send>>);
+pub struct Others(Vec<(TypeId, Box<dyn Any + Send>)>);
 
 impl Others {
     /// The table of type `T`; an empty one when it is asked for first.
     pub fn table<T: Any + Send + Default>(&mut self) -> &mut T {
-        let at = self.0.iter().position(|t| t.is::<T>());
-        let at = at.unwrap_or_else(|| {
-            self.0.push(Box::new(T::default()));
-            self.0.len() - 1
-        });
-        self.0[at].downcast_mut().expect("it was found by its type")
+        // Beside the table, so that finding it asks nobody.
+        let of = TypeId::of::<T>();
+        let at = self.0.iter().position(|(t, _)| *t == of);
+        let at = at.unwrap_or_else(|| self.add::<T>());
+        let (_, table) = &mut self.0[at];
+        table.downcast_mut().expect("it was found by its type")
+    }
+
+    #[cold]
+    fn add<T: Any + Send + Default>(&mut self) -> usize {
+        self.0.push((TypeId::of::<T>(), Box::new(T::default())));
+        self.0.len() - 1
     }
 }
 

@@ -35,6 +35,7 @@ mod planted;
 mod rcvbuf;
 mod seam;
 mod settings;
+mod sharing;
 mod strays;
 mod syn_flood;
 mod udp;

@@ -730,3 +730,26 @@ fn long_datagrams() {
         },
     );
 }
+
+/// Not even while nobody knows the station of the peer.
+#[test]
+fn what_may_not_be_cut_is_refused_at_once() {
+    everywhere(
+        |_| {},
+        |w| {
+            let (ours, theirs, _, there) = both(&w);
+            let too_long = |len: usize| {
+                let refused = ours.send_to(&content(len), there).unwrap_err();
+                assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE), "{len}");
+            };
+            ours.set_dont_fragment(true).unwrap();
+            too_long(longest(&w) + 1);
+            assert_eq!(ours.info().unwrap().waiting, 0);
+            ours.send_to(&content(longest(&w)), there).unwrap();
+            ours.set_dont_fragment(false).unwrap();
+            ours.send_to(&content(longest(&w) + 1), there).unwrap();
+            assert_eq!(receive(&w, &theirs).unwrap().0.len(), longest(&w));
+            assert_eq!(receive(&w, &theirs).unwrap().0.len(), longest(&w) + 1);
+        },
+    );
+}

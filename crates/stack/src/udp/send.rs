@@ -35,8 +35,8 @@ pub struct Sent {
 /// What stands between a socket and sending.
 enum Way {
     Ready,
-    /// The neighbour has been asked for.
-    Unresolved,
+    /// The neighbour has been asked for, or the address is not ours to use yet; by that interface.
+    Unresolved(u16),
 }
 
 impl<K: Kind> Socket<K> {
@@ -79,9 +79,33 @@ impl<K: Kind> Socket<K> {
     fn place(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
         match self.way(cx, &out) {
             Ok(Way::Ready) => self.emit(cx, out),
-            Ok(Way::Unresolved) => self.put_aside(cx, out),
+            Ok(Way::Unresolved(iface)) => match self.too_long(cx, iface, &out) {
+                true => Sent::not(UdpError::TooLong, out),
+                false => self.put_aside(cx, out),
+            },
             Err(e) => Sent::not(e, out),
         }
+    }
+
+    /// Whether a datagram that may not be cut is longer than that interface and path take, or any is
+    /// longer than all.
+    #[cold]
+    fn too_long(&self, cx: &mut Ctx<K>, iface: u16, out: &Outgoing) -> bool {
+        let Some((to, _)) = out.to.or(self.remote) else {
+            return false;
+        };
+        let each = match out.segment {
+            0 => out.data.len(),
+            n => usize::from(n).min(out.data.len()),
+        };
+        let whole = each + UdpHdr::LEN + IpHdr::len_to(to);
+        // The header of IPv6 counts towards an MTU, not towards a datagram's own length.
+        let most = match (self.config.dont_fragment, to) {
+            (true, _) => cx.sh.path_mtu(iface, to, cx.now()).0.min(MAX_DATAGRAM),
+            (false, IpAddr::V4(_)) => MAX_DATAGRAM,
+            (false, IpAddr::V6(_)) => MAX_DATAGRAM + IpHdr::len_to(to) as u32,
+        };
+        whole > most as usize
     }
 
     /// Finds the way for `out`, if that is not the last one's.
@@ -200,7 +224,7 @@ impl<K: Kind> Socket<K> {
             None => (self.source_by(cx, iface, to.0)?, self.port),
         };
         if self.must_wait(cx, from.0) {
-            return Ok(Way::Unresolved);
+            return Ok(Way::Unresolved(iface));
         }
         let station = match to.0 {
             _ if all => MacAddr::BROADCAST,
@@ -246,7 +270,8 @@ impl<K: Kind> Socket<K> {
         let now = cx.now();
         let sh = cx.sh;
         if self.must_wait(cx, from.0) {
-            return Ok(Way::Unresolved);
+            let hop = sh.routes.hop(to.0).ok_or(unreachable)?;
+            return Ok(Way::Unresolved(hop.iface));
         }
         // What is not an address of ours goes by the interface that stands for it.
         let only = match sh.is_ours(from.0) {
@@ -264,7 +289,7 @@ impl<K: Kind> Socket<K> {
             cx.sh.ask(cx, iface, ask);
         }
         let l2 = match found.l2 {
-            L2::Unresolved => return Ok(Way::Unresolved),
+            L2::Unresolved => return Ok(Way::Unresolved(iface)),
             L2::None => None,
             L2::Stations(ours, theirs) => Some((ours, theirs)),
         };

@@ -139,6 +139,23 @@ impl TcpSocket {
         self.0.reuseaddr()
     }
 
+    /// SO_REUSEPORT, as [`perimeter::TcpSocket::set_reuseport`].
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_reuseport(&self, on: bool) -> Result<()> {
+        self.0.set_reuseport(on)
+    }
+
+    /// SO_REUSEPORT.
+    /// See [`perimeter::TcpSocket::set_reuseport`].
+    ///
+    /// # Errors
+    /// None today.
+    pub fn reuseport(&self) -> Result<bool> {
+        self.0.reuseport()
+    }
+
     /// SO_SNDBUF, bytes.
     /// See [`perimeter::TcpSocket::set_send_buffer_size`].
     ///
