@@ -101,11 +101,10 @@ impl Listen {
     #[doc = include_str!("examples/stack.txt")]
     /// let listen = Listen::at("10.0.0.1:80".parse()?).reuse_port();
     /// let (one, two) = (stack.listen_as(&listen)?, stack.listen_as(&listen)?);
-    /// let clients: Vec<_> = (0..32).map(|_| stack.connect("10.0.0.1:80")).collect::<Result<_, _>>()?;
-    /// one.set_nonblocking(true)?;
-    /// two.set_nonblocking(true)?;
-    /// let accepted = |l: &perimeter::TcpListener| std::iter::from_fn(|| l.accept().ok()).count();
-    /// assert_eq!(accepted(&one) + accepted(&two), clients.len());
+    /// assert_eq!(one.local_addr()?, two.local_addr()?);
+    /// // Who does not share finds the port taken.
+    /// let alone = stack.listen("10.0.0.1:80").expect_err("it is in use");
+    /// assert_eq!(alone.kind(), ErrorKind::AddrInUse);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
