@@ -44,7 +44,7 @@ pub struct Others(Vec<(TypeId, Box<dyn Any + Send>)>);
 impl Others {
     /// The table of type `T`; an empty one when it is asked for first.
     pub fn table<T: Any + Send + Default>(&mut self) -> &mut T {
-        // Beside the table, so that finding it asks nobody.
+        // The type stands beside the table, so that finding it takes no virtual call.
         let of = TypeId::of::<T>();
         let at = self.0.iter().position(|(t, _)| *t == of);
         let at = at.unwrap_or_else(|| self.add::<T>());

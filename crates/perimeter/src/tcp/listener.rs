@@ -216,7 +216,8 @@ impl TcpListener {
     }
 
     /// Closes the listener: calls blocked on it fail, and handshakes under way and connections that
-    /// nobody has accepted are reset.
+    /// nobody has accepted are reset. Where others share its port
+    /// ([`Listen::reuse_port`](crate::Listen::reuse_port)), handshakes go on with them.
     ///
     /// ```
     #[doc = include_str!("../examples/stack.txt")]

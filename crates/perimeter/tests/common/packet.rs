@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test crate uses a part of this")]
 
 use perimeter_wire::checksum::tcp_checksum_v4;
-use perimeter_wire::{Ipv4Hdr, PROTO_TCP, Seq, TcpHdr};
+use perimeter_wire::{Ipv4Hdr, PROTO_TCP, Seq, TcpFlags, TcpHdr};
 use std::net::Ipv4Addr;
 
 /// The stack's address.
@@ -61,5 +61,24 @@ pub fn header(ports: (u16, u16), seq: u32, ack: u32) -> TcpHdr {
         ack: Seq(ack),
         window: 60_000,
         ..TcpHdr::default()
+    }
+}
+
+/// The peer's SYN from the first to the second port.
+pub fn syn(ports: (u16, u16)) -> TcpHdr {
+    TcpHdr {
+        flags: TcpFlags::SYN,
+        ..header(ports, 1_000, 0)
+    }
+}
+
+/// The peer's acknowledgment of the SYN-ACK in the stack's answer to its SYN.
+pub fn completes(syn: &TcpHdr, answer: &[u8]) -> TcpHdr {
+    let (syn_ack, _) = TcpHdr::parse(&answer[20..]).unwrap();
+    TcpHdr {
+        flags: TcpFlags::ACK,
+        ack: syn_ack.seq + 1,
+        seq: syn.seq + 1,
+        ..*syn
     }
 }

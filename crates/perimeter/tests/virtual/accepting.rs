@@ -1,12 +1,11 @@
 //! Accepting takes a connection off the listener's queue, the peer's address with it, and enters
 //! nothing else: no group, no squeue, no protocol thread.
 
-use crate::packet::{header, tcp};
+use crate::packet::{completes, syn, tcp};
 use perimeter::link::script::script;
 use perimeter::{OrgSpec, Stack, Virtual};
 use perimeter_sync::virt::{Act, VirtualConfig};
 use perimeter_sync::{Layer, LockClass, Platform};
-use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 
 /// What the calling thread did that is no business of an accept: locks other than the listener's
 /// and the table of listeners, and anything that another thread is told or waited for.
@@ -47,20 +46,11 @@ fn accept_enters_the_listener_and_nothing_else() {
             let l = s.listen("10.0.0.1:9").unwrap();
             l.set_nonblocking(true).unwrap();
             for port in [5_000, 5_001] {
-                let hdr = TcpHdr {
-                    flags: TcpFlags::SYN,
-                    ..header((port, 9), 1_000, 0)
-                };
-                assert!(wire.inject(p.now(), &tcp(&hdr, b"")));
+                let syn = syn((port, 9));
+                assert!(wire.inject(p.now(), &tcp(&syn, b"")));
                 pass(5);
-                let (syn_ack, _) = TcpHdr::parse(&wire.next().unwrap().bytes[20..]).unwrap();
-                let hdr = TcpHdr {
-                    flags: TcpFlags::ACK,
-                    ack: syn_ack.seq + 1,
-                    seq: Seq(1_001),
-                    ..hdr
-                };
-                assert!(wire.inject(p.now(), &tcp(&hdr, b"")));
+                let ack = completes(&syn, &wire.next().unwrap().bytes);
+                assert!(wire.inject(p.now(), &tcp(&ack, b"")));
                 pass(5);
             }
             for port in [5_000, 5_001] {

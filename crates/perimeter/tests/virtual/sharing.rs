@@ -1,12 +1,11 @@
 //! Listeners that share a port (SO_REUSEPORT).
 
 use crate::common::{World, under_all};
-use crate::packet::{header, tcp};
+use crate::packet::{completes, syn, tcp};
 use perimeter::link::script::script;
 use perimeter::{Listen, OrgSpec, Stack, TcpListener, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::VirtualConfig;
-use perimeter_wire::{Seq, TcpFlags, TcpHdr};
 use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -90,19 +89,10 @@ fn handshakes_outlive_their_listener() {
             let ports = 5_000..5_016;
             let mut acks = Vec::new();
             for port in ports.clone() {
-                let hdr = TcpHdr {
-                    flags: TcpFlags::SYN,
-                    ..header((port, 9), 1_000, 0)
-                };
-                assert!(wire.inject(p.now(), &tcp(&hdr, b"")));
+                let syn = syn((port, 9));
+                assert!(wire.inject(p.now(), &tcp(&syn, b"")));
                 pass(5);
-                let (syn_ack, _) = TcpHdr::parse(&wire.next().unwrap().bytes[20..]).unwrap();
-                acks.push(TcpHdr {
-                    flags: TcpFlags::ACK,
-                    ack: syn_ack.seq + 1,
-                    seq: Seq(1_001),
-                    ..hdr
-                });
+                acks.push(completes(&syn, &wire.next().unwrap().bytes));
             }
             drop(first);
             pass(5);

@@ -51,6 +51,17 @@ pub struct Outgoing {
     pub segment: u16,
 }
 
+impl Outgoing {
+    /// Bytes of each datagram, but for the last one.
+    pub(super) fn each(&self) -> usize {
+        let len = self.data.len();
+        match self.segment {
+            0 => len,
+            n => usize::from(n).min(len),
+        }
+    }
+}
+
 /// A datagram, or several, waiting for the station of a neighbour.
 #[derive(Debug)]
 pub(super) struct Waiting {

@@ -94,11 +94,7 @@ impl<K: Kind> Socket<K> {
         let Some((to, _)) = out.to.or(self.remote) else {
             return false;
         };
-        let each = match out.segment {
-            0 => out.data.len(),
-            n => usize::from(n).min(out.data.len()),
-        };
-        let whole = each + UdpHdr::LEN + IpHdr::len_to(to);
+        let whole = out.each() + UdpHdr::LEN + IpHdr::len_to(to);
         // The header of IPv6 counts towards an MTU, not towards a datagram's own length.
         let most = match (self.config.dont_fragment, to) {
             (true, _) => cx.sh.path_mtu(iface, to, cx.now()).0.min(MAX_DATAGRAM),
@@ -360,11 +356,7 @@ impl<K: Kind> Socket<K> {
         let Some(path) = &self.path else {
             return Sent::not(UdpError::Invalid, out);
         };
-        let len = out.data.len();
-        let each = match out.segment {
-            0 => len,
-            n => usize::from(n).min(len),
-        };
+        let (len, each) = (out.data.len(), out.each());
         if path.looped.is_some() {
             path.loop_back(cx, &out.data, each);
         }
