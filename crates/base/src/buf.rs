@@ -5,6 +5,7 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
+use crate::atomics::{Arc, AtomicUsize, List, Ordering};
 use crate::region;
 
 /// Capacity of a pooled buffer, in bytes: an MTU-1500 frame with room to spare.
@@ -217,6 +218,13 @@ impl PktBuf {
         self.data().get(end.checked_sub(n)?..end)
     }
 
+    /// The memory from `n` bytes in front of the window to its end, which is mostly far behind the
+    /// window's: what lies there is whatever the last user left. `None`: there are fewer in front.
+    #[inline]
+    pub fn onward(&self, n: usize) -> Option<&[u8]> {
+        self.data().get(self.window.off().checked_sub(n)?..)
+    }
+
     /// The bytes in the window, to change.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
@@ -316,23 +324,144 @@ impl fmt::Debug for PktBuf {
 }
 
 /// A core's stock of packet buffers of [`POOLED`] and of [`POOLED_JUMBO`] bytes. Not shared, so it
-/// needs no lock.
+/// needs no lock; where one core takes what another gives back, a [`PktDepot`] is between them.
 pub struct PktPool {
-    free: Vec<PktBuf>,
-    jumbo: Vec<PktBuf>,
-    limit: usize,
-    /// Buffers that had to be allocated because the stock was empty.
+    stock: Stock,
+    jumbo: Stock,
+    depot: Option<Arc<PktDepot>>,
+    /// Buffers that had to be allocated because there was none in stock.
     pub misses: u64,
 }
 
+/// Buffers of one size.
+struct Stock {
+    free: Vec<PktBuf>,
+    limit: usize,
+}
+
+/// How many buffers go to a depot or come from it at once.
+const MAGAZINE: usize = 64;
+
+/// The most magazines of one size that a depot keeps.
+const MAGAZINES: usize = 64;
+
+/// Where cores exchange packet buffers, [`MAGAZINE`] at a time: one core often takes buffers for
+/// what its NIC receives, and another, where the application reads, gives them back. Without it the
+/// first would allocate all its buffers, and the second free them. (Bonwick and Adams, "Magazines
+/// and Vmem", 2001, section 3.)
+pub struct PktDepot {
+    stock: Magazines,
+    jumbo: Magazines,
+}
+
+/// Full magazines of one size, and their number, so that nobody locks an empty list.
+struct Magazines {
+    full: List<Vec<PktBuf>>,
+    count: AtomicUsize,
+}
+
+impl Magazines {
+    fn new() -> Magazines {
+        Magazines {
+            full: List::new(),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    fn take(&self) -> Option<Vec<PktBuf>> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut full = self.full.lock();
+        let taken = full.pop();
+        self.count.store(full.len(), Ordering::Relaxed);
+        taken
+    }
+
+    /// One too many is freed, after the lock is.
+    fn put(&self, magazine: Vec<PktBuf>) {
+        if self.count.load(Ordering::Relaxed) >= MAGAZINES {
+            return;
+        }
+        let mut full = self.full.lock();
+        full.push(magazine);
+        self.count.store(full.len(), Ordering::Relaxed);
+    }
+}
+
+impl PktDepot {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> PktDepot {
+        PktDepot {
+            stock: Magazines::new(),
+            jumbo: Magazines::new(),
+        }
+    }
+}
+
+impl Default for PktDepot {
+    fn default() -> PktDepot {
+        PktDepot::new()
+    }
+}
+
+impl fmt::Debug for PktDepot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PktDepot")
+    }
+}
+
+impl Stock {
+    fn new(limit: usize) -> Stock {
+        Stock {
+            free: Vec::new(),
+            limit,
+        }
+    }
+
+    #[cold]
+    fn fetch(&mut self, depot: Option<&Magazines>) -> Option<PktBuf> {
+        self.free.append(&mut depot?.take()?);
+        self.free.pop()
+    }
+
+    #[inline]
+    fn put(&mut self, b: PktBuf, depot: Option<&Magazines>) {
+        if self.free.len() == self.limit {
+            return self.full(b, depot);
+        }
+        self.free.push(b);
+    }
+
+    /// Takes a buffer back though there are as many as there may be. Those that came last leave:
+    /// they are the likeliest to be in a cache.
+    #[cold]
+    fn full(&mut self, b: PktBuf, depot: Option<&Magazines>) {
+        let Some(depot) = depot else { return };
+        let rest = self.limit.saturating_sub(MAGAZINE);
+        depot.put(self.free.split_off(rest));
+        self.free.push(b);
+    }
+}
+
 impl PktPool {
-    /// A pool that keeps at most `limit` buffers, and a quarter of that for jumbo frames.
+    /// A pool that keeps at most `limit` buffers, and a quarter of that for jumbo frames. What is
+    /// too many is freed.
     pub fn new(limit: usize) -> PktPool {
         PktPool {
-            free: Vec::new(),
-            jumbo: Vec::new(),
-            limit,
+            stock: Stock::new(limit),
+            jumbo: Stock::new(limit / 4),
+            depot: None,
             misses: 0,
+        }
+    }
+
+    /// As [`PktPool::default`], for one of several cores that have `depot` in common.
+    pub fn of(depot: Arc<PktDepot>) -> PktPool {
+        PktPool {
+            depot: Some(depot),
+            ..PktPool::default()
         }
     }
 
@@ -341,8 +470,24 @@ impl PktPool {
     #[inline]
     pub fn take(&mut self, capacity: usize) -> PktBuf {
         let kept = match capacity {
-            n if n <= POOLED => self.free.pop(),
-            n if n <= POOLED_JUMBO => self.jumbo.pop(),
+            n if n <= POOLED => self.stock.free.pop(),
+            n if n <= POOLED_JUMBO => self.jumbo.free.pop(),
+            _ => None,
+        };
+        let Some(mut b) = kept else {
+            return self.fetch(capacity);
+        };
+        b.set_window(0, 0);
+        b
+    }
+
+    /// A buffer of the depot, or a new one.
+    #[cold]
+    fn fetch(&mut self, capacity: usize) -> PktBuf {
+        let depot = self.depot.as_deref();
+        let kept = match capacity {
+            n if n <= POOLED => self.stock.fetch(depot.map(|d| &d.stock)),
+            n if n <= POOLED_JUMBO => self.jumbo.fetch(depot.map(|d| &d.jumbo)),
             _ => None,
         };
         if let Some(mut b) = kept {
@@ -353,21 +498,21 @@ impl PktPool {
         PktBuf::with_capacity(roomy(capacity))
     }
 
-    /// Takes a buffer back; one of another size, one too many, or a device's frame, is freed.
+    /// Takes a buffer back; one of another size, or a device's frame, is freed, and so is one too
+    /// many if there is no depot.
     #[inline]
     pub fn put(&mut self, b: PktBuf) {
+        let depot = self.depot.as_deref();
         if b.shape == Shape(POOLED as u64) {
-            if self.free.len() < self.limit {
-                self.free.push(b);
-            }
-        } else if b.shape == Shape(POOLED_JUMBO as u64) && self.jumbo.len() < self.limit / 4 {
-            self.jumbo.push(b);
+            self.stock.put(b, depot.map(|d| &d.stock));
+        } else if b.shape == Shape(POOLED_JUMBO as u64) {
+            self.jumbo.put(b, depot.map(|d| &d.jumbo));
         }
     }
 
     /// Buffers in stock.
     pub fn len(&self) -> usize {
-        self.free.len() + self.jumbo.len()
+        self.stock.free.len() + self.jumbo.free.len()
     }
 
     /// Whether the stock is empty.
@@ -394,6 +539,9 @@ mod tests {
         assert_eq!(b.as_slice(), b"world");
         assert_eq!(b.before(6), Some(&b"hello "[..]));
         assert_eq!((b.before(2), b.before(7)), (Some(&b"o "[..]), None));
+        b.truncate(1);
+        assert_eq!((b.onward(2), b.onward(7)), (Some(&b"o world"[..]), None));
+        b.set_window(6, 5);
         b.truncate(100);
         assert_eq!(b.len(), 5);
         b.trim_front(100);
@@ -448,5 +596,36 @@ mod tests {
         assert_eq!(p.len(), 1, "over the limit is freed");
         assert_eq!(p.take(9000).capacity(), POOLED_JUMBO);
         assert_eq!(p.len(), 1, "a large request leaves the stock alone");
+    }
+
+    #[test]
+    fn what_one_core_gives_back_another_takes() {
+        let depot = Arc::new(PktDepot::new());
+        let (mut nic, mut reader) = (PktPool::of(depot.clone()), PktPool::of(depot));
+        let mut allocated = 0;
+        for round in 0..100 {
+            let burst: Vec<_> = (0..100).map(|_| nic.take(1514)).collect();
+            burst.into_iter().for_each(|b| reader.put(b));
+            if round == 20 {
+                allocated = nic.misses;
+            }
+        }
+        // The reader's stock fills once; from then on nothing is allocated.
+        assert_eq!(nic.misses, allocated);
+        assert!(allocated <= 1024 + 200, "{allocated}");
+        assert!(reader.len() <= 1024);
+    }
+
+    #[test]
+    fn a_depot_has_an_end() {
+        let depot = Arc::new(PktDepot::new());
+        let mut pool = PktPool::of(depot.clone());
+        for _ in 0..1024 + 2 * MAGAZINE * MAGAZINES {
+            pool.put(PktBuf::with_capacity(POOLED));
+        }
+        assert_eq!(depot.stock.full.lock().len(), MAGAZINES);
+        let mut other = PktPool::of(depot);
+        let all: Vec<_> = (0..=MAGAZINE * MAGAZINES).map(|_| other.take(9)).collect();
+        assert_eq!((other.misses, all[0].len()), (1, 0));
     }
 }

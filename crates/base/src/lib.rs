@@ -40,7 +40,7 @@ pub mod ring;
 pub mod rng;
 pub mod time;
 
-pub use buf::{PktBuf, PktPool};
+pub use buf::{PktBuf, PktDepot, PktPool};
 pub use bytes::Bytes;
 pub use desc::{TxDesc, TxHead};
 pub use pages::{Lease, Lent, TxPages};

@@ -171,7 +171,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         sh.isn = IsnGen::new(1, 2);
         let mut w = World {
             org: O::new(spec, &sh),
-            own: Own::new(sh.p.lane()),
+            own: Own::new(sh.p.lane(), sh.packets.clone()),
             sh,
             flows: Vec::new(),
             now: BEGIN,

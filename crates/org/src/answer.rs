@@ -116,7 +116,7 @@ mod tests {
         };
         let run = Virtual::run(config, move |p| {
             let sh = SharedState::new(p.clone(), Config::default(), Vec::new(), Vec::new());
-            let mut own = Own::new(p.lane());
+            let mut own = Own::new(p.lane(), sh.packets.clone());
             body(p, Ctx::new(&sh, &mut own));
         });
         run.unwrap_or_else(|f| panic!("{f}"));

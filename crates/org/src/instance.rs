@@ -255,7 +255,8 @@ impl<O: Org> Instance<O> {
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&Self, &mut Ctx<O::K>) -> R) -> R {
         let lane = self.sh.p.lane();
-        let mut own = self.own.take().unwrap_or_else(|| Box::new(Own::new(lane)));
+        let new = || Box::new(Own::new(lane, self.sh.packets.clone()));
+        let mut own = self.own.take().unwrap_or_else(new);
         own.lane = lane;
         own.core = self.sh.p.core() as u16;
         let inside = Inside(self);

@@ -264,7 +264,7 @@ mod tests {
             ..Config::default()
         };
         let sh = SharedState::<OneThread>::new(Native::default(), config, Vec::new(), Vec::new());
-        let mut own = Own::new(0);
+        let mut own = Own::new(0, sh.packets.clone());
         let mut cx = Ctx::new(&sh, &mut own);
         let (mut a, mut b) = (Ends::default(), Ends::default());
         for slot in 0..8 {

@@ -59,7 +59,9 @@ fn drain<K: Kind>(
         if wanted.merged
             && f.csum_ok
             && f.segment_size == 0
-            && own.segs.runs_on(&mut own.latest, &mut f.buf)
+            && own
+                .segs
+                .runs_on(&mut own.latest, f.hash, &mut f.buf, &mut own.pool)
         {
             continue;
         }

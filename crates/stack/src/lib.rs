@@ -72,4 +72,4 @@ pub use shared::{Config, IfaceSpec, SharedState};
 pub use sockets::{Others, Sockets};
 
 /// Frames taken from a device at once.
-pub const BURST: usize = 32;
+pub const BURST: usize = 64;

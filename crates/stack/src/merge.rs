@@ -16,20 +16,48 @@ const MOST: u32 = 65_535;
 
 /// Where in a burst the last segment of a flow is, by a few bits of the flow's hash. Flows that
 /// share an entry are merged less, nothing more.
+///
+/// And which of those are *runs*: full of data, or pure acknowledgments, with usual headers. Where
+/// such segments of one flow follow each other, their headers differ in nothing but what
+/// [`Shape::mask`] leaves out. So the next frame's are compared with them instead of parsed.
 #[derive(Debug)]
 pub struct Latest {
     at: [u8; Latest::LEN],
-    run: Run,
+    /// A bit for each entry whose segment is a run.
+    runs: u64,
+    /// The entry of the last segment that was kept.
+    recent: usize,
+    /// What is compared of runs of data, and of acknowledgments. A run of another shape ends all
+    /// others.
+    compared: [Compared; 2],
 }
 
 impl Latest {
-    const LEN: usize = 64;
+    const LEN: usize = u64::BITS as usize;
 
     /// A burst begins.
     #[inline]
     pub fn forget(&mut self) {
         self.at = [0; Latest::LEN];
-        self.run.headers = 0;
+        self.runs = 0;
+    }
+
+    /// The segment that is kept in entry `bucket` is a run, if it is one of those that can be.
+    #[inline]
+    fn begin(&mut self, bucket: usize, seg: &Seg) {
+        let hdr = &seg.frame.hdr;
+        let plain = seg.segs == 1
+            && seg.size == seg.frame.payload_len
+            && hdr.flags == TcpFlags::ACK
+            && hdr.window > 0;
+        if plain && let Some(shape) = Shape::of(seg) {
+            let compared = &mut self.compared[usize::from(shape.pure)];
+            if compared.shape != shape {
+                (compared.shape, compared.mask) = (shape, shape.mask());
+                self.runs = 0;
+            }
+            self.runs |= 1 << bucket;
+        }
     }
 }
 
@@ -37,7 +65,9 @@ impl Default for Latest {
     fn default() -> Latest {
         Latest {
             at: [0; Latest::LEN],
-            run: Run::default(),
+            runs: 0,
+            recent: 0,
+            compared: Default::default(),
         }
     }
 }
@@ -50,9 +80,8 @@ impl Segs {
         let (kept, seg) = self.kept_and_place();
         let bucket = seg.hash as usize % Latest::LEN;
         let entry = &mut latest.at[bucket];
-        if latest.run.bucket == bucket {
-            latest.run.headers = 0;
-        }
+        latest.runs &= !(1 << bucket);
+        latest.recent = bucket;
         if let Some(last) = usize::from(*entry).checked_sub(1)
             && let Some(last) = kept.get_mut(last)
             && last.hash == seg.hash
@@ -66,53 +95,82 @@ impl Segs {
                 return merge(last, seg, pool);
             }
         }
-        *entry = u8::try_from(kept.len() + 1).unwrap_or(0);
-        latest.run.begin(kept.len(), bucket, seg);
+        if let Ok(at) = u8::try_from(kept.len() + 1) {
+            *entry = at;
+            latest.begin(bucket, seg);
+        }
         self.keep();
     }
 
-    /// Adds a frame to the run without parsing it, if its headers continue those of the run's first
-    /// segment; [`Segs::keep_or_merge`] would have come to the same. Its checksums have been
-    /// verified. False: it does not continue the run, and is as it was.
+    /// Adds a frame to its flow's run without parsing it, if its headers continue those of the
+    /// run's first segment; [`Segs::keep_or_merge`] would have come to the same. `hash` is its
+    /// flow's, if the device knows; else the run that was begun last is meant. Its checksums have
+    /// been verified. False: it continues no run, and is as it was.
     #[inline]
-    pub(crate) fn runs_on(&mut self, latest: &mut Latest, buf: &mut PktBuf) -> bool {
-        let run = &mut latest.run;
-        let headers = run.headers;
-        let Some(last) = self.as_mut_slice().get_mut(run.at) else {
+    pub(crate) fn runs_on(
+        &mut self,
+        latest: &mut Latest,
+        hash: Option<u32>,
+        buf: &mut PktBuf,
+        pool: &mut PktPool,
+    ) -> bool {
+        let bucket = hash.map_or(latest.recent, |h| h as usize % Latest::LEN);
+        if latest.runs >> bucket & 1 == 0 {
+            return false;
+        }
+        let at = usize::from(latest.at[bucket]).wrapping_sub(1);
+        let Some(last) = self.as_mut_slice().get_mut(at) else {
             return false;
         };
-        let Some((len, flags)) = run.goes_on(last, buf.as_slice()) else {
+        let compared = &latest.compared[usize::from(last.frame.payload_len == 0)];
+        let Some(next) = compared.next(last, buf) else {
             return false;
         };
-        let mut payload = core::mem::take(buf);
-        payload.trim_front(headers);
-        payload.truncate(len as usize);
-        last.append(payload, flags);
+        let mut buf = core::mem::take(buf);
+        match next {
+            Next::Data(len, flags) => {
+                // The last of a run may be shorter, and may push.
+                if flags != TcpFlags::ACK || len < last.frame.payload_len {
+                    latest.runs &= !(1 << bucket);
+                }
+                buf.trim_front(compared.shape.headers);
+                buf.truncate(len as usize);
+                last.append(buf, flags);
+            }
+            Next::Ack(ack, window, ts) => {
+                last.acknowledge(ack, window, ts);
+                pool.put(buf);
+            }
+        }
         true
     }
 }
 
-/// What the next frame of a burst is compared with: the headers of the last data segment that was
-/// kept. Where full segments of one flow follow each other, their headers differ in nothing but
-/// lengths, identification, sequence number, timestamps and checksums. So they are compared instead
-/// of parsed.
-#[derive(Debug, Default)]
-struct Run {
-    /// Octets of all headers; 0: there is no run.
-    headers: usize,
-    /// The first segment's headers, and which bits of them stay the same.
-    words: [u64; WORDS],
-    mask: [u64; WORDS],
-    /// Where IP's header, its length and TCP's header are; what IPv6 does not count as length.
+/// Where what is in the headers of a run's segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shape {
+    /// Where IP's header and TCP's header are, and where TCP's header ends.
     ip: usize,
-    length: usize,
-    uncounted: u32,
     tcp: usize,
-    /// Its timestamp, if TCP has those. It has no other option.
-    ts: Option<u32>,
-    /// Which segment of the burst it is, and its entry in [`Latest`].
-    at: usize,
-    bucket: usize,
+    headers: usize,
+    v6: bool,
+    /// No data, so that the sequence number stays and acknowledgment and window change.
+    pure: bool,
+}
+
+/// How headers of that shape are compared.
+#[derive(Debug, Default)]
+struct Compared {
+    shape: Shape,
+    mask: [u64; WORDS],
+}
+
+/// What the next frame of a run adds.
+enum Next {
+    /// Octets of data, and the frame's flags.
+    Data(u32, TcpFlags),
+    /// Acknowledgment, window, timestamps.
+    Ack(Seq, u16, Option<(u32, u32)>),
 }
 
 /// Words that are compared: Ethernet, IPv6, and TCP with timestamps.
@@ -121,9 +179,11 @@ const WORDS: usize = (EtherHdr::LEN + 40 + 32).div_ceil(8);
 /// As many octets.
 type Head = [u8; 8 * WORDS];
 
-/// Octets of TCP's header that are not compared, from and to: sequence number, checksum, both
-/// timestamps.
-const OF_TCP: &[(usize, usize)] = &[(4, 8), (16, 18), (24, 32)];
+/// Octets of TCP's header that are not compared, from and to. With data: sequence number, checksum,
+/// both timestamps.
+const OF_DATA: &[(usize, usize)] = &[(4, 8), (16, 18), (24, 32)];
+/// Without: acknowledgment, window, checksum, both timestamps.
+const OF_PURE: &[(usize, usize)] = &[(8, 12), (14, 18), (24, 32)];
 /// In IPv4's: length and identification, checksum. In IPv6's: length.
 const OF_IPV4: &[(usize, usize)] = &[(2, 6), (10, 12)];
 const OF_IPV6: &[(usize, usize)] = &[(4, 6)];
@@ -148,108 +208,102 @@ fn be32(head: &Head, at: usize) -> u32 {
     be16(head, at) << 16 | be16(head, at + 2)
 }
 
-impl Run {
-    /// The segment that is kept as number `at` begins a run, if it is one of those that do.
+impl Shape {
+    /// That of a segment's headers, if they can be compared: IP has no options, TCP none but
+    /// timestamps in the usual place.
     #[inline]
-    fn begin(&mut self, at: usize, bucket: usize, seg: &Seg) {
-        let hdr = &seg.frame.hdr;
-        let full = seg.frame.payload_len;
-        let plain = seg.segs == 1
-            && full > 0
-            && seg.size == full
-            && hdr.flags == TcpFlags::ACK
-            && hdr.window > 0;
-        if plain && let Some(head) = head(seg) {
-            self.began(at, bucket, seg, &head);
-        }
-    }
-
-    /// As [`Run::begin`], once its headers are known to be some that can be compared.
-    fn began(&mut self, at: usize, bucket: usize, seg: &Seg, head: &Head) {
-        let hdr = &seg.frame.hdr;
+    fn of(seg: &Seg) -> Option<Shape> {
         let v6 = seg.frame.key.local.is_ipv6();
-        let ts = hdr.opts.ts.map(|(value, _)| value);
         let headers = seg.frame.payload_off as usize;
-        let tcp = headers - if ts.is_some() { 32 } else { 20 };
-        let ip = tcp - if v6 { 40 } else { 20 };
-        let mut mask = [0; 8 * WORDS];
-        mask[..headers].fill(0xff);
-        for (from, to) in if v6 { OF_IPV6 } else { OF_IPV4 } {
-            mask[ip + from..ip + to].fill(0);
-        }
-        for (from, to) in OF_TCP {
-            mask[tcp + from..tcp + to].fill(0);
-        }
-        mask[tcp + 13] &= !TcpFlags::PSH.0;
-        *self = Run {
-            headers,
-            words: words(head),
-            mask: words(&mask),
-            ip,
-            length: ip + if v6 { 4 } else { 2 },
-            uncounted: if v6 { 40 } else { 0 },
-            tcp,
-            ts,
-            at,
-            bucket,
-        };
-    }
-
-    /// How many octets of data a frame has that continues the run, and its flags; `None`: it does
-    /// not. A frame that pushes or is shorter is the run's last.
-    #[inline]
-    fn goes_on(&mut self, last: &Seg, bytes: &[u8]) -> Option<(u32, TcpFlags)> {
-        let n = self.headers;
-        let head = bytes.first_chunk().filter(|_| n > 0)?;
-        let mut differs = 0;
-        for (i, word) in words(head).into_iter().enumerate() {
-            differs |= (word ^ self.words[i]) & self.mask[i];
-        }
-        let later = |value: u32| be32(head, self.tcp + 24).wrapping_sub(value) as i32 >= 0;
-        let total = be16(head, self.length) + self.uncounted;
-        let len = total.checked_sub((n - self.ip) as u32)?;
-        let (octets, full) = (last.octets(), last.frame.payload_len);
-        let good = differs == 0
-            && Seq(be32(head, self.tcp + 4)) == last.frame.hdr.seq + octets
-            && self.ts.is_none_or(later)
-            && len > 0
-            && len <= full
-            && octets + len <= MOST
-            && self.ip + total as usize <= bytes.len()
-            && last.segs < u16::MAX;
-        if !good {
+        let ts = seg.frame.hdr.opts.ts.is_some();
+        let tcp = headers.checked_sub(if ts { 32 } else { 20 })?;
+        let ip = tcp.checked_sub(if v6 { 40 } else { 20 })?;
+        if ip != 0 && ip != EtherHdr::LEN {
             return None;
         }
-        let flags = TcpFlags(head[self.tcp + 13]);
-        if flags != TcpFlags::ACK || len < full {
-            self.headers = 0;
+        let head: &Head = seg.payload.onward(headers)?.first_chunk()?;
+        let usual = match v6 {
+            true => head[ip] >> 4 == 6 && head[ip + 6] == PROTO_TCP,
+            false => head[ip] == 0x45,
+        };
+        let options = match ts {
+            true => head[tcp + 12] >> 4 == 8 && head[tcp + 20..tcp + 24] == [1, 1, 8, 10],
+            false => head[tcp + 12] >> 4 == 5,
+        };
+        (usual && options).then_some(Shape {
+            ip,
+            tcp,
+            headers,
+            v6,
+            pure: seg.frame.payload_len == 0,
+        })
+    }
+
+    /// Which bits of the headers stay the same in a run.
+    #[cold]
+    fn mask(self) -> [u64; WORDS] {
+        let mut mask = [0; 8 * WORDS];
+        mask[..self.headers].fill(0xff);
+        for (from, to) in if self.v6 { OF_IPV6 } else { OF_IPV4 } {
+            mask[self.ip + from..self.ip + to].fill(0);
         }
-        Some((len, flags))
+        for (from, to) in if self.pure { OF_PURE } else { OF_DATA } {
+            // Timestamps are beyond the headers of those that have none.
+            mask[self.tcp + from..self.tcp + to].fill(0);
+        }
+        if !self.pure {
+            mask[self.tcp + 13] &= !TcpFlags::PSH.0;
+        }
+        words(&mask)
+    }
+
+    /// Octets of the datagram, as its header says.
+    #[inline(always)]
+    fn total(self, head: &Head) -> u32 {
+        match self.v6 {
+            true => be16(head, self.ip + 4) + 40,
+            false => be16(head, self.ip + 2),
+        }
     }
 }
 
-/// The headers of a segment's frame, if they can be compared: IP has no options, TCP none but
-/// timestamps in the usual place.
-#[inline]
-fn head(seg: &Seg) -> Option<Head> {
-    let v6 = seg.frame.key.local.is_ipv6();
-    let ts = seg.frame.hdr.opts.ts.is_some();
-    let tcp_len = if ts { 32 } else { 20 };
-    let headers = seg.frame.payload_off as usize;
-    let ip = headers.checked_sub(tcp_len + if v6 { 40 } else { 20 })?;
-    let bytes = seg.payload.before(headers)?;
-    let (at, tcp) = (bytes.get(ip..)?, &bytes[headers - tcp_len..]);
-    let usual = match v6 {
-        true => at[0] >> 4 == 6 && at[6] == PROTO_TCP,
-        false => at[0] == 0x45,
-    };
-    let good = (ip == 0 || ip == EtherHdr::LEN)
-        && usual
-        && usize::from(tcp[12] >> 4) * 4 == tcp_len
-        && (!ts || tcp[20..24] == [1, 1, 8, 10]);
-    let mut head = [0; 8 * WORDS];
-    head.get_mut(..headers)?.copy_from_slice(bytes);
-    good.then_some(head)
+impl Compared {
+    /// What a frame adds that continues a run; `None`: it does not. The headers of the run's first
+    /// segment are where they came, in front of its data.
+    #[inline]
+    fn next(&self, run: &Seg, buf: &PktBuf) -> Option<Next> {
+        let shape = self.shape;
+        let first: &Head = run.payload.onward(shape.headers)?.first_chunk()?;
+        let head: &Head = buf.onward(0)?.first_chunk()?;
+        let (a, b) = (words(first), words(head));
+        let mut differs = 0;
+        for i in 0..WORDS {
+            differs |= (a[i] ^ b[i]) & self.mask[i];
+        }
+        let total = shape.total(head);
+        let len = total.checked_sub((shape.headers - shape.ip) as u32)?;
+        let hdr = &run.frame.hdr;
+        let (value, echo) = (be32(head, shape.tcp + 24), be32(head, shape.tcp + 28));
+        let on = |(last, _): (u32, u32)| value.wrapping_sub(last) as i32 >= 0;
+        let good = differs == 0
+            && hdr.opts.ts.is_none_or(on)
+            && shape.ip + total as usize <= buf.len()
+            && run.segs < u16::MAX;
+        if !good {
+            return None;
+        }
+        if shape.pure {
+            let ack = Seq(be32(head, shape.tcp + 8));
+            let window = be16(head, shape.tcp + 14) as u16;
+            let more = len == 0 && ack.gt(hdr.ack) && window >= hdr.window;
+            return more.then_some(Next::Ack(ack, window, hdr.opts.ts.map(|_| (value, echo))));
+        }
+        let octets = run.octets();
+        let seq = Seq(be32(head, shape.tcp + 4));
+        let fits = len > 0 && len <= run.frame.payload_len && octets + len <= MOST;
+        let flags = TcpFlags(head[shape.tcp + 13]);
+        (fits && seq == hdr.seq + octets).then_some(Next::Data(len, flags))
+    }
 }
 
 /// Whether both headers differ in nothing but sequence number, acknowledgment, window, PSH, and
@@ -306,9 +360,8 @@ fn merge(last: &mut Seg, seg: &mut Seg, pool: &mut PktPool) {
     if seg.frame.payload_len > 0 {
         return last.append(payload, seg.frame.hdr.flags);
     }
-    let (a, b) = (&mut last.frame.hdr, &seg.frame.hdr);
-    last.segs += 1;
-    (a.ack, a.window, a.opts.ts) = (b.ack, b.window, b.opts.ts);
+    let hdr = &seg.frame.hdr;
+    last.acknowledge(hdr.ack, hdr.window, hdr.opts.ts);
     pool.put(payload);
 }
 
@@ -321,6 +374,14 @@ impl Seg {
         self.behind += payload.len() as u32;
         self.frame.hdr.flags |= flags;
         self.rest.push(payload);
+    }
+
+    /// Adds a pure acknowledgment of more, which says all that this one says.
+    #[inline]
+    fn acknowledge(&mut self, ack: Seq, window: u16, ts: Option<(u32, u32)>) {
+        self.segs += 1;
+        let hdr = &mut self.frame.hdr;
+        (hdr.ack, hdr.window, hdr.opts.ts) = (ack, window, ts);
     }
 
     /// The frame that was parsed into this place is made of segments of `size` octets; 0: it is one.
@@ -445,9 +506,12 @@ mod tests {
         );
     }
 
+    /// The hash of a frame's flow, if the device says, and the frame.
+    type Arrived = (Option<u32>, PktBuf);
+
     /// A burst of random frames of two flows, most of which go on: as their headers say if they are
     /// parsed, one after the other.
-    fn frames(rng: &mut SplitMix64) -> Vec<PktBuf> {
+    fn frames(rng: &mut SplitMix64) -> Vec<Arrived> {
         let ethernet = rng
             .chance(0.7)
             .then_some((MacAddr([2; 6]), MacAddr([4; 6])));
@@ -467,19 +531,19 @@ mod tests {
         };
         let flows = [template(1000), template(2000)];
         let ts = rng.chance(0.8);
-        let mut next = [0xffff_f000u32, 77];
+        // One of them mostly sends, the other mostly acknowledges.
+        let (mut next, mut ack) = ([0xffff_f000u32, 77], 500);
         let mut out = Vec::new();
         for i in 0..32 {
             let n = usize::from(rng.chance(0.2));
-            let len = if rng.chance(0.9) {
-                100
-            } else {
-                rng.below(120) as usize
+            let len = match rng.chance(0.9) {
+                true => [100, 0][n],
+                false => rng.below(120) as usize,
             };
             let odd = rng.chance(0.1);
             let seg = SegOut {
                 seq: Seq(next[n].wrapping_add(u32::from(rng.chance(0.03)))),
-                ack: Seq(500 + u32::from(rng.chance(0.03))),
+                ack: Seq(ack + u32::from(rng.chance(0.03))),
                 flags: match rng.below(30) {
                     0 => TcpFlags::ACK | TcpFlags::PSH,
                     1 => TcpFlags::ACK | TcpFlags::FIN,
@@ -493,30 +557,36 @@ mod tests {
                 },
             };
             next[n] = next[n].wrapping_add(len as u32);
+            ack += [0, rng.below(8) as u32][n];
             let mut headers = [0; MAX_HEADERS];
             let hdr = flows[n].emit(&mut headers, i as u16, &seg, len as u32);
             let mut frame = headers[..hdr].to_vec();
             frame.extend((0..len).map(|b| b as u8 ^ i as u8));
             // Padding, and whatever else somebody sends.
             frame.extend(vec![0; rng.below(4) as usize]);
+            let mut hash = rng.chance(0.5).then_some([1000, 2000][n] * 977);
             if rng.chance(0.05) {
+                // Its flow may be another now.
+                hash = None;
                 let at = rng.below(hdr as u64) as usize;
                 frame[at] ^= 1 << rng.below(8);
             }
             if rng.chance(0.02) {
                 frame.truncate(rng.below(frame.len() as u64) as usize);
             }
-            out.push(PktBuf::copy_of(&frame));
+            let mut buf = PktBuf::with_capacity(2048);
+            buf.append(&frame);
+            out.push((hash, buf));
         }
         out
     }
 
     /// What becomes of them, with or without a look at the headers alone; how many were not parsed.
-    fn merged(all: Vec<PktBuf>, compared: bool) -> (Segs, usize) {
+    fn merged(all: Vec<Arrived>, compared: bool) -> (Segs, usize) {
         let (mut segs, mut latest) = (Segs::default(), Latest::default());
-        let mut unparsed = 0;
-        for mut buf in all {
-            if compared && segs.runs_on(&mut latest, &mut buf) {
+        let (mut unparsed, mut pool) = (0, PktPool::default());
+        for (hash, mut buf) in all {
+            if compared && segs.runs_on(&mut latest, hash, &mut buf, &mut pool) {
                 unparsed += 1;
                 continue;
             }
@@ -537,12 +607,12 @@ mod tests {
             if parsed.is_err() {
                 continue;
             }
-            seg.hash = u32::from(seg.frame.key.remote_port) * 977;
+            seg.hash = hash.unwrap_or(u32::from(seg.frame.key.remote_port) * 977);
             seg.payload = buf;
             seg.payload.trim_front(seg.frame.payload_off as usize);
             seg.payload.truncate(seg.frame.payload_len as usize);
             seg.is_of(0);
-            segs.keep_or_merge(&mut latest, &mut PktPool::default());
+            segs.keep_or_merge(&mut latest, &mut pool);
         }
         (segs, unparsed)
     }

@@ -9,7 +9,7 @@ use crate::ready::Wakes;
 use crate::received::{Datagram, Rx};
 use crate::segment::{Apart, Segs};
 use crate::wheel::Due;
-use perimeter_base::{PktPool, Time};
+use perimeter_base::{PktDepot, PktPool, Time};
 use perimeter_link::RxFrame;
 use perimeter_sync::Platform;
 use perimeter_wire::FlowKey;
@@ -99,10 +99,11 @@ impl<K: Kind> Deferred<K> {
 }
 
 impl<K: Kind> Own<K> {
-    /// For the thread of number `lane`, with nothing in it.
-    pub fn new(lane: usize) -> Own<K> {
+    /// For the thread of number `lane`, with nothing in it; it exchanges packet buffers with the
+    /// stack's other threads by `depot`.
+    pub fn new(lane: usize, depot: Arc<PktDepot>) -> Own<K> {
         Own {
-            pool: PktPool::default(),
+            pool: PktPool::of(depot),
             frames: Vec::with_capacity(crate::BURST),
             segs: Segs::default(),
             latest: Latest::default(),

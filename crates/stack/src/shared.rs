@@ -21,7 +21,7 @@ use crate::quota::Quota;
 use crate::route::{Ask, Routes};
 use crate::tasks::AllTasks;
 use core::net::IpAddr;
-use perimeter_base::Time;
+use perimeter_base::{PktDepot, Time};
 use perimeter_link::loopback::LoopbackHandle;
 use perimeter_link::{Device, Medium};
 use perimeter_sync::{Lock, LockClass, PerLaneCounters, Platform};
@@ -186,6 +186,8 @@ pub struct SharedState<K: Kind> {
     pub pollers: Pollers<K>,
     /// Tasks of async runtimes that sockets wake.
     pub tasks: AllTasks,
+    /// Packet buffers on their way from one thread's pool to another's.
+    pub packets: Arc<PktDepot>,
     /// Counters.
     pub counters: PerLaneCounters<COUNTS>,
     /// Routes and neighbours.
@@ -356,6 +358,7 @@ impl<K: Kind> SharedState<K> {
             path_mtus: PathMtus::new(&p),
             pollers: Pollers::new(&p),
             tasks: AllTasks::default(),
+            packets: Arc::default(),
             counters: PerLaneCounters::new(),
             toeplitz: Toeplitz::default(),
             life: Life::default(),
