@@ -361,50 +361,78 @@ struct EndTx<P: Platform> {
 impl<P: Platform> EndTx<P> {
     /// Copies a frame and sends what the faults make of it. `now`: when its last bit leaves.
     fn send(&mut self, now: Time, d: &TxDesc) {
-        let out = self.out.clone();
         if self.unseen >= BATCH {
             self.hand_over();
         }
+        let due = now.plus(self.config.latency_ns);
         if d.offload.segment_size > 0 {
             // Of its own size: those that are posted are for segments.
             let mut frame = Vec::with_capacity(d.frame_len());
             csum::gather(d, &mut frame);
-            let due = now.plus(self.config.latency_ns);
-            let (buf, size) = (PktBuf::from_vec(frame), d.offload.segment_size);
-            return self.deliver(due, buf, true, size);
+            let size = d.offload.segment_size;
+            self.place(due, PktBuf::from_vec(frame), self.hash(d), (true, size));
+            return;
         }
+        let len = d.frame_len();
         let mut buf = match self.spare.pop() {
-            Some(b) if b.capacity() >= d.frame_len() => b,
-            _ => PktBuf::with_capacity(roomy(d.frame_len().max(self.config.longest()))),
+            Some(b) if b.capacity() >= len => b,
+            _ => PktBuf::with_capacity(roomy(len.max(self.config.longest()))),
         };
-        let Some(n) = csum::copy_out(d, buf.raw_mut()) else {
+        buf.set_window(0, len);
+        if self.out.faults.is_none() {
+            // Placed first, copied then. Its memory's lines are the other core's: whoever moves
+            // the buffer behind the copy waits until those stores are done.
+            let q = self.place(due, buf, self.hash(d), (d.offload.csum_start != 0, 0));
+            if let Some((_, frame)) = self.placed[q].0.last_mut() {
+                csum::copy_out(d, frame.buf.raw_mut());
+            }
             return;
-        };
-        buf.set_window(0, n);
-        let due = now.plus(self.config.latency_ns);
-        let Some(faults) = &out.faults else {
-            self.deliver(due, buf, d.offload.csum_start != 0, 0);
-            return;
-        };
+        }
+        csum::copy_out(d, buf.raw_mut());
         csum::complete(buf.as_mut_slice(), d.offload);
+        self.meet_faults(Packet { due, buf });
+    }
+
+    /// Sends what the faults make of a frame.
+    fn meet_faults(&mut self, packet: Packet) {
+        let out = self.out.clone();
+        let Some(faults) = &out.faults else { return };
         let mut packets = std::mem::take(&mut self.packets);
-        faults.lock().pass(
-            Packet { due, buf },
-            self.config.medium,
-            &out.counters,
-            &mut packets,
-        );
+        let mut faults = faults.lock();
+        faults.pass(packet, self.config.medium, &out.counters, &mut packets);
+        drop(faults);
         for p in packets.drain(..) {
-            self.deliver(p.due, p.buf, false, 0);
+            let hash = self.hash_of(p.buf.as_slice());
+            self.place(p.due, p.buf, hash, (false, 0));
         }
         self.packets = packets;
     }
 
-    fn deliver(&mut self, due: Time, buf: PktBuf, csum_ok: bool, segment_size: u16) {
-        let hash = match self.config.medium {
-            Medium::Ethernet => self.out.rss.hash_ethernet(buf.as_slice()),
-            Medium::Ip => self.out.rss.hash_ip(buf.as_slice()),
-        };
+    fn hash_of(&self, frame: &[u8]) -> Option<u32> {
+        match self.config.medium {
+            Medium::Ethernet => self.out.rss.hash_ethernet(frame),
+            Medium::Ip => self.out.rss.hash_ip(frame),
+        }
+    }
+
+    /// The hash of a frame's flow. Its headers are nearly always all in the descriptor.
+    fn hash(&self, d: &TxDesc) -> Option<u32> {
+        self.hash_of(d.headers()).or_else(|| {
+            let mut frame = Vec::new();
+            csum::gather(d, &mut frame);
+            self.hash_of(&frame)
+        })
+    }
+
+    /// Puts a frame where [`EndTx::hand_over`] finds it, with its checksum and segment size; the
+    /// queue's number.
+    fn place(
+        &mut self,
+        due: Time,
+        buf: PktBuf,
+        hash: Option<u32>,
+        (csum_ok, segment_size): (bool, u16),
+    ) -> usize {
         let q = hash.map_or(0, |h| self.out.rss.queue(h));
         self.placed[q].0.push((
             due,
@@ -416,6 +444,7 @@ impl<P: Platform> EndTx<P> {
             },
         ));
         self.unseen += 1;
+        q
     }
 
     /// Lets the receivers see the frames, and takes buffers that they have posted for the next.

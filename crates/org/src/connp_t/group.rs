@@ -99,6 +99,10 @@ impl<C: Keep> Group<C> {
             Msg::Burst(mut segs) => {
                 segs.drain(|seg| self.shard.input(cx, seg));
                 org.bursts.put(segs);
+                // A batch of bursts is thousands of segments: what one pins bounds the next.
+                if cx.owes() {
+                    cx.sh.book(cx.own);
+                }
             }
             Msg::Timers(id) => self.shard.timer(cx, id, |c| *c.message() = 0),
             Msg::Job(mut job, who) => {
