@@ -302,43 +302,53 @@ impl Live {
     }
 }
 
-type Found = BTreeMap<(usize, &'static str), BTreeMap<&'static str, Vec<f64>>>;
+type Found = BTreeMap<(usize, &'static str), Vec<f64>>;
 
-/// One gateway's turn.
+/// What is measured: what the clients do, and what is told of it.
+const COLUMNS: [(&str, &str, &str); 6] = [
+    ("down 1", "down, 1, Gbit/s", "down, 1, CPU ns/B"),
+    ("up 1", "up, 1, Gbit/s", "up, 1, CPU ns/B"),
+    ("down 10", "down, 10, Gbit/s", "down, 10, CPU ns/B"),
+    ("up 10", "up, 10, Gbit/s", "up, 10, CPU ns/B"),
+    ("conns", "connections/s", "connection, p99, µs"),
+    ("requests", "requests/s", "request, p99, µs"),
+];
+
+/// One gateway's turn. What does not get through is said and left out.
 fn measure(
     g: &Gateway,
     seconds: u64,
     note: &mut dyn FnMut(usize, &'static str, f64),
 ) -> Result<()> {
     let live = Live::start(g)?;
-    let columns = [
-        ("down 1", "down, 1, Gbit/s", "down, 1, CPU ns/B"),
-        ("up 1", "up, 1, Gbit/s", "up, 1, CPU ns/B"),
-        ("down 10", "down, 10, Gbit/s", "down, 10, CPU ns/B"),
-        ("up 10", "up, 10, Gbit/s", "up, 10, CPU ns/B"),
-    ];
-    for (n, (what, rate, cost)) in columns.into_iter().enumerate() {
-        let before = live.cpu()?;
-        let found = numbers(&format!("{what} {seconds}"))?;
-        let (bytes, time) = (found[0], found.get(1).copied().unwrap_or(1.0));
-        note(2 * n, rate, bytes * 8.0 / time / 1e9);
-        note(
-            2 * n + 1,
-            cost,
-            (live.cpu()? - before) * 1e9 / bytes.max(1.0),
-        );
+    // First: later it has memory of what went before.
+    if let Err(e) = idle(&live, note) {
+        eprintln!("{}: {e:#}", g.name);
     }
-    let found = numbers(&format!("conns {seconds}"))?;
-    note(8, "connections/s", found[0]);
-    note(
-        9,
-        "connection, p99, µs",
-        found.get(1).copied().unwrap_or(0.0),
-    );
-    let found = numbers(&format!("requests {seconds}"))?;
-    note(10, "requests/s", found[0]);
-    note(11, "request, p99, µs", found.get(1).copied().unwrap_or(0.0));
-    sleep(Duration::from_secs(1));
+    for (n, (what, rate, cost)) in COLUMNS.into_iter().enumerate() {
+        let before = live.cpu()?;
+        let found = match numbers(&format!("{what} {seconds}")) {
+            Ok(found) => found,
+            Err(e) => {
+                eprintln!("{}: {e:#}", g.name);
+                continue;
+            }
+        };
+        let second = found.get(1).copied().unwrap_or(1.0);
+        if cost.ends_with("ns/B") {
+            let bytes = found[0].max(1.0);
+            note(2 * n, rate, bytes * 8.0 / second / 1e9);
+            note(2 * n + 1, cost, (live.cpu()? - before) * 1e9 / bytes);
+        } else {
+            note(2 * n, rate, found[0]);
+            note(2 * n + 1, cost, second);
+        }
+    }
+    Ok(())
+}
+
+/// What 1,000 idle connections cost.
+fn idle(live: &Live, note: &mut dyn FnMut(usize, &'static str, f64)) -> Result<()> {
     let before = live.resident()?;
     let idle = role(NEAR, "idle 1000")?
         .stdin(Stdio::piped())
@@ -352,11 +362,8 @@ fn measure(
         bail!("1,000 connections did not come about");
     }
     sleep(Duration::from_secs(2));
-    note(
-        12,
-        "KiB for each of 1,000",
-        (live.resident()? - before) / 1000.0,
-    );
+    let after = live.resident()?;
+    note(12, "KiB for each of 1,000", (after - before) / 1000.0);
     let waits = live.waits()?;
     sleep(Duration::from_secs(20));
     note(13, "wake-ups in 20 s", live.waits()? - waits);
@@ -383,14 +390,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for round in 0..args.rounds {
         for (g, found) in gateways.iter().zip(&mut all) {
             eprintln!("round {}: {}", round + 1, g.name);
-            let mut note = |n, what, value| {
-                found
-                    .entry((n, what))
-                    .or_default()
-                    .entry("")
-                    .or_default()
-                    .push(value);
-            };
+            let mut note = |n, what, value| found.entry((n, what)).or_default().push(value);
             if let Err(e) = measure(g, args.seconds, &mut note) {
                 eprintln!("{}: {e:#}", g.name);
             }
@@ -400,8 +400,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     for (g, found) in gateways.iter().zip(&all) {
         writeln!(out, "{}", g.name)?;
-        for ((_, what), values) in found {
-            let mut v: Vec<f64> = values.values().flatten().copied().collect();
+        for ((_, what), v) in found {
+            let mut v = v.clone();
             v.sort_by(f64::total_cmp);
             let (low, high) = (v[0], v[v.len() - 1]);
             writeln!(

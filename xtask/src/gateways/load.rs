@@ -61,11 +61,9 @@ fn bulk(conns: u64, seconds: u64, first: u8) -> Result<()> {
             };
         }
         if first == b'D' {
-            // Until all of it is there.
-            s.shutdown(Shutdown::Write)?;
-            let mut seen = [0; 8];
-            s.read_exact(&mut seen)?;
-            n = u64::from_be_bytes(seen);
+            // Until all of it is there: an octet for each chunk. Not a half close, which some
+            // gateways do not pass on.
+            s.read_exact(&mut vec![0; n as usize / CHUNK])?;
         }
         Ok(n)
     };
@@ -177,14 +175,9 @@ fn serve() -> Result<()> {
                 s.write_all(&buf)?;
             },
             b'D' => {
-                let mut n = 0u64;
-                loop {
-                    match s.read(&mut buf)? {
-                        0 => break,
-                        k => n += k as u64,
-                    }
+                while s.read_exact(&mut buf).is_ok() {
+                    s.write_all(&[1])?;
                 }
-                s.write_all(&n.to_be_bytes())?;
             }
             _ => {
                 drop(buf);
