@@ -14,6 +14,8 @@ pub enum Metric {
     Stack,
     /// Processor time of the whole machine, per 1448 bytes of payload.
     Cpu,
+    /// The same without the ideal peer's time, which a network's other end spends elsewhere.
+    CpuOwn,
     /// Share of the acquisitions of the organization's central locks whose first attempt failed.
     Contended,
     /// Time waited for locks, per 1448 bytes of payload.
@@ -75,11 +77,12 @@ pub enum Metric {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 36] = [
+    pub const ALL: [Metric; 37] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
         Metric::Cpu,
+        Metric::CpuOwn,
         Metric::Contended,
         Metric::LockWait,
         Metric::Hold,
@@ -121,6 +124,7 @@ impl Metric {
             Metric::GoodputPerCpu => "goodput-per-cpu",
             Metric::Stack => "stack",
             Metric::Cpu => "cpu",
+            Metric::CpuOwn => "cpu-own",
             Metric::Contended => "contended",
             Metric::LockWait => "lock-wait",
             Metric::Hold => "hold",
@@ -163,6 +167,7 @@ impl Metric {
             Metric::GoodputPerCpu => "goodput per processor second",
             Metric::Stack => "stack time per segment",
             Metric::Cpu => "processor time per segment, whole machine",
+            Metric::CpuOwn => "processor time per segment without the ideal peer's",
             Metric::Contended => "contention for central locks",
             Metric::LockWait => "waiting for locks per segment",
             Metric::Hold => "hold of the lock around a connection",
@@ -203,7 +208,7 @@ impl Metric {
         match self {
             Metric::Goodput => "Mb/s",
             Metric::GoodputPerCpu => "Mb per CPU s",
-            Metric::Stack | Metric::Cpu | Metric::LockWait => "ns",
+            Metric::Stack | Metric::Cpu | Metric::CpuOwn | Metric::LockWait => "ns",
             Metric::Hold | Metric::HoldWait => "ns",
             Metric::Scheduler | Metric::RunDelay => "ns per KB",
             Metric::Contended | Metric::HoldContended => "%",

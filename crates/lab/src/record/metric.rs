@@ -53,6 +53,7 @@ impl Metric {
             }
             Metric::Stack => per_segment(m.raw.stack_ns?),
             Metric::Cpu => per_segment(m.raw.cpu_ns),
+            Metric::CpuOwn => per_segment(m.raw.cpu_ns.checked_sub(m.raw.peer_ns?)?),
             Metric::Contended => {
                 let central = |l: &&Locks| l.guards().is_some_and(Guards::is_shared);
                 let sum = |f: fn(&Locks) -> u64| m.locks.iter().filter(central).map(f).sum::<u64>();
@@ -110,6 +111,7 @@ mod tests {
         m.raw.segments = 1000.0;
         m.raw.cpu_ns = 4_000_000_000;
         m.raw.stack_ns = Some(70_000);
+        m.raw.peer_ns = Some(1_000_000_000);
         m.raw.context_switches = 400;
         let class = |class: &str, acquisitions, contended, wait_ns| Locks {
             class: class.into(),
@@ -130,6 +132,7 @@ mod tests {
             (Metric::GoodputPerCpu, 400.0),
             (Metric::Stack, 70.0),
             (Metric::Cpu, 4_000_000.0),
+            (Metric::CpuOwn, 3_000_000.0),
             (Metric::Contended, 5.0),
             (Metric::LockWait, 5.0),
             (Metric::Switches, 2.0),
@@ -164,6 +167,7 @@ mod tests {
         assert_eq!(Metric::HoldWait.of(&m), Some(7.0), "before the group's");
         m.locks.clear();
         m.raw.stack_ns = None;
+        m.raw.peer_ns = None;
         m.raw.rounds = 500;
         m.raw.latency = Some(crate::workload::Latency {
             mean_ns: 1500.0,
@@ -185,6 +189,7 @@ mod tests {
             Metric::Contended,
             Metric::LockWait,
             Metric::Stack,
+            Metric::CpuOwn,
             Metric::Hold,
         ] {
             assert_eq!(metric.of(&m), None);

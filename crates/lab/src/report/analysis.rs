@@ -1,15 +1,18 @@
 //! What the rows of a folder say: points with their intervals, claims compared, an advice. All
 //! words of a report come from here or are computed from it.
 
-use super::names::{Unit, names};
+use super::{
+    judge::{Cost, judge},
+    names::{Unit, names},
+};
 use crate::{
     host::apart,
     metric::Metric,
     organizations::Organization,
     plan::Plan,
-    published::{self, Claim, Relation},
+    published::Claim,
     record::{Measured, Outcome, Row, Stored},
-    stats::{Comparison, Interval, Spread, Verdict, compare},
+    stats::{Comparison, ENOUGH, Interval, Spread, Verdict, compare},
     trace::Trace,
 };
 use std::collections::BTreeMap;
@@ -23,6 +26,8 @@ pub struct Point {
     pub runs: BTreeMap<u32, Measured>,
     /// Why there is none, if there is none.
     pub missing: Option<String>,
+    /// Whether this machine can run it, as far as is known.
+    pub possible: bool,
     /// Runs that something disturbed.
     pub disturbed: usize,
     /// Runs whose accounting does not hold.
@@ -130,7 +135,7 @@ impl Finding {
     }
 
     /// Whether the claim holds.
-    fn holds(self) -> bool {
+    pub(super) fn holds(self) -> bool {
         self <= Finding::Smaller
     }
 }
@@ -157,17 +162,19 @@ pub struct Judged {
     pub finding: Finding,
     /// By x.
     pub evidence: Vec<Evidence>,
+    /// What it comes to in processor time, where only that can be judged here.
+    pub cost: Option<Cost>,
 }
 
 /// How far apart the cores were during the runs that a result is of. Runs with near and with far
 /// cores differ too much to be taken together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cores {
-    /// As near in all runs of the folder, or nothing is known of it, or it does not matter.
+    /// Near in all runs of the folder, or nothing is known of it, or it does not matter.
     Any,
-    /// Near; there are others with far ones.
+    /// Near; the folder has others with far ones.
     Near,
-    /// Far.
+    /// Far ([`apart::FAR_NS`] and more for a cache line and back).
     Far,
 }
 
@@ -234,6 +241,15 @@ impl Result {
         (unit != Unit::of(self.plan.metric).name).then_some(unit)
     }
 
+    /// Points that can be run here, and those of them that have fewer runs than a verdict needs
+    /// ([`ENOUGH`]).
+    pub fn points(&self) -> (usize, usize) {
+        let points = || self.curves.iter().flat_map(|c| &c.points);
+        let possible = points().filter(|p| p.possible);
+        let few = possible.clone().filter(|p| p.runs.len() < ENOUGH);
+        (possible.count(), few.count())
+    }
+
     /// The curves with their recorded sends.
     pub fn traces(&self) -> impl Iterator<Item = (&Curve, &Trace)> {
         let pairs = self.curves.iter().zip(&self.sends);
@@ -249,20 +265,25 @@ pub fn results(stored: &Stored) -> Vec<Result> {
         let m = r.measured().filter(|m| m.modelled.is_none())?;
         m.raw.core_round_trip_ns
     };
-    let best = stored.rows.iter().filter_map(told);
-    let best = best.fold(f64::INFINITY, f64::min);
-    let is_far = |r: &Row| told(r).is_some_and(|ns| apart::is_longer(ns, best));
+    let is_far = |r: &Row| told(r).is_some_and(apart::is_far);
     let ever_far = stored.rows.iter().any(is_far);
+    let ever_near = stored.rows.iter().any(|r| told(r).is_some() && !is_far(r));
     let of = |plan: &Plan| {
         let rows = stored.rows.iter().filter(|r| r.plan == plan.name);
         let (far, near): (Vec<&Row>, Vec<&Row>) = rows.partition(|r| is_far(r));
-        let cores = match ever_far && near.iter().any(|r| told(r).is_some()) || !far.is_empty() {
-            true => Cores::Near,
-            false => Cores::Any,
-        };
-        let first = result(plan, stored, cores, &near, &far);
-        let second = (!far.is_empty()).then(|| result(plan, stored, Cores::Far, &far, &near));
-        [Some(first), second]
+        if far.is_empty() || ever_near {
+            let cores = match ever_far && near.iter().any(|r| told(r).is_some()) || !far.is_empty()
+            {
+                true => Cores::Near,
+                false => Cores::Any,
+            };
+            let first = result(plan, stored, cores, &near, &far);
+            let second = (!far.is_empty()).then(|| result(plan, stored, Cores::Far, &far, &near));
+            return [Some(first), second];
+        }
+        // A machine whose cores are never near.
+        let all: Vec<&Row> = near.into_iter().chain(far).collect();
+        [Some(result(plan, stored, Cores::Far, &all, &[])), None]
     };
     stored.plans.iter().flat_map(of).flatten().collect()
 }
@@ -315,15 +336,16 @@ fn result(plan: &Plan, stored: &Stored, cores: Cores, rows: &[&Row], others: &[&
     let here = stored.header.host.cores;
     let claims = plan.published.iter().flat_map(|e| &e.claims);
     let mut claims: Vec<Judged> = claims.map(|c| judge(c, plan, &curves, here)).collect();
-    if cores == Cores::Far {
-        // Far cores are an accident: what there are too few runs of was not to be measured.
+    let accident = cores == Cores::Far && !others.is_empty();
+    if accident {
+        // What there are too few runs of was not to be measured.
         let told = |e: &Evidence| e.comparison.verdict != Verdict::TooFew;
         claims.retain(|c| c.evidence.iter().any(told));
     }
     Result {
         cores,
         sends: match plan.order {
-            Some(_) if cores != Cores::Far => curves.iter().map(sent).collect(),
+            Some(_) if !accident => curves.iter().map(sent).collect(),
             _ => Vec::new(),
         },
         claims,
@@ -371,9 +393,11 @@ fn point(x: u64, rows: &[&Row], none: &str) -> Point {
     let missing = runs
         .is_empty()
         .then(|| here().find_map(reason).unwrap_or_else(|| none.into()));
+    let unavailable = |r: &&Row| matches!(r.outcome, Outcome::Unavailable(_));
     Point {
         x,
         missing,
+        possible: !runs.is_empty() || !here().any(|r| unavailable(&r)),
         disturbed: runs
             .values()
             .filter(|m| signs_of(m).next().is_some())
@@ -381,125 +405,4 @@ fn point(x: u64, rows: &[&Row], none: &str) -> Point {
         invalid: runs.values().filter(|m| !m.raw.valid).count(),
         runs,
     }
-}
-
-/// Judges a claim on a machine of `cores` cores.
-fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores: usize) -> Judged {
-    let find = |side: &published::Side| {
-        curves
-            .iter()
-            .find(|c| c.published.as_deref() == Some(&side.series))
-    };
-    let metric = claim.metric.unwrap_or(plan.metric);
-    let mut evidence = Vec::new();
-    if let (Some(a), Some(b)) = (find(&claim.a), find(&claim.b)) {
-        for p in &a.points {
-            // Either side names its x, or both stand at the same.
-            let fixed = |x: Option<f64>| x.map(|x| x as u64);
-            let (ax, bx) = match (fixed(claim.a.x), fixed(claim.b.x)) {
-                (None, None) => (p.x, p.x),
-                (Some(ax), bx) if ax == p.x => (ax, bx.unwrap_or(ax)),
-                (None, Some(bx)) => (p.x, bx),
-                _ => continue,
-            };
-            let (Some(pa), Some(pb)) = (a.at(ax), b.at(bx)) else {
-                continue;
-            };
-            if let Some(comparison) = compare_points(pa, pb, metric) {
-                let finding = match plan.cores {
-                    Some(needed) if needed > cores => Finding::NeedsCores(needed),
-                    _ => finding(claim, &comparison),
-                };
-                evidence.push(Evidence {
-                    x: (ax, bx),
-                    finding,
-                    comparison,
-                    counters: counters(metric, pa, pb),
-                });
-            }
-        }
-    }
-    Judged {
-        claim,
-        finding: in_all(&evidence),
-        evidence,
-    }
-}
-
-/// How far from 1 a ratio may be that counts as none.
-const EQUAL: f64 = 0.1;
-
-fn finding(claim: &Claim, here: &Comparison) -> Finding {
-    match (claim.relation, here.verdict) {
-        (_, Verdict::TooFew) => Finding::TooFew,
-        (Relation::Equal, verdict) => equality(verdict, here.interval),
-        (Relation::Greater, Verdict::Greater) | (Relation::Less, Verdict::Less) => {
-            size(claim.range(), here)
-        }
-        (_, Verdict::Greater | Verdict::Less) => Finding::Opposite,
-        (_, Verdict::NoDifference) => Finding::Inconclusive,
-    }
-}
-
-/// How a difference of the published direction compares to the published one: as large if the
-/// intervals have a ratio in common, or the nearest published ratio is within a tenth of the one
-/// found.
-fn size(published: Option<(f64, f64)>, here: &Comparison) -> Finding {
-    let Some((low, high)) = published else {
-        return Finding::Direction;
-    };
-    let meets = here
-        .interval
-        .is_some_and(|i| i.low <= high && low <= i.high);
-    let nearest = here.ratio.clamp(low, high);
-    if meets || (here.ratio / nearest - 1.0).abs() <= EQUAL {
-        return Finding::Same;
-    }
-    match here.ratio.ln().abs() > nearest.ln().abs() {
-        true => Finding::Larger,
-        false => Finding::Smaller,
-    }
-}
-
-/// Equality is within a tenth, whether or not so small a difference can be seen; and that no
-/// difference was seen speaks for it only where one would have been seen.
-fn equality(verdict: Verdict, interval: Option<Interval>) -> Finding {
-    let (low, high) = (1.0 - EQUAL, 1.0 + EQUAL);
-    match (interval, verdict) {
-        (Some(i), _) if i.low >= low && i.high <= high => Finding::Same,
-        (_, Verdict::NoDifference) => Finding::Inconclusive,
-        (Some(i), _) if i.low > high || i.high < low => Finding::Opposite,
-        _ => Finding::Inconclusive,
-    }
-}
-
-fn in_all(evidence: &[Evidence]) -> Finding {
-    let mut kinds: Vec<Finding> = evidence.iter().map(|e| e.finding).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    match kinds.as_slice() {
-        [] => Finding::NotMeasured,
-        [one] => *one,
-        // Of several sizes, the direction is what they have in common.
-        [.., last] if last.holds() => Finding::Direction,
-        [first, ..] if first.holds() => Finding::Mixed,
-        // What is not the same everywhere, and holds nowhere, is told by its strongest part.
-        [first, ..] => *first,
-    }
-}
-
-/// Metrics that may explain a difference: all that both sides have, but the one compared.
-fn counters(own: Metric, a: &Point, b: &Point) -> Vec<(Metric, f64, f64)> {
-    let explain = [
-        Metric::Stack,
-        Metric::Contended,
-        Metric::LockWait,
-        Metric::Switches,
-        Metric::Cpu,
-    ];
-    explain
-        .into_iter()
-        .filter(|m| *m != own)
-        .filter_map(|m| Some((m, a.spread(m)?.median, b.spread(m)?.median)))
-        .collect()
 }

@@ -55,8 +55,12 @@ pub(super) fn of_one(material: &Material<'_>, name: &str, id: &str) -> Markup {
 /// The choices, those of far cores apart.
 fn by_cores<'a>(material: &'a Material<'_>) -> (Vec<&'a Choice>, Vec<&'a Choice>) {
     let far = |c: &&Choice| material.results[c.result].cores == Cores::Far;
-    let (far, near) = material.choices.iter().partition(far);
-    (near, far)
+    let (far, near): (Vec<_>, Vec<_>) = material.choices.iter().partition(far);
+    match near.is_empty() {
+        // They are the answer on a machine whose cores are never near.
+        true => (far, near),
+        false => (near, far),
+    }
 }
 
 /// Those of the load that is spread over most numbers of connections.
@@ -246,6 +250,9 @@ fn caption(material: &Material<'_>, choices: &[&Choice]) -> String {
         text.push_str(" “3 far”: 3 more had the cores far apart and stand by themselves.");
     }
     let of = choices.iter().map(|c| &material.results[c.result]);
+    if of.clone().all(|r| r.cores == Cores::Far) {
+        text.push_str(" The cores were far apart in all of these runs.");
+    }
     if of
         .clone()
         .any(|r| r.plan.metric == crate::metric::Metric::Goodput)

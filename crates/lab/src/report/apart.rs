@@ -1,14 +1,20 @@
 //! What the distance of the cores made of goodput: runs for which the hypervisor had them far apart
 //! beside runs of the same configurations with near ones.
 
-use super::svg::number;
+use super::{
+    analysis::{Cores, Result},
+    svg::number,
+};
 use crate::{
-    host::apart::is_longer,
+    host::apart,
     record::Row,
-    stats::{self, Interval},
+    stats::{self, ENOUGH, Interval},
 };
 use maud::{Markup, html};
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
+};
 
 /// Runs with near and with far cores.
 #[derive(Debug, Default)]
@@ -37,14 +43,13 @@ impl Apart {
             Some((row, raw.core_round_trip_ns?, raw.goodput_mbps))
         });
         let told: Vec<(&Row, f64, f64)> = told.collect();
-        let best = told.iter().map(|t| t.1).fold(f64::INFINITY, f64::min);
-        let mut apart = Apart::default();
+        let mut found = Apart::default();
         let mut cells: BTreeMap<_, [Vec<f64>; 2]> = BTreeMap::new();
         for (row, ns, goodput) in told {
-            let is_far = is_longer(ns, best);
+            let is_far = apart::is_far(ns);
             match is_far {
-                true => apart.far.push(ns),
-                false => apart.near.push(ns),
+                true => found.far.push(ns),
+                false => found.near.push(ns),
             }
             // A paced link is the limit, whatever the cores do.
             if goodput > 0.0 && row.settings.link_gbps.is_none() {
@@ -61,7 +66,7 @@ impl Apart {
         for (org, ratios) in ratios {
             let interval = Interval::of_median(&ratios).filter(Interval::is_evidence);
             if let (Some(ratio), Some(interval)) = (stats::median(&ratios), interval) {
-                apart.effects.push(Effect {
+                found.effects.push(Effect {
                     org: org.into(),
                     configurations: ratios.len(),
                     ratio,
@@ -69,8 +74,8 @@ impl Apart {
                 });
             }
         }
-        apart.effects.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
-        (!apart.near.is_empty() && !apart.far.is_empty()).then_some(apart)
+        found.effects.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
+        (!found.near.is_empty() && !found.far.is_empty()).then_some(found)
     }
 
     fn sentence(&self) -> String {
@@ -88,11 +93,26 @@ impl Apart {
         )
     }
 
-    pub(super) fn section(&self) -> Markup {
+    pub(super) fn section(&self, results: &[Result]) -> Markup {
         html! {
             section #apart {
                 h2 { "How far apart the cores were" }
                 p { (self.sentence()) }
+                p { (lacks(results)) }
+                details.more {
+                    summary { "Runs of each kind, by plan" }
+                    table.values {
+                        thead { tr {
+                            th { "plan" } th.n { "near" } th.n { "far" }
+                            th.n { "points with " (ENOUGH) " and more near" } th.n { "far" }
+                        } }
+                        tbody { @for k in kinds(results) { tr {
+                            th scope="row" { (k.plan) }
+                            td.n { (k.near.runs) } td.n { (k.far.runs) }
+                            td.n { (k.near) } td.n { (k.far) }
+                        } } }
+                    }
+                }
                 @if !self.effects.is_empty() {
                     details.more {
                         summary { "By organization" }
@@ -112,12 +132,24 @@ impl Apart {
         }
     }
 
-    pub(super) fn markdown(&self, out: &mut String) {
+    pub(super) fn markdown(&self, results: &[Result], out: &mut String) {
         let _ = writeln!(
             out,
-            "\n## How far apart the cores were\n\n{}\n",
-            self.sentence()
+            "\n## How far apart the cores were\n\n{}\n\n{}\n",
+            self.sentence(),
+            lacks(results)
         );
+        let head = format!("| plan | near | far | points with {ENOUGH} and more near | far |");
+        let _ = writeln!(out, "{head}\n|---|--:|--:|--:|--:|");
+        for k in kinds(results) {
+            let Kinds { plan, near, far } = &k;
+            let _ = writeln!(
+                out,
+                "| {plan} | {} | {} | {near} | {far} |",
+                near.runs, far.runs
+            );
+        }
+        out.push('\n');
         if self.effects.is_empty() {
             return;
         }
@@ -126,6 +158,78 @@ impl Apart {
             let _ = writeln!(out, "| {} | {} | {} |", e.org, e.value(), e.configurations);
         }
     }
+}
+
+/// Runs of a plan with near cores and with far ones.
+struct Kinds {
+    plan: String,
+    near: Kind,
+    far: Kind,
+}
+
+/// Runs of one of them, and points with enough runs for a verdict, of all.
+#[derive(Default)]
+struct Kind {
+    runs: usize,
+    told: usize,
+    points: usize,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.told, self.points)
+    }
+}
+
+impl Kind {
+    fn of(r: &Result) -> Kind {
+        let (points, few) = r.points();
+        Kind {
+            runs: r.measured,
+            told: points - few,
+            points,
+        }
+    }
+}
+
+/// By plan, in the order of the report; those for which the distance does not matter are left out.
+fn kinds(results: &[Result]) -> Vec<Kinds> {
+    let mut list: Vec<Kinds> = Vec::new();
+    for r in results.iter().filter(|r| r.cores != Cores::Any) {
+        if list.last().is_none_or(|k| k.plan != r.plan.name) {
+            list.push(Kinds {
+                plan: r.plan.name.clone(),
+                near: Kind::default(),
+                far: Kind::default(),
+            });
+        }
+        let Some(last) = list.last_mut() else {
+            continue;
+        };
+        match r.cores {
+            Cores::Far => last.far = Kind::of(r),
+            Cores::Near | Cores::Any => last.near = Kind::of(r),
+        }
+    }
+    for k in &mut list {
+        // A kind without a run has the same points.
+        let points = k.near.points.max(k.far.points);
+        (k.near.points, k.far.points) = (points, points);
+    }
+    list
+}
+
+/// What there are too few runs of to tell.
+fn lacks(results: &[Result]) -> String {
+    let all = kinds(results);
+    let sum = |of: fn(&Kinds) -> usize| all.iter().map(of).sum::<usize>();
+    format!(
+        "Runs of the two kinds are never taken together. Of {} points {} have the {ENOUGH} runs \
+         with near cores that a verdict needs, and {} have them with far ones; the others say so.",
+        sum(|k| k.near.points),
+        sum(|k| k.near.told),
+        sum(|k| k.far.told)
+    )
 }
 
 impl Effect {
@@ -164,7 +268,7 @@ mod tests {
         let apart = Apart::of(&rows(300.0)).unwrap();
         assert_eq!((apart.near.len(), apart.far.len()), (24, 12));
         let mut text = String::new();
-        apart.markdown(&mut text);
+        apart.markdown(&[], &mut text);
         for part in [
             "Before 24 runs a cache line took 50 ns",
             "before 12 it took 300 ns",
@@ -172,7 +276,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let html = apart.section().into_string();
+        let html = apart.section(&[]).into_string();
         assert!(html.contains("0.50 (0.50–0.50)"), "{html}");
     }
 

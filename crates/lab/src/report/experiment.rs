@@ -1,10 +1,12 @@
 //! The section of a plan: its figures, what became of the papers' claims and why, and tables.
 
 use super::{
-    analysis::{Cores, Finding, Judged, Result, has},
+    analysis::{Cores, Evidence, Finding, Judged, Result, has},
     boxes,
     choice::two,
-    figures, lanes,
+    figures,
+    judge::Cost,
+    lanes,
     material::Material,
     svg::{self, Look},
     table::{axis, values},
@@ -22,10 +24,17 @@ pub(super) struct Experiment<'a> {
 impl<'a> Experiment<'a> {
     /// The plans of a folder.
     pub(super) fn all(results: &'a [Result]) -> Vec<Experiment<'a>> {
-        let main = results.iter().filter(|r| r.cores != Cores::Far);
+        let near = |name: &str| {
+            let mut of = results.iter().filter(|o| o.plan.name == name);
+            of.any(|o| o.cores != Cores::Far)
+        };
+        // Far ones are the main thing where there are no others.
+        let main = results
+            .iter()
+            .filter(|r| r.cores != Cores::Far || !near(&r.plan.name));
         let far = |r: &Result| {
             let mut of = results.iter().filter(|o| o.plan.name == r.plan.name);
-            of.find(|o| o.cores == Cores::Far)
+            of.find(|o| o.cores == Cores::Far && r.cores != Cores::Far)
         };
         main.map(|r| Experiment {
             main: r,
@@ -58,18 +67,10 @@ impl<'a> Experiment<'a> {
         }
     }
 
-    /// How many runs, and how many of them are to be doubted.
+    /// How many runs there are of each kind, how many are to be doubted, and what is lacking.
     fn runs(&self) -> String {
-        let r = self.main;
-        let mut text = format!("{} runs, {} disturbed", r.measured, r.disturbed);
-        if let Some(far) = self.far {
-            let more = format!(
-                "; {} more with cores far apart, by themselves",
-                far.measured
-            );
-            text.push_str(&more);
-        }
-        text + "."
+        let far = self.far.map(|far| format!("; {}", words::runs(far)));
+        format!("{}{}.", words::runs(self.main), far.unwrap_or_default())
     }
 
     fn places(&self) -> Markup {
@@ -90,7 +91,7 @@ impl<'a> Experiment<'a> {
 
 fn body(material: &Material<'_>, r: &Result, far: Option<&Result>) -> Markup {
     let looks = figures::looks(r);
-    let said = said(material, r);
+    let said = said(material, r, far);
     html! {
         (legend(r, &looks))
         div.row { (figures::all(r, &looks)) @if let Some(said) = said { (said) } }
@@ -147,7 +148,7 @@ pub(super) fn pill(finding: Finding) -> Markup {
 }
 
 /// What stands beside the figures: verdicts with what they rest on, and a cause.
-fn said(material: &Material<'_>, r: &Result) -> Option<Markup> {
+fn said(material: &Material<'_>, r: &Result, far: Option<&Result>) -> Option<Markup> {
     let against = words::against(r);
     let order = order(r);
     if r.claims.is_empty() && against.is_empty() && order.is_none() {
@@ -172,7 +173,7 @@ fn said(material: &Material<'_>, r: &Result) -> Option<Markup> {
             p { (pill(first.finding)) " " span.quiet { (line) } }
         }
         @if !r.claims.is_empty() {
-            ul.claims { @for c in &r.claims { (claim(c, each)) } }
+            ul.claims { @for c in &r.claims { (claim(c, far, each)) } }
         }
         @if let Some(line) = order { p.here { (line) } }
         @for line in against { p.here { (line) "." } }
@@ -181,22 +182,46 @@ fn said(material: &Material<'_>, r: &Result) -> Option<Markup> {
     } })
 }
 
-fn claim(c: &Judged, with_pill: bool) -> Markup {
+/// A claim with what was found with near cores, with far ones, and in processor time.
+fn claim(c: &Judged, far: Option<&Result>, with_pill: bool) -> Markup {
+    let far = far.and_then(|far| of_far(c, far));
     html! {
         li {
             @if with_pill { (pill(c.finding)) " " }
             (c.claim.text) ". "
             span.quiet {
                 "Published " (words::claimed(c.claim))
-                @if !c.evidence.is_empty() { ", here " (brief(c)) } "."
+                @if !c.evidence.is_empty() { ", here " (brief(&c.evidence)) }
+                @if let Some(far) = far {
+                    ", with far cores " (brief(&far.evidence))
+                    @if far.finding != c.finding { " (" (far.finding.words()) ")" }
+                }
+                "."
             }
+            @if let Some(cost) = &c.cost { " " (cost_of(cost)) }
         }
     }
 }
 
+/// The same claim with far cores.
+pub(super) fn of_far<'a>(c: &Judged, far: &'a Result) -> Option<&'a Judged> {
+    let mut same = far.claims.iter().filter(|f| f.claim.id == c.claim.id);
+    same.find(|f| !f.evidence.is_empty())
+}
+
+/// What a claim about more cores comes to in processor time.
+pub(super) fn cost_of(cost: &Cost) -> Markup {
+    html! {
+        span.quiet {
+            "Processor time per byte: " (words::implied(cost)) ", here " (brief(&cost.evidence)) ": "
+        }
+        (pill(cost.finding))
+    }
+}
+
 /// The range of what was found.
-pub(super) fn brief(c: &Judged) -> String {
-    match c.evidence.as_slice() {
+pub(super) fn brief(evidence: &[Evidence]) -> String {
+    match evidence {
         [] => "–".into(),
         [one] => words::ratio(&one.comparison),
         many => {
@@ -261,6 +286,11 @@ fn judged(r: &Result) -> Markup {
                             @if let Some(note) = &c.claim.note { " (" (note) ")" }
                             "." }
                         @for line in words::here(c) { p.here { "Here " (line) "." } }
+                        @if let Some(cost) = &c.cost {
+                            p { (pill(cost.finding)) " In processor time per byte without the ideal \
+                                peer's: published " (words::implied(cost)) "." }
+                            @for line in words::cost_here(cost) { p.here { "Here " (line) "." } }
+                        }
                         @if let Some(line) = c.evidence.last().and_then(words::counters) {
                             p.here { (line) }
                         }

@@ -10,6 +10,7 @@ use super::{
     words,
 };
 use crate::{
+    host::apart::FAR_NS,
     published::{self, published},
     stats::Interval,
 };
@@ -38,7 +39,7 @@ pub(super) fn page(material: &Material<'_>) -> Markup {
         (claims(material))
         (experiments(material))
         (not_repeated(material))
-        @if let Some(apart) = &material.apart { (apart.section()) }
+        @if let Some(apart) = &material.apart { (apart.section(&material.results)) }
         (method(material))
     };
     let most = material.results.iter().map(|r| r.curves.len()).max();
@@ -72,36 +73,71 @@ fn claims(material: &Material<'_>) -> Markup {
     for c in &all {
         *kinds.entry(c.finding).or_default() += 1;
     }
-    let of = |r: &&Result| !r.claims.is_empty();
+    let costs: Vec<Finding> = all
+        .iter()
+        .filter_map(|c| Some(c.cost.as_ref()?.finding))
+        .collect();
+    let mut cost_kinds: BTreeMap<Finding, usize> = BTreeMap::new();
+    for finding in &costs {
+        *cost_kinds.entry(*finding).or_default() += 1;
+    }
+    let experiments = Experiment::all(&material.results);
+    let has_far = experiments.iter().any(|e| e.far.is_some());
+    let of = |e: &&Experiment<'_>| !e.main.claims.is_empty();
+    let columns = if has_far { "4" } else { "3" };
     html! {
         section #claims {
             h2 { "What the papers say, and what is found here" }
             p.pills {
                 @for (kind, count) in kinds { (experiment::pill(kind)) " " (count) " " }
             }
+            @if !costs.is_empty() {
+                p.pills {
+                    "In processor time per byte, which does not depend on the number of cores: "
+                    @for (kind, count) in cost_kinds { (experiment::pill(kind)) " " (count) " " }
+                }
+            }
             details.more {
                 summary { "All " (all.len()) " claims in a table" }
                 table.cards {
-                    thead { tr { th { "claim" } th { "published" } th { "here" } th { "" } } }
+                    thead { tr {
+                        th { "claim" } th { "published" }
+                        @if has_far { th { "here, cores near" } th { "here, cores far" } }
+                        @else { th { "here" } }
+                    } }
                     // Two plans may ask the same of different loads.
-                    @for r in material.results.iter().filter(of) {
+                    @for e in experiments.iter().filter(of) {
                         tbody {
                             tr {
-                                th scope="rowgroup" colspan="4" {
-                                    a href=(format!("#{}", r.id())) { (r.title()) }
+                                th scope="rowgroup" colspan=(columns) {
+                                    a href=(format!("#{}", e.main.id())) { (e.main.plan.title) }
                                 }
                             }
-                            @for c in &r.claims { tr {
+                            @for c in &e.main.claims { tr {
                                 td.words { (c.claim.text) }
                                 td data-label="published: " { (words::claimed(c.claim)) }
-                                td.words data-label="here: " { (experiment::brief(c)) }
-                                td { (experiment::pill(c.finding)) }
+                                td.words data-label="here: " { (found(c)) }
+                                @if has_far {
+                                    td.words data-label="far: " {
+                                        @if let Some(far) = e.far.and_then(|far| experiment::of_far(c, far)) {
+                                            (found(far))
+                                        } @else { "–" }
+                                    }
+                                }
                             } }
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// What was found of a claim, with its verdict.
+fn found(c: &Judged) -> Markup {
+    html! {
+        (experiment::brief(&c.evidence)) " " (experiment::pill(c.finding))
+        @if let Some(cost) = &c.cost { br; (experiment::cost_of(cost)) }
     }
 }
 
@@ -158,8 +194,16 @@ fn method(material: &Material<'_>) -> Markup {
                 "the same size if the interval holds the published ratio, or the ratio is within a "
                 "tenth of it; else it is larger or smaller. A claim of equality holds if the "
                 "interval lies within a tenth of 1. Where no difference is told, that is "
-                "inconclusive. Claims from machines with more cores than this one are not judged. Runs for which "
-                "the hypervisor had the cores far apart are never taken together with others." }
+                "inconclusive. Runs for which the hypervisor had the cores far apart (" (FAR_NS) " ns and "
+                "more for a cache line and back) are never taken together with others." }
+            p { "Claims from machines with more cores than this one say how many they need. What "
+                "of them does not depend on the number is judged: the processor time of a byte, "
+                "relative to that of " code { "up" } ", one thread without locks, and without the "
+                "ideal peer's time, which the papers' peers spent on machines of their own. The "
+                "published one is the number of cores over the published ratio of throughputs; as "
+                "that takes all cores for busy, it is the most that it can have been. Where no "
+                "ratio is published, more throughput than " code { "up" } " on N cores means less "
+                "than N times its processor time." }
             p { "† marks points with runs that something else on the machine disturbed: the "
                 "hypervisor took processor time, other processes used it, or threads that had cores "
                 "enough waited for them. Such runs are kept; the marks say which to doubt. ‡ marks "

@@ -26,7 +26,7 @@ pub(super) fn render(material: &Material<'_>) -> String {
         result(material, r, &mut out);
     }
     if let Some(apart) = &material.apart {
-        apart.markdown(&mut out);
+        apart.markdown(&material.results, &mut out);
     }
     for note in &material.stored.notes {
         let _ = writeln!(out, "\nnote: {note}");
@@ -85,6 +85,17 @@ fn result(material: &Material<'_>, r: &Result, out: &mut String) {
         for line in words::here(c) {
             let _ = writeln!(out, "  - here {}", text(&line));
         }
+        if let Some(cost) = &c.cost {
+            let _ = writeln!(
+                out,
+                "  - **{}** in processor time per byte without the ideal peer's. Published: {}.",
+                cost.finding.words(),
+                words::implied(cost)
+            );
+            for line in words::cost_here(cost) {
+                let _ = writeln!(out, "    - here {}", text(&line));
+            }
+        }
         if let Some(line) = c.evidence.last().and_then(words::counters) {
             let _ = writeln!(out, "  - {}", text(&line));
         }
@@ -95,6 +106,7 @@ fn result(material: &Material<'_>, r: &Result, out: &mut String) {
     let host = &material.stored.header.host;
     let remarks = [
         plan.note.clone(),
+        Some(format!("{}.", words::runs(r))),
         words::cores(r, host),
         words::disturbed(r),
     ];

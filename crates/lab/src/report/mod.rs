@@ -12,6 +12,7 @@ mod experiment;
 mod figures;
 mod frame;
 mod html;
+pub mod judge;
 pub mod lanes;
 mod markdown;
 mod material;

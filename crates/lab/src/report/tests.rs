@@ -150,20 +150,97 @@ fn claims_of_more_cores_are_not_judged() {
         };
         assert_eq!(found, expected, "{claim}");
     }
+    // One thread needs one core, whatever machine the figure is of.
+    assert_eq!(finding_here(&stored, "up-falls"), Finding::Same);
     let rendered = render(&stored);
     for text in [&rendered.markdown, &rendered.html] {
         assert!(text.contains("needs 4 cores"), "{text}");
-        for verdict in ["opposite", "same direction"] {
-            let said = [format!("**{verdict}"), format!("\">{verdict}<")];
-            assert!(!said.iter().any(|s| text.contains(s)), "{verdict}");
-        }
     }
+    let told = rendered.markdown.lines().filter(|l| l.starts_with("- **"));
+    let told: Vec<&str> = told.filter(|l| l.contains("Published: ")).collect();
+    let judged = |l: &&&str| !l.starts_with("- **needs 4 cores") && !l.contains("not measured");
+    assert_eq!(told.iter().filter(judged).count(), 1, "{told:#?}");
     // What was measured is told all the same.
     assert!(
         rendered
             .markdown
             .contains("- here at 6: 0.82 times (0.82–0.82), 5 pairs\n")
     );
+}
+
+/// [`example`] with so many times `up`'s processor time for each byte, and a peer that takes as much
+/// again as `up` does.
+fn costing(msgp: [f64; 3], connp_l: [f64; 3]) -> Stored {
+    let mut stored = example();
+    for row in &mut stored.rows {
+        let place = [6, 192, 16384].iter().position(|x| *x == row.x).unwrap();
+        let times = match &*row.org {
+            "msgp" => msgp[place],
+            "connp-l:128" => connp_l[place],
+            _ => 1.0,
+        };
+        // Each run a little dearer, so that intervals have a width.
+        let times = times * (1.0 + f64::from(row.repeat) / 1000.0);
+        if let Outcome::Measured(m) = &mut row.outcome {
+            let one = m.raw.segments * 100.0;
+            m.raw.peer_ns = Some(one as u64);
+            m.raw.cpu_ns = (one + one * times) as u64;
+        }
+    }
+    stored
+}
+
+/// The study's MsgP needs 4/0.82 and 4/1.62 times the processor time of its UP, its ConnP-L 4/2.26.
+#[test]
+fn claims_of_more_cores_are_judged_by_processor_time() {
+    let cost = |stored: &Stored, claim: &str| {
+        let results = analysis::results(stored);
+        let found = results[0].claims.iter().find(|c| c.claim.id == claim);
+        found.unwrap().cost.as_ref().map(|c| c.finding)
+    };
+    let found = costing([5.2, 3.0, 4.1], [2.4, 1.6, 1.66]);
+    assert_eq!(cost(&found, "msgp-6"), Some(Finding::Same));
+    assert_eq!(cost(&found, "msgp-16384"), Some(Finding::Larger));
+    assert_eq!(cost(&found, "connp-l-16384"), Some(Finding::Same));
+    // More than UP on four cores costs less than four times as much.
+    assert_eq!(cost(&found, "connp-l-up"), Some(Finding::Direction));
+    // Neither is relative to one thread.
+    assert_eq!(cost(&found, "connp-l-msgp"), None);
+    assert_eq!(cost(&found, "up-falls"), None);
+    let other = costing([1.5, 3.0, 0.8], [4.5, 1.6, 0.9]);
+    assert_eq!(cost(&other, "msgp-6"), Some(Finding::Smaller));
+    assert_eq!(cost(&other, "msgp-16384"), Some(Finding::Opposite));
+    assert_eq!(cost(&other, "connp-l-up"), Some(Finding::Mixed));
+    let rendered = render(&found);
+    for part in [
+        "  - **same direction and size** in processor time per byte without the ideal peer's. \
+         Published: at most 4.88 times.\n    - here at 6: 5.20 times",
+        "Published: at most 1.77 times.",
+        "Published: below 4 times.",
+    ] {
+        assert!(
+            rendered.markdown.contains(part),
+            "{part}: {}",
+            rendered.markdown
+        );
+    }
+    assert!(
+        rendered
+            .html
+            .contains("at most 2.47 times, here 4.10 times")
+    );
+    // With the cores, the throughput itself is judged.
+    let mut able = found.clone();
+    able.header.host.cores = 4;
+    assert_eq!(cost(&able, "msgp-6"), None);
+    // The peer's time was not recorded.
+    let mut unknown = found;
+    for row in &mut unknown.rows {
+        if let Outcome::Measured(m) = &mut row.outcome {
+            m.raw.peer_ns = None;
+        }
+    }
+    assert_eq!(cost(&unknown, "msgp-6"), None);
 }
 
 /// Of five runs of each configuration two more with far cores, when MsgP is half as fast.
@@ -204,8 +281,26 @@ fn near_and_far_cores_are_not_taken_together() {
     assert_eq!((median(0, 1), median(1, 1)), (3280.0 * 1.02, 1640.0 * 1.02));
     assert_eq!(median(0, 0), median(1, 0));
     let rendered = render(&stored);
-    for text in [&rendered.markdown, &rendered.html] {
-        assert!(text.contains("cores near each other") && text.contains("cores far apart"));
+    let all = [
+        (&rendered.markdown, "two, cores near each other"),
+        (&rendered.markdown, "two, cores far apart"),
+        (&rendered.markdown, "| small | 45 | 45 | 9 of 9 | 9 of 9 |"),
+        (
+            &rendered.html,
+            "<th>here, cores near</th><th>here, cores far</th>",
+        ),
+        (
+            &rendered.html,
+            "here 0.82 times (0.82–0.82), with far cores 0.41 times (0.41–0.41).",
+        ),
+        (
+            &rendered.html,
+            "45 runs with near cores, 0 disturbed; 45 runs with far cores, 0 disturbed.",
+        ),
+        (&rendered.html, "Of 9 points 9 have the 5 runs"),
+    ];
+    for (text, part) in all {
+        assert!(text.contains(part), "{part}: {text}");
     }
     assert!(rendered.html.contains("id=\"small-far\""));
     for word in [",near", ",far"] {
@@ -223,6 +318,50 @@ fn near_and_far_cores_are_not_taken_together() {
     assert_eq!(choice::choices(&results).len(), 3);
     let missing = results[1].curves[0].points[1].missing.as_deref();
     assert_eq!(missing, Some("no run with cores far apart"));
+    assert_eq!((results[0].points(), results[1].points()), ((9, 0), (9, 9)));
+    let lacks = "3 runs with far cores, 0 disturbed, 9 of 9 points with fewer than 5.";
+    let rendered = render(&stored);
+    for text in [&rendered.markdown, &rendered.html] {
+        assert!(text.contains(lacks), "{text}");
+    }
+}
+
+/// What a machine is whose cores are never near is no accident: its claims are judged, and its runs
+/// are the answer.
+#[test]
+fn where_cores_are_always_far_there_is_an_answer() {
+    let mut stored = with_far_cores();
+    stored.rows.retain(|r| r.repeat >= 5);
+    let results = analysis::results(&stored);
+    assert_eq!((results.len(), results[0].cores), (1, Cores::Far));
+    assert_eq!(finding(&stored, "msgp-16384"), Finding::Opposite);
+    assert_eq!(results[0].claims.len(), 8);
+    let rendered = render(&stored);
+    assert!(rendered.html.contains("The cores were far apart in all"));
+    assert!(
+        rendered
+            .html
+            .contains("45 runs with far cores, 0 disturbed.")
+    );
+    assert!(
+        rendered.answer.contains("2.26 × up (sure)"),
+        "{}",
+        rendered.answer
+    );
+}
+
+/// What can't be run here is no lack.
+#[test]
+fn points_that_lack_runs_are_counted() {
+    let mut stored = example();
+    stored
+        .rows
+        .retain(|r| r.org != "msgp" && (r.x != 6 || r.repeat < 4));
+    let mut gone = row("small", "MsgP", "msgp", 6, 0, 1.0);
+    gone.outcome = Outcome::Unavailable("no such device".into());
+    stored.rows.push(gone);
+    // up and connp-l:128 at 6 have four runs, MsgP at 192 and 16,384 none.
+    assert_eq!(analysis::results(&stored)[0].points(), (8, 4));
 }
 
 /// A report that tells of more than the record is left as it is.

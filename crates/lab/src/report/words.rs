@@ -1,8 +1,9 @@
 //! Conclusions in words, each computed from what was measured.
 
 use super::{
-    analysis::{Curve, Evidence, Finding, Judged, Result, compare_points},
-    choice::Choice,
+    analysis::{Cores, Curve, Evidence, Finding, Judged, Result, compare_points},
+    choice::{Choice, two},
+    judge::{Cost, Implied},
     names::Unit,
     svg::number,
 };
@@ -11,7 +12,7 @@ use crate::{
     metric::Metric,
     published::{Claim, Kind, Point},
     record::Header,
-    stats::{Comparison, Interval, Spread, Verdict},
+    stats::{Comparison, ENOUGH, Interval, Spread, Verdict},
 };
 
 /// Median with the interval that holds it, in the unit that the metric is shown in.
@@ -114,13 +115,27 @@ const FEW: usize = 3;
 
 /// What was measured for a claim: a sentence for each place, or for all with one finding.
 pub(super) fn here(judged: &Judged) -> Vec<String> {
-    let all = &judged.evidence;
+    lines(&judged.evidence, judged.claim.range())
+}
+
+/// What a claim about more cores implies for processor time, in words.
+pub(super) fn implied(cost: &Cost) -> String {
+    match cost.implied {
+        Implied::Size(low, high) if low == high => format!("at most {} times", two(low)),
+        Implied::Size(low, high) => format!("at most {} to {} times", two(low), two(high)),
+        Implied::Below(most) => format!("below {} times", number(most)),
+    }
+}
+
+/// What was measured of that.
+pub(super) fn cost_here(cost: &Cost) -> Vec<String> {
+    lines(&cost.evidence, cost.implied.range())
+}
+
+fn lines(all: &[Evidence], published: Option<(f64, f64)>) -> Vec<String> {
     if all.len() <= FEW {
         let several = all.len() > 1;
-        return all
-            .iter()
-            .map(|e| at_one(judged.claim, e, several))
-            .collect();
+        return all.iter().map(|e| at_one(published, e, several)).collect();
     }
     let mut findings: Vec<_> = all.iter().map(|e| e.finding).collect();
     findings.sort_unstable();
@@ -139,7 +154,7 @@ pub(super) fn here(judged: &Judged) -> Vec<String> {
         .collect()
 }
 
-fn at_one(claim: &Claim, e: &Evidence, several: bool) -> String {
+fn at_one(published: Option<(f64, f64)>, e: &Evidence, several: bool) -> String {
     let pairs = e.comparison.pairs;
     let plural = if pairs == 1 { "" } else { "s" };
     let mut text = format!(
@@ -154,7 +169,7 @@ fn at_one(claim: &Claim, e: &Evidence, several: bool) -> String {
         text.push_str(&format!(", {}", e.finding.words()));
     }
     let evidence = e.comparison.interval.filter(Interval::is_evidence);
-    if let (Some((low, high)), Some(i)) = (claim.range(), evidence) {
+    if let (Some((low, high)), Some(i)) = (published, evidence) {
         text.push_str(match i.low <= high && low <= i.high {
             true => "; the published ratio is within the interval",
             false => "; the published ratio is outside the interval",
@@ -198,6 +213,7 @@ fn short(m: Metric) -> &'static str {
         Metric::GoodputPerCpu => "goodput per CPU second",
         Metric::Stack => "stack time per segment",
         Metric::Cpu => "processor time per segment",
+        Metric::CpuOwn => "processor time per segment without the peer's",
         Metric::Contended => "contended acquisitions",
         Metric::LockWait => "lock waits per segment",
         Metric::Switches => "context switches",
@@ -271,10 +287,33 @@ pub(super) fn disturbed(r: &Result) -> Option<String> {
 /// Whether the machine has the cores that the published figure was measured on.
 pub(super) fn cores(r: &Result, host: &Host) -> Option<String> {
     let wanted = r.plan.cores.filter(|n| *n > host.cores)?;
+    let costs = match r.claims.iter().any(|c| c.cost.is_some()) {
+        true => {
+            " What a byte costs in processor time, relative to one thread without locks, does \
+                 not depend on their number, and is judged."
+        }
+        false => "",
+    };
     Some(format!(
-        "Published for {wanted} cores; this machine has {}. What needs more cores cannot be seen here.",
+        "Published for {wanted} cores; this machine has {}. What needs more cores cannot be seen here.{costs}",
         host.cores
     ))
+}
+
+/// How many runs a result has, how many of them are to be doubted, and what it lacks.
+pub(super) fn runs(r: &Result) -> String {
+    let cores = match r.cores {
+        Cores::Any => "",
+        Cores::Near => " with near cores",
+        Cores::Far => " with far cores",
+    };
+    let mut text = format!("{} runs{cores}, {} disturbed", r.measured, r.disturbed);
+    if let (points, few @ 1..) = r.points() {
+        text.push_str(&format!(
+            ", {few} of {points} points with fewer than {ENOUGH}"
+        ));
+    }
+    text
 }
 
 /// The machine in a line.

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub const WANTED: f64 = 0.95;
 /// Least coverage at which an interval is taken for evidence: what five values give.
 pub const LEAST: f64 = 0.93;
+/// Values that an interval needs at least to be taken for evidence.
+pub const ENOUGH: usize = 5;
 
 /// An interval that holds the median of what the values were drawn from.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -112,7 +114,7 @@ mod tests {
             let interval = Interval::of_median(&values).unwrap();
             assert_eq!((interval.low, interval.high), (0.0, f64::from(n - 1)));
             assert!((interval.coverage - expected).abs() < 1e-12);
-            assert_eq!(interval.is_evidence(), n == 5);
+            assert_eq!(interval.is_evidence(), n as usize == ENOUGH);
         }
         assert_eq!(Interval::of_median(&[]), None);
         assert_eq!(Interval::of_median(&[1.0]), None);

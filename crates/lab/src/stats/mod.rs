@@ -8,7 +8,7 @@ mod order;
 mod sizes;
 
 pub use compare::{Comparison, Verdict, compare};
-pub use interval::{Interval, LEAST, WANTED};
+pub use interval::{ENOUGH, Interval, LEAST, WANTED};
 pub use order::shuffle;
 pub use sizes::Sizes;
 
