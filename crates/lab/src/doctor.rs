@@ -10,9 +10,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
 use std::{env, fmt::Write as _, fs, io, path::Path};
 
-/// A round trip of a cache line from which on two cores are far apart, ns: cores with a common
-/// cache need 40 to 70, others 200 and more.
-const FAR_NS: f64 = 150.0;
 /// Connections of the largest run of the default benchmark.
 const MOST_CONNECTIONS: u32 = 16_384;
 /// Memory below which that run does not fit, bytes.
@@ -127,7 +124,7 @@ fn apart() -> Check {
             State::Limited,
             "run it again while nothing else runs; with one core there is nothing to measure",
         ),
-        Some(ns) if ns > FAR_NS => {
+        Some(ns) if host::apart::is_far(ns) => {
             let found = format!("far: {ns:.0} ns for a cache line from core to core and back");
             Check::ok("distance", FOR, found).but(
                 State::Limited,

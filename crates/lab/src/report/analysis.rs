@@ -397,7 +397,7 @@ fn point(x: u64, rows: &[&Row], none: &str) -> Point {
     Point {
         x,
         missing,
-        possible: !runs.is_empty() || !here().any(|r| unavailable(&r)),
+        possible: !runs.is_empty() || !here().any(unavailable),
         disturbed: runs
             .values()
             .filter(|m| signs_of(m).next().is_some())

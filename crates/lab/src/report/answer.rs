@@ -311,6 +311,9 @@ pub(super) fn lines(material: &Material<'_>) -> String {
             "{noisy} of the {runs} runs that decide this were disturbed."
         );
     }
+    if material.apart.is_some() {
+        let _ = writeln!(out, "{}", super::apart::short(&material.results));
+    }
     out
 }
 

@@ -232,6 +232,17 @@ fn lacks(results: &[Result]) -> String {
     )
 }
 
+/// What there are too few runs of, for a terminal.
+pub(super) fn short(results: &[Result]) -> String {
+    let all = kinds(results);
+    let sum = |of: fn(&Kinds) -> usize| all.iter().map(of).sum::<usize>();
+    format!(
+        "Cores were near and far by turns: {} of {} points have the {ENOUGH} near runs of a verdict.",
+        sum(|k| k.near.told),
+        sum(|k| k.near.points)
+    )
+}
+
 impl Effect {
     fn value(&self) -> String {
         let Interval { low, high, .. } = self.interval;

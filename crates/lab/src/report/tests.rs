@@ -533,6 +533,10 @@ fn how_sure_the_answer_is_and_what_it_rests_on() {
         answer.contains("1 of the 30 runs that decide this were disturbed"),
         "{answer}"
     );
+    assert!(
+        answer.contains("9 of 9 points have the 5 near runs of a verdict"),
+        "{answer}"
+    );
     assert!(answer.lines().all(|l| l.chars().count() <= 100), "{answer}");
 }
 

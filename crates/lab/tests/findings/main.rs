@@ -1,11 +1,20 @@
 //! docs/FINDINGS.md against the records that it cites: each row of its tables of claims says what
-//! the runs say, to the digits that are printed.
+//! the runs say, to the digits that are printed, with the verdict that follows; and so do the
+//! sentences on why.
+
+mod conclusions;
 
 use perimeter_lab::{
+    host::apart,
     record::{Stored, read_rows},
-    report::analysis::{Cores, Evidence, results},
+    report::{
+        analysis::{Cores, Evidence, Finding, Judged, results},
+        render,
+    },
 };
 use std::{fs, path::PathBuf};
+
+type Result = perimeter_lab::report::analysis::Result;
 
 /// A claim of a plan, with near cores or far ones.
 type Cited = (&'static str, &'static str, Cores);
@@ -87,12 +96,45 @@ const RATIOS: &[(&str, &[Cited])] = &[
     ("listening and closing costs", &[near("listen", "grows")]),
 ];
 
+/// The same for claims of throughput in processor time.
+const COSTS: &[(&str, &[Cited])] = &[
+    ("MsgP at 6", &[near("throughput", "msgp-6")]),
+    ("MsgP at 16,384", &[near("throughput", "msgp-16384")]),
+    (
+        "ConnP-L(128) at 16,384",
+        &[near("throughput", "connp-l-16384")],
+    ),
+    ("ConnP-T(4) at 6", &[near("throughput", "connp-t-6")]),
+];
+
+/// Rows of which only the verdict is checked here: their figures are among the sentences, or of one
+/// run.
+const VERDICTS: &[(&str, &[Cited])] = &[
+    (
+        "ConnP-L(128) always above the uniprocessor",
+        &[near("throughput", "connp-l-up")],
+    ),
+    (
+        "ConnP-T(4) spends more",
+        &[near("scheduler", "connp-t-msgp")],
+    ),
+    (
+        "L2 misses a KB",
+        &[
+            near("cache", "up-least"),
+            near("cache", "connp-t-most"),
+            near("cache", "connp-l-6"),
+        ],
+    ),
+];
+
 /// The same for rows that give the least and the greatest ratio of all places.
 const RANGES: &[(&str, Cited)] = &[
     (
         "ConnP-L(128) above MsgP",
         near("throughput", "connp-l-msgp"),
     ),
+    ("one connection, small writes", near("pef-small", "small")),
     (
         "a 20-second run of multiprocessor Linux",
         near("linux", "short"),
@@ -127,12 +169,12 @@ fn recorded(folder: &str) -> Stored {
     read_rows(&docs().join("runs/2026-11-22-2core-vm").join(folder)).unwrap()
 }
 
-/// What a row says was found here: its third cell.
-fn cell<'a>(text: &'a str, begins: &str) -> &'a str {
+/// What a row says was found here, its third cell, and its verdict, the fourth.
+fn cells<'a>(text: &'a str, begins: &str) -> [&'a str; 2] {
     let row = |l: &&str| l.strip_prefix("| ").is_some_and(|l| l.starts_with(begins));
     let row = text.lines().find(row);
     let row = row.unwrap_or_else(|| panic!("FINDINGS.md has no row `{begins}`"));
-    row.split('|').nth(3).unwrap()
+    [3, 4].map(|i| row.split('|').nth(i).unwrap().trim())
 }
 
 /// The numbers of a text, as they are printed.
@@ -164,54 +206,85 @@ fn is_printed(printed: &str, value: f64) -> bool {
     (said - value).abs() <= 0.5001 * 10f64.powi(-digits)
 }
 
-fn evidence<'a>(
-    all: &'a [perimeter_lab::report::analysis::Result],
-    cited: &Cited,
-) -> &'a [Evidence] {
+fn judged<'a>(all: &'a [Result], cited: &Cited) -> &'a Judged {
     let (plan, claim, cores) = cited;
     let is_far = |c: Cores| c == Cores::Far;
     let mut of = all.iter().filter(|r| r.plan.name == *plan);
     let result = of.find(|r| is_far(r.cores) == is_far(*cores));
     let claims = result.into_iter().flat_map(|r| &r.claims);
     let mut claims = claims.filter(|c| c.claim.id == *claim);
-    let judged = claims
+    claims
         .next()
-        .unwrap_or_else(|| panic!("{plan} has no claim {claim}"));
-    &judged.evidence
+        .unwrap_or_else(|| panic!("{plan} has no claim {claim}"))
 }
 
-/// What differs between the text and the runs of a folder.
-fn wrong(
+/// By throughput, or by processor time.
+fn evidence(judged: &Judged, is_cost: bool) -> (&[Evidence], Finding) {
+    match judged.cost.as_ref().filter(|_| is_cost) {
+        Some(cost) => (&cost.evidence, cost.finding),
+        None => (&judged.evidence, judged.finding),
+    }
+}
+
+/// What differs between rows of the text and ratios that were recorded.
+fn wrong_ratios(
     text: &str,
-    stored: &Stored,
-    ratio_rows: &[(&str, &[Cited])],
-    ranges: &[(&str, Cited)],
+    all: &[Result],
+    rows: &[(&str, &[Cited])],
+    is_cost: bool,
 ) -> Vec<String> {
-    let all = results(stored);
     let mut wrong = Vec::new();
-    for (begins, cited) in ratio_rows {
-        let found = cited.iter().flat_map(|c| evidence(&all, c));
+    for (begins, cited) in rows {
+        let found = cited.iter().map(|c| evidence(judged(all, c), is_cost));
+        let verdict = conclusions::verdict(found.clone().map(|f| f.1));
         let found: Vec<[f64; 3]> = found
+            .flat_map(|f| f.0)
             .map(|e| {
                 let i = e.comparison.interval.unwrap();
                 [e.comparison.ratio, i.low, i.high]
             })
             .collect();
-        let said = ratios(cell(text, begins));
+        let [here, said_verdict] = cells(text, begins);
+        let said = ratios(here);
         let same =
             |(s, f): (&[&str; 3], &[f64; 3])| s.iter().zip(f).all(|(s, f)| is_printed(s, *f));
         if said.len() < found.len() || !said.iter().zip(&found).all(same) {
             wrong.push(format!("{begins}: said {said:?}, recorded {found:?}"));
         }
+        if said_verdict != verdict {
+            wrong.push(format!("{begins}: said {said_verdict}, found {verdict}"));
+        }
     }
+    wrong
+}
+
+/// What differs between rows of the text and verdicts.
+fn wrong_verdicts(text: &str, all: &[Result], rows: &[(&str, &[Cited])]) -> Vec<String> {
+    let one = |(begins, cited): &(&str, &[Cited])| {
+        let verdict = conclusions::verdict(cited.iter().map(|c| judged(all, c).finding));
+        let said = cells(text, begins)[1];
+        (said != verdict).then(|| format!("{begins}: said {said}, found {verdict}"))
+    };
+    rows.iter().filter_map(one).collect()
+}
+
+/// What differs between the text and the runs of a folder.
+fn wrong(
+    text: &str,
+    all: &[Result],
+    ratio_rows: &[(&str, &[Cited])],
+    ranges: &[(&str, Cited)],
+) -> Vec<String> {
+    let mut wrong = wrong_ratios(text, all, ratio_rows, false);
     for (begins, cited) in ranges {
-        let found = evidence(&all, cited).iter().map(|e| e.comparison.ratio);
+        let (found, finding) = evidence(judged(all, cited), false);
+        let found = found.iter().map(|e| e.comparison.ratio);
         let found = [
             found.clone().fold(f64::INFINITY, f64::min),
             found.fold(0.0, f64::max),
         ];
-        let said = cell(text, begins);
-        let (low, high) = said.split_once(" to ").unwrap_or((said, ""));
+        let [here, verdict] = cells(text, begins);
+        let (low, high) = here.split_once(" to ").unwrap_or((here, ""));
         let said = [numbers(low).last().copied(), numbers(high).first().copied()];
         let same = said
             .iter()
@@ -220,15 +293,43 @@ fn wrong(
         if !same {
             wrong.push(format!("{begins}: said {said:?}, recorded {found:?}"));
         }
+        if verdict != finding.words() {
+            wrong.push(format!(
+                "{begins}: said {verdict}, found {}",
+                finding.words()
+            ));
+        }
     }
     wrong
 }
 
+/// A table of one row, whose heads are names of organizations: each with its value.
+fn cells_of<'a>(text: &'a str, begins: &str) -> Vec<(&'a str, &'a str)> {
+    let mut lines = text.lines().skip_while(|l| !l.starts_with(begins));
+    let cells = |line: &'a str| line.trim_matches('|').split('|').map(str::trim);
+    let (head, row) = (lines.next().unwrap(), lines.nth(1).unwrap());
+    let names = cells(head).map(|n| n.trim_matches('`'));
+    names.zip(cells(row)).collect()
+}
+
+/// The sentences that the text lacks.
+fn lacking(text: &str, sentences: &[String]) -> Vec<String> {
+    let lacks = |s: &&String| !text.contains(s.as_str());
+    sentences.iter().filter(lacks).cloned().collect()
+}
+
+fn findings() -> String {
+    fs::read_to_string(docs().join("FINDINGS.md")).unwrap()
+}
+
 #[test]
 fn what_was_found_is_what_was_recorded() {
-    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
-    let stored = recorded("lab");
-    assert_eq!(wrong(&text, &stored, RATIOS, RANGES), Vec::<String>::new());
+    let text = findings();
+    let all = results(&recorded("lab"));
+    let none = Vec::<String>::new();
+    assert_eq!(wrong(&text, &all, RATIOS, RANGES), none);
+    assert_eq!(wrong_ratios(&text, &all, COSTS, true), none);
+    assert_eq!(wrong_verdicts(&text, &all, VERDICTS), none);
     let jumbo: &[(&str, &[Cited])] = &[(
         "jumbo frames help every organization",
         &[
@@ -237,32 +338,53 @@ fn what_was_found_is_what_was_recorded() {
             near("jumbo", "connp-l-gains"),
         ],
     )];
-    assert_eq!(
-        wrong(&text, &recorded("lab-jumbo"), jumbo, &[]),
-        Vec::<String>::new()
-    );
-    // A figure that nobody has measured is seen.
+    let frames = results(&recorded("lab-jumbo"));
+    assert_eq!(wrong(&text, &frames, jumbo, &[]), none);
+    // A figure that nobody has measured is seen, and a verdict that does not follow.
     for (right, other) in [
-        ("0.48 (0.43-0.50)", "0.49 (0.43-0.50)"),
+        (
+            "0.48 (0.43-0.50) | needs 4 cores",
+            "0.49 (0.43-0.50) | needs 4 cores",
+        ),
+        (
+            "0.48 (0.43-0.50) | needs 4 cores",
+            "0.48 (0.43-0.50) | opposite",
+        ),
         ("1.4 to 2.7", "1.4 to 2.8"),
     ] {
         assert_eq!(text.matches(right).count(), 1, "{right}");
         let lie = text.replace(right, other);
-        assert_eq!(wrong(&lie, &stored, RATIOS, RANGES).len(), 1, "{right}");
+        assert_eq!(wrong(&lie, &all, RATIOS, RANGES).len(), 1, "{right}");
     }
+}
+
+/// Every sentence on why that has figures, and which organization is named for which load.
+#[test]
+fn conclusions_are_what_was_recorded() {
+    let text = findings();
+    let all = results(&recorded("lab"));
+    let sentences = conclusions::sentences(&all, &results(&recorded("lab-jumbo")));
+    let lacks = lacking(&text, &sentences);
+    assert!(
+        lacks.is_empty(),
+        "not in FINDINGS.md:\n{}",
+        lacks.join("\n")
+    );
+    assert!(sentences.len() > 25);
+    let lie = text.replace("1.28 of the two cores", "1.92 of the two cores");
+    assert_eq!(lacking(&lie, &sentences).len(), 1);
 }
 
 /// The runs with near and with far cores, and what a cache line took then.
 #[test]
 fn how_far_apart_the_cores_were_is_what_was_recorded() {
-    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let text = findings();
     let stored = recorded("lab");
     let told = stored
         .rows
         .iter()
         .filter_map(|r| r.measured()?.raw.core_round_trip_ns);
-    let best = told.clone().fold(f64::INFINITY, f64::min);
-    let (mut far, mut near): (Vec<f64>, Vec<f64>) = told.partition(|ns| *ns > 3.0 * best);
+    let (mut far, mut near): (Vec<f64>, Vec<f64>) = told.partition(|ns| apart::is_far(*ns));
     let middle = |of: &mut Vec<f64>| {
         of.sort_by(f64::total_cmp);
         of[of.len() / 2].round()
@@ -281,6 +403,14 @@ fn how_far_apart_the_cores_were_is_what_was_recorded() {
         .iter()
         .filter(|r| r.measured().is_some())
         .count();
+    // What that makes of goodput is in the report.
+    let report = render(&stored).markdown;
+    let columns = cells_of(&text, "| `connp-t:4` | `msgp` |");
+    for (org, said) in columns {
+        let org = if org == "Linux" { "linux" } else { org };
+        let row = format!("| {org} | {} |", said.replace('-', "–"));
+        assert!(report.contains(&row), "the report has no {row}");
+    }
     assert!(
         text.contains(&format!("{},{:03} runs of build", runs / 1000, runs % 1000)),
         "{runs}"

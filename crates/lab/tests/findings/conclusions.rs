@@ -1,0 +1,468 @@
+//! The sentences of docs/FINDINGS.md that rest on figures, made from the records: each must stand
+//! there as it is made here.
+
+use perimeter_lab::{
+    metric::Metric,
+    record::Measured,
+    report::{
+        analysis::{Cores, Curve, Finding, Point, Result, compare_points},
+        choice::{Choice, Sure, choices},
+    },
+    stats::{Comparison, Verdict, median},
+    workload::Locks,
+};
+
+/// Results with near cores, or with far ones.
+#[derive(Clone, Copy)]
+struct Runs<'a> {
+    all: &'a [Result],
+    far: bool,
+}
+
+impl<'a> Runs<'a> {
+    fn result(self, plan: &str) -> &'a Result {
+        let is_far = |r: &Result| r.cores == Cores::Far;
+        let mut of = self.all.iter().filter(|r| r.plan.name == plan);
+        of.find(|r| is_far(r) == self.far).unwrap()
+    }
+
+    /// A curve by its label in the plan.
+    fn curve(self, plan: &str, label: &str) -> &'a Curve {
+        let mut curves = self.result(plan).curves.iter();
+        curves.find(|c| c.label == label).unwrap()
+    }
+
+    fn at(self, plan: &str, label: &str, x: u64) -> &'a Point {
+        self.curve(plan, label).at(x).unwrap()
+    }
+
+    fn metric(self, plan: &str, label: &str, x: u64, metric: Metric) -> f64 {
+        self.at(plan, label, x).spread(metric).unwrap().median
+    }
+
+    fn median(self, plan: &str, label: &str, x: u64, of: impl Fn(&Measured) -> f64) -> f64 {
+        let runs = self.at(plan, label, x).runs.values();
+        median(&runs.map(of).collect::<Vec<_>>()).unwrap()
+    }
+
+    /// One curve against another at the same x, by the plan's own metric.
+    fn ratio(self, plan: &str, a: &str, b: &str, x: u64) -> Comparison {
+        let metric = self.result(plan).plan.metric;
+        let (a, b) = (self.at(plan, a, x), self.at(plan, b, x));
+        compare_points(a, b, metric).unwrap()
+    }
+
+    fn xs(self, plan: &str) -> Vec<u64> {
+        let points = &self.result(plan).curves[0].points;
+        points.iter().map(|p| p.x).collect()
+    }
+}
+
+fn class<'a>(m: &'a Measured, name: &str) -> &'a Locks {
+    m.locks.iter().find(|l| l.class == name).unwrap()
+}
+
+/// Contended acquisitions, per cent.
+fn contended(m: &Measured, name: &str) -> f64 {
+    let l = class(m, name);
+    100.0 * l.contended as f64 / l.acquisitions as f64
+}
+
+/// Least and greatest.
+fn range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
+    let ends = (f64::INFINITY, f64::NEG_INFINITY);
+    values
+        .into_iter()
+        .fold(ends, |(low, high), v| (low.min(v), high.max(v)))
+}
+
+/// With thousands apart.
+fn whole(v: f64) -> String {
+    let n = v.round() as u64;
+    match n {
+        0..1000 => n.to_string(),
+        _ => format!("{},{:03}", n / 1000, n % 1000),
+    }
+}
+
+/// All of them, of the recording of every plan and of that of jumbo frames.
+pub fn sentences(lab: &[Result], jumbo: &[Result]) -> Vec<String> {
+    let (near, far) = (
+        Runs {
+            all: lab,
+            far: false,
+        },
+        Runs {
+            all: lab,
+            far: true,
+        },
+    );
+    let mut list = Vec::new();
+    list.extend(distance(near, far));
+    list.extend(costs(near));
+    list.extend(locks(near));
+    list.extend(groups(near));
+    list.extend(hand_overs(near));
+    list.extend(buffers_and_frames(near, far, jumbo));
+    list.extend(cache(near));
+    list.extend(pef(near));
+    list.extend(peers(near));
+    list.extend(which(near, lab));
+    list
+}
+
+/// What far cores cost those that receive, and what paced ports leave to tell.
+fn distance(near: Runs<'_>, far: Runs<'_>) -> Vec<String> {
+    let xs = near.xs("receive").into_iter().filter(|x| *x >= 6);
+    let orgs = ["msgp", "squeue", "pef:vertical", "connp-l:128"];
+    let one = |(x, label): (u64, &str)| {
+        let of = |runs: Runs<'_>| runs.at("receive", label, x).spread(Metric::Goodput);
+        Some(of(far)?.median / of(near)?.median)
+    };
+    let met: Vec<f64> = xs
+        .flat_map(|x| orgs.map(|o| (x, o)))
+        .filter_map(one)
+        .collect();
+    let ports = near.result("ports").claims.iter();
+    let (least, most) = range(ports.flat_map(|c| &c.evidence).map(|e| e.comparison.ratio));
+    vec![
+        format!(
+            "over six connections and more `msgp`, `squeue`, `pef:vertical` and `connp-l:128` have {:.2} times as much (median of the {} configurations that met both)",
+            median(&met).unwrap(),
+            met.len()
+        ),
+        format!("{least:.2} to {most:.2}: the ports are the limit"),
+        verdict(near.result("ports").claims.iter().map(|c| c.finding)) + " |",
+    ]
+}
+
+/// What throughput claims come to in processor time.
+fn costs(near: Runs<'_>) -> Vec<String> {
+    let claims = &near.result("throughput").claims;
+    let of = |id: &str| claims.iter().find(|c| c.claim.id == id).unwrap();
+    let above = of("connp-l-up").cost.as_ref().unwrap();
+    let (least, most) = range(above.evidence.iter().map(|e| e.comparison.ratio));
+    let of_two = 2.0 * of("msgp-16384").claim.ratio.unwrap() / 4.0;
+    let mut list: Vec<String> = ["msgp-6", "msgp-16384", "connp-l-16384", "connp-t-6"]
+        .map(|id| {
+            let (low, _) = of(id).cost.as_ref().unwrap().implied.range().unwrap();
+            format!("| {low:.2} |")
+        })
+        .into();
+    list.push(format!(
+        "| below 4 | {least:.2} to {most:.2} at {} loads | {} |",
+        above.evidence.len(),
+        above.finding.words()
+    ));
+    list.push(format!(
+        "would by this reach {of_two:.2} of its uniprocessor on two cores"
+    ));
+    list
+}
+
+fn locks(near: Runs<'_>) -> Vec<String> {
+    let of = |label, x, metric| near.metric("throughput", label, x, metric);
+    let table = |x, class| near.median("throughput", "MsgP", x, |m| contended(m, class));
+    let cost = |label, x| near.metric("lock-cost", label, x, Metric::Stack);
+    let one = |x| 100.0 * (cost("up:shared, one lock", x) / cost("up, no locks", x) - 1.0);
+    let (least, most) = range([6, 192, 16_384].map(one));
+    let many = near.xs("throughput").into_iter().filter(|x| *x > 6);
+    let (conn, route) = (
+        range(many.clone().map(|x| table(x, "conn_hashtable"))),
+        range(many.map(|x| table(x, "route_hashtable"))),
+    );
+    let coarse = |x| {
+        near.ratio(
+            "coarse-locks",
+            "one lock a connection",
+            "a lock for each structure",
+            x,
+        )
+    };
+    let finer = near.xs("coarse-locks").into_iter();
+    let all_same = finer
+        .map(coarse)
+        .all(|c| c.verdict == Verdict::NoDifference);
+    assert!(all_same, "finer locks make a difference");
+    vec![
+        format!(
+            "Without locks a segment costs {:.0} ns of stack time at 6 connections; under MsgP {:.0} ns and {:.0} ns of waiting on top, at {:.0} % contention of `conn_hashtable`",
+            of("UP", 6, Metric::Stack),
+            of("MsgP", 6, Metric::Stack),
+            of("MsgP", 6, Metric::LockWait),
+            table(6, "conn_hashtable"),
+        ),
+        format!(
+            "({:.0} against {:.0} ns at 16,384), while one lock around the whole stack costs {least:.0} to {most:.0} %",
+            cost("up, no locks", 16_384),
+            cost("msgp, a lock for each structure", 16_384),
+        ),
+        format!(
+            "A segment costs it {:.0} ns of processor time at 16,384 connections without the ideal peer's, where `up` takes {:.0}",
+            of("MsgP", 16_384, Metric::CpuOwn),
+            of("UP", 16_384, Metric::CpuOwn),
+        ),
+        format!(
+            "from 24 connections on {:.0} to {:.0} % of its acquisitions are contended, of the connection table's {:.0} to {:.0} %; at 6 connections {:.0} and {:.0} %",
+            route.0,
+            route.1,
+            conn.0,
+            conn.1,
+            table(6, "route_hashtable"),
+            table(6, "conn_hashtable"),
+        ),
+    ]
+}
+
+fn groups(near: Runs<'_>) -> Vec<String> {
+    let of = |x, f: fn(&Measured) -> f64| near.median("throughput", "ConnP-L(128)", x, f);
+    let busy = |m: &Measured| m.raw.cpu_ns as f64 / (m.raw.seconds * 1e9);
+    let idle = |m: &Measured| 100.0 * m.raw.idle_ns as f64 / m.raw.thread_ns as f64;
+    let wait = |m: &Measured| {
+        let l = class(m, "group");
+        l.wait_ns as f64 / l.contended as f64 / 1e3
+    };
+    let waits = |x| near.median("locks", "ConnP-L(128)", x, wait);
+    let hold = |x| near.metric("locks", "ConnP-L(128)", x, Metric::Hold) / 1e3;
+    let many = near.xs("throughput").into_iter().filter(|x| *x > 6);
+    let up = |x| near.ratio("throughput", "ConnP-L(128)", "UP", x).ratio;
+    let (least, most) = range(many.clone().map(up));
+    let meet = |label: &str, x| near.metric("contention", label, x, Metric::Contended);
+    let gain = near.metric("groups", "192 connections", 128, Metric::Goodput)
+        / near.metric("groups", "192 connections", 4, Metric::Goodput);
+    vec![
+        format!(
+            "It keeps {:.2} of the two cores busy, its threads sleep {:.0} % of their time, and {:.2} % of acquisitions of a group's lock are contended",
+            of(6, busy),
+            of(6, idle),
+            of(6, |m| contended(m, "group")),
+        ),
+        format!(
+            "waking them takes {:.1} context switches a MB",
+            near.metric("throughput", "ConnP-L(128)", 6, Metric::Switches),
+        ),
+        format!(
+            "{:.2} at 6; {least:.2} to {most:.2} at the ten other loads",
+            up(6)
+        ),
+        format!(
+            "from 384 on both cores are busy ({:.2} at 384)",
+            of(384, busy)
+        ),
+        format!(
+            "a wait for a group's lock takes {:.0} µs at 192 connections and {:.0} at 16,384, where a hold takes {:.2} and {:.2} µs on average",
+            waits(192),
+            waits(16_384),
+            hold(192),
+            hold(16_384),
+        ),
+        format!(
+            "from 4 to 128 groups contention falls from {:.1} to {:.2} % at 16,384 connections and from {:.1} to {:.2} % at 192, where goodput rises {gain:.2} times",
+            meet("ConnP-L(4)", 16_384),
+            meet("ConnP-L(128)", 16_384),
+            meet("ConnP-L(4)", 192),
+            meet("ConnP-L(128)", 192),
+        ),
+    ]
+}
+
+fn hand_overs(near: Runs<'_>) -> Vec<String> {
+    let xs = [6, 192, 16_384];
+    let of = |metric| range(xs.map(|x| near.metric("throughput", "ConnP-T(4)", x, metric)));
+    let (switches, stack) = (of(Metric::Switches), of(Metric::Stack));
+    let handing =
+        |label: &str| range(xs.map(|x| near.metric("scheduler", label, x, Metric::Scheduler)));
+    let (park, spin) = (handing("ConnP-T(4)"), handing("connp-t:4:wait=spin"));
+    let against = |x| near.ratio("scheduler", "ConnP-T(4)", "MsgP", x).ratio;
+    let [a, b, c] = xs.map(against);
+    let (low, high) = range(
+        near.xs("listen")
+            .into_iter()
+            .map(|x| near.ratio("listen", "ConnP-T", "ConnP-L", x).ratio),
+    );
+    vec![
+        format!(
+            "{:.0} to {:.0} context switches a MB, {:.0} to {} ns of stack time a segment",
+            switches.0,
+            switches.1,
+            stack.0,
+            whole(stack.1)
+        ),
+        format!(
+            "queueing, parking and waking cost {:.0} to {:.0} ns a KB instead of {:.0} to {:.0}",
+            spin.0, spin.1, park.0, park.1
+        ),
+        format!("{a:.1}, {b:.1} and {c:.0} times at 6, 192 and 16,384"),
+        format!("{low:.0} to {high:.0} times ConnP-L's"),
+    ]
+}
+
+fn buffers_and_frames(near: Runs<'_>, far: Runs<'_>, jumbo: &[Result]) -> Vec<String> {
+    let (at_far, at_near) = (
+        far.result("buffers").measured,
+        near.result("buffers").measured,
+    );
+    let switches = |x| far.metric("buffers", "ConnP-L(128)", x, Metric::Switches);
+    let jumbo = Runs {
+        all: jumbo,
+        far: false,
+    };
+    let largest = jumbo.metric("jumbo", "ConnP-L(128)", 9000, Metric::Goodput) / 1e3;
+    let linux = |x| near.metric("throughput", "linux", x, Metric::Goodput) / 1e3;
+    vec![
+        format!(
+            "{at_far} of the {} runs of this plan had far cores",
+            at_far + at_near
+        ),
+        format!(
+            "windows of 1 MB mean {:.1} context switches a MB instead of {:.1} for ConnP-L(128)",
+            switches(1 << 20),
+            switches(256 << 10),
+        ),
+        format!("ConnP-L at {largest:.0} Gb/s"),
+        format!(
+            "**Linux** over veth moves {:.0} Gb/s at 6 connections and {:.1} at 16,384",
+            linux(6),
+            linux(16_384)
+        ),
+    ]
+}
+
+fn cache(near: Runs<'_>) -> Vec<String> {
+    let rows = ["UP", "MsgP", "ConnP-T(4)", "ConnP-L(128)"];
+    let of = |x| rows.map(|label| near.metric("cache", label, x, Metric::L2));
+    let [a, b, c, d] = of(6);
+    let first = format!("{a:.2}, {b:.1}, {c:.1}, {d:.2} (one run of the model)");
+    let [a, b, c, d] = of(192);
+    vec![
+        first,
+        format!("{a:.2}, {b:.1}, {c:.1}, {d:.2} (one run, in slow start)"),
+    ]
+}
+
+fn pef(near: Runs<'_>) -> Vec<String> {
+    let part = |label: &str| near.metric("pef-parts", label, 6, Metric::Goodput) / 1e3;
+    let (both, neither) = (part("both, one perimeter"), part("neither, one perimeter"));
+    let trip = |label| near.metric("pef-latency", label, 8, Metric::Latency);
+    let at = |label, metric| near.metric("pef-connections", label, 192, metric);
+    vec![
+        format!(
+            "{:.2} of one perimeter at 6 connections; round trip {:.0} instead of {:.0} µs",
+            part("both, split perimeters") / both,
+            trip("PEF, layers on several cores"),
+            trip("PEF"),
+        ),
+        format!(
+            "IP, TCP and socket together take {:.2} µs of stack time a segment at 192 connections",
+            at("PEF", Metric::Stack) / 1e3
+        ),
+        format!(
+            "both together are worth {:.2} within one perimeter ({both:.1} against {neither:.1} Gb/s), light TCP alone {:.2}, the light queue alone {:.2}",
+            both / neither,
+            part("light TCP, one perimeter") / neither,
+            part("light queue, one perimeter") / neither,
+        ),
+        format!(
+            "{:.0} context switches a MB where `squeue` has {:.0}, and {:.0} against {:.0} ns of stack time a segment",
+            at("PEF", Metric::Switches),
+            at("FireEngine", Metric::Switches),
+            at("PEF", Metric::Stack),
+            at("FireEngine", Metric::Stack),
+        ),
+    ]
+}
+
+fn peers(near: Runs<'_>) -> Vec<String> {
+    let of = |x| {
+        let columns = ["up", "connp-l:128", "smoltcp", "lwip", "linux", "gvisor"];
+        let values = columns.map(|label| near.metric("peers", label, x, Metric::GoodputPerCpu));
+        let most = range(values).1;
+        let cell = |v: f64| match v == most {
+            true => format!("**{}**", whole(v)),
+            false => whole(v),
+        };
+        format!("| {x} | {} |", values.map(cell).join(" | "))
+    };
+    let ratio = |plan: &str, label: &str, x| near.ratio(plan, label, "up", x).ratio;
+    let tap = |label: &str, x| ratio("peers-tap", label, x);
+    let receive = |x| ratio("peers-tap-receive", "smoltcp", x);
+    vec![
+        of(1),
+        of(6),
+        of(192),
+        format!(
+            "(smoltcp {:.2} and {:.2} times, lwIP {:.2} and {:.2})",
+            tap("smoltcp", 6),
+            tap("smoltcp", 192),
+            tap("lwip", 6),
+            tap("lwip", 192)
+        ),
+        format!(
+            "smoltcp is ahead of `up` by {:.2}, {:.2} and {:.2} times",
+            receive(1),
+            receive(6),
+            receive(192)
+        ),
+    ]
+}
+
+fn which(near: Runs<'_>, lab: &[Result]) -> Vec<String> {
+    let all = choices(lab);
+    let of = |plan: &str, of: fn(&Choice) -> bool| -> Vec<String> {
+        let chosen = all.iter().filter(|c| {
+            let r = &lab[c.result];
+            r.plan.name == plan && r.cores != Cores::Far && of(c)
+        });
+        chosen.map(|c| whole(c.x as f64)).collect()
+    };
+    let sending = of("throughput", |c| {
+        c.best == "connp-l:128" && c.sure() == Some(Sure::Yes)
+    });
+    let likely = of("throughput", |c| {
+        c.best == "connp-l:128" && matches!(c.sure(), Some(Sure::Likely(_)))
+    });
+    let tied = of("throughput", |c| c.sure() == Some(Sure::Tie));
+    let lead = |label| near.ratio("receive", label, "up", 1).ratio;
+    // What the sentences say without figures.
+    let up_is_best = |plan: &str, from: u64| {
+        let mut rest = all.iter().filter(|c| {
+            let r = &lab[c.result];
+            r.plan.name == plan && r.cores != Cores::Far && c.x >= from
+        });
+        rest.all(|c| c.best == "up")
+    };
+    for (plan, from) in [
+        ("one-connection", 1),
+        ("receive", 6),
+        ("requests", 1),
+        ("connects", 6),
+    ] {
+        assert!(up_is_best(plan, from), "{plan}");
+    }
+    vec![
+        format!(
+            "`connp-l:128` for sending over 24 connections and more (sure at {}; every pair says so at {}; a tie at {})",
+            sending.join(", "),
+            likely.join(", "),
+            tied.join(", "),
+        ),
+        format!(
+            "receiving over one connection `connp-l:128`, `squeue`, `pef:vertical` and `msgp` lead `up` by {:.2}, {:.2}, {:.2} and {:.2}",
+            lead("connp-l:128"),
+            lead("squeue"),
+            lead("pef:vertical"),
+            lead("msgp"),
+        ),
+    ]
+}
+
+/// A verdict as FINDINGS has it: that of each claim, each once.
+pub fn verdict(findings: impl Iterator<Item = Finding>) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for f in findings.map(Finding::words) {
+        if !words.contains(&f) {
+            words.push(f);
+        }
+    }
+    words.join(" / ")
+}
