@@ -135,8 +135,8 @@ fn legend(r: &Result, looks: &[Look]) -> Markup {
 fn pill_class(finding: Finding) -> &'static str {
     match finding {
         Finding::Same => "pill good",
-        Finding::Direction | Finding::Larger | Finding::Smaller => "pill part",
-        Finding::Mixed | Finding::Opposite => "pill turned",
+        Finding::Direction | Finding::Larger | Finding::Smaller | Finding::Mixed => "pill part",
+        Finding::Opposite => "pill turned",
         Finding::Inconclusive => "pill none",
         Finding::NeedsCores(_) | Finding::TooFew | Finding::NotMeasured => "pill not",
     }

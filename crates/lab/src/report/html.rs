@@ -93,7 +93,7 @@ fn claims(material: &Material<'_>) -> Markup {
             }
             @if !costs.is_empty() {
                 p.pills {
-                    "In processor time per byte, which does not depend on the number of cores: "
+                    "In processor time per byte, for which the cores do: "
                     @for (kind, count) in cost_kinds { (experiment::pill(kind)) " " (count) " " }
                 }
             }
@@ -201,7 +201,8 @@ fn method(material: &Material<'_>) -> Markup {
                 "relative to that of " code { "up" } ", one thread without locks, and without the "
                 "ideal peer's time, which the papers' peers spent on machines of their own. The "
                 "published one is the number of cores over the published ratio of throughputs; as "
-                "that takes all cores for busy, it is the most that it can have been. Where no "
+                "that takes all cores for busy, it is the most that it can have been; paced links, "
+                "which leave cores idle, are left out. Where no "
                 "ratio is published, more throughput than " code { "up" } " on N cores means less "
                 "than N times its processor time." }
             p { "† marks points with runs that something else on the machine disturbed: the "

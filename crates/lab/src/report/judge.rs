@@ -9,7 +9,7 @@
 use super::analysis::{Curve, Evidence, Finding, Judged, Point, compare_points};
 use crate::{
     metric::Metric,
-    plan::Plan,
+    plan::{Mode, Plan},
     published::{Claim, Relation, Side},
     stats::{Comparison, Interval, Verdict},
 };
@@ -93,7 +93,8 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
         false => finding(claim.relation, claim.range(), here),
     });
     // Relative to one thread, which is what the cost of all others is a multiple of.
-    let is_cost = needed > cores && metric == Metric::Goodput && needs_b == 1;
+    let is_goodput = metric == Metric::Goodput && !is_paced(plan);
+    let is_cost = needed > cores && needs_b == 1 && is_goodput;
     let implied = Implied::of(claim, (needs_a, needs_b)).filter(|_| is_cost);
     Judged {
         claim,
@@ -101,6 +102,13 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
         evidence,
         cost: implied.and_then(|implied| cost(implied, &places)),
     }
+}
+
+/// Whether links are the limit here: no core is busy all the time then, and what a byte costs is
+/// mostly falling asleep and waking.
+fn is_paced(plan: &Plan) -> bool {
+    let cells = plan.cells(Mode::Normal, None).unwrap_or_default();
+    cells.iter().any(|c| c.settings.link_gbps.is_some())
 }
 
 /// The cores that a curve's throughput was published for.

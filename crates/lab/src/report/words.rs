@@ -127,9 +127,10 @@ pub(super) fn implied(cost: &Cost) -> String {
     }
 }
 
-/// What was measured of that.
+/// What was measured of that. The published ratio is a bound, so whether an interval holds it says
+/// nothing.
 pub(super) fn cost_here(cost: &Cost) -> Vec<String> {
-    lines(&cost.evidence, cost.implied.range())
+    lines(&cost.evidence, None)
 }
 
 fn lines(all: &[Evidence], published: Option<(f64, f64)>) -> Vec<String> {
@@ -288,10 +289,7 @@ pub(super) fn disturbed(r: &Result) -> Option<String> {
 pub(super) fn cores(r: &Result, host: &Host) -> Option<String> {
     let wanted = r.plan.cores.filter(|n| *n > host.cores)?;
     let costs = match r.claims.iter().any(|c| c.cost.is_some()) {
-        true => {
-            " What a byte costs in processor time, relative to one thread without locks, does \
-                 not depend on their number, and is judged."
-        }
+        true => " Processor time per byte can.",
         false => "",
     };
     Some(format!(
@@ -307,11 +305,17 @@ pub(super) fn runs(r: &Result) -> String {
         Cores::Near => " with near cores",
         Cores::Far => " with far cores",
     };
-    let mut text = format!("{} runs{cores}, {} disturbed", r.measured, r.disturbed);
-    if let (points, few @ 1..) = r.points() {
-        text.push_str(&format!(
-            ", {few} of {points} points with fewer than {ENOUGH}"
-        ));
+    let mut text = format!("{} runs{cores}", r.measured);
+    if r.disturbed > 0 {
+        text.push_str(&format!(", {} disturbed", r.disturbed));
+    }
+    match r.points() {
+        (_, 0) => {}
+        (points, few) if points == few => text.push_str(&format!(", no point with {ENOUGH}")),
+        (points, few) => {
+            let lack = format!(", {few} of {points} points with fewer than {ENOUGH}");
+            text.push_str(&lack);
+        }
     }
     text
 }
