@@ -342,9 +342,6 @@ struct Stock {
 /// How many buffers go to a depot or come from it at once.
 const MAGAZINE: usize = 64;
 
-/// The most magazines of one size that a depot keeps.
-const MAGAZINES: usize = 8;
-
 /// Where cores exchange packet buffers, [`MAGAZINE`] at a time: one core often takes buffers for
 /// what its NIC receives, and another, where the application reads, gives them back. Without it the
 /// first would allocate all its buffers, and the second free them. (Bonwick and Adams, "Magazines
@@ -358,13 +355,17 @@ pub struct PktDepot {
 struct Magazines {
     full: List<Vec<PktBuf>>,
     count: AtomicUsize,
+    /// The most that there may be.
+    limit: usize,
 }
 
 impl Magazines {
-    fn new() -> Magazines {
+    /// For buffers of `capacity`, of `bytes` together at most, or one magazine.
+    fn new(bytes: usize, capacity: usize) -> Magazines {
         Magazines {
             full: List::new(),
             count: AtomicUsize::new(0),
+            limit: (bytes / (MAGAZINE * capacity)).max(1),
         }
     }
 
@@ -380,7 +381,7 @@ impl Magazines {
 
     /// One too many is freed, after the lock is.
     fn put(&self, magazine: Vec<PktBuf>) {
-        if self.count.load(Ordering::Relaxed) >= MAGAZINES {
+        if self.count.load(Ordering::Relaxed) >= self.limit {
             return;
         }
         let mut full = self.full.lock();
@@ -390,19 +391,13 @@ impl Magazines {
 }
 
 impl PktDepot {
-    /// An empty one.
+    /// An empty one that keeps at most `bytes` of memory of either size, or one magazine.
     #[must_use]
-    pub fn new() -> PktDepot {
+    pub fn new(bytes: usize) -> PktDepot {
         PktDepot {
-            stock: Magazines::new(),
-            jumbo: Magazines::new(),
+            stock: Magazines::new(bytes, POOLED),
+            jumbo: Magazines::new(bytes, POOLED_JUMBO),
         }
-    }
-}
-
-impl Default for PktDepot {
-    fn default() -> PktDepot {
-        PktDepot::new()
     }
 }
 
@@ -457,12 +452,12 @@ impl PktPool {
         }
     }
 
-    /// A pool of one of several cores that have `depot` in common. It keeps half as many as
-    /// [`PktPool::default`]; the depot has as many for them all.
+    /// A pool of one of several cores that have `depot` in common. It keeps at most half as many
+    /// as [`PktPool::default`].
     pub fn of(depot: Arc<PktDepot>) -> PktPool {
         PktPool {
             depot: Some(depot),
-            ..PktPool::new(MAGAZINE * MAGAZINES)
+            ..PktPool::new(8 * MAGAZINE)
         }
     }
 
@@ -601,7 +596,7 @@ mod tests {
 
     #[test]
     fn what_one_core_gives_back_another_takes() {
-        let depot = Arc::new(PktDepot::new());
+        let depot = Arc::new(PktDepot::new(1 << 20));
         let (mut nic, mut reader) = (PktPool::of(depot.clone()), PktPool::of(depot));
         let mut allocated = 0;
         for round in 0..100 {
@@ -619,14 +614,15 @@ mod tests {
 
     #[test]
     fn a_depot_has_an_end() {
-        let depot = Arc::new(PktDepot::new());
+        const KEPT: usize = 3 * MAGAZINE;
+        let depot = Arc::new(PktDepot::new(KEPT * POOLED + 1));
         let mut pool = PktPool::of(depot.clone());
-        for _ in 0..3 * MAGAZINE * MAGAZINES {
+        for _ in 0..10 * KEPT {
             pool.put(PktBuf::with_capacity(POOLED));
         }
-        assert_eq!(depot.stock.full.lock().len(), MAGAZINES);
+        assert_eq!(depot.stock.full.lock().len() * MAGAZINE, KEPT);
         let mut other = PktPool::of(depot);
-        let all: Vec<_> = (0..=MAGAZINE * MAGAZINES).map(|_| other.take(9)).collect();
+        let all: Vec<_> = (0..=KEPT).map(|_| other.take(9)).collect();
         assert_eq!((other.misses, all[0].len()), (1, 0));
     }
 }

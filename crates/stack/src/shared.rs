@@ -134,7 +134,16 @@ impl Default for Config {
     }
 }
 
+/// The most of [`Config::spare`]: about what arrives in a millisecond at 100 Gb/s, which is as far
+/// as a reader falls behind who is not asleep.
+const MOST_SPARE: usize = 16 << 20;
+
 impl Config {
+    /// Memory of packet buffers that the threads keep for each other, bytes.
+    fn spare(&self) -> usize {
+        usize::try_from(self.memory / 64).map_or(MOST_SPARE, |n| n.min(MOST_SPARE))
+    }
+
     /// The most orphans, and the most connections that wait, in the whole stack; those take a
     /// quarter of the memory at most.
     pub fn ends(&self) -> [usize; 2] {
@@ -358,7 +367,7 @@ impl<K: Kind> SharedState<K> {
             path_mtus: PathMtus::new(&p),
             pollers: Pollers::new(&p),
             tasks: AllTasks::default(),
-            packets: Arc::default(),
+            packets: Arc::new(PktDepot::new(config.spare())),
             counters: PerLaneCounters::new(),
             toeplitz: Toeplitz::default(),
             life: Life::default(),
