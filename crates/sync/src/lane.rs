@@ -146,15 +146,19 @@ impl<S> LaneTable<S> {
     }
 }
 
-/// How many boxes a lane keeps for itself; what is put beyond goes where any lane can take it.
+/// How many boxes a lane keeps for itself; of more, half go where any lane can take them.
 const STOCK: usize = 32;
+
+/// How many go there, and come from there, at once.
+const HALF: usize = STOCK / 2;
 
 /// A stock of boxes per thread: scratch space and buffers that are taken and put back at every
 /// entry, without sharing and without an atomic read-modify-write.
 ///
-/// A thread's own stock holds 32; what is put beyond, and what threads beyond lane 512 put, lies
-/// in a common list under a lock, where a thread whose own stock is empty looks too. So boxes
-/// that one thread takes and another puts back find their way.
+/// A thread's own stock holds 32. Half of it goes to a common list under a lock when one more is
+/// put, and a thread whose own stock is empty takes as many from there. So boxes that one thread
+/// takes and another puts back find their way, and neither takes the lock, nor asks the allocator,
+/// for each. Threads beyond lane 512 have the common list alone.
 ///
 /// Not for signal handlers: one that interrupts `take` or `put` must not call them.
 #[derive(Debug)]
@@ -216,8 +220,15 @@ impl<P: Platform, T: Send> PerLane<P, T> {
 
     #[cold]
     fn take_common(&self) -> Option<Box<T>> {
+        let own = self.own();
         let mut common = self.common.lock();
         let boxed = common.pop();
+        if let Some(own) = own {
+            // SAFETY: as in `take`; moving boxes calls nothing but the allocator.
+            let own = unsafe { &mut *own.get() };
+            let rest = common.len().saturating_sub(HALF - 1);
+            own.extend(common.drain(rest..));
+        }
         self.common_len.store(common.len(), Ordering::Relaxed);
         boxed
     }
@@ -229,18 +240,18 @@ impl<P: Platform, T: Send> PerLane<P, T> {
             // SAFETY: as in `take`; growing the vector calls the allocator, which does not call
             // back.
             let own = unsafe { &mut *own.get() };
-            if own.len() < STOCK {
-                own.push(boxed);
-                return;
+            if own.len() == STOCK {
+                self.put_common(own.drain(HALF..));
             }
+            return own.push(boxed);
         }
-        self.put_common(boxed);
+        self.put_common(core::iter::once(boxed));
     }
 
     #[cold]
-    fn put_common(&self, boxed: Box<T>) {
+    fn put_common(&self, boxes: impl Iterator<Item = Box<T>>) {
         let mut common = self.common.lock();
-        common.push(boxed);
+        common.extend(boxes);
         self.common_len.store(common.len(), Ordering::Relaxed);
     }
 }

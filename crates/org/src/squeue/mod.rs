@@ -67,7 +67,7 @@ use ipcl::{Flow, Ipcl};
 use perimeter_base::Time;
 use perimeter_stack::shard::Shard;
 use perimeter_stack::{BURST, Count, Ctx, Listener, Seg, SharedState, SockId};
-use perimeter_sync::{Platform, Work};
+use perimeter_sync::{PerLane, Platform, Work};
 use perimeter_tcp::syncache::Established;
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use promised::Promised;
@@ -147,6 +147,8 @@ pub struct FireEngine<P: Platform> {
     turn: AtomicUsize,
     /// Soft rings; none unless packets are fanned out.
     rings: Box<[Ring<P>]>,
+    /// Messages, to be used again: one core makes them, and another one's squeue runs them.
+    packets: PerLane<P, (To, Seg)>,
 }
 
 impl<P: Platform> FireEngine<P> {
@@ -181,6 +183,7 @@ impl<P: Platform> FireEngine<P> {
             handed: AtomicU64::new(0),
             turn: AtomicUsize::new(0),
             rings: (0..rings).map(|_| Ring::new(&sh.p)).collect(),
+            packets: PerLane::new(sh.p.clone()),
             p: sh.p.clone(),
         }
     }
@@ -241,6 +244,8 @@ impl<P: Platform> FireEngine<P> {
                 if let To::Conn(id) = *to {
                     self.release(id, 1);
                 }
+                cx.pool.put(core::mem::take(&mut seg.payload));
+                self.packets.put(packet);
             }
             Msg::Accept(mut accept) => {
                 let Accept {
@@ -422,11 +427,10 @@ impl<P: Platform> FireEngine<P> {
         let moved = self.handed.load(Ordering::Acquire) != handed;
         chain.each(|to, segs| {
             for seg in segs {
-                let seg = core::mem::take(seg);
                 if moved && matches!(to, To::Listener(..)) {
-                    again.push(seg);
+                    again.push(core::mem::take(seg));
                 } else {
-                    door.push(Msg::Packet(Box::new((to, seg))));
+                    door.push(self.packet(to, seg));
                 }
             }
         });
@@ -436,6 +440,19 @@ impl<P: Platform> FireEngine<P> {
         if !again.is_empty() {
             self.input(cx, &mut again);
         }
+    }
+
+    /// The message that leaves a packet at an squeue.
+    #[inline]
+    fn packet(&self, to: To, seg: &mut Seg) -> Msg<P> {
+        let packet = (to, core::mem::take(seg));
+        Msg::Packet(match self.packets.take() {
+            Some(mut used) => {
+                *used = packet;
+                used
+            }
+            None => Box::new(packet),
+        })
     }
 
     /// A packet has arrived in the squeue that it was classified to.
@@ -499,7 +516,7 @@ impl<P: Platform> FireEngine<P> {
             return self.passive(cx, inside, to, seg);
         }
         let to = To::Listener(to.0, to.1);
-        self.pass_on(n, Msg::Packet(Box::new((to, core::mem::take(seg)))));
+        self.pass_on(n, self.packet(to, seg));
     }
 
     /// A packet without a connection has arrived in the squeue of a listener. Its flow may have
@@ -514,8 +531,7 @@ impl<P: Platform> FireEngine<P> {
     ) {
         if let Some(flow) = self.ipcl.find(&seg.frame.key, |_| ()) {
             if flow.squeue != inside.index {
-                let packet = Box::new((To::Before, core::mem::take(seg)));
-                return self.pass_on(flow.squeue, Msg::Packet(packet));
+                return self.pass_on(flow.squeue, self.packet(To::Before, seg));
             }
             if let Some(id) = inside.shard.lookup(&seg.frame.key) {
                 match inside.shard.input_for(cx, id, seg) {

@@ -42,7 +42,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use perimeter_stack::shard::Shard;
 use perimeter_stack::{Count, Ctx, Seg, SharedState};
-use perimeter_sync::Platform;
+use perimeter_sync::{PerLane, Platform};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -159,6 +159,8 @@ pub struct Streams<P: Platform> {
     /// Messages that IP and the STREAM head keep.
     kept: AtomicUsize,
     due: DueLine,
+    /// Messages, to be used again: one thread makes them, and another may run TCP.
+    packets: PerLane<P, Seg>,
 }
 
 impl<P: Platform> Streams<P> {
@@ -180,6 +182,7 @@ impl<P: Platform> Streams<P> {
             outer_table,
             kept: AtomicUsize::new(0),
             due: DueLine::default(),
+            packets: PerLane::new(sh.p.clone()),
         }
     }
 
@@ -206,7 +209,11 @@ impl<P: Platform> Streams<P> {
     fn tcp(&self, cx: &mut Ctx<Kd<P>>, tcp: &mut InTcp<P>, m: Msg<P>) {
         cx.forget_now();
         match m {
-            Msg::Packet(mut seg) => tcp.shard.input(cx, &mut seg),
+            Msg::Packet(mut seg) => {
+                tcp.shard.input(cx, &mut seg);
+                cx.pool.put(core::mem::take(&mut seg.payload));
+                self.packets.put(seg);
+            }
             Msg::Call(call) => call(self, cx, tcp),
             Msg::Timers => {
                 tcp.shard.on_timers(cx);

@@ -50,7 +50,9 @@ impl<P: Platform> Org for Streams<P> {
         let mut segs = core::mem::take(&mut cx.segs);
         if let Entered::Busy(mut door) = self.ip.enter(SqueueEntry::Fill) {
             for seg in segs.as_mut_slice() {
-                door.push(Msg::Packet(Box::new(core::mem::take(seg))));
+                let mut packet = self.packets.take().unwrap_or_default();
+                core::mem::swap(&mut *packet, seg);
+                door.push(Msg::Packet(packet));
             }
         }
         segs.clear();
