@@ -16,9 +16,12 @@ use perimeter_org::{Org, OrgSpec};
 use perimeter_stack::ops::{Received, Recv, SendData};
 use perimeter_stack::udp::{Rx, UdpConfig};
 use perimeter_stack::wheel::{Due, Wheel};
-use perimeter_stack::{BURST, Count, Ctx, Kind, Shard, SockId, lifecycle};
+use perimeter_stack::{Count, Ctx, Kind, Shard, SockId, lifecycle};
 use perimeter_sync::Native;
 use perimeter_wire::FlowKey;
+
+/// Frames of a burst here, whatever devices hand over: counts of different versions compare.
+const BURST: usize = 32;
 
 /// Octets in a page that an application sends.
 pub const PAGE: usize = 64 * 1024;

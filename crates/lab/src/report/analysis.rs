@@ -1,170 +1,22 @@
 //! What the rows of a folder say: points with their intervals, claims compared, an advice. All
 //! words of a report come from here or are computed from it.
 
+pub use super::{
+    curve::{Curve, Point, compare_points, has},
+    judge::{Evidence, Finding, Judged},
+};
 use super::{
-    judge::{Cost, judge},
+    judge::judge,
     names::{Unit, names},
 };
 use crate::{
     host::apart,
-    metric::Metric,
-    organizations::Organization,
     plan::Plan,
-    published::Claim,
     record::{Measured, Outcome, Row, Stored},
-    stats::{Comparison, ENOUGH, Interval, Spread, Verdict, compare},
+    stats::{ENOUGH, Verdict},
     trace::Trace,
 };
 use std::collections::BTreeMap;
-
-/// One point of a curve.
-#[derive(Debug, Clone)]
-pub struct Point {
-    /// Its place on the x axis.
-    pub x: u64,
-    /// Measurements by pass.
-    pub runs: BTreeMap<u32, Measured>,
-    /// Why there is none, if there is none.
-    pub missing: Option<String>,
-    /// Whether this machine can run it, as far as is known.
-    pub possible: bool,
-    /// Runs that something disturbed.
-    pub disturbed: usize,
-    /// Runs whose accounting does not hold.
-    pub invalid: usize,
-}
-
-impl Point {
-    /// A metric's value by pass.
-    pub fn values(&self, metric: Metric) -> BTreeMap<u32, f64> {
-        let value = |(pass, m): (&u32, &Measured)| Some((*pass, metric.of(m)?));
-        self.runs.iter().filter_map(value).collect()
-    }
-
-    /// Median, least and greatest.
-    pub fn spread(&self, metric: Metric) -> Option<Spread> {
-        Spread::of(&self.values(metric).into_values().collect::<Vec<_>>())
-    }
-
-    /// Interval of the median.
-    pub fn interval(&self, metric: Metric) -> Option<Interval> {
-        Interval::of_median(&self.values(metric).into_values().collect::<Vec<_>>())
-    }
-}
-
-/// One curve.
-#[derive(Debug, Clone)]
-pub struct Curve {
-    /// What runs, as the command line takes it: its one name in figures, tables and sentences.
-    pub name: String,
-    /// Its label in the plan and in the rows.
-    pub label: String,
-    /// Its counterpart in the papers.
-    pub published: Option<String>,
-    /// Organization at the first point.
-    pub organization: Option<Organization>,
-    /// Whether it may be compared with the others.
-    pub comparable: bool,
-    /// By x.
-    pub points: Vec<Point>,
-}
-
-impl Curve {
-    /// The point at `x`.
-    pub fn at(&self, x: u64) -> Option<&Point> {
-        self.points.iter().find(|p| p.x == x)
-    }
-}
-
-/// Whether a curve has a value of a metric anywhere.
-pub fn has(curve: &Curve, metric: Metric) -> bool {
-    curve.points.iter().any(|p| p.spread(metric).is_some())
-}
-
-/// Compares two points by a metric, pass by pass.
-pub fn compare_points(a: &Point, b: &Point, metric: Metric) -> Option<Comparison> {
-    let (a, b) = (a.values(metric), b.values(metric));
-    let pairs: Vec<(f64, f64)> = a
-        .iter()
-        .filter_map(|(pass, a)| Some((*a, *b.get(pass)?)))
-        .collect();
-    compare(&pairs)
-}
-
-/// What the measurements say of a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Finding {
-    /// It holds here, and by as much.
-    Same,
-    /// It holds here; the paper does not say by how much.
-    Direction,
-    /// It holds here, by more.
-    Larger,
-    /// It holds here, by less.
-    Smaller,
-    /// It holds at some x and not at others.
-    Mixed,
-    /// The opposite holds here.
-    Opposite,
-    /// No difference is seen, or none that is large enough or small enough to tell.
-    Inconclusive,
-    /// It is of a machine with more cores than this one has, and so can't be judged here.
-    NeedsCores(usize),
-    /// There are too few runs to tell.
-    TooFew,
-    /// What it is about was not measured.
-    NotMeasured,
-}
-
-impl Finding {
-    /// In words.
-    pub fn words(self) -> String {
-        match self {
-            Finding::Same => "same direction and size",
-            Finding::Direction => "same direction",
-            Finding::Larger => "same direction, larger",
-            Finding::Smaller => "same direction, smaller",
-            Finding::Mixed => "same direction at some loads",
-            Finding::Opposite => "opposite",
-            Finding::Inconclusive => "inconclusive",
-            Finding::NeedsCores(n) => return format!("needs {n} cores"),
-            Finding::TooFew => "inconclusive: too few runs",
-            Finding::NotMeasured => "not measured here",
-        }
-        .into()
-    }
-
-    /// Whether the claim holds.
-    pub(super) fn holds(self) -> bool {
-        self <= Finding::Smaller
-    }
-}
-
-/// One claim at one place.
-#[derive(Debug, Clone)]
-pub struct Evidence {
-    /// x of both sides.
-    pub x: (u64, u64),
-    /// The comparison.
-    pub comparison: Comparison,
-    /// What it says of the claim.
-    pub finding: Finding,
-    /// Counters of both sides that may explain it: name, unit, a's and b's median.
-    pub counters: Vec<(Metric, f64, f64)>,
-}
-
-/// A claim with what was found.
-#[derive(Debug, Clone)]
-pub struct Judged {
-    /// The claim.
-    pub claim: &'static Claim,
-    /// What is found in all.
-    pub finding: Finding,
-    /// By x.
-    pub evidence: Vec<Evidence>,
-    /// What it comes to in processor time, where only that can be judged here.
-    pub cost: Option<Cost>,
-}
 
 /// How far apart the cores were during the runs that a result is of. Runs with near and with far
 /// cores differ too much to be taken together.

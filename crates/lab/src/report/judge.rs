@@ -6,13 +6,88 @@
 //! A published ratio of throughputs bounds that, and so is judged by it wherever the machine is too
 //! small for the throughput itself.
 
-use super::analysis::{Curve, Evidence, Finding, Judged, Point, compare_points};
+use super::curve::{Curve, Point, compare_points};
 use crate::{
     metric::Metric,
     plan::{Mode, Plan},
     published::{Claim, Relation, Side},
     stats::{Comparison, Interval, Verdict},
 };
+
+/// What the measurements say of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finding {
+    /// It holds here, and by as much.
+    Same,
+    /// It holds here; the paper does not say by how much.
+    Direction,
+    /// It holds here, by more.
+    Larger,
+    /// It holds here, by less.
+    Smaller,
+    /// It holds at some x and not at others.
+    Mixed,
+    /// The opposite holds here.
+    Opposite,
+    /// No difference is seen, or none that is large enough or small enough to tell.
+    Inconclusive,
+    /// It is of a machine with more cores than this one has, and so can't be judged here.
+    NeedsCores(usize),
+    /// There are too few runs to tell.
+    TooFew,
+    /// What it is about was not measured.
+    NotMeasured,
+}
+
+impl Finding {
+    /// In words.
+    pub fn words(self) -> String {
+        match self {
+            Finding::Same => "same direction and size",
+            Finding::Direction => "same direction",
+            Finding::Larger => "same direction, larger",
+            Finding::Smaller => "same direction, smaller",
+            Finding::Mixed => "same direction at some loads",
+            Finding::Opposite => "opposite",
+            Finding::Inconclusive => "inconclusive",
+            Finding::NeedsCores(n) => return format!("needs {n} cores"),
+            Finding::TooFew => "inconclusive: too few runs",
+            Finding::NotMeasured => "not measured here",
+        }
+        .into()
+    }
+
+    /// Whether the claim holds.
+    pub(super) fn holds(self) -> bool {
+        self <= Finding::Smaller
+    }
+}
+
+/// One claim at one place.
+#[derive(Debug, Clone)]
+pub struct Evidence {
+    /// x of both sides.
+    pub x: (u64, u64),
+    /// The comparison.
+    pub comparison: Comparison,
+    /// What it says of the claim.
+    pub finding: Finding,
+    /// Counters of both sides that may explain it: name, unit, a's and b's median.
+    pub counters: Vec<(Metric, f64, f64)>,
+}
+
+/// A claim with what was found.
+#[derive(Debug, Clone)]
+pub struct Judged {
+    /// The claim.
+    pub claim: &'static Claim,
+    /// What is found in all.
+    pub finding: Finding,
+    /// By x.
+    pub evidence: Vec<Evidence>,
+    /// What it comes to in processor time, where only that can be judged here.
+    pub cost: Option<Cost>,
+}
 
 /// How far from 1 a ratio may be that counts as none.
 const EQUAL: f64 = 0.1;

@@ -8,6 +8,7 @@ mod boxes;
 pub mod choice;
 pub mod compare;
 mod csv;
+mod curve;
 mod experiment;
 mod figures;
 mod frame;
