@@ -485,7 +485,12 @@ impl Path for Lookup {
         let config = w.sh.config.tcp.clone();
         for n in 0..MANY {
             let (key, hash, iface) = (World::key(n), n as u32, 0);
-            let flow = lifecycle::Flow { key, hash, iface };
+            let flow = lifecycle::Flow {
+                key,
+                hash,
+                iface,
+                device: None,
+            };
             shard
                 .connect(&mut Ctx::new(&w.sh, &mut w.own), flow, &config)
                 .expect("a new flow");

@@ -213,7 +213,12 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         let hash = self.sh.flow_hash(&key);
         let config = self.sh.config.tcp.clone();
         let iface = 0;
-        let flow = lifecycle::Flow { key, hash, iface };
+        let flow = lifecycle::Flow {
+            key,
+            hash,
+            iface,
+            device: None,
+        };
         self.org
             .connect(&mut Ctx::new(&self.sh, &mut self.own), flow, &config)
             .expect("a new flow")

@@ -56,6 +56,12 @@ pub struct Listening {
     pub queued: u32,
     /// The most that may.
     pub backlog: u32,
+    /// The interface that it is bound to, if it is.
+    pub device: Option<u16>,
+    /// Time to live of its SYN-ACKs, and of what connections begin with that it accepts.
+    pub ttl: u8,
+    /// Their type of service.
+    pub tos: u8,
 }
 
 /// What a stack has counted.
@@ -142,9 +148,21 @@ pub trait Engine: Datagrams + Send + Sync {
     /// IPv6 addresses that were to be the stack's and that others turned out to have, with their
     /// interfaces.
     fn duplicates(&self) -> Vec<(u16, Ipv6Addr)>;
+    /// Names of the interfaces in their order, the loopback's last.
+    fn interfaces(&self) -> Vec<String>;
     /// Starts to open a connection.
     fn connect(
         &self,
+        local: (Option<IpAddr>, u16),
+        remote: SocketAddr,
+        config: &Config,
+    ) -> Result<SockId, EngineError> {
+        self.connect_by(None, local, remote, config)
+    }
+    /// As [`Engine::connect`], bound to an interface if one is given.
+    fn connect_by(
+        &self,
+        device: Option<u16>,
         local: (Option<IpAddr>, u16),
         remote: SocketAddr,
         config: &Config,
@@ -187,6 +205,8 @@ pub trait Engine: Datagrams + Send + Sync {
     fn close(&self, id: SockId, abort: bool) -> Result<(), EngineError>;
     /// Changes a setting; a listener's goes over to connections that it accepts later.
     fn set(&self, id: SockId, s: Setting) -> Result<(), EngineError>;
+    /// Looks at a listener.
+    fn listening(&self, id: SockId) -> Result<Listening, EngineError>;
     /// Looks at a connection.
     fn look(&self, id: SockId) -> Result<ConnInfo, EngineError>;
     /// What a socket of any kind is ready for now, as in [`perimeter_stack::ready`].

@@ -37,6 +37,8 @@ pub enum EngineError {
     Forked,
     /// The interface has gone; of a listener, all have.
     NetDown,
+    /// There is no interface of that number.
+    NoInterface,
     /// The datagram is longer than can be sent.
     TooLong,
     /// It would go to all stations, which the socket has not said that it wants.
@@ -68,6 +70,7 @@ impl From<UdpError> for EngineError {
             UdpError::TooLong => EngineError::TooLong,
             UdpError::Permission => EngineError::Permission,
             UdpError::Invalid => EngineError::Sock(SockError::Invalid),
+            UdpError::NoInterface => EngineError::NoInterface,
             UdpError::NotOurs => EngineError::NoRoute,
             UdpError::InUse => EngineError::AddrInUse,
             UdpError::NoMemory => EngineError::NoMemory,

@@ -582,7 +582,8 @@ impl<O: Org> Instance<O> {
         self.sh.tx.iter().filter(|t| queues.contains(&t.rxq))
     }
 
-    /// Opens a connection; the handshake goes on by itself.
+    /// Opens a connection, bound to interface `device` if one is given; the handshake goes on by
+    /// itself.
     ///
     /// # Errors
     /// No route, no free port, or no memory.
@@ -591,6 +592,7 @@ impl<O: Org> Instance<O> {
         cx: &mut Ctx<O::K>,
         local: (Option<IpAddr>, u16),
         remote: (IpAddr, u16),
+        device: Option<u16>,
         config: &perimeter_tcp::Config,
     ) -> Result<SockId, OpenError> {
         let sh = &self.sh;
@@ -598,7 +600,8 @@ impl<O: Org> Instance<O> {
             sh.count(cx.lane, Count::MemRefused, 1);
             return Err(OpenError::NoMemory);
         }
-        let (iface, addr) = sh.source(remote.0, local.0).ok_or(OpenError::NoRoute)?;
+        let found = sh.source(remote.0, local.0, device);
+        let (iface, addr) = found.ok_or(OpenError::NoRoute)?;
         if sh.ifaces[usize::from(iface)].is_gone() {
             return Err(OpenError::Gone);
         }
@@ -622,6 +625,7 @@ impl<O: Org> Instance<O> {
                 key,
                 hash: sh.flow_hash(&key),
                 iface,
+                device,
             };
             self.org.connect(cx, flow, &config).ok()
         };
@@ -660,9 +664,9 @@ impl<O: Org> Instance<O> {
         };
         match verdict {
             Verdict::Drop => {}
-            Verdict::Reset => self.sh.refuse_held(cx, &syn),
+            Verdict::Reset => self.sh.refuse_held(cx, &syn, l.leaving()),
             Verdict::Allow => {
-                if let Some(n) = self.org.perimeter_of(cx.sh, key) {
+                if let Some(n) = self.org.perimeter_of_request(cx.sh, key, listener) {
                     self.org
                         .leave(cx, n, move |sockets, cx| sockets.admit(cx, &l, &syn));
                 }

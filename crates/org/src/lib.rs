@@ -146,6 +146,17 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// error. `None`: nobody wants such packets.
     fn perimeter_of(&self, sh: &SharedState<Self::K>, key: &FlowKey) -> Option<u16>;
 
+    /// As [`Org::perimeter_of`], of a SYN that is held for a listener.
+    fn perimeter_of_request(
+        &self,
+        sh: &SharedState<Self::K>,
+        key: &FlowKey,
+        listener: SockId,
+    ) -> Option<u16> {
+        let _ = listener;
+        self.perimeter_of(sh, key)
+    }
+
     /// The perimeter for a socket without a flow that the calling thread opens; `hash` is of its
     /// address.
     fn home(&self, hash: u32) -> u16 {

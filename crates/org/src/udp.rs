@@ -61,7 +61,7 @@ impl<O: Org> Protocol<O> for Udp {
 fn too_big<O: Org>(org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, mtu: u32, len: u32) {
     let (sh, now) = (cx.sh, cx.now());
     let hash = sh.flow_hash(ends);
-    let Target::One(id) = sh.udp.find(ends, || hash) else {
+    let Target::One(id) = sh.udp.find(ends, None, || hash) else {
         return cx.count(Count::TooBigRefused, 1);
     };
     match sh.path_too_big(ends.remote, hash, (mtu, len), now) {
@@ -92,10 +92,9 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, mut d: Datagram, found: &mut Vec<(SockId, 
     if d.group {
         return to_all(cx, d, &key, found);
     }
-    match sh
-        .udp
-        .find(&key, || d.hash.unwrap_or_else(|| sh.flow_hash(&key)))
-    {
+    match sh.udp.find(&key, Some(d.iface), || {
+        d.hash.unwrap_or_else(|| sh.flow_hash(&key))
+    }) {
         Target::One(id) => {
             found.push((id, received(d, &key)));
         }

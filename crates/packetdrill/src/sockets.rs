@@ -105,6 +105,7 @@ fn errno_of(fault: EngineError) -> Errno {
         EngineError::Registered(false) => libc::ENOENT,
         EngineError::TooLong => libc::EMSGSIZE,
         EngineError::Permission => libc::EACCES,
+        EngineError::NoInterface => libc::ENODEV,
     })
 }
 

@@ -41,6 +41,25 @@ pub(crate) fn inward(engine: &dyn Engine, addr: SocketAddr) -> Result<SocketAddr
     Ok(SocketAddr::new(IpAddr::V6(with_zone(ip, zone)), v6.port()))
 }
 
+/// The number of the interface of that name.
+///
+/// # Errors
+/// `NotFound`: there is none.
+pub(crate) fn interface(engine: &dyn Engine, name: &str) -> Result<u16> {
+    let all = engine.interfaces();
+    if let Some(n) = all.iter().position(|i| i == name) {
+        return Ok(n as u16);
+    }
+    let all = all.join(", ");
+    let what = format!("this stack has no interface `{name}`; it has {all}");
+    Err(Error::new(ErrorKind::NotFound, what))
+}
+
+/// The name of the interface of that number.
+pub(crate) fn name(engine: &dyn Engine, interface: u16) -> Option<String> {
+    engine.interfaces().into_iter().nth(interface.into())
+}
+
 /// The address as std has it.
 pub(crate) fn outward(ip: IpAddr, port: u16) -> SocketAddr {
     match ip {

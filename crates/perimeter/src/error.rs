@@ -121,6 +121,10 @@ pub fn io(f: EngineError) -> Error {
         ),
         // As the host's kernel says it, so that programs know it by its number.
         EngineError::TooLong => rustix::io::Errno::MSGSIZE.into(),
+        EngineError::NoInterface => Error::new(
+            ErrorKind::NotFound,
+            "this stack has no interface of that number",
+        ),
         EngineError::Permission => Error::new(
             ErrorKind::PermissionDenied,
             "a datagram to all stations needs `set_broadcast`",

@@ -31,6 +31,7 @@ pub struct Listen {
     pub(crate) config: Option<Config>,
     pub(crate) hold: Option<Hold>,
     pub(crate) reuse_port: bool,
+    pub(crate) device: Option<String>,
 }
 
 impl Listen {
@@ -51,6 +52,7 @@ impl Listen {
             config: None,
             hold: None,
             reuse_port: false,
+            device: None,
         }
     }
 
@@ -111,6 +113,33 @@ impl Listen {
     pub fn reuse_port(self) -> Listen {
         Listen {
             reuse_port: true,
+            ..self
+        }
+    }
+
+    /// SO_BINDTODEVICE: it gets connections that come by that interface, and they stay on it. Others
+    /// may have the same address and port on other interfaces; where one that is bound to none may
+    /// have it too, as both share it ([`Listen::reuse_port`]), this one gets what comes by its
+    /// interface. Else as [`TcpSocket::bind_device`](crate::TcpSocket::bind_device).
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// // For this program's own connections alone.
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).bind_device("lo");
+    /// let listener = stack.listen_as(&listen)?;
+    /// assert_eq!(listener.device()?.as_deref(), Some("lo"));
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.1, client.local_addr()?);
+    ///
+    /// let nowhere = listen.bind_device("eth9");
+    /// let error = stack.listen_as(&nowhere).expect_err("there is no such interface");
+    /// assert_eq!(error.kind(), ErrorKind::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn bind_device(self, interface: &str) -> Listen {
+        Listen {
+            device: Some(interface.to_owned()),
             ..self
         }
     }

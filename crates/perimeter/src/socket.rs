@@ -1,5 +1,6 @@
 //! A TCP socket that is set up before it connects or listens.
 
+use crate::addr;
 use crate::listen::Listen;
 use crate::stack::Stack;
 use crate::tcp::{TcpListener, TcpStream, hops};
@@ -13,8 +14,8 @@ use std::time::Duration;
 /// A TCP socket that neither connects nor listens yet: options are set, and it is bound, before
 /// either. In the names of tokio's `TcpSocket`.
 ///
-/// What it sends has its options from the SYN on; what a listener accepts begins with them, but for
-/// `linger`, and its SYN-ACKs have the stack's time to live and a type of service of 0.
+/// What it sends has its options from the SYN or SYN-ACK on; what a listener accepts begins with them,
+/// but for `linger`.
 ///
 /// ```
 /// # fn example(stack: &perimeter::Stack) -> std::io::Result<()> {
@@ -39,6 +40,7 @@ struct Made {
     linger: Option<Duration>,
     only_v6: bool,
     reuse_port: bool,
+    device: Option<String>,
 }
 
 fn invalid<T>(what: impl Into<String>) -> Result<T> {
@@ -78,6 +80,7 @@ impl TcpSocket {
             linger: None,
             only_v6: false,
             reuse_port: false,
+            device: None,
         });
         TcpSocket { stack, v6, made }
     }
@@ -382,6 +385,48 @@ impl TcpSocket {
         Ok(self.made().reuse_port)
     }
 
+    /// SO_BINDTODEVICE: it gets what comes by that interface, and nothing else; and what it sends
+    /// leaves by that interface, so that only routes that lead there are routes, also where its own
+    /// address is chosen. Of the loopback, `lo`, only what the stack sends to itself comes, and no
+    /// other interface leads to the stack's own addresses. `None`: any interface.
+    ///
+    /// Two that listen at one port on different interfaces do not get in each other's way. There
+    /// is one connection between two addresses and ports, whatever it is bound to.
+    ///
+    /// ```
+    #[doc = include_str!("examples/apart.txt")]
+    /// let listener = far.listen("10.0.0.2:80")?;
+    /// let socket = near.tcp_socket_v4();
+    /// socket.bind_device(Some("wire0"))?;
+    /// assert_eq!(socket.device()?.as_deref(), Some("wire0"));
+    /// let stream = socket.start_connect("10.0.0.2:80".parse()?)?;
+    /// assert_eq!(stream.device()?.as_deref(), Some("wire0"));
+    ///
+    /// let socket = near.tcp_socket_v4();
+    /// let error = socket.bind_device(Some("eth9")).expect_err("there is none of that name");
+    /// assert_eq!(error.to_string(), "this stack has no interface `eth9`; it has wire0, lo");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`: the stack has no interface of that name ([`Stack::interfaces`]).
+    pub fn bind_device(&self, interface: Option<&str>) -> Result<()> {
+        if let Some(name) = interface {
+            addr::interface(&**self.stack.engine(), name)?;
+        }
+        self.made().device = interface.map(str::to_owned);
+        Ok(())
+    }
+
+    /// SO_BINDTODEVICE: the name of the interface that it is bound to.
+    /// See [`TcpSocket::bind_device`].
+    ///
+    /// # Errors
+    /// None today; as tokio's.
+    pub fn device(&self) -> Result<Option<String>> {
+        Ok(self.made().device.clone())
+    }
+
     /// Where it connects from, or listens; port 0 is any free one. The port is taken when it
     /// connects or listens (as with Linux's IP_BIND_ADDRESS_NO_PORT): that it is in use, or the
     /// address not one of the stack's, is told then.
@@ -473,7 +518,8 @@ impl TcpSocket {
     pub fn start_connect(self, addr: SocketAddr) -> Result<TcpStream> {
         self.same_family(addr)?;
         let made = self.made();
-        let s = self.stack.connect_with(made.local, addr, &made.config)?;
+        let (device, config) = (made.device.as_deref(), &made.config);
+        let s = self.stack.connect_by(device, made.local, addr, config)?;
         if made.linger.is_some() {
             s.set_linger(made.linger)?;
         }
@@ -503,6 +549,7 @@ impl TcpSocket {
         self.stack.listen_as(&Listen {
             only_v6: made.only_v6,
             reuse_port: made.reuse_port,
+            device: made.device.clone(),
             ..listen
         })
     }

@@ -159,7 +159,7 @@ impl Stack {
     /// ```
     ///
     /// # Errors
-    /// As [`Stack::listen`].
+    /// As [`Stack::listen`]; `NotFound`: there is no interface of the name that it is to be bound to.
     pub fn listen_as(&self, listen: &Listen) -> std::io::Result<TcpListener> {
         use std::io::{Error, ErrorKind};
         let config = listen.config.clone();
@@ -170,6 +170,9 @@ impl Stack {
             let what = format!("{addr}: a listener for IPv6 only can't have an IPv4 address");
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
+        let device = listen.device.as_deref();
+        let device = device.map(|name| addr::interface(&*self.engine, name));
+        let device = device.transpose()?;
         // `[::]` stands for both families, unless it is said that it does not.
         let both = addr.ip().is_unspecified() && addr.is_ipv6() && !listen.only_v6;
         let spec = ListenSpec {
@@ -183,6 +186,7 @@ impl Stack {
             config,
             hold: listen.hold,
             reuse_port: listen.reuse_port,
+            device,
         };
         let (id, port) = self.engine.listen(&spec).map_err(io)?;
         let local = addr::outward(addr.ip(), port);
@@ -278,14 +282,28 @@ impl Stack {
         addr: SocketAddr,
         config: &TcpConfig,
     ) -> std::io::Result<TcpStream> {
+        self.connect_by(None, local, addr, config)
+    }
+
+    /// As [`Stack::connect_with`], bound to the interface of that name, if there is one.
+    pub(crate) fn connect_by(
+        &self,
+        device: Option<&str>,
+        local: Option<SocketAddr>,
+        addr: SocketAddr,
+        config: &TcpConfig,
+    ) -> std::io::Result<TcpStream> {
         callable(config)?;
+        let device = device.map(|name| addr::interface(&*self.engine, name));
+        let device = device.transpose()?;
         let addr = addr::inward(&*self.engine, addr)?;
         let local = local.map(|l| addr::inward(&*self.engine, l)).transpose()?;
         let from = match local {
             Some(l) => ((!l.ip().is_unspecified()).then_some(l.ip()), l.port()),
             None => (None, 0),
         };
-        let id = self.engine.connect(from, addr, config).map_err(io)?;
+        let connected = self.engine.connect_by(device, from, addr, config);
+        let id = connected.map_err(io)?;
         Ok(TcpStream::new(self.engine.clone(), id))
     }
 
@@ -373,6 +391,18 @@ impl Stack {
             a.addr = addr::outward(a.addr, 0).ip();
         }
         all
+    }
+
+    /// The names of the interfaces, in the order in which they were added, and of the loopback, by which
+    /// what the stack sends to itself goes.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// assert_eq!(stack.interfaces(), ["wire0", "lo"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn interfaces(&self) -> Vec<String> {
+        self.engine.interfaces()
     }
 
     /// IPv6 addresses that were to be this stack's and that somebody else on the link turned out

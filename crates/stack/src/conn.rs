@@ -4,6 +4,7 @@
 use crate::ctx::Ctx;
 use crate::id::SockId;
 use crate::kind::Kind;
+use crate::lifecycle::Flow;
 use crate::listener::Listener;
 use crate::marks::Marks;
 use crate::memory::{SET_ASIDE, Trust};
@@ -64,6 +65,12 @@ pub struct Meta<K: Kind> {
     pub txq: u16,
     /// Generation of routes and neighbours that `template` was made from; 0: not resolved.
     pub net_generation: u32,
+    /// The interface that it is bound to (SO_BINDTODEVICE): its segments come and go by that one
+    /// only. Its TCP is guarded then.
+    pub device: Option<u16>,
+    /// The interface that routes must lead to for `template`: that one, or the one that stands for its
+    /// address.
+    pub by: Option<u16>,
     /// IP identification of the next segment.
     pub ident: u16,
     /// When the live entry in the timer wheel fires; [`Time::NEVER`]: there is none.
@@ -90,6 +97,13 @@ pub struct Meta<K: Kind> {
     pub tcp_core: u16,
     /// Who is told when the handshake completes, for a connection that was accepted.
     pub listener: Option<Arc<Listener<K>>>,
+}
+
+impl<K: Kind> Meta<K> {
+    /// Whether its segments may come by interface `iface`.
+    pub(crate) fn may_come_by(&self, iface: u16) -> bool {
+        self.device.is_none_or(|n| n == iface)
+    }
 }
 
 /// What is protected with the send buffer.
@@ -269,22 +283,23 @@ pub struct Conn<K: Kind> {
 }
 
 impl<K: Kind> Conn<K> {
-    /// A connection that was just opened, with the settings `config`. `hash` and `iface` are of
-    /// its flow.
-    pub fn new(
-        sh: &SharedState<K>,
-        config: &Config,
-        id: SockId,
-        key: FlowKey,
-        (hash, iface): (u32, u16),
-        tcb: Tcb,
-    ) -> Conn<K> {
+    /// A connection that was just opened, with the settings `config`.
+    pub fn new(sh: &SharedState<K>, config: &Config, id: SockId, flow: Flow, tcb: Tcb) -> Conn<K> {
+        let Flow {
+            key,
+            hash,
+            iface,
+            device,
+        } = flow;
         let nowhere = Some((MacAddr::UNSPECIFIED, MacAddr::UNSPECIFIED));
         let mss = tcb.adv_mss();
         let txq = sh.ifaces[usize::from(iface)].txq(hash);
         let mut tcb = tcb;
         tcb.set_large(sh.tx[usize::from(txq)].large.is_some());
         sh.begin_on_path(&mut tcb, key.remote);
+        if device.is_some() {
+            tcb.set_guarded(true);
+        }
         let meta = Meta {
             id,
             key,
@@ -294,6 +309,8 @@ impl<K: Kind> Conn<K> {
             ttl: config.ttl.unwrap_or(sh.config.ttl),
             txq,
             net_generation: 0,
+            device,
+            by: device,
             ident: sh.isn.ident(&key),
             armed: Time::NEVER,
             orphan: false,
@@ -553,6 +570,8 @@ pub struct ConnInfo {
     pub tos: u8,
     /// Time to live, or hop limit, of what is sent (IP_TTL).
     pub ttl: u8,
+    /// The interface that it is bound to, if it is (SO_BINDTODEVICE).
+    pub device: Option<u16>,
     /// The application has let go of it.
     pub orphan: bool,
     /// Where its layers ran last.

@@ -45,6 +45,8 @@ counts! {
     NoStation = "drop_no_station",
     /// Segments for no connection and no listener.
     NoConnection = "drop_no_connection",
+    /// Segments of a connection that is bound to another interface than they came by.
+    OtherInterface = "drop_other_interface",
     /// Datagrams for another host.
     NotOurs = "drop_not_ours",
     /// Frames for another station: the network delivers what it need not, or somebody looks for

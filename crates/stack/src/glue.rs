@@ -38,8 +38,51 @@ pub fn input<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
     }
     let (now, data) = arrived(a, cx, seg);
     let mut input = Input::default();
-    a.tcb().tcb.input(&seg.frame.hdr, data, now, &mut input);
+    let mut data = data;
+    let hdr = &seg.frame.hdr;
+    if !a.tcb().tcb.input_light(hdr, &mut data, now, &mut input) {
+        unpredicted(a, cx, (seg.iface, hdr), data, now, &mut input);
+    }
     taken(a, cx, &mut input);
+}
+
+/// The complete processing of a segment that header prediction has left, which came by interface
+/// `iface`: dropped if its connection is bound to another one. Such a connection is guarded, so that
+/// no other one pays for that.
+#[inline]
+pub fn unpredicted<A: Access>(
+    a: &mut A,
+    cx: &mut Ctx<A::K>,
+    (iface, hdr): (u16, &TcpHdr),
+    data: Option<PktBuf>,
+    now: Time,
+    input: &mut Input,
+) {
+    match a.tcb().tcb.is_guarded() {
+        false => a.tcb().tcb.input_full(hdr, data, now, input),
+        true => guarded(a, cx, (iface, hdr), data, now, input),
+    }
+}
+
+#[cold]
+fn guarded<A: Access>(
+    a: &mut A,
+    cx: &mut Ctx<A::K>,
+    (iface, hdr): (u16, &TcpHdr),
+    data: Option<PktBuf>,
+    now: Time,
+    input: &mut Input,
+) {
+    let t = a.tcb();
+    if !t.meta.may_come_by(iface) {
+        if let Some(data) = data {
+            cx.pool.put(data);
+        }
+        return cx.count(Count::OtherInterface, 1);
+    }
+    t.tcb.set_guarded(false);
+    t.tcb.input(hdr, data, now, input);
+    t.tcb.set_guarded(true);
 }
 
 /// As [`input`], for merged segments: as one if header prediction takes them, else one by one.
@@ -69,6 +112,12 @@ fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
         }
         cx.own.predicted += u32::from(run.segs) - 1;
         return all_taken(a, cx, &mut taken_as, Some(&mut seg.rest));
+    }
+    let t = a.tcb();
+    if t.tcb.is_guarded() && t.meta.may_come_by(seg.iface) {
+        t.tcb.set_guarded(false);
+        input_merged(a, cx, seg);
+        return a.tcb().tcb.set_guarded(true);
     }
     seg.apart(|seg| input(a, cx, seg));
 }

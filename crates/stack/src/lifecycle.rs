@@ -27,13 +27,19 @@ pub struct Flow {
     pub hash: u32,
     /// The interface that it leaves by.
     pub iface: u16,
+    /// The interface that it is bound to (SO_BINDTODEVICE), if it is.
+    pub device: Option<u16>,
 }
 
 impl Flow {
-    /// The flow of a segment that arrived.
-    pub fn of(seg: &Seg) -> Flow {
-        let (key, hash, iface) = (seg.frame.key, seg.hash, seg.iface);
-        Flow { key, hash, iface }
+    /// The flow of a segment that arrived for that listener, to whose interface it is bound.
+    pub fn of<K: Kind>(seg: &Seg, l: &Listener<K>) -> Flow {
+        Flow {
+            key: seg.frame.key,
+            hash: seg.hash,
+            iface: seg.iface,
+            device: l.device,
+        }
     }
 }
 

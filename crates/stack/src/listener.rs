@@ -3,6 +3,7 @@
 use crate::hold::{Held, Hold, Requests, Serial, Syn, Verdict};
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
+use crate::net::both_get;
 use crate::planted::{Bug, planted};
 use crate::ready::{self, Side, Wakes};
 use crate::setting::Setting;
@@ -32,6 +33,8 @@ pub struct ListenSpec {
     /// Other listeners that say the same may have its port as well (SO_REUSEPORT): each gets its
     /// part of the flows.
     pub reuse_port: bool,
+    /// The interface by which it gets connections, and they go on (SO_BINDTODEVICE); `None`: any.
+    pub device: Option<u16>,
 }
 
 impl ListenSpec {
@@ -47,6 +50,7 @@ impl ListenSpec {
             config,
             hold: None,
             reuse_port: false,
+            device: None,
         }
     }
 }
@@ -71,6 +75,8 @@ pub struct Listener<K: Kind> {
     pub addr: Option<IpAddr>,
     /// Port; 0: any.
     pub port: u16,
+    /// The interface that it is bound to (SO_BINDTODEVICE), if it is.
+    pub device: Option<u16>,
     /// Whether it holds SYNs.
     holds: bool,
     /// What connections are made with from now on.
@@ -108,6 +114,7 @@ impl<K: Kind> Listener<K> {
             id,
             addr: spec.addr,
             port,
+            device: spec.device,
             holds: spec.hold.is_some(),
             config: lock::<K, _>(p, LockClass::Leaf, Arc::new(spec.config.clone())),
             backlog: spec.backlog.max(1),
@@ -282,9 +289,26 @@ impl<K: Kind> Listener<K> {
         self.queue.stats()
     }
 
-    /// Whether a SYN to `local` is for this listener, at its port.
-    pub fn matches(&self, local: IpAddr) -> bool {
-        covers(self.addr, local)
+    /// Whether a SYN to `local` that came by interface `iface` is for this listener, at its port.
+    /// `iface` is `None` where it is not known: then it may have been any.
+    pub fn matches(&self, local: IpAddr, iface: Option<u16>) -> bool {
+        covers(self.addr, local) && both_get(self.device, iface)
+    }
+
+    /// How exactly it says what it is for: the address, then the interface.
+    fn rank(&self) -> (bool, bool) {
+        let one = self.addr.is_some_and(|a| !a.is_unspecified());
+        (one, self.device.is_some())
+    }
+
+    /// How its handshakes leave.
+    pub fn leaving(&self) -> Leaving {
+        let config = self.config.lock();
+        Leaving {
+            by: self.device,
+            ttl: config.ttl,
+            tos: config.tos,
+        }
     }
 
     /// Whether it listens at that port.
@@ -313,6 +337,17 @@ pub(crate) fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
 /// The port of a listener that takes those of every port.
 pub const ANY_PORT: u16 = 0;
 
+/// How what belongs to no connection leaves.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Leaving {
+    /// The interface that it has to leave by; `None`: any.
+    pub by: Option<u16>,
+    /// Time to live, or hop limit; `None`: the stack's.
+    pub ttl: Option<u8>,
+    /// DSCP and ECN.
+    pub tos: u8,
+}
+
 /// Result of [`Listener::request`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Requested {
@@ -337,19 +372,15 @@ pub enum Accepted {
     Closed,
 }
 
-/// One of those that fit: the only one, or if they share their port that to which the flow belongs.
-fn choose<'a, K: Kind>(
-    list: &'a [Arc<Listener<K>>],
-    hash: &impl Fn() -> u32,
-    fits: impl Fn(&Listener<K>) -> bool,
-) -> Option<&'a Arc<Listener<K>>> {
-    let mut fit = list.iter().filter(|l| fits(l));
-    let n = match fit.clone().count() {
-        0 => return None,
-        1 => 0,
-        n => hash() as usize % n,
-    };
-    fit.nth(n)
+/// Where a segment goes to, as listeners are looked for.
+#[derive(Copy, Clone, Debug)]
+pub struct Wanted {
+    /// The address.
+    pub local: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// The interface that it came by, if that is known.
+    pub iface: Option<u16>,
 }
 
 /// A perimeter's own table of wildcard entries: which listeners it knows, by port.
@@ -385,26 +416,23 @@ impl<K: Kind> Wildcards<K> {
         removed
     }
 
-    /// The listener for a SYN to `(local, port)`: the bound one before the wildcard, and those
-    /// of the port before those of any. Where several share the port, `hash` of the flow selects one.
-    pub fn find(
-        &self,
-        local: IpAddr,
-        port: u16,
-        hash: impl Fn() -> u32,
-    ) -> Option<&Arc<Listener<K>>> {
-        self.find_at(local, port, &hash)
-            .or_else(|| self.find_at(local, ANY_PORT, &hash))
+    /// The listener for a SYN: those of the port before those of any, the one at the address before
+    /// the wildcard, and of those the one that is bound to the interface. Where several share the
+    /// port, `hash` of the flow selects one.
+    pub fn find(&self, to: Wanted, hash: impl Fn() -> u32) -> Option<&Arc<Listener<K>>> {
+        self.find_at(to.port, to, &hash)
+            .or_else(|| self.find_at(ANY_PORT, to, &hash))
     }
 
-    fn find_at(
-        &self,
-        local: IpAddr,
-        port: u16,
-        hash: &impl Fn() -> u32,
-    ) -> Option<&Arc<Listener<K>>> {
+    fn find_at(&self, port: u16, to: Wanted, hash: &impl Fn() -> u32) -> Option<&Arc<Listener<K>>> {
         let list = self.by_port.get(&port)?;
-        choose(list, hash, |l| l.addr == Some(local))
-            .or_else(|| choose(list, hash, |l| l.matches(local)))
+        let fit = list.iter().filter(|l| l.matches(to.local, to.iface));
+        let best = fit.clone().map(|l| l.rank()).max()?;
+        let mut fit = fit.filter(|l| l.rank() == best);
+        let n = match fit.clone().count() {
+            1 => 0,
+            n => hash() as usize % n.max(1),
+        };
+        fit.nth(n)
     }
 }

@@ -52,6 +52,12 @@ pub(crate) fn is_host(ip: IpAddr) -> bool {
     }
 }
 
+/// Whether a packet could be for both of two sockets that are bound to these interfaces (`None`: to
+/// none, so that they get what comes by any).
+pub fn both_get(a: Option<u16>, b: Option<u16>) -> bool {
+    a.is_none() || b.is_none() || a == b
+}
+
 /// Whether this is the address of a group, or of all hosts of the link.
 pub(crate) fn is_group(ip: IpAddr) -> bool {
     ip.is_multicast() || matches!(ip, IpAddr::V4(ip) if ip.is_broadcast())

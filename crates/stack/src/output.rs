@@ -68,7 +68,7 @@ pub fn output_in_turn<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
         repeated(cx, repeats);
         let t = a.tcb();
         if t.tcb.backoffs() >= SUSPECT {
-            cx.sh.suspect(cx.own, t.meta.key.remote);
+            cx.sh.suspect(cx.own, (t.meta.key.remote, t.meta.by));
         }
     }
     let meta = a.tcb_meta();
@@ -471,7 +471,10 @@ fn resolve<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) -> bool {
 
 #[cold]
 fn resolve_anew<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>, generation: u32) -> bool {
-    match cx.sh.template(&meta.key, meta.txq, Some(meta.id), cx) {
+    meta.by = meta
+        .device
+        .or_else(|| cx.sh.only_by(meta.key.local, meta.txq));
+    match cx.sh.template(&meta.key, meta.by, Some(meta.id), cx) {
         Some((_, Some(template))) => {
             meta.template = template;
             meta.template.set_tos(meta.tos);

@@ -5,13 +5,13 @@ use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::hold::{Held, Syn};
 use crate::kind::Kind;
-use crate::listener::{Listener, Wildcards};
+use crate::listener::{Leaving, Listener, Wanted, Wildcards};
 use crate::ops::Icmp;
 use crate::segment::Seg;
 use crate::shared::SharedState;
 use perimeter_base::Time;
 use perimeter_tcp::SynCache;
-use perimeter_tcp::syncache::{AckAction, Established, ListenParams, SynAction};
+use perimeter_tcp::syncache::{AckAction, Established, ListenParams, Origin, SynAction};
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
 
@@ -37,6 +37,26 @@ fn syn<K: Kind>(sh: &SharedState<K>, seg: &Seg, iss: Option<Seq>, origin: u16) -
         origin,
         iss,
     }
+}
+
+/// Where a segment of that flow goes to that came by interface `iface`, if that is known.
+fn wanted(key: &FlowKey, iface: Option<u16>) -> Wanted {
+    Wanted {
+        local: key.local,
+        port: key.local_port,
+        iface,
+    }
+}
+
+/// How a segment of a handshake leaves, as whoever listens there says now.
+fn leaving<K: Kind>(
+    wildcards: &Wildcards<K>,
+    sh: &SharedState<K>,
+    key: &FlowKey,
+    iface: Option<u16>,
+) -> Leaving {
+    let l = wildcards.find(wanted(key, iface), || sh.flow_hash(key));
+    l.map_or(Leaving::default(), |l| l.leaving())
 }
 
 /// The SYN cache and the wildcard entries that go with a connection table.
@@ -118,7 +138,8 @@ impl<K: Kind> Passive<K> {
             if !known {
                 self.challenge(cx, seg, now);
             }
-            if let Some(l) = self.listener(cx.sh, &key).filter(|l| l.holds()) {
+            let l = self.listener(cx.sh, &key, Some(seg.iface));
+            if let Some(l) = l.filter(|l| l.holds()) {
                 l.request_reset(&key, seg.frame.hdr.seq, known);
             }
             cx.count(Count::NoConnection, 1);
@@ -157,7 +178,7 @@ impl<K: Kind> Passive<K> {
                 cx.sh.reset_no_socket(cx, seg, &rst);
             }
             // LISTEN: what has no SYN, ACK or RST is dropped (RFC 9293, section 3.10.7.2).
-            None if !flags.contains(TcpFlags::ACK) && self.listens(&key) => {
+            None if !flags.contains(TcpFlags::ACK) && self.listens(seg) => {
                 cx.count(Count::NoConnection, 1);
             }
             None => cx.sh.refuse(cx, seg),
@@ -168,20 +189,26 @@ impl<K: Kind> Passive<K> {
     /// A half-open connection's peer may have lost track: it is told where we are.
     fn challenge(&mut self, cx: &mut Ctx<K>, seg: &Seg, now: Time) {
         if let Some(ack) = self.syn.challenge(&seg.frame.key, &seg.frame.hdr, now) {
-            cx.sh.answer(cx, seg, &ack);
+            let leaving = leaving(&self.wildcards, cx.sh, &seg.frame.key, Some(seg.iface));
+            cx.sh.answer(cx, seg, &ack, leaving);
         }
     }
 
-    /// Who listens where segments of this flow go to.
-    fn listener(&self, sh: &SharedState<K>, key: &FlowKey) -> Option<&Arc<Listener<K>>> {
+    /// Who listens where segments of this flow go to that come by interface `iface`.
+    fn listener(
+        &self,
+        sh: &SharedState<K>,
+        key: &FlowKey,
+        iface: Option<u16>,
+    ) -> Option<&Arc<Listener<K>>> {
         let hash = || sh.flow_hash(key);
-        self.wildcards.find(key.local, key.local_port, hash)
+        self.wildcards.find(wanted(key, iface), hash)
     }
 
-    /// Whether somebody does.
-    pub fn listens(&self, key: &FlowKey) -> bool {
-        let (local, port) = (key.local, key.local_port);
-        self.wildcards.find(local, port, || 0).is_some()
+    /// Whether somebody listens where a segment goes to.
+    pub fn listens(&self, seg: &Seg) -> bool {
+        let to = wanted(&seg.frame.key, Some(seg.iface));
+        self.wildcards.find(to, || 0).is_some()
     }
 
     /// The handshake by cookie that a segment completes.
@@ -196,7 +223,7 @@ impl<K: Kind> Passive<K> {
         if !hdr.flags.contains(TcpFlags::ACK) || hdr.flags.contains(TcpFlags::SYN) {
             return None;
         }
-        let l = self.listener(cx.sh, &key)?.clone();
+        let l = self.listener(cx.sh, &key, Some(seg.iface))?.clone();
         let params = params(cx.sh, &l, &syn(cx.sh, seg, None, origin));
         let ts = cx.sh.isn.ts_offset(&key);
         let Some(e) = self.syn.on_cookie(&key, hdr, &params, ts, now) else {
@@ -214,7 +241,7 @@ impl<K: Kind> Passive<K> {
         now: Time,
     ) {
         let key = seg.frame.key;
-        let Some(l) = self.listener(cx.sh, &key) else {
+        let Some(l) = self.listener(cx.sh, &key, Some(seg.iface)) else {
             return cx.sh.refuse(cx, seg);
         };
         if cx.sh.memory_full() {
@@ -241,7 +268,7 @@ impl<K: Kind> Passive<K> {
     /// A held SYN is allowed: it is answered, unless its listener has gone meanwhile.
     pub fn admit(&mut self, cx: &mut Ctx<K>, l: &Listener<K>, syn: &Syn) {
         if !self
-            .listener(cx.sh, &syn.key)
+            .listener(cx.sh, &syn.key, Some(syn.iface))
             .is_some_and(|found| found.id == l.id)
         {
             return;
@@ -257,10 +284,10 @@ impl<K: Kind> Passive<K> {
         let iss = syn.iss.unwrap_or_else(|| cx.sh.isn.iss(&key, now));
         let ts = cx.sh.isn.ts_offset(&key);
         match self.syn.on_syn(key, &syn.hdr, &params, iss, ts, now) {
-            SynAction::SendSynAck(out) => cx.sh.reply(cx, &key, syn.from, &out),
+            SynAction::SendSynAck(out) => cx.sh.reply(cx, &key, syn.from, &out, l.leaving()),
             SynAction::SendCookie(out) => {
                 cx.count(Count::CookiesSent, 1);
-                cx.sh.reply(cx, &key, syn.from, &out);
+                cx.sh.reply(cx, &key, syn.from, &out, l.leaving());
             }
             SynAction::Drop(_) => cx.count(Count::SynDropped, 1),
         }
@@ -274,7 +301,8 @@ impl<K: Kind> Passive<K> {
         e: Established,
         now: Time,
     ) -> Option<(Arc<Listener<K>>, Established)> {
-        let Some(l) = self.listener(cx.sh, &seg.frame.key).cloned() else {
+        let l = self.listener(cx.sh, &seg.frame.key, Some(seg.iface));
+        let Some(l) = l.cloned() else {
             cx.sh.refuse(cx, seg);
             return None;
         };
@@ -303,13 +331,14 @@ impl<K: Kind> Passive<K> {
     pub fn unlisten(&mut self, cx: &mut Ctx<K>, l: &Listener<K>) {
         self.wildcards.remove(l.id, l.port);
         let wildcards = &self.wildcards;
-        let mut gone = |key: &FlowKey| {
-            let port = key.local_port;
-            l.is_at(port) && l.matches(key.local) && wildcards.find(key.local, port, || 0).is_none()
+        let mut gone = |key: &FlowKey, from: Option<Origin>| {
+            let to = wanted(key, from.map(|(iface, _)| iface));
+            let was = l.is_at(to.port) && l.matches(to.local, to.iface);
+            was && wildcards.find(to, || 0).is_none()
         };
         self.syn.remove_if(&mut gone, &mut |key, from, rst| {
             if cx.sh.may_reset(cx) {
-                cx.sh.reply(cx, key, from, &rst);
+                cx.sh.reply(cx, key, from, &rst, l.leaving());
             }
         });
         self.charge(cx);
@@ -336,9 +365,11 @@ impl<K: Kind> Passive<K> {
     pub fn on_timer(&mut self, cx: &mut Ctx<K>) {
         let now = cx.now();
         if self.syn.deadline() <= now {
+            let wildcards = &self.wildcards;
             self.syn.on_timer(now, &mut |key, from, out| {
                 cx.count(Count::Retransmits, 1);
-                cx.sh.reply(cx, key, from, &out);
+                let leaving = leaving(wildcards, cx.sh, key, from.map(|(iface, _)| iface));
+                cx.sh.reply(cx, key, from, &out, leaving);
             });
             self.charge(cx);
         }

@@ -232,8 +232,14 @@ impl<K: Kind> Routes<K> {
 
     /// The next hop towards `dst`.
     pub fn hop(&self, dst: IpAddr) -> Option<Hop> {
-        self.to_self(dst)
-            .or_else(|| Some(self.table.lock().find((dst, None))?.1))
+        self.hop_by((dst, None))
+    }
+
+    /// As [`Routes::hop`], by one interface only if it says so; to our own addresses by the loopback
+    /// all the same.
+    pub fn hop_by(&self, to: To) -> Option<Hop> {
+        self.to_self(to.0)
+            .or_else(|| Some(self.table.lock().find(to)?.1))
     }
 
     /// Enters an entry. The table is held.
@@ -472,11 +478,11 @@ impl<K: Kind> Routes<K> {
         lost
     }
 
-    /// The neighbour towards `dst` may have gone: it is asked, if it has not been heard for a
-    /// while.
-    pub(crate) fn suspect(&self, ifaces: &[Iface], dst: IpAddr, now: Time) -> Option<(u16, Ask)> {
+    /// The neighbour on the way `to` there may have gone: it is asked, if it has not been heard for
+    /// a while.
+    pub(crate) fn suspect(&self, ifaces: &[Iface], to: To, now: Time) -> Option<(u16, Ask)> {
         let mut table = self.table.lock();
-        let (_, hop) = table.find((dst, None))?;
+        let (_, hop) = table.find(to)?;
         let slot = table.book.find((hop.iface, hop.next))?;
         let mut e = self.enter(table.entry(slot));
         if !e.suspected(now) {

@@ -160,7 +160,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     ) -> Result<(), Option<Seq>> {
         let conn = self.conns.at(slot).ok_or(None)?;
         if let Some(iss) = lifecycle::reuse(conn, seg)
-            && (self.elsewhere || self.passive.listens(&seg.frame.key))
+            && (self.elsewhere || self.passive.listens(seg))
         {
             lifecycle::give_way(conn, cx);
             self.update(slot, cx);
@@ -311,7 +311,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         seg: &mut Seg,
     ) -> Option<SockId> {
         let (config, tcb) = lifecycle::accept(cx, &l, e);
-        let Ok(id) = self.insert(cx.sh, &config, Flow::of(seg), tcb) else {
+        let Ok(id) = self.insert(cx.sh, &config, Flow::of(seg, &l), tcb) else {
             cx.sh.refuse(cx, seg);
             return None;
         };
@@ -329,7 +329,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         flow: Flow,
         tcb: Tcb,
     ) -> Result<SockId, ExistsError> {
-        let Flow { key, hash, iface } = flow;
+        let key = flow.key;
         if self.find(&key).is_some() {
             return Err(ExistsError);
         }
@@ -337,7 +337,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let outside = &mut self.outside;
         let make = |slot, generation| {
             let id = SockId::conn(shard, slot, generation);
-            let conn = Conn::new(sh, config, id, key, (hash, iface), tcb);
+            let conn = Conn::new(sh, config, id, flow, tcb);
             C::make(outside, sh, conn)
         };
         let (slot, generation) = self.conns.insert_with(make).ok_or(ExistsError)?;

@@ -12,13 +12,13 @@ use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
 use crate::listener::{ANY_PORT, At, ListenSpec, Listener, overlap};
 use crate::memory::{Memory, WAITING};
-use crate::net::{Accept, Cidr, Iface, Route};
+use crate::net::{Accept, Cidr, Iface, Route, both_get};
 use crate::own::Own;
 use crate::pmtu::PathMtus;
 use crate::poller::Pollers;
 use crate::port::{Offload, RxPort, TxPort};
 use crate::quota::Quota;
-use crate::route::{Ask, Routes};
+use crate::route::{Ask, Routes, To};
 use crate::tasks::AllTasks;
 use core::net::IpAddr;
 use perimeter_base::{PktDepot, Time};
@@ -162,8 +162,16 @@ pub struct IfaceSpec {
     pub accept: Accept,
 }
 
-/// Bound ports: the address, if one is given, the listener, and whether it shares the port.
-type Bound = HashMap<u16, Vec<(Option<IpAddr>, SockId, bool)>>;
+/// A listener's place among those of its port.
+struct Place {
+    id: SockId,
+    addr: Option<IpAddr>,
+    device: Option<u16>,
+    shares: bool,
+}
+
+/// Bound ports.
+type Bound = HashMap<u16, Vec<Place>>;
 
 /// What all threads share.
 pub struct SharedState<K: Kind> {
@@ -230,10 +238,11 @@ pub struct SharedState<K: Kind> {
     pub(crate) memory: Memory<K>,
 }
 
-/// Whether somebody listens on `port` at `addr`, or where both could be meant, and does not share
-/// that with whoever `shares`.
-fn taken(bound: &Bound, addr: Option<IpAddr>, port: u16, shares: bool) -> bool {
-    let bars = |(a, _, other): &(_, _, bool)| overlap(*a, addr) && !(shares && *other);
+/// Whether somebody listens on `port` where both could be meant, and does not share that with whoever
+/// `shares`.
+fn taken(bound: &Bound, spec: &ListenSpec, port: u16, shares: bool) -> bool {
+    let both = |p: &Place| overlap(p.addr, spec.addr) && both_get(p.device, spec.device);
+    let bars = |p: &Place| both(p) && !(shares && p.shares);
     bound.get(&port).is_some_and(|l| l.iter().any(bars))
 }
 
@@ -532,13 +541,13 @@ impl<K: Kind> SharedState<K> {
         let _ = self.net_generation.fetch_update(set, fetch, next);
     }
 
-    /// What was sent to `remote` has been sent again and again in vain: the next hop is asked
+    /// What was sent `to` there has been sent again and again in vain: the next hop is asked
     /// whether it is there, unless it was heard not long ago (RFC 1122, section 3.3.1.4; RFC 4861,
     /// section 7.3).
     #[cold]
-    pub(crate) fn suspect(&self, own: &mut Own<K>, remote: IpAddr) {
+    pub(crate) fn suspect(&self, own: &mut Own<K>, to: To) {
         let now = own.now(&self.p);
-        if let Some((iface, ask)) = self.routes.suspect(&self.ifaces, remote, now) {
+        if let Some((iface, ask)) = self.routes.suspect(&self.ifaces, to, now) {
             self.ask(own, iface, ask);
         }
     }
@@ -591,10 +600,9 @@ impl<K: Kind> SharedState<K> {
         spec: &ListenSpec,
         port: u16,
     ) -> Result<Arc<Listener<K>>, AddrInUseError> {
-        let addr = spec.addr;
         // Who asks for a free port gets one that is nobody's.
         let shares = spec.reuse_port && spec.at != At::Free;
-        if taken(&self.bound.lock(), addr, port, shares) {
+        if taken(&self.bound.lock(), spec, port, shares) {
             return Err(AddrInUseError);
         }
         let listener = {
@@ -609,17 +617,19 @@ impl<K: Kind> SharedState<K> {
             made.ok_or(AddrInUseError)?
         };
         let mut bound = self.bound.lock();
-        if taken(&bound, addr, port, shares) {
+        if taken(&bound, spec, port, shares) {
             drop(bound);
             self.listeners
                 .lock()
                 .remove(listener.id.slot(), listener.id.generation());
             return Err(AddrInUseError);
         }
-        bound
-            .entry(port)
-            .or_default()
-            .push((addr, listener.id, spec.reuse_port));
+        bound.entry(port).or_default().push(Place {
+            id: listener.id,
+            addr: spec.addr,
+            device: spec.device,
+            shares: spec.reuse_port,
+        });
         Ok(listener)
     }
 
@@ -639,7 +649,7 @@ impl<K: Kind> SharedState<K> {
         let l = self.listeners.lock().remove(id.slot(), id.generation())?;
         let mut bound = self.bound.lock();
         if let Some(list) = bound.get_mut(&l.port) {
-            list.retain(|(_, i, _)| *i != id);
+            list.retain(|p| p.id != id);
             if list.is_empty() {
                 bound.remove(&l.port);
             }

@@ -33,6 +33,10 @@ pub struct Info {
     pub sack: bool,
     /// Nagle's algorithm is off (TCP_NODELAY).
     pub nodelay: bool,
+    /// Partial segments are held back (TCP_CORK).
+    pub cork: bool,
+    /// How long sent data may stay unacknowledged, if that was said (TCP_USER_TIMEOUT).
+    pub user_timeout: Option<Duration>,
     /// Keepalive with its times, if it is on (SO_KEEPALIVE).
     pub keepalive: Option<Keepalive>,
     /// Shift count applied to windows received; `None` without window scaling.

@@ -343,11 +343,12 @@ impl SynCache {
         }
     }
 
-    /// Removes every entry whose key `gone` accepts (a listener closed). Its peer may believe that it
+    /// Removes every entry that `gone` accepts by its key and where its SYN came from, if that is
+    /// known (a listener closed). Its peer may believe that it
     /// is connected, so there is a reset to `tell` it. Returns how many.
     pub fn remove_if(
         &mut self,
-        gone: &mut dyn FnMut(&FlowKey) -> bool,
+        gone: &mut dyn FnMut(&FlowKey, Option<Origin>) -> bool,
         tell: &mut Tell<'_>,
     ) -> usize {
         let mut n = 0;
@@ -356,7 +357,7 @@ impl SynCache {
         for level in [0..1, 1..u8::MAX] {
             for i in 0..self.entries.len() {
                 let e = &self.entries[i];
-                if !level.contains(&e.level) || !gone(&e.key) {
+                if !level.contains(&e.level) || !gone(&e.key, e.from()) {
                     continue;
                 }
                 tell(&e.key, e.from(), e.reset());

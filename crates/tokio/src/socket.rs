@@ -3,6 +3,7 @@
 
 use perimeter::Source;
 use perimeter::task::{self, Half, Place, Tasks};
+use std::borrow::Cow;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -231,14 +232,19 @@ fn as_ready(half: Half, bits: u8) -> Ready {
     ready
 }
 
-/// What sockets with a peer have alike, be it streams or datagrams: `$socket` is a tuple of one
-/// [`Socket`] around `$inner`.
+/// The name of an interface, which tokio has in octets: none of ours has one that is no text.
+pub(crate) fn as_name(interface: Option<&[u8]>) -> Option<Cow<'_, str>> {
+    interface.map(String::from_utf8_lossy)
+}
+
 /// A type of service, as tokio has it.
 pub(crate) fn eight_bits(tos: u32) -> Result<u8> {
     let text = || format!("a type of service of {tos}; it has eight bits");
     u8::try_from(tos).map_err(|_| Error::new(ErrorKind::InvalidInput, text()))
 }
 
+/// What sockets with a peer have alike, be it streams or datagrams: `$socket` is a tuple of one
+/// [`Socket`] around `$inner`.
 macro_rules! common {
     ($socket:ty, $inner:ty) => {
         impl $socket {

@@ -2,7 +2,7 @@
 
 use crate::addr::{self, ToSocketAddrs, target};
 use crate::net::Net;
-use crate::socket::{Socket, common, eight_bits};
+use crate::socket::{Socket, as_name, common, eight_bits};
 use perimeter::task::Half;
 use perimeter::{Datagrams, Outgoing};
 use std::fmt;
@@ -531,6 +531,23 @@ impl UdpSocket {
         self.0.inner.broadcast()
     }
 
+    /// SO_BINDTODEVICE, as [`perimeter::UdpSocket::bind_device`].
+    ///
+    /// # Errors
+    /// `NotFound`: the stack has no interface of that name; or the socket has gone.
+    pub fn bind_device(&self, interface: Option<&[u8]>) -> Result<()> {
+        self.0.inner.bind_device(as_name(interface).as_deref())
+    }
+
+    /// SO_BINDTODEVICE: the name of the interface that it is bound to.
+    /// See [`perimeter::UdpSocket::bind_device`].
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn device(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.inner.device()?.map(String::into_bytes))
+    }
+
     /// IP_TTL: time to live of what it sends to one host, 1 to 255.
     /// See [`perimeter::UdpSocket::set_ttl`].
     ///
@@ -555,6 +572,15 @@ impl UdpSocket {
     /// The socket has gone.
     pub fn set_dont_fragment(&self, on: bool) -> Result<()> {
         self.0.inner.set_dont_fragment(on)
+    }
+
+    /// Whether datagrams are never cut into fragments.
+    /// See [`perimeter::UdpSocket::set_dont_fragment`].
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn dont_fragment(&self) -> Result<bool> {
+        self.0.inner.dont_fragment()
     }
 
     /// IP_MTU and IPV6_MTU, as [`perimeter::UdpSocket::path_mtu`].

@@ -13,7 +13,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use perimeter_base::Time;
 use perimeter_stack::hold::{Serial, Verdict};
-use perimeter_stack::listener::{Accepted, ListenSpec, Requested};
+use perimeter_stack::listener::{Accepted, ListenSpec, Listener, Requested};
 use perimeter_stack::net::Cidr;
 use perimeter_stack::ops::{
     Close, Data, How, Look, Readiness, Received, Recv, Released, SendData, Sent, Set, Setting,
@@ -92,15 +92,22 @@ impl<O: Org> Engine for Running<O> {
         self.i.sh.duplicates()
     }
 
-    fn connect(
+    fn interfaces(&self) -> Vec<String> {
+        let all = self.i.sh.ifaces.iter();
+        all.map(|i| i.caps.name.clone()).collect()
+    }
+
+    fn connect_by(
         &self,
+        device: Option<u16>,
         local: (Option<IpAddr>, u16),
         remote: SocketAddr,
         config: &Config,
     ) -> Result<SockId, EngineError> {
         let i = self.open()?;
+        known(i, device)?;
         let remote = (remote.ip(), remote.port());
-        i.with(|i, cx| i.open_flow(cx, local, remote, config))
+        i.with(|i, cx| i.open_flow(cx, local, remote, device, config))
             .map_err(|e| match e {
                 OpenError::NoRoute => EngineError::NoRoute,
                 OpenError::InUse => EngineError::AddrInUse,
@@ -111,6 +118,7 @@ impl<O: Org> Engine for Running<O> {
 
     fn listen(&self, spec: &ListenSpec) -> Result<(SockId, u16), EngineError> {
         let i = self.open()?;
+        known(i, spec.device)?;
         if let Some(a) = spec.addr
             && !a.is_unspecified()
             && !i.sh.may_bind(a)
@@ -234,6 +242,12 @@ impl<O: Org> Engine for Running<O> {
             return Ok(());
         }
         self.call(id, Set(s))
+    }
+
+    fn listening(&self, id: SockId) -> Result<Listening, EngineError> {
+        let i = self.enter()?;
+        let l = i.sh.listener(id).ok_or(SockError::Closed)?;
+        Ok(listening(i, &l))
     }
 
     fn look(&self, id: SockId) -> Result<ConnInfo, EngineError> {
@@ -436,20 +450,15 @@ impl<O: Org> Engine for Running<O> {
             return Err(self.over());
         }
         let found = self.i.anywhere(deadline, |i| {
-            let listening = i.sh.listeners().into_iter().map(|l| Listening {
-                id: l.id,
-                addr: l.addr,
-                port: l.port,
-                queued: l.queued(),
-                backlog: l.backlog(),
-            });
+            let all = i.sh.listeners();
+            let listening = all.iter().map(|l| listening(i, l)).collect();
             let mut conns = Vec::new();
             i.org.inspect(i.sh.p.now(), &mut conns);
             let bound = conns.into_iter().map(|info| Inspected {
                 binding: i.org.binding(info.id),
                 info,
             });
-            (listening.collect(), bound.collect())
+            (listening, bound.collect())
         });
         found.ok_or(EngineError::Absent)
     }
@@ -521,6 +530,29 @@ impl<O: Org> Engine for Running<O> {
 
     fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), EngineError> {
         Ok(self.events()?.designate(id, layer, squeue)?)
+    }
+}
+
+/// Whether there is an interface of that number.
+fn known<O: Org>(i: &Instance<O>, device: Option<u16>) -> Result<(), EngineError> {
+    match device.is_some_and(|n| usize::from(n) >= i.sh.ifaces.len()) {
+        true => Err(EngineError::NoInterface),
+        false => Ok(()),
+    }
+}
+
+/// What there is to say about a listener.
+fn listening<O: Org>(i: &Instance<O>, l: &Listener<O::K>) -> Listening {
+    let leaving = l.leaving();
+    Listening {
+        id: l.id,
+        addr: l.addr,
+        port: l.port,
+        queued: l.queued(),
+        backlog: l.backlog(),
+        device: l.device,
+        ttl: leaving.ttl.unwrap_or(i.sh.config.ttl),
+        tos: leaving.tos,
     }
 }
 

@@ -95,7 +95,7 @@ pub trait Datagrams {
     /// Changes a setting.
     ///
     /// # Errors
-    /// The socket has gone.
+    /// The socket has gone; [`EngineError::NoInterface`].
     fn udp_set(&self, id: SockId, s: UdpSetting) -> Result<(), EngineError>;
 
     /// Looks at it.
@@ -295,8 +295,8 @@ impl<O: Org> Datagrams for Running<O> {
 
     fn udp_set(&self, id: SockId, s: UdpSetting) -> Result<(), EngineError> {
         let i = self.enter_datagram(id)?;
-        i.with(|i, cx| i.datagram(cx, id, move |socket, _| socket.set(s)))
-            .ok_or_else(|| self.gone())
+        let done = i.with(|i, cx| i.datagram(cx, id, move |socket, cx| socket.set(cx, s)));
+        Ok(done.ok_or_else(|| self.gone())??)
     }
 
     fn udp_look(&self, id: SockId) -> Result<UdpInfo, EngineError> {

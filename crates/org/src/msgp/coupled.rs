@@ -165,7 +165,7 @@ impl<P: Platform> Core<P> {
         if let Some((mut e, table)) = self.with_table(e).and_then(Entered::part)
             && !e.tcb().meta.closed
         {
-            let listens = table.passive.listens(&seg.frame.key);
+            let listens = table.passive.listens(seg);
             drop(table);
             if !listens {
                 glue::input(&mut e, cx, seg);
@@ -202,7 +202,7 @@ impl<P: Platform> Core<P> {
             return;
         };
         let (config, tcb) = lifecycle::accept(cx, &l, &established);
-        let Some(mut e) = self.insert(shard, table, cx.sh, &config, Flow::of(seg), tcb) else {
+        let Some(mut e) = self.insert(shard, table, cx.sh, &config, Flow::of(seg, &l), tcb) else {
             return cx.sh.refuse(cx, seg);
         };
         lifecycle::accepted(&mut e, cx, l, seg);
@@ -229,9 +229,8 @@ impl<P: Platform> Core<P> {
             return None;
         };
         let id = SockId::conn(shard, slot, generation);
-        let (key, at) = (flow.key, (flow.hash, flow.iface));
-        table.places.insert(key, slot);
-        let conn = Conn::new(sh, config, id, key, at, tcb);
+        table.places.insert(flow.key, slot);
+        let conn = Conn::new(sh, config, id, flow, tcb);
         let mut e = Entered::new_connection(locks, conn, table);
         if self.is_modern() {
             e.hold(TableHold::Entry);

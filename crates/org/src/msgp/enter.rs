@@ -264,7 +264,7 @@ impl<P: Platform> Access for Entered<'_, P> {
 
     fn route(&mut self, sh: &SharedState<Kd<P>>) {
         let meta = &mut self.tcb().meta;
-        let to = (meta.key.remote, sh.only_by(meta.key.local, meta.txq));
+        let to = (meta.key.remote, meta.by);
         if let Some(mac) = sh.routes.segment(to) {
             meta.template.set_l2_dst(mac);
         }

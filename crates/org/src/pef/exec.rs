@@ -445,15 +445,14 @@ impl<P: Platform> Pef<P> {
         let mut done = None;
         let met = inner.shard.meet(&mut env.cx, pkt.id, seg, |m, cx, seg| {
             let (now, mut data) = glue::arrived(m, cx, seg);
-            let tcb = &mut m.tcb().tcb;
             let mut input = Input::default();
             let hdr = &seg.frame.hdr;
             if full {
-                tcb.input_full(hdr, data, now, &mut input);
+                glue::unpredicted(m, cx, (seg.iface, hdr), data, now, &mut input);
                 done = Some(Box::new(input));
                 return;
             }
-            if tcb.input_light(hdr, &mut data, now, &mut input) {
+            if m.tcb().tcb.input_light(hdr, &mut data, now, &mut input) {
                 done = Some(Box::new(input));
             }
             seg.payload = data.unwrap_or_default();

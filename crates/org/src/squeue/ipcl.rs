@@ -6,8 +6,9 @@
 
 use crate::flows::Flows;
 use core::net::IpAddr;
-use perimeter_stack::SockId;
-use perimeter_stack::listener::{ANY_PORT, covers};
+use perimeter_stack::listener::{ANY_PORT, Listener, covers};
+use perimeter_stack::net::both_get;
+use perimeter_stack::{Kind, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_wire::FlowKey;
 
@@ -24,6 +25,7 @@ pub(crate) struct Flow {
 struct Bind {
     addr: Option<IpAddr>,
     port: u16,
+    device: Option<u16>,
     id: SockId,
     squeue: u16,
 }
@@ -72,14 +74,15 @@ impl<P: Platform> Ipcl<P> {
 
     /// Enters a listener, which belongs to `squeue`, unless another one has its port: then with
     /// that, so that a port's handshakes are in one place. Returns where that is.
-    pub(crate) fn bind(&self, id: SockId, addr: Option<IpAddr>, port: u16, squeue: u16) -> u16 {
+    pub(crate) fn bind<K: Kind>(&self, l: &Listener<K>, squeue: u16) -> u16 {
         let mut binds = self.binds.lock();
-        let other = binds.iter().find(|b| b.port == port);
+        let other = binds.iter().find(|b| b.port == l.port);
         let squeue = other.map_or(squeue, |b| b.squeue);
         binds.push(Bind {
-            addr,
-            port,
-            id,
+            addr: l.addr,
+            port: l.port,
+            device: l.device,
+            id: l.id,
             squeue,
         });
         squeue
@@ -92,14 +95,23 @@ impl<P: Platform> Ipcl<P> {
         Some(binds.swap_remove(at).squeue)
     }
 
-    /// The squeue of whoever listens at that address and port.
-    pub(crate) fn listener(&self, addr: IpAddr, port: u16) -> Option<u16> {
+    /// The squeue of whoever listens where packets of that flow go to that come by interface `iface`;
+    /// `None`: by any.
+    pub(crate) fn listener(&self, key: &FlowKey, iface: Option<u16>) -> Option<u16> {
         let binds = self.binds.lock();
         let at = |port| {
-            let here = |b: &&Bind| b.port == port && covers(b.addr, addr);
-            binds.iter().find(here)
+            let here = |b: &&Bind| b.port == port && covers(b.addr, key.local);
+            binds.iter().find(|b| here(b) && both_get(b.device, iface))
         };
-        at(port).or_else(|| at(ANY_PORT)).map(|b| b.squeue)
+        at(key.local_port)
+            .or_else(|| at(ANY_PORT))
+            .map(|b| b.squeue)
+    }
+
+    /// The squeue of a listener.
+    pub(crate) fn home(&self, id: SockId) -> Option<u16> {
+        let binds = self.binds.lock();
+        binds.iter().find(|b| b.id == id).map(|b| b.squeue)
     }
 
     pub(crate) fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
@@ -111,10 +123,12 @@ impl<P: Platform> Ipcl<P> {
 #[cfg(test)]
 mod tests {
     use super::{Flow, Ipcl};
+    use crate::Kd;
     use core::net::{IpAddr, Ipv4Addr};
     use perimeter_stack::SockId;
-    use perimeter_stack::listener::ANY_PORT;
+    use perimeter_stack::listener::{ANY_PORT, ListenSpec, Listener};
     use perimeter_sync::Native;
+    use perimeter_tcp::Config;
     use perimeter_wire::FlowKey;
 
     #[test]
@@ -152,20 +166,40 @@ mod tests {
 
     #[test]
     fn listeners_of_a_port_share_an_squeue() {
-        let c = Ipcl::new(&Native::new(), [3, 5]);
+        let p = Native::new();
+        let c = Ipcl::new(&p, [3, 5]);
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        assert_eq!(c.listener(ip, 80), None);
-        assert_eq!(c.bind(SockId::listener(1, 1), Some(ip), 80, 4), 4);
-        assert_eq!(c.bind(SockId::listener(2, 1), None, 80, 2), 4);
-        assert_eq!(c.bind(SockId::listener(3, 1), None, 81, 2), 2);
-        assert_eq!(c.listener(ip, 80), Some(4));
+        let listener = |n, addr, port, device| {
+            let spec = ListenSpec {
+                device,
+                ..ListenSpec::new((addr, port), 1, Config::default())
+            };
+            Listener::<Kd<Native>>::new(&p, SockId::listener(n, 1), &spec, port)
+        };
+        let found = |port, iface| {
+            let key = FlowKey {
+                local: ip,
+                local_port: port,
+                ..FlowKey::UNSPECIFIED
+            };
+            c.listener(&key, Some(iface))
+        };
+        assert_eq!(found(80, 0), None);
+        assert_eq!(c.bind(&listener(1, Some(ip), 80, None), 4), 4);
+        assert_eq!(c.bind(&listener(2, None, 80, None), 2), 4);
+        assert_eq!(c.bind(&listener(3, None, 81, None), 2), 2);
+        assert_eq!(found(80, 0), Some(4));
         assert_eq!(c.unbind(SockId::listener(1, 1)), Some(4));
-        assert_eq!(c.listener(ip, 80), Some(4));
+        assert_eq!(found(80, 0), Some(4));
         assert_eq!(c.unbind(SockId::listener(2, 1)), Some(4));
-        assert_eq!(c.listener(ip, 80), None);
+        assert_eq!(found(80, 0), None);
         assert_eq!(c.unbind(SockId::listener(2, 1)), None);
         // Who listens at all ports gets those that nobody else has.
-        assert_eq!(c.bind(SockId::listener(4, 1), None, ANY_PORT, 6), 6);
-        assert_eq!((c.listener(ip, 80), c.listener(ip, 81)), (Some(6), Some(2)));
+        assert_eq!(c.bind(&listener(4, None, ANY_PORT, None), 6), 6);
+        assert_eq!((found(80, 0), found(81, 0)), (Some(6), Some(2)));
+        // As who is bound to an interface has its port on that one only.
+        assert_eq!(c.bind(&listener(5, None, 80, Some(1)), 3), 3);
+        assert_eq!((found(80, 0), found(80, 1)), (Some(6), Some(3)));
+        assert_eq!(c.home(SockId::listener(5, 1)), Some(3));
     }
 }

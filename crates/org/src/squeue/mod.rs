@@ -350,7 +350,7 @@ impl<P: Platform> FireEngine<P> {
             }) => Some((squeue, To::Conn(id))),
             Some(Flow { squeue, id: None }) => Some((squeue, To::Soon)),
             None => {
-                let l = self.ipcl.listener(key.local, key.local_port)?;
+                let l = self.ipcl.listener(key, Some(seg.iface))?;
                 Some((l, To::Listener(self.newcomer(), None)))
             }
         }
@@ -460,8 +460,7 @@ impl<P: Platform> FireEngine<P> {
     fn arrive(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, to: To, seg: &mut Seg) {
         if seg.frame.hdr.flags.contains(TcpFlags::SYN) && !matches!(to, To::Listener(..)) {
             // A SYN takes a flow over from TIME-WAIT where somebody listens, in whichever squeue.
-            let key = &seg.frame.key;
-            let listener = self.ipcl.listener(key.local, key.local_port);
+            let listener = self.ipcl.listener(&seg.frame.key, Some(seg.iface));
             inside.shard.listened_elsewhere(listener.is_some());
         }
         let missed = match to {
@@ -507,8 +506,7 @@ impl<P: Platform> FireEngine<P> {
     /// The connection has gone since: the packet is for a listener, or nobody.
     #[cold]
     fn stray(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, iss: Option<Seq>, seg: &mut Seg) {
-        let key = &seg.frame.key;
-        let Some(n) = self.ipcl.listener(key.local, key.local_port) else {
+        let Some(n) = self.ipcl.listener(&seg.frame.key, Some(seg.iface)) else {
             return cx.sh.refuse(cx, seg);
         };
         let to = (self.newcomer(), iss);

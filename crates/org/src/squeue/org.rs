@@ -122,7 +122,17 @@ impl<P: Platform> Org for FireEngine<P> {
 
     fn perimeter_of(&self, _: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         let flow = self.ipcl.find(key, |_| ()).map(|f| f.squeue);
-        flow.or_else(|| self.ipcl.listener(key.local, key.local_port))
+        flow.or_else(|| self.ipcl.listener(key, None))
+    }
+
+    fn perimeter_of_request(
+        &self,
+        _: &SharedState<Self::K>,
+        key: &FlowKey,
+        listener: SockId,
+    ) -> Option<u16> {
+        let flow = self.ipcl.find(key, |_| ()).map(|f| f.squeue);
+        flow.or_else(|| self.ipcl.home(listener))
     }
 
     fn home(&self, _: u32) -> u16 {
@@ -143,7 +153,7 @@ impl<P: Platform> Org for FireEngine<P> {
     }
 
     fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
-        let n = self.ipcl.bind(l.id, l.addr, l.port, self.here());
+        let n = self.ipcl.bind(l, self.here());
         let l = l.clone();
         self.inside(cx, n, |sockets, _| sockets.listen(l));
     }

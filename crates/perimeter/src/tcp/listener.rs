@@ -1,12 +1,13 @@
 //! Listening sockets.
 
-use super::{Handle, TcpStream, set_limit};
+use super::{Handle, TcpStream, hops, set_limit};
 use crate::addr;
 use crate::error::io;
 use crate::listen::Request;
-use perimeter_org::engine::Engine;
+use perimeter_org::engine::{Engine, Listening};
+use perimeter_stack::ops::Setting;
 use perimeter_stack::{SockId, ready};
-use std::io::Result;
+use std::io::{Error, Result};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -213,6 +214,98 @@ impl TcpListener {
     /// The limit is zero.
     pub fn set_accept_timeout(&self, limit: Option<Duration>) -> Result<()> {
         set_limit(&self.h.read_limit, limit)
+    }
+
+    fn set(&self, s: Setting) -> Result<()> {
+        self.h.engine.set(self.h.id, s).map_err(io)
+    }
+
+    fn info(&self) -> Result<Listening> {
+        self.h.engine.listening(self.h.id).map_err(io)
+    }
+
+    /// IP_TTL, over IPv6 IPV6_UNICAST_HOPS: of SYN-ACKs that are sent from now on, and what
+    /// connections begin with that they lead to. Default: [`Config::ttl`](crate::Config).
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// // Peers are on the same link (RFC 5082).
+    /// listener.set_ttl(255)?;
+    /// assert_eq!(listener.ttl()?, 255);
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.0.ttl()?, 255);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput`: not 1 to 255; or the listener was closed.
+    pub fn set_ttl(&self, ttl: u32) -> Result<()> {
+        self.set(Setting::Ttl(hops(ttl)?))
+    }
+
+    /// IP_TTL.
+    /// See [`TcpListener::set_ttl`].
+    ///
+    /// # Errors
+    /// The listener was closed.
+    pub fn ttl(&self) -> Result<u32> {
+        Ok(self.info()?.ttl.into())
+    }
+
+    /// IP_TOS, over IPv6 IPV6_TCLASS: of SYN-ACKs that are sent from now on, and what connections
+    /// begin with that they lead to. Default 0.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// // Expedited Forwarding (RFC 3246).
+    /// listener.set_tos(46 << 2)?;
+    /// assert_eq!(listener.tos()?, 184);
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.0.tos()?, 184);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The listener was closed.
+    pub fn set_tos(&self, tos: u8) -> Result<()> {
+        self.set(Setting::Tos(tos))
+    }
+
+    /// IP_TOS.
+    /// See [`TcpListener::set_tos`].
+    ///
+    /// # Errors
+    /// The listener was closed.
+    pub fn tos(&self) -> Result<u8> {
+        Ok(self.info()?.tos)
+    }
+
+    /// SO_BINDTODEVICE: the name of the interface that it is bound to.
+    /// See [`Listen::bind_device`](crate::Listen::bind_device).
+    ///
+    /// # Errors
+    /// The listener was closed.
+    pub fn device(&self) -> Result<Option<String>> {
+        let device = self.info()?.device;
+        Ok(device.and_then(|n| addr::name(&*self.h.engine, n)))
+    }
+
+    /// SO_ERROR: none is ever pending. What goes wrong with a connection before it is accepted is told
+    /// by that connection, or by nobody.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// assert!(listener.take_error()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The listener was closed.
+    pub fn take_error(&self) -> Result<Option<Error>> {
+        self.info().map(|_| None)
     }
 
     /// Closes the listener: calls blocked on it fail, and handshakes under way and connections that

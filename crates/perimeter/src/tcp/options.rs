@@ -1,6 +1,7 @@
 //! Options of connections.
 
 use super::{TcpStream, hops, limit, set_limit};
+use crate::addr;
 use crate::error::io;
 use perimeter_stack::ops::Setting;
 use perimeter_tcp::Keepalive;
@@ -130,6 +131,21 @@ impl TcpStream {
         self.set(Setting::Cork(on))
     }
 
+    /// TCP_CORK.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// client.set_cork(true)?;
+    /// assert!(client.cork()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn cork(&self) -> Result<bool> {
+        Ok(self.info()?.tcp.cork)
+    }
+
     /// SO_KEEPALIVE with its times.
     ///
     /// ```
@@ -170,6 +186,22 @@ impl TcpStream {
     /// The socket has gone.
     pub fn set_user_timeout(&self, t: Option<Duration>) -> Result<()> {
         self.set(Setting::UserTimeout(t))
+    }
+
+    /// TCP_USER_TIMEOUT in whole milliseconds, one at least; `None`: there is none.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// assert_eq!(client.user_timeout()?, None);
+    /// client.set_user_timeout(Some(Duration::from_secs(10)))?;
+    /// assert_eq!(client.user_timeout()?, Some(Duration::from_secs(10)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn user_timeout(&self) -> Result<Option<Duration>> {
+        Ok(self.info()?.tcp.user_timeout)
     }
 
     /// SO_LINGER: closing waits this long for what was sent to be acknowledged; zero makes it
@@ -257,6 +289,26 @@ impl TcpStream {
     /// The socket has gone.
     pub fn ttl(&self) -> Result<u32> {
         Ok(self.info()?.ttl.into())
+    }
+
+    /// SO_BINDTODEVICE: the name of the interface by which alone its segments come and go; `None`: by
+    /// any. It was bound to that before it connected
+    /// ([`TcpSocket::bind_device`](crate::TcpSocket::bind_device)), or its listener was.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen_as(&Listen::at("10.0.0.1:80".parse()?).bind_device("lo"))?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// let (server, _) = listener.accept()?;
+    /// assert_eq!((server.device()?.as_deref(), client.device()?), (Some("lo"), None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn device(&self) -> Result<Option<String>> {
+        let device = self.info()?.device;
+        Ok(device.and_then(|n| addr::name(&*self.h.engine, n)))
     }
 
     /// SO_SNDBUF: the limit of the send buffer now, bytes.

@@ -1,6 +1,7 @@
 //! Options of datagram sockets.
 
 use super::UdpSocket;
+use crate::addr;
 use crate::error::io;
 use crate::tcp::{hops, limit, set_limit};
 use perimeter_stack::udp::UdpSetting;
@@ -81,6 +82,48 @@ impl UdpSocket {
 
     fn set(&self, s: UdpSetting) -> Result<()> {
         self.h.engine.udp_set(self.h.id, s).map_err(io)
+    }
+
+    /// SO_BINDTODEVICE: it gets what comes by that interface, and nothing else; and what it sends
+    /// leaves by that interface, so that only routes that lead there are routes, also where the source
+    /// address is chosen. That interface comes before [`UdpSocket::set_multicast_interface`]'s. What
+    /// has come before stays. `None`: any interface.
+    ///
+    /// Two sockets may be bound to one address and port where they are bound to different interfaces
+    /// before: by [`UdpConfig::device`](crate::UdpConfig). Of sockets that may get the same, the one
+    /// at the address gets it, then the one that is bound to the interface.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// b.bind_device(Some("lo"))?;
+    /// assert_eq!(b.device()?.as_deref(), Some("lo"));
+    /// // It is for this stack's own sockets.
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// assert_eq!(b.recv_from(&mut buf)?.0, 5);
+    /// let error = b.send_to(b"hello", "10.0.0.9:5000").expect_err("no way leads out");
+    /// assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+    ///
+    /// let error = b.bind_device(Some("eth9")).expect_err("there is none of that name");
+    /// assert_eq!(error.to_string(), "this stack has no interface `eth9`; it has wire0, lo");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`: the stack has no interface of that name
+    /// ([`Stack::interfaces`](crate::Stack::interfaces)); or the socket has gone.
+    pub fn bind_device(&self, interface: Option<&str>) -> Result<()> {
+        let device = interface.map(|name| addr::interface(&*self.h.engine, name));
+        self.set(UdpSetting::Device(device.transpose()?))
+    }
+
+    /// SO_BINDTODEVICE: the name of the interface that it is bound to.
+    /// See [`UdpSocket::bind_device`].
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn device(&self) -> Result<Option<String>> {
+        let device = self.info()?.config.device;
+        Ok(device.and_then(|n| addr::name(&*self.h.engine, n)))
     }
 
     /// IP_TTL: time to live of what it sends to one host, 1 to 255.
@@ -355,7 +398,7 @@ impl UdpSocket {
     /// ```
     #[doc = include_str!("../examples/udp.txt")]
     /// a.set_multicast_interface(Some(0))?;
-    /// assert_eq!(a.info()?.config.multicast_interface, Some(0));
+    /// assert_eq!(a.multicast_interface()?, Some(0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -363,6 +406,15 @@ impl UdpSocket {
     /// The socket has gone.
     pub fn set_multicast_interface(&self, interface: Option<u16>) -> Result<()> {
         self.set(UdpSetting::MulticastInterface(interface))
+    }
+
+    /// IP_MULTICAST_IF, and IPV6_MULTICAST_IF, as it was set.
+    /// See [`UdpSocket::set_multicast_interface`].
+    ///
+    /// # Errors
+    /// The socket has gone.
+    pub fn multicast_interface(&self) -> Result<Option<u16>> {
+        Ok(self.info()?.config.multicast_interface)
     }
 
     /// IP_MTU_DISCOVER with IP_PMTUDISC_DO: datagrams that are longer than the path takes are an

@@ -15,6 +15,7 @@ mod accepting;
 mod closing;
 mod copies;
 mod datagrams;
+mod devices;
 mod discovery;
 mod ending;
 mod families;

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
 const SYN: u8 = 2;
+const ACK: u8 = 16;
 const TICK: Keepalive = Keepalive {
     idle: Duration::from_secs(70),
     interval: Duration::from_millis(1500),
@@ -98,6 +99,19 @@ fn a_socket_that_is_set_up_before_it_connects() {
             assert_eq!(c.recv_buffer_size().unwrap(), 50_000, "{org}");
             assert_eq!(c.linger().unwrap(), Some(Duration::ZERO), "{org}");
             assert_eq!((c.ttl().unwrap(), c.tos().unwrap()), (9, 0xb8), "{org}");
+            assert!(!c.cork().unwrap(), "{org}");
+            assert_eq!(c.user_timeout().unwrap(), None, "{org}");
+            c.set_user_timeout(Some(Duration::from_micros(1500)))
+                .unwrap();
+            c.set_cork(true).unwrap();
+            assert!(c.cork().unwrap(), "{org}");
+            assert!(
+                c.user_timeout().unwrap() >= Some(Duration::from_millis(1)),
+                "{org}"
+            );
+            c.set_user_timeout(None).unwrap();
+            c.set_cork(false).unwrap();
+            assert_eq!(c.user_timeout().unwrap(), None, "{org}");
             // And changed.
             assert_eq!(kind(c.set_ttl(0)), ErrorKind::InvalidInput, "{org}");
             c.set_ttl(77).unwrap();
@@ -156,7 +170,26 @@ fn a_socket_that_is_set_up_before_it_listens() {
             let c = net.peer.start_connect(ours(&net, 82)).unwrap();
             net.ms(20);
             let (a, _) = l.accept().unwrap();
+            // From the SYN-ACK on.
+            let syn_ack = net.segments().iter().find(|s| s.2 & SYN != 0).copied();
+            assert_eq!(syn_ack, Some((33, 0x28, SYN | ACK)), "{org}");
+            assert_eq!((l.ttl().unwrap(), l.tos().unwrap()), (33, 0x28), "{org}");
             assert_eq!((a.ttl().unwrap(), a.tos().unwrap()), (33, 0x28), "{org}");
+            // And changed, for who comes later.
+            assert_eq!(kind(l.set_ttl(0)), ErrorKind::InvalidInput, "{org}");
+            l.set_ttl(34).unwrap();
+            l.set_tos(0x30).unwrap();
+            let later = net.peer.start_connect(ours(&net, 82)).unwrap();
+            net.ms(20);
+            let all = net.segments();
+            assert!(
+                all.iter().all(|s| (s.0, s.1) == (34, 0x30)),
+                "{org}: {all:?}"
+            );
+            let (b, _) = l.accept().unwrap();
+            assert_eq!((b.ttl().unwrap(), b.tos().unwrap()), (34, 0x30), "{org}");
+            drop((b, later));
+            net.ms(20);
             assert!(a.nodelay().unwrap(), "{org}");
             assert_eq!(sent(&net, &a), (33, 0x28), "{org}");
             // Closed first here, the connection waits, and keeps nobody from the port.

@@ -28,7 +28,7 @@ pub fn look<A: Access>(a: &mut A, now: Time) -> ConnInfo {
     let t = a.tcb();
     let now = now.max(t.meta.now);
     let (id, key, tcp, orphan) = (t.meta.id, t.meta.key, t.tcb.info(now), t.meta.orphan);
-    let (tos, ttl) = (t.meta.tos, t.meta.ttl);
+    let (tos, ttl, device) = (t.meta.tos, t.meta.ttl, t.meta.device);
     let core = |core| (core != NOWHERE).then_some(core);
     let mut ran = Ran {
         ip: core(t.meta.ip_core),
@@ -54,6 +54,7 @@ pub fn look<A: Access>(a: &mut A, now: Time) -> ConnInfo {
         acked,
         tos,
         ttl,
+        device,
         orphan,
         ran,
     }

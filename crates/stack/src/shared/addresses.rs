@@ -8,9 +8,18 @@ use core::net::IpAddr;
 impl<K: Kind> SharedState<K> {
     /// The interface towards `remote` and the address to use there, `local` if one is given
     /// (RFC 1122, section 3.3.4.3: the address in the route's own prefix, else the first; to one of
-    /// our own, that one). `None`: there is no route, or none of those is a host's address.
-    pub fn source(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<(u16, IpAddr)> {
-        let hop = self.routes.hop(remote)?;
+    /// our own, that one). For a socket that is bound to `device`, if one is given, only what leaves
+    /// by that interface is a route. `None`: there is no route, or none of those is a host's address.
+    pub fn source(
+        &self,
+        remote: IpAddr,
+        local: Option<IpAddr>,
+        device: Option<u16>,
+    ) -> Option<(u16, IpAddr)> {
+        let hop = self.routes.hop_by((remote, device))?;
+        if device.is_some_and(|n| n != hop.iface) {
+            return None;
+        }
         let iface = &self.ifaces[usize::from(hop.iface)];
         let all = |a: &crate::net::Cidr| a.broadcast() == Some(remote);
         if !is_host(remote) || iface.addrs.iter().any(all) {

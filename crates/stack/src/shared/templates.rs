@@ -5,6 +5,7 @@ use crate::count::Count;
 use crate::hold::Syn;
 use crate::id::SockId;
 use crate::kind::Kind;
+use crate::listener::Leaving;
 use crate::net::L2;
 use crate::own::Own;
 use crate::segment::Seg;
@@ -32,13 +33,13 @@ impl<K: Kind> SharedState<K> {
         Template::new(l2, key, self.config.ttl, self.flow_label(key))
     }
 
-    /// Header template for a flow; its transmit queue is `txq`. `None`: no route. The template of an
-    /// unresolved neighbour
-    /// must not be used; `waiter` is told when it is resolved.
+    /// Header template for a flow that leaves by interface `by`, if one is given. `None`: no route.
+    /// The template of an unresolved neighbour must not be used; `waiter` is told when it is
+    /// resolved.
     pub fn template(
         &self,
         key: &FlowKey,
-        txq: u16,
+        by: Option<u16>,
         waiter: Option<SockId>,
         own: &mut Own<K>,
     ) -> Option<(u16, Option<Template>)> {
@@ -47,9 +48,9 @@ impl<K: Kind> SharedState<K> {
             && !self.v6.owns(local)
             && self.is_tentative(local, waiter)
         {
-            return Some((self.routes.hop(key.remote)?.iface, None));
+            return Some((self.routes.hop_by((key.remote, by))?.iface, None));
         }
-        let to = (key.remote, self.only_by(key.local, txq));
+        let to = (key.remote, by);
         let found = self.routes.resolve_by(&self.ifaces, to, waiter, now)?;
         let iface = found.hop.iface;
         if let Some(ask) = found.ask {
@@ -65,8 +66,15 @@ impl<K: Kind> SharedState<K> {
 
     /// Sends one segment that belongs to no connection, and is no answer to a frame at hand: a
     /// SYN-ACK once more. As [`SharedState::answer`] to a frame that came `from` there.
-    pub fn reply(&self, own: &mut Own<K>, key: &FlowKey, from: Option<Origin>, out: &SegOut) {
-        self.to_stranger(own, key, self.flow_hash(key), out, from);
+    pub fn reply(
+        &self,
+        own: &mut Own<K>,
+        key: &FlowKey,
+        from: Option<Origin>,
+        out: &SegOut,
+        leaving: Leaving,
+    ) {
+        self.to_stranger(own, (key, self.flow_hash(key)), out, from, leaving);
     }
 
     /// The interface and the station that a segment came from; where there are no stations, the
@@ -84,23 +92,24 @@ impl<K: Kind> SharedState<K> {
     /// worth an entry among the neighbours, nor a request: where the next hop's station is not
     /// known, the answer goes to the station that the frame came from. Dropped when it came by
     /// another way, or the ring is full: the peer asks again.
-    pub fn answer(&self, own: &mut Own<K>, seg: &Seg, out: &SegOut) {
-        self.to_stranger(own, &seg.frame.key, seg.hash, out, self.came_from(seg));
+    pub fn answer(&self, own: &mut Own<K>, seg: &Seg, out: &SegOut, leaving: Leaving) {
+        let flow = (&seg.frame.key, seg.hash);
+        self.to_stranger(own, flow, out, self.came_from(seg), leaving);
     }
 
     fn to_stranger(
         &self,
         own: &mut Own<K>,
-        key: &FlowKey,
-        hash: u32,
+        (key, hash): (&FlowKey, u32),
         out: &SegOut,
         from: Option<Origin>,
+        leaving: Leaving,
     ) {
         let by = from.filter(|(iface, _)| {
             let i = &self.ifaces[usize::from(*iface)];
             i.accept.is_any() && self.only_by(key.local, i.tx.start).is_some()
         });
-        let to = (key.remote, by.map(|(iface, _)| iface));
+        let to = (key.remote, leaving.by.or(by.map(|(iface, _)| iface)));
         let Some((hop, known)) = self.routes.known_by(to) else {
             return;
         };
@@ -116,7 +125,11 @@ impl<K: Kind> SharedState<K> {
         } else {
             None
         };
-        let template = self.template_by(l2, key);
+        let mut template = self.template_by(l2, key);
+        template.set_tos(leaving.tos);
+        if let Some(ttl) = leaving.ttl {
+            template.set_ttl(ttl);
+        }
         let q = i.txq(hash);
         let mut stage = self.tx[usize::from(q)].stage();
         let Some(mut d) = stage.push() else {
@@ -141,11 +154,11 @@ impl<K: Kind> SharedState<K> {
     }
 
     /// Answers a held SYN with a reset, unless this thread has sent too many.
-    pub fn refuse_held(&self, own: &mut Own<K>, syn: &Syn) {
+    pub fn refuse_held(&self, own: &mut Own<K>, syn: &Syn, leaving: Leaving) {
         if let Some(rst) = Rst::answering(&syn.hdr, 0)
             && self.may_reset(own)
         {
-            self.reply(own, &syn.key, syn.from, &rst.seg());
+            self.reply(own, &syn.key, syn.from, &rst.seg(), leaving);
         }
     }
 
@@ -153,7 +166,7 @@ impl<K: Kind> SharedState<K> {
     /// sent too many.
     pub fn reset_no_socket(&self, own: &mut Own<K>, seg: &Seg, rst: &Rst) {
         if self.may_reset(own) {
-            self.answer(own, seg, &rst.seg());
+            self.answer(own, seg, &rst.seg(), Leaving::default());
         }
     }
 

@@ -37,6 +37,8 @@ pub enum UdpError {
     Permission,
     /// An address of another family, a port 0, or a segment size that can't be.
     Invalid,
+    /// There is no interface of that number.
+    NoInterface,
     /// The local address is not ours.
     NotOurs,
     /// Address and port are in use.

@@ -3,6 +3,7 @@
 use crate::hash::table_hash;
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, lock};
+use crate::net::both_get;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use hashbrown::{HashMap, HashTable};
@@ -85,6 +86,8 @@ pub struct Bound {
     pub reuse_port: bool,
     /// It has a peer, and gets from nobody else: it is found by its flow.
     pub connected: bool,
+    /// The interface that it is bound to (SO_BINDTODEVICE), if it is.
+    pub device: Option<u16>,
     /// The groups that it has joined, each on an interface.
     pub groups: Vec<(IpAddr, u16)>,
 }
@@ -94,14 +97,29 @@ impl Bound {
     fn shares(&self, other: &Bound) -> bool {
         self.reuse_port && other.reuse_port || self.reuse_address && other.reuse_address
     }
+
+    /// Whether datagrams to `dst` that come by interface `iface` (`None`: by any) are for it, whoever
+    /// sent them.
+    #[inline]
+    fn gets(&self, dst: IpAddr, iface: Option<u16>) -> bool {
+        !self.connected && self.claim.covers(dst) && both_get(self.device, iface)
+    }
+
+    /// How specific it is.
+    fn rank(&self) -> (u8, bool) {
+        (self.claim.rank(), self.device.is_some())
+    }
 }
+
+/// A socket with a peer: its flow, its name, and the interface that it is bound to.
+type Connected = (FlowKey, SockId, Option<u16>);
 
 #[derive(Default)]
 struct Bucket {
     ports: HashMap<u16, Vec<Bound>, foldhash::fast::RandomState>,
     /// Sockets with a peer, by flow. Keyed, as peers choose what is in it where sockets are
     /// connected to whoever comes.
-    flows: HashTable<(FlowKey, SockId)>,
+    flows: HashTable<Connected>,
 }
 
 /// Whom a datagram is for.
@@ -117,7 +135,7 @@ pub enum Target {
 pub struct Ports<K: Kind> {
     buckets: Box<[Lk<K, Bucket>]>,
     /// Sockets that take what is for no other, whatever its address and port.
-    any: Lk<K, Vec<SockId>>,
+    any: Lk<K, Vec<(SockId, Option<u16>)>>,
     /// How many those are: to look at without the lock.
     any_len: AtomicUsize,
     secret: [u64; 2],
@@ -144,7 +162,8 @@ impl<K: Kind> Ports<K> {
     pub fn bind(&self, port: u16, new: Bound) -> bool {
         let mut bucket = self.bucket(port).lock();
         let all = bucket.ports.entry(port).or_default();
-        let clash = |b: &Bound| b.claim.overlaps(new.claim) && !b.shares(&new);
+        let both = |b: &Bound| b.claim.overlaps(new.claim) && both_get(b.device, new.device);
+        let clash = |b: &Bound| both(b) && !b.shares(&new);
         let free = !all.iter().any(clash);
         if free {
             all.push(new);
@@ -179,15 +198,33 @@ impl<K: Kind> Ports<K> {
         }
     }
 
+    /// Binds a socket to an interface, or to none, wherever it is known; `flow`: its flow, if it has
+    /// a peer. Whoever else is there may get the same then, as where both share.
+    pub fn set_device(&self, port: u16, id: SockId, flow: Option<&FlowKey>, device: Option<u16>) {
+        self.change(port, id, |b| b.device = device);
+        if let Some(key) = flow {
+            let hash = table_hash(self.secret, key);
+            let mut bucket = self.bucket(key.local_port).lock();
+            let mine = |(k, i, _): &Connected| k == key && *i == id;
+            if let Some(to) = bucket.flows.find_mut(hash, mine) {
+                to.2 = device;
+            }
+        }
+        let mut any = self.any.lock();
+        if let Some(to) = any.iter_mut().find(|(i, _)| *i == id) {
+            to.1 = device;
+        }
+    }
+
     /// Enters a socket's flow, whose local port it is bound to; whether no other has it.
-    pub fn connect(&self, key: &FlowKey, id: SockId) -> bool {
+    pub fn connect(&self, key: &FlowKey, id: SockId, device: Option<u16>) -> bool {
         let hash = table_hash(self.secret, key);
         let mut bucket = self.bucket(key.local_port).lock();
-        if bucket.flows.find(hash, |(k, _)| k == key).is_some() {
+        if bucket.flows.find(hash, |(k, ..)| k == key).is_some() {
             return false;
         }
-        let rehash = |(k, _): &(FlowKey, SockId)| table_hash(self.secret, k);
-        bucket.flows.insert_unique(hash, (*key, id), rehash);
+        let rehash = |(k, ..): &Connected| table_hash(self.secret, k);
+        bucket.flows.insert_unique(hash, (*key, id, device), rehash);
         true
     }
 
@@ -195,7 +232,10 @@ impl<K: Kind> Ports<K> {
     pub fn disconnect(&self, key: &FlowKey, id: SockId) {
         let hash = table_hash(self.secret, key);
         let mut bucket = self.bucket(key.local_port).lock();
-        if let Ok(e) = bucket.flows.find_entry(hash, |(k, i)| k == key && *i == id) {
+        if let Ok(e) = bucket
+            .flows
+            .find_entry(hash, |(k, i, _)| k == key && *i == id)
+        {
             e.remove();
         }
     }
@@ -206,36 +246,43 @@ impl<K: Kind> Ports<K> {
         let hash = table_hash(self.secret, key);
         bucket
             .flows
-            .find(hash, |(k, _)| k == key)
-            .map(|(_, id)| *id)
+            .find(hash, |(k, ..)| k == key)
+            .map(|(_, id, _)| *id)
     }
 
-    /// Whom a datagram of flow `key` to an address of one host is for. `hash` spreads flows over
-    /// sockets that share.
+    /// Whom a datagram of flow `key` is for that came by interface `iface` (`None`: by any) to an
+    /// address of one host. `hash` spreads flows over sockets that share.
     #[inline]
-    pub fn find(&self, key: &FlowKey, hash: impl FnOnce() -> u32) -> Target {
+    pub fn find(&self, key: &FlowKey, iface: Option<u16>, hash: impl FnOnce() -> u32) -> Target {
         {
             let bucket = self.bucket(key.local_port).lock();
             if !bucket.flows.is_empty() {
                 let at = table_hash(self.secret, key);
-                if let Some((_, id)) = bucket.flows.find(at, |(k, _)| k == key) {
+                if let Some((_, id, device)) = bucket.flows.find(at, |(k, ..)| k == key)
+                    && both_get(*device, iface)
+                {
                     return Target::One(*id);
                 }
             }
             if let Some(all) = bucket.ports.get(&key.local_port)
-                && let Some(id) = best(all, key.local, hash)
+                && let Some(id) = best(all, (key.local, iface), hash)
             {
                 return Target::One(id);
             }
         }
         match self.any_len.load(Ordering::Relaxed) {
             0 => Target::Nobody,
-            _ => self
-                .any
-                .lock()
-                .last()
-                .map_or(Target::Nobody, |id| Target::One(*id)),
+            _ => self.any(iface),
         }
+    }
+
+    /// The last of those who take what is for no other; bound to that interface, if one is given,
+    /// rather than to none.
+    fn any(&self, iface: Option<u16>) -> Target {
+        let any = self.any.lock();
+        let fit = any.iter().filter(|(_, device)| both_get(*device, iface));
+        let best = fit.max_by_key(|(_, device)| device.is_some());
+        best.map_or(Target::Nobody, |(id, _)| Target::One(*id))
     }
 
     /// Appends the sockets that are to get a copy of a datagram to a group, or to all stations of
@@ -243,7 +290,9 @@ impl<K: Kind> Ports<K> {
     pub fn find_all(&self, key: &FlowKey, iface: Option<u16>, out: &mut Vec<SockId>) {
         let bucket = self.bucket(key.local_port).lock();
         let at = table_hash(self.secret, key);
-        if let Some((_, id)) = bucket.flows.find(at, |(k, _)| k == key) {
+        if let Some((_, id, device)) = bucket.flows.find(at, |(k, ..)| k == key)
+            && both_get(*device, iface)
+        {
             out.push(*id);
         }
         let Some(all) = bucket.ports.get(&key.local_port) else {
@@ -256,27 +305,28 @@ impl<K: Kind> Ports<K> {
         };
         let wanted = all
             .iter()
-            .filter(|b| !b.connected && b.claim.covers(key.local));
+            .filter(|b| !b.connected && b.claim.covers(key.local))
+            .filter(|b| both_get(b.device, iface));
         out.extend(wanted.filter(joined).map(|b| b.id));
     }
 
     /// Adds a socket that takes what is for no other.
-    pub fn take_any(&self, id: SockId) {
+    pub fn take_any(&self, id: SockId, device: Option<u16>) {
         let mut any = self.any.lock();
-        any.push(id);
+        any.push((id, device));
         self.any_len.store(any.len(), Ordering::Relaxed);
     }
 
     /// It takes no more.
     pub fn leave_any(&self, id: SockId) {
         let mut any = self.any.lock();
-        any.retain(|i| *i != id);
+        any.retain(|(i, _)| *i != id);
         self.any_len.store(any.len(), Ordering::Relaxed);
     }
 
     /// All sockets.
     pub fn all(&self) -> Vec<SockId> {
-        let mut out = self.any.lock().clone();
+        let mut out: Vec<SockId> = self.any.lock().iter().map(|(id, _)| *id).collect();
         for bucket in &self.buckets {
             out.extend(bucket.lock().ports.values().flatten().map(|b| b.id));
         }
@@ -284,16 +334,21 @@ impl<K: Kind> Ports<K> {
     }
 }
 
-/// The most specific of the sockets of a port for datagrams to `dst`. Of several that are equal
-/// each gets its part of the flows if all share that way, else the last one gets all.
+/// The most specific of the sockets of a port for datagrams to `dst` that come by interface `iface`:
+/// by its address, then by its interface. Of several that are equal each gets its part of the flows if
+/// all share that way, else the last one gets all.
 #[inline]
-fn best(all: &[Bound], dst: IpAddr, hash: impl FnOnce() -> u32) -> Option<SockId> {
+fn best(
+    all: &[Bound],
+    (dst, iface): (IpAddr, Option<u16>),
+    hash: impl FnOnce() -> u32,
+) -> Option<SockId> {
     if let [only] = all {
-        return (!only.connected && only.claim.covers(dst)).then_some(only.id);
+        return only.gets(dst, iface).then_some(only.id);
     }
-    let fits = || all.iter().filter(|b| !b.connected && b.claim.covers(dst));
-    let rank = fits().map(|b| b.claim.rank()).max()?;
-    let equal = || fits().filter(|b| b.claim.rank() == rank);
+    let fits = || all.iter().filter(|b| b.gets(dst, iface));
+    let rank = fits().map(Bound::rank).max()?;
+    let equal = || fits().filter(|b| b.rank() == rank);
     let n = match equal().all(|b| b.reuse_port) {
         true => hash() as usize % equal().count(),
         false => equal().count() - 1,
@@ -318,6 +373,7 @@ mod tests {
             reuse_address: false,
             reuse_port: false,
             connected: false,
+            device: None,
             groups: Vec::new(),
         }
     }
@@ -334,7 +390,17 @@ mod tests {
     }
 
     fn found(p: &Ports<OneThread>, local: &str, remote: &str, hash: u32) -> Option<u32> {
-        match p.find(&key(local, remote), || hash) {
+        found_by(p, 0, local, remote, hash)
+    }
+
+    fn found_by(
+        p: &Ports<OneThread>,
+        iface: u16,
+        local: &str,
+        remote: &str,
+        hash: u32,
+    ) -> Option<u32> {
+        match p.find(&key(local, remote), Some(iface), || hash) {
             Target::One(id) => Some(id.index()),
             Target::Nobody => None,
         }
@@ -363,8 +429,8 @@ mod tests {
         assert_eq!(found(&p, "10.0.0.2:7", "10.0.0.5:9", 0), Some(1));
         assert_eq!(found(&p, "10.0.0.2:8", "10.0.0.5:9", 0), None);
         let flow = key("10.0.0.1:7", "10.0.0.5:9");
-        assert!(p.connect(&flow, SockId::datagram(0, 2, 1)));
-        assert!(!p.connect(&flow, SockId::datagram(0, 3, 1)));
+        assert!(p.connect(&flow, SockId::datagram(0, 2, 1), None));
+        assert!(!p.connect(&flow, SockId::datagram(0, 3, 1), None));
         p.change(7, SockId::datagram(0, 2, 1), |b| b.connected = true);
         assert_eq!(found(&p, "10.0.0.1:7", "10.0.0.5:9", 0), Some(2));
         assert_eq!(found(&p, "10.0.0.1:7", "10.0.0.5:8", 0), Some(3));
@@ -405,11 +471,48 @@ mod tests {
     }
 
     #[test]
+    fn who_is_bound_to_an_interface_gets_what_comes_by_it() {
+        let p = ports();
+        let by = |n, device| Bound {
+            device,
+            ..bound(n, "0.0.0.0")
+        };
+        let from = "10.0.0.5:9";
+        let got = |p: &Ports<OneThread>, iface| found_by(p, iface, "10.0.0.1:7", from, 0);
+        assert!(p.bind(7, by(1, Some(1))));
+        assert!(p.bind(7, by(2, Some(2))));
+        assert!(!p.bind(7, by(3, Some(2))), "it has another already");
+        assert!(!p.bind(7, by(3, None)), "some of that is taken");
+        assert_eq!([0, 1, 2].map(|n| got(&p, n)), [None, Some(1), Some(2)]);
+        // By the address first, then by the interface.
+        let one = Bound {
+            reuse_port: true,
+            ..bound(4, "10.0.0.1")
+        };
+        p.change(7, SockId::datagram(0, 1, 1), |b| b.reuse_port = true);
+        p.change(7, SockId::datagram(0, 2, 1), |b| b.reuse_port = true);
+        let rest = Bound {
+            reuse_port: true,
+            ..by(5, None)
+        };
+        assert!(p.bind(7, rest));
+        assert_eq!([0, 1, 2].map(|n| got(&p, n)), [Some(5), Some(1), Some(2)]);
+        assert!(p.bind(7, one));
+        assert_eq!([0, 1, 2].map(|n| got(&p, n)), [Some(4); 3]);
+        // Nor does a socket with a peer get what its peer sends by another way.
+        let (flow, id) = (key("10.0.0.1:7", from), SockId::datagram(0, 1, 1));
+        assert!(p.connect(&flow, id, Some(1)));
+        assert_eq!([0, 1, 2].map(|n| got(&p, n)), [Some(4), Some(1), Some(4)]);
+        p.set_device(7, id, Some(&flow), Some(2));
+        assert_eq!([0, 1, 2].map(|n| got(&p, n)), [Some(4), Some(4), Some(1)]);
+    }
+
+    #[test]
     fn who_takes_anything_gets_what_nobody_else_does() {
         let p = ports();
         assert!(p.bind(7, bound(1, "0.0.0.0")));
         let any = SockId::datagram(0, 9, 1);
-        p.take_any(any);
+        p.take_any(any, None);
         assert_eq!(found(&p, "10.0.0.1:7", "10.0.0.5:9", 0), Some(1));
         assert_eq!(found(&p, "8.8.8.8:53", "10.0.0.5:9", 0), Some(9));
         assert_eq!(p.all().len(), 2);

@@ -6,7 +6,7 @@ use super::{Claim, UdpError};
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::kind::Kind;
-use crate::net::{L2, SendError};
+use crate::net::{L2, SendError, both_get};
 use crate::ready;
 use core::net::IpAddr;
 use perimeter_base::{Bytes, PktBuf};
@@ -134,7 +134,7 @@ impl<K: Kind> Socket<K> {
             };
         }
         let own = self.source.or(self.claim.addr());
-        let found = cx.sh.source(to, own);
+        let found = cx.sh.source(to, own, self.config.device);
         let (_, addr) = found.ok_or(UdpError::Failed(TcpError::NetUnreachable))?;
         Ok((addr, self.port))
     }
@@ -144,7 +144,7 @@ impl<K: Kind> Socket<K> {
         match self.group(cx, to) {
             Some(iface) => self.source_by(cx, iface, to),
             None => {
-                let found = cx.sh.source(to, self.claim.addr());
+                let found = cx.sh.source(to, self.claim.addr(), self.config.device);
                 let (_, addr) = found.ok_or(UdpError::Failed(TcpError::NetUnreachable))?;
                 Ok(addr)
             }
@@ -154,9 +154,10 @@ impl<K: Kind> Socket<K> {
     /// The interface by which it sends to a group, or to all hosts of a link; `None`: `to` is
     /// neither.
     pub(super) fn group(&self, cx: &Ctx<K>, to: IpAddr) -> Option<u16> {
-        let sh = cx.sh;
+        let (sh, device) = (cx.sh, self.config.device);
         let outer = 0..sh.loopback().0;
-        let of = outer.clone().find(|n| sh.is_broadcast(*n, to));
+        let mine = |n: &u16| both_get(device, Some(*n));
+        let of = outer.clone().find(|n| mine(n) && sh.is_broadcast(*n, to));
         let limited = matches!(to, IpAddr::V4(a) if a.is_broadcast());
         if !to.is_multicast() && !limited {
             return of;
@@ -168,9 +169,8 @@ impl<K: Kind> Socket<K> {
                 .find(|n| sh.addrs(*n).iter().any(|c| c.addr == a))
         };
         let routed = || Some(sh.routes.hop(to)?.iface).filter(|n| *n < sh.loopback().0);
-        let iface = self
-            .config
-            .multicast_interface
+        let iface = device
+            .or(self.config.multicast_interface)
             .or_else(|| own.and_then(home));
         Some(iface.or_else(routed).unwrap_or(0))
     }
@@ -266,13 +266,15 @@ impl<K: Kind> Socket<K> {
         let now = cx.now();
         let sh = cx.sh;
         if self.must_wait(cx, from.0) {
-            let hop = sh.routes.hop(to.0).ok_or(unreachable)?;
+            let hop = sh.routes.hop_by((to.0, self.config.device));
+            let hop = hop.ok_or(unreachable)?;
             return Ok(Way::Unresolved(hop.iface));
         }
         // What is not an address of ours goes by the interface that stands for it.
-        let only = match sh.is_ours(from.0) {
-            true => None,
-            false => {
+        let only = match (self.config.device, sh.is_ours(from.0)) {
+            (Some(n), _) => Some(n),
+            (None, true) => None,
+            (None, false) => {
                 let n = sh.ifaces.iter().position(|i| i.takes(from.0));
                 Some(n.ok_or(unreachable)? as u16)
             }
@@ -281,6 +283,9 @@ impl<K: Kind> Socket<K> {
         let found = sh.routes.resolve_by(&sh.ifaces, to_by, Some(self.id), now);
         let found = found.ok_or(unreachable)?;
         let iface = found.hop.iface;
+        if !both_get(self.config.device, Some(iface)) {
+            return Err(unreachable);
+        }
         if let Some(ask) = found.ask {
             cx.sh.ask(cx, iface, ask);
         }

@@ -16,6 +16,9 @@ pub struct UdpConfig {
     /// It takes datagrams for any address and port that no other socket takes, and may send from
     /// any: for gateways. Default no.
     pub any: bool,
+    /// The interface by which it gets and sends datagrams (SO_BINDTODEVICE), a number from 0; `None`:
+    /// any.
+    pub device: Option<u16>,
     /// Time to live, or hop limit; `None`: the stack's.
     pub ttl: Option<u8>,
     /// DSCP and ECN (IP_TOS). Default 0.
@@ -41,6 +44,7 @@ impl Default for UdpConfig {
             reuse_port: false,
             only_v6: false,
             any: false,
+            device: None,
             ttl: None,
             tos: 0,
             broadcast: false,
@@ -57,6 +61,8 @@ impl Default for UdpConfig {
 pub enum UdpSetting {
     /// [`UdpConfig::recv_buffer`].
     RecvBuffer(u32),
+    /// [`UdpConfig::device`].
+    Device(Option<u16>),
     /// [`UdpConfig::ttl`].
     Ttl(u8),
     /// [`UdpConfig::tos`].
@@ -78,6 +84,7 @@ impl UdpConfig {
     pub fn set(&mut self, s: UdpSetting) {
         match s {
             UdpSetting::RecvBuffer(n) => self.recv_buffer = n,
+            UdpSetting::Device(n) => self.device = n,
             UdpSetting::Ttl(n) => self.ttl = Some(n),
             UdpSetting::Tos(n) => self.tos = n,
             UdpSetting::Broadcast(on) => self.broadcast = on,

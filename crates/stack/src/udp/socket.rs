@@ -212,10 +212,23 @@ impl<K: Kind> Socket<K> {
     }
 
     /// Changes a setting.
-    pub fn set(&mut self, s: UdpSetting) {
+    ///
+    /// # Errors
+    /// [`UdpError::NoInterface`].
+    pub fn set(&mut self, cx: &mut Ctx<K>, s: UdpSetting) -> Result<(), UdpError> {
+        if let UdpSetting::Device(device) = s {
+            if device.is_some_and(|n| n > cx.sh.loopback().0) {
+                return Err(UdpError::NoInterface);
+            }
+            let flow = self.flow();
+            cx.sh
+                .udp
+                .set_device(self.port, self.id, flow.as_ref(), device);
+        }
         self.config.set(s);
         // Headers were made with the old ones.
         self.path = None;
+        Ok(())
     }
 
     /// What it is ready for.
@@ -273,7 +286,7 @@ impl<K: Kind> Socket<K> {
         let (to, _) = self.remote?;
         let iface = match self.group(cx, to) {
             Some(iface) => iface,
-            None => cx.sh.routes.hop(to)?.iface,
+            None => cx.sh.routes.hop_by((to, self.config.device))?.iface,
         };
         let now = cx.now();
         let (mtu, _) = cx.sh.path_mtu(iface, to, now);

@@ -31,7 +31,7 @@ impl<K: Kind> Table<K> {
     /// any) and a port (0: a free one); its name and port.
     ///
     /// # Errors
-    /// [`UdpError::InUse`], [`UdpError::NotOurs`], [`UdpError::NoMemory`].
+    /// [`UdpError::InUse`], [`UdpError::NotOurs`], [`UdpError::NoInterface`], [`UdpError::NoMemory`].
     pub fn open(
         &mut self,
         cx: &mut Ctx<K>,
@@ -43,12 +43,15 @@ impl<K: Kind> Table<K> {
             cx.count(Count::MemRefused, 1);
             return Err(UdpError::NoMemory);
         }
+        if config.device.is_some_and(|n| n > cx.sh.loopback().0) {
+            return Err(UdpError::NoInterface);
+        }
         let claim = Claim::of(addr, config.only_v6);
         let ours = |a: IpAddr| a.is_multicast() || cx.sh.may_bind(a);
         if claim.addr().is_some_and(|a| !ours(a)) {
             return Err(UdpError::NotOurs);
         }
-        let any = config.any;
+        let (any, device) = (config.any, config.device);
         let (reuse_address, reuse_port) = (config.reuse_address, config.reuse_port);
         let place = self.sockets.insert_with(|slot, generation| {
             let id = SockId::datagram(n, slot, generation);
@@ -62,6 +65,7 @@ impl<K: Kind> Table<K> {
             reuse_address,
             reuse_port,
             connected: false,
+            device,
             groups: Vec::new(),
         };
         let sh = cx.sh;
@@ -85,7 +89,7 @@ impl<K: Kind> Table<K> {
         if let (Some(port), Some(socket)) = (bound, socket) {
             socket.port = port;
             if any {
-                sh.udp.take_any(id);
+                sh.udp.take_any(id, device);
             }
             return Ok((id, port));
         }
@@ -142,7 +146,7 @@ impl<K: Kind> Table<K> {
         if old == Some(new) {
             return Ok(());
         }
-        if !sh.udp.connect(&new, id) {
+        if !sh.udp.connect(&new, id, socket.config.device) {
             return Err(UdpError::InUse);
         }
         if let Some(old) = old {

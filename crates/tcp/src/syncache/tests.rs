@@ -398,7 +398,7 @@ fn a_full_bucket_evicts_its_oldest() {
         c.on_ack(&key(1, 1), &ack, Time(9)),
         AckAction::Established(_)
     ));
-    let n = c.remove_if(&mut |k| k.remote_port == 1, &mut |_, _, _| {});
+    let n = c.remove_if(&mut |k, _| k.remote_port == 1, &mut |_, _, _| {});
     assert_eq!((n, c.live, c.deadline()), (2, 0, Time::NEVER));
 }
 
@@ -490,7 +490,7 @@ proptest! {
                     prop_assert_eq!(sent, want);
                 }
                 Step::Remove(h) => {
-                    let n = c.remove_if(&mut |k| *k == key(h, 1), &mut |_, _, _| {});
+                    let n = c.remove_if(&mut |k, _| *k == key(h, 1), &mut |_, _, _| {});
                     prop_assert_eq!(n, m.live.iter().filter(|e| e.0 == h).count());
                     m.live.retain(|e| e.0 != h);
                 }

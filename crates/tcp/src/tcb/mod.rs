@@ -91,6 +91,8 @@ mod flag {
     pub const HEAD_LOST: u32 = 1 << 16;
     /// Window scaling is in use.
     pub const WSCALE: u32 = 1 << 17;
+    /// Nothing is predicted: [`super::Tcb::set_guarded`].
+    pub const GUARDED: u32 = 1 << 18;
     /// The congestion window restarts after idle times.
     pub const IDLE_RESTART: u32 = 1 << 19;
     /// The output run stopped for want of congestion window.
@@ -527,6 +529,20 @@ impl Tcb {
         self.flags & bit != 0
     }
 
+    /// Whether header prediction leaves every segment to who calls it, until that one looks and takes
+    /// the guard off for the segment. So a connection to which not every segment of its flow may come
+    /// pays for looking, and no other one does.
+    pub fn set_guarded(&mut self, on: bool) {
+        self.set_flag(flag::GUARDED, on);
+        self.refresh_fast();
+    }
+
+    /// Whether it is guarded.
+    #[inline]
+    pub fn is_guarded(&self) -> bool {
+        self.has(flag::GUARDED)
+    }
+
     /// Recomputes whether header prediction may be tried.
     fn refresh_fast(&mut self) {
         let fast = self.state == State::Established
@@ -537,7 +553,7 @@ impl Tcb {
             && self.dupacks == 0
             && self.probes == 0
             && !self.has(flag::FIN_QUEUED | flag::SYN_OUT | flag::PERSIST)
-            && !self.has(flag::TLP_DUE | flag::TLP_OUT | flag::MTU_PROBE);
+            && !self.has(flag::TLP_DUE | flag::TLP_OUT | flag::MTU_PROBE | flag::GUARDED);
         if fast {
             self.flags |= flag::FAST;
         } else {

@@ -359,6 +359,9 @@ impl Tcb {
             timestamps: self.has(flag::TS),
             sack: self.has(flag::SACK),
             nodelay: self.has(flag::NODELAY),
+            cork: self.has(flag::CORK),
+            user_timeout: (self.set.user_timeout_ms > 0)
+                .then(|| Duration::from_millis(self.set.user_timeout_ms.into())),
             keepalive: (self.set.keep_probes > 0).then(|| Keepalive {
                 idle: ms(self.set.keep_idle_ms),
                 interval: ms(self.set.keep_interval_ms),

@@ -192,6 +192,23 @@ impl TcpListener {
         self.0.inner.only_v6()
     }
 
+    /// IP_TTL of SYN-ACKs, and what connections begin with, as [`perimeter::TcpListener::set_ttl`].
+    ///
+    /// # Errors
+    /// `InvalidInput`: not 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> Result<()> {
+        self.0.inner.set_ttl(ttl)
+    }
+
+    /// IP_TTL.
+    /// See [`perimeter::TcpListener::set_ttl`].
+    ///
+    /// # Errors
+    /// None today.
+    pub fn ttl(&self) -> Result<u32> {
+        self.0.inner.ttl()
+    }
+
     /// The address that it listens on.
     /// See [`Net::listen`](crate::Net::listen).
     ///

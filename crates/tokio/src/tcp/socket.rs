@@ -1,7 +1,7 @@
 //! Sockets that are set up before they connect or listen.
 
 use crate::net::Net;
-use crate::socket::eight_bits;
+use crate::socket::{as_name, eight_bits};
 use crate::tcp::{TcpListener, TcpStream};
 use perimeter::Keepalive;
 use std::io::Result;
@@ -154,6 +154,31 @@ impl TcpSocket {
     /// None today.
     pub fn reuseport(&self) -> Result<bool> {
         self.0.reuseport()
+    }
+
+    /// SO_BINDTODEVICE, as [`perimeter::TcpSocket::bind_device`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/net.txt")]
+    /// let socket = net.tcp_socket_v4();
+    /// socket.bind_device(Some(b"lo"))?;
+    /// assert_eq!(socket.device()?.as_deref(), Some(&b"lo"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`: the stack has no interface of that name.
+    pub fn bind_device(&self, interface: Option<&[u8]>) -> Result<()> {
+        self.0.bind_device(as_name(interface).as_deref())
+    }
+
+    /// SO_BINDTODEVICE: the name of the interface that it is bound to.
+    /// See [`TcpSocket::bind_device`].
+    ///
+    /// # Errors
+    /// None today.
+    pub fn device(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.device()?.map(String::into_bytes))
     }
 
     /// SO_SNDBUF, bytes.
