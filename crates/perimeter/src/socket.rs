@@ -397,14 +397,14 @@ impl TcpSocket {
     #[doc = include_str!("examples/apart.txt")]
     /// let listener = far.listen("10.0.0.2:80")?;
     /// let socket = near.tcp_socket_v4();
-    /// socket.bind_device(Some("wire0"))?;
-    /// assert_eq!(socket.device()?.as_deref(), Some("wire0"));
+    /// socket.bind_device(Some("wire1"))?;
+    /// assert_eq!(socket.device()?.as_deref(), Some("wire1"));
     /// let stream = socket.start_connect("10.0.0.2:80".parse()?)?;
-    /// assert_eq!(stream.device()?.as_deref(), Some("wire0"));
+    /// assert_eq!(stream.device()?.as_deref(), Some("wire1"));
     ///
     /// let socket = near.tcp_socket_v4();
     /// let error = socket.bind_device(Some("eth9")).expect_err("there is none of that name");
-    /// assert_eq!(error.to_string(), "this stack has no interface `eth9`; it has wire0, lo");
+    /// assert_eq!(error.to_string(), "this stack has no interface `eth9`; it has wire1, lo");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -394,11 +394,11 @@ impl Stack {
     }
 
     /// The names of the interfaces, in the order in which they were added, and of the loopback, by which
-    /// what the stack sends to itself goes.
+    /// what the stack sends to itself goes. Where several have one name, that means the first of them.
     ///
     /// ```
     #[doc = include_str!("examples/stack.txt")]
-    /// assert_eq!(stack.interfaces(), ["wire0", "lo"]);
+    /// assert_eq!(stack.interfaces(), ["wire1", "lo"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn interfaces(&self) -> Vec<String> {

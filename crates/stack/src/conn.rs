@@ -2,9 +2,9 @@
 //! glue reaches them.
 
 use crate::ctx::Ctx;
+use crate::flow::Flow;
 use crate::id::SockId;
 use crate::kind::Kind;
-use crate::lifecycle::Flow;
 use crate::listener::Listener;
 use crate::marks::Marks;
 use crate::memory::{SET_ASIDE, Trust};

@@ -16,7 +16,7 @@ use crate::segment::Seg;
 use crate::shared::SharedState;
 use perimeter_base::{PktBuf, Time};
 use perimeter_sync::{Platform, Work};
-use perimeter_tcp::{Input, Path, Run};
+use perimeter_tcp::{Events, Input, Path, Run};
 use perimeter_wire::{TcpFlags, TcpHdr};
 
 /// The time of this burst or call, for a connection that was entered: not before that of whoever
@@ -38,29 +38,25 @@ pub fn input<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
     }
     let (now, data) = arrived(a, cx, seg);
     let mut input = Input::default();
-    let mut data = data;
-    let hdr = &seg.frame.hdr;
-    if !a.tcb().tcb.input_light(hdr, &mut data, now, &mut input) {
-        unpredicted(a, cx, (seg.iface, hdr), data, now, &mut input);
-    }
-    taken(a, cx, &mut input);
+    a.tcb().tcb.input(&seg.frame.hdr, data, now, &mut input);
+    let at = (seg.iface, &seg.frame.hdr);
+    all_taken(a, cx, &mut input, None, |a, cx, input| {
+        unguarded(a, cx, at, now, input);
+    });
 }
 
-/// The complete processing of a segment that header prediction has left, which came by interface
-/// `iface`: dropped if its connection is bound to another one. Such a connection is guarded, so that
-/// no other one pays for that.
+/// What the complete processing of a segment that came by interface `iface` has done, if its
+/// connection is guarded. That is one that is bound to an interface: what came by another is dropped.
 #[inline]
-pub fn unpredicted<A: Access>(
+pub fn unguarded<A: Access>(
     a: &mut A,
     cx: &mut Ctx<A::K>,
     (iface, hdr): (u16, &TcpHdr),
-    data: Option<PktBuf>,
     now: Time,
     input: &mut Input,
 ) {
-    match a.tcb().tcb.is_guarded() {
-        false => a.tcb().tcb.input_full(hdr, data, now, input),
-        true => guarded(a, cx, (iface, hdr), data, now, input),
+    if input.events.contains(Events::GUARDED) {
+        guarded(a, cx, (iface, hdr), now, input);
     }
 }
 
@@ -69,10 +65,10 @@ fn guarded<A: Access>(
     a: &mut A,
     cx: &mut Ctx<A::K>,
     (iface, hdr): (u16, &TcpHdr),
-    data: Option<PktBuf>,
     now: Time,
     input: &mut Input,
 ) {
+    let data = core::mem::take(input).data;
     let t = a.tcb();
     if !t.meta.may_come_by(iface) {
         if let Some(data) = data {
@@ -81,7 +77,17 @@ fn guarded<A: Access>(
         return cx.count(Count::OtherInterface, 1);
     }
     t.tcb.set_guarded(false);
-    t.tcb.input(hdr, data, now, input);
+    // By functions that are there anyway: what is called in one place only is part of that place.
+    let len = data.as_ref().map_or(0, PktBuf::len) as u32;
+    let run = Run {
+        segs: 1,
+        first: len,
+        octets: len,
+    };
+    match t.tcb.input_run(hdr, run, now, input) {
+        true => input.data = data,
+        false => t.tcb.input_full(hdr, data, now, input),
+    }
     t.tcb.set_guarded(true);
 }
 
@@ -111,7 +117,7 @@ fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
             cx.pool.put(payload);
         }
         cx.own.predicted += u32::from(run.segs) - 1;
-        return all_taken(a, cx, &mut taken_as, Some(&mut seg.rest));
+        return all_taken(a, cx, &mut taken_as, Some(&mut seg.rest), |_, _, _| ());
     }
     let t = a.tcb();
     if t.tcb.is_guarded() && t.meta.may_come_by(seg.iface) {
@@ -201,19 +207,22 @@ fn weigh<K: Kind>(t: &mut TcbSide<K>, behind: usize, cx: &mut Ctx<K>) {
 /// What follows from a segment that TCP has taken: the buffers, the socket, and output.
 #[inline]
 pub fn taken<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, input: &mut Input) {
-    all_taken(a, cx, input, None);
+    all_taken(a, cx, input, None, |_, _, _| ());
 }
 
-/// As [`taken`], with payload that comes behind the segment's own.
+/// As [`taken`], with payload that comes behind the segment's own, and after `full` where prediction has
+/// left the segment.
 #[inline(always)]
 fn all_taken<A: Access>(
     a: &mut A,
     cx: &mut Ctx<A::K>,
     input: &mut Input,
     rest: Option<&mut Vec<PktBuf>>,
+    full: impl FnOnce(&mut A, &mut Ctx<A::K>, &mut Input),
 ) {
     let sh = cx.sh;
     if input.path == Path::Full {
+        full(a, cx, input);
         sh.p.charge(Work::TcpSlow, 1);
     } else {
         sh.p.charge(Work::TcpFast, 1);

@@ -11,6 +11,7 @@ pub mod count;
 pub mod ctx;
 pub mod datagram;
 pub mod ends;
+pub mod flow;
 pub mod fragment;
 pub mod glue;
 pub mod groups;

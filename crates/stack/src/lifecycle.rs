@@ -4,6 +4,7 @@
 
 use crate::conn::{Access, Conn, on_events};
 use crate::ctx::Ctx;
+pub use crate::flow::Flow;
 use crate::glue;
 use crate::kind::Kind;
 use crate::listener::Listener;
@@ -17,31 +18,6 @@ use perimeter_tcp::syncache::Established;
 use perimeter_tcp::{Config, Events, Tcb};
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::sync::Arc;
-
-/// A complete flow to be opened.
-#[derive(Copy, Clone, Debug)]
-pub struct Flow {
-    /// Its ends.
-    pub key: FlowKey,
-    /// Its hash.
-    pub hash: u32,
-    /// The interface that it leaves by.
-    pub iface: u16,
-    /// The interface that it is bound to (SO_BINDTODEVICE), if it is.
-    pub device: Option<u16>,
-}
-
-impl Flow {
-    /// The flow of a segment that arrived for that listener, to whose interface it is bound.
-    pub fn of<K: Kind>(seg: &Seg, l: &Listener<K>) -> Flow {
-        Flow {
-            key: seg.frame.key,
-            hash: seg.hash,
-            iface: seg.iface,
-            device: l.device,
-        }
-    }
-}
 
 /// TCP's state of a connection that is opened from here.
 pub fn connect<K: Kind>(cx: &mut Ctx<K>, key: &FlowKey, config: &Config) -> Tcb {

@@ -65,11 +65,7 @@ pub fn output_in_turn<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
         output_whole(a, cx)
     };
     if let Some(repeats) = a.tcb().tcb.take_repeats() {
-        repeated(cx, repeats);
-        let t = a.tcb();
-        if t.tcb.backoffs() >= SUSPECT {
-            cx.sh.suspect(cx.own, (t.meta.key.remote, t.meta.by));
-        }
+        repeated(a.tcb(), cx, repeats);
     }
     let meta = a.tcb_meta();
     if full && !meta.blocked {
@@ -81,7 +77,10 @@ pub fn output_in_turn<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
 const SUSPECT: u32 = 2;
 
 #[cold]
-fn repeated<K: Kind>(cx: &Ctx<K>, n: Repeats) {
+fn repeated<K: Kind>(t: &TcbSide<K>, cx: &mut Ctx<K>, n: Repeats) {
+    if t.tcb.backoffs() >= SUSPECT {
+        cx.sh.suspect(cx.own, (t.meta.key.remote, t.meta.by));
+    }
     cx.count(Count::Retransmits, n.segments.into());
     cx.count(Count::LossProbes, n.probes.into());
     cx.count(Count::MtuProbes, n.mtu_probes.into());

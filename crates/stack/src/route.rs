@@ -371,6 +371,7 @@ impl<K: Kind> Routes<K> {
 
     /// Routes one segment: table, then entry while the table is held. Yields the neighbour's
     /// station if there is one and it is known.
+    #[inline(always)]
     pub fn segment(&self, to: To) -> Option<MacAddr> {
         let mut table = self.table.lock();
         let n = table.towards_again(to)?;

@@ -134,6 +134,7 @@ impl<P: Platform> Core<P> {
 
     /// A segment arrived. `entered` is called once its connection, or the table if it has none,
     /// is held: whoever comes behind comes later.
+    #[inline]
     pub(crate) fn input(&self, cx: &mut Ctx<Kd<P>>, seg: &mut Seg, entered: impl FnOnce()) {
         cx.sh.p.charge(Work::Lookup, 1);
         let shard = self.shard_of(seg.hash);

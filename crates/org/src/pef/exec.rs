@@ -448,7 +448,8 @@ impl<P: Platform> Pef<P> {
             let mut input = Input::default();
             let hdr = &seg.frame.hdr;
             if full {
-                glue::unpredicted(m, cx, (seg.iface, hdr), data, now, &mut input);
+                m.tcb().tcb.input_full(hdr, data, now, &mut input);
+                glue::unguarded(m, cx, (seg.iface, hdr), now, &mut input);
                 done = Some(Box::new(input));
                 return;
             }

@@ -104,7 +104,7 @@ impl UdpSocket {
     /// assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
     ///
     /// let error = b.bind_device(Some("eth9")).expect_err("there is none of that name");
-    /// assert_eq!(error.to_string(), "this stack has no interface `eth9`; it has wire0, lo");
+    /// assert_eq!(error.to_string(), "this stack has no interface `eth9`; it has wire1, lo");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -116,6 +116,7 @@ pub struct Reserved<O> {
 }
 
 /// A socket call in one go, for organizations that protect a connection whole.
+#[inline]
 pub fn run<K: Kind, A: Access<K = K>, Q: Op<K>>(a: &mut A, mut op: Q, cx: &mut Ctx<K>) -> Q::Out {
     cx.sh.p.charge(Work::SockCall, 1);
     phases(a, &mut op, cx)

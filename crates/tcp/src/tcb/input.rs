@@ -19,6 +19,10 @@ const TS_OUTDATED: u32 = 24 * 86_400 * 954;
 impl Tcb {
     /// The complete processing; use it for what [`Tcb::input_light`] left.
     pub fn input_full(&mut self, seg: &TcpHdr, data: Option<PktBuf>, now: Time, out: &mut Input) {
+        if self.has(flag::GUARDED) {
+            (out.data, out.events) = (data, Events::GUARDED);
+            return;
+        }
         let len = data.as_ref().map_or(0, |d| d.len() as u32);
         self.count.segs_in = self.count.segs_in.wrapping_add(1);
         if len > 0 {

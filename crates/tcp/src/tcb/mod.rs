@@ -91,7 +91,7 @@ mod flag {
     pub const HEAD_LOST: u32 = 1 << 16;
     /// Window scaling is in use.
     pub const WSCALE: u32 = 1 << 17;
-    /// Nothing is predicted: [`super::Tcb::set_guarded`].
+    /// Segments come back: [`super::Tcb::set_guarded`].
     pub const GUARDED: u32 = 1 << 18;
     /// The congestion window restarts after idle times.
     pub const IDLE_RESTART: u32 = 1 << 19;
@@ -529,9 +529,9 @@ impl Tcb {
         self.flags & bit != 0
     }
 
-    /// Whether header prediction leaves every segment to who calls it, until that one looks and takes
-    /// the guard off for the segment. So a connection to which not every segment of its flow may come
-    /// pays for looking, and no other one does.
+    /// Whether nothing becomes of a segment: it comes back with [`Events::GUARDED`], so that who calls
+    /// looks at it, and takes the guard off for it. A connection to which not every segment of its
+    /// flow may come pays for that, and no other one does, as prediction knows nothing of it.
     pub fn set_guarded(&mut self, on: bool) {
         self.set_flag(flag::GUARDED, on);
         self.refresh_fast();

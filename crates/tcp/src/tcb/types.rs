@@ -39,6 +39,9 @@ impl Events {
     pub const BLACK_HOLE: Events = Events(1 << 5);
     /// What the path takes was found by probing: [`Tcb::path_mtu`](crate::Tcb::path_mtu).
     pub const PATH_MTU: Events = Events(1 << 6);
+    /// The connection is guarded ([`Tcb::set_guarded`](crate::Tcb::set_guarded)): nothing has become
+    /// of the segment yet, and its payload is back.
+    pub const GUARDED: Events = Events(1 << 7);
 
     /// Whether all of `other` are in the set.
     #[inline]
