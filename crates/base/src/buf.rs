@@ -342,7 +342,7 @@ struct Stock {
 /// How many buffers go to a depot or come from it at once.
 const MAGAZINE: usize = 64;
 
-/// Where cores exchange packet buffers, [`MAGAZINE`] at a time: one core often takes buffers for
+/// Where cores exchange packet buffers, 64 at a time: one core often takes buffers for
 /// what its NIC receives, and another, where the application reads, gives them back. Without it the
 /// first would allocate all its buffers, and the second free them. (Bonwick and Adams, "Magazines
 /// and Vmem", 2001, section 3.)

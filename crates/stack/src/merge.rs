@@ -19,7 +19,7 @@ const MOST: u32 = 65_535;
 ///
 /// And which of those are *runs*: full of data, or pure acknowledgments, with usual headers. Where
 /// such segments of one flow follow each other, their headers differ in nothing but what
-/// [`Shape::mask`] leaves out. So the next frame's are compared with them instead of parsed.
+/// `Shape::mask` leaves out. So the next frame's are compared with them instead of parsed.
 #[derive(Debug)]
 pub struct Latest {
     at: [u8; Latest::LEN],
