@@ -1,11 +1,11 @@
 //! Receive buffers: owned, movable, recycled through a pool that one core owns.
 
-use alloc::{boxed::Box, vec, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
-use crate::atomics::{Arc, AtomicUsize, List, Ordering};
+use crate::atomics::{AtomicUsize, List, Ordering};
 use crate::region;
 
 /// Capacity of a pooled buffer, in bytes: an MTU-1500 frame with room to spare.
