@@ -304,12 +304,16 @@ impl Live {
 
 type Found = BTreeMap<(usize, &'static str), Vec<f64>>;
 
-/// What is measured: what the clients do, and what is told of it.
-const COLUMNS: [(&str, &str, &str); 6] = [
+/// What bulk transfers are told by: what the clients do, its rate, and the gateway's cost.
+const BULK: [(&str, &str, &str); 4] = [
     ("down 1", "down, 1, Gbit/s", "down, 1, CPU ns/B"),
     ("up 1", "up, 1, Gbit/s", "up, 1, CPU ns/B"),
     ("down 10", "down, 10, Gbit/s", "down, 10, CPU ns/B"),
     ("up 10", "up, 10, Gbit/s", "up, 10, CPU ns/B"),
+];
+
+/// The same of short ones: how many, and how long they take.
+const SHORT: [(&str, &str, &str); 2] = [
     ("conns", "connections/s", "connection, p99, µs"),
     ("requests", "requests/s", "request, p99, µs"),
 ];
@@ -321,30 +325,41 @@ fn measure(
     note: &mut dyn FnMut(usize, &'static str, f64),
 ) -> Result<()> {
     let live = Live::start(g)?;
+    let said = |e| eprintln!("{}: {e:#}", g.name);
     // First: later it has memory of what went before.
-    if let Err(e) = idle(&live, note) {
-        eprintln!("{}: {e:#}", g.name);
-    }
-    for (n, (what, rate, cost)) in COLUMNS.into_iter().enumerate() {
+    idle(&live, note).unwrap_or_else(said);
+    for (n, (what, rate, cost)) in BULK.into_iter().enumerate() {
         let before = live.cpu()?;
-        let found = match numbers(&format!("{what} {seconds}")) {
-            Ok(found) => found,
-            Err(e) => {
-                eprintln!("{}: {e:#}", g.name);
-                continue;
+        match pair(what, seconds) {
+            Ok((bytes, time)) => {
+                note(2 * n, rate, bytes * 8.0 / time / 1e9);
+                note(
+                    2 * n + 1,
+                    cost,
+                    (live.cpu()? - before) * 1e9 / bytes.max(1.0),
+                );
             }
-        };
-        let second = found.get(1).copied().unwrap_or(1.0);
-        if cost.ends_with("ns/B") {
-            let bytes = found[0].max(1.0);
-            note(2 * n, rate, bytes * 8.0 / second / 1e9);
-            note(2 * n + 1, cost, (live.cpu()? - before) * 1e9 / bytes);
-        } else {
-            note(2 * n, rate, found[0]);
-            note(2 * n + 1, cost, second);
+            Err(e) => said(e),
+        }
+    }
+    for (n, (what, rate, last)) in (BULK.len()..).zip(SHORT) {
+        match pair(what, seconds) {
+            Ok((many, time)) => {
+                note(2 * n, rate, many);
+                note(2 * n + 1, last, time);
+            }
+            Err(e) => said(e),
         }
     }
     Ok(())
+}
+
+/// The two numbers that a role prints.
+fn pair(what: &str, seconds: u64) -> Result<(f64, f64)> {
+    match numbers(&format!("{what} {seconds}"))?[..] {
+        [first, second] => Ok((first, second)),
+        _ => bail!("{what}: not two numbers"),
+    }
 }
 
 /// What 1,000 idle connections cost.
@@ -398,10 +413,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let _ = std::fs::remove_file(&sing_box);
     let mut out = std::io::stdout().lock();
-    for (g, found) in gateways.iter().zip(&all) {
+    for (g, found) in gateways.iter().zip(&mut all) {
         writeln!(out, "{}", g.name)?;
         for ((_, what), v) in found {
-            let mut v = v.clone();
             v.sort_by(f64::total_cmp);
             let (low, high) = (v[0], v[v.len() - 1]);
             writeln!(

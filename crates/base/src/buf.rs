@@ -328,30 +328,41 @@ impl fmt::Debug for PktBuf {
 pub struct PktPool {
     stock: Stock,
     jumbo: Stock,
-    depot: Option<Arc<PktDepot>>,
     /// Buffers that had to be allocated because there was none in stock.
     pub misses: u64,
 }
 
-/// Buffers of one size.
-struct Stock {
-    free: Vec<PktBuf>,
-    limit: usize,
+/// Where cores exchange packet buffers, 64 at a time: one core often takes buffers for what its NIC
+/// receives, and another, where the application reads, gives them back. Without it the first would
+/// allocate all its buffers, and the second free them. (Bonwick and Adams, "Magazines and Vmem",
+/// 2001, section 3.) Cheap to clone.
+#[derive(Clone)]
+pub struct PktDepot {
+    stock: Arc<Magazines>,
+    jumbo: Arc<Magazines>,
 }
 
-/// How many buffers go to a depot or come from it at once.
+impl PktDepot {
+    /// An empty one that keeps at most `bytes` of memory of either size, or one magazine.
+    #[must_use]
+    pub fn new(bytes: usize) -> PktDepot {
+        PktDepot {
+            stock: Arc::new(Magazines::new(bytes, POOLED)),
+            jumbo: Arc::new(Magazines::new(bytes, POOLED_JUMBO)),
+        }
+    }
+}
+
+impl fmt::Debug for PktDepot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PktDepot")
+    }
+}
+
+/// How many buffers go to a depot or come from it at once: a magazine.
 const MAGAZINE: usize = 64;
 
-/// Where cores exchange packet buffers, 64 at a time: one core often takes buffers for
-/// what its NIC receives, and another, where the application reads, gives them back. Without it the
-/// first would allocate all its buffers, and the second free them. (Bonwick and Adams, "Magazines
-/// and Vmem", 2001, section 3.)
-pub struct PktDepot {
-    stock: Magazines,
-    jumbo: Magazines,
-}
-
-/// Full magazines of one size, and their number, so that nobody locks an empty list.
+/// The depot's full magazines of one size, and their number, so that nobody locks an empty list.
 struct Magazines {
     full: List<Vec<PktBuf>>,
     count: AtomicUsize,
@@ -379,52 +390,47 @@ impl Magazines {
         taken
     }
 
-    /// One too many is freed, after the lock is.
+    /// Frees one too many, when the lock is free again.
     fn put(&self, magazine: Vec<PktBuf>) {
-        if self.count.load(Ordering::Relaxed) >= self.limit {
-            return;
-        }
         let mut full = self.full.lock();
-        full.push(magazine);
-        self.count.store(full.len(), Ordering::Relaxed);
-    }
-}
-
-impl PktDepot {
-    /// An empty one that keeps at most `bytes` of memory of either size, or one magazine.
-    #[must_use]
-    pub fn new(bytes: usize) -> PktDepot {
-        PktDepot {
-            stock: Magazines::new(bytes, POOLED),
-            jumbo: Magazines::new(bytes, POOLED_JUMBO),
+        if full.len() < self.limit {
+            full.push(magazine);
+            self.count.store(full.len(), Ordering::Relaxed);
         }
     }
 }
 
-impl fmt::Debug for PktDepot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PktDepot")
-    }
+/// A core's buffers of one size.
+struct Stock {
+    free: Vec<PktBuf>,
+    limit: usize,
+    depot: Option<Arc<Magazines>>,
 }
 
 impl Stock {
-    fn new(limit: usize) -> Stock {
+    fn new(limit: usize, depot: Option<Arc<Magazines>>) -> Stock {
         Stock {
             free: Vec::new(),
             limit,
+            depot,
         }
     }
 
+    #[inline]
+    fn take(&mut self) -> Option<PktBuf> {
+        self.free.pop().or_else(|| self.fetch())
+    }
+
     #[cold]
-    fn fetch(&mut self, depot: Option<&Magazines>) -> Option<PktBuf> {
-        self.free.append(&mut depot?.take()?);
+    fn fetch(&mut self) -> Option<PktBuf> {
+        self.free.append(&mut self.depot.as_ref()?.take()?);
         self.free.pop()
     }
 
     #[inline]
-    fn put(&mut self, b: PktBuf, depot: Option<&Magazines>) {
+    fn put(&mut self, b: PktBuf) {
         if self.free.len() == self.limit {
-            return self.full(b, depot);
+            return self.full(b);
         }
         self.free.push(b);
     }
@@ -432,8 +438,8 @@ impl Stock {
     /// Takes a buffer back though there are as many as there may be. Those that came last leave:
     /// they are the likeliest to be in a cache.
     #[cold]
-    fn full(&mut self, b: PktBuf, depot: Option<&Magazines>) {
-        let Some(depot) = depot else { return };
+    fn full(&mut self, b: PktBuf) {
+        let Some(depot) = &self.depot else { return };
         let rest = self.limit.saturating_sub(MAGAZINE);
         depot.put(self.free.split_off(rest));
         self.free.push(b);
@@ -445,19 +451,20 @@ impl PktPool {
     /// too many is freed.
     pub fn new(limit: usize) -> PktPool {
         PktPool {
-            stock: Stock::new(limit),
-            jumbo: Stock::new(limit / 4),
-            depot: None,
+            stock: Stock::new(limit, None),
+            jumbo: Stock::new(limit / 4, None),
             misses: 0,
         }
     }
 
     /// A pool of one of several cores that have `depot` in common. It keeps at most half as many
     /// as [`PktPool::default`].
-    pub fn of(depot: Arc<PktDepot>) -> PktPool {
+    pub fn of(depot: PktDepot) -> PktPool {
+        const LIMIT: usize = 8 * MAGAZINE;
         PktPool {
-            depot: Some(depot),
-            ..PktPool::new(8 * MAGAZINE)
+            stock: Stock::new(LIMIT, Some(depot.stock)),
+            jumbo: Stock::new(LIMIT / 4, Some(depot.jumbo)),
+            misses: 0,
         }
     }
 
@@ -466,24 +473,8 @@ impl PktPool {
     #[inline]
     pub fn take(&mut self, capacity: usize) -> PktBuf {
         let kept = match capacity {
-            n if n <= POOLED => self.stock.free.pop(),
-            n if n <= POOLED_JUMBO => self.jumbo.free.pop(),
-            _ => None,
-        };
-        let Some(mut b) = kept else {
-            return self.fetch(capacity);
-        };
-        b.set_window(0, 0);
-        b
-    }
-
-    /// A buffer of the depot, or a new one.
-    #[cold]
-    fn fetch(&mut self, capacity: usize) -> PktBuf {
-        let depot = self.depot.as_deref();
-        let kept = match capacity {
-            n if n <= POOLED => self.stock.fetch(depot.map(|d| &d.stock)),
-            n if n <= POOLED_JUMBO => self.jumbo.fetch(depot.map(|d| &d.jumbo)),
+            n if n <= POOLED => self.stock.take(),
+            n if n <= POOLED_JUMBO => self.jumbo.take(),
             _ => None,
         };
         if let Some(mut b) = kept {
@@ -498,11 +489,10 @@ impl PktPool {
     /// many if there is no depot.
     #[inline]
     pub fn put(&mut self, b: PktBuf) {
-        let depot = self.depot.as_deref();
         if b.shape == Shape(POOLED as u64) {
-            self.stock.put(b, depot.map(|d| &d.stock));
+            self.stock.put(b);
         } else if b.shape == Shape(POOLED_JUMBO as u64) {
-            self.jumbo.put(b, depot.map(|d| &d.jumbo));
+            self.jumbo.put(b);
         }
     }
 
@@ -596,7 +586,7 @@ mod tests {
 
     #[test]
     fn what_one_core_gives_back_another_takes() {
-        let depot = Arc::new(PktDepot::new(1 << 20));
+        let depot = PktDepot::new(1 << 20);
         let (mut nic, mut reader) = (PktPool::of(depot.clone()), PktPool::of(depot));
         let mut allocated = 0;
         for round in 0..100 {
@@ -615,7 +605,7 @@ mod tests {
     #[test]
     fn a_depot_has_an_end() {
         const KEPT: usize = 3 * MAGAZINE;
-        let depot = Arc::new(PktDepot::new(KEPT * POOLED + 1));
+        let depot = PktDepot::new(KEPT * POOLED + 1);
         let mut pool = PktPool::of(depot.clone());
         for _ in 0..10 * KEPT {
             pool.put(PktBuf::with_capacity(POOLED));

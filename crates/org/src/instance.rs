@@ -275,9 +275,7 @@ impl<O: Org> Instance<O> {
         if !cx.deferred.is_empty() {
             self.finish_slow(cx);
         }
-        if cx.owes() {
-            self.sh.book(cx);
-        }
+        self.sh.book(cx);
         cx.forget_now();
     }
 

@@ -41,23 +41,24 @@ pub(crate) fn inward(engine: &dyn Engine, addr: SocketAddr) -> Result<SocketAddr
     Ok(SocketAddr::new(IpAddr::V6(with_zone(ip, zone)), v6.port()))
 }
 
-/// The number of the interface of that name.
+/// The number of the interface of that name, if one is given.
 ///
 /// # Errors
 /// `NotFound`: there is none.
-pub(crate) fn interface(engine: &dyn Engine, name: &str) -> Result<u16> {
+pub(crate) fn interface(engine: &dyn Engine, name: Option<&str>) -> Result<Option<u16>> {
+    let Some(name) = name else { return Ok(None) };
     let all = engine.interfaces();
     if let Some(n) = all.iter().position(|i| i == name) {
-        return Ok(n as u16);
+        return Ok(Some(n as u16));
     }
     let all = all.join(", ");
     let what = format!("this stack has no interface `{name}`; it has {all}");
     Err(Error::new(ErrorKind::NotFound, what))
 }
 
-/// The name of the interface of that number.
-pub(crate) fn name(engine: &dyn Engine, interface: u16) -> Option<String> {
-    engine.interfaces().into_iter().nth(interface.into())
+/// The name of the interface of that number, if one is given.
+pub(crate) fn name(engine: &dyn Engine, interface: Option<u16>) -> Option<String> {
+    engine.interfaces().into_iter().nth(interface?.into())
 }
 
 /// The address as std has it.

@@ -411,9 +411,7 @@ impl TcpSocket {
     /// # Errors
     /// `NotFound`: the stack has no interface of that name ([`Stack::interfaces`]).
     pub fn bind_device(&self, interface: Option<&str>) -> Result<()> {
-        if let Some(name) = interface {
-            addr::interface(&**self.stack.engine(), name)?;
-        }
+        addr::interface(&**self.stack.engine(), interface)?;
         self.made().device = interface.map(str::to_owned);
         Ok(())
     }

@@ -170,9 +170,7 @@ impl Stack {
             let what = format!("{addr}: a listener for IPv6 only can't have an IPv4 address");
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
-        let device = listen.device.as_deref();
-        let device = device.map(|name| addr::interface(&*self.engine, name));
-        let device = device.transpose()?;
+        let device = addr::interface(&*self.engine, listen.device.as_deref())?;
         // `[::]` stands for both families, unless it is said that it does not.
         let both = addr.ip().is_unspecified() && addr.is_ipv6() && !listen.only_v6;
         let spec = ListenSpec {
@@ -294,8 +292,7 @@ impl Stack {
         config: &TcpConfig,
     ) -> std::io::Result<TcpStream> {
         callable(config)?;
-        let device = device.map(|name| addr::interface(&*self.engine, name));
-        let device = device.transpose()?;
+        let device = addr::interface(&*self.engine, device)?;
         let addr = addr::inward(&*self.engine, addr)?;
         let local = local.map(|l| addr::inward(&*self.engine, l)).transpose()?;
         let from = match local {

@@ -101,7 +101,7 @@ impl<K: Kind> Deferred<K> {
 impl<K: Kind> Own<K> {
     /// For the thread of number `lane`, with nothing in it; it exchanges packet buffers with the
     /// stack's other threads by `depot`.
-    pub fn new(lane: usize, depot: Arc<PktDepot>) -> Own<K> {
+    pub fn new(lane: usize, depot: PktDepot) -> Own<K> {
         Own {
             pool: PktPool::of(depot),
             frames: Vec::with_capacity(crate::BURST),

@@ -48,6 +48,16 @@ fn wanted(key: &FlowKey, iface: Option<u16>) -> Wanted {
     }
 }
 
+/// Who listens where segments of this flow go to that come by interface `iface`.
+fn listener<'a, K: Kind>(
+    wildcards: &'a Wildcards<K>,
+    sh: &SharedState<K>,
+    key: &FlowKey,
+    iface: Option<u16>,
+) -> Option<&'a Arc<Listener<K>>> {
+    wildcards.find(wanted(key, iface), || sh.flow_hash(key))
+}
+
 /// How a segment of a handshake leaves, as whoever listens there says now.
 fn leaving<K: Kind>(
     wildcards: &Wildcards<K>,
@@ -55,8 +65,7 @@ fn leaving<K: Kind>(
     key: &FlowKey,
     iface: Option<u16>,
 ) -> Leaving {
-    let l = wildcards.find(wanted(key, iface), || sh.flow_hash(key));
-    l.map_or(Leaving::default(), |l| l.leaving())
+    listener(wildcards, sh, key, iface).map_or(Leaving::default(), |l| l.leaving())
 }
 
 /// The SYN cache and the wildcard entries that go with a connection table.
@@ -194,15 +203,13 @@ impl<K: Kind> Passive<K> {
         }
     }
 
-    /// Who listens where segments of this flow go to that come by interface `iface`.
     fn listener(
         &self,
         sh: &SharedState<K>,
         key: &FlowKey,
         iface: Option<u16>,
     ) -> Option<&Arc<Listener<K>>> {
-        let hash = || sh.flow_hash(key);
-        self.wildcards.find(wanted(key, iface), hash)
+        listener(&self.wildcards, sh, key, iface)
     }
 
     /// Whether somebody listens where a segment goes to.

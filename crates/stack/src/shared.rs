@@ -204,7 +204,7 @@ pub struct SharedState<K: Kind> {
     /// Tasks of async runtimes that sockets wake.
     pub tasks: AllTasks,
     /// Packet buffers on their way from one thread's pool to another's.
-    pub packets: Arc<PktDepot>,
+    pub packets: PktDepot,
     /// Counters.
     pub counters: PerLaneCounters<COUNTS>,
     /// Routes and neighbours.
@@ -376,7 +376,7 @@ impl<K: Kind> SharedState<K> {
             path_mtus: PathMtus::new(&p),
             pollers: Pollers::new(&p),
             tasks: AllTasks::default(),
-            packets: Arc::new(PktDepot::new(config.spare())),
+            packets: PktDepot::new(config.spare()),
             counters: PerLaneCounters::new(),
             toeplitz: Toeplitz::default(),
             life: Life::default(),
@@ -407,6 +407,11 @@ impl<K: Kind> SharedState<K> {
             rx,
             looped,
         }
+    }
+
+    /// Whether there is an interface of that number; `None` means none in particular.
+    pub fn has_interface(&self, device: Option<u16>) -> bool {
+        device.is_none_or(|n| usize::from(n) < self.ifaces.len())
     }
 
     /// The number of the loopback among the interfaces, and of its receive queue among those of all:

@@ -100,9 +100,7 @@ impl<C: Keep> Group<C> {
                 segs.drain(|seg| self.shard.input(cx, seg));
                 org.bursts.put(segs);
                 // A batch of bursts is thousands of segments: what one pins bounds the next.
-                if cx.owes() {
-                    cx.sh.book(cx.own);
-                }
+                cx.sh.book(cx.own);
             }
             Msg::Timers(id) => self.shard.timer(cx, id, |c| *c.message() = 0),
             Msg::Job(mut job, who) => {

@@ -535,9 +535,9 @@ impl<O: Org> Engine for Running<O> {
 
 /// Whether there is an interface of that number.
 fn known<O: Org>(i: &Instance<O>, device: Option<u16>) -> Result<(), EngineError> {
-    match device.is_some_and(|n| usize::from(n) >= i.sh.ifaces.len()) {
-        true => Err(EngineError::NoInterface),
-        false => Ok(()),
+    match i.sh.has_interface(device) {
+        true => Ok(()),
+        false => Err(EngineError::NoInterface),
     }
 }
 

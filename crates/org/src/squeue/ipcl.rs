@@ -99,10 +99,8 @@ impl<P: Platform> Ipcl<P> {
     /// `None`: by any.
     pub(crate) fn listener(&self, key: &FlowKey, iface: Option<u16>) -> Option<u16> {
         let binds = self.binds.lock();
-        let at = |port| {
-            let here = |b: &&Bind| b.port == port && covers(b.addr, key.local);
-            binds.iter().find(|b| here(b) && both_get(b.device, iface))
-        };
+        let fits = |b: &Bind| covers(b.addr, key.local) && both_get(b.device, iface);
+        let at = |port| binds.iter().find(|b| b.port == port && fits(b));
         at(key.local_port)
             .or_else(|| at(ANY_PORT))
             .map(|b| b.squeue)

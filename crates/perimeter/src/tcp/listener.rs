@@ -289,7 +289,7 @@ impl TcpListener {
     /// The listener was closed.
     pub fn device(&self) -> Result<Option<String>> {
         let device = self.info()?.device;
-        Ok(device.and_then(|n| addr::name(&*self.h.engine, n)))
+        Ok(addr::name(&*self.h.engine, device))
     }
 
     /// SO_ERROR: none is ever pending. What goes wrong with a connection before it is accepted is told

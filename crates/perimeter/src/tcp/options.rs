@@ -308,7 +308,7 @@ impl TcpStream {
     /// The socket has gone.
     pub fn device(&self) -> Result<Option<String>> {
         let device = self.info()?.device;
-        Ok(device.and_then(|n| addr::name(&*self.h.engine, n)))
+        Ok(addr::name(&*self.h.engine, device))
     }
 
     /// SO_SNDBUF: the limit of the send buffer now, bytes.

@@ -112,8 +112,8 @@ impl UdpSocket {
     /// `NotFound`: the stack has no interface of that name
     /// ([`Stack::interfaces`](crate::Stack::interfaces)); or the socket has gone.
     pub fn bind_device(&self, interface: Option<&str>) -> Result<()> {
-        let device = interface.map(|name| addr::interface(&*self.h.engine, name));
-        self.set(UdpSetting::Device(device.transpose()?))
+        let device = addr::interface(&*self.h.engine, interface)?;
+        self.set(UdpSetting::Device(device))
     }
 
     /// SO_BINDTODEVICE: the name of the interface that it is bound to.
@@ -123,7 +123,7 @@ impl UdpSocket {
     /// The socket has gone.
     pub fn device(&self) -> Result<Option<String>> {
         let device = self.info()?.config.device;
-        Ok(device.and_then(|n| addr::name(&*self.h.engine, n)))
+        Ok(addr::name(&*self.h.engine, device))
     }
 
     /// IP_TTL: time to live of what it sends to one host, 1 to 255.

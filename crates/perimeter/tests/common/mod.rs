@@ -23,6 +23,27 @@ pub fn organizations() -> Vec<OrgSpec> {
     OrgSpec::tested()
 }
 
+/// Runs `body` under every organization, each in a simulation of its own. What fails says which.
+pub fn each_simulated(
+    config: &VirtualConfig,
+    body: impl Fn(Virtual, OrgSpec) + Clone + Send + 'static,
+) {
+    for org in organizations() {
+        let (name, body) = (org.to_string(), body.clone());
+        let run = Virtual::run(config.clone(), move |p| body(p, org));
+        run.unwrap_or_else(|f| panic!("{name}: {f}"));
+    }
+}
+
+/// So many milliseconds pass for a stack whose network is the test, which drives it.
+pub fn drive(p: &Virtual, s: &Stack, ms: u64) {
+    let end = p.now().plus(ms * 1_000_000);
+    while p.now() < end {
+        s.drive().unwrap();
+        p.sleep_until(p.now().plus(200_000));
+    }
+}
+
 /// How many seeds each organization gets where `of_four` are right for four of them: the more
 /// organizations there are, the fewer, so that all of them take about the same time.
 pub fn share(of_four: u64) -> u64 {

@@ -1,9 +1,10 @@
 //! Accepting takes a connection off the listener's queue, the peer's address with it, and enters
 //! nothing else: no group, no squeue, no protocol thread.
 
+use crate::common::{drive, each_simulated};
 use crate::packet::{completes, syn, tcp};
 use perimeter::link::script::script;
-use perimeter::{OrgSpec, Stack, Virtual};
+use perimeter::{Stack, Virtual};
 use perimeter_sync::virt::{Act, VirtualConfig};
 use perimeter_sync::{Layer, LockClass, Platform};
 
@@ -25,46 +26,36 @@ fn strange(p: &Virtual) -> Vec<Act> {
 
 #[test]
 fn accept_enters_the_listener_and_nothing_else() {
-    for org in OrgSpec::tested() {
-        let name = org.to_string();
-        let cfg = VirtualConfig {
-            cores: 2,
-            ..VirtualConfig::default()
-        };
-        let run = Virtual::run(cfg, move |p| {
-            let (device, wire) = script(&p, "script", 1500);
-            let s = Stack::builder().on_virtual(p.clone()).org(org);
-            let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
-            let s = s.build().unwrap();
-            let pass = |ms: u64| {
-                let end = p.now().plus(ms * 1_000_000);
-                while p.now() < end {
-                    s.drive().unwrap();
-                    p.sleep_until(p.now().plus(200_000));
-                }
-            };
-            let l = s.listen("10.0.0.1:9").unwrap();
-            l.set_nonblocking(true).unwrap();
-            for port in [5_000, 5_001] {
-                let syn = syn((port, 9));
-                assert!(wire.inject(p.now(), &tcp(&syn, b"")));
-                pass(5);
-                let ack = completes(&syn, &wire.next().unwrap().bytes);
-                assert!(wire.inject(p.now(), &tcp(&ack, b"")));
-                pass(5);
-            }
-            for port in [5_000, 5_001] {
-                p.record();
-                let (c, from) = l.accept().unwrap();
-                let did = strange(&p);
-                assert!(did.is_empty(), "{did:?}");
-                assert_eq!(from.to_string(), format!("10.0.0.2:{port}"));
-                assert_eq!(c.peer_addr().unwrap(), from);
-            }
+    let cfg = VirtualConfig {
+        cores: 2,
+        ..VirtualConfig::default()
+    };
+    each_simulated(&cfg, |p, org| {
+        let (device, wire) = script(&p, "script", 1500);
+        let s = Stack::builder().on_virtual(p.clone()).org(org);
+        let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
+        let s = s.build().unwrap();
+        let pass = |ms| drive(&p, &s, ms);
+        let l = s.listen("10.0.0.1:9").unwrap();
+        l.set_nonblocking(true).unwrap();
+        for port in [5_000, 5_001] {
+            let syn = syn((port, 9));
+            assert!(wire.inject(p.now(), &tcp(&syn, b"")));
+            pass(5);
+            let ack = completes(&syn, &wire.next().unwrap().bytes);
+            assert!(wire.inject(p.now(), &tcp(&ack, b"")));
+            pass(5);
+        }
+        for port in [5_000, 5_001] {
             p.record();
-            assert!(l.accept().is_err());
-            assert!(strange(&p).is_empty());
-        });
-        run.unwrap_or_else(|f| panic!("{name}: {f}"));
-    }
+            let (c, from) = l.accept().unwrap();
+            let did = strange(&p);
+            assert!(did.is_empty(), "{did:?}");
+            assert_eq!(from.to_string(), format!("10.0.0.2:{port}"));
+            assert_eq!(c.peer_addr().unwrap(), from);
+        }
+        p.record();
+        assert!(l.accept().is_err());
+        assert!(strange(&p).is_empty());
+    });
 }

@@ -1,7 +1,7 @@
 //! Sockets that are bound to an interface (SO_BINDTODEVICE), under every organization and over both
 //! families: a stack with two links, on each of which a host has the same address.
 
-use crate::common::{Family, content, organizations};
+use crate::common::{Family, content, drive, each_simulated};
 use crate::packet::{completes, syn, tcp};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::link::wire::{WireConfig, pair};
@@ -31,19 +31,16 @@ struct Net {
 /// Runs `body` everywhere; what fails names organization, family and seed.
 fn everywhere(body: fn(Net)) {
     for family in Family::BOTH {
-        for org in organizations() {
-            let name = org.to_string();
-            let config = VirtualConfig {
-                cores: 2,
-                max_steps: 40_000_000,
-                ..VirtualConfig::default()
-            };
-            let result = Virtual::run(config, move |p| {
-                let builder = Stack::builder().on_virtual(p.clone()).org(org);
-                body(Net::new(p, builder, family));
-            });
-            result.unwrap_or_else(|f| panic!("{name}, {family:?}: {f}"));
-        }
+        println!("{family:?}");
+        let config = VirtualConfig {
+            cores: 2,
+            max_steps: 40_000_000,
+            ..VirtualConfig::default()
+        };
+        each_simulated(&config, move |p, org| {
+            let builder = Stack::builder().on_virtual(p.clone()).org(org);
+            body(Net::new(p, builder, family));
+        });
     }
 }
 
@@ -430,32 +427,24 @@ struct Links {
 }
 
 fn scripted(body: fn(Links)) {
-    for org in organizations() {
-        let name = org.to_string();
-        let result = Virtual::run(VirtualConfig::default(), move |p| {
-            let (left, one) = script(&p, "left", 1500);
-            let (right, two) = script(&p, "right", 1500);
-            let s = Stack::builder().on_virtual(p.clone()).org(org);
-            // Both lead to the peer.
-            let s = s.interface(left, &["10.0.0.1/24"]).unwrap();
-            let s = s.interface(right, &["10.0.0.3/24"]).unwrap();
-            body(Links {
-                s: s.build().unwrap(),
-                p,
-                wires: [one, two],
-            });
+    each_simulated(&VirtualConfig::default(), move |p, org| {
+        let (left, one) = script(&p, "left", 1500);
+        let (right, two) = script(&p, "right", 1500);
+        let s = Stack::builder().on_virtual(p.clone()).org(org);
+        // Both lead to the peer.
+        let s = s.interface(left, &["10.0.0.1/24"]).unwrap();
+        let s = s.interface(right, &["10.0.0.3/24"]).unwrap();
+        body(Links {
+            s: s.build().unwrap(),
+            p,
+            wires: [one, two],
         });
-        result.unwrap_or_else(|f| panic!("{name}: {f}"));
-    }
+    });
 }
 
 impl Links {
     fn pass(&self, ms: u64) {
-        let end = self.p.now().plus(ms * 1_000_000);
-        while self.p.now() < end {
-            self.s.drive().unwrap();
-            self.p.sleep_until(self.p.now().plus(200_000));
-        }
+        drive(&self.p, &self.s, ms);
     }
 
     /// A segment of the peer's comes by a link; the packets that leave by either.

@@ -1,7 +1,7 @@
 //! Both families of IP beside each other: transfers over each, listeners for both, link-local
 //! addresses with their scope.
 
-use crate::common::{Family, Setup, World, content, kind, organizations};
+use crate::common::{Family, Setup, World, content, each_simulated, kind, organizations};
 use perimeter::link::fault::FaultConfig;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{OrgSpec, Stack, TcpStream, Virtual};
@@ -93,31 +93,27 @@ struct Both {
 
 impl Both {
     fn under_all(body: fn(&Both)) {
-        for org in organizations() {
-            let name = org.to_string();
-            let cfg = VirtualConfig {
-                cores: 2,
-                max_steps: 20_000_000,
-                ..VirtualConfig::default()
+        let cfg = VirtualConfig {
+            cores: 2,
+            max_steps: 20_000_000,
+            ..VirtualConfig::default()
+        };
+        each_simulated(&cfg, move |p, org| {
+            let ([a, b], _) = pair(&p, WireConfig::default());
+            let build = |org, end, n: u8| {
+                let b = Stack::builder().on_virtual(p.clone()).org(org);
+                let addrs = [
+                    format!("10.0.0.{n}/24"),
+                    format!("fd00::{n}/64"),
+                    format!("fe80::{n}/64"),
+                ];
+                let addrs = addrs.each_ref().map(String::as_str);
+                b.interface(end, &addrs).unwrap().build().unwrap()
             };
-            let result = Virtual::run(cfg, move |p| {
-                let ([a, b], _) = pair(&p, WireConfig::default());
-                let build = |org, end, n: u8| {
-                    let b = Stack::builder().on_virtual(p.clone()).org(org);
-                    let addrs = [
-                        format!("10.0.0.{n}/24"),
-                        format!("fd00::{n}/64"),
-                        format!("fe80::{n}/64"),
-                    ];
-                    let addrs = addrs.each_ref().map(String::as_str);
-                    b.interface(end, &addrs).unwrap().build().unwrap()
-                };
-                let s = build(org, a, 1);
-                let peer = build(OrgSpec::default(), b, 2);
-                body(&Both { p, s, peer });
-            });
-            result.unwrap_or_else(|f| panic!("{name}: {f}"));
-        }
+            let s = build(org, a, 1);
+            let peer = build(OrgSpec::default(), b, 2);
+            body(&Both { p, s, peer });
+        });
     }
 
     fn until(&self, what: &str, mut cond: impl FnMut() -> bool) {

@@ -1,9 +1,9 @@
 //! Listeners that share a port (SO_REUSEPORT).
 
-use crate::common::{World, under_all};
+use crate::common::{World, drive, each_simulated, under_all};
 use crate::packet::{completes, syn, tcp};
 use perimeter::link::script::script;
-use perimeter::{Listen, OrgSpec, Stack, TcpListener, Virtual};
+use perimeter::{Listen, Stack, TcpListener};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::VirtualConfig;
 use std::collections::HashSet;
@@ -69,42 +69,32 @@ fn who_asks_for_a_free_port_shares_none() {
 /// A handshake that began with one that has gone ends with another.
 #[test]
 fn handshakes_outlive_their_listener() {
-    for org in OrgSpec::tested() {
-        let name = org.to_string();
-        let run = Virtual::run(VirtualConfig::default(), move |p| {
-            let (device, wire) = script(&p, "script", 1500);
-            let s = Stack::builder().on_virtual(p.clone()).org(org);
-            let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
-            let s = s.build().unwrap();
-            let pass = |ms: u64| {
-                let end = p.now().plus(ms * 1_000_000);
-                while p.now() < end {
-                    s.drive().unwrap();
-                    p.sleep_until(p.now().plus(200_000));
-                }
-            };
-            let listen = Listen::at("10.0.0.1:9".parse().unwrap()).reuse_port();
-            let [first, second] = [(); 2].map(|()| s.listen_as(&listen).unwrap());
-            second.set_nonblocking(true).unwrap();
-            let ports = 5_000..5_016;
-            let mut acks = Vec::new();
-            for port in ports.clone() {
-                let syn = syn((port, 9));
-                assert!(wire.inject(p.now(), &tcp(&syn, b"")));
-                pass(5);
-                acks.push(completes(&syn, &wire.next().unwrap().bytes));
-            }
-            drop(first);
+    each_simulated(&VirtualConfig::default(), |p, org| {
+        let (device, wire) = script(&p, "script", 1500);
+        let s = Stack::builder().on_virtual(p.clone()).org(org);
+        let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
+        let s = s.build().unwrap();
+        let pass = |ms| drive(&p, &s, ms);
+        let listen = Listen::at("10.0.0.1:9".parse().unwrap()).reuse_port();
+        let [first, second] = [(); 2].map(|()| s.listen_as(&listen).unwrap());
+        second.set_nonblocking(true).unwrap();
+        let ports = 5_000..5_016;
+        let mut acks = Vec::new();
+        for port in ports.clone() {
+            let syn = syn((port, 9));
+            assert!(wire.inject(p.now(), &tcp(&syn, b"")));
             pass(5);
-            for hdr in &acks {
-                assert!(wire.inject(p.now(), &tcp(hdr, b"")));
-                pass(5);
-            }
-            for port in ports {
-                let (_, from) = second.accept().unwrap();
-                assert_eq!(from.to_string(), format!("10.0.0.2:{port}"));
-            }
-        });
-        run.unwrap_or_else(|f| panic!("{name}: {f}"));
-    }
+            acks.push(completes(&syn, &wire.next().unwrap().bytes));
+        }
+        drop(first);
+        pass(5);
+        for hdr in &acks {
+            assert!(wire.inject(p.now(), &tcp(hdr, b"")));
+            pass(5);
+        }
+        for port in ports {
+            let (_, from) = second.accept().unwrap();
+            assert_eq!(from.to_string(), format!("10.0.0.2:{port}"));
+        }
+    });
 }

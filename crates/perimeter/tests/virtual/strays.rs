@@ -1,7 +1,7 @@
 //! One segment at a time, at the right moment: what is out of place is answered or dropped as
 //! RFC 9293 says, not too often, and changes nothing. Under every organization.
 
-use crate::common::organizations;
+use crate::common::each_simulated;
 use crate::packet::{THEM, US, header, ipv4, tcp, tcp_between};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Config, Stack, State, TcpConfig, TcpListener, TcpStream, Virtual};
@@ -24,25 +24,21 @@ struct Lab {
 }
 
 fn under_all(body: fn(&Lab)) {
-    for org in organizations() {
-        let name = org.to_string();
-        let cfg = VirtualConfig {
-            cores: 1,
-            max_steps: 100_000_000,
-            ..VirtualConfig::default()
-        };
-        let result = Virtual::run(cfg, move |p| {
-            let (device, wire) = script(&p, "script", 1500);
-            let (second, jumbo) = script(&p, "jumbo", 9000);
-            let s = Stack::builder().on_virtual(p.clone()).org(org);
-            let s = s.config(Config::default());
-            let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
-            let s = s.interface(second, &["10.0.1.1/24"]).unwrap();
-            let s = s.build().unwrap();
-            body(&Lab { p, s, wire, jumbo });
-        });
-        result.unwrap_or_else(|f| panic!("{name}: {f}"));
-    }
+    let cfg = VirtualConfig {
+        cores: 1,
+        max_steps: 100_000_000,
+        ..VirtualConfig::default()
+    };
+    each_simulated(&cfg, move |p, org| {
+        let (device, wire) = script(&p, "script", 1500);
+        let (second, jumbo) = script(&p, "jumbo", 9000);
+        let s = Stack::builder().on_virtual(p.clone()).org(org);
+        let s = s.config(Config::default());
+        let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
+        let s = s.interface(second, &["10.0.1.1/24"]).unwrap();
+        let s = s.build().unwrap();
+        body(&Lab { p, s, wire, jumbo });
+    });
 }
 
 /// A segment that the stack has sent: header, payload, datagram.

@@ -10,6 +10,9 @@ impl<K: Kind> SharedState<K> {
     /// many segments were predicted.
     #[inline]
     pub fn book(&self, own: &mut Own<K>) {
+        if !own.owes() {
+            return;
+        }
         let predicted = core::mem::take(&mut own.predicted);
         self.count(own.lane, Count::RxFast, u64::from(predicted));
         let n = core::mem::take(&mut own.charged);

@@ -303,10 +303,7 @@ impl<K: Kind> Ports<K> {
             let here = |(g, i): &(IpAddr, u16)| *g == key.local && iface.is_none_or(|n| n == *i);
             !group || b.groups.iter().any(here)
         };
-        let wanted = all
-            .iter()
-            .filter(|b| !b.connected && b.claim.covers(key.local))
-            .filter(|b| both_get(b.device, iface));
+        let wanted = all.iter().filter(|b| b.gets(key.local, iface));
         out.extend(wanted.filter(joined).map(|b| b.id));
     }
 

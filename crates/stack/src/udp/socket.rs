@@ -217,7 +217,7 @@ impl<K: Kind> Socket<K> {
     /// [`UdpError::NoInterface`].
     pub fn set(&mut self, cx: &mut Ctx<K>, s: UdpSetting) -> Result<(), UdpError> {
         if let UdpSetting::Device(device) = s {
-            if device.is_some_and(|n| n > cx.sh.loopback().0) {
+            if !cx.sh.has_interface(device) {
                 return Err(UdpError::NoInterface);
             }
             let flow = self.flow();

@@ -43,7 +43,7 @@ impl<K: Kind> Table<K> {
             cx.count(Count::MemRefused, 1);
             return Err(UdpError::NoMemory);
         }
-        if config.device.is_some_and(|n| n > cx.sh.loopback().0) {
+        if !cx.sh.has_interface(config.device) {
             return Err(UdpError::NoInterface);
         }
         let claim = Claim::of(addr, config.only_v6);
