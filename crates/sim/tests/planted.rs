@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const SEEDS: u64 = 1_000;
 
 const ORDER: &str = "lock order violated";
-/// Who sleeps for ever may be given up by the peer before.
+/// Who sleeps for ever may be given up by the peer before, as a peer or as a neighbour.
 const HANG: &[&str] = &[
     "deadlock",
     "lost wake-up",
     "a hang",
     "does not come to rest",
     "timed out",
+    "no route to host",
 ];
 
 /// What lies until the next message comes is so late that the peer sends again.
