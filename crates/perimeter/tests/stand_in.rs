@@ -1,14 +1,15 @@
-//! A stack of one thread whose thread has ended before it. One test in this file: the threads of
-//! others would be given the lane of the one that has ended.
+//! A stack of one thread whose thread has ended before it.
 
 mod common;
 
 use common::{content, organizations};
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{Config, Native, Stack};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc;
+use std::time::Duration;
 
+const SHORT: Duration = Duration::from_secs(1);
 const MUCH: usize = 200_000;
 
 #[test]
@@ -40,10 +41,24 @@ fn the_thread_of_a_stack_of_one_may_end_before_it() {
             (s, c)
         });
         let (s, c) = owner.join().unwrap();
+        // Who comes now is not taken for the thread that has ended, whatever it does.
+        let newcomer = std::thread::scope(|threads| {
+            let s = &s;
+            let refused = move || s.connect("10.0.0.2:80").map(drop).map_err(|e| e.kind());
+            threads.spawn(refused).join().unwrap()
+        });
+        assert_eq!(newcomer, Err(ErrorKind::Unsupported), "{name}");
+        let others = [(); 4].map(|()| {
+            let peer = peer.clone();
+            std::thread::spawn(move || peer.connect_timeout(([10, 0, 0, 9], 1).into(), SHORT))
+        });
         go.send(()).unwrap();
         drop((s, c));
         let got = reader.join().unwrap().map_err(|e| e.kind());
         assert_eq!(got, Ok(MUCH), "{name}");
+        for t in others {
+            assert!(t.join().unwrap().is_err(), "{name}: nobody is there");
+        }
         // There is nobody at the other end any more.
         peer.stop();
     }

@@ -34,12 +34,50 @@ struct Numbers {
     next: usize,
     /// Smallest first, to stay dense.
     free: BinaryHeap<Reverse<usize>>,
+    /// Numbers that are kept, as often as they are.
+    kept: Vec<usize>,
+    /// Those of them whose threads have ended.
+    ended: Vec<usize>,
 }
 
 static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers {
     next: 0,
     free: BinaryHeap::new(),
+    kept: Vec::new(),
+    ended: Vec::new(),
 });
+
+impl Numbers {
+    /// The thread of that number has ended.
+    fn give_back(&mut self, lane: usize) {
+        match self.kept.contains(&lane) {
+            true => self.ended.push(lane),
+            false => self.free.push(Reverse(lane)),
+        }
+    }
+}
+
+/// Takes the first `lane` out of `list`; whether it was there.
+fn remove(list: &mut Vec<usize>, lane: usize) -> bool {
+    let at = list.iter().position(|l| *l == lane);
+    at.map(|at| list.swap_remove(at)).is_some()
+}
+
+/// Keeps the calling thread's lane from being given to another thread, but by [`claim`], also when
+/// it has ended, until [`release`].
+pub(crate) fn keep() {
+    let lane = current();
+    NUMBERS.lock().kept.push(lane);
+}
+
+/// Ends one [`keep`].
+pub(crate) fn release(lane: usize) {
+    let mut numbers = NUMBERS.lock();
+    remove(&mut numbers.kept, lane);
+    if !numbers.kept.contains(&lane) && remove(&mut numbers.ended, lane) {
+        numbers.free.push(Reverse(lane));
+    }
+}
 
 struct Return;
 
@@ -50,7 +88,7 @@ impl Drop for Return {
         let lane = LANE.replace(NONE);
         if lane != NONE {
             // The mutex makes all that this thread did happen before the number's next use.
-            NUMBERS.lock().free.push(Reverse(lane));
+            NUMBERS.lock().give_back(lane);
         }
     }
 }
@@ -83,17 +121,12 @@ fn assign() -> usize {
     lane
 }
 
-/// Gives `lane` to the calling thread, which must be new; `false` if another thread has it, or
-/// none had it yet.
+/// Gives `lane`, which is kept, to the calling thread, which must be new; `false` if its thread
+/// lives.
 pub(crate) fn claim(lane: usize) -> bool {
     let returned = RETURN.try_with(|_| ()).is_ok();
     let mut numbers = NUMBERS.lock();
-    let before = numbers.free.len();
-    if !returned || LANE.get() != NONE {
-        return false;
-    }
-    numbers.free.retain(|Reverse(free)| *free != lane);
-    if numbers.free.len() == before {
+    if !returned || LANE.get() != NONE || !remove(&mut numbers.ended, lane) {
         return false;
     }
     LANE.set(lane);

@@ -71,7 +71,7 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     fn core(&self) -> usize;
 
     /// A small number that identifies the calling thread while it lives, dense from 0. Numbers
-    /// of ended threads are given out again.
+    /// of ended threads are given out again, unless they are kept ([`Platform::keep_lane`]).
     ///
     /// Safety of other types rests on this: two threads that may run between two scheduling
     /// points of each other never have the same lane, and all that a lane's earlier thread did
@@ -106,9 +106,18 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> Self::Thread;
 
-    /// Runs `body` on a new thread that has lane `lane`, whose thread has ended, and waits for it:
-    /// what belonged to that thread belongs to the new one meanwhile. `false`, and nothing is run,
-    /// where the thread lives, or another has its lane by now, or lanes can't be had so.
+    /// Keeps the calling thread's lane from being given to others when it ends, until
+    /// [`Platform::release_lane`] has been called as often as this.
+    fn keep_lane(&self) {}
+
+    /// Ends one [`Platform::keep_lane`], of whichever thread.
+    fn release_lane(&self, lane: usize) {
+        let _ = lane;
+    }
+
+    /// Runs `body` on a new thread that has lane `lane`, which is kept and whose thread has ended,
+    /// and waits for it: what belonged to that thread belongs to the new one meanwhile. `false`, and
+    /// nothing is run, where the thread lives, or lanes can't be had so.
     fn stand_in(&self, lane: usize, body: &mut (dyn FnMut() + Send)) -> bool {
         let _ = (lane, body);
         false

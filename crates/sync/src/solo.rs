@@ -80,9 +80,11 @@ impl Owner {
 }
 
 /// Keeps other threads than the first out, with an error rather than [`SoloLock`]'s panic: what
-/// a facade asks before it enters an organization of one thread.
+/// a facade asks before it enters an organization of one thread. The owner's number is no other
+/// thread's while the gate is there, so that whoever comes when the owner has ended is a stranger,
+/// too.
 #[derive(Debug)]
-pub struct OwnerGate<P> {
+pub struct OwnerGate<P: Platform> {
     platform: P,
     owner: Owner,
 }
@@ -99,11 +101,25 @@ impl<P: Platform> OwnerGate<P> {
     /// Makes the calling thread the owner if there is none yet.
     ///
     /// # Errors
-    /// [`WrongThreadError`] if another thread is. When the owner has ended, its number may be given
-    /// to a new thread, which then is the owner.
+    /// [`WrongThreadError`] if another thread is, or was.
     #[inline]
     pub fn enter(&self) -> Result<(), WrongThreadError> {
-        self.owner.check(self.platform.lane())
+        let lane = self.platform.lane();
+        if self.owner.0.load(Ordering::Relaxed) == lane {
+            return Ok(());
+        }
+        self.bind(lane)
+    }
+
+    #[cold]
+    fn bind(&self, lane: usize) -> Result<(), WrongThreadError> {
+        // Before it is the owner's, as it is given back with the gate if it is.
+        self.platform.keep_lane();
+        let bound = self.owner.bind(lane);
+        if bound.is_err() {
+            self.platform.release_lane(lane);
+        }
+        bound
     }
 
     /// Whether the calling thread is the owner; never makes it so.
@@ -120,6 +136,14 @@ impl<P: Platform> OwnerGate<P> {
     /// Whether a thread has entered already.
     pub fn is_bound(&self) -> bool {
         self.owner.0.load(Ordering::Relaxed) != UNBOUND
+    }
+}
+
+impl<P: Platform> Drop for OwnerGate<P> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.owner() {
+            self.platform.release_lane(lane);
+        }
     }
 }
 

@@ -154,6 +154,14 @@ impl Platform for Native {
         NativeThread::spawn(priority, name, core, body)
     }
 
+    fn keep_lane(&self) {
+        crate::lane::keep();
+    }
+
+    fn release_lane(&self, lane: usize) {
+        crate::lane::release(lane);
+    }
+
     fn stand_in(&self, lane: usize, body: &mut (dyn FnMut() + Send)) -> bool {
         std::thread::scope(|threads| {
             let run = move || {
