@@ -93,8 +93,11 @@ fn valgrind() -> bool {
 /// Builds the binary; yields where it is.
 fn build() -> Result<PathBuf> {
     let out = Command::new(env!("CARGO"))
+        // With the features that the command line chooses, so that what both are made of is built
+        // once.
         .args(["build", "--release", "--quiet", "-p", "perimeter-bench"])
-        .args(["--bin", "counts", "--message-format", "json"])
+        .args(["-p", "perimeter-cli", "--bin", "counts"])
+        .args(["--message-format", "json"])
         .stderr(Stdio::inherit())
         .output()
         .context("cargo did not start")?;

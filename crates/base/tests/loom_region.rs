@@ -70,8 +70,11 @@ impl Cells {
 }
 
 fn stock(cells: &Cells) -> Stock {
-    let block = Box::into_raw(Box::new(Block([0; 8192])));
-    let at = NonNull::new(block.cast::<u8>()).expect("a box");
+    // Not by way of the stack, of which loom's threads have little.
+    // SAFETY: the layout has a size.
+    let block = unsafe { std::alloc::alloc_zeroed(std::alloc::Layout::new::<Block>()) };
+    let block = block.cast::<Block>();
+    let at = NonNull::new(block.cast::<u8>()).expect("memory");
     let (cells, owner) = (cells.clone(), block.expose_provenance());
     let release = move || {
         cells.go();

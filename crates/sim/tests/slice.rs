@@ -21,12 +21,12 @@ fn base() -> u64 {
     u64::from_str_radix(head.get(..12).unwrap_or("0"), 16).unwrap_or(0) << 8
 }
 
-/// `PERIMETER_SIM_RUNS`: runs of each mix, 320 unless set, whatever the number of organizations.
+/// `PERIMETER_SIM_RUNS`: runs of each mix, 200 unless set, whatever the number of organizations.
 fn runs() -> u64 {
     std::env::var("PERIMETER_SIM_RUNS")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(320)
+        .unwrap_or(200)
 }
 
 #[test]
