@@ -7,11 +7,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 /// Programs that tests run, and the Debian package of each.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 9] = [
     ("iperf3", "iperf3"),
     ("curl", "curl"),
     ("python3", "python3"),
     ("ip", "iproute2"),
+    ("ping", "iputils-ping"),
+    ("traceroute", "traceroute"),
     ("tshark", "tshark"),
     ("valgrind", "valgrind"),
     ("chromium", "chromium"),

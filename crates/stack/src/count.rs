@@ -61,6 +61,19 @@ counts! {
     /// TCP and ICMP from an address that no host has: 0/8, 127/8, 240/4 (RFC 1122, section
     /// 3.2.1.3; RFC 6890).
     Martian = "drop_martian_source",
+    /// Datagrams for other hosts that went on towards them.
+    Forwarded = "forwarded",
+    /// Datagrams for other hosts that had made as many hops as they may.
+    ForwardExpired = "drop_forward_hops",
+    /// Datagrams for other hosts to whom no route leads.
+    ForwardNoRoute = "drop_forward_no_route",
+    /// Datagrams for other hosts that are longer than the next link takes, and may not be cut.
+    ForwardTooBig = "drop_forward_too_big",
+    /// Datagrams for other hosts whose neighbour did not answer, or that gave way to later ones while
+    /// they waited for it.
+    ForwardUnresolved = "drop_forward_unresolved",
+    /// Datagrams for other hosts with addresses that mean somebody on this link.
+    ForwardScope = "drop_forward_scope",
     /// Datagrams of a protocol that is not implemented.
     OtherProtocol = "drop_other_protocol",
     /// Datagrams of UDP that arrived for a socket.

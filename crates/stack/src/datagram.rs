@@ -11,6 +11,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use perimeter_base::Bytes;
 use perimeter_link::Medium;
 use perimeter_tcp::Unreachable;
+use perimeter_wire::icmp::CODE_FRAGMENTATION_NEEDED;
 use perimeter_wire::{EtherHdr, Icmpv4, Icmpv6, IpHdr, Ipv6Hdr, MacAddr, PROTO_ICMP, PROTO_ICMPV6};
 
 /// The quoted part of a datagram that nobody wants: as much as keeps the error at 576 bytes (RFC
@@ -49,44 +50,87 @@ pub fn send<K: Kind>(
     place(cx, (iface, q), stations, hdr, payload.len(), fill)
 }
 
-/// Tells the sender of a datagram why it was not delivered (RFC 792, RFC 4443). Nobody is
-/// told too often, nor of what was sent to a group, and strangers are not asked for: where the next
-/// hop's station is not known, the error goes to that which the frame came from.
+/// What the sender of a datagram is told of it.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Fault {
+    Unreachable(Unreachable),
+    /// Its source is an address that means nobody there.
+    Scope,
+    /// It has made as many hops as it may.
+    Expired,
+    /// Not all of its fragments came in time.
+    Incomplete,
+    /// It is longer than the next link takes, which is said.
+    TooBig(u32),
+}
+
+impl Fault {
+    fn v4(self) -> Icmpv4 {
+        let unreachable = |code, next_hop_mtu| Icmpv4::Unreachable { code, next_hop_mtu };
+        match self {
+            Fault::Unreachable(why) => unreachable(crate::ipv4::unreachable_code(why), 0),
+            Fault::Scope => unreachable(crate::ipv4::unreachable_code(Unreachable::Host), 0),
+            Fault::Expired => Icmpv4::TimeExceeded { code: 0 },
+            Fault::Incomplete => Icmpv4::TimeExceeded { code: 1 },
+            Fault::TooBig(mtu) => {
+                let mtu = mtu.min(u16::MAX.into()) as u16;
+                unreachable(CODE_FRAGMENTATION_NEEDED, mtu)
+            }
+        }
+    }
+
+    fn v6(self) -> Icmpv6 {
+        match self {
+            Fault::Unreachable(why) => Icmpv6::Unreachable {
+                code: crate::ipv6::unreachable_code(why),
+            },
+            Fault::Scope => Icmpv6::Unreachable { code: 2 },
+            Fault::Expired => Icmpv6::TimeExceeded { code: 0 },
+            Fault::Incomplete => Icmpv6::TimeExceeded { code: 1 },
+            Fault::TooBig(mtu) => Icmpv6::TooBig { mtu },
+        }
+    }
+}
+
+/// Tells the sender of a datagram why it was not delivered (RFC 792, RFC 4443), unless it was sent
+/// to a group.
 pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, why: Unreachable) {
     if is_group(d.ip.dst) || !is_host(d.ip.src) {
         return;
     }
     let header_len = usize::from(d.ip.header_len);
-    let Some(whole) = d.payload.before(header_len) else {
+    let whole = d.payload.onward(header_len);
+    let Some(whole) = whole.and_then(|w| w.get(..header_len + d.payload.len())) else {
         return;
-    };
-    let body = d.payload.as_slice();
-    let quoted = |most: usize| {
-        let most = most.saturating_sub(header_len).min(body.len());
-        [whole, &body[..most]].concat()
     };
     let frame = d.payload.before(EtherHdr::LEN + header_len);
     let came = frame.and_then(|f| Some(EtherHdr::parse(f).ok()?.src));
-    let told = match (d.ip.dst, d.ip.src) {
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let code = crate::ipv6::unreachable_code(why);
-            let msg = Icmpv6::Unreachable { code };
-            tell6(cx, (d.iface, came), (from, to), msg, &quoted(QUOTE6))
-        }
-        (from, to) => {
-            let msg = Icmpv4::Unreachable {
-                code: crate::ipv4::unreachable_code(why),
-                next_hop_mtu: 0,
-            };
-            let quote = quoted(QUOTE);
+    let ends = (d.ip.dst, d.ip.src);
+    tell(cx, (d.iface, came), ends, Fault::Unreachable(why), whole);
+}
+
+/// Sends an error about the datagram `whole`, as much of it as fits, from the first of `ends`, an
+/// address that we speak from, to the second. Nobody is told too often, and strangers are not asked
+/// for: where the next hop's station is not known, the error goes to that which the frame came from,
+/// `came`.
+pub(crate) fn tell<K: Kind>(
+    cx: &mut Ctx<K>,
+    came: (u16, Option<MacAddr>),
+    ends: (IpAddr, IpAddr),
+    fault: Fault,
+    whole: &[u8],
+) {
+    let told = match ends {
+        (IpAddr::V6(from), IpAddr::V6(to)) => tell6(cx, came, (from, to), fault.v6(), whole),
+        _ => {
+            let quote = &whole[..whole.len().min(QUOTE)];
             let fill = |out: &mut [u8]| {
-                msg.emit(&quote, out);
+                fault.v4().emit(quote, out);
             };
-            let len = Icmpv4::LEN + quote.len();
-            error(cx, (d.iface, came), (from, to), PROTO_ICMP, len, fill)
+            error(cx, came, ends, PROTO_ICMP, Icmpv4::LEN + quote.len(), fill)
         }
     };
-    if told {
+    if told && matches!(fault, Fault::Unreachable(_)) {
         cx.count(Count::Unreachables, 1);
     }
 }
@@ -109,29 +153,6 @@ pub(crate) fn tell6<K: Kind>(
         Icmpv6::LEN + quote.len(),
     );
     error(cx, came, ends, PROTO_ICMPV6, len, fill)
-}
-
-/// Tells the sender of a datagram that not all of its fragments came in time: it went from the
-/// second of `ends` to the first, and `quote` is the beginning of it.
-pub(crate) fn expired<K: Kind>(
-    cx: &mut Ctx<K>,
-    came: (u16, Option<MacAddr>),
-    ends: (IpAddr, IpAddr),
-    quote: &[u8],
-) {
-    match ends {
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let msg = Icmpv6::TimeExceeded { code: 1 };
-            tell6(cx, came, (from, to), msg, quote);
-        }
-        _ => {
-            let quote = &quote[..quote.len().min(QUOTE)];
-            let fill = |out: &mut [u8]| {
-                Icmpv4::TimeExceeded { code: 1 }.emit(quote, out);
-            };
-            error(cx, came, ends, PROTO_ICMP, Icmpv4::LEN + quote.len(), fill);
-        }
-    }
 }
 
 /// Sends an ICMP error of `len` octets, unless there were too many.

@@ -5,6 +5,7 @@ use crate::aside::{Aside, Wanted};
 use crate::count::{Count, malformed};
 use crate::ctx::Ctx;
 use crate::datagram::Datagram;
+use crate::forward;
 use crate::fragment;
 use crate::groups;
 use crate::ipv4::arp::arp;
@@ -35,6 +36,9 @@ pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, wanted: Wanted<'_>) -> Aside 
     let n = frames.len() as u64;
     cx.count(Count::RxFrames, n);
     cx.sh.p.charge(Work::RxFrame, n);
+    if cx.sh.config.forwarding {
+        forward::sift(cx, iface, &mut frames);
+    }
     drain(cx, iface, frames.drain(..), wanted, &mut aside);
     cx.frames = frames;
     aside
@@ -393,7 +397,7 @@ fn unwelcome<K: Kind>(sh: &SharedState<K>, iface: u16, key: &mut FlowKey) -> Opt
 /// Why no host can have sent a datagram from `ip` to us by this interface; `None`: one can. A host
 /// has no broadcast or multicast address, none of networks 0, 127 and 240/4, and none of our own:
 /// those come by the loopback, and nothing else does.
-fn wrong_source<K: Kind>(sh: &SharedState<K>, iface: u16, ip: IpAddr) -> Option<Count> {
+pub(crate) fn wrong_source<K: Kind>(sh: &SharedState<K>, iface: u16, ip: IpAddr) -> Option<Count> {
     let ours = sh.ifaces.iter().any(|i| i.owns(ip));
     if iface == sh.loopback().0 {
         return (!ours).then_some(Count::BadAddress);

@@ -12,6 +12,7 @@ pub mod ctx;
 pub mod datagram;
 pub mod ends;
 pub mod flow;
+mod forward;
 pub mod fragment;
 pub mod glue;
 pub mod groups;

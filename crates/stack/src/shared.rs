@@ -92,6 +92,9 @@ pub struct Config {
     pub offload: Offload,
     /// Time to live, or hop limit, of datagrams. Default 64.
     pub ttl: u8,
+    /// Whether datagrams for other hosts go on towards them, as by a router. Default no: they are
+    /// dropped.
+    pub forwarding: bool,
     /// Settings of IPv6.
     pub ipv6: Ipv6Config,
     /// How long threads that serve devices sleep after traffic before they look around by
@@ -126,6 +129,7 @@ impl Default for Config {
             tx_ring: crate::port::TX_RING,
             offload: Offload::default(),
             ttl: 64,
+            forwarding: false,
             ipv6: Ipv6Config::default(),
             service: core::time::Duration::from_millis(5),
             drain: core::time::Duration::from_secs(300),
@@ -231,6 +235,8 @@ pub struct SharedState<K: Kind> {
     pub fragments: Lk<K, crate::fragment::Reassembly>,
     /// Counts what is sent in fragments.
     fragmented: AtomicU32,
+    /// Datagrams of others that wait for a neighbour.
+    pub(crate) forward: crate::forward::Waiting<K>,
     /// UDP's sockets by port.
     pub udp: crate::udp::Ports<K>,
     /// Places for connections that no application holds, by [`crate::quota::End`].
@@ -394,6 +400,7 @@ impl<K: Kind> SharedState<K> {
             ),
             // It begins anywhere.
             fragmented: AtomicU32::new(secret[1] as u32),
+            forward: crate::forward::Waiting::new(&p),
             udp: crate::udp::Ports::new(&p, secret),
             net_generation: AtomicU32::new(1),
             accepts_any: ifaces.iter().any(|i| i.accept.is_any()),
@@ -534,6 +541,7 @@ impl<K: Kind> SharedState<K> {
         if heard.changed {
             self.net_moved();
         }
+        self.forward_on(own, (iface, ip));
         heard.waiting
     }
 
@@ -561,7 +569,7 @@ impl<K: Kind> SharedState<K> {
     #[inline]
     pub fn ask_at(&self) -> Time {
         let auto = Time(self.auto_at.load(Ordering::Relaxed));
-        self.routes.ask_at().min(auto)
+        self.routes.ask_at().min(auto).min(self.forward.due())
     }
 
     /// Asks again for the neighbours that this is due for, and sees to IPv6 addresses; yields the
@@ -578,6 +586,7 @@ impl<K: Kind> SharedState<K> {
         for (iface, ask) in out {
             self.ask(own, iface, ask);
         }
+        self.forward_again(own);
         settled
     }
 

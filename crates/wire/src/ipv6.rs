@@ -130,7 +130,10 @@ impl Ipv6Hdr {
 
     /// Reads the header alone; that the datagram is all there is for the caller to check.
     #[inline(always)]
-    pub(crate) fn fixed(bytes: &[u8]) -> Result<Ipv6Hdr, WireError> {
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] and [`WireError::BadVersion`].
+    pub fn fixed(bytes: &[u8]) -> Result<Ipv6Hdr, WireError> {
         let h = bytes
             .first_chunk::<{ Self::LEN }>()
             .ok_or(WireError::Truncated)?;

@@ -4,6 +4,7 @@ mod capture;
 mod common;
 mod edges;
 mod ending;
+mod forwarding;
 mod iperf3;
 mod ipv6;
 mod many;

@@ -19,6 +19,7 @@ mod devices;
 mod discovery;
 mod ending;
 mod families;
+mod forwarding;
 mod holding;
 mod hostile;
 mod hostile_peer;

@@ -3,7 +3,7 @@
 use super::reassembly::{self, Counts};
 use crate::count::Count;
 use crate::ctx::Ctx;
-use crate::datagram;
+use crate::datagram::{self, Fault};
 use crate::kind::Kind;
 use crate::net::is_group;
 use core::net::IpAddr;
@@ -88,7 +88,7 @@ pub fn expire<K: Kind>(cx: &mut Ctx<K>, now: Time) {
             let quote = [&head[l2..], data].concat();
             let came = EtherHdr::parse(head).ok().filter(|_| l2 > 0);
             let came = (key.iface, came.map(|eth| eth.src));
-            datagram::expired(cx, came, (key.dst, key.src), &quote);
+            datagram::tell(cx, came, (key.dst, key.src), Fault::Incomplete, &quote);
         }
     }
 }

@@ -152,7 +152,7 @@ impl<K: Kind> SharedState<K> {
         let mac = self.ifaces[usize::from(iface)].caps.mac;
         let msg = Ndp::NeighborAdvertisement {
             target,
-            router: false,
+            router: self.config.forwarding,
             solicited: !dst.is_multicast(),
             overrides: true,
             station: Some(mac),
