@@ -190,6 +190,8 @@ pub const WSCALE: u8 = 7;
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 /// The first of the peer's addresses.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+/// Another host of the link.
+pub const OTHER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 9);
 /// The stack's address over IPv6.
 pub const HOST6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
 /// The peer's.

@@ -3,7 +3,7 @@
 //! Each path alternates between a preparation, which is the peer's and the application's work,
 //! and a step, which is the stack's. Only steps are measured.
 
-use crate::device::{HOST, PEER};
+use crate::device::{HOST, OTHER, PEER};
 use crate::world::{K, MSS, UDP_PORT, World, inside};
 use core::hint::black_box;
 use perimeter_base::{Bytes, Time};
@@ -60,6 +60,7 @@ pub fn all(v: &mut impl Visitor) {
     v.visit::<UdpSend>();
     v.visit::<UdpReceive>();
     v.visit::<UdpReceiveMany>();
+    v.visit::<Forward>();
     v.visit::<Receive<false, true>>();
     v.visit::<Receive<true, true>>();
     v.visit::<Lookup>();
@@ -459,6 +460,39 @@ impl Path for UdpReceiveMany {
 
     fn units(&mut self) -> u64 {
         self.got.len() as u64
+    }
+}
+
+/// A burst of datagrams of 64 octets comes in for another host, and goes on.
+pub struct Forward {
+    w: World,
+    before: u64,
+}
+
+impl Path for Forward {
+    const NAME: &'static str = "forward";
+    const UNIT: &'static str = "datagram";
+
+    fn new() -> Forward {
+        let w = World::router();
+        Forward { w, before: 0 }
+    }
+
+    fn prepare(&mut self) {
+        self.w.pass(20_000);
+        for _ in 0..BURST {
+            self.w.udp_frame_to(OTHER, &[7; DATAGRAM]);
+        }
+        self.before = self.w.count(Count::Forwarded);
+    }
+
+    fn step(&mut self) {
+        self.w.udp_burst();
+        self.w.leave();
+    }
+
+    fn units(&mut self) -> u64 {
+        self.w.count(Count::Forwarded) - self.before
     }
 }
 

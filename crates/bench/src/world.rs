@@ -2,8 +2,10 @@
 //! random numbers: every run executes the same instructions. Its organization is `up` unless
 //! another is named.
 
-use crate::device::{HOST, HOST6, MAC, PEER, PEER_MAC, PEER6, PREFIX, Sink, WSCALE, answer_to_syn};
-use core::net::IpAddr;
+use crate::device::{
+    HOST, HOST6, MAC, OTHER, PEER, PEER_MAC, PEER6, PREFIX, Sink, WSCALE, answer_to_syn,
+};
+use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::{Bytes, Time};
 use perimeter_link::RxFrame;
 use perimeter_org::udp::Udp;
@@ -111,6 +113,15 @@ impl World {
     #[must_use]
     pub fn over_ipv6() -> World {
         World::made(&"up".parse().expect("the name of an organization"), true)
+    }
+
+    /// A world of `up` that forwards between hosts of its link.
+    #[must_use]
+    pub fn router() -> World {
+        let mut w = World::new();
+        w.sh.config.forwarding = true;
+        w.sh.heard(&mut w.own, 0, (OTHER.into(), PEER_MAC), true);
+        w
     }
 
     /// The key of connection `n` over IPv4.
@@ -326,9 +337,14 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
 
     /// The peer sends a datagram from and to [`UDP_PORT`]: into the burst.
     pub fn udp_frame(&mut self, data: &[u8]) {
+        self.udp_frame_to(HOST, data);
+    }
+
+    /// The same, to another host.
+    pub fn udp_frame_to(&mut self, dst: Ipv4Addr, data: &[u8]) {
         let ip = IpHdr {
             src: PEER.into(),
-            dst: HOST.into(),
+            dst: dst.into(),
             protocol: PROTO_UDP,
             hop_limit: 64,
             tos: 0,
