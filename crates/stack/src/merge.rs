@@ -189,23 +189,27 @@ const OF_IPV4: &[(usize, usize)] = &[(2, 6), (10, 12)];
 const OF_IPV6: &[(usize, usize)] = &[(4, 6)];
 
 #[inline(always)]
-fn words(head: &Head) -> [u64; WORDS] {
+fn words(head: &Head) -> impl Iterator<Item = u64> {
     let (octets, _) = head.as_chunks();
-    let mut words = [0; WORDS];
-    for (word, octets) in words.iter_mut().zip(octets) {
-        *word = u64::from_ne_bytes(*octets);
-    }
-    words
+    octets.iter().map(|octets| u64::from_ne_bytes(*octets))
+}
+
+/// The beginning of a header, as long as fields are read from it: one look at the length is enough
+/// for all of them.
+#[inline(always)]
+fn header<const N: usize>(head: &Head, at: usize) -> Option<&[u8; N]> {
+    head.get(at..)?.first_chunk()
 }
 
 #[inline(always)]
-fn be16(head: &Head, at: usize) -> u32 {
-    u32::from(u16::from_be_bytes([head[at], head[at + 1]]))
+fn be16<const N: usize>(header: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([header[at], header[at + 1]])
 }
 
 #[inline(always)]
-fn be32(head: &Head, at: usize) -> u32 {
-    be16(head, at) << 16 | be16(head, at + 2)
+fn be32<const N: usize>(header: &[u8; N], at: usize) -> u32 {
+    let [a, b, c, d] = [header[at], header[at + 1], header[at + 2], header[at + 3]];
+    u32::from_be_bytes([a, b, c, d])
 }
 
 impl Shape {
@@ -254,16 +258,21 @@ impl Shape {
         if !self.pure {
             mask[self.tcp + 13] &= !TcpFlags::PSH.0;
         }
-        words(&mask)
+        let mut out = [0; WORDS];
+        out.iter_mut()
+            .zip(words(&mask))
+            .for_each(|(to, word)| *to = word);
+        out
     }
 
     /// Octets of the datagram, as its header says.
     #[inline(always)]
-    fn total(self, head: &Head) -> u32 {
-        match self.v6 {
-            true => be16(head, self.ip + 4) + 40,
-            false => be16(head, self.ip + 2),
-        }
+    fn total(self, head: &Head) -> Option<u32> {
+        let ip: &[u8; 6] = header(head, self.ip)?;
+        Some(match self.v6 {
+            true => u32::from(be16(ip, 4)) + 40,
+            false => be16(ip, 2).into(),
+        })
     }
 }
 
@@ -275,33 +284,34 @@ impl Compared {
         let shape = self.shape;
         let first: &Head = run.payload.onward(shape.headers)?.first_chunk()?;
         let head: &Head = buf.onward(0)?.first_chunk()?;
-        let (a, b) = (words(first), words(head));
-        let mut differs = 0;
-        for i in 0..WORDS {
-            differs |= (a[i] ^ b[i]) & self.mask[i];
+        let both = words(first).zip(words(head));
+        let differ = both.zip(self.mask).map(|((a, b), mask)| (a ^ b) & mask);
+        if differ.fold(0, |all, word| all | word) != 0 {
+            return None;
         }
-        let total = shape.total(head);
+        // The timestamps are read where there are none, too: whatever lies there.
+        let tcp: &[u8; 32] = header(head, shape.tcp)?;
+        let total = shape.total(head)?;
         let len = total.checked_sub((shape.headers - shape.ip) as u32)?;
         let hdr = &run.frame.hdr;
-        let (value, echo) = (be32(head, shape.tcp + 24), be32(head, shape.tcp + 28));
+        let (value, echo) = (be32(tcp, 24), be32(tcp, 28));
         let on = |(last, _): (u32, u32)| value.wrapping_sub(last) as i32 >= 0;
-        let good = differs == 0
-            && hdr.opts.ts.is_none_or(on)
+        let good = hdr.opts.ts.is_none_or(on)
             && shape.ip + total as usize <= buf.len()
             && run.segs < u16::MAX;
         if !good {
             return None;
         }
         if shape.pure {
-            let ack = Seq(be32(head, shape.tcp + 8));
-            let window = be16(head, shape.tcp + 14) as u16;
+            let ack = Seq(be32(tcp, 8));
+            let window = be16(tcp, 14);
             let more = len == 0 && ack.gt(hdr.ack) && window >= hdr.window;
             return more.then_some(Next::Ack(ack, window, hdr.opts.ts.map(|_| (value, echo))));
         }
         let octets = run.octets();
-        let seq = Seq(be32(head, shape.tcp + 4));
+        let seq = Seq(be32(tcp, 4));
         let fits = len > 0 && len <= run.frame.payload_len && octets + len <= MOST;
-        let flags = TcpFlags(head[shape.tcp + 13]);
+        let flags = TcpFlags(tcp[13]);
         (fits && seq == hdr.seq + octets).then_some(Next::Data(len, flags))
     }
 }
