@@ -328,7 +328,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         let cx = &mut Ctx::new(&self.sh, &mut self.own);
         let wanted = Wanted {
             large: self.merged,
-            merged: self.merged,
+            merged: if self.merged { u16::MAX } else { 0 },
             ..Wanted::default()
         };
         input::parse(cx, 0, wanted);

@@ -480,6 +480,10 @@ pub struct Bench {
     /// else the stack) [default: device; off in the lab's plans]
     #[arg(long, value_name = "WHO", value_parser = Offload::from_str)]
     offload: Option<Offload>,
+    /// Acknowledge every second full segment (RFC 5681), also where segments of a burst are taken
+    /// as one; else all of them are acknowledged at once, as Linux does
+    #[arg(long)]
+    no_stretch_acks: bool,
     /// Time our organizations' locks (waits and holds by size) and what queueing, parking and
     /// waking take; costs two readings of a clock at each acquisition, park and wake
     #[arg(long)]
@@ -619,6 +623,7 @@ impl Bench {
             reconnect: self.reconnect,
             locks: self.locks.unwrap_or(d.locks),
             offload: self.offload.unwrap_or(d.offload),
+            stretch_acks: !self.no_stretch_acks,
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),

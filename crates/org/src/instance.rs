@@ -453,7 +453,10 @@ impl<O: Org> Instance<O> {
                 unbound: self.org.wants_unbound(),
                 protocols: &self.numbers,
                 large: self.sh.config.offload != Offload::Off,
-                merged: O::MERGED && self.sh.config.offload != Offload::Off,
+                merged: match O::MERGED && self.sh.config.offload != Offload::Off {
+                    true => self.sh.config.most_merged(),
+                    false => 0,
+                },
             };
             let mut aside = input::parse(cx, iface, wanted);
             if !cx.segs.is_empty() {

@@ -34,6 +34,7 @@ pub struct Wanted<'a> {
     pub protocols: &'a [u8],
     /// Frames may be large segments.
     pub large: bool,
-    /// Segments of TCP that follow each other are merged: see [`crate::merge`].
-    pub merged: bool,
+    /// How many segments of TCP that follow each other may become one: see [`crate::merge`]. 0:
+    /// nothing is merged, acknowledgments neither.
+    pub merged: u16,
 }

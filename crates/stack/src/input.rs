@@ -55,12 +55,12 @@ fn drain<K: Kind>(
     let caps = &sh.ifaces[usize::from(iface)].caps;
     let (ethernet, mac) = (caps.medium == Medium::Ethernet, caps.mac);
     let before = own.segs.len();
-    if wanted.merged {
-        own.latest.forget();
+    if wanted.merged > 0 {
+        own.latest.forget(wanted.merged);
     }
     let mut whole = Vec::new();
     for mut f in frames {
-        if wanted.merged
+        if wanted.merged > 0
             && f.csum_ok
             && f.segment_size == 0
             && own
@@ -376,7 +376,7 @@ fn tcp<K: Kind>(
     if wanted.large {
         seg.is_of(f.segment_size);
     }
-    if wanted.merged {
+    if wanted.merged > 0 {
         own.segs.keep_or_merge(&mut own.latest, &mut own.pool);
     } else {
         own.segs.keep();

@@ -27,6 +27,8 @@ pub struct Latest {
     runs: u64,
     /// The entry of the last segment that was kept.
     recent: usize,
+    /// The most segments of data that become one.
+    most: u16,
     /// What is compared of runs of data, and of acknowledgments. A run of another shape ends all
     /// others.
     compared: [Compared; 2],
@@ -35,9 +37,10 @@ pub struct Latest {
 impl Latest {
     const LEN: usize = u64::BITS as usize;
 
-    /// A burst begins.
+    /// A burst begins, of which at most so many segments of data become one.
     #[inline]
-    pub fn forget(&mut self) {
+    pub fn forget(&mut self, most: u16) {
+        self.most = most;
         self.at = [0; Latest::LEN];
         self.runs = 0;
     }
@@ -67,6 +70,7 @@ impl Default for Latest {
             at: [0; Latest::LEN],
             runs: 0,
             recent: 0,
+            most: u16::MAX,
             compared: Default::default(),
         }
     }
@@ -89,7 +93,7 @@ impl Segs {
         {
             let merges = match seg.frame.payload_len {
                 0 => acknowledges_more(last, seg),
-                _ => continues(last, seg),
+                _ => continues(last, seg) && last.segs < latest.most,
             };
             if merges {
                 return merge(last, seg, pool);
@@ -123,7 +127,7 @@ impl Segs {
             return false;
         };
         let compared = &latest.compared[usize::from(last.frame.payload_len == 0)];
-        let Some(next) = compared.next(last, buf) else {
+        let Some(next) = compared.next(last, buf, latest.most) else {
             return false;
         };
         let mut buf = core::mem::take(buf);
@@ -280,7 +284,7 @@ impl Compared {
     /// What a frame adds that continues a run; `None`: it does not. The headers of the run's first
     /// segment are where they came, in front of its data.
     #[inline]
-    fn next(&self, run: &Seg, buf: &PktBuf) -> Option<Next> {
+    fn next(&self, run: &Seg, buf: &PktBuf, most: u16) -> Option<Next> {
         let shape = self.shape;
         let first: &Head = run.payload.onward(shape.headers)?.first_chunk()?;
         let head: &Head = buf.onward(0)?.first_chunk()?;
@@ -311,6 +315,7 @@ impl Compared {
         let octets = run.octets();
         let seq = Seq(be32(tcp, 4));
         let fits = len > 0 && len <= run.frame.payload_len && octets + len <= MOST;
+        let fits = fits && run.segs < most;
         let flags = TcpFlags(tcp[13]);
         (fits && seq == hdr.seq + octets).then_some(Next::Data(len, flags))
     }

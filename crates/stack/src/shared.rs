@@ -90,6 +90,11 @@ pub struct Config {
     /// stack. With [`Offload::Off`] each segment is planned by itself, and taken by itself, as in
     /// the papers.
     pub offload: Offload,
+    /// Whether a burst's segments of one connection are acknowledged at once, however many they
+    /// are, as Linux does where it merges them (stretch acknowledgments); else every second full
+    /// one is, as RFC 5681, section 4.2, has it. What a device has merged is acknowledged at once in
+    /// any case, and without [`Config::offload`] each segment counts by itself. Default yes.
+    pub stretch_acks: bool,
     /// Time to live, or hop limit, of datagrams. Default 64.
     pub ttl: u8,
     /// Whether datagrams for other hosts go on towards them, as by a router. Default no: they are
@@ -128,6 +133,7 @@ impl Default for Config {
             ephemeral: 32_768..=60_999,
             tx_ring: crate::port::TX_RING,
             offload: Offload::default(),
+            stretch_acks: true,
             ttl: 64,
             forwarding: false,
             ipv6: Ipv6Config::default(),
@@ -146,6 +152,14 @@ impl Config {
     /// Memory of packet buffers that the threads keep for each other, bytes.
     fn spare(&self) -> usize {
         usize::try_from(self.memory / 64).map_or(MOST_SPARE, |n| n.min(MOST_SPARE))
+    }
+
+    /// How many segments of a burst may become one.
+    pub fn most_merged(&self) -> u16 {
+        match self.stretch_acks {
+            true => u16::MAX,
+            false => 2,
+        }
     }
 
     /// The most orphans, and the most connections that wait, in the whole stack; those take a

@@ -90,6 +90,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--udp", a.udp != b.udp),
         ("--reconnect", a.reconnect != b.reconnect),
         ("--offload", a.offload != b.offload),
+        ("--no-stretch-acks", a.no_stretch_acks != b.no_stretch_acks),
     ]
     .into_iter()
     .filter_map(what)

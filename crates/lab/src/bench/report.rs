@@ -92,6 +92,9 @@ pub struct Asked {
     /// Missing where nobody cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<String>,
+    /// Missing where a burst's segments are acknowledged at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_stretch_acks: bool,
     #[serde(default)]
     pub profile: bool,
     pub seconds: f64,
@@ -235,6 +238,7 @@ impl From<&Settings> for Asked {
             reconnect: s.reconnect,
             locks: s.locks.to_string(),
             offload: (s.offload != Offload::Off).then(|| s.offload.to_string()),
+            no_stretch_acks: !s.stretch_acks,
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,

@@ -299,6 +299,9 @@ pub fn arguments(
     if settings.family.is_ipv6() {
         words.push("--ipv6".into());
     }
+    if !settings.stretch_acks {
+        words.push("--no-stretch-acks".into());
+    }
     words
 }
 

@@ -89,6 +89,7 @@ pub(super) fn stack_config(settings: &Settings) -> Config {
         },
         memory: MEMORY,
         offload: settings.offload,
+        stretch_acks: settings.stretch_acks,
         ..Config::default()
     }
 }

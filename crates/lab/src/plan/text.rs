@@ -191,6 +191,7 @@ pub(super) struct Overrides {
     locks: Option<LockPolicy>,
     #[serde(default, deserialize_with = "optional_from_str")]
     offload: Option<Offload>,
+    stretch_acks: Option<bool>,
     profile: Option<bool>,
 }
 
@@ -218,6 +219,7 @@ impl Overrides {
         put(&mut s.coalescing, &self.coalescing);
         put(&mut s.locks, &self.locks);
         put(&mut s.offload, &self.offload);
+        put(&mut s.stretch_acks, &self.stretch_acks);
         put(&mut s.profile, &self.profile);
         put(&mut s.reconnect, &self.reconnect);
         if self.exchange.is_some() {

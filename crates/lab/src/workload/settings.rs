@@ -223,6 +223,8 @@ pub struct Settings {
     pub locks: LockPolicy,
     /// Who cuts what our organizations send into segments.
     pub offload: Offload,
+    /// Whether our organizations acknowledge a burst's segments at once, rather than two by two.
+    pub stretch_acks: bool,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
     pub profile: bool,
     /// Measured time of each run, after warm-up.
@@ -266,6 +268,7 @@ impl Default for Settings {
             reconnect: false,
             locks: LockPolicy::Modern,
             offload: Offload::default(),
+            stretch_acks: true,
             profile: false,
             seconds: Duration::from_secs(5),
             repeat: 3,

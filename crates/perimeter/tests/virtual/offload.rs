@@ -5,6 +5,7 @@ use crate::common::{Family, Setup, World, content, organizations};
 use perimeter::link::fault::FaultConfig;
 use perimeter::{Offload, TcpStream};
 use std::io::{ErrorKind, Read, Write};
+use std::sync::{Arc, Mutex};
 
 /// So much goes each way, bytes.
 const TOTAL: usize = 400_000;
@@ -97,5 +98,47 @@ fn everything_arrives_over_a_bad_wire() {
             setup.family = family;
             setup.run(|w| both_ways(&w));
         }
+    }
+}
+
+/// Octets go one way: how many segments the receiver was sent, and how many it sent itself.
+fn one_way(w: &World) -> (u64, u64) {
+    let (ours, theirs) = w.opened();
+    let data = content(TOTAL);
+    let (sent, got) = (&mut 0, &mut Vec::new());
+    let before = |name| w.s.stats().count(name);
+    let (came, went) = (before("rx_segments"), before("tx_segments"));
+    w.until("all of it, one way", || {
+        step(&theirs, &data, sent, &mut Vec::new());
+        step(&ours, &[], &mut 0, got);
+        got.len() == data.len()
+    });
+    assert!(*got == data, "{}: not what was sent", w.s.organization());
+    (before("rx_segments") - came, before("tx_segments") - went)
+}
+
+/// Every second segment is acknowledged, also where they are taken as one, unless the burst's are to be
+/// at once.
+#[test]
+fn stretch_acknowledgments_are_a_setting() {
+    for org in organizations() {
+        let merges = Arc::new(Mutex::new([(0, 0); 2]));
+        for stretch in [false, true] {
+            let mut setup = setup(org.clone(), &FaultConfig::default());
+            setup.config.stretch_acks = stretch;
+            let counts = merges.clone();
+            setup.run(move |w| {
+                counts.lock().unwrap()[usize::from(stretch)] = one_way(&w);
+            });
+        }
+        let [(came, each), (_, stretched)] = *merges.lock().unwrap();
+        // The last one may wait for the delayed acknowledgment.
+        assert!(each * 2 + 1 >= came, "{org}: {each} for {came} segments");
+        // The one that hands every segment to its own list merges none.
+        let merged = !org.to_string().starts_with("pef");
+        assert!(
+            !merged || stretched * 3 < each * 2,
+            "{org}: {stretched} in place of {each}"
+        );
     }
 }
