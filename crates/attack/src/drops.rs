@@ -597,11 +597,7 @@ fn swallow(mut s: std::net::TcpStream, buf: &mut [u8], had: &Mutex<Had>) {
 
 /// Two stacks over a wire in virtual time; what the reader had, and what the writer was told.
 fn paired(org: &OrgSpec, way: Way, loss: f64, count: u32, seed: u64) -> Result<(Had, Vec<u32>)> {
-    let config = VirtualConfig {
-        seed,
-        cores: 4,
-        ..VirtualConfig::default()
-    };
+    let config = VirtualConfig::default().with_seed(seed).with_cores(4);
     let org = org.clone();
     let result = Virtual::run(config, move |p| ends(&p, &org, way, loss, count, seed));
     let (out, _) = result.map_err(|f| anyhow!("seed {seed}: {f}"))?;
@@ -620,11 +616,9 @@ fn ends(
 ) -> std::result::Result<(Had, Vec<u32>), String> {
     let mut wire = WireConfig::default();
     for (n, end) in wire.ends.iter_mut().enumerate() {
-        end.faults = FaultConfig {
-            seed: seed ^ n as u64,
-            loss,
-            ..FaultConfig::default()
-        };
+        end.faults = FaultConfig::default()
+            .with_seed(seed ^ n as u64)
+            .with_loss(loss);
     }
     let ([a, b], _) = pair(p, wire);
     // Whoever accepts is number 0.

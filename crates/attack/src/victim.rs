@@ -108,19 +108,12 @@ impl Setting {
     /// As the stack's builder.
     pub fn open(&self) -> Result<Stack> {
         // With losses, checksums are complete on the wire: faults need whole frames.
-        let config = TapConfig {
-            checksum_offload: self.loss == 0.0,
-            ..TapConfig::new(IFACE)
-        };
+        let config = TapConfig::new(IFACE).with_checksum_offload(self.loss == 0.0);
         let tap = Tap::open(&config)?;
         println!("ready");
         let mut line = String::new();
         io::stdin().read_line(&mut line)?;
-        let faults = |seed| FaultConfig {
-            seed,
-            loss: self.loss,
-            ..FaultConfig::default()
-        };
+        let faults = |seed| FaultConfig::default().with_seed(seed).with_loss(self.loss);
         if self.loss == 0.0 {
             return self.build(tap);
         }
@@ -129,15 +122,11 @@ impl Setting {
     }
 
     fn build(&self, device: impl Device + 'static) -> Result<Stack> {
-        let config = Config {
-            memory: self.memory,
-            ipv6: Ipv6Config {
+        let config = Config::default().with_memory(self.memory).with_ipv6(
+            Ipv6Config::default()
                 // Nobody else is there, and it is to listen at once.
-                dad_transmits: 0,
-                ..Ipv6Config::default()
-            },
-            ..Config::default()
-        };
+                .with_dad_transmits(0),
+        );
         let mut addrs = vec![format!("{VICTIM}/{}", self.prefix)];
         addrs.extend(self.v6.then(|| format!("{VICTIM6}/64")));
         let addrs: Vec<&str> = addrs.iter().map(String::as_str).collect();

@@ -29,6 +29,26 @@ macro_rules! debug_is_text {
     };
 }
 
+/// Setters that can be chained, `with_FIELD`, for public fields of a struct that is
+/// `#[non_exhaustive]`: who writes one elsewhere begins with a default and says what is different.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! setters {
+    ($options:ident { $($with:ident($field:ident: $value:ty),)* }) => {
+        impl $options {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+                #[must_use]
+                pub fn $with(mut self, $field: $value) -> Self {
+                    // A name may be given as it is: see the setters that take `impl Into`.
+                    self.$field = $field.into();
+                    self
+                }
+            )*
+        }
+    };
+}
+
 mod atomics;
 pub mod buf;
 pub mod desc;

@@ -19,14 +19,9 @@ pub const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const TTL: u8 = 64;
 
 fn capabilities(name: &str) -> Capabilities {
-    Capabilities {
-        name: name.to_string(),
-        medium: Medium::Ethernet,
-        mac: MAC,
-        mtu: 1500,
-        tx_checksum: true,
-        large: 0,
-    }
+    Capabilities::new(name, Medium::Ethernet, 1500)
+        .with_mac(MAC)
+        .with_tx_checksum(true)
 }
 
 /// Completes every descriptor at the doorbell and receives nothing: frames for the stack are

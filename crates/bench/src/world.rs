@@ -171,10 +171,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         };
         // What is counted is one segment, and is compared with what it took before there were large
         // ones.
-        let mut config = Config {
-            offload: Offload::Off,
-            ..Config::default()
-        };
+        let mut config = Config::default().with_offload(Offload::Off);
         config.ipv6.dad_transmits = 0;
         let mut sh = SharedState::<O::K>::new(p, config, vec![iface], Vec::new());
         // Not the kernel's random numbers: hashes and sequence numbers are the same each time.

@@ -176,10 +176,9 @@ pub fn gateway(args: &GatewayArgs) -> Result<(), Error> {
 }
 
 async fn serve(args: &GatewayArgs) -> Result<(), Error> {
-    let options = SocketOptions {
-        mark: args.mark,
-        device: args.bind_device.clone(),
-    };
+    let options = SocketOptions::default()
+        .with_mark(args.mark)
+        .with_device(args.bind_device.clone());
     let upstream = Upstream::new(args.to.clone(), options, args.connect_timeout).await;
     let upstream = upstream.map_err(|e| Error::Unavailable(e.to_string()))?;
     let signals = |kind| signal(kind).map_err(|e| Error::Run(format!("taking signals: {e}")));
@@ -189,15 +188,13 @@ async fn serve(args: &GatewayArgs) -> Result<(), Error> {
     );
     let usr = signals(SignalKind::user_defined1())?;
     let (stack, name, mtu) = stack(args)?;
-    let settings = Settings {
-        rules: args.rules.0.clone(),
-        dns: args.dns,
-        connections: args.max_connections as usize,
-        sessions: args.max_sessions as usize,
-        session_time: args.udp_timeout,
-        drain: args.drain,
-        ..Settings::default()
-    };
+    let settings = Settings::default()
+        .with_rules(args.rules.0.clone())
+        .with_dns(args.dns)
+        .with_connections(args.max_connections as usize)
+        .with_sessions(args.max_sessions as usize)
+        .with_session_time(args.udp_timeout)
+        .with_drain(args.drain);
     let gateway = Gateway::new(stack.clone(), upstream, settings);
     let gateway = gateway.map_err(|e| Error::Run(format!("the stack: {e}")))?;
     let counts = gateway.counts();
@@ -242,23 +239,21 @@ fn counted(counts: &Counts, json: bool) -> String {
 
 /// The stack on its device; the interface's name and MTU.
 fn stack(args: &GatewayArgs) -> Result<(Stack, String, u32), Error> {
-    let tun = Tap::open(&TapConfig {
-        medium: Medium::Ip,
-        queues: args.queues.into(),
-        mtu: args.mtu,
-        large: true,
-        ..TapConfig::new(&args.tun)
-    })
+    let tun = Tap::open(
+        &TapConfig::new(&args.tun)
+            .with_medium(Medium::Ip)
+            .with_queues(args.queues.into())
+            .with_mtu(args.mtu)
+            .with_large(true),
+    )
     .map_err(|e| device(&e))?;
     let (name, mtu) = (tun.name().to_owned(), tun.capabilities().mtu);
     let up = host::set_up(&name, true);
     up.map_err(|e| Error::Run(format!("setting `{name}` up: {e}")))?;
-    let config = Config {
-        offload: Offload::Device,
+    let config = Config::default()
+        .with_offload(Offload::Device)
         // Its threads wake for frames and timers.
-        service: Duration::from_secs(5),
-        ..Config::default()
-    };
+        .with_service(Duration::from_secs(5));
     let b = Stack::builder().org(args.org.clone()).config(config);
     let any = Accept::Any { echo: true };
     let built = b

@@ -8,12 +8,10 @@ fn main() {
     println!("connections  burst  null ns/seg  peer ns/seg  acks/seg");
     for connections in [1, 6, 192, 16_384] {
         for burst in [2, 32] {
-            let config = NullConfig {
-                connections,
-                burst,
-                segments: 600_000,
-                ..NullConfig::default()
-            };
+            let config = NullConfig::default()
+                .with_connections(connections)
+                .with_burst(burst)
+                .with_segments(600_000);
             // The best of many short runs: what the code costs when nothing else runs.
             let mut best: Option<perimeter_link::null::NullReport> = None;
             for _ in 0..15 {

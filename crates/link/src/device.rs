@@ -31,6 +31,7 @@ pub enum Medium {
 
 /// What a device can do.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// Name, for people.
     pub name: String,
@@ -45,6 +46,32 @@ pub struct Capabilities {
     /// It cuts frames of TCP into segments (`TxDesc::offload`): their payload may have so many
     /// octets, 65,455 at most. 0: it can't.
     pub large: u32,
+}
+
+impl Capabilities {
+    /// Of a device that does nothing to frames but carry them: it has no link-layer address, takes
+    /// IP packets of up to `mtu` bytes, and neither completes checksums nor cuts.
+    pub fn new(name: &str, medium: Medium, mtu: u32) -> Capabilities {
+        Capabilities {
+            name: name.to_owned(),
+            medium,
+            mac: MacAddr::default(),
+            mtu,
+            tx_checksum: false,
+            large: 0,
+        }
+    }
+}
+
+perimeter_base::setters! {
+    Capabilities {
+        with_name(name: impl Into<String>),
+        with_medium(medium: Medium),
+        with_mac(mac: MacAddr),
+        with_mtu(mtu: u32),
+        with_tx_checksum(tx_checksum: bool),
+        with_large(large: u32),
+    }
 }
 
 /// The most payload that fits one IPv4 datagram of TCP, whatever its options, octets.

@@ -140,6 +140,7 @@ pub fn add_address_v6(name: &str, addr: Ipv6Addr, prefix: u8) -> io::Result<()> 
 
 /// What an interface does for its senders and receivers, and can be told not to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Feature {
     /// It completes the checksums of what is sent by it. Off: the kernel does before. Of a veth
     /// pair neither does: the other end gets frames with partial checksums unless it is off.

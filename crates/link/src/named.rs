@@ -15,6 +15,7 @@ const NAME: &str = "perimeter0";
 
 /// What to open, and on which interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HostDevice {
     /// A [TAP](crate::tap) interface: the host's kernel is the other end, over Ethernet.
     Tap(String),
@@ -28,6 +29,7 @@ pub enum HostDevice {
 
 /// How to open a [`HostDevice`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct HostOptions {
     /// Queues of a TAP, TUN or packet device; AF_XDP has those of the interface.
     pub queues: usize,
@@ -48,8 +50,17 @@ impl Default for HostOptions {
     }
 }
 
+perimeter_base::setters! {
+    HostOptions {
+        with_queues(queues: usize),
+        with_large(large: bool),
+        with_mtu(mtu: Option<u32>),
+    }
+}
+
 /// Why a device of the host can't be used.
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum HostError {
     /// As TAP or TUN.
     #[error("{0}")]

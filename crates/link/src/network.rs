@@ -39,6 +39,7 @@ impl PortId {
 
 /// What a network has done with its packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NetworkCounts {
     /// Packets that ports have sent.
     pub sent: u64,

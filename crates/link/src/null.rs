@@ -17,6 +17,7 @@ use crate::pattern::{PERIOD, Pattern};
 
 /// What the null stack does.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NullConfig {
     /// The NIC; one queue each way is used.
     pub nic: NicConfig,
@@ -39,8 +40,18 @@ impl Default for NullConfig {
     }
 }
 
+perimeter_base::setters! {
+    NullConfig {
+        with_nic(nic: NicConfig),
+        with_connections(connections: usize),
+        with_segments(segments: u64),
+        with_burst(burst: usize),
+    }
+}
+
 /// What it cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct NullReport {
     /// Segments sent.
     pub segments: u64,

@@ -31,6 +31,7 @@ pub struct RawFlow {
 
 /// What was carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RawReport {
     /// Frames, as the device took or gave them.
     pub frames: u64,

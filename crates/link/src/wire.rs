@@ -20,6 +20,7 @@ use crate::rss::Rss;
 
 /// One end of a wire.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EndConfig {
     /// Name, for people.
     pub name: String,
@@ -50,8 +51,20 @@ impl EndConfig {
     }
 }
 
+perimeter_base::setters! {
+    EndConfig {
+        with_name(name: impl Into<String>),
+        with_mac(mac: MacAddr),
+        with_rx_queues(rx_queues: usize),
+        with_tx_queues(tx_queues: usize),
+        with_rx_ring(rx_ring: usize),
+        with_faults(faults: FaultConfig),
+    }
+}
+
 /// A wire between two stacks.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct WireConfig {
     /// The two ends.
     pub ends: [EndConfig; 2],
@@ -89,6 +102,20 @@ impl Default for WireConfig {
             interrupts: true,
             coalesce_ns: 0,
         }
+    }
+}
+
+perimeter_base::setters! {
+    WireConfig {
+        with_ends(ends: [EndConfig; 2]),
+        with_mtu(mtu: u32),
+        with_medium(medium: Medium),
+        with_latency_ns(latency_ns: u64),
+        with_gbps(gbps: Option<f64>),
+        with_checksum_offload(checksum_offload: bool),
+        with_large(large: bool),
+        with_interrupts(interrupts: bool),
+        with_coalesce_ns(coalesce_ns: u64),
     }
 }
 

@@ -131,11 +131,9 @@ fn on_virtual_cores() {
             1 => Schedule::Pct { depth: 3 },
             _ => Schedule::Time { jitter_percent: 50 },
         };
-        let config = VirtualConfig {
-            seed,
-            schedule,
-            ..VirtualConfig::default()
-        };
+        let config = VirtualConfig::default()
+            .with_seed(seed)
+            .with_schedule(schedule);
         if let Err(e) = Virtual::run(config, |p| exchange(&p, 301)) {
             panic!("seed {seed}: {e}");
         }

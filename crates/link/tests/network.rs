@@ -84,10 +84,7 @@ impl World {
 }
 
 fn delayed() -> FaultConfig {
-    FaultConfig {
-        delay_ns: DELAY,
-        ..FaultConfig::default()
-    }
+    FaultConfig::default().with_delay_ns(DELAY)
 }
 
 #[test]
@@ -149,10 +146,7 @@ fn links_are_cut_one_way_and_ports_switched_off() {
 
 #[test]
 fn every_direction_has_faults_of_its_own_from_one_seed() {
-    let lossy = FaultConfig {
-        loss: 0.5,
-        ..delayed()
-    };
+    let lossy = delayed().with_loss(0.5);
     let run = |seed, linked: bool| {
         let w = World::new(seed, lossy.clone());
         let (mut a, mut b, mut c) = (w.host(1), w.host(2), w.host(3));

@@ -169,12 +169,8 @@ fn datagrams_are_taken_and_sent() {
         let mut config = NicConfig::new(0);
         config.v6 = v6;
         config.peer.verify_every = 1;
-        config.peer.datagrams = Some(DatagramConfig {
-            size: 65,
-            ports: vec![4000, 4001],
-            from: 80,
-            sends: true,
-        });
+        config.peer.datagrams =
+            Some(DatagramConfig::new(65, 80, vec![4000, 4001]).with_sends(true));
         let mut h = Host::new(config);
         let k = key(&h.config, 4000, 80);
         let ip = IpHdr {

@@ -218,10 +218,7 @@ fn the_kernel_answers_arp_and_echo() {
 fn datagrams_of_the_kernel_arrive() {
     for checksum_offload in [true, false] {
         in_namespace("tap-udp", move || {
-            let mut p = open(&TapConfig {
-                checksum_offload,
-                ..TapConfig::new("ptudp")
-            });
+            let mut p = open(&TapConfig::new("ptudp").with_checksum_offload(checksum_offload));
             let socket = UdpSocket::bind((KERNEL, 9000)).expect("bound");
             socket.send_to(b"hello", (STACK, 7)).expect("sent");
             p.resolve();
@@ -328,11 +325,7 @@ fn connect_to_kernel(p: &mut Port, medium: Medium, queue: usize, port: u16) {
 #[test]
 fn a_connection_with_the_kernel_over_every_queue() {
     in_namespace("tap-tcp", || {
-        let mut p = open(&TapConfig {
-            queues: 3,
-            steering: false,
-            ..TapConfig::new("ptmq")
-        });
+        let mut p = open(&TapConfig::new("ptmq").with_queues(3).with_steering(false));
         p.announce();
         for queue in 0..3 {
             connect_to_kernel(&mut p, Medium::Ethernet, queue, 100 + queue as u16);
@@ -345,11 +338,7 @@ fn a_connection_with_the_kernel_over_every_queue() {
 fn flows_come_by_the_queue_of_their_hash() {
     for medium in [Medium::Ethernet, Medium::Ip] {
         in_namespace("tap-steer", move || {
-            let config = TapConfig {
-                medium,
-                queues: 3,
-                ..TapConfig::new("ptsteer")
-            };
+            let config = TapConfig::new("ptsteer").with_medium(medium).with_queues(3);
             let tap = Tap::open(&config).expect("opened");
             let steered = tap.is_steered();
             drop(tap);
@@ -392,11 +381,11 @@ fn flows_come_by_the_queue_of_their_hash() {
 #[test]
 fn tun_carries_ip() {
     in_namespace("tun", || {
-        let mut p = open(&TapConfig {
-            medium: Medium::Ip,
-            mtu: Some(1400 + 41),
-            ..TapConfig::new("ptun%d")
-        });
+        let mut p = open(
+            &TapConfig::new("ptun%d")
+                .with_medium(Medium::Ip)
+                .with_mtu(Some(1400 + 41)),
+        );
         connect_to_kernel(&mut p, Medium::Ip, 0, 100);
     });
 }
@@ -415,25 +404,16 @@ fn an_interface_with_one_queue_is_taken() {
                 println!("skipped: ip tuntap add: {made:?}");
                 return;
             }
-            let config = TapConfig {
-                medium,
-                ..TapConfig::new(name)
-            };
-            let many = TapConfig {
-                queues: 2,
-                ..config.clone()
-            };
+            let config = TapConfig::new(name).with_medium(medium);
+            let many = config.clone().with_queues(2);
             // Refused, and left as it was.
             let e = Tap::open(&many).expect_err("refused");
             assert!(matches!(e, TapError::OneQueue { .. }), "{e:?}");
             assert!(e.to_string().contains("multi_queue"), "{e}");
-            let other = TapConfig {
-                medium: match medium {
-                    Medium::Ethernet => Medium::Ip,
-                    Medium::Ip => Medium::Ethernet,
-                },
-                ..config.clone()
-            };
+            let other = config.clone().with_medium(match medium {
+                Medium::Ethernet => Medium::Ip,
+                Medium::Ip => Medium::Ethernet,
+            });
             let e = Tap::open(&other).expect_err("refused");
             assert!(matches!(e, TapError::Mismatch(..)), "{e:?}");
             for port in [100, 101] {

@@ -93,14 +93,8 @@ fn frames_arrive_after_the_latency_whole_and_in_order() {
 /// are done to segments.
 #[test]
 fn large_segments_pass_uncut() {
-    let lossy = FaultConfig {
-        loss: 0.1,
-        ..FaultConfig::default()
-    };
-    let mut config = WireConfig {
-        large: true,
-        ..WireConfig::default()
-    };
+    let lossy = FaultConfig::default().with_loss(0.1);
+    let mut config = WireConfig::default().with_large(true);
     config.ends[1].faults = lossy;
     let ([a, b], _) = pair(&Native::new(), config);
     assert!(a.capabilities().large >= 65_000);
@@ -187,10 +181,7 @@ fn queues_get_their_flows_and_a_full_one_drops() {
 
 #[test]
 fn a_rate_leaves_frames_in_the_ring() {
-    let config = WireConfig {
-        gbps: Some(1.0),
-        ..WireConfig::default()
-    };
+    let config = WireConfig::default().with_gbps(Some(1.0));
     let ([a, _b], _) = pair(&Native::new(), config);
     let (_, mut tx) = open(a);
     let mut ring = TxRing::new(256);
@@ -247,80 +238,19 @@ fn through(faults: FaultConfig) -> (Vec<(u64, u32)>, usize, WireHandle<Native>) 
 fn faults_do_what_they_say_and_seeds_repeat() {
     let base = FaultConfig::default;
     let cases = [
-        (
-            "loss",
-            FaultConfig {
-                loss: 0.1,
-                ..base()
-            },
-        ),
-        (
-            "dup",
-            FaultConfig {
-                duplicate: 0.2,
-                ..base()
-            },
-        ),
-        (
-            "reorder",
-            FaultConfig {
-                reorder: 0.2,
-                ..base()
-            },
-        ),
-        (
-            "corrupt",
-            FaultConfig {
-                corrupt: 0.3,
-                ..base()
-            },
-        ),
-        (
-            "fcs",
-            FaultConfig {
-                fcs_error: 0.1,
-                ..base()
-            },
-        ),
+        ("loss", base().with_loss(0.1)),
+        ("dup", base().with_duplicate(0.2)),
+        ("reorder", base().with_reorder(0.2)),
+        ("corrupt", base().with_corrupt(0.3)),
+        ("fcs", base().with_fcs_error(0.1)),
         (
             "jitter",
-            FaultConfig {
-                jitter_ns: 50_000,
-                delay_ns: 100_000,
-                ..base()
-            },
+            base().with_jitter_ns(50_000).with_delay_ns(100_000),
         ),
-        (
-            "hole",
-            FaultConfig {
-                black_hole_mtu: 300,
-                ..base()
-            },
-        ),
-        (
-            "rate",
-            FaultConfig {
-                gbps: Some(0.5),
-                queue_ns: 100_000,
-                ..base()
-            },
-        ),
-        (
-            "few",
-            FaultConfig {
-                loss: 1.0,
-                limit: 7,
-                ..base()
-            },
-        ),
-        (
-            "burst",
-            FaultConfig {
-                loss: 0.05,
-                loss_burst: 5,
-                ..base()
-            },
-        ),
+        ("hole", base().with_black_hole_mtu(300)),
+        ("rate", base().with_gbps(Some(0.5)).with_queue_ns(100_000)),
+        ("few", base().with_loss(1.0).with_limit(7)),
+        ("burst", base().with_loss(0.05).with_loss_burst(5)),
     ];
     for (name, config) in cases {
         let (good, bad, out) = through(config.clone());
@@ -331,7 +261,7 @@ fn faults_do_what_they_say_and_seeds_repeat() {
         assert_eq!(arrived, 500 - gone + c.duplicated, "{name}: {c:?}");
         assert_eq!(bad as u64, c.corrupted, "{name}: damage always shows");
         assert_eq!(good, through(config.clone()).0, "{name}: the seed repeats");
-        let other = FaultConfig { seed: 2, ..config };
+        let other = config.with_seed(2);
         let sorted = good.windows(2).all(|w| w[0].1 <= w[1].1);
         match name {
             "loss" => assert!((25..80).contains(&c.lost)),
@@ -354,10 +284,7 @@ fn faults_do_what_they_say_and_seeds_repeat() {
 
 /// Threads on both sides: nothing is lost, nothing waits for ever.
 fn conversation<P: Platform>(platform: &P, medium: Medium, n: u32) {
-    let mut config = WireConfig {
-        medium,
-        ..WireConfig::default()
-    };
+    let mut config = WireConfig::default().with_medium(medium);
     config.ends[0].tx_queues = 2;
     config.ends[1].rx_queues = 2;
     let ([a, b], _) = pair(platform, config);
@@ -417,11 +344,9 @@ fn threads_converse_natively() {
 #[test]
 fn threads_converse_on_virtual_cores() {
     for seed in 0..40 {
-        let config = VirtualConfig {
-            seed,
-            schedule: Schedule::Random { switch_one_in: 3 },
-            ..VirtualConfig::default()
-        };
+        let config = VirtualConfig::default()
+            .with_seed(seed)
+            .with_schedule(Schedule::Random { switch_one_in: 3 });
         if let Err(e) = Virtual::run(config, |p| conversation(&p, Medium::Ethernet, 60)) {
             panic!("seed {seed}: {e}");
         }
@@ -434,11 +359,7 @@ fn no_damaged_packet_passes() {
     let platform = Native::new();
     let mut rng = SplitMix64::new(99);
     let mut config = WireConfig::default();
-    config.ends[0].faults = FaultConfig {
-        corrupt: 1.0,
-        seed: 4711,
-        ..FaultConfig::default()
-    };
+    config.ends[0].faults = FaultConfig::default().with_corrupt(1.0).with_seed(4711);
     let ([a, b], [out, _]) = pair(&platform, config);
     let (_, mut tx) = open(a);
     let (mut rx, _) = open(b);

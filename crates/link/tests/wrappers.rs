@@ -160,16 +160,16 @@ fn faulty(
 
 #[test]
 fn a_stream_gets_through_faults_to_the_ideal_peer() {
-    let mix = |seed| FaultConfig {
-        seed,
-        loss: 0.05,
-        duplicate: 0.05,
-        reorder: 0.1,
-        reorder_ns: 30_000,
-        corrupt: 0.05,
-        fcs_error: 0.02,
-        jitter_ns: 2_000,
-        ..FaultConfig::default()
+    let mix = |seed| {
+        FaultConfig::default()
+            .with_seed(seed)
+            .with_loss(0.05)
+            .with_duplicate(0.05)
+            .with_reorder(0.1)
+            .with_reorder_ns(30_000)
+            .with_corrupt(0.05)
+            .with_fcs_error(0.02)
+            .with_jitter_ns(2_000)
     };
     for seed in 0..10 {
         let (mut s, peer, faults, pcap, _) = faulty(mix(seed), mix(seed + 100));
@@ -200,10 +200,7 @@ fn a_clean_wrapper_changes_nothing_but_trust() {
 
 #[test]
 fn delays_are_kept_in_both_directions() {
-    let late = FaultConfig {
-        delay_ns: 1_000_000,
-        ..FaultConfig::default()
-    };
+    let late = FaultConfig::default().with_delay_ns(1_000_000);
     let (mut s, ..) = faulty(late.clone(), late);
     let start = s.now;
     s.send(&common::syn(1), &[]);
@@ -226,10 +223,7 @@ fn tshark_reads_the_recording() {
     let mut config = NicConfig::new(0);
     config.peer.source = Source::Always;
     let (nic, peer) = Nic::new(&Native::new(), config);
-    let options = PcapOptions {
-        epoch_ns: 1_700_000_000_000_000_000,
-        ..PcapOptions::default()
-    };
+    let options = PcapOptions::default().with_epoch_ns(1_700_000_000_000_000_000);
     let (device, pcap) = Pcap::create(Box::new(nic), &path, options).expect("a file");
     let mut s = Sender::new(Box::new(device), peer.config());
     s.run(10);
@@ -293,11 +287,9 @@ fn tshark_reads_the_recording() {
 #[test]
 fn snap_length_and_limit_hold() {
     let (nic, peer) = Nic::new(&Native::new(), NicConfig::new(0));
-    let options = PcapOptions {
-        snap_len: 96,
-        max_bytes: 4_000,
-        ..PcapOptions::default()
-    };
+    let options = PcapOptions::default()
+        .with_snap_len(96)
+        .with_max_bytes(4_000);
     let (device, pcap) =
         Pcap::new(Box::new(nic), Box::new(std::io::sink()), options).expect("a sink");
     let mut s = Sender::new(Box::new(device), peer.config());

@@ -110,10 +110,7 @@ mod tests {
     use perimeter_sync::{Thread, Virtual};
 
     fn world(body: impl FnOnce(Virtual, Ctx<Kd<Virtual>>) + Send + 'static) {
-        let config = VirtualConfig {
-            cores: 2,
-            ..VirtualConfig::default()
-        };
+        let config = VirtualConfig::default().with_cores(2);
         let run = Virtual::run(config, move |p| {
             let sh = SharedState::new(p.clone(), Config::default(), Vec::new(), Vec::new());
             let mut own = Own::new(p.lane(), sh.packets.clone());

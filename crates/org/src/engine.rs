@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 /// A connection, and where its layers run.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Inspected {
     /// What the socket can be asked for.
     pub info: ConnInfo,
@@ -44,6 +45,7 @@ pub struct Inspected {
 
 /// A listener.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Listening {
     /// Its name.
     pub id: SockId,
@@ -66,6 +68,7 @@ pub struct Listening {
 
 /// What a stack has counted.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Stats {
     /// Counters by name.
     pub counts: Vec<(String, u64)>,
@@ -97,6 +100,7 @@ impl Stats {
 
 /// What peers have not acknowledged.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Undelivered {
     /// Connections with data or a FIN that is not acknowledged.
     pub connections: usize,

@@ -6,6 +6,7 @@ use perimeter_stack::{Over, SockError};
 
 /// Why a call failed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EngineError {
     /// The organization has one thread, and this is another.
     WrongThread,
@@ -74,6 +75,8 @@ impl From<UdpError> for EngineError {
             UdpError::NotOurs => EngineError::NoRoute,
             UdpError::InUse => EngineError::AddrInUse,
             UdpError::NoMemory => EngineError::NoMemory,
+            // The crate below has no other now.
+            _ => EngineError::Sock(SockError::Invalid),
         }
     }
 }

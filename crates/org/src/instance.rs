@@ -737,6 +737,7 @@ fn wake_all<E: Event, L: Lock<Vec<Arc<E>>>>(list: &Arc<L>) -> bool {
 
 /// Why a connection can't be opened.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OpenError {
     /// No route to the remote address, or the local address is not ours.
     NoRoute,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 /// Who takes packets from the devices.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Inbound {
     /// Pinned, interrupt-driven threads of the stack's own, one for each interface: what the
     /// papers' kernels do.

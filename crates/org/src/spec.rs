@@ -170,6 +170,7 @@ static OUTSIDE: Family = Family {
 
 /// A name that is none.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SpecError {
     /// Not the name of an organization.
     #[error("unknown organization `{name}`; known are: {known}")]

@@ -71,19 +71,17 @@ impl Table {
 /// What connections are made with under `flags`.
 fn tcp_config(flags: &Flags) -> std::result::Result<Config, String> {
     let congestion: CcKind = flags.cc.parse().map_err(|e| format!("{e}"))?;
-    Ok(Config {
-        congestion,
-        timestamps: flags.timestamps,
-        sack: flags.sack,
-        window_scale: flags.window_scaling,
-        slow_start_after_idle: flags.idle_restart,
-        syn_retries: flags.syn_retries,
-        snd_buf: flags.sndbuf,
-        rcv_buf: flags.rcvbuf,
+    Ok(Config::default()
+        .with_congestion(congestion)
+        .with_timestamps(flags.timestamps)
+        .with_sack(flags.sack)
+        .with_window_scale(flags.window_scaling)
+        .with_slow_start_after_idle(flags.idle_restart)
+        .with_syn_retries(flags.syn_retries)
+        .with_snd_buf(flags.sndbuf)
+        .with_rcv_buf(flags.rcvbuf)
         // As Linux's default: scripts about timeouts expect full segments again.
-        mtu_probing: false,
-        ..Config::default()
-    })
+        .with_mtu_probing(false))
 }
 
 fn errno_of(fault: EngineError) -> Errno {
@@ -106,6 +104,7 @@ fn errno_of(fault: EngineError) -> Errno {
         EngineError::TooLong => libc::EMSGSIZE,
         EngineError::Permission => libc::EACCES,
         EngineError::NoInterface => libc::ENODEV,
+        _ => libc::EIO,
     })
 }
 

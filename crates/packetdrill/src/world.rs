@@ -52,13 +52,13 @@ impl World {
     /// Opens the stack that `flags` describe, its connections made with `tcp`.
     pub fn new(flags: &Flags, tcp: TcpConfig) -> Result<World, String> {
         let org: OrgSpec = flags.org.parse().map_err(|e| format!("{e}"))?;
-        let embedded = Embedded::new(VirtualConfig {
-            seed: flags.seed,
-            cores: usize::from(flags.cores),
-            schedule: Schedule::Time { jitter_percent: 0 },
-            max_time: Time::NEVER,
-            ..VirtualConfig::default()
-        });
+        let embedded = Embedded::new(
+            VirtualConfig::default()
+                .with_seed(flags.seed)
+                .with_cores(usize::from(flags.cores))
+                .with_schedule(Schedule::Time { jitter_percent: 0 })
+                .with_max_time(Time::NEVER),
+        );
         let platform = embedded.platform();
         let (device, script) = script(&platform, "script", flags.mtu);
         let (application, engine) = if org.single_threaded() {
@@ -228,13 +228,11 @@ fn make(
     let options = perimeter_org::Options {
         profiling: None,
         org,
-        config: Config {
-            tcp,
+        config: Config::default()
+            .with_tcp(tcp)
             // Scripts tell every segment; whoever cuts, the wire has the same.
-            offload: Offload::Off,
-            service: LOOK_AROUND,
-            ..Config::default()
-        },
+            .with_offload(Offload::Off)
+            .with_service(LOOK_AROUND),
         ifaces: vec![IfaceSpec {
             device: Box::new(device),
             addrs: vec![addr],

@@ -337,7 +337,7 @@ impl Builder {
     ///
     /// ```
     #[doc = include_str!("examples/builder.txt")]
-    /// let config = Config { memory: 64 << 20, ttl: 32, ..Config::default() };
+    /// let config = Config::default().with_memory(64 << 20).with_ttl(32);
     /// let stack = builder.config(config).build()?;
     /// let listener = stack.listen("10.0.0.1:80")?;
     /// assert_eq!(stack.connect("10.0.0.1:80")?.ttl()?, 32);
@@ -352,7 +352,7 @@ impl Builder {
     ///
     /// ```
     #[doc = include_str!("examples/builder.txt")]
-    /// let stack = builder.tcp(TcpConfig { nodelay: true, ..TcpConfig::default() }).build()?;
+    /// let stack = builder.tcp(TcpConfig::default().with_nodelay(true)).build()?;
     /// let listener = stack.listen("10.0.0.1:80")?;
     /// assert!(stack.connect("10.0.0.1:80")?.nodelay()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -16,6 +16,7 @@ use std::io::{Error, ErrorKind};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum BuildError {
     /// The organization's name.
     #[error(transparent)]
@@ -131,6 +132,8 @@ pub fn io(f: EngineError) -> Error {
         ),
         EngineError::NetDown => Error::new(ErrorKind::NetworkDown, "the interface has gone"),
         EngineError::Sock(e) => sock(e),
+        // The crates below have no other now.
+        other => Error::other(format!("{other:?}")),
     }
 }
 
@@ -142,6 +145,7 @@ fn sock(e: SockError) -> Error {
         SockError::NotConnected => ErrorKind::NotConnected.into(),
         SockError::BrokenPipe => ErrorKind::BrokenPipe.into(),
         SockError::Invalid => ErrorKind::InvalidInput.into(),
+        other => Error::other(format!("{other:?}")),
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[doc = include_str!("examples/stack.txt")]
 /// let listen = Listen::at("10.0.0.1:80".parse()?)
 ///     .backlog(16)
-///     .tcp(TcpConfig { nodelay: true, ..stack.tcp_config() });
+///     .tcp(stack.tcp_config().with_nodelay(true));
 /// let listener = stack.listen_as(&listen)?;
 /// let client = stack.connect("10.0.0.1:80")?;
 /// assert!(listener.accept()?.0.nodelay()?);
@@ -171,7 +171,7 @@ impl Listen {
     ///
     /// ```
     #[doc = include_str!("examples/stack.txt")]
-    /// let few = Hold { requests: 64, time: Duration::from_secs(5) };
+    /// let few = Hold::default().with_requests(64).with_time(Duration::from_secs(5));
     /// let listener = stack.listen_as(&Listen::at("10.0.0.1:80".parse()?).hold(few))?;
     /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
     /// let request = listener.request()?;

@@ -247,17 +247,13 @@ mod tests {
 
     #[test]
     fn every_series_has_a_type_and_a_value() {
-        let mut stats = Stats {
-            counts: vec![("rx_frames".into(), 7), ("drop_not_ours".into(), 0)],
-            connections: 3,
-            ..Stats::default()
-        };
-        let lock = perimeter_sync::LockStats {
-            acquisitions: 10,
-            contended: 1,
-            wait_ns: 1500,
-            hold_ns: 0,
-        };
+        let mut stats = Stats::default();
+        stats.counts = vec![("rx_frames".into(), 7), ("drop_not_ours".into(), 0)];
+        stats.connections = 3;
+        let mut lock = perimeter_sync::LockStats::default();
+        lock.acquisitions = 10;
+        lock.contended = 1;
+        lock.wait_ns = 1500;
         stats.locks.insert("group", lock);
         let text = render("connp-l:8", &stats);
         for want in [

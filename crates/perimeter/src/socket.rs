@@ -99,7 +99,7 @@ impl TcpSocket {
     /// ```
     #[doc = include_str!("examples/stack.txt")]
     /// let socket = stack.tcp_socket_v4();
-    /// socket.set_config(TcpConfig { congestion: CcKind::NewReno, ..socket.config() });
+    /// socket.set_config(socket.config().with_congestion(CcKind::NewReno));
     /// assert_eq!(socket.config().congestion, CcKind::NewReno);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -143,7 +143,7 @@ impl TcpSocket {
     /// ```
     #[doc = include_str!("examples/stack.txt")]
     /// let socket = stack.tcp_socket_v4();
-    /// let probes = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
+    /// let probes = Keepalive::default().with_idle(Duration::from_secs(60));
     /// socket.set_keepalive(Some(probes))?;
     /// assert_eq!(socket.keepalive()?, Some(probes));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

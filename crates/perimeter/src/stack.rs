@@ -100,7 +100,7 @@ impl Stack {
     ///
     /// ```
     #[doc = include_str!("examples/stack.txt")]
-    /// let tcp = TcpConfig { tos: 46 << 2, ..stack.tcp_config() };
+    /// let tcp = stack.tcp_config().with_tos(46 << 2);
     /// let listener = stack.listen_with("10.0.0.1:80", 128, tcp)?;
     /// let client = stack.connect("10.0.0.1:80")?;
     /// assert_eq!(listener.accept()?.0.tos()?, 184);
@@ -265,7 +265,7 @@ impl Stack {
     /// ```
     #[doc = include_str!("examples/stack.txt")]
     /// let listener = stack.listen("10.0.0.1:80")?;
-    /// let tcp = TcpConfig { congestion: CcKind::NewReno, ..stack.tcp_config() };
+    /// let tcp = stack.tcp_config().with_congestion(CcKind::NewReno);
     /// let from = "10.0.0.1:4000".parse()?;
     /// let stream = stack.connect_with(Some(from), "10.0.0.1:80".parse()?, &tcp)?;
     /// assert_eq!(listener.accept()?.1, from);
@@ -327,7 +327,7 @@ impl Stack {
     ///
     /// ```
     #[doc = include_str!("examples/stack.txt")]
-    /// let config = UdpConfig { recv_buffer: 1 << 20, ..UdpConfig::default() };
+    /// let config = UdpConfig::default().with_recv_buffer(1 << 20);
     /// let socket = stack.bind_udp_with("10.0.0.1:53", &config)?;
     /// assert_eq!(socket.recv_buffer_size()?, 1 << 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -361,7 +361,7 @@ impl Stack {
     ///
     /// ```
     #[doc = include_str!("examples/builder.txt")]
-    /// let stack = builder.tcp(TcpConfig { nodelay: true, ..TcpConfig::default() }).build()?;
+    /// let stack = builder.tcp(TcpConfig::default().with_nodelay(true)).build()?;
     /// assert!(stack.tcp_config().nodelay);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -76,6 +76,7 @@ fn meant(engine: &dyn Engine, addr: SocketAddr) -> Result<(IpAddr, u16)> {
 /// A received datagram, in a batch.
 /// See [`UdpSocket::recv_many`].
 #[derive(Copy, Clone, Debug)]
+#[non_exhaustive]
 pub struct Datagram<'a> {
     /// Who sent it.
     pub source: SocketAddr,

@@ -42,10 +42,7 @@ fn memory_is_a_bound_under_attack() {
 /// What such a process does; elsewhere nothing.
 #[test]
 fn attacked() {
-    let mut config = Config {
-        memory: LIMIT,
-        ..Config::default()
-    };
+    let mut config = Config::default().with_memory(LIMIT);
     config.tcp.rcv_buf = 128 * 1024;
     measured(ORG, config, |_, p, s, wire| {
         let tcp = s.tcp_config();

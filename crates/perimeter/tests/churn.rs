@@ -304,10 +304,7 @@ fn churn(org: &OrgSpec, connections: u64, first: u64) {
     let stack = |end, addr: &str| {
         let b = Stack::builder().on_native(native).org(org.clone());
         // TIME-WAIT is to pass while the test looks.
-        let b = b.tcp(TcpConfig {
-            time_wait: Duration::from_millis(500),
-            ..TcpConfig::default()
-        });
+        let b = b.tcp(TcpConfig::default().with_time_wait(Duration::from_millis(500)));
         b.interface(end, &[addr]).unwrap().build().unwrap()
     };
     let (s, peer) = (stack(a, "10.0.0.1/24"), stack(b, "10.0.0.2/24"));

@@ -36,10 +36,7 @@ fn connections_take_no_more_memory_than_they_count_for() {
 /// What such a process does; elsewhere nothing.
 #[test]
 fn weighed() {
-    let config = Config {
-        memory: 256 << 20,
-        ..Config::default()
-    };
+    let config = Config::default().with_memory(256 << 20);
     measured(ORG, config, |org, p, s, wire| {
         let l = s.listen(("10.0.0.1", PORT)).unwrap();
         l.set_nonblocking(true).unwrap();

@@ -14,12 +14,10 @@ use std::time::Duration;
 const ORGS: [&str; 5] = ["up:shared", "connp-l:8", "squeue:2", "msgp", "connp-t:2"];
 
 fn config(medium: Medium, host: u8) -> PipeConfig {
-    PipeConfig {
-        medium,
-        mac: MacAddr([2, 0, 0, 0, 0, host]),
-        queue: 32,
-        ..PipeConfig::default()
-    }
+    PipeConfig::default()
+        .with_medium(medium)
+        .with_mac(MacAddr([2, 0, 0, 0, 0, host]))
+        .with_queue(32)
 }
 
 fn stack(org: &str, device: impl Device + 'static, addr: &str) -> Stack {

@@ -23,10 +23,7 @@ fn build(native: &Native, org: OrgSpec, inbound: Inbound, end: End<Native>, addr
         .org(org)
         .inbound(inbound)
         // Both stacks end here, one after the other: the second finds nobody at the other end.
-        .config(perimeter::Config {
-            drain: Duration::ZERO,
-            ..perimeter::Config::default()
-        });
+        .config(perimeter::Config::default().with_drain(Duration::ZERO));
     b.interface(end, &[addr]).unwrap().build().unwrap()
 }
 

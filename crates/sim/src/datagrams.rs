@@ -553,10 +553,7 @@ fn flow(host: &Host, stack: &Stack, plan: &Plan, n: usize) -> Result<(), String>
     let trigger = host.sc.drive.trigger();
     let poll = trigger.map(|_| stack.poll()).transpose();
     let poll = poll.map_err(|e| format!("poll: {e}"))?;
-    let config = UdpConfig {
-        recv_buffer: plan.recv_buffer,
-        ..UdpConfig::default()
-    };
+    let config = UdpConfig::default().with_recv_buffer(plan.recv_buffer);
     let bound = if rng.below(2) == 0 {
         ours
     } else {
@@ -636,11 +633,9 @@ pub fn clients(host: &Arc<Host>, stack: &Stack) -> Result<(), String> {
 
 /// The server's sockets, and whether each has a peer.
 fn sockets(host: &Host, stack: &Stack, plan: &Plan) -> Result<Vec<(UdpSocket, bool)>, String> {
-    let config = UdpConfig {
-        recv_buffer: plan.recv_buffer,
-        reuse_port: plan.served == Served::Spread,
-        ..UdpConfig::default()
-    };
+    let config = UdpConfig::default()
+        .with_recv_buffer(plan.recv_buffer)
+        .with_reuse_port(plan.served == Served::Spread);
     let bind = |port| {
         let s = stack.bind_udp_with(SocketAddr::new(host.sc.any(), port), &config);
         s.map_err(|e| format!("bind: {e}"))

@@ -123,31 +123,24 @@ impl Knobs {
             e.rx_ring = self.rx_ring;
             e
         };
-        WireConfig {
-            ends: [end(0), end(1)],
-            latency_ns: self.latency_ns,
-            coalesce_ns: self.coalesce_ns,
-            gbps: self.gbps,
-            checksum_offload: self.checksum_offload,
-            mtu: self.mtu,
-            ..WireConfig::default()
-        }
+        WireConfig::default()
+            .with_ends([end(0), end(1)])
+            .with_latency_ns(self.latency_ns)
+            .with_coalesce_ns(self.coalesce_ns)
+            .with_gbps(self.gbps)
+            .with_checksum_offload(self.checksum_offload)
+            .with_mtu(self.mtu)
     }
 
     /// The settings of one end's stack.
     pub fn config(&self, sc: &Scenario, client: bool) -> Config {
-        let mut c = Config {
-            tcp: self.tcp(sc, client),
-            service: self.service,
-            syn_buckets: 16,
-            tx_ring: self.tx_ring,
-            offload: sc.offload,
-            ipv6: Ipv6Config {
-                dad_transmits: self.dad_transmits,
-                ..Ipv6Config::default()
-            },
-            ..Config::default()
-        };
+        let mut c = Config::default()
+            .with_tcp(self.tcp(sc, client))
+            .with_service(self.service)
+            .with_syn_buckets(16)
+            .with_tx_ring(self.tx_ring)
+            .with_offload(sc.offload)
+            .with_ipv6(Ipv6Config::default().with_dad_transmits(self.dad_transmits));
         if sc.workload == Workload::Datagrams {
             c.fragments = self.fragments;
             return c;
@@ -163,28 +156,26 @@ impl Knobs {
     fn tcp(&self, sc: &Scenario, client: bool) -> TcpConfig {
         let mut rng = SplitMix64::new(self.seed ^ 0x0074_6370 ^ u64::from(client) << 40);
         let mut one_in = |n: u64| rng.below(n) == 0;
-        let mut c = TcpConfig {
-            snd_buf: 64 * 1024,
-            rcv_buf: 64 * 1024,
-            sack: !one_in(4),
-            timestamps: !one_in(4),
-            window_scale: !one_in(6),
-            nodelay: one_in(3),
-            congestion: if one_in(4) {
+        let mut c = TcpConfig::default()
+            .with_snd_buf(64 * 1024)
+            .with_rcv_buf(64 * 1024)
+            .with_sack(!one_in(4))
+            .with_timestamps(!one_in(4))
+            .with_window_scale(!one_in(6))
+            .with_nodelay(one_in(3))
+            .with_congestion(if one_in(4) {
                 CcKind::NewReno
             } else {
                 CcKind::Cubic
-            },
+            })
             // Shorter than their defaults, so that virtual time passes in fewer looks around.
-            time_wait: Duration::from_secs(5),
-            fin_wait_2: Duration::from_secs(30),
-            rto_max: Duration::from_secs(2),
+            .with_time_wait(Duration::from_secs(5))
+            .with_fin_wait_2(Duration::from_secs(30))
+            .with_rto_max(Duration::from_secs(2))
             // Loss of 10 % each way must not look like an outage.
-            syn_retries: 30,
-            data_retries: 60,
-            orphan_retries: 60,
-            ..TcpConfig::default()
-        };
+            .with_syn_retries(30)
+            .with_data_retries(60)
+            .with_orphan_retries(60);
         if sc.capacity == Capacity::Tiny {
             (c.time_wait, c.fin_wait_2) = (Duration::from_millis(20), Duration::from_secs(10));
         }

@@ -195,18 +195,16 @@ pub fn run_spied(scenario: &Scenario, spy: &Spy) -> Result<Outcome, RunError> {
 
 fn run_here(scenario: &Scenario, spy: &Spy) -> Result<Outcome, RunError> {
     let early = scenario.jumps();
-    let config = VirtualConfig {
-        seed: scenario.seed,
-        cores: scenario.cores,
-        schedule: scenario.schedule,
-        max_steps: STEPS[usize::from(scenario.capacity != Capacity::Tiny)],
-        max_time: Time::ZERO + MAX_TIME[usize::from(early)],
-        pct_steps: scenario.pct_steps,
-        early_timer_one_in: scenario.early_timer_one_in,
-        lock_policy: scenario.locks,
-        check_lock_order: !spy.any_lock_order,
-        ..VirtualConfig::default()
-    };
+    let config = VirtualConfig::default()
+        .with_seed(scenario.seed)
+        .with_cores(scenario.cores)
+        .with_schedule(scenario.schedule)
+        .with_max_steps(STEPS[usize::from(scenario.capacity != Capacity::Tiny)])
+        .with_max_time(Time::ZERO + MAX_TIME[usize::from(early)])
+        .with_pct_steps(scenario.pct_steps)
+        .with_early_timer_one_in(scenario.early_timer_one_in)
+        .with_lock_policy(scenario.locks)
+        .with_check_lock_order(!spy.any_lock_order);
     let (sc, spying) = (scenario.clone(), spy.clone());
     let result = Virtual::run(config, move |p| simulate(&p, &sc, &spying));
     match result {

@@ -182,10 +182,7 @@ impl Mix {
 
     /// The faults of one direction.
     pub fn faults(self, seed: u64) -> FaultConfig {
-        let mut f = FaultConfig {
-            seed,
-            ..FaultConfig::default()
-        };
+        let mut f = FaultConfig::default().with_seed(seed);
         match self {
             Mix::None => {}
             Mix::Loss1 => f.loss = 0.01,

@@ -547,6 +547,7 @@ pub fn over(events: Events, failed: bool) -> Option<u8> {
 
 /// What a socket can be asked for.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ConnInfo {
     /// Name.
     pub id: SockId,

@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 
 /// How a listener holds SYNs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hold {
     /// Most requests at a time: those that nobody has looked at, those that are being decided, and
     /// those that are allowed and whose handshake is not complete. At least 1. Default 1024.
@@ -35,6 +36,13 @@ impl Default for Hold {
             requests: 1024,
             time: Duration::from_secs(60),
         }
+    }
+}
+
+perimeter_base::setters! {
+    Hold {
+        with_requests(requests: usize),
+        with_time(time: Duration),
     }
 }
 

@@ -90,6 +90,7 @@ impl core::fmt::Display for Cidr {
 
 /// Which destinations an interface takes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Accept {
     /// The stack's own addresses.
     #[default]
@@ -286,14 +287,7 @@ mod tests {
 
     #[test]
     fn a_glance_never_says_more_than_a_look() {
-        let caps = Capabilities {
-            name: String::new(),
-            medium: Medium::Ethernet,
-            mac: MacAddr::UNSPECIFIED,
-            mtu: 1500,
-            tx_checksum: true,
-            large: 0,
-        };
+        let caps = Capabilities::new("", Medium::Ethernet, 1500);
         let iface = |addrs: &[&str]| Iface {
             caps: caps.clone(),
             number: 0,

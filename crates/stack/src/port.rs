@@ -28,6 +28,7 @@ pub const RESUME: usize = 8;
 
 /// Who cuts bursts of TCP into segments of the MSS.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Offload {
     /// Nobody: each segment is planned by itself.
     Off,

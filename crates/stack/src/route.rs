@@ -570,14 +570,8 @@ mod tests {
     }
 
     fn iface(medium: Medium) -> Iface {
-        let caps = Capabilities {
-            name: String::new(),
-            medium,
-            mac: MacAddr([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            tx_checksum: true,
-            large: 0,
-        };
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let caps = Capabilities::new("", medium, 1500).with_mac(mac);
         Iface {
             caps,
             number: 0,

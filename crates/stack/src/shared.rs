@@ -42,6 +42,7 @@ const LOOPBACK_RING: usize = 64;
 
 /// Settings of a stack.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// What connections are made with, unless told otherwise.
     pub tcp: TcpConfig,
@@ -141,6 +142,29 @@ impl Default for Config {
             drain: core::time::Duration::from_secs(300),
             drain_stall: core::time::Duration::from_secs(30),
         }
+    }
+}
+
+perimeter_base::setters! {
+    Config {
+        with_tcp(tcp: TcpConfig),
+        with_memory(memory: u64),
+        with_fragments(fragments: usize),
+        with_orphans(orphans: usize),
+        with_time_waits(time_waits: usize),
+        with_syn_buckets(syn_buckets: usize),
+        with_syn_depth(syn_depth: usize),
+        with_syn_cookies(syn_cookies: Cookies),
+        with_ephemeral(ephemeral: core::ops::RangeInclusive<u16>),
+        with_tx_ring(tx_ring: usize),
+        with_offload(offload: Offload),
+        with_stretch_acks(stretch_acks: bool),
+        with_ttl(ttl: u8),
+        with_forwarding(forwarding: bool),
+        with_ipv6(ipv6: Ipv6Config),
+        with_service(service: core::time::Duration),
+        with_drain(drain: core::time::Duration),
+        with_drain_stall(drain_stall: core::time::Duration),
     }
 }
 

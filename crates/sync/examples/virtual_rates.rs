@@ -7,13 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 fn config(schedule: Schedule, seed: u64) -> VirtualConfig {
-    VirtualConfig {
-        seed,
-        schedule,
-        max_steps: u64::MAX,
-        max_time: Time::NEVER,
-        ..VirtualConfig::default()
-    }
+    VirtualConfig::default()
+        .with_seed(seed)
+        .with_schedule(schedule)
+        .with_max_steps(u64::MAX)
+        .with_max_time(Time::NEVER)
 }
 
 /// `threads` threads, each `n` times through its own lock, or one that all share.

@@ -149,6 +149,7 @@ impl LockClass {
 /// What a lock has seen. A lock is *contended* when its first attempt fails because another
 /// thread has it; recursion is not contention, a success after spinning is.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockStats {
     /// Successful acquisitions.
     pub acquisitions: u64,

@@ -6,6 +6,7 @@ use core::str::FromStr;
 /// How contenders wait for a lock of [`crate::Platform::lock`], and what a release does: a
 /// setting of the platform, the same for all its locks.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub enum LockPolicy {
     /// Today's: spin for a bounded time, then park; a release wakes one, which tries again, and
     /// one that has waited long gets the lock handed over. Priorities play no part.
@@ -67,6 +68,7 @@ impl Priority {
 
 /// Whether waiters lend their priority to the owners of locks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Lending {
     /// The lock policy has none.
     None,

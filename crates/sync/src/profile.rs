@@ -86,6 +86,7 @@ impl fmt::Debug for Histogram {
 
 /// Waits for locks of one class, and how long they were held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockTimes {
     /// Contended acquisitions, by how long they waited.
     pub wait: Histogram,
@@ -122,6 +123,7 @@ impl Path {
 
 /// What was spent on a [`Path`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathTimes {
     /// How often it was taken.
     pub count: u64,

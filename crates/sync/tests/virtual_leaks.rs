@@ -8,11 +8,9 @@ use perimeter_sync::{Event, Lock, LockClass, Platform, Thread};
 use std::sync::Arc;
 
 fn config(seed: u64) -> VirtualConfig {
-    VirtualConfig {
-        seed,
-        schedule: Schedule::Random { switch_one_in: 3 },
-        ..VirtualConfig::default()
-    }
+    VirtualConfig::default()
+        .with_seed(seed)
+        .with_schedule(Schedule::Random { switch_one_in: 3 })
 }
 
 /// Resident pages of this process.

@@ -10,11 +10,7 @@ use perimeter_wire::{Seq, TcpFlags, TcpHdr, TcpOptions};
 const MSS: u32 = 1448;
 
 fn established(now: Time) -> Tcb {
-    let cfg = Config {
-        rcv_buf: 1 << 20,
-        mss: 1460,
-        ..Config::default()
-    };
+    let cfg = Config::default().with_rcv_buf(1 << 20).with_mss(1460);
     let e = Established {
         at: now,
         origin: 0,

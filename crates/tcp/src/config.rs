@@ -20,6 +20,7 @@ pub const MIN_PMTU: u16 = 552;
 
 /// Keepalive settings (RFC 9293, section 3.8.4).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Keepalive {
     /// Silence before the first probe. Linux: 2 h.
     pub idle: Duration,
@@ -39,10 +40,19 @@ impl Default for Keepalive {
     }
 }
 
+perimeter_base::setters! {
+    Keepalive {
+        with_idle(idle: Duration),
+        with_interval(interval: Duration),
+        with_probes(probes: u8),
+    }
+}
+
 /// What a connection is made with. The defaults are Linux's where it has one.
 ///
 /// Times are kept in milliseconds inside a connection; longer than 49 days counts as that.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The largest MSS to advertise, in octets; it bounds what is sent as well. A stack advertises
     /// no more than the MTU of the interface less [`HEADERS`]. Default 65,535: the interface
@@ -152,6 +162,40 @@ impl Default for Config {
             tos: 0,
             slow_start_after_idle: true,
         }
+    }
+}
+
+perimeter_base::setters! {
+    Config {
+        with_mss(mss: u16),
+        with_window_scale(window_scale: bool),
+        with_timestamps(timestamps: bool),
+        with_sack(sack: bool),
+        with_rcv_buf(rcv_buf: u32),
+        with_rcv_buf_max(rcv_buf_max: u32),
+        with_snd_buf(snd_buf: u32),
+        with_congestion(congestion: CcKind),
+        with_initial_window(initial_window: u32),
+        with_rto_initial(rto_initial: Duration),
+        with_rto_min(rto_min: Duration),
+        with_rto_max(rto_max: Duration),
+        with_delayed_ack(delayed_ack: Duration),
+        with_nodelay(nodelay: bool),
+        with_cork(cork: bool),
+        with_keepalive(keepalive: Option<Keepalive>),
+        with_user_timeout(user_timeout: Option<Duration>),
+        with_syn_retries(syn_retries: u8),
+        with_data_retries(data_retries: u8),
+        with_orphan_retries(orphan_retries: u8),
+        with_time_wait(time_wait: Duration),
+        with_fin_wait_2(fin_wait_2: Duration),
+        with_max_reassembly_bytes(max_reassembly_bytes: u32),
+        with_loss_probe(loss_probe: bool),
+        with_reorder_timer(reorder_timer: bool),
+        with_mtu_probing(mtu_probing: bool),
+        with_ttl(ttl: Option<u8>),
+        with_tos(tos: u8),
+        with_slow_start_after_idle(slow_start_after_idle: bool),
     }
 }
 

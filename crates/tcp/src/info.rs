@@ -22,6 +22,7 @@ pub enum CaState {
 
 /// A snapshot of a connection. Counts of segments are bytes over the MSS, rounded up.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Info {
     /// Connection state.
     pub state: State,

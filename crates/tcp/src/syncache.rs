@@ -61,6 +61,7 @@ pub enum AckAction {
 
 /// Counters of a cache.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SynStats {
     /// Entries created.
     pub added: u64,

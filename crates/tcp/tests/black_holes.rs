@@ -99,10 +99,7 @@ fn a_black_hole_is_found_and_left() {
 #[test]
 fn jumbo_frames_meet_an_ethernet() {
     let mut s = setup(hole(1460));
-    let jumbo = Config {
-        mss: 8960,
-        ..Config::default()
-    };
+    let jumbo = Config::default().with_mss(8960);
     s.cfg = [jumbo.clone(), jumbo];
     let mut sim = Sim::new(&s);
     left(&mut sim, 60);

@@ -684,11 +684,10 @@ fn fin_wait_2_is_limited_for_a_closed_socket_only() {
 
 #[test]
 fn keepalive() {
-    let keep = Keepalive {
-        idle: Duration::from_secs(10),
-        interval: Duration::from_secs(2),
-        probes: 3,
-    };
+    let keep = Keepalive::default()
+        .with_idle(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(2))
+        .with_probes(3);
     with(
         |c| c.keepalive = Some(keep),
         |s| {

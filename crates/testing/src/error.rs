@@ -8,6 +8,7 @@ pub type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T,
 /// Why a simulation has failed. What is shown names the seed, with which the same run comes back.
 #[derive(thiserror::Error)]
 #[error("seed {seed}, after {after:?}: {what}")]
+#[non_exhaustive]
 pub struct SimError {
     /// The seed.
     pub seed: u64,

@@ -9,7 +9,7 @@
 //! use tokio::io::{AsyncReadExt, AsyncWriteExt};
 //!
 //! let mut sim = Sim::builder(7)
-//!     .link(Link { delay: Duration::from_millis(30), loss: 0.05, ..Link::default() })
+//!     .link(Link::default().with_delay(Duration::from_millis(30)).with_loss(0.05))
 //!     .build();
 //!
 //! sim.host("server", || async {

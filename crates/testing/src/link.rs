@@ -9,16 +9,15 @@ use std::time::Duration;
 /// use perimeter_testing::Link;
 /// use std::time::Duration;
 ///
-/// let mobile = Link {
-///     delay: Duration::from_millis(40),
-///     jitter: Duration::from_millis(15),
-///     rate: Some(10_000_000),
-///     loss: 0.01,
-///     ..Link::default()
-/// };
+/// let mobile = Link::default()
+///     .with_delay(Duration::from_millis(40))
+///     .with_jitter(Duration::from_millis(15))
+///     .with_rate(Some(10_000_000))
+///     .with_loss(0.01);
 /// # let _ = mobile;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Link {
     /// How long every packet is under way, at least. The longer the shortest delay of a network is,
     /// the less a simulation with [`Sim`](crate::Sim) costs. Default 5 ms.
@@ -66,22 +65,36 @@ impl Default for Link {
     }
 }
 
+perimeter_base::setters! {
+    Link {
+        with_delay(delay: Duration),
+        with_jitter(jitter: Duration),
+        with_rate(rate: Option<u64>),
+        with_queue(queue: Duration),
+        with_loss(loss: f64),
+        with_loss_burst(loss_burst: u32),
+        with_duplicate(duplicate: f64),
+        with_reorder(reorder: f64),
+        with_reorder_by(reorder_by: Duration),
+        with_corrupt(corrupt: f64),
+        with_black_hole(black_hole: Option<u32>),
+    }
+}
+
 impl Link {
     pub(crate) fn faults(&self) -> FaultConfig {
-        FaultConfig {
-            loss: self.loss,
-            loss_burst: self.loss_burst,
-            duplicate: self.duplicate,
-            reorder: self.reorder,
-            reorder_ns: nanos(self.reorder_by),
-            corrupt: self.corrupt,
-            delay_ns: nanos(self.delay),
-            jitter_ns: nanos(self.jitter),
-            gbps: self.rate.map(|bits| bits.max(1) as f64 / 1e9),
-            queue_ns: nanos(self.queue).max(1),
-            black_hole_mtu: self.black_hole.unwrap_or(0),
-            ..FaultConfig::default()
-        }
+        FaultConfig::default()
+            .with_loss(self.loss)
+            .with_loss_burst(self.loss_burst)
+            .with_duplicate(self.duplicate)
+            .with_reorder(self.reorder)
+            .with_reorder_ns(nanos(self.reorder_by))
+            .with_corrupt(self.corrupt)
+            .with_delay_ns(nanos(self.delay))
+            .with_jitter_ns(nanos(self.jitter))
+            .with_gbps(self.rate.map(|bits| bits.max(1) as f64 / 1e9))
+            .with_queue_ns(nanos(self.queue).max(1))
+            .with_black_hole_mtu(self.black_hole.unwrap_or(0))
     }
 }
 

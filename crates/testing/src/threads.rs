@@ -81,12 +81,10 @@ impl Network {
             hosts: Vec::new(),
             acts: Vec::new(),
         };
-        let virt = VirtualConfig {
-            seed,
-            max_steps: u64::MAX,
-            max_time: Time::NEVER,
-            ..VirtualConfig::default()
-        };
+        let virt = VirtualConfig::default()
+            .with_seed(seed)
+            .with_max_steps(u64::MAX)
+            .with_max_time(Time::NEVER);
         Network { plan, virt }
     }
 

@@ -39,10 +39,7 @@ fn a_transfer_outlives_a_partition() {
     under_all(|org| {
         let mut net = Network::new(3);
         net.organization(org).expect_quiet(Duration::from_secs(150));
-        net.links(Link {
-            loss: 0.01,
-            ..Link::default()
-        });
+        net.links(Link::default().with_loss(0.01));
         net.host("server", "10.0.0.1", echo);
         net.client("client", "10.0.0.2", |host| {
             let mut stream = host.connect("server:7")?;
@@ -120,10 +117,7 @@ fn appended(org: &str, seed: u64) -> std::result::Result<u64, String> {
     let log = Arc::new(Mutex::new(Vec::new()));
     let disk = log.clone();
     let mut net = Network::new(seed);
-    net.organization(org).links(Link {
-        loss: 0.02,
-        ..Link::default()
-    });
+    net.organization(org).links(Link::default().with_loss(0.02));
     net.host("server", "10.0.0.1", move |host| append(host, &disk));
     net.client("client", "10.0.0.2", |host| number(host, NUMBERS));
     for n in 0..2 {

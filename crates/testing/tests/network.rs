@@ -29,10 +29,7 @@ async fn echo() -> Result {
 #[test]
 fn a_round_trip_takes_twice_the_delay() {
     let mut sim = Sim::builder(1)
-        .link(Link {
-            delay: ms(30),
-            ..Link::default()
-        })
+        .link(Link::default().with_delay(ms(30)))
         .build();
     sim.host("server", echo);
     sim.client("client", async {
@@ -84,15 +81,15 @@ fn a_transfer_takes_what_the_rate_allows_and_survives_every_fault() {
     let mut times = Vec::new();
     for loss in [0.0, 0.03] {
         let mut sim = Sim::builder(7)
-            .link(Link {
-                delay: ms(10),
-                rate: Some(8_000_000),
-                loss,
-                duplicate: loss,
-                reorder: loss,
-                corrupt: loss,
-                ..Link::default()
-            })
+            .link(
+                Link::default()
+                    .with_delay(ms(10))
+                    .with_rate(Some(8_000_000))
+                    .with_loss(loss)
+                    .with_duplicate(loss)
+                    .with_reorder(loss)
+                    .with_corrupt(loss),
+            )
             .build();
         sim.host("server", echo);
         sim.client("client", async {
@@ -357,11 +354,7 @@ fn readiness_is_told_when_there_is_something_to_do() {
 #[test]
 fn datagrams_are_lost_and_asked_for_again() {
     let mut sim = Sim::builder(17)
-        .link(Link {
-            loss: 0.3,
-            duplicate: 0.1,
-            ..Link::default()
-        })
+        .link(Link::default().with_loss(0.3).with_duplicate(0.1))
         .build();
     sim.host("server", || async {
         let socket = UdpSocket::bind("0.0.0.0:53").await?;

@@ -66,11 +66,9 @@ impl World {
         let upstream = Upstream::new(target.parse().unwrap(), SocketOptions::default(), limit);
         let stack = || Stack::builder().organization("up:shared").unwrap();
         let (b, outer) = packets(stack(), 1500).unwrap();
-        let settings = Settings {
-            session_time: Duration::from_secs(1),
-            drain: Duration::from_millis(500),
-            ..Settings::default()
-        };
+        let settings = Settings::default()
+            .with_session_time(Duration::from_secs(1))
+            .with_drain(Duration::from_millis(500));
         let gateway = Gateway::new(b.build().unwrap(), upstream.await.unwrap(), settings);
         let gateway = gateway.unwrap();
         let counts = gateway.counts();

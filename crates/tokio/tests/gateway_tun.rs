@@ -163,12 +163,10 @@ fn udp(local: &str) -> UdpSocket {
 #[test]
 fn datagrams_and_their_sessions() {
     let resolver = SocketAddr::new(BEHIND4, 5300);
-    let settings = Settings {
+    let settings = Settings::default()
         // Long enough for all senders to be there at once.
-        session_time: Duration::from_secs(if full() { 15 } else { 2 }),
-        dns: Some(resolver),
-        ..Settings::default()
-    };
+        .with_session_time(Duration::from_secs(if full() { 15 } else { 2 }))
+        .with_dns(Some(resolver));
     world(settings, |w| {
         for (behind, local) in [(BEHIND4, "0.0.0.0:0"), (BEHIND6, "[::]:0")] {
             let s = udp(local);
@@ -269,10 +267,7 @@ fn idle_connections_wake_nobody() {
 /// Stopping lets connections go on for a while.
 #[test]
 fn the_end_is_orderly() {
-    let settings = Settings {
-        drain: Duration::from_secs(2),
-        ..Settings::default()
-    };
+    let settings = Settings::default().with_drain(Duration::from_secs(2));
     world(settings, |w: &World| {
         let mut goes_on = connect((BEHIND4, servers::PORT), ECHO);
         let mut stays = connect((BEHIND4, servers::PORT), ECHO);

@@ -42,10 +42,7 @@ fn main() -> Result<ExitCode> {
         .organization("up")?
         .inbound(Inbound::Inline)
         // The greeter acknowledges nothing.
-        .config(perimeter::Config {
-            drain: std::time::Duration::ZERO,
-            ..perimeter::Config::default()
-        })
+        .config(perimeter::Config::default().with_drain(std::time::Duration::ZERO))
         .interface(Greeter, &[&format!("{HOST}/{PREFIX}")])?
         .build()?;
     // What comes with the first connection belongs to none: the thread's context, packets in

@@ -73,7 +73,7 @@ fn error(e: ControlError) -> Error {
         ControlError::Unreachable { .. } | ControlError::Version { .. } => {
             Error::Unavailable(e.to_string())
         }
-        ControlError::Refused(_) | ControlError::Garbled(_) => Error::Run(e.to_string()),
+        _ => Error::Run(e.to_string()),
     }
 }
 
@@ -278,13 +278,11 @@ mod tests {
 
     #[test]
     fn a_layer_in_a_cell() {
-        let cell = |perimeter: &str, bound, ran: &[Option<u16>]| {
-            layer(&Layer {
-                layer: "tcp".into(),
-                perimeter: perimeter.into(),
-                bound,
-                ran: ran.to_vec(),
-            })
+        let cell = |perimeter: &str, bound: Option<usize>, ran: &[Option<u16>]| {
+            let told = serde_json::json!({
+                "layer": "tcp", "perimeter": perimeter, "bound": bound, "ran": ran,
+            });
+            layer(&serde_json::from_value(told).unwrap())
         };
         assert_eq!(cell("group 17", None, &[Some(1)]), "group 17 @1");
         assert_eq!(

@@ -215,22 +215,20 @@ pub(super) fn octets(n: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perimeter::control::LockCounts;
 
     #[test]
     fn differences_are_of_counts_alone() {
-        let at = |time_ns, n, connections| Counters {
-            time_ns,
-            counters: vec![("rx_frames".into(), n)],
-            connections,
-            memory: 7,
-            locks: vec![LockCounts {
-                class: "group".into(),
-                acquisitions: n,
-                contended: n / 2,
-                wait_ns: 3 * n,
-            }],
-            partial: false,
+        let at = |time_ns: u64, n: u64, connections: usize| -> Counters {
+            let told = serde_json::json!({
+                "time_ns": time_ns,
+                "counters": [["rx_frames", n]],
+                "connections": connections,
+                "memory": 7,
+                "locks": [{
+                    "class": "group", "acquisitions": n, "contended": n / 2, "wait_ns": 3 * n,
+                }],
+            });
+            serde_json::from_value(told).unwrap()
         };
         let mut want = at(500, 60, 9);
         assert_eq!(since(&at(1000, 40, 3), &at(1500, 100, 9)), want);

@@ -59,15 +59,12 @@ pub fn open(args: &ServeArgs) -> Result<Link, Error> {
     for e in &ends {
         look(name, e, is_there)?;
     }
-    let tap = Tap::open(&TapConfig {
-        medium,
-        large: true,
-        ..TapConfig::new(name)
-    })
-    .map_err(|e| match e {
-        TapError::Io { .. } => Error::Run(e.to_string()),
-        _ => Error::Unavailable(e.to_string()),
-    })?;
+    let tap = Tap::open(&TapConfig::new(name).with_medium(medium).with_large(true)).map_err(
+        |e| match e {
+            TapError::Io { .. } => Error::Run(e.to_string()),
+            _ => Error::Unavailable(e.to_string()),
+        },
+    )?;
     let mut notes = Vec::new();
     if !is_there {
         set_up(tap.name(), args, &mut ends, &mut notes)?;

@@ -183,15 +183,10 @@ fn threads(args: &ServeArgs) -> Result<usize, Error> {
 }
 
 fn build(args: &ServeArgs, tap: perimeter::link::tap::Tap, ends: &[Ends]) -> Result<Stack, Error> {
-    let config = Config {
-        offload: Offload::Device,
+    let config = Config::default()
+        .with_offload(Offload::Device)
         // Nobody else is on this link.
-        ipv6: Ipv6Config {
-            dad_transmits: 0,
-            ..Ipv6Config::default()
-        },
-        ..Config::default()
-    };
+        .with_ipv6(Ipv6Config::default().with_dad_transmits(0));
     let text: Vec<String> = ends.iter().map(|e| e.ours.to_string()).collect();
     let text: Vec<&str> = text.iter().map(String::as_str).collect();
     let b = Stack::builder().org(args.org.clone()).config(config);

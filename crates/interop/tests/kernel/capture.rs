@@ -30,10 +30,7 @@ fn tshark_finds_nothing_wrong() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("tap.pcapng");
         // Checksums complete on the wire, so that there is something to verify.
-        let config = TapConfig {
-            checksum_offload: false,
-            ..TapConfig::new(taps::NAME)
-        };
+        let config = TapConfig::new(taps::NAME).with_checksum_offload(false);
         let tap = taps::open(&config).expect("a TAP interface");
         let options = PcapOptions::default();
         let (pcap, handle) = Pcap::create(Box::new(tap), &path, options).expect("a recording");

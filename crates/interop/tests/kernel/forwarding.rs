@@ -39,11 +39,7 @@ fn ip(words: &str) {
 /// router's end.
 fn link(net: &Net, n: usize, mtu: Option<u32>, large: bool) -> Tap {
     let name = ["left0", "right0"][n];
-    let config = TapConfig {
-        mtu,
-        large,
-        ..TapConfig::new(name)
-    };
+    let config = TapConfig::new(name).with_mtu(mtu).with_large(large);
     let tap = Tap::open(&config).unwrap_or_else(|e| panic!("{e}"));
     let accept_dad = format!("/proc/sys/net/ipv6/conf/{name}/accept_dad");
     std::fs::write(accept_dad, "0").expect("set");
@@ -58,14 +54,9 @@ fn link(net: &Net, n: usize, mtu: Option<u32>, large: bool) -> Tap {
 
 /// The router between two links.
 fn router(org: &OrgSpec, net: &Net, taps: [Tap; 2]) -> Stack {
-    let config = Config {
-        forwarding: true,
-        ipv6: Ipv6Config {
-            dad_transmits: 0,
-            ..Ipv6Config::default()
-        },
-        ..Config::default()
-    };
+    let config = Config::default()
+        .with_forwarding(true)
+        .with_ipv6(Ipv6Config::default().with_dad_transmits(0));
     let mut builder = Stack::builder().org(org.clone()).config(config);
     for (tap, addr) in taps.into_iter().zip(net.near) {
         let addr = format!("{addr}/{}", net.prefix);

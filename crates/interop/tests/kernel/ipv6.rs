@@ -44,13 +44,7 @@ fn stack_on(org: &OrgSpec, tap: Tap, config: Config, addrs: &[&str]) -> Stack {
 }
 
 fn at_once() -> Config {
-    Config {
-        ipv6: Ipv6Config {
-            dad_transmits: 0,
-            ..Ipv6Config::default()
-        },
-        ..Config::default()
-    }
+    Config::default().with_ipv6(Ipv6Config::default().with_dad_transmits(0))
 }
 
 fn at(host: &str, port: u16) -> SocketAddr {
@@ -124,14 +118,8 @@ fn transfers_and_echoes_over_tap() {
 fn transfers_with_large_segments() {
     each_family(&["python3", "ip"], Load::Works, |org| {
         for offload in [Offload::Software, Offload::Device] {
-            let tap = open(&TapConfig {
-                large: true,
-                ..TapConfig::new(NAME)
-            });
-            let config = Config {
-                offload,
-                ..at_once()
-            };
+            let tap = open(&TapConfig::new(NAME).with_large(true));
+            let config = at_once().with_offload(offload);
             let stack = stack_on(org, tap, config, ADDRS);
             transfers(&stack);
             let stats = stack.stats();
@@ -144,10 +132,7 @@ fn transfers_with_large_segments() {
 #[test]
 fn transfers_and_echoes_over_tun() {
     each_family(&["python3", "ip", "ping"], Load::Works, |org| {
-        let tap = open(&TapConfig {
-            medium: Medium::Ip,
-            ..TapConfig::new(NAME)
-        });
+        let tap = open(&TapConfig::new(NAME).with_medium(Medium::Ip));
         // Nobody is asked on a link without stations, whatever the setting.
         let stack = stack_on(org, tap, Config::default(), ADDRS);
         transfers(&stack);
@@ -209,13 +194,7 @@ fn the_kernel_is_gone() {
 fn an_advertisement_of_the_kernels_side() {
     each_family(&["ip", "python3"], Load::Waits, |org| {
         let tap = open(&TapConfig::new(NAME));
-        let config = Config {
-            ipv6: Ipv6Config {
-                autoconf: true,
-                ..Ipv6Config::default()
-            },
-            ..Config::default()
-        };
+        let config = Config::default().with_ipv6(Ipv6Config::default().with_autoconf(true));
         let stack = stack_on(org, tap, config, &[]);
         run("ip -6 addr add 2001:db8:77::1/128 dev lo nodad");
         run(&format!("ip -6 route add 2001:db8:99::/64 dev {NAME}"));

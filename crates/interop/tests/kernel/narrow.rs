@@ -197,13 +197,7 @@ fn near(org: &OrgSpec, net: &Net, tap: Tap, filters: bool) -> (Stack, Arc<Atomic
         filters,
         seen: seen.clone(),
     };
-    let config = Config {
-        ipv6: Ipv6Config {
-            dad_transmits: 0,
-            ..Ipv6Config::default()
-        },
-        ..Config::default()
-    };
+    let config = Config::default().with_ipv6(Ipv6Config::default().with_dad_transmits(0));
     let everywhere = if net.prefix == 64 {
         "::/0"
     } else {

@@ -26,10 +26,7 @@ fn open(config: &PacketConfig) -> (Packet, PacketHandle) {
 
 /// A stack that leaves large segments to its device, if that can.
 fn stack_on(org: &OrgSpec, device: impl Device + 'static) -> Stack {
-    let config = Config {
-        offload: Offload::Device,
-        ..Config::default()
-    };
+    let config = Config::default().with_offload(Offload::Device);
     taps::stack_with(org, config, device)
 }
 
@@ -44,10 +41,7 @@ fn nothing_lost(handle: &PacketHandle) {
 fn python_over_packet_sockets_in_large_segments() {
     each_of(&PROGRAMS, Load::Works, &some(), |org| {
         veths::make(1500, 1);
-        let (packet, handle) = open(&PacketConfig {
-            large: true,
-            ..PacketConfig::new(OURS)
-        });
+        let (packet, handle) = open(&PacketConfig::new(OURS).with_large(true));
         let stack = stack_on(org, packet);
         python_on(&stack);
         let stats = stack.stats();
@@ -67,11 +61,11 @@ fn python_over_packet_sockets_segment_by_segment() {
         for feature in [Feature::Tso, Feature::TxChecksum] {
             host::set_feature(THEIRS, feature, false).expect("off");
         }
-        let (packet, handle) = open(&PacketConfig {
-            checksum_offload: false,
-            bypass_qdisc: true,
-            ..PacketConfig::new(OURS)
-        });
+        let (packet, handle) = open(
+            &PacketConfig::new(OURS)
+                .with_checksum_offload(false)
+                .with_bypass_qdisc(true),
+        );
         python_on(&taps::stack_on(org, packet));
         nothing_lost(&handle);
     });
@@ -82,11 +76,7 @@ fn python_over_packet_sockets_segment_by_segment() {
 fn python_over_several_packet_sockets() {
     each_of(&PROGRAMS, Load::Works, &some(), |org| {
         veths::make(9000, 2);
-        let (packet, handle) = open(&PacketConfig {
-            queues: 3,
-            large: true,
-            ..PacketConfig::new(OURS)
-        });
+        let (packet, handle) = open(&PacketConfig::new(OURS).with_queues(3).with_large(true));
         let stack = stack_on(org, packet);
         python_on(&stack);
         assert_eq!(stack.stats().count("rx_out_of_order"), 0, "{org}");
@@ -99,10 +89,8 @@ fn python_over_several_packet_sockets() {
 fn python_over_packet_sockets_with_the_own_address() {
     each_of(&PROGRAMS, Load::Works, &some()[..1], |org| {
         veths::make(1500, 1);
-        let (packet, handle) = open(&PacketConfig {
-            mac: Some(host::mac(OURS).expect("an address")),
-            ..PacketConfig::new(OURS)
-        });
+        let (packet, handle) =
+            open(&PacketConfig::new(OURS).with_mac(Some(host::mac(OURS).expect("an address"))));
         assert_eq!(promiscuity(), 0, "{org}");
         python_on(&taps::stack_on(org, packet));
         nothing_lost(&handle);
@@ -111,22 +99,14 @@ fn python_over_packet_sockets_with_the_own_address() {
 
 #[test]
 fn everything_arrives_over_lossy_packet_sockets() {
-    let clean = FaultConfig {
-        seed: 3,
-        ..FaultConfig::default()
-    };
+    let clean = FaultConfig::default().with_seed(3);
     let faults = [
-        FaultConfig {
-            loss: 0.01,
-            ..clean.clone()
-        },
-        FaultConfig {
-            reorder: 0.2,
-            reorder_ns: 300_000,
-            duplicate: 0.05,
-            corrupt: 0.01,
-            ..clean
-        },
+        clean.clone().with_loss(0.01),
+        clean
+            .with_reorder(0.2)
+            .with_reorder_ns(300_000)
+            .with_duplicate(0.05)
+            .with_corrupt(0.01),
     ];
     let both = |org: OrgSpec| faults.iter().map(move |f| (org.clone(), f));
     let all: Vec<_> = some().into_iter().flat_map(both).collect();
@@ -135,10 +115,7 @@ fn everything_arrives_over_lossy_packet_sockets() {
         // Segment by segment, as damage is done to frames.
         host::set_feature(THEIRS, Feature::TxChecksum, false).expect("off");
         let (packet, _) = open(&PacketConfig::new(OURS));
-        let other = FaultConfig {
-            seed: 4,
-            ..FaultConfig::clone(faults)
-        };
+        let other = FaultConfig::clone(faults).with_seed(4);
         let (device, handle) = Faulty::new(Box::new(packet), FaultConfig::clone(faults), other);
         both_ways(&taps::stack_on(org, device), 4 << 20);
         println!("{org}: {:?} {:?}", handle.tx(), handle.rx());
@@ -262,10 +239,7 @@ fn two_stacks_share_an_interface() {
     alone(&PROGRAMS, || {
         veths::make(1500, 1);
         let first = taps::stack_on(&OrgSpec::default(), open(&PacketConfig::new(OURS)).0);
-        let second = PacketConfig {
-            mac: Some(MacAddr([2, 0, 0, 0, 0, 7])),
-            ..PacketConfig::new(OURS)
-        };
+        let second = PacketConfig::new(OURS).with_mac(Some(MacAddr([2, 0, 0, 0, 0, 7])));
         let second = Stack::builder()
             .interface(open(&second).0, &["10.99.0.7/24"])
             .expect("an interface")

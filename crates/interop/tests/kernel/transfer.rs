@@ -99,10 +99,7 @@ fn python_sends_and_receives() {
 #[test]
 fn python_sends_and_receives_over_two_queues() {
     each_family(&["python3"], Load::Works, |org| {
-        let config = TapConfig {
-            queues: 2,
-            ..TapConfig::new(taps::NAME)
-        };
+        let config = TapConfig::new(taps::NAME).with_queues(2);
         let tap = taps::open(&config).expect("a TAP interface");
         python_on(&taps::stack_on(org, tap));
     });
@@ -111,10 +108,7 @@ fn python_sends_and_receives_over_two_queues() {
 #[test]
 fn python_sends_and_receives_without_checksum_offload() {
     each_family(&["python3"], Load::Works, |org| {
-        let config = TapConfig {
-            checksum_offload: false,
-            ..TapConfig::new(taps::NAME)
-        };
+        let config = TapConfig::new(taps::NAME).with_checksum_offload(false);
         let tap = taps::open(&config).expect("a TAP interface");
         python_on(&taps::stack_on(org, tap));
     });
@@ -124,15 +118,9 @@ fn python_sends_and_receives_without_checksum_offload() {
 #[test]
 fn python_sends_and_receives_in_large_segments() {
     each_family(&["python3"], Load::Works, |org| {
-        let config = TapConfig {
-            large: true,
-            ..TapConfig::new(taps::NAME)
-        };
+        let config = TapConfig::new(taps::NAME).with_large(true);
         let tap = taps::open(&config).expect("a TAP interface");
-        let config = Config {
-            offload: Offload::Device,
-            ..Config::default()
-        };
+        let config = Config::default().with_offload(Offload::Device);
         let stack = taps::stack_with(org, config, tap);
         python_on(&stack);
         let stats = stack.stats();
@@ -149,10 +137,7 @@ fn python_sends_and_receives_in_large_segments() {
 #[test]
 fn python_sends_and_receives_in_small_packets() {
     each_family(&["python3"], Load::Works, |org| {
-        let config = TapConfig {
-            mtu: Some(576),
-            ..TapConfig::new(taps::NAME)
-        };
+        let config = TapConfig::new(taps::NAME).with_mtu(Some(576));
         let tap = taps::open(&config).expect("a TAP interface");
         python_on(&taps::stack_on(org, tap));
     });

@@ -35,18 +35,9 @@ pub fn both_ways(stack: &Stack, bytes: u64) {
 
 fn faulty(org: &OrgSpec, faults: &FaultConfig) {
     // Checksums complete on the wire: damage must be found.
-    let config = TapConfig {
-        checksum_offload: false,
-        ..TapConfig::new(taps::NAME)
-    };
+    let config = TapConfig::new(taps::NAME).with_checksum_offload(false);
     let tap = taps::open(&config).expect("a TAP interface");
-    let (tx, rx) = (
-        faults.clone(),
-        FaultConfig {
-            seed: faults.seed + 1,
-            ..faults.clone()
-        },
-    );
+    let (tx, rx) = (faults.clone(), faults.clone().with_seed(faults.seed + 1));
     let (device, handle) = Faulty::new(Box::new(tap), tx, rx);
     let stack = taps::stack_on(org, device);
     both_ways(&stack, SOME);
@@ -56,27 +47,18 @@ fn faulty(org: &OrgSpec, faults: &FaultConfig) {
 
 #[test]
 fn everything_arrives_over_a_lossy_wire() {
-    let clean = FaultConfig {
-        seed: 1,
-        ..FaultConfig::default()
-    };
+    let clean = FaultConfig::default().with_seed(1);
     let cases = [
-        FaultConfig {
-            loss: 0.01,
-            ..clean.clone()
-        },
-        FaultConfig {
-            reorder: 0.2,
-            reorder_ns: 300_000,
-            duplicate: 0.05,
-            ..clean.clone()
-        },
-        FaultConfig {
-            corrupt: 0.01,
-            delay_ns: 1_000_000,
-            jitter_ns: 500_000,
-            ..clean
-        },
+        clean.clone().with_loss(0.01),
+        clean
+            .clone()
+            .with_reorder(0.2)
+            .with_reorder_ns(300_000)
+            .with_duplicate(0.05),
+        clean
+            .with_corrupt(0.01)
+            .with_delay_ns(1_000_000)
+            .with_jitter_ns(500_000),
     ];
     let both = |org| {
         cases
@@ -125,11 +107,9 @@ fn tun_and_long_packets() {
         (Medium::Ip, 65_535),
     ];
     each_of(&["python3"], Load::Works, &cases, |&(medium, mtu)| {
-        let config = TapConfig {
-            medium,
-            mtu: Some(mtu),
-            ..TapConfig::new(taps::NAME)
-        };
+        let config = TapConfig::new(taps::NAME)
+            .with_medium(medium)
+            .with_mtu(Some(mtu));
         let tap = taps::open(&config).expect("an interface");
         let stack = taps::stack_on(&OrgSpec::default(), tap);
         both_ways(&stack, 2 * SOME);

@@ -46,10 +46,7 @@ fn python_over_xdp_in_either_mode() {
     let all: Vec<_> = some().into_iter().flat_map(both).collect();
     each_of(&PROGRAMS, Load::Works, &all, |(org, mode)| {
         veths_cut(1500, 1);
-        let (xdp, handle) = open(&XdpConfig {
-            mode: *mode,
-            ..XdpConfig::new(OURS)
-        });
+        let (xdp, handle) = open(&XdpConfig::new(OURS).with_mode(*mode));
         assert_eq!(xdp.is_generic(), *mode == XdpMode::Generic);
         python_on(&taps::stack_on(org, xdp));
         nothing_lost(&handle);
@@ -94,11 +91,11 @@ print([ask(to, ip) for to in [mac, b'\\xff' * 6] for ip in sys.argv[3:]])
         veths_cut(1500, 1);
         veths::ip(&["address", "add", "10.99.1.3/24", "dev", OURS]);
         let own = host::mac(OURS).expect("an address");
-        let (xdp, handle) = open(&XdpConfig {
-            mac: Some(own),
-            addresses: vec![taps::STACK.into()],
-            ..XdpConfig::new(OURS)
-        });
+        let (xdp, handle) = open(
+            &XdpConfig::new(OURS)
+                .with_mac(Some(own))
+                .with_addresses(vec![taps::STACK.into()]),
+        );
         let stack = taps::stack_on(org, xdp);
         let (mac, ours) = (own.to_string(), taps::STACK.to_string());
         let args = ["-I", "-S", "-c", ASK, THEIRS, &mac, &ours, "10.99.1.3"];
@@ -114,22 +111,14 @@ print([ask(to, ip) for to in [mac, b'\\xff' * 6] for ip in sys.argv[3:]])
 
 #[test]
 fn everything_arrives_over_lossy_xdp() {
-    let clean = FaultConfig {
-        seed: 3,
-        ..FaultConfig::default()
-    };
+    let clean = FaultConfig::default().with_seed(3);
     let faults = [
-        FaultConfig {
-            loss: 0.01,
-            ..clean.clone()
-        },
-        FaultConfig {
-            reorder: 0.2,
-            reorder_ns: 300_000,
-            duplicate: 0.05,
-            corrupt: 0.01,
-            ..clean
-        },
+        clean.clone().with_loss(0.01),
+        clean
+            .with_reorder(0.2)
+            .with_reorder_ns(300_000)
+            .with_duplicate(0.05)
+            .with_corrupt(0.01),
     ];
     let both = |org: OrgSpec| faults.iter().map(move |f| (org.clone(), f));
     let all: Vec<_> = some().into_iter().flat_map(both).collect();
@@ -138,10 +127,7 @@ fn everything_arrives_over_lossy_xdp() {
         // Checksums complete on the wire: damage must be found.
         host::set_feature(THEIRS, Feature::TxChecksum, false).expect("off");
         let (xdp, _) = open(&XdpConfig::new(OURS));
-        let other = FaultConfig {
-            seed: 4,
-            ..FaultConfig::clone(faults)
-        };
+        let other = FaultConfig::clone(faults).with_seed(4);
         let (device, handle) = Faulty::new(Box::new(xdp), FaultConfig::clone(faults), other);
         both_ways(&taps::stack_on(org, device), 4 << 20);
         println!("{org}: {:?} {:?}", handle.tx(), handle.rx());
@@ -153,10 +139,7 @@ fn everything_arrives_over_lossy_xdp() {
 fn late_readers_do_not_stop_an_xdp_device() {
     each_of(&PROGRAMS, Load::Waits, &some(), |org| {
         veths_cut(1500, 1);
-        let (xdp, handle) = open(&XdpConfig {
-            ring: 64,
-            ..XdpConfig::new(OURS)
-        });
+        let (xdp, handle) = open(&XdpConfig::new(OURS).with_ring(64));
         let stack = taps::stack_on(org, xdp);
         let l = stack.listen(taps::stack_at(7060)).expect("a listener");
         let late: Vec<_> = (0..4)
@@ -287,27 +270,20 @@ print([ping(0, *a, 10), ping(1, *b, 10), ping(1, *a, 0.2), ping(0, *b, 0.2)])
     alone(&PROGRAMS, || {
         veths_cut(1500, 2);
         let program = XdpProgram::attach(OURS, XdpMode::Any).expect("attached");
-        let config = XdpConfig {
-            program: Some(program),
-            queues: 1,
-            ..XdpConfig::new(OURS)
-        };
+        let config = XdpConfig::new(OURS)
+            .with_program(Some(program))
+            .with_queues(1);
         let first = open(&config).0;
-        let e = Xdp::open(&XdpConfig {
-            first_queue: 1,
-            ..config.clone()
-        });
+        let e = Xdp::open(&config.clone().with_first_queue(1));
         let e = e.expect_err("the same address");
         assert!(matches!(e, XdpError::MacTaken { .. }), "{e}");
-        let second = open(&XdpConfig {
-            first_queue: 1,
-            mac: Some(MacAddr([2, 0, 0, 0, 0, 7])),
-            ..config.clone()
-        });
-        let e = Xdp::open(&XdpConfig {
-            mac: Some(MacAddr([2, 0, 0, 0, 0, 8])),
-            ..config
-        });
+        let second = open(
+            &config
+                .clone()
+                .with_first_queue(1)
+                .with_mac(Some(MacAddr([2, 0, 0, 0, 0, 7]))),
+        );
+        let e = Xdp::open(&config.with_mac(Some(MacAddr([2, 0, 0, 0, 0, 8]))));
         let e = e.expect_err("the same queue");
         assert!(matches!(e, XdpError::BusyQueue { queue: 0, .. }), "{e}");
         let macs = [first.capabilities().mac, second.0.capabilities().mac].map(|m| m.to_string());
@@ -351,23 +327,14 @@ fn xdp_refuses_clearly() {
         let refused = |config: &XdpConfig| Xdp::open(config).expect_err("refused");
         let e = refused(&XdpConfig::new("lo"));
         assert!(matches!(e, XdpError::NotEthernet { .. }), "{e:?}");
-        let e = refused(&XdpConfig {
-            copy: XdpCopy::ZeroCopy,
-            ..config.clone()
-        });
+        let e = refused(&config.clone().with_copy(XdpCopy::ZeroCopy));
         assert!(
             e.to_string().contains("(veth) has no zero-copy mode"),
             "{e}"
         );
-        let e = refused(&XdpConfig {
-            queues: 1,
-            ..config.clone()
-        });
+        let e = refused(&config.clone().with_queues(1));
         assert!(e.to_string().contains("which has 2"), "{e}");
-        let e = refused(&XdpConfig {
-            queues: 3,
-            ..config.clone()
-        });
+        let e = refused(&config.clone().with_queues(3));
         assert!(matches!(e, XdpError::BadQueues { has: 2, .. }), "{e:?}");
         let first = open(&config).0;
         let e = refused(&config);

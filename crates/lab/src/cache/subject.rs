@@ -54,19 +54,17 @@ pub fn run(
     }
     beacon::light();
     say(&format!("{AT}{:x}", beacon::address()));
-    let config = VirtualConfig {
-        seed,
+    let config = VirtualConfig::default()
+        .with_seed(seed)
         // The last is the observer's.
-        cores: configuration.threads + 1,
-        schedule: Schedule::Time {
+        .with_cores(configuration.threads + 1)
+        .with_schedule(Schedule::Time {
             jitter_percent: JITTER,
-        },
-        max_steps: u64::MAX,
-        max_time: Time::from_millis(u64::from(u32::MAX)),
-        lock_policy: settings.locks,
-        check_lock_order: false,
-        ..VirtualConfig::default()
-    };
+        })
+        .with_max_steps(u64::MAX)
+        .with_max_time(Time::from_millis(u64::from(u32::MAX)))
+        .with_lock_policy(settings.locks)
+        .with_check_lock_order(false);
     let (settings, configuration) = (settings.clone(), configuration.clone());
     let body = move |p: Virtual| carry_out(&p, &settings, &configuration, payload);
     match Virtual::run(config, body) {

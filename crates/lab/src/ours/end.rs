@@ -41,11 +41,11 @@ pub(super) fn builder(org: &OrgSpec, settings: &Settings, native: Native) -> per
     Stack::builder()
         .on_native(native)
         .org(org.clone())
-        .config(perimeter::Config {
-            // What was to be measured has been by then.
-            drain: std::time::Duration::ZERO,
-            ..stack_config(settings)
-        })
+        .config(
+            stack_config(settings)
+                // What was to be measured has been by then.
+                .with_drain(std::time::Duration::ZERO),
+        )
         .lock_policy(settings.locks)
         .profile(settings.profile)
         .inbound(inbound)
@@ -74,24 +74,19 @@ pub(super) fn founders(
 }
 
 pub(super) fn stack_config(settings: &Settings) -> Config {
-    Config {
+    Config::default()
         // Nobody else is on the links.
-        ipv6: Ipv6Config {
-            dad_transmits: 0,
-            ..Ipv6Config::default()
-        },
-        tcp: TcpConfig {
-            snd_buf: settings.buffer as u32,
-            rcv_buf: settings.buffer as u32,
-            cork: settings.coalescing == Coalescing::Cork,
-            nodelay: settings.coalescing == Coalescing::NoDelay,
-            ..TcpConfig::default()
-        },
-        memory: MEMORY,
-        offload: settings.offload,
-        stretch_acks: settings.stretch_acks,
-        ..Config::default()
-    }
+        .with_ipv6(Ipv6Config::default().with_dad_transmits(0))
+        .with_tcp(
+            TcpConfig::default()
+                .with_snd_buf(settings.buffer as u32)
+                .with_rcv_buf(settings.buffer as u32)
+                .with_cork(settings.coalescing == Coalescing::Cork)
+                .with_nodelay(settings.coalescing == Coalescing::NoDelay),
+        )
+        .with_memory(MEMORY)
+        .with_offload(settings.offload)
+        .with_stretch_acks(settings.stretch_acks)
 }
 
 /// Queues of each NIC: one, or with affine steering one for each application thread.

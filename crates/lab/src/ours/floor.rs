@@ -58,12 +58,11 @@ impl Backend for Floor {
         let mut nic = super::mem::nic_config(settings, configuration, 0);
         nic.gbps = None;
         Ok(Box::new(FloorSession {
-            config: NullConfig {
-                nic,
-                connections: configuration.connections as usize,
-                segments: WARM,
-                burst: BURST,
-            },
+            config: NullConfig::default()
+                .with_nic(nic)
+                .with_connections(configuration.connections as usize)
+                .with_segments(WARM)
+                .with_burst(BURST),
         }))
     }
 }

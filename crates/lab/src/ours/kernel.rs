@@ -115,11 +115,10 @@ impl Interfaces {
         link: (u32, Family),
         large: bool,
     ) -> Result<Interfaces, Error> {
-        let options = HostOptions {
-            queues,
-            large,
-            mtu: None,
-        };
+        let options = HostOptions::default()
+            .with_queues(queues)
+            .with_large(large)
+            .with_mtu(None);
         match device {
             Device::Packet | Device::Xdp => Self::over_veth(device, nics, link, &options),
             _ => veth::aside(|| Self::in_kernel(device, nics, link, &options)),
@@ -134,10 +133,7 @@ impl Interfaces {
         options: &HostOptions,
     ) -> Result<Interfaces, Error> {
         let namespace = Arc::new(Namespace::enter_new()?);
-        let options = HostOptions {
-            mtu: Some(mtu),
-            ..options.clone()
-        };
+        let options = options.clone().with_mtu(Some(mtu));
         let mut devices = Vec::new();
         for nic in 0..nics {
             let name = far_name(device, nic);

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 use perimeter::{
-    Config, Native, OrgSpec, Virtual,
+    Native, OrgSpec, Virtual,
     link::{
         mem::{Answers, DatagramConfig, Nic, NicConfig, PeerConfig, PeerHandle, Source},
         pattern::PERIOD,
@@ -128,10 +128,7 @@ pub(crate) fn on_virtual(
 ) -> Result<(Vec<Named>, Vec<PeerHandle<Virtual>>), Error> {
     let org = spec(configuration)?;
     // Nobody listens: caches for those who do need no room, whose making would be traced.
-    let config = Config {
-        syn_buckets: 16,
-        ..stack_config(settings)
-    };
+    let config = stack_config(settings).with_syn_buckets(16);
     let builder = builder(&org, settings, Native::default())
         .on_virtual(platform.clone())
         .config(config);
@@ -149,35 +146,35 @@ pub(super) fn nic_config(
     nic: usize,
 ) -> NicConfig {
     let queues = queues(settings, configuration);
-    NicConfig {
-        rx_queues: queues,
-        tx_queues: queues,
-        gbps: settings.link_gbps,
-        mtu: settings.mtu,
-        v6: settings.family.is_ipv6(),
-        peer: PeerConfig {
-            rtt_ns: settings.rtt().as_nanos() as u64,
-            source_segment: match settings.coalescing {
-                Coalescing::NoDelay => settings.write_size.min(u32::MAX as usize) as u32,
-                Coalescing::Cork | Coalescing::Nagle => u32::MAX,
-            },
-            answers: settings.exchange.map(|e| Answers {
-                request: e.request as u32,
-                response: e.response as u32,
-            }),
-            source: match settings.direction {
-                Direction::Send => Source::Never,
-                Direction::Receive | Direction::Both => Source::Always,
-            },
-            verify_every: VERIFY_EVERY,
-            max_flows: configuration.connections as usize + 64,
-            datagrams: settings
-                .udp
-                .map(|size| datagrams_at(nic, size, settings, configuration)),
-            ..PeerConfig::default()
-        },
-        ..NicConfig::new(nic)
-    }
+    NicConfig::new(nic)
+        .with_rx_queues(queues)
+        .with_tx_queues(queues)
+        .with_gbps(settings.link_gbps)
+        .with_mtu(settings.mtu)
+        .with_v6(settings.family.is_ipv6())
+        .with_peer(
+            PeerConfig::default()
+                .with_rtt_ns(settings.rtt().as_nanos() as u64)
+                .with_source_segment(match settings.coalescing {
+                    Coalescing::NoDelay => settings.write_size.min(u32::MAX as usize) as u32,
+                    Coalescing::Cork | Coalescing::Nagle => u32::MAX,
+                })
+                .with_answers(settings.exchange.map(|e| Answers {
+                    request: e.request as u32,
+                    response: e.response as u32,
+                }))
+                .with_source(match settings.direction {
+                    Direction::Send => Source::Never,
+                    Direction::Receive | Direction::Both => Source::Always,
+                })
+                .with_verify_every(VERIFY_EVERY)
+                .with_max_flows(configuration.connections as usize + 64)
+                .with_datagrams(
+                    settings
+                        .udp
+                        .map(|size| datagrams_at(nic, size, settings, configuration)),
+                ),
+        )
 }
 
 /// What the ideal peer behind a NIC does with datagrams of `size` bytes.
@@ -189,12 +186,8 @@ fn datagrams_at(
 ) -> DatagramConfig {
     let pairs = datagrams::pairs(settings, configuration);
     let here = pairs.iter().flatten().filter(|p| p.nic == nic);
-    DatagramConfig {
-        size,
-        ports: here.map(|p| p.port).collect(),
-        from: DATAGRAMS_TO,
-        sends: linux::roles(settings).1.source,
-    }
+    DatagramConfig::new(size, DATAGRAMS_TO, here.map(|p| p.port).collect())
+        .with_sends(linux::roles(settings).1.source)
 }
 
 /// A prepared run.

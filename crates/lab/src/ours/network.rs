@@ -41,11 +41,10 @@ pub(crate) fn workers(
         ..settings.clone()
     };
     let unavailable = |e: &dyn std::fmt::Display| Error::Unavailable(format!("--device: {e}"));
-    let options = HostOptions {
-        queues: end::queues(settings, configuration),
-        large: settings.offload == Offload::Device,
-        mtu: None,
-    };
+    let options = HostOptions::default()
+        .with_queues(end::queues(settings, configuration))
+        .with_large(settings.offload == Offload::Device)
+        .with_mtu(None);
     let device = way.place.device.open(&options);
     let device = device.map_err(|e| unavailable(&e))?;
     let (host, prefix) = way.place.address;

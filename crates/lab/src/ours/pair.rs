@@ -128,19 +128,17 @@ pub(super) fn prepare(
 /// The wire of one NIC.
 pub(super) fn wire(settings: &Settings, configuration: &Configuration, nic: usize) -> WireConfig {
     let queues = queues(settings, configuration);
-    let end = |side: usize| EndConfig {
-        rx_queues: queues,
-        tx_queues: queues,
-        ..EndConfig::new(2 * nic + side)
+    let end = |side: usize| {
+        EndConfig::new(2 * nic + side)
+            .with_rx_queues(queues)
+            .with_tx_queues(queues)
     };
-    WireConfig {
-        ends: [end(0), end(1)],
-        mtu: settings.mtu,
-        latency_ns: settings.rtt().as_nanos() as u64 / 2,
-        gbps: settings.link_gbps,
-        large: settings.offload == Offload::Device,
-        ..WireConfig::default()
-    }
+    WireConfig::default()
+        .with_ends([end(0), end(1)])
+        .with_mtu(settings.mtu)
+        .with_latency_ns(settings.rtt().as_nanos() as u64 / 2)
+        .with_gbps(settings.link_gbps)
+        .with_large(settings.offload == Offload::Device)
 }
 
 struct PairSession {

@@ -63,10 +63,7 @@ pub(super) fn prepare(
     })?;
     let sender = match settings.direction {
         Direction::Receive => Some(interfaces.namespace.within(|| {
-            let config = PacketConfig {
-                large,
-                ..PacketConfig::new(&far)
-            };
+            let config = PacketConfig::new(&far).with_large(large);
             let packet = Packet::open(&config).map_err(|e| Error::Unavailable(e.to_string()))?;
             Ok(Opened::new(Box::new(packet)))
         })?),

@@ -123,6 +123,7 @@ fn between(start: &Mark, end: &Mark) -> Counted {
             contended,
             wait_ns,
             hold_ns,
+            ..
         } = e.since(s);
         Locks {
             class: (*class).into(),

@@ -152,10 +152,7 @@ impl Trace {
 pub fn record(org: &OrgSpec) -> Result<Trace, Error> {
     let name = org.to_string();
     let failed = |what: String| Error::Run(format!("{name}: {what}"));
-    let cfg = VirtualConfig {
-        cores: 2,
-        ..VirtualConfig::default()
-    };
+    let cfg = VirtualConfig::default().with_cores(2);
     let spec = org.clone();
     let run = Virtual::run(cfg, move |p| send(&p, spec));
     let sent = match run {
@@ -184,10 +181,7 @@ fn send(p: &Virtual, org: OrgSpec) -> Result<Sent, String> {
     let address = format!("{}/{}", config.host, config.prefix);
     let (nic, _peer) = Nic::new(p, config);
     // Nobody looks around for want of anything else to do.
-    let settings = perimeter::Config {
-        service: Duration::from_secs(1000),
-        ..perimeter::Config::default()
-    };
+    let settings = perimeter::Config::default().with_service(Duration::from_secs(1000));
     let built = Stack::builder().on_virtual(p.clone()).org(org);
     let built = built.config(settings);
     let built = built.interface(nic, &[&address]);

@@ -34,6 +34,7 @@ pub struct Interface {
 
 /// A frame that has passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Captured {
     /// Number of the interface, in the order in which they were wrapped.
     pub interface: usize,

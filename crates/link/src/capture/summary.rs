@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 /// What a frame is. Of a frame that is cut short, what is left says it; checksums are not looked
 /// at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Summary {
     /// The network layer, as an EtherType; 0: not known.
     pub ethertype: u16,

@@ -26,6 +26,7 @@ pub use device::{FaultHandle, Faulty};
 
 /// Which faults, and how often. Probabilities are per packet, clamped to 0..=1.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct FaultConfig {
     /// Seed of everything.
     pub seed: u64,
@@ -81,6 +82,25 @@ impl Default for FaultConfig {
     }
 }
 
+perimeter_base::setters! {
+    FaultConfig {
+        with_seed(seed: u64),
+        with_loss(loss: f64),
+        with_loss_burst(loss_burst: u32),
+        with_duplicate(duplicate: f64),
+        with_reorder(reorder: f64),
+        with_reorder_ns(reorder_ns: u64),
+        with_corrupt(corrupt: f64),
+        with_fcs_error(fcs_error: f64),
+        with_delay_ns(delay_ns: u64),
+        with_jitter_ns(jitter_ns: u64),
+        with_gbps(gbps: Option<f64>),
+        with_queue_ns(queue_ns: u64),
+        with_black_hole_mtu(black_hole_mtu: u32),
+        with_limit(limit: u64),
+    }
+}
+
 impl FaultConfig {
     /// Whether it does nothing at all.
     pub fn is_clean(&self) -> bool {
@@ -103,6 +123,7 @@ macro_rules! fault_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What the faults did, since the beginning.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct FaultCounts {
             $($(#[$doc])* pub $name: u64,)*
         }

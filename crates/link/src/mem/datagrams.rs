@@ -16,6 +16,7 @@ use crate::pattern::{MAX_SLICE, PERIOD, Pattern};
 
 /// The datagrams of a run.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DatagramConfig {
     /// Octets in each that the peer sends: at least 2, and no more than go whole, else clamped.
     pub size: usize,
@@ -25,6 +26,28 @@ pub struct DatagramConfig {
     pub from: u16,
     /// Whether the peer sends, once [`super::PeerHandle::release_datagrams`] was called.
     pub sends: bool,
+}
+
+impl DatagramConfig {
+    /// From the peer's port `from` to the stack's `ports`, in datagrams of `size` octets; the peer
+    /// takes them, and sends none.
+    pub fn new(size: usize, from: u16, ports: Vec<u16>) -> DatagramConfig {
+        DatagramConfig {
+            size,
+            ports,
+            from,
+            sends: false,
+        }
+    }
+}
+
+perimeter_base::setters! {
+    DatagramConfig {
+        with_size(size: usize),
+        with_ports(ports: Vec<u16>),
+        with_from(from: u16),
+        with_sends(sends: bool),
+    }
 }
 
 /// Octets that say where in the period the rest is.

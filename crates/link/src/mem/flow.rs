@@ -165,6 +165,7 @@ impl FlowShared {
 
 /// One connection of an ideal peer, as reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FlowReport {
     /// The stack's end.
     pub host: SocketAddr,

@@ -46,6 +46,7 @@ pub use subnet::PREFIX6;
 
 /// On which connections the peer sends data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Source {
     /// None: it is a sink.
     #[default]
@@ -67,6 +68,7 @@ pub struct Answers {
 
 /// How the ideal peer behaves.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PeerConfig {
     /// From a frame's doorbell to the arrival of its answer, ns.
     pub rtt_ns: u64,
@@ -126,6 +128,26 @@ impl Default for PeerConfig {
     }
 }
 
+perimeter_base::setters! {
+    PeerConfig {
+        with_rtt_ns(rtt_ns: u64),
+        with_ack_every(ack_every: u32),
+        with_delayed_ack_ns(delayed_ack_ns: u64),
+        with_window(window: u32),
+        with_timestamps(timestamps: bool),
+        with_sack(sack: bool),
+        with_source(source: Source),
+        with_source_window(source_window: u32),
+        with_answers(answers: Option<Answers>),
+        with_source_segment(source_segment: u32),
+        with_source_bytes(source_bytes: Option<u64>),
+        with_verify_every(verify_every: u32),
+        with_max_flows(max_flows: usize),
+        with_refuse(refuse: Option<RangeInclusive<u16>>),
+        with_datagrams(datagrams: Option<DatagramConfig>),
+    }
+}
+
 impl PeerConfig {
     fn sources(&self, port: u16) -> bool {
         match &self.source {
@@ -143,6 +165,7 @@ impl PeerConfig {
 
 /// A memory NIC and what is behind it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NicConfig {
     /// Name, for people.
     pub name: String,
@@ -180,6 +203,28 @@ pub struct NicConfig {
     pub large: u32,
     /// The other end.
     pub peer: PeerConfig,
+}
+
+perimeter_base::setters! {
+    NicConfig {
+        with_name(name: impl Into<String>),
+        with_mac(mac: MacAddr),
+        with_peer_mac(peer_mac: MacAddr),
+        with_host(host: Ipv4Addr),
+        with_prefix(prefix: u8),
+        with_v6(v6: bool),
+        with_mtu(mtu: u32),
+        with_rx_queues(rx_queues: usize),
+        with_tx_queues(tx_queues: usize),
+        with_rss_table(rss_table: Option<Vec<u16>>),
+        with_gbps(gbps: Option<f64>),
+        with_interrupts(interrupts: bool),
+        with_coalesce_ns(coalesce_ns: u64),
+        with_ring(ring: usize),
+        with_tx_checksum(tx_checksum: bool),
+        with_large(large: u32),
+        with_peer(peer: PeerConfig),
+    }
 }
 
 impl NicConfig {

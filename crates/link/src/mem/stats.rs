@@ -6,6 +6,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What an ideal peer has seen and done, since the beginning.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct PeerCounts {
             $($(#[$doc])* pub $name: u64,)*
         }

@@ -48,6 +48,7 @@ const MOST: usize = 256;
 
 /// Which interface to use, and how.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PacketConfig {
     /// Name of the interface, which exists and is up; Ethernet, with any number of queues.
     pub name: String,
@@ -88,8 +89,21 @@ impl PacketConfig {
     }
 }
 
+perimeter_base::setters! {
+    PacketConfig {
+        with_name(name: impl Into<String>),
+        with_queues(queues: usize),
+        with_mac(mac: Option<MacAddr>),
+        with_checksum_offload(checksum_offload: bool),
+        with_large(large: bool),
+        with_bypass_qdisc(bypass_qdisc: bool),
+        with_buffer(buffer: usize),
+    }
+}
+
 /// Why an interface can't be used by packet sockets.
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum PacketError {
     /// The name can't be one of an interface.
     #[error("'{0}' is no interface name: 1 to 15 bytes, no '/', no spaces, not '.' or '..'")]
@@ -171,6 +185,7 @@ impl PacketError {
 
 /// Frames of a device since it was opened.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PacketCounts {
     /// Came and passed the filter: for us or for a group. Those that were dropped count, too.
     pub received: u64,

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PcapOptions {
     /// Bytes of each packet that are kept: 1 to 65535, else clamped.
     pub snap_len: u32,
@@ -37,6 +38,14 @@ impl Default for PcapOptions {
     }
 }
 
+perimeter_base::setters! {
+    PcapOptions {
+        with_snap_len(snap_len: u32),
+        with_epoch_ns(epoch_ns: u64),
+        with_max_bytes(max_bytes: u64),
+    }
+}
+
 impl PcapOptions {
     /// With the epoch that makes timestamps calendar time, for a platform whose time is `now`.
     pub fn on_calendar(self, now: Time) -> PcapOptions {
@@ -52,6 +61,7 @@ impl PcapOptions {
 
 /// What has been recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PcapCounts {
     /// Packets written.
     pub packets: u64,

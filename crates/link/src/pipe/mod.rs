@@ -19,6 +19,7 @@ use perimeter_wire::{EtherHdr, MacAddr};
 
 /// What a pipe carries.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PipeConfig {
     /// Name, for people. Default `pipe`.
     pub name: String,
@@ -46,6 +47,17 @@ impl Default for PipeConfig {
             queue: 512,
             trusted: false,
         }
+    }
+}
+
+perimeter_base::setters! {
+    PipeConfig {
+        with_name(name: impl Into<String>),
+        with_medium(medium: Medium),
+        with_mac(mac: MacAddr),
+        with_mtu(mtu: u32),
+        with_queue(queue: usize),
+        with_trusted(trusted: bool),
     }
 }
 

@@ -25,6 +25,7 @@ use queue::{TapRx, TapTx};
 
 /// Which device to open, and how.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TapConfig {
     /// Name of the interface, at most 15 bytes; opened if it exists, else created. `%d` stands
     /// for the first free number.
@@ -65,8 +66,22 @@ impl TapConfig {
     }
 }
 
+perimeter_base::setters! {
+    TapConfig {
+        with_name(name: impl Into<String>),
+        with_medium(medium: Medium),
+        with_queues(queues: usize),
+        with_steering(steering: bool),
+        with_mac(mac: Option<MacAddr>),
+        with_mtu(mtu: Option<u32>),
+        with_checksum_offload(checksum_offload: bool),
+        with_large(large: bool),
+    }
+}
+
 /// Why a TAP or TUN device can't be used.
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum TapError {
     /// The name can't be one of an interface.
     #[error("'{0}' is no interface name: 1 to 15 bytes, no '/', no spaces, not '.' or '..'")]

@@ -57,6 +57,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum XdpMode {
     /// In the driver if it can, else behind it.
     #[default]
@@ -69,6 +70,7 @@ pub enum XdpMode {
 
 /// Whose memory the interface reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum XdpCopy {
     /// The stack's, if the driver can, else the kernel's, which copies.
     #[default]
@@ -81,6 +83,7 @@ pub enum XdpCopy {
 
 /// Which interface to use, and how.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct XdpConfig {
     /// Name of the interface, which exists and is up.
     pub name: String,
@@ -127,8 +130,24 @@ impl XdpConfig {
     }
 }
 
+perimeter_base::setters! {
+    XdpConfig {
+        with_name(name: impl Into<String>),
+        with_queues(queues: usize),
+        with_first_queue(first_queue: u32),
+        with_mac(mac: Option<MacAddr>),
+        with_addresses(addresses: Vec<IpAddr>),
+        with_mode(mode: XdpMode),
+        with_copy(copy: XdpCopy),
+        with_program(program: Option<XdpProgram>),
+        with_partial(partial: Option<bool>),
+        with_ring(ring: u32),
+    }
+}
+
 /// Why an interface can't be used by AF_XDP.
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum XdpError {
     /// The name can't be one of an interface.
     #[error("'{0}' is no interface name: 1 to 15 bytes, no '/', no spaces, not '.' or '..'")]
@@ -344,6 +363,7 @@ fn driver(name: &str) -> String {
 
 /// Frames of a device since it was opened.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct XdpCounts {
     /// Came by the sockets and were handed over; frames to groups come besides.
     pub received: u64,

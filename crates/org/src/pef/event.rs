@@ -167,6 +167,7 @@ pub struct EventId(pub u64);
 
 /// One segment of a traced connection.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Traced {
     /// When it was seen.
     pub at: Time,
@@ -270,6 +271,7 @@ pub trait Events {
 
 /// Why lists of events were not altered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AlterError {
     /// The connection has gone.
     Gone,

@@ -103,10 +103,7 @@ impl Net {
                 (stack, Some(build(peer, b, self.peer)?))
             }
             Device::Host(which) => {
-                let options = HostOptions {
-                    queues: self.queues,
-                    ..HostOptions::default()
-                };
+                let options = HostOptions::default().with_queues(self.queues);
                 let device = which.open(&options)?;
                 let name = device.capabilities().name;
                 if which.is_to_kernel() && !self.configured {

@@ -29,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum ControlError {
     /// There is nobody at that path.
     #[error("{}: {why}", path.display())]

@@ -19,6 +19,7 @@ pub const LONGEST_REQUEST: usize = 4096;
 /// What a stack says when somebody connects.
 /// See [`Client::greeting`](super::Client::greeting).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Greeting {
     /// Version of the stack.
     pub perimeter: String,
@@ -40,6 +41,7 @@ pub struct Greeting {
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Request {
     /// Listeners and connections.
     Connections,
@@ -85,6 +87,7 @@ pub enum Request {
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Reply {
     /// A listener.
     Listener(Listener),
@@ -120,6 +123,7 @@ pub enum Reply {
 /// How an answer ended.
 /// See [`Client::capture`](super::Client::capture).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct End {
     /// Lines before this one: connections and listeners, sockets, segments, or frames.
     pub count: u64,
@@ -138,6 +142,7 @@ pub struct End {
 /// A listener.
 /// See [`Client::connections`](super::Client::connections).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Listener {
     /// Its address; unspecified: any of that family, and `[::]` of both unless it takes IPv6 only.
     pub local: SocketAddr,
@@ -150,6 +155,7 @@ pub struct Listener {
 /// A connection.
 /// See [`Client::connections`](super::Client::connections).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Connection {
     /// Its name, for [`Request::Trace`].
     pub id: String,
@@ -202,6 +208,7 @@ pub struct Connection {
 /// A socket of UDP.
 /// See [`Client::datagrams`](super::Client::datagrams).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Datagrams {
     /// Its address; unspecified: any of that family, and `[::]` of both unless it takes IPv6 only.
     pub local: SocketAddr,
@@ -223,6 +230,7 @@ pub struct Datagrams {
 /// Where one layer of a connection runs.
 /// See [`Client::connections`](super::Client::connections).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Layer {
     /// `ip`, `tcp` or `socket`.
     pub layer: String,
@@ -238,6 +246,7 @@ pub struct Layer {
 /// A segment of a traced connection.
 /// See [`Client::trace`](super::Client::trace).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Segment {
     /// When it passed, s on the stack's clock.
     pub time: f64,
@@ -264,6 +273,7 @@ pub struct Segment {
 /// What a stack has counted.
 /// See [`Client::counters`](super::Client::counters).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Counters {
     /// When, nanoseconds on the stack's clock.
     pub time_ns: u64,
@@ -283,6 +293,7 @@ pub struct Counters {
 /// What happened to the locks of one class.
 /// See [`Client::counters`](super::Client::counters).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct LockCounts {
     /// Their class.
     pub class: String,
@@ -297,6 +308,7 @@ pub struct LockCounts {
 /// An interface.
 /// See [`Client::capture`](super::Client::capture).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Interface {
     /// Its name.
     pub name: String,
@@ -307,6 +319,7 @@ pub struct Interface {
 /// A frame that has passed.
 /// See [`Client::capture`](super::Client::capture).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Frame {
     /// Number of its interface.
     pub interface: usize,
@@ -433,7 +446,7 @@ impl From<&UdpInfo> for Datagrams {
 
 impl From<Inspected> for Connection {
     fn from(c: Inspected) -> Connection {
-        let Inspected { info, binding } = c;
+        let Inspected { info, binding, .. } = c;
         let ConnInfo { key, tcp, ran, .. } = &info;
         let ran = [vec![ran.ip], vec![ran.tcp], vec![ran.send, ran.receive]];
         let layers = ["ip", "tcp", "socket"]

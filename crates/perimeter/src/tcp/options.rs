@@ -150,7 +150,7 @@ impl TcpStream {
     ///
     /// ```
     #[doc = include_str!("../examples/pair.txt")]
-    /// let probes = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
+    /// let probes = Keepalive::default().with_idle(Duration::from_secs(60));
     /// client.set_keepalive(Some(probes))?;
     /// assert_eq!(client.keepalive()?, Some(probes));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

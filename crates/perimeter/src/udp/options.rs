@@ -187,7 +187,7 @@ impl UdpSocket {
     ///
     /// ```
     #[doc = include_str!("../examples/stack.txt")]
-    /// let v6 = stack.bind_udp_with("[::]:53", &UdpConfig { only_v6: true, ..UdpConfig::default() })?;
+    /// let v6 = stack.bind_udp_with("[::]:53", &UdpConfig::default().with_only_v6(true))?;
     /// assert!(v6.only_v6()?);
     /// // So the same port is free over IPv4.
     /// let v4 = stack.bind_udp("0.0.0.0:53")?;

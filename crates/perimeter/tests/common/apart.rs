@@ -51,11 +51,9 @@ where
     let Ok(name) = std::env::var(var) else {
         return;
     };
-    let cfg = VirtualConfig {
-        cores: 1,
-        max_steps: 1 << 32,
-        ..VirtualConfig::default()
-    };
+    let cfg = VirtualConfig::default()
+        .with_cores(1)
+        .with_max_steps(1 << 32);
     let org = name.clone();
     let result = Virtual::run(cfg, move |p| {
         let (device, wire) = script(&p, "script", 1500);

@@ -43,11 +43,9 @@ pub struct Lan {
 pub fn under_all(prefix: u8, body: fn(&mut Lan)) {
     for org in OrgSpec::tested() {
         let name = org.to_string();
-        let cfg = VirtualConfig {
-            cores: 1,
-            max_steps: 40_000_000,
-            ..VirtualConfig::default()
-        };
+        let cfg = VirtualConfig::default()
+            .with_cores(1)
+            .with_max_steps(40_000_000);
         let result = Virtual::run(cfg, move |p| body(&mut Lan::new(p, org, prefix)));
         result.unwrap_or_else(|f| panic!("{name}: {f}"));
     }
@@ -62,11 +60,9 @@ pub fn under_all_with(
 ) {
     for org in OrgSpec::tested() {
         let name = org.to_string();
-        let cfg = VirtualConfig {
-            cores: 1,
-            max_steps: 40_000_000,
-            ..VirtualConfig::default()
-        };
+        let cfg = VirtualConfig::default()
+            .with_cores(1)
+            .with_max_steps(40_000_000);
         let config = config.clone();
         let result = Virtual::run(cfg, move |p| {
             body(&mut Lan::with(p, org, config, addrs, routes));

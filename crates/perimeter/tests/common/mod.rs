@@ -127,15 +127,10 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(org: OrgSpec) -> Setup {
-        let wire = WireConfig {
-            latency_ns: 1_000_000,
-            ..WireConfig::default()
-        };
-        let virt = VirtualConfig {
-            cores: 2,
-            max_steps: 20_000_000,
-            ..VirtualConfig::default()
-        };
+        let wire = WireConfig::default().with_latency_ns(1_000_000);
+        let virt = VirtualConfig::default()
+            .with_cores(2)
+            .with_max_steps(20_000_000);
         Setup {
             family: Family::of(&org),
             org,
@@ -147,12 +142,11 @@ impl Setup {
     }
 
     pub fn schedule(mut self, schedule: Schedule, seed: u64, cores: usize) -> Setup {
-        self.virt = VirtualConfig {
-            schedule,
-            seed,
-            cores,
-            ..self.virt
-        };
+        self.virt = self
+            .virt
+            .with_schedule(schedule)
+            .with_seed(seed)
+            .with_cores(cores);
         self
     }
 

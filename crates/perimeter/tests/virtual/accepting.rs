@@ -26,10 +26,7 @@ fn strange(p: &Virtual) -> Vec<Act> {
 
 #[test]
 fn accept_enters_the_listener_and_nothing_else() {
-    let cfg = VirtualConfig {
-        cores: 2,
-        ..VirtualConfig::default()
-    };
+    let cfg = VirtualConfig::default().with_cores(2);
     each_simulated(&cfg, |p, org| {
         let (device, wire) = script(&p, "script", 1500);
         let s = Stack::builder().on_virtual(p.clone()).org(org);

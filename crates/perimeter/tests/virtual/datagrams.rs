@@ -312,10 +312,7 @@ impl Visit<Virtual> for Pair {
         O: Org,
         O::K: Kind<P = Virtual>,
     {
-        let wire = WireConfig {
-            latency_ns: 30_000,
-            ..WireConfig::default()
-        };
+        let wire = WireConfig::default().with_latency_ns(30_000);
         let [ours, theirs] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
         let ([a, b], _) = pair(&p, wire);
         let (q, org) = (p.clone(), options.org.clone());
@@ -351,13 +348,11 @@ fn datagrams_go_through_every_organization() {
     ];
     for org in organizations() {
         for (seed, schedule) in (1..).zip(schedules) {
-            let config = VirtualConfig {
-                cores: 3,
-                seed,
-                schedule,
-                max_steps: 20_000_000,
-                ..VirtualConfig::default()
-            };
+            let config = VirtualConfig::default()
+                .with_cores(3)
+                .with_seed(seed)
+                .with_schedule(schedule)
+                .with_max_steps(20_000_000);
             let options = options(&org);
             let run = Virtual::run(config, move |p| visit(p, options, Pair));
             run.unwrap_or_else(|f| panic!("{org}: {f}"));

@@ -32,11 +32,9 @@ struct Net {
 fn everywhere(body: fn(Net)) {
     for family in Family::BOTH {
         println!("{family:?}");
-        let config = VirtualConfig {
-            cores: 2,
-            max_steps: 40_000_000,
-            ..VirtualConfig::default()
-        };
+        let config = VirtualConfig::default()
+            .with_cores(2)
+            .with_max_steps(40_000_000);
         each_simulated(&config, move |p, org| {
             let builder = Stack::builder().on_virtual(p.clone()).org(org);
             body(Net::new(p, builder, family));
@@ -291,10 +289,7 @@ fn a_port_is_free_on_other_interfaces() {
 }
 
 fn datagrams(s: &Stack, at: SocketAddr, device: Option<u16>) -> UdpSocket {
-    let config = UdpConfig {
-        device,
-        ..UdpConfig::default()
-    };
+    let config = UdpConfig::default().with_device(device);
     let socket = s.bind_udp_with(at, &config).unwrap();
     socket.set_nonblocking(true).unwrap();
     socket
@@ -307,10 +302,7 @@ fn datagrams_come_and_go_by_their_interface() {
         let theirs = [0, 1].map(|n| datagrams(&net.hosts[n], (net.theirs, 7).into(), None));
         let ours = [0, 1].map(|n| datagrams(&net.s, net.any(7), Some(n)));
         let mut buf = [0; 2000];
-        let config = |device| UdpConfig {
-            device,
-            ..UdpConfig::default()
-        };
+        let config = |device| UdpConfig::default().with_device(device);
         for device in [None, Some(0)] {
             let again = net.s.bind_udp_with(net.any(7), &config(device));
             assert_eq!(kind(again), Some(ErrorKind::AddrInUse), "{org}");

@@ -389,14 +389,11 @@ fn forged_advertisements_and_solicitations() {
 }
 
 fn autoconf() -> Config {
-    Config {
-        ipv6: Ipv6Config {
-            autoconf: true,
-            stable_secret: Some([7, 9]),
-            ..Ipv6Config::default()
-        },
-        ..Config::default()
-    }
+    Config::default().with_ipv6(
+        Ipv6Config::default()
+            .with_autoconf(true)
+            .with_stable_secret(Some([7, 9])),
+    )
 }
 
 /// RFC 4861, section 6.3, and RFC 4862, section 5.5: an interface without an address finds some,

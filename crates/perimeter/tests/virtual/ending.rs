@@ -438,10 +438,7 @@ fn a_timer_is_on_time_though_nobody_polls() {
         let setup = Setup::new(org.clone());
         let run = Virtual::run(setup.virt, move |p| {
             let ([a, b], _) = pair(&p, WireConfig::default());
-            let mut config = Config {
-                service: 500 * MS,
-                ..Config::default()
-            };
+            let mut config = Config::default().with_service(500 * MS);
             config.tcp.rto_min = 5 * MS;
             let build = |org, end, addr| {
                 let b = Stack::builder().on_virtual(p.clone()).org(org);

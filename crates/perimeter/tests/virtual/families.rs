@@ -61,14 +61,12 @@ fn connections_each_way_over_ipv6() {
 
 #[test]
 fn ipv6_over_a_bad_wire() {
-    let faults = FaultConfig {
-        seed: 11,
-        loss: 0.02,
-        duplicate: 0.02,
-        reorder: 0.05,
-        corrupt: 0.01,
-        ..FaultConfig::default()
-    };
+    let faults = FaultConfig::default()
+        .with_seed(11)
+        .with_loss(0.02)
+        .with_duplicate(0.02)
+        .with_reorder(0.05)
+        .with_corrupt(0.01);
     for org in organizations() {
         let mut setup = over_v6(org);
         for end in &mut setup.wire.ends {
@@ -93,11 +91,9 @@ struct Both {
 
 impl Both {
     fn under_all(body: fn(&Both)) {
-        let cfg = VirtualConfig {
-            cores: 2,
-            max_steps: 20_000_000,
-            ..VirtualConfig::default()
-        };
+        let cfg = VirtualConfig::default()
+            .with_cores(2)
+            .with_max_steps(20_000_000);
         each_simulated(&cfg, move |p, org| {
             let ([a, b], _) = pair(&p, WireConfig::default());
             let build = |org, end, n: u8| {

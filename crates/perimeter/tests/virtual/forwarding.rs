@@ -17,18 +17,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 fn virt() -> VirtualConfig {
-    VirtualConfig {
-        cores: 2,
-        max_steps: 60_000_000,
-        ..VirtualConfig::default()
-    }
+    VirtualConfig::default()
+        .with_cores(2)
+        .with_max_steps(60_000_000)
 }
 
 fn forwards() -> Config {
-    Config {
-        forwarding: true,
-        ..Config::default()
-    }
+    Config::default().with_forwarding(true)
 }
 
 /// What the links are like.
@@ -76,11 +71,9 @@ fn everywhere(links: Links, body: fn(Net)) {
             let far = [host(1, 2), host(2, 2)];
             let mut hosts = Vec::new();
             for n in [0, 1] {
-                let wire = WireConfig {
-                    large: links.large[n],
-                    mtu: [1500, links.mtu][n],
-                    ..WireConfig::default()
-                };
+                let wire = WireConfig::default()
+                    .with_large(links.large[n])
+                    .with_mtu([1500, links.mtu][n]);
                 let ([a, b], _) = pair(&p, wire);
                 builder = builder
                     .interface(a, &[&format!("{}/{bits}", near[n])])
@@ -259,10 +252,7 @@ fn connections_find_the_path_mtu() {
                 Family::V6 => (64, "::/0"),
             };
             let mut wires = [1500, MTU, 1500].map(|mtu| {
-                let wire = WireConfig {
-                    mtu,
-                    ..WireConfig::default()
-                };
+                let wire = WireConfig::default().with_mtu(mtu);
                 pair(&p, wire).0.map(Some)
             });
             // A stack on these ends of links, whose packets for elsewhere go to `via` by the last.
@@ -370,10 +360,7 @@ fn raw(forwarding: bool, mtu: u32, body: fn(Raw)) {
     each_simulated(&virt(), move |p, org| {
         let (a, left) = script(&p, "left", 1500);
         let (b, right) = script(&p, "right", mtu);
-        let config = Config {
-            forwarding,
-            ..Config::default()
-        };
+        let config = Config::default().with_forwarding(forwarding);
         let s = Stack::builder()
             .on_virtual(p.clone())
             .org(org)

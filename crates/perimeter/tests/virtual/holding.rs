@@ -100,10 +100,7 @@ fn none(l: &TcpListener) {
 fn everywhere(accept: Accept, test: impl Fn(&World) + Clone + Send + 'static) {
     for org in OrgSpec::tested() {
         let name = org.to_string();
-        let cfg = VirtualConfig {
-            cores: 2,
-            ..VirtualConfig::default()
-        };
+        let cfg = VirtualConfig::default().with_cores(2);
         let test = test.clone();
         let run = Virtual::run(cfg, move |p| {
             let (device, wire) = script(&p, "script", 1500);
@@ -296,10 +293,9 @@ fn a_syn_is_refused_or_ignored() {
 #[test]
 fn requests_are_bounded_in_number_and_in_time() {
     everywhere(ANY, |w| {
-        let hold = Hold {
-            requests: 8,
-            time: Duration::from_secs(3),
-        };
+        let hold = Hold::default()
+            .with_requests(8)
+            .with_time(Duration::from_secs(3));
         let l = any(w, Some(hold));
         let flood = |from: u16| {
             for port in from..from + 40 {
@@ -346,10 +342,8 @@ fn a_cookie_is_sent_for_what_was_allowed() {
         let name = org.to_string();
         let run = Virtual::run(VirtualConfig::default(), move |p| {
             let (device, wire) = script(&p, "script", 1500);
-            let config = perimeter::Config {
-                syn_cookies: perimeter::SynCookies::Always,
-                ..perimeter::Config::default()
-            };
+            let config =
+                perimeter::Config::default().with_syn_cookies(perimeter::SynCookies::Always);
             let s = Stack::builder()
                 .on_virtual(p.clone())
                 .org(org)

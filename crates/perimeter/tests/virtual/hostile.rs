@@ -21,10 +21,7 @@ struct Lab {
 fn under_all(body: fn(&Lab)) {
     for org in organizations() {
         let name = org.to_string();
-        let cfg = VirtualConfig {
-            cores: 1,
-            ..VirtualConfig::default()
-        };
+        let cfg = VirtualConfig::default().with_cores(1);
         let result = Virtual::run(cfg, move |p| {
             let (device, wire) = script(&p, "script", 1500);
             let s = Stack::builder().on_virtual(p.clone()).org(org);
@@ -115,10 +112,7 @@ impl Lab {
 #[test]
 fn icmp_errors_are_hard_while_connecting_and_soft_afterwards() {
     under_all(|lab| {
-        let config = TcpConfig {
-            data_retries: 2,
-            ..lab.s.tcp_config()
-        };
+        let config = lab.s.tcp_config().with_data_retries(2);
         // Hard.
         for (code, kind) in [
             (0, ErrorKind::NetworkUnreachable),

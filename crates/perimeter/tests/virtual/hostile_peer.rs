@@ -83,33 +83,33 @@ impl Fuzz {
     fn config(&mut self) -> TcpConfig {
         let d = &mut self.dice;
         let rto_min = Duration::from_millis(d.of(&[1, 200]));
-        TcpConfig {
-            mss: d.of(&[48, 536, 1460, 65_495]),
-            window_scale: d.one_in(2),
-            timestamps: d.one_in(2),
-            sack: d.one_in(2),
-            rcv_buf: d.of(&[1_024, 2_000, 65_536, 1 << 20]),
-            snd_buf: d.of(&[1_024, 2_000, 65_536, 1 << 20]),
-            initial_window: d.of(&[1, 10, 1_000]),
-            rto_min,
-            rto_max: rto_min.max(Duration::from_millis(d.of(&[1, 500, 1_000]))),
-            delayed_ack: Duration::from_millis(d.of(&[0, 40, 500])),
-            nodelay: d.one_in(2),
-            cork: d.one_in(4),
-            keepalive: d.one_in(3).then(|| Keepalive {
-                idle: Duration::from_millis(300),
-                interval: Duration::from_millis(100),
-                probes: 2,
-            }),
-            user_timeout: d.one_in(3).then(|| Duration::from_millis(700)),
-            syn_retries: d.of(&[0, 1, 2]),
-            data_retries: d.of(&[0, 1, 3]),
-            orphan_retries: d.of(&[0, 1, 3]),
-            time_wait: Duration::from_millis(d.of(&[0, 100, 2_000])),
-            fin_wait_2: Duration::from_millis(d.of(&[0, 100, 2_000])),
-            max_reassembly_bytes: d.of(&[0, 3_000, 1 << 20]),
-            ..self.s.tcp_config()
-        }
+        self.s
+            .tcp_config()
+            .with_mss(d.of(&[48, 536, 1460, 65_495]))
+            .with_window_scale(d.one_in(2))
+            .with_timestamps(d.one_in(2))
+            .with_sack(d.one_in(2))
+            .with_rcv_buf(d.of(&[1_024, 2_000, 65_536, 1 << 20]))
+            .with_snd_buf(d.of(&[1_024, 2_000, 65_536, 1 << 20]))
+            .with_initial_window(d.of(&[1, 10, 1_000]))
+            .with_rto_min(rto_min)
+            .with_rto_max(rto_min.max(Duration::from_millis(d.of(&[1, 500, 1_000]))))
+            .with_delayed_ack(Duration::from_millis(d.of(&[0, 40, 500])))
+            .with_nodelay(d.one_in(2))
+            .with_cork(d.one_in(4))
+            .with_keepalive(d.one_in(3).then(|| {
+                Keepalive::default()
+                    .with_idle(Duration::from_millis(300))
+                    .with_interval(Duration::from_millis(100))
+                    .with_probes(2)
+            }))
+            .with_user_timeout(d.one_in(3).then(|| Duration::from_millis(700)))
+            .with_syn_retries(d.of(&[0, 1, 2]))
+            .with_data_retries(d.of(&[0, 1, 3]))
+            .with_orphan_retries(d.of(&[0, 1, 3]))
+            .with_time_wait(Duration::from_millis(d.of(&[0, 100, 2_000])))
+            .with_fin_wait_2(Duration::from_millis(d.of(&[0, 100, 2_000])))
+            .with_max_reassembly_bytes(d.of(&[0, 3_000, 1 << 20]))
     }
 
     /// Time passes, and the peer listens.
@@ -385,12 +385,10 @@ impl Fuzz {
 
 fn fuzz(org: OrgSpec, seed: u64) {
     let what = format!("{org}, seed {seed}");
-    let config = VirtualConfig {
-        cores: 1,
-        seed,
-        max_steps: 50_000_000,
-        ..VirtualConfig::default()
-    };
+    let config = VirtualConfig::default()
+        .with_cores(1)
+        .with_seed(seed)
+        .with_max_steps(50_000_000);
     let name = what.clone();
     let result = Virtual::run(config, move |p| {
         let (device, wire) = script(&p, "script", 1500);

@@ -252,11 +252,10 @@ fn timers(lab: &Lab, config: &TcpConfig) {
     lab.pass(20);
     end.send(ACK, 100, b"");
     lab.pass(20);
-    let keepalive = Keepalive {
-        idle: Duration::from_secs(2),
-        interval: Duration::from_secs(10),
-        probes: 3,
-    };
+    let keepalive = Keepalive::default()
+        .with_idle(Duration::from_secs(2))
+        .with_interval(Duration::from_secs(10))
+        .with_probes(3);
     c.set_keepalive(Some(keepalive)).unwrap();
     lab.forget_sent();
     lab.record("keepalive timer", By::Inbound, 3000, || ());
@@ -300,10 +299,7 @@ fn passive(lab: &Lab) {
 }
 
 fn recorded(org: &'static str) -> Vec<(String, String)> {
-    let cfg = VirtualConfig {
-        cores: 2,
-        ..VirtualConfig::default()
-    };
+    let cfg = VirtualConfig::default().with_cores(2);
     let result = Virtual::run(cfg, move |p| {
         let (device, wire) = script(&p, "script", 1500);
         let mut config = Config::default();

@@ -84,14 +84,12 @@ fn everything_arrives_under_every_organization() {
 
 #[test]
 fn everything_arrives_over_a_bad_wire() {
-    let faults = FaultConfig {
-        seed: 7,
-        loss: 0.01,
-        duplicate: 0.02,
-        reorder: 0.05,
-        corrupt: 0.01,
-        ..FaultConfig::default()
-    };
+    let faults = FaultConfig::default()
+        .with_seed(7)
+        .with_loss(0.01)
+        .with_duplicate(0.02)
+        .with_reorder(0.05)
+        .with_corrupt(0.01);
     for org in organizations() {
         for family in Family::BOTH {
             let mut setup = setup(org.clone(), &faults);

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 const SYN: u8 = 2;
 const ACK: u8 = 16;
-const TICK: Keepalive = Keepalive {
-    idle: Duration::from_secs(70),
-    interval: Duration::from_millis(1500),
-    probes: 4,
-};
+
+fn tick() -> Keepalive {
+    Keepalive::default()
+        .with_idle(Duration::from_secs(70))
+        .with_interval(Duration::from_millis(1500))
+        .with_probes(4)
+}
 
 fn socket(net: &Net) -> TcpSocket {
     match net.hosts[0].is_ipv6() {
@@ -75,7 +77,7 @@ fn a_socket_that_is_set_up_before_it_connects() {
             assert!(!socket.nodelay().unwrap() && socket.keepalive().unwrap().is_none());
             assert_eq!(socket.ttl().unwrap(), None);
             socket.set_nodelay(true).unwrap();
-            socket.set_keepalive(Some(TICK)).unwrap();
+            socket.set_keepalive(Some(tick())).unwrap();
             socket.set_send_buffer_size(40_000).unwrap();
             socket.set_recv_buffer_size(50_000).unwrap();
             socket.set_linger(Some(Duration::ZERO)).unwrap();
@@ -94,7 +96,7 @@ fn a_socket_that_is_set_up_before_it_connects() {
             );
             assert_eq!((from, c.local_addr().unwrap()), (ours(&net, 4000), from));
             assert!(c.nodelay().unwrap(), "{org}");
-            assert_eq!(c.keepalive().unwrap(), Some(TICK), "{org}");
+            assert_eq!(c.keepalive().unwrap(), Some(tick()), "{org}");
             assert_eq!(c.send_buffer_size().unwrap(), 40_000, "{org}");
             assert_eq!(c.recv_buffer_size().unwrap(), 50_000, "{org}");
             assert_eq!(c.linger().unwrap(), Some(Duration::ZERO), "{org}");
@@ -216,10 +218,7 @@ fn sockets_of_datagrams_tell_their_family() {
         |_| {},
         |net| {
             for only_v6 in [false, true] {
-                let config = UdpConfig {
-                    only_v6,
-                    ..UdpConfig::default()
-                };
+                let config = UdpConfig::default().with_only_v6(only_v6);
                 let s = net.s.bind_udp_with((Ipv6Addr::UNSPECIFIED, 0), &config);
                 assert_eq!(s.unwrap().only_v6().unwrap(), only_v6);
             }

@@ -289,11 +289,9 @@ pub fn everywhere(change: impl Fn(&mut Setup), body: fn(Net)) {
             setup.family = family;
             change(&mut setup);
             let run = move |p: Virtual| body(Net::new(p, &setup));
-            let virt = perimeter_sync::virt::VirtualConfig {
-                cores: 2,
-                max_steps: 40_000_000,
-                ..Default::default()
-            };
+            let virt = perimeter_sync::virt::VirtualConfig::default()
+                .with_cores(2)
+                .with_max_steps(40_000_000);
             let result = Virtual::run(virt, run);
             result.unwrap_or_else(|f| panic!("{name}, {family:?}: {f}"));
         }

@@ -216,10 +216,7 @@ fn panics_of_destructors_are_caught_too() {
 #[test]
 fn a_callback_without_a_connection_may_panic() {
     for name in NAMES {
-        let config = VirtualConfig {
-            cores: 2,
-            ..VirtualConfig::default()
-        };
+        let config = VirtualConfig::default().with_cores(2);
         let result = Virtual::run(config, move |p| {
             let (device, wire) = script(&p, "script", 1500);
             let s = Stack::builder().on_virtual(p.clone());

@@ -114,10 +114,7 @@ fn wrong_tcp() -> Vec<(&'static str, TcpConfig)> {
         (
             "keepalive",
             tcp(|c| {
-                c.keepalive = Some(perimeter::Keepalive {
-                    probes: 0,
-                    ..Default::default()
-                });
+                c.keepalive = Some(perimeter::Keepalive::default().with_probes(0));
             }),
         ),
         (
@@ -134,10 +131,7 @@ fn wrong_stack() -> Vec<(&'static str, Config)> {
         c
     };
     #[expect(clippy::reversed_empty_ranges, reason = "what is refused")]
-    let inverted = Config {
-        ephemeral: 60_000..=50_000,
-        ..Config::default()
-    };
+    let inverted = Config::default().with_ephemeral(60_000..=50_000);
     vec![
         ("ephemeral", inverted),
         ("ephemeral", stack(|c| c.ephemeral = 0..=0)),
@@ -164,10 +158,7 @@ fn a_stack_is_not_built_with_settings_that_cannot_be_meant() {
         assert!(text.contains(name) && text.contains(" to "), "{text}");
     }
     for (name, tcp) in wrong_tcp() {
-        let c = Config {
-            tcp,
-            ..Config::default()
-        };
+        let c = Config::default().with_tcp(tcp);
         let text = build(c).expect_err(name).to_string();
         assert!(text.contains(&format!("tcp.{name}")), "{text}");
     }

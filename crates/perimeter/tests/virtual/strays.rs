@@ -24,11 +24,9 @@ struct Lab {
 }
 
 fn under_all(body: fn(&Lab)) {
-    let cfg = VirtualConfig {
-        cores: 1,
-        max_steps: 100_000_000,
-        ..VirtualConfig::default()
-    };
+    let cfg = VirtualConfig::default()
+        .with_cores(1)
+        .with_max_steps(100_000_000);
     each_simulated(&cfg, move |p, org| {
         let (device, wire) = script(&p, "script", 1500);
         let (second, jumbo) = script(&p, "jumbo", 9000);
@@ -517,10 +515,7 @@ fn the_mss_follows_the_interface() {
         lab.pass_ms(10);
         while lab.wire.next().is_some() || lab.jumbo.next().is_some() {}
         // An explicit value bounds it.
-        let config = TcpConfig {
-            mss: 1200,
-            ..config
-        };
+        let config = config.with_mss(1200);
         let _l = lab
             .s
             .listen_with("0.0.0.0:80", 128, config.clone())

@@ -27,11 +27,9 @@ struct Lab {
 
 fn under(org: OrgSpec, config: Config, body: impl FnOnce(&Lab) + Send + 'static) {
     let name = org.to_string();
-    let cfg = VirtualConfig {
-        cores: 2,
-        max_steps: 200_000_000,
-        ..VirtualConfig::default()
-    };
+    let cfg = VirtualConfig::default()
+        .with_cores(2)
+        .with_max_steps(200_000_000);
     let run = Virtual::run(cfg, move |p| {
         let (device, wire) = script(&p, "script", 1500);
         let s = Stack::builder().on_virtual(p.clone()).org(org);
@@ -43,10 +41,7 @@ fn under(org: OrgSpec, config: Config, body: impl FnOnce(&Lab) + Send + 'static)
 }
 
 fn config(cookies: SynCookies) -> Config {
-    Config {
-        syn_cookies: cookies,
-        ..Config::default()
-    }
+    Config::default().with_syn_cookies(cookies)
 }
 
 /// A segment from `from` to the stack's port.
@@ -265,10 +260,7 @@ fn survivors(lab: &Lab, per_second: u64, rtt_ms: u64, scale: u64) -> usize {
 }
 
 fn scaled(cookies: SynCookies, scale: u64) -> Config {
-    Config {
-        syn_buckets: 512 / scale as usize,
-        ..config(cookies)
-    }
+    config(cookies).with_syn_buckets(512 / scale as usize)
 }
 
 /// The attack that was measured: 100,000 and 200,000 SYNs a second and 20, 80 and 200 ms of round

@@ -252,10 +252,7 @@ fn both_families_by_one_socket() {
             let v4 = w.s.bind_udp(SocketAddr::from((any, port)));
             assert_eq!(kind(v4), Some(ErrorKind::AddrInUse));
             drop(dual);
-            let only = UdpConfig {
-                only_v6: true,
-                ..UdpConfig::default()
-            };
+            let only = UdpConfig::default().with_only_v6(true);
             let six = w.s.bind_udp_with(("::", port), &only).unwrap();
             let four = bind(&w.s, (any, port));
             theirs.send_to(b"four", (us, port)).unwrap();
@@ -273,10 +270,7 @@ fn sockets_that_share_a_port_share_its_flows() {
             let [us, them, any] = ips(&w);
             let _ = (us, them, any);
             let port = w.port();
-            let config = UdpConfig {
-                reuse_port: true,
-                ..UdpConfig::default()
-            };
+            let config = UdpConfig::default().with_reuse_port(true);
             let bind_one = |_| {
                 let s =
                     w.s.bind_udp_with(SocketAddr::from((us, port)), &config)
@@ -476,14 +470,12 @@ fn loss_and_reordering() {
     for (org, seed) in organizations().into_iter().zip(1..) {
         let mut setup = Setup::new(org);
         for end in &mut setup.wire.ends {
-            end.faults = FaultConfig {
-                seed,
-                loss: 0.1,
-                reorder: 0.2,
-                reorder_ns: 3_000_000,
-                corrupt: 0.05,
-                ..FaultConfig::default()
-            };
+            end.faults = FaultConfig::default()
+                .with_seed(seed)
+                .with_loss(0.1)
+                .with_reorder(0.2)
+                .with_reorder_ns(3_000_000)
+                .with_corrupt(0.05);
         }
         setup.run(|w| {
             let (ours, theirs, at, there) = both(&w);
@@ -622,10 +614,7 @@ fn groups() {
                 (IpAddr::V6(g), true) => s.join_multicast_v6(&g, 0),
                 (IpAddr::V6(g), false) => s.leave_multicast_v6(&g, 0),
             };
-            let shared = UdpConfig {
-                reuse_address: true,
-                ..UdpConfig::default()
-            };
+            let shared = UdpConfig::default().with_reuse_address(true);
             let open = |s: &Stack| {
                 let s = s.bind_udp_with((any, port), &shared).unwrap();
                 s.set_nonblocking(true).unwrap();

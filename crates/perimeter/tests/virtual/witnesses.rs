@@ -290,12 +290,10 @@ fn observe(lab: &mut Lab) {
 
 /// The witness of an organization.
 fn witness(org: &OrgSpec) -> String {
-    let cfg = VirtualConfig {
-        cores: 4,
-        schedule: Schedule::Time { jitter_percent: 0 },
-        max_time: Time::from_millis(10_000_000),
-        ..VirtualConfig::default()
-    };
+    let cfg = VirtualConfig::default()
+        .with_cores(4)
+        .with_schedule(Schedule::Time { jitter_percent: 0 })
+        .with_max_time(Time::from_millis(10_000_000));
     let spec = org.clone();
     let result = Virtual::run(cfg, move |p| {
         let (device, wire) = script(&p, "script", 1500);

@@ -37,6 +37,7 @@ const DUPLICATES: usize = 64;
 
 /// Settings of IPv6.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Ipv6Config {
     /// Solicitations by which it is found out whether somebody else on the link has an address,
     /// before it is used (RFC 4862, DupAddrDetectTransmits); 0: it is used at once. Default 1:
@@ -60,6 +61,14 @@ impl Default for Ipv6Config {
             autoconf: false,
             stable_secret: None,
         }
+    }
+}
+
+perimeter_base::setters! {
+    Ipv6Config {
+        with_dad_transmits(dad_transmits: u8),
+        with_autoconf(autoconf: bool),
+        with_stable_secret(stable_secret: Option<[u64; 2]>),
     }
 }
 

@@ -140,6 +140,7 @@ pub fn phases<K: Kind, A: Access<K = K>, Q: Op<K>>(
 
 /// What a call reports when it did not succeed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SockError {
     /// Nothing can be done now; wait for readiness.
     WouldBlock,

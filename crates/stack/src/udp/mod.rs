@@ -22,6 +22,7 @@ use perimeter_tcp::TcpError;
 
 /// Why a call on a socket did not succeed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UdpError {
     /// Nothing can be done now; wait for readiness.
     WouldBlock,

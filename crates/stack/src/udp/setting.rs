@@ -2,6 +2,7 @@
 
 /// What a socket is opened with.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UdpConfig {
     /// SO_RCVBUF: memory that datagrams pin while they wait to be received, bytes; each counts
     /// with the whole of its packet buffer. At least one datagram always may. Default 1 MiB.
@@ -53,6 +54,24 @@ impl Default for UdpConfig {
             multicast_interface: None,
             multicast_loop: true,
         }
+    }
+}
+
+perimeter_base::setters! {
+    UdpConfig {
+        with_recv_buffer(recv_buffer: u32),
+        with_reuse_address(reuse_address: bool),
+        with_reuse_port(reuse_port: bool),
+        with_only_v6(only_v6: bool),
+        with_any(any: bool),
+        with_device(device: Option<u16>),
+        with_ttl(ttl: Option<u8>),
+        with_tos(tos: u8),
+        with_broadcast(broadcast: bool),
+        with_dont_fragment(dont_fragment: bool),
+        with_multicast_ttl(multicast_ttl: u8),
+        with_multicast_interface(multicast_interface: Option<u16>),
+        with_multicast_loop(multicast_loop: bool),
     }
 }
 

@@ -37,6 +37,7 @@ impl Rx {
 
 /// A look at a socket.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct UdpInfo {
     /// Its name.
     pub id: SockId,

@@ -8,6 +8,7 @@ use crate::policy::LockPolicy;
 
 /// Who runs next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Schedule {
     /// Virtual-time order, for prediction: every core has a clock, and the thread on the core
     /// whose clock is smallest runs. Without jitter the seed makes no difference.
@@ -43,6 +44,7 @@ impl fmt::Display for Schedule {
 
 /// What a class of work costs: `base_ns` plus `unit_ps` for each unit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Cost {
     /// Nanoseconds per charge.
     pub base_ns: u32,
@@ -58,9 +60,17 @@ impl Cost {
     }
 }
 
+perimeter_base::setters! {
+    Cost {
+        with_base_ns(base_ns: u32),
+        with_unit_ps(unit_ps: u32),
+    }
+}
+
 /// What everything costs in virtual time. The defaults are of a 3 GHz server core with the
 /// caches warm, to be replaced by a calibration on the machine that is predicted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct CostTable {
     /// By class of work, indexed by `Work as usize`.
     pub work: [Cost; Work::COUNT],
@@ -129,8 +139,27 @@ impl Default for CostTable {
     }
 }
 
+perimeter_base::setters! {
+    CostTable {
+        with_work(work: [Cost; Work::COUNT]),
+        with_point_ns(point_ns: u32),
+        with_yield_ns(yield_ns: u32),
+        with_atomic_ns(atomic_ns: u32),
+        with_lock_ns(lock_ns: u32),
+        with_line_move_ns(line_move_ns: u32),
+        with_wake_ns(wake_ns: u32),
+        with_wake_latency_ns(wake_latency_ns: u32),
+        with_switch_ns(switch_ns: u32),
+        with_spawn_ns(spawn_ns: u32),
+        with_spin_ns(spin_ns: u32),
+        with_fair_ns(fair_ns: u32),
+        with_slice_ns(slice_ns: u32),
+    }
+}
+
 /// A simulation: the same configuration gives the same run, step by step.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct VirtualConfig {
     /// Every choice is drawn from it.
     pub seed: u64,
@@ -184,8 +213,25 @@ impl Default for VirtualConfig {
     }
 }
 
+perimeter_base::setters! {
+    VirtualConfig {
+        with_seed(seed: u64),
+        with_cores(cores: usize),
+        with_schedule(schedule: Schedule),
+        with_costs(costs: CostTable),
+        with_max_steps(max_steps: u64),
+        with_max_time(max_time: Time),
+        with_pct_steps(pct_steps: u64),
+        with_early_timer_one_in(early_timer_one_in: u32),
+        with_check_lock_order(check_lock_order: bool),
+        with_lock_policy(lock_policy: LockPolicy),
+        with_priorities(priorities: bool),
+    }
+}
+
 /// How a run went.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Report {
     /// Scheduling points passed.
     pub steps: u64,
@@ -207,6 +253,7 @@ pub struct Report {
 
 /// What kind of failure ended a run.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum FailureKind {
     /// Nobody can run, nobody has a deadline, and threads have not finished.
     Deadlock,
@@ -240,6 +287,7 @@ impl fmt::Display for FailureKind {
 
 /// Why a run failed, and how to see it again: [`RunError::config`] replays it step by step.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RunError {
     /// What kind.
     pub kind: FailureKind,

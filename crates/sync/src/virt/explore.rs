@@ -8,6 +8,7 @@ use super::{Report, Virtual};
 
 /// What an exploration has seen.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Explored {
     /// Runs made.
     pub runs: u64,

@@ -17,11 +17,9 @@
 //! use perimeter_sync::{Lock, LockClass, Platform, Thread};
 //! use std::sync::Arc;
 //!
-//! let cfg = VirtualConfig {
-//!     seed: 7,
-//!     schedule: Schedule::Random { switch_one_in: 2 },
-//!     ..VirtualConfig::default()
-//! };
+//! let cfg = VirtualConfig::default()
+//!     .with_seed(7)
+//!     .with_schedule(Schedule::Random { switch_one_in: 2 });
 //! let (sum, report) = Virtual::run(cfg, |p| {
 //!     let sum = Arc::new(p.lock(LockClass::Leaf, 0));
 //!     let threads: Vec<_> = (0..4)

@@ -42,6 +42,7 @@ const CWND_MAX: u32 = 1 << 30;
 
 /// Which algorithm governs the window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CcKind {
     /// CUBIC, RFC 9438, with Linux's integer granularity.
     #[default]

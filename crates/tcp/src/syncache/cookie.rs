@@ -21,6 +21,7 @@ use crate::isn::{IsnGen, ts_clock};
 
 /// When a cookie is sent in place of an entry.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Cookies {
     /// Never: the oldest entry of a full bucket goes.
     Off,

@@ -159,10 +159,7 @@ impl Host {
 
 /// Settings for a link of 1,500 octets.
 pub fn ethernet() -> Config {
-    Config {
-        mss: 1460,
-        ..Config::default()
-    }
+    Config::default().with_mss(1460)
 }
 
 /// The application reads up to `max` octets; how many it got.
@@ -726,24 +723,22 @@ impl Sim {
 /// A configuration drawn from `rng`.
 pub fn random_config(rng: &mut Rng) -> Config {
     let bufs = [3_000u32, 20_000, 65_535, 256 * 1024];
-    Config {
-        mss: [536, 1460, 8960][rng.below(3) as usize],
-        window_scale: !rng.chance(0.2),
-        timestamps: !rng.chance(0.3),
-        sack: !rng.chance(0.3),
-        rcv_buf: bufs[rng.below(4) as usize],
-        snd_buf: bufs[rng.below(4) as usize],
-        congestion: if rng.chance(0.5) {
+    Config::default()
+        .with_mss([536, 1460, 8960][rng.below(3) as usize])
+        .with_window_scale(!rng.chance(0.2))
+        .with_timestamps(!rng.chance(0.3))
+        .with_sack(!rng.chance(0.3))
+        .with_rcv_buf(bufs[rng.below(4) as usize])
+        .with_snd_buf(bufs[rng.below(4) as usize])
+        .with_congestion(if rng.chance(0.5) {
             CcKind::Cubic
         } else {
             CcKind::NewReno
-        },
-        nodelay: rng.chance(0.3),
+        })
+        .with_nodelay(rng.chance(0.3))
         // At 30 % loss a FIN may need longer than the usual minute.
-        time_wait: Duration::from_secs(1800),
-        syn_retries: 30,
-        orphan_retries: 30,
-        data_retries: 30,
-        ..Config::default()
-    }
+        .with_time_wait(Duration::from_secs(1800))
+        .with_syn_retries(30)
+        .with_orphan_retries(30)
+        .with_data_retries(30)
 }

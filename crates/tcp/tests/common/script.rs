@@ -28,13 +28,11 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             // Scripts about timeouts would see a probe in place of the first, or recovery.
-            cfg: Config {
-                loss_probe: false,
-                mtu_probing: false,
-                reorder_timer: false,
-                mss: 1460,
-                ..Config::default()
-            },
+            cfg: Config::default()
+                .with_loss_probe(false)
+                .with_mtu_probing(false)
+                .with_reorder_timer(false)
+                .with_mss(1460),
             local_isn: 0x1000_0000,
             remote_isn: 0x2000_0000,
         }

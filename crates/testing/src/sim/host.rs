@@ -226,12 +226,10 @@ fn stack(world: &World, known: &Known, seed: u64, tcp: &TcpConfig) -> Stack {
     } else {
         "::/0"
     };
-    let config = Config {
-        tcp: tcp.clone(),
+    let config = Config::default()
+        .with_tcp(tcp.clone())
         // Who crashes waits for nobody, and nothing else ends a stack here.
-        drain: std::time::Duration::ZERO,
-        ..Config::default()
-    };
+        .with_drain(std::time::Duration::ZERO);
     Stack::builder()
         .on_virtual(platform)
         .organization("up")

@@ -269,11 +269,9 @@ fn stack(shared: &Shared, spec: &Spec, port: PortId) -> Stack {
         true => (32, "0.0.0.0/0"),
         false => (128, "::/0"),
     };
-    let config = Config {
-        tcp: shared.tcp.clone(),
-        drain: Duration::ZERO,
-        ..Config::default()
-    };
+    let config = Config::default()
+        .with_tcp(shared.tcp.clone())
+        .with_drain(Duration::ZERO);
     Stack::builder()
         .on_virtual(shared.p.clone())
         .org(shared.org.clone())

@@ -79,6 +79,7 @@ impl Operator {
 
 /// How a simulation went.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// How long it ran, in its own time.
     pub elapsed: Duration,

@@ -23,12 +23,10 @@ fn run(seed: u64, bug: Bug) -> Result<(), String> {
 fn run_at_all(seed: u64, bug: Bug) -> Result<(u64, Duration), String> {
     let disk = Rc::new(Disk::default());
     let told = Rc::new(RefCell::new(Vec::new()));
-    let link = Link {
-        delay: Duration::from_millis(10),
-        jitter: Duration::from_millis(3),
-        loss: 0.02,
-        ..Link::default()
-    };
+    let link = Link::default()
+        .with_delay(Duration::from_millis(10))
+        .with_jitter(Duration::from_millis(3))
+        .with_loss(0.02);
     let mut sim = Sim::builder(seed).link(link).build();
     let its = disk.clone();
     sim.host("server", move || server(its.clone(), bug));

@@ -12,12 +12,10 @@ use std::time::Duration;
 
 fn run(seed: u64, bug: Bug) -> Result<(), String> {
     let held = Held::default();
-    let link = Link {
-        delay: Duration::from_millis(5),
-        jitter: Duration::from_millis(20),
-        loss: 0.02,
-        ..Link::default()
-    };
+    let link = Link::default()
+        .with_delay(Duration::from_millis(5))
+        .with_jitter(Duration::from_millis(20))
+        .with_loss(0.02);
     let mut sim = Sim::builder(seed).link(link).build();
     sim.host("server", server);
     for name in ["one", "two"] {

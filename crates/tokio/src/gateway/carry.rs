@@ -6,7 +6,7 @@ use crate::gateway::sessions::{self, Sessions};
 use crate::gateway::shared::{Settings, Shared};
 use crate::gateway::upstream::Upstream;
 use crate::{TcpListener, TcpStream, UdpSocket};
-use perimeter::{Hold, Keepalive, Listen, Request, Stack, TcpConfig};
+use perimeter::{Hold, Keepalive, Listen, Request, Stack};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -51,16 +51,12 @@ impl Gateway {
             waiting: Mutex::default(),
             over: ended,
         };
-        let hold = Hold {
-            requests: places,
-            ..Hold::default()
-        };
+        let hold = Hold::default().with_requests(places);
         let backlog = u32::try_from(places).unwrap_or(u32::MAX);
         // Peers that are gone without a word are found in the end.
-        let config = TcpConfig {
-            keepalive: Some(Keepalive::default()),
-            ..stack.tcp_config()
-        };
+        let config = stack
+            .tcp_config()
+            .with_keepalive(Some(Keepalive::default()));
         let listen = Listen::any().hold(hold).backlog(backlog).tcp(config);
         let incoming = TcpListener::from_perimeter(stack.listen_as(&listen)?)?;
         let datagrams = sessions::socket(&stack)?;

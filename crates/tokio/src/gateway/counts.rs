@@ -6,6 +6,7 @@ macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of a gateway since its beginning.
         #[derive(Debug, Default)]
+        #[non_exhaustive]
         pub struct Counts {
             $($(#[$doc])* pub $name: Count,)*
         }

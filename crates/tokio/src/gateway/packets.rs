@@ -31,11 +31,9 @@ impl std::fmt::Debug for Packets {
 /// # Errors
 /// As [`Builder::interface_accepting`].
 pub fn packets(builder: Builder, mtu: u32) -> Result<(Builder, Packets), BuildError> {
-    let config = PipeConfig {
-        name: "packets".to_owned(),
-        mtu,
-        ..PipeConfig::default()
-    };
+    let config = PipeConfig::default()
+        .with_name("packets".to_owned())
+        .with_mtu(mtu);
     let (device, end) = channel(&Native::default(), config);
     let builder = builder.interface_accepting(device, &[], Accept::Any { echo: true })?;
     Ok((builder, Packets { end }))

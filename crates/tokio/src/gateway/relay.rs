@@ -40,6 +40,7 @@ impl Abort for crate::TcpStream {
 
 /// How a relay ended.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Relayed {
     /// Octets from the first to the second, and back.
     pub bytes: [u64; 2],

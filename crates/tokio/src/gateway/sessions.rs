@@ -384,11 +384,9 @@ impl Sessions {
 
 /// The inside's socket.
 pub(crate) fn socket(stack: &Stack) -> io::Result<Inside> {
-    let config = perimeter::UdpConfig {
-        any: true,
-        recv_buffer: 8 << 20,
-        ..perimeter::UdpConfig::default()
-    };
+    let config = perimeter::UdpConfig::default()
+        .with_any(true)
+        .with_recv_buffer(8 << 20);
     Inside::from_perimeter(stack.bind_udp_with("[::]:0", &config)?)
 }
 

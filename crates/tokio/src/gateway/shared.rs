@@ -15,6 +15,7 @@ pub(crate) const DNS: u16 = 53;
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Settings {
     /// Which destinations are allowed. Default: all.
     pub rules: Rules,
@@ -47,6 +48,18 @@ impl Default for Settings {
             session_time: Duration::from_secs(120),
             drain: Duration::from_secs(10),
         }
+    }
+}
+
+perimeter_base::setters! {
+    Settings {
+        with_rules(rules: Rules),
+        with_dns(dns: Option<SocketAddr>),
+        with_connections(connections: usize),
+        with_handshake(handshake: Duration),
+        with_sessions(sessions: usize),
+        with_session_time(session_time: Duration),
+        with_drain(drain: Duration),
     }
 }
 

@@ -13,11 +13,19 @@ use tokio::time::timeout;
 
 /// What the host's sockets are to have, so that their packets do not come back into the gateway.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct SocketOptions {
     /// `SO_MARK`, for policy routing.
     pub mark: Option<u32>,
     /// `SO_BINDTODEVICE`: the interface that they leave by.
     pub device: Option<String>,
+}
+
+perimeter_base::setters! {
+    SocketOptions {
+        with_mark(mark: Option<u32>),
+        with_device(device: Option<String>),
+    }
 }
 
 /// Lets this process have as many files open as it may: every connection and session needs one.
@@ -103,6 +111,7 @@ impl SocketOptions {
 
 /// A proxy's protocol.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Speaks {
     /// SOCKS5.
     Socks5,
@@ -112,6 +121,7 @@ pub enum Speaks {
 
 /// Where to, as users write it: `direct`, `socks5://[user:password@]host:port`, `http://…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Target {
     /// To each destination itself.
     Direct,
@@ -241,6 +251,7 @@ pub struct Upstream {
 
 /// How datagrams get to their destinations.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Datagrams {
     /// By a socket, each to its destination.
     Direct(UdpSocket),

@@ -175,12 +175,12 @@ pub fn world_of(settings: Settings, queues: usize, test: impl FnOnce(&World) + S
     namespace::within(|| {
         allow_files(16_384);
         let heard = outside();
-        let tun = Tap::open(&TapConfig {
-            medium: Medium::Ip,
-            large: true,
-            queues,
-            ..TapConfig::new(TUN)
-        });
+        let tun = Tap::open(
+            &TapConfig::new(TUN)
+                .with_medium(Medium::Ip)
+                .with_large(true)
+                .with_queues(queues),
+        );
         let tun = tun.expect("a TUN device");
         host::set_up(TUN, true).expect("up");
         for line in [
@@ -199,11 +199,9 @@ pub fn world_of(settings: Settings, queues: usize, test: impl FnOnce(&World) + S
         ] {
             run(line);
         }
-        let config = Config {
-            offload: Offload::Device,
-            service: Duration::from_secs(5),
-            ..Config::default()
-        };
+        let config = Config::default()
+            .with_offload(Offload::Device)
+            .with_service(Duration::from_secs(5));
         let b = Stack::builder()
             .organization("up:shared")
             .unwrap()
@@ -218,10 +216,7 @@ pub fn world_of(settings: Settings, queues: usize, test: impl FnOnce(&World) + S
             .unwrap();
         let stop = Arc::new(Notify::new());
         let (gateway, counts) = runtime.block_on(async {
-            let options = SocketOptions {
-                device: Some(NEAR.to_owned()),
-                ..SocketOptions::default()
-            };
+            let options = SocketOptions::default().with_device(Some(NEAR.to_owned()));
             let limit = Duration::from_secs(2);
             let upstream = Upstream::new(Target::Direct, options, limit).await.unwrap();
             let gateway = Gateway::new(stack, upstream, settings).unwrap();

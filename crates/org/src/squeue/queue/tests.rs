@@ -50,13 +50,11 @@ fn bring(p: &Virtual, q: &Squeue<Virtual, Log>, entry: SqueueEntry, m: (usize, u
 /// producer's order, and nothing is left.
 fn produce(seed: u64, settings: Settings) {
     const EACH: u32 = 8;
-    let config = VirtualConfig {
-        seed,
-        cores: 2,
-        schedule: Schedule::Random { switch_one_in: 2 },
-        max_steps: 200_000,
-        ..VirtualConfig::default()
-    };
+    let config = VirtualConfig::default()
+        .with_seed(seed)
+        .with_cores(2)
+        .with_schedule(Schedule::Random { switch_one_in: 2 })
+        .with_max_steps(200_000);
     Virtual::run(config, move |p| {
         let q = Arc::new(Squeue::new(&p, 0, settings, Log::default()));
         let over = Arc::new(AtomicBool::new(false));
@@ -137,10 +135,7 @@ fn quanta_of_nothing_and_a_delayed_worker_lose_nothing() {
 
 #[test]
 fn a_drain_stops_at_its_quantum_and_keeps_the_order() {
-    let config = VirtualConfig {
-        schedule: Schedule::Time { jitter_percent: 0 },
-        ..VirtualConfig::default()
-    };
+    let config = VirtualConfig::default().with_schedule(Schedule::Time { jitter_percent: 0 });
     Virtual::run(config, |p| {
         let settings = Settings {
             quanta: [1_000; 3],
