@@ -16,6 +16,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 /// Carries the inside's connections on through the upstream.
+///
+/// ```
+#[doc = include_str!("../examples/gateway.txt")]
+/// // What asks anybody for DNS gets to a server of this host's, which sends back what it is told.
+/// let settings = Settings::default().with_dns(Some(here));
+/// let gateway = Gateway::new(stack, upstream, settings)?;
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let gateway = tokio::spawn(gateway.run(async move { drop(stopped.await) }));
+///
+/// // A host at the inside.
+/// let mut s = host.connect("192.0.2.7:53").await?;
+/// s.write_all(b"hello").await?;
+/// let mut text = [0; 5];
+/// s.read_exact(&mut text).await?;
+/// assert_eq!(&text, b"hello");
+///
+/// drop((s, stop));
+/// gateway.await??;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 pub struct Gateway {
     incoming: TcpListener,
     datagrams: UdpSocket,
@@ -33,6 +53,7 @@ impl Gateway {
     /// For a stack with an interface that takes any destination
     /// ([`Accept::Any`](perimeter::Accept::Any)), which threads of its own serve. From here on it is
     /// asked for connections, which wait for [`Gateway::run`].
+    /// See [`Gateway`].
     ///
     /// # Errors
     /// The stack can't be listened on: somebody does already, or it has ended.
@@ -69,12 +90,36 @@ impl Gateway {
     }
 
     /// What it counts.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/gateway.txt")]
+    /// let gateway = Gateway::new(stack, upstream, Settings::default().with_dns(Some(here)))?;
+    /// let counts = gateway.counts();
+    /// let client = async {
+    ///     let connected = host.connect("192.0.2.7:53").await;
+    ///     assert!(connected.is_ok());
+    /// };
+    /// gateway.run(client).await?;
+    /// assert_eq!(counts.connections.get(), 1);
+    /// for (name, value) in counts.all() {
+    ///     println!("{name} {value}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn counts(&self) -> Arc<Counts> {
         self.shared.counts.clone()
     }
 
     /// Works until `stop` is ready. Then it takes no new connections; those that there are go on for
     /// [`Settings::drain`] at most, and what is left is reset.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/gateway.txt")]
+    /// let gateway = Gateway::new(stack, upstream, Settings::default())?;
+    /// // A program would wait for a signal: `tokio::signal::ctrl_c`.
+    /// gateway.run(tokio::time::sleep(Duration::from_millis(20))).await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// The stack has ended.

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of a gateway since its beginning.
+        /// See [`Gateway::counts`](super::Gateway::counts).
         #[derive(Debug, Default)]
         #[non_exhaustive]
         pub struct Counts {
@@ -13,6 +14,7 @@ macro_rules! counts {
 
         impl Counts {
             /// Names and values, in order.
+            /// See [`Gateway::counts`](super::Gateway::counts).
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.get()),)*]
             }
@@ -58,21 +60,33 @@ counts! {
 }
 
 /// A counter.
+///
+/// ```
+/// use perimeter_tokio::gateway::counts::Count;
+///
+/// let relaying = Count::default();
+/// relaying.add(2);
+/// relaying.less();
+/// assert_eq!(relaying.get(), 1);
+/// ```
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
     /// Adds to it.
+    /// See [`Count`].
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
     /// Takes one off: of a number of what there is now.
+    /// See [`Count`].
     pub fn less(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Its value.
+    /// See [`Count`].
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

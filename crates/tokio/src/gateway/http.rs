@@ -11,6 +11,17 @@ const LONGEST: usize = 8 * 1024;
 
 /// Asks the proxy at the other end of `s` for a tunnel to `to`, which `s` is from then on.
 ///
+/// ```
+#[doc = include_str!("../examples/proxy.txt")]
+/// let mut s = TcpStream::connect(http_proxy).await?;
+/// http::connect(&mut s, None, "192.0.2.7:80".parse()?).await?;
+/// // What comes from here on is from there: a greeting.
+/// let mut text = [0; 5];
+/// s.read_exact(&mut text).await?;
+/// assert_eq!(&text, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
+///
 /// # Errors
 /// `PermissionDenied` (401, 403, 407), `HostUnreachable` (502, 503), `TimedOut` (504) or
 /// `ConnectionRefused` as the proxy answers; `InvalidData` if it does not speak HTTP; or those of `s`.

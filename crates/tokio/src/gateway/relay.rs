@@ -19,8 +19,10 @@ const TURNS: usize = 16;
 const KEPT: usize = 16;
 
 /// A stream that can be closed by a reset.
+/// See [`relay`].
 pub trait Abort {
     /// Its peer is told by a reset, when it is dropped at the latest.
+    /// See [`relay`].
     fn abort(&self);
 }
 
@@ -39,6 +41,7 @@ impl Abort for crate::TcpStream {
 }
 
 /// How a relay ended.
+/// See [`relay`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Relayed {
@@ -146,6 +149,32 @@ impl Way {
 
 /// Relays until both directions have ended; or one stream has failed, or `stop` is ready: then both
 /// are reset. `counted` is told of octets as they go, from the first to the second and back.
+///
+/// ```
+#[doc = include_str!("../examples/host.txt")]
+/// // Whoever connects to this listener is connected with the server.
+/// let listener = TcpListener::bind("127.0.0.1:0").await?;
+/// let mut client = TcpStream::connect(listener.local_addr()?).await?;
+/// let (inside, _) = listener.accept().await?;
+/// let outside = TcpStream::connect(here).await?;
+/// let relayed = tokio::spawn(relay(inside, outside, pending::<()>(), |[there, back]| {
+///     println!("{there} octets there, {back} back");
+/// }));
+/// client.write_all(b"hello").await?;
+/// client.shutdown().await?;
+/// let mut text = String::new();
+/// client.read_to_string(&mut text).await?;
+/// assert_eq!(text, "hello");
+/// assert_eq!(relayed.await?.bytes, [5, 5]);
+///
+/// // Whoever is to be relayed can be reset. That is seen as an error of its peer.
+/// let mut client = TcpStream::connect(listener.local_addr()?).await?;
+/// let (inside, _) = listener.accept().await?;
+/// inside.abort();
+/// drop(inside);
+/// assert!(client.read_u8().await.is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 pub async fn relay<A, B>(
     mut a: A,
     mut b: B,

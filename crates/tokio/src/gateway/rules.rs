@@ -5,6 +5,17 @@ use core::str::FromStr;
 use std::net::{IpAddr, SocketAddr};
 
 /// Destinations: addresses and ports.
+///
+/// ```
+/// use perimeter_tokio::gateway::rules::Destinations;
+///
+/// let web: Destinations = "[2001:db8::/32]:80-443".parse()?;
+/// assert!(web.contains("[2001:db8::5]:443".parse()?));
+/// assert!(!web.contains("[2001:db8::5]:25".parse()?));
+/// let mail: Destinations = "*:25".parse()?;
+/// assert!(mail.contains("192.0.2.7:25".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Destinations {
     /// The address and its prefix length; `None`: all of both families.
@@ -15,6 +26,7 @@ pub struct Destinations {
 
 impl Destinations {
     /// Whether `to` is one.
+    /// See [`Destinations`].
     pub fn contains(&self, to: SocketAddr) -> bool {
         let port = (self.ports.0..=self.ports.1).contains(&to.port());
         port && self
@@ -107,6 +119,19 @@ impl fmt::Display for Destinations {
 
 /// Rules, of which the first that matches decides. Where none does, a destination is allowed unless
 /// some rule allows others.
+///
+/// ```
+/// use perimeter_tokio::gateway::rules::Rules;
+///
+/// let mut rules = Rules::default();
+/// rules.push(true, "10.1.0.0/16".parse()?);
+/// rules.push(false, "10.0.0.0/8".parse()?);
+/// assert!(rules.allow("10.1.2.3:80".parse()?));
+/// assert!(!rules.allow("10.2.2.3:80".parse()?));
+/// // Others are allowed, so this one is not.
+/// assert!(!rules.allow("192.0.2.7:80".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<(bool, Destinations)>,
@@ -114,11 +139,13 @@ pub struct Rules {
 
 impl Rules {
     /// Adds a rule behind the others: whether these destinations are allowed.
+    /// See [`Rules`].
     pub fn push(&mut self, allow: bool, what: Destinations) {
         self.rules.push((allow, what));
     }
 
     /// Whether `to` is allowed.
+    /// See [`Rules`].
     pub fn allow(&self, to: SocketAddr) -> bool {
         match self.rules.iter().find(|(_, what)| what.contains(to)) {
             Some((allow, _)) => *allow,

@@ -14,6 +14,22 @@ use tokio::sync::{Semaphore, oneshot, watch};
 pub(crate) const DNS: u16 = 53;
 
 /// Settings of a gateway.
+///
+/// ```
+#[doc = include_str!("../examples/gateway.txt")]
+/// let mut rules = Rules::default();
+/// rules.push(false, "192.0.2.0/24".parse()?);
+/// let settings = Settings::default().with_rules(rules).with_connections(100);
+/// let gateway = Gateway::new(stack, upstream, settings)?;
+/// let counts = gateway.counts();
+/// let client = async {
+///     let refused = host.connect("192.0.2.7:80").await;
+///     assert!(refused.is_err());
+/// };
+/// gateway.run(client).await?;
+/// assert_eq!(counts.denied.get(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {

@@ -18,6 +18,16 @@ const IPV6: u8 = 4;
 pub const UDP_HEADER: usize = 4 + 16 + 2;
 
 /// User name and password, 1 to 255 octets each.
+///
+/// ```
+/// use perimeter_tokio::gateway::socks::Credentials;
+///
+/// let me = Credentials::new("me", "secret")?;
+/// assert_eq!((me.user(), me.password()), ("me", "secret"));
+/// // Where it is printed, the password is not.
+/// assert_eq!(format!("{me:?}"), "me:…");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     user: String,
@@ -32,6 +42,7 @@ impl core::fmt::Debug for Credentials {
 
 impl Credentials {
     /// Both.
+    /// See [`Credentials`].
     ///
     /// # Errors
     /// One is empty, or longer than 255 octets.
@@ -48,11 +59,13 @@ impl Credentials {
     }
 
     /// The user's name.
+    /// See [`Credentials`].
     pub fn user(&self) -> &str {
         &self.user
     }
 
     /// The password.
+    /// See [`Credentials`].
     pub fn password(&self) -> &str {
         &self.password
     }
@@ -63,6 +76,18 @@ fn bad(what: impl Into<String>) -> Error {
 }
 
 /// Asks the proxy at the other end of `s` for a connection to `to`, which `s` is from then on.
+///
+/// ```
+#[doc = include_str!("../examples/proxy.txt")]
+/// let mut s = TcpStream::connect(socks_proxy).await?;
+/// let me = socks::Credentials::new("me", "secret")?;
+/// socks::connect(&mut s, Some(&me), "192.0.2.7:80".parse()?).await?;
+/// // What comes from here on is from there: a greeting.
+/// let mut text = [0; 5];
+/// s.read_exact(&mut text).await?;
+/// assert_eq!(&text, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 ///
 /// # Errors
 /// What the proxy says, as the error that a connection would give: `ConnectionRefused`,
@@ -78,6 +103,24 @@ where
 
 /// Asks the proxy to carry datagrams for as long as `s` lasts. Yields where they are to be sent:
 /// behind a [header](udp_header) each. An unspecified address stands for the proxy's own.
+///
+/// ```
+#[doc = include_str!("../examples/proxy.txt")]
+/// let mut s = TcpStream::connect(socks_proxy).await?;
+/// let relay = socks::associate(&mut s, None, false).await?;
+/// let socket = UdpSocket::bind("127.0.0.1:0").await?;
+/// let mut datagram = Vec::new();
+/// socks::udp_header(&mut datagram, "192.0.2.7:53".parse()?);
+/// datagram.extend_from_slice(b"question");
+/// socket.send_to(&datagram, relay).await?;
+///
+/// let mut buf = [0; 2000];
+/// let (len, _) = socket.recv_from(&mut buf).await?;
+/// let (from, data) = socks::parse_udp(&buf[..len]).ok_or("no header")?;
+/// assert_eq!(from.to_string(), "192.0.2.7:53");
+/// assert_eq!(&buf[data..len], b"question");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 ///
 /// # Errors
 /// As [`connect`].
@@ -217,6 +260,7 @@ fn put_addr(out: &mut Vec<u8>, to: SocketAddr) {
 }
 
 /// Appends the header of a datagram to `to` (RFC 1928, section 7).
+/// See [`associate`].
 pub fn udp_header(out: &mut Vec<u8>, to: SocketAddr) {
     out.extend_from_slice(&[0, 0, 0]);
     put_addr(out, to);
@@ -224,6 +268,7 @@ pub fn udp_header(out: &mut Vec<u8>, to: SocketAddr) {
 
 /// A datagram from the proxy: where it came from, and where its data begins. `None`: it is
 /// malformed, a fragment, or from a name.
+/// See [`associate`].
 pub fn parse_udp(datagram: &[u8]) -> Option<(SocketAddr, usize)> {
     let (head, rest) = datagram.split_first_chunk::<4>()?;
     let [_, _, frag, kind] = *head;

@@ -12,6 +12,19 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket, lookup_host};
 use tokio::time::timeout;
 
 /// What the host's sockets are to have, so that their packets do not come back into the gateway.
+///
+/// ```
+#[doc = include_str!("../examples/host.txt")]
+/// // For all interfaces and without a mark: nobody needs a privilege for that.
+/// let options = SocketOptions::default();
+/// options.check()?;
+/// let mut s = options.connect(here).await?;
+/// s.write_all(b"hello").await?;
+/// let mut text = [0; 5];
+/// s.read_exact(&mut text).await?;
+/// assert_eq!(&text, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SocketOptions {
@@ -30,6 +43,12 @@ perimeter_base::setters! {
 
 /// Lets this process have as many files open as it may: every connection and session needs one.
 /// How many that are, if it is known.
+///
+/// ```
+/// if let Some(files) = perimeter_tokio::gateway::upstream::raise_file_limit() {
+///     println!("{files} connections and sessions, less some");
+/// }
+/// ```
 pub fn raise_file_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -66,6 +85,7 @@ impl SocketOptions {
     }
 
     /// Whether sockets can have these options: tried on one.
+    /// See [`SocketOptions`].
     ///
     /// # Errors
     /// The privilege is missing, or there is no such device.
@@ -78,6 +98,7 @@ impl SocketOptions {
     }
 
     /// Connects the host's socket.
+    /// See [`SocketOptions`].
     ///
     /// # Errors
     /// As `connect`.
@@ -93,6 +114,16 @@ impl SocketOptions {
     }
 
     /// A socket for datagrams of that family.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/host.txt")]
+    /// let server = UdpSocket::bind("127.0.0.1:0").await?;
+    /// let client = SocketOptions::default().udp(false)?;
+    /// client.send_to(b"hello", server.local_addr()?).await?;
+    /// let mut buf = [0; 2000];
+    /// assert_eq!(server.recv_from(&mut buf).await?.0, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// As `socket` and `bind`.
@@ -110,6 +141,7 @@ impl SocketOptions {
 }
 
 /// A proxy's protocol.
+/// See [`Target`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Speaks {
@@ -120,6 +152,16 @@ pub enum Speaks {
 }
 
 /// Where to, as users write it: `direct`, `socks5://[user:password@]host:port`, `http://…`.
+///
+/// ```
+/// use perimeter_tokio::gateway::Target;
+///
+/// let target: Target = "socks5://me:secret@proxy.example:1080".parse()?;
+/// // Without the password, as it may be shown.
+/// assert_eq!(target.to_string(), "socks5://proxy.example:1080");
+/// assert_eq!("direct".parse(), Ok(Target::Direct));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
@@ -239,6 +281,19 @@ fn decoded(s: &str) -> Result<String, String> {
 }
 
 /// Reaches destinations.
+///
+/// ```
+#[doc = include_str!("../examples/proxy.txt")]
+/// let target: Target = format!("socks5://{socks_proxy}").parse()?;
+/// let limit = Duration::from_secs(20);
+/// let upstream = Upstream::new(target, SocketOptions::default(), limit).await?;
+/// assert!(upstream.carries_datagrams());
+/// let mut s = upstream.connect("192.0.2.7:80".parse()?).await?;
+/// let mut text = [0; 5];
+/// s.read_exact(&mut text).await?;
+/// assert_eq!(&text, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Upstream {
     target: Target,
@@ -250,6 +305,7 @@ pub struct Upstream {
 }
 
 /// How datagrams get to their destinations.
+/// See [`Upstream::datagrams`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Datagrams {
@@ -262,6 +318,7 @@ pub enum Datagrams {
 
 impl Upstream {
     /// To `target`, whose name is looked up now. A connection has `limit` to come about.
+    /// See [`Upstream`].
     ///
     /// # Errors
     /// The proxy's name can't be resolved, or the options can't be had.
@@ -291,11 +348,19 @@ impl Upstream {
     }
 
     /// Where to.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/host.txt")]
+    /// let direct = Upstream::new(Target::Direct, SocketOptions::default(), Duration::from_secs(20));
+    /// assert_eq!(direct.await?.target().to_string(), "direct");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     pub fn target(&self) -> &Target {
         &self.target
     }
 
     /// Whether datagrams get there.
+    /// See [`Upstream`].
     pub fn carries_datagrams(&self) -> bool {
         !matches!(
             self.target,
@@ -321,6 +386,7 @@ impl Upstream {
     }
 
     /// A stream to `to`.
+    /// See [`Upstream`].
     ///
     /// # Errors
     /// `ConnectionRefused`, `HostUnreachable`, `TimedOut`, … as the destination or the proxy
@@ -344,6 +410,24 @@ impl Upstream {
     }
 
     /// A way for datagrams of one sender, to destinations of that family.
+    ///
+    /// ```
+    #[doc = include_str!("../examples/proxy.txt")]
+    /// let target: Target = format!("socks5://{socks_proxy}").parse()?;
+    /// let limit = Duration::from_secs(20);
+    /// let upstream = Upstream::new(target, SocketOptions::default(), limit).await?;
+    /// let (socket, _open) = match upstream.datagrams(false).await? {
+    ///     Datagrams::Relay(socket, open) => (socket, open),
+    ///     other => panic!("not by a proxy: {other:?}"),
+    /// };
+    /// let mut datagram = Vec::new();
+    /// socks::udp_header(&mut datagram, "192.0.2.7:53".parse()?);
+    /// datagram.extend_from_slice(b"question");
+    /// socket.send(&datagram).await?;
+    /// let mut buf = [0; 2000];
+    /// assert_eq!(socket.recv(&mut buf).await?, datagram.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
     ///
     /// # Errors
     /// `Unsupported` by an HTTP proxy; no socket is to be had; or what the proxy says.
