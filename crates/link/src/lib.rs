@@ -25,6 +25,7 @@ pub mod mem;
 #[cfg(target_os = "linux")]
 pub mod named;
 pub mod network;
+pub mod nowhere;
 pub mod null;
 pub mod pace;
 #[cfg(target_os = "linux")]

@@ -14,7 +14,7 @@ use perimeter_stack::{Cidr, Config, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
 use perimeter_sync::{Lending, LockPolicy, Native, Platform, Virtual};
 use perimeter_tcp::Config as TcpConfig;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +44,7 @@ pub struct Builder {
     control: Option<PathBuf>,
     metrics: Option<SocketAddr>,
     profile: bool,
+    loopback: bool,
     /// How threads wait for locks, if that was said; of the platform, whichever it will be.
     policy: Option<LockPolicy>,
 }
@@ -60,6 +61,7 @@ impl Builder {
             control: None,
             metrics: None,
             profile: false,
+            loopback: false,
             policy: None,
         }
     }
@@ -268,6 +270,43 @@ impl Builder {
         Ok(self)
     }
 
+    /// Makes it a stack that talks to itself: at 127.0.0.1 and ::1, without a device, and without any
+    /// other interface. For tests and first steps; any other stack also reaches its own addresses
+    /// past its devices.
+    ///
+    /// ```
+    /// # use perimeter::{Stack, link};
+    /// use std::io::{Read, Write};
+    ///
+    /// let stack = Stack::builder().loopback().build()?;
+    /// let listener = stack.listen("127.0.0.1:80")?;
+    /// let mut client = stack.connect("127.0.0.1:80")?;
+    /// client.write_all(b"hello")?;
+    /// let mut text = [0; 5];
+    /// listener.accept()?.0.read_exact(&mut text)?;
+    /// assert_eq!(&text, b"hello");
+    ///
+    /// // Loopback addresses are nobody else's, so nothing from elsewhere may come to them.
+    /// let both = Stack::builder().loopback().interface(link::nowhere::Nowhere, &["10.0.0.1/24"])?;
+    /// let error = both.build().expect_err("one or the other");
+    /// assert_eq!(error.to_string(), "a stack with `loopback` has no other interface");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn loopback(mut self) -> Builder {
+        // Of 127.0.0.0/8 this one only: others lead nowhere.
+        let v4 = (IpAddr::from(Ipv4Addr::LOCALHOST), 32);
+        let v6 = (IpAddr::from(Ipv6Addr::LOCALHOST), 128);
+        self.loopback = true;
+        self.ifaces.push(IfaceSpec {
+            device: Box::new(perimeter_link::nowhere::Nowhere),
+            addrs: [v4, v6]
+                .map(|(addr, prefix)| Cidr { addr, prefix })
+                .to_vec(),
+            accept: Accept::Own,
+        });
+        self
+    }
+
     /// Adds an interface on a device of the host's, which is opened at once with the default
     /// [options](perimeter_link::named::HostOptions): `tap`, `tap:NAME` or `tun:NAME` (the host's
     /// kernel is the other end, and needs an address there), `packet:INTERFACE` or `xdp:INTERFACE`
@@ -457,6 +496,10 @@ impl Builder {
     ) -> Result<Stack, BuildError> {
         if self.ifaces.is_empty() {
             return Err(BuildError::Missing("a stack needs an interface"));
+        }
+        if self.loopback && self.ifaces.len() > 1 {
+            let alone = "a stack with `loopback` has no other interface";
+            return Err(BuildError::Setting(alone.to_string()));
         }
         let found = self.config.ipv6.autoconf;
         let lost = |i: &IfaceSpec| i.addrs.is_empty() && !i.accept.is_any();

@@ -191,3 +191,45 @@ fn threads_talk_to_each_other_through_their_stack() {
         }
     }
 }
+
+/// No device at all, one thread, both families.
+#[test]
+fn a_stack_of_its_own_needs_no_device() {
+    for org in OrgSpec::tested() {
+        let s = Stack::builder().org(org.clone()).loopback();
+        let s = s.build().unwrap();
+        for ip in ["127.0.0.1", "::1"] {
+            let name = format!("{org} {ip}");
+            let to = |port| SocketAddr::new(ip.parse().unwrap(), port);
+            let l = s.listen(to(80)).unwrap();
+            let mut a = s.connect_timeout(to(80), Duration::from_secs(20)).unwrap();
+            let (mut b, from) = l.accept().unwrap();
+            assert_eq!(from, a.local_addr().unwrap(), "{name}");
+            assert_eq!(from.ip(), to(80).ip(), "{name}");
+            let mut buf = [0; 10];
+            for _ in 0..50 {
+                a.write_all(b"question?!").unwrap();
+                b.read_exact(&mut buf).unwrap();
+                b.write_all(&buf).unwrap();
+                a.read_exact(&mut buf).unwrap();
+                assert_eq!(&buf, b"question?!", "{name}");
+            }
+            let nobody = s.connect_timeout(to(81), Duration::from_secs(20));
+            assert_eq!(kind(nobody), Some(ErrorKind::ConnectionRefused), "{name}");
+
+            let (u, v) = (s.bind_udp(to(53)).unwrap(), s.bind_udp(to(0)).unwrap());
+            v.send_to(b"question", to(53)).unwrap();
+            let (len, from) = u.recv_from(&mut buf).unwrap();
+            assert_eq!((len, from), (8, v.local_addr().unwrap()), "{name}");
+            // Who is connected hears that nobody is there.
+            v.connect(to(54)).unwrap();
+            v.send(b"question").unwrap();
+            v.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let heard = v.recv(&mut buf);
+            assert_eq!(kind(heard), Some(ErrorKind::ConnectionRefused), "{name}");
+        }
+        // Others of the same network are nobody's.
+        let other = s.connect_timeout("127.0.0.2:80".parse().unwrap(), Duration::from_secs(20));
+        assert_eq!(kind(other), Some(ErrorKind::AddrNotAvailable), "{org}");
+    }
+}

@@ -95,7 +95,8 @@ impl Fault {
 /// Tells the sender of a datagram why it was not delivered (RFC 792, RFC 4443), unless it was sent
 /// to a group.
 pub fn refuse<K: Kind>(cx: &mut Ctx<K>, d: &Datagram, why: Unreachable) {
-    if is_group(d.ip.dst) || !is_host(d.ip.src) {
+    let inside = d.iface == cx.sh.loopback().0;
+    if is_group(d.ip.dst) || !(inside || is_host(d.ip.src)) {
         return;
     }
     let header_len = usize::from(d.ip.header_len);

@@ -22,7 +22,9 @@ impl<K: Kind> SharedState<K> {
         }
         let iface = &self.ifaces[usize::from(hop.iface)];
         let all = |a: &crate::net::Cidr| a.broadcast() == Some(remote);
-        if !is_host(remote) || iface.addrs.iter().any(all) {
+        // Loopback addresses are hosts' on the way to ourselves, if the stack has them.
+        let inside = hop.iface == self.loopback().0;
+        if !(inside || is_host(remote)) || iface.addrs.iter().any(all) {
             return None;
         }
         let addr = match local {
@@ -30,7 +32,7 @@ impl<K: Kind> SharedState<K> {
                 let ours = a.is_ipv4() == remote.is_ipv4() && self.may_bind(a);
                 ours.then_some(a)?
             }
-            None if hop.iface == self.loopback().0 => remote,
+            None if inside => remote,
             None => match remote {
                 IpAddr::V4(_) => {
                     let near = iface.addrs.iter().find(|a| a.contains(hop.next));
