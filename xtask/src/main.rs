@@ -18,6 +18,7 @@ mod packetdrill;
 mod packetdrill_script;
 mod sanitize;
 mod soak;
+mod supply;
 mod test;
 
 /// `cargo xtask <task>`.
@@ -58,6 +59,9 @@ enum Command {
     Miri(miri::Args),
     /// Measure gateways from a TUN device to a SOCKS5 proxy: ours, and those found in the path.
     Gateways(gateways::Args),
+    /// Hold dependencies against `deny.toml`, and the interfaces of what is published against the last
+    /// release, where `cargo deny` and `cargo semver-checks` are installed.
+    Supply(supply::Args),
     /// Count the instructions of the hot paths and compare them with those committed.
     Counts(counts::Args),
 }
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
         Command::Imports(args) => imports::run(&args),
         Command::Miri(args) => miri::run(&args),
         Command::Gateways(args) => gateways::run(&args),
+        Command::Supply(args) => supply::run(&args),
         Command::Counts(args) => counts::run(&args),
     };
     match result {

@@ -64,3 +64,13 @@ fn copyleft_is_refused_and_a_choice_is_one() {
     }
     assert!(is_permitted("as you like").is_err());
 }
+
+/// `cargo xtask supply` asks another program the same.
+#[test]
+fn what_cargo_deny_permits_is_what_is_permitted_here() {
+    let text = include_str!("../../deny.toml");
+    let list = text.split_once("\nallow = [\n").unwrap().1;
+    let list = list.split_once("\n]").unwrap().0.lines();
+    let names: Vec<&str> = list.map(|l| l.trim().trim_matches(['"', ','])).collect();
+    assert_eq!(names, PERMITTED);
+}
