@@ -223,8 +223,9 @@ fn a_narrow_link_is_told_of() {
         assert!(b.recv_from(&mut buf).is_err(), "{org}");
         assert_eq!(net.count("drop_forward_too_big"), 1, "{org}");
         assert_eq!(a.path_mtu().unwrap(), MTU, "{org}");
-        let refused = (0..2).map(|_| a.send(&data).map_err(|e| e.raw_os_error()));
-        assert!(refused.last().is_some_and(|r| r.is_err()), "{org}");
+        // The first call may be told of the one that was lost.
+        let _ = a.send(&data);
+        assert!(a.send(&data).is_err(), "{org}: it is too long");
         a.set_dont_fragment(false).unwrap();
         a.send(&data).unwrap();
         net.ms(20);
