@@ -12,7 +12,6 @@ use crate::ipv4::arp::arp;
 use crate::ipv4::icmp::icmp;
 use crate::ipv6;
 use crate::kind::Kind;
-use crate::net::{is_group, is_host};
 use crate::own::Own;
 use crate::shared::SharedState;
 use core::net::IpAddr;
@@ -390,24 +389,8 @@ fn unwelcome<K: Kind>(sh: &SharedState<K>, iface: u16, key: &mut FlowKey) -> Opt
     match key.local {
         IpAddr::V6(_) => sh.unwelcome6(iface, key),
         local if !sh.takes(iface, local) => Some(Count::NotOurs),
-        _ => wrong_source(sh, iface, key.remote),
+        _ => sh.wrong_source4(iface, key.remote),
     }
-}
-
-/// Why no host can have sent a datagram from `ip` to us by this interface; `None`: one can. A host
-/// has no broadcast or multicast address, none of networks 0, 127 and 240/4, and none of our own:
-/// those come by the loopback, and nothing else does.
-pub(crate) fn wrong_source<K: Kind>(sh: &SharedState<K>, iface: u16, ip: IpAddr) -> Option<Count> {
-    let ours = sh.ifaces.iter().any(|i| i.owns(ip));
-    if iface == sh.loopback().0 {
-        return (!ours).then_some(Count::BadAddress);
-    }
-    let addrs = &sh.ifaces[usize::from(iface)].addrs;
-    let directed = || addrs.iter().any(|a| a.broadcast() == Some(ip));
-    if ours || is_group(ip) || directed() {
-        return Some(Count::BadAddress);
-    }
-    (!is_host(ip)).then_some(Count::Martian)
 }
 
 /// As [`for_us`], also to all hosts of a link and to groups that sockets have joined; and whether it
@@ -421,7 +404,7 @@ fn for_sockets<K: Kind>(
 ) -> Option<((IpAddr, IpAddr), bool)> {
     let found = match dst {
         IpAddr::V4(_) if cx.sh.is_broadcast(iface, dst) || cx.sh.joined(iface, dst) => {
-            match wrong_source(cx.sh, iface, src) {
+            match cx.sh.wrong_source4(iface, src) {
                 Some(why) => Err(why),
                 None => Ok(((src, dst), true)),
             }
@@ -452,7 +435,7 @@ fn for_us<K: Kind>(
             .arrived6(iface, (src, dst))
             .map(|(src, dst)| (IpAddr::V6(src), IpAddr::V6(dst))),
         _ if !cx.sh.takes(iface, dst) => Err(Count::NotOurs),
-        _ => match wrong_source(cx.sh, iface, src) {
+        _ => match cx.sh.wrong_source4(iface, src) {
             Some(why) => Err(why),
             None => Ok((src, dst)),
         },

@@ -52,6 +52,7 @@ pub mod shard;
 pub mod shared;
 pub mod sockets;
 pub mod tasks;
+mod transit;
 pub mod udp;
 pub mod wheel;
 

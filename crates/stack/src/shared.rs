@@ -274,7 +274,7 @@ pub struct SharedState<K: Kind> {
     /// Counts what is sent in fragments.
     fragmented: AtomicU32,
     /// Datagrams of others that wait for a neighbour.
-    pub(crate) forward: crate::forward::Waiting<K>,
+    pub(crate) forward: crate::transit::Waiting<K>,
     /// UDP's sockets by port.
     pub udp: crate::udp::Ports<K>,
     /// Places for connections that no application holds, by [`crate::quota::End`].
@@ -438,7 +438,7 @@ impl<K: Kind> SharedState<K> {
             ),
             // It begins anywhere.
             fragmented: AtomicU32::new(secret[1] as u32),
-            forward: crate::forward::Waiting::new(&p),
+            forward: crate::transit::Waiting::new(&p),
             udp: crate::udp::Ports::new(&p, secret),
             net_generation: AtomicU32::new(1),
             accepts_any: ifaces.iter().any(|i| i.accept.is_any()),

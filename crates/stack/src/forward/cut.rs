@@ -1,6 +1,6 @@
 //! Cutting what is longer than the next link takes.
 
-use super::transit::Transit;
+use crate::transit::Transit;
 use core::net::IpAddr;
 use perimeter_base::{PktBuf, PktPool};
 use perimeter_wire::{Ipv4Hdr, Ipv6Hdr, TcpFlags, checksum};

@@ -1,6 +1,7 @@
 //! What the stack does for IPv4 alone: the rules of its addresses, ARP and ICMP.
 
 pub(crate) mod arp;
+mod arriving;
 pub(crate) mod icmp;
 
 use core::net::Ipv4Addr;

@@ -6,24 +6,21 @@
 //! never copied, unless it has to be cut.
 
 mod cut;
-mod transit;
-mod waiting;
 
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::datagram::{self, Fault};
 use crate::kind::Kind;
-use crate::net::L2;
+use crate::net::{L2, is_host};
 use crate::own::Own;
 use crate::shared::SharedState;
+use crate::transit::{LONGEST, Transit};
 use core::net::IpAddr;
 use perimeter_base::Time;
 use perimeter_link::RxFrame;
 use perimeter_tcp::Unreachable;
 use perimeter_wire::ipv6::is_link_local;
 use perimeter_wire::{EtherHdr, MacAddr};
-use transit::Transit;
-pub(crate) use waiting::Waiting;
 
 /// Where a datagram goes: an interface, and the stations if it has such.
 type Way = (u16, Option<(MacAddr, MacAddr)>);
@@ -37,14 +34,27 @@ pub(crate) fn sift<K: Kind>(cx: &mut Ctx<K>, iface: u16, frames: &mut Vec<RxFram
     if iface == cx.sh.loopback().0 {
         return;
     }
+    let sh = cx.sh;
+    let by = (iface, &sh.ifaces[usize::from(iface)].caps);
     let mut last = None;
-    frames.retain_mut(|f| match Transit::of(cx.sh, iface, f) {
-        Some(t) => {
-            arrived(cx, t, &mut last);
-            false
-        }
-        None => true,
-    });
+    frames.retain_mut(
+        |f| match Transit::of(by, f, |dst| goes_on(sh, iface, dst)) {
+            Some(t) => {
+                arrived(cx, t, &mut last);
+                false
+            }
+            None => true,
+        },
+    );
+}
+
+/// Whether what came by interface `iface` for `dst` is to go on: `dst` is a host's address that is
+/// not ours, and means the same host elsewhere.
+fn goes_on<K: Kind>(sh: &SharedState<K>, iface: u16, dst: IpAddr) -> bool {
+    let near = matches!(dst, IpAddr::V6(ip) if is_link_local(ip));
+    // All hosts of a link are told by who is on it (RFC 2644).
+    let directed = || sh.is_broadcast(sh.loopback().0, dst);
+    is_host(dst) && !near && !sh.takes(iface, dst) && !directed()
 }
 
 /// Why a datagram goes no further, whoever is told of it.
@@ -55,7 +65,7 @@ fn refused<K: Kind>(sh: &SharedState<K>, t: &Transit) -> Option<Count> {
         (IpAddr::V4(src), IpAddr::V4(dst)) if src.is_link_local() || dst.is_link_local() => {
             Some(Count::ForwardScope)
         }
-        (src, _) => crate::input::wrong_source(sh, t.iface, src),
+        (src, _) => sh.wrong_source4(t.iface, src),
     }
 }
 
@@ -101,7 +111,7 @@ fn find<K: Kind>(cx: &mut Ctx<K>, mut t: Transit, until: Option<Time>) -> Last {
         L2::None => None,
         L2::Stations(ours, theirs) => Some((ours, theirs)),
         L2::Unresolved => {
-            let until = until.unwrap_or(now.plus(waiting::LONGEST));
+            let until = until.unwrap_or(now.plus(LONGEST));
             for lost in cx.sh.forward.wait(found.hop, until, t) {
                 dropped(cx, lost, Count::ForwardUnresolved, None);
             }
@@ -146,7 +156,7 @@ fn place<K: Kind>(cx: &mut Ctx<K>, t: Transit, (iface, stations): Way) {
     let i = &cx.sh.ifaces[usize::from(iface)];
     let q = match i.tx.len() {
         1 => i.tx.start,
-        _ => i.txq(t.flow(cx.sh)),
+        _ => i.txq(t.hash().unwrap_or_else(|| cx.sh.flow_hash(&t.ends()))),
     };
     let (ethertype, mut stage) = (t.ip.ethertype(), cx.sh.tx[usize::from(q)].stage());
     let Some(mut d) = stage.push() else {

@@ -3,7 +3,7 @@
 //! Whoever sends to addresses that nobody has makes datagrams wait, so how many and how much of them
 //! is bounded, for each neighbour and in all: the oldest go.
 
-use super::transit::Transit;
+use super::Transit;
 use crate::kind::{Kind, Lk, lock};
 use crate::neighbour::ASK_AGAIN;
 use crate::net::Hop;
@@ -14,7 +14,7 @@ use perimeter_sync::{Lock, LockClass};
 use std::collections::VecDeque;
 
 /// How long one waits, ns: three requests.
-pub(super) const LONGEST: u64 = 3 * ASK_AGAIN;
+pub(crate) const LONGEST: u64 = 3 * ASK_AGAIN;
 /// The most for one neighbour, and the most for all.
 const EACH: usize = 16;
 const MOST: usize = 256;
@@ -78,7 +78,7 @@ impl<K: Kind> Waiting<K> {
     }
 
     /// Keeps a datagram until `until`; those that have to go for that.
-    pub(super) fn wait(&self, hop: Hop, until: Time, t: Transit) -> Vec<Transit> {
+    pub(crate) fn wait(&self, hop: Hop, until: Time, t: Transit) -> Vec<Transit> {
         let mut lost = Vec::new();
         let mut list = self.list.lock();
         let same = list.all.iter().filter(|one| one.hop == hop).count();
@@ -102,7 +102,7 @@ impl<K: Kind> Waiting<K> {
     }
 
     /// What waits for that neighbour, in order, and until when.
-    pub(super) fn take(&self, (iface, next): (u16, IpAddr)) -> Vec<(Time, Transit)> {
+    pub(crate) fn take(&self, (iface, next): (u16, IpAddr)) -> Vec<(Time, Transit)> {
         let hop = Hop { iface, next };
         let mut list = self.list.lock();
         let out = list.drain(|one| one.hop == hop);
@@ -113,7 +113,7 @@ impl<K: Kind> Waiting<K> {
 
     /// What has waited long enough; and the neighbours that others wait for, each with a destination
     /// behind it, if it is time to ask again.
-    pub(super) fn look(&self, now: Time) -> (Vec<Transit>, Vec<(Hop, IpAddr)>) {
+    pub(crate) fn look(&self, now: Time) -> (Vec<Transit>, Vec<(Hop, IpAddr)>) {
         let mut list = self.list.lock();
         let lost = list.drain(|one| one.until <= now);
         let mut hops: Vec<(Hop, IpAddr)> = Vec::new();

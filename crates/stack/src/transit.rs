@@ -1,18 +1,19 @@
 //! A datagram of others, while it is here.
 
-use crate::kind::Kind;
+mod waiting;
+
 use crate::net::is_host;
-use crate::shared::SharedState;
 use core::net::IpAddr;
 use perimeter_base::desc::HEADERS;
 use perimeter_base::{PktBuf, TxHead};
-use perimeter_link::{Medium, RxFrame};
+use perimeter_link::{Capabilities, Medium, RxFrame};
 use perimeter_wire::checksum::{fold, pseudo_v4, pseudo_v6, sum, update16};
-use perimeter_wire::ipv6::is_link_local;
 use perimeter_wire::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, EtherHdr, FlowKey, IpHdr, Ipv4Hdr, Ipv6Hdr, MacAddr,
     PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP, PROTO_UDP, UdpHdr,
 };
+
+pub(crate) use waiting::{LONGEST, Waiting};
 
 /// Where a checksum is that the device has vouched for, and that may be partial.
 #[derive(Copy, Clone)]
@@ -24,16 +25,16 @@ struct Vouched {
 }
 
 /// A datagram for another host.
-pub(super) struct Transit {
+pub(crate) struct Transit {
     /// The datagram, nothing in front of it and nothing behind.
-    pub(super) buf: PktBuf,
+    pub(crate) buf: PktBuf,
     /// Its header, as it came. Of IPv6 the fixed one alone.
-    pub(super) ip: IpHdr,
+    pub(crate) ip: IpHdr,
     /// How it came: the interface, and the station if that has such.
-    pub(super) iface: u16,
-    pub(super) station: Option<MacAddr>,
+    pub(crate) iface: u16,
+    pub(crate) station: Option<MacAddr>,
     /// It is a large segment of TCP that stands for several: octets of each but the last; else 0.
-    pub(super) segment_size: u16,
+    pub(crate) segment_size: u16,
     /// It is a fragment, and not the first of its datagram.
     later_fragment: bool,
     vouched: Option<Vouched>,
@@ -41,10 +42,14 @@ pub(super) struct Transit {
 }
 
 impl Transit {
-    /// Takes the datagram out of a frame that came by interface `iface`, if it is for another host.
+    /// Takes the datagram out of a frame that came by interface `iface` if `goes_on` says so of its
+    /// destination.
     #[inline]
-    pub(super) fn of<K: Kind>(sh: &SharedState<K>, iface: u16, f: &mut RxFrame) -> Option<Transit> {
-        let caps = &sh.ifaces[usize::from(iface)].caps;
+    pub(crate) fn of(
+        (iface, caps): (u16, &Capabilities),
+        f: &mut RxFrame,
+        goes_on: impl FnOnce(IpAddr) -> bool,
+    ) -> Option<Transit> {
         let bytes = f.buf.as_slice();
         let (l2, station) = match caps.medium {
             Medium::Ip => (0, None),
@@ -55,7 +60,7 @@ impl Transit {
             }
         };
         let (ip, fragment) = header(bytes.get(l2..)?)?;
-        if !is_transit(sh, iface, ip.dst) {
+        if !goes_on(ip.dst) {
             return None;
         }
         let mut buf = core::mem::take(&mut f.buf);
@@ -78,7 +83,7 @@ impl Transit {
     }
 
     /// One of several that a datagram was cut into: `vouched` says that its checksum is to be made.
-    pub(super) fn part(&self, buf: PktBuf, vouched: bool) -> Option<Transit> {
+    pub(crate) fn part(&self, buf: PktBuf, vouched: bool) -> Option<Transit> {
         let (ip, fragment) = header(buf.as_slice())?;
         Some(Transit {
             buf,
@@ -118,7 +123,7 @@ impl Transit {
     }
 
     /// One hop fewer is left.
-    pub(super) fn hop(&mut self) {
+    pub(crate) fn hop(&mut self) {
         let v4 = self.ip.dst.is_ipv4();
         self.ip.hop_limit -= 1;
         let bytes = self.buf.as_mut_slice();
@@ -134,7 +139,7 @@ impl Transit {
     }
 
     /// Where TCP's header begins and ends in a segment whose checksum the device has vouched for.
-    pub(super) fn tcp(&self) -> Option<(usize, usize)> {
+    pub(crate) fn tcp(&self) -> Option<(usize, usize)> {
         let v = self.vouched.filter(|v| !Self::is_udp(*v))?;
         let offset = self.buf.as_slice().get(v.start + 12)?;
         let end = v.start + usize::from(offset >> 4) * 4;
@@ -142,7 +147,7 @@ impl Transit {
     }
 
     /// Octets of the longest datagram that it stands for.
-    pub(super) fn longest(&self) -> u32 {
+    pub(crate) fn longest(&self) -> u32 {
         match (self.segment_size, self.tcp()) {
             (0, _) | (_, None) => self.ip.total_len,
             (size, Some((_, headers))) => self.ip.total_len.min(headers as u32 + u32::from(size)),
@@ -150,28 +155,32 @@ impl Transit {
     }
 
     /// Whether a device can be given it as a large segment: there is room for its headers.
-    pub(super) fn headers_fit(&self) -> bool {
+    pub(crate) fn headers_fit(&self) -> bool {
         self.tcp()
             .is_some_and(|(_, end)| end <= HEADERS - EtherHdr::LEN)
     }
 
     /// Whether it may be sent in fragments: of IPv4, and it does not forbid it.
-    pub(super) fn may_be_cut(&self) -> bool {
+    pub(crate) fn may_be_cut(&self) -> bool {
         const DONT_FRAGMENT: u8 = 0x40;
         let flags = self.buf.as_slice().get(6);
         let allowed = flags.is_some_and(|f| f & DONT_FRAGMENT == 0);
         self.ip.dst.is_ipv4() && self.segment_size == 0 && allowed
     }
 
-    /// A hash that all of its flow have, and their fragments.
-    pub(super) fn flow<K: Kind>(&self, sh: &SharedState<K>) -> u32 {
-        let ends = FlowKey {
+    /// The device's hash of its flow, if it has one; of fragments, of addresses alone.
+    pub(crate) fn hash(&self) -> Option<u32> {
+        self.hash
+    }
+
+    /// A flow that all between these hosts are of, and their fragments.
+    pub(crate) fn ends(&self) -> FlowKey {
+        FlowKey {
             local: self.ip.dst,
             remote: self.ip.src,
             local_port: 0,
             remote_port: 0,
-        };
-        self.hash.unwrap_or_else(|| sh.flow_hash(&ends))
+        }
     }
 
     /// Puts the sum of the pseudo-header where the checksum is, which somebody is then to complete.
@@ -195,7 +204,7 @@ impl Transit {
     }
 
     /// Makes the checksum whole that may be partial.
-    pub(super) fn finish_checksum(&mut self) {
+    pub(crate) fn finish_checksum(&mut self) {
         let Some(v) = self.prepare_checksum() else {
             return;
         };
@@ -209,7 +218,7 @@ impl Transit {
     }
 
     /// Writes what the device is to send, behind `l2` octets of a link's header.
-    pub(super) fn describe(mut self, l2: usize, d: &mut TxHead) {
+    pub(crate) fn describe(mut self, l2: usize, d: &mut TxHead) {
         // Behind long chains of extension headers a descriptor can't say where it is.
         let far = self.vouched.is_some_and(|v| l2 + v.start > 0xff);
         if far {
@@ -236,7 +245,7 @@ impl Transit {
 
     /// Whether its sender may be told of what is wrong: it is no error itself, no later fragment,
     /// and from a host (RFC 1812, section 4.3.2.7; RFC 4443, section 2.4, (e)).
-    pub(super) fn may_tell(&self) -> bool {
+    pub(crate) fn may_tell(&self) -> bool {
         let body = self.buf.as_slice().get(usize::from(self.ip.header_len));
         let error = match self.ip.protocol {
             // All but requests and answers.
@@ -267,13 +276,4 @@ fn header(bytes: &[u8]) -> Option<(IpHdr, Option<u16>)> {
             fits.then_some((hdr.into(), fragment))
         }
     }
-}
-
-/// Whether what came by interface `iface` for `dst` is to go on: `dst` is a host's address that is
-/// not ours, and means the same host elsewhere.
-fn is_transit<K: Kind>(sh: &SharedState<K>, iface: u16, dst: IpAddr) -> bool {
-    let near = matches!(dst, IpAddr::V6(ip) if is_link_local(ip));
-    // All hosts of a link are told by who is on it (RFC 2644).
-    let directed = || sh.is_broadcast(sh.loopback().0, dst);
-    is_host(dst) && !near && !sh.takes(iface, dst) && !directed()
 }
