@@ -19,6 +19,7 @@ impl Visitor for Works {
             "ack" | "ack ipv6" => 32..=32,
             "ack+send" => 62..=64,
             n if n.starts_with("receive") || n.starts_with("udp") => 32..=32,
+            "forward" => 32..=32,
             "lookup" => 1024..=1024,
             // Pages for up to three connections, sometimes for none.
             n if n.starts_with("busy") => 0..=138,
