@@ -129,15 +129,12 @@ mod tests {
         session.measure(time).unwrap()
     }
 
-    /// A short run, or a longer one if a busy machine has not shown what is to be `seen` in it.
     fn measure_until(
         org: &str,
         seen: impl Fn(&Sample) -> bool,
         change: impl Fn(&mut Settings),
     ) -> Sample {
-        let run = |ms| measure_for(Duration::from_millis(ms), org, &change);
-        let short = [150, 1000].into_iter().map(run).find(&seen);
-        short.unwrap_or_else(|| run(4000))
+        Sample::once_seen(seen, |time| measure_for(time, org, &change))
     }
 
     #[test]
@@ -150,8 +147,7 @@ mod tests {
                 (Direction::Both, Family::Ipv4),
                 (Direction::Both, Family::Ipv6),
             ] {
-                let seen = |s: &Sample| s.connection_min > 0 && s.verified_bytes > 0;
-                let sample = measure_until(org, seen, |s| {
+                let sample = measure_until(org, Sample::all_moved, |s| {
                     (s.direction, s.family) = (direction, family);
                 });
                 let what = format!("{org} {direction} {family}: {sample:?}");
@@ -210,18 +206,13 @@ mod tests {
                 eprintln!("skipped: {e}");
                 continue;
             }
-            let run = |ms| {
-                measure_for(Duration::from_millis(ms), org, |s| {
-                    s.device = device;
-                    s.family = family;
-                    s.direction = direction;
-                    s.inbound = inbound;
-                    s.connections = vec![40];
-                })
-            };
-            // A short window may miss a connection on a busy machine.
-            let sample = Some(run(300)).filter(|s| s.connection_min > 0);
-            let sample = sample.unwrap_or_else(|| run(3000));
+            let sample = measure_until(org, Sample::all_moved, |s| {
+                s.device = device;
+                s.family = family;
+                s.direction = direction;
+                s.inbound = inbound;
+                s.connections = vec![40];
+            });
             let what = format!("{device} {family} {org} {direction} {inbound}: {sample:?}");
             assert!(sample.goodput > 1e6, "{what}");
             assert!(sample.connection_min > 0, "{what}");
@@ -274,8 +265,7 @@ mod tests {
                 (Direction::Both, Inbound::Thread, Family::Ipv4),
                 (Direction::Both, Inbound::Nic, Family::Ipv6),
             ] {
-                let seen = |s: &Sample| s.connection_min > 0 && s.verified_bytes > 0;
-                let sample = measure_until(org, seen, |s| {
+                let sample = measure_until(org, Sample::all_moved, |s| {
                     s.device = Device::Pair;
                     s.family = family;
                     s.direction = direction;

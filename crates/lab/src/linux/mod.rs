@@ -324,12 +324,16 @@ mod tests {
     use super::*;
     use crate::workload::Coalescing;
 
-    /// One run of `kernel`; times in ms.
-    fn run(mut kernel: Kernel, settings: &Settings, warm_up: u64, measure: u64) -> Sample {
+    /// A run in which what is to be `seen` is.
+    fn seen(settings: &Settings, seen: impl Fn(&Sample) -> bool) -> Sample {
+        Sample::once_seen(seen, |time| run(Kernel::default(), settings, time))
+    }
+
+    fn run(mut kernel: Kernel, settings: &Settings, time: Duration) -> Sample {
         let configuration = &crate::bench::grid::grid(settings)[0];
         let mut session = kernel.prepare(settings, configuration, None).unwrap();
-        session.warm_up(Duration::from_millis(warm_up)).unwrap();
-        session.measure(Duration::from_millis(measure)).unwrap()
+        session.warm_up(Duration::from_millis(50)).unwrap();
+        session.measure(time).unwrap()
     }
 
     /// The whole backend in each direction with few and more connections, if the machine permits.
@@ -359,7 +363,7 @@ mod tests {
                 .check(&settings, std::slice::from_ref(configuration))
                 .unwrap();
             assert_eq!(kernel.loopback, None);
-            let sample = run(kernel, &settings, 100, 300);
+            let sample = seen(&settings, Sample::all_moved);
             assert!(sample.goodput > 1e6, "{direction}: {sample:?}");
             assert!(sample.verified_bytes > 0, "{direction}: {sample:?}");
             assert!(sample.connection_min > 0, "{direction}: {sample:?}");
@@ -381,7 +385,7 @@ mod tests {
             nics: 1,
             ..Settings::default()
         };
-        let sample = run(Kernel::default(), &settings, 50, 300);
+        let sample = seen(&settings, |s| s.rounds > 100 && s.verified_bytes > 0);
         let latency = sample.latency.unwrap();
         assert!(sample.rounds > 100, "{sample:?}");
         assert!(
@@ -414,7 +418,7 @@ mod tests {
                 nics: 1,
                 ..Settings::default()
             };
-            let sample = run(Kernel::default(), &settings, 50, 300);
+            let sample = seen(&settings, |s| s.rounds > 1000 && s.verified_bytes > 0);
             assert!(
                 sample.rounds > 1000 && sample.verified_bytes > 0,
                 "{sample:?}"
@@ -439,7 +443,7 @@ mod tests {
                 nics: 1,
                 ..Settings::default()
             };
-            let sample = run(Kernel::default(), &settings, 50, 300);
+            let sample = seen(&settings, |s| s.rounds > 20);
             assert!(sample.rounds > 20 && sample.valid, "{sample:?}");
             assert!(sample.latency.unwrap().p50_ns > 1000, "{sample:?}");
         }
@@ -487,7 +491,7 @@ mod tests {
         assert_eq!(traits.device, "loopback");
         assert!(!traits.comparable);
         assert!(traits.notes[0].contains("not comparable"));
-        let sample = run(kernel, &settings, 50, 200);
+        let sample = run(kernel, &settings, Duration::from_millis(200));
         assert!(sample.goodput > 1e6, "{sample:?}");
     }
 }
