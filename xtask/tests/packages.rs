@@ -5,9 +5,10 @@ use cargo_metadata::MetadataCommand;
 use std::process::Command;
 
 /// Those that a program depends on, directly or not.
-const PUBLISHED: [&str; 10] = [
+const PUBLISHED: [&str; 11] = [
     "perimeter",
     "perimeter-base",
+    "perimeter-dns",
     "perimeter-link",
     "perimeter-org",
     "perimeter-stack",
