@@ -4,6 +4,7 @@ use crate::check;
 use crate::control::Server;
 use crate::error::BuildError;
 use crate::metrics;
+use crate::names::Names;
 use crate::stack::Stack;
 use perimeter_link::Device;
 use perimeter_link::capture::Captures;
@@ -47,6 +48,8 @@ pub struct Builder {
     loopback: bool,
     /// How threads wait for locks, if that was said; of the platform, whichever it will be.
     policy: Option<LockPolicy>,
+    #[cfg(feature = "dns")]
+    dns: (perimeter_dns::DnsConfig, Vec<SocketAddr>),
 }
 
 impl Builder {
@@ -63,6 +66,8 @@ impl Builder {
             profile: false,
             loopback: false,
             policy: None,
+            #[cfg(feature = "dns")]
+            dns: Default::default(),
         }
     }
 
@@ -447,6 +452,71 @@ impl Builder {
         self
     }
 
+    /// Whom the stack asks for the addresses of names, in this order, over the stack itself: usually
+    /// at port 53. Then [`Stack::lookup_host`], [`Stack::connect`] and whatever else takes a name ask
+    /// these, and never the host's resolver. The one that has answered last is asked first the next
+    /// time. Needs the feature `dns`.
+    ///
+    /// ```
+    #[doc = include_str!("examples/name_server.txt")]
+    /// // `name_server` is the address of one that knows `www.example.org`, on the stack `far`.
+    /// let stack = builder.name_servers(&[name_server]).build()?;
+    /// let all: Vec<_> = stack.lookup_host("www.example.org:80")?.collect();
+    /// assert_eq!(all, ["10.0.0.2:80".parse()?]);
+    ///
+    /// let listener = far.listen("10.0.0.2:80")?;
+    /// let stream = stack.connect("www.example.org:80")?;
+    /// assert_eq!(listener.accept()?.1, stream.local_addr()?);
+    ///
+    /// let error = stack.connect("nobody.example.org:80").expect_err("there is no such name");
+    /// assert_eq!(error.kind(), ErrorKind::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "dns")]
+    pub fn name_servers(mut self, servers: &[SocketAddr]) -> Builder {
+        self.dns.1 = servers.to_vec();
+        self
+    }
+
+    /// How names are looked up, where there are name servers. Needs the feature `dns`.
+    ///
+    /// ```
+    #[doc = include_str!("examples/name_server.txt")]
+    /// // Nobody has this address; so `name_server` is asked half a second later.
+    /// let silent = "10.0.0.9:53".parse()?;
+    /// let dns = DnsConfig::default().with_timeout(Duration::from_millis(500));
+    /// let stack = builder.name_servers(&[silent, name_server]).dns(dns).build()?;
+    /// assert!(stack.lookup_host("www.example.org:80")?.next().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "dns")]
+    pub fn dns(mut self, config: perimeter_dns::DnsConfig) -> Builder {
+        self.dns.0 = config;
+        self
+    }
+
+    /// The stack's own resolver, if it is to have one.
+    #[cfg(feature = "dns")]
+    fn names(&mut self) -> Result<Names, BuildError> {
+        let (config, servers) = std::mem::take(&mut self.dns);
+        config.check().map_err(BuildError::Setting)?;
+        if servers.is_empty() {
+            return Ok(Names::default());
+        }
+        let secret = match &self.platform {
+            Platforms::Native(p) => p.secret(),
+            Platforms::Virtual(p) => p.secret(),
+        };
+        let ports = self.config.ephemeral.clone();
+        let own = perimeter_dns::Resolver::new(config, &servers, secret, ports);
+        Ok(Names::of(Arc::new(own)))
+    }
+
+    #[cfg(not(feature = "dns"))]
+    fn names(&mut self) -> Result<Names, BuildError> {
+        Ok(Names::default())
+    }
+
     /// Builds and starts the stack.
     ///
     /// ```
@@ -518,6 +588,7 @@ impl Builder {
                 "a stack on virtual cores has no control socket and no metrics",
             ));
         }
+        let names = self.names()?;
         let captures = Captures::new();
         if self.control.is_some() {
             self.ifaces = self
@@ -555,6 +626,7 @@ impl Builder {
             _control: control,
             metrics,
             engine,
+            names,
         })
     }
 }

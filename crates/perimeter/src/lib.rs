@@ -36,10 +36,13 @@ mod builder;
 mod check;
 pub mod control;
 mod debug;
+#[cfg(feature = "dns")]
+pub mod dns;
 mod error;
 pub mod file;
 mod listen;
 mod metrics;
+mod names;
 pub mod pef;
 pub mod poll;
 mod socket;
@@ -50,9 +53,12 @@ mod udp;
 
 pub use builder::Builder;
 pub use bytes::Bytes;
+#[cfg(feature = "dns")]
+pub use dns::{DnsConfig, LookupError};
 pub use error::BuildError;
 pub use file::SharedFile;
 pub use listen::{Listen, Request};
+pub use names::{Target, ToSocketAddrs};
 pub use perimeter_link as link;
 /// What an organization, a protocol or a device from outside is written with: the crates below this
 /// one, so that it is the only one to depend on. `examples/tiny_org.rs` is an organization on it.

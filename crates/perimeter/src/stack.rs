@@ -7,15 +7,16 @@ use crate::control::Server;
 use crate::error::io;
 use crate::listen::Listen;
 use crate::metrics;
+use crate::names::{Names, ToSocketAddrs};
 use crate::poll::Poll;
-use crate::tcp::{TcpListener, TcpStream, each};
+use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::{UdpConfig, UdpSocket};
 use perimeter_org::engine::Engine;
 use perimeter_org::{OrgSpec, Stats, Undelivered};
 use perimeter_stack::listener::{At, ListenSpec};
 use perimeter_stack::{Cidr, ConnInfo};
 use perimeter_tcp::Config as TcpConfig;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,7 @@ pub struct Stack {
     pub(crate) _control: Option<Arc<Server>>,
     pub(crate) metrics: Option<Arc<metrics::Server>>,
     pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) names: Names,
 }
 
 impl Stack {
@@ -115,7 +117,7 @@ impl Stack {
         backlog: u32,
         config: TcpConfig,
     ) -> std::io::Result<TcpListener> {
-        each(addr, |addr| {
+        self.names.each(&self.engine, addr, |addr| {
             self.listen_as(&Listen::at(addr).backlog(backlog).tcp(config.clone()))
         })
     }
@@ -140,7 +142,7 @@ impl Stack {
         backlog: u32,
         config: TcpConfig,
     ) -> std::io::Result<TcpListener> {
-        each(addr, |addr| {
+        self.names.each(&self.engine, addr, |addr| {
             let listen = Listen::at(addr).only_v6().backlog(backlog);
             self.listen_as(&listen.tcp(config.clone()))
         })
@@ -192,8 +194,9 @@ impl Stack {
         Ok(TcpListener::new(self.engine.clone(), id, (local, only_v6)))
     }
 
-    /// Connects to `addr` and waits until that has succeeded or failed. Several addresses are
-    /// tried one after another.
+    /// Connects to `addr` and waits until that has succeeded or failed. Several addresses, or those
+    /// of a name, are tried one after another. Names are looked up by the stack's own resolver if it
+    /// has name servers ([`Stack::lookup_host`]), else by the host's.
     ///
     /// ```
     #[doc = include_str!("examples/stack.txt")]
@@ -207,13 +210,39 @@ impl Stack {
     /// ```
     ///
     /// # Errors
-    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, … as `std::net`; the last address's.
+    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, … as `std::net`; the last address's. Or
+    /// what the resolver says.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> std::io::Result<TcpStream> {
-        each(addr, |addr| {
+        self.names.each(&self.engine, addr, |addr| {
             let s = self.start_connect(addr)?;
             s.finish_connect(None)?;
             Ok(s)
         })
+    }
+
+    /// The addresses of a host, in the order in which [`Stack::connect`] tries them, as
+    /// `std::net::ToSocketAddrs` finds them: text is an address with a port, or a name with one. Asks
+    /// the name servers that the stack was built with
+    /// ([`Builder::name_servers`](crate::Builder::name_servers), feature `dns`), over the stack;
+    /// without any, the host's resolver.
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let mut addrs = stack.lookup_host(("10.0.0.1", 80))?;
+    /// assert_eq!(addrs.next(), Some("10.0.0.1:80".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is neither an address nor a name with a port. Of the stack's own resolver:
+    /// `NotFound`: there is no such name. `AddrNotAvailable`: it has no address of a family that the
+    /// stack has addresses of. `TimedOut`: no name server has answered. `Other`: one could not
+    /// answer, or would not, and no other did. The `LookupError` is within. Of the host's: what that says.
+    pub fn lookup_host<H: ToSocketAddrs>(
+        &self,
+        host: H,
+    ) -> std::io::Result<impl Iterator<Item = SocketAddr> + use<H>> {
+        self.names.addrs(&self.engine, host.target()?)
     }
 
     /// As [`Stack::connect`], for at most `timeout`.
@@ -340,11 +369,12 @@ impl Stack {
         addr: impl ToSocketAddrs,
         config: &UdpConfig,
     ) -> std::io::Result<UdpSocket> {
-        each(addr, |addr| {
+        self.names.each(&self.engine, addr, |addr| {
             let v6 = addr.is_ipv6() && !addr.ip().to_canonical().is_ipv4();
             let addr = addr::inward(&*self.engine, addr)?;
             let (id, _) = self.engine.udp_bind(addr, config).map_err(io)?;
-            Ok(UdpSocket::new(self.engine.clone(), id, v6))
+            let socket = UdpSocket::new(self.engine.clone(), id, v6);
+            Ok(socket.with_names(self.names.clone()))
         })
     }
 
@@ -367,6 +397,31 @@ impl Stack {
     /// ```
     pub fn tcp_config(&self) -> TcpConfig {
         self.engine.tcp_config()
+    }
+
+    /// What looks names up for this stack, if it has name servers; for adapters that wait otherwise
+    /// than by blocking.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.name_servers(&["10.0.0.53:53".parse()?]).build()?;
+    /// let resolver = stack.resolver().ok_or("it has a name server")?;
+    /// assert_eq!(resolver.servers(), ["10.0.0.53:53".parse()?]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "dns")]
+    pub fn resolver(&self) -> Option<&Arc<crate::dns::Resolver>> {
+        self.names.own()
+    }
+
+    /// Starts to look a name up, for the families that the stack has addresses of; `None`: it has no
+    /// name servers. For adapters.
+    /// See [`crate::dns::Lookup`].
+    #[cfg(feature = "dns")]
+    pub fn start_lookup(&self, host: &str) -> Option<crate::dns::Lookup> {
+        let families = crate::dns::families(&*self.engine);
+        let now = self.engine.now();
+        Some(self.names.own()?.lookup(host, families, now))
     }
 
     /// The addresses of each interface, in the order in which they were added: IPv4's, then those

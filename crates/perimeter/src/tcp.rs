@@ -10,7 +10,7 @@ use perimeter_stack::ops::{Data, How};
 use perimeter_stack::{ConnInfo, SockError, SockId, ready};
 use perimeter_tcp::State;
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
-use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,23 +29,6 @@ const SMALL: usize = 2048;
 
 /// A write does not wait: there is room, or an error to be told.
 const WRITABLE: u8 = ready::OUT | ready::ALWAYS;
-
-/// Tries `f` with one address after another until one does; else the last one's error, as
-/// `std::net`.
-pub(crate) fn each<T>(
-    addrs: impl ToSocketAddrs,
-    mut f: impl FnMut(SocketAddr) -> Result<T>,
-) -> Result<T> {
-    let mut failed = None;
-    for addr in addrs.to_socket_addrs()? {
-        match f(addr) {
-            Ok(v) => return Ok(v),
-            Err(e) => failed = Some(e),
-        }
-    }
-    let none = || Error::new(ErrorKind::InvalidInput, "no address given");
-    Err(failed.unwrap_or_else(none))
-}
 
 /// A socket's handle: closes it when the last clone goes.
 pub(crate) struct Handle {

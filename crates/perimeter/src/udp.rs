@@ -2,14 +2,15 @@
 
 use crate::addr::{inward, outward};
 use crate::error::io;
+use crate::names::{Names, ToSocketAddrs};
 use crate::stack::Stack;
-use crate::tcp::{Handle, each};
+use crate::tcp::Handle;
 use perimeter_org::engine::{CopiedOut, Engine, Transmit};
 use perimeter_stack::udp::{Rx, UdpInfo};
 use perimeter_stack::{SockId, ready};
 use smallvec::SmallVec;
 use std::io::{Error, ErrorKind, Result};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 mod options;
@@ -38,6 +39,7 @@ pub struct UdpSocket {
     h: Arc<Handle>,
     /// Bound to an address of IPv6: it knows IPv4's as mapped ones (RFC 4291, section 2.5.5.2).
     v6: bool,
+    names: Names,
 }
 
 /// A datagram to be sent, or several of one length: an entry of a batch.
@@ -201,7 +203,13 @@ impl UdpSocket {
         UdpSocket {
             h: Handle::new(engine, id),
             v6,
+            names: Names::default(),
         }
+    }
+
+    /// With the stack's way to find the addresses of names.
+    pub(crate) fn with_names(self, names: Names) -> UdpSocket {
+        UdpSocket { names, ..self }
     }
 
     pub(crate) fn raw(&self) -> (&Arc<dyn Engine>, SockId) {
@@ -242,6 +250,7 @@ impl UdpSocket {
         Ok(UdpSocket {
             h: self.h.clone(),
             v6: self.v6,
+            names: self.names.clone(),
         })
     }
 
@@ -324,7 +333,7 @@ impl UdpSocket {
     /// # Errors
     /// `NetworkUnreachable`: there is no route; `AddrInUse`: another socket has that flow.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<()> {
-        each(addr, |addr| {
+        self.names.each(&self.h.engine, addr, |addr| {
             let to = self.meant(addr)?;
             self.h.engine.udp_connect(self.h.id, to).map_err(io)
         })
@@ -356,8 +365,7 @@ impl UdpSocket {
     /// `WouldBlock`: the transmit ring is full; `NetworkUnreachable`; EMSGSIZE: it is too long; the
     /// error that the network has sent about an earlier one.
     pub fn send_to(&self, buf: &[u8], addr: impl ToSocketAddrs) -> Result<usize> {
-        let none = || Error::new(ErrorKind::InvalidInput, "no address given");
-        let to = addr.to_socket_addrs()?.next().ok_or_else(none)?;
+        let to = self.names.first(&self.h.engine, addr.target()?)?;
         self.transmit(&Transmit {
             to: Some(self.meant(to)?),
             from: None,

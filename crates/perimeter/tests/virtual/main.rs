@@ -27,6 +27,8 @@ mod listen_races;
 mod martians;
 mod memory;
 mod msgp_locks;
+#[cfg(feature = "dns")]
+mod names;
 mod neighbours;
 mod offload;
 mod options;
