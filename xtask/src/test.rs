@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 /// Programs that tests run, and the Debian package of each.
-const TOOLS: [(&str, &str); 9] = [
+const TOOLS: [(&str, &str); 10] = [
     ("iperf3", "iperf3"),
     ("curl", "curl"),
     ("python3", "python3"),
@@ -17,6 +17,7 @@ const TOOLS: [(&str, &str); 9] = [
     ("tshark", "tshark"),
     ("valgrind", "valgrind"),
     ("chromium", "chromium"),
+    ("dnsmasq", "dnsmasq-base"),
 ];
 
 /// One command that has to succeed.

@@ -61,6 +61,12 @@
 //! * Under the organization `up`, the one thread that the stack belongs to: use a current-thread
 //!   runtime and keep [`Net::drive`] running on it.
 //!
+//! # Names
+//!
+//! Where a call takes a name, the stack's own name servers are asked for its addresses if it was built
+//! with any (`Builder::name_servers`, feature `dns`), over the stack, with timers of the runtime's
+//! (`enable_time`); else the host's resolver. [`Net::with_resolver`] puts another in their place.
+//!
 //! # Cancellation
 //!
 //! Every method is cancellation-safe: when its future is dropped before it is done, nothing was
@@ -70,6 +76,8 @@
 #![warn(missing_debug_implementations)]
 
 mod addr;
+#[cfg(feature = "dns")]
+mod dns;
 mod drive;
 #[cfg(feature = "gateway")]
 pub mod gateway;
@@ -78,7 +86,7 @@ mod socket;
 mod tcp;
 mod udp;
 
-pub use addr::{Resolve, Resolved, ToSocketAddrs, lookup_host};
+pub use addr::{Resolve, Resolved, Target, ToSocketAddrs, lookup_host};
 pub use net::{Entered, Net, Serving};
 pub use perimeter;
 pub use tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};

@@ -1,6 +1,6 @@
 //! The stack as async code sees it, and which one it is where code runs.
 
-use crate::addr::{Resolve, ToSocketAddrs, each, target};
+use crate::addr::{Resolve, ToSocketAddrs, each, resolve, target};
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
 use perimeter::{Stack, TcpConfig, Undelivered};
@@ -155,6 +155,30 @@ impl Net {
     /// ```
     pub fn stack(&self) -> &Stack {
         &self.stack
+    }
+
+    /// The addresses of a host, in the order in which [`Net::connect`] tries them: by the resolver
+    /// given with [`Net::with_resolver`], else by the stack's name servers (feature `dns`, as
+    /// [`Stack::lookup_host`]), else by the host's resolver.
+    ///
+    /// ```
+    #[doc = include_str!("examples/net.txt")]
+    /// let mut addrs = net.lookup_host("10.0.0.1:80").await?;
+    /// assert_eq!(addrs.next(), Some("10.0.0.1:80".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).await? }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Stack::lookup_host`]; or what the resolver says.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub async fn lookup_host<H: ToSocketAddrs>(
+        &self,
+        host: H,
+    ) -> Result<impl Iterator<Item = SocketAddr>> {
+        let target = target(host)?;
+        Ok(resolve(Some(self), target).await?.into_iter())
     }
 
     /// Connects to `addr`. Several addresses, or those of a name, are tried one after another.

@@ -171,6 +171,7 @@ impl UdpSocket {
     pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> Result<usize> {
         let target = addr::target(target)?;
         let to = match &target {
+            addr::Target::Addr(addr) => Some(*addr),
             addr::Target::Addrs(all) => all.first().copied(),
             addr::Target::Name(..) => {
                 let net = Net::current().ok();

@@ -8,6 +8,7 @@ mod forwarding;
 mod iperf3;
 mod ipv6;
 mod many;
+mod names;
 mod narrow;
 mod packet;
 mod refusals;
