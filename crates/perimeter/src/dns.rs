@@ -224,6 +224,7 @@ pub mod adapter {
     use std::net::SocketAddr;
 
     /// A datagram socket for one query, at a port that nobody can guess.
+    /// See [`Stack::start_lookup`].
     ///
     /// # Errors
     /// `NotConnected`: the stack has no name servers, or has ended. Or as those of sockets.
@@ -241,16 +242,19 @@ pub mod adapter {
     }
 
     /// A message as it goes over a stream.
+    /// See [`Stack::start_lookup`].
     pub fn framed(message: &[u8]) -> Vec<u8> {
         super::framed(message)
     }
 
     /// Whether the error ends the lookup.
+    /// See [`Stack::start_lookup`].
     pub fn is_ours(e: &Error) -> bool {
         super::is_ours(e)
     }
 
     /// Of which kind it is that a server can't be reached.
+    /// See [`Stack::start_lookup`].
     pub fn unreachable(e: &Error) -> ErrorKind {
         super::unreachable(e)
     }

@@ -42,6 +42,7 @@ pub enum Target {
 /// ```
 pub trait ToSocketAddrs {
     /// What it stands for.
+    /// See [`ToSocketAddrs`].
     ///
     /// # Errors
     /// `InvalidInput`: it is neither an address nor a name with a port.

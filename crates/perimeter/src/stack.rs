@@ -416,7 +416,16 @@ impl Stack {
 
     /// Starts to look a name up, for the families that the stack has addresses of; `None`: it has no
     /// name servers. For adapters.
-    /// See [`crate::dns::Lookup`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.name_servers(&["10.0.0.53:53".parse()?]).build()?;
+    /// let mut lookup = stack.start_lookup("example.org").ok_or("it has no name server")?;
+    /// // Whoever drives it sends what it says, and tells it what comes back.
+    /// let dns::Step::Ask(queries) = lookup.step(stack.engine().now()) else { return Ok(()) };
+    /// assert_eq!(queries[0].server, "10.0.0.53:53".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(feature = "dns")]
     pub fn start_lookup(&self, host: &str) -> Option<crate::dns::Lookup> {
         let families = crate::dns::families(&*self.engine);
