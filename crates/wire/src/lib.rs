@@ -20,6 +20,7 @@ extern crate alloc;
 
 pub mod arp;
 pub mod checksum;
+pub mod dhcp;
 pub mod error;
 pub mod eth;
 pub mod flow;

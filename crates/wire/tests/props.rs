@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use perimeter_wire::dhcp::DhcpReply;
 use perimeter_wire::ipv6::without_zone;
 use perimeter_wire::{
     ArpPacket, Csum, EtherHdr, FlowKey, Frame, IcmpQuote, Icmpv4, Ipv4Hdr, MAX_HEADERS, MacAddr,
@@ -181,6 +182,21 @@ proptest! {
         frame.extend([8, 0]);
         frame.extend(&bytes);
         parse_everything(&frame);
+    }
+
+    /// A server's message by its fixed part, with any options, and those in the fields for names.
+    #[test]
+    fn random_options_of_dhcp_never_panic(options in vec(any::<u8>(), 0..300), names in any::<[u8; 8]>()) {
+        let mut m = vec![0; 240];
+        m[..3].copy_from_slice(&[2, 1, 6]);
+        m[44..52].copy_from_slice(&names);
+        m[108..116].copy_from_slice(&names);
+        m[236..240].copy_from_slice(&[0x63, 0x82, 0x53, 0x63]);
+        let _ = DhcpReply::parse(&options);
+        for start in [&[53u8, 1, 5][..], &[53, 1, 2, 52, 1, 3, 54]] {
+            let whole = [&m[..], start, &options].concat();
+            let _ = DhcpReply::parse(&whole);
+        }
     }
 
     #[test]
