@@ -168,6 +168,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
             device: Box::new(Sink),
             addrs: [addr].into_iter().chain(addr6).collect(),
             accept: perimeter_stack::net::Accept::Own,
+            dhcp: None,
         };
         // What is counted is one segment, and is compared with what it took before there were large
         // ones.

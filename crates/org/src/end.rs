@@ -34,6 +34,7 @@ impl<O: Org> Instance<O> {
         self.close_datagrams();
         self.with(|i, cx| i.org.abort_all(cx));
         self.abandon_fragments();
+        self.with(|i, cx| i.sh.release_leases(cx.own));
         self.sh.pollers.raise_all();
     }
 

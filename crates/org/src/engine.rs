@@ -24,7 +24,7 @@ use perimeter_stack::ops::{Data, How, Received, Sent, Setting};
 use perimeter_stack::poller::{Alarm, Notify, Ready};
 use perimeter_stack::ready::Want;
 use perimeter_stack::tasks::Tasks;
-use perimeter_stack::{ConnInfo, SockId};
+use perimeter_stack::{ConnInfo, Lease, SockId};
 use perimeter_sync::{LockStats, Profile};
 use perimeter_tcp::{Config, State, TcpError};
 use perimeter_wire::FlowKey;
@@ -149,6 +149,12 @@ pub trait Engine: Datagrams + Send + Sync {
     fn tcp_config(&self) -> Config;
     /// Addresses by interface.
     fn addrs(&self) -> Vec<Vec<Cidr>>;
+    /// IPv4 addresses that servers gave to interfaces for a time. From any thread, as
+    /// [`Engine::inspect`]; none where the thread that the stack belongs to did not come by within a
+    /// second.
+    fn leases(&self) -> Vec<Lease> {
+        Vec::new()
+    }
     /// IPv6 addresses that were to be the stack's and that others turned out to have, with their
     /// interfaces.
     fn duplicates(&self) -> Vec<(u16, Ipv6Addr)>;

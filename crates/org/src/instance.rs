@@ -14,7 +14,7 @@ use perimeter_stack::hold::{Serial, Verdict};
 use perimeter_stack::input;
 use perimeter_stack::kind::lock;
 use perimeter_stack::listener::ListenSpec;
-use perimeter_stack::ops::{Close, InterfaceGone, NoNeighbour, Output, Shed};
+use perimeter_stack::ops::{AddressGone, Close, InterfaceGone, NoNeighbour, Output, Shed};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::poller::Alarm;
 use perimeter_stack::port::TxPort;
@@ -554,9 +554,22 @@ impl<O: Org> Instance<O> {
         for id in settled.failed {
             self.in_vain(cx, id);
         }
+        for ip in settled.lost {
+            self.address_gone(cx, ip);
+        }
         self.finish(cx);
         // Also queues whose own thread is away.
         self.unstall(cx, now, self.sh.tx.iter());
+    }
+
+    /// An address is the stack's no more: connections from it fail.
+    #[cold]
+    fn address_gone(&self, cx: &mut Ctx<O::K>, ip: IpAddr) {
+        let mut all = Vec::new();
+        self.org.inspect(self.sh.p.now(), &mut all);
+        for c in all.iter().filter(|c| c.key.local == ip) {
+            self.org.post(cx, c.id, AddressGone(ip));
+        }
     }
 
     /// Offers the devices again what they could not take, and lets connections go on whose

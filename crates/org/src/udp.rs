@@ -9,6 +9,7 @@ use perimeter_stack::datagram::{self, Datagram};
 use perimeter_stack::udp::{Rx, Socket, Table, Target, UdpError};
 use perimeter_stack::{Count, Ctx, Kind, SockId, Sockets};
 use perimeter_tcp::{TcpError, Unreachable};
+use perimeter_wire::dhcp::CLIENT_PORT;
 use perimeter_wire::{FlowKey, PROTO_UDP, UdpHdr, WireError};
 
 /// The protocol.
@@ -98,12 +99,21 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, mut d: Datagram, found: &mut Vec<(SockId, 
         Target::One(id) => {
             found.push((id, received(d, &key)));
         }
+        Target::Nobody if hdr.dst_port == CLIENT_PORT => dhcp(cx, d),
         Target::Nobody => {
             cx.count(Count::UdpNoSocket, 1);
             datagram::refuse(cx, &d, Unreachable::Port);
             cx.pool.put(d.payload);
         }
     }
+}
+
+/// A datagram for the client of the interface that it came by.
+#[cold]
+fn dhcp<K: Kind>(cx: &mut Ctx<K>, d: Datagram) {
+    let message = d.payload.as_slice().get(UdpHdr::LEN..).unwrap_or_default();
+    cx.sh.dhcp_received(cx.own, d.iface, message);
+    cx.pool.put(d.payload);
 }
 
 /// What its socket gets of a datagram.
@@ -129,6 +139,9 @@ fn to_all<K: Kind>(cx: &mut Ctx<K>, d: Datagram, key: &FlowKey, found: &mut Vec<
     let looped = d.iface == cx.sh.loopback().0;
     let iface = (!looped).then_some(d.iface);
     cx.sh.udp.find_all(key, iface, &mut all);
+    if all.is_empty() && key.local_port == CLIENT_PORT {
+        return dhcp(cx, d);
+    }
     let Some(last) = all.pop() else {
         cx.count(Count::UdpNoSocket, 1);
         return cx.pool.put(d.payload);

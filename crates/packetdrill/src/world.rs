@@ -237,6 +237,7 @@ fn make(
             device: Box::new(device),
             addrs: vec![addr],
             accept: perimeter_stack::net::Accept::Own,
+            dhcp: None,
         }],
         routes: vec![Route {
             dst: everywhere,

@@ -88,6 +88,10 @@ counts! {
     UdpUnresolved = "drop_udp_unresolved",
     /// Reports of groups that sockets have joined or left.
     GroupReports = "tx_group_reports",
+    /// IPv4 addresses that servers gave to interfaces.
+    Leases = "dhcp_leases",
+    /// Of these, those that were over, or taken back.
+    LeasesLost = "dhcp_leases_lost",
     /// Fragments of datagrams received.
     Fragments = "rx_fragments",
     /// Datagrams put together from them.

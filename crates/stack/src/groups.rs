@@ -65,7 +65,7 @@ impl<K: Kind> SharedState<K> {
     /// of one of its prefixes; on the loopback, of whichever.
     pub fn is_broadcast(&self, iface: u16, ip: IpAddr) -> bool {
         let of = |n: u16| {
-            let mut addrs = self.ifaces[usize::from(n)].addrs.iter();
+            let addrs = &self.ifaces[usize::from(n)].addrs;
             addrs.any(|a| a.broadcast() == Some(ip))
         };
         match ip {

@@ -60,6 +60,7 @@ pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran};
 pub use count::Count;
 pub use ctx::Ctx;
 pub use id::SockId;
+pub use ipv4::client::{DhcpConfig, Lease};
 pub use ipv6::autoconf::Ipv6Config;
 pub use kind::{Kind, Lk};
 pub use life::{Life, Over};

@@ -2,10 +2,11 @@
 
 use crate::ipv6::MIN_MTU;
 use crate::{ipv4, ipv6};
-use core::net::IpAddr;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::net::{IpAddr, Ipv4Addr};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use perimeter_link::Capabilities;
 use perimeter_wire::{IpHdr, MAX_DATAGRAM, MIN_TCP_HEADER, MacAddr};
+use std::sync::Arc;
 
 /// An address with its prefix length.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -112,15 +113,90 @@ impl Accept {
     }
 }
 
+/// The IPv4 addresses of an interface: those that it was given, and one that a server gives it for a
+/// time. Read without a lock; who changes it holds the lock over all addresses.
+pub struct Addrs {
+    given: Vec<Cidr>,
+    /// [`packed`].
+    leased: AtomicU64,
+    /// The only address, if there is one: so what most packets ask takes one load.
+    only: AtomicU64,
+}
+
+/// An address of IPv4 and its prefix in a word; 0: none.
+fn packed(a: &Cidr) -> u64 {
+    match a.addr {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()) << 32 | u64::from(a.prefix) << 8 | 1,
+        IpAddr::V6(_) => 0,
+    }
+}
+
+fn unpacked(word: u64) -> Option<Cidr> {
+    (word & 1 != 0).then(|| Cidr {
+        addr: IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32)),
+        prefix: (word >> 8) as u8,
+    })
+}
+
+impl Addrs {
+    /// Those that were given, of IPv4.
+    pub fn new(given: Vec<Cidr>) -> Addrs {
+        let addrs = Addrs {
+            given,
+            leased: AtomicU64::new(0),
+            only: AtomicU64::new(0),
+        };
+        addrs.lease(None);
+        addrs
+    }
+
+    /// The address that a server gives for a time, or that it has gone.
+    pub(crate) fn lease(&self, addr: Option<Cidr>) {
+        self.leased
+            .store(addr.as_ref().map_or(0, packed), Ordering::Release);
+        let only = match (&self.given[..], addr) {
+            ([only], None) => packed(only),
+            ([], Some(only)) => packed(&only),
+            _ => 0,
+        };
+        self.only.store(only, Ordering::Release);
+    }
+
+    /// The one that a server gives.
+    pub fn leased(&self) -> Option<Cidr> {
+        unpacked(self.leased.load(Ordering::Acquire))
+    }
+
+    /// All of them, those first that were given.
+    pub fn iter(&self) -> impl Iterator<Item = Cidr> + '_ {
+        self.given.iter().copied().chain(self.leased())
+    }
+
+    /// Whether `f` holds for one of them.
+    #[inline]
+    pub fn any(&self, f: impl Fn(&Cidr) -> bool) -> bool {
+        let leased = || unpacked(self.leased.load(Ordering::Acquire));
+        self.given.iter().any(&f) || leased().is_some_and(|a| f(&a))
+    }
+
+    /// The preferred one.
+    pub fn first(&self) -> Option<Cidr> {
+        self.iter().next()
+    }
+}
+
 /// A network interface. Fixed while the stack lives, but for its IPv6 addresses, which are
-/// elsewhere ([`crate::ipv6::addrs`]), the MTU that a router says, and that it may go.
+/// elsewhere ([`crate::ipv6::addrs`]), an IPv4 address that a server gives it, MTUs that a router or
+/// a server says, and that it may go.
 pub struct Iface {
     /// What its device can do.
     pub caps: Capabilities,
     /// Its number.
     pub number: u16,
     /// Its IPv4 addresses; the first is the preferred source.
-    pub addrs: Vec<Cidr>,
+    pub addrs: Arc<Addrs>,
+    /// The MTU of its link for IPv4, octets; not above the device's.
+    pub mtu4: AtomicU32,
     /// The MTU of its link for IPv6, octets; not above the device's.
     pub mtu6: AtomicU32,
     /// Which other destinations it takes.
@@ -142,7 +218,7 @@ impl Iface {
     /// Whether `ip` is one of its IPv4 addresses. Whether an address is the stack's, of whichever
     /// family, is said by [`crate::SharedState::is_ours`].
     pub fn owns(&self, ip: IpAddr) -> bool {
-        self.addrs.iter().any(|a| a.addr == ip)
+        self.addrs.any(|a| a.addr == ip)
     }
 
     /// Whether it takes datagrams to `ip` though that is nobody's address here.
@@ -156,13 +232,12 @@ impl Iface {
     /// for nearly every packet where the interface has one address. `false` says nothing.
     #[inline]
     pub fn plain(&self, local: IpAddr, remote: IpAddr) -> bool {
-        let ([only], IpAddr::V4(l), IpAddr::V4(r)) = (self.addrs.as_slice(), local, remote) else {
+        let (IpAddr::V4(l), IpAddr::V4(r)) = (local, remote) else {
             return false;
         };
-        let IpAddr::V4(own) = only.addr else {
-            return false;
-        };
-        ipv4::plain(own, only.prefix, l, r)
+        let only = self.addrs.only.load(Ordering::Relaxed);
+        let (own, prefix) = (Ipv4Addr::from_bits((only >> 32) as u32), (only >> 8) as u8);
+        only != 0 && ipv4::plain(own, prefix, l, r)
     }
 
     /// The transmit queue for a flow of that hash.
@@ -181,9 +256,15 @@ impl Iface {
     /// The longest datagram to `remote`, octets.
     pub fn mtu(&self, remote: IpAddr) -> u32 {
         match remote {
-            IpAddr::V4(_) => self.caps.mtu,
+            IpAddr::V4(_) => self.mtu4.load(Ordering::Relaxed),
             IpAddr::V6(_) => self.mtu6.load(Ordering::Relaxed),
         }
+    }
+
+    /// A server says what the link's MTU is for IPv4, or nothing: believed up to the device's.
+    pub(crate) fn set_mtu4(&self, mtu: Option<u16>) {
+        let mtu = mtu.map_or(self.caps.mtu, |m| u32::from(m).min(self.caps.mtu));
+        self.mtu4.store(mtu, Ordering::Relaxed);
     }
 
     /// A router says that the link's MTU is `mtu`: believed from IPv6's least to the device's.
@@ -292,7 +373,8 @@ mod tests {
             caps: caps.clone(),
             number: 0,
             mtu6: AtomicU32::new(1500),
-            addrs: addrs.iter().map(|a| cidr(a)).collect(),
+            addrs: Arc::new(Addrs::new(addrs.iter().map(|a| cidr(a)).collect())),
+            mtu4: AtomicU32::new(1500),
             accept: Accept::Own,
             rx: 0..1,
             tx: 0..1,
@@ -300,6 +382,7 @@ mod tests {
         };
         let one = iface(&["10.1.2.3/24"]);
         let two = iface(&["10.1.2.3/24", "10.9.9.9/24"]);
+        let none = iface(&[]);
         for (local, remote, want) in [
             ("10.1.2.3", "10.1.2.4", true),
             ("10.1.2.3", "223.255.255.255", true),
@@ -318,7 +401,13 @@ mod tests {
         ] {
             let (l, r) = (local.parse().unwrap(), remote.parse().unwrap());
             assert_eq!(one.plain(l, r), want, "{local} {remote}");
-            assert!(!two.plain(l, r));
+            assert!(!two.plain(l, r) && !none.plain(l, r));
+            none.addrs.lease(Some(cidr("10.1.2.3/24")));
+            assert_eq!(none.plain(l, r), want, "{local} {remote}");
+            none.addrs.lease(None);
         }
+        one.addrs.lease(Some(cidr("10.9.9.9/24")));
+        assert!(!one.plain("10.1.2.3".parse().unwrap(), "10.1.2.4".parse().unwrap()));
+        assert!(one.owns("10.9.9.9".parse().unwrap()) && one.owns("10.1.2.3".parse().unwrap()));
     }
 }

@@ -11,7 +11,7 @@ use crate::kind::{Kind, Lk, lock};
 use crate::limit::Bucket;
 pub use crate::neighbour::ASK_AGAIN;
 use crate::neighbour::{Book, Entry, Kin, Word};
-use crate::net::{Hop, Iface, L2, Route};
+use crate::net::{Addrs, Hop, Iface, L2, Route};
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
@@ -154,6 +154,8 @@ pub struct Routes<K: Kind> {
     /// The stack's own IPv4 addresses, which the interface `loopback` leads to; so it does to its
     /// own of IPv6.
     own: Vec<IpAddr>,
+    /// Those of interfaces that get one from a server.
+    leased: Vec<Arc<Addrs>>,
     own6: Arc<Addresses>,
     loopback: u16,
     /// When a request is due again, ns. Lowered with the entry held that is due, raised with the
@@ -193,7 +195,7 @@ impl<K: Kind> Routes<K> {
     pub fn new(
         p: &K::P,
         mut routes: Vec<Route>,
-        (own, own6): (Vec<IpAddr>, Arc<Addresses>),
+        (own, leased, own6): (Vec<IpAddr>, Vec<Arc<Addrs>>, Arc<Addresses>),
         loopback: u16,
     ) -> Routes<K> {
         routes.sort_by_key(|r| core::cmp::Reverse(r.dst.prefix));
@@ -211,6 +213,7 @@ impl<K: Kind> Routes<K> {
             table: lock::<K, _>(p, LockClass::RouteHashtable, table),
             entries: Places::default(),
             own,
+            leased,
             own6,
             loopback,
             ask_at: AtomicU64::new(Time::NEVER.0),
@@ -220,7 +223,7 @@ impl<K: Kind> Routes<K> {
     /// The hop to one of our own addresses.
     fn to_self(&self, dst: IpAddr) -> Option<Hop> {
         let own = match dst {
-            IpAddr::V4(_) => self.own.contains(&dst),
+            IpAddr::V4(_) => self.own.contains(&dst) || self.is_leased(dst),
             // Tentative ones too: what goes there waits until it is ours, and never leaves.
             IpAddr::V6(dst) => self.own6.find(dst).is_some(),
         };
@@ -228,6 +231,11 @@ impl<K: Kind> Routes<K> {
             iface: self.loopback,
             next: dst,
         })
+    }
+
+    fn is_leased(&self, dst: IpAddr) -> bool {
+        let mut all = self.leased.iter().filter_map(|a| a.leased());
+        all.any(|a| a.addr == dst)
     }
 
     /// The next hop towards `dst`.
@@ -268,7 +276,7 @@ impl<K: Kind> Routes<K> {
     ) -> Option<Ask> {
         // Who asks says from which address.
         let able = match ip {
-            IpAddr::V4(_) => !iface.addrs.is_empty(),
+            IpAddr::V4(_) => iface.addrs.first().is_some(),
             IpAddr::V6(_) => self.own6.of(iface.number).next().is_some(),
         };
         let ask = (able && e.due(now) && requests.take(now)).then(|| (e.ask(now), ip));
@@ -566,7 +574,7 @@ mod tests {
     fn routes(routes: Vec<Route>) -> Routes<OneThread> {
         let own = vec![IpAddr::from([10, 0, 0, 1])];
         let none = Arc::new(Addresses::new(0));
-        Routes::new(&Native::default(), routes, (own, none), 7)
+        Routes::new(&Native::default(), routes, (own, Vec::new(), none), 7)
     }
 
     fn iface(medium: Medium) -> Iface {
@@ -576,7 +584,8 @@ mod tests {
             caps,
             number: 0,
             mtu6: core::sync::atomic::AtomicU32::new(1500),
-            addrs: vec![cidr("10.0.0.1/16")],
+            addrs: Arc::new(Addrs::new(vec![cidr("10.0.0.1/16")])),
+            mtu4: core::sync::atomic::AtomicU32::new(1500),
             accept: crate::net::Accept::Own,
             rx: 0..1,
             tx: 0..1,

@@ -5,6 +5,7 @@ mod templates;
 
 use crate::count::{COUNTS, Count};
 use crate::id::{Slots, SockId};
+use crate::ipv4::client::{Client, DhcpConfig};
 use crate::ipv6::addrs::{Addresses, Held, State};
 use crate::ipv6::autoconf::{Auto, Ipv6Config, Settled};
 use crate::ipv6::zone_of;
@@ -12,7 +13,7 @@ use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
 use crate::listener::{ANY_PORT, At, ListenSpec, Listener, overlap};
 use crate::memory::{Memory, WAITING};
-use crate::net::{Accept, Cidr, Iface, Route, both_get};
+use crate::net::{Accept, Addrs, Cidr, Iface, Route, both_get};
 use crate::own::Own;
 use crate::pmtu::PathMtus;
 use crate::poller::Pollers;
@@ -202,6 +203,8 @@ pub struct IfaceSpec {
     pub addrs: Vec<crate::net::Cidr>,
     /// Which other destinations it takes.
     pub accept: Accept,
+    /// It gets an IPv4 address from a server, if it has stations.
+    pub dhcp: Option<DhcpConfig>,
 }
 
 /// A listener's place among those of its port.
@@ -260,6 +263,8 @@ pub struct SharedState<K: Kind> {
     pub(crate) auto: Lk<K, Auto>,
     /// When something is due there, ns.
     pub(crate) auto_at: AtomicU64,
+    /// Somewhere an IPv4 address is looked at whether somebody else has it.
+    pub(crate) probing: AtomicBool,
     /// When each interface's addresses were defended last, ns; 0: never.
     pub(crate) defended: Vec<AtomicU64>,
     /// Listeners by name.
@@ -330,7 +335,9 @@ impl<K: Kind> SharedState<K> {
             device: Box::new(device),
             addrs: Vec::new(),
             accept: Accept::Own,
+            dhcp: None,
         };
+        let mut dhcp = Vec::new();
         for (n, spec) in specs.into_iter().chain([last]).enumerate() {
             let caps = spec.device.capabilities();
             let ring = match n as u16 == loopback {
@@ -367,12 +374,16 @@ impl<K: Kind> SharedState<K> {
                     via: None,
                 }));
             }
+            if let (Medium::Ethernet, Some(c)) = (caps.medium, spec.dhcp) {
+                dhcp.push((n as u16, caps.mac, c));
+            }
             let addrs = spec.addrs.into_iter().filter(|a| a.addr.is_ipv4());
             ifaces.push(Iface {
                 number: n as u16,
+                mtu4: AtomicU32::new(caps.mtu),
                 mtu6: AtomicU32::new(caps.mtu),
                 caps,
-                addrs: addrs.collect(),
+                addrs: Arc::new(Addrs::new(addrs.collect())),
                 accept: spec.accept,
                 rx: rx0..rx.len() as u16,
                 tx: tx0..tx.len() as u16,
@@ -388,7 +399,14 @@ impl<K: Kind> SharedState<K> {
             .iter()
             .map(stations)
             .collect();
-        let auto = Auto::new(&config.ipv6, secret, &outer, (&v6, p.now()));
+        let mut auto = Auto::new(&config.ipv6, secret, &outer, (&v6, p.now()));
+        let leased = dhcp.iter().map(|d| ifaces[usize::from(d.0)].addrs.clone());
+        let leased: Vec<_> = leased.collect();
+        for (n, mac, config) in dhcp {
+            let seed = secret[0].rotate_left(23) ^ secret[1] ^ u64::from(n);
+            let client = Client::new(config, (n, mac), seed, p.now());
+            auto.clients.push(client);
+        }
         for a in v6
             .all()
             .filter(|h| h.prefix == 64 && with_zone(h.addr, 0) != h.addr)
@@ -411,7 +429,7 @@ impl<K: Kind> SharedState<K> {
         let (first, last) = (*config.ephemeral.start(), *config.ephemeral.end());
         SharedState {
             ports: PortPicker::new(isn.clone(), first, last),
-            routes: Routes::new(&p, all_routes, (own, v6.clone()), loopback),
+            routes: Routes::new(&p, all_routes, (own, leased, v6.clone()), loopback),
             v6,
             defended: ifaces.iter().map(|_| AtomicU64::new(0)).collect(),
             listeners: lock::<K, _>(&p, LockClass::Control, Slots::default()),
@@ -443,6 +461,7 @@ impl<K: Kind> SharedState<K> {
             net_generation: AtomicU32::new(1),
             accepts_any: ifaces.iter().any(|i| i.accept.is_any()),
             auto_at: AtomicU64::new(auto.due().0),
+            probing: AtomicBool::new(false),
             auto: lock::<K, _>(&p, LockClass::Neighbour, auto),
             memory: Memory::new(&p, config.memory),
             p,

@@ -23,7 +23,7 @@ use perimeter_stack::poller::{Alarm, Notify, Ready, WatchError};
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready::Want;
 use perimeter_stack::tasks::Tasks;
-use perimeter_stack::{ConnInfo, SockError, SockId};
+use perimeter_stack::{ConnInfo, Lease, SockError, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
 use perimeter_tcp::{Config, State, TcpError};
 use perimeter_wire::FlowKey;
@@ -86,6 +86,10 @@ impl<O: Org> Engine for Running<O> {
     fn addrs(&self) -> Vec<Vec<Cidr>> {
         let sh = &self.i.sh;
         (0..sh.loopback().0).map(|n| sh.addrs(n)).collect()
+    }
+
+    fn leases(&self) -> Vec<Lease> {
+        self.look_inside(|i| i.sh.leases()).unwrap_or_default()
     }
 
     fn duplicates(&self) -> Vec<(u16, Ipv6Addr)> {

@@ -202,6 +202,7 @@ fn an_organization_of_one_file_runs_by_its_name() {
         device: Box::new(end),
         addrs: vec![format!("{HERE}/24").parse().unwrap()],
         accept: Accept::Own,
+        dhcp: None,
     };
     let options = Options {
         org: "one-lock:2".parse().unwrap(),

@@ -285,6 +285,7 @@ where
             prefix: 24,
         }],
         accept: perimeter::Accept::Own,
+        dhcp: None,
     });
     let stack = open_with::<O>(p.clone(), options, vec![ports.clone()]);
     Host { stack, ports, ip }

@@ -19,6 +19,9 @@ pub(crate) fn arp<K: Kind>(cx: &mut Ctx<K>, iface: u16, p: &ArpPacket, aside: &m
         // Our own packet, come back; or nonsense.
         return;
     }
+    if cx.sh.looks_at(cx, iface, p) {
+        return;
+    }
     let for_us = i.owns(IpAddr::V4(p.target_ip));
     if i.owns(IpAddr::V4(p.sender_ip)) {
         return cx.sh.defend(cx, iface, p.sender_ip);
@@ -45,7 +48,7 @@ impl<K: Kind> SharedState<K> {
     }
 
     /// Sends an ARP packet.
-    fn send_arp(&self, own: &mut Own<K>, iface: u16, dst: MacAddr, packet: &ArpPacket) {
+    pub(super) fn send_arp(&self, own: &mut Own<K>, iface: u16, dst: MacAddr, packet: &ArpPacket) {
         let i = &self.ifaces[usize::from(iface)];
         let q = i.tx.start;
         let mut stage = self.tx[usize::from(q)].stage();
@@ -95,13 +98,21 @@ fn request(iface: &Iface, target_ip: Ipv4Addr) -> Option<ArpPacket> {
 }
 
 /// Says that `ip` is the station `mac` (RFC 5227, section 2.3).
-fn announcement(mac: MacAddr, ip: Ipv4Addr) -> ArpPacket {
+pub(super) fn announcement(mac: MacAddr, ip: Ipv4Addr) -> ArpPacket {
     ArpPacket {
         op: ArpOp::Request,
         sender_mac: mac,
         sender_ip: ip,
         target_mac: MacAddr([0; 6]),
         target_ip: ip,
+    }
+}
+
+/// Asks whether somebody has `ip` (RFC 5227, section 2.1.1).
+pub(super) fn probe(mac: MacAddr, ip: Ipv4Addr) -> ArpPacket {
+    ArpPacket {
+        sender_ip: Ipv4Addr::UNSPECIFIED,
+        ..announcement(mac, ip)
     }
 }
 

@@ -16,7 +16,7 @@ impl<K: Kind> SharedState<K> {
             return (!ours).then_some(Count::BadAddress);
         }
         let addrs = &self.ifaces[usize::from(iface)].addrs;
-        let directed = || addrs.iter().any(|a| a.broadcast() == Some(ip));
+        let directed = || addrs.any(|a| a.broadcast() == Some(ip));
         if ours || is_group(ip) || directed() {
             return Some(Count::BadAddress);
         }

@@ -2,7 +2,9 @@
 
 pub(crate) mod arp;
 mod arriving;
+pub(crate) mod client;
 pub(crate) mod icmp;
+mod leases;
 
 use core::net::Ipv4Addr;
 use perimeter_tcp::Unreachable;

@@ -7,6 +7,7 @@
 use super::addrs::{Addresses, Held, State};
 use super::zone_of;
 use crate::id::SockId;
+use crate::ipv4::client::Client;
 use crate::net::{Cidr, Route};
 use core::net::{IpAddr, Ipv6Addr};
 use perimeter_base::Time;
@@ -109,6 +110,8 @@ pub(super) struct Link {
 
 /// Addresses in the making and what ends with time, of all interfaces.
 pub(crate) struct Auto {
+    /// Those who ask servers for IPv4 addresses.
+    pub(crate) clients: Vec<Client>,
     pub(super) links: Vec<Link>,
     pub(super) duplicates: Vec<(u16, Ipv6Addr)>,
     transmits: u8,
@@ -135,6 +138,8 @@ pub struct Settled {
     pub ready: Vec<SockId>,
     /// They have nothing to send from, or nobody to send to.
     pub failed: Vec<SockId>,
+    /// Addresses that are the stack's no more: whoever sends from them fails.
+    pub lost: Vec<IpAddr>,
 }
 
 fn seconds(now: Time, s: u32) -> Time {
@@ -173,6 +178,7 @@ impl Auto {
     ) -> Auto {
         let [a, b] = config.stable_secret.unwrap_or(secret);
         let mut auto = Auto {
+            clients: Vec::new(),
             links: Vec::new(),
             duplicates: Vec::new(),
             transmits: config.dad_transmits,
@@ -290,7 +296,9 @@ impl Auto {
                 .chain(ask);
             times.min().unwrap_or(Time::NEVER)
         };
-        self.links.iter().map(of).min().unwrap_or(Time::NEVER)
+        let links = self.links.iter().map(of);
+        let clients = self.clients.iter().map(Client::due);
+        links.chain(clients).min().unwrap_or(Time::NEVER)
     }
 
     /// Does what is due.

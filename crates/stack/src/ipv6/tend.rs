@@ -24,12 +24,23 @@ impl<K: Kind> SharedState<K> {
         if self.auto_at.load(Ordering::Acquire) > now.0 {
             return settled;
         }
+        let mut leases = Vec::new();
         {
             let mut auto = self.auto.lock();
             auto.run(&self.v6, now, &mut settled, &mut acts);
+            for c in &mut auto.clients {
+                let mut out = Vec::new();
+                c.run(now, &mut out);
+                leases.extend(out.into_iter().map(|what| (c.iface, what)));
+            }
+            if self.probing.load(Ordering::Relaxed) {
+                let looks = auto.clients.iter().any(|c| c.probed().is_some());
+                self.probing.store(looks, Ordering::Release);
+            }
             self.auto_at.store(auto.due().0, Ordering::Release);
         }
         self.act(own, acts);
+        self.lease(own, leases, &mut settled);
         settled
     }
 

@@ -235,6 +235,25 @@ impl<K: Kind> Op<K> for InterfaceGone {
     }
 }
 
+/// The address `0` is the stack's no more: a connection from it fails, and one that no application
+/// holds any more ends.
+pub struct AddressGone(pub core::net::IpAddr);
+
+impl<K: Kind> Op<K> for AddressGone {
+    type Out = ();
+
+    fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) {
+        glue::now(a, cx);
+        let t = a.tcb();
+        if t.meta.key.local != self.0 || t.meta.closed {
+            return;
+        }
+        let events = t.tcb.on_interface_gone();
+        t.meta.closed |= t.meta.orphan;
+        on_events(a, events, cx);
+    }
+}
+
 /// An ICMP error for a segment of this connection.
 #[derive(Copy, Clone, Debug)]
 pub enum Icmp {

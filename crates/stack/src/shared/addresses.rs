@@ -21,10 +21,10 @@ impl<K: Kind> SharedState<K> {
             return None;
         }
         let iface = &self.ifaces[usize::from(hop.iface)];
-        let all = |a: &crate::net::Cidr| a.broadcast() == Some(remote);
+        let all = |a: &Cidr| a.broadcast() == Some(remote);
         // Loopback addresses are hosts' on the way to ourselves, if the stack has them.
         let inside = hop.iface == self.loopback().0;
-        if !(inside || is_host(remote)) || iface.addrs.iter().any(all) {
+        if !(inside || is_host(remote)) || iface.addrs.any(all) {
             return None;
         }
         let addr = match local {
@@ -71,7 +71,7 @@ impl<K: Kind> SharedState<K> {
             addr: IpAddr::V6(h.addr),
             prefix: h.prefix,
         });
-        let v4 = self.ifaces[usize::from(iface)].addrs.iter().copied();
+        let v4 = self.ifaces[usize::from(iface)].addrs.iter();
         v4.chain(v6).collect()
     }
 
