@@ -5,19 +5,21 @@ use crate::control::Server;
 use crate::error::BuildError;
 use crate::metrics;
 use crate::names::Names;
+use crate::poll::Events;
 use crate::stack::Stack;
-use perimeter_link::Device;
 use perimeter_link::capture::Captures;
+use perimeter_link::{Device, Medium};
 use perimeter_org::engine::Engine;
 use perimeter_org::{Inbound, Options, Org, OrgSpec, Platforms, open, open_as};
 use perimeter_stack::net::Accept;
-use perimeter_stack::{Cidr, Config, IfaceSpec, Kind, Route};
+use perimeter_stack::{Cidr, Config, DhcpConfig, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
 use perimeter_sync::{Lending, LockPolicy, Native, Platform, Virtual};
 use perimeter_tcp::Config as TcpConfig;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Collects what a stack is made of.
 ///
@@ -271,6 +273,48 @@ impl Builder {
             device: Box::new(device),
             addrs,
             accept,
+            dhcp: None,
+        });
+        Ok(self)
+    }
+
+    /// Adds an interface that gets its IPv4 address from a server of its link, by DHCP (RFC 2131), and
+    /// with it the network's prefix, the default route, the link's MTU, and name servers
+    /// ([`Stack::leases`]). The lease is renewed while the stack lives, by whoever serves its devices;
+    /// when it is over the address goes, and connections from it fail. Building waits for the
+    /// address as long as [`DhcpConfig::wait`] says. With the feature `dns`, and without
+    /// [`Builder::name_servers`], names are looked up by the name servers that came along.
+    ///
+    /// ```no_run
+    /// # use perimeter::{DhcpConfig, Stack};
+    /// # fn example(device: impl perimeter::link::Device + 'static) -> Result<(), Box<dyn std::error::Error>> {
+    /// let stack = Stack::builder().interface_dhcp(device, DhcpConfig::default())?.build()?;
+    /// println!("{} from {}", stack.leases()[0].addr, stack.leases()[0].server);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The device has no stations (TUN), or the name or the identifier is too long.
+    pub fn interface_dhcp(
+        mut self,
+        device: impl Device + 'static,
+        dhcp: DhcpConfig,
+    ) -> Result<Builder, BuildError> {
+        if device.capabilities().medium != Medium::Ethernet {
+            return Err(BuildError::Missing(
+                "DHCP needs a device with stations, such as TAP",
+            ));
+        }
+        if dhcp.hostname.len() > 63 || dhcp.client_id.len() > 64 {
+            let what = "`dhcp.hostname` has at most 63 octets, and `dhcp.client_id` 64";
+            return Err(BuildError::Setting(what.to_string()));
+        }
+        self.ifaces.push(IfaceSpec {
+            device: Box::new(device),
+            addrs: Vec::new(),
+            accept: Accept::Own,
+            dhcp: Some(dhcp),
         });
         Ok(self)
     }
@@ -308,6 +352,7 @@ impl Builder {
                 .map(|(addr, prefix)| Cidr { addr, prefix })
                 .to_vec(),
             accept: Accept::Own,
+            dhcp: None,
         });
         self
     }
@@ -500,7 +545,8 @@ impl Builder {
     fn names(&mut self) -> Result<Names, BuildError> {
         let (config, servers) = std::mem::take(&mut self.dns);
         config.check().map_err(BuildError::Setting)?;
-        if servers.is_empty() {
+        let learns = self.ifaces.iter().any(|i| i.dhcp.is_some());
+        if servers.is_empty() && !learns {
             return Ok(Names::default());
         }
         let secret = match &self.platform {
@@ -509,7 +555,7 @@ impl Builder {
         };
         let ports = self.config.ephemeral.clone();
         let own = perimeter_dns::Resolver::new(config, &servers, secret, ports);
-        Ok(Names::of(Arc::new(own)))
+        Ok(Names::of(Arc::new(own), servers.is_empty()))
     }
 
     #[cfg(not(feature = "dns"))]
@@ -572,10 +618,10 @@ impl Builder {
             return Err(BuildError::Setting(alone.to_string()));
         }
         let found = self.config.ipv6.autoconf;
-        let lost = |i: &IfaceSpec| i.addrs.is_empty() && !i.accept.is_any();
+        let lost = |i: &IfaceSpec| i.addrs.is_empty() && !i.accept.is_any() && i.dhcp.is_none();
         if !found && self.ifaces.iter().any(lost) {
             return Err(BuildError::Missing(
-                "an interface needs an address, or `ipv6.autoconf` to find one",
+                "an interface needs an address, or `interface_dhcp` or `ipv6.autoconf` to find one",
             ));
         }
         let given = self.ifaces.iter().enumerate();
@@ -600,6 +646,9 @@ impl Builder {
                 })
                 .collect();
         }
+        let waits = self.ifaces.iter().enumerate();
+        let waits = waits.filter_map(|(n, i)| Some((n, i.dhcp.as_ref()?.wait?)));
+        let waits: Vec<(usize, Duration)> = waits.collect();
         let platform = self.platform();
         let (platform, profiling) = match self.profile {
             false => (platform, None),
@@ -622,12 +671,44 @@ impl Builder {
             Some(addr) => Some(Arc::new(metrics::Server::start(addr, &engine)?)),
             None => None,
         };
-        Ok(Stack {
+        let stack = Stack {
             _control: control,
             metrics,
             engine,
             names,
-        })
+        };
+        for (n, wait) in waits {
+            leased(&stack, n, wait)?;
+        }
+        Ok(stack)
+    }
+}
+
+/// Waits until a server has given interface number `n` an address. A stack of one thread is served
+/// meanwhile.
+fn leased(stack: &Stack, n: usize, wait: Duration) -> Result<(), BuildError> {
+    const LOOK: Duration = Duration::from_millis(10);
+    let end = stack.engine.now() + wait;
+    let poll = stack
+        .poll()
+        .map_err(|e| BuildError::NoLease(e.to_string()))?;
+    let mut events = Events::with_capacity(1);
+    loop {
+        if stack.leases().iter().any(|l| usize::from(l.iface) == n) {
+            return Ok(());
+        }
+        let now = stack.engine.now();
+        if now >= end {
+            let name = stack.interfaces().into_iter().nth(n).unwrap_or_default();
+            return Err(BuildError::NoLease(format!(
+                "no DHCP server has given interface {n} ({name}) an address within {wait:?}: look \
+                 whether one is on the link and whether it gets frames from there, wait longer \
+                 (`DhcpConfig::wait`), or give an address"
+            )));
+        }
+        let step = LOOK.min(end.since(now));
+        poll.poll(&mut events, Some(step))
+            .map_err(|e| BuildError::NoLease(e.to_string()))?;
     }
 }
 

@@ -31,6 +31,9 @@ pub enum BuildError {
     #[cfg(target_os = "linux")]
     #[error("{0}")]
     Device(#[from] perimeter_link::named::HostError),
+    /// No server has given an interface an address in time.
+    #[error("{0}")]
+    NoLease(String),
     /// Something is missing.
     #[error("{0}")]
     Missing(&'static str),
@@ -46,7 +49,11 @@ perimeter_base::debug_is_text!(BuildError);
 
 impl From<BuildError> for Error {
     fn from(e: BuildError) -> Error {
-        Error::new(ErrorKind::InvalidInput, e)
+        let kind = match e {
+            BuildError::NoLease(_) => ErrorKind::TimedOut,
+            _ => ErrorKind::InvalidInput,
+        };
+        Error::new(kind, e)
     }
 }
 

@@ -80,7 +80,7 @@ pub mod families {
 pub use perimeter_org::{Inbound, OrgSpec, SpecError, Stats, Undelivered};
 pub use perimeter_stack::hold::Hold;
 pub use perimeter_stack::net::Accept;
-pub use perimeter_stack::{Cidr, Config, ConnInfo, Ipv6Config, Offload, Route};
+pub use perimeter_stack::{Cidr, Config, ConnInfo, DhcpConfig, Ipv6Config, Lease, Offload, Route};
 pub use perimeter_sync::{Guards, Layer as WorkLayer, Lending, LockClass, LockPolicy, LockStats};
 pub use perimeter_sync::{Native, Platform, Virtual, Work, profile, virt};
 pub use perimeter_tcp::syncache::Cookies as SynCookies;

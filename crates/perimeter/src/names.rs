@@ -134,6 +134,9 @@ pub(crate) struct Names {
     /// `None`: the host.
     #[cfg(feature = "dns")]
     own: Option<Arc<perimeter_dns::Resolver>>,
+    /// It asks whom servers of DHCP tell of.
+    #[cfg(feature = "dns")]
+    learns: bool,
 }
 
 impl Names {
@@ -152,7 +155,7 @@ impl Names {
             Target::Name(host, port) => (host, port),
         };
         #[cfg(feature = "dns")]
-        if let Some(own) = &self.own {
+        if let Some(own) = self.own(engine) {
             let found = crate::dns::ask(own, engine, &host)?;
             let with_port = found.into_iter().map(|ip| SocketAddr::new(ip, port));
             return Ok(with_port.collect::<Vec<_>>().into_iter());
@@ -202,12 +205,20 @@ impl Names {
 #[cfg(feature = "dns")]
 impl Names {
     /// The stack's own resolver.
-    pub(crate) fn of(own: Arc<perimeter_dns::Resolver>) -> Names {
-        Names { own: Some(own) }
+    pub(crate) fn of(own: Arc<perimeter_dns::Resolver>, learns: bool) -> Names {
+        let own = Some(own);
+        Names { own, learns }
     }
 
-    pub(crate) fn own(&self) -> Option<&Arc<perimeter_dns::Resolver>> {
-        self.own.as_ref()
+    /// The stack's own resolver, which knows the name servers that there are now.
+    pub(crate) fn own(&self, engine: &Arc<dyn Engine>) -> Option<&Arc<perimeter_dns::Resolver>> {
+        let own = self.own.as_ref()?;
+        if self.learns {
+            let told = engine.leases().into_iter().flat_map(|l| l.name_servers);
+            let told: Vec<_> = told.map(|ip| SocketAddr::new(ip.into(), 53)).collect();
+            own.set_servers(&told);
+        }
+        Some(own)
     }
 }
 

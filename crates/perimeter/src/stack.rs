@@ -14,7 +14,7 @@ use crate::udp::{UdpConfig, UdpSocket};
 use perimeter_org::engine::Engine;
 use perimeter_org::{OrgSpec, Stats, Undelivered};
 use perimeter_stack::listener::{At, ListenSpec};
-use perimeter_stack::{Cidr, ConnInfo};
+use perimeter_stack::{Cidr, ConnInfo, Lease};
 use perimeter_tcp::Config as TcpConfig;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -411,7 +411,7 @@ impl Stack {
     /// ```
     #[cfg(feature = "dns")]
     pub fn resolver(&self) -> Option<&Arc<crate::dns::Resolver>> {
-        self.names.own()
+        self.names.own(&self.engine)
     }
 
     /// Starts to look a name up, for the families that the stack has addresses of; `None`: it has no
@@ -430,7 +430,8 @@ impl Stack {
     pub fn start_lookup(&self, host: &str) -> Option<crate::dns::Lookup> {
         let families = crate::dns::families(&*self.engine);
         let now = self.engine.now();
-        Some(self.names.own()?.lookup(host, families, now))
+        let own = self.names.own(&self.engine)?;
+        Some(own.lookup(host, families, now))
     }
 
     /// The addresses of each interface, in the order in which they were added: IPv4's, then those
@@ -452,6 +453,14 @@ impl Stack {
             a.addr = addr::outward(a.addr, 0).ip();
         }
         all
+    }
+
+    /// The IPv4 addresses that servers gave to interfaces, and what came along
+    /// ([`Builder::interface_dhcp`]). Under `up`, asked by another thread than the stack's own, that one
+    /// answers when it looks at the devices the next time; none if it does not within a second.
+    /// See [`Builder::interface_dhcp`].
+    pub fn leases(&self) -> Vec<Lease> {
+        self.engine.leases()
     }
 
     /// The names of the interfaces, in the order in which they were added, and of the loopback, by which

@@ -2,6 +2,7 @@
 
 mod capture;
 mod common;
+mod dhcp;
 mod edges;
 mod ending;
 mod forwarding;

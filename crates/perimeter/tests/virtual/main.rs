@@ -16,6 +16,7 @@ mod closing;
 mod copies;
 mod datagrams;
 mod devices;
+mod dhcp;
 mod discovery;
 mod ending;
 mod families;
