@@ -46,6 +46,9 @@ pub struct Capabilities {
     /// It cuts frames of TCP into segments (`TxDesc::offload`): their payload may have so many
     /// octets, 65,455 at most. 0: it can't.
     pub large: u32,
+    /// It cuts frames of UDP into datagrams likewise ([`MOST_DATAGRAMS`] at most): their payload may
+    /// have so many octets together. 0: it can't.
+    pub large_datagrams: u32,
 }
 
 impl Capabilities {
@@ -59,6 +62,7 @@ impl Capabilities {
             mtu,
             tx_checksum: false,
             large: 0,
+            large_datagrams: 0,
         }
     }
 }
@@ -71,8 +75,13 @@ perimeter_base::setters! {
         with_mtu(mtu: u32),
         with_tx_checksum(tx_checksum: bool),
         with_large(large: u32),
+        with_large_datagrams(large_datagrams: u32),
     }
 }
+
+/// The most datagrams that one frame stands for where a device cuts it: as many as every kernel that
+/// can takes (`UDP_MAX_SEGMENTS` of Linux before 6.5).
+pub const MOST_DATAGRAMS: usize = 64;
 
 /// The most payload that fits one IPv4 datagram of TCP, whatever its options, octets.
 pub const LARGEST: u32 = MAX_DATAGRAM - (Ipv6Hdr::LEN + MAX_TCP_HEADER) as u32;

@@ -75,6 +75,7 @@ impl<P: Platform> Device for Loopback<P> {
             mtu: MTU,
             tx_checksum: true,
             large: 0,
+            large_datagrams: 0,
         }
     }
 

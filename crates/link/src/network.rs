@@ -371,6 +371,7 @@ impl<P: Platform> Device for Plug<P> {
             mtu: self.mtu,
             tx_checksum: true,
             large: 0,
+            large_datagrams: 0,
         }
     }
 

@@ -129,6 +129,7 @@ impl<P: Platform> Device for ScriptDevice<P> {
             mtu: self.inner.mtu,
             tx_checksum: true,
             large: 0,
+            large_datagrams: 0,
         }
     }
 

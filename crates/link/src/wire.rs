@@ -278,6 +278,7 @@ impl<P: Platform> Device for End<P> {
                 true if end.faults.is_clean() => LARGEST,
                 _ => 0,
             },
+            large_datagrams: 0,
         }
     }
 

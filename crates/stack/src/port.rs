@@ -70,6 +70,15 @@ impl Offload {
         };
         (self != Offload::Off).then_some(Cutting { octets, by_device })
     }
+
+    /// What a descriptor of several datagrams may hold, octets. They are never cut here, where each
+    /// may as well have its own.
+    pub(crate) fn datagrams(self, device: &Capabilities) -> u32 {
+        match self {
+            Offload::Device => device.large_datagrams.min(LARGEST),
+            _ => 0,
+        }
+    }
 }
 
 /// How large segments leave by a queue.
@@ -108,6 +117,8 @@ pub struct TxPort<K: Kind> {
     pub rxq: u16,
     /// Large segments; `None`: every segment is planned by itself.
     pub large: Option<Cutting>,
+    /// Payload of a descriptor that stands for several datagrams, octets at most; 0: each has its own.
+    pub large_datagrams: u32,
     /// Descriptors placed by the stack.
     stage: Lk<K, TxStage>,
     device: Lk<K, DeviceSide>,
@@ -152,6 +163,7 @@ impl<K: Kind> TxPort<K> {
         TxPort {
             rxq,
             large: None,
+            large_datagrams: 0,
             stage: lock::<K, _>(p, LockClass::TxRing, stage),
             device: lock::<K, _>(p, LockClass::NicTx, side),
             completions,
@@ -165,9 +177,13 @@ impl<K: Kind> TxPort<K> {
         }
     }
 
-    /// The same, with large segments.
-    pub fn cutting(self, large: Option<Cutting>) -> TxPort<K> {
-        TxPort { large, ..self }
+    /// The same, with large segments, and frames of several datagrams of so many octets.
+    pub fn cutting(self, large: Option<Cutting>, large_datagrams: u32) -> TxPort<K> {
+        TxPort {
+            large,
+            large_datagrams,
+            ..self
+        }
     }
 
     /// How many descriptors a segment takes: a large one that is cut here takes several.

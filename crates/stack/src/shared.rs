@@ -345,6 +345,7 @@ impl<K: Kind> SharedState<K> {
                 false => config.tx_ring.clamp(2, 1 << 16),
             };
             let large = config.offload.cutting(&caps);
+            let datagrams = config.offload.datagrams(&caps);
             let (rxqs, txqs) = spec.device.open();
             let (rx0, tx0) = (rx.len() as u16, tx.len() as u16);
             rx.extend(rxqs.into_iter().map(|q| RxPort::new(&p, q, n as u16)));
@@ -353,7 +354,7 @@ impl<K: Kind> SharedState<K> {
                 txqs.into_iter()
                     .enumerate()
                     .map(|(i, q)| TxPort::new(&p, q, ring, rx0 + i as u16 % rxs))
-                    .map(|port| port.cutting(large)),
+                    .map(|port| port.cutting(large, datagrams)),
             );
             for a in &spec.addrs {
                 all_routes.push(

@@ -1,9 +1,11 @@
 //! Datagrams between the stack and the kernel's own UDP, over TAP.
 
 use crate::common::{LIMIT, Load, each, each_family, finish, until};
-use perimeter::{Datagrams, OrgSpec, Stack, UdpSocket};
+use perimeter::link::Device as _;
+use perimeter::link::tap::TapConfig;
+use perimeter::{Config, Datagrams, Ipv6Config, OrgSpec, Stack, UdpSocket};
 use perimeter_interop::program::Program;
-use perimeter_interop::taps;
+use perimeter_interop::{taps, veths};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
@@ -78,6 +80,61 @@ fn we_echo(org: &OrgSpec) {
         assert_eq!(s.send_to(&buf[..len], from).expect("sent"), n);
     }
     assert_eq!(finish(&stack, p), "good");
+    well_formed(&stack, &[]);
+}
+
+/// Frames that the kernel has taken from the stack.
+fn frames() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").expect("the interfaces");
+    let line = text.lines().find(|l| l.contains(taps::NAME)).expect("ours");
+    let field = line.split_whitespace().nth(2).expect("packets received");
+    field.parse().expect("a number")
+}
+
+/// Many datagrams of one call, over both families: the kernel gets several in a frame, and its
+/// sockets each by itself.
+fn at_once(org: &OrgSpec) {
+    const THEIRS: &str = "fd99::1";
+    let tap = taps::open(&TapConfig::new(taps::NAME)).unwrap_or_else(|e| panic!("{e}"));
+    assert!(tap.capabilities().large_datagrams > 0, "Linux before 6.2");
+    let add = format!("addr add {THEIRS}/64 dev {} nodad", taps::NAME);
+    veths::ip(&add.split_whitespace().collect::<Vec<_>>());
+    let config = Config::default().with_ipv6(Ipv6Config::default().with_dad_transmits(0));
+    let builder = Stack::builder().org(org.clone()).config(config);
+    let stack = builder
+        .interface(tap, &["10.99.0.2/24", "fd99::2/64"])
+        .expect("addresses");
+    let stack = stack.build().expect("a stack");
+    for (host, at) in [
+        ("10.99.0.1", taps::kernel_at(7)),
+        (THEIRS, "[fd99::1]:7".parse().expect("one")),
+    ] {
+        for (size, whole, last) in [(1000, 60, 500), (64, 200, 1), (1400, 3, 1400)] {
+            let count = whole + 1;
+            let mut p = peer(&["collect", host, "7", &count.to_string()]);
+            assert_eq!(p.line(), "ready");
+            let s = stack.bind_udp("[::]:0").expect("a port");
+            s.set_nonblocking(true).expect("set");
+            // Until the neighbour's station is known all waits as one.
+            let data = content(usize::from(size) * whole + last);
+            let (before, mut at_octet) = (frames(), 0);
+            until(&stack, "room", || {
+                if let Ok(n) = s.send_segments(&data[at_octet..], size, Some(at)) {
+                    at_octet += n;
+                }
+                at_octet == data.len()
+            });
+            let want = match last == usize::from(size) {
+                true => format!("{count}x{size}"),
+                false => format!("{whole}x{size} 1x{last}"),
+            };
+            assert_eq!(finish(&stack, p), want, "{org}, to {at}");
+            // A frame has 64 datagrams at most; besides there are those of neighbour discovery.
+            let most = count.div_ceil(64) as u64 + 8;
+            let took = frames() - before;
+            assert!(took <= most, "{org}: {took} frames for {count} datagrams");
+        }
+    }
     well_formed(&stack, &[]);
 }
 
@@ -170,6 +227,11 @@ fn datagrams_to_a_server_of_the_kernel() {
 #[test]
 fn datagrams_to_a_server_of_ours() {
     each(&["python3"], Load::Waits, we_echo);
+}
+
+#[test]
+fn many_datagrams_in_a_frame() {
+    each(&["python3", "ip"], Load::Waits, at_once);
 }
 
 #[test]

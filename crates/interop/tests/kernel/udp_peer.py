@@ -73,6 +73,23 @@ def burst(host, port, count, size):
     say("sent")
 
 
+def collect(host, port, count):
+    """Takes `count` datagrams; how long they were, as runs of one length, and whether their octets
+    follow on from one to the next."""
+    s = bound(host, port)
+    say("ready")
+    runs, whole = [], b""
+    for _ in range(int(count)):
+        data = s.recv(65536)
+        whole += data
+        if runs and runs[-1][1] == len(data):
+            runs[-1][0] += 1
+        else:
+            runs.append([1, len(data)])
+    assert whole == content(len(whole))
+    say(" ".join(f"{n}x{size}" for n, size in runs))
+
+
 def dns(host, port, name, want):
     """Asks a name server for an address (RFC 1035)."""
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -88,6 +105,6 @@ def dns(host, port, name, want):
     say("good")
 
 
-WHAT = {"echo": echo, "ask": ask, "refused": refused, "burst": burst, "dns": dns}
+WHAT = {"echo": echo, "ask": ask, "refused": refused, "burst": burst, "collect": collect, "dns": dns}
 
 WHAT[sys.argv[1]](*sys.argv[2:])

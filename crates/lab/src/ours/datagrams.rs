@@ -24,7 +24,7 @@ use crate::{
     },
 };
 use perimeter::{
-    Datagrams, Events, Interest, Native, OrgSpec, Poll, Stack, Token, UdpSocket,
+    Datagrams, Events, Interest, Native, Offload, OrgSpec, Poll, Stack, Token, UdpSocket,
     link::{mem::PeerHandle, wire::pair},
 };
 use std::{
@@ -126,7 +126,8 @@ impl Run<'_> {
     fn to_kernel(&self, mut near: perimeter::Builder) -> Result<Box<dyn Session>, Error> {
         let settings = self.settings;
         let link = (settings.mtu, settings.family);
-        let interfaces = Interfaces::make(settings.device, settings.nics, 1, link, false)?;
+        let large = settings.offload == Offload::Device;
+        let interfaces = Interfaces::make(settings.device, settings.nics, 1, link, large)?;
         let (devices, held) = interfaces.split();
         for (nic, device) in devices.into_iter().enumerate() {
             near = with_interface(near, device, veth::near_end(settings.family, nic))?;
@@ -142,7 +143,7 @@ impl Run<'_> {
                 (far, near)
             });
             let site = held.namespace.clone();
-            let socket = linux::datagrams::Socket::of(settings, self.size, false);
+            let socket = linux::datagrams::Socket::of(settings, self.size, large);
             let worker = KernelDatagrams::worker(
                 (site, None),
                 ends.collect(),

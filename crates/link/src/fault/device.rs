@@ -81,6 +81,7 @@ impl Device for Faulty {
         Capabilities {
             tx_checksum: true,
             large: 0,
+            large_datagrams: 0,
             ..inner
         }
     }

@@ -216,9 +216,15 @@ impl Peer {
             return false;
         }
         let len = u64::from(u16::from_be_bytes([h[udp + 4], h[udp + 5]]));
-        self.counts.datagrams += 1;
-        self.counts.datagram_bytes += len.saturating_sub(UdpHdr::LEN as u64);
-        self.verify_in -= 1;
+        let bytes = len.saturating_sub(UdpHdr::LEN as u64);
+        // One that stands for several is cut, as the NIC would before the wire.
+        let n = match u64::from(d.offload.segment_size) {
+            0 => 1,
+            size => bytes.div_ceil(size).max(1) as u32,
+        };
+        self.counts.datagrams += u64::from(n);
+        self.counts.datagram_bytes += bytes;
+        self.verify_in = self.verify_in.saturating_sub(n);
         if self.verify_in == 0 {
             self.verify_in = self.config.peer.verify_every.max(1);
             self.verify_datagram(d, udp);
@@ -233,15 +239,19 @@ impl Peer {
         crate::csum::gather(d, &mut frame);
         crate::csum::complete(&mut frame, d.offload);
         self.counts.verified += 1;
-        if !self.is_right(&frame, udp) {
+        let each = match usize::from(d.offload.segment_size) {
+            0 => usize::MAX,
+            size => size,
+        };
+        if !self.is_right(&frame, (udp, each)) {
             self.counts.verify_errors += 1;
         }
         self.scratch = frame;
     }
 
     /// Whether that frame has headers that agree with its length, a right checksum, and a payload
-    /// of the pattern.
-    fn is_right(&self, frame: &[u8], udp: usize) -> bool {
+    /// of the pattern: in datagrams of `each` octets, the last perhaps with fewer.
+    fn is_right(&self, frame: &[u8], (udp, each): (usize, usize)) -> bool {
         let ip = frame.get(EtherHdr::LEN..).unwrap_or_default();
         let ends = match self.config.v6 {
             true => perimeter_wire::Ipv6Hdr::parse(ip).map(IpHdr::from),
@@ -255,7 +265,7 @@ impl Peer {
         let Some((Ok(hdr), datagram)) = read else {
             return false;
         };
-        hdr.verify(ip.src, ip.dst, datagram).is_ok()
-            && right(Pattern::get(), &datagram[UdpHdr::LEN..])
+        let mut all = datagram[UdpHdr::LEN..].chunks(each);
+        hdr.verify(ip.src, ip.dst, datagram).is_ok() && all.all(|d| right(Pattern::get(), d))
     }
 }

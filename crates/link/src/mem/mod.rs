@@ -199,7 +199,7 @@ pub struct NicConfig {
     pub ring: usize,
     /// Complete transport checksums.
     pub tx_checksum: bool,
-    /// The longest payload that it cuts into segments, octets; 0: it can't cut.
+    /// The longest payload that it cuts into segments, or datagrams, octets; 0: it can't cut.
     pub large: u32,
     /// The other end.
     pub peer: PeerConfig,
@@ -434,6 +434,7 @@ impl<P: Platform> Device for Nic<P> {
             mtu: self.config.mtu,
             tx_checksum: self.config.tx_checksum,
             large: self.config.large,
+            large_datagrams: self.config.large,
         }
     }
 

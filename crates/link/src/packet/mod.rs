@@ -398,6 +398,8 @@ impl Device for Packet {
             mtu: self.mtu,
             tx_checksum: self.checksum_offload,
             large: if self.large { LARGEST } else { 0 },
+            // Kernels that don't take any refuse them only once one is sent.
+            large_datagrams: 0,
         }
     }
 

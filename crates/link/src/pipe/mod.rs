@@ -75,6 +75,7 @@ impl PipeConfig {
             mtu: self.mtu.max(68),
             tx_checksum: true,
             large: 0,
+            large_datagrams: 0,
         }
     }
 

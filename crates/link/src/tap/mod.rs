@@ -183,6 +183,7 @@ pub struct Tap {
     mtu: u32,
     checksum_offload: bool,
     large: bool,
+    datagrams: bool,
     steered: bool,
 }
 
@@ -197,15 +198,17 @@ impl Tap {
             return Err(TapError::BadQueues(config.queues));
         }
         let mut name = config.name.clone();
+        let mut datagrams = true;
         let mut fds = Vec::with_capacity(config.queues);
         for i in 0..config.queues {
-            let (fd, real) = if i == 0 {
+            let one = if i == 0 {
                 sys::attach_first(&name, config)?
             } else {
                 sys::attach(&name, config, sys::Queue::Another)?
             };
-            name = real;
-            fds.push(fd);
+            name = one.name;
+            datagrams &= one.datagrams;
+            fds.push(one.fd);
         }
         // What somebody before has left on an interface that stays goes in any case.
         let steered = match fds.first() {
@@ -239,6 +242,7 @@ impl Tap {
             mtu,
             checksum_offload: config.checksum_offload,
             large: config.large && config.checksum_offload,
+            datagrams,
             steered,
         })
     }
@@ -270,6 +274,7 @@ impl Device for Tap {
             mtu: self.mtu,
             tx_checksum: self.checksum_offload,
             large: if self.large { LARGEST } else { 0 },
+            large_datagrams: if self.datagrams { LARGEST } else { 0 },
         }
     }
 

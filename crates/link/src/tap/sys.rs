@@ -30,7 +30,7 @@ fn carrier(name: &str) -> io::Result<bool> {
 
 /// Opens the first queue of `name`: it is created, or it is a persistent interface that nobody
 /// has open. Somebody else's would hand us a share of its flows.
-pub(super) fn attach_first(name: &str, config: &TapConfig) -> Result<(OwnedFd, String), TapError> {
+pub(super) fn attach_first(name: &str, config: &TapConfig) -> Result<Attached, TapError> {
     let medium = config.medium;
     match attach(name, config, Queue::New) {
         Err(TapError::Busy(_)) => {}
@@ -40,7 +40,7 @@ pub(super) fn attach_first(name: &str, config: &TapConfig) -> Result<(OwnedFd, S
     if carrier(name).unwrap_or(false) {
         return Err(TapError::Busy(name.to_owned()));
     }
-    let (fd, real) = match attach(name, config, Queue::Another) {
+    let one = match attach(name, config, Queue::Another) {
         // Of another kind, or made with one queue. That there is one of the latter shows in that
         // it can be attached to so; it is let go again if it won't do.
         Err(TapError::Mismatch(..)) => match attach(name, config, Queue::Only)? {
@@ -55,15 +55,24 @@ pub(super) fn attach_first(name: &str, config: &TapConfig) -> Result<(OwnedFd, S
         },
         other => other?,
     };
-    let mut req = IfReq::new(&real).map_err(|e| TapError::from_io(ATTACH, name, medium, e))?;
-    ifreq_ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &mut req)
+    let mut req = IfReq::new(&one.name).map_err(|e| TapError::from_io(ATTACH, name, medium, e))?;
+    ifreq_ioctl(one.fd.as_raw_fd(), libc::TUNGETIFF, &mut req)
         .map_err(|e| TapError::from_io(ATTACH, name, medium, e))?;
     let flags = libc::c_int::from(u16::from_ne_bytes([req.data[0], req.data[1]]));
     if flags & libc::IFF_PERSIST == 0 {
         // It only lives because somebody has it open.
         return Err(TapError::Busy(name.to_owned()));
     }
-    Ok((fd, real))
+    Ok(one)
+}
+
+/// An open queue.
+pub(super) struct Attached {
+    pub fd: OwnedFd,
+    /// The interface's real name.
+    pub name: String,
+    /// The kernel cuts frames of several datagrams.
+    pub datagrams: bool,
 }
 
 /// Which queue of an interface to open.
@@ -77,12 +86,8 @@ pub(super) enum Queue {
     Only,
 }
 
-/// Opens a queue of `name`; the descriptor and the real name.
-pub(super) fn attach(
-    name: &str,
-    config: &TapConfig,
-    queue: Queue,
-) -> Result<(OwnedFd, String), TapError> {
+/// Opens a queue of `name`.
+pub(super) fn attach(name: &str, config: &TapConfig, queue: Queue) -> Result<Attached, TapError> {
     let medium = config.medium;
     let err = |what, e| TapError::from_io(what, name, medium, e);
     let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
@@ -119,12 +124,16 @@ pub(super) fn attach(
         // SAFETY: this request takes its argument by value.
         check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, features) })
     };
-    let with_uso = match config.large && config.checksum_offload {
+    let datagrams = match config.large && config.checksum_offload {
         true => set(features | TUN_F_USO).is_ok(),
         false => false,
     };
-    if !with_uso {
+    if !datagrams {
         set(features).map_err(|e| err("setting offloads of", e))?;
     }
-    Ok((fd, real))
+    Ok(Attached {
+        fd,
+        name: real,
+        datagrams,
+    })
 }

@@ -685,6 +685,7 @@ impl Device for Xdp {
             mtu: self.mtu,
             tx_checksum: true,
             large: 0,
+            large_datagrams: 0,
         }
     }
 

@@ -9,6 +9,7 @@ use crate::net::SendError;
 use core::net::IpAddr;
 use perimeter_base::desc::HEADERS;
 use perimeter_base::{Bytes, PktBuf, Time, TxPages};
+use perimeter_link::device::MOST_DATAGRAMS;
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::{IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, finish_udp};
 
@@ -193,7 +194,7 @@ impl Path {
     }
 
     /// Places `all`, cut into datagrams of `each` bytes, as far as there is room; how many bytes
-    /// that was. Descriptors refer to the memory as it is.
+    /// that was. Descriptors refer to the memory as it is, and have several where the device cuts.
     pub(super) fn place_many<K: Kind>(
         &self,
         cx: &mut Ctx<K>,
@@ -203,20 +204,25 @@ impl Path {
         let (sh, own) = cx.split();
         let mut pages = TxPages::default();
         pages.push(all.clone());
-        let mut stage = sh.tx[usize::from(self.txq)].stage();
+        let port = &sh.tx[usize::from(self.txq)];
+        let most = (port.large_datagrams as usize / each.max(1)).clamp(1, MOST_DATAGRAMS);
+        let mut stage = port.stage();
         let (mut at, mut n) = (0, 0);
         // Nothing at all is a datagram, too.
         while at < all.len() || n == 0 {
-            let len = each.min(all.len() - at);
+            let len = (most * each).min(all.len() - at);
             let Some(mut d) = stage.push_with(&mut own.pool) else {
                 break;
             };
             d.hdr_len = self.template.emit(&mut d.hdr, 0, len as u32) as u8;
             d.offload.csum_start = self.template.udp_start() as u8;
             d.offload.csum_offset = UdpHdr::CHECKSUM_AT;
+            if len > each {
+                d.offload.segment_size = each as u16;
+            }
             pages.refer(at, len, &mut d, &mut own.pool);
             at += len;
-            n += 1;
+            n += len.div_ceil(each.max(1)).max(1) as u64;
         }
         drop(stage);
         sh.p.charge(Work::TcpOutput, n);
