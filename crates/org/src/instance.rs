@@ -15,7 +15,6 @@ use perimeter_stack::input;
 use perimeter_stack::kind::lock;
 use perimeter_stack::listener::ListenSpec;
 use perimeter_stack::ops::{AddressGone, Close, InterfaceGone, NoNeighbour, Output, Shed};
-use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::poller::Alarm;
 use perimeter_stack::port::TxPort;
 use perimeter_stack::ready;
@@ -318,16 +317,7 @@ impl<O: Org> Instance<O> {
         if armed < Time::NEVER {
             self.rouse(armed);
         }
-        let mut wakes = core::mem::take(&mut cx.deferred.wakes.regs);
-        self.sh.pollers.deliver(&mut wakes);
-        cx.deferred.wakes.regs = wakes;
-        let told = match planted(Bug::WakesDropped) {
-            true => 1,
-            false => usize::MAX,
-        };
-        for e in cx.deferred.wakes.events.drain(..).take(told) {
-            e.set();
-        }
+        self.sh.pollers.wake_threads(&mut cx.deferred.wakes);
         for (tasks, half) in cx.deferred.wakes.tasks.drain(..) {
             tasks.wake(half);
         }

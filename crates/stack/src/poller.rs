@@ -7,7 +7,7 @@
 use crate::id::{Slots, SockId};
 use crate::kind::{Kind, Lk, lock};
 use crate::planted::{Bug, planted};
-use crate::ready::{RegWord, Trigger, Wake, Want};
+use crate::ready::{RegWord, Trigger, Wake, Wakes, Want};
 use hashbrown::HashMap;
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
 use std::collections::VecDeque;
@@ -173,6 +173,19 @@ impl<K: Kind> Pollers<K> {
         }
         self.free.lock().push(n);
         out
+    }
+
+    /// Wakes threads: those whose pollers have something, and those in calls. Tasks, whose wakers
+    /// may do whatever they like, are left to who holds nothing.
+    pub fn wake_threads(&self, wakes: &mut Wakes<K>) {
+        self.deliver(&mut wakes.regs);
+        let told = match planted(Bug::WakesDropped) {
+            true => 1,
+            false => usize::MAX,
+        };
+        for e in wakes.events.drain(..).take(told) {
+            e.set();
+        }
     }
 
     /// Puts registrations on their ready lists and wakes those who wait: one lock and at most

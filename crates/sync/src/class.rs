@@ -36,10 +36,12 @@ pub enum LockClass {
     NicTx = 12,
     /// Descriptor ring of a transmit queue.
     TxRing = 13,
+    /// `msgp:wake=inside`: one for all who wake sleepers (Willmann et al., section 5.1).
+    Scheduler = 14,
     /// A poller's ready list.
-    Poller = 14,
+    Poller = 15,
     /// A message queue of the platform, and the insides of a device. Always innermost.
-    Leaf = 15,
+    Leaf = 16,
 }
 
 /// What locks of a class protect of the protocol.
@@ -75,7 +77,7 @@ impl Guards {
 
 impl LockClass {
     /// All classes, in order of level.
-    pub const ALL: [LockClass; 16] = [
+    pub const ALL: [LockClass; 17] = [
         LockClass::Control,
         LockClass::NicRx,
         LockClass::ConnHashtable,
@@ -90,6 +92,7 @@ impl LockClass {
         LockClass::Neighbour,
         LockClass::NicTx,
         LockClass::TxRing,
+        LockClass::Scheduler,
         LockClass::Poller,
         LockClass::Leaf,
     ];
@@ -114,7 +117,9 @@ impl LockClass {
             LockClass::Sndbuf | LockClass::Rcvbuf | LockClass::Listener => Guards::Socket,
             LockClass::RouteHashtable | LockClass::Route | LockClass::Neighbour => Guards::Ip,
             LockClass::NicRx | LockClass::NicTx | LockClass::TxRing => Guards::Driver,
-            LockClass::Control | LockClass::Poller | LockClass::Leaf => return None,
+            LockClass::Control | LockClass::Scheduler | LockClass::Poller | LockClass::Leaf => {
+                return None;
+            }
         })
     }
 
@@ -140,6 +145,7 @@ impl LockClass {
             LockClass::Neighbour => "neighbour",
             LockClass::NicTx => "nic_tx",
             LockClass::TxRing => "tx_ring",
+            LockClass::Scheduler => "scheduler",
             LockClass::Poller => "poller",
             LockClass::Leaf => "leaf",
         }

@@ -35,6 +35,9 @@ pub(crate) struct Manner {
     /// Lookups let go of the table before they wait for the connection; that many tables. 0: one
     /// table, held while waiting.
     pub(crate) modern: u16,
+    /// Sleepers are woken while the connection is held, under one lock for all who wake; else once
+    /// nothing is held.
+    pub(crate) wakes_held: bool,
 }
 
 /// Tables, connections and timers.
@@ -48,6 +51,8 @@ pub(crate) struct Core<P: Platform> {
     ends: P::Lock<Ends>,
     /// Not later than the earliest of the shards' timers.
     next: AtomicU64,
+    /// Held while sleepers are woken, where that is done within a connection.
+    scheduler: Option<P::Lock<()>>,
 }
 
 /// What a lookup found.
@@ -71,6 +76,9 @@ impl<P: Platform> Core<P> {
                 .p
                 .lock(LockClass::Leaf, Ends::with_limits(sh.config.ends())),
             next: AtomicU64::new(u64::MAX),
+            scheduler: manner
+                .wakes_held
+                .then(|| sh.p.lock(LockClass::Scheduler, ())),
         }
     }
 
@@ -243,6 +251,12 @@ impl<P: Platform> Core<P> {
     fn update<'a>(&'a self, mut e: Entered<'a, P>, cx: &mut Ctx<Kd<P>>) {
         if planted(Bug::OrderSwapped) && !e.has_table() {
             drop(self.table(e.id().shard()));
+        }
+        if let Some(scheduler) = &self.scheduler
+            && !cx.deferred.wakes.is_empty()
+        {
+            let _held = scheduler.lock();
+            cx.sh.pollers.wake_threads(&mut cx.own.deferred.wakes);
         }
         let t = e.tcb();
         if t.meta.closed {
@@ -491,6 +505,9 @@ impl<P: Platform> Core<P> {
         }
         add(LockClass::Leaf, self.slots.stats());
         add(LockClass::Leaf, self.ends.stats());
+        if let Some(scheduler) = &self.scheduler {
+            add(LockClass::Scheduler, scheduler.stats());
+        }
         let places = self.slots.lock().places();
         for p in (0..places).filter_map(|slot| self.places.get(slot)) {
             p.lock_stats(add);

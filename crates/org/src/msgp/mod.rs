@@ -1,5 +1,5 @@
-//! `msgp`, `msgp:netisr`, `msgp:workers=K`, `msgp:locks=coarse`, `msgp-modern`: message
-//! parallelism.
+//! `msgp`, `msgp:netisr`, `msgp:workers=K`, `msgp:locks=coarse`, `msgp:wake=inside`, `msgp-modern`:
+//! message parallelism.
 //!
 //! **Background.** FreeBSD 7 as Willmann, Rixner, Cox describe and measure it (sections 3.1 and
 //! 4): any thread may process any packet, and locks per structure keep them apart. `workers=K` is
@@ -60,6 +60,12 @@
 //! not hold up all others; the workers of `workers=K` are fed by the NIC's thread, which stands for
 //! the memory driver.
 //!
+//! The paper's kernel wakes whoever waits for a socket while the connection's lock is held, and
+//! takes the scheduler's one lock for it, which makes the connection's lock be held longer, and
+//! waited for longer, than its own work takes (section 5.1). So does `:wake=inside`: threads are woken
+//! at the end of a visit to the connection, and tasks, whose wakers may do anything, later. Without
+//! it all are woken once nothing is held, as under all organizations.
+//!
 //! `msgp-modern` is the cure of the bottleneck: [`SHARDS`] tables, each with its listeners, SYN
 //! cache and timers; a lookup lets go of the table before it waits for the connection, and then
 //! looks whether that is still the one it looked for. Places of connections are never given back
@@ -116,6 +122,7 @@ impl<P: Platform> Org for Msgp<P> {
         let manner = Manner {
             coarse: spec.coarse,
             modern: if spec.modern { SHARDS } else { 0 },
+            wakes_held: spec.wakes_held,
         };
         Msgp {
             spec,

@@ -6,8 +6,8 @@ use crate::spec::{
 use core::fmt;
 use perimeter_sync::LockClass;
 
-const TAKES: &str =
-    "it takes `netisr` or `workers=K` (K from 1 to 1024), and `locks=fine` or `locks=coarse`";
+const TAKES: &str = "it takes `netisr` or `workers=K` (K from 1 to 1024), `locks=fine` or `locks=coarse`, and \
+     `wake=after` or `wake=inside`";
 
 /// `msgp`.
 pub(super) static FAMILY: Family = Family {
@@ -34,6 +34,11 @@ pub(super) static FAMILY: Family = Family {
             name: "msgp:locks=coarse",
             usual: "msgp:locks=coarse",
             summary: "message parallelism with one lock for all of a connection",
+        },
+        Variant {
+            name: "msgp:wake=inside",
+            usual: "msgp:wake=inside",
+            summary: "message parallelism that wakes sleepers under its locks, as published",
         },
     ],
     tested: &[],
@@ -83,6 +88,8 @@ pub struct Msgp {
     pub coarse: bool,
     /// Lookups without the global lock: the bottleneck's cure.
     pub modern: bool,
+    /// Sleepers are woken while the connection is held, under a lock of the scheduler's.
+    pub wakes_held: bool,
 }
 
 /// Who does inbound protocol work under message parallelism.
@@ -107,11 +114,13 @@ impl Msgp {
             None => MsgpInbound::Direct,
         };
         let coarse = parts.choice("locks", &[("fine", false), ("coarse", true)])?;
+        let wakes_held = parts.choice("wake", &[("after", false), ("inside", true)])?;
         parts.end(())?;
         let msgp = Msgp {
             inbound,
             coarse: coarse.unwrap_or(false),
             modern,
+            wakes_held: wakes_held.unwrap_or(false),
         };
         let family = if modern { &MODERN } else { &FAMILY };
         Ok(OrgSpec::new(family, msgp))
@@ -126,7 +135,8 @@ impl fmt::Display for Msgp {
             MsgpInbound::Netisr => f.write_str(":netisr")?,
             MsgpInbound::Workers(k) => write!(f, ":workers={k}")?,
         }
-        f.write_str(if self.coarse { ":locks=coarse" } else { "" })
+        f.write_str(if self.coarse { ":locks=coarse" } else { "" })?;
+        f.write_str(if self.wakes_held { ":wake=inside" } else { "" })
     }
 }
 
