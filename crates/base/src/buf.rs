@@ -404,14 +404,19 @@ impl Magazines {
 struct Stock {
     free: Vec<PktBuf>,
     limit: usize,
+    /// What `limit` may grow to.
+    most: usize,
     depot: Option<Arc<Magazines>>,
 }
 
 impl Stock {
     fn new(limit: usize, depot: Option<Arc<Magazines>>) -> Stock {
+        // Until it needs them again: a core that only gives buffers back keeps few.
+        let first = depot.as_ref().map_or(limit, |_| limit.min(2 * MAGAZINE));
         Stock {
             free: Vec::new(),
-            limit,
+            limit: first,
+            most: limit,
             depot,
         }
     }
@@ -424,6 +429,8 @@ impl Stock {
     #[cold]
     fn fetch(&mut self) -> Option<PktBuf> {
         self.free.append(&mut self.depot.as_ref()?.take()?);
+        // It would have had these if it might keep more.
+        self.limit = self.most.min(self.limit + MAGAZINE);
         self.free.pop()
     }
 
@@ -458,7 +465,7 @@ impl PktPool {
     }
 
     /// A pool of one of several cores that have `depot` in common. It keeps at most half as many
-    /// as [`PktPool::default`].
+    /// as [`PktPool::default`], and fewer as long as it is asked for few.
     pub fn of(depot: PktDepot) -> PktPool {
         const LIMIT: usize = 8 * MAGAZINE;
         PktPool {
@@ -598,8 +605,19 @@ mod tests {
         }
         // The reader's stock fills once; from then on nothing is allocated.
         assert_eq!(nic.misses, allocated);
-        assert!(allocated <= 512 + 200, "{allocated}");
-        assert!(reader.len() <= 512);
+        assert!(allocated <= 128 + 200, "{allocated}");
+        assert!(reader.len() <= 128);
+    }
+
+    #[test]
+    fn who_takes_many_keeps_many() {
+        let mut pool = PktPool::of(PktDepot::new(1 << 20));
+        for round in 0..10 {
+            let all: Vec<_> = (0..400).map(|_| pool.take(1514)).collect();
+            all.into_iter().for_each(|b| pool.put(b));
+            assert!(pool.len() <= 400, "{round}");
+        }
+        assert_eq!(pool.len(), 400, "its stock has grown to what it needs");
     }
 
     #[test]
