@@ -5,12 +5,12 @@
 
 mod load;
 
+use crate::namespaces::{Found, Namespaces, Running, ip, set, table, within, words};
 use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -55,10 +55,6 @@ fn named(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("NAME=COMMAND is asked for".into()),
     }
-}
-
-fn words(line: &str) -> Vec<String> {
-    line.split_whitespace().map(str::to_owned).collect()
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {
@@ -112,7 +108,10 @@ fn gateways(args: &Args, sing_box: &Path) -> Vec<Gateway> {
         (
             "tun2proxy (Rust, ipstack)",
             in_path("tun2proxy-bin"),
-            format!("--tun {TUN} --proxy {proxy} --dns direct --verbosity off"),
+            // It takes 200 connections at a time unless told otherwise.
+            format!(
+                "--tun {TUN} --proxy {proxy} --dns direct --max-sessions 65000 --verbosity off"
+            ),
         ),
     ];
     let others = args.with.iter().map(|(name, command)| {
@@ -138,77 +137,26 @@ fn gateways(args: &Args, sing_box: &Path) -> Vec<Gateway> {
     found.collect()
 }
 
-fn ip(line: &str) -> Result<()> {
-    let out = Command::new("ip")
-        .args(words(line))
-        .output()
-        .context("ip")?;
-    if !out.status.success() {
-        bail!("ip {line}: {}", String::from_utf8_lossy(&out.stderr).trim());
+/// Makes the namespaces and what is between them.
+fn net() -> Result<Namespaces> {
+    let all = Namespaces::new(&[NEAR, FAR])?;
+    for line in [
+        format!("-n {NEAR} link add {OUT} type veth peer name v1 netns {FAR}"),
+        format!("-n {NEAR} addr add 10.55.0.1/24 dev {OUT}"),
+        format!("-n {FAR} addr add 10.55.0.2/24 dev v1"),
+        format!("-n {FAR} addr add 10.77.0.1/32 dev lo"),
+        format!("-n {NEAR} link set {OUT} up"),
+        format!("-n {FAR} link set v1 up"),
+        // For gateways that go there themselves, by this interface; others meet the device's.
+        format!("-n {NEAR} route add 10.77.0.0/16 via 10.55.0.2 dev {OUT} metric 1000"),
+    ] {
+        ip(&line)?;
     }
-    Ok(())
-}
-
-/// The namespaces; they go when this does.
-struct Net;
-
-impl Net {
-    fn new() -> Result<Net> {
-        for ns in [NEAR, FAR] {
-            let _ = ip(&format!("netns del {ns}"));
-            ip(&format!("netns add {ns}"))?;
-        }
-        let net = Net;
-        for line in [
-            format!("-n {NEAR} link add {OUT} type veth peer name v1 netns {FAR}"),
-            format!("-n {NEAR} addr add 10.55.0.1/24 dev {OUT}"),
-            format!("-n {FAR} addr add 10.55.0.2/24 dev v1"),
-            format!("-n {FAR} addr add 10.77.0.1/32 dev lo"),
-            format!("-n {NEAR} link set lo up"),
-            format!("-n {FAR} link set lo up"),
-            format!("-n {NEAR} link set {OUT} up"),
-            format!("-n {FAR} link set v1 up"),
-            // For gateways that go there themselves, by this interface; others meet the device's.
-            format!("-n {NEAR} route add 10.77.0.0/16 via 10.55.0.2 dev {OUT} metric 1000"),
-        ] {
-            ip(&line)?;
-        }
-        // A gateway that goes to the one server itself has a port for each connection, which waits a
-        // minute: else the second round would measure how the kernel looks for a free one.
-        for (of, value) in [("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")] {
-            let set = format!("echo {value} > /proc/sys/net/ipv4/{of}");
-            let shell = Path::new("sh");
-            let status = within(NEAR, shell, &["-c".into(), set]).status()?;
-            if !status.success() {
-                bail!("{of} can't be set");
-            }
-        }
-        Ok(net)
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        for ns in [NEAR, FAR] {
-            let _ = ip(&format!("netns del {ns}"));
-        }
-    }
-}
-
-/// A program of ours in a namespace; killed when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn within(ns: &str, program: &std::path::Path, args: &[String]) -> Command {
-    let mut c = Command::new("ip");
-    c.args(["netns", "exec", ns]).arg(program).args(args);
-    c
+    // A gateway that goes to the one server itself has a port for each connection, which waits a
+    // minute: else the second round would measure how the kernel looks for a free one.
+    set(NEAR, "ipv4/ip_local_port_range", "1024 65535")?;
+    set(NEAR, "ipv4/tcp_tw_reuse", "1")?;
+    Ok(all)
 }
 
 fn role(ns: &str, what: &str) -> Result<Command> {
@@ -234,7 +182,7 @@ fn numbers(what: &str) -> Result<Vec<f64>> {
     Ok(all)
 }
 
-/// A gateway that runs. `ip netns exec` becomes the program, so the child is the gateway.
+/// A gateway that runs.
 struct Live(Running);
 
 impl Live {
@@ -267,52 +215,7 @@ impl Live {
         }
         Ok(live)
     }
-
-    fn read(&self, name: &str) -> Result<String> {
-        let pid = self.0.0.id();
-        std::fs::read_to_string(format!("/proc/{pid}/{name}")).context("the gateway has ended")
-    }
-
-    /// Processor time used, s.
-    fn cpu(&self) -> Result<f64> {
-        let stat = self.read("stat")?;
-        let fields = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace();
-        let ticks: f64 = fields
-            .skip(11)
-            .take(2)
-            .filter_map(|f| f.parse::<f64>().ok())
-            .sum();
-        Ok(ticks / 100.0)
-    }
-
-    fn field(text: &str, name: &str) -> f64 {
-        let line = text.lines().find_map(|l| l.strip_prefix(name));
-        let n = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
-        n.unwrap_or(0.0)
-    }
-
-    /// Resident memory, KiB.
-    fn resident(&self) -> Result<f64> {
-        Ok(Self::field(&self.read("status")?, "VmRSS:"))
-    }
-
-    /// How often its threads have waited.
-    fn waits(&self) -> Result<f64> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.0.id()))?;
-        let each = tasks
-            .flatten()
-            .filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok());
-        Ok(each
-            .map(|s| Self::field(&s, "voluntary_ctxt_switches:"))
-            .sum())
-    }
 }
-
-type Found = BTreeMap<(usize, &'static str), Vec<f64>>;
 
 /// What bulk transfers are told by: what the clients do, its rate, and the gateway's cost.
 const BULK: [(&str, &str, &str); 4] = [
@@ -339,14 +242,14 @@ fn measure(
     // First: later it has memory of what went before.
     idle(&live, note).unwrap_or_else(said);
     for (n, (what, rate, cost)) in BULK.into_iter().enumerate() {
-        let before = live.cpu()?;
+        let before = live.0.cpu()?;
         match pair(what, seconds) {
             Ok((bytes, time)) => {
                 note(2 * n, rate, bytes * 8.0 / time / 1e9);
                 note(
                     2 * n + 1,
                     cost,
-                    (live.cpu()? - before) * 1e9 / bytes.max(1.0),
+                    (live.0.cpu()? - before) * 1e9 / bytes.max(1.0),
                 );
             }
             Err(e) => said(e),
@@ -374,7 +277,7 @@ fn pair(what: &str, seconds: u64) -> Result<(f64, f64)> {
 
 /// What 1,000 idle connections cost.
 fn idle(live: &Live, note: &mut dyn FnMut(usize, &'static str, f64)) -> Result<()> {
-    let before = live.resident()?;
+    let before = live.0.resident()?;
     let idle = role(NEAR, "idle 1000")?
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -387,11 +290,11 @@ fn idle(live: &Live, note: &mut dyn FnMut(usize, &'static str, f64)) -> Result<(
         bail!("1,000 connections did not come about");
     }
     sleep(Duration::from_secs(2));
-    let after = live.resident()?;
+    let after = live.0.resident()?;
     note(12, "KiB for each of 1,000", (after - before) / 1000.0);
-    let waits = live.waits()?;
+    let waits = live.0.waits()?;
     sleep(Duration::from_secs(20));
-    note(13, "wake-ups in 20 s", live.waits()? - waits);
+    note(13, "wake-ups in 20 s", live.0.waits()? - waits);
     Ok(())
 }
 
@@ -409,13 +312,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if gateways.is_empty() {
         bail!("no gateway is found; `cargo build --release` makes ours");
     }
-    let _net = Net::new()?;
+    let _net = net()?;
     let _servers = Running(role(FAR, "serve")?.stdin(Stdio::null()).spawn()?);
     let mut all: Vec<Found> = gateways.iter().map(|_| Found::new()).collect();
     for round in 0..args.rounds {
         for (g, found) in gateways.iter().zip(&mut all) {
             eprintln!("round {}: {}", round + 1, g.name);
-            let mut note = |n, what, value| found.entry((n, what)).or_default().push(value);
+            let mut note = |n, what: &str, value| {
+                let key = (n, what.to_owned());
+                found.entry(key).or_default().push(value);
+            };
             if let Err(e) = measure(g, args.seconds, &mut note) {
                 eprintln!("{}: {e:#}", g.name);
             }
@@ -425,15 +331,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     for (g, found) in gateways.iter().zip(&mut all) {
         writeln!(out, "{}", g.name)?;
-        for ((_, what), v) in found {
-            v.sort_by(f64::total_cmp);
-            let (low, high) = (v[0], v[v.len() - 1]);
-            writeln!(
-                out,
-                "  {what:24} {:10.2}  ({low:.2} to {high:.2})",
-                v[v.len() / 2]
-            )?;
-        }
+        table(&mut out, found)?;
     }
     Ok(ExitCode::SUCCESS)
 }

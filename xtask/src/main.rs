@@ -10,10 +10,12 @@ mod attack;
 mod counts;
 mod explore;
 mod fmt;
+mod forwarding;
 mod gateways;
 mod imports;
 mod many;
 mod miri;
+mod namespaces;
 mod packetdrill;
 mod packetdrill_script;
 mod sanitize;
@@ -59,6 +61,8 @@ enum Command {
     Miri(miri::Args),
     /// Measure gateways from a TUN device to a SOCKS5 proxy: ours, and those found in the path.
     Gateways(gateways::Args),
+    /// Measure what passes between two hosts through a router: the kernel, or a stack of ours.
+    Forwarding(forwarding::Args),
     /// Hold dependencies against `deny.toml`, and the interfaces of what is published against the last
     /// release, where `cargo deny` and `cargo semver-checks` are installed.
     Supply(supply::Args),
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Command::Imports(args) => imports::run(&args),
         Command::Miri(args) => miri::run(&args),
         Command::Gateways(args) => gateways::run(&args),
+        Command::Forwarding(args) => forwarding::run(&args),
         Command::Supply(args) => supply::run(&args),
         Command::Counts(args) => counts::run(&args),
     };

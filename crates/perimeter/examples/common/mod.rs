@@ -154,7 +154,7 @@ impl Ends {
 
 /// Runs an example: what fails before the network is up is the caller's doing (2), what fails
 /// later is not (1). One line either way.
-pub fn main(setup: Result<Ends>, run: impl FnOnce(Ends) -> Result<()>) -> ExitCode {
+pub fn main<T>(setup: Result<T>, run: impl FnOnce(T) -> Result<()>) -> ExitCode {
     match setup {
         Err(e) => fail(&*e, 2),
         Ok(ends) => told(run(ends)),
