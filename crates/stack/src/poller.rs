@@ -190,7 +190,7 @@ impl<K: Kind> Pollers<K> {
 
     /// Puts registrations on their ready lists and wakes those who wait: one lock and at most
     /// one wake per waiting thread for a run of wakes to the same poller.
-    pub fn deliver(&self, wakes: &mut Vec<Wake>) {
+    fn deliver(&self, wakes: &mut Vec<Wake>) {
         let mut rest = wakes.as_slice();
         while let Some(first) = rest.first() {
             let run = rest.iter().take_while(|w| w.poller == first.poller).count();

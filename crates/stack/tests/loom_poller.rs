@@ -68,7 +68,7 @@ impl World {
         let mut wakes = Wakes::default();
         let side = if bits == IN { &self.read } else { &self.write };
         side.lock().raise(bits, &mut wakes);
-        self.pollers.deliver(&mut wakes.regs);
+        self.pollers.wake_threads(&mut wakes);
     }
 
     /// The application has taken everything.

@@ -181,6 +181,27 @@ pub fn each_family(programs: &[&str], load: Load, test: fn(&OrgSpec)) {
     under(programs, load, &families(), test);
 }
 
+/// Starts dnsmasq in the foreground, which knows what these arguments say and asks nobody further.
+pub fn dnsmasq(args: &[&str]) -> Program {
+    let always = [
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--pid-file=",
+        "--user=root",
+        "--no-resolv",
+        "--no-hosts",
+        "--log-facility=-",
+        "--bind-interfaces",
+        "--local=/example.org/",
+        "--host-record=here.example.org,10.99.0.1",
+    ];
+    let mut p = Program::start("dnsmasq", [&always[..], args].concat(), LIMIT);
+    // It does not say when it listens.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!p.ended(), "{}", p.finish().err);
+    p
+}
+
 /// Starts the host's side.
 pub fn peer(args: &[&str]) -> Program {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/peer.py");

@@ -1,6 +1,6 @@
 //! An address from dnsmasq of the host, over TAP.
 
-use crate::common::{LIMIT, Load, each_family};
+use crate::common::{Load, dnsmasq, each_family};
 use perimeter::link::tap::TapConfig;
 use perimeter::{DhcpConfig, OrgSpec, Stack};
 use perimeter_interop::program::Program;
@@ -9,38 +9,23 @@ use std::io::Read;
 use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-fn dnsmasq(leases: &std::path::Path) -> Program {
-    let file = format!("--dhcp-leasefile={}", leases.display());
-    let args = [
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--pid-file=",
-        "--user=root",
-        "--no-resolv",
-        "--no-hosts",
+fn server(leases: &std::path::Path) -> Program {
+    dnsmasq(&[
         "--no-ping",
-        "--log-facility=-",
         "--interface=perimeter0",
-        "--bind-interfaces",
-        "--local=/example.org/",
-        "--host-record=here.example.org,10.99.0.1",
         "--dhcp-authoritative",
         "--dhcp-range=10.99.0.50,10.99.0.60,255.255.255.0,2m",
         "--dhcp-option=option:mtu,1400",
         "--dhcp-option=option:T1,6",
-        &file,
-    ];
-    let mut p = Program::start("dnsmasq", args, LIMIT);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!p.ended(), "{}", p.finish().err);
-    p
+        &format!("--dhcp-leasefile={}", leases.display()),
+    ])
 }
 
 fn given(org: &OrgSpec) {
     let dir = tempfile::tempdir().expect("a folder");
     let leases = dir.path().join("leases");
     let tap = taps::open(&TapConfig::new(taps::NAME)).unwrap_or_else(|e| panic!("{e}"));
-    let _server = dnsmasq(&leases);
+    let _server = server(&leases);
     let config = DhcpConfig::default()
         .with_hostname("stack")
         .with_release(true);

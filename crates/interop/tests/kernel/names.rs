@@ -1,6 +1,6 @@
 //! The stack's own resolver, and dnsmasq of the host as its name server.
 
-use crate::common::{LIMIT, Load, each_family};
+use crate::common::{Load, dnsmasq, each_family};
 use perimeter::link::tap::TapConfig;
 use perimeter::{DnsConfig, OrgSpec, Stack};
 use perimeter_interop::program::Program;
@@ -13,34 +13,20 @@ use std::time::{Duration, Instant};
 /// More addresses than a datagram has room for.
 const MANY: u8 = 200;
 
-fn dnsmasq() -> Program {
-    let mut args: Vec<String> = [
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--pid-file=",
-        "--user=root",
-        "--no-resolv",
-        "--no-hosts",
-        "--log-facility=-",
+fn server() -> Program {
+    let known = [
         "--listen-address=10.99.0.1",
-        "--bind-interfaces",
-        "--local=/example.org/",
         "--local-ttl=60",
         "--host-record=www.example.org,192.0.2.7,2001:db8::7",
         "--host-record=six.example.org,2001:db8::6",
-        "--host-record=here.example.org,10.99.0.1",
         "--cname=alias.example.org,other.example.org",
         "--cname=other.example.org,www.example.org",
         "--address=/refused.example.net/192.0.2.1",
-    ]
-    .map(String::from)
-    .to_vec();
-    args.extend((1..=MANY).map(|n| format!("--host-record=many.example.org,198.51.100.{n}")));
-    let mut p = Program::start("dnsmasq", &args, LIMIT);
-    // It begins to say things once it listens, on standard error.
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!p.ended(), "{}", p.finish().err);
-    p
+    ];
+    let many = (1..=MANY).map(|n| format!("--host-record=many.example.org,198.51.100.{n}"));
+    let many: Vec<_> = many.collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    dnsmasq(&[&known[..], &many].concat())
 }
 
 fn stack(org: &OrgSpec, servers: &[SocketAddr]) -> Stack {
@@ -63,7 +49,7 @@ fn named(org: &OrgSpec) {
     // At the first address nobody is.
     let servers = ["10.99.0.9:53", "10.99.0.1:53"].map(|s| s.parse().expect("an address"));
     let stack = stack(org, &servers);
-    let _server = dnsmasq();
+    let _server = server();
     let all = |text: &[&str]| -> BTreeSet<IpAddr> {
         text.iter()
             .map(|t| t.parse().expect("an address"))

@@ -23,6 +23,13 @@ pub fn organizations() -> Vec<OrgSpec> {
     OrgSpec::tested()
 }
 
+/// What most simulations run on, with a bound that none of them comes near.
+pub fn two_cores() -> VirtualConfig {
+    VirtualConfig::default()
+        .with_cores(2)
+        .with_max_steps(20_000_000)
+}
+
 /// Runs `body` under every organization, each in a simulation of its own. What fails says which.
 pub fn each_simulated(
     config: &VirtualConfig,
@@ -128,9 +135,7 @@ pub struct Setup {
 impl Setup {
     pub fn new(org: OrgSpec) -> Setup {
         let wire = WireConfig::default().with_latency_ns(1_000_000);
-        let virt = VirtualConfig::default()
-            .with_cores(2)
-            .with_max_steps(20_000_000);
+        let virt = two_cores();
         Setup {
             family: Family::of(&org),
             org,

@@ -1,11 +1,10 @@
 //! IPv4 addresses from a server, under every organization: the server is a program on another stack.
 
-use crate::common::{kind, organizations};
+use crate::common::{each_simulated, kind, two_cores};
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::link::{Capabilities, Device, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
 use perimeter::{BuildError, Builder, DhcpConfig, OrgSpec, Stack, Virtual};
 use perimeter_base::{PktPool, Time};
-use perimeter_sync::virt::VirtualConfig;
 use perimeter_sync::{Platform, Thread};
 use perimeter_wire::checksum::checksum;
 use std::io::{ErrorKind, Read, Write};
@@ -151,21 +150,14 @@ struct World {
 }
 
 fn under_all(config: DhcpConfig, body: fn(&mut World)) {
-    for org in organizations() {
-        let (name, config) = (org.to_string(), config.clone());
-        let virt = VirtualConfig::default()
-            .with_cores(2)
-            .with_max_steps(20_000_000);
-        let run = Virtual::run(virt, move |p| {
-            let mut w = World::new(p, org, config);
-            body(&mut w);
-            w.far.stop();
-            for t in w.threads.drain(..) {
-                t.join().unwrap();
-            }
-        });
-        run.unwrap_or_else(|f| panic!("{name}: {f}"));
-    }
+    each_simulated(&two_cores(), move |p, org| {
+        let mut w = World::new(p, org, config.clone());
+        body(&mut w);
+        w.far.stop();
+        for t in w.threads.drain(..) {
+            t.join().unwrap();
+        }
+    });
 }
 
 impl World {

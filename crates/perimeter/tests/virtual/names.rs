@@ -1,12 +1,11 @@
 //! The stack's own resolver under every organization: a small name server on one host, its client on
 //! another.
 
-use crate::common::{kind, organizations};
+use crate::common::{each_simulated, kind, two_cores};
 use perimeter::link::fault::FaultConfig;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{DnsConfig, OrgSpec, Stack, UdpSocket, Virtual};
 use perimeter_base::Time;
-use perimeter_sync::virt::VirtualConfig;
 use perimeter_sync::{Platform, Thread};
 use simple_dns::rdata::{A, AAAA, CNAME, RData, SOA};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, RCODE, ResourceRecord, TYPE};
@@ -56,22 +55,15 @@ impl Default for Setup {
     }
 }
 
-fn under_all(setup: impl Fn() -> Setup, body: fn(&mut World)) {
-    for org in organizations() {
-        let (name, setup) = (org.to_string(), setup());
-        let virt = VirtualConfig::default()
-            .with_cores(2)
-            .with_max_steps(20_000_000);
-        let run = Virtual::run(virt, move |p| {
-            let mut w = World::new(p, org, setup);
-            body(&mut w);
-            w.far.stop();
-            for t in w.threads.drain(..) {
-                t.join().unwrap();
-            }
-        });
-        run.unwrap_or_else(|f| panic!("{name}: {f}"));
-    }
+fn under_all(setup: impl Fn() -> Setup + Clone + Send + 'static, body: fn(&mut World)) {
+    each_simulated(&two_cores(), move |p, org| {
+        let mut w = World::new(p, org, setup());
+        body(&mut w);
+        w.far.stop();
+        for t in w.threads.drain(..) {
+            t.join().unwrap();
+        }
+    });
 }
 
 impl World {
