@@ -325,6 +325,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             if let Err(e) = measure(g, args.seconds, &mut note) {
                 eprintln!("{}: {e:#}", g.name);
             }
+            // So that a run that is ended early has shown something.
+            table(&mut std::io::stderr().lock(), found)?;
         }
     }
     let _ = std::fs::remove_file(&sing_box);

@@ -6,6 +6,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// A received frame.
+// In this order: the stack copies a frame by 16 octets and then moves its buffer by 16, which the
+// processor can't forward if the buffer starts in the middle of what was copied.
+#[repr(C)]
 #[derive(Debug)]
 pub struct RxFrame {
     /// The frame, from the link-layer header on ([`Medium::Ip`]: from the IP header on).

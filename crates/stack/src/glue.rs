@@ -238,11 +238,11 @@ fn all_taken<A: Access>(
             snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
         }
     }
-    if let Some(first) = input.data.take() {
-        deliver(a, cx, first, rest, input.more);
+    if input.data.is_some() {
+        deliver(a, cx, &mut input.data, rest, input.more);
     } else if input.more {
         while let Some(b) = a.tcb().tcb.next_in_order() {
-            deliver(a, cx, b, None, false);
+            deliver(a, cx, &mut Some(b), None, false);
         }
     }
     if input.path == Path::Full {
@@ -267,17 +267,19 @@ fn may_write<K: Kind>(snd: &SndSide<K>, sh: &SharedState<K>) -> bool {
     !sh.memory_short() || snd.buf.is_empty()
 }
 
-/// In-order data, and what became in order behind it, goes to the receive buffer.
+/// In-order data, and what became in order behind it, goes to the receive buffer. `first` is moved
+/// late: just written in pieces, it can't be read whole yet.
 #[inline]
 fn deliver<A: Access>(
     a: &mut A,
     cx: &mut Ctx<A::K>,
-    first: PktBuf,
+    first: &mut Option<PktBuf>,
     rest: Option<&mut Vec<PktBuf>>,
     more: bool,
 ) {
     if a.up().is_some() {
-        for b in core::iter::once(first).chain(rest.into_iter().flat_map(|r| r.drain(..))) {
+        let rest = rest.into_iter().flat_map(|r| r.drain(..));
+        for b in first.take().into_iter().chain(rest) {
             collect(a, cx.sh, b, more);
         }
         return;
@@ -290,7 +292,7 @@ fn deliver<A: Access>(
     }
     let before = rcv.charged();
     let held = rcv.buf.len();
-    if let Some(empty) = rcv.buf.push(first) {
+    if let Some(empty) = first.take().and_then(|b| rcv.buf.push(b)) {
         cx.pool.put(empty);
     }
     if let Some(rest) = rest {

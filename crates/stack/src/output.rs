@@ -112,14 +112,15 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             blocked = true;
             break;
         }
-        let Some(plan) = t.tcb.plan_here(snd.buf.queued(), now) else {
-            break;
-        };
+        // Read where it was written: moved, it would be written in pieces and read whole, which
+        // waits for all stores before.
+        let planned = t.tcb.plan_here(snd.buf.queued(), now);
+        let Some(plan) = &planned else { break };
         #[cfg(feature = "testing")]
         if planted(Bug::RingFilledLate) {
             let mut d = TxHead::empty();
-            emit(&mut d, &mut t.meta, &plan);
-            d.owned = owned(&snd.buf, &plan);
+            emit(&mut d, &mut t.meta, plan);
+            d.owned = owned(&snd.buf, plan);
             own.deferred.late.push((txq, d));
             segs += 1;
             continue;
@@ -127,7 +128,7 @@ fn output_whole<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
         let Some(mut d) = stage.push() else { break };
         segs += 1;
         bytes += u64::from(plan.len);
-        emit(&mut d, &mut t.meta, &plan);
+        emit(&mut d, &mut t.meta, plan);
         snd.buf.refer(plan.off, plan.len, &mut d, &mut own.pool);
     }
     drop(stage);
@@ -158,11 +159,11 @@ fn output_large<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, cutting: Cutting) -> b
             break;
         }
         let most = cutting.most(room);
-        let Some(plan) = t.tcb.plan_large(snd.buf.queued(), most, now) else {
-            break;
-        };
-        for i in 0..port.descriptors(&plan) {
-            let part = port.part(&plan, i);
+        // As in `output_whole`.
+        let planned = t.tcb.plan_large(snd.buf.queued(), most, now);
+        let Some(plan) = &planned else { break };
+        for i in 0..port.descriptors(plan) {
+            let part = port.part(plan, i);
             let Some(mut d) = stage.push() else { break };
             placed += 1;
             emit_any(&mut d, &mut t.meta, &part);
@@ -215,15 +216,16 @@ fn output_split<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             return true;
         }
         let (t, mut snd) = a.tcb_snd();
-        let Some(plan) = next(t, &snd, port, (cx.sh, cx.lane), room as u64, now) else {
+        let planned = next(t, &snd, port, (cx.sh, cx.lane), room as u64, now);
+        let Some(plan) = &planned else {
             snd.buf.take_back(lease);
             return false;
         };
-        let n = port.descriptors(&plan);
+        let n = port.descriptors(plan);
         if n == 1 {
-            let lent = lend_here(&mut snd, &plan, port, &mut cx.pool, &mut lease);
+            let lent = lend_here(&mut snd, plan, port, &mut cx.pool, &mut lease);
             drop(snd);
-            place_here(a, cx, port, &plan, lent);
+            place_here(a, cx, port, plan, lent);
             continue;
         }
         drop(snd);

@@ -2,6 +2,7 @@
 //! acts on.
 
 use core::net::IpAddr;
+use core::ops::Range;
 
 use crate::arp::ArpPacket;
 use crate::checksum;
@@ -120,10 +121,12 @@ pub fn parse_ipv6_tcp_into(
     csum: Csum,
     out: &mut TcpFrame,
 ) -> Result<(), WireError> {
-    let ip = Ipv6Hdr::fixed(ip_packet)?;
-    match ip.protocol {
-        // Never written to after it was read, so it stays in registers.
-        PROTO_TCP => parse_tcp6(&ip, ip_packet, l2_len, csum, out),
+    let h = Ipv6Hdr::octets(ip_packet)?;
+    match h[6] {
+        PROTO_TCP => {
+            let segment = Ipv6Hdr::LEN..Ipv6Hdr::total(h) as usize;
+            parse_tcp6(h, ip_packet, segment, l2_len, csum, out)
+        }
         _ => parse_extended_tcp6(ip_packet, l2_len, csum, out),
     }
 }
@@ -143,29 +146,38 @@ fn parse_extended_tcp6(
     if ip.protocol != PROTO_TCP {
         return Err(WireError::NotTcp);
     }
-    parse_tcp6(&ip, ip_packet, l2_len, csum, out)
+    let segment = usize::from(ip.header_len)..ip.total_len as usize;
+    parse_tcp6(
+        Ipv6Hdr::octets(ip_packet)?,
+        ip_packet,
+        segment,
+        l2_len,
+        csum,
+        out,
+    )
 }
 
-/// Reads the TCP segment of a datagram of IPv6 whose header is already read.
+/// Reads the TCP segment of a datagram of IPv6: its header, and where in it the segment is.
 #[inline(always)]
 fn parse_tcp6(
-    ip: &Ipv6Hdr,
+    h: &[u8; Ipv6Hdr::LEN],
     ip_packet: &[u8],
+    segment: Range<usize>,
     l2_len: usize,
     csum: Csum,
     out: &mut TcpFrame,
 ) -> Result<(), WireError> {
-    let segment = ip_packet.get(usize::from(ip.header_len)..ip.total_len as usize);
-    let segment = segment.ok_or(WireError::BadTotalLen)?;
+    let before = (l2_len + segment.start) as u32;
+    let segment = ip_packet.get(segment).ok_or(WireError::BadTotalLen)?;
     let (fixed, area) = tcp::split(segment)?;
-    if csum == Csum::Verify && !checksum::verify_tcp_v6(ip.src, ip.dst, segment) {
+    let (src, dst) = Ipv6Hdr::addresses(h);
+    if csum == Csum::Verify && !checksum::verify_tcp_v6(src, dst, segment) {
         return Err(WireError::BadTcpChecksum);
     }
-    let ends = (IpAddr::V6(ip.dst), IpAddr::V6(ip.src));
-    let before = l2_len as u32 + u32::from(ip.header_len);
+    let ends = (IpAddr::V6(dst), IpAddr::V6(src));
     read_segment((fixed, area), ends, (before, segment.len() as u32), out);
-    out.tos = ip.traffic_class;
-    out.ttl = ip.hop_limit;
+    out.tos = h[0] << 4 | h[1] >> 4;
+    out.ttl = h[7];
     Ok(())
 }
 
