@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const NEAR: &str = "xgw-near";
 const FAR: &str = "xgw-far";
 const TUN: &str = "xgwtun";
+/// Where the proxy of shadowsocks listens, whose gateway goes to no other.
+const SHADOWSOCKS: u16 = 8388;
 /// The interface that leads to the servers, without a gateway.
 const OUT: &str = "v0";
 
@@ -113,6 +115,14 @@ fn gateways(args: &Args, sing_box: &Path) -> Vec<Gateway> {
                 "--tun {TUN} --proxy {proxy} --dns direct --max-sessions 65000 --verbosity off"
             ),
         ),
+        (
+            "sslocal (Rust, smoltcp), to its own proxy",
+            in_path("ssserver").and_then(|_| in_path("sslocal")),
+            format!(
+                "--protocol tun -s 10.55.0.2:{SHADOWSOCKS} -m none --tun-interface-name {TUN} \
+                 --tun-interface-address 198.18.0.1/15 -U"
+            ),
+        ),
     ];
     let others = args.with.iter().map(|(name, command)| {
         let proxy = proxy.trim_start_matches("socks5://");
@@ -166,6 +176,15 @@ fn role(ns: &str, what: &str) -> Result<Command> {
         &me,
         &[words("gateways --role"), words(what)].concat(),
     ))
+}
+
+/// Starts the proxy of shadowsocks; nothing is encrypted.
+fn shadowsocks(program: PathBuf) -> Result<Running> {
+    let args = words(&format!("-s 0.0.0.0:{SHADOWSOCKS} -m none"));
+    let mut command = within(FAR, &program, &args);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let child = command.stderr(Stdio::null()).spawn();
+    Ok(Running(child.with_context(|| program.display().to_string())?))
 }
 
 /// Runs a role to its end; the numbers that it prints.
@@ -314,6 +333,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let _net = net()?;
     let _servers = Running(role(FAR, "serve")?.stdin(Stdio::null()).spawn()?);
+    let _shadowsocks = in_path("ssserver").map(shadowsocks).transpose()?;
     let mut all: Vec<Found> = gateways.iter().map(|_| Found::new()).collect();
     for round in 0..args.rounds {
         for (g, found) in gateways.iter().zip(&mut all) {
