@@ -214,11 +214,81 @@ pub enum Work {
     Doorbell,
     /// One frame handled by an ideal peer.
     Peer,
+    /// Bytes of frames that an ideal peer has made.
+    PeerBytes,
     /// One packet or message queued for another thread, or for another turn of one's own:
     /// filling it in. Locks, queue operations and wakes cost on their own.
     HandOver,
+    /// One look of a thread at its poller, or at the devices that it serves, whether it finds
+    /// something or not.
+    Poll,
     /// Anything else, in nanoseconds.
     Nanos,
+}
+
+/// What cache lines belong to that go from core to core, for [`crate::Platform::touch`]. How many
+/// lines each has is the platform's affair.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Touched {
+    /// TCP state of a connection, with what the stack keeps beside it.
+    Tcb,
+    /// The send side of a socket: its buffer, and who waits for room.
+    Snd,
+    /// The receive side of a socket: its buffer, and who waits for data.
+    Rcv,
+    /// The payload of a segment on its way to the application.
+    Payload,
+    /// A message in a queue between threads, and what it carries.
+    Message,
+    /// A descriptor of a transmit ring.
+    Descriptor,
+    /// The flag of an event, and who waits there.
+    Event,
+    /// What a lock of that class protects and nothing else here stands for: a table's buckets, a
+    /// list's head. The lock's own word is not in it.
+    Behind(LockClass),
+}
+
+impl Touched {
+    /// How many kinds there are.
+    pub const COUNT: usize = 7 + LockClass::ALL.len();
+
+    /// All of them, in the order of [`Touched::index`].
+    pub fn all() -> impl Iterator<Item = Touched> {
+        use Touched::{Behind, Descriptor, Event, Message, Payload, Rcv, Snd, Tcb};
+        let plain = [Tcb, Snd, Rcv, Payload, Message, Descriptor, Event];
+        plain
+            .into_iter()
+            .chain(LockClass::ALL.into_iter().map(Behind))
+    }
+
+    /// Its place among all, from 0.
+    pub const fn index(self) -> usize {
+        match self {
+            Touched::Tcb => 0,
+            Touched::Snd => 1,
+            Touched::Rcv => 2,
+            Touched::Payload => 3,
+            Touched::Message => 4,
+            Touched::Descriptor => 5,
+            Touched::Event => 6,
+            Touched::Behind(class) => 7 + class.level() as usize,
+        }
+    }
+
+    /// The name in tables of costs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Touched::Tcb => "tcb",
+            Touched::Snd => "snd",
+            Touched::Rcv => "rcv",
+            Touched::Payload => "payload",
+            Touched::Message => "message",
+            Touched::Descriptor => "descriptor",
+            Touched::Event => "event",
+            Touched::Behind(class) => class.name(),
+        }
+    }
 }
 
 /// A major layer of a connection.
@@ -236,6 +306,25 @@ impl Work {
     /// How many classes there are.
     pub const COUNT: usize = Work::Nanos as usize + 1;
 
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Work; Work::COUNT] = [
+        Work::RxFrame,
+        Work::Lookup,
+        Work::TcpFast,
+        Work::TcpSlow,
+        Work::TcpOutput,
+        Work::Timer,
+        Work::SockCall,
+        Work::Copy,
+        Work::Checksum,
+        Work::Doorbell,
+        Work::Peer,
+        Work::PeerBytes,
+        Work::HandOver,
+        Work::Poll,
+        Work::Nanos,
+    ];
+
     /// The name in records.
     pub const fn name(self) -> &'static str {
         match self {
@@ -250,7 +339,9 @@ impl Work {
             Work::Checksum => "checksum",
             Work::Doorbell => "doorbell",
             Work::Peer => "peer",
+            Work::PeerBytes => "peer_bytes",
             Work::HandOver => "hand_over",
+            Work::Poll => "poll",
             Work::Nanos => "nanos",
         }
     }
@@ -275,6 +366,18 @@ mod tests {
     fn levels_follow_the_table() {
         for (i, c) in LockClass::ALL.iter().enumerate() {
             assert_eq!(usize::from(c.level()), i, "{}", c.name());
+        }
+    }
+
+    #[test]
+    fn numbers_follow_the_lists() {
+        for (i, w) in Work::ALL.into_iter().enumerate() {
+            assert_eq!(w as usize, i, "{}", w.name());
+        }
+        let touched: Vec<_> = Touched::all().collect();
+        assert_eq!(touched.len(), Touched::COUNT);
+        for (i, t) in touched.into_iter().enumerate() {
+            assert_eq!(t.index(), i, "{}", t.name());
         }
     }
 }

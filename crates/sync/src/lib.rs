@@ -21,7 +21,7 @@ pub mod solo;
 pub mod sources;
 pub mod virt;
 
-pub use class::{Guards, Layer, LockClass, LockStats, Work};
+pub use class::{Guards, Layer, LockClass, LockStats, Touched, Work};
 pub use counters::PerLaneCounters;
 pub use lane::PerLane;
 pub use native::Native;

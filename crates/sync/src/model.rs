@@ -10,7 +10,7 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 use perimeter_base::Time;
 use std::os::fd::RawFd;
 
-use crate::class::{LockClass, LockStats, Work};
+use crate::class::{LockClass, LockStats, Touched, Work};
 use crate::platform::{Event, Lock, Platform, Thread, Woken};
 use crate::policy::{Lending, Priority};
 
@@ -97,12 +97,15 @@ impl Platform for Model {
     type Lock<T: Send + 'static> = ModelLock<T>;
     type Event = ModelEvent;
     type Thread = ModelThread;
+    type Tag = ();
 
     fn now(&self) -> Time {
         Time::ZERO
     }
 
     fn charge(&self, _: Work, _: u64) {}
+
+    fn touch(&self, (): &(), _: Touched, _: usize, _: bool) {}
 
     fn cores(&self) -> usize {
         2

@@ -5,7 +5,7 @@ use core::panic::Location;
 use perimeter_base::Time;
 use std::os::fd::RawFd;
 
-use crate::class::{LockClass, LockStats, Work};
+use crate::class::{LockClass, LockStats, Touched, Work};
 use crate::policy::{Lending, Priority};
 use crate::profile::Profile;
 
@@ -28,6 +28,9 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     type Event: Event;
     /// A started thread.
     type Thread: Thread;
+    /// Stands for cache lines, see [`Platform::touch`]: nothing on the machine, whose caches know
+    /// by themselves.
+    type Tag: core::fmt::Debug + Default + Send + Sync + 'static;
 
     /// The time now. Reading costs 15–20 ns on the machine: read once a burst.
     fn now(&self) -> Time;
@@ -60,6 +63,11 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// Declares protocol work of `units` units. Compiles to nothing on the machine; costs
     /// virtual time on virtual cores. Never a scheduling point.
     fn charge(&self, work: Work, units: u64);
+
+    /// Declares that the calling thread reads, or writes, the lines of `items` items of `what`,
+    /// for which `tag` stands. Compiles to nothing on the machine; on virtual cores it costs what fetching
+    /// them takes from where they were written last, or from memory. Never a scheduling point.
+    fn touch(&self, tag: &Self::Tag, what: Touched, items: usize, write: bool);
 
     /// How many cores there are.
     fn cores(&self) -> usize;

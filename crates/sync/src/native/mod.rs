@@ -15,7 +15,7 @@ use core::panic::Location;
 
 use perimeter_base::Time;
 
-use crate::class::{LockClass, Work};
+use crate::class::{LockClass, Touched, Work};
 use crate::platform::Platform;
 use crate::policy::{Lending, LockPolicy, Priority};
 use crate::profile::{Path, Profile};
@@ -93,6 +93,7 @@ impl Platform for Native {
     type Lock<T: Send + 'static> = NativeLock<T>;
     type Event = NativeEvent;
     type Thread = NativeThread;
+    type Tag = ();
 
     /// Does not go back within a thread. The counter is read without a fence, which would cost
     /// as much as the reading (10 ns): against a time that another thread has just passed on it
@@ -120,6 +121,9 @@ impl Platform for Native {
 
     #[inline(always)]
     fn charge(&self, _work: Work, _units: u64) {}
+
+    #[inline(always)]
+    fn touch(&self, _tag: &(), _what: Touched, _items: usize, _write: bool) {}
 
     fn cores(&self) -> usize {
         thread::cpus().len()

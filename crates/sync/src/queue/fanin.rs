@@ -4,14 +4,17 @@
 use std::cell::UnsafeCell;
 
 use super::spsc;
+use crate::class::Touched;
 use crate::lane::{LANES, LaneTable};
 use crate::platform::Platform;
 use crate::shim::{AtomicUsize, Mutex, Once, Ordering, Padded};
 
 /// The sending side: shared by all threads.
 #[derive(Debug)]
-pub struct Fanin<P, T> {
+pub struct Fanin<P: Platform, T> {
     platform: P,
+    /// What waits, of all senders.
+    lines: P::Tag,
     /// By lane.
     ends: LaneTable<Padded<End<T>>>,
     rings: Rings<T>,
@@ -114,6 +117,7 @@ impl<P: Platform, T: Send> Fanin<P, T> {
             "a queue of {capacity} places"
         );
         let fanin = Fanin {
+            lines: P::Tag::default(),
             platform,
             ends: LaneTable::new(),
             // There are as many as lanes, and each lane makes one.
@@ -151,6 +155,7 @@ impl<P: Platform, T: Send> Fanin<P, T> {
                 None => Ok(()),
             })
         });
+        self.platform.touch(&self.lines, Touched::Message, 1, true);
         self.platform.checkpoint();
         match (done, value) {
             (Some(done), _) => done,
@@ -186,6 +191,8 @@ impl<P: Platform, T: Send> Fanin<P, T> {
         self.platform.checkpoint();
         self.rings.fetch(to);
         let n = self.platform.queueing(|| to.pop_many(out, max));
+        self.platform
+            .touch(&self.lines, Touched::Message, n.max(1), n > 0);
         self.platform.checkpoint();
         n
     }

@@ -15,6 +15,7 @@ pub mod spsc;
 pub use fanin::{Fanin, FaninConsumer};
 pub use spill::Spill;
 
+use crate::class::Touched;
 use crate::platform::Platform;
 
 /// This file, for [`sources`](crate::sources).
@@ -24,9 +25,11 @@ pub(crate) const FILE: &str = file!();
 /// linearizable, hence FIFO for each producer. Meant for one consumer at a time; which thread
 /// that is may change (as the drainer of an squeue does), and two at once are harmless.
 #[derive(Debug)]
-pub struct Mpsc<P, T> {
+pub struct Mpsc<P: Platform, T> {
     platform: P,
     ring: mpsc::Ring<T>,
+    /// What waits.
+    lines: P::Tag,
 }
 
 impl<P: Platform, T: Send> Mpsc<P, T> {
@@ -36,6 +39,7 @@ impl<P: Platform, T: Send> Mpsc<P, T> {
     /// If `capacity` is zero or beyond a quarter of the address space.
     pub fn new(platform: P, capacity: usize) -> Self {
         Mpsc {
+            lines: P::Tag::default(),
             platform,
             ring: mpsc::Ring::new(capacity),
         }
@@ -49,6 +53,7 @@ impl<P: Platform, T: Send> Mpsc<P, T> {
     pub fn push(&self, value: T) -> Result<(), T> {
         self.platform.checkpoint();
         let done = self.platform.queueing(|| self.ring.push(value));
+        self.platform.touch(&self.lines, Touched::Message, 1, true);
         self.platform.checkpoint();
         done
     }
@@ -58,6 +63,8 @@ impl<P: Platform, T: Send> Mpsc<P, T> {
     pub fn pop(&self) -> Option<T> {
         self.platform.checkpoint();
         let value = self.platform.queueing(|| self.ring.pop());
+        self.platform
+            .touch(&self.lines, Touched::Message, 1, value.is_some());
         self.platform.checkpoint();
         value
     }
@@ -68,6 +75,8 @@ impl<P: Platform, T: Send> Mpsc<P, T> {
     pub fn pop_many(&self, out: &mut Vec<T>, max: usize) -> usize {
         self.platform.checkpoint();
         let n = self.platform.queueing(|| self.ring.pop_many(out, max));
+        self.platform
+            .touch(&self.lines, Touched::Message, n.max(1), n > 0);
         self.platform.checkpoint();
         n
     }

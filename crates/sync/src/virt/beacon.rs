@@ -10,6 +10,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
+use crate::class::Touched;
 use crate::platform::Beacon;
 
 /// Cores that are told apart; those beyond share the last.
@@ -28,8 +29,11 @@ pub const DEVICE: usize = CORES + 4;
 pub const COUNTING_BEGINS: usize = CORES + 5;
 /// [`Beacon::CountingEnds`].
 pub const COUNTING_ENDS: usize = CORES + 6;
+/// The first of those that say what the accesses that follow belong to: behind it, one for each
+/// [`Touched::index`].
+pub const TOUCHED: usize = CORES + 7;
 /// How many bytes there are.
-pub const BYTES: usize = CORES + 7;
+pub const BYTES: usize = TOUCHED + Touched::COUNT;
 
 /// Bytes of a line: what the device wrote is shown line by line.
 const LINE: usize = 64;
@@ -43,8 +47,9 @@ pub fn light() {
     LIT.store(true, Ordering::Relaxed);
 }
 
+/// Whether it does.
 #[inline]
-fn lit() -> bool {
+pub(super) fn lit() -> bool {
     LIT.load(Ordering::Relaxed)
 }
 
@@ -63,6 +68,14 @@ fn show(which: usize) {
 pub(super) fn core(core: usize) {
     if lit() {
         show(core.min(CORES - 1));
+    }
+}
+
+/// What `what` stands for is touched.
+#[inline]
+pub(super) fn touched(what: Touched) {
+    if lit() {
+        show(TOUCHED + what.index());
     }
 }
 

@@ -3,7 +3,7 @@
 use core::fmt;
 use perimeter_base::Time;
 
-use crate::class::{LockClass, LockStats, Work};
+use crate::class::{LockClass, LockStats, Touched, Work};
 use crate::policy::LockPolicy;
 
 /// Who runs next.
@@ -67,6 +67,70 @@ perimeter_base::setters! {
     }
 }
 
+/// What cache lines cost that go from core to core, or come from memory. With the defaults only
+/// the words of locks move, over one distance; the rest is of machines that were measured.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LineCosts {
+    /// From the caches of a core that shares a cache with this one, ns.
+    pub near_ns: u32,
+    /// From those of another core of the same processor, ns.
+    pub far_ns: u32,
+    /// From those of another processor, ns.
+    pub remote_ns: u32,
+    /// From a cache that this core shares, ns.
+    pub shared_ns: u32,
+    /// From memory, ns.
+    pub memory_ns: u32,
+    /// Cores that share a cache; 0: all.
+    pub near_cores: u32,
+    /// Cores of a processor; 0: all.
+    pub socket_cores: u32,
+    /// Lines that a core has room for in the caches that are its own; 0: no bound.
+    pub private_lines: u32,
+    /// Lines that cores which share a cache have room for there; 0: no bound.
+    pub shared_lines: u32,
+    /// By how much handing a lock on takes longer for each other core that spins for it, percent
+    /// of a move of its line.
+    pub crowd_percent: u32,
+    /// How many lines each item has, in thousandths, by [`Touched::index`].
+    pub each: [u32; Touched::COUNT],
+}
+
+impl Default for LineCosts {
+    fn default() -> Self {
+        LineCosts {
+            near_ns: 70,
+            far_ns: 70,
+            remote_ns: 70,
+            shared_ns: 0,
+            memory_ns: 0,
+            near_cores: 0,
+            socket_cores: 0,
+            private_lines: 0,
+            shared_lines: 0,
+            crowd_percent: 0,
+            each: [0; Touched::COUNT],
+        }
+    }
+}
+
+perimeter_base::setters! {
+    LineCosts {
+        with_near_ns(near_ns: u32),
+        with_far_ns(far_ns: u32),
+        with_remote_ns(remote_ns: u32),
+        with_shared_ns(shared_ns: u32),
+        with_memory_ns(memory_ns: u32),
+        with_near_cores(near_cores: u32),
+        with_socket_cores(socket_cores: u32),
+        with_private_lines(private_lines: u32),
+        with_shared_lines(shared_lines: u32),
+        with_crowd_percent(crowd_percent: u32),
+        with_each(each: [u32; Touched::COUNT]),
+    }
+}
+
 /// What everything costs in virtual time. The defaults are of a 3 GHz server core with the
 /// caches warm, to be replaced by a calibration on the machine that is predicted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -83,10 +147,14 @@ pub struct CostTable {
     pub atomic_ns: u32,
     /// Taking and releasing a free lock whose line is in the own cache, ns.
     pub lock_ns: u32,
-    /// Taking over a lock last held on another core: its line moves, ns.
-    pub line_move_ns: u32,
+    /// Lines that move: the word of a lock last held on another core, and whatever is touched.
+    pub lines: LineCosts,
+    /// Going to sleep (a futex call), paid by who sleeps, ns.
+    pub park_ns: u32,
     /// Waking a parked thread, paid by the waker (a futex call), ns.
     pub wake_ns: u32,
+    /// What that takes beyond, where the thread belongs to another core, which is interrupted, ns.
+    pub kick_ns: u32,
     /// From the wake-up until a thread on an idle core could run (interrupt, leaving the idle
     /// state), ns.
     pub wake_latency_ns: u32,
@@ -94,6 +162,10 @@ pub struct CostTable {
     pub switch_ns: u32,
     /// Creating a thread, ns.
     pub spawn_ns: u32,
+    /// Unit of a contender's looks at a lock's word, ns: it looks again after 2, 4 and 8 of them,
+    /// and then each time that it has yielded (as parking_lot's does); who comes meanwhile and
+    /// finds the lock free has it. 0: it sees each release at once, and the lock is handed to it.
+    pub pause_ns: u32,
     /// How long a contender spins before it parks, while the owner runs on another core, ns.
     /// Under [`LockPolicy::Turnstile`] it spins as long as that.
     pub spin_ns: u32,
@@ -127,11 +199,14 @@ impl Default for CostTable {
             yield_ns: 400,
             atomic_ns: 6,
             lock_ns: 12,
-            line_move_ns: 70,
+            lines: LineCosts::default(),
+            park_ns: 0,
             wake_ns: 900,
+            kick_ns: 0,
             wake_latency_ns: 2_500,
             switch_ns: 1_300,
             spawn_ns: 5_000,
+            pause_ns: 0,
             spin_ns: 20_000,
             fair_ns: 500_000,
             slice_ns: 3_000_000,
@@ -146,8 +221,11 @@ perimeter_base::setters! {
         with_yield_ns(yield_ns: u32),
         with_atomic_ns(atomic_ns: u32),
         with_lock_ns(lock_ns: u32),
-        with_line_move_ns(line_move_ns: u32),
+        with_lines(lines: LineCosts),
+        with_park_ns(park_ns: u32),
         with_wake_ns(wake_ns: u32),
+        with_kick_ns(kick_ns: u32),
+        with_pause_ns(pause_ns: u32),
         with_wake_latency_ns(wake_latency_ns: u32),
         with_switch_ns(switch_ns: u32),
         with_spawn_ns(spawn_ns: u32),
@@ -165,6 +243,9 @@ pub struct VirtualConfig {
     pub seed: u64,
     /// Virtual cores, at least 1.
     pub cores: usize,
+    /// Cores behind those, which the program does not know of: for threads that are bound there
+    /// to look on.
+    pub spare_cores: usize,
     /// Who runs next.
     pub schedule: Schedule,
     /// What things cost.
@@ -199,6 +280,7 @@ impl Default for VirtualConfig {
         VirtualConfig {
             seed: 0,
             cores: 4,
+            spare_cores: 0,
             schedule: Schedule::Time { jitter_percent: 5 },
             costs: CostTable::default(),
             max_steps: 50_000_000,
@@ -217,6 +299,7 @@ perimeter_base::setters! {
     VirtualConfig {
         with_seed(seed: u64),
         with_cores(cores: usize),
+        with_spare_cores(spare_cores: usize),
         with_schedule(schedule: Schedule),
         with_costs(costs: CostTable),
         with_max_steps(max_steps: u64),
@@ -249,6 +332,14 @@ pub struct Report {
     /// Virtual time that each core spent with nothing to run before its last work, ns. Empty
     /// in exploration, where there is one clock.
     pub idle_ns: Vec<u64>,
+    /// How often each class of work was declared, and of how many units, by number of the class.
+    pub work: [(u64, u64); Work::COUNT],
+    /// What fetching lines has cost by what they belong to ([`Touched::index`]), ns; words of locks
+    /// are not in it.
+    pub lines_ns: [u64; Touched::COUNT],
+    /// How many items were touched that other cores had had since, likewise. Counted where their
+    /// lines cost something, or while beacons are lit.
+    pub moved: [u64; Touched::COUNT],
 }
 
 /// What kind of failure ended a run.

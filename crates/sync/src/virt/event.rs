@@ -7,9 +7,11 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::beacon;
+use super::lines::VirtualTag;
 use super::record::Act;
 use super::shared::Shared;
 use super::state::{Doing, NONE, Op};
+use crate::class::Touched;
 use crate::platform::{Event, Woken};
 
 /// All of an event.
@@ -17,6 +19,7 @@ pub(super) struct EventHead {
     id: u32,
     flag: bool,
     waiter: u32,
+    lines: VirtualTag,
     label: Option<Box<str>>,
     /// True: whoever waits should have been woken.
     pub(super) condition: Option<Box<dyn FnMut() -> bool + Send>>,
@@ -56,6 +59,7 @@ impl VirtualEvent {
                 id,
                 flag: false,
                 waiter: NONE,
+                lines: VirtualTag::default(),
                 label: None,
                 condition: None,
             }),
@@ -113,6 +117,17 @@ impl VirtualEvent {
         }
     }
 
+    /// The running thread looks at the event, or changes it. For callers inside.
+    #[inline]
+    fn touch(&self, write: bool) {
+        // SAFETY: callers are inside; the references end here.
+        unsafe {
+            self.shared
+                .st()
+                .touch(&self.head().lines, Touched::Event, 1, write)
+        };
+    }
+
     fn wait_outside(&self, deadline: Time) -> bool {
         let told = self.shared.told();
         self.shared.outside("an event", |st| {
@@ -153,6 +168,9 @@ impl Event for VirtualEvent {
         sh.with(|st| {
             // SAFETY: under the baton.
             let head = unsafe { self.head() };
+            if inside {
+                st.touch(&head.lines, Touched::Event, 1, true);
+            }
             let w = head.waiter;
             let parked = w != NONE && matches!(st.thread(w).doing, Doing::Event(_));
             if inside && st.record.is_some() {
@@ -181,6 +199,7 @@ impl Event for VirtualEvent {
         }
         sh.point(Op::Wait, self.id);
         beacon::event(&self.word);
+        self.touch(true);
         if self.take_flag() {
             self.note(Act::Took { event: self.id });
             return true;
@@ -200,11 +219,16 @@ impl Event for VirtualEvent {
             if st.record.is_some() {
                 st.note(st.running, Act::Wait { event: self.id });
             }
+            let parking = u64::from(st.cfg.costs.park_ns);
+            if st.clocked {
+                st.spend(parking);
+            }
             st.park(Doing::Event(self.head.get()), deadline.0);
             Waiting(self, st.running)
         };
         sh.suspend();
         beacon::event(&self.word);
+        self.touch(true);
         drop(waiting);
         // SAFETY: inside; the reference ends here. A set between the timeout and now has left
         // its flag.
@@ -218,6 +242,7 @@ impl Event for VirtualEvent {
         let sh = &*self.shared;
         if sh.inside() {
             sh.point(Op::Take, self.id);
+            self.touch(false);
         }
         beacon::event(&self.word);
         let taken = sh.with(|_| self.take_flag());

@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use super::beacon;
 use super::config::FailureKind;
+use super::lines::{MILLI, Place};
 use super::record::Act;
 use super::shared::Shared;
 use super::state::{Held, NONE, OUTSIDE, Op, State};
-use crate::class::{LockClass, LockStats};
+use crate::class::{LockClass, LockStats, Touched};
 use crate::platform::Lock;
 
 /// All of a lock but its value.
@@ -25,7 +26,10 @@ pub(super) struct LockHead {
     waiters: VecDeque<u32>,
     stats: LockStats,
     since: u64,
-    last_core: u32,
+    /// Where its word is.
+    word: Place,
+    /// Where what it protects is.
+    behind: Place,
 }
 
 /// A lock of a [`super::Virtual`] platform. Its order is checked at every acquisition, attempts
@@ -75,7 +79,8 @@ impl<T: Send + 'static> VirtualLock<T> {
                 waiters: VecDeque::new(),
                 stats: LockStats::default(),
                 since: 0,
-                last_core: NONE,
+                word: Place::default(),
+                behind: Place::default(),
             }),
             value: UnsafeCell::new(value),
             word: AtomicU32::new(0),
@@ -149,6 +154,7 @@ impl<T: Send + 'static> VirtualLock<T> {
             }
             if head.owner == me {
                 let waited = st.now().saturating_sub(start);
+                head.enter(st);
                 head.stats.wait_ns += waited;
                 st.class_stats[head.class as usize].wait_ns += waited;
                 break;
@@ -248,18 +254,74 @@ impl LockHead {
             });
             t.core as u32
         };
-        if st.clocked && slot == st.running {
-            let costs = &st.cfg.costs;
-            let moved = self.last_core != core && self.last_core != NONE;
-            let ns = costs.lock_ns + if moved { costs.line_move_ns } else { 0 };
-            st.spend(u64::from(ns));
+        if st.clocked {
+            let moves = st.fetch_for(core, &mut self.word, MILLI, true);
+            if slot == st.running {
+                let taking = u64::from(st.cfg.costs.lock_ns);
+                st.spend(taking + moves);
+            }
         }
-        self.last_core = core;
         self.since = st.now();
         if st.record.is_some() {
             let (class, id) = (self.class, Some(self.id));
             st.note(slot, Act::Lock { class, id });
         }
+    }
+
+    /// The running thread, which has just got the lock, reads and writes what it protects.
+    #[inline]
+    fn enter(&mut self, st: &mut State) {
+        if st.clocked {
+            st.touch_at(&mut self.behind, Touched::Behind(self.class), 1, true);
+        }
+    }
+
+    /// Gives the lock, free since `now`, to `w`, who spins for it.
+    fn hand_on(&mut self, st: &mut State, w: u32, now: u64) {
+        let to = st.threads[w as usize].core as u32;
+        let from = self.word.writer();
+        let crowd = self.waiters.iter().filter(|s| st.spins(**s, now)).count();
+        let lines = &st.cfg.costs.lines;
+        let moves = match from {
+            NONE => u64::from(lines.near_ns),
+            from => lines.between(from, to) + lines.crowd(from, to, crowd),
+        };
+        self.acquire(st, w);
+        self.since = now + moves;
+        st.unspin(w, now + moves);
+    }
+
+    /// Somebody who spins has looked at the word: to write to it the owner, who releases it, has to
+    /// fetch it back. When that is done.
+    fn called_back(&self, st: &mut State, spinner: u32, now: u64) -> u64 {
+        let from = st.threads[spinner as usize].core as u32;
+        let to = self.word.writer();
+        if to != NONE && st.running != NONE {
+            let ns = st.cfg.costs.lines.between(from, to);
+            st.spend(ns);
+        }
+        st.now().max(now)
+    }
+
+    /// The lock is free since `now`: of those who spin, the one that looks first finds it so, unless
+    /// somebody else has come before. `false`: nobody spins any more.
+    fn leave_open(&mut self, st: &mut State, now: u64) -> bool {
+        let all = self.waiters.iter().enumerate();
+        let spinning = all.filter(|(_, w)| st.spins(**w, now));
+        let mut looks: Vec<_> = spinning.map(|(i, w)| (st.looks_at(*w, now), i)).collect();
+        looks.sort_unstable();
+        if let Some(&(at, i)) = looks.first()
+            && let Some(w) = self.waiters.remove(i)
+        {
+            let (from, to) = (self.word.writer(), st.threads[w as usize].core as u32);
+            let crowd = match from {
+                NONE => 0,
+                from => st.cfg.costs.lines.crowd(from, to, looks.len() - 1),
+            };
+            st.unspin(w, at + crowd);
+            return true;
+        }
+        false
     }
 
     fn acquire_outside(&mut self) {
@@ -296,10 +358,7 @@ impl LockHead {
         let spinning = |st: &State, w: u32| st.clocked && st.spins(w, now);
         if let Some(i) = self.waiters.iter().position(|&w| spinning(st, w)) {
             let w = self.waiters.remove(i).unwrap_or(NONE);
-            let at = now + u64::from(st.cfg.costs.line_move_ns);
-            self.acquire(st, w);
-            self.since = at;
-            st.unspin(w, at);
+            self.hand_on(st, w, now);
         }
         let asleep: Vec<u32> = self.waiters.iter().copied().collect();
         self.waiters.retain(|&w| spinning(st, w));
@@ -340,11 +399,17 @@ impl LockHead {
                 return;
             }
             let spinner = self.waiters.iter().position(|&w| st.spins(w, now));
+            let now = match spinner {
+                Some(i) if st.cfg.costs.pause_ns != 0 => self.called_back(st, self.waiters[i], now),
+                _ => now,
+            };
+            let looks = st.cfg.costs.pause_ns != 0;
+            if looks && self.leave_open(st, now) {
+                return;
+            }
+            let spinner = spinner.filter(|_| !looks);
             if let Some(w) = spinner.and_then(|i| self.waiters.remove(i)) {
-                let at = now + u64::from(st.cfg.costs.line_move_ns);
-                self.acquire(st, w);
-                self.since = at;
-                st.unspin(w, at);
+                self.hand_on(st, w, now);
             } else if let Some(w) = self.waiters.pop_front() {
                 st.wake(w);
             }
@@ -380,6 +445,7 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
         let (st, head) = unsafe { (self.shared.st(), self.head()) };
         if head.owner == NONE {
             head.acquire(st, st.running);
+            head.enter(st);
         } else {
             self.lock_slow();
         }
@@ -405,6 +471,7 @@ impl<T: Send + 'static> Lock<T> for VirtualLock<T> {
             return None;
         }
         head.acquire(st, st.running);
+        head.enter(st);
         Some(self.guard())
     }
 

@@ -44,6 +44,7 @@ mod config;
 mod embedded;
 mod event;
 mod explore;
+mod lines;
 mod lock;
 mod rank;
 mod record;
@@ -62,16 +63,19 @@ use parking_lot::Mutex;
 use perimeter_base::Time;
 use std::sync::Arc;
 
-use crate::class::{LockClass, Work};
+use crate::class::{LockClass, Touched, Work};
 use crate::platform::{Beacon, Platform};
 use crate::policy::{Lending, LockPolicy, Priority};
 use shared::Shared;
 use state::{Doing, Held, NONE, Op};
 
-pub use config::{Cost, CostTable, FailureKind, Report, RunError, Schedule, VirtualConfig};
+pub use config::{
+    Cost, CostTable, FailureKind, LineCosts, Report, RunError, Schedule, VirtualConfig,
+};
 pub use embedded::Embedded;
 pub use event::VirtualEvent;
 pub use explore::{Explored, explore};
+pub use lines::VirtualTag;
 pub use lock::{VirtualGuard, VirtualLock};
 pub use record::{Act, Entry};
 pub use stacks::stacks_alive;
@@ -151,6 +155,7 @@ impl Platform for Virtual {
     type Lock<T: Send + 'static> = VirtualLock<T>;
     type Event = VirtualEvent;
     type Thread = VirtualThread;
+    type Tag = VirtualTag;
 
     #[inline]
     fn now(&self) -> Time {
@@ -166,6 +171,14 @@ impl Platform for Virtual {
         if self.shared.inside() {
             // SAFETY: inside; the reference ends here.
             unsafe { self.shared.st() }.charge(work, units);
+        }
+    }
+
+    #[inline]
+    fn touch(&self, tag: &VirtualTag, what: Touched, items: usize, write: bool) {
+        if self.shared.inside() {
+            // SAFETY: inside; the reference ends here.
+            unsafe { self.shared.st() }.touch(tag, what, items, write);
         }
     }
 

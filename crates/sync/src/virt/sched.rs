@@ -329,10 +329,15 @@ impl State {
             // slice, if others wait for the core, stops it.
             if oc != mc && o.current == owner && (self.turnstile || !o.spinning) {
                 let c = &mut self.cores[mc];
+                let since = match self.cfg.costs.pause_ns {
+                    0 => c.clock,
+                    // It has spun for a while already where it has looked in vain.
+                    _ => self.threads[slot as usize].waits_since,
+                };
                 self.threads[slot as usize].spin_until = if self.turnstile {
                     c.slice_end
                 } else {
-                    c.clock + u64::from(self.cfg.costs.spin_ns)
+                    since + u64::from(self.cfg.costs.spin_ns)
                 };
                 (c.current, c.spinning) = (slot, true);
                 return;
@@ -346,6 +351,19 @@ impl State {
     pub(super) fn spins(&self, slot: u32, now: u64) -> bool {
         let t = &self.threads[slot as usize];
         self.on_core(slot) && (t.spin_until >= now || self.turnstile)
+    }
+
+    /// When a contender that spins looks at the lock's word next, from `now` on.
+    pub(super) fn looks_at(&self, slot: u32, now: u64) -> u64 {
+        let costs = &self.cfg.costs;
+        let since = self.threads[slot as usize].waits_since;
+        let pauses = [2, 6, 14].map(|n| since + n * u64::from(costs.pause_ns));
+        let yields = u64::from(costs.yield_ns.max(1));
+        let next = pauses.into_iter().find(|at| *at >= now);
+        next.unwrap_or_else(|| {
+            let done = now - pauses[2];
+            pauses[2] + done.div_ceil(yields) * yields
+        })
     }
 
     /// Whether a waiter for a lock spins.
@@ -371,8 +389,13 @@ impl State {
         let by_core = if me == NONE || !self.clocked {
             NONE
         } else {
-            self.spend(u64::from(self.cfg.costs.wake_ns));
-            self.threads[me as usize].core as u32
+            let here = self.threads[me as usize].core;
+            let kick = match self.threads[slot as usize].core == here {
+                true => 0,
+                false => self.cfg.costs.kick_ns,
+            };
+            self.spend(u64::from(self.cfg.costs.wake_ns) + u64::from(kick));
+            here as u32
         };
         let now = self.now();
         let latency = u64::from(self.cfg.costs.wake_latency_ns);

@@ -12,9 +12,10 @@ use std::thread::ThreadId;
 
 use super::config::{FailureKind, Report, RunError, Schedule, VirtualConfig};
 use super::event::EventHead;
+use super::lines::Fetched;
 use super::lock::LockHead;
 use super::record::{Act, Entry};
-use crate::class::{LockClass, LockStats, Work};
+use crate::class::{LockClass, LockStats, Touched, Work};
 use crate::policy::{LockPolicy, Priority};
 use perimeter_base::rng::SplitMix64;
 
@@ -190,6 +191,14 @@ pub(super) struct State {
     /// There are no virtual threads: nobody can be waited for.
     pub(super) alone_here: bool,
     pub(super) class_stats: [LockStats; LockClass::ALL.len()],
+    /// How often each class of work was declared, and of how many units.
+    pub(super) work: [(u64, u64); Work::COUNT],
+    /// What caches have fetched.
+    pub(super) fetched: Fetched,
+    /// What that has cost, by [`Touched::index`].
+    pub(super) lines_ns: [u64; Touched::COUNT],
+    /// How many items were touched that other cores had had since.
+    pub(super) moved: [u64; Touched::COUNT],
     pub(super) hooks: Vec<Hook>,
     /// Some event has a condition to be checked when nobody runs.
     pub(super) conditions: bool,
@@ -218,7 +227,8 @@ impl State {
             changes = (1..depth).map(|_| 1 + rng.below(k)).collect();
             changes.sort_unstable();
         }
-        let cores = (0..if clocked { cfg.cores } else { 0 })
+        let all = cfg.cores + cfg.spare_cores;
+        let cores = (0..if clocked { all } else { 0 })
             .map(|_| Core {
                 current: NONE,
                 last: NONE,
@@ -261,6 +271,10 @@ impl State {
             finished: false,
             alone_here: false,
             class_stats: [LockStats::default(); LockClass::ALL.len()],
+            work: [(0, 0); Work::COUNT],
+            fetched: Fetched::new(all, &cfg.costs.lines),
+            lines_ns: [0; Touched::COUNT],
+            moved: [0; Touched::COUNT],
             hooks: Vec::new(),
             conditions: false,
             foreign: HashMap::new(),
@@ -347,6 +361,12 @@ impl State {
         if self.record.is_some() {
             self.note(self.running, Act::Work { work, units });
         }
+        let (times, of) = &mut self.work[work as usize];
+        *times += 1;
+        *of += units;
+        if matches!(work, Work::Copy | Work::Checksum) {
+            self.stream(units);
+        }
         let ns = self.cfg.costs.work[work as usize].nanos(units);
         self.spend(ns);
     }
@@ -361,10 +381,14 @@ impl State {
         core: Option<usize>,
         body: Body,
     ) -> (u32, u64) {
-        let core = core.unwrap_or_else(|| {
-            self.next_core += 1;
-            self.next_core
-        }) % self.cfg.cores;
+        let all = self.cfg.cores + self.cfg.spare_cores;
+        let core = match core {
+            Some(core) => core % all,
+            None => {
+                self.next_core += 1;
+                self.next_core % self.cfg.cores
+            }
+        };
         self.serial += 1;
         self.live += 1;
         // PCT's initial priorities are above those that changes give.
@@ -551,6 +575,9 @@ impl State {
             threads: self.serial,
             locks: self.class_stats,
             idle_ns: self.cores.iter().map(|c| c.idle_ns).collect(),
+            work: self.work,
+            lines_ns: self.lines_ns,
+            moved: self.moved,
         }
     }
 }

@@ -1,0 +1,229 @@
+//! Cache lines of virtual cores: who wrote them last, who still has them, and what it takes to
+//! fetch them.
+//!
+//! Lines are counted and not addressed: a [`Tag`] stands for all lines of a socket, say. A core
+//! loses what it has when another one writes, and when it has fetched more lines since than its
+//! own caches hold. Both levels are bounded that way: what a core has to itself, and what it
+//! shares with those near it. Ways, sets and prefetching are left out.
+
+use core::fmt;
+use std::cell::UnsafeCell;
+
+use super::beacon;
+use super::config::LineCosts;
+use super::state::{NONE, State};
+use crate::class::Touched;
+
+/// Lines are counted in thousandths, as averages of what was seen are no whole numbers.
+pub(super) const MILLI: u64 = 1000;
+
+/// Lines that go from core to core together. A new one is with no core.
+#[derive(Default)]
+pub struct VirtualTag {
+    place: UnsafeCell<Place>,
+}
+
+// SAFETY: `place` is used by the running virtual thread only, which has the baton.
+unsafe impl Send for VirtualTag {}
+// SAFETY: as above.
+unsafe impl Sync for VirtualTag {}
+
+impl fmt::Debug for VirtualTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualTag").finish_non_exhaustive()
+    }
+}
+
+/// Where lines are.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The core that wrote them last, if no other has read them since.
+    writer: u32,
+    /// Cores that had them, and how much each had fetched when it touched them last.
+    held: Vec<(u32, u64)>,
+    /// The same for caches that several cores share.
+    shared: Vec<(u32, u64)>,
+}
+
+impl Place {
+    /// The core that wrote last, if no other has read since.
+    pub(super) fn writer(&self) -> u32 {
+        self.writer
+    }
+
+    /// Whether other cores had them since core `core` did.
+    fn is_elsewhere(&self, core: u32) -> bool {
+        !self.held.is_empty() && !self.held.iter().any(|h| h.0 == core)
+    }
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place {
+            writer: NONE,
+            held: Vec::new(),
+            shared: Vec::new(),
+        }
+    }
+}
+
+/// How many lines caches have fetched so far, in thousandths.
+#[derive(Debug, Default)]
+pub(super) struct Fetched {
+    own: Vec<u64>,
+    shared: Vec<u64>,
+}
+
+impl Fetched {
+    pub(super) fn new(cores: usize, lines: &LineCosts) -> Fetched {
+        let groups = cores.div_ceil(lines.near_cores.max(1) as usize);
+        Fetched {
+            own: vec![0; cores],
+            shared: vec![0; if lines.near_cores == 0 { 1 } else { groups }],
+        }
+    }
+}
+
+impl LineCosts {
+    /// The group of cores around a shared cache that a core belongs to.
+    fn group(&self, core: u32) -> u32 {
+        core.checked_div(self.near_cores).unwrap_or(0)
+    }
+
+    fn socket(&self, core: u32) -> u32 {
+        core.checked_div(self.socket_cores).unwrap_or(0)
+    }
+
+    /// What a line takes from core `a` to core `b`, ns.
+    pub(super) fn between(&self, a: u32, b: u32) -> u64 {
+        u64::from(if a == b {
+            0
+        } else if self.group(a) == self.group(b) {
+            self.near_ns
+        } else if self.socket(a) == self.socket(b) {
+            self.far_ns
+        } else {
+            self.remote_ns
+        })
+    }
+
+    /// What the holder of a lock pays for `spinners` others that look at its word while it hands
+    /// it on, beside one move of the line, ns.
+    pub(super) fn crowd(&self, a: u32, b: u32, spinners: usize) -> u64 {
+        let percent = u64::from(self.crowd_percent) * spinners as u64;
+        self.between(a, b) * percent / 100
+    }
+}
+
+/// Whether what was touched when a cache had fetched `at` is still there.
+fn stays(at: u64, fetched: u64, lines: u32) -> bool {
+    lines == 0 || fetched.saturating_sub(at) <= u64::from(lines) * MILLI
+}
+
+impl State {
+    /// Core `core` touches `milli` thousandths of a line that are at `place`: what that takes, ns.
+    pub(super) fn fetch_for(
+        &mut self,
+        core: u32,
+        place: &mut Place,
+        milli: u64,
+        write: bool,
+    ) -> u64 {
+        let lines = &self.cfg.costs.lines;
+        let own = &self.fetched.own;
+        let has = |(c, at): &(u32, u64)| stays(*at, own[*c as usize], lines.private_lines);
+        let here = place.held.iter().any(|h| h.0 == core && has(h));
+        let others = place.held.iter().filter(|h| h.0 != core && has(h));
+        let group = lines.group(core);
+        let in_group = |(g, at): &(u32, u64)| {
+            *g == group && stays(*at, self.fetched.shared[*g as usize], lines.shared_lines)
+        };
+        let ns = if here {
+            // Others are told that theirs are void: as far as the farthest.
+            let farthest = others.map(|h| lines.between(h.0, core)).max();
+            farthest.filter(|_| write).unwrap_or(0)
+        } else if place.writer != NONE && place.writer != core {
+            let writer = place.held.iter().find(|h| h.0 == place.writer);
+            match writer.is_some_and(has) {
+                true => lines.between(place.writer, core),
+                // Written back meanwhile.
+                false if place.shared.iter().any(in_group) => u64::from(lines.shared_ns),
+                false => u64::from(lines.memory_ns),
+            }
+        } else if place.shared.iter().any(in_group) {
+            u64::from(lines.shared_ns)
+        } else if let Some(nearest) = others.map(|h| lines.between(h.0, core)).min() {
+            nearest
+        } else {
+            u64::from(lines.memory_ns)
+        };
+        if !here {
+            self.fetched.own[core as usize] += milli;
+            if !place.shared.iter().any(in_group) {
+                self.fetched.shared[group as usize] += milli;
+            }
+        }
+        self.settle(place, (core, group), write);
+        milli * ns / MILLI
+    }
+
+    /// Core `core` of group `group` has touched what is at `place`.
+    fn settle(&self, place: &mut Place, (core, group): (u32, u32), write: bool) {
+        if write {
+            place.held.retain(|h| h.0 == core);
+            place.shared.retain(|s| s.0 == group);
+            place.writer = core;
+        } else if place.writer != core {
+            place.writer = NONE;
+        }
+        let note = |list: &mut Vec<(u32, u64)>, who, at| match list.iter_mut().find(|h| h.0 == who)
+        {
+            Some(h) => h.1 = at,
+            None => list.push((who, at)),
+        };
+        note(&mut place.held, core, self.fetched.own[core as usize]);
+        note(
+            &mut place.shared,
+            group,
+            self.fetched.shared[group as usize],
+        );
+    }
+
+    /// The running thread touches `items` items of a tag that stands for `what`.
+    #[inline]
+    pub(super) fn touch(&mut self, tag: &VirtualTag, what: Touched, items: usize, write: bool) {
+        if !self.clocked {
+            return;
+        }
+        // SAFETY: the running thread has the baton; the reference ends here.
+        let place = unsafe { &mut *tag.place.get() };
+        self.touch_at(place, what, items, write);
+    }
+
+    /// The same for what is at `place`.
+    #[inline]
+    pub(super) fn touch_at(&mut self, place: &mut Place, what: Touched, items: usize, write: bool) {
+        let milli = u64::from(self.cfg.costs.lines.each[what.index()]) * items as u64;
+        if milli == 0 && !beacon::lit() {
+            return;
+        }
+        beacon::touched(what);
+        let core = self.threads[self.running as usize].core as u32;
+        if place.is_elsewhere(core) {
+            self.moved[what.index()] += items as u64;
+        }
+        let ns = self.fetch_for(core, place, milli, write);
+        self.lines_ns[what.index()] += ns;
+        self.spend(ns);
+    }
+
+    /// `bytes` bytes have gone through the running thread's caches.
+    pub(super) fn stream(&mut self, bytes: u64) {
+        /// Bytes of a line.
+        const LINE: u64 = 64;
+        if self.clocked && self.running != NONE {
+            let core = self.threads[self.running as usize].core;
+            self.fetched.own[core] += bytes * MILLI / LINE;
+        }
+    }
+}
