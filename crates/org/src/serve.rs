@@ -5,7 +5,7 @@ use crate::Org;
 use crate::instance::Instance;
 use core::time::Duration;
 use perimeter_base::Time;
-use perimeter_sync::{Event, Platform, Thread};
+use perimeter_sync::{Event, Platform, Thread, Work};
 use std::sync::Arc;
 
 /// Who takes packets from the devices.
@@ -117,6 +117,7 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
     let mut nap = Nap::new(i.sh.config.service);
     i.with_event(|event| {
         while !i.stopping() {
+            i.sh.p.charge(Work::Poll, 1);
             let n = match polite {
                 true => i.with(|i, cx| i.fill_in(cx, queues)),
                 false => i.with(|i, cx| i.drive(cx, queues)),
@@ -165,6 +166,7 @@ impl<O: Org> Drop for Leaving<'_, O> {
 fn work<O: Org>(i: &Instance<O>, worker: usize) {
     let _leaving = Leaving(i, worker);
     while !i.stopping() {
+        i.sh.p.charge(Work::Poll, 1);
         let n = i.with(|i, cx| i.org.work(worker, cx));
         if n == 0 {
             i.sh.asleep(|| i.org.park(worker, Time::NEVER));

@@ -33,7 +33,7 @@ use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{
     ConnInfo, Count, Ctx, Flow, Kind, Lk, Seg, Shard, SharedState, SockId, Sockets,
 };
-use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Solo};
+use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Solo, Work};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use std::collections::VecDeque;
@@ -175,6 +175,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
         if self.netisr {
             segs.drain(|seg| {
                 if stack.queue.len() < NETISR_QUEUE {
+                    cx.sh.p.charge(Work::HandOver, 1);
                     stack.queue.push_back(core::mem::take(seg));
                 } else {
                     cx.count(Count::NetisrFull, 1);

@@ -8,7 +8,7 @@ use perimeter_base::Time;
 use perimeter_stack::ops::Wait;
 use perimeter_stack::poller::Ready;
 use perimeter_stack::{SockError, SockId, ready};
-use perimeter_sync::{Event, Platform};
+use perimeter_sync::{Event, Platform, Work};
 
 impl<O: Org> Running<O> {
     /// Announces a blocked call, or takes it off; whether it need not block.
@@ -119,6 +119,7 @@ impl<O: Org> Running<O> {
             i.with(|i, cx| i.drive(cx, queues))
         };
         loop {
+            i.sh.p.charge(Work::Poll, 1);
             let n = p.take(out, max);
             if n > 0 || deadline <= Time::ZERO {
                 return Ok(n);

@@ -4,7 +4,7 @@
 use crate::ctx::Ctx;
 use crate::flow::Flow;
 use crate::id::SockId;
-use crate::kind::Kind;
+use crate::kind::{Kind, Tag};
 use crate::listener::Listener;
 use crate::marks::Marks;
 use crate::memory::{SET_ASIDE, Trust};
@@ -97,6 +97,8 @@ pub struct Meta<K: Kind> {
     pub tcp_core: u16,
     /// Who is told when the handshake completes, for a connection that was accepted.
     pub listener: Option<Arc<Listener<K>>>,
+    /// Cache lines of the TCP state, and of this.
+    pub lines: Tag<K>,
 }
 
 impl<K: Kind> Meta<K> {
@@ -122,6 +124,8 @@ pub struct SndSide<K: Kind> {
     pub core: u16,
     /// How much its peer is trusted with while memory is short.
     pub trust: Trust,
+    /// Cache lines of all this.
+    pub lines: Tag<K>,
 }
 
 /// What is protected with the receive buffer.
@@ -153,6 +157,10 @@ pub struct RcvSide<K: Kind> {
     pub messages: bool,
     /// The MSS of our end.
     pub mss: u16,
+    /// Cache lines of all this.
+    pub lines: Tag<K>,
+    /// Those of the payload that it refers to.
+    pub payload: Tag<K>,
 }
 
 impl<K: Kind> SndSide<K> {
@@ -166,6 +174,7 @@ impl<K: Kind> SndSide<K> {
             acked: 0,
             core: NOWHERE,
             trust: Trust::default(),
+            lines: Tag::<K>::default(),
         }
     }
 
@@ -211,6 +220,8 @@ impl<K: Kind> RcvSide<K> {
             marks: None,
             messages: false,
             mss,
+            lines: Tag::<K>::default(),
+            payload: Tag::<K>::default(),
         }
     }
 
@@ -324,6 +335,7 @@ impl<K: Kind> Conn<K> {
             ip_core: NOWHERE,
             tcp_core: NOWHERE,
             listener: None,
+            lines: Tag::<K>::default(),
         };
         Conn {
             tcb: TcbSide { tcb, meta },

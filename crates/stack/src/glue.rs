@@ -15,7 +15,7 @@ use crate::ready;
 use crate::segment::Seg;
 use crate::shared::SharedState;
 use perimeter_base::{PktBuf, Time};
-use perimeter_sync::{Platform, Work};
+use perimeter_sync::{Platform, Touched, Work};
 use perimeter_tcp::{Events, Input, Path, Run};
 use perimeter_wire::{TcpFlags, TcpHdr};
 
@@ -25,7 +25,9 @@ use perimeter_wire::{TcpFlags, TcpHdr};
 /// section 5.3).
 #[inline]
 pub fn now<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> Time {
-    let last = &mut a.tcb_meta().now;
+    let meta = a.tcb_meta();
+    cx.sh.p.touch(&meta.lines, Touched::Tcb, 1, true);
+    let last = &mut meta.now;
     *last = cx.now_from(*last);
     *last
 }
@@ -117,6 +119,7 @@ fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
             cx.pool.put(payload);
         }
         cx.own.predicted += u32::from(run.segs) - 1;
+        cx.sh.p.charge(Work::TcpFast, u64::from(run.segs) - 1);
         return all_taken(a, cx, &mut taken_as, Some(&mut seg.rest), |_, _, _| ());
     }
     let t = a.tcb();
@@ -231,6 +234,7 @@ fn all_taken<A: Access>(
     }
     if input.acked > 0 {
         let mut snd = a.snd();
+        sh.p.touch(&snd.lines, Touched::Snd, 1, true);
         let before = snd.charged();
         snd.ack(input.acked);
         cx.charge(before, snd.charged());
@@ -290,6 +294,9 @@ fn deliver<A: Access>(
         drop(rcv);
         (t, rcv) = a.tcb_rcv();
     }
+    cx.sh.p.touch(&rcv.lines, Touched::Rcv, 1, true);
+    let segs = 1 + rest.as_ref().map_or(0, |r| r.len());
+    cx.sh.p.touch(&rcv.payload, Touched::Payload, segs, true);
     let before = rcv.charged();
     let held = rcv.buf.len();
     if let Some(empty) = first.take().and_then(|b| rcv.buf.push(b)) {

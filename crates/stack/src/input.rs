@@ -35,6 +35,10 @@ pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, wanted: Wanted<'_>) -> Aside 
     let n = frames.len() as u64;
     cx.count(Count::RxFrames, n);
     cx.sh.p.charge(Work::RxFrame, n);
+    let unchecked = frames.iter().filter(|f| !f.csum_ok);
+    cx.sh
+        .p
+        .charge(Work::Checksum, unchecked.map(|f| f.buf.len() as u64).sum());
     if cx.sh.config.forwarding {
         forward::sift(cx, iface, &mut frames);
     }

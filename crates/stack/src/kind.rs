@@ -14,6 +14,9 @@ pub trait Kind: Sized + Send + Sync + 'static {
 /// A lock of the kind's choosing.
 pub type Lk<K, T> = <<K as Kind>::L as Locks<<K as Kind>::P>>::Of<T>;
 
+/// What stands for cache lines on the kind's platform.
+pub type Tag<K> = <<K as Kind>::P as Platform>::Tag;
+
 /// A new lock of the kind's choosing.
 pub fn lock<K: Kind, T: Send + 'static>(p: &K::P, class: LockClass, value: T) -> Lk<K, T> {
     <K::L as Locks<K::P>>::new(p, class, value)

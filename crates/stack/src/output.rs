@@ -16,7 +16,7 @@ use crate::shared::SharedState;
 #[cfg(feature = "testing")]
 use perimeter_base::PktBuf;
 use perimeter_base::{Lease, Lent, PktPool, Time, TxHead};
-use perimeter_sync::{Platform, Work};
+use perimeter_sync::{Platform, Touched, Work};
 #[cfg(feature = "testing")]
 use perimeter_tcp::SndBuf;
 use perimeter_tcp::{Repeats, Rst, SegPlan};
@@ -457,6 +457,10 @@ fn identify<K: Kind>(meta: &mut Meta<K>, plan: &SegPlan) -> u16 {
 
 fn emitted<K: Kind>(cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
     cx.sh.p.charge(Work::TcpOutput, segs);
+    let lines = &cx.sh.tx[usize::from(txq)].lines;
+    cx.sh
+        .p
+        .touch(lines, Touched::Descriptor, segs as usize, true);
     cx.count(Count::TxSegs, segs);
     cx.count(Count::TxBytes, bytes);
     cx.deferred.ring(txq);

@@ -1,7 +1,7 @@
 //! The stack's side of device queues.
 
 use crate::id::SockId;
-use crate::kind::{Kind, Lk, lock};
+use crate::kind::{Kind, Lk, Tag, lock};
 use crate::planted::{Bug, planted};
 use core::fmt;
 use core::ops::DerefMut;
@@ -138,6 +138,8 @@ pub struct TxPort<K: Kind> {
     /// Places in the ring that are set aside for segments on their way to it. Others than resets
     /// take theirs under the ring's lock.
     aside: AtomicU64,
+    /// Cache lines of the ring's descriptors.
+    pub(crate) lines: Tag<K>,
 }
 
 struct DeviceSide {
@@ -174,6 +176,7 @@ impl<K: Kind> TxPort<K> {
             stalled: lock::<K, _>(p, LockClass::Control, VecDeque::with_capacity(1024)),
             stalled_len: AtomicUsize::new(0),
             aside: AtomicU64::new(0),
+            lines: Tag::<K>::default(),
         }
     }
 

@@ -212,10 +212,12 @@ impl<P: Platform> RxQueue for MemRx<P> {
             sender.send(now, &self.shared, pool, out, max);
         }
         let n = out.len() - before;
+        let made = out.iter().skip(before).map(|f| f.buf.len() as u64).sum();
         let mut frames = out.iter().skip(before).map(|f| f.buf.as_slice());
         self.platform.beacon(Beacon::DeviceWrote(&mut frames));
         self.platform.beacon(Beacon::PeerEnds);
         self.platform.charge(Work::Peer, n as u64);
+        self.platform.charge(Work::PeerBytes, made);
         self.peer_ns += self.platform.now().nanos_since(start);
         n
     }

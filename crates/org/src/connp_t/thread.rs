@@ -11,7 +11,7 @@ use core::any::{Any, TypeId};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use perimeter_base::Time;
 use perimeter_stack::{Count, Ctx, Seg, Segs, Shard, SharedState, SockId};
-use perimeter_sync::{Event, Mpsc, Owned, PerLane, Platform};
+use perimeter_sync::{Event, Mpsc, Owned, PerLane, Platform, Work};
 use perimeter_wire::FlowKey;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -209,6 +209,11 @@ impl<C: Keep> ConnpT<C> {
 
     /// Appends a message to what waits for a thread; whether there was room.
     pub(super) fn put(&self, sh: &SharedState<Kd<C::P>>, to: usize, msg: Msg<C>) {
+        let packets = match &msg {
+            Msg::Burst(segs) => segs.len(),
+            _ => 1,
+        };
+        sh.p.charge(Work::HandOver, packets as u64);
         match self.owners[to].inbox.put(msg) {
             Ok(()) => {}
             Err(Msg::Burst(mut segs)) => {

@@ -186,6 +186,7 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn send(&self, id: SockId, data: Data<'static>, more: bool) -> Result<Sent, EngineError> {
+        self.i.sh.p.charge(Work::Copy, data.copied() as u64);
         Ok(self.call(id, SendData::new(data, more))??)
     }
 
@@ -213,6 +214,9 @@ impl<O: Org> Engine for Running<O> {
 
     fn recycle(&self, bufs: Received) {
         self.i.with(|_, cx| {
+            // The caller has copied them.
+            let copied: usize = bufs.iter().map(|b| b.len()).sum();
+            cx.sh.p.charge(Work::Copy, copied as u64);
             for b in bufs {
                 cx.pool.put(b);
             }

@@ -6,7 +6,7 @@ use crate::Kd;
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::{BURST, Count, Ctx, Seg, SharedState};
-use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Work};
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Touched, Work};
 use std::collections::VecDeque;
 
 /// This file, for [`Family::hand_over`](crate::spec::Family).
@@ -25,6 +25,8 @@ pub(super) struct Inbound<P: Platform> {
     bells: Box<[P::Event]>,
     /// `None`: one worker, which keeps the order by itself.
     lanes: Option<Box<[P::Lock<Lane>]>>,
+    /// Cache lines of the segments that wait.
+    lines: P::Tag,
 }
 
 struct Queue {
@@ -92,6 +94,7 @@ impl<P: Platform> Inbound<P> {
             queue: p.lock(LockClass::Leaf, queue),
             bells: (0..workers).map(|_| p.event()).collect(),
             lanes: ordered.then(|| (0..lanes).map(lane).collect()),
+            lines: P::Tag::default(),
         }
     }
 
@@ -119,12 +122,13 @@ impl<P: Platform> Inbound<P> {
             return Err(Refused::Full);
         }
         sh.p.charge(Work::HandOver, 1);
+        sh.p.touch(&self.lines, Touched::Message, 1, true);
         queue.segs.push_back(core::mem::take(seg));
         Ok(queue.idle.pop())
     }
 
     /// The next segment with its ticket, drawn together; `None`: the worker is idle now.
-    fn take(&self, worker: usize) -> Option<(Seg, u64)> {
+    fn take(&self, p: &P, worker: usize) -> Option<(Seg, u64)> {
         let mut queue = self.queue.lock();
         let Some(seg) = queue.segs.pop_front() else {
             if !queue.idle.contains(&worker) {
@@ -132,6 +136,7 @@ impl<P: Platform> Inbound<P> {
             }
             return None;
         };
+        p.touch(&self.lines, Touched::Message, 1, true);
         // After waking by itself.
         queue.idle.retain(|w| *w != worker);
         let mut ticket = 0;
@@ -181,7 +186,7 @@ impl<P: Platform> Inbound<P> {
     pub(super) fn work(&self, worker: usize, core: &Core<P>, cx: &mut Ctx<Kd<P>>) -> usize {
         let most = if self.lanes.is_some() { 1 } else { BURST };
         for n in 0..most {
-            let taken = cx.sh.p.queueing(|| self.take(worker));
+            let taken = cx.sh.p.queueing(|| self.take(&cx.sh.p, worker));
             let Some((mut seg, ticket)) = taken else {
                 return n;
             };

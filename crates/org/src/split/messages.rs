@@ -3,7 +3,7 @@
 use crate::Kd;
 use perimeter_base::Time;
 use perimeter_stack::Ctx;
-use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Touched, Work};
 use std::collections::VecDeque;
 
 /// This file, for [`Family::hand_over`](crate::spec::Family).
@@ -14,21 +14,30 @@ pub(super) type Message<P, O> = Box<dyn FnOnce(&O, &mut Ctx<Kd<P>>) + Send>;
 
 /// Messages that run on an `O`.
 pub(super) struct Messages<P: Platform, O: 'static> {
+    p: P,
     queue: P::Lock<VecDeque<Message<P, O>>>,
     /// Where the organization's thread parks.
     bell: P::Event,
+    /// Cache lines of the messages that wait.
+    lines: P::Tag,
 }
 
 impl<P: Platform, O> Messages<P, O> {
     pub(super) fn new(p: &P) -> Messages<P, O> {
         Messages {
+            p: p.clone(),
+            lines: P::Tag::default(),
             queue: p.lock(LockClass::Leaf, VecDeque::new()),
             bell: p.event(),
         }
     }
 
     pub(super) fn put(&self, m: Message<P, O>) {
-        self.queue.lock().push_back(m);
+        let mut queue = self.queue.lock();
+        self.p.charge(Work::HandOver, 1);
+        self.p.touch(&self.lines, Touched::Message, 1, true);
+        queue.push_back(m);
+        drop(queue);
         self.bell.set();
     }
 
@@ -37,6 +46,7 @@ impl<P: Platform, O> Messages<P, O> {
     pub(super) fn run(&self, org: &O, cx: &mut Ctx<Kd<P>>) -> usize {
         let waiting = core::mem::take(&mut *self.queue.lock());
         let n = waiting.len();
+        self.p.touch(&self.lines, Touched::Message, n, true);
         for message in waiting {
             message(org, cx);
         }

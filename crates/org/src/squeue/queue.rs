@@ -12,7 +12,7 @@ use core::ops::{Deref, DerefMut};
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_sync::atomic::{AtomicU8, Ordering};
-use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Touched, Work};
 use std::collections::VecDeque;
 
 /// This file, for [`Family::hand_over`](crate::spec::Family).
@@ -135,6 +135,8 @@ pub(crate) struct Squeue<P: Platform, T: Protected> {
     bell: P::Event,
     /// Who is to be enabled again, of those who found the queue full.
     enabled: AtomicU8,
+    /// Cache lines of the messages that wait.
+    lines: P::Tag,
 }
 
 /// How a thread entered.
@@ -168,6 +170,7 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
                 core % p.cores().max(1)
             },
             enabled: AtomicU8::new(0),
+            lines: P::Tag::default(),
             settings,
             state: p.lock(LockClass::Squeue, state),
             bell: p.event(),
@@ -204,7 +207,16 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
 
     /// Leaves a message and tells nobody: the caller sees to it soon, by [`Squeue::work`].
     pub(crate) fn push(&self, m: Message<T>) {
-        self.state.lock().queue.push_back(m);
+        let mut state = self.state.lock();
+        self.note_left();
+        state.queue.push_back(m);
+    }
+
+    /// A message is being left; the lock is held.
+    #[inline(always)]
+    fn note_left(&self) {
+        self.p.charge(Work::HandOver, 1);
+        self.p.touch(&self.lines, Touched::Message, 1, true);
     }
 
     /// As [`Squeue::push`], unless `high` messages wait already: then it comes back, and `who`, a
@@ -215,6 +227,7 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
             state.waiting |= who;
             return Err(m);
         }
+        self.note_left();
         state.queue.push_back(m);
         Ok(())
     }
@@ -415,6 +428,9 @@ impl<P: Platform, T: Protected> Proc<'_, P, T> {
                 return n;
             }
             core::mem::swap(&mut state.queue, &mut inside.chain);
+            squeue
+                .p
+                .touch(&squeue.lines, Touched::Message, inside.chain.len(), true);
             if state.waiting != 0 {
                 // An empty queue is below any low-water mark.
                 let waiting = core::mem::take(&mut state.waiting);
@@ -486,6 +502,7 @@ impl<'a, P: Platform, T: Protected> Door<'a, P, T> {
 
     /// Appends one message of several.
     pub(crate) fn push(&mut self, m: Message<T>) {
+        self.squeue.note_left();
         self.state.queue.push_back(m);
     }
 

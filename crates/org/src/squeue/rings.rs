@@ -2,7 +2,7 @@
 
 use perimeter_base::Time;
 use perimeter_stack::Seg;
-use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform};
+use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Touched, Work};
 use std::collections::VecDeque;
 
 /// This file, for [`Family::hand_over`](crate::spec::Family).
@@ -13,8 +13,11 @@ const ROOM: usize = 16_384;
 
 /// One ring and its worker's place to park.
 pub(super) struct Ring<P: Platform> {
+    p: P,
     queue: P::Lock<Packets>,
     bell: P::Event,
+    /// Cache lines of the packets that wait.
+    lines: P::Tag,
 }
 
 #[derive(Default)]
@@ -28,6 +31,8 @@ struct Packets {
 impl<P: Platform> Ring<P> {
     pub(super) fn new(p: &P) -> Ring<P> {
         Ring {
+            p: p.clone(),
+            lines: P::Tag::default(),
             queue: p.lock(LockClass::Leaf, Packets::default()),
             bell: p.event(),
         }
@@ -39,6 +44,8 @@ impl<P: Platform> Ring<P> {
         let mut queue = self.queue.lock();
         for seg in segs {
             if queue.waiting.len() < ROOM {
+                self.p.charge(Work::HandOver, 1);
+                self.p.touch(&self.lines, Touched::Message, 1, true);
                 queue.waiting.push_back(core::mem::take(seg));
             } else {
                 dropped += 1;
@@ -56,6 +63,7 @@ impl<P: Platform> Ring<P> {
     pub(super) fn take(&self, out: &mut Vec<Seg>, max: usize) {
         let mut queue = self.queue.lock();
         let n = max.min(queue.waiting.len());
+        self.p.touch(&self.lines, Touched::Message, n, true);
         out.extend(queue.waiting.drain(..n));
         queue.taken = n;
     }

@@ -11,6 +11,7 @@ use crate::output;
 use crate::ready;
 use crate::segment::NOWHERE;
 use perimeter_base::{Bytes, PktBuf};
+use perimeter_sync::{Platform, Touched, Work};
 use perimeter_tcp::{CHUNK, State};
 use smallvec::SmallVec;
 use std::io::IoSlice;
@@ -40,6 +41,14 @@ impl<'a> Data<'a> {
     pub fn borrowed(bufs: &'a [IoSlice<'a>]) -> Data<'a> {
         let len = bufs.iter().map(|b| b.len()).sum();
         Data::Borrowed(Slices { bufs, len })
+    }
+
+    /// How many bytes were copied to make it.
+    pub fn copied(&self) -> usize {
+        match self {
+            Data::Borrowed(_) | Data::Pages(_) => 0,
+            Data::Small(_) | Data::Copied(_) => self.len(),
+        }
     }
 
     fn len(&self) -> usize {
@@ -186,6 +195,7 @@ impl<K: Kind> Op<K> for SendData<'_> {
         let early = matches!(state, State::SynSent | State::SynReceived);
         let taken = {
             let mut snd = a.snd();
+            cx.sh.p.touch(&snd.lines, Touched::Snd, 1, true);
             snd.core = self.core;
             if snd.shut {
                 return Err(SockError::BrokenPipe);
@@ -203,7 +213,7 @@ impl<K: Kind> Op<K> for SendData<'_> {
                 let need = snd.buf.len() + self.data.len() as u32;
                 snd.buf.set_limit(limit.max(need));
             }
-            let (taken, all) = append(&mut snd.buf, &mut self.data, self.more);
+            let (taken, all) = append(&mut snd.buf, &mut self.data, self.more, &cx.sh.p);
             snd.buf.set_limit(limit);
             // What was reserved has been told to who waits for room already.
             let found = self.room == Room::Found;
@@ -274,7 +284,12 @@ impl<K: Kind> Op<K> for SendData<'_> {
 }
 
 /// Moves as much of `data` as fits to the buffer; returns how much, and whether that was all.
-fn append(buf: &mut perimeter_tcp::SndBuf, data: &mut Data<'_>, more: bool) -> (usize, bool) {
+fn append(
+    buf: &mut perimeter_tcp::SndBuf,
+    data: &mut Data<'_>,
+    more: bool,
+    p: &impl Platform,
+) -> (usize, bool) {
     let want = data.len();
     let mut taken = 0;
     // Before: what is appended under MSG_MORE is not pushed.
@@ -290,19 +305,24 @@ fn append(buf: &mut perimeter_tcp::SndBuf, data: &mut Data<'_>, more: bool) -> (
                 }
             }
             copies::note(taken);
+            p.charge(Work::Copy, taken as u64);
         }
         Data::Small(b) => match buf.adopt(core::mem::take(b)) {
             Ok(()) => taken = want,
             Err(b) => {
                 taken = buf.push_copy(b.as_slice());
                 copies::note(taken);
+                p.charge(Work::Copy, taken as u64);
             }
         },
         Data::Copied(b) => {
             let room = buf.space() as usize;
             let part = match b.len() <= room {
                 true => core::mem::take(b),
-                false => cut(b, room),
+                false => {
+                    p.charge(Work::Copy, room as u64);
+                    cut(b, room)
+                }
             };
             taken = part.len();
             buf.push(part);
@@ -345,6 +365,7 @@ impl<K: Kind> Op<K> for Recv {
 
     fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<Self::Out> {
         let mut rcv = b.rcv();
+        cx.sh.p.touch(&rcv.lines, Touched::Rcv, 1, true);
         rcv.core = cx.core;
         let mut out = Received::new();
         if self.peek && !rcv.buf.is_empty() {
@@ -377,6 +398,9 @@ impl<K: Kind> Op<K> for Recv {
             }
         }
         cx.charge(before, rcv.charged());
+        cx.sh
+            .p
+            .touch(&rcv.payload, Touched::Payload, out.len(), false);
         if taken > 0 {
             if rcv.buf.is_empty() && !rcv.eof {
                 rcv.side.lower(ready::IN);
