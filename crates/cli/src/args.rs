@@ -271,6 +271,12 @@ pub enum LabCommand {
         #[arg(long, value_name = "FILE|-")]
         svg: Option<PathBuf>,
     },
+    /// Measure what this machine takes for what, as a table that predictions are made from
+    #[command(after_help = crate::predict::CALIBRATE_HELP)]
+    Calibrate(crate::predict::Calibrate),
+    /// Predict a plan for more cores than there are, or for another machine
+    #[command(after_help = crate::predict::PREDICT_HELP)]
+    Predict(crate::predict::Predict),
     /// What `lab run cache` traces: one run over virtual cores
     #[command(hide = true)]
     CacheSubject(Box<CacheSubject>),
@@ -357,6 +363,10 @@ pub struct Recommend {
     /// many perimeters as there are cores]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ours)]
     pub org: Option<Vec<OrgSpec>>,
+    /// Also say what is predicted for so many cores, where the prediction holds on this many; 0: for
+    /// none
+    #[arg(long, value_name = "N", default_value = "16", value_parser = predicted_cores)]
+    pub cores: usize,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -717,6 +727,10 @@ fn runs(text: &str) -> Result<u64, String> {
 /// A number of segments, frames or looks.
 pub fn count(text: &str) -> Result<u64, String> {
     units::whole(text, "the number", 1..=u64::MAX - 1)
+}
+
+fn predicted_cores(text: &str) -> Result<usize, String> {
+    Ok(units::whole(text, "the number of cores", 0..=MAX_PARALLEL)? as usize)
 }
 
 fn parallel(text: &str) -> Result<usize, String> {

@@ -35,6 +35,8 @@ pub fn lab(lab: &Lab) -> Result<u8, Error> {
         LabCommand::Show { name } => print(&find(name)?.text).map(|()| 0),
         LabCommand::Run(args) => run(args),
         LabCommand::Trace { org, json, svg } => send(org, *json, svg.as_deref()).map(|()| 0),
+        LabCommand::Calibrate(args) => crate::predict::calibrate(args).map(|()| 0),
+        LabCommand::Predict(args) => crate::predict::predict(args, find),
         LabCommand::CacheSubject(args) => cache_subject(args).map(|()| 0),
         LabCommand::Compare { before, now, out } => compare(before, now, out).map(|()| 0),
         LabCommand::Report {

@@ -6,6 +6,7 @@ mod ask;
 mod gateway;
 mod lab;
 mod live;
+mod predict;
 mod screen;
 mod serve;
 mod shell;
@@ -242,7 +243,10 @@ fn recommend(args: &Recommend) -> Result<u8, Error> {
     }
     let mut bar = Bar::new();
     set_by_signal(bar.stop())?;
-    let found = recommend::recommend(&candidates, build(), &mut bar)?;
+    let mut found = recommend::recommend(&candidates, build(), &mut bar)?;
+    if args.cores > 0 && !bar.stop().load(Ordering::Relaxed) {
+        found.prediction = Some(predict::for_more_cores(&candidates, args.cores)?);
+    }
     print(&match args.json {
         true => found.to_json(),
         false => found.render(),

@@ -27,6 +27,7 @@ pub mod organizations;
 pub mod ours;
 pub mod peers;
 pub mod plan;
+pub mod predict;
 pub mod published;
 pub mod record;
 pub mod report;

@@ -177,6 +177,7 @@ fn modelled(series: usize, x: u64) -> Modelled {
         seed: 1,
         lines: 1,
         instructions: 1,
+        items: Vec::new(),
         machines: vec![Machine {
             caches: Caches::opteron_275(),
             parts: Component::ALL.map(part).to_vec(),

@@ -176,7 +176,7 @@ pub struct Recommendation {
     /// The organization whose worst work is the least bad, and how bad that is.
     pub for_all: Option<ForAll>,
     /// What machines with more cores would say: nothing yet.
-    pub prediction: Option<()>,
+    pub prediction: Option<Prediction>,
     /// Remarks on the whole.
     pub notes: Vec<String>,
 }
@@ -190,6 +190,17 @@ pub struct ForAll {
     pub of_best: f64,
     /// That work.
     pub work: Work,
+}
+
+/// What is predicted for more cores than there are.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    /// How many cores.
+    pub cores: usize,
+    /// The machine whose table of costs it is made from.
+    pub machine: String,
+    /// What is said of each kind of load, the reason where nothing can be said.
+    pub said: Vec<String>,
 }
 
 /// Runs it, which takes about a minute on an idle machine.
@@ -417,11 +428,19 @@ impl Recommendation {
         let (disturbed, runs) = figures.fold((0, 0), |(d, n), f| (d + f.disturbed, n + f.runs));
         said.push_str(&format!(
             " {disturbed} of {runs} runs were disturbed by something else on the machine{}. This \
-             holds for links in memory and this many cores: predictions for more cores are not \
-             available yet.",
+             holds for links in memory and this many cores{}",
             match 2 * disturbed > runs {
                 true => ", too many to rely on: repeat it while nothing else runs",
                 false => "",
+            },
+            match &self.prediction {
+                Some(p) => format!(
+                    ". At {} cores, predicted with the costs of {}: {}.",
+                    p.cores,
+                    p.machine,
+                    p.said.join("; ")
+                ),
+                None => "; --cores says what is predicted for more.".into(),
             }
         ));
         said
@@ -580,7 +599,7 @@ mod tests {
             "`up` is for programs of one thread.",
             // Every run of these is marked.
             "30 of 30 runs were disturbed by something else on the machine, too many to rely on",
-            "predictions for more cores are not available yet.",
+            "--cores says what is predicted for more.",
         ] {
             assert!(flat.contains(said), "{said}\n{text}");
         }

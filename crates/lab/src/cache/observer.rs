@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     Error,
-    misses::{Component, Counts, Machine, Share, geometry::Caches},
+    misses::{Component, Counts, Item, Machine, Miss, Outcome, Share, geometry::Caches},
 };
-use perimeter_sync::virt::beacon;
+use perimeter_sync::{Touched, virt::beacon};
 use std::collections::VecDeque;
 
 /// Lines of the program and of valgrind that are kept, to tell what went wrong.
@@ -37,6 +37,8 @@ struct Side {
     peer: bool,
     /// Where its last instruction of a known place belongs.
     last: Origin,
+    /// What it has touched last.
+    touches: Option<usize>,
 }
 
 /// One kind of caches, and what they have seen.
@@ -61,6 +63,10 @@ pub struct Observer {
     lines: u64,
     instructions: u64,
     bytes: Option<u64>,
+    /// Lines that other cores had written, by what was touched last, with the first caches.
+    items: [u64; Touched::COUNT],
+    /// How many items went from core to core.
+    moved: Vec<u64>,
     said: VecDeque<String>,
 }
 
@@ -82,6 +88,7 @@ impl Observer {
                 Side {
                     peer: false,
                     last: Origin::Simulation,
+                    touches: None,
                 };
                 cores
             ],
@@ -92,6 +99,8 @@ impl Observer {
             lines: 0,
             instructions: 0,
             bytes: None,
+            items: [0; Touched::COUNT],
+            moved: Vec::new(),
             said: VecDeque::new(),
         }
     }
@@ -146,6 +155,13 @@ impl Observer {
         }
         if let Some(bytes) = text.strip_prefix(subject::BYTES) {
             self.bytes = bytes.trim().parse().ok();
+            return Ok(());
+        }
+        if let Some(moved) = text.strip_prefix(subject::MOVED) {
+            self.moved = moved
+                .split(' ')
+                .filter_map(|n| n.trim().parse().ok())
+                .collect();
             return Ok(());
         }
         if !text.trim().is_empty() {
@@ -203,10 +219,16 @@ impl Observer {
     }
 
     fn count(&mut self, component: Component, address: u64, len: u64, write: bool) {
-        for m in &mut self.machines {
+        for (i, m) in self.machines.iter_mut().enumerate() {
             let outcome = m.system.access(self.core, address, len, write);
             if self.counting {
                 m.counts[component as usize].add(outcome);
+                if let (0, Outcome::Missed(Miss::Coherence), Some(item)) =
+                    (i, outcome, self.sides[self.core].touches)
+                    && component != Component::Lock
+                {
+                    self.items[item] += 1;
+                }
             }
         }
     }
@@ -230,8 +252,23 @@ impl Observer {
                     m.upgrades = m.system.upgrades() - m.upgrades;
                 }
             }
+            touched if touched >= beacon::TOUCHED => {
+                self.sides[self.core].touches = Some(touched - beacon::TOUCHED);
+            }
             core => self.core = core.min(self.sides.len() - 1),
         }
+    }
+
+    /// Lines that went from core to core, by what they belong to.
+    pub fn items(&self) -> Vec<Item> {
+        let moved = |i: usize| self.moved.get(i).copied().unwrap_or(0);
+        let one = |t: Touched| Item {
+            name: t.name().into(),
+            lines: self.items[t.index()],
+            moved: moved(t.index()),
+        };
+        let all = Touched::all().map(one);
+        all.filter(|i| i.lines + i.moved > 0).collect()
     }
 
     /// What the caches have seen.
@@ -302,6 +339,7 @@ mod tests {
             seed: 0,
             lines: o.lines(),
             instructions: o.instructions(),
+            items: o.items(),
             machines: o.machines(),
         }
     }

@@ -27,6 +27,9 @@ use std::{
 pub(super) const AT: &str = "perimeter-beacons ";
 /// Begins the line that tells how many bytes of payload were acknowledged while counting.
 pub(super) const BYTES: &str = "perimeter-bytes ";
+/// Begins the line that tells how many items went from core to core while counting, by what they
+/// are.
+pub(super) const MOVED: &str = "perimeter-moved ";
 
 /// How much virtual costs vary: enough that threads do not run in lockstep.
 const JITTER: u32 = 5;
@@ -56,8 +59,9 @@ pub fn run(
     say(&format!("{AT}{:x}", beacon::address()));
     let config = VirtualConfig::default()
         .with_seed(seed)
-        // The last is the observer's.
-        .with_cores(configuration.threads + 1)
+        .with_cores(configuration.threads)
+        // The observer's.
+        .with_spare_cores(1)
         .with_schedule(Schedule::Time {
             jitter_percent: JITTER,
         })
@@ -114,9 +118,13 @@ fn carry_out(
         // ends for them is no part of sending.
         control.advance(Phase::Warm);
         let warm = until(&p2, &peers, payload);
+        let before = p2.report().moved;
         p2.beacon(Beacon::CountingBegins);
         let end = until(&p2, &peers, payload);
         p2.beacon(Beacon::CountingEnds);
+        let moved = p2.report().moved;
+        let moved = moved.iter().zip(before).map(|(a, b)| (a - b).to_string());
+        say(&format!("{MOVED}{}", moved.collect::<Vec<_>>().join(" ")));
         say(&format!("{BYTES}{}", end.saturating_sub(warm)));
         // Closing would be traced too, and takes as long as opening.
         std::process::exit(0);

@@ -248,6 +248,7 @@ impl Traced {
                 seed: self.seed,
                 lines: observer.lines(),
                 instructions: observer.instructions(),
+                items: observer.items(),
                 machines: observer.machines(),
             }),
             _ => Err(Error::Run(format!(

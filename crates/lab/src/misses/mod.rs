@@ -164,6 +164,18 @@ pub struct Counted {
     pub last_level: Option<u64>,
 }
 
+/// Lines of what goes from core to core: a socket's send side, a message, what a lock protects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// What it is.
+    pub name: String,
+    /// Lines that were missed because another core had written them, from a touch of such an item
+    /// to the next touch of anything; without words of locks.
+    pub lines: u64,
+    /// How many such items were touched that another core had touched before.
+    pub moved: u64,
+}
+
 /// A traced run through the caches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Modelled {
@@ -177,6 +189,9 @@ pub struct Modelled {
     pub lines: u64,
     /// Instructions under test while counting.
     pub instructions: u64,
+    /// Lines that went from core to core, with the caches of the paper's machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<Item>,
     /// The paper's machine, and this one if its caches are known.
     pub machines: Vec<Machine>,
 }

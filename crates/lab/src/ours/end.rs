@@ -121,6 +121,8 @@ pub(super) struct End {
     pub greeting: Arc<[u8]>,
     /// Where readings of the stack's counters go.
     pub marks: Marks,
+    /// The threads are the machine's: they are bound to its cores, and read its counters.
+    pub on_machine: bool,
 }
 
 impl End {
@@ -145,6 +147,7 @@ impl End {
             all: configuration.connections as usize,
             greeting: Arc::default(),
             marks: Marks::default(),
+            on_machine: true,
         }
     }
 }
@@ -188,7 +191,7 @@ pub(super) fn workers(
 ) -> Vec<(String, Worker)> {
     let threads = configuration.threads;
     let nics = nics_by_thread(settings, configuration);
-    let (roles, first_core) = (end.roles, end.first_core);
+    let (roles, first_core, on_machine) = (end.roles, end.first_core, end.on_machine);
     let mut list = Vec::new();
     let sides = end.founders.into_iter().zip(end.fars);
     for (thread, ((founder, far), nics)) in sides.zip(nics).enumerate() {
@@ -204,12 +207,14 @@ pub(super) fn workers(
             all: end.all,
             established: end.established.clone(),
             greeting: end.greeting.clone(),
-            marks: (thread == 0).then(|| end.marks.clone()),
+            marks: (thread == 0 && on_machine).then(|| end.marks.clone()),
             deadline,
         };
         let content = end.content.clone();
         let worker: Worker = Box::new(move |control, set| {
-            host::pin(first_core + thread);
+            if on_machine {
+                host::pin(first_core + thread);
+            }
             let mut endpoint = StackEndpoint::establish(founder, far, task, &content, control)?;
             set();
             drive_any(&mut endpoint, roles, &content, control)

@@ -135,7 +135,10 @@ pub(crate) fn on_virtual(
     let (builder, peers) = with_nics(platform, builder, settings, configuration)?;
     // Nothing reads the file, and copying it takes time under observation.
     let content = Content::pattern_of(settings.write_size.max(PERIOD));
-    let end = ideal(&org, builder, &peers, settings, configuration, content)?;
+    let end = End {
+        on_machine: false,
+        ..ideal(&org, builder, &peers, settings, configuration, content)?
+    };
     Ok((workers(settings, configuration, end, Some(deadline)), peers))
 }
 

@@ -261,10 +261,33 @@ impl Plan {
     /// # Errors
     /// [`Error::Input`] if an organization's name is wrong at one of the values.
     pub fn cells(&self, mode: Mode, device: Option<Device>) -> Result<Vec<Cell>, Error> {
+        self.cells_from(mode, device, &Settings::default())
+    }
+
+    /// The same on a machine of `cores` cores and `nics` NICs, unless the plan says how many
+    /// threads and NICs there are.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cells_on(&self, mode: Mode, cores: usize, nics: usize) -> Result<Vec<Cell>, Error> {
+        let base = Settings {
+            threads: cores,
+            nics,
+            ..Settings::default()
+        };
+        self.cells_from(mode, None, &base)
+    }
+
+    fn cells_from(
+        &self,
+        mode: Mode,
+        device: Option<Device>,
+        base: &Settings,
+    ) -> Result<Vec<Cell>, Error> {
         let mut cells = Vec::new();
         for &x in self.values(mode) {
             for index in 0..self.series.len() {
-                cells.push(self.cell(mode, device, index, x)?);
+                cells.push(self.cell((mode, device, base), index, x)?);
             }
         }
         Ok(cells)
@@ -272,8 +295,7 @@ impl Plan {
 
     fn cell(
         &self,
-        mode: Mode,
-        device: Option<Device>,
+        (mode, device, base): (Mode, Option<Device>, &Settings),
         index: usize,
         x: u64,
     ) -> Result<Cell, Error> {
@@ -286,7 +308,7 @@ impl Plan {
             // The papers' machines planned segment by segment, and what was recorded did: a plan
             // that wants large ones says so.
             offload: Offload::Off,
-            ..Settings::default()
+            ..base.clone()
         };
         self.settings.apply(&mut settings);
         series.settings.apply(&mut settings);

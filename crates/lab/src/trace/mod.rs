@@ -377,7 +377,7 @@ fn layer_of_lock(class: LockClass, held: &[LockClass]) -> Option<Layer> {
 fn layer_of_work(work: Work) -> Option<Layer> {
     use perimeter::WorkLayer;
     match (work, work.layer()) {
-        (Work::Doorbell | Work::Peer, _) => Some(Layer::Driver),
+        (Work::Doorbell | Work::Peer | Work::PeerBytes, _) => Some(Layer::Driver),
         (_, Some(WorkLayer::Socket)) => Some(Layer::Socket),
         (_, Some(WorkLayer::Tcp)) => Some(Layer::Tcp),
         (_, Some(WorkLayer::Ip)) => Some(Layer::Ip),

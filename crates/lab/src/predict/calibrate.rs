@@ -1,0 +1,289 @@
+//! The table of this machine: single operations are measured, and classes of work fitted to runs
+//! of one thread. Runs of two threads are measured beside them, for a prediction to be checked
+//! with; nothing is fitted to those.
+
+use super::{
+    fit::{Observed, fit},
+    loads::{Load, PAIRS, Point, SINGLE},
+    machine::{Machine, Run},
+    micro::{self, Micro},
+    simulate::{Effort, simulate},
+};
+use crate::{
+    Error, host,
+    metric::Metric,
+    ours::Perimeter,
+    record::Measured,
+    session::{self, Slot},
+    stats::median,
+    workload::Sample,
+};
+use perimeter::Work;
+use std::time::Duration;
+
+/// What is measured beforehand for each run, and what counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Time {
+    /// Warm-up.
+    pub warm_up: Duration,
+    /// What counts.
+    pub measure: Duration,
+    /// How often each run is repeated.
+    pub repeats: u32,
+}
+
+impl Time {
+    /// For a table that is kept: three minutes.
+    pub const USUAL: Time = Time {
+        warm_up: Duration::from_millis(150),
+        measure: Duration::from_millis(500),
+        repeats: 3,
+    };
+    /// For a look.
+    pub const QUICK: Time = Time {
+        warm_up: Duration::from_millis(60),
+        measure: Duration::from_millis(150),
+        repeats: 1,
+    };
+}
+
+/// Told what happens.
+pub type Watcher<'a> = &'a mut dyn FnMut(&str);
+
+/// How often counts are taken anew with the costs that were fitted to the last ones: how much is
+/// done at a time depends on what things cost.
+const TURNS: usize = 4;
+/// What the ideal peer is charged for.
+const PEER: [Work; 2] = [Work::Peer, Work::PeerBytes];
+/// Connections from which a core's caches do not hold what belongs to them.
+const MANY: u32 = 1000;
+
+/// Measures this machine, starting from the costs of `like`.
+///
+/// # Errors
+/// A run failed.
+pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Machine, Error> {
+    watcher("single operations");
+    let mut machine = Machine {
+        name: "here".into(),
+        title: format!("this machine: {}", host::Host::read().cpu),
+        sources: vec![
+            "Single operations were timed; classes of work were fitted to runs of one thread on \
+             this machine, from the table of a like one. What a cache line takes over distances \
+             that it did not have then, and how hand-overs of locks grow with those who spin, is \
+             as there."
+                .into(),
+        ],
+        cores: host::cores(),
+        runs: Vec::new(),
+        ..like.clone()
+    };
+    take(&mut machine, &micro::measure());
+    for (list, threads) in [(SINGLE, 1), (PAIRS, host::cores().min(2))] {
+        if threads == 1 && list.as_ptr() == PAIRS.as_ptr() {
+            watcher("two threads: there is one core only, so nothing to check a prediction with");
+            continue;
+        }
+        for &(load, org, connections) in list {
+            watcher(&format!(
+                "{org}, {load}, {connections} connections, {threads} threads"
+            ));
+            let point = Point::new(load, org, connections, threads).map_err(Error::Input)?;
+            machine.runs.extend(measure(&point, time)?);
+        }
+    }
+    refit(&mut machine, watcher)?;
+    Ok(machine)
+}
+
+/// Fits classes of work to a table's own runs of one thread.
+///
+/// # Errors
+/// A simulation failed.
+pub fn refit(machine: &mut Machine, watcher: Watcher<'_>) -> Result<(), Error> {
+    for turn in 1..=TURNS {
+        watcher(&format!("fitting, turn {turn} of {TURNS}"));
+        settle(machine)?;
+    }
+    Ok(())
+}
+
+/// Puts measured operations into a table.
+fn take(machine: &mut Machine, m: &Micro) {
+    let c = &mut machine.costs;
+    (c.lock, c.atomic, c.yields) = (m.lock, m.atomic, m.yields);
+    (c.slice, c.pause) = (m.slice.max(1e5), m.pause);
+    // What parking_lot's contenders do before they park: pauses of 2, 4 and 8, and seven yields.
+    c.spin = 14.0 * m.pause + 7.0 * m.yields;
+    (c.wake, c.park, c.switch) = (m.step, m.step, m.step);
+    if m.kick > 0.0 {
+        (c.kick, c.wake_latency) = (m.kick, m.wake_latency);
+    }
+    let l = &mut machine.lines;
+    (l.memory, l.shared) = (m.memory, m.shared);
+    (l.private_lines, l.shared_lines) = m.caches;
+    let Some(line) = m.line else { return };
+    match host::apart::is_far(2.0 * line) {
+        true => l.far = line,
+        false => l.near = line,
+    }
+    if let Some(payload) = m.payload {
+        // Lines that are fetched side by side, as so many that are fetched one after the other.
+        let lines = payload / line;
+        machine
+            .each
+            .insert("payload".into(), (lines * 100.0).round() / 100.0);
+    }
+}
+
+/// Runs one point on this machine; near and far runs apart.
+fn measure(point: &Point, time: Time) -> Result<Vec<Run>, Error> {
+    let mut runs: Vec<Run> = Vec::new();
+    let (mut clean, mut tries) = (0, 0);
+    // A run that something else has disturbed is none: it is made again, but not for ever.
+    while clean < time.repeats && tries < 3 * time.repeats {
+        tries += 1;
+        let slot = Slot {
+            warm_up: time.warm_up,
+            measure: time.measure,
+        };
+        let mut backend = Perimeter::default();
+        let run = session::once(
+            &mut backend,
+            &point.settings,
+            &point.configuration,
+            slot,
+            None,
+            None,
+        );
+        let sample = run?.0;
+        let last = tries == 3 * time.repeats && runs.is_empty();
+        if !sample.disturbances.iter().all(|d| host::apart::is_sign(d)) && !last {
+            continue;
+        }
+        clean += 1;
+        let far = sample.core_round_trip_ns.is_some_and(host::apart::is_far);
+        let far = far && point.configuration.threads > 1;
+        let at = match runs.iter().position(|r| r.far == far) {
+            Some(at) => at,
+            None => {
+                runs.push(Run {
+                    load: point.load,
+                    org: point.configuration.organization.to_string(),
+                    connections: point.configuration.connections,
+                    threads: point.settings.threads,
+                    far,
+                    goodput: Vec::new(),
+                    rounds: Vec::new(),
+                    own_ns: Vec::new(),
+                    peer_ns: Vec::new(),
+                    contended: Vec::new(),
+                });
+                runs.len() - 1
+            }
+        };
+        note(&mut runs[at], &sample);
+    }
+    Ok(runs)
+}
+
+/// Adds what a sample says.
+fn note(run: &mut Run, sample: &Sample) {
+    let units = units(run.load, sample);
+    let per_unit = |ns: u64| (ns as f64 / units.max(1.0)).round();
+    let busy = sample.times.app + sample.times.stack.unwrap_or(0);
+    run.goodput.push((sample.goodput * 8.0 / 1e6).round());
+    run.own_ns.push(per_unit(busy));
+    run.peer_ns.push(per_unit(sample.times.peer.unwrap_or(0)));
+    if run.load == Load::Messages {
+        let rate = sample.rounds as f64 / sample.elapsed.as_secs_f64();
+        run.rounds.push(rate.round());
+    }
+    let contended = Metric::Contended.of(&Measured::from(sample));
+    run.contended
+        .extend(contended.map(|c| (c * 1000.0).round() / 1000.0));
+}
+
+/// Units of work of a sample: segments of payload, or rounds.
+pub fn units(load: Load, sample: &Sample) -> f64 {
+    match load {
+        Load::Messages => sample.rounds as f64,
+        Load::Send | Load::Receive => sample.segments,
+    }
+}
+
+/// Fits the costs of work to the runs of one thread, once.
+fn settle(machine: &mut Machine) -> Result<(), Error> {
+    let mut names: Vec<(Work, bool)> = Vec::new();
+    for w in Work::ALL {
+        if !matches!(
+            w,
+            Work::Peer | Work::PeerBytes | Work::Nanos | Work::Checksum
+        ) {
+            names.push((w, false));
+        }
+    }
+    names.push((Work::Poll, true));
+    let cost = |m: &Machine, (w, base): (Work, bool)| {
+        let [b, unit] = m.work.get(w.name()).copied().unwrap_or_default();
+        if base { b } else { unit }
+    };
+    let before: Vec<f64> = names.iter().map(|n| cost(machine, *n)).collect();
+    let (mut observed, mut peers, mut many) = (Vec::new(), Vec::new(), Vec::new());
+    let single = machine.runs.iter().filter(|r| r.threads == 1);
+    for run in single {
+        let point = Point::new(run.load, &run.org, run.connections, 1).map_err(Error::Input)?;
+        let s = simulate(
+            machine,
+            &point.settings,
+            &point.configuration,
+            machine.cores,
+            (1, Effort::QUICK),
+        )?;
+        let units = s.units.max(1.0);
+        let counts: Vec<f64> = names
+            .iter()
+            .map(|(w, base)| {
+                let (times, of) = s.work[*w as usize];
+                (if *base { times } else { of }) as f64 / units
+            })
+            .collect();
+        let own = s.sample.times.stack.unwrap_or(0) as f64 / units;
+        let charged: f64 = counts.iter().zip(&before).map(|(u, c)| u * c).sum();
+        let measured = median(&run.own_ns).unwrap_or(0.0);
+        if run.connections >= MANY {
+            many.push((measured, own, s.lines_ns.iter().sum::<u64>() as f64 / units));
+            continue;
+        }
+        observed.push(Observed {
+            units: counts,
+            // What is not work, such as locks and wakes, is known.
+            ns: measured - (own - charged),
+            scale: measured.max(1.0),
+        });
+        let peer = median(&run.peer_ns).unwrap_or(0.0);
+        peers.push(Observed {
+            units: PEER.map(|w| s.work[w as usize].1 as f64 / units).to_vec(),
+            ns: peer,
+            scale: peer.max(1.0),
+        });
+    }
+    let costs = fit(&observed, &before);
+    for ((w, base), cost) in names.into_iter().zip(costs) {
+        let both = machine.work.entry(w.name().into()).or_default();
+        both[usize::from(!base)] = (cost * 1000.0).round() / 1000.0;
+    }
+    let before = PEER.map(|w| cost(machine, (w, false)));
+    for (w, cost) in PEER.into_iter().zip(fit(&peers, &before)) {
+        let cost = (cost * 1000.0).round() / 1000.0;
+        machine.work.insert(w.name().into(), [0.0, cost]);
+    }
+    // How much of a line's way from memory shows, where much else is under way.
+    for (measured, own, lines) in many {
+        if lines > 1.0 {
+            let shows = ((lines + measured - own) / lines).clamp(0.2, 5.0);
+            machine.lines.memory = (machine.lines.memory * shows).round();
+        }
+    }
+    Ok(())
+}

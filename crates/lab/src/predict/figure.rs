@@ -1,0 +1,455 @@
+//! A plan, predicted: each of its points on each number of cores, with a band that shows what it
+//! hangs on, and its claims judged where the published number of cores is among them.
+
+use super::{
+    loads::Load,
+    machine::{Group, Machine},
+    pool,
+    simulate::{Effort, Simulated, simulate},
+    validate::Validation,
+};
+use crate::{
+    Error,
+    metric::Metric,
+    organizations::Organization,
+    plan::{Cell, Mode, Plan},
+    published::{Claim, Relation},
+    record::Measured,
+    stats::{Spread, median},
+    workload::{Device, Latency},
+};
+use perimeter_sync::Touched;
+use serde::Serialize;
+
+/// By what each group of costs is multiplied and divided.
+const VARIED: f64 = 1.5;
+/// How far from 1 a ratio may be that counts as none.
+const EQUAL: f64 = 0.1;
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// The machine.
+    pub machine: Machine,
+    /// Numbers of cores, ascending.
+    pub cores: Vec<usize>,
+    /// Which values of the plan's axis.
+    pub mode: Mode,
+    /// Runs of each point with the table as it is, each with a seed of its own.
+    pub seeds: u64,
+    /// Whether the table is varied, for a band.
+    pub band: bool,
+    /// How much each run does.
+    pub effort: Effort,
+}
+
+/// A point of a figure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Place {
+    /// Label of its series.
+    pub series: String,
+    /// Organization.
+    pub org: String,
+    /// Place on the x axis.
+    pub x: u64,
+    /// Cores.
+    pub cores: usize,
+    /// Why there is nothing, where there is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+    /// The plan's metric: median and spread of the seeds.
+    pub value: Option<Spread>,
+    /// Least and greatest with each group of costs times and over 1.5.
+    pub band: Option<(f64, f64)>,
+    /// The plan's other metrics: name, median.
+    pub also: Vec<(String, f64)>,
+    /// Share of the cores' time with something to do.
+    pub busy: Option<f64>,
+    /// What takes the most time beside work: a class of locks waited for, or lines that are
+    /// fetched, with the share of all cores' busy time.
+    pub held_up_by: Option<(String, f64)>,
+    /// By variation, as in the table first; with all metrics that claims ask for.
+    #[serde(skip)]
+    runs: Vec<Measured>,
+}
+
+/// A claim, judged by prediction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Judged {
+    /// Its name.
+    pub id: String,
+    /// The statement.
+    pub text: String,
+    /// Published ratio, or its range.
+    pub published: Option<(f64, f64)>,
+    /// Where: x of both sides.
+    pub x: (u64, u64),
+    /// Predicted ratio, with its least and greatest as costs are varied.
+    pub ratio: (f64, f64, f64),
+    /// What it says.
+    pub finding: Finding,
+}
+
+/// What a prediction says of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Finding {
+    /// It holds, however the costs are varied.
+    Holds,
+    /// The opposite does, however they are varied.
+    TurnedRound,
+    /// Neither.
+    NoDifference,
+}
+
+impl Finding {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Finding::Holds => "predicted: holds",
+            Finding::TurnedRound => "predicted: turned round",
+            Finding::NoDifference => "predicted: no difference",
+        }
+    }
+}
+
+/// A published value beside the predicted one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Published {
+    /// The series.
+    pub series: String,
+    /// Where.
+    pub x: u64,
+    /// Published.
+    pub published: f64,
+    /// Predicted.
+    pub predicted: f64,
+}
+
+/// A plan, predicted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// The plan.
+    pub plan: String,
+    /// Its title.
+    pub title: String,
+    /// The machine.
+    pub machine: String,
+    /// Metric, and its unit.
+    pub metric: (String, String),
+    /// What the validation says of such loads; empty: it holds.
+    pub caveats: Vec<String>,
+    /// The points.
+    pub places: Vec<Place>,
+    /// Published values on as many cores as they are of.
+    pub published: Vec<Published>,
+    /// Claims, on as many cores as they are of.
+    pub claims: Vec<Judged>,
+}
+
+/// Predicts a plan.
+///
+/// # Errors
+/// The plan is wrong. Points that can't be simulated say why.
+pub fn predict(plan: &Plan, question: &Question, validation: &Validation) -> Result<Figure, Error> {
+    let mut jobs = Vec::new();
+    for &cores in &question.cores {
+        let nics = question.machine.nics.unwrap_or(cores);
+        for cell in plan.cells_on(question.mode, cores, nics)? {
+            // One thread is the same on any number of cores.
+            let alone = cell.configuration.organization.single_threaded();
+            if !alone || Some(&cores) == question.cores.first() {
+                jobs.push((cores, cell));
+            }
+        }
+    }
+    let places = pool::each(&jobs, |(cores, cell)| place(plan, question, *cores, cell));
+    let mut figure = Figure {
+        plan: plan.name.clone(),
+        title: plan.title.clone(),
+        machine: question.machine.name.clone(),
+        metric: (plan.metric.label().into(), plan.metric.unit().into()),
+        caveats: caveats(&jobs, validation),
+        places,
+        published: Vec::new(),
+        claims: Vec::new(),
+    };
+    // What a paper measured is held against as many cores as it had, or against the most there are.
+    let wanted = plan.cores.unwrap_or(question.machine.cores);
+    if question.cores.contains(&wanted) {
+        figure.published = published(plan, &figure, wanted);
+        figure.claims = claims(plan, &figure, wanted);
+    }
+    Ok(figure)
+}
+
+fn caveats(jobs: &[(usize, Cell)], validation: &Validation) -> Vec<String> {
+    let mut out = Vec::new();
+    let loads = jobs.iter().map(|(_, cell)| Load::of(&cell.settings));
+    let mut seen: Vec<Option<Load>> = Vec::new();
+    for load in loads {
+        if seen.contains(&load) {
+            continue;
+        }
+        seen.push(load);
+        match load.map(|l| (l, validation.of(l))) {
+            None => out.push("no validation is of such a load".to_string()),
+            Some((l, None)) => out.push(format!("{l}: nothing was measured to validate with")),
+            Some((l, Some(v))) => {
+                out.extend(
+                    v.fails()
+                        .into_iter()
+                        .map(|f| format!("{l}: validation fails: {f}")),
+                );
+            }
+        }
+    }
+    out
+}
+
+/// Why a cell can't be predicted; `None`: it can.
+fn hindrance(cell: &Cell) -> Option<&'static str> {
+    let s = &cell.settings;
+    if !matches!(cell.configuration.organization, Organization::Ours(_)) {
+        Some("only organizations of ours run on virtual cores")
+    } else if s.device != Device::Mem {
+        Some("only the memory NIC is there on virtual cores")
+    } else if s.udp.is_some() || s.reconnect || cell.listening {
+        Some("datagrams, and connections that are opened anew, are not predicted yet")
+    } else if cell.modelled.is_some() || cell.counted {
+        Some("cache misses are modelled by a plan of their own")
+    } else {
+        None
+    }
+}
+
+fn place(plan: &Plan, question: &Question, cores: usize, cell: &Cell) -> Place {
+    let mut place = Place {
+        series: plan.series[cell.series].label.clone(),
+        org: cell.configuration.organization.to_string(),
+        x: cell.x,
+        cores,
+        missing: hindrance(cell).map(String::from),
+        value: None,
+        band: None,
+        also: Vec::new(),
+        busy: None,
+        held_up_by: None,
+        runs: Vec::new(),
+    };
+    if place.missing.is_some() {
+        return place;
+    }
+    let mut settings = cell.settings.clone();
+    if settings.link_gbps.is_some() && question.machine.link_gbps.is_some() {
+        settings.link_gbps = question.machine.link_gbps;
+    }
+    settings.locks = question.machine.locks;
+    let run = |machine: &Machine, seed| {
+        let how = (seed, question.effort);
+        simulate(machine, &settings, &cell.configuration, cores, how)
+    };
+    let table = question.machine.peer_elsewhere();
+    let mut found = Vec::new();
+    for seed in 1..=question.seeds.max(1) {
+        match run(&table, seed) {
+            Ok(s) => found.push(s),
+            Err(e) => {
+                place.missing = Some(e.to_string());
+                return place;
+            }
+        }
+    }
+    place.runs.push(as_measured(cell, &found[0]));
+    tell(&mut place, plan, cell, cores, &found);
+    if question.band {
+        vary(&mut place, plan, cell, &|group, factor| {
+            run(&table.varied(group, factor), 1).ok()
+        });
+    }
+    place
+}
+
+/// The band of a point.
+fn vary(
+    place: &mut Place,
+    plan: &Plan,
+    cell: &Cell,
+    run: &dyn Fn(Group, f64) -> Option<Simulated>,
+) {
+    let Some(value) = place.value else { return };
+    let mut band = (value.min, value.max);
+    for group in Group::ALL {
+        for factor in [VARIED, 1.0 / VARIED] {
+            let Some(s) = run(group, factor) else {
+                continue;
+            };
+            let m = as_measured(cell, &s);
+            if let Some(v) = plan.metric.of(&m) {
+                band = (band.0.min(v), band.1.max(v));
+            }
+            place.runs.push(m);
+        }
+    }
+    place.band = Some(band);
+}
+
+/// A simulated run as one that was measured. How long rounds took follows from how many there
+/// were, as each connection has one under way at a time (Little's law): a mean, and no quantile.
+fn as_measured(cell: &Cell, s: &Simulated) -> Measured {
+    let mut sample = s.sample.clone();
+    if sample.rounds > 0 {
+        let mean_ns = s.time.as_nanos() as f64 * f64::from(cell.configuration.connections)
+            / sample.rounds as f64;
+        let ns = mean_ns as u64;
+        sample.latency = Some(Latency {
+            mean_ns,
+            p50_ns: ns,
+            p90_ns: ns,
+            p99_ns: ns,
+            p999_ns: ns,
+            max_ns: ns,
+        });
+    }
+    Measured::from(&sample)
+}
+
+/// Fills in what the runs with the table as it is came to.
+fn tell(place: &mut Place, plan: &Plan, cell: &Cell, cores: usize, found: &[Simulated]) {
+    let all: Vec<Measured> = found.iter().map(|s| as_measured(cell, s)).collect();
+    let values = |m: Metric| -> Vec<f64> { all.iter().filter_map(|r| m.of(r)).collect() };
+    place.value = Spread::of(&values(plan.metric));
+    let also = plan.also.iter().filter(|m| !quantile(**m));
+    place.also = also
+        .filter_map(|m| Some((m.name().to_string(), median(&values(*m))?)))
+        .collect();
+    let first = &found[0];
+    let time = first.time.as_nanos() as f64;
+    let busy: u64 = first.busy_ns.iter().sum();
+    place.busy = Some(busy as f64 / time / first.busy_ns.len().max(1) as f64);
+    place.held_up_by = held_up_by(first, time * cores as f64);
+}
+
+/// Quantiles are not predicted.
+fn quantile(m: Metric) -> bool {
+    matches!(m, Metric::LatencyP50 | Metric::LatencyP99)
+}
+
+/// The class of locks that is waited for most, or the lines that take most to fetch, as a share of
+/// all cores' time; `None` below a hundredth.
+fn held_up_by(s: &Simulated, all_ns: f64) -> Option<(String, f64)> {
+    let locks = s.sample.locks.iter();
+    let waits = locks.map(|l| (format!("waiting for {}", l.class), l.wait_ns));
+    let lines = Touched::all().map(|t| {
+        let what = format!("lines of {}", t.name());
+        (what, s.lines_ns[t.index()])
+    });
+    let most = waits.chain(lines).max_by_key(|(_, ns)| *ns)?;
+    let share = most.1 as f64 / all_ns;
+    (share >= 0.01).then_some((most.0, share))
+}
+
+/// The point of a published series at `x`, on `cores` cores.
+fn at<'a>(
+    plan: &Plan,
+    figure: &'a Figure,
+    series: &str,
+    x: u64,
+    cores: usize,
+) -> Option<&'a Place> {
+    let s = plan
+        .series
+        .iter()
+        .find(|s| s.published.as_deref() == Some(series))?;
+    let mut places = figure.places.iter();
+    places.find(|p| p.series == s.label && p.x == x && is_on(p, cores))
+}
+
+/// Whether a point stands for so many cores: one thread does for all.
+fn is_on(place: &Place, cores: usize) -> bool {
+    let alone = || {
+        let org = crate::backends::parse(&place.org);
+        org.is_ok_and(|o| o.single_threaded())
+    };
+    place.cores == cores || alone()
+}
+
+fn published(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Published> {
+    let mut out = Vec::new();
+    let series = plan.published.iter().flat_map(|e| &e.series);
+    for s in series {
+        for x in plan.values(Mode::Normal) {
+            let predicted = at(plan, figure, &s.name, *x, cores).and_then(|p| p.value);
+            if let (Some(point), Some(value)) = (s.at(*x as f64), predicted) {
+                out.push(Published {
+                    series: s.name.clone(),
+                    x: *x,
+                    published: point.y,
+                    predicted: value.median,
+                });
+            }
+        }
+    }
+    out
+}
+
+fn claims(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Judged> {
+    let claims = plan.published.iter().flat_map(|e| &e.claims);
+    let mut out = Vec::new();
+    for claim in claims {
+        let metric = claim.metric.unwrap_or(plan.metric);
+        for x in plan.values(Mode::Normal) {
+            let fixed = |x: Option<f64>| x.map(|x| x as u64);
+            let (ax, bx) = match (fixed(claim.a.x), fixed(claim.b.x)) {
+                (None, None) => (*x, *x),
+                (Some(ax), bx) if ax == *x => (ax, bx.unwrap_or(ax)),
+                (None, Some(bx)) => (*x, bx),
+                _ => continue,
+            };
+            let a = at(plan, figure, &claim.a.series, ax, cores);
+            let b = at(plan, figure, &claim.b.series, bx, cores);
+            if let (Some(a), Some(b)) = (a, b)
+                && let Some(ratio) = ratio(a, b, metric)
+            {
+                out.push(Judged {
+                    id: claim.id.clone(),
+                    text: claim.text.clone(),
+                    published: claim.range(),
+                    x: (ax, bx),
+                    ratio,
+                    finding: finding(claim, ratio),
+                });
+            }
+        }
+    }
+    out
+}
+
+/// Predicted a/b with its least and greatest: variation by variation, so that what moves both
+/// sides alike moves no ratio.
+fn ratio(a: &Place, b: &Place, metric: Metric) -> Option<(f64, f64, f64)> {
+    let pairs = a.runs.iter().zip(&b.runs);
+    let ratios: Vec<f64> = pairs
+        .filter_map(|(a, b)| Some(metric.of(a)? / metric.of(b)?))
+        .filter(|r| r.is_finite())
+        .collect();
+    let spread = Spread::of(&ratios)?;
+    Some((ratios[0], spread.min, spread.max))
+}
+
+fn finding(claim: &Claim, (_, low, high): (f64, f64, f64)) -> Finding {
+    let equal = (1.0 - EQUAL, 1.0 + EQUAL);
+    let (holds, turned) = match claim.relation {
+        Relation::Greater => (low > 1.0, high < 1.0),
+        Relation::Less => (high < 1.0, low > 1.0),
+        Relation::Equal => (
+            low >= equal.0 && high <= equal.1,
+            low > equal.1 || high < equal.0,
+        ),
+    };
+    match (holds, turned) {
+        (true, _) => Finding::Holds,
+        (_, true) => Finding::TurnedRound,
+        _ => Finding::NoDifference,
+    }
+}

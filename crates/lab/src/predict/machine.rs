@@ -1,0 +1,355 @@
+//! Machines as tables of costs: what work, locks, wakes and cache lines take there.
+
+use crate::{Error, text::from_str};
+use perimeter::{LockPolicy, Work};
+use perimeter_sync::{
+    Touched,
+    virt::{Cost, CostTable, LineCosts},
+};
+use serde::{Deserialize, Serialize, Serializer};
+use std::{collections::BTreeMap, path::Path};
+
+/// Most bytes of a machine's file.
+const LONGEST: u64 = 1 << 20;
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Machine {
+    /// Its name: letters, digits and hyphens.
+    pub name: String,
+    /// What it is.
+    pub title: String,
+    /// Where the numbers come from, or that they are estimates.
+    pub sources: Vec<String>,
+    /// Cores, or hardware threads.
+    pub cores: usize,
+    /// NICs, where it has a number of its own; else as many as cores run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nics: Option<usize>,
+    /// What each of those carries, Gb/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_gbps: Option<f64>,
+    /// How threads wait for locks there.
+    #[serde(
+        default,
+        deserialize_with = "from_str",
+        serialize_with = "in_words",
+        skip_serializing_if = "is_modern"
+    )]
+    pub locks: LockPolicy,
+    /// What else takes time.
+    pub costs: Costs,
+    /// Cache lines.
+    pub lines: Lines,
+    /// Work by class: ns for each charge, and for each unit.
+    pub work: BTreeMap<String, [f64; 2]>,
+    /// Lines of an item, by what it is.
+    pub each: BTreeMap<String, f64>,
+    /// Runs that the table was fitted to, or checked with, by a calibration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<Run>,
+}
+
+/// Fixed costs, ns: see [`CostTable`], which has them all.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Costs {
+    /// Yielding.
+    pub yields: f64,
+    /// An operation on shared memory.
+    pub atomic: f64,
+    /// Taking and releasing a free lock.
+    pub lock: f64,
+    /// Going to sleep.
+    pub park: f64,
+    /// Waking somebody.
+    pub wake: f64,
+    /// What that takes beyond, where who is woken belongs to another core.
+    pub kick: f64,
+    /// Until who was woken runs.
+    pub wake_latency: f64,
+    /// Going on to another thread.
+    pub switch: f64,
+    /// A contender's unit of spinning; 0: it sees each release at once.
+    pub pause: f64,
+    /// How long a contender spins.
+    pub spin: f64,
+    /// After how long a parked contender has the lock handed over.
+    pub fair: f64,
+    /// How long threads of a core take turns for.
+    pub slice: f64,
+}
+
+/// Cache lines: see [`LineCosts`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Lines {
+    /// From a core that shares a cache, ns.
+    pub near: f64,
+    /// From another core of the processor, ns.
+    pub far: f64,
+    /// From another processor, ns.
+    pub remote: f64,
+    /// From a shared cache, ns.
+    pub shared: f64,
+    /// From memory, ns.
+    pub memory: f64,
+    /// Cores that share a cache; 0: all.
+    pub near_cores: u32,
+    /// Cores of a processor; 0: all.
+    pub socket_cores: u32,
+    /// Lines of a core's own caches; 0: no bound.
+    pub private_lines: u32,
+    /// Lines of a shared cache; 0: no bound.
+    pub shared_lines: u32,
+    /// How much longer a hand-over of a lock takes for each other who spins, percent.
+    pub crowd: u32,
+}
+
+/// A run on the machine itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Run {
+    /// What ran.
+    pub load: super::loads::Load,
+    /// Organization.
+    pub org: String,
+    /// Connections.
+    pub connections: u32,
+    /// Application threads; 1: the table may be fitted to it.
+    pub threads: usize,
+    /// Whether the cores were far from each other; of no account with one thread.
+    pub far: bool,
+    /// Payload, Mb/s, of each repeat.
+    pub goodput: Vec<f64>,
+    /// Round trips a second, where there are any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<f64>,
+    /// Processor time without the peer's for each unit of work, ns.
+    pub own_ns: Vec<f64>,
+    /// The peer's, ns.
+    pub peer_ns: Vec<f64>,
+    /// Contended acquisitions of central locks, percent; empty where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contended: Vec<f64>,
+}
+
+fn in_words<S: Serializer>(policy: &LockPolicy, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(&policy.to_string())
+}
+
+fn is_modern(policy: &LockPolicy) -> bool {
+    *policy == LockPolicy::Modern
+}
+
+/// Groups of costs that are varied together, to see what a prediction hangs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// Work by class.
+    Work,
+    /// Cache lines, from cores and from memory.
+    Lines,
+    /// Locks and operations on shared memory.
+    Locks,
+    /// Sleeping, waking, switching.
+    Scheduling,
+}
+
+impl Group {
+    /// All of them.
+    pub const ALL: [Group; 4] = [Group::Work, Group::Lines, Group::Locks, Group::Scheduling];
+}
+
+macro_rules! embed {
+    ($($name:literal),+ $(,)?) => {
+        &[$(($name, include_str!(concat!("../../machines/", $name, ".toml")))),+]
+    };
+}
+
+/// The machines that ship with the program.
+const EMBEDDED: &[(&str, &str)] = embed!["vm-2core", "opteron-275", "t1", "server-64"];
+
+/// Names of the machines that ship with the program.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    EMBEDDED.iter().map(|(name, _)| *name)
+}
+
+impl Machine {
+    /// The machine of that name, or of that file.
+    ///
+    /// # Errors
+    /// [`Error::Input`] if there is neither, or the file is no machine.
+    pub fn find(name: &str) -> Result<Machine, Error> {
+        if let Some((name, text)) = EMBEDDED.iter().find(|(n, _)| *n == name) {
+            return Machine::parse(&format!("{name}.toml"), text);
+        }
+        let path = Path::new(name);
+        if !path.exists() && !name.contains(['/', '.']) {
+            let known: Vec<&str> = names().collect();
+            return Err(Error::Input(format!(
+                "no machine and no file `{name}` (machines: {})",
+                known.join(", ")
+            )));
+        }
+        let input = |what: String| Error::Input(format!("{name}: {what}"));
+        let size = path.metadata().map_err(|e| input(e.to_string()))?.len();
+        if size > LONGEST {
+            return Err(input(format!("{size} bytes are no machine")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| input(e.to_string()))?;
+        Machine::parse(name, &text)
+    }
+
+    /// Reads a machine from the text of `file`.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with what is wrong.
+    pub fn parse(file: &str, text: &str) -> Result<Machine, Error> {
+        let input = |what: &str| Error::Input(format!("{file}: {what}"));
+        let machine: Machine = toml::from_str(text).map_err(|e| input(&e.to_string()))?;
+        if machine.cores == 0 || machine.nics == Some(0) {
+            return Err(input("a machine has cores and NICs"));
+        }
+        let work = |name: &String| Work::ALL.iter().any(|w| w.name() == name);
+        if let Some(name) = machine.work.keys().find(|n| !work(n)) {
+            return Err(input(&format!("work.{name}: no class of work")));
+        }
+        let item = |name: &String| Touched::all().any(|t| t.name() == name);
+        if let Some(name) = machine.each.keys().find(|n| !item(n)) {
+            return Err(input(&format!("each.{name}: nothing has such lines")));
+        }
+        let numbers = machine.work.values().flatten().chain(machine.each.values());
+        let c = &machine.costs;
+        let l = &machine.lines;
+        let fixed = [
+            c.yields,
+            c.atomic,
+            c.lock,
+            c.park,
+            c.wake,
+            c.kick,
+            c.pause,
+            c.wake_latency,
+            c.switch,
+            c.spin,
+            c.fair,
+            c.slice,
+            l.near,
+            l.far,
+            l.remote,
+            l.shared,
+            l.memory,
+        ];
+        if !numbers.chain(&fixed).all(|n| (0.0..=1e9).contains(n)) {
+            return Err(input("costs are from 0 to 1e9"));
+        }
+        Ok(machine)
+    }
+
+    /// As a file.
+    ///
+    /// # Errors
+    /// [`Error::Run`]; never, as far as is known.
+    pub fn text(&self) -> Result<String, Error> {
+        toml::to_string_pretty(self).map_err(|e| Error::Run(e.to_string()))
+    }
+
+    /// Its costs, as virtual cores take them.
+    pub fn table(&self) -> CostTable {
+        let whole = |ns: f64| ns.round() as u32;
+        let c = &self.costs;
+        let l = &self.lines;
+        let mut work = [Cost::default(); Work::COUNT];
+        for w in Work::ALL {
+            let [base, unit] = self.work.get(w.name()).copied().unwrap_or_default();
+            work[w as usize] = Cost::default()
+                .with_base_ns(whole(base))
+                .with_unit_ps(whole(unit * 1000.0));
+        }
+        let mut each = [0; Touched::COUNT];
+        for t in Touched::all() {
+            let lines = self.each.get(t.name()).copied().unwrap_or_default();
+            each[t.index()] = whole(lines * 1000.0);
+        }
+        let lines = LineCosts::default()
+            .with_near_ns(whole(l.near))
+            .with_far_ns(whole(l.far))
+            .with_remote_ns(whole(l.remote))
+            .with_shared_ns(whole(l.shared))
+            .with_memory_ns(whole(l.memory))
+            .with_near_cores(l.near_cores)
+            .with_socket_cores(l.socket_cores)
+            .with_private_lines(l.private_lines)
+            .with_shared_lines(l.shared_lines)
+            .with_crowd_percent(l.crowd)
+            .with_each(each);
+        CostTable::default()
+            .with_work(work)
+            .with_yield_ns(whole(c.yields))
+            .with_atomic_ns(whole(c.atomic))
+            .with_lock_ns(whole(c.lock))
+            .with_park_ns(whole(c.park))
+            .with_wake_ns(whole(c.wake))
+            .with_kick_ns(whole(c.kick))
+            .with_pause_ns(whole(c.pause))
+            .with_wake_latency_ns(whole(c.wake_latency))
+            .with_switch_ns(whole(c.switch))
+            .with_spin_ns(whole(c.spin))
+            .with_fair_ns(whole(c.fair))
+            .with_slice_ns(whole(c.slice))
+            .with_lines(lines)
+    }
+
+    /// The same with the costs of a group times `factor`.
+    pub fn varied(&self, group: Group, factor: f64) -> Machine {
+        let mut m = self.clone();
+        let scaled: Vec<&mut f64> = match group {
+            Group::Work => m.work.values_mut().flatten().collect(),
+            Group::Lines => {
+                let l = &mut m.lines;
+                vec![
+                    &mut l.near,
+                    &mut l.far,
+                    &mut l.remote,
+                    &mut l.shared,
+                    &mut l.memory,
+                ]
+            }
+            Group::Locks => {
+                let c = &mut m.costs;
+                vec![&mut c.atomic, &mut c.lock, &mut c.pause]
+            }
+            Group::Scheduling => {
+                let c = &mut m.costs;
+                vec![
+                    &mut c.yields,
+                    &mut c.park,
+                    &mut c.wake,
+                    &mut c.kick,
+                    &mut c.wake_latency,
+                    &mut c.switch,
+                ]
+            }
+        };
+        for cost in scaled {
+            *cost *= factor;
+        }
+        m
+    }
+
+    /// With its cores far from each other, or near.
+    pub fn apart(&self, far: bool) -> Machine {
+        let mut m = self.clone();
+        m.lines.near_cores = u32::from(far);
+        m
+    }
+
+    /// With a peer that takes no time of its cores.
+    pub fn peer_elsewhere(&self) -> Machine {
+        let mut m = self.clone();
+        m.work.remove(Work::Peer.name());
+        m.work.remove(Work::PeerBytes.name());
+        m
+    }
+}

@@ -1,0 +1,383 @@
+//! What single operations take on this machine: locks, wakes, switches, cache lines, memory.
+
+use crate::host;
+use perimeter::{LockClass, Native};
+use perimeter_base::{Time, rng::SplitMix64};
+use perimeter_sync::{Event, Lock, Platform};
+use std::{
+    hint,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Batches, of which the fastest counts: others were interrupted.
+const BATCHES: usize = 7;
+/// Bytes of a line.
+const LINE: usize = 64;
+
+/// What was found, ns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Micro {
+    /// Taking and releasing a free lock.
+    pub lock: f64,
+    /// An atomic operation on a line of one's own.
+    pub atomic: f64,
+    /// Yielding with nobody else to run.
+    pub yields: f64,
+    /// A line from one core to the other; `None` with one core, or where one was busy.
+    pub line: Option<f64>,
+    /// How much longer a segment's payload takes, to write and to copy, each, where two cores do.
+    pub payload: Option<f64>,
+    /// A look while spinning.
+    pub pause: f64,
+    /// Waking a thread of the same core, going to sleep, and going on to another thread: each.
+    pub step: f64,
+    /// How much more it takes to wake one of another core.
+    pub kick: f64,
+    /// From such a wake until the thread runs, beyond the wake itself.
+    pub wake_latency: f64,
+    /// How long threads of a core take turns for.
+    pub slice: f64,
+    /// A dependent load from memory.
+    pub memory: f64,
+    /// A dependent load from a cache beyond the second level.
+    pub shared: f64,
+    /// Lines of a core's own caches, and of all that it can use.
+    pub caches: (u32, u32),
+}
+
+/// The fastest of some batches of `n` times `f`, ns for each.
+fn fastest(n: u32, mut f: impl FnMut()) -> f64 {
+    let batch = |f: &mut dyn FnMut()| {
+        let begun = Instant::now();
+        for _ in 0..n {
+            f();
+        }
+        begun.elapsed().as_nanos() as f64 / f64::from(n)
+    };
+    (0..BATCHES)
+        .map(|_| batch(&mut f))
+        .fold(f64::INFINITY, f64::min)
+}
+
+/// Measures this machine. Takes some two seconds, and both of its first two cores.
+pub fn measure() -> Micro {
+    let p = Native::default();
+    let lock = p.lock(LockClass::Leaf, 0u64);
+    let word = AtomicU64::new(0);
+    let ((other, late), round) = (waking(&p), switching(&p));
+    let (private, all) = caches();
+    Micro {
+        lock: fastest(200_000, || *hint::black_box(&lock).lock() += 1),
+        atomic: fastest(200_000, || {
+            hint::black_box(&word).fetch_add(1, Ordering::SeqCst);
+        }),
+        yields: fastest(20_000, thread::yield_now),
+        line: (0..20)
+            .find_map(|_| host::apart::round_trip())
+            .map(|ns| ns / 2.0),
+        payload: payload(),
+        pause: fastest(200_000, hint::spin_loop),
+        // A wake, a sleep, and there and back: no clock tells them apart.
+        step: round / 4.0,
+        kick: (other - round / 4.0).max(0.0),
+        wake_latency: (late - other).max(0.0),
+        slice: slice(),
+        memory: chase(all * 4),
+        shared: chase(private * 4),
+        caches: ((private / LINE) as u32, (all / LINE) as u32),
+    }
+}
+
+/// Bytes of a core's own caches, and of all that it can use.
+fn caches() -> (usize, usize) {
+    /// Where the kernel does not tell: sizes of today's servers.
+    const USUAL: (usize, usize) = (1 << 20, 32 << 20);
+    let size = |index: usize| {
+        let file = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        let text = std::fs::read_to_string(file).ok()?;
+        let kilobytes: usize = text.trim().strip_suffix('K')?.parse().ok()?;
+        Some(kilobytes << 10)
+    };
+    (size(2).unwrap_or(USUAL.0), size(3).unwrap_or(USUAL.1))
+}
+
+/// A dependent load from somewhere within so many bytes, at most a quarter of a gigabyte, ns.
+fn chase(bytes: usize) -> f64 {
+    /// Loads of a batch.
+    const LOADS: u32 = 200_000;
+    #[repr(align(64))]
+    #[derive(Clone)]
+    struct Line(usize);
+    let n = bytes.clamp(1 << 16, 256 << 20) / LINE;
+    // A permutation of one cycle (Sattolo).
+    let mut order: Vec<usize> = (0..n).collect();
+    let mut rng = SplitMix64::new(1);
+    for i in (1..n).rev() {
+        order.swap(i, rng.below(i as u64) as usize);
+    }
+    let lines: Vec<Line> = order.into_iter().map(Line).collect();
+    let mut at = 0;
+    fastest(LOADS, || at = hint::black_box(&lines)[at].0)
+}
+
+/// What waking the thread of another core takes, and how long after that it runs.
+fn waking(p: &Native) -> (f64, f64) {
+    const ROUNDS: usize = 1500;
+    if host::cores() < 2 {
+        return (0.0, 0.0);
+    }
+    let event = p.event();
+    let (asleep, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let stamp = AtomicU64::new(0);
+    let begun = Instant::now();
+    let now = || begun.elapsed().as_nanos() as u64;
+    let wait = || {
+        host::pin(1);
+        let mut late = Vec::new();
+        loop {
+            asleep.store(true, Ordering::Release);
+            event.wait(Time::NEVER);
+            if over.load(Ordering::Acquire) {
+                return late;
+            }
+            late.push(now().saturating_sub(stamp.load(Ordering::Acquire)));
+        }
+    };
+    let wake = || {
+        host::pin(0);
+        let mut wakes = Vec::new();
+        for _ in 0..ROUNDS {
+            while !asleep.swap(false, Ordering::AcqRel) {
+                hint::spin_loop();
+            }
+            // It has told so before it sleeps.
+            let until = now() + 15_000;
+            while now() < until {
+                hint::spin_loop();
+            }
+            let before = now();
+            stamp.store(before, Ordering::Release);
+            event.set();
+            wakes.push(now() - before);
+        }
+        while !asleep.load(Ordering::Acquire) {
+            hint::spin_loop();
+        }
+        over.store(true, Ordering::Release);
+        event.set();
+        wakes
+    };
+    thread::scope(|s| {
+        let waiter = s.spawn(wait);
+        let waker = s.spawn(wake);
+        let wakes = waker.join().unwrap_or_default();
+        (low(wakes), low(waiter.join().unwrap_or_default()))
+    })
+}
+
+/// What a fifth of a list is below: others were interrupted.
+fn low(mut list: Vec<u64>) -> f64 {
+    list.sort_unstable();
+    list.get(list.len() / 5).copied().unwrap_or(0) as f64
+}
+
+/// Segments of a batch that is timed.
+const BATCH: usize = 64;
+/// Batches between who writes and who copies: more than a core's own caches hold; and all of them.
+const BEHIND: usize = 64;
+const ALL: usize = 256;
+/// Rounds through all batches.
+const PASSES: usize = 4;
+
+/// Buffers of 2 KiB, into which segments of 1448 bytes are written, and from which they are copied
+/// a while later.
+struct Segments {
+    words: Vec<AtomicU64>,
+    written: AtomicU64,
+    read: AtomicU64,
+}
+
+impl Segments {
+    fn new() -> Segments {
+        Segments {
+            words: (0..ALL * BATCH * 256).map(|_| AtomicU64::new(0)).collect(),
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+        }
+    }
+
+    /// The words of the segments of a batch.
+    fn batch(&self, n: usize) -> impl Iterator<Item = &AtomicU64> {
+        let first = n % ALL * BATCH;
+        let of = |segment: usize| &self.words[segment * 256..segment * 256 + 181];
+        (first..first + BATCH).flat_map(of)
+    }
+
+    /// Writes a batch; how long that takes, ns.
+    fn write(&self, n: usize) -> u64 {
+        let begun = Instant::now();
+        self.batch(n)
+            .for_each(|w| w.store(n as u64, Ordering::Relaxed));
+        let took = begun.elapsed().as_nanos() as u64;
+        self.written.store(n as u64 + 1, Ordering::Release);
+        took
+    }
+
+    /// Copies a batch out; how long that takes, ns.
+    fn copy(&self, n: usize, out: &mut Vec<u64>) -> u64 {
+        let begun = Instant::now();
+        out.clear();
+        out.extend(self.batch(n).map(|w| w.load(Ordering::Relaxed)));
+        hint::black_box(&out);
+        let took = begun.elapsed().as_nanos() as u64;
+        self.read.store(n as u64 + 1, Ordering::Release);
+        took
+    }
+}
+
+/// How much longer writing and copying a segment take, each, where one core writes and another
+/// copies, than where one does both; ns. `None` with one core.
+fn payload() -> Option<f64> {
+    if host::cores() < 2 {
+        return None;
+    }
+    let last = PASSES * ALL;
+    let reached = |word: &AtomicU64, n: usize| {
+        while word.load(Ordering::Acquire) < n as u64 {
+            hint::spin_loop();
+        }
+    };
+    let alone = || {
+        host::pin(0);
+        let (s, mut out) = (Segments::new(), Vec::new());
+        let (mut writes, mut copies) = (Vec::new(), Vec::new());
+        for n in 0..last {
+            writes.push(s.write(n));
+            if n >= BEHIND {
+                copies.push(s.copy(n - BEHIND, &mut out));
+            }
+        }
+        low(writes.split_off(ALL)) + low(copies.split_off(ALL))
+    };
+    let s = Segments::new();
+    let write = || {
+        host::pin(1);
+        let mut writes = Vec::new();
+        for n in 0..last {
+            // Who copies is to have done so before its buffer is written again.
+            reached(&s.read, (n + 1).saturating_sub(2 * BEHIND));
+            writes.push(s.write(n));
+        }
+        low(writes.split_off(ALL))
+    };
+    let copy = || {
+        host::pin(0);
+        let (mut copies, mut out) = (Vec::new(), Vec::new());
+        for n in 0..last {
+            reached(&s.written, (n + BEHIND).min(last));
+            copies.push(s.copy(n, &mut out));
+        }
+        low(copies.split_off(ALL))
+    };
+    let alone = thread::scope(|t| t.spawn(alone).join().ok())?;
+    let apart = thread::scope(|t| {
+        let (write, copy) = (t.spawn(write), t.spawn(copy));
+        Some(write.join().ok()? + copy.join().ok()?)
+    })?;
+    Some((apart - alone).max(0.0) / 2.0 / BATCH as f64)
+}
+
+fn median(mut list: Vec<u64>) -> f64 {
+    list.sort_unstable();
+    list.get(list.len() / 2).copied().unwrap_or(0) as f64
+}
+
+/// Two threads of one core wake each other and sleep: a round. Who is woken comes at once, and finds
+/// that the other sleeps or is about to: that is one wake, one sleep, and going from one thread to
+/// the other and back.
+fn switching(p: &Native) -> f64 {
+    const ROUNDS: u32 = 1000;
+    let events = [p.event(), p.event()];
+    let run = |me: usize| {
+        host::pin(0);
+        let begun = Instant::now();
+        for round in 0..ROUNDS {
+            if me == 0 || round > 0 {
+                events[1 - me].set();
+            }
+            events[me].wait(Time::NEVER);
+        }
+        if me == 1 {
+            events[0].set();
+        }
+        begun.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
+    };
+    // Others may have the core for a while: the fastest of some.
+    let once = || {
+        thread::scope(|s| {
+            let a = s.spawn(|| run(0));
+            s.spawn(|| run(1));
+            a.join().unwrap_or(f64::INFINITY)
+        })
+    };
+    (0..BATCHES).map(|_| once()).fold(f64::INFINITY, f64::min)
+}
+
+/// Two threads want one core: how long each has it.
+fn slice() -> f64 {
+    /// Off the core for less, a thread was interrupted.
+    const GAP: Duration = Duration::from_micros(300);
+    let over = AtomicBool::new(false);
+    thread::scope(|s| {
+        s.spawn(|| {
+            host::pin(0);
+            while !over.load(Ordering::Relaxed) {
+                hint::spin_loop();
+            }
+        });
+        let look = s.spawn(|| {
+            host::pin(0);
+            let end = Instant::now() + Duration::from_millis(400);
+            let mut gaps = Vec::new();
+            let mut last = Instant::now();
+            while last < end {
+                let now = Instant::now();
+                if now - last > GAP {
+                    gaps.push((now - last).as_nanos() as u64);
+                }
+                last = now;
+            }
+            median(gaps)
+        });
+        let slice = look.join().unwrap_or(0.0);
+        over.store(true, Ordering::Relaxed);
+        slice
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_take_some_time() {
+        let m = measure();
+        assert!(
+            (0.5..1e4).contains(&m.lock) && (0.5..1e4).contains(&m.atomic),
+            "{m:?}"
+        );
+        assert!(m.memory > 1.0 && m.memory < 1e5, "{m:?}");
+        assert!(m.step > 10.0 && m.yields > 10.0, "{m:?}");
+        if host::cores() > 1 {
+            assert!(m.kick > 0.0 && m.wake_latency < 1e7, "{m:?}");
+        }
+    }
+
+    #[test]
+    fn a_cache_is_faster_than_memory() {
+        // A page and a quarter of a gigabyte: no machine has them alike.
+        assert!(chase(1 << 16) * 2.0 < chase(256 << 20));
+    }
+}

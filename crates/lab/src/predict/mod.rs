@@ -1,0 +1,31 @@
+//! Predictions for machines that are not there: the real code on virtual cores, with costs that
+//! were measured.
+//!
+//! A [`Machine`] is a table: what classes of work, locks, wakes and cache lines take there.
+//! [`calibrate()`] makes that of this machine from single operations and from runs of one thread;
+//! others ship with the program and say where their numbers come from. [`simulate()`] is one run;
+//! [`validate()`] holds a table against runs of several threads that it was not fitted to, and
+//! [`predict()`] carries a plan out. What a validation does not bear out, predictions say.
+
+mod advise;
+mod calibrate;
+mod figure;
+mod fit;
+mod lines;
+pub mod loads;
+mod machine;
+mod micro;
+mod pool;
+mod scale;
+mod simulate;
+mod told;
+mod validate;
+
+pub use advise::{Advice, advise};
+pub use calibrate::{Time, Watcher, calibrate, refit};
+pub use figure::{Figure, Finding, Judged, Place, Published, Question, predict};
+pub use lines::lines;
+pub use machine::{Group, Machine, names};
+pub use scale::scale;
+pub use simulate::{Effort, Simulated, simulate};
+pub use validate::{Validation, Verdict, validate};

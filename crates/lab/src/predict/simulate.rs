@@ -1,0 +1,367 @@
+//! One run on virtual cores: the same benchmark, stack and organizations as on the machine, in
+//! virtual time with a machine's costs.
+
+use super::machine::Machine;
+use crate::{
+    Error, ours,
+    workload::{Configuration, Control, Direction, Locks, Phase, SEGMENT, Sample, Settings, Times},
+};
+use perimeter::{LockClass, LockStats, Virtual, Work, link::mem::PeerHandle};
+use perimeter_base::Time;
+use perimeter_sync::{
+    Platform, Thread, Touched,
+    virt::{Report, Schedule, VirtualConfig},
+};
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How much virtual costs vary: enough that threads do not run in lockstep.
+const JITTER: u32 = 5;
+/// Longest time of a run on the machine that simulates.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How often who looks on does so, in virtual time.
+const LOOK: Duration = Duration::from_micros(20);
+/// Longest warm-up, and longest measurement, in virtual time.
+const LONGEST: Duration = Duration::from_secs(20);
+/// Most scheduling points of a run: some minutes of a simulating machine.
+const MOST_STEPS: u64 = 4_000_000_000;
+
+/// How much is run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Effort {
+    /// Segments of each connection before anything counts: what its buffer holds, 181 of them, is
+    /// written before the first is sent, and until that is acknowledged its application has no turn.
+    pub warm_least: u64,
+    /// As many, where they come to no more than `warm_most` in all: slow start, which begins with 10
+    /// and doubles them with each round trip, is over then.
+    pub warm_segments: u64,
+    /// See there.
+    pub warm_most: u64,
+    /// Segments that count, at least.
+    pub segments: u64,
+    /// Virtual time that counts, at least.
+    pub time: Duration,
+}
+
+impl Effort {
+    /// For a prediction.
+    pub const USUAL: Effort = Effort {
+        warm_least: 190,
+        warm_segments: 360,
+        warm_most: 120_000,
+        segments: 40_000,
+        time: Duration::from_millis(10),
+    };
+    /// For a look.
+    pub const QUICK: Effort = Effort {
+        warm_least: 190,
+        warm_segments: 360,
+        warm_most: 40_000,
+        segments: 15_000,
+        time: Duration::from_millis(4),
+    };
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Simulated {
+    /// As what is measured on a machine is told.
+    pub sample: Sample,
+    /// Virtual time that was counted.
+    pub time: Duration,
+    /// How often each class of work was charged meanwhile, and of how many units.
+    pub work: [(u64, u64); Work::COUNT],
+    /// What lines took, by what they belong to, ns.
+    pub lines_ns: [u64; Touched::COUNT],
+    /// Time in which each core had something to do, ns.
+    pub busy_ns: Vec<u64>,
+    /// Units of work done: segments of payload, or rounds.
+    pub units: f64,
+}
+
+/// What was there at one moment.
+struct Look {
+    at: Time,
+    moved: u64,
+    report: Report,
+}
+
+/// Runs `configuration` on `cores` cores of `machine`, of which one thread alone uses one. The same
+/// seed gives the same run.
+///
+/// # Errors
+/// What went wrong; the configuration can't run on virtual cores.
+pub fn simulate(
+    machine: &Machine,
+    settings: &Settings,
+    configuration: &Configuration,
+    cores: usize,
+    (seed, effort): (u64, Effort),
+) -> Result<Simulated, Error> {
+    let cores = match configuration.organization.single_threaded() {
+        true => 1,
+        false => cores.max(1),
+    };
+    let config = VirtualConfig::default()
+        .with_seed(seed)
+        .with_cores(cores)
+        // For who looks on.
+        .with_spare_cores(1)
+        .with_schedule(Schedule::Time {
+            jitter_percent: JITTER,
+        })
+        .with_costs(machine.table())
+        .with_max_steps(MOST_STEPS)
+        .with_max_time(Time::from_millis(u64::from(u32::MAX)))
+        .with_lock_policy(settings.locks)
+        .with_check_lock_order(false);
+    let (settings2, configuration2) = (settings.clone(), configuration.clone());
+    let body = move |p: Virtual| carry_out(&p, &settings2, &configuration2, cores, effort);
+    let looks = match Virtual::run(config, body) {
+        Ok((result, _)) => result?,
+        Err(failure) => return Err(Error::Run(failure.to_string())),
+    };
+    Ok(told(machine, settings, cores, &looks))
+}
+
+fn carry_out(
+    p: &Virtual,
+    settings: &Settings,
+    configuration: &Configuration,
+    cores: usize,
+    effort: Effort,
+) -> Result<[Look; 2], Error> {
+    let deadline = Instant::now() + PATIENCE;
+    let (workers, peers) = ours::on_virtual(p, settings, configuration, deadline)?;
+    let control = Arc::new(Control::default());
+    let ready = Arc::new(AtomicUsize::new(0));
+    let failed = Arc::new(Mutex::new(None));
+    let n = workers.len();
+    let mut threads = Vec::new();
+    for (index, (name, worker)) in workers.into_iter().enumerate() {
+        let (p2, control, ready) = (p.clone(), control.clone(), ready.clone());
+        let failed = failed.clone();
+        let body = move || {
+            let set = || {
+                ready.fetch_add(1, Ordering::AcqRel);
+                while control.phase() == Phase::Set {
+                    p2.sleep_until(p2.now() + LOOK);
+                }
+            };
+            if let Err(e) = worker(&control, &set) {
+                failed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert(e);
+            }
+        };
+        threads.push(p.spawn(&name, Some(index), Box::new(body)));
+    }
+    let looks = Arc::new(Mutex::new(None));
+    let watch = Watch {
+        p: p.clone(),
+        peers,
+        settings: settings.clone(),
+        connections: u64::from(configuration.connections),
+        effort,
+        deadline,
+        failed: failed.clone(),
+    };
+    let seen = looks.clone();
+    let body = move || {
+        let done = watch.from_start(&ready, n, &control);
+        control.advance(Phase::Stop);
+        *seen.lock().unwrap_or_else(PoisonError::into_inner) = done;
+    };
+    threads.push(p.spawn("observer", Some(cores), Box::new(body)));
+    for t in threads {
+        t.join().map_err(Error::Run)?;
+    }
+    let error = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let looks = looks.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match (error, looks) {
+        (Some(e), _) => Err(e),
+        (None, Some(looks)) => Ok(looks),
+        (None, None) => Err(Error::Late("nothing moved in time".into())),
+    }
+}
+
+/// Who looks on.
+struct Watch {
+    p: Virtual,
+    peers: Vec<PeerHandle<Virtual>>,
+    settings: Settings,
+    connections: u64,
+    effort: Effort,
+    deadline: Instant,
+    failed: Arc<Mutex<Option<Error>>>,
+}
+
+impl Watch {
+    fn from_start(
+        &self,
+        ready: &AtomicUsize,
+        workers: usize,
+        control: &Control,
+    ) -> Option<[Look; 2]> {
+        while ready.load(Ordering::Acquire) < workers {
+            if self.is_over() {
+                return None;
+            }
+            self.p.sleep_until(self.p.now() + LOOK);
+        }
+        control.advance(Phase::Warm);
+        let Effort {
+            warm_least,
+            warm_segments,
+            warm_most,
+            segments,
+            time,
+        } = self.effort;
+        let unit = unit(&self.settings);
+        let warm = match self.settings.exchange {
+            Some(_) => self.connections * 20,
+            None => {
+                (self.connections * warm_segments).min(warm_most.max(self.connections * warm_least))
+            }
+        };
+        self.until(warm * unit, Duration::ZERO)?;
+        let before = self.look();
+        self.until(segments * unit, time)?;
+        Some([before, self.look()])
+    }
+
+    fn is_over(&self) -> bool {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.is_some() || Instant::now() > self.deadline
+    }
+
+    /// Bytes that all connections have moved.
+    fn moved(&self) -> u64 {
+        let flows = self.peers.iter().flat_map(PeerHandle::flows);
+        let moved = flows.map(
+            |f| match (self.settings.exchange, self.settings.direction) {
+                (Some(_), _) | (None, Direction::Send) => f.acked,
+                (None, Direction::Receive) => f.delivered,
+                (None, Direction::Both) => f.acked + f.delivered,
+            },
+        );
+        moved.sum()
+    }
+
+    fn look(&self) -> Look {
+        Look {
+            at: self.p.now(),
+            moved: self.moved(),
+            report: self.p.report(),
+        }
+    }
+
+    /// Waits until `bytes` more were moved and `time` has passed, in virtual time. `None`: that
+    /// takes too long.
+    fn until(&self, bytes: u64, time: Duration) -> Option<()> {
+        let begun = self.p.now();
+        let frames = || self.peers.iter().map(|p| p.counts().frames).sum::<u64>();
+        let (first, from) = (self.moved(), frames());
+        // Asking all flows takes its time: so first as many frames as bytes need.
+        let least = bytes / self.settings.write_size.max(SEGMENT as usize) as u64 / 2;
+        loop {
+            self.p.sleep_until(self.p.now() + LOOK);
+            let passed = self.p.now().nanos_since(begun);
+            let enough = passed >= time.as_nanos() as u64 && frames() - from >= least;
+            if enough && self.moved() - first >= bytes {
+                return Some(());
+            }
+            if passed > LONGEST.as_nanos() as u64 || self.is_over() {
+                return None;
+            }
+        }
+    }
+}
+
+/// Bytes of a unit of work: of a segment, or of a request.
+fn unit(settings: &Settings) -> u64 {
+    match settings.exchange {
+        Some(e) => e.request.max(1) as u64,
+        None => SEGMENT,
+    }
+}
+
+fn told(machine: &Machine, settings: &Settings, cores: usize, looks: &[Look; 2]) -> Simulated {
+    let [before, after] = looks;
+    let ns = after.at.nanos_since(before.at).max(1);
+    let bytes = after.moved - before.moved;
+    let units = bytes as f64 / unit(settings) as f64;
+    let mut work = [(0, 0); Work::COUNT];
+    for (i, w) in work.iter_mut().enumerate() {
+        let (a, b) = (after.report.work[i], before.report.work[i]);
+        *w = (a.0 - b.0, a.1 - b.1);
+    }
+    let lines_ns = std::array::from_fn(|i| after.report.lines_ns[i] - before.report.lines_ns[i]);
+    let idle = |core: usize| {
+        let (a, b) = (after.report.idle_ns[core], before.report.idle_ns[core]);
+        (a - b).min(ns)
+    };
+    let busy_ns: Vec<u64> = (0..cores).map(|core| ns - idle(core)).collect();
+    let busy: u64 = busy_ns.iter().sum();
+    let costs = machine.table().work;
+    let peer = [Work::Peer, Work::PeerBytes].map(|w| {
+        let (cost, (times, of)) = (costs[w as usize], work[w as usize]);
+        times * u64::from(cost.base_ns) + of * u64::from(cost.unit_ps) / 1000
+    });
+    let peer_ns = peer.iter().sum::<u64>().min(busy);
+    let rounds = match settings.exchange {
+        Some(_) => units as u64,
+        None => 0,
+    };
+    let both = |e: crate::workload::Exchange| (e.request + e.response) as f64;
+    let payload = settings.exchange.map_or(bytes as f64, |e| units * both(e));
+    let seconds = ns as f64 / 1e9;
+    let locks = LockClass::ALL.iter().map(|class| {
+        let i = *class as usize;
+        counted(*class, after.report.locks[i].since(before.report.locks[i]))
+    });
+    let sample = Sample {
+        elapsed: Duration::from_nanos(ns),
+        goodput: payload / seconds,
+        segments: payload / SEGMENT as f64,
+        times: Times {
+            elapsed: ns * cores as u64,
+            cpu: busy,
+            stack: Some(busy - peer_ns),
+            peer: Some(peer_ns),
+            idle: ns * cores as u64 - busy,
+            ..Times::default()
+        },
+        cpu_ns: busy,
+        rounds,
+        locks: locks.filter(|l| l.acquisitions > 0).collect(),
+        context_switches: after.report.switches - before.report.switches,
+        valid: bytes > 0,
+        ..Sample::default()
+    };
+    Simulated {
+        sample,
+        time: Duration::from_nanos(ns),
+        work,
+        lines_ns,
+        busy_ns,
+        units,
+    }
+}
+
+fn counted(class: LockClass, stats: LockStats) -> Locks {
+    Locks {
+        class: class.name().into(),
+        acquisitions: stats.acquisitions,
+        contended: stats.contended,
+        wait_ns: stats.wait_ns,
+        hold_ns: stats.hold_ns,
+        times: None,
+    }
+}
