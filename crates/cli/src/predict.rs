@@ -28,12 +28,12 @@ predictions against them. What this machine can't tell, such as what a line take
 processors, is taken from the table that --like names.
 
 With --to, nothing is measured: work in the table that --like names is scaled until one thread sends
-what was published for few connections, and memory until it does for many.
+what was published for few connections and, where that is given, memory until it does for many.
 
 Examples:
   perimeter lab calibrate --out here.toml
   perimeter lab predict throughput --machine here.toml --cores 1,2,4,8,16
-  perimeter lab calibrate --like opteron-275 --to 6=4034,16384=2100 --out opteron.toml";
+  perimeter lab calibrate --like opteron-275 --to 6=4034 --out opteron.toml";
 
 /// What `perimeter lab predict --help` says at its end.
 pub const PREDICT_HELP: &str = "\
@@ -56,7 +56,7 @@ pub struct Calibrate {
     #[arg(long, value_name = "NAME|FILE", default_value = "vm-2core")]
     like: String,
     /// Scale that table to what one thread was published to send, in Mb/s by connections
-    #[arg(long, value_name = "FEW=MBPS,MANY=MBPS", value_parser = published)]
+    #[arg(long, value_name = "FEW=MBPS[,MANY=MBPS]", value_parser = published)]
     to: Option<Published>,
     /// Short runs, one of each: a look
     #[arg(long, conflicts_with = "to")]
@@ -75,7 +75,7 @@ pub struct Calibrate {
 
 /// What was published of one thread: connections and Mb/s, of few and of many.
 #[derive(Debug, Clone, Copy)]
-struct Published([(u32, f64); 2]);
+struct Published((u32, f64), Option<(u32, f64)>);
 
 fn published(text: &str) -> Result<Published, String> {
     let one = |part: &str| {
@@ -88,8 +88,9 @@ fn published(text: &str) -> Result<Published, String> {
     };
     let parts: Option<Vec<(u32, f64)>> = text.split(',').map(one).collect();
     match parts.as_deref() {
-        Some([few, many]) if few.0 < many.0 => Ok(Published([*few, *many])),
-        _ => Err("two of CONNECTIONS=MBPS, the one with fewer connections first".into()),
+        Some([few]) => Ok(Published(*few, None)),
+        Some([few, many]) if few.0 < many.0 => Ok(Published(*few, Some(*many))),
+        _ => Err("one or two of CONNECTIONS=MBPS, the one with fewer connections first".into()),
     }
 }
 
@@ -137,7 +138,7 @@ pub fn calibrate(args: &Calibrate) -> Result<(), Error> {
     }
     let like = Machine::find(&args.like)?;
     let machine = match args.to {
-        Some(Published([few, many])) => predict::scale(&like, few, many)?,
+        Some(Published(few, many)) => predict::scale(&like, few, many)?,
         None if args.refit => {
             let mut machine = like;
             predict::refit(&mut machine, &mut |line| say(line))?;
@@ -279,11 +280,12 @@ mod tests {
 
     #[test]
     fn what_was_published() {
-        let Published(parts) = published("6=4034,16384=2100").unwrap();
-        assert_eq!(parts, [(6, 4034.0), (16_384, 2100.0)]);
+        let Published(few, many) = published("6=4034,16384=2100").unwrap();
+        assert_eq!((few, many), ((6, 4034.0), Some((16_384, 2100.0))));
+        assert!(published("6=4034").unwrap().1.is_none());
         for wrong in [
             "",
-            "6=4034",
+            "6=",
             "6=1,6=2",
             "a=1,b=2",
             "16384=2100,6=4034",

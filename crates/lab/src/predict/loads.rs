@@ -42,11 +42,14 @@ impl Load {
         }
     }
 
-    /// The settings of a run with `threads` threads, each with an inbound thread beside it on its
-    /// core, as in the paper's kernels.
+    /// The settings of a run with `threads` threads. One polls its device itself; of several, each
+    /// has an inbound thread beside it on its core, as in the paper's kernels.
     pub fn settings(self, threads: usize) -> Settings {
         let plain = Settings {
-            inbound: Inbound::Thread,
+            inbound: match threads {
+                1 => Inbound::Nic,
+                _ => Inbound::Thread,
+            },
             threads,
             nics: threads,
             offload: Offload::Off,
@@ -109,8 +112,7 @@ impl Point {
     }
 }
 
-/// One application thread, and whatever threads of the stack there are on the same core, with
-/// something to do nearly all the time: what tables are fitted to.
+/// One thread, with something to do nearly all the time: what tables are fitted to.
 pub const SINGLE: &[(Load, &str, u32)] = &[
     (Load::Send, "up", 6),
     (Load::Send, "up", 24),
@@ -131,9 +133,6 @@ pub const SINGLE: &[(Load, &str, u32)] = &[
     (Load::Receive, "squeue", 192),
     (Load::Messages, "squeue", 192),
     (Load::Send, "pef:vertical", 192),
-    (Load::Send, "connp-t:1", 192),
-    (Load::Receive, "connp-t:1", 192),
-    (Load::Messages, "connp-t:1", 192),
 ];
 
 /// Two threads: what tables are checked with.

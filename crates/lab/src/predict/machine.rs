@@ -353,3 +353,56 @@ impl Machine {
         m
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_that_ship_are_whole() {
+        for name in names() {
+            let m = Machine::find(name).unwrap();
+            assert_eq!(m.name, name);
+            assert!(!m.sources.is_empty(), "{name} says where its numbers come from");
+            let again = Machine::parse("again", &m.text().unwrap()).unwrap();
+            assert_eq!(again, m);
+            // What every organization does has a cost.
+            for w in [Work::RxFrame, Work::TcpOutput, Work::SockCall, Work::HandOver] {
+                assert!(m.table().work[w as usize] != Cost::default(), "{name}: {}", w.name());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let good = Machine::find("opteron-275").unwrap().text().unwrap();
+        let wrong = |from: &str, to: &str, says: &str| {
+            let text = good.replacen(from, to, 1);
+            assert_ne!(text, good, "{from}");
+            let error = Machine::parse("m.toml", &text).unwrap_err().to_string();
+            assert!(error.starts_with("m.toml: ") && error.contains(says), "{error}");
+        };
+        wrong("cores = 4", "cores = 0", "has cores");
+        wrong("near = ", "near = -", "from 0");
+        wrong("rx_frame = ", "rx_frames = ", "rx_frames");
+        wrong("poller = ", "polar = ", "polar");
+        wrong("title = ", "tilte = ", "tilte");
+        let error = Machine::find("opteron").unwrap_err().to_string();
+        assert!(error.contains("opteron-275"), "{error}");
+    }
+
+    #[test]
+    fn groups_are_varied_apart() {
+        let m = Machine::find("opteron-275").unwrap();
+        for group in Group::ALL {
+            let varied = m.varied(group, 1.5);
+            assert_ne!(varied, m, "{group:?}");
+            let back = varied.varied(group, 1.0 / 1.5);
+            assert!((back.lines.memory - m.lines.memory).abs() < 1e-6);
+            let others = Group::ALL.into_iter().filter(|g| *g != group);
+            for other in others {
+                assert_ne!(m.varied(other, 1.5), varied);
+            }
+        }
+    }
+}

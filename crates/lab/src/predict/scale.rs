@@ -12,22 +12,27 @@ const STEPS: usize = 14;
 /// Turns through both searches, as each moves what the other has found.
 const TURNS: usize = 3;
 
-/// Scales a machine's work until `up` sends `few.1` Mb/s over `few.0` connections, and what memory
-/// takes until it sends `many.1` over `many.0`: nothing else is fitted.
+/// Scales a machine's work until `up` sends `few.1` Mb/s over `few.0` connections and, where `many`
+/// is given, what memory takes until it sends `many.1` over `many.0`: nothing else is fitted.
 ///
 /// # Errors
-/// A simulation failed.
-pub fn scale(machine: &Machine, few: (u32, f64), many: (u32, f64)) -> Result<Machine, Error> {
+/// No factor does it, or a simulation failed.
+pub fn scale(
+    machine: &Machine,
+    few: (u32, f64),
+    many: Option<(u32, f64)>,
+) -> Result<Machine, Error> {
     let mut m = machine.clone();
     for _ in 0..TURNS {
         let base = m.clone();
-        m = search(few, |by| {
+        m = search(few, 100.0, |by| {
             let mut m = base.clone();
             m.work.values_mut().flatten().for_each(|c| *c *= by);
             m
         })?;
+        let Some(many) = many else { break };
         let base = m.clone();
-        m = search(many, |by| {
+        m = search(many, 10.0, |by| {
             let mut m = base.clone();
             m.lines.memory *= by;
             m
@@ -40,12 +45,20 @@ pub fn scale(machine: &Machine, few: (u32, f64), many: (u32, f64)) -> Result<Mac
     Ok(m)
 }
 
-/// Finds by what factor costs have to grow, from a tenth to a hundred, for the goodput.
+/// Finds by what factor costs have to grow for the goodput, from one in `most` to `most`.
 fn search(
     (connections, mbps): (u32, f64),
+    most: f64,
     grown: impl Fn(f64) -> Machine,
 ) -> Result<Machine, Error> {
-    let (mut low, mut high) = (0.1f64, 100.0f64);
+    let (mut low, mut high) = (1.0 / most, most);
+    let (fast, slow) = (up(&grown(low), connections)?, up(&grown(high), connections)?);
+    if !(slow..=fast).contains(&mbps) {
+        return Err(Error::Run(format!(
+            "no factor from 1/{most:.0} to {most:.0} makes `up` send {mbps:.0} Mb/s over \
+             {connections} connections: it sends {slow:.0} to {fast:.0}"
+        )));
+    }
     for _ in 0..STEPS {
         let middle = (low * high).sqrt();
         match up(&grown(middle), connections)? > mbps {

@@ -365,3 +365,78 @@ fn counted(class: LockClass, stats: LockStats) -> Locks {
         times: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::predict::loads::{Load, Point};
+
+    const LITTLE: Effort = Effort {
+        warm_least: 10,
+        warm_segments: 40,
+        warm_most: 1000,
+        segments: 2000,
+        time: Duration::from_micros(500),
+    };
+
+    fn run(machine: &Machine, load: Load, org: &str, cores: usize, seed: u64) -> Simulated {
+        let point = Point::new(load, org, 12, cores).unwrap();
+        let how = (seed, LITTLE);
+        simulate(machine, &point.settings, &point.configuration, cores, how)
+            .unwrap_or_else(|e| panic!("{org}, {load}, {cores}: {e}"))
+    }
+
+    fn machine() -> Machine {
+        Machine::find("server-64").unwrap()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run() {
+        let m = machine();
+        for org in ["up", "msgp", "connp-l:8", "squeue"] {
+            let [a, b] = [1, 1].map(|seed| run(&m, Load::Send, org, 2, seed));
+            assert_eq!((a.time, a.units, a.work), (b.time, b.units, b.work), "{org}");
+            assert_eq!(a.lines_ns, b.lines_ns, "{org}");
+        }
+    }
+
+    /// Every organization, under every load, on one core and on several: something is done, and the
+    /// account of it adds up.
+    #[test]
+    fn every_organization_is_simulated() {
+        let m = machine();
+        for org in perimeter::OrgSpec::tested() {
+            let org = org.to_string();
+            for (load, cores) in [(Load::Send, 1), (Load::Receive, 3), (Load::Messages, 2)] {
+                let s = run(&m, load, &org, cores, 1);
+                assert!(s.units >= 2000.0, "{org}, {load}: {}", s.units);
+                let ns = s.time.as_nanos() as u64;
+                assert!(s.busy_ns.iter().all(|b| *b <= ns), "{org}, {load}");
+                assert!(s.sample.times.valid(), "{org}, {load}: {:?}", s.sample.times);
+                let (calls, _) = s.work[Work::SockCall as usize];
+                assert!(calls > 0, "{org}, {load}: no call");
+            }
+        }
+    }
+
+    #[test]
+    fn what_crosses_cores_costs_more_when_they_are_far() {
+        let mut m = machine();
+        m.lines.far = 10.0 * m.lines.near;
+        let goodput = |far| run(&m.apart(far), Load::Send, "msgp", 2, 1).sample.goodput;
+        assert!(goodput(true) < 0.8 * goodput(false));
+        // One thread has nothing to fetch from others.
+        let alone = |far| run(&m.apart(far), Load::Send, "up", 2, 1).sample.goodput;
+        assert_eq!(alone(true), alone(false));
+    }
+
+    #[test]
+    fn a_peer_elsewhere_takes_no_time() {
+        let m = machine();
+        let here = run(&m, Load::Send, "up", 1, 1);
+        let elsewhere = run(&m.peer_elsewhere(), Load::Send, "up", 1, 1);
+        assert_eq!(elsewhere.sample.times.peer, Some(0));
+        assert!(here.sample.times.peer > Some(0));
+        assert!(elsewhere.sample.goodput > here.sample.goodput);
+    }
+}
