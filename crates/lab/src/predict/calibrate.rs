@@ -75,6 +75,9 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
                 .into(),
         ],
         cores: host::cores(),
+        nics: None,
+        link_gbps: None,
+        published: false,
         runs: Vec::new(),
         ..like.clone()
     };

@@ -176,7 +176,7 @@ pub fn predict(plan: &Plan, question: &Question, validation: &Validation) -> Res
     };
     // What a paper measured is held against as many cores as it had, or against the most there are.
     let wanted = plan.cores.unwrap_or(question.machine.cores);
-    if question.cores.contains(&wanted) {
+    if question.machine.published && question.cores.contains(&wanted) {
         figure.published = published(plan, &figure, wanted);
         figure.claims = claims(plan, &figure, wanted);
     }
@@ -241,7 +241,7 @@ fn place(plan: &Plan, question: &Question, cores: usize, cell: &Cell) -> Place {
         return place;
     }
     let mut settings = cell.settings.clone();
-    if settings.link_gbps.is_some() && question.machine.link_gbps.is_some() {
+    if question.machine.link_gbps.is_some() {
         settings.link_gbps = question.machine.link_gbps;
     }
     settings.locks = question.machine.locks;

@@ -3,7 +3,7 @@
 
 /// How much a cost that differs from the one before by its whole size weighs, against a run that
 /// is off by its whole time.
-const PRIOR: f64 = 0.03;
+const PRIOR: f64 = 0.003;
 /// Rounds of descent; each goes through all costs once.
 const ROUNDS: usize = 2000;
 

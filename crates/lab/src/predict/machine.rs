@@ -30,6 +30,10 @@ pub struct Machine {
     /// What each of those carries, Gb/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_gbps: Option<f64>,
+    /// Whether it stands for a machine that papers measured, so that what they published is held
+    /// against it.
+    #[serde(default)]
+    pub published: bool,
     /// How threads wait for locks there.
     #[serde(
         default,

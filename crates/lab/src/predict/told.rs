@@ -78,7 +78,8 @@ impl Figure {
             if let Some((what, share)) = &p.held_up_by {
                 writeln!(
                     f,
-                    "  {} at {}, {most} cores: {:.0} % of their time is {what}; busy {:.0} %",
+                    "  {} at {}, {most} cores: {what}, {:.0} % of the cores' time (more than one \
+                     thread of a core can wait); busy {:.0} %",
                     p.series,
                     p.x,
                     share * 100.0,
