@@ -367,12 +367,24 @@ mod tests {
         for name in names() {
             let m = Machine::find(name).unwrap();
             assert_eq!(m.name, name);
-            assert!(!m.sources.is_empty(), "{name} says where its numbers come from");
+            assert!(
+                !m.sources.is_empty(),
+                "{name} says where its numbers come from"
+            );
             let again = Machine::parse("again", &m.text().unwrap()).unwrap();
             assert_eq!(again, m);
             // What every organization does has a cost.
-            for w in [Work::RxFrame, Work::TcpOutput, Work::SockCall, Work::HandOver] {
-                assert!(m.table().work[w as usize] != Cost::default(), "{name}: {}", w.name());
+            for w in [
+                Work::RxFrame,
+                Work::TcpOutput,
+                Work::SockCall,
+                Work::HandOver,
+            ] {
+                assert!(
+                    m.table().work[w as usize] != Cost::default(),
+                    "{name}: {}",
+                    w.name()
+                );
             }
         }
     }
@@ -384,7 +396,10 @@ mod tests {
             let text = good.replacen(from, to, 1);
             assert_ne!(text, good, "{from}");
             let error = Machine::parse("m.toml", &text).unwrap_err().to_string();
-            assert!(error.starts_with("m.toml: ") && error.contains(says), "{error}");
+            assert!(
+                error.starts_with("m.toml: ") && error.contains(says),
+                "{error}"
+            );
         };
         wrong("cores = 4", "cores = 0", "has cores");
         wrong("near = ", "near = -", "from 0");

@@ -52,7 +52,10 @@ fn search(
     grown: impl Fn(f64) -> Machine,
 ) -> Result<Machine, Error> {
     let (mut low, mut high) = (1.0 / most, most);
-    let (fast, slow) = (up(&grown(low), connections)?, up(&grown(high), connections)?);
+    let (fast, slow) = (
+        up(&grown(low), connections)?,
+        up(&grown(high), connections)?,
+    );
     if !(slow..=fast).contains(&mbps) {
         return Err(Error::Run(format!(
             "no factor from 1/{most:.0} to {most:.0} makes `up` send {mbps:.0} Mb/s over \

@@ -395,7 +395,11 @@ mod tests {
         let m = machine();
         for org in ["up", "msgp", "connp-l:8", "squeue"] {
             let [a, b] = [1, 1].map(|seed| run(&m, Load::Send, org, 2, seed));
-            assert_eq!((a.time, a.units, a.work), (b.time, b.units, b.work), "{org}");
+            assert_eq!(
+                (a.time, a.units, a.work),
+                (b.time, b.units, b.work),
+                "{org}"
+            );
             assert_eq!(a.lines_ns, b.lines_ns, "{org}");
         }
     }
@@ -412,7 +416,11 @@ mod tests {
                 assert!(s.units >= 2000.0, "{org}, {load}: {}", s.units);
                 let ns = s.time.as_nanos() as u64;
                 assert!(s.busy_ns.iter().all(|b| *b <= ns), "{org}, {load}");
-                assert!(s.sample.times.valid(), "{org}, {load}: {:?}", s.sample.times);
+                assert!(
+                    s.sample.times.valid(),
+                    "{org}, {load}: {:?}",
+                    s.sample.times
+                );
                 let (calls, _) = s.work[Work::SockCall as usize];
                 assert!(calls > 0, "{org}, {load}: no call");
             }
