@@ -174,7 +174,7 @@ fn carry_out(
     };
     let seen = looks.clone();
     let body = move || {
-        let done = watch.from_start(&ready, n, &control);
+        let done = watch.watch(&ready, n, &control);
         control.advance(Phase::Stop);
         *seen.lock().unwrap_or_else(PoisonError::into_inner) = done;
     };
@@ -203,12 +203,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn from_start(
-        &self,
-        ready: &AtomicUsize,
-        workers: usize,
-        control: &Control,
-    ) -> Option<[Look; 2]> {
+    fn watch(&self, ready: &AtomicUsize, workers: usize, control: &Control) -> Option<[Look; 2]> {
         while ready.load(Ordering::Acquire) < workers {
             if self.is_over() {
                 return None;

@@ -2,6 +2,7 @@
 
 use super::super::{CostTable, LineCosts, Schedule, Virtual, VirtualConfig};
 use crate::{Lock, LockClass, Platform, Thread, Touched, Work};
+use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use std::sync::Arc;
 
@@ -41,16 +42,15 @@ fn run<R: Send + 'static>(lines: LineCosts, f: impl FnOnce(&Virtual) -> R + Send
 
 /// Runs `f` as a thread on that core, and waits; how long it took there.
 fn on(p: &Virtual, core: usize, f: impl FnOnce(&Virtual) + Send + 'static) -> u64 {
-    let took = Arc::new(parking_lot::Mutex::new(0));
+    let took = Arc::new(AtomicU64::new(0));
     let (p2, told) = (p.clone(), took.clone());
     let body = move || {
         let before = p2.now();
         f(&p2);
-        *told.lock() = p2.now().nanos_since(before);
+        told.store(p2.now().nanos_since(before), Ordering::Relaxed);
     };
     p.spawn("there", Some(core), Box::new(body)).join().unwrap();
-    let took = *took.lock();
-    took
+    took.load(Ordering::Relaxed)
 }
 
 /// What one touch of a tag takes on each of these cores, one after the other.
