@@ -94,8 +94,9 @@ pub struct Config {
     pub offload: Offload,
     /// Whether a burst's segments of one connection are acknowledged at once, however many they
     /// are, as Linux does where it merges them (stretch acknowledgments); else every second full
-    /// one is, as RFC 5681, section 4.2, has it. What a device has merged is acknowledged at once in
-    /// any case, and without [`Config::offload`] each segment counts by itself. Default yes.
+    /// one is, as RFC 5681, section 4.2, has it: a burst's segments are taken by twos, so that three
+    /// are acknowledged where one waited already. What a device has merged is acknowledged at once
+    /// in any case, and without [`Config::offload`] each segment counts by itself. Default yes.
     pub stretch_acks: bool,
     /// Time to live, or hop limit, of datagrams. Default 64.
     pub ttl: u8,

@@ -130,8 +130,12 @@ fn stretch_acknowledgments_are_a_setting() {
             });
         }
         let [(came, each), (_, stretched)] = *merges.lock().unwrap();
-        // The last one may wait for the delayed acknowledgment.
-        assert!(each * 2 + 1 >= came, "{org}: {each} for {came} segments");
+        // The last one may wait for the delayed acknowledgment; and a pair that comes behind one
+        // that waits is acknowledged with it, which happens where a burst is of an odd number.
+        assert!(
+            each * 9 + 4 >= came * 4,
+            "{org}: {each} for {came} segments"
+        );
         // The one that hands every segment to its own list merges none.
         let merged = !org.to_string().starts_with("pef");
         assert!(
