@@ -184,7 +184,9 @@ fn shadowsocks(program: PathBuf) -> Result<Running> {
     let mut command = within(FAR, &program, &args);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let child = command.stderr(Stdio::null()).spawn();
-    Ok(Running(child.with_context(|| program.display().to_string())?))
+    Ok(Running(
+        child.with_context(|| program.display().to_string())?,
+    ))
 }
 
 /// Runs a role to its end; the numbers that it prints.

@@ -6,7 +6,7 @@ use crate::{Job, Org, Protocol};
 use perimeter_stack::aside::Trouble;
 use perimeter_stack::count::malformed;
 use perimeter_stack::datagram::{self, Datagram};
-use perimeter_stack::udp::{Rx, Socket, Table, Target, UdpError};
+use perimeter_stack::udp::{Addressed, Rx, Socket, Table, Target, UdpError};
 use perimeter_stack::{Count, Ctx, Kind, SockId, Sockets};
 use perimeter_tcp::{TcpError, Unreachable};
 use perimeter_wire::dhcp::CLIENT_PORT;
@@ -23,9 +23,10 @@ impl<O: Org> Protocol<O> for Udp {
 
     fn input(&self, org: &O, cx: &mut Ctx<O::K>, datagrams: &mut Vec<Datagram>) {
         let mut found = core::mem::take(&mut cx.udp);
-        for d in datagrams.drain(..) {
+        for d in datagrams.iter_mut() {
             classify(cx, d, &mut found);
         }
+        datagrams.clear();
         let n = found.len();
         if n > 0 {
             cx.count(Count::UdpIn, n as u64);
@@ -75,12 +76,12 @@ fn too_big<O: Org>(org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, mtu: u32, len: u
 
 /// Checks a datagram and finds who it is for.
 #[inline]
-fn classify<K: Kind>(cx: &mut Ctx<K>, mut d: Datagram, found: &mut Vec<(SockId, Rx)>) {
-    let hdr = match check(&mut d) {
+fn classify<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, found: &mut Vec<Addressed>) {
+    let hdr = match check(d) {
         Ok(hdr) => hdr,
         Err(e) => {
             cx.sh.counters.add(cx.lane, malformed(e), 1);
-            return cx.pool.put(d.payload);
+            return cx.pool.put(core::mem::take(&mut d.payload));
         }
     };
     let key = FlowKey {
@@ -97,44 +98,48 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, mut d: Datagram, found: &mut Vec<(SockId, 
         d.hash.unwrap_or_else(|| sh.flow_hash(&key))
     }) {
         Target::One(id) => {
-            found.push((id, received(d, &key)));
+            // Filled in where it is: moved as a whole, it would be read before it is there.
+            found.push(Addressed {
+                rx: Rx::default(),
+                to: id,
+            });
+            if let Some(last) = found.last_mut() {
+                received(d, &key, &mut last.rx);
+            }
         }
         Target::Nobody if hdr.dst_port == CLIENT_PORT => dhcp(cx, d),
         Target::Nobody => {
             cx.count(Count::UdpNoSocket, 1);
-            datagram::refuse(cx, &d, Unreachable::Port);
-            cx.pool.put(d.payload);
+            datagram::refuse(cx, d, Unreachable::Port);
+            cx.pool.put(core::mem::take(&mut d.payload));
         }
     }
 }
 
 /// A datagram for the client of the interface that it came by.
 #[cold]
-fn dhcp<K: Kind>(cx: &mut Ctx<K>, d: Datagram) {
+fn dhcp<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram) {
     let message = d.payload.as_slice().get(UdpHdr::LEN..).unwrap_or_default();
     cx.sh.dhcp_received(cx.own, d.iface, message);
-    cx.pool.put(d.payload);
+    cx.pool.put(core::mem::take(&mut d.payload));
 }
 
-/// What its socket gets of a datagram.
+/// Fills in what its socket gets of a datagram.
 #[inline]
-fn received(d: Datagram, key: &FlowKey) -> Rx {
-    let mut data = d.payload;
-    data.trim_front(UdpHdr::LEN);
-    Rx {
-        data,
-        src: (key.remote, key.remote_port),
-        dst: (key.local, key.local_port),
-        iface: d.iface,
-        tos: d.ip.tos,
-        hop_limit: d.ip.hop_limit,
-    }
+fn received(d: &mut Datagram, key: &FlowKey, rx: &mut Rx) {
+    rx.data = core::mem::take(&mut d.payload);
+    rx.data.trim_front(UdpHdr::LEN);
+    rx.src = (key.remote, key.remote_port);
+    rx.dst = (key.local, key.local_port);
+    rx.iface = d.iface;
+    rx.tos = d.ip.tos;
+    rx.hop_limit = d.ip.hop_limit;
 }
 
 /// A datagram to a group, or to all hosts of a link, is for every socket that may have it. Nobody is
 /// told when there is none (RFC 1122, section 3.2.2).
 #[cold]
-fn to_all<K: Kind>(cx: &mut Ctx<K>, d: Datagram, key: &FlowKey, found: &mut Vec<(SockId, Rx)>) {
+fn to_all<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, key: &FlowKey, found: &mut Vec<Addressed>) {
     let mut all = Vec::new();
     let looped = d.iface == cx.sh.loopback().0;
     let iface = (!looped).then_some(d.iface);
@@ -144,13 +149,14 @@ fn to_all<K: Kind>(cx: &mut Ctx<K>, d: Datagram, key: &FlowKey, found: &mut Vec<
     }
     let Some(last) = all.pop() else {
         cx.count(Count::UdpNoSocket, 1);
-        return cx.pool.put(d.payload);
+        return cx.pool.put(core::mem::take(&mut d.payload));
     };
-    let rx = received(d, key);
-    for id in all {
-        found.push((id, rx.copy()));
+    let mut rx = Rx::default();
+    received(d, key, &mut rx);
+    for to in all {
+        found.push(Addressed { rx: rx.copy(), to });
     }
-    found.push((last, rx));
+    found.push(Addressed { rx, to: last });
 }
 
 /// Its header, if it is whole and right; what follows the datagram in the packet is cut off.
@@ -167,29 +173,29 @@ fn check(d: &mut Datagram) -> Result<UdpHdr, WireError> {
 }
 
 /// Brings datagrams to their sockets: one job for each perimeter, in order of arrival.
-fn bring<O: Org>(org: &O, cx: &mut Ctx<O::K>, found: &mut Vec<(SockId, Rx)>) {
-    while let Some((first, _)) = found.first() {
-        let n = first.shard();
-        if found.iter().all(|(id, _)| id.shard() == n) {
+fn bring<O: Org>(org: &O, cx: &mut Ctx<O::K>, found: &mut Vec<Addressed>) {
+    while let Some(first) = found.first() {
+        let n = first.to.shard();
+        if found.iter().all(|a| a.to.shard() == n) {
             let mut all = core::mem::take(found);
             if !O::HERE {
                 let job = move |s: &mut dyn Sockets<O::K>, cx: &mut Ctx<O::K>| {
-                    s.others().table::<Table<O::K>>().deliver(cx, all.drain(..));
+                    s.others().table::<Table<O::K>>().deliver(cx, &mut all);
                 };
                 return org.leave(cx, n, job);
             }
             // The calling thread is inside at once, and has its room back.
             let job = move |s: &mut dyn Sockets<O::K>, cx: &mut Ctx<O::K>| {
-                s.others().table::<Table<O::K>>().deliver(cx, all.drain(..));
+                s.others().table::<Table<O::K>>().deliver(cx, &mut all);
                 all
             };
             *found = org.inside(cx, n, job).unwrap_or_default();
             return;
         }
-        let all: Vec<_> = found.extract_if(.., |(id, _)| id.shard() == n).collect();
+        let mut all: Vec<_> = found.extract_if(.., |a| a.to.shard() == n).collect();
         org.leave(cx, n, move |s, cx| {
             let table: &mut Table<O::K> = s.others().table();
-            table.deliver(cx, all.into_iter());
+            table.deliver(cx, &mut all);
         });
     }
 }

@@ -172,17 +172,18 @@ fn plain_udp<K: Kind>(sh: &SharedState<K>, iface: u16, f: &mut RxFrame, aside: &
     if ip.is_fragment() || !i.plain(IpAddr::V4(ip.dst), IpAddr::V4(ip.src)) {
         return false;
     }
-    let mut payload = core::mem::take(&mut f.buf);
-    payload.trim_front(l2_len + usize::from(ip.header_len));
-    payload.truncate(usize::from(ip.total_len - u16::from(ip.header_len)));
-    aside.datagrams.push(Datagram {
-        ip: ip.into(),
-        iface,
-        payload,
-        group: false,
-        csum_ok: f.csum_ok,
-        hash: f.hash,
-    });
+    // Filled in where it is: moved as a whole, it would be read before it is there.
+    aside.datagrams.push(Datagram::default());
+    if let Some(d) = aside.datagrams.last_mut() {
+        d.payload = core::mem::take(&mut f.buf);
+        d.payload.trim_front(l2_len + usize::from(ip.header_len));
+        d.payload
+            .truncate(usize::from(ip.total_len - u16::from(ip.header_len)));
+        d.ip = ip.into();
+        d.iface = iface;
+        d.csum_ok = f.csum_ok;
+        d.hash = f.hash;
+    }
     true
 }
 

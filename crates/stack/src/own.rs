@@ -6,7 +6,7 @@ use crate::limit::Limits;
 use crate::listener::Listener;
 use crate::merge::Latest;
 use crate::ready::Wakes;
-use crate::received::{Datagram, Rx};
+use crate::received::{Addressed, Datagram};
 use crate::segment::{Apart, Segs};
 use crate::wheel::Due;
 use perimeter_base::{PktDepot, PktPool, Time};
@@ -29,7 +29,7 @@ pub struct Own<K: Kind> {
     /// Room for the datagrams of a burst.
     pub datagrams: Vec<Datagram>,
     /// Room for those of UDP that are on their way to sockets of one perimeter.
-    pub udp: Vec<(SockId, Rx)>,
+    pub udp: Vec<Addressed>,
     /// Timer entries that came due.
     pub due: Vec<Due>,
     /// What TCP has left for layers that have turns of their own, in organizations where they

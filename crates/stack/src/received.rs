@@ -1,6 +1,7 @@
 //! What was received beside TCP's segments.
 
-use core::net::IpAddr;
+use crate::id::SockId;
+use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::PktBuf;
 use perimeter_tcp::Unreachable;
 use perimeter_wire::IpHdr;
@@ -22,6 +23,29 @@ pub struct Datagram {
     /// The device's flow hash, if it has one.
     pub hash: Option<u32>,
 }
+
+impl Default for Datagram {
+    fn default() -> Datagram {
+        Datagram {
+            ip: IpHdr {
+                src: NOWHERE,
+                dst: NOWHERE,
+                protocol: 0,
+                hop_limit: 0,
+                tos: 0,
+                header_len: 0,
+                total_len: 0,
+            },
+            iface: 0,
+            payload: PktBuf::default(),
+            group: false,
+            csum_ok: false,
+            hash: None,
+        }
+    }
+}
+
+const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// What ICMP says of a datagram that was sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -52,4 +76,28 @@ pub struct Rx {
     pub tos: u8,
     /// Hops that it had left.
     pub hop_limit: u8,
+}
+
+impl Default for Rx {
+    fn default() -> Rx {
+        Rx {
+            data: PktBuf::default(),
+            src: (NOWHERE, 0),
+            dst: (NOWHERE, 0),
+            iface: 0,
+            tos: 0,
+            hop_limit: 0,
+        }
+    }
+}
+
+/// A received datagram, and the socket that it is for.
+// In this order, for the reason that `perimeter_link::RxFrame` is in its own.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Addressed {
+    /// The datagram.
+    pub rx: Rx,
+    /// The socket.
+    pub to: SockId,
 }

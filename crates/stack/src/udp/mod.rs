@@ -15,7 +15,7 @@ pub use path::{Outgoing, Payload};
 pub use ports::{Bound, Claim, Ports, Target};
 pub use send::Sent;
 pub use setting::{UdpConfig, UdpSetting};
-pub use socket::{Rx, Socket, UdpInfo};
+pub use socket::{Addressed, Rx, Socket, UdpInfo};
 pub use table::Table;
 
 use perimeter_tcp::TcpError;

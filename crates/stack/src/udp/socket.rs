@@ -8,7 +8,7 @@ use crate::ctx::Ctx;
 use crate::id::SockId;
 use crate::kind::Kind;
 use crate::ready::{self, Side};
-pub use crate::received::Rx;
+pub use crate::received::{Addressed, Rx};
 use core::net::IpAddr;
 use perimeter_base::PktBuf;
 use perimeter_sync::{Platform, Work};
@@ -117,13 +117,13 @@ impl<K: Kind> Socket<K> {
         })
     }
 
-    /// A datagram has come.
+    /// A datagram has come; it is taken, and what is left is nothing.
     #[inline]
-    pub(super) fn deliver(&mut self, cx: &mut Ctx<K>, rx: Rx) {
+    pub(super) fn deliver(&mut self, cx: &mut Ctx<K>, rx: &mut Rx) {
         if self.remote.is_some_and(|peer| peer != rx.src) {
             // It was looked up before the socket had this peer.
             cx.count(Count::UdpNoSocket, 1);
-            return cx.pool.put(rx.data);
+            return cx.pool.put(core::mem::take(&mut rx.data));
         }
         let pins = rx.pins();
         let mut room = self.config.recv_buffer as usize;
@@ -133,11 +133,11 @@ impl<K: Kind> Socket<K> {
         if self.pinned + pins > room && !self.queue.is_empty() {
             self.drops += 1;
             cx.count(Count::UdpQueueFull, 1);
-            return cx.pool.put(rx.data);
+            return cx.pool.put(core::mem::take(&mut rx.data));
         }
         self.pinned += pins;
         cx.charge(0, pins);
-        self.queue.push_back(rx);
+        self.queue.push_back(core::mem::take(rx));
         self.read.raise(ready::IN, &mut cx.deferred.wakes);
     }
 
@@ -188,10 +188,8 @@ impl<K: Kind> Socket<K> {
             return Err(UdpError::WouldBlock);
         }
         let before = self.pinned;
-        for rx in self.queue.drain(..n) {
-            self.pinned -= rx.pins();
-            out.push(rx);
-        }
+        self.pinned -= self.queue.range(..n).map(Rx::pins).sum::<usize>();
+        out.extend(self.queue.drain(..n));
         self.taken(cx, before);
         Ok(n)
     }

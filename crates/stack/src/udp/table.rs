@@ -1,7 +1,7 @@
 //! The sockets of one perimeter.
 
 use super::ports::{Bound, Claim};
-use super::socket::{Rx, Socket, UdpInfo};
+use super::socket::{Addressed, Socket, UdpInfo};
 use super::{UdpConfig, UdpError};
 use crate::count::Count;
 use crate::ctx::Ctx;
@@ -107,16 +107,17 @@ impl<K: Kind> Table<K> {
 
     /// Datagrams have come for sockets of this perimeter.
     #[inline]
-    pub fn deliver(&mut self, cx: &mut Ctx<K>, all: impl Iterator<Item = (SockId, Rx)>) {
-        for (id, rx) in all {
-            match self.get(id) {
+    pub fn deliver(&mut self, cx: &mut Ctx<K>, all: &mut Vec<Addressed>) {
+        for Addressed { rx, to } in all.iter_mut() {
+            match self.get(*to) {
                 Some(socket) => socket.deliver(cx, rx),
                 None => {
                     cx.count(Count::StaleHandle, 1);
-                    cx.pool.put(rx.data);
+                    cx.pool.put(core::mem::take(&mut rx.data));
                 }
             }
         }
+        all.clear();
     }
 
     /// Gives a socket a peer: it receives from that one alone, and sends to it unless told

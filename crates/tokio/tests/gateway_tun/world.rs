@@ -259,12 +259,20 @@ n, host, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 all = []
 for i in range(n):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.settimeout(30)
+    s.settimeout(3)
     s.sendto(struct.pack('!I', i), (host, port))
     all.append(s)
     if i % 64 == 63: time.sleep(0.002)
 for i, s in enumerate(all):
-    assert s.recv(100) == struct.pack('!I', i), i
+    for again in range(10):
+        try:
+            assert s.recv(100) == struct.pack('!I', i), i
+            break
+        except TimeoutError:
+            # The device's queue may overflow on a busy machine.
+            s.sendto(struct.pack('!I', i), (host, port))
+    else:
+        raise TimeoutError(i)
 print('answered', flush=True)
 time.sleep(600)
 ";
