@@ -36,15 +36,16 @@ const EXAMPLES: &str = "Examples:
   perimeter trace --control PATH ID   the segments of one of its connections as they pass";
 
 const SS_HELP: &str = "\
-recv-q and send-q are the bytes in the socket's buffers; for a listener, the connections that wait
-to be accepted and the most that may; for a socket of UDP, the memory that waiting datagrams pin and
-the datagrams that wait for a neighbour's station. cwnd is in octets. Under ip, tcp and socket stand the
-perimeter of that layer by the organization's own name for it, in brackets the core that it is bound
-to if it is, and behind @ the core that the layer ran on last (for the socket: of the last send and
-of the last receive call, where they differ). Under pef the lists of events follow.
+recv-q and send-q are the bytes in the socket's buffers; for a listener, the connections that \
+wait to be accepted and the most that may; for a socket of UDP, the memory that waiting datagrams \
+pin and the datagrams that wait for a neighbour's station. cwnd is in octets. Under ip, tcp and \
+socket stand the perimeter of that layer by the organization's own name for it, in brackets the \
+core that it is bound to if it is, and behind @ the core that the layer ran on last (for the \
+socket: of the last send and of the last receive call, where they differ). Under pef the lists of \
+events follow.
 
-A stack has a control socket if it was started with one: `Stack::builder().control(path)`,
-`perimeter bench --control PATH`, `--control PATH` of the examples. Without --control the path is
+A stack has a control socket if it was started with one: `Stack::builder().control(path)`, \
+`perimeter bench --control PATH`, `--control PATH` of the examples. Without --control the path is \
 taken from PERIMETER_CONTROL.
 
 Examples:
@@ -54,11 +55,11 @@ Examples:
 Exit status: 0 success, 1 the stack refused, 2 no stack can be reached.";
 
 const TRACE_HELP: &str = "\
-Puts a tracing event on the connection's lists, prints a line for each segment with its time, its
-direction (< received, > sent), flags, sequence number, length, acknowledgment number, window and
-the congestion window and round-trip time at that moment, and takes the event off again: after N
-segments, after S seconds, when the connection is over, or when this command ends. Only connections
-under pef have lists of events. `perimeter ss` tells the connections' names.
+Puts a tracing event on the connection's lists, prints a line for each segment with its time, its \
+direction (< received, > sent), flags, sequence number, length, acknowledgment number, window and \
+the congestion window and round-trip time at that moment, and takes the event off again: after N \
+segments, after S seconds, when the connection is over, or when this command ends. Only \
+connections under pef have lists of events. `perimeter ss` tells the connections' names.
 
 Examples:
   perimeter trace --control stack.sock 0:3.1 --count 20
@@ -67,9 +68,9 @@ Examples:
 Exit status: 0 traced, 1 the stack refused, 2 no stack can be reached.";
 
 const DOCTOR_HELP: &str = "\
-Looks at cores and how far apart they are, the clock's governor, memory, descriptors, network
-namespaces, TAP, packet and XDP sockets, hardware counters, and the programs that some runs use. It
-makes interfaces in a namespace of its own and leaves nothing behind.
+Looks at cores and how far apart they are, the clock's governor, memory, descriptors, network \
+namespaces, TAP, packet and XDP sockets, hardware counters, and the programs that some runs use. \
+It makes interfaces in a namespace of its own and leaves nothing behind.
 
 Examples:
   perimeter doctor
@@ -78,10 +79,10 @@ Examples:
 Exit status: 0, whatever is missing.";
 
 const RECOMMEND_HELP: &str = "\
-Runs each organization five times at sending, receiving, messages and short connections, in turns,
-over links in memory, and says which is best at which, by how much and how sure that is, with the
-figures below. It needs no privilege; let nothing else run meanwhile. `perimeter bench` measures
-other loads and longer. Ctrl-C ends it and prints what is complete.
+Runs each organization five times at sending, receiving, messages and short connections, in \
+turns, over links in memory, and says which is best at which, by how much and how sure that is, \
+with the figures below. It needs no privilege; let nothing else run meanwhile. `perimeter bench` \
+measures other loads and longer. Ctrl-C ends it and prints what is complete.
 
 Examples:
   perimeter recommend
@@ -106,46 +107,46 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --udp=1400 --device pair --conns 6
   perimeter bench --live --org msgp,connp-l:8,squeue:2 --conns 192
 
-Between two machines, the second line at the other one; a stack of ours needs an address of its own, on
-an interface that leads to the network, or a TAP interface that is bridged or routed to it
-(`ip tuntap add dev tap0 mode tap; ip link set tap0 master br0`):
+Between two machines, the second line at the other one; a stack of ours needs an address of its \
+own, on an interface that leads to the network, or a TAP interface that is bridged or routed to \
+it (`ip tuntap add dev tap0 mode tap; ip link set tap0 master br0`):
   perimeter bench --listen 0.0.0.0
   perimeter bench --connect 192.0.2.1 --direction both --conns 1,16 --json -
   perimeter bench --connect 192.0.2.1 --device packet:eth0 --address 192.0.2.9/24
   perimeter bench --connect 192.0.2.1:9 --sink --org linux
 
-Threads run an event loop each over connections spread evenly over threads and NICs; one file is
-sent over all of them without being copied. Configurations take turns, so that a drift of the
+Threads run an event loop each over connections spread evenly over threads and NICs; one file is \
+sent over all of them without being copied. Configurations take turns, so that a drift of the \
 machine falls on all alike.
 
-Times are CPU ns per 1448 bytes of payload; time for which others had the core is taken out, and
-remarked on. In a valid row application, stack, peer, spinning and idle time make up the elapsed
-time of the threads within 5 %; a row marked INVALID should not be quoted. On TAP and linux the
-kernel does the peer's work inside the calls under test: compare the cpu column, the whole
-machine's. least/med is the least-served connection's bytes over the median connection's. The row
-`null` has no stack at all: the floor of the rows over the memory NIC.
+Times are CPU ns per 1448 bytes of payload; time for which others had the core is taken out, and \
+remarked on. In a valid row application, stack, peer, spinning and idle time make up the elapsed \
+time of the threads within 5 %; a row marked INVALID should not be quoted. On TAP and linux the \
+kernel does the peer's work inside the calls under test: compare CPU time, which is the whole \
+machine's. least/med (--wide) is the least-served connection's bytes over the median \
+connection's. The row `null` has no stack at all: the floor of the rows over the memory NIC.
 
---live looks at the runs four times a second, less often where a look takes longer than 1 in 200
-of that time; each look is a column of the curves. Contended is the share of acquisitions whose
-first attempt fails, in the class of locks where most do. Within is how many threads are in a
-perimeter at a time, on average: under up:shared and connp-l the time for which group locks are
-held, under msgp the connection table's lock, under msgp-modern the connections'; under connp-t
-the CPU time of its protocol threads; under up, squeue, pef, streams and fold the CPU time in the
-stack, a little of which is outside any perimeter. Where there is one perimeter that is the share
+--live looks at the runs four times a second, less often where a look takes longer than 1 in 200 \
+of that time; each look is a column of the curves. Contended is the share of acquisitions whose \
+first attempt fails, in the class of locks where most do. Within is how many threads are in a \
+perimeter at a time, on average: under up:shared and connp-l the time for which group locks are \
+held, under msgp the connection table's lock, under msgp-modern the connections'; under connp-t \
+the CPU time of its protocol threads; under up, squeue, pef, streams and fold the CPU time in the \
+stack, a little of which is outside any perimeter. Where there is one perimeter that is the share \
 of time for which it is occupied. q, Esc or Ctrl-C ends the runs and prints what is complete.
 
 Exit status: 0 measured, 1 a run failed, 2 the request can't be served.";
 
 const RUN_HELP: &str = "\
-The folder gets lab.json (what was asked for), plans/ (the plans as they ran), runs.jsonl (a line a
-run, with the machine, the version, all settings and the seed), report.html, report.md and
-report.csv. A folder that is there already is left alone, but --resume goes on with one after an
-interruption: each run is on the disk before the next begins. Ctrl-C or SIGTERM ends after the present
-run, with a report of what is there; a second one ends at once.
+The folder gets lab.json (what was asked for), plans/ (the plans as they ran), runs.jsonl (a line \
+a run, with the machine, the version, all settings and the seed), report.html, report.md and \
+report.csv. A folder that is there already is left alone, but --resume goes on with one after an \
+interruption: each run is on the disk before the next begins. Ctrl-C or SIGTERM ends after the \
+present run, with a report of what is there; a second one ends at once.
 
-Every pass runs each configuration once, in an order drawn from the seed. Figures show medians with
-intervals from order statistics; where intervals overlap the report says that no difference is seen.
-Runs that something else on the machine disturbed are marked.
+Every pass runs each configuration once, in an order drawn from the seed. Figures show medians \
+with intervals from order statistics; where intervals overlap the report says that no difference \
+is seen. Runs that something else on the machine disturbed are marked.
 
 Examples:
   perimeter lab run throughput --quick
@@ -156,22 +157,22 @@ Examples:
 Exit status: 0 all measured, 1 a run failed or was stopped, 2 the request can't be served.";
 
 const SEND_HELP: &str = "\
-One full segment is sent over an idle connection; the stack's own code runs on virtual cores, so that
-every lock is seen and nobody is in the way. A line is a step: thread, layer, what it does, indented by
-the locks that are held. The paper's counterpart is Figure 4 (Willmann, Rixner, Cox, long version):
-under msgp a last line says whether its order is the same. Innermost locks of the platform are left
-out.
+One full segment is sent over an idle connection; the stack's own code runs on virtual cores, so \
+that every lock is seen and nobody is in the way. A line is a step: thread, layer, what it does, \
+indented by the locks that are held. The paper's counterpart is Figure 4 (Willmann, Rixner, Cox, \
+long version): under msgp a last line says whether its order is the same. Innermost locks of the \
+platform are left out.
 
 Examples:
   perimeter lab trace --org msgp
   perimeter lab trace --org connp-t:4 --svg send.svg";
 
-const ORGS_HELP: &str = "A capital letter stands for a number: connp-l:N has N groups, 1 to 1024 \
-(connp-l alone has 128).
-Besides these, `bench --org` takes `linux`, the host kernel's own sockets; `linux:offload` and
-`linux:offload=off`, the same with segmentation offloads and without, whatever ours have; and
-`linux:pinned`, all threads on one core.
-On a terminal a line on each comes along; elsewhere there are bare names, one a line.";
+const ORGS_HELP: &str = "\
+A capital letter stands for a number: connp-l:N has N groups, 1 to 1024 (connp-l alone has 128). \
+Besides these, `bench --org` takes `linux`, the host kernel's own sockets; `linux:offload` and \
+`linux:offload=off`, the same with segmentation offloads and without, whatever ours have; and \
+`linux:pinned`, all threads on one core. On a terminal a line on each comes along; elsewhere \
+there are bare names, one a line.";
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]

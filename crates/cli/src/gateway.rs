@@ -13,17 +13,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Help behind the options.
 pub const HELP: &str = "\
-Takes TCP connections and UDP datagrams of any destination from a TUN device and carries them on by
-the host's own sockets: to their destinations (`direct`), or by a proxy. A connection of the inside
-is accepted when its upstream is connected, refused when that is refused, and not answered when
-that does not answer. Ends and resets are passed on, both ways.
+Takes TCP connections and UDP datagrams of any destination from a TUN device and carries them on \
+by the host's own sockets: to their destinations (`direct`), or by a proxy. A connection of the \
+inside is accepted when its upstream is connected, refused when that is refused, and not answered \
+when that does not answer. Ends and resets are passed on, both ways.
 
-The interface is made if there is none of that name, and is up afterwards; addresses and routes are
-yours to set. The gateway's own packets must not be routed into it again: leave a route to the
-proxy, or mark them (--mark, with `ip rule add fwmark N lookup main`), or bind them to an interface
-(--bind-device).
+The interface is made if there is none of that name, and is up afterwards; addresses and routes \
+are yours to set. The gateway's own packets must not be routed into it again: leave a route to \
+the proxy, or mark them (--mark, with `ip rule add fwmark N lookup main`), or bind them to an \
+interface (--bind-device).
 
---allow and --deny are looked at in the order given; the first that matches decides. Where none
+--allow and --deny are looked at in the order given; the first that matches decides. Where none \
 does, a destination is denied if there is any --allow, else allowed.
 
 SIGINT or SIGTERM ends it: connections have --drain to go on. SIGUSR1 prints the counters.

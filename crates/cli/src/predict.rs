@@ -21,14 +21,15 @@ const LIKE: &str = "vm-2core";
 
 /// What `perimeter lab calibrate --help` says at its end.
 pub const CALIBRATE_HELP: &str = "\
-Times single operations (locks, wakes, switches, a cache line from core to core, memory), runs one
-thread under some organizations and loads, and fits what classes of work cost to those runs. Runs of
-two threads are measured beside them; nothing is fitted to those: `perimeter lab predict` holds its
-predictions against them. What this machine can't tell, such as what a line takes between two
-processors, is taken from the table that --like names.
+Times single operations (locks, wakes, switches, a cache line from core to core, memory), runs \
+one thread under some organizations and loads, and fits what classes of work cost to those runs. \
+Runs of two threads are measured beside them; nothing is fitted to those: `perimeter lab predict` \
+holds its predictions against them. What this machine can't tell, such as what a line takes \
+between two processors, is taken from the table that --like names.
 
-With --to, nothing is measured: work in the table that --like names is scaled until one thread sends
-what was published for few connections and, where that is given, memory until it does for many.
+With --to, nothing is measured: work in the table that --like names is scaled until one thread \
+sends what was published for few connections and, where that is given, memory until it does for \
+many.
 
 Examples:
   perimeter lab calibrate --out here.toml
@@ -37,11 +38,12 @@ Examples:
 
 /// What `perimeter lab predict --help` says at its end.
 pub const PREDICT_HELP: &str = "\
-The stack's own code runs on virtual cores, in virtual time, with the costs of a machine's table; the
-peers are machines of their own. First the table is held against runs that it was not fitted to,
-where there are any; a load for which that fails is marked. Each point runs with several seeds, and
-with each group of costs (work, cache lines, locks, scheduling) times and over 1.5: that is its band.
-A claim of a paper counts as predicted only if it holds throughout the band of its ratio.
+The stack's own code runs on virtual cores, in virtual time, with the costs of a machine's table; \
+the peers are machines of their own. First the table is held against runs that it was not fitted \
+to, where there are any; a load for which that fails is marked. Each point runs with several \
+seeds, and with each group of costs (work, cache lines, locks, scheduling) times and over 1.5: \
+that is its band. A claim of a paper counts as predicted only if it holds throughout the band of \
+its ratio.
 
 Examples:
   perimeter lab predict throughput --machine opteron-275 --cores 4

@@ -22,13 +22,14 @@ use std::{
 };
 
 pub const HELP: &str = "\
-Copies frames at the stack's interfaces while it runs, under whatever organization, and prints a line
-for each, or writes them in the pcapng format, for Wireshark and its like. Checksums that are left to
-the device are complete in what is told, and large segments are told as the device gets them. What
-passes faster than it can be told is left out and counted; the stack waits for nobody.
+Copies frames at the stack's interfaces while it runs, under whatever organization, and prints a \
+line for each, or writes them in the pcapng format, for Wireshark and its like. Checksums that \
+are left to the device are complete in what is told, and large segments are told as the device \
+gets them. What passes faster than it can be told is left out and counted; the stack waits for \
+nobody.
 
-A filter has the words of pcap-filter(7): host, net, port, portrange, each after src or dst if wanted;
-ip, ip6, arp, icmp, icmp6, tcp, udp, inbound, outbound; and, or, not, parentheses.
+A filter has the words of pcap-filter(7): host, net, port, portrange, each after src or dst if \
+wanted; ip, ip6, arp, icmp, icmp6, tcp, udp, inbound, outbound; and, or, not, parentheses.
 
 Examples:
   perimeter pcap --control stack.sock

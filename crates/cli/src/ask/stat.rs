@@ -9,10 +9,10 @@ use perimeter_lab::{Error, units};
 use std::{collections::HashMap, fmt::Write as _, path::PathBuf, thread, time::Duration};
 
 pub const HELP: &str = "\
-Prints the counters that are not 0, since the stack was built, and its locks by class. Of malformed
-and refused packets each kind has a counter of its own, drop_...; docs/SECURITY.md says of the most
-important ones what they tell. With --interval it prints what was counted in each interval, a second,
-until Ctrl-C or --count.
+Prints the counters that are not 0, since the stack was built, and its locks by class. Of \
+malformed and refused packets each kind has a counter of its own, drop_...; docs/SECURITY.md says \
+of the most important ones what they tell. With --interval it prints what was counted in each \
+interval, a second, until Ctrl-C or --count.
 
 Examples:
   perimeter stat --control stack.sock

@@ -25,10 +25,10 @@ use std::{
 };
 
 pub const HELP: &str = "\
-Shows what the stack carries a second, and its connections, those that carry most first: octets received
-and octets acknowledged by the peer a second, bytes in the receive and the send buffer, round trip,
-congestion window, retransmissions in the interval. q, Esc or Ctrl-C ends it. --batch prints one
-screen after the other, without a terminal.
+Shows what the stack carries a second, and its connections, those that carry most first: octets \
+received and octets acknowledged by the peer a second, bytes in the receive and the send buffer, \
+round trip, congestion window, retransmissions in the interval. q, Esc or Ctrl-C ends it. --batch \
+prints one screen after the other, without a terminal.
 
 Examples:
   perimeter top --control stack.sock

@@ -31,15 +31,16 @@ use std::{
 
 /// Help behind the options.
 pub const HELP: &str = "\
-Makes a TAP interface, gives this host an address on it (the first of the subnet that is free) and
-with it the route, and serves at the stack's own address beside it. The interface goes when this
-command ends. One that exists already is used as it is, and must have an address of the subnet.
+Makes a TAP interface, gives this host an address on it (the first of the subnet that is free) \
+and with it the route, and serves at the stack's own address beside it. The interface goes when \
+this command ends. One that exists already is used as it is, and must have an address of the \
+subnet.
 
-HTTP answers / with a greeting, /bytes/N with N bytes, /stats with counters as JSON; bodies of
+HTTP answers / with a greeting, /bytes/N with N bytes, /stats with counters as JSON; bodies of \
 POST and PUT are thrown away. --echo sends back what comes.
 
-SIGINT (Ctrl-C) or SIGTERM ends it: what has been sent is delivered first, for two seconds at most.
-SIGUSR1 prints the counters.
+SIGINT (Ctrl-C) or SIGTERM ends it: what has been sent is delivered first, for two seconds at \
+most. SIGUSR1 prints the counters.
 
 Examples:
   sudo perimeter serve
