@@ -71,7 +71,7 @@ fn tap_without_privilege() {
         let node = dir.path().join("tun");
         let node = node.to_str().expect("text");
         for (mode, what) in [
-            ("600", "no permission for opening /dev/net/tun"),
+            ("600", "chmod 666"),
             ("666", "no permission for attaching to"),
         ] {
             let script = format!(

@@ -96,11 +96,7 @@ pub enum TapError {
     )]
     NoDriver,
     /// Neither privilege nor ownership.
-    #[error(
-        "no permission for {what} '{name}': run as root or with CAP_NET_ADMIN, use a user and \
-         network namespace (unshare -Urn), or have the administrator create it for you (ip tuntap \
-         add dev {name} mode {mode} multi_queue user $USER)"
-    )]
+    #[error("no permission for {what} '{name}': run as root {}", or_else(.what, .name, .mode))]
     Permission {
         /// What was tried.
         what: &'static str,
@@ -164,7 +160,25 @@ impl TapError {
     }
 }
 
+const OPEN: &str = "opening /dev/net/tun for";
 const ATTACH: &str = "attaching to";
+
+/// What helps who may not do `what`, and is not root.
+fn or_else(what: &str, name: &str, mode: &str) -> String {
+    match what {
+        // A namespace of one's own does not open what is closed to the user.
+        OPEN => {
+            "or have the administrator open the device to all (chmod 666 /dev/net/tun); then a \
+                 user and network namespace (unshare -Urn) is enough"
+                .into()
+        }
+        _ => format!(
+            "or with CAP_NET_ADMIN, use a user and network namespace (unshare -Urn), or have the \
+             administrator create it for you (ip tuntap add dev {name} mode {mode} multi_queue \
+             user $USER)"
+        ),
+    }
+}
 
 const fn mode_of(medium: Medium) -> &'static str {
     match medium {

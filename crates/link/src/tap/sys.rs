@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::{ATTACH, TapConfig, TapError, mode_of};
+use super::{ATTACH, OPEN, TapConfig, TapError, mode_of};
 use crate::device::Medium;
 use crate::ifreq::{IfReq, check, ethtool, ifreq_ioctl, is_name};
 
@@ -96,7 +96,7 @@ pub(super) fn attach(name: &str, config: &TapConfig, queue: Queue) -> Result<Att
     if let Err(e) = check(fd) {
         return Err(match e.raw_os_error() {
             Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => TapError::NoDriver,
-            _ => err("opening /dev/net/tun for", e),
+            _ => err(OPEN, e),
         });
     }
     // SAFETY: the call has just given us this descriptor.
