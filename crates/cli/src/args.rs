@@ -438,7 +438,7 @@ pub struct Bench {
     inbound: Option<Inbound>,
     /// Round trip to the ideal peer or over the wires of a pair, as 50us, 1.5ms or 0 [default:
     /// 50us to the ideal peer, 0 in a pair]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
     rtt: Option<Duration>,
     /// Application threads, an event loop each [default: cores]
     #[arg(long, value_name = "N", value_parser = parallel)]

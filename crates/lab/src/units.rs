@@ -11,6 +11,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
+    if is_negative(text) {
+        return Err("must not be negative".into());
+    }
     let split = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .ok_or("a unit is missing (ns, us, ms or s)")?;
@@ -62,9 +65,18 @@ pub fn roughly(d: Duration) -> String {
     }
 }
 
+/// Whether it is a number with a minus sign before it, whatever follows.
+fn is_negative(text: &str) -> bool {
+    text.strip_prefix('-')
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+}
+
 /// Parses a non-negative decimal: digits with at most one point. No sign, exponent or `inf`, which
 /// `str::parse` would take.
 fn decimal(text: &str) -> Result<f64, String> {
+    if is_negative(text) {
+        return Err("must not be negative".into());
+    }
     let digits = text.bytes().any(|b| b.is_ascii_digit());
     if !digits || !text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
         return Err(format!("`{text}` is not a number"));
