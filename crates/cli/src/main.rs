@@ -26,6 +26,7 @@ use signal_hook::{
 use std::{
     fs,
     io::{self, IsTerminal, Write},
+    os::unix::fs::FileTypeExt as _,
     path::Path,
     process::ExitCode,
     sync::{
@@ -194,6 +195,9 @@ fn run(bench: &Bench, started: Instant) -> Result<u8, Error> {
     if let Some(path) = bench.json.as_deref().filter(|_| !to_stdout) {
         check_writable("--json", path)?;
     }
+    if let Some(path) = &settings.control {
+        check_control(path)?;
+    }
     let in_namespace = |o: &Organization| match o {
         Organization::Linux { .. } => true,
         Organization::Ours(_) | Organization::Other(_) | Organization::Null => {
@@ -289,6 +293,19 @@ fn check_writable(option: &str, path: &Path) -> Result<(), Error> {
         }
         Ok(_) => Ok(()),
         Err(e) => input(format!("its directory: {e}")),
+    }
+}
+
+/// Finds out before a long run whether a control socket can be made at `path`. One that is there
+/// may be left over, which whoever makes the new one finds out.
+fn check_control(path: &Path) -> Result<(), Error> {
+    match path.symlink_metadata() {
+        Ok(there) if there.file_type().is_socket() => Ok(()),
+        Ok(_) => Err(Error::Input(format!(
+            "--control {}: there is a file of that name",
+            path.display()
+        ))),
+        Err(_) => check_writable("--control", path),
     }
 }
 

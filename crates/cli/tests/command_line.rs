@@ -104,6 +104,12 @@ fn bad_input() {
         (&["bench", "--json", "."], "directory"),
         (&["bench", "--json", "file/x.json"], "file/x.json"),
         (&["bench", "--json", ""], "--json"),
+        (&["bench", "--control", "missing/s"], "missing/s"),
+        (&["bench", "--control", "file"], "a file of that name"),
+        (
+            &["lab", "run", "throughput", "--out", "file/x"],
+            "can't be made",
+        ),
         (&["bench", "--reconnect"], "does not close"),
         (&["bench", "--listen", "nowhere."], "nowhere."),
         (&["bench", "--listen", "192.0.2.1"], "192.0.2.1:7471"),

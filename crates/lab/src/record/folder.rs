@@ -55,7 +55,8 @@ impl Folder {
     /// Makes a folder for new runs. One that exists must be empty.
     ///
     /// # Errors
-    /// [`Error::Input`] if there is something at `path`; [`Error::Io`] if it can't be made.
+    /// [`Error::Input`] if there is something at `path` or it can't be made; [`Error::Io`] if it
+    /// can't be written to.
     pub fn create(path: &Path, header: &Header, plans: &[Plan]) -> Result<Folder, Error> {
         if path.symlink_metadata().is_ok() {
             let empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
@@ -67,7 +68,9 @@ impl Folder {
             }
         }
         let context = || format!("making {}", path.display());
-        fs::create_dir_all(path.join(PLANS)).context(context())?;
+        if let Err(e) = fs::create_dir_all(path.join(PLANS)) {
+            return input(path, format!("can't be made: {e}"));
+        }
         for plan in plans {
             let file = path.join(PLANS).join(format!("{}.toml", plan.name));
             write_whole(&file, plan.text.as_bytes())?;
