@@ -291,6 +291,11 @@ enum Part {
 
 /// The largest part of the difference, in words.
 fn reason(measure: Measure, best: &Row, other: &Row) -> Option<String> {
+    // The kernel does not tell what its stack takes: 0 is no figure to hold another against.
+    let counted = |r: &Row| r.samples.iter().all(|s| s.stack_ns.is_some());
+    if counted(best) != counted(other) {
+        return None;
+    }
     let (a, b) = (parts(measure, best), parts(measure, other));
     let all = |parts: &[(Part, f64)]| parts.iter().map(|p| p.1).sum::<f64>();
     // A thread without a connection sleeps, and its time says nothing.
@@ -447,6 +452,17 @@ mod tests {
             !text.contains(said) && flat(&text).contains("it has 2 threads, up has 1"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_is_not_counted_is_no_reason() {
+        let mut kernel = sample(2e9, None, 1);
+        kernel.valid = true;
+        let ours = sample(1e9, Some(1_000_000), 1);
+        let rows = [("squeue:2", 2, vec![kernel]), ("msgp", 2, vec![ours])];
+        let text = flat(&answer(&report(&rows)));
+        assert!(text.contains("2.00 × msgp in one run"), "{text}");
+        assert!(!text.contains("spends"), "{text}");
     }
 
     #[test]

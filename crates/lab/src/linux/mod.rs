@@ -118,11 +118,15 @@ impl Backend for Kernel {
             notes.push("linux: --link-gbps and --rtt have no effect".into());
         }
         if settings.device == Device::Mem && settings.connect.is_none() {
-            notes.push(
-                "linux: goodput is not comparable (the kernel also does the receiver's work); \
-                 compare CPU"
-                    .into(),
-            );
+            let note = match settings.exchange {
+                None => {
+                    "linux: goodput is not comparable (the kernel also does the receiver's work); \
+                     compare CPU"
+                }
+                // The table of exchanges has no CPU time.
+                Some(_) => "linux: not comparable (the kernel also does the peer's work)",
+            };
+            notes.push(note.into());
         }
         notes.extend(reconnect::note(settings));
         if settings.udp.is_some() {

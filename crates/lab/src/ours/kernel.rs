@@ -40,8 +40,8 @@ use std::{
 pub(super) fn notes(settings: &Settings) -> Vec<String> {
     let device = settings.device;
     let mut notes = vec![format!(
-        "{device}: the kernel does the peer's work inside our calls; compare cpu, the whole \
-         machine's"
+        "{device}: the kernel does the peer's work inside our calls; compare CPU, which is the \
+         whole machine's"
     )];
     if settings.link_gbps.is_some() || settings.rtt.is_some() {
         notes.push(format!("{device}: --link-gbps and --rtt have no effect"));

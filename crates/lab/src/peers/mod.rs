@@ -75,7 +75,7 @@ impl Backend for Peers {
         let tap = settings.device.is_to_kernel();
         match tap {
             true => notes.push(format!(
-                "{name}: goodput is not comparable (the kernel also does the peer's work); compare cpu"
+                "{name}: goodput is not comparable (the kernel also does the peer's work); compare CPU"
             )),
             false => notes.push(format!(
                 "{name}: both ends are {name}, joined by a link in memory at MTU 1500; cpu is \
