@@ -97,8 +97,8 @@ const BENCH_EXAMPLES: &str = "Examples:
   perimeter bench --org all --conns 192 --seconds 1
   perimeter bench --org linux --conns 192 --direction both --json result.json
   perimeter bench --org connp-l:128 --inbound affine --nics 6 --link-gbps 1 --json - | jq .runs
-  perimeter bench --exchange 64 --coalescing nodelay --conns 1,192
-  perimeter bench --reconnect --exchange 64:512 --coalescing nodelay --device pair --conns 1,192
+  perimeter bench --exchange 64 --conns 1,192
+  perimeter bench --reconnect --exchange 64:512 --conns 1,192
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
   perimeter bench --device xdp --org null,up,connp-l:128,linux --conns 6 --direction receive
   perimeter bench --device pair --org up,connp-l:128,linux --conns 6,192
@@ -462,11 +462,11 @@ pub struct Bench {
     #[arg(long, value_name = "B", value_parser = buffer)]
     buffer: Option<usize>,
     /// When small writes become segments: cork (full ones only), nagle (when nothing is
-    /// unacknowledged) or nodelay (at once) [default: cork]
+    /// unacknowledged) or nodelay (at once) [default: cork, with --exchange nodelay]
     #[arg(long, value_name = "WAY", value_parser = Coalescing::from_str)]
     coalescing: Option<Coalescing>,
     /// Requests and responses of these sizes in bytes instead of a stream, or a ping-pong of one
-    /// size; wants --coalescing nodelay
+    /// size
     #[arg(long, value_name = "REQ[:RESP]", value_parser = Exchange::from_str)]
     exchange: Option<Exchange>,
     /// Datagrams of UDP of this size in place of connections: --conns are pairs of sockets, default
@@ -479,6 +479,7 @@ pub struct Bench {
     /// Each connection carries one --exchange, or nothing without, and is opened anew: connections a
     /// second, and how long each takes from its opening to its close. --conns are then open at a
     /// time. The far end closes first. Over --device pair, tap, tun, packet or xdp, and linux
+    /// [default --device: pair]
     #[arg(long)]
     reconnect: bool,
     /// How threads wait for locks: modern (spin a little, park; a release wakes one) or turnstile
@@ -590,6 +591,14 @@ impl Bench {
         let connect = self.target()?;
         if self.udp.is_some() {
             d.connections = vec![1, 6, 192];
+        }
+        if self.exchange.is_some() {
+            // Cork would hold messages back.
+            d.coalescing = Coalescing::NoDelay;
+        }
+        if self.reconnect {
+            // The ideal peer of the memory NIC does not close.
+            d.device = Device::Pair;
         }
         if let Some(target) = &connect {
             (d.device, d.connections) = (Device::Tap, vec![1, 6]);

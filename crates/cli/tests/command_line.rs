@@ -110,7 +110,14 @@ fn bad_input() {
             &["lab", "run", "throughput", "--out", "file/x"],
             "can't be made",
         ),
-        (&["bench", "--reconnect"], "does not close"),
+        (
+            &["bench", "--reconnect", "--device", "mem"],
+            "does not close",
+        ),
+        (
+            &["bench", "--exchange", "64", "--coalescing", "cork"],
+            "needs --coalescing nodelay",
+        ),
         (&["bench", "--listen", "nowhere."], "nowhere."),
         (&["bench", "--listen", "192.0.2.1"], "192.0.2.1:7471"),
         (&["bench", "--listen", "127.0.0.1", "--org", "up"], "--org"),
@@ -352,6 +359,25 @@ fn measures_our_organizations() {
         assert_eq!(run["valid"], true, "{run}");
         assert!(run["stack_ns_per_segment"]["median"].as_f64().unwrap() > 0.0);
         assert!(run["goodput_mbps"]["median"].as_f64().unwrap() > 1.0);
+    }
+}
+
+/// What --exchange and --reconnect can't do without is their default.
+#[test]
+fn exchanges_and_reconnections_need_no_more_words() {
+    let directory = tempfile::tempdir().unwrap();
+    let short = "--org up --conns 1 --seconds 0.1 --repeat 1 --json -";
+    for (asked, setting, value) in [
+        ("bench --exchange 64", "coalescing", "nodelay"),
+        ("bench --reconnect", "device", "pair"),
+    ] {
+        let arguments: Vec<&str> = asked.split(' ').chain(short.split(' ')).collect();
+        let output = perimeter(&arguments, directory.path())
+            .success()
+            .get_output()
+            .clone();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["settings"][setting], value, "{asked}");
     }
 }
 
