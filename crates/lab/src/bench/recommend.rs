@@ -503,17 +503,17 @@ fn evidence(finding: &Finding) -> comfy_table::Table {
         1,
         [
             "org",
-            "threads",
+            "thr",
             finding.unit,
             "range",
             "of best",
-            "disturbed",
+            "noisy",
         ],
     );
     for f in &finding.figures {
         let share = match (f.valid, f.ties) {
             (false, _) => "INVALID".into(),
-            (true, true) => format!("{:.2} (tie)", f.of_best),
+            (true, true) => format!("{:.2} tie", f.of_best),
             (true, false) => format!("{:.2}", f.of_best),
         };
         table.add_row([
