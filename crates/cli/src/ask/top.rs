@@ -27,8 +27,9 @@ use std::{
 pub const HELP: &str = "\
 Shows what the stack carries a second, and its connections, those that carry most first: octets \
 received and octets acknowledged by the peer a second, bytes in the receive and the send buffer, \
-round trip, congestion window, retransmissions in the interval. q, Esc or Ctrl-C ends it. --batch \
-prints one screen after the other, without a terminal.
+round trip, congestion window, retransmissions in the interval; on a terminal of fewer than 110 \
+columns some of these are left out. q, Esc or Ctrl-C ends it. --batch prints one screen after the \
+other, without a terminal.
 
 Examples:
   perimeter top --control stack.sock
@@ -37,9 +38,12 @@ Examples:
 
 Exit status: 0 success, 1 the stack refused, 2 no stack can be reached.";
 
+/// Below so many columns connections would have no room for their addresses beside all figures.
+const NARROW: u16 = 110;
+
 const WANTED: Wanted = Wanted {
     by: "top",
-    instead: "--batch prints to anything",
+    instead: "without one, use --batch",
 };
 
 /// Arguments of `perimeter top`.
@@ -73,7 +77,7 @@ pub fn top(ask: &TopArgs) -> Result<(), Error> {
         while left > 0 {
             thread::sleep(ask.interval);
             watch.look()?;
-            print(&(watch.lines(ask.rows).join("\n") + "\n\n"))?;
+            print(&(watch.lines(ask.rows, false).join("\n") + "\n\n"))?;
             left -= 1;
         }
         return Ok(());
@@ -98,7 +102,8 @@ fn wait(screen: &mut Screen, interval: Duration, watch: &Watch) -> io::Result<bo
     let draw = |screen: &mut Screen| {
         screen.draw(|frame| {
             let area = frame.area();
-            let lines = watch.lines(usize::from(area.height).saturating_sub(3));
+            let rows = usize::from(area.height).saturating_sub(3);
+            let lines = watch.lines(rows, area.width < NARROW);
             let lines: Vec<Line<'_>> = lines.into_iter().map(Line::from).collect();
             frame.render_widget(Text::from(lines), area);
         })
@@ -187,8 +192,8 @@ impl Watch {
         Ok(())
     }
 
-    /// The screen, with that many connections at most.
-    fn lines(&self, rows: usize) -> Vec<String> {
+    /// The screen, with that many connections at most; on a narrow one with fewer figures of each.
+    fn lines(&self, rows: usize, narrow: bool) -> Vec<String> {
         let d = &self.difference;
         let seconds = d.time_ns as f64 / 1e9;
         let a_second = |name: &str| {
@@ -216,19 +221,37 @@ impl Watch {
                 octets(self.counters.memory as f64),
             ),
             format!(
-                "a second: {} frames in, {} segments out, {} datagrams out, {} sent again; {dropped} dropped",
+                "a second: {} frames in, {} segments out, {} datagrams, {} again; {dropped} dropped",
                 rate(a_second("rx_frames")),
                 rate(a_second("tx_segments")),
                 rate(a_second("tx_udp")),
                 rate(a_second("retransmits")),
             ),
         ];
-        let head = format!(
-            "{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>5} {:<12} local > remote",
-            "in/s", "out/s", "recv-q", "send-q", "rtt", "cwnd", "again", "state"
-        );
+        let head = match narrow {
+            true => format!(
+                "{:>10} {:>10} {:>8} {:>5} local > remote",
+                "in/s", "out/s", "rtt", "again"
+            ),
+            false => format!(
+                "{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>5} {:<12} local > remote",
+                "in/s", "out/s", "recv-q", "send-q", "rtt", "cwnd", "again", "state"
+            ),
+        };
         lines.push(head);
         for (r, c) in self.connections.iter().take(rows) {
+            if narrow {
+                lines.push(format!(
+                    "{:>10} {:>10} {:>8} {:>5} {} > {}",
+                    octets(r.received),
+                    octets(r.acked),
+                    c.rtt_us.map_or("–".into(), time),
+                    r.retransmits,
+                    c.local,
+                    c.remote
+                ));
+                continue;
+            }
             lines.push(format!(
                 "{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>5} {:<12} {} > {}",
                 octets(r.received),
