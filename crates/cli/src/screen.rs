@@ -51,12 +51,12 @@ impl Screen {
     /// [`Error::Input`] if not.
     pub fn check(Wanted { by, instead }: Wanted) -> Result<(), Error> {
         for (is, what) in [
-            (io::stdout().is_terminal(), "standard output"),
-            (io::stdin().is_terminal(), "standard input"),
+            (io::stdout().is_terminal(), ""),
+            (io::stdin().is_terminal(), " to read keys from"),
         ] {
             if !is {
                 return Err(Error::Input(format!(
-                    "{by} needs a terminal, and {what} is none; {instead}"
+                    "{by} needs a terminal{what}; {instead}"
                 )));
             }
         }

@@ -27,7 +27,7 @@ use std::{
 /// Who wants the terminal.
 const WANTED: Wanted = Wanted {
     by: "--live",
-    instead: "leave --live out, and --json FILE has all figures",
+    instead: "without one, use --json FILE",
 };
 /// Exit code after a second request to stop, which waits for nothing: that of SIGINT by custom.
 const AT_ONCE: i32 = 130;

@@ -107,7 +107,7 @@ impl Finding {
     pub fn words(self) -> &'static str {
         match self {
             Finding::Holds => "predicted: holds",
-            Finding::TurnedRound => "predicted: turned round",
+            Finding::TurnedRound => "predicted: opposite",
             Finding::NoDifference => "predicted: no difference",
         }
     }

@@ -642,7 +642,8 @@ impl Trace {
     ) -> Result<Trace, Refusal> {
         let only = || {
             format!(
-                "only connections under pef can be traced, this stack is {}",
+                "only connections under pef can be traced, this stack is {}; `perimeter pcap` shows \
+                 the frames of any",
                 engine.spec()
             )
         };
