@@ -53,13 +53,13 @@ fn unknown(name: &str) -> String {
         .chain(HOST)
         .chain(OTHERS.map(|s| s.name))
         .chain(["all", "peers", "null"]);
+    let meant = did_you_mean(name, known);
+    if !meant.is_empty() {
+        return format!("unknown organization `{name}`{meant} `perimeter orgs` lists all of ours");
+    }
     format!(
-        "unknown organization `{name}`{} `perimeter orgs` lists ours; besides there are {}, {}, \
+        "unknown organization `{name}`; `perimeter orgs` lists ours; besides there are {}, {}, \
          null (no stack), all (of ours) and peers (the others)",
-        match did_you_mean(name, known) {
-            none if none.is_empty() => ";".to_string(),
-            meant => meant,
-        },
         HOST.join(", "),
         OTHERS.map(|s| s.name).join(", ")
     )
