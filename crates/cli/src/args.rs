@@ -171,8 +171,8 @@ const ORGS_HELP: &str = "\
 A capital letter stands for a number: connp-l:N has N groups, 1 to 1024 (connp-l alone has 128). \
 Besides these, `bench --org` takes `linux`, the host kernel's own sockets; `linux:offload` and \
 `linux:offload=off`, the same with segmentation offloads and without, whatever ours have; and \
-`linux:pinned`, all threads on one core. On a terminal a line on each comes along; elsewhere \
-there are bare names, one a line.";
+`linux:pinned`, all threads on one core. docs/ORGANIZATIONS.md has the parameters that each \
+takes. On a terminal a line on each comes along; elsewhere there are bare names, one a line.";
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]
