@@ -59,10 +59,10 @@ struct Port {
 }
 
 fn open(config: &TapConfig) -> Port {
-    let tap = Tap::open(config).expect("opened");
+    let config = config.clone().with_host_address(Some((KERNEL, 24)));
+    let tap = Tap::open(&config).expect("opened");
     let name = tap.name().to_owned();
-    host::set_address(&name, KERNEL, 24).expect("an address");
-    host::set_up(&name, true).expect("up");
+    assert!(host::is_up(&name).expect("asked"), "up");
     let caps = tap.capabilities();
     assert_eq!(caps.mtu, host::mtu(&name).expect("an MTU"));
     let kernel_mac = host::mac(&name).unwrap_or_default();

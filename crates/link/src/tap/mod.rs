@@ -13,6 +13,7 @@ mod queue;
 mod steer;
 mod sys;
 
+use core::net::Ipv4Addr;
 use perimeter_wire::MacAddr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,6 +43,9 @@ pub struct TapConfig {
     pub mac: Option<MacAddr>,
     /// MTU to set on the interface, bytes; `None`: as it is.
     pub mtu: Option<u32>,
+    /// This host's own address on the interface, with the length of its prefix: the host then has a
+    /// route to the stack's addresses in it, and the interface is up. `None`: both as they are.
+    pub host_address: Option<(Ipv4Addr, u8)>,
     /// Offload checksums to the kernel, both ways.
     pub checksum_offload: bool,
     /// Large segments of TCP both ways: the kernel cuts what the stack sends, and hands over what
@@ -60,6 +64,7 @@ impl TapConfig {
             steering: true,
             mac: None,
             mtu: None,
+            host_address: None,
             checksum_offload: true,
             large: true,
         }
@@ -74,6 +79,7 @@ perimeter_base::setters! {
         with_steering(steering: bool),
         with_mac(mac: Option<MacAddr>),
         with_mtu(mtu: Option<u32>),
+        with_host_address(host_address: Option<(Ipv4Addr, u8)>),
         with_checksum_offload(checksum_offload: bool),
         with_large(large: bool),
     }
@@ -244,6 +250,11 @@ impl Tap {
             host::set_mtu(&name, mtu).map_err(|e| err("setting the MTU of", e))?;
         }
         let mtu = host::mtu(&name).map_err(|e| err("reading the MTU of", e))?;
+        if let Some((address, prefix)) = config.host_address {
+            host::set_address(&name, address, prefix)
+                .map_err(|e| err("giving this host an address on", e))?;
+            host::set_up(&name, true).map_err(|e| err("bringing up", e))?;
+        }
         let mac = match config.medium {
             Medium::Ip => MacAddr::default(),
             Medium::Ethernet => config.mac.unwrap_or_else(|| mac_of(&name)),
