@@ -13,12 +13,11 @@ use perimeter_lab::{
     record::{self, Folder},
     report::{self, lanes},
     runner::{self, Request, Step, Summary, Watcher},
-    text::did_you_mean,
+    text::{did_you_mean, wrapped},
     trace, units,
     workload::Configuration,
 };
 use std::{
-    fmt::Write as _,
     io::{self, IsTerminal, Write as _},
     path::{Path, PathBuf},
     sync::{
@@ -126,13 +125,8 @@ fn list(json: bool) -> Result<(), Error> {
     let mut text = String::new();
     for p in &plans {
         let times = [Mode::Quick, Mode::Normal, Mode::Full].map(|m| units::roughly(p.estimate(m)));
-        let _ = writeln!(
-            text,
-            "{:width$}  {} [{}]",
-            p.name,
-            p.title,
-            times.join(", ")
-        );
+        let line = format!("{:width$}  {} [{}]", p.name, p.title, times.join(", "));
+        text.push_str(&wrapped(&line, width + 2));
     }
     text.push_str("\n[estimated time: --quick, default, --full]\n");
     print(&text)

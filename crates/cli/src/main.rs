@@ -18,6 +18,7 @@ use perimeter_lab::{
     bench::{compare, progress::Bar, recommend, report::Build, short, table},
     host, linux, net, organizations,
     organizations::Organization,
+    text::wrapped,
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -169,7 +170,7 @@ fn orgs(json: bool) -> Result<(), Error> {
     let text: String = list
         .iter()
         .map(|e| match explain {
-            true => format!("{:width$}  {}\n", e.name, e.summary),
+            true => wrapped(&format!("{:width$}  {}", e.name, e.summary), width + 2),
             false => format!("{}\n", e.name),
         })
         .collect();

@@ -28,7 +28,7 @@ where
 }
 
 /// The lines of 80 columns that hold `text`, all but the first indented, with a line end.
-pub(crate) fn wrapped(text: &str, indent: usize) -> String {
+pub fn wrapped(text: &str, indent: usize) -> String {
     let indent = " ".repeat(indent);
     // Names have hyphens: a line does not end within one.
     let options = textwrap::Options::new(80)
