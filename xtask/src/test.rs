@@ -1,7 +1,9 @@
 //! `cargo xtask test`: everything that has to pass, after installing what it needs.
 
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -37,7 +39,15 @@ const LOOM: &[(&str, &str)] = &[
 const STEPS: [Step; 6] = [
     Step {
         what: "tests of all crates",
-        words: &["test", "--workspace", "--features", "perimeter/testing"],
+        // What a test that was skipped has said is shown only if that is asked for.
+        words: &[
+            "test",
+            "--workspace",
+            "--features",
+            "perimeter/testing",
+            "--",
+            "--show-output",
+        ],
         env: &[],
     },
     Step {
@@ -136,13 +146,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         install();
     }
     let start = Instant::now();
+    let mut skipped = Skipped::new();
     for step in &STEPS {
         println!("== {}: cargo {}", step.what, step.words.join(" "));
-        let status = Command::new(env!("CARGO"))
+        let mut command = Command::new(env!("CARGO"));
+        command
             .args(step.words)
             .envs(step.env.iter().copied())
-            .status()
+            .stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
             .with_context(|| format!("cargo {} did not start", step.words.join(" ")))?;
+        if let Some(out) = child.stdout.take() {
+            pass_on(BufReader::new(out), &mut skipped, |line| println!("{line}"))?;
+        }
+        let status = child.wait()?;
         let took = start.elapsed().as_secs();
         if !status.success() {
             println!("== {}: failed after {took} s", step.what);
@@ -150,7 +168,50 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         println!("== {}: passed, {took} s so far", step.what);
     }
+    for (why, tests) in &skipped {
+        println!("== skipped ({why}): {}", tests.join(", "));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tests that were skipped, by the reason.
+type Skipped = BTreeMap<String, Vec<String>>;
+
+/// What a test prints that is skipped, before the reason.
+const SIGNS: [&str; 3] = ["skipped: ", "note: skipped, ", "note: not measured: "];
+
+/// Passes on the lines of a test run, but for what tests that passed have printed, of which it only
+/// keeps who was skipped and why.
+fn pass_on(
+    out: impl BufRead,
+    skipped: &mut Skipped,
+    mut print: impl FnMut(&str),
+) -> io::Result<()> {
+    let (mut hidden, mut test) = (false, String::new());
+    for line in out.split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        hidden = match &*line {
+            "successes:" => true,
+            "failures:" => false,
+            l => hidden && !l.starts_with("test result: "),
+        };
+        if !hidden {
+            print(&line);
+            continue;
+        }
+        let name = line.strip_prefix("---- ");
+        if let Some(name) = name.and_then(|l| l.strip_suffix(" stdout ----")) {
+            test = name.to_owned();
+        }
+        if let Some(why) = SIGNS.iter().find_map(|s| line.strip_prefix(s)) {
+            let tests = skipped.entry(why.to_owned()).or_default();
+            if tests.last() != Some(&test) {
+                tests.push(test.clone());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Installs the Debian packages of programs that are missing. Without root, or on another
@@ -183,5 +244,47 @@ fn install() {
              them are skipped. By hand: apt-get install {}",
             missing.join(" ")
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_skipped_is_kept_and_what_passed_is_not_printed() {
+        let out = "\
+running 3 tests
+test a ... ok
+
+successes:
+
+---- a stdout ----
+chatter
+skipped: no namespaces
+
+---- b stdout ----
+skipped: no namespaces
+
+successes:
+    a
+    b
+
+failures:
+
+---- c stdout ----
+it broke
+
+test result: FAILED. 2 passed; 1 failed
+";
+        let (mut skipped, mut printed) = (Skipped::new(), Vec::new());
+        pass_on(out.as_bytes(), &mut skipped, |l| printed.push(l.to_owned())).unwrap();
+        let tests = ["a".to_string(), "b".to_string()];
+        assert_eq!(skipped["no namespaces"], tests);
+        let printed = printed.join("\n");
+        assert!(!printed.contains("chatter"), "{printed}");
+        for kept in ["test a ... ok", "it broke", "test result: FAILED"] {
+            assert!(printed.contains(kept), "{printed}");
+        }
     }
 }
