@@ -499,17 +499,7 @@ fn show(finding: &Finding, value: f64) -> String {
 }
 
 fn evidence(finding: &Finding) -> comfy_table::Table {
-    let mut table = titled(
-        1,
-        [
-            "org",
-            "thr",
-            finding.unit,
-            "range",
-            "of best",
-            "noisy",
-        ],
-    );
+    let mut table = titled(1, ["org", "thr", finding.unit, "range", "of best", "noisy"]);
     for f in &finding.figures {
         let share = match (f.valid, f.ties) {
             (false, _) => "INVALID".into(),
