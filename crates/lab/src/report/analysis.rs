@@ -165,15 +165,18 @@ fn result(plan: &Plan, stored: &Stored, cores: Cores, rows: &[&Row], others: &[&
         })
         .collect();
     let all = || rows.iter().filter_map(|r| r.measured());
-    let mut signs: BTreeMap<String, usize> = BTreeMap::new();
+    let mut signs: BTreeMap<String, Sign> = BTreeMap::new();
     for m in all() {
-        // Without their numbers, which differ from run to run.
-        let kinds: std::collections::BTreeSet<String> = signs_of(m).map(kind).collect();
-        for k in kinds {
-            *signs.entry(k).or_default() += 1;
+        let mut of_run = std::collections::BTreeSet::new();
+        for sign in signs_of(m) {
+            let (kind, numbers) = kind(sign);
+            let all = signs.entry(kind.clone()).or_default();
+            all.runs += usize::from(of_run.insert(kind));
+            all.widen(&numbers);
         }
     }
-    let mut signs: Vec<_> = signs.into_iter().collect();
+    let told = |(kind, sign): (String, Sign)| (sign.words(&kind), sign.runs);
+    let mut signs: Vec<_> = signs.into_iter().map(told).collect();
     signs.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     let mut notes: Vec<String> = Vec::new();
     for note in rows.iter().flat_map(|r| &r.notes) {
@@ -216,17 +219,59 @@ fn signs_of(m: &Measured) -> impl Iterator<Item = &str> {
     signs.filter(|s| !apart::is_sign(s))
 }
 
-/// A sign of disturbance with `N` for its numbers.
-fn kind(sign: &str) -> String {
-    let mut kind = String::new();
+/// Stands for a number in a kind of sign.
+const NUMBER: char = '\0';
+
+/// A sign of disturbance without its numbers, and these.
+fn kind(sign: &str) -> (String, Vec<u64>) {
+    let (mut kind, mut numbers) = (String::new(), Vec::<u64>::new());
     for c in sign.chars() {
-        match c.is_ascii_digit() {
-            true if kind.ends_with('N') => {}
-            true => kind.push('N'),
-            false => kind.push(c),
+        match (c.to_digit(10), numbers.last_mut()) {
+            (Some(d), Some(n)) if kind.ends_with(NUMBER) => {
+                *n = n.saturating_mul(10).saturating_add(d.into());
+            }
+            (Some(d), _) => {
+                kind.push(NUMBER);
+                numbers.push(d.into());
+            }
+            (None, _) => kind.push(c),
         }
     }
-    kind
+    (kind, numbers)
+}
+
+/// The signs of a kind.
+#[derive(Default)]
+struct Sign {
+    /// Runs that had it.
+    runs: usize,
+    /// The least and the most that each number was.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Sign {
+    fn widen(&mut self, numbers: &[u64]) {
+        if self.ranges.is_empty() {
+            self.ranges = numbers.iter().map(|n| (*n, *n)).collect();
+        }
+        for ((least, most), n) in self.ranges.iter_mut().zip(numbers) {
+            (*least, *most) = ((*least).min(*n), (*most).max(*n));
+        }
+    }
+
+    /// The kind with the ranges of its numbers.
+    fn words(&self, kind: &str) -> String {
+        let mut parts = kind.split(NUMBER);
+        let mut words = parts.next().unwrap_or_default().to_owned();
+        for (part, (least, most)) in parts.zip(&self.ranges) {
+            words.push_str(&match least == most {
+                true => least.to_string(),
+                false => format!("{least}–{most}"),
+            });
+            words.push_str(part);
+        }
+        words
+    }
 }
 
 fn point(x: u64, rows: &[&Row], none: &str) -> Point {

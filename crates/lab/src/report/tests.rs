@@ -461,14 +461,17 @@ fn what_is_missing_or_disturbed_says_so() {
     let mut gone = row("small", "MsgP", "msgp", 6, 0, 1.0);
     gone.outcome = Outcome::Unavailable("no such <device>".into());
     stored.rows.push(gone);
-    if let Outcome::Measured(m) = &mut stored.rows[0].outcome {
-        m.raw.disturbances = vec!["the hypervisor stole 5 % of the processor time".into()];
+    for (row, percent) in stored.rows.iter_mut().zip([5, 12]) {
+        if let Outcome::Measured(m) = &mut row.outcome {
+            let sign = format!("the hypervisor stole {percent} % of the processor time");
+            m.raw.disturbances = vec![sign];
+        }
     }
     let rendered = render(&stored);
     assert!(rendered.html.contains("no such &lt;device&gt;"));
     assert!(rendered.html.contains("not run yet"));
     assert!(rendered.html.contains(
-        "1 of 30 runs were disturbed: the hypervisor stole N % of the processor time (1)."
+        "2 of 30 runs were disturbed: the hypervisor stole 5–12 % of the processor time (2)."
     ));
     assert!(rendered.markdown.contains("†"));
     stored.rows.clear();
