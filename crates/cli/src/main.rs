@@ -27,7 +27,6 @@ use signal_hook::{
 use std::{
     fs,
     io::{self, IsTerminal, Write},
-    os::unix::fs::FileTypeExt as _,
     path::Path,
     process::ExitCode,
     sync::{
@@ -197,7 +196,7 @@ fn run(bench: &Bench, started: Instant) -> Result<u8, Error> {
         check_writable("--json", path)?;
     }
     if let Some(path) = &settings.control {
-        check_control(path)?;
+        check_writable("--control", path)?;
     }
     let in_namespace = |o: &Organization| match o {
         Organization::Linux { .. } => true,
@@ -294,19 +293,6 @@ fn check_writable(option: &str, path: &Path) -> Result<(), Error> {
         }
         Ok(_) => Ok(()),
         Err(e) => input(format!("its directory: {e}")),
-    }
-}
-
-/// Finds out before a long run whether a control socket can be made at `path`. One that is there
-/// may be left over, which whoever makes the new one finds out.
-fn check_control(path: &Path) -> Result<(), Error> {
-    match path.symlink_metadata() {
-        Ok(there) if there.file_type().is_socket() => Ok(()),
-        Ok(_) => Err(Error::Input(format!(
-            "--control {}: there is a file of that name",
-            path.display()
-        ))),
-        Err(_) => check_writable("--control", path),
     }
 }
 

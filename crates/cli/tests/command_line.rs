@@ -105,7 +105,7 @@ fn bad_input() {
         (&["bench", "--json", "file/x.json"], "file/x.json"),
         (&["bench", "--json", ""], "--json"),
         (&["bench", "--control", "missing/s"], "missing/s"),
-        (&["bench", "--control", "file"], "a file of that name"),
+        (&["bench", "--control", "file"], "already exists"),
         (
             &["lab", "run", "throughput", "--out", "file/x"],
             "can't be made",

@@ -20,7 +20,8 @@ pub(super) const MILLI: u64 = 1000;
 /// Lines that go from core to core together. A new one is with no core.
 #[derive(Default)]
 pub struct VirtualTag {
-    place: UnsafeCell<Place>,
+    /// Nothing where touching the lines costs nothing: a connection has several of these.
+    place: UnsafeCell<Option<Box<Place>>>,
 }
 
 // SAFETY: `place` is used by the running virtual thread only, which has the baton.
@@ -39,6 +40,14 @@ impl fmt::Debug for VirtualTag {
 pub(super) struct Place {
     /// The core that wrote them last, if no other has read them since.
     writer: u32,
+    /// Who else has them; nothing as long as they are written only and no cache is ever full, as
+    /// the words of locks are by default: then the last writer has them.
+    kept: Option<Box<Kept>>,
+}
+
+/// Who has lines.
+#[derive(Debug, Default)]
+struct Kept {
     /// Cores that had them, and how much each had fetched when it touched them last.
     held: Vec<(u32, u64)>,
     /// The same for caches that several cores share.
@@ -53,7 +62,10 @@ impl Place {
 
     /// Whether other cores had them since core `core` did.
     fn is_elsewhere(&self, core: u32) -> bool {
-        !self.held.is_empty() && !self.held.iter().any(|h| h.0 == core)
+        match &self.kept {
+            Some(kept) => !kept.held.is_empty() && !kept.held.iter().any(|h| h.0 == core),
+            None => self.writer != NONE && self.writer != core,
+        }
     }
 }
 
@@ -61,8 +73,7 @@ impl Default for Place {
     fn default() -> Place {
         Place {
             writer: NONE,
-            held: Vec::new(),
-            shared: Vec::new(),
+            kept: None,
         }
     }
 }
@@ -131,9 +142,28 @@ impl State {
     ) -> u64 {
         let lines = &self.cfg.costs.lines;
         let own = &self.fetched.own;
+        let unbounded = lines.private_lines == 0 && lines.shared_lines == 0;
+        if write && unbounded && place.kept.is_none() {
+            let ns = match core::mem::replace(&mut place.writer, core) {
+                NONE => u64::from(lines.memory_ns),
+                writer => lines.between(writer, core),
+            };
+            return milli * ns / MILLI;
+        }
+        let writer = place.writer;
+        let kept = place.kept.get_or_insert_with(|| {
+            let had = |who, fetched: &[u64]| vec![(who, fetched[who as usize])];
+            Box::new(match writer {
+                NONE => Kept::default(),
+                _ => Kept {
+                    held: had(writer, own),
+                    shared: had(lines.group(writer), &self.fetched.shared),
+                },
+            })
+        });
         let has = |(c, at): &(u32, u64)| stays(*at, own[*c as usize], lines.private_lines);
-        let here = place.held.iter().any(|h| h.0 == core && has(h));
-        let others = place.held.iter().filter(|h| h.0 != core && has(h));
+        let here = kept.held.iter().any(|h| h.0 == core && has(h));
+        let others = kept.held.iter().filter(|h| h.0 != core && has(h));
         let group = lines.group(core);
         let in_group = |(g, at): &(u32, u64)| {
             *g == group && stays(*at, self.fetched.shared[*g as usize], lines.shared_lines)
@@ -142,15 +172,15 @@ impl State {
             // Others are told that theirs are void: as far as the farthest.
             let farthest = others.map(|h| lines.between(h.0, core)).max();
             farthest.filter(|_| write).unwrap_or(0)
-        } else if place.writer != NONE && place.writer != core {
-            let writer = place.held.iter().find(|h| h.0 == place.writer);
-            match writer.is_some_and(has) {
-                true => lines.between(place.writer, core),
+        } else if writer != NONE && writer != core {
+            let last = kept.held.iter().find(|h| h.0 == writer);
+            match last.is_some_and(has) {
+                true => lines.between(writer, core),
                 // Written back meanwhile.
-                false if place.shared.iter().any(in_group) => u64::from(lines.shared_ns),
+                false if kept.shared.iter().any(in_group) => u64::from(lines.shared_ns),
                 false => u64::from(lines.memory_ns),
             }
-        } else if place.shared.iter().any(in_group) {
+        } else if kept.shared.iter().any(in_group) {
             u64::from(lines.shared_ns)
         } else if let Some(nearest) = others.map(|h| lines.between(h.0, core)).min() {
             nearest
@@ -159,7 +189,7 @@ impl State {
         };
         if !here {
             self.fetched.own[core as usize] += milli;
-            if !place.shared.iter().any(in_group) {
+            if !kept.shared.iter().any(in_group) {
                 self.fetched.shared[group as usize] += milli;
             }
         }
@@ -169,9 +199,10 @@ impl State {
 
     /// Core `core` of group `group` has touched what is at `place`.
     fn settle(&self, place: &mut Place, (core, group): (u32, u32), write: bool) {
+        let Some(kept) = &mut place.kept else { return };
         if write {
-            place.held.retain(|h| h.0 == core);
-            place.shared.retain(|s| s.0 == group);
+            kept.held.retain(|h| h.0 == core);
+            kept.shared.retain(|s| s.0 == group);
             place.writer = core;
         } else if place.writer != core {
             place.writer = NONE;
@@ -181,12 +212,8 @@ impl State {
             Some(h) => h.1 = at,
             None => list.push((who, at)),
         };
-        note(&mut place.held, core, self.fetched.own[core as usize]);
-        note(
-            &mut place.shared,
-            group,
-            self.fetched.shared[group as usize],
-        );
+        note(&mut kept.held, core, self.fetched.own[core as usize]);
+        note(&mut kept.shared, group, self.fetched.shared[group as usize]);
     }
 
     /// The running thread touches `items` items of a tag that stands for `what`.
@@ -202,12 +229,19 @@ impl State {
 
     /// The same for what is at `place`.
     #[inline]
-    pub(super) fn touch_at(&mut self, place: &mut Place, what: Touched, items: usize, write: bool) {
+    pub(super) fn touch_at(
+        &mut self,
+        place: &mut Option<Box<Place>>,
+        what: Touched,
+        items: usize,
+        write: bool,
+    ) {
         let milli = u64::from(self.cfg.costs.lines.each[what.index()]) * items as u64;
         if milli == 0 && !beacon::lit() {
             return;
         }
         beacon::touched(what);
+        let place = place.get_or_insert_default();
         let core = self.threads[self.running as usize].core as u32;
         if place.is_elsewhere(core) {
             self.moved[what.index()] += items as u64;

@@ -29,7 +29,7 @@ pub(super) struct LockHead {
     /// Where its word is.
     word: Place,
     /// Where what it protects is.
-    behind: Place,
+    behind: Option<Box<Place>>,
 }
 
 /// A lock of a [`super::Virtual`] platform. Its order is checked at every acquisition, attempts
@@ -80,7 +80,7 @@ impl<T: Send + 'static> VirtualLock<T> {
                 stats: LockStats::default(),
                 since: 0,
                 word: Place::default(),
-                behind: Place::default(),
+                behind: None,
             }),
             value: UnsafeCell::new(value),
             word: AtomicU32::new(0),
