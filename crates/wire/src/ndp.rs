@@ -104,9 +104,10 @@ pub enum Ndp {
         /// The station.
         station: Option<MacAddr>,
     },
-    /// There is a better first hop.
+    /// There is a better first hop. Which station that is, it may say as well, which is not read: who
+    /// follows asks the hop itself.
     Redirect {
-        /// The better hop.
+        /// The better hop: a link-local address, or the destination, which is a neighbour then.
         target: Ipv6Addr,
         /// For datagrams to here.
         destination: Ipv6Addr,
@@ -256,6 +257,10 @@ impl Ndp {
                 let target = unicast(0)?;
                 let destination = unicast(1)?;
                 options(32)?;
+                // A router by its link-local address, or the destination itself as a neighbour.
+                if !crate::ipv6::is_link_local(target) && target != destination {
+                    return Err(bad);
+                }
                 Ok(Ndp::Redirect {
                     target,
                     destination,

@@ -226,6 +226,14 @@ impl Template {
         self.ip_sum = fold(checksum::sum(&self.bytes[IP..TCP], 0));
     }
 
+    /// The time to live, or hop limit.
+    pub fn ttl(&self) -> u8 {
+        match self.kind {
+            Kind::EthernetIpv6 | Kind::Ipv6 => self.bytes[v6::HOPS],
+            Kind::EthernetIpv4 | Kind::Ipv4 => self.bytes[IP + 8],
+        }
+    }
+
     /// Changes the time to live, or hop limit.
     pub fn set_ttl(&mut self, ttl: u8) {
         if matches!(self.kind, Kind::EthernetIpv6 | Kind::Ipv6) {

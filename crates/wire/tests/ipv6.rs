@@ -415,6 +415,55 @@ fn router_advertisements() {
     assert_eq!(read(router, &body[..7]), Err(WireError::BadNdp));
 }
 
+/// RFC 4861, section 8.1: everything that makes a redirect void, and what does not.
+#[test]
+fn redirects() {
+    let at = |s: &str| s.parse::<Ipv6Addr>().unwrap();
+    let (router, better) = (at("fe80::1"), at("fe80::2"));
+    let body = |target: Ipv6Addr, dst: Ipv6Addr, options: &[u8]| {
+        [&target.octets()[..], &dst.octets(), options].concat()
+    };
+    let read = |src, hops, code, body: &[u8]| Ndp::parse((src, SRC, hops), (137, code, 0), body);
+    // The station of the better hop, and the head of the datagram that went astray.
+    let station = [2, 1, 2, 0, 0, 0, 0, 9];
+    let quote = [4, 2, 0, 0, 0, 0, 0, 0, 0x60, 0, 0, 0, 0, 0, 6, 64];
+    let options = [&station[..], &quote].concat();
+    for (target, dst) in [(better, DST), (DST, DST), (better, better)] {
+        let msg = Ndp::Redirect {
+            target,
+            destination: dst,
+        };
+        for options in [&[][..], &station, &options] {
+            let got = read(router, 255, 0, &body(target, dst, options));
+            assert_eq!(got, Ok(msg), "{target} {dst}");
+        }
+    }
+    let good = body(better, DST, &options);
+    let zero = body(better, DST, &[2, 0, 2, 0, 0, 0, 0, 9]);
+    let long = body(better, DST, &[2, 2, 2, 0, 0, 0, 0, 9]);
+    for (src, hops, code, body, why) in [
+        (SRC, 255, 0, &good[..], "from no link-local address"),
+        (at("::"), 255, 0, &good, "from nobody"),
+        (router, 254, 0, &good, "by a router"),
+        (router, 255, 1, &good, "a code"),
+        (router, 255, 0, &good[..31], "no destination"),
+        (router, 255, 0, &good[..36], "half an option"),
+        (router, 255, 0, &zero, "an option of length 0"),
+        (router, 255, 0, &long, "an option beyond the end"),
+        (router, 255, 0, &body(better, at("ff02::9"), &[]), "a group"),
+        (router, 255, 0, &body(at("ff02::9"), DST, &[]), "by a group"),
+        (
+            router,
+            255,
+            0,
+            &body(SRC, DST, &[]),
+            "neither a router nor it",
+        ),
+    ] {
+        assert_eq!(read(src, hops, code, body), Err(WireError::BadNdp), "{why}");
+    }
+}
+
 #[test]
 fn quotes() {
     let seg = [0, 80, 0x12, 0x34, 0, 0, 0, 9];
@@ -511,6 +560,7 @@ proptest! {
         let mut template = Template::new(ethernet.then_some(L2), &key, !hops, label);
         template.set_tos(tos);
         template.set_ttl(hops);
+        assert_eq!(template.ttl(), hops);
         let l2_len = template.l2_len();
         prop_assert_eq!((l2_len, template.tcp_start()), if ethernet { (14, 54) } else { (0, 40) });
         let mut out = [0xa5; MAX_HEADERS];

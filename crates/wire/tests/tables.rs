@@ -722,6 +722,7 @@ fn templates() {
     template.set_l2_dst(MacAddr([9; 6]));
     template.set_tos(0b11);
     template.set_ttl(9);
+    assert_eq!(template.ttl(), 9);
     let seg = SegOut {
         flags: TcpFlags::SYN,
         ..SegOut::default()
