@@ -3,6 +3,7 @@
 
 use crate::ctx::Ctx;
 use crate::flow::Flow;
+use crate::hint::Hint;
 use crate::id::SockId;
 use crate::kind::{Kind, Tag};
 use crate::listener::Listener;
@@ -45,6 +46,37 @@ impl<K: Kind> TcbSide<K> {
             end
         })
     }
+
+    /// What is sent from now on goes by a neighbour of whom a word is waited for until then; or none
+    /// is.
+    pub(crate) fn await_hint(&mut self, until: Option<Time>) {
+        let beyond = self.tcb.snd_nxt();
+        let before = self.meta.hint.is_some();
+        self.meta.hint = until.map(|until| Hint { beyond, until });
+        if before || until.is_some() {
+            self.guard();
+        }
+    }
+
+    /// Puts the guard on that is taken off for a segment, if there is still something to look for.
+    pub(crate) fn guard(&mut self) {
+        let on = self.meta.device.is_some() || self.meta.hint.is_some();
+        self.tcb.set_guarded(on);
+    }
+
+    /// A segment was taken: tells of the next hop if it has acknowledged what went by that.
+    pub(crate) fn hinted(&mut self, cx: &mut Ctx<K>, now: Time) {
+        let Some(hint) = self.meta.hint else { return };
+        let Some(there) = hint.heard(self.tcb.snd_una(), now) else {
+            return;
+        };
+        self.meta.hint = None;
+        // The way may be another one by now.
+        if there && self.meta.net_generation == cx.sh.net_generation() {
+            let to = (self.meta.key.remote, self.meta.by);
+            cx.sh.routes.confirm(to, now);
+        }
+    }
 }
 
 /// What the stack knows of a connection beside its TCP state.
@@ -59,8 +91,8 @@ pub struct Meta<K: Kind> {
     pub template: Template,
     /// DSCP and ECN of its datagrams (IP_TOS).
     pub tos: u8,
-    /// Their time to live, or hop limit (IP_TTL).
-    pub ttl: u8,
+    /// Their time to live, or hop limit, if it has one of its own (IP_TTL).
+    pub ttl: Option<u8>,
     /// The transmit queue that all its segments take, so that they stay in order.
     pub txq: u16,
     /// Generation of routes and neighbours that `template` was made from; 0: not resolved.
@@ -95,6 +127,8 @@ pub struct Meta<K: Kind> {
     pub ip_core: u16,
     /// The core on which TCP ran last.
     pub tcp_core: u16,
+    /// A word of its own about its next hop that somebody waits for; its TCP is guarded then.
+    pub(crate) hint: Option<Hint>,
     /// Who is told when the handshake completes, for a connection that was accepted.
     pub listener: Option<Arc<Listener<K>>>,
     /// Cache lines of the TCP state, and of this.
@@ -315,9 +349,9 @@ impl<K: Kind> Conn<K> {
             id,
             key,
             hash,
-            template: Template::new(nowhere, &key, sh.config.ttl, 0),
+            template: Template::new(nowhere, &key, sh.hops(iface, key.remote), 0),
             tos: config.tos,
-            ttl: config.ttl.unwrap_or(sh.config.ttl),
+            ttl: config.ttl,
             txq,
             net_generation: 0,
             device,
@@ -334,6 +368,7 @@ impl<K: Kind> Conn<K> {
             linger: None,
             ip_core: NOWHERE,
             tcp_core: NOWHERE,
+            hint: None,
             listener: None,
             lines: Tag::<K>::default(),
         };

@@ -175,6 +175,11 @@ counts! {
     AdvertLimit = "drop_ndp_limit",
     /// Router advertisements that were taken.
     RouterAdverts = "rx_router_advertisements",
+    /// Redirects that were taken (RFC 4861, section 8).
+    Redirects = "rx_redirects",
+    /// Redirects that were not: nobody has asked for that, or they are not of the first hop, or of
+    /// what is no host, or too many.
+    RedirectsRefused = "drop_redirect",
     /// Neighbours that were known and did not answer any more: they are forgotten.
     NeighboursLost = "neighbours_lost",
     /// IPv6 addresses that were to be ours and that somebody else had (RFC 4862, section 5.4).

@@ -45,7 +45,7 @@ pub fn send<K: Kind>(
         L2::Stations(ours, theirs) => Some((ours, theirs)),
     };
     let q = cx.sh.ifaces[usize::from(iface)].txq(hash);
-    let hdr = header(cx, (local, remote), protocol, 0);
+    let hdr = header(cx, iface, (local, remote), protocol, 0);
     let fill = |out: &mut [u8]| out.copy_from_slice(payload);
     place(cx, (iface, q), stations, hdr, payload.len(), fill)
 }
@@ -184,14 +184,15 @@ fn error<K: Kind>(
     } else {
         None
     };
-    let hdr = header(cx, ends, protocol, 0);
+    let hdr = header(cx, hop.iface, ends, protocol, 0);
     let at = (hop.iface, i.tx.start);
     place(cx, at, stations, hdr, len, fill).is_ok()
 }
 
-/// The header of a datagram of ours; its length is not known yet.
+/// The header of a datagram of ours that leaves by interface `iface`; its length is not known yet.
 pub(crate) fn header<K: Kind>(
     cx: &Ctx<K>,
+    iface: u16,
     (src, dst): (IpAddr, IpAddr),
     protocol: u8,
     tos: u8,
@@ -200,7 +201,7 @@ pub(crate) fn header<K: Kind>(
         src,
         dst,
         protocol,
-        hop_limit: cx.sh.config.ttl,
+        hop_limit: cx.sh.hops(iface, dst),
         tos,
         header_len: IpHdr::len_to(dst) as u16,
         total_len: 0,

@@ -48,7 +48,8 @@ pub fn input<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
 }
 
 /// What the complete processing of a segment that came by interface `iface` has done, if its
-/// connection is guarded. That is one that is bound to an interface: what came by another is dropped.
+/// connection is guarded. That is one that is bound to an interface: what came by another is dropped;
+/// or one from which a word about its next hop is waited for ([`crate::hint`]).
 #[inline]
 pub fn unguarded<A: Access>(
     a: &mut A,
@@ -90,7 +91,8 @@ fn guarded<A: Access>(
         true => input.data = data,
         false => t.tcb.input_full(hdr, data, now, input),
     }
-    t.tcb.set_guarded(true);
+    t.hinted(cx, now);
+    t.guard();
 }
 
 /// As [`input`], for merged segments: as one if header prediction takes them, else one by one.
@@ -126,7 +128,9 @@ fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
     if t.tcb.is_guarded() && t.meta.may_come_by(seg.iface) {
         t.tcb.set_guarded(false);
         input_merged(a, cx, seg);
-        return a.tcb().tcb.set_guarded(true);
+        let t = a.tcb();
+        t.hinted(cx, now);
+        return t.guard();
     }
     seg.apart(|seg| input(a, cx, seg));
 }

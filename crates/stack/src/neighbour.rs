@@ -13,11 +13,13 @@ use std::collections::HashMap;
 use crate::id::SockId;
 
 /// How long an answer is believed (RFC 1122, section 2.3.2.1 asks for of the order of a minute):
-/// beyond, who resolves the neighbour anew has it asked, and goes on with what is known.
-const FRESH: u64 = 60_000_000_000;
-/// How long after its last word a neighbour is not suspected to have gone, ns (RFC 4861,
-/// DELAY_FIRST_PROBE_TIME).
-const SUSPICION: u64 = 5_000_000_000;
+/// beyond, the entry is stale. Routers may say otherwise of a link (`ipv6::variables`).
+pub(crate) const FRESH: u64 = 60_000_000_000;
+/// How long a stale entry that is used waits for a word of those who use it before its neighbour is
+/// asked, ns (RFC 4861, DELAY_FIRST_PROBE_TIME).
+pub(crate) const DELAY: u64 = 5_000_000_000;
+/// How long after its last word a neighbour is not suspected to have gone, ns.
+const SUSPICION: u64 = DELAY;
 /// Time between requests for the same neighbour (RFC 1122, section 2.3.2.1: at most one a
 /// second).
 pub const ASK_AGAIN: u64 = 1_000_000_000;
@@ -27,6 +29,36 @@ pub const ASK_LIMIT: u32 = 8;
 /// Requests that go to the known station alone (RFC 1122, section 2.3.2.1, "unicast poll") before
 /// all are asked and another may answer.
 pub const PROBES: u32 = 3;
+
+/// How long neighbours of a link are believed, and how often they are asked, ns (RFC 4861, section
+/// 6.3.2, ReachableTime and RetransTimer).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub(crate) reachable: u64,
+    pub(crate) retransmit: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            reachable: FRESH,
+            retransmit: ASK_AGAIN,
+        }
+    }
+}
+
+/// What is doubted of a neighbour whose station is known.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum Doubt {
+    /// Nothing: REACHABLE, or STALE if it was not heard for longer than it is believed.
+    #[default]
+    None,
+    /// DELAY: it was stale and is used. Unless who uses it finds it there, it is asked from then on.
+    Delay(Time),
+    /// PROBE: it is asked, as nobody found it there, as what was sent to it is not acknowledged, or as
+    /// another station has claimed to be it.
+    Probe,
+}
 
 /// One route: that of a prefix, or the one that was made from it for a neighbour.
 #[derive(Default)]
@@ -38,9 +70,8 @@ pub(crate) struct Entry {
     asked: Time,
     /// Requests since the last answer.
     tries: u32,
-    /// It is asked again, though it is known: another station has claimed to be it, or it has not
-    /// been heard for long.
-    doubted: bool,
+    /// Whether it is asked, or is to be, though it is known.
+    doubt: Doubt,
     pub(crate) waiting: Vec<SockId>,
     /// Segments that were routed one by one.
     pub(crate) segments: u64,
@@ -61,43 +92,85 @@ impl Entry {
     pub(crate) fn claimed(&mut self, mac: MacAddr, settled: bool, now: Time) -> Word {
         let changed = self.mac.is_some_and(|known| known != mac);
         if changed && settled && self.tries <= PROBES {
-            self.doubted = true;
+            self.doubt = Doubt::Probe;
             return Word::Doubted;
         }
         self.mac = Some(mac);
         self.confirmed = now;
         self.tries = 0;
-        self.doubted = false;
+        self.doubt = Doubt::None;
         Word::Believed(changed)
     }
 
-    /// Somebody is about to use the entry; whether it is to be asked for.
-    pub(crate) fn used(&mut self, now: Time) -> bool {
+    /// Somebody is about to use the entry; whether it is to be asked for. A stale one is given time
+    /// for a word of who uses it first ([`Entry::delayed`]).
+    pub(crate) fn used(&mut self, now: Time, pace: Pace) -> bool {
         if self.mac.is_none() {
             return true;
         }
-        self.doubted |= now.nanos_since(self.confirmed) > FRESH;
-        self.doubted
+        if self.doubt == Doubt::None && self.is_stale(now, pace) {
+            self.doubt = Doubt::Delay(now.plus(DELAY));
+        }
+        self.probing(now)
+    }
+
+    fn is_stale(&self, now: Time, pace: Pace) -> bool {
+        now.nanos_since(self.confirmed) > pace.reachable
+    }
+
+    /// Whether it was heard not long ago and nothing is doubted of it.
+    pub(crate) fn is_reachable(&self, now: Time, pace: Pace) -> bool {
+        self.mac.is_some() && self.doubt == Doubt::None && !self.is_stale(now, pace)
+    }
+
+    /// Until when a word of those who use it is waited for.
+    pub(crate) fn delayed(&self) -> Option<Time> {
+        match self.doubt {
+            Doubt::Delay(until) => Some(until),
+            Doubt::None | Doubt::Probe => None,
+        }
+    }
+
+    /// Whether it is asked; from the end of its delay on it is.
+    fn probing(&mut self, now: Time) -> bool {
+        if self.delayed().is_some_and(|until| until <= now) {
+            self.probe();
+        }
+        self.doubt == Doubt::Probe
+    }
+
+    /// It is asked from now on.
+    pub(crate) fn probe(&mut self) {
+        (self.doubt, self.tries) = (Doubt::Probe, 0);
+    }
+
+    /// Who sends to it has heard of what came of that (RFC 4861, section 7.3.1): while it would
+    /// otherwise be asked soon it need not be. Where it is asked already, only its own answer ends
+    /// that: another station may have claimed to be it.
+    pub(crate) fn confirm(&mut self, now: Time) {
+        if self.delayed().is_some() {
+            (self.doubt, self.confirmed) = (Doubt::None, now);
+        }
     }
 
     /// What was sent to it is not acknowledged; whether it is to be asked for that.
     pub(crate) fn suspected(&mut self, now: Time) -> bool {
         let quiet = now.nanos_since(self.confirmed) > SUSPICION;
-        if self.mac.is_none() || self.doubted || !quiet {
+        if self.mac.is_none() || self.doubt == Doubt::Probe || !quiet {
             return false;
         }
-        (self.doubted, self.tries) = (true, 0);
+        self.probe();
         true
     }
 
     /// Whether a request may go out now.
-    pub(crate) fn due(&self, now: Time) -> bool {
-        self.asked == Time::ZERO || now.nanos_since(self.asked) >= ASK_AGAIN
+    pub(crate) fn due(&self, now: Time, pace: Pace) -> bool {
+        self.asked == Time::ZERO || now.nanos_since(self.asked) >= pace.retransmit
     }
 
     /// When the next one may.
-    pub(crate) fn due_at(&self) -> Time {
-        self.asked.plus(ASK_AGAIN)
+    pub(crate) fn due_at(&self, pace: Pace) -> Time {
+        self.asked.plus(pace.retransmit)
     }
 
     /// A request goes out; the station to send it to.
@@ -111,10 +184,10 @@ impl Entry {
     }
 
     /// Whether an answer is waited for.
-    pub(crate) fn wanted(&self) -> bool {
+    pub(crate) fn wanted(&mut self, now: Time) -> bool {
         match self.mac {
             None => !self.waiting.is_empty(),
-            Some(_) => self.doubted,
+            Some(_) => self.probing(now),
         }
     }
 
@@ -122,7 +195,7 @@ impl Entry {
     pub(crate) fn give_up(&mut self) -> bool {
         let enough = self.tries >= ASK_LIMIT;
         if enough {
-            self.doubted = false;
+            self.doubt = Doubt::None;
             self.tries = 0;
         }
         enough
@@ -347,17 +420,20 @@ mod tests {
     fn a_known_station_is_asked_before_another_is_believed() {
         let (old, new) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
         let mut e = Entry::default();
-        let mut now = Time::from_millis(5);
-        assert!(e.used(now) && e.due(now));
+        let (mut now, pace) = (Time::from_millis(5), Pace::default());
+        assert!(e.used(now, pace) && e.due(now, pace));
         assert_eq!(e.ask(now), MacAddr::BROADCAST);
         assert_eq!(e.claimed(old, true, now), Word::Believed(false));
-        assert!(!e.used(now) && !e.wanted());
+        assert!(!e.used(now, pace) && !e.wanted(now));
         for n in 1..=PROBES {
             assert_eq!(e.claimed(new, true, now), Word::Doubted);
-            assert!(e.wanted() && !e.due(now), "{n}");
+            assert!(e.wanted(now) && !e.due(now, pace), "{n}");
             now = now.plus(ASK_AGAIN);
-            assert!(e.due(now));
+            assert!(e.due(now, pace));
             assert_eq!(e.ask(now), old);
+            // Nobody else's word ends that.
+            e.confirm(now);
+            assert!(e.wanted(now), "{n}");
         }
         // Its answer settles it.
         let mut calm = Entry {
@@ -365,16 +441,90 @@ mod tests {
             ..e
         };
         assert_eq!(calm.claimed(old, true, now), Word::Believed(false));
-        assert!(!calm.wanted());
+        assert!(!calm.wanted(now));
         // Its silence does too, once all were asked.
         calm.tries = PROBES;
-        calm.doubted = true;
+        calm.doubt = Doubt::Probe;
         assert_eq!(calm.claimed(new, true, now), Word::Doubted);
         assert_eq!(calm.ask(now), MacAddr::BROADCAST);
         assert_eq!(calm.claimed(new, true, now), Word::Believed(true));
         // What nobody uses is overwritten.
         assert_eq!(calm.claimed(old, false, now), Word::Believed(true));
-        // What has not been heard for long is asked, and used meanwhile.
-        assert!(calm.used(now.plus(FRESH + 1)) && calm.wanted());
+    }
+
+    /// An entry that was heard at 1 s, and is stale and used `at`.
+    fn delayed(at: Time, pace: Pace) -> Entry {
+        let mut e = Entry::default();
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let heard = Time::from_millis(1000);
+        assert_eq!(e.claimed(mac, true, heard), Word::Believed(false));
+        assert!(e.is_reachable(heard, pace) && !e.is_reachable(at, pace));
+        assert!(!e.wanted(at), "stale, and nobody uses it");
+        assert!(!e.used(at, pace), "it is given time");
+        assert_eq!(e.delayed(), Some(at.plus(DELAY)));
+        e
+    }
+
+    /// RFC 4861, section 7.3.2: STALE, when used, is DELAY, and that is PROBE after 5 s, unless who
+    /// uses it has found it there.
+    #[test]
+    fn a_stale_neighbour_is_given_time_before_it_is_asked() {
+        let (pace, ns) = (Pace::default(), Time::from_millis(1000));
+        let at = ns.plus(FRESH + 1);
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut e = delayed(at, pace);
+        // Using it again does not prolong that.
+        let late = at.plus(DELAY - 1);
+        assert!(!e.used(late, pace) && !e.wanted(late));
+        assert!(e.wanted(at.plus(DELAY)) && e.delayed().is_none());
+        assert_eq!(e.ask(at.plus(DELAY)), mac, "itself, alone");
+        assert_eq!(e.claimed(mac, true, late), Word::Believed(false));
+        assert!(!e.wanted(late) && !e.used(late, pace));
+
+        let mut e = delayed(at, pace);
+        e.confirm(late);
+        assert!(e.is_reachable(late, pace) && !e.wanted(at.plus(DELAY)));
+        assert!(!e.used(late.plus(FRESH), pace) && e.delayed().is_none());
+        // And it is stale again some time later.
+        e.used(late.plus(FRESH + 1), pace);
+        assert!(e.delayed().is_some());
+    }
+
+    #[test]
+    fn what_ends_a_delay_early() {
+        let pace = Pace::default();
+        let at = Time::from_millis(1000).plus(FRESH + 1);
+        let other = MacAddr([2, 0, 0, 0, 0, 2]);
+        // What was sent is not acknowledged.
+        let mut e = delayed(at, pace);
+        assert!(e.suspected(at) && e.wanted(at) && !e.suspected(at));
+        // Another station claims to be it: the known one is asked first.
+        let mut e = delayed(at, pace);
+        assert_eq!(e.claimed(other, true, at), Word::Doubted);
+        e.confirm(at);
+        assert!(e.wanted(at) && e.ask(at) != other);
+        // Its own word.
+        let mut e = delayed(at, pace);
+        assert_eq!(e.claimed(e.mac.unwrap(), true, at), Word::Believed(false));
+        assert!(e.is_reachable(at, pace) && e.delayed().is_none());
+        // A word of who uses it is nothing to an entry that is not delayed: what is stale stays so.
+        let mut e = delayed(at, pace);
+        e.doubt = Doubt::None;
+        e.confirm(at);
+        assert!(!e.is_reachable(at, pace));
+    }
+
+    #[test]
+    fn a_link_may_have_other_times() {
+        let pace = Pace {
+            reachable: 10_000_000_000,
+            retransmit: 3_000_000_000,
+        };
+        let mut e = delayed(Time::from_millis(11_001), pace);
+        let now = Time::from_millis(20_000);
+        assert!(e.wanted(now) && e.due(now, pace));
+        e.ask(now);
+        assert!(!e.due(now.plus(2_999_999_999), pace) && e.due(now.plus(3_000_000_000), pace));
+        assert_eq!(e.due_at(pace), now.plus(3_000_000_000));
     }
 }

@@ -1,6 +1,8 @@
 //! Interfaces, addresses, routes and neighbours, of either family.
 
 use crate::ipv6::MIN_MTU;
+use crate::ipv6::variables::HostVariables;
+use crate::neighbour::Pace;
 use crate::{ipv4, ipv6};
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -207,6 +209,8 @@ pub struct Iface {
     pub tx: core::ops::Range<u16>,
     /// Its device has gone for good.
     pub gone: AtomicBool,
+    /// What routers have said of its link.
+    pub variables: HostVariables,
 }
 
 impl Iface {
@@ -258,6 +262,22 @@ impl Iface {
         match remote {
             IpAddr::V4(_) => self.mtu4.load(Ordering::Relaxed),
             IpAddr::V6(_) => self.mtu6.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How long its neighbours of that family are believed, and how often they are asked.
+    pub(crate) fn pace(&self, ip: IpAddr) -> Pace {
+        match ip {
+            IpAddr::V4(_) => Pace::default(),
+            IpAddr::V6(_) => self.variables.pace(),
+        }
+    }
+
+    /// The hop limit of what goes to `remote` without one of its own, if a router has said.
+    pub(crate) fn hop_limit(&self, remote: IpAddr) -> Option<u8> {
+        match remote {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(_) => self.variables.hop_limit(),
         }
     }
 
@@ -379,6 +399,7 @@ mod tests {
             rx: 0..1,
             tx: 0..1,
             gone: AtomicBool::new(false),
+            variables: HostVariables::default(),
         };
         let one = iface(&["10.1.2.3/24"]);
         let two = iface(&["10.1.2.3/24", "10.9.9.9/24"]);

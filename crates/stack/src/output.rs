@@ -54,7 +54,7 @@ fn output_some<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
 pub fn output_in_turn<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
     let meta = a.tcb_meta();
     meta.tcp_core = cx.core;
-    if !resolve(meta, cx) {
+    if !resolve(a.tcb(), cx) {
         return;
     }
     let full = if a.out().is_some() {
@@ -469,22 +469,26 @@ fn emitted<K: Kind>(cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
 /// Makes the header template if routes or neighbours have moved; `false` when the neighbour
 /// is not resolved yet. The connection is told when it is.
 #[inline(always)]
-fn resolve<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) -> bool {
+fn resolve<K: Kind>(t: &mut TcbSide<K>, cx: &mut Ctx<K>) -> bool {
     let generation = cx.sh.net_generation();
-    meta.net_generation == generation || resolve_anew(meta, cx, generation)
+    t.meta.net_generation == generation || resolve_anew(t, cx, generation)
 }
 
 #[cold]
-fn resolve_anew<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>, generation: u32) -> bool {
+fn resolve_anew<K: Kind>(t: &mut TcbSide<K>, cx: &mut Ctx<K>, generation: u32) -> bool {
+    let meta = &mut t.meta;
     meta.by = meta
         .device
         .or_else(|| cx.sh.only_by(meta.key.local, meta.txq));
     match cx.sh.template(&meta.key, meta.by, Some(meta.id), cx) {
-        Some((_, Some(template))) => {
-            meta.template = template;
+        Some((_, Some(made))) => {
+            meta.template = made.template;
             meta.template.set_tos(meta.tos);
-            meta.template.set_ttl(meta.ttl);
+            if let Some(ttl) = meta.ttl {
+                meta.template.set_ttl(ttl);
+            }
             meta.net_generation = generation;
+            t.await_hint(made.delayed);
             true
         }
         _ => false,
@@ -493,7 +497,7 @@ fn resolve_anew<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>, generation: u32) -
 
 /// Sends a reset for this connection.
 pub fn reset<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, rst: Rst) {
-    if !resolve(a.tcb_meta(), cx) {
+    if !resolve(a.tcb(), cx) {
         return;
     }
     a.route(cx.sh);

@@ -5,14 +5,18 @@
 //! al., section 3.1, "route hashtable" and "route"). So whoever has the table and finds no holder
 //! of an entry knows that nobody is on the way to it, and may give the entry to another neighbour.
 
+mod redirected;
+mod redirects;
+mod table;
+
 use crate::id::SockId;
 use crate::ipv6::addrs::Addresses;
 use crate::kind::{Kind, Lk, lock};
 use crate::limit::Bucket;
 pub use crate::neighbour::ASK_AGAIN;
-use crate::neighbour::{Book, Entry, Kin, Word};
+use crate::neighbour::{Entry, Kin, Word};
 use crate::net::{Addrs, Hop, Iface, L2, Route};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_link::Medium;
@@ -21,127 +25,12 @@ use perimeter_sync::{Lock, LockClass, LockStats};
 use perimeter_wire::MacAddr;
 use perimeter_wire::ipv6::is_link_local;
 use std::sync::Arc;
+use table::Table;
+
+pub use table::To;
 
 /// How many connections may wait for one neighbour.
 const WAITING: usize = 65_536;
-/// Requests for neighbours that the stack sends, a second and at once: for whole networks that an application
-/// looks through, and for stations that somebody lies about.
-const REQUESTS: Bucket = Bucket::new(1_000, 1_000);
-
-/// Routes that are learnt from routers, beside those that are given.
-const LEARNT: u32 = 256;
-
-/// Which entry is whose.
-struct Table {
-    /// Routes of prefixes, the longest first; their entries have the same numbers.
-    routes: Vec<Route>,
-    /// Which of them lead to a gateway that does not answer.
-    down: Vec<bool>,
-    /// How many routes there may be: entries of neighbours come behind those.
-    most: u32,
-    book: Book,
-    requests: Bucket,
-    /// How often routes have changed, or gateways stopped to answer or begun to.
-    changes: u64,
-    last: Last,
-}
-
-/// Where the last segment that was routed by itself went: so may the next.
-struct Last {
-    to: To,
-    entry: u32,
-    /// [`Table::changes`] and the book's when it was looked up; it holds until one is another.
-    at: (u64, u64),
-}
-
-impl Last {
-    const NONE: Last = Last {
-        to: (IpAddr::V4(Ipv4Addr::UNSPECIFIED), None),
-        entry: 0,
-        at: (u64::MAX, u64::MAX),
-    };
-}
-
-impl Table {
-    /// The route towards `dst`, of those by interface `by` if one is given.
-    fn find(&self, to: To) -> Option<(u32, Hop)> {
-        let (dst, by) = to;
-        let leads = |r: &Route| r.dst.contains(dst) && by.is_none_or(|n| r.iface == n);
-        let first = self.routes.iter().position(leads)?;
-        let n = match self.down[first] {
-            true => self.instead(first, to),
-            false => first,
-        };
-        let hop = Hop {
-            iface: self.routes[n].iface,
-            next: self.routes[n].via.unwrap_or(dst),
-        };
-        Some((n as u32, hop))
-    }
-
-    /// The number of the entry of who is the next hop towards `to`: a neighbour, or a route that has
-    /// none.
-    fn towards(&self, to: To) -> Option<u32> {
-        let (n, hop) = self.find(to)?;
-        let slot = self.book.find((hop.iface, hop.next));
-        Some(slot.map_or(n, |slot| self.entry(slot)))
-    }
-
-    /// As [`Table::towards`], for segments one after the other, most of which go where the last
-    /// one went.
-    #[inline]
-    fn towards_again(&mut self, to: To) -> Option<u32> {
-        let at = (self.changes, self.book.changes());
-        if self.last.at != at || self.last.to != to {
-            let entry = self.towards(to)?;
-            self.last = Last { to, entry, at };
-        }
-        Some(self.last.entry)
-    }
-
-    /// The gateway of route `first` does not answer: another route of as long a prefix whose
-    /// gateway does, if there is one.
-    #[cold]
-    fn instead(&self, first: usize, (dst, by): To) -> usize {
-        let prefix = self.routes[first].dst.prefix;
-        let alike = |n: &usize| {
-            let r = &self.routes[*n];
-            let leads = r.dst.contains(dst) && by.is_none_or(|n| r.iface == n);
-            r.dst.prefix == prefix && leads && !self.down[*n]
-        };
-        (first + 1..self.routes.len()).find(alike).unwrap_or(first)
-    }
-
-    /// Notes whether a gateway answers; whether that is news.
-    fn note(&mut self, (iface, gateway): (u16, IpAddr), down: bool) -> bool {
-        let mut news = false;
-        for (r, was) in self.routes.iter().zip(&mut self.down) {
-            if (r.iface, r.via) == (iface, Some(gateway)) && *was != down {
-                (*was, news) = (down, true);
-            }
-        }
-        self.changes += u64::from(news);
-        news
-    }
-
-    /// The number of the entry in a slot of the book.
-    fn entry(&self, slot: u32) -> u32 {
-        self.most + slot
-    }
-
-    /// A slot for a neighbour that has none.
-    fn add(&mut self, at: (u16, IpAddr), kin: Kin) -> (u32, Kin) {
-        let leads = |r: &Route| (r.iface, r.via) == (at.0, Some(at.1));
-        let kin = match self.routes.iter().any(leads) {
-            true => Kin::Gateway,
-            false => kin,
-        };
-        (self.book.add(at, kin), kin)
-    }
-}
-
-/// A destination, and the interface that has to lead there, if one has.
-pub type To = (IpAddr, Option<u16>);
 
 type Held<'a, K, T> = <Lk<K, T> as Lock<T>>::Guard<'a>;
 
@@ -174,6 +63,9 @@ pub struct Resolved {
     pub l2: L2,
     /// A request to be sent on the hop's interface.
     pub ask: Option<Ask>,
+    /// The station was not heard for long: it is asked from then on, unless somebody has heard of
+    /// what was sent there ([`Routes::confirm`]).
+    pub delayed: Option<Time>,
 }
 
 /// What a neighbour's word did.
@@ -194,23 +86,13 @@ impl<K: Kind> Routes<K> {
     /// interface `loopback`.
     pub fn new(
         p: &K::P,
-        mut routes: Vec<Route>,
+        routes: Vec<Route>,
         (own, leased, own6): (Vec<IpAddr>, Vec<Arc<Addrs>>, Arc<Addresses>),
         loopback: u16,
     ) -> Routes<K> {
-        routes.sort_by_key(|r| core::cmp::Reverse(r.dst.prefix));
-        let table = Table {
-            down: vec![false; routes.len()],
-            most: routes.len() as u32 + LEARNT,
-            routes,
-            book: Book::new(),
-            requests: REQUESTS,
-            changes: 0,
-            last: Last::NONE,
-        };
         Routes {
             p: p.clone(),
-            table: lock::<K, _>(p, LockClass::RouteHashtable, table),
+            table: lock::<K, _>(p, LockClass::RouteHashtable, Table::new(routes)),
             entries: Places::default(),
             own,
             leased,
@@ -279,8 +161,9 @@ impl<K: Kind> Routes<K> {
             IpAddr::V4(_) => iface.addrs.first().is_some(),
             IpAddr::V6(_) => self.own6.of(iface.number).next().is_some(),
         };
-        let ask = (able && e.due(now) && requests.take(now)).then(|| (e.ask(now), ip));
-        let at = e.due_at().max(now.plus(1));
+        let pace = iface.pace(ip);
+        let ask = (able && e.due(now, pace) && requests.take(now)).then(|| (e.ask(now), ip));
+        let at = e.due_at(pace).max(now.plus(1));
         self.ask_at.fetch_min(at.0, Ordering::Relaxed);
         ask
     }
@@ -305,9 +188,17 @@ impl<K: Kind> Routes<K> {
         waiter: Option<SockId>,
         now: Time,
     ) -> Option<Resolved> {
-        let resolved = |hop, l2, ask| Some(Resolved { hop, l2, ask });
+        let resolved = |hop, l2, (ask, delayed)| {
+            let all = Resolved {
+                hop,
+                l2,
+                ask,
+                delayed,
+            };
+            Some(all)
+        };
         if let Some(hop) = self.to_self(to.0) {
-            return resolved(hop, L2::None, None);
+            return resolved(hop, L2::None, (None, None));
         }
         let mut table = self.table.lock();
         let (n, hop) = table.find(to)?;
@@ -315,7 +206,7 @@ impl<K: Kind> Routes<K> {
         if iface.caps.medium == Medium::Ip {
             let _route = self.enter(n);
             drop(table);
-            return resolved(hop, L2::None, None);
+            return resolved(hop, L2::None, (None, None));
         }
         let at = (hop.iface, hop.next);
         let mut e = match table.book.find(at) {
@@ -329,12 +220,16 @@ impl<K: Kind> Routes<K> {
             None => self.make(&mut table, at, Kin::Asked).0,
         };
         let mut ask = None;
-        if e.used(now) {
+        if e.used(now, iface.pace(hop.next)) {
             ask = self.ask(&mut table.requests, &mut e, (iface, hop.next), now);
         }
         drop(table);
+        let delayed = e.delayed();
+        if let Some(until) = delayed {
+            self.ask_at.fetch_min(until.0, Ordering::Relaxed);
+        }
         if let Some(mac) = e.mac {
-            return resolved(hop, L2::Stations(iface.caps.mac, mac), ask);
+            return resolved(hop, L2::Stations(iface.caps.mac, mac), (ask, delayed));
         }
         if let Some(id) = waiter
             && e.waiting.len() < WAITING
@@ -342,7 +237,7 @@ impl<K: Kind> Routes<K> {
         {
             e.waiting.push(id);
         }
-        resolved(hop, L2::Unresolved, ask)
+        resolved(hop, L2::Unresolved, (ask, None))
     }
 
     /// The next hop towards `dst`, and its station if that is known: for answers to strangers, who
@@ -374,7 +269,7 @@ impl<K: Kind> Routes<K> {
         }
         let table = self.table.lock();
         let mut here = table.routes.iter().filter(|r| r.iface == iface);
-        here.any(|r| r.via.is_none() && r.dst.contains(ip))
+        here.any(|r| r.via.is_none() && r.dst.contains(ip)) || table.redirects.on_link((iface, ip))
     }
 
     /// Routes one segment: table, then entry while the table is held. Yields the neighbour's
@@ -430,6 +325,9 @@ impl<K: Kind> Routes<K> {
                 heard.waiting = core::mem::take(&mut e.waiting);
                 drop(e);
                 heard.changed |= kin == Kin::Gateway && table.note(at, false);
+                if !table.redirects.is_empty() {
+                    heard.changed |= table.redirects_answered(at);
+                }
             }
             Word::Doubted => {
                 heard.doubted = true;
@@ -447,15 +345,17 @@ impl<K: Kind> Routes<K> {
 
     /// Requests that are due again, for neighbours that somebody waits for or that are in
     /// doubt, go to `out`, with their interfaces, and who has waited in vain to `failed`. Neighbours
-    /// that were known and do not answer are forgotten (RFC 4861, section 7.3.3); how many.
+    /// that were known and do not answer are forgotten (RFC 4861, section 7.3.3); how many, and
+    /// whether something goes another way from now on.
     pub fn retry(
         &self,
         ifaces: &[Iface],
         now: Time,
         out: &mut Vec<(u16, Ask)>,
         failed: &mut Vec<SockId>,
-    ) -> u64 {
+    ) -> (u64, bool) {
         let mut table = self.table.lock();
+        let mut moved = table.redirects_expire(now);
         let Table {
             most,
             book,
@@ -466,10 +366,14 @@ impl<K: Kind> Routes<K> {
         self.ask_at.store(Time::NEVER.0, Ordering::Relaxed);
         for ((iface, ip), slot) in book.each() {
             let mut e = self.enter(*most + slot);
-            if !e.wanted() {
+            if !e.wanted(now) {
+                if let Some(until) = e.delayed() {
+                    self.ask_at.fetch_min(until.0, Ordering::Relaxed);
+                }
                 continue;
             }
-            if e.due(now) && e.give_up() {
+            let to = (&ifaces[usize::from(iface)], ip);
+            if e.due(now, to.0.pace(ip)) && e.give_up() {
                 failed.append(&mut e.waiting);
                 lost += u64::from(e.mac.take().is_some());
                 if book.kin(slot) == Kin::Gateway {
@@ -477,14 +381,26 @@ impl<K: Kind> Routes<K> {
                 }
                 continue;
             }
-            let to = (&ifaces[usize::from(iface)], ip);
             let ask = self.ask(requests, &mut e, to, now);
             out.extend(ask.map(|ask| (iface, ask)));
         }
         for gateway in down {
             table.note(gateway, true);
+            moved |= table.redirects_gone(gateway);
         }
-        lost
+        let over = table.redirects.due();
+        self.ask_at.fetch_min(over.0, Ordering::Relaxed);
+        (lost, moved)
+    }
+
+    /// What was sent to the neighbour on the way `to` there has arrived, as its receiver says.
+    pub(crate) fn confirm(&self, to: To, now: Time) {
+        let table = self.table.lock();
+        if let Some((_, hop)) = table.find(to)
+            && let Some(slot) = table.book.find((hop.iface, hop.next))
+        {
+            self.enter(table.entry(slot)).confirm(now);
+        }
     }
 
     /// The neighbour on the way `to` there may have gone: it is asked, if it has not been heard for
@@ -533,9 +449,12 @@ impl<K: Kind> Routes<K> {
         let via = |r: &Route| r.iface == route.iface && r.via == route.via;
         if let Some(gateway) = route.via
             && !table.routes.iter().any(via)
-            && let Some(slot) = table.book.find((route.iface, gateway))
         {
-            table.book.touch(slot, Kin::Known);
+            let at = (route.iface, gateway);
+            table.redirects_gone(at);
+            if let Some(slot) = table.book.find(at) {
+                table.book.touch(slot, Kin::Known);
+            }
         }
     }
 
@@ -565,7 +484,7 @@ mod tests {
         s.parse().unwrap()
     }
 
-    fn route(dst: &str, iface: u16, via: Option<IpAddr>) -> Route {
+    pub(super) fn route(dst: &str, iface: u16, via: Option<IpAddr>) -> Route {
         let dst = cidr(dst);
         Route { dst, iface, via }
     }
@@ -577,7 +496,7 @@ mod tests {
         Routes::new(&Native::default(), routes, (own, Vec::new(), none), 7)
     }
 
-    fn iface(medium: Medium) -> Iface {
+    pub(super) fn iface(medium: Medium) -> Iface {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let caps = Capabilities::new("", medium, 1500).with_mac(mac);
         Iface {
@@ -590,6 +509,7 @@ mod tests {
             rx: 0..1,
             tx: 0..1,
             gone: core::sync::atomic::AtomicBool::new(false),
+            variables: Default::default(),
         }
     }
 

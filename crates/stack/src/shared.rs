@@ -8,6 +8,7 @@ use crate::id::{Slots, SockId};
 use crate::ipv4::client::{Client, DhcpConfig};
 use crate::ipv6::addrs::{Addresses, Held, State};
 use crate::ipv6::autoconf::{Auto, Ipv6Config, Settled};
+use crate::ipv6::variables::HostVariables;
 use crate::ipv6::zone_of;
 use crate::kind::{Kind, Lk, lock};
 use crate::life::Life;
@@ -98,7 +99,8 @@ pub struct Config {
     /// are acknowledged where one waited already. What a device has merged is acknowledged at once
     /// in any case, and without [`Config::offload`] each segment counts by itself. Default yes.
     pub stretch_acks: bool,
-    /// Time to live, or hop limit, of datagrams. Default 64.
+    /// Time to live, or hop limit, of datagrams. Default 64. Over IPv6 what a router advertises comes
+    /// before it where [`Ipv6Config::autoconf`] is on, and a socket's own before both.
     pub ttl: u8,
     /// Whether datagrams for other hosts go on towards them, as by a router. Default no: they are
     /// dropped.
@@ -390,6 +392,7 @@ impl<K: Kind> SharedState<K> {
                 rx: rx0..rx.len() as u16,
                 tx: tx0..tx.len() as u16,
                 gone: AtomicBool::new(false),
+                variables: HostVariables::default(),
             });
         }
         let secret = p.secret();
@@ -637,9 +640,11 @@ impl<K: Kind> SharedState<K> {
         let now = own.now(&self.p);
         let mut settled = self.tend_addresses(own);
         let (mut out, failed) = (Vec::new(), &mut settled.failed);
-        let lost = self.routes.retry(&self.ifaces, now, &mut out, failed);
+        let (lost, moved) = self.routes.retry(&self.ifaces, now, &mut out, failed);
         if lost > 0 {
             self.count(own.lane, Count::NeighboursLost, lost);
+        }
+        if lost > 0 || moved {
             self.net_moved();
         }
         for (iface, ask) in out {

@@ -38,6 +38,7 @@ mod pef_clock;
 mod pef_panics;
 mod planted;
 mod rcvbuf;
+mod routers;
 mod seam;
 mod settings;
 mod sharing;

@@ -51,6 +51,8 @@ pub(crate) fn icmp<K: Kind>(
             next_hop_mtu,
         } => Icmp::TooBig(mtu(next_hop_mtu, &quote) as u16, quote.seq),
         Icmpv4::Unreachable { code, .. } => Icmp::Unreachable(unreachable(code), quote.seq),
+        // Redirects among them, which a host should follow (RFC 1122, section 3.2.2.2) and this one
+        // never does: nothing in them shows that the first hop has sent them.
         _ => return,
     };
     aside.icmp.push((quote.key(), what));
@@ -94,7 +96,7 @@ fn echo<K: Kind>(
     let came = (i.caps.medium == Medium::Ethernet).then(|| EtherHdr::parse(frame).ok());
     let stations = came.flatten().map(|eth| (i.caps.mac, eth.src));
     let ends = (IpAddr::V4(ip.dst), IpAddr::V4(ip.src));
-    let hdr = datagram::header(cx, ends, PROTO_ICMP, ip.tos);
+    let hdr = datagram::header(cx, iface, ends, PROTO_ICMP, ip.tos);
     let fill = |out: &mut [u8]| {
         Icmpv4::EchoReply { ident, seq }.emit(body, out);
     };

@@ -5,6 +5,7 @@
 //! What routers may make a host remember is bounded, whatever they say.
 
 use super::addrs::{Addresses, Held, State};
+use super::variables::Taken;
 use super::zone_of;
 use crate::id::SockId;
 use crate::ipv4::client::Client;
@@ -46,9 +47,19 @@ pub struct Ipv6Config {
     /// nobody is asked.
     pub dad_transmits: u8,
     /// Interfaces of Ethernet make themselves a link-local address and addresses of the prefixes
-    /// that routers advertise, and take those routers as default gateways. Default `false`:
+    /// that routers advertise, and take those routers as default gateways (RFC 4861, section 6.3.4;
+    /// RFC 4862). Of the link they take the MTU, the hop limit of what is sent without one of its
+    /// own (from 32 on), how long neighbours are believed (10 s to 1 h, drawn from half of it to
+    /// half as much again) and the time between requests for them (1 to 10 s). Default `false`:
     /// whoever is on the link can be such a router.
     pub autoconf: bool,
+    /// Interfaces of Ethernet follow redirects (RFC 4861, section 8): what a router says is a better
+    /// first hop to one destination, if it is the first hop there itself, and once the better one has
+    /// answered. At most 64 destinations of an interface, for ten minutes each. Default `false`:
+    /// whoever is on the link can say so in the router's name, and draw what is sent. With
+    /// [`Config::forwarding`](crate::Config::forwarding) none are followed (section 8.3), and those of
+    /// ICMP for IPv4 never are.
+    pub accept_redirects: bool,
     /// What the interface identifiers of these addresses are derived from (RFC 7217). The same
     /// secret, interface name and prefix make the same address. Default `None`: another one each
     /// time that a stack starts.
@@ -60,6 +71,7 @@ impl Default for Ipv6Config {
         Ipv6Config {
             dad_transmits: 1,
             autoconf: false,
+            accept_redirects: false,
             stable_secret: None,
         }
     }
@@ -69,6 +81,7 @@ perimeter_base::setters! {
     Ipv6Config {
         with_dad_transmits(dad_transmits: u8),
         with_autoconf(autoconf: bool),
+        with_accept_redirects(accept_redirects: bool),
         with_stable_secret(stable_secret: Option<[u64; 2]>),
     }
 }
@@ -106,6 +119,8 @@ pub(super) struct Link {
     prefixes: Vec<(Cidr, Time)>,
     pub(super) solicitations: u8,
     solicit_at: Time,
+    /// What routers have said of its hops and times.
+    pub(super) taken: Taken,
 }
 
 /// Addresses in the making and what ends with time, of all interfaces.
@@ -116,7 +131,7 @@ pub(crate) struct Auto {
     pub(super) duplicates: Vec<(u16, Ipv6Addr)>,
     transmits: u8,
     secret: IsnGen,
-    random: SplitMix64,
+    pub(super) random: SplitMix64,
 }
 
 /// What is to be done once the lock is let go.
@@ -127,7 +142,7 @@ pub(super) enum Act {
     Solicit(u16, Ipv6Addr, MacAddr),
     Add(Route),
     Remove(Route),
-    /// An address has gone: whoever sends from it looks again.
+    /// An address has gone, or the hop limit is another: whoever sends looks again.
     Moved,
 }
 

@@ -128,7 +128,7 @@ fn echo<K: Kind>(
     let came = (i.caps.medium == Medium::Ethernet).then(|| EtherHdr::parse(frame).ok());
     let stations = came.flatten().map(|eth| (i.caps.mac, eth.src));
     let ends = (IpAddr::V6(dst), IpAddr::V6(src));
-    let hdr = datagram::header(cx, ends, PROTO_ICMPV6, class);
+    let hdr = datagram::header(cx, iface, ends, PROTO_ICMPV6, class);
     let fill = |out: &mut [u8]| {
         Icmpv6::EchoReply { ident, seq }.emit(dst, src, body, out);
     };

@@ -7,6 +7,7 @@ pub(crate) mod icmp;
 pub(crate) mod ndp;
 pub(crate) mod source;
 mod tend;
+pub mod variables;
 
 use core::net::Ipv6Addr;
 use perimeter_tcp::Unreachable;

@@ -2,6 +2,7 @@
 //! answered and sent, and what a neighbour says of itself is heard.
 
 use super::addrs::{Held, State};
+use super::is_host;
 use crate::aside::Aside;
 use crate::count::Count;
 use crate::ctx::Ctx;
@@ -12,7 +13,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_link::Medium;
-use perimeter_wire::ipv6::{ALL_NODES, group_mac, solicited_node};
+use perimeter_wire::ipv6::{ALL_NODES, group_mac, is_link_local, solicited_node};
 use perimeter_wire::mld::{self, Record};
 use perimeter_wire::ndp::HOP_LIMIT;
 use perimeter_wire::{ETHERTYPE_IPV6, EtherHdr, Ipv6Hdr, MacAddr, Ndp, PROTO_ICMPV6, WireError};
@@ -78,10 +79,51 @@ pub(crate) fn input<K: Kind>(
             }
             cx.sh.router_advertised(cx, iface, src, &ra);
         }
-        // Hosts do not answer those, and redirects are not followed: whoever is on the link could
-        // draw our traffic.
-        Ndp::RouterSolicitation { .. } | Ndp::Redirect { .. } => {}
+        Ndp::Redirect {
+            target,
+            destination,
+        } => {
+            let to = cx.sh.arrived(iface, ip.dst);
+            let what = cx.sh.arrived(iface, destination);
+            let Some(((to, what), target)) = to.zip(what).zip(cx.sh.arrived(iface, target)) else {
+                return bad(cx);
+            };
+            redirected(cx, iface, (src, to), (what, target));
+        }
+        // Hosts do not answer those.
+        Ndp::RouterSolicitation { .. } => {}
     }
+}
+
+/// `src` tells `to`, who may be us, that there is a better first hop to `dst`.
+fn redirected<K: Kind>(
+    cx: &mut Ctx<K>,
+    iface: u16,
+    (src, to): (Ipv6Addr, Ipv6Addr),
+    (dst, target): (Ipv6Addr, Ipv6Addr),
+) {
+    let asked = cx.sh.config.ipv6.accept_redirects && !cx.sh.config.forwarding;
+    let ours = |ip| cx.sh.v6.find(ip).is_some();
+    let for_us = cx.sh.v6.find(to).is_some_and(|h| h.iface == iface);
+    // What is on the link is there for all that a router could say.
+    let far = is_host(dst) && !is_link_local(dst);
+    if !asked || !for_us || !far || ours(dst) || ours(target) || ours(src) {
+        return cx.count(Count::RedirectsRefused, 1);
+    }
+    let now = cx.now();
+    let at = (iface, &cx.sh.ifaces[usize::from(iface)]);
+    let done = cx.sh.routes.redirected(at, src, (dst, target), now);
+    if let Some(ask) = done.ask {
+        cx.sh.ask(cx, iface, ask);
+    }
+    if done.moved {
+        cx.sh.net_moved();
+    }
+    let what = match done.taken {
+        true => Count::Redirects,
+        false => Count::RedirectsRefused,
+    };
+    cx.count(what, 1);
 }
 
 /// `src`, of station `source`, asks who has `target`.

@@ -91,7 +91,7 @@ impl<K: Kind> SharedState<K> {
         ra: &RouterAdvert,
     ) {
         let now = own.now(&self.p);
-        let mut acts = Vec::new();
+        let (mut acts, i) = (Vec::new(), &self.ifaces[usize::from(iface)]);
         {
             let mut auto = self.auto.lock();
             let auto = &mut *auto;
@@ -103,6 +103,10 @@ impl<K: Kind> SharedState<K> {
             }
             if ra.lifetime > 0 {
                 link.solicitations = 0;
+            }
+            let random = &mut auto.random;
+            if link.taken.advertised(&i.variables, ra, now, random) {
+                acts.push(Act::Moved);
             }
             acts.extend(link.advertised(iface, src, ra.lifetime, now));
             for prefix in ra.prefixes() {
@@ -120,7 +124,7 @@ impl<K: Kind> SharedState<K> {
             self.auto_at.store(auto.due().0, Ordering::Release);
         }
         if let Some(mtu) = ra.mtu {
-            self.ifaces[usize::from(iface)].set_mtu6(mtu);
+            i.set_mtu6(mtu);
         }
         self.count(own.lane, Count::RouterAdverts, 1);
         self.act(own, acts);

@@ -28,7 +28,8 @@ pub fn look<A: Access>(a: &mut A, now: Time) -> ConnInfo {
     let t = a.tcb();
     let now = now.max(t.meta.now);
     let (id, key, tcp, orphan) = (t.meta.id, t.meta.key, t.tcb.info(now), t.meta.orphan);
-    let (tos, ttl, device) = (t.meta.tos, t.meta.ttl, t.meta.device);
+    let (tos, device) = (t.meta.tos, t.meta.device);
+    let ttl = t.meta.ttl.unwrap_or_else(|| t.meta.template.ttl());
     let core = |core| (core != NOWHERE).then_some(core);
     let mut ran = Ran {
         ip: core(t.meta.ip_core),

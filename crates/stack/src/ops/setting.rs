@@ -44,7 +44,7 @@ impl<K: Kind> Op<K> for Set {
                 false
             }
             Setting::Ttl(ttl) => {
-                t.meta.ttl = ttl;
+                t.meta.ttl = Some(ttl);
                 t.meta.template.set_ttl(ttl);
                 false
             }

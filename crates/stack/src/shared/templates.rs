@@ -10,10 +10,19 @@ use crate::net::L2;
 use crate::own::Own;
 use crate::segment::Seg;
 use core::net::IpAddr;
+use perimeter_base::Time;
 use perimeter_link::Medium;
 use perimeter_tcp::Rst;
 use perimeter_tcp::syncache::Origin;
 use perimeter_wire::{FlowKey, MacAddr, SegOut, Template};
+
+/// Headers for a flow.
+pub(crate) struct Made {
+    pub(crate) template: Template,
+    /// The next hop was not heard for long: until then a word of its being there is waited for
+    /// ([`Routes::confirm`](crate::route::Routes::confirm)).
+    pub(crate) delayed: Option<Time>,
+}
 
 impl<K: Kind> SharedState<K> {
     /// The label of a flow over IPv6 (RFC 6437, section 3): the same for its life, and nothing
@@ -28,21 +37,28 @@ impl<K: Kind> SharedState<K> {
         label.max(1)
     }
 
-    /// The template of a flow that goes by these stations.
-    fn template_by(&self, l2: Option<(MacAddr, MacAddr)>, key: &FlowKey) -> Template {
-        Template::new(l2, key, self.config.ttl, self.flow_label(key))
+    /// The hop limit, or time to live, of what goes to `remote` by interface `iface` without one of its
+    /// own.
+    pub(crate) fn hops(&self, iface: u16, remote: IpAddr) -> u8 {
+        let said = self.ifaces[usize::from(iface)].hop_limit(remote);
+        said.unwrap_or(self.config.ttl)
+    }
+
+    /// The template of a flow that goes by that interface and these stations.
+    fn template_by(&self, iface: u16, l2: Option<(MacAddr, MacAddr)>, key: &FlowKey) -> Template {
+        Template::new(l2, key, self.hops(iface, key.remote), self.flow_label(key))
     }
 
     /// Header template for a flow that leaves by interface `by`, if one is given. `None`: no route.
     /// The template of an unresolved neighbour must not be used; `waiter` is told when it is
     /// resolved.
-    pub fn template(
+    pub(crate) fn template(
         &self,
         key: &FlowKey,
         by: Option<u16>,
         waiter: Option<SockId>,
         own: &mut Own<K>,
-    ) -> Option<(u16, Option<Template>)> {
+    ) -> Option<(u16, Option<Made>)> {
         let now = own.now(&self.p);
         if let IpAddr::V6(local) = key.local
             && !self.v6.owns(local)
@@ -61,7 +77,11 @@ impl<K: Kind> SharedState<K> {
             L2::None => None,
             L2::Stations(src, dst) => Some((src, dst)),
         };
-        Some((iface, Some(self.template_by(l2, key))))
+        let made = Made {
+            template: self.template_by(iface, l2, key),
+            delayed: found.delayed,
+        };
+        Some((iface, Some(made)))
     }
 
     /// Sends one segment that belongs to no connection, and is no answer to a frame at hand: a
@@ -125,7 +145,7 @@ impl<K: Kind> SharedState<K> {
         } else {
             None
         };
-        let mut template = self.template_by(l2, key);
+        let mut template = self.template_by(hop.iface, l2, key);
         template.set_tos(leaving.tos);
         if let Some(ttl) = leaving.ttl {
             template.set_ttl(ttl);

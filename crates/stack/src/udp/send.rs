@@ -294,7 +294,8 @@ impl<K: Kind> Socket<K> {
             L2::None => None,
             L2::Stations(ours, theirs) => Some((ours, theirs)),
         };
-        let way = (iface, l2, self.config.ttl.unwrap_or(cx.sh.config.ttl));
+        let hops = self.config.ttl.unwrap_or_else(|| cx.sh.hops(iface, to.0));
+        let way = (iface, l2, hops);
         self.settle(cx, way, asked, (from, to), None)
     }
 
