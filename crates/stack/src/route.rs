@@ -64,7 +64,7 @@ pub struct Resolved {
     /// A request to be sent on the hop's interface.
     pub ask: Option<Ask>,
     /// The station was not heard for long: it is asked from then on, unless somebody has heard of
-    /// what was sent there ([`Routes::confirm`]).
+    /// what was sent there (`Routes::confirm`).
     pub delayed: Option<Time>,
 }
 

@@ -229,6 +229,40 @@ fn an_advertisement_of_the_kernels_side() {
     });
 }
 
+/// The kernel as a router that sends what it gets back to the same link, and says so: its redirect is
+/// taken where somebody has asked for that, and counted where not.
+#[test]
+fn a_redirect_of_the_kernels() {
+    each_family(&["ip"], Load::Waits, |org| {
+        for follow in [false, true] {
+            let tap = open(&TapConfig::new(NAME));
+            // One link-local address, so that it is the one that it says so from.
+            run(&format!("ip -6 addr flush dev {NAME} scope link"));
+            run(&format!("ip -6 addr add fe80::1/64 dev {NAME} nodad"));
+            std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("a router");
+            run(&format!("ip -6 route add 2001:db8:77::/64 dev {NAME}"));
+            let settings = Ipv6Config::default().with_dad_transmits(0);
+            let settings = settings.with_accept_redirects(follow);
+            let b = Stack::builder().org(org.clone());
+            let b = b.config(Config::default().with_ipv6(settings));
+            let b = b.interface(tap, ADDRS).expect("an interface");
+            let b = b.route("2001:db8:77::/64", Some("fe80::1"), 0);
+            let stack = b.expect("a route").build().expect("a stack");
+            let u = stack
+                .bind_udp((Ipv6Addr::UNSPECIFIED, 0))
+                .expect("a socket");
+            let counted = |name: &str| stack.stats().count(name);
+            let name = ["drop_redirect", "rx_redirects"][usize::from(follow)];
+            until(&stack, name, || {
+                let _ = u.send_to(b"x", at("2001:db8:77::5", 9));
+                counted("drop_redirect") + counted("rx_redirects") > 0
+            });
+            assert!(counted(name) > 0, "{org}: {follow}");
+            assert_eq!(counted("drop_bad_ndp"), 0, "{org}");
+        }
+    });
+}
+
 /// One listener, peers of either family.
 #[test]
 fn listeners_for_both_families() {
