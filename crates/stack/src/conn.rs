@@ -3,7 +3,6 @@
 
 use crate::ctx::Ctx;
 use crate::flow::Flow;
-use crate::hint::Hint;
 use crate::id::SockId;
 use crate::kind::{Kind, Tag};
 use crate::listener::Listener;
@@ -17,7 +16,7 @@ use crate::shared::SharedState;
 use core::ops::DerefMut;
 use perimeter_base::Time;
 use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb, Timers};
-use perimeter_wire::{FlowKey, MacAddr, Template};
+use perimeter_wire::{FlowKey, MacAddr, Seq, Template};
 use std::sync::Arc;
 
 /// What is protected as TCP state (`connection` in `msgp`).
@@ -47,13 +46,14 @@ impl<K: Kind> TcbSide<K> {
         })
     }
 
-    /// What is sent from now on goes by a neighbour of whom a word is waited for until then; or none
-    /// is.
-    pub(crate) fn await_hint(&mut self, until: Option<Time>) {
-        let beyond = self.tcb.snd_nxt();
+    /// What is sent from now on goes by a neighbour that is asked soon unless something tells before
+    /// that it is there (`awaited`); or by one that nothing need be told of. Most connections go by
+    /// such a one, so those of whom a word is waited for are guarded, as those that are bound to an
+    /// interface are: header prediction leaves their segments, and nothing is looked at for others.
+    pub(crate) fn await_hint(&mut self, awaited: bool) {
         let before = self.meta.hint.is_some();
-        self.meta.hint = until.map(|until| Hint { beyond, until });
-        if before || until.is_some() {
+        self.meta.hint = awaited.then(|| self.tcb.snd_nxt());
+        if before || awaited {
             self.guard();
         }
     }
@@ -64,15 +64,15 @@ impl<K: Kind> TcbSide<K> {
         self.tcb.set_guarded(on);
     }
 
-    /// A segment was taken: tells of the next hop if it has acknowledged what went by that.
+    /// A segment was taken: tells of the next hop if it has acknowledged what went by that, which
+    /// shows that this is there (RFC 4861, section 7.3.1).
     pub(crate) fn hinted(&mut self, cx: &mut Ctx<K>, now: Time) {
-        let Some(hint) = self.meta.hint else { return };
-        let Some(there) = hint.heard(self.tcb.snd_una(), now) else {
+        let una = self.tcb.snd_una();
+        if self.meta.hint.take_if(|beyond| una.gt(*beyond)).is_none() {
             return;
-        };
-        self.meta.hint = None;
+        }
         // The way may be another one by now.
-        if there && self.meta.net_generation == cx.sh.net_generation() {
+        if self.meta.net_generation == cx.sh.net_generation() {
             let to = (self.meta.key.remote, self.meta.by);
             cx.sh.routes.confirm(to, now);
         }
@@ -127,8 +127,9 @@ pub struct Meta<K: Kind> {
     pub ip_core: u16,
     /// The core on which TCP ran last.
     pub tcp_core: u16,
-    /// A word of its own about its next hop that somebody waits for; its TCP is guarded then.
-    pub(crate) hint: Option<Hint>,
+    /// The word of its own about its next hop that somebody waits for: that something beyond this is
+    /// acknowledged. Its TCP is guarded then.
+    pub(crate) hint: Option<Seq>,
     /// Who is told when the handshake completes, for a connection that was accepted.
     pub listener: Option<Arc<Listener<K>>>,
     /// Cache lines of the TCP state, and of this.

@@ -49,7 +49,7 @@ pub fn input<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
 
 /// What the complete processing of a segment that came by interface `iface` has done, if its
 /// connection is guarded. That is one that is bound to an interface: what came by another is dropped;
-/// or one from which a word about its next hop is waited for (`crate::hint`).
+/// or one from which a word about its next hop is waited for (`TcbSide::await_hint`).
 #[inline]
 pub fn unguarded<A: Access>(
     a: &mut A,

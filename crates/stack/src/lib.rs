@@ -17,7 +17,6 @@ pub mod fragment;
 pub mod glue;
 pub mod groups;
 mod hash;
-mod hint;
 pub mod hold;
 pub mod id;
 pub mod input;

@@ -7,7 +7,7 @@
 //! shares with those near it. Ways, sets and prefetching are left out.
 
 use core::fmt;
-use std::cell::UnsafeCell;
+use std::cell::Cell;
 
 use super::beacon;
 use super::config::LineCosts;
@@ -20,13 +20,12 @@ pub(super) const MILLI: u64 = 1000;
 /// Lines that go from core to core together. A new one is with no core.
 #[derive(Default)]
 pub struct VirtualTag {
-    /// Nothing where touching the lines costs nothing: a connection has several of these.
-    place: UnsafeCell<Option<Box<Place>>>,
+    /// Its place among those of the simulation, from 1; 0: none yet, as touching the lines has cost
+    /// nothing. Four octets, as a connection has several of these; places are never given back.
+    place: Cell<u32>,
 }
 
 // SAFETY: `place` is used by the running virtual thread only, which has the baton.
-unsafe impl Send for VirtualTag {}
-// SAFETY: as above.
 unsafe impl Sync for VirtualTag {}
 
 impl fmt::Debug for VirtualTag {
@@ -36,18 +35,19 @@ impl fmt::Debug for VirtualTag {
 }
 
 /// Where lines are.
-#[derive(Debug)]
+#[derive(Copy, Clone, Debug)]
 pub(super) struct Place {
     /// The core that wrote them last, if no other has read them since.
     writer: u32,
-    /// Who else has them; nothing as long as they are written only and no cache is ever full, as
-    /// the words of locks are by default: then the last writer has them.
-    kept: Option<Box<Kept>>,
+    /// Who else has them: the place among those of the simulation, from 1. 0 as long as they are
+    /// written only and no cache is ever full, as the words of locks are by default: then the last
+    /// writer has them.
+    kept: u32,
 }
 
 /// Who has lines.
 #[derive(Debug, Default)]
-struct Kept {
+pub(super) struct Kept {
     /// Cores that had them, and how much each had fetched when it touched them last.
     held: Vec<(u32, u64)>,
     /// The same for caches that several cores share.
@@ -59,21 +59,13 @@ impl Place {
     pub(super) fn writer(&self) -> u32 {
         self.writer
     }
-
-    /// Whether other cores had them since core `core` did.
-    fn is_elsewhere(&self, core: u32) -> bool {
-        match &self.kept {
-            Some(kept) => !kept.held.is_empty() && !kept.held.iter().any(|h| h.0 == core),
-            None => self.writer != NONE && self.writer != core,
-        }
-    }
 }
 
 impl Default for Place {
     fn default() -> Place {
         Place {
             writer: NONE,
-            kept: None,
+            kept: 0,
         }
     }
 }
@@ -143,7 +135,7 @@ impl State {
         let lines = &self.cfg.costs.lines;
         let own = &self.fetched.own;
         let unbounded = lines.private_lines == 0 && lines.shared_lines == 0;
-        if write && unbounded && place.kept.is_none() {
+        if write && unbounded && place.kept == 0 {
             let ns = match core::mem::replace(&mut place.writer, core) {
                 NONE => u64::from(lines.memory_ns),
                 writer => lines.between(writer, core),
@@ -151,16 +143,18 @@ impl State {
             return milli * ns / MILLI;
         }
         let writer = place.writer;
-        let kept = place.kept.get_or_insert_with(|| {
+        if place.kept == 0 {
             let had = |who, fetched: &[u64]| vec![(who, fetched[who as usize])];
-            Box::new(match writer {
+            self.kept.push(match writer {
                 NONE => Kept::default(),
                 _ => Kept {
                     held: had(writer, own),
                     shared: had(lines.group(writer), &self.fetched.shared),
                 },
-            })
-        });
+            });
+            place.kept = self.kept.len() as u32;
+        }
+        let kept = &self.kept[place.kept as usize - 1];
         let has = |(c, at): &(u32, u64)| stays(*at, own[*c as usize], lines.private_lines);
         let here = kept.held.iter().any(|h| h.0 == core && has(h));
         let others = kept.held.iter().filter(|h| h.0 != core && has(h));
@@ -198,8 +192,8 @@ impl State {
     }
 
     /// Core `core` of group `group` has touched what is at `place`.
-    fn settle(&self, place: &mut Place, (core, group): (u32, u32), write: bool) {
-        let Some(kept) = &mut place.kept else { return };
+    fn settle(&mut self, place: &mut Place, (core, group): (u32, u32), write: bool) {
+        let kept = &mut self.kept[place.kept as usize - 1];
         if write {
             kept.held.retain(|h| h.0 == core);
             kept.shared.retain(|s| s.0 == group);
@@ -222,33 +216,34 @@ impl State {
         if !self.clocked {
             return;
         }
-        // SAFETY: the running thread has the baton; the reference ends here.
-        let place = unsafe { &mut *tag.place.get() };
-        self.touch_at(place, what, items, write);
-    }
-
-    /// The same for what is at `place`.
-    #[inline]
-    pub(super) fn touch_at(
-        &mut self,
-        place: &mut Option<Box<Place>>,
-        what: Touched,
-        items: usize,
-        write: bool,
-    ) {
         let milli = u64::from(self.cfg.costs.lines.each[what.index()]) * items as u64;
         if milli == 0 && !beacon::lit() {
             return;
         }
+        if tag.place.get() == 0 {
+            self.places.push(Place::default());
+            tag.place.set(self.places.len() as u32);
+        }
+        let at = tag.place.get() as usize - 1;
+        let mut place = self.places[at];
         beacon::touched(what);
-        let place = place.get_or_insert_default();
         let core = self.threads[self.running as usize].core as u32;
-        if place.is_elsewhere(core) {
+        if self.is_elsewhere(place, core) {
             self.moved[what.index()] += items as u64;
         }
-        let ns = self.fetch_for(core, place, milli, write);
+        let ns = self.fetch_for(core, &mut place, milli, write);
+        self.places[at] = place;
         self.lines_ns[what.index()] += ns;
         self.spend(ns);
+    }
+
+    /// Whether other cores had what is at `place` since core `core` did.
+    fn is_elsewhere(&self, place: Place, core: u32) -> bool {
+        let Some(at) = place.kept.checked_sub(1) else {
+            return place.writer != NONE && place.writer != core;
+        };
+        let held = &self.kept[at as usize].held;
+        !held.is_empty() && !held.iter().any(|h| h.0 == core)
     }
 
     /// `bytes` bytes have gone through the running thread's caches.

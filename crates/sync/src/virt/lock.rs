@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::beacon;
 use super::config::FailureKind;
-use super::lines::{MILLI, Place};
+use super::lines::{MILLI, Place, VirtualTag};
 use super::record::Act;
 use super::shared::Shared;
 use super::state::{Held, NONE, OUTSIDE, Op, State};
@@ -29,7 +29,7 @@ pub(super) struct LockHead {
     /// Where its word is.
     word: Place,
     /// Where what it protects is.
-    behind: Option<Box<Place>>,
+    behind: VirtualTag,
 }
 
 /// A lock of a [`super::Virtual`] platform. Its order is checked at every acquisition, attempts
@@ -80,7 +80,7 @@ impl<T: Send + 'static> VirtualLock<T> {
                 stats: LockStats::default(),
                 since: 0,
                 word: Place::default(),
-                behind: None,
+                behind: VirtualTag::default(),
             }),
             value: UnsafeCell::new(value),
             word: AtomicU32::new(0),
@@ -272,7 +272,7 @@ impl LockHead {
     #[inline]
     fn enter(&mut self, st: &mut State) {
         if st.clocked {
-            st.touch_at(&mut self.behind, Touched::Behind(self.class), 1, true);
+            st.touch(&self.behind, Touched::Behind(self.class), 1, true);
         }
     }
 

@@ -12,7 +12,7 @@ use std::thread::ThreadId;
 
 use super::config::{FailureKind, Report, RunError, Schedule, VirtualConfig};
 use super::event::EventHead;
-use super::lines::Fetched;
+use super::lines::{Fetched, Kept, Place};
 use super::lock::LockHead;
 use super::record::{Act, Entry};
 use crate::class::{LockClass, LockStats, Touched, Work};
@@ -195,6 +195,10 @@ pub(super) struct State {
     pub(super) work: [(u64, u64); Work::COUNT],
     /// What caches have fetched.
     pub(super) fetched: Fetched,
+    /// Where the lines of tags are, by their numbers.
+    pub(super) places: Vec<Place>,
+    /// Who has what is at a place, by its number.
+    pub(super) kept: Vec<Kept>,
     /// What that has cost, by [`Touched::index`].
     pub(super) lines_ns: [u64; Touched::COUNT],
     /// How many items were touched that other cores had had since.
@@ -273,6 +277,8 @@ impl State {
             class_stats: [LockStats::default(); LockClass::ALL.len()],
             work: [(0, 0); Work::COUNT],
             fetched: Fetched::new(all, &cfg.costs.lines),
+            places: Vec::new(),
+            kept: Vec::new(),
             lines_ns: [0; Touched::COUNT],
             moved: [0; Touched::COUNT],
             hooks: Vec::new(),
