@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 /// Programs that tests run, and the Debian package of each.
-const TOOLS: [(&str, &str); 10] = [
+const TOOLS: [(&str, &str); 12] = [
     ("iperf3", "iperf3"),
     ("curl", "curl"),
     ("python3", "python3"),
@@ -20,6 +20,8 @@ const TOOLS: [(&str, &str); 10] = [
     ("valgrind", "valgrind"),
     ("chromium", "chromium"),
     ("dnsmasq", "dnsmasq-base"),
+    ("dig", "bind9-dnsutils"),
+    ("nc", "netcat-openbsd"),
 ];
 
 /// One command that has to succeed.

@@ -3,6 +3,8 @@
 //! make them; else it says what it skips. `PERIMETER_INTEROP=full`: 1 GiB each way, 500 connections,
 //! 50,000 short ones, 10,000 sessions.
 
+#[path = "gateway_tun/programs.rs"]
+mod programs;
 #[path = "gateway_tun/servers.rs"]
 mod servers;
 #[path = "gateway_tun/world.rs"]

@@ -460,7 +460,9 @@ fn sentence(finding: &Finding) -> String {
         let open = undecided(finding);
         return format!("for {work} no difference is sure (highest: {best}, {value} {unit}){open}");
     };
+    let noisy = 2 * (first.disturbed + next.disturbed) > first.runs + next.runs;
     let sure = match finding.confidence {
+        "sure" if noisy => "in these runs, most of which were disturbed".to_string(),
         "sure" => "sure".to_string(),
         _ => format!("in all {} runs", first.runs),
     };
@@ -540,6 +542,14 @@ mod tests {
         }
     }
 
+    /// As if nothing else had run on the machine; every run of these is marked.
+    fn quiet(mut finding: Finding) -> Finding {
+        for f in &mut finding.figures {
+            f.disturbed = 0;
+        }
+        finding
+    }
+
     #[test]
     fn the_best_is_named_with_its_lead_and_how_sure_it_is() {
         let report = report(&[
@@ -553,7 +563,9 @@ mod tests {
         assert!((finding.lead.unwrap() - 2.0).abs() < 0.15, "{finding:?}");
         let ties: Vec<bool> = finding.figures.iter().map(|f| f.ties).collect();
         assert_eq!(ties, [false, true, false]);
-        let said = sentence(&finding);
+        let noisy = sentence(&finding);
+        assert!(noisy.contains(", in these runs, most of which were disturbed ("));
+        let said = sentence(&quiet(finding));
         assert!(
             said.starts_with("for sending connp-l:128, 16.0 Gb/s, "),
             "{said}"
@@ -583,8 +595,8 @@ mod tests {
         let text = all.render();
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for said in [
-            "for sending up, 32.0 Gb/s, 1.33 × connp-l:128, sure",
-            "for receiving msgp, 32.0 Gb/s, 1.33 × connp-l:128, sure",
+            "for sending up, 32.0 Gb/s, 1.33 × connp-l:128, in these runs, most of which were disturbed",
+            "for receiving msgp, 32.0 Gb/s, 1.33 × connp-l:128, in these runs,",
             "One for all of it: connp-l:128, which at worst",
             "`up` is for programs of one thread.",
             // Every run of these is marked.
@@ -624,7 +636,7 @@ mod tests {
                 ("squeue:2", 2, invalid(g)),
             ]
         };
-        let said = |g| sentence(&finding(Work::Receiving, &report(&rows(g))));
+        let said = |g| sentence(&quiet(finding(Work::Receiving, &report(&rows(g)))));
         assert!(
             said(9e9).ends_with("sure, which says nothing of squeue:2: its runs do not add up")
         );

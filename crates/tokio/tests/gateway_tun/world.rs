@@ -1,8 +1,9 @@
 //! Two namespaces, a TUN device and a veth pair, and the gateway between them.
 
 use super::servers;
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::Pid;
 use perimeter::link::Medium;
 use perimeter::link::tap::{Tap, TapConfig, host};
 use perimeter::{Accept, Config, Offload, Stack};
@@ -37,6 +38,8 @@ pub fn full() -> bool {
 pub struct World {
     counts: Arc<Counts>,
     heard: Mutex<Receiver<&'static str>>,
+    /// The thread that keeps the servers' namespace.
+    keeper: Pid,
     stop: Arc<Notify>,
 }
 
@@ -74,6 +77,19 @@ impl World {
         self.until("the end of all connections", |w| w.count("relaying") == 0);
     }
 
+    /// Starts a program beside the servers.
+    pub fn outside(&self, name: &str, args: &[&str]) -> Program {
+        let space = format!("/proc/self/task/{}/ns/net", self.keeper);
+        let space = std::fs::File::open(space).expect("the servers' namespace");
+        thread::scope(|threads| {
+            let start = || {
+                setns(space, CloneFlags::CLONE_NEWNET).expect("entered");
+                Program::start(name, args, Duration::from_secs(120))
+            };
+            threads.spawn(start).join().expect("started")
+        })
+    }
+
     /// Has the gateway end.
     pub fn stop(&self) {
         self.stop.notify_one();
@@ -86,8 +102,8 @@ fn run(line: &str) {
 }
 
 /// The namespace of the servers, on a thread of its own that keeps it; ready when both families
-/// are.
-fn outside() -> Receiver<&'static str> {
+/// are. With the thread.
+fn outside() -> (Receiver<&'static str>, Pid) {
     let (tell, heard) = channel();
     let (ready, made) = channel();
     let (go, moved) = channel::<()>();
@@ -139,7 +155,7 @@ fn outside() -> Receiver<&'static str> {
     go.send(()).unwrap();
     made.recv().unwrap();
     std::mem::forget(go);
-    heard
+    (heard, tid)
 }
 
 /// How often threads of the stack and of the runtime have waited, in the calling thread's
@@ -174,7 +190,7 @@ pub fn world_of(settings: Settings, queues: usize, test: impl FnOnce(&World) + S
     }
     namespace::within(|| {
         allow_files(16_384);
-        let heard = outside();
+        let (heard, keeper) = outside();
         let tun = Tap::open(
             &TapConfig::new(TUN)
                 .with_medium(Medium::Ip)
@@ -228,6 +244,7 @@ pub fn world_of(settings: Settings, queues: usize, test: impl FnOnce(&World) + S
         let w = World {
             counts,
             heard: Mutex::new(heard),
+            keeper,
             stop,
         };
         test(&w);
