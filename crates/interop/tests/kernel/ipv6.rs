@@ -8,7 +8,7 @@ use perimeter::{Config, Ipv6Config, Offload, OrgSpec, Stack, TcpStream};
 use perimeter_interop::program::Program;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NAME: &str = "perimeter0";
 const STACK: &str = "fd99::2";
@@ -27,9 +27,17 @@ fn setting(name: &str, value: &str) {
     std::fs::write(&path, value).unwrap_or_else(|e| panic!("{path}: {e}"));
 }
 
-/// The interface, and the kernel's side of it, whose address is used at once.
+/// The interface, and the kernel's side of it, whose address is used at once. A child that another
+/// test is starting may hold for a moment the one that was there before.
 fn open(config: &TapConfig) -> Tap {
-    let tap = Tap::open(config).unwrap_or_else(|e| panic!("{e}"));
+    let end = Instant::now() + Duration::from_secs(10);
+    let tap = loop {
+        match Tap::open(config) {
+            Ok(tap) => break tap,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
     setting("accept_dad", "0");
     host::set_up(tap.name(), true).expect("up");
     run(&format!("ip -6 addr add {KERNEL}/64 dev {NAME} nodad"));
