@@ -371,7 +371,8 @@ mod tests {
         assert!(m.memory > 1.0 && m.memory < 1e5, "{m:?}");
         assert!(m.step > 10.0 && m.yields > 10.0, "{m:?}");
         if host::cores() > 1 {
-            assert!(m.kick > 0.0 && m.wake_latency < 1e7, "{m:?}");
+            // A difference of two: on a busy machine it may be nothing.
+            assert!(m.kick >= 0.0 && m.wake_latency < 1e7, "{m:?}");
         }
     }
 
