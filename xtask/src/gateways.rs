@@ -178,15 +178,15 @@ fn role(ns: &str, what: &str) -> Result<Command> {
     ))
 }
 
-/// Starts the proxy of shadowsocks; nothing is encrypted.
-fn shadowsocks(program: PathBuf) -> Result<Running> {
-    let args = words(&format!("-s 0.0.0.0:{SHADOWSOCKS} -m none"));
-    let mut command = within(FAR, &program, &args);
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    let child = command.stderr(Stdio::null()).spawn();
-    Ok(Running(
-        child.with_context(|| program.display().to_string())?,
-    ))
+/// Starts a program that says nothing here.
+fn start(ns: &str, program: &Path, args: &[String]) -> Result<Running> {
+    let child = within(ns, program, args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| program.display().to_string())?;
+    Ok(Running(child))
 }
 
 /// Runs a role to its end; the numbers that it prints.
@@ -208,13 +208,7 @@ struct Live(Running);
 
 impl Live {
     fn start(g: &Gateway) -> Result<Live> {
-        let child = within(NEAR, &g.program, &g.args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| g.program.display().to_string())?;
-        let mut live = Live(Running(child));
+        let mut live = Live(start(NEAR, &g.program, &g.args)?);
         let end = Instant::now() + Duration::from_secs(10);
         while ip(&format!("-n {NEAR} link show {TUN}")).is_err() {
             if Instant::now() > end || live.0.0.try_wait()?.is_some() {
@@ -335,7 +329,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let _net = net()?;
     let _servers = Running(role(FAR, "serve")?.stdin(Stdio::null()).spawn()?);
-    let _shadowsocks = in_path("ssserver").map(shadowsocks).transpose()?;
+    // Nothing is encrypted.
+    let line = words(&format!("-s 0.0.0.0:{SHADOWSOCKS} -m none"));
+    let proxy = in_path("ssserver").map(|program| start(FAR, &program, &line));
+    let _shadowsocks = proxy.transpose()?;
     let mut all: Vec<Found> = gateways.iter().map(|_| Found::new()).collect();
     for round in 0..args.rounds {
         for (g, found) in gateways.iter().zip(&mut all) {

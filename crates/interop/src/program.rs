@@ -6,6 +6,19 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+/// Arguments of dnsmasq: in the foreground, configured by what follows alone, and asking nobody
+/// further.
+pub const DNSMASQ: [&str; 8] = [
+    "--keep-in-foreground",
+    "--conf-file=/dev/null",
+    "--pid-file=",
+    "--user=root",
+    "--no-resolv",
+    "--no-hosts",
+    "--log-facility=-",
+    "--bind-interfaces",
+];
+
 /// Whether a program of that name is in the path.
 pub fn installed(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -39,7 +39,10 @@ pub fn open(config: &TapConfig) -> Result<Tap, TapError> {
 
 /// Opens an interface that this process has just let go of. Another test that starts a program
 /// meanwhile keeps it in use for a moment: the child holds all descriptors until it executes.
-fn open_patiently(config: &TapConfig) -> Result<Tap, TapError> {
+///
+/// # Errors
+/// As [`Tap::open`]; it is in use for 10 s.
+pub fn open_patiently(config: &TapConfig) -> Result<Tap, TapError> {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
         match Tap::open(config) {

@@ -28,7 +28,7 @@ use crate::{
 use end::spec;
 pub use floor::Floor;
 pub use listening::Listening;
-pub(crate) use mem::on_virtual;
+pub(crate) use mem::{on_virtual, start_on_virtual};
 use perimeter::{Lending, Native};
 use std::time::Instant;
 

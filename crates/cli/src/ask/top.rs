@@ -228,45 +228,36 @@ impl Watch {
                 rate(a_second("retransmits")),
             ),
         ];
-        let head = match narrow {
-            true => format!(
-                "{:>10} {:>10} {:>8} {:>5} local > remote",
-                "in/s", "out/s", "rtt", "again"
-            ),
-            false => format!(
-                "{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>5} {:<12} local > remote",
-                "in/s", "out/s", "recv-q", "send-q", "rtt", "cwnd", "again", "state"
-            ),
-        };
-        lines.push(head);
+        let names = [
+            "in/s", "out/s", "recv-q", "send-q", "rtt", "cwnd", "again", "state",
+        ];
+        lines.push(row(names.map(String::from), narrow) + "local > remote");
         for (r, c) in self.connections.iter().take(rows) {
-            if narrow {
-                lines.push(format!(
-                    "{:>10} {:>10} {:>8} {:>5} {} > {}",
-                    octets(r.received),
-                    octets(r.acked),
-                    c.rtt_us.map_or("–".into(), time),
-                    r.retransmits,
-                    c.local,
-                    c.remote
-                ));
-                continue;
-            }
-            lines.push(format!(
-                "{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>5} {:<12} {} > {}",
+            let figures = [
                 octets(r.received),
                 octets(r.acked),
-                c.receive_queue,
-                c.send_queue,
+                c.receive_queue.to_string(),
+                c.send_queue.to_string(),
                 c.rtt_us.map_or("–".into(), time),
-                c.cwnd,
-                r.retransmits,
-                c.state,
-                c.local,
-                c.remote
-            ));
+                c.cwnd.to_string(),
+                r.retransmits.to_string(),
+                c.state.to_string(),
+            ];
+            lines.push(row(figures, narrow) + &format!("{} > {}", c.local, c.remote));
         }
         lines
+    }
+}
+
+/// The figures of a connection, each in its column; on a narrow screen some are left out.
+fn row(
+    [received, acked, recv, send, rtt, cwnd, again, state]: [String; 8],
+    narrow: bool,
+) -> String {
+    let rates = format!("{received:>10} {acked:>10} ");
+    match narrow {
+        true => rates + &format!("{rtt:>8} {again:>5} "),
+        false => rates + &format!("{recv:>8} {send:>8} {rtt:>8} {cwnd:>9} {again:>5} {state:<12} "),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What these tests share.
 
 use perimeter::{OrgSpec, Stack, State, TcpListener};
-use perimeter_interop::program::{self, Program};
+use perimeter_interop::program::{self, DNSMASQ, Program};
 use perimeter_interop::{namespace, taps};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
@@ -183,19 +183,11 @@ pub fn each_family(programs: &[&str], load: Load, test: fn(&OrgSpec)) {
 
 /// Starts dnsmasq in the foreground, which knows what these arguments say and asks nobody further.
 pub fn dnsmasq(args: &[&str]) -> Program {
-    let always = [
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--pid-file=",
-        "--user=root",
-        "--no-resolv",
-        "--no-hosts",
-        "--log-facility=-",
-        "--bind-interfaces",
+    let here = [
         "--local=/example.org/",
         "--host-record=here.example.org,10.99.0.1",
     ];
-    let mut p = Program::start("dnsmasq", [&always[..], args].concat(), LIMIT);
+    let mut p = Program::start("dnsmasq", [&DNSMASQ[..], &here, args].concat(), LIMIT);
     // It does not say when it listens.
     std::thread::sleep(Duration::from_millis(300));
     assert!(!p.ended(), "{}", p.finish().err);

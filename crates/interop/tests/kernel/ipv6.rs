@@ -6,9 +6,10 @@ use perimeter::link::Medium;
 use perimeter::link::tap::{Tap, TapConfig, host};
 use perimeter::{Config, Ipv6Config, Offload, OrgSpec, Stack, TcpStream};
 use perimeter_interop::program::Program;
+use perimeter_interop::taps;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const NAME: &str = "perimeter0";
 const STACK: &str = "fd99::2";
@@ -27,17 +28,9 @@ fn setting(name: &str, value: &str) {
     std::fs::write(&path, value).unwrap_or_else(|e| panic!("{path}: {e}"));
 }
 
-/// The interface, and the kernel's side of it, whose address is used at once. A child that another
-/// test is starting may hold for a moment the one that was there before.
+/// The interface, and the kernel's side of it, whose address is used at once.
 fn open(config: &TapConfig) -> Tap {
-    let end = Instant::now() + Duration::from_secs(10);
-    let tap = loop {
-        match Tap::open(config) {
-            Ok(tap) => break tap,
-            Err(e) => assert!(Instant::now() < end, "{e}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let tap = taps::open_patiently(config).unwrap_or_else(|e| panic!("{e}"));
     setting("accept_dad", "0");
     host::set_up(tap.name(), true).expect("up");
     run(&format!("ip -6 addr add {KERNEL}/64 dev {NAME} nodad"));

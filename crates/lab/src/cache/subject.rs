@@ -93,22 +93,15 @@ fn carry_out(
     let control = Arc::new(Control::default());
     let ready = Arc::new(AtomicUsize::new(0));
     let threads = workers.len();
-    for (index, (name, worker)) in workers.into_iter().enumerate() {
-        let (p2, control, ready) = (p.clone(), control.clone(), ready.clone());
-        let body = move || {
-            let set = || {
-                ready.fetch_add(1, Ordering::AcqRel);
-                while control.phase() == Phase::Set {
-                    p2.sleep_until(p2.now() + LOOK);
-                }
-            };
-            if let Err(e) = worker(&control, &set) {
-                panic!("{e}");
-            }
-        };
-        // Its end is the process's, or a panic, which ends the run.
-        drop(p.spawn(&name, Some(index), Box::new(body)));
-    }
+    let fails = |e| panic!("{e}");
+    // Their end is the process's, or a panic, which ends the run.
+    drop(ours::start_on_virtual(
+        p,
+        workers,
+        (&control, &ready),
+        LOOK,
+        fails,
+    ));
     let p2 = p.clone();
     let body = move || {
         while ready.load(Ordering::Acquire) < threads {

@@ -12,8 +12,8 @@ use crate::{
     session::{Session, Window, Worker, Workers},
     stats,
     workload::{
-        self, Coalescing, Configuration, Content, Direction, Phase, SEGMENT, Sample, Settings,
-        Tally, datagrams, payload, sample::disturbances, settings::LESS_OVER_IPV6,
+        self, Coalescing, Configuration, Content, Control, Direction, Phase, SEGMENT, Sample,
+        Settings, Tally, datagrams, payload, sample::disturbances, settings::LESS_OVER_IPV6,
     },
 };
 use perimeter::{
@@ -27,6 +27,10 @@ use perimeter_sync::Platform;
 use std::{
     collections::HashMap,
     net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -140,6 +144,35 @@ pub(crate) fn on_virtual(
         ..ideal(&org, builder, &peers, settings, configuration, content)?
     };
     Ok((workers(settings, configuration, end, Some(deadline)), peers))
+}
+
+/// Starts the workers of [`on_virtual`], each on a core of its own. One that is set counts in
+/// `ready`, and waits until the phase goes on, looking each time `look` has passed; of what goes
+/// wrong `failed` is told.
+pub(crate) fn start_on_virtual(
+    platform: &Virtual,
+    workers: Vec<Named>,
+    (control, ready): (&Arc<Control>, &Arc<AtomicUsize>),
+    look: Duration,
+    failed: impl Fn(Error) + Clone + Send + 'static,
+) -> Vec<<Virtual as Platform>::Thread> {
+    let start = |(index, (name, worker)): (usize, Named)| {
+        let (p, control, ready) = (platform.clone(), control.clone(), ready.clone());
+        let failed = failed.clone();
+        let body = move || {
+            let set = || {
+                ready.fetch_add(1, Ordering::AcqRel);
+                while control.phase() == Phase::Set {
+                    p.sleep_until(p.now() + look);
+                }
+            };
+            if let Err(e) = worker(&control, &set) {
+                failed(e);
+            }
+        };
+        platform.spawn(&name, Some(index), Box::new(body))
+    };
+    workers.into_iter().enumerate().map(start).collect()
 }
 
 /// What is behind one NIC.

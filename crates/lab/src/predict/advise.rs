@@ -21,8 +21,10 @@ pub struct Advice {
     pub load: Load,
     /// The organization that does most, how many times as much as the next, and the next; or why
     /// nothing is said.
-    pub best: Result<(String, f64, String), String>,
+    pub best: Best,
 }
+
+type Best = Result<(String, f64, String), String>;
 
 /// What `machine` is predicted to do on `cores` cores under each of `organizations`. First its table
 /// is held against the runs that are in it; of a load for which that fails nothing is said.
@@ -53,8 +55,6 @@ pub fn advise(
     }
     Ok(all)
 }
-
-type Best = Result<(String, f64, String), String>;
 
 fn best(machine: &Machine, cores: usize, orgs: &[String], load: Load) -> Result<Best, Error> {
     let machine = machine.peer_elsewhere();

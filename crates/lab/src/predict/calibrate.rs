@@ -5,7 +5,7 @@
 use super::{
     fit::{Observed, fit},
     loads::{Load, PAIRS, Point, SINGLE},
-    machine::{Machine, Run},
+    machine::{Machine, Run, thousandths},
     micro::{self, Micro},
     simulate::{Effort, simulate},
 };
@@ -82,8 +82,8 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
         ..like.clone()
     };
     take(&mut machine, &micro::measure());
-    for (list, threads) in [(SINGLE, 1), (PAIRS, host::cores().min(2))] {
-        if threads == 1 && list.as_ptr() == PAIRS.as_ptr() {
+    for (list, threads) in [(SINGLE, 1), (PAIRS, 2)] {
+        if threads > host::cores() {
             watcher("two threads: there is one core only, so nothing to check a prediction with");
             continue;
         }
@@ -203,8 +203,7 @@ fn note(run: &mut Run, sample: &Sample) {
         run.rounds.push(rate.round());
     }
     let contended = Metric::Contended.of(&Measured::from(sample));
-    run.contended
-        .extend(contended.map(|c| (c * 1000.0).round() / 1000.0));
+    run.contended.extend(contended.map(thousandths));
 }
 
 /// Units of work of a sample: segments of payload, or rounds.
@@ -274,11 +273,11 @@ fn settle(machine: &mut Machine) -> Result<(), Error> {
     let costs = fit(&observed, &before);
     for ((w, base), cost) in names.into_iter().zip(costs) {
         let both = machine.work.entry(w.name().into()).or_default();
-        both[usize::from(!base)] = (cost * 1000.0).round() / 1000.0;
+        both[usize::from(!base)] = thousandths(cost);
     }
     let before = PEER.map(|w| cost(machine, (w, false)));
     for (w, cost) in PEER.into_iter().zip(fit(&peers, &before)) {
-        let cost = (cost * 1000.0).round() / 1000.0;
+        let cost = thousandths(cost);
         machine.work.insert(w.name().into(), [0.0, cost]);
     }
     // How much of a line's way from memory shows, where much else is under way.

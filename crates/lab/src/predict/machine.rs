@@ -358,6 +358,11 @@ impl Machine {
     }
 }
 
+/// A number as tables have it, with three places.
+pub(super) fn thousandths(v: f64) -> f64 {
+    (v * 1000.0).round() / 1000.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

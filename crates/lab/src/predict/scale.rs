@@ -2,7 +2,7 @@
 
 use super::{
     loads::{Load, Point},
-    machine::Machine,
+    machine::{Machine, thousandths},
     simulate::{Effort, simulate},
 };
 use crate::Error;
@@ -39,7 +39,7 @@ pub fn scale(
         })?;
     }
     for c in m.work.values_mut().flatten() {
-        *c = (*c * 1000.0).round() / 1000.0;
+        *c = thousandths(*c);
     }
     m.lines.memory = m.lines.memory.round();
     Ok(m)

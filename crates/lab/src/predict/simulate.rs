@@ -142,26 +142,13 @@ fn carry_out(
     let ready = Arc::new(AtomicUsize::new(0));
     let failed = Arc::new(Mutex::new(None));
     let n = workers.len();
-    let mut threads = Vec::new();
-    for (index, (name, worker)) in workers.into_iter().enumerate() {
-        let (p2, control, ready) = (p.clone(), control.clone(), ready.clone());
-        let failed = failed.clone();
-        let body = move || {
-            let set = || {
-                ready.fetch_add(1, Ordering::AcqRel);
-                while control.phase() == Phase::Set {
-                    p2.sleep_until(p2.now() + LOOK);
-                }
-            };
-            if let Err(e) = worker(&control, &set) {
-                failed
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get_or_insert(e);
-            }
-        };
-        threads.push(p.spawn(&name, Some(index), Box::new(body)));
-    }
+    let first = failed.clone();
+    let fails = move |e| {
+        let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(e);
+    };
+    let set = (&control, &ready);
+    let mut threads = ours::start_on_virtual(p, workers, set, LOOK, fails);
     let looks = Arc::new(Mutex::new(None));
     let watch = Watch {
         p: p.clone(),

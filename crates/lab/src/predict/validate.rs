@@ -84,10 +84,7 @@ pub struct Verdict {
 impl Verdict {
     /// Whether predictions of such loads can be relied on: order and size of throughput.
     pub fn holds(&self) -> bool {
-        self.order.0 == self.order.1
-            && self.median.is_some_and(|e| e <= MEDIAN)
-            && self.worst.is_some_and(|e| e <= WORST)
-            && self.ratios.0 == self.ratios.1
+        self.fails().is_empty()
     }
 
     /// What fails, in words; empty if nothing does.

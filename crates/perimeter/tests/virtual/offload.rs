@@ -130,10 +130,15 @@ fn stretch_acknowledgments_are_a_setting() {
             });
         }
         let [(came, each), (_, stretched)] = *merges.lock().unwrap();
-        // The last one may wait for the delayed acknowledgment; and a pair that comes behind one
-        // that waits is acknowledged with it, which happens where a burst is of an odd number.
+        // Where several workers share a burst, a pair may come behind a segment that waits, and is
+        // acknowledged with it: 5 of 277 times here.
+        let odd = match org.to_string().contains("workers=") {
+            true => came / 32,
+            false => 0,
+        };
+        // The last one may wait for the delayed acknowledgment.
         assert!(
-            each * 9 + 4 >= came * 4,
+            each * 2 + 1 + odd >= came,
             "{org}: {each} for {came} segments"
         );
         // The one that hands every segment to its own list merges none.

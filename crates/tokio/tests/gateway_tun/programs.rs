@@ -1,7 +1,7 @@
 //! Programs that know nothing of it, through the gateway: dig and a real name server, nc, iperf3.
 
 use super::world::{BEHIND4, BEHIND6, NOBODY, World, world};
-use perimeter_interop::program::{Program, installed};
+use perimeter_interop::program::{DNSMASQ, Program, installed};
 use perimeter_tokio::gateway::Settings;
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
@@ -30,21 +30,11 @@ fn in_time(name: &str, args: &[&str]) -> String {
 /// Names are asked of a server that is there, over both families and over TCP, and of one that is
 /// not, in whose name the gateway's own resolver answers.
 fn names(w: &World) {
-    let _server = w.outside(
-        "dnsmasq",
-        &[
-            "--keep-in-foreground",
-            "--conf-file=/dev/null",
-            "--pid-file=",
-            "--user=root",
-            "--no-resolv",
-            "--no-hosts",
-            "--log-facility=-",
-            "--bind-interfaces",
-            "--listen-address=10.77.0.1,fd77::1",
-            "--host-record=www.example.org,192.0.2.7,2001:db8::7",
-        ],
-    );
+    let known = [
+        "--listen-address=10.77.0.1,fd77::1",
+        "--host-record=www.example.org,192.0.2.7,2001:db8::7",
+    ];
+    let _server = w.outside("dnsmasq", &[&DNSMASQ[..], &known].concat());
     for (at, more, kind, want) in [
         (BEHIND4, "+notcp", "A", "192.0.2.7"),
         (BEHIND6, "+notcp", "AAAA", "2001:db8::7"),
