@@ -488,7 +488,7 @@ fn resolve_anew<K: Kind>(t: &mut TcbSide<K>, cx: &mut Ctx<K>, generation: u32) -
                 meta.template.set_ttl(ttl);
             }
             meta.net_generation = generation;
-            t.await_hint(made.delayed.is_some());
+            t.await_hint(made.delayed);
             true
         }
         _ => false,

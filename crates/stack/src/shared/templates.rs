@@ -10,7 +10,6 @@ use crate::net::L2;
 use crate::own::Own;
 use crate::segment::Seg;
 use core::net::IpAddr;
-use perimeter_base::Time;
 use perimeter_link::Medium;
 use perimeter_tcp::Rst;
 use perimeter_tcp::syncache::Origin;
@@ -19,9 +18,9 @@ use perimeter_wire::{FlowKey, MacAddr, SegOut, Template};
 /// Headers for a flow.
 pub(crate) struct Made {
     pub(crate) template: Template,
-    /// The next hop was not heard for long: until then a word of its being there is waited for
+    /// The next hop was not heard for long: a word of its being there is waited for
     /// ([`Routes::confirm`](crate::route::Routes::confirm)).
-    pub(crate) delayed: Option<Time>,
+    pub(crate) delayed: bool,
 }
 
 impl<K: Kind> SharedState<K> {
@@ -79,7 +78,7 @@ impl<K: Kind> SharedState<K> {
         };
         let made = Made {
             template: self.template_by(iface, l2, key),
-            delayed: found.delayed,
+            delayed: found.delayed.is_some(),
         };
         Some((iface, Some(made)))
     }
