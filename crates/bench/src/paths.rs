@@ -71,6 +71,7 @@ pub fn all(v: &mut impl Visitor) {
     v.visit::<Busy<OnMsgp>>();
     v.visit::<Busy<OnSqueue>>();
     v.visit::<Busy<OnPef>>();
+    v.visit::<Busy<OnPefDirect>>();
 }
 
 /// A world whose connections go over that family.
@@ -687,6 +688,7 @@ choice!(OnConnpL, ConnpL<Native>, "connp-l:128");
 choice!(OnMsgp, Msgp<Native>, "msgp");
 choice!(OnSqueue, FireEngine<Native>, "squeue:1");
 choice!(OnPef, Pef<Native>, "pef:vertical");
+choice!(OnPefDirect, Pef<Native>, "pef:vertical:lists=off");
 
 /// Connections of a [`Busy`] path.
 const BUSY: usize = 48;

@@ -327,6 +327,7 @@ impl<O: Org<K: Kind<P = Native>>> World<O> {
         let wanted = Wanted {
             large: self.merged,
             merged: if self.merged { u16::MAX } else { 0 },
+            late: self.org.wants_late(),
             ..Wanted::default()
         };
         input::parse(cx, 0, wanted);

@@ -447,6 +447,7 @@ impl<O: Org> Instance<O> {
                     true => self.sh.config.most_merged(),
                     false => 0,
                 },
+                late: self.org.wants_late(),
             };
             let mut aside = input::parse(cx, iface, wanted);
             if !cx.segs.is_empty() {

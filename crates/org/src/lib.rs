@@ -89,6 +89,12 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// An inbound thread hands over a burst: the segments in `cx.segs`, in order of arrival.
     fn on_packets(&self, cx: &mut Ctx<Self::K>);
 
+    /// Whether IP's part of plain segments is for the organization to do, in a turn of its own:
+    /// [`perimeter_stack::late::input`]. Asked once a burst.
+    fn wants_late(&self) -> bool {
+        false
+    }
+
     /// Synchronous: runs the operation on that connection and gives the result; `None` if the
     /// connection has gone.
     fn call<Q: Op<Self::K> + 'static>(

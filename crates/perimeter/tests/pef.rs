@@ -374,7 +374,7 @@ fn a_packet_that_is_done_goes_no_further() {
                 }
                 Verdict::Next
             };
-            ours.insert_event(End::Front, event("drop", what, drop))
+            ours.insert_event(End::Back, event("drop", what, drop))
                 .unwrap();
             w.write(&theirs, b"again");
             assert_eq!(w.read(&ours).unwrap(), b"again");
@@ -391,6 +391,40 @@ fn a_packet_that_is_done_goes_no_further() {
             w.write(&ours, b"and again");
             assert_eq!(w.read(&theirs).unwrap(), b"and again");
             assert!(ours.info().unwrap().tcp.total_retrans >= 1);
+        });
+    }
+}
+
+/// In front of IP an event sees frames as they came, before anybody has looked at them: one that is
+/// spoilt there goes no further than IP, and one that is turned into another flow's is that one's.
+#[test]
+fn what_stands_before_ip_sees_whole_frames() {
+    for name in NAMES {
+        with_connection(name, |w, ours, theirs| {
+            let (spoilt, seen) = (AtomicU32::new(2), Arc::new(AtomicU32::new(0)));
+            let count = seen.clone();
+            let spoil = move |p: &mut Packet<'_>| {
+                assert!(p.header.is_none());
+                assert_eq!(p.len as usize, p.payload.len());
+                count.fetch_add(1, Ordering::Relaxed);
+                let ethernet = p.payload[0] >> 4 != 4 && p.payload[0] >> 4 != 6;
+                let ip = if ethernet { 14 } else { 0 };
+                let header = if p.payload[ip] >> 4 == 4 { 20 } else { 40 };
+                let data = p.payload.len() > ip + header + 32;
+                if data && spoilt.load(Ordering::Relaxed) > 0 {
+                    spoilt.fetch_sub(1, Ordering::Relaxed);
+                    p.payload[ip] = 0;
+                }
+                Verdict::Next
+            };
+            let what = (Direction::Receive, Layer::Ip, Under::Layer);
+            ours.insert_event(End::Front, event("spoil", what, spoil))
+                .unwrap();
+            w.write(&theirs, b"again");
+            assert_eq!(w.read(&ours).unwrap(), b"again");
+            assert!(seen.load(Ordering::Relaxed) >= 3);
+            assert_eq!(w.s.stats().count("drop_bad_version"), 2);
+            assert!(theirs.info().unwrap().tcp.total_retrans >= 2);
         });
     }
 }

@@ -37,4 +37,7 @@ pub struct Wanted<'a> {
     /// How many segments of TCP that follow each other may become one: see [`crate::merge`]. 0:
     /// nothing is merged, acknowledgments neither.
     pub merged: u16,
+    /// IP's part of plain segments of TCP is for [`crate::late::input`], which the organization
+    /// calls where its IP has a turn of its own.
+    pub late: bool,
 }

@@ -12,12 +12,12 @@ use crate::ipv4::arp::arp;
 use crate::ipv4::icmp::icmp;
 use crate::ipv6;
 use crate::kind::Kind;
+use crate::late::{self, charge, drop_malformed};
 use crate::own::Own;
+use crate::segment::Turn;
 use crate::shared::SharedState;
 use core::net::IpAddr;
-use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};
-use perimeter_sync::{Platform, Work};
 use perimeter_wire::{
     Csum, ETHERTYPE_IPV6, EtherHdr, FlowKey, Frame, IpHdr, Ipv4Hdr, MacAddr, PROTO_ICMP,
     PROTO_ICMPV6, PROTO_TCP, PROTO_UDP, WireError, carries, carries_v6, igmp::PROTO_IGMP,
@@ -34,16 +34,22 @@ pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, wanted: Wanted<'_>) -> Aside 
     let mut frames = core::mem::take(&mut cx.frames);
     let n = frames.len() as u64;
     cx.count(Count::RxFrames, n);
-    cx.sh.p.charge(Work::RxFrame, n);
     let unchecked = frames.iter().filter(|f| !f.csum_ok);
-    cx.sh
-        .p
-        .charge(Work::Checksum, unchecked.map(|f| f.buf.len() as u64).sum());
+    let unchecked = unchecked.map(|f| f.buf.len() as u64).sum();
+    if !wanted.late {
+        charge(&cx.sh.p, (n, unchecked));
+    }
     if cx.sh.config.forwarding {
         forward::sift(cx, iface, &mut frames);
     }
     drain(cx, iface, frames.drain(..), wanted, &mut aside);
     cx.frames = frames;
+    if wanted.late {
+        let (late, octets) = late::waiting(&cx.segs);
+        if n > late {
+            charge(&cx.sh.p, (n - late, unchecked - octets));
+        }
+    }
     aside
 }
 
@@ -79,6 +85,12 @@ fn drain<K: Kind>(
             own.pool.put(f.buf);
             continue;
         }
+        if wanted.late
+            && let Some(key) = late::plain(sh, iface, bytes)
+        {
+            late::put_off(own, iface, f, key);
+            continue;
+        }
         if carries(bytes, ethernet, PROTO_TCP) {
             let seg = own.segs.place();
             match parse_ipv4_tcp_into(&bytes[l2_len..], l2_len, csum, &mut seg.frame) {
@@ -101,7 +113,15 @@ fn drain<K: Kind>(
         }
         whole.extend(beside((sh, own), iface, f, wanted, aside));
     }
-    let came = own.segs.len() - before;
+    let mut came = own.segs.len() - before;
+    if wanted.late {
+        came = own
+            .segs
+            .iter()
+            .skip(before)
+            .filter(|s| s.ip == Turn::Done)
+            .count();
+    }
     let mut segs = came;
     if wanted.large {
         segs = own
@@ -338,12 +358,6 @@ fn stray<K: Kind>(cx: &mut Ctx<K>, bytes: &[u8]) -> bool {
 fn is_to_group6(eth: &EtherHdr, bytes: &[u8]) -> bool {
     const DST: usize = EtherHdr::LEN + 24;
     eth.ethertype == ETHERTYPE_IPV6 && bytes.get(DST) == Some(&0xff)
-}
-
-#[cold]
-fn drop_malformed<K: Kind>(cx: &mut Ctx<K>, e: WireError, buf: PktBuf) {
-    cx.sh.counters.add(cx.lane, malformed(e), 1);
-    cx.pool.put(buf);
 }
 
 /// Completes the segment whose header was parsed into its place, unless it is to be dropped;

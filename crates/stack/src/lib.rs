@@ -24,6 +24,7 @@ mod ipv4;
 pub mod ipv6;
 mod joined;
 pub mod kind;
+pub mod late;
 pub mod life;
 pub mod lifecycle;
 pub mod limit;

@@ -319,7 +319,7 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
     let port = &cx.sh.tx[usize::from(txq)];
     let share = port.share();
     let room = port.set_aside(share.min(crate::port::TX_RING as u64));
-    let mut placed = 0;
+    let (mut placed, mut segs) = (0, 0);
     let mut blocked = false;
     let mut lease = a
         .out()
@@ -337,6 +337,13 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
         };
         let n = port.descriptors(&plan);
         placed += u64::from(n);
+        segs += u64::from(plan.segs);
+        if n == 1 {
+            let payload = lend(&mut snd, &plan, port, cx, &mut lease);
+            drop(snd);
+            hand_on(a, plan, payload);
+            continue;
+        }
         let payloads: SmallVec<[_; 4]> = (0..n)
             .map(|i| port.part(&plan, i))
             .map(|part| (part, lend(&mut snd, &part, port, cx, &mut lease)))
@@ -346,6 +353,7 @@ fn output_apart<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> bool {
             hand_on(a, part, payload);
         }
     }
+    cx.sh.p.charge(Work::TcpOutput, segs);
     if let Some(out) = a.out() {
         out.lease = lease;
     }
@@ -402,7 +410,8 @@ pub fn place<K: Kind>(cx: &mut Ctx<K>, apart: &mut Apart) {
     if lost > 0 {
         cx.count(Count::TxRingFull, lost);
     }
-    emitted(cx, txq, placed, bytes);
+    cx.sh.p.charge(Work::IpOutput, placed);
+    counted(cx, txq, placed, bytes);
 }
 
 /// `n` segments were taken out of what was to be placed: their places are free.
@@ -457,6 +466,11 @@ fn identify<K: Kind>(meta: &mut Meta<K>, plan: &SegPlan) -> u16 {
 
 fn emitted<K: Kind>(cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
     cx.sh.p.charge(Work::TcpOutput, segs);
+    counted(cx, txq, segs, bytes);
+}
+
+/// As [`emitted`], where TCP's part was charged in its turn.
+fn counted<K: Kind>(cx: &mut Ctx<K>, txq: u16, segs: u64, bytes: u64) {
     let lines = &cx.sh.tx[usize::from(txq)].lines;
     cx.sh
         .p
@@ -506,6 +520,7 @@ pub fn reset<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, rst: Rst) {
     let plan = SegPlan::one(rst.seg(), 0, 0);
     if a.out().is_some() {
         // Behind what is on its way, or it would overtake it.
+        cx.sh.p.charge(Work::TcpOutput, 1);
         cx.sh.tx[usize::from(txq)].set_aside_one();
         hand_on(a, plan, None);
         return;

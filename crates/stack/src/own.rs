@@ -7,13 +7,16 @@ use crate::listener::Listener;
 use crate::merge::Latest;
 use crate::ready::Wakes;
 use crate::received::{Addressed, Datagram};
-use crate::segment::{Apart, Segs};
+use crate::segment::{Apart, Outgoing, Segs, Up};
 use crate::wheel::Due;
 use perimeter_base::{PktDepot, PktPool, Time};
 use perimeter_link::RxFrame;
 use perimeter_sync::Platform;
-use perimeter_wire::FlowKey;
+use perimeter_wire::{FlowKey, Template};
 use std::sync::Arc;
+
+/// The most [`Apart`] that a thread keeps to use again.
+const SPARES: usize = 16;
 
 /// What a thread carries through the stack: stocks, scratch space, and what is to be done once
 /// the perimeter is left. One per thread at a time, never shared.
@@ -34,7 +37,10 @@ pub struct Own<K: Kind> {
     pub due: Vec<Due>,
     /// What TCP has left for layers that have turns of their own, in organizations where they
     /// have.
-    pub apart: Vec<Apart>,
+    pub apart: Vec<Box<Apart>>,
+    /// Such, to be used again.
+    #[expect(clippy::vec_box, reason = "they are handed on in their boxes")]
+    spares: Vec<Box<Apart>>,
     /// What waits until the perimeter is left.
     pub deferred: Deferred<K>,
     /// How much of what strangers can ask for is still sent.
@@ -111,6 +117,7 @@ impl<K: Kind> Own<K> {
             udp: Vec::new(),
             due: Vec::new(),
             apart: Vec::new(),
+            spares: Vec::new(),
             deferred: Deferred {
                 doorbells: Vec::new(),
                 wakes: Wakes::default(),
@@ -129,6 +136,42 @@ impl<K: Kind> Own<K> {
             charged: 0,
             unreported: 0,
             clock: Time::NEVER,
+        }
+    }
+
+    /// Notes what TCP has left of connection `id` for layers that have turns of their own.
+    #[inline]
+    pub fn apart(
+        &mut self,
+        (id, key): (SockId, FlowKey),
+        (template, txq): (&Template, u16),
+        (up, out): (Up, Outgoing),
+    ) {
+        let apart = match self.spares.pop() {
+            Some(mut a) => {
+                if !out.segs.is_empty() {
+                    a.template.clone_from(template);
+                }
+                (a.id, a.key, a.up, a.out, a.txq) = (id, key, up, out, txq);
+                a
+            }
+            None => Box::new(Apart {
+                id,
+                key,
+                up,
+                out,
+                template: template.clone(),
+                txq,
+            }),
+        };
+        self.apart.push(apart);
+    }
+
+    /// What is left of an [`Apart`] whose news and segments were taken is kept, to be used again.
+    #[inline]
+    pub fn spare(&mut self, apart: Box<Apart>) {
+        if self.spares.len() < SPARES {
+            self.spares.push(apart);
         }
     }
 

@@ -33,6 +33,26 @@ pub struct Seg {
     pub behind: u32,
     /// Octets of each merged segment but the last.
     pub size: u32,
+    /// How far IP is with it.
+    pub ip: Turn,
+}
+
+/// How far IP is with a received segment.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Turn {
+    /// It is done.
+    #[default]
+    Done,
+    /// It has yet to come ([`crate::late`]): only the flow is known, as the frame claims it, and
+    /// [`Seg::payload`] is the whole frame.
+    Ahead {
+        /// The device has verified the checksums.
+        csum_ok: bool,
+        /// [`Seg::hash`] is the device's.
+        hashed: bool,
+        /// Octets of each segment that the frame is made of; 0: it is one.
+        segment_size: u16,
+    },
 }
 
 impl Seg {

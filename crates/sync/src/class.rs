@@ -222,6 +222,12 @@ pub enum Work {
     /// One look of a thread at its poller, or at the devices that it serves, whether it finds
     /// something or not.
     Poll,
+    /// One segment placed in a transmit ring by IP in a turn of its own; where it has none, that
+    /// is part of [`Work::TcpOutput`].
+    IpOutput,
+    /// News of a connection taken by its socket layer in a turn of its own; where it has none, that
+    /// is part of TCP's work.
+    SockInput,
     /// Anything else, in nanoseconds.
     Nanos,
 }
@@ -322,6 +328,8 @@ impl Work {
         Work::PeerBytes,
         Work::HandOver,
         Work::Poll,
+        Work::IpOutput,
+        Work::SockInput,
         Work::Nanos,
     ];
 
@@ -342,6 +350,8 @@ impl Work {
             Work::PeerBytes => "peer_bytes",
             Work::HandOver => "hand_over",
             Work::Poll => "poll",
+            Work::IpOutput => "ip_output",
+            Work::SockInput => "sock_input",
             Work::Nanos => "nanos",
         }
     }
@@ -350,9 +360,9 @@ impl Work {
     /// different ones in different organizations (the lookup).
     pub const fn layer(self) -> Option<Layer> {
         match self {
-            Work::RxFrame => Some(Layer::Ip),
+            Work::RxFrame | Work::IpOutput => Some(Layer::Ip),
             Work::TcpFast | Work::TcpSlow | Work::TcpOutput | Work::Timer => Some(Layer::Tcp),
-            Work::SockCall => Some(Layer::Socket),
+            Work::SockCall | Work::SockInput => Some(Layer::Socket),
             _ => None,
         }
     }

@@ -83,6 +83,24 @@ pub fn parse_ipv4_tcp_into(
     parse_tcp(&ip, ip_packet, l2_len, csum, out)
 }
 
+/// Reads a datagram of either family that carries TCP, as [`parse_ipv4_tcp_into`] and
+/// [`parse_ipv6_tcp_into`] do. `out` is unchanged on an error.
+///
+/// # Errors
+/// What those two return; [`WireError::BadVersion`] for what is of neither family.
+#[inline]
+pub fn parse_tcp_into(
+    ip_packet: &[u8],
+    l2_len: usize,
+    csum: Csum,
+    out: &mut TcpFrame,
+) -> Result<(), WireError> {
+    match ip_packet.first().map(|b| b >> 4) {
+        Some(6) => parse_ipv6_tcp_into(ip_packet, l2_len, csum, out),
+        _ => parse_ipv4_tcp_into(ip_packet, l2_len, csum, out),
+    }
+}
+
 /// Reads the TCP segment of a datagram whose header is already read.
 #[inline(always)]
 fn parse_tcp(

@@ -25,6 +25,7 @@ pub mod error;
 pub mod eth;
 pub mod flow;
 pub mod frame;
+pub mod glance;
 pub mod icmp;
 pub mod icmp6;
 pub mod igmp;
@@ -43,8 +44,9 @@ pub use eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Eth
 pub use flow::{FlowKey, Toeplitz};
 pub use frame::{
     Csum, Frame, TcpFrame, carries, carries_v6, parse_ipv4_tcp, parse_ipv4_tcp_into,
-    parse_ipv6_tcp_into,
+    parse_ipv6_tcp_into, parse_tcp_into,
 };
+pub use glance::glance;
 pub use icmp::{IcmpQuote, Icmpv4};
 pub use icmp6::Icmpv6;
 pub use ip::{IpHdr, Ipv4Hdr, MAX_DATAGRAM, PROTO_ICMP, PROTO_TCP, PROTO_UDP};

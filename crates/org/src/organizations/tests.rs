@@ -46,6 +46,8 @@ fn names_mean_one_thing_and_are_spelled_one_way() {
         ("pef:vertical:light-tcp=off", "pef:vertical:light-tcp=off"),
         ("pef:events=fine", "pef:random:events=fine"),
         ("pef:vertical:events=coarse", "pef:vertical"),
+        ("pef:lists=off:vertical", "pef:vertical:lists=off"),
+        ("pef:vertical:lists=on", "pef:vertical"),
     ] {
         let spec = text.parse::<OrgSpec>().unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(spec.to_string(), want, "{text}");
@@ -95,6 +97,8 @@ fn what_is_no_name_is_refused() {
         "pef:ip=0",
         "pef:ip=0:tcp=1:sockfs=2:vertical",
         "pef:random:vertical",
+        "pef:events=fine:lists=off",
+        "pef:lists=no",
     ] {
         assert!(text.parse::<OrgSpec>().is_err(), "{text} was taken");
     }

@@ -5,11 +5,11 @@ use super::event::{AlterError, Direction, End, EventId, EventSpec, Events, Layer
 use super::flows::Found;
 use super::framework::Pef;
 use super::link::{Link, Version};
+use super::list::ListRef;
 use core::sync::atomic::Ordering;
 use perimeter_stack::SockId;
 use perimeter_sync::{Lock, Platform};
 use perimeter_wire::FlowKey;
-use std::sync::Arc;
 
 impl<P: Platform> Pef<P> {
     fn link(&self, id: SockId) -> Result<&Link<P>, AlterError> {
@@ -28,7 +28,7 @@ impl<P: Platform> Pef<P> {
     /// An event has taken itself off: the next version is without it.
     pub(super) fn sweep(&self, id: SockId) {
         if let Ok(link) = self.link(id)
-            && let Ok(key) = link.sweep(id)
+            && let Ok(key) = link.sweep((id, self.first_version(id)))
         {
             self.altered(&key, id);
         }
@@ -43,15 +43,15 @@ impl<P: Platform> Events for Pef<P> {
         }
         let mut d = self.manner.defaults.lock();
         let list = match direction {
-            Direction::Receive => &mut d.receive,
-            Direction::Transmit => &mut d.transmit,
+            Direction::Receive => &mut d.lists[0],
+            Direction::Transmit => &mut d.lists[1],
             Direction::Unbound => {
                 self.wanted.store(true, Ordering::Release);
                 &mut d.unbound
             }
         };
         let (next, id) = list.with(direction, End::Back, spec);
-        *list = Arc::new(next);
+        *list = ListRef::new(next);
         Ok(id)
     }
 
@@ -59,28 +59,27 @@ impl<P: Platform> Events for Pef<P> {
         if spec.direction == Direction::Unbound {
             return Err(AlterError::NoEvent);
         }
-        let (event, key) = self.link(id)?.insert(id, end, spec)?;
+        let (event, key) = self
+            .link(id)?
+            .insert((id, self.first_version(id)), end, spec)?;
         self.altered(&key, id);
         Ok(event)
     }
 
     fn disable(&self, id: SockId, event: EventId) -> Result<(), AlterError> {
-        let key = self.link(id)?.disable(id, event)?;
+        let key = self
+            .link(id)?
+            .disable((id, self.first_version(id)), event)?;
         self.altered(&key, id);
         Ok(())
     }
 
     fn switch(&self, id: SockId, on: bool) -> Result<(), AlterError> {
         let tcp = id.shard();
-        let plain = || {
-            let (receive, transmit) = &self.plain[usize::from(tcp)];
-            Version::first(
-                receive.clone(),
-                transmit.clone(),
-                Bind::whole(tcp, self.n()),
-            )
-        };
-        let key = self.link(id)?.switch(id, on, plain)?;
+        let off = || Version::first(ListRef::direct(), Bind::whole(tcp, self.n()));
+        let key = self
+            .link(id)?
+            .switch((id, self.first_version(id)), on, off)?;
         self.altered(&key, id);
         Ok(())
     }
@@ -91,12 +90,12 @@ impl<P: Platform> Events for Pef<P> {
         if layer == Layer::Tcp {
             // Where it is already, it may be.
             return if squeue == id.shard() {
-                link.published(id).map(drop).ok_or(AlterError::Gone)
+                link.key(id).map(drop).ok_or(AlterError::Gone)
             } else {
                 Err(AlterError::Late)
             };
         }
-        let key = link.designate(id, layer, squeue)?;
+        let key = link.designate((id, self.first_version(id)), layer, squeue)?;
         self.altered(&key, id);
         Ok(())
     }

@@ -4,11 +4,12 @@
 //! sends from its account of room. What TCP must do goes down the transmit list: a send is a
 //! packet with data, other calls go the same way so that they keep their place behind it.
 
-use super::event::{Direction, Layer, Under};
+use super::event::Direction;
 use super::framework::{Body, Call, Env, Inner, Job, Msg, Pef};
 use super::link::Way;
 use crate::Kd;
 use crate::answer::{Answer, Pending, question};
+use crate::outer::Doors;
 use crate::squeue::cell::{Start, give_back, start};
 use crate::squeue::queue::{Entered, Who};
 use perimeter_stack::ops::{self, Op};
@@ -88,6 +89,18 @@ impl<P: Platform, Q: Op<Kd<P>> + 'static> Call<P> for Task<P, Q> {
         self.op.data()
     }
 
+    fn socket(&mut self, pef: &Pef<P>, env: &mut Env<'_, P>) -> bool {
+        env.cx.sh.p.charge(Work::SockCall, 1);
+        let place = pef.place(self.id);
+        let there = place.is_some_and(|place| place.snd(self.id.generation()).is_some());
+        if there {
+            self.op.called_on(env.cx.core);
+        } else {
+            env.cx.count(Count::StaleHandle, 1);
+        }
+        there
+    }
+
     fn run(mut self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>, inner: &mut Inner<P>) {
         let out = self.perform(pef, env, inner);
         if let Some(answer) = self.answer.take() {
@@ -112,12 +125,14 @@ impl<P: Platform> Pef<P> {
         id: SockId,
         mut op: Q,
     ) -> Option<Q::Out> {
-        cx.sh.p.charge(Work::SockCall, 1);
         let Some(place) = self.place(id) else {
             return cx.sh.stale(cx);
         };
         let (answered, phase, reserved) = match start(place, id.generation(), &mut op, cx, true) {
-            Start::Over(out) => return out,
+            Start::Over(out) => {
+                cx.sh.p.charge(Work::SockCall, 1);
+                return out;
+            }
             Start::Answered(out, bytes) => (Some(out), Phase::Tcp, bytes),
             Start::Asks(bytes) => (None, Phase::Tcp, bytes),
             Start::Kick(out) => (Some(out), Phase::Kick, 0),
@@ -192,7 +207,10 @@ impl<P: Platform> Pef<P> {
         let q = id.shard();
         // What has no place among the calls needs none of their way.
         let straight = task.phase != Phase::Tcp;
-        if straight || (!altered && !self.spread) {
+        if straight || (!altered && !self.spec.lists && !self.spread) {
+            if task.phase != Phase::All {
+                env.cx.sh.p.charge(Work::SockCall, 1);
+            }
             return match self.enter(env, q) {
                 Entered::In(mut proc) => {
                     env.cx.count(Count::SqueueInline, 1);
@@ -222,9 +240,7 @@ impl<P: Platform> Pef<P> {
         let body = Body::Call(Box::new(task));
         let mut pkt = self.packet(id, &version, Direction::Transmit, Way::Call, body);
         pkt.counted = counted;
-        let first = pkt.list.at(0).map(|e| (e.layer, e.under));
-        let (layer, under) = first.unwrap_or((Layer::Tcp, Under::Layer));
-        let under = pkt.bind.under(layer, under);
+        let under = Self::first_under(&pkt);
         self.set_out(env, under, pkt);
         None
     }

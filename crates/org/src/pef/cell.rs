@@ -2,35 +2,37 @@
 //!
 //! It is `squeue`'s, with receive side and room account outside, and with two collecting points:
 //! for news that the socket layer is to have in its own turn, and for segments that IP is to
-//! send in its own. Where those layers are under TCP's perimeter and nothing stands between them
-//! on the lists, the collecting points are closed: then TCP delivers to the socket layer and
-//! places segments itself, within its own turn, as FireEngine does.
+//! send in its own. Where the lists are direct and those layers are under TCP's perimeter, the
+//! collecting points are closed: then TCP delivers to the socket layer and places segments
+//! itself, within its own turn, as FireEngine does.
 
 use super::bind::Bind;
 use super::event::Layer;
 use super::flows::{Flows, Found};
 use super::link::{Link, Version, Way};
-use super::list::List;
+use super::list::ListRef;
 use crate::Kd;
 use crate::outer::Places;
 use crate::squeue::cell::{OuterTable, Parted};
 use perimeter_stack::conn::TcbSide;
-use perimeter_stack::segment::{Apart, Outgoing, Up};
+use perimeter_stack::segment::{Outgoing, Up};
 use perimeter_stack::{Access, Bufs, Cell, Conn, Ctx, SharedState, SockId};
 use perimeter_sync::{Lock, Platform};
 use std::sync::Arc;
 
 /// What connections start with.
 pub(super) struct Defaults {
-    pub(super) receive: Arc<List>,
-    pub(super) transmit: Arc<List>,
+    /// The list to receive and the one to transmit.
+    pub(super) lists: [ListRef; 2],
     /// Of packets that belong to no connection.
-    pub(super) unbound: Arc<List>,
+    pub(super) unbound: ListRef,
 }
 
 /// How the connections of a stack are made.
 pub(super) struct Manner<P: Platform> {
     pub(super) defaults: P::Lock<Defaults>,
+    /// The lists before any event was registered: who has them needs not be asked.
+    pub(super) first: [ListRef; 2],
     pub(super) light_queue: bool,
     pub(super) light_tcp: bool,
     /// Layers of a connection whose TCP state is with that squeue.
@@ -98,8 +100,8 @@ impl<P: Platform> Member<P> {
     fn open(&mut self) {
         let bind = self.version.bind;
         let tcp = bind.of(Layer::Tcp);
-        self.up_open = bind.of(Layer::Sockfs) != tcp || !self.version.receive.is_plain();
-        self.out_open = bind.of(Layer::Ip) != tcp || !self.version.transmit.is_plain();
+        self.up_open = bind.of(Layer::Sockfs) != tcp || !self.version.receive.is_direct();
+        self.out_open = bind.of(Layer::Ip) != tcp || !self.version.transmit.is_direct();
     }
 }
 
@@ -157,13 +159,11 @@ impl<P: Platform> Cell for Member<P> {
         let (id, key) = (conn.tcb.meta.id, conn.tcb.meta.key);
         let link = tables.links.get_or_make(id.slot(), || Link::new(&sh.p))?;
         let bind = (tables.manner.bind)(id.shard());
-        let (receive, transmit) = {
-            let d = tables.manner.defaults.lock();
-            (d.receive.clone(), d.transmit.clone())
-        };
-        let version = Version::first(receive, transmit, bind);
-        let altered = !version.is_plain();
-        link.fill(id, key, version.clone());
+        let lists = tables.manner.defaults.lock().lists.clone();
+        let mut pairs = lists.iter().zip(&tables.manner.first);
+        let altered = !pairs.all(|(list, first)| list.is(first));
+        let version = Version::first(lists, bind);
+        link.fill(id, key, altered.then(|| version.clone()));
         if !tables.flows.insert(key, Found { id, bind, altered }) {
             link.vacate();
             return None;
@@ -214,14 +214,11 @@ impl<P: Platform> Cell for Member<P> {
             return;
         }
         let meta = &self.conn.peek().meta;
-        cx.apart.push(Apart {
-            id: self.id,
-            key: meta.key,
-            up: core::mem::take(&mut self.up),
-            out: core::mem::take(&mut self.out),
-            template: meta.template.clone(),
-            txq: meta.txq,
-        });
+        let (up, out) = (
+            core::mem::take(&mut self.up),
+            core::mem::take(&mut self.out),
+        );
+        cx.apart((self.id, meta.key), (&meta.template, meta.txq), (up, out));
     }
 
     fn unlinked(&self, tables: &mut MemberTables<P>) {

@@ -2,10 +2,9 @@
 //! goes; asked once a packet, and again where an event says so.
 
 use super::event::Direction;
-use super::framework::{Body, Env, Inner, Msg, Pef, Pkt, offsets};
+use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::Way;
-use perimeter_link::Medium;
-use perimeter_stack::{Seg, SockId};
+use perimeter_stack::{Seg, SockId, late};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::Seq;
 
@@ -21,7 +20,7 @@ impl<P: Platform> Pef<P> {
         let Some(found) = self.flows.with(key, |found| *found) else {
             return Route::NoSocket(self.no_socket_home(key));
         };
-        if !found.altered && found.bind.is_whole() {
+        if !self.spec.lists && !found.altered && found.bind.is_whole() {
             return Route::Whole(found.id);
         }
         let link = self.tables(found.id).links.get(found.id.slot());
@@ -34,11 +33,9 @@ impl<P: Platform> Pef<P> {
         } else {
             (self.first_version(found.id), None)
         };
-        let ethernet = env.cx.sh.ifaces[usize::from(seg.iface)].caps.medium == Medium::Ethernet;
-        let offsets = offsets(seg, ethernet);
         let body = Body::Seg(core::mem::take(seg));
         let mut pkt = self.packet(found.id, &version, Direction::Receive, Way::In, body);
-        (pkt.counted, pkt.offsets) = (counted, offsets);
+        pkt.counted = counted;
         Route::List(pkt)
     }
 
@@ -60,6 +57,9 @@ impl<P: Platform> Pef<P> {
         let Body::Seg(mut seg) = pkt.body else {
             return;
         };
+        if !late::again(env.cx.sh, &mut seg) {
+            return env.cx.pool.put(seg.payload);
+        }
         match self.classified(env, &mut seg) {
             Route::Whole(id) if iss.is_none() => {
                 let version = self.first_version(id);
@@ -86,6 +86,10 @@ impl<P: Platform> Pef<P> {
         mut seg: Seg,
         iss: Option<Seq>,
     ) {
+        // It is on no list: IP has its turn here.
+        if !late::input(&mut env.cx, &mut seg) {
+            return;
+        }
         match at {
             Some((here, inner)) if here == q => {
                 inner.shard.no_socket(&mut env.cx, &mut seg, iss);

@@ -80,14 +80,15 @@ pub struct Packet<'a> {
     pub layer: Layer,
     /// The flow, from this host's point of view; unspecified for what belongs to no connection.
     pub flow: FlowKey,
-    /// The segment's header. `None` on the transmit list before TCP has made segments, and for
-    /// what belongs to no connection.
+    /// The segment's header. `None` on the receive list in front of IP, on the transmit list before
+    /// TCP has made segments, and for what belongs to no connection.
     pub header: Option<&'a TcpHdr>,
-    /// Octets of payload.
+    /// Octets of payload; in front of IP, and of what belongs to no connection, of the frame.
     pub len: u32,
     /// The payload where it lies in one piece: received segments, and data on its way to TCP.
     /// Changes are seen by what follows in the list; the length stays. Of a packet that belongs
-    /// to no connection the whole frame.
+    /// to no connection the whole frame, and also on the receive list in front of IP, which checks
+    /// it afterwards: an event there that makes it another flow's has it classified again.
     pub payload: &'a mut [u8],
     /// The interface that a packet without a connection came in by.
     pub iface: u16,

@@ -6,34 +6,15 @@
 //! order; and the thread turns to the perimeters where it has left messages once it has released
 //! the present one, if they are its core's. Otherwise their workers do.
 
-use super::cell::Defaults;
-use super::classify::Route;
-use super::event::{Direction, Layer, Packet, Peek, Verdict};
+use super::event::{Direction, Verdict};
 use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::{Version, Way};
-use super::list::{Callback, Event, caught};
-use crate::outer::Doors;
+use super::list::Callback;
 use crate::squeue::queue::{Entered, Inside, Proc, SqueueEntry, Who};
 use core::sync::atomic::Ordering;
-use perimeter_base::Time;
-use perimeter_stack::conn::{over, told};
-use perimeter_stack::segment::{Apart, Up};
-use perimeter_stack::shard::Met;
-use perimeter_stack::{Access, Cell, Count, Seg, SockId, glue, output, ready};
-use perimeter_sync::{Lock, Platform};
-use perimeter_tcp::{Events, Info, Input, Tcb};
-use perimeter_wire::{FlowKey, TcpHdr};
-use std::sync::Arc;
-
-/// A connection's TCP state, for events under its perimeter.
-#[derive(Debug)]
-struct Looking<'a>(&'a Tcb, Time);
-
-impl Peek for Looking<'_> {
-    fn info(&self) -> Info {
-        self.0.info(self.1)
-    }
-}
+use perimeter_stack::segment::Apart;
+use perimeter_stack::{Count, SockId, output};
+use perimeter_sync::Platform;
 
 impl<P: Platform> Pef<P> {
     /// Whether this thread may run squeue `q`: any thread may where all layers of a connection
@@ -151,7 +132,8 @@ impl<P: Platform> Pef<P> {
 
     /// What TCP has left by itself (after timers, calls) goes on its way.
     fn hand_on(&self, env: &mut Env<'_, P>, q: u16, inner: &mut Inner<P>) {
-        for mut a in core::mem::take(&mut env.cx.apart) {
+        let mut all = core::mem::take(&mut env.cx.apart);
+        for mut a in all.drain(..) {
             let version = self.version_of(inner, a.id);
             let up = core::mem::take(&mut a.up);
             let (id, key) = (a.id, a.key);
@@ -161,29 +143,31 @@ impl<P: Platform> Pef<P> {
                 self.start_up(env, (q, inner), &version, id, body);
             }
         }
+        env.cx.apart = all;
     }
 
     /// By which version TCP hands on. A connection that is over already hands on its last words
     /// by that which it started with.
-    fn version_of(&self, inner: &Inner<P>, id: SockId) -> Version {
+    pub(super) fn version_of(&self, inner: &Inner<P>, id: SockId) -> Version {
         match inner.shard.peek(id) {
             Some(m) => m.version().clone(),
             None => self.first_version(id),
         }
     }
 
-    fn start_chain(
+    /// Segments that TCP has made start behind it on the transmit list.
+    pub(super) fn start_chain(
         &self,
         env: &mut Env<'_, P>,
         at: (u16, &mut Inner<P>),
         version: &Version,
-        a: Apart,
+        a: Box<Apart>,
     ) {
         if a.out.segs.is_empty() {
-            return;
+            return env.cx.spare(a);
         }
         let id = a.id;
-        let body = Body::Chain(Box::new(a));
+        let body = Body::Chain(a);
         let mut pkt = self.packet(id, version, Direction::Transmit, Way::On, body);
         pkt.next = version.transmit.after_tcp();
         self.go(env, Some(at), pkt);
@@ -276,17 +260,34 @@ impl<P: Platform> Pef<P> {
 
     /// A packet begins outside any perimeter, and its first event runs under `under`.
     pub(super) fn set_out(&self, env: &mut Env<'_, P>, under: Option<u16>, mut pkt: Pkt<P>) {
-        match under {
-            Some(q) => {
-                self.departed(&mut pkt);
-                self.bring(env, q, Msg::Packet(pkt));
+        let Some(q) = under else {
+            return self.go(env, None, pkt);
+        };
+        match self.enter(env, q) {
+            // Before who brings it turns to the next, it is done or counted as under way.
+            Entered::In(mut proc) => {
+                env.cx.count(Count::SqueueInline, 1);
+                self.go(env, Some((q, &mut proc)), pkt);
+                self.after(env, q, &mut proc);
+                self.release(env, q, proc);
             }
-            None => self.go(env, None, pkt),
+            Entered::Busy(door) => {
+                self.departed(&mut pkt);
+                if let Some(proc) = door.put(Msg::Packet(pkt)) {
+                    self.release(env, q, proc);
+                }
+            }
         }
     }
 
+    /// The perimeter of a packet's first event.
+    pub(super) fn first_under(pkt: &Pkt<P>) -> Option<u16> {
+        let first = pkt.list.at(0).map(|e| (e.layer, e.under));
+        first.and_then(|(layer, under)| pkt.bind.under(layer, under))
+    }
+
     /// About to be left somewhere, a packet is under way.
-    fn departed(&self, pkt: &mut Pkt<P>) {
+    pub(super) fn departed(&self, pkt: &mut Pkt<P>) {
         if pkt.counted.is_none()
             && let Some(link) = self.tables(pkt.id).links.get(pkt.id.slot())
         {
@@ -315,410 +316,12 @@ impl<P: Platform> Pef<P> {
                     env.cx.pool.put(b);
                 }
             }
-            Body::Chain(mut apart) => output::discard(&mut env.cx, &mut apart),
+            Body::Chain(mut apart) => {
+                output::discard(&mut env.cx, &mut apart);
+                env.cx.spare(apart);
+            }
             Body::Call(call) => call.dropped(self, env),
             Body::Nothing => {}
-        }
-    }
-
-    /// A layer's own processing.
-    fn own(
-        &self,
-        env: &mut Env<'_, P>,
-        at: Option<(u16, &mut Inner<P>)>,
-        event: &Event,
-        pkt: &mut Pkt<P>,
-    ) -> Verdict {
-        match (pkt.direction, event.layer, at) {
-            // Addresses, lengths and checksums were looked at before the packet was classified.
-            (Direction::Receive, Layer::Ip, _) => Verdict::Next,
-            (Direction::Receive, Layer::Tcp, Some(at)) => self.tcp_in(env, at, pkt),
-            (Direction::Receive, Layer::Sockfs, _) => {
-                self.sock_in(env, pkt);
-                Verdict::Next
-            }
-            // The socket layer's part was done in the user's context, which made the packet.
-            (Direction::Transmit, Layer::Sockfs, _) => Verdict::Next,
-            (Direction::Transmit, Layer::Tcp, Some((_, inner))) => {
-                self.arrived(pkt);
-                match core::mem::replace(&mut pkt.body, Body::Nothing) {
-                    Body::Call(call) => call.run(self, env, inner),
-                    other => pkt.body = other,
-                }
-                Verdict::Done
-            }
-            (Direction::Transmit, Layer::Ip, _) => {
-                if let Body::Chain(apart) = &mut pkt.body {
-                    output::place(&mut env.cx, apart);
-                }
-                Verdict::Next
-            }
-            (_, Layer::Tcp, None) | (Direction::Unbound, ..) => Verdict::Done,
-        }
-    }
-
-    /// TCP's turn on the receive list.
-    fn tcp_in(
-        &self,
-        env: &mut Env<'_, P>,
-        (q, inner): (u16, &mut Inner<P>),
-        pkt: &mut Pkt<P>,
-    ) -> Verdict {
-        let Body::Seg(seg) = &mut pkt.body else {
-            return Verdict::Next;
-        };
-        if pkt.id.shard() != q {
-            // Never: TCP's squeue is the one that the connection was made under.
-            return Verdict::Done;
-        }
-        let mut input = pkt.input.take();
-        let met = inner
-            .shard
-            .meet(&mut env.cx, pkt.id, seg, |m, cx, seg| match &mut input {
-                Some(input) => glue::taken(m, cx, input),
-                None => glue::input(m, cx, seg),
-            });
-        match met {
-            Met::Taken => {}
-            Met::Gone => return Verdict::Reclassify,
-            Met::Reused(iss) => {
-                pkt.iss = Some(iss);
-                return Verdict::Reclassify;
-            }
-        }
-        let (key, hdr) = (seg.frame.key, seg.frame.hdr);
-        let mut up = Up::default();
-        for mut a in core::mem::take(&mut env.cx.apart) {
-            if a.id == pkt.id {
-                up = core::mem::take(&mut a.up);
-            }
-            let version = self.version_of(inner, a.id);
-            self.start_chain(env, (q, &mut *inner), &version, a);
-        }
-        self.arrived(pkt);
-        pkt.body = Body::Nothing;
-        if up.is_empty() {
-            return Verdict::Done;
-        }
-        let body = Body::Up(key, Some(hdr), up);
-        let version = self.version_of(inner, pkt.id);
-        if Arc::ptr_eq(&version.receive, &pkt.list) && version.bind == pkt.bind {
-            (pkt.way, pkt.body) = (Way::On, body);
-            return Verdict::Next;
-        }
-        // On the rest of the list that the segment came by, its data could overtake what went up
-        // by another one: the way to the socket takes over a version when that can't be.
-        self.start_up(env, (q, inner), &version, pkt.id, body);
-        Verdict::Done
-    }
-
-    /// What TCP hands to the socket layer starts behind TCP on the receive list.
-    fn start_up(
-        &self,
-        env: &mut Env<'_, P>,
-        at: (u16, &mut Inner<P>),
-        version: &Version,
-        id: SockId,
-        body: Body<P>,
-    ) {
-        let mut pkt = self.packet(id, version, Direction::Receive, Way::On, body);
-        pkt.next = version.receive.after_tcp();
-        self.go(env, Some(at), pkt);
-    }
-
-    /// The first of TCP's finer events: prediction, and what it leaves. Nothing goes in between
-    /// on the list, so nothing changes the connection before what follows from them.
-    fn tcp_part(
-        &self,
-        env: &mut Env<'_, P>,
-        inner: &mut Inner<P>,
-        event: &Event,
-        pkt: &mut Pkt<P>,
-    ) -> Verdict {
-        let Body::Seg(seg) = &mut pkt.body else {
-            return Verdict::Next;
-        };
-        if pkt.input.is_some() {
-            return Verdict::Next;
-        }
-        let full = matches!(event.callback, Callback::Full);
-        let mut done = None;
-        let met = inner.shard.meet(&mut env.cx, pkt.id, seg, |m, cx, seg| {
-            let (now, mut data) = glue::arrived(m, cx, seg);
-            let mut input = Input::default();
-            let hdr = &seg.frame.hdr;
-            if full {
-                m.tcb().tcb.input_full(hdr, data, now, &mut input);
-                glue::unguarded(m, cx, (seg.iface, hdr), now, &mut input);
-                done = Some(Box::new(input));
-                return;
-            }
-            if m.tcb().tcb.input_light(hdr, &mut data, now, &mut input) {
-                done = Some(Box::new(input));
-            }
-            seg.payload = data.unwrap_or_default();
-        });
-        match met {
-            Met::Taken => {
-                pkt.input = done;
-                Verdict::Next
-            }
-            Met::Gone => Verdict::Reclassify,
-            Met::Reused(iss) => {
-                pkt.iss = Some(iss);
-                Verdict::Reclassify
-            }
-        }
-    }
-
-    /// After a segment was given to its connection where that has one squeue for all layers.
-    #[inline]
-    pub(super) fn met(
-        &self,
-        env: &mut Env<'_, P>,
-        q: u16,
-        inner: &mut Inner<P>,
-        seg: &mut Seg,
-        met: Met,
-    ) {
-        let iss = match met {
-            Met::Taken => return,
-            Met::Gone => None,
-            Met::Reused(iss) => Some(iss),
-        };
-        // Classified again: the flow has no connection any more, or another one.
-        match self.classified(env, seg) {
-            Route::Whole(id) if iss.is_none() => {
-                let version = self.first_version(id);
-                let body = Body::Seg(core::mem::take(seg));
-                let mut pkt = self.packet(id, &version, Direction::Receive, Way::In, body);
-                pkt.turns = 1;
-                self.go(env, Some((q, inner)), pkt);
-            }
-            Route::List(pkt) => self.go(env, Some((q, inner)), pkt),
-            Route::Whole(id) => {
-                self.no_socket(
-                    env,
-                    Some((q, inner)),
-                    id.shard(),
-                    core::mem::take(seg),
-                    None,
-                );
-            }
-            Route::NoSocket(home) => {
-                self.no_socket(env, Some((q, inner)), home, core::mem::take(seg), iss);
-            }
-        }
-    }
-
-    /// The socket layer's turn on the receive list: data goes to the queue of the socket, and
-    /// who waits for it is told.
-    fn sock_in(&self, env: &mut Env<'_, P>, pkt: &mut Pkt<P>) {
-        let Body::Up(_, _, up) = &mut pkt.body else {
-            return;
-        };
-        let Some(place) = self.place(pkt.id) else {
-            return;
-        };
-        let messages = !self.manner.light_queue;
-        for b in core::mem::take(&mut up.data) {
-            if messages {
-                // `canputnext`; `putnext` is a round of its own.
-                drop(place.rcv.lock());
-            }
-            let mut part = place.rcv.lock();
-            if part.generation != pkt.id.generation() {
-                drop(part);
-                env.cx.pool.put(b);
-                continue;
-            }
-            let rcv = &mut part.value;
-            let before = rcv.charged();
-            if let Some(empty) = rcv.buf.push(b) {
-                env.cx.pool.put(empty);
-            }
-            env.cx.charge(before, rcv.charged());
-            if messages || up.events.is_empty() {
-                rcv.side.raise(ready::IN, &mut env.cx.deferred.wakes);
-            }
-        }
-        if !up.events.is_empty() {
-            let events = core::mem::replace(&mut up.events, Events::NONE);
-            if let Some(mut rcv) = place.rcv(pkt.id.generation()) {
-                if !rcv.buf.is_empty() {
-                    rcv.side.raise(ready::IN, &mut env.cx.deferred.wakes);
-                }
-                told(&mut rcv, events, up.failed, &mut env.cx);
-            }
-            // Behind the receive side: who hears of HUP must find the end of the stream.
-            if let Some(bits) = over(events, up.failed)
-                && let Some(mut snd) = place.snd(pkt.id.generation())
-            {
-                snd.side
-                    .raise(ready::OUT | bits, &mut env.cx.deferred.wakes);
-            }
-        }
-    }
-
-    /// Somebody else's event.
-    fn foreign(
-        &self,
-        env: &mut Env<'_, P>,
-        at: Option<(u16, &mut Inner<P>)>,
-        event: &Event,
-        pkt: &mut Pkt<P>,
-    ) -> Verdict {
-        let Callback::Foreign(callback) = &event.callback else {
-            return Verdict::Next;
-        };
-        let member = at
-            .as_ref()
-            .filter(|(q, _)| *q == pkt.id.shard())
-            .and_then(|(_, inner)| inner.shard.peek(pkt.id));
-        // Not before what the connection has seen: its last packet may have come by a thread that
-        // read the clock later.
-        let seen = member.map_or(Time::ZERO, |m| m.peek().meta.now);
-        let now = env.cx.now_from(seen);
-        let looking = member.map(|m| Looking(&m.peek().tcb, now));
-        let (mut disable, mut panics) = (false, 0);
-        let mut sends = Vec::new();
-        let iface = match &pkt.body {
-            Body::Frame(iface, _) => *iface,
-            _ => 0,
-        };
-        let mut ask = |flow, header: Option<&TcpHdr>, len: u32, payload: &mut [u8]| {
-            if panics > 0 {
-                return Verdict::Next;
-            }
-            let mut view = Packet {
-                now,
-                direction: pkt.direction,
-                layer: event.layer,
-                flow,
-                header,
-                len,
-                payload,
-                iface,
-                send: Vec::new(),
-                tcp: looking.as_ref().map(|l| l as &dyn Peek),
-                disable: false,
-            };
-            let Some(verdict) = caught(|| callback.on_packet(&mut view)) else {
-                panics += 1;
-                return Verdict::Next;
-            };
-            disable |= view.disable;
-            sends.append(&mut view.send);
-            verdict
-        };
-        let mut lost = 0;
-        let verdict = match &mut pkt.body {
-            Body::Seg(seg) => {
-                let len = seg.payload.len() as u32;
-                let payload = seg.payload.as_mut_slice();
-                ask(seg.frame.key, Some(&seg.frame.hdr), len, payload)
-            }
-            Body::Up(key, hdr, up) => {
-                // Each buffer is a packet here; one that is done goes no further.
-                up.data.retain(|b| {
-                    let len = b.len() as u32;
-                    let keep = ask(*key, hdr.as_ref(), len, b.as_mut_slice()) != Verdict::Done;
-                    lost += if keep { 0 } else { len };
-                    keep
-                });
-                Verdict::Next
-            }
-            Body::Chain(apart) => {
-                let (key, n) = (apart.key, apart.out.segs.len());
-                apart.out.segs.retain(|s| {
-                    let hdr = s.plan.seg.to_hdr(key.local_port, key.remote_port);
-                    ask(key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
-                });
-                output::dropped(&mut env.cx, apart, n - apart.out.segs.len());
-                Verdict::Next
-            }
-            Body::Call(call) => match call.data() {
-                Some(data) => {
-                    let len = data.len() as u32;
-                    match self.key_of(pkt.id) {
-                        Some(key) => ask(key, None, len, data),
-                        None => Verdict::Next,
-                    }
-                }
-                None => Verdict::Next,
-            },
-            Body::Frame(_, b) => {
-                let len = b.len() as u32;
-                ask(FlowKey::UNSPECIFIED, None, len, b.as_mut_slice())
-            }
-            Body::Nothing => Verdict::Done,
-        };
-        let off = if panics > 0 {
-            env.cx.count(Count::EventPanics, panics);
-            event.break_off()
-        } else {
-            disable && event.switch_off()
-        };
-        if off {
-            self.sweep_defaults();
-        }
-        if pkt.direction == Direction::Unbound {
-            for (iface, frame) in sends {
-                env.cx.sh.send_frame(&mut env.cx, iface, &frame);
-            }
-            return verdict;
-        }
-        if lost > 0 {
-            self.lost(env, pkt.id, lost);
-        }
-        if off {
-            self.sweep(pkt.id);
-        }
-        verdict
-    }
-
-    /// The lists that connections start with, and that of packets without one, lose their
-    /// tombstones.
-    #[cold]
-    fn sweep_defaults(&self) {
-        // What the callbacks own is dropped when the lock has been released.
-        let mut old = Vec::new();
-        let mut d = self.manner.defaults.lock();
-        let Defaults {
-            receive,
-            transmit,
-            unbound,
-        } = &mut *d;
-        for list in [receive, transmit, &mut *unbound] {
-            if list.has_tombstones() {
-                let swept = Arc::new(list.swept());
-                old.push(core::mem::replace(list, swept));
-            }
-        }
-        self.wanted.store(!unbound.is_empty(), Ordering::Release);
-    }
-
-    /// An event has dropped data on its way to the socket: it takes up no room there, and TCP is
-    /// told if it waits for that.
-    fn lost(&self, env: &mut Env<'_, P>, id: SockId, n: u32) {
-        let Some(place) = self.place(id) else {
-            return;
-        };
-        let tell = {
-            let mut part = place.rcv.lock();
-            part.generation == id.generation() && part.value.took(n)
-        };
-        if tell {
-            let q = id.shard();
-            let job = Msg::Job(Box::new(
-                move |pef: &Pef<P>, env: &mut Env<'_, P>, _, inner| {
-                    let _ = pef;
-                    inner.shard.with(&mut env.cx, id, true, |m, cx| {
-                        perimeter_stack::ops::tell_space(m, cx);
-                    });
-                },
-            ));
-            self.post(env, q, job);
         }
     }
 }

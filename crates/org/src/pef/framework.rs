@@ -5,7 +5,7 @@ use super::cell::{Manner, Member, MemberTables};
 use super::event::Direction;
 use super::flows::Flows;
 use super::link::{Version, Way};
-use super::list::List;
+use super::list::ListRef;
 use super::spec::{Arrangement, Pef as Spec};
 use crate::Kd;
 use crate::due::DueLine;
@@ -13,8 +13,9 @@ use crate::squeue::cell::OuterParts;
 use crate::squeue::queue::{Protected, Squeue, Who};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use perimeter_base::PktBuf;
+use perimeter_link::Medium;
 use perimeter_stack::segment::{Apart, Up};
-use perimeter_stack::{Ctx, Seg, Shard, SockId};
+use perimeter_stack::{Ctx, Seg, Shard, SharedState, SockId};
 use perimeter_sync::Platform;
 use perimeter_tcp::Input;
 use perimeter_wire::{FlowKey, Seq, TcpHdr};
@@ -32,9 +33,6 @@ pub struct Pef<P: Platform> {
     pub(super) spread: bool,
     pub(super) flows: Arc<Flows<P>>,
     pub(super) manner: Arc<Manner<P>>,
-    /// Lists of the layers' own events only; for each squeue its own, as counting references
-    /// writes to them.
-    pub(super) plain: Box<[(Arc<List>, Arc<List>)]>,
     /// There were sockets.
     pub(super) opened: AtomicBool,
     /// There are events for packets without a connection.
@@ -59,10 +57,8 @@ impl<P: Platform> Pef<P> {
 
     /// What a connection starts with whose lists were never altered.
     pub(super) fn first_version(&self, id: SockId) -> Version {
-        let tcp = id.shard();
-        let (receive, transmit) = &self.plain[usize::from(tcp) % self.plain.len()];
-        let bind = Bind::new(self.spec.arrangement, tcp, self.n());
-        Version::first(receive.clone(), transmit.clone(), bind)
+        let bind = Bind::new(self.spec.arrangement, id.shard(), self.n());
+        Version::first(self.manner.first.clone(), bind)
     }
 
     /// The squeue of a flow that has no connection.
@@ -119,7 +115,7 @@ impl<'a, P: Platform> Env<'a, P> {
 /// What a packet carries.
 pub(super) enum Body<P: Platform> {
     /// A received segment, classified. Its buffer holds the whole frame; offsets into it, from
-    /// Ethernet to payload, are in [`Pkt::offsets`].
+    /// Ethernet to payload, are in [`Pkt::offsets`] once IP has looked at it.
     Seg(Seg),
     /// What TCP has made of one: news for the socket layer.
     Up(FlowKey, Option<TcpHdr>, Up),
@@ -143,7 +139,7 @@ pub(super) struct Pkt<P: Platform> {
     /// The connection that it belongs to.
     pub(super) id: SockId,
     /// The version of the list that it finishes on.
-    pub(super) list: Arc<List>,
+    pub(super) list: ListRef,
     pub(super) direction: Direction,
     /// The place of the next event.
     pub(super) next: usize,
@@ -169,6 +165,9 @@ pub(super) trait Call<P: Platform>: Send {
     /// Its data, if it has some in one piece.
     fn data(&mut self) -> Option<&mut [u8]>;
 
+    /// The socket layer's turn. `false`: the socket has gone, and TCP has nothing to do with it.
+    fn socket(&mut self, pef: &Pef<P>, env: &mut Env<'_, P>) -> bool;
+
     /// TCP's turn.
     fn run(self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>, inner: &mut Inner<P>);
 
@@ -190,11 +189,10 @@ pub(super) enum Msg<P: Platform> {
 }
 
 /// Where the layers of a received frame start.
-pub(super) fn offsets(seg: &Seg, ethernet: bool) -> [u16; 4] {
-    let ip = if ethernet {
-        perimeter_wire::EtherHdr::LEN as u16
-    } else {
-        0
+pub(super) fn offsets<P: Platform>(sh: &SharedState<Kd<P>>, seg: &Seg) -> [u16; 4] {
+    let ip = match sh.ifaces[usize::from(seg.iface)].caps.medium {
+        Medium::Ethernet => perimeter_wire::EtherHdr::LEN as u16,
+        Medium::Ip => 0,
     };
     let payload = seg.frame.payload_off as u16;
     let tcp = payload.saturating_sub(seg.frame.hdr.header_len() as u16);

@@ -7,12 +7,11 @@
 
 use super::bind::Bind;
 use super::event::{AlterError, Direction, End, EventId, EventSpec, Layer};
-use super::list::{Half, List};
+use super::list::{Half, List, ListRef};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use perimeter_stack::SockId;
 use perimeter_sync::{Lock, LockClass, Platform};
 use perimeter_wire::FlowKey;
-use std::sync::Arc;
 
 /// A way through the stack, along which packets keep their order.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -30,15 +29,15 @@ const WAYS: usize = 3;
 /// What packets of a connection run through.
 #[derive(Clone)]
 pub(crate) struct Version {
-    pub(crate) receive: Arc<List>,
-    pub(crate) transmit: Arc<List>,
+    pub(crate) receive: ListRef,
+    pub(crate) transmit: ListRef,
     pub(crate) bind: Bind,
     serial: u32,
 }
 
 impl Version {
     /// The first of a connection.
-    pub(crate) fn first(receive: Arc<List>, transmit: Arc<List>, bind: Bind) -> Version {
+    pub(crate) fn first([receive, transmit]: [ListRef; 2], bind: Bind) -> Version {
         Version {
             receive,
             transmit,
@@ -50,11 +49,6 @@ impl Version {
     /// Its number among those of the connection.
     pub(crate) fn serial(&self) -> u32 {
         self.serial
-    }
-
-    /// Only the layers' own events.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.receive.is_plain() && self.transmit.is_plain()
     }
 
     /// Whether a packet on `way` that goes through this one can't overtake any that goes through
@@ -85,6 +79,28 @@ pub(crate) struct Panicked {
     pub(crate) name: Box<str>,
 }
 
+/// The versions of a connection that does not go by the lists that all start with, or once did
+/// not.
+struct Own {
+    published: Version,
+    /// By way.
+    taken: [Version; WAYS],
+    aside: Aside,
+}
+
+impl Own {
+    fn new(first: Version) -> Box<Own> {
+        Box::new(Own {
+            taken: core::array::from_fn(|_| first.clone()),
+            published: first,
+            aside: Aside {
+                parked: None,
+                panicked: Vec::new(),
+            },
+        })
+    }
+}
+
 /// What is kept beside the versions.
 struct Aside {
     /// While PEF is off: what to return to.
@@ -104,7 +120,7 @@ impl Aside {
                 receive,
                 name: e.name.clone(),
             }));
-            *list = Arc::new(list.swept());
+            *list = ListRef::new(list.swept());
         }
         let over = panicked.len().saturating_sub(REMEMBERED);
         panicked.drain(..over);
@@ -116,9 +132,8 @@ struct Versions {
     /// Of the connection that has this entry; 0: none.
     generation: u32,
     key: Option<FlowKey>,
-    published: Option<Version>,
-    aside: Aside,
-    taken: [Option<Version>; WAYS],
+    /// `None`: it has the first version, as most have for ever, and no memory for others.
+    own: Option<Box<Own>>,
 }
 
 /// What the framework keeps for one connection; the entry stays where it is, one connection after
@@ -137,12 +152,7 @@ impl<P: Platform> Link<P> {
         let versions = Versions {
             generation: 0,
             key: None,
-            published: None,
-            aside: Aside {
-                parked: None,
-                panicked: Vec::new(),
-            },
-            taken: [const { None }; WAYS],
+            own: None,
         };
         Link {
             versions: p.lock(LockClass::Leaf, versions),
@@ -152,27 +162,22 @@ impl<P: Platform> Link<P> {
         }
     }
 
-    /// A new connection gets this entry.
-    pub(crate) fn fill(&self, id: SockId, key: FlowKey, first: Version) {
+    /// A new connection gets this entry; `own` is its first version where that is not the one that
+    /// all start with.
+    pub(crate) fn fill(&self, id: SockId, key: FlowKey, own: Option<Version>) {
         let mut v = self.versions.lock();
-        self.altered.store(!first.is_plain(), Ordering::Release);
-        self.serial.store(first.serial, Ordering::Release);
+        self.altered.store(own.is_some(), Ordering::Release);
+        self.serial.store(0, Ordering::Release);
         v.generation = id.generation();
         v.key = Some(key);
-        v.taken = core::array::from_fn(|_| Some(first.clone()));
-        v.published = Some(first);
-        v.aside.parked = None;
-        v.aside.panicked.clear();
+        v.own = own.map(Own::new);
     }
 
     /// The connection is over: its lists go.
     pub(crate) fn vacate(&self) {
         let mut v = self.versions.lock();
         v.generation = 0;
-        v.published = None;
-        v.aside.parked = None;
-        v.aside.panicked.clear();
-        v.taken = [const { None }; WAYS];
+        v.own = None;
     }
 
     /// Whether versions must be asked.
@@ -206,17 +211,17 @@ impl<P: Platform> Link<P> {
         if v.generation != id.generation() {
             return None;
         }
-        let published = v.published.as_ref()?;
-        let taken = &mut v.taken[way as usize];
-        let stay = taken.as_ref().is_some_and(|old| {
-            old.serial == published.serial
-                || (!published.follows(old, way)
-                    && self.flight[way as usize].load(Ordering::Acquire) > 0)
-        });
+        let Own {
+            published, taken, ..
+        } = &mut **v.own.as_mut()?;
+        let taken = &mut taken[way as usize];
+        let stay = taken.serial == published.serial
+            || (!published.follows(taken, way)
+                && self.flight[way as usize].load(Ordering::Acquire) > 0);
         if !stay {
-            *taken = Some(published.clone());
+            *taken = published.clone();
         }
-        taken.as_ref()
+        Some(taken)
     }
 
     /// A packet is on `way`.
@@ -232,10 +237,11 @@ impl<P: Platform> Link<P> {
         debug_assert!(before > 0, "a packet arrived twice");
     }
 
-    /// Publishes what `change` makes of the newest version.
+    /// Publishes what `change` makes of the newest version, which is `first` if there was no other.
     fn publish<R>(
         &self,
         id: SockId,
+        first: Version,
         change: impl FnOnce(&mut Version, &mut Aside) -> Result<R, AlterError>,
     ) -> Result<(R, FlowKey), AlterError> {
         let mut v = self.versions.lock();
@@ -243,14 +249,13 @@ impl<P: Platform> Link<P> {
         if v.generation != id.generation() {
             return Err(AlterError::Gone);
         }
-        let (Some(key), Some(published)) = (v.key, &v.published) else {
-            return Err(AlterError::Gone);
-        };
-        let mut next = published.clone();
-        let out = change(&mut next, &mut v.aside)?;
+        let key = v.key.ok_or(AlterError::Gone)?;
+        let own = v.own.get_or_insert_with(|| Own::new(first));
+        let mut next = own.published.clone();
+        let out = change(&mut next, &mut own.aside)?;
         next.serial = next.serial.wrapping_add(1);
         self.serial.store(next.serial, Ordering::Release);
-        v.published = Some(next);
+        own.published = next;
         self.altered.store(true, Ordering::Release);
         Ok((out, key))
     }
@@ -258,11 +263,11 @@ impl<P: Platform> Link<P> {
     /// Inserts an event. With the flow, for the classifier to be told.
     pub(crate) fn insert(
         &self,
-        id: SockId,
+        (id, first): (SockId, Version),
         end: End,
         spec: EventSpec,
     ) -> Result<(EventId, FlowKey), AlterError> {
-        self.publish(id, |v, aside| {
+        self.publish(id, first, |v, aside| {
             if aside.parked.is_some() {
                 return Err(AlterError::Off);
             }
@@ -271,13 +276,17 @@ impl<P: Platform> Link<P> {
                 Direction::Transmit => &mut v.transmit,
             };
             let (next, event) = list.with(spec.direction, end, spec);
-            *list = Arc::new(next);
+            *list = ListRef::new(next);
             Ok(event)
         })
     }
 
     /// Makes a tombstone of an event, and sweeps it from the next version.
-    pub(crate) fn disable(&self, id: SockId, event: EventId) -> Result<FlowKey, AlterError> {
+    pub(crate) fn disable(
+        &self,
+        (id, first): (SockId, Version),
+        event: EventId,
+    ) -> Result<FlowKey, AlterError> {
         let change = |v: &mut Version, aside: &mut Aside| {
             let now = aside.parked.as_ref().unwrap_or(&*v);
             let lists = [&now.receive, &now.transmit];
@@ -293,16 +302,16 @@ impl<P: Platform> Link<P> {
             }
             Err(AlterError::NoEvent)
         };
-        self.publish(id, change).map(|((), key)| key)
+        self.publish(id, first, change).map(|((), key)| key)
     }
 
     /// An event has made a tombstone of itself: the next version is without.
-    pub(crate) fn sweep(&self, id: SockId) -> Result<FlowKey, AlterError> {
+    pub(crate) fn sweep(&self, (id, first): (SockId, Version)) -> Result<FlowKey, AlterError> {
         let change = |v: &mut Version, aside: &mut Aside| {
             aside.sweep(v);
             Ok(())
         };
-        self.publish(id, change).map(|((), key)| key)
+        self.publish(id, first, change).map(|((), key)| key)
     }
 
     /// The flow of the connection.
@@ -314,7 +323,7 @@ impl<P: Platform> Link<P> {
     /// SO_PEFON.
     pub(crate) fn switch(
         &self,
-        id: SockId,
+        (id, first): (SockId, Version),
         on: bool,
         plain: impl FnOnce() -> Version,
     ) -> Result<FlowKey, AlterError> {
@@ -330,13 +339,13 @@ impl<P: Platform> Link<P> {
             v.serial = serial;
             Ok(())
         };
-        self.publish(id, change).map(|((), key)| key)
+        self.publish(id, first, change).map(|((), key)| key)
     }
 
     /// SO_SETSQP.
     pub(crate) fn designate(
         &self,
-        id: SockId,
+        (id, first): (SockId, Version),
         layer: Layer,
         squeue: u16,
     ) -> Result<FlowKey, AlterError> {
@@ -345,16 +354,16 @@ impl<P: Platform> Link<P> {
             v.bind = v.bind.with(layer, squeue);
             Ok(())
         };
-        self.publish(id, change).map(|((), key)| key)
+        self.publish(id, first, change).map(|((), key)| key)
     }
 
-    /// What was published, for those who look.
-    pub(crate) fn published(&self, id: SockId) -> Option<Version> {
+    /// What was published, for those who look; `first` if nothing was.
+    pub(crate) fn published(&self, id: SockId, first: Version) -> Option<Version> {
         let v = self.versions.lock();
         if v.generation != id.generation() {
             return None;
         }
-        v.published.clone()
+        Some(v.own.as_ref().map_or(first, |own| own.published.clone()))
     }
 
     /// Events whose callbacks have panicked and that are on no version any more.
@@ -363,6 +372,9 @@ impl<P: Platform> Link<P> {
         if v.generation != id.generation() {
             return Vec::new();
         }
-        v.aside.panicked.clone()
+        v.own
+            .as_ref()
+            .map(|own| own.aside.panicked.clone())
+            .unwrap_or_default()
     }
 }

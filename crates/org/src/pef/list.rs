@@ -9,7 +9,7 @@ use super::bind::Bind;
 use super::event::{Direction, End, EventId, EventSpec, Layer, PacketEvent, Under};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// What an event does.
 #[derive(Clone)]
@@ -126,11 +126,73 @@ pub(crate) enum Half {
 /// One version of a list, in order of execution.
 pub(crate) struct List {
     events: Vec<Arc<Event>>,
-    /// Only the layers' own events: then the executor need not look at them one by one.
+    /// Only the layers' own events: nobody changes a packet on its way.
     plain: bool,
+    /// TCP does the socket's and IP's part within its own event, as FireEngine does.
+    direct: bool,
     /// Behind the event that makes segments: where what TCP sends by itself (retransmissions,
     /// acknowledgments) enters the transmit list.
     after_tcp: usize,
+}
+
+/// A list, as versions and packets refer to it.
+#[derive(Clone)]
+pub(crate) enum ListRef {
+    /// One that is there as long as the program: nobody counts who refers to it.
+    Fixed(&'static List),
+    /// A version of a connection's own.
+    Shared(Arc<List>),
+}
+
+/// The lists that connections start with, by direction.
+static COARSE: LazyLock<[List; 2]> =
+    LazyLock::new(|| [Direction::Receive, Direction::Transmit].map(List::initial));
+/// As those, with TCP's receive layer in three events.
+static FINE: LazyLock<List> = LazyLock::new(List::fine);
+/// As [`COARSE`], direct.
+static DIRECT: LazyLock<[List; 2]> = LazyLock::new(|| {
+    [Direction::Receive, Direction::Transmit].map(|direction| List {
+        direct: true,
+        ..List::initial(direction)
+    })
+});
+
+impl ListRef {
+    /// The list to receive and the one to transmit that connections start with.
+    pub(crate) fn initial(fine: bool) -> [ListRef; 2] {
+        let [receive, transmit] = &*COARSE;
+        let receive = if fine { &*FINE } else { receive };
+        [ListRef::Fixed(receive), ListRef::Fixed(transmit)]
+    }
+
+    /// Those of a connection whose TCP does all ([`List::is_direct`]).
+    pub(crate) fn direct() -> [ListRef; 2] {
+        let [receive, transmit] = &*DIRECT;
+        [ListRef::Fixed(receive), ListRef::Fixed(transmit)]
+    }
+
+    /// A list of its own.
+    pub(crate) fn new(list: List) -> ListRef {
+        ListRef::Shared(Arc::new(list))
+    }
+
+    /// Whether both are the same list.
+    #[inline]
+    pub(crate) fn is(&self, other: &ListRef) -> bool {
+        core::ptr::eq(&raw const **self, &raw const **other)
+    }
+}
+
+impl core::ops::Deref for ListRef {
+    type Target = List;
+
+    #[inline]
+    fn deref(&self) -> &List {
+        match self {
+            ListRef::Fixed(list) => list,
+            ListRef::Shared(list) => list,
+        }
+    }
 }
 
 /// A place in a direction's order of layers.
@@ -158,7 +220,7 @@ impl List {
     fn new(events: Vec<Arc<Event>>) -> List {
         let plain = events
             .iter()
-            .all(|e| matches!(e.callback, Callback::Own) && e.under == Under::Layer);
+            .all(|e| !e.is_foreign() && e.under == Under::Layer);
         let makes = |e: &Arc<Event>| e.layer == Layer::Tcp && !e.is_foreign();
         let after_tcp = events
             .iter()
@@ -167,6 +229,7 @@ impl List {
         List {
             events,
             plain,
+            direct: false,
             after_tcp,
         }
     }
@@ -295,6 +358,12 @@ impl List {
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.plain
+    }
+
+    /// Whether TCP's event does the socket's and IP's part where they are under its squeue.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct
     }
 
     /// The place where segments enter that TCP has made.

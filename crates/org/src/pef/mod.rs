@@ -11,11 +11,17 @@
 //! cores as a pipeline. `pef:ip=A:tcp=B:sockfs=C`: those of designated cores. TCP's state stays
 //! with the squeue that it was made under; IP and socket layer can be moved (SO_SETSQP).
 //!
-//! **Processing.** A received packet is classified once, at the bottom of IP, and starts with
-//! its connection's receive list; a sent one starts in the socket layer, in the user's context,
-//! and is never classified. The executor (`exec.rs`) runs event after event: under the present
-//! perimeter at once, under another one by leaving the packet there as a message, outside any
-//! after releasing. Perimeters never nest.
+//! **Processing.** A received packet is classified once, at the bottom of IP, by the flow that
+//! its frame claims, and starts with its connection's receive list; a sent one starts in the socket
+//! layer, in the user's context, and is never classified. The executor (`exec.rs`) runs event after
+//! event: under the present perimeter at once, under another one by leaving the packet there as a
+//! message, outside any after releasing. Perimeters never nest.
+//!
+//! **Events.** Each layer has one on either list (`layers.rs`), and none is empty. To receive: IP
+//! checks and reads headers, lengths and checksums; TCP is the state machine; SOCKFS puts data to
+//! the socket's queue and wakes who waits. To transmit: the user's context takes the caller's data
+//! and the room for it and answers; SOCKFS counts the call against a socket that is still there;
+//! TCP appends and plans segments; IP gives them their headers and places them in the ring.
 //!
 //! **Limits.** Packets keep their order along the perimeters of their list. An event outside any
 //! perimeter may be run by two threads at once, and packets may overtake each other there. UDP
@@ -34,9 +40,11 @@
 //! before those on the old one at any event that both have, else when no packet of the connection
 //! is between perimeters. (7)
 //! TCP's event on the transmit list makes the segments; those that it sends by itself, by timers
-//! or in answer, enter the list behind it. (8) While IP and TCP share a perimeter, and nothing
-//! stands between them on the list, IP's transmit event runs within TCP's, segment by segment,
-//! and the socket's receive event likewise. (9) A callback that panics is caught: its event is
+//! or in answer, enter the list behind it. (8) Under `lists=off` TCP's event does IP's and the
+//! socket's part within its turn where they share its perimeter, as FireEngine does, and IP's part
+//! of input comes before the classifier; so does TCP's event of a connection whose SO_PEFON is off.
+//! (9) IP's event has plain segments only: those with options in IP's header, fragments, and what
+//! belongs to no connection IP has dealt with before, outside any perimeter. (10) A callback that panics is caught: its event is
 //! taken off wherever it is, and the packet goes on.
 
 mod alter;
@@ -47,7 +55,9 @@ mod classify;
 pub mod event;
 mod exec;
 mod flows;
+mod foreign;
 mod framework;
+mod layers;
 mod link;
 mod list;
 mod org;

@@ -5,9 +5,9 @@ use super::cell::{Defaults, Manner, MemberTables};
 use super::classify::Route;
 use super::event::{Direction, Events, Layer};
 use super::flows::Flows;
-use super::framework::{self, Body, Env, Inner, Msg, Pef};
+use super::framework::{self, Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::{Version, Way};
-use super::list::List;
+use super::list::{List, ListRef};
 use super::spec::{Arrangement, Pef as Spec};
 use crate::due::DueLine;
 use crate::outer::Places;
@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::ExistsError;
-use perimeter_stack::{ConnInfo, Count, Ctx, Flow, Seg, Shard, SharedState, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Count, Ctx, Flow, Seg, Shard, SharedState, SockId, Sockets, late};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -58,11 +58,12 @@ impl<P: Platform> Pef<P> {
         let mut rest = run;
         while let Some((seg, more)) = core::mem::take(&mut rest).split_first_mut() {
             match self.classified(env, seg) {
-                // Their list has nothing that could keep a packet of theirs back or change it.
                 Route::Whole(id) => {
                     self.whole(env, held, id, seg, more);
                     return;
                 }
+                // Those are on no list: IP has its turn here, outside any perimeter.
+                Route::NoSocket(_) if !late::input(&mut env.cx, seg) => {}
                 Route::NoSocket(q) => {
                     let taken = self.hold(env, held, q, &mut |_| {
                         Msg::NoSocket(core::mem::take(seg), None)
@@ -72,23 +73,44 @@ impl<P: Platform> Pef<P> {
                         self.after(env, q, proc);
                     }
                 }
-                Route::List(pkt) => {
-                    if let Some((q, proc)) = held.take() {
-                        self.release(env, q, proc);
-                    }
-                    let first = pkt.list.at(0).map(|e| (e.layer, e.under));
-                    let under = first.and_then(|(l, u)| pkt.bind.under(l, u));
-                    self.set_out(env, under, pkt);
-                    self.finish(env);
-                }
+                Route::List(pkt) => self.listed(env, held, pkt),
             }
             rest = more;
         }
     }
 
-    /// Segments of a connection whose layers are all under one squeue, and on whose lists are the
-    /// layers' own events only: one after the other, as IP's event has nothing to do and the
-    /// socket's runs within TCP's. The room that they make is told of once.
+    /// A packet begins with its list, under the squeue that is held if that is its first event's.
+    fn listed<'a>(
+        &'a self,
+        env: &mut Env<'_, P>,
+        held: &mut Option<(u16, Proc<'a, P, Inner<P>>)>,
+        pkt: Pkt<P>,
+    ) {
+        let Some(q) = Self::first_under(&pkt) else {
+            if let Some((q, proc)) = held.take() {
+                self.release(env, q, proc);
+            }
+            self.go(env, None, pkt);
+            return self.finish(env);
+        };
+        let mut pkt = Some(pkt);
+        let taken = self.hold(env, held, q, &mut |pef| match pkt.take() {
+            Some(mut pkt) => {
+                pef.departed(&mut pkt);
+                Msg::Packet(pkt)
+            }
+            None => Msg::Job(Box::new(|_, _, _, _| ())),
+        });
+        if let Some(proc) = taken
+            && let Some(pkt) = pkt
+        {
+            self.go(env, Some((q, proc)), pkt);
+            self.after(env, q, proc);
+        }
+    }
+
+    /// Segments of a connection that has no lists to run, under `lists=off`: one after the other.
+    /// The room that they make is told of once.
     fn whole<'a>(
         &'a self,
         env: &mut Env<'_, P>,
@@ -155,23 +177,18 @@ impl<P: Platform> Org for Pef<P> {
             Arrangement::Horizontal => cores.max(3),
             _ => cores,
         };
-        let plain = || {
-            let list = |direction| Arc::new(List::initial(direction));
-            (list(Direction::Receive), list(Direction::Transmit))
+        let first = match spec.lists {
+            true => ListRef::initial(spec.fine),
+            false => ListRef::direct(),
         };
-        let (mut receive, transmit) = plain();
-        if spec.fine {
-            receive = Arc::new(List::fine());
-        }
-        let unbound = Arc::new(List::unbound());
         let defaults = Defaults {
-            receive,
-            transmit,
-            unbound,
+            lists: first.clone(),
+            unbound: ListRef::new(List::unbound()),
         };
         let arrangement = spec.arrangement;
         let manner = Arc::new(Manner {
             defaults: sh.p.lock(LockClass::Leaf, defaults),
+            first,
             light_queue: spec.light_queue,
             light_tcp: spec.light_tcp,
             bind: Box::new(move |tcp| Bind::new(arrangement, tcp, n as u16)),
@@ -202,7 +219,6 @@ impl<P: Platform> Org for Pef<P> {
                 || matches!(arrangement, Arrangement::At { .. }),
             flows,
             manner,
-            plain: (0..n).map(|_| plain()).collect(),
             opened: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             draws: AtomicU64::new(sh.secret[0]),
@@ -301,6 +317,10 @@ impl<P: Platform> Org for Pef<P> {
         }
     }
 
+    fn wants_late(&self) -> bool {
+        self.spec.lists
+    }
+
     fn wants_unbound(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
@@ -309,7 +329,7 @@ impl<P: Platform> Org for Pef<P> {
         let mut env = Env::new(cx, Who::Inbound);
         let q = iface % self.n();
         let list = self.manner.defaults.lock().unbound.clone();
-        let version = Version::first(list.clone(), list, Bind::whole(q, self.n()));
+        let version = Version::first([list.clone(), list], Bind::whole(q, self.n()));
         let body = Body::Frame(iface, frame);
         let way = Way::In;
         let id = SockId::conn(q, 0, 0);
@@ -365,7 +385,9 @@ impl<P: Platform> Org for Pef<P> {
     fn binding(&self, id: SockId) -> Binding {
         let link = self.tables.get(usize::from(id.shard()));
         let link = link.and_then(|h| h.links.get(id.slot()));
-        let Some((link, v)) = link.and_then(|l| Some((l, l.published(id)?))) else {
+        let Some((link, v)) =
+            link.and_then(|l| Some((l, l.published(id, self.first_version(id))?)))
+        else {
             return Binding::default();
         };
         let swept = link.panicked(id);

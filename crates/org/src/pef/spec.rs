@@ -11,7 +11,7 @@ pub(super) static FAMILY: Family = Family {
     title: "PEF",
     takes: "it takes `random`, `vertical`, `horizontal` or \
          `ip=A:tcp=B:sockfs=C` (cores), `light-queue=on` or `off`, `light-tcp=on` or `off`, \
-         and `events=coarse` or `fine`",
+         `events=coarse` or `fine`, and `lists=on` or `off` (coarse events only)",
     variants: &[
         Variant {
             name: "pef:random",
@@ -22,6 +22,11 @@ pub(super) static FAMILY: Family = Family {
             name: "pef:vertical",
             usual: "pef:vertical",
             summary: "packet event framework: all layers on the squeue of the opener's core",
+        },
+        Variant {
+            name: "pef:vertical:lists=off",
+            usual: "pef:vertical:lists=off",
+            summary: "the same without running lists: TCP's event does all, as long as nobody alters them",
         },
         Variant {
             name: "pef:horizontal",
@@ -59,6 +64,10 @@ pub struct Pef {
     pub light_tcp: bool,
     /// TCP's receive layer in three events: prediction, full processing, output.
     pub fine: bool,
+    /// Packets run through their connection's lists. Off: where all layers of a connection are
+    /// under one squeue and nobody has altered its lists, TCP does all within its turn; events are
+    /// coarse then.
+    pub lists: bool,
 }
 
 /// Which perimeters the layers of a connection get.
@@ -101,12 +110,17 @@ impl Pef {
         let light_queue = parts.switch("light-queue")?.unwrap_or(true);
         let light_tcp = parts.switch("light-tcp")?.unwrap_or(true);
         let fine = parts.choice("events", &[("fine", true), ("coarse", false)])?;
+        let lists = parts.switch("lists")?.unwrap_or(true);
+        if !lists && fine == Some(true) {
+            return Err(parts.refuse("events=fine:lists=off"));
+        }
         parts.end(())?;
         let pef = Pef {
             arrangement,
             light_queue,
             light_tcp,
             fine: fine.unwrap_or(false),
+            lists,
         };
         Ok(OrgSpec::new(&FAMILY, pef))
     }
@@ -119,6 +133,7 @@ impl Default for Pef {
             light_queue: true,
             light_tcp: true,
             fine: false,
+            lists: true,
         }
     }
 }
@@ -137,7 +152,8 @@ impl fmt::Display for Pef {
             f.write_str(":light-queue=off")?;
         }
         f.write_str(if self.light_tcp { "" } else { ":light-tcp=off" })?;
-        f.write_str(if self.fine { ":events=fine" } else { "" })
+        f.write_str(if self.fine { ":events=fine" } else { "" })?;
+        f.write_str(if self.lists { "" } else { ":lists=off" })
     }
 }
 

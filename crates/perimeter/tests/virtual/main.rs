@@ -35,6 +35,7 @@ mod offload;
 mod options;
 mod path_mtu;
 mod pef_clock;
+mod pef_events;
 mod pef_panics;
 mod planted;
 mod rcvbuf;

@@ -192,6 +192,8 @@ impl Default for CostTable {
         set(Work::Doorbell, 0, 40_000);
         set(Work::Peer, 0, 60_000);
         set(Work::HandOver, 0, 40_000);
+        set(Work::IpOutput, 0, 15_000);
+        set(Work::SockInput, 0, 15_000);
         set(Work::Nanos, 0, 1_000);
         CostTable {
             work,
