@@ -364,7 +364,8 @@ pub trait Engine: Datagrams + Send + Sync {
         Err(EngineError::Unsupported)
     }
 
-    /// SO_PEFON: whether a connection's packets run through its lists of events.
+    /// SO_PEFON: whether a connection's packets run through its lists of events; a listener's goes
+    /// over to connections that it accepts later.
     ///
     /// # Errors
     /// [`EngineError::Unsupported`]; or the connection has gone.
@@ -373,7 +374,8 @@ pub trait Engine: Datagrams + Send + Sync {
         Err(EngineError::Unsupported)
     }
 
-    /// SO_SETSQP: the squeue that one layer of a connection runs under from now on.
+    /// SO_SETSQP: the squeue that one layer of a connection runs under from now on; a listener's
+    /// goes over to connections that it accepts later.
     ///
     /// # Errors
     /// [`EngineError::Unsupported`]; or the connection has gone, or the layer can't be moved.

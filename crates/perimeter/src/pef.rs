@@ -1,11 +1,23 @@
 //! Lists of events of the packet event framework (`pef:…`): how programs put their own events on
 //! the lists that a connection's packets run through, and watch a connection's segments.
 //!
-//! Under other organizations all of this is an error of kind `Unsupported`.
+//! Under other organizations all of this is an error of kind `Unsupported`; what is set on a
+//! [`TcpSocket`] for a connection to come has no effect there.
+//!
+//! The paper's socket options (Yu and Curtis, section 3.2.2), of level `IPPROTO_IP`:
+//!
+//! | option | what it says | before `connect` or `listen` | on a listener, for what it accepts | on a live connection |
+//! |---|---|---|---|---|
+//! | `SO_PEFON` | whether packets run through the connection's lists | [`TcpSocket::set_events_on`] | [`TcpListener::set_events_on`] | [`TcpStream::set_events_on`] |
+//! | `SO_SETSQP` | the squeue of a layer | [`TcpSocket::set_squeue`] | [`TcpListener::set_squeue`] | [`TcpStream::set_squeue`]; not TCP's |
+//!
+//! Both are part of [`Config`](crate::Config) too: [`Layers`].
 
 use crate::error::io;
 use crate::poll::Source;
-use crate::{Stack, TcpStream};
+use crate::{Stack, TcpListener, TcpSocket, TcpStream};
+use perimeter_stack::ops::Setting;
+pub use perimeter_tcp::Layers;
 use std::io::Result;
 use std::sync::Arc;
 
@@ -186,7 +198,8 @@ impl TcpStream {
     }
 
     /// SO_SETSQP: the squeue, modulo how many there are, that a layer of this connection runs
-    /// under from now on. TCP's can't be changed.
+    /// under from now on. TCP's state stays where it was made: its squeue is designated before
+    /// ([`TcpSocket::set_squeue`], [`TcpListener::set_squeue`]).
     ///
     /// ```
     #[doc = include_str!("examples/pef.txt")]
@@ -217,5 +230,78 @@ impl TcpStream {
     pub fn binding(&self) -> Binding {
         let (engine, id) = self.source();
         engine.binding(id)
+    }
+}
+
+/// SO_SETSQP of one layer.
+fn at(layer: Layer, squeue: u16) -> Setting {
+    let layers = Layers::default();
+    Setting::Layers(match layer {
+        Layer::Ip => layers.with_ip(Some(squeue)),
+        Layer::Tcp => layers.with_tcp(Some(squeue)),
+        Layer::Sockfs => layers.with_sockfs(Some(squeue)),
+    })
+}
+
+/// SO_PEFON.
+fn events(on: bool) -> Setting {
+    Setting::Layers(Layers::default().with_events(Some(on)))
+}
+
+impl TcpSocket {
+    /// SO_PEFON, as [`TcpStream::set_events_on`], of the connection to come, or of those that the
+    /// listener accepts. Without effect under organizations without lists.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// # let [client, server] = connect()?;
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_events_on(false)?;
+    /// assert_eq!(socket.config().layers.events, Some(false));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_events_on(&self, on: bool) -> Result<()> {
+        self.set(events(on))
+    }
+
+    /// SO_SETSQP: the squeue, modulo how many there are, that a layer of the connection to come
+    /// runs under, TCP's too; or of those that the listener accepts. Without effect under
+    /// organizations without squeues to choose.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// # let [client, server] = connect()?;
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_squeue(Layer::Tcp, 0)?;
+    /// assert_eq!(socket.config().layers.tcp, Some(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_squeue(&self, layer: Layer, squeue: u16) -> Result<()> {
+        self.set(at(layer, squeue))
+    }
+}
+
+impl TcpListener {
+    /// SO_PEFON, as [`TcpStream::set_events_on`], of connections that are accepted from now on.
+    ///
+    /// # Errors
+    /// The listener was closed, or the organization has no lists.
+    pub fn set_events_on(&self, on: bool) -> Result<()> {
+        self.set(events(on))
+    }
+
+    /// SO_SETSQP: the squeue, modulo how many there are, that a layer of connections runs under
+    /// that are accepted from now on, TCP's too.
+    ///
+    /// # Errors
+    /// The listener was closed, or the organization has no squeues to choose.
+    pub fn set_squeue(&self, layer: Layer, squeue: u16) -> Result<()> {
+        self.set(at(layer, squeue))
     }
 }

@@ -89,7 +89,7 @@ impl TcpSocket {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, s: Setting) -> Result<()> {
+    pub(crate) fn set(&self, s: Setting) -> Result<()> {
         s.configure(&mut self.made().config);
         Ok(())
     }

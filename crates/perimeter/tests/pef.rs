@@ -8,7 +8,7 @@ use common::{Setup, World, content};
 use lists::{NAMES, event, stacks};
 use perimeter::link::script::script;
 use perimeter::link::wire::{WireConfig, pair};
-use perimeter::pef::{Direction, End, EventId, EventSpec, Layer, Packet, Under, Verdict};
+use perimeter::pef::{Direction, End, EventId, EventSpec, Layer, Layers, Packet, Under, Verdict};
 use perimeter::{Native, OrgSpec, Stack, TcpStream, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::Schedule;
@@ -391,6 +391,65 @@ fn a_packet_that_is_done_goes_no_further() {
             w.write(&ours, b"and again");
             assert_eq!(w.read(&theirs).unwrap(), b"and again");
             assert!(ours.info().unwrap().tcp.total_retrans >= 1);
+        });
+    }
+}
+
+/// SO_SETSQP and SO_PEFON before a connection is opened, on a listener, and live.
+#[test]
+fn layers_are_designated_before_and_by_the_listener() {
+    for name in NAMES {
+        let org: OrgSpec = name.parse().unwrap();
+        let schedule = Schedule::Random { switch_one_in: 7 };
+        let setup = Setup::new(org).schedule(schedule, 3, 4);
+        setup.run(move |w| {
+            let squeues = |s: &TcpStream| s.binding().perimeters.map(|p| p[7..].to_string());
+            let exchange = |ours: &TcpStream, theirs: &TcpStream| {
+                w.write(theirs, b"there");
+                assert_eq!(w.read(ours).unwrap(), b"there");
+                w.write(ours, b"and back");
+                assert_eq!(w.read(theirs).unwrap(), b"and back");
+            };
+            let addr = std::net::SocketAddr::from((w.hosts[0], 80));
+            let l = w.s.listen(addr).unwrap();
+            for (layer, squeue) in [(Layer::Ip, 3), (Layer::Tcp, 2), (Layer::Sockfs, 1)] {
+                l.set_squeue(layer, squeue).unwrap();
+            }
+            let (theirs, ours) = w.connect(&w.peer, &l, addr);
+            assert_eq!(squeues(&ours), ["3", "2", "1"], "{name}");
+            exchange(&ours, &theirs);
+            ours.set_squeue(Layer::Ip, 0).unwrap();
+            assert_eq!(squeues(&ours), ["0", "2", "1"], "{name}");
+            exchange(&ours, &theirs);
+            // Later ones are of the listener's new mind; lists that are off can be switched on.
+            l.set_squeue(Layer::Tcp, 0).unwrap();
+            l.set_events_on(false).unwrap();
+            let (theirs, ours) = w.connect(&w.peer, &l, addr);
+            assert_eq!(squeues(&ours)[1], "0", "{name}");
+            assert!(ours.insert_event(End::Front, nothing()).is_err(), "{name}");
+            exchange(&ours, &theirs);
+            ours.set_events_on(true).unwrap();
+            assert_eq!(squeues(&ours), ["3", "0", "1"], "{name}");
+            ours.insert_event(End::Front, nothing()).unwrap();
+            exchange(&ours, &theirs);
+            // And of one that is opened from here.
+            let addr = std::net::SocketAddr::from((w.hosts[1], 81));
+            let l = w.peer.listen(addr).unwrap();
+            let layers = Layers::default().with_tcp(Some(3)).with_ip(Some(2));
+            let config = w.s.tcp_config().with_layers(layers);
+            let socket = match addr {
+                std::net::SocketAddr::V4(_) => w.s.tcp_socket_v4(),
+                std::net::SocketAddr::V6(_) => w.s.tcp_socket_v6(),
+            };
+            socket.set_config(config);
+            socket.set_squeue(Layer::Sockfs, 1).unwrap();
+            let ours = socket.start_connect(addr).unwrap();
+            l.set_nonblocking(true).unwrap();
+            let (theirs, _) = w.wait("connection", || l.accept()).unwrap();
+            theirs.set_nonblocking(true).unwrap();
+            ours.set_nonblocking(true).unwrap();
+            assert_eq!(squeues(&ours), ["2", "3", "1"], "{name}");
+            exchange(&ours, &theirs);
         });
     }
 }

@@ -477,10 +477,10 @@ pub trait Cell: Access + Send + Sized + 'static {
     /// Where such parts live; one for each shard.
     type Outside: Send + 'static;
 
-    /// Puts a new connection in its place. `None`: there is no room.
+    /// Puts a new connection, with what it was `made` of, in its place. `None`: there is no room.
     fn make(
         outside: &mut Self::Outside,
-        sh: &SharedState<Self::K>,
+        made: (&SharedState<Self::K>, &Config),
         conn: Conn<Self::K>,
     ) -> Option<Self>;
 
@@ -515,7 +515,7 @@ impl<K: Kind> Cell for Conn<K> {
     type Outside = ();
 
     #[inline]
-    fn make((): &mut (), _: &SharedState<K>, conn: Conn<K>) -> Option<Self> {
+    fn make((): &mut (), _: (&SharedState<K>, &Config), conn: Conn<K>) -> Option<Self> {
         Some(conn)
     }
 

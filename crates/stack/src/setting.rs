@@ -1,7 +1,7 @@
 //! Settings of a connection, and of those that a listener is yet to make.
 
 use core::time::Duration;
-use perimeter_tcp::{CcKind, Config, Keepalive};
+use perimeter_tcp::{CcKind, Config, Keepalive, Layers};
 
 /// A setting to change.
 #[derive(Copy, Clone, Debug)]
@@ -34,6 +34,9 @@ pub enum Setting {
     MaxSegment(u16),
     /// TCP_LINGER2: how long FIN-WAIT-2 lasts once the application has closed.
     FinWait2(Duration),
+    /// SO_PEFON and SO_SETSQP: what it says of where layers run. Of a live connection that is the
+    /// organization's to change.
+    Layers(Layers),
 }
 
 impl Setting {
@@ -52,6 +55,7 @@ impl Setting {
             Setting::MaxSegment(n) => c.mss = c.mss.min(n),
             Setting::Tos(tos) => c.tos = tos,
             Setting::Ttl(ttl) => c.ttl = Some(ttl),
+            Setting::Layers(l) => c.layers = c.layers.then(l),
             Setting::Linger(_) | Setting::QuickAck(_) => {}
         }
     }

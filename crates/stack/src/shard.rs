@@ -338,7 +338,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         let make = |slot, generation| {
             let id = SockId::conn(shard, slot, generation);
             let conn = Conn::new(sh, config, id, flow, tcb);
-            C::make(outside, sh, conn)
+            C::make(outside, (sh, config), conn)
         };
         let (slot, generation) = self.conns.insert_with(make).ok_or(ExistsError)?;
         let (secret, conns) = (self.secret, &self.conns);

@@ -48,6 +48,44 @@ perimeter_base::setters! {
     }
 }
 
+/// Where the layers of a connection are to run, for organizations that can tell them apart (`pef`);
+/// TCP does not look at it. Squeues are numbers, modulo how many there are; `None`: as the
+/// organization does.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Layers {
+    /// SO_PEFON: whether packets run through the connection's lists of events.
+    pub events: Option<bool>,
+    /// SO_SETSQP: IP's squeue.
+    pub ip: Option<u16>,
+    /// SO_SETSQP: TCP's squeue.
+    pub tcp: Option<u16>,
+    /// SO_SETSQP: the socket layer's squeue.
+    pub sockfs: Option<u16>,
+}
+
+perimeter_base::setters! {
+    Layers {
+        with_events(events: Option<bool>),
+        with_ip(ip: Option<u16>),
+        with_tcp(tcp: Option<u16>),
+        with_sockfs(sockfs: Option<u16>),
+    }
+}
+
+impl Layers {
+    /// What `later` says, and where that says nothing, what this says.
+    #[must_use]
+    pub fn then(self, later: Layers) -> Layers {
+        Layers {
+            events: later.events.or(self.events),
+            ip: later.ip.or(self.ip),
+            tcp: later.tcp.or(self.tcp),
+            sockfs: later.sockfs.or(self.sockfs),
+        }
+    }
+}
+
 /// What a connection is made with. The defaults are Linux's where it has one.
 ///
 /// Times are kept in milliseconds inside a connection; longer than 49 days counts as that.
@@ -127,6 +165,8 @@ pub struct Config {
     /// Start over in slow start after an idle time of one RTO (RFC 2861 as Linux does it).
     /// Default true.
     pub slow_start_after_idle: bool,
+    /// Where its layers are to run. Default: as the organization does.
+    pub layers: Layers,
 }
 
 impl Default for Config {
@@ -161,6 +201,7 @@ impl Default for Config {
             ttl: None,
             tos: 0,
             slow_start_after_idle: true,
+            layers: Layers::default(),
         }
     }
 }
@@ -196,6 +237,7 @@ perimeter_base::setters! {
         with_ttl(ttl: Option<u8>),
         with_tos(tos: u8),
         with_slow_start_after_idle(slow_start_after_idle: bool),
+        with_layers(layers: Layers),
     }
 }
 

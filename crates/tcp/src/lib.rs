@@ -32,7 +32,7 @@ pub mod syncache;
 pub mod tcb;
 
 pub use cc::CcKind;
-pub use config::{Config, Keepalive};
+pub use config::{Config, Keepalive, Layers};
 pub use info::{CaState, Info};
 pub use rcvbuf::RcvBuf;
 pub use sndbuf::{CHUNK, SndBuf};

@@ -9,6 +9,7 @@ use perimeter_stack::conn::{Cell, RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Step};
 use perimeter_stack::{Access, Bufs, Conn, Ctx, SharedState, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
+use perimeter_tcp::Config;
 use std::sync::Arc;
 
 /// How a protocol thread keeps a connection.
@@ -144,7 +145,7 @@ impl<P: Platform> Cell for Apart<P> {
 
     fn make(
         outside: &mut SideTable<P>,
-        sh: &SharedState<Kd<P>>,
+        (sh, _): (&SharedState<Kd<P>>, &Config),
         conn: Conn<Kd<P>>,
     ) -> Option<Self> {
         let id = conn.tcb.meta.id;
@@ -277,7 +278,7 @@ impl<P: Platform> Cell for Whole<P> {
     type Outside = ();
 
     #[inline]
-    fn make((): &mut (), _: &SharedState<Kd<P>>, conn: Conn<Kd<P>>) -> Option<Self> {
+    fn make((): &mut (), _: (&SharedState<Kd<P>>, &Config), conn: Conn<Kd<P>>) -> Option<Self> {
         Some(Whole { conn, timers: 0 })
     }
 

@@ -25,7 +25,7 @@ use perimeter_stack::ready::Want;
 use perimeter_stack::tasks::Tasks;
 use perimeter_stack::{ConnInfo, Lease, SockError, SockId};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
-use perimeter_tcp::{Config, State, TcpError};
+use perimeter_tcp::{Config, Layers, State, TcpError};
 use perimeter_wire::FlowKey;
 use std::io::IoSlice;
 use std::os::fd::RawFd;
@@ -40,6 +40,25 @@ impl<O: Org> Running<O> {
         } else {
             Err(EngineError::Stopped)
         }
+    }
+
+    /// Tells the organization where the layers of a socket are to run.
+    fn set_layers(&self, id: SockId, l: Layers) -> Result<(), EngineError> {
+        let events = self.events()?;
+        let squeues = [
+            (Layer::Ip, l.ip),
+            (Layer::Tcp, l.tcp),
+            (Layer::Sockfs, l.sockfs),
+        ];
+        for (layer, squeue) in squeues {
+            if let Some(squeue) = squeue {
+                events.designate(id, layer, squeue)?;
+            }
+        }
+        if let Some(on) = l.events {
+            events.switch(id, on)?;
+        }
+        Ok(())
     }
 
     fn events(&self) -> Result<&dyn Events, EngineError> {
@@ -241,6 +260,12 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn set(&self, id: SockId, s: Setting) -> Result<(), EngineError> {
+        if let Setting::Layers(l) = s {
+            self.set_layers(id, l)?;
+            if !id.is_listener() {
+                return Ok(());
+            }
+        }
         if id.is_listener() {
             self.enter()?
                 .sh
@@ -533,11 +558,17 @@ impl<O: Org> Engine for Running<O> {
     }
 
     fn set_events_on(&self, id: SockId, on: bool) -> Result<(), EngineError> {
-        Ok(self.events()?.switch(id, on)?)
+        self.set(id, Setting::Layers(Layers::default().with_events(Some(on))))
     }
 
     fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), EngineError> {
-        Ok(self.events()?.designate(id, layer, squeue)?)
+        let layers = Layers::default();
+        let layers = match layer {
+            Layer::Ip => layers.with_ip(Some(squeue)),
+            Layer::Tcp => layers.with_tcp(Some(squeue)),
+            Layer::Sockfs => layers.with_sockfs(Some(squeue)),
+        };
+        self.set(id, Setting::Layers(layers))
     }
 }
 

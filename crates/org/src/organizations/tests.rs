@@ -39,6 +39,11 @@ fn names_mean_one_thing_and_are_spelled_one_way() {
             "squeue:2:delay=5:quanta=1/2/0",
             "squeue:2:quanta=1/2/0:delay=5",
         ),
+        (
+            "squeue:1:prediction=off:head=streams",
+            "squeue:1:head=streams:prediction=off",
+        ),
+        ("squeue:head=buffer:prediction=on", "squeue"),
         ("streams", "streams"),
         ("pef", "pef:random"),
         ("pef:horizontal", "pef:horizontal"),

@@ -75,6 +75,10 @@ impl<P: Platform> Events for Pef<P> {
     }
 
     fn switch(&self, id: SockId, on: bool) -> Result<(), AlterError> {
+        if id.is_listener() {
+            // What it accepts is told so.
+            return Ok(());
+        }
         let tcp = id.shard();
         let off = || Version::first(ListRef::direct(), Bind::whole(tcp, self.n()));
         let key = self
@@ -85,6 +89,10 @@ impl<P: Platform> Events for Pef<P> {
     }
 
     fn designate(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), AlterError> {
+        if id.is_listener() {
+            self.listeners_tell.store(true, Ordering::Release);
+            return Ok(());
+        }
         let link = self.link(id)?;
         let squeue = squeue % self.n();
         if layer == Layer::Tcp {

@@ -2,6 +2,7 @@
 
 use super::event::{Layer, Under};
 use super::spec::Arrangement;
+use perimeter_tcp::Layers;
 
 /// The squeues of a connection's layers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -22,10 +23,27 @@ impl Bind {
         Bind { squeues, n }
     }
 
+    /// The same with the squeues that IP and the socket layer were given; TCP's is where the
+    /// connection is.
+    pub(crate) fn told(self, layers: Layers) -> Bind {
+        let mut bind = self;
+        for (layer, squeue) in [(Layer::Ip, layers.ip), (Layer::Sockfs, layers.sockfs)] {
+            if let Some(squeue) = squeue {
+                bind = bind.with(layer, squeue);
+            }
+        }
+        bind
+    }
+
     /// All layers under squeue `tcp`, of `n`.
     pub(crate) fn whole(tcp: u16, n: u16) -> Bind {
         let squeues = [tcp; 3];
         Bind { squeues, n }
+    }
+
+    /// All layers under squeue `tcp`, of as many as there are here.
+    pub(crate) fn whole_at(self, tcp: u16) -> Bind {
+        Bind::whole(tcp, self.n)
     }
 
     /// The squeue of a layer.

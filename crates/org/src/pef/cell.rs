@@ -18,6 +18,8 @@ use perimeter_stack::conn::TcbSide;
 use perimeter_stack::segment::{Outgoing, Up};
 use perimeter_stack::{Access, Bufs, Cell, Conn, Ctx, SharedState, SockId};
 use perimeter_sync::{Lock, Platform};
+use perimeter_tcp::Config;
+use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
 /// What connections start with.
@@ -105,6 +107,18 @@ impl<P: Platform> Member<P> {
     }
 }
 
+/// Enters a flow's connection, which may have been announced; `false`: the flow has one.
+fn enter<P: Platform>(tables: &MemberTables<P>, key: FlowKey, found: Found) -> bool {
+    let announced = tables.flows.with(&key, |f| {
+        let soon = f.soon;
+        if soon {
+            *f = found;
+        }
+        soon
+    });
+    announced.unwrap_or_else(|| tables.flows.insert(key, found))
+}
+
 impl<P: Platform> Bufs for Member<P> {
     type K = Kd<P>;
     type Snd<'a> = <Parted<P> as Bufs>::Snd<'a>;
@@ -153,18 +167,29 @@ impl<P: Platform> Cell for Member<P> {
 
     fn make(
         tables: &mut MemberTables<P>,
-        sh: &SharedState<Kd<P>>,
+        (sh, config): (&SharedState<Kd<P>>, &Config),
         mut conn: Conn<Kd<P>>,
     ) -> Option<Self> {
         let (id, key) = (conn.tcb.meta.id, conn.tcb.meta.key);
         let link = tables.links.get_or_make(id.slot(), || Link::new(&sh.p))?;
-        let bind = (tables.manner.bind)(id.shard());
+        let usual = (tables.manner.bind)(id.shard());
+        let bind = usual.told(config.layers);
         let lists = tables.manner.defaults.lock().lists.clone();
         let mut pairs = lists.iter().zip(&tables.manner.first);
-        let altered = !pairs.all(|(list, first)| list.is(first));
-        let version = Version::first(lists, bind);
+        let off = config.layers.events == Some(false);
+        let altered = off || bind != usual || !pairs.all(|(list, first)| list.is(first));
+        let mut version = Version::first(lists, bind);
         link.fill(id, key, altered.then(|| version.clone()));
-        if !tables.flows.insert(key, Found { id, bind, altered }) {
+        if off {
+            version = link.start_off(id, version)?;
+        }
+        let found = Found {
+            id,
+            bind,
+            altered,
+            soon: false,
+        };
+        if !enter(tables, key, found) {
             link.vacate();
             return None;
         }
@@ -174,7 +199,7 @@ impl<P: Platform> Cell for Member<P> {
             conn.rcv.messages = true;
         }
         conn.tcb.tcb.set_prediction(tables.manner.light_tcp);
-        let Some(conn) = Parted::make(&mut tables.outer, sh, conn) else {
+        let Some(conn) = Parted::make(&mut tables.outer, (sh, config), conn) else {
             tables.flows.remove(&key, |found| found.id == id);
             link.vacate();
             return None;

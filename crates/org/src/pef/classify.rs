@@ -2,8 +2,10 @@
 //! goes; asked once a packet, and again where an event says so.
 
 use super::event::Direction;
-use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
+use super::flows::Found;
+use super::framework::{Body, Env, Inner, Job, Msg, Pef, Pkt};
 use super::link::Way;
+use core::sync::atomic::Ordering;
 use perimeter_stack::{Seg, SockId, late};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::Seq;
@@ -20,6 +22,9 @@ impl<P: Platform> Pef<P> {
         let Some(found) = self.flows.with(key, |found| *found) else {
             return Route::NoSocket(self.no_socket_home(key));
         };
+        if found.soon {
+            return Route::NoSocket(found.id.shard());
+        }
         if !self.spec.lists && !found.altered && found.bind.is_whole() {
             return Route::Whole(found.id);
         }
@@ -92,11 +97,59 @@ impl<P: Platform> Pef<P> {
         }
         match at {
             Some((here, inner)) if here == q => {
-                inner.shard.no_socket(&mut env.cx, &mut seg, iss);
+                self.no_socket_here(env, q, inner, &mut seg, iss);
                 self.after(env, q, inner);
             }
             _ => self.post(env, q, Msg::NoSocket(seg, iss)),
         }
+    }
+}
+
+/// Segments without a connection, under the squeue that they were brought to.
+impl<P: Platform> Pef<P> {
+    /// A segment that belongs to no connection has its turn under squeue `q`. Where a listener has
+    /// TCP of what it accepts run under another one (SO_SETSQP), the connection of a handshake that
+    /// is complete is made there; segments that come meanwhile are announced to it, and those that
+    /// were classified before follow it.
+    pub(super) fn no_socket_here(
+        &self,
+        env: &mut Env<'_, P>,
+        q: u16,
+        inner: &mut Inner<P>,
+        seg: &mut Seg,
+        iss: Option<Seq>,
+    ) {
+        let key = seg.frame.key;
+        if !self.listeners_tell.load(Ordering::Acquire) || inner.shard.lookup(&key).is_some() {
+            return inner.shard.no_socket(&mut env.cx, seg, iss);
+        }
+        let elsewhere = self.flows.with(&key, |f| f.id.shard()).filter(|s| *s != q);
+        if let Some(s) = elsewhere {
+            return self.post(env, s, Msg::NoSocket(core::mem::take(seg), iss));
+        }
+        let Some((l, e)) = inner.shard.passive().segment(&mut env.cx, seg, iss) else {
+            return;
+        };
+        let to = l.config().layers.tcp.map_or(q, |to| to % self.n());
+        if to == q {
+            inner.shard.establish(&mut env.cx, l, &e, seg);
+            return;
+        }
+        if !self.flows.insert(key, Found::soon(to)) {
+            return env.cx.sh.refuse(&mut env.cx, seg);
+        }
+        let mut seg = core::mem::take(seg);
+        let job: Job<P> = Box::new(move |pef, env, _, inner| {
+            if inner
+                .shard
+                .establish(&mut env.cx, l, &e, &mut seg)
+                .is_none()
+            {
+                pef.flows.remove(&key, |found| found.soon);
+            }
+            env.cx.pool.put(seg.payload);
+        });
+        self.post(env, to, Msg::Job(job));
     }
 }
 

@@ -249,19 +249,19 @@ pub trait Events {
     /// panicked, and it is off already.
     fn disable(&self, id: perimeter_stack::SockId, event: EventId) -> Result<(), AlterError>;
 
-    /// SO_PEFON: whether packets of the connection run through its lists; off, the perimeter of
+    /// SO_PEFON, of a connection or of those that a listener accepts later: whether packets of the connection run through its lists; off, the perimeter of
     /// its TCP layer does all, as FireEngine.
     ///
     /// # Errors
     /// The connection has gone.
     fn switch(&self, id: perimeter_stack::SockId, on: bool) -> Result<(), AlterError>;
 
-    /// SO_SETSQP: the squeue, modulo how many there are, that a major layer runs under from the
+    /// SO_SETSQP, of a connection or of those that a listener accepts later: the squeue, modulo how many there are, that a major layer runs under from the
     /// next moment on at which none of the connection's packets is between perimeters.
     ///
     /// # Errors
     /// The connection has gone, or the layer can't be moved any more: TCP's state stays where
-    /// it was made.
+    /// it was made, so its squeue is designated before, or on the listener.
     fn designate(
         &self,
         id: perimeter_stack::SockId,

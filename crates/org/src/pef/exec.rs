@@ -109,7 +109,7 @@ impl<P: Platform> Pef<P> {
     fn message(&self, env: &mut Env<'_, P>, q: u16, inside: &mut Inside<Inner<P>>, msg: Msg<P>) {
         match msg {
             Msg::Packet(pkt) => self.go(env, Some((q, inside)), pkt),
-            Msg::NoSocket(mut seg, iss) => inside.shard.no_socket(&mut env.cx, &mut seg, iss),
+            Msg::NoSocket(mut seg, iss) => self.no_socket_here(env, q, inside, &mut seg, iss),
             Msg::Job(f) => f(self, env, q, inside),
         }
         self.after(env, q, inside);

@@ -16,4 +16,19 @@ pub(crate) struct Found {
     pub(crate) bind: Bind,
     /// Its lists were altered, or its layers moved: ask there.
     pub(crate) altered: bool,
+    /// The connection is yet to be made, under the squeue of [`Found::id`], which names no
+    /// connection.
+    pub(crate) soon: bool,
+}
+
+impl Found {
+    /// Of a flow whose connection is about to be made under squeue `q`.
+    pub(crate) fn soon(q: u16) -> Found {
+        Found {
+            id: SockId::conn(q, 0, 0),
+            bind: Bind::whole(q, 1),
+            altered: false,
+            soon: true,
+        }
+    }
 }

@@ -35,6 +35,8 @@ pub struct Pef<P: Platform> {
     pub(super) manner: Arc<Manner<P>>,
     /// There were sockets.
     pub(super) opened: AtomicBool,
+    /// Listeners say under which squeue TCP of what they accept is to run.
+    pub(super) listeners_tell: AtomicBool,
     /// There are events for packets without a connection.
     pub(super) wanted: AtomicBool,
     pub(super) draws: AtomicU64,

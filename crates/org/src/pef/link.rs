@@ -342,6 +342,15 @@ impl<P: Platform> Link<P> {
         self.publish(id, first, change).map(|((), key)| key)
     }
 
+    /// SO_PEFON is off from the beginning; `first` is what there is to switch on. The version to
+    /// start with.
+    pub(crate) fn start_off(&self, id: SockId, first: Version) -> Option<Version> {
+        let tcp = id.shard();
+        let off = || Version::first(ListRef::direct(), first.bind.whole_at(tcp));
+        self.switch((id, first.clone()), false, off).ok()?;
+        self.version(Way::On, id)
+    }
+
     /// SO_SETSQP.
     pub(crate) fn designate(
         &self,

@@ -8,8 +8,11 @@
 //! `pef:random`: one drawn squeue for all layers of a connection, the paper's default.
 //! `pef:vertical`: one for all, that of the core which opened the connection; an accepted one is
 //! fanned out. `pef:horizontal`: three different ones, so that one connection spreads over
-//! cores as a pipeline. `pef:ip=A:tcp=B:sockfs=C`: those of designated cores. TCP's state stays
-//! with the squeue that it was made under; IP and socket layer can be moved (SO_SETSQP).
+//! cores as a pipeline. `pef:ip=A:tcp=B:sockfs=C`: those of designated cores. Each layer's
+//! squeue can be designated for a connection (SO_SETSQP): before it is opened, by the listener, and
+//! live; but TCP's state stays with the squeue that it was made under. Where a listener designates
+//! TCP's, handshakes are the business of the squeue that is drawn, and the connection is left to
+//! the other one as a message.
 //!
 //! **Processing.** A received packet is classified once, at the bottom of IP, by the flow that
 //! its frame claims, and starts with its connection's receive list; a sent one starts in the socket

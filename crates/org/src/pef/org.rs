@@ -19,7 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::ExistsError;
-use perimeter_stack::{ConnInfo, Count, Ctx, Flow, Seg, Shard, SharedState, SockId, Sockets, late};
+use perimeter_stack::{
+    ConnInfo, Count, Ctx, Flow, Listener, Seg, Shard, SharedState, SockId, Sockets, late,
+};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -69,7 +71,7 @@ impl<P: Platform> Pef<P> {
                         Msg::NoSocket(core::mem::take(seg), None)
                     });
                     if let Some(proc) = taken {
-                        proc.shard.no_socket(&mut env.cx, seg, None);
+                        self.no_socket_here(env, q, proc, seg, None);
                         self.after(env, q, proc);
                     }
                 }
@@ -195,7 +197,7 @@ impl<P: Platform> Org for Pef<P> {
         });
         let flows = Arc::new(Flows::new(&sh.p, sh.secret));
         let of_squeue = |_| MemberTables {
-            outer: Arc::new(OuterTable::new(&sh.p, None)),
+            outer: Arc::new(OuterTable::new(&sh.p, None, Default::default())),
             links: Arc::new(Places::default()),
             flows: flows.clone(),
             manner: manner.clone(),
@@ -220,6 +222,7 @@ impl<P: Platform> Org for Pef<P> {
             flows,
             manner,
             opened: AtomicBool::new(false),
+            listeners_tell: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             draws: AtomicU64::new(sh.secret[0]),
             stopped: AtomicBool::new(false),
@@ -266,12 +269,23 @@ impl<P: Platform> Org for Pef<P> {
         config: &Config,
     ) -> Result<SockId, ExistsError> {
         self.opened.store(true, Ordering::Release);
-        let q = self.opener(cx.sh, &flow);
+        let told = config.layers.tcp.map(|q| q % self.n());
+        let q = told.unwrap_or_else(|| self.opener(cx.sh, &flow));
         let config = config.clone();
         let made = self.under(cx, q, move |env, inner| {
             inner.shard.connect(&mut env.cx, flow, &config)
         });
         made.unwrap_or(Err(ExistsError))
+    }
+
+    fn listen(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
+        if l.config().layers.tcp.is_some() {
+            self.listeners_tell.store(true, Ordering::Release);
+        }
+        for n in 0..self.n() {
+            let l = l.clone();
+            self.inside(cx, n, |sockets, _| sockets.listen(l));
+        }
     }
 
     fn perimeters(&self) -> u16 {

@@ -14,7 +14,7 @@ use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
 use perimeter_stack::ops::{Op, Reserved, Step};
 use perimeter_stack::{Access, Bufs, Cell, Conn, Count, Ctx, SharedState, ready};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform, Work};
-use perimeter_tcp::CHUNK;
+use perimeter_tcp::{CHUNK, Config};
 use std::sync::Arc;
 
 /// The bytes of a send buffer that nobody has reserved, and whether a writer wants to be told of
@@ -109,14 +109,35 @@ pub(crate) struct OuterTable<P: Platform> {
     pub(crate) places: Places<OuterParts<P>>,
     /// The classifier that is told of a connection's end. `None`: packets are not classified by it.
     ipcl: Option<Arc<Ipcl<P>>>,
+    manner: Manner,
+}
+
+/// How connections are made.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Manner {
+    /// Between TCP and the socket is a STREAM-head read queue: a message for each put, and a round
+    /// of the queue's lock for each of `canputnext`, `putnext` and `getq`.
+    pub(crate) messages: bool,
+    /// TCP has header prediction.
+    pub(crate) prediction: bool,
+}
+
+impl Default for Manner {
+    fn default() -> Manner {
+        Manner {
+            messages: false,
+            prediction: true,
+        }
+    }
 }
 
 impl<P: Platform> OuterTable<P> {
-    pub(crate) fn new(p: &P, ipcl: Option<Arc<Ipcl<P>>>) -> OuterTable<P> {
+    pub(crate) fn new(p: &P, ipcl: Option<Arc<Ipcl<P>>>, manner: Manner) -> OuterTable<P> {
         OuterTable {
             p: p.clone(),
             places: Places::default(),
             ipcl,
+            manner,
         }
     }
 
@@ -399,13 +420,18 @@ impl<P: Platform> Cell for Parted<P> {
 
     fn make(
         outer_table: &mut Arc<OuterTable<P>>,
-        sh: &SharedState<Kd<P>>,
-        conn: Conn<Kd<P>>,
+        (sh, _): (&SharedState<Kd<P>>, &Config),
+        mut conn: Conn<Kd<P>>,
     ) -> Option<Self> {
         let id = conn.tcb.meta.id;
         let place = outer_table
             .places
             .get_or_make(id.slot(), || OuterParts::new(&sh.p))?;
+        let manner = outer_table.manner;
+        conn.rcv.messages |= manner.messages;
+        if !manner.prediction {
+            conn.tcb.tcb.set_prediction(false);
+        }
         let mut cell = Parted {
             tcb: conn.tcb,
             snd: conn.snd,

@@ -28,6 +28,10 @@
 //! flow's hash, one ring for each core, and those run IP and enter the squeues; the order is kept
 //! in each ring.
 //!
+//! **Baseline.** What PEF replaced had STREAM-head read queues and no header prediction
+//! (`head=streams:prediction=off`; Packet Event Framework, section 3.3): a message for each put,
+//! and a round of the queue's lock for each of `canputnext`, `putnext` and `getq`.
+//!
 //! **Inferences.** The papers name the squeue and what it is for; the rules above are
 //! what illumos does with it. Beyond those: (1) The SYN cache is part of the listener's squeue, which
 //! is that of the thread which listened; the handshake remembers the core that took the SYN, and
@@ -61,7 +65,7 @@ use crate::due::DueLine;
 use crate::open::{Options, Visit};
 use crate::spec::{Family, OrgSpec};
 use burst::{Chain, Run, To, rejoin};
-use cell::{OuterTable, Parted};
+use cell::{Manner, OuterTable, Parted};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ipcl::{Flow, Ipcl};
 use perimeter_base::Time;
@@ -161,8 +165,12 @@ impl<P: Platform> FireEngine<P> {
             quanta: spec.quanta.map(|ms| u64::from(ms) * 1_000_000),
             delay: u64::from(spec.delay) * 1_000_000,
         };
+        let manner = Manner {
+            messages: spec.streams_head,
+            prediction: spec.prediction,
+        };
         let outer: Box<[_]> = (0..n)
-            .map(|_| Arc::new(OuterTable::new(&sh.p, Some(ipcl.clone()))))
+            .map(|_| Arc::new(OuterTable::new(&sh.p, Some(ipcl.clone()), manner)))
             .collect();
         let squeue = |(i, outer_table): (usize, &Arc<OuterTable<P>>)| {
             let vertical = Vertical {

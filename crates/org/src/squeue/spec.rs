@@ -12,13 +12,20 @@ pub(super) static FAMILY: Family = Family {
     title: "FireEngine",
     takes: "it takes a number of squeues from 1 to 1024, \
          `entry=process`, `nodrain` or `fill`, `fanout=on` or `off`, `quanta=I/W/K` (the longest \
-         drain of inbound thread, writer and worker, ms) and `delay=D` (of a worker's waking, \
-         ms, up to 1000)",
-    variants: &[Variant {
-        name: "squeue:N",
-        usual: "squeue",
-        summary: "FireEngine: vertical perimeters, serialized by queues with workers",
-    }],
+         drain of inbound thread, writer and worker, ms), `delay=D` (of a worker's waking, \
+         ms, up to 1000), `head=buffer` or `streams`, and `prediction=on` or `off`",
+    variants: &[
+        Variant {
+            name: "squeue:N",
+            usual: "squeue",
+            summary: "FireEngine: vertical perimeters, serialized by queues with workers",
+        },
+        Variant {
+            name: "squeue:N:head=streams:prediction=off",
+            usual: "squeue:head=streams:prediction=off",
+            summary: "FireEngine as PEF met it: STREAM-head read queues, no header prediction",
+        },
+    ],
     tested: &[],
     recommend: Some("squeue:N"),
     parse: Squeue::parse,
@@ -47,6 +54,10 @@ pub struct Squeue {
     pub quanta: [u16; 3],
     /// How long a worker lets a message wait before it wakes, ms.
     pub delay: u16,
+    /// Between TCP and the socket is a STREAM-head read queue, not a buffer.
+    pub streams_head: bool,
+    /// TCP has header prediction.
+    pub prediction: bool,
 }
 
 /// Solaris 10's: an inbound thread, a writer and a worker, ms.
@@ -60,6 +71,8 @@ impl Default for Squeue {
             fanout: false,
             quanta: QUANTA,
             delay: 0,
+            streams_head: false,
+            prediction: true,
         }
     }
 }
@@ -83,6 +96,9 @@ impl Squeue {
             }
         };
         let delay = parts.count("delay", 0, 1000)?.unwrap_or(0);
+        let heads = [("streams", true), ("buffer", false)];
+        let streams_head = parts.choice("head", &heads)?.unwrap_or(false);
+        let prediction = parts.switch("prediction")?.unwrap_or(true);
         parts.end(())?;
         let squeue = Squeue {
             squeues,
@@ -90,6 +106,8 @@ impl Squeue {
             fanout,
             quanta,
             delay,
+            streams_head,
+            prediction,
         };
         Ok(OrgSpec::new(&FAMILY, squeue))
     }
@@ -114,7 +132,16 @@ impl fmt::Display for Squeue {
         if self.delay > 0 {
             write!(f, ":delay={}", self.delay)?;
         }
-        Ok(())
+        f.write_str(if self.streams_head {
+            ":head=streams"
+        } else {
+            ""
+        })?;
+        f.write_str(if self.prediction {
+            ""
+        } else {
+            ":prediction=off"
+        })
     }
 }
 

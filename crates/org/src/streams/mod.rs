@@ -36,7 +36,7 @@ use crate::answer::question;
 use crate::due::DueLine;
 use crate::open::{Options, Visit};
 use crate::spec::{Colour, Family, Look, Marker, Occupancy, OrgSpec, Params, Variant};
-use crate::squeue::cell::{OuterTable, Parted};
+use crate::squeue::cell::{Manner, OuterTable, Parted};
 use crate::squeue::queue::{ANY_CORE, Inside, Protected, Settings, Squeue, Who};
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -173,7 +173,7 @@ impl<P: Platform> Streams<P> {
             let kept = VecDeque::new();
             Squeue::new(&sh.p, ANY_CORE, settings, Module { kept })
         };
-        let outer_table = Arc::new(OuterTable::new(&sh.p, None));
+        let outer_table = Arc::new(OuterTable::new(&sh.p, None, Manner::default()));
         let shard = Shard::with_outside((0, 1), sh, outer_table.clone());
         Streams {
             ip: module(),

@@ -216,7 +216,7 @@ impl TcpListener {
         set_limit(&self.h.read_limit, limit)
     }
 
-    fn set(&self, s: Setting) -> Result<()> {
+    pub(crate) fn set(&self, s: Setting) -> Result<()> {
         self.h.engine.set(self.h.id, s).map_err(io)
     }
 

@@ -67,7 +67,7 @@ impl<K: Kind> Op<K> for Set {
                 }
                 false
             }
-            Setting::MaxSegment(_) => false,
+            Setting::MaxSegment(_) | Setting::Layers(_) => false,
         };
         if output {
             output::output(a, cx);
