@@ -132,6 +132,17 @@ pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
     true
 }
 
+/// The hash of a segment's flow, from the device or made now; IP's turn does not make it again.
+pub fn hash<K: Kind>(sh: &SharedState<K>, seg: &mut Seg) -> u32 {
+    if let Turn::Ahead { hashed, .. } = &mut seg.ip
+        && !*hashed
+    {
+        *hashed = true;
+        seg.hash = sh.flow_hash(&seg.frame.key);
+    }
+    seg.hash
+}
+
 /// The classifier looks at a segment again that IP has yet to look at, as an event may have changed
 /// it. `false`: it is none any more that could be put off.
 pub fn again<K: Kind>(sh: &SharedState<K>, seg: &mut Seg) -> bool {

@@ -53,6 +53,7 @@ fn names_mean_one_thing_and_are_spelled_one_way() {
         ("pef:vertical:events=coarse", "pef:vertical"),
         ("pef:lists=off:vertical", "pef:vertical:lists=off"),
         ("pef:vertical:lists=on", "pef:vertical"),
+        ("pef:fanout=on:horizontal", "pef:horizontal:fanout=on"),
     ] {
         let spec = text.parse::<OrgSpec>().unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(spec.to_string(), want, "{text}");

@@ -11,6 +11,7 @@ use crate::Kd;
 use crate::due::DueLine;
 use crate::squeue::cell::OuterParts;
 use crate::squeue::queue::{Protected, Squeue, Who};
+use crate::squeue::rings::Ring;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use perimeter_base::PktBuf;
 use perimeter_link::Medium;
@@ -33,6 +34,8 @@ pub struct Pef<P: Platform> {
     pub(super) spread: bool,
     pub(super) flows: Arc<Flows<P>>,
     pub(super) manner: Arc<Manner<P>>,
+    /// Soft rings; none unless packets are fanned out.
+    pub(super) rings: Box<[Ring<P>]>,
     /// There were sockets.
     pub(super) opened: AtomicBool,
     /// Listeners say under which squeue TCP of what they accept is to run.

@@ -26,6 +26,9 @@
 //! and the room for it and answers; SOCKFS counts the call against a socket that is still there;
 //! TCP appends and plans segments; IP gives them their headers and places them in the ring.
 //!
+//! **Soft rings.** Under `fanout=on` an inbound thread hands packets to worker threads by the flow's
+//! hash, one ring for each core, and those ask the classifier: `squeue`'s rings.
+//!
 //! **Limits.** Packets keep their order along the perimeters of their list. An event outside any
 //! perimeter may be run by two threads at once, and packets may overtake each other there. UDP
 //! does not exist in this stack, and so has no events.

@@ -14,13 +14,14 @@ use crate::outer::Places;
 use crate::spec::{MAX_GROUPS, OrgSpec};
 use crate::squeue::cell::OuterTable;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
+use crate::squeue::rings::Ring;
 use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{
-    ConnInfo, Count, Ctx, Flow, Listener, Seg, Shard, SharedState, SockId, Sockets, late,
+    BURST, ConnInfo, Count, Ctx, Flow, Listener, Seg, Shard, SharedState, SockId, Sockets, late,
 };
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
@@ -47,6 +48,24 @@ impl<P: Platform> Pef<P> {
                 ((mixed >> 32) % u64::from(self.n())) as u16
             }
         }
+    }
+
+    /// The segments of a burst begin, in their order.
+    fn input(&self, cx: &mut Ctx<Kd<P>>, who: Who, segs: &mut [Seg]) {
+        let mut env = Env::new(cx, who);
+        let mut held = None;
+        let mut rest = segs;
+        while let Some(first) = rest.first() {
+            let key = first.frame.key;
+            let n = rest.iter().take_while(|s| s.frame.key == key).count();
+            let (run, others) = rest.split_at_mut(n);
+            self.receive(&mut env, &mut held, run);
+            rest = others;
+        }
+        if let Some((q, proc)) = held {
+            self.release(&mut env, q, proc);
+        }
+        self.finish(&mut env);
     }
 
     /// Runs a burst's segments of one flow, which follow each other, under the squeue that is held,
@@ -211,6 +230,7 @@ impl<P: Platform> Org for Pef<P> {
             let shard = Shard::with_outside((q as u16, n), sh, tables.clone());
             Squeue::new(&sh.p, q, settings, Inner { shard })
         };
+        let rings = if spec.fanout { cores } else { 0 };
         let squeues = tables.iter().enumerate().map(squeue).collect();
         Pef {
             spec,
@@ -222,6 +242,7 @@ impl<P: Platform> Org for Pef<P> {
             flows,
             manner,
             opened: AtomicBool::new(false),
+            rings: (0..rings).map(|_| Ring::new(&sh.p)).collect(),
             listeners_tell: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             draws: AtomicU64::new(sh.secret[0]),
@@ -231,20 +252,22 @@ impl<P: Platform> Org for Pef<P> {
 
     fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
-        let mut env = Env::new(cx, Who::Inbound);
-        let mut held = None;
-        let mut rest = segs.as_mut_slice();
-        while let Some(first) = rest.first() {
-            let key = first.frame.key;
-            let n = rest.iter().take_while(|s| s.frame.key == key).count();
-            let (run, others) = rest.split_at_mut(n);
-            self.receive(&mut env, &mut held, run);
-            rest = others;
+        if self.rings.is_empty() {
+            self.input(cx, Who::Inbound, segs.as_mut_slice());
+        } else {
+            let all = segs.as_mut_slice();
+            for seg in all.iter_mut() {
+                late::hash(cx.sh, seg);
+            }
+            let n = self.rings.len();
+            for (i, ring) in self.rings.iter().enumerate() {
+                if all.iter().any(|s| s.hash as usize % n == i) {
+                    let mine = all.iter_mut().filter(|s| s.hash as usize % n == i);
+                    let dropped = ring.put(mine);
+                    cx.count(Count::SoftRingFull, dropped);
+                }
+            }
         }
-        if let Some((q, proc)) = held {
-            self.release(&mut env, q, proc);
-        }
-        self.finish(&mut env);
         segs.clear();
         cx.segs = segs;
     }
@@ -389,6 +412,9 @@ impl<P: Platform> Org for Pef<P> {
             add(LockClass::Squeue, s.stats());
         }
         self.flows.lock_stats(add);
+        for ring in &self.rings {
+            add(LockClass::Leaf, ring.stats());
+        }
         for h in &self.tables {
             for p in h.outer.iter() {
                 p.lock_stats(add);
@@ -423,10 +449,19 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn workers(&self) -> usize {
-        self.squeues.len()
+        self.squeues.len() + self.rings.len()
     }
 
     fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
+        if let Some(ring) = worker
+            .checked_sub(self.squeues.len())
+            .and_then(|n| self.rings.get(n))
+        {
+            let mut burst = Vec::new();
+            ring.take(&mut burst, BURST);
+            self.input(cx, Who::Inbound, &mut burst);
+            return burst.len();
+        }
         let mut env = Env::new(cx, Who::Worker);
         let n = self.work_off(&mut env, worker as u16);
         self.finish(&mut env);
@@ -434,14 +469,24 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn park(&self, worker: usize, deadline: Time) {
-        self.squeues[worker].park(deadline);
+        match self.squeues.get(worker) {
+            Some(squeue) => squeue.park(deadline),
+            None => {
+                if let Some(ring) = self.rings.get(worker - self.squeues.len()) {
+                    ring.park(deadline);
+                }
+            }
+        }
     }
 
     fn wake_workers(&self) {
         self.squeues.iter().for_each(Squeue::end);
+        self.rings.iter().for_each(Ring::wake);
     }
 
     fn pending(&self) -> usize {
-        self.squeues.iter().map(Squeue::pending).sum()
+        let squeues: usize = self.squeues.iter().map(Squeue::pending).sum();
+        let rings: usize = self.rings.iter().map(Ring::len).sum();
+        squeues + rings
     }
 }

@@ -11,7 +11,8 @@ pub(super) static FAMILY: Family = Family {
     title: "PEF",
     takes: "it takes `random`, `vertical`, `horizontal` or \
          `ip=A:tcp=B:sockfs=C` (cores), `light-queue=on` or `off`, `light-tcp=on` or `off`, \
-         `events=coarse` or `fine`, and `lists=on` or `off` (coarse events only)",
+         `events=coarse` or `fine`, `lists=on` or `off` (coarse events only), and `fanout=on` or \
+         `off`",
     variants: &[
         Variant {
             name: "pef:random",
@@ -39,7 +40,10 @@ pub(super) static FAMILY: Family = Family {
             summary: "packet event framework: layers on the squeues of designated cores",
         },
     ],
-    tested: &[("", "pef:vertical:events=fine")],
+    tested: &[
+        ("", "pef:vertical:events=fine"),
+        ("", "pef:vertical:fanout=on"),
+    ],
     recommend: None,
     parse: Pef::parse,
     look: Look {
@@ -68,6 +72,8 @@ pub struct Pef {
     /// under one squeue and nobody has altered its lists, TCP does all within its turn; events are
     /// coarse then.
     pub lists: bool,
+    /// Soft rings spread inbound packets over worker threads, by flow.
+    pub fanout: bool,
 }
 
 /// Which perimeters the layers of a connection get.
@@ -114,6 +120,7 @@ impl Pef {
         if !lists && fine == Some(true) {
             return Err(parts.refuse("events=fine:lists=off"));
         }
+        let fanout = parts.switch("fanout")?.unwrap_or(false);
         parts.end(())?;
         let pef = Pef {
             arrangement,
@@ -121,6 +128,7 @@ impl Pef {
             light_tcp,
             fine: fine.unwrap_or(false),
             lists,
+            fanout,
         };
         Ok(OrgSpec::new(&FAMILY, pef))
     }
@@ -134,6 +142,7 @@ impl Default for Pef {
             light_tcp: true,
             fine: false,
             lists: true,
+            fanout: false,
         }
     }
 }
@@ -153,7 +162,8 @@ impl fmt::Display for Pef {
         }
         f.write_str(if self.light_tcp { "" } else { ":light-tcp=off" })?;
         f.write_str(if self.fine { ":events=fine" } else { "" })?;
-        f.write_str(if self.lists { "" } else { ":lists=off" })
+        f.write_str(if self.lists { "" } else { ":lists=off" })?;
+        f.write_str(if self.fanout { ":fanout=on" } else { "" })
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) mod ipcl;
 mod org;
 pub(crate) mod promised;
 pub(crate) mod queue;
-mod rings;
+pub(crate) mod rings;
 mod spec;
 
 use crate::Kd;

@@ -12,7 +12,7 @@ pub(super) const FILE: &str = file!();
 const ROOM: usize = 16_384;
 
 /// One ring and its worker's place to park.
-pub(super) struct Ring<P: Platform> {
+pub(crate) struct Ring<P: Platform> {
     p: P,
     queue: P::Lock<Packets>,
     bell: P::Event,
@@ -29,7 +29,7 @@ struct Packets {
 }
 
 impl<P: Platform> Ring<P> {
-    pub(super) fn new(p: &P) -> Ring<P> {
+    pub(crate) fn new(p: &P) -> Ring<P> {
         Ring {
             p: p.clone(),
             lines: P::Tag::default(),
@@ -39,7 +39,7 @@ impl<P: Platform> Ring<P> {
     }
 
     /// Appends packets in their order; returns how many there was no room for.
-    pub(super) fn put<'a>(&self, segs: impl Iterator<Item = &'a mut Seg>) -> u64 {
+    pub(crate) fn put<'a>(&self, segs: impl Iterator<Item = &'a mut Seg>) -> u64 {
         let mut dropped = 0;
         let mut queue = self.queue.lock();
         for seg in segs {
@@ -60,7 +60,7 @@ impl<P: Platform> Ring<P> {
     }
 
     /// Moves up to `max` packets to `out`. Those taken before are done.
-    pub(super) fn take(&self, out: &mut Vec<Seg>, max: usize) {
+    pub(crate) fn take(&self, out: &mut Vec<Seg>, max: usize) {
         let mut queue = self.queue.lock();
         let n = max.min(queue.waiting.len());
         self.p.touch(&self.lines, Touched::Message, n, true);
@@ -69,7 +69,7 @@ impl<P: Platform> Ring<P> {
     }
 
     /// Parks the worker until packets come, or `deadline`.
-    pub(super) fn park(&self, deadline: Time) {
+    pub(crate) fn park(&self, deadline: Time) {
         {
             let mut queue = self.queue.lock();
             if !queue.waiting.is_empty() {
@@ -82,17 +82,17 @@ impl<P: Platform> Ring<P> {
     }
 
     /// The stack has ended: the worker looks for itself.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.bell.set();
     }
 
     /// Packets that were not run yet.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let queue = self.queue.lock();
         queue.waiting.len() + queue.taken
     }
 
-    pub(super) fn stats(&self) -> LockStats {
+    pub(crate) fn stats(&self) -> LockStats {
         self.queue.stats()
     }
 }

@@ -66,7 +66,13 @@ fn everything_arrives_under_every_organization() {
             both_ways(&w);
             let (name, stats) = (w.s.organization().clone(), w.s.stats());
             let (large, segs) = (stats.count("tx_large"), stats.count("tx_segments"));
-            assert!(large > 10, "{name}: {large} large segments of {segs}");
+            // Without header prediction merged acknowledgments are taken one by one, and each lets
+            // out as little as it acknowledges.
+            let one_by_one = name.to_string().contains("prediction=off");
+            assert!(
+                large > 10 || one_by_one,
+                "{name}: {large} large segments of {segs}"
+            );
             let merged = stats.count("rx_merged");
             assert_eq!(merged > 100, merges, "{name}: {merged} merged");
             // All frames were TCP's but for those about neighbours: merged segments count one by one.
@@ -141,8 +147,10 @@ fn stretch_acknowledgments_are_a_setting() {
             each * 2 + 1 + odd >= came,
             "{org}: {each} for {came} segments"
         );
-        // The one that hands every segment to its own list merges none.
-        let merged = !org.to_string().starts_with("pef");
+        // The one that hands every segment to its own list merges none, and without header
+        // prediction merged segments are taken one by one.
+        let name = org.to_string();
+        let merged = !name.starts_with("pef") && !name.contains("prediction=off");
         assert!(
             !merged || stretched * 3 < each * 2,
             "{org}: {stretched} in place of {each}"
