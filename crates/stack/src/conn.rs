@@ -190,6 +190,9 @@ pub struct RcvSide<K: Kind> {
     pub marks: Option<Marks>,
     /// A STREAM-head read queue: its lock is taken anew for each message.
     pub messages: bool,
+    /// How many were taken off it, wrapping: who takes one after the other finds out whether
+    /// somebody else has come between.
+    pub gets: u16,
     /// The MSS of our end.
     pub mss: u16,
     /// Cache lines of all this.
@@ -254,6 +257,7 @@ impl<K: Kind> RcvSide<K> {
             untold: 0,
             marks: None,
             messages: false,
+            gets: 0,
             mss,
             lines: Tag::<K>::default(),
             payload: Tag::<K>::default(),

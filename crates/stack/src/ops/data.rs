@@ -391,10 +391,16 @@ impl<K: Kind> Op<K> for Recv {
             out.push(buf);
             if rcv.messages {
                 // A `getq` for each.
+                rcv.gets = rcv.gets.wrapping_add(1);
+                let gets = rcv.gets;
                 cx.charge(before, rcv.charged());
                 drop(rcv);
                 rcv = b.rcv();
                 before = rcv.charged();
+                if rcv.gets != gets {
+                    // Another reader has what follows.
+                    break;
+                }
             }
         }
         cx.charge(before, rcv.charged());
