@@ -176,7 +176,18 @@ impl Builder {
     }
 
     /// Whether threads that wait for a lock of this stack will lend their priority to its owner.
-    /// See [`Builder::lock_policy`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// // Does a thread that holds a lock get the priority of one that waits for it?
+    /// let builder = builder.lock_policy(LockPolicy::Modern);
+    /// match builder.lending() {
+    ///     Lending::None => println!("no"),
+    ///     how => println!("yes: {how:?}"),
+    /// }
+    /// assert_eq!(builder.lending(), Lending::None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lending(&self) -> Lending {
         match self.platform() {
             Platforms::Native(p) => p.lending(),
@@ -470,7 +481,17 @@ impl Builder {
 
     /// Opens a control socket at `path` by which `perimeter ss`, `stat`, `top`, `pcap` and `trace`
     /// can ask about the stack ([`crate::control`]). There is none by default.
-    /// See [`crate::control::Client`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/control.txt")]
+    /// let stack = builder.control(&path).build()?;
+    /// // Whoever runs the stack can ask it, as `perimeter ss` does.
+    /// let client = Client::connect(&path)?;
+    /// assert_eq!(client.greeting().pid, std::process::id());
+    /// drop((client, stack));
+    /// assert!(!path.exists(), "it goes with the stack");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn control(mut self, path: impl AsRef<Path>) -> Builder {
         self.control = Some(path.as_ref().to_path_buf());
         self
@@ -590,6 +611,18 @@ impl Builder {
     /// Builds and starts a stack of organization `O`, which may come from outside this library,
     /// on this machine. What was set with [`Builder::org`] is what it is called;
     /// [`OrgSpec::outside`] is for that.
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// // In place of a type of your own, such as `examples/tiny_org.rs` has.
+    /// type Mine = perimeter::seam::org::up::UpShared<Native>;
+    /// let stack = builder.org(OrgSpec::outside("mine")).build_as::<Mine>()?;
+    /// assert_eq!(stack.organization().to_string(), "mine");
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Builder::build`]; and on virtual cores.

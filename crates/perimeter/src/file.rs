@@ -76,7 +76,15 @@ impl SharedFile {
     }
 
     /// Whether it was empty.
-    /// See [`SharedFile::new`].
+    ///
+    /// ```
+    /// # use perimeter::SharedFile;
+    /// let file = SharedFile::new(tempfile::tempfile()?)?;
+    /// // There is no page to send: `page` would give no bytes.
+    /// assert!(file.is_empty());
+    /// assert!(file.page(0, usize::MAX)?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

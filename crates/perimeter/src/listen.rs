@@ -234,7 +234,20 @@ impl Request {
     }
 
     /// The peer.
-    /// See [`Listen::hold`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
+    /// let listener = stack.listen_as(&listen)?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let request = listener.request()?;
+    /// // Decided by who asks.
+    /// match request.peer_addr().ip().to_string().starts_with("10.") {
+    ///     true => assert!(request.allow()?),
+    ///     false => request.ignore(),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn peer_addr(&self) -> SocketAddr {
         addr::remote(&self.name.0)
     }
@@ -252,7 +265,18 @@ impl Request {
     ///
     /// A handshake that is begun need not end. Who keeps something for the connection gives it
     /// up some time after this.
-    /// See [`Request`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?).hold(Hold::default());
+    /// let listener = stack.listen_as(&listen)?;
+    /// let client = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// if !listener.request()?.allow()? {
+    ///     println!("it has given up");
+    /// }
+    /// assert_eq!(listener.accept()?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The listener or the stack has gone.

@@ -7,7 +7,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::sync::Arc;
 
 /// What an address parameter stands for.
-/// See [`ToSocketAddrs`].
+///
+/// ```
+/// use perimeter::{Target, ToSocketAddrs};
+///
+/// // A proxy that resolves names itself is given the name; else the address will do.
+/// let shown = |to: &str| std::io::Result::Ok(match to.target()? {
+///     Target::Addr(addr) => addr.to_string(),
+///     Target::Addrs(all) => format!("one of {all:?}"),
+///     Target::Name(host, port) => format!("port {port} of {host}, to be looked up"),
+/// });
+/// assert_eq!(shown("[2001:db8::1]:443")?, "[2001:db8::1]:443");
+/// assert_eq!(shown("example.org:443")?, "port 443 of example.org, to be looked up");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// One address.

@@ -18,7 +18,22 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Names a registration in events.
-/// See [`Poll`].
+///
+/// ```
+#[doc = include_str!("examples/stack.txt")]
+/// // The place of a socket in a table: what is ready is found there.
+/// let listeners = [stack.listen("10.0.0.1:80")?, stack.listen("10.0.0.1:443")?];
+/// let poll = stack.poll()?;
+/// for (n, listener) in listeners.iter().enumerate() {
+///     poll.registry().register(listener, Token(n), Interest::READABLE)?;
+/// }
+/// let client = stack.connect("10.0.0.1:443")?;
+/// let mut events = Events::with_capacity(8);
+/// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+/// let Token(n) = events.iter().next().ok_or("no event")?.token();
+/// assert_eq!(listeners[n].accept()?.1, client.local_addr()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub usize);
 
@@ -191,7 +206,20 @@ impl Event {
     }
 
     /// Writing does not block.
-    /// See [`Interest`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let stream = stack.start_connect("10.0.0.1:80".parse()?)?;
+    /// let poll = stack.poll()?;
+    /// poll.registry().register(&stream, Token(0), Interest::WRITABLE)?;
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// // The handshake is over.
+    /// assert!(events.iter().all(|e| e.is_writable() && !e.is_error()));
+    /// assert_eq!((&stream).write(b"hello")?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_writable(&self) -> bool {
         self.0.bits & (ready::OUT | ready::ALWAYS) != 0
     }
@@ -250,7 +278,23 @@ impl Event {
 }
 
 /// Room for events.
-/// See [`Poll`].
+///
+/// ```
+#[doc = include_str!("examples/pair.txt")]
+/// let poll = stack.poll()?;
+/// poll.registry().register(&client, Token(1), Interest::WRITABLE)?;
+/// poll.registry().register(&server, Token(2), Interest::WRITABLE)?;
+/// // Made once: every call fills it anew, with so many at most. More are told by the next call.
+/// let mut events = Events::with_capacity(1);
+/// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+/// assert_eq!(events.len(), 1);
+/// assert!(events.iter().all(|e| e.is_writable()));
+/// # poll.registry().deregister(&client)?;
+/// # poll.registry().deregister(&server)?;
+/// poll.poll(&mut events, Some(Duration::ZERO))?;
+/// assert!(events.is_empty(), "both were taken off");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Events {
     ready: Vec<Ready>,
     capacity: usize,
@@ -287,6 +331,22 @@ impl Events {
 }
 
 /// The events of an [`Events`], one after the other. See [`Event`].
+///
+/// ```
+#[doc = include_str!("examples/pair.txt")]
+/// let poll = stack.poll()?;
+/// poll.registry().register(&client, Token(1), Interest::WRITABLE)?;
+/// poll.registry().register(&server, Token(2), Interest::WRITABLE)?;
+/// let mut events = Events::with_capacity(8);
+/// poll.poll(&mut events, Some(Duration::from_secs(10)))?;
+/// // It knows how many are left.
+/// let mut left: poll::EventsIter = events.iter();
+/// while let Some(event) = left.next() {
+///     println!("{:?}, and {} more", event.token(), left.len());
+/// }
+/// assert_eq!(left.len(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct EventsIter<'a>(core::slice::Iter<'a, Ready>);
 
@@ -314,7 +374,19 @@ impl<'a> IntoIterator for &'a Events {
 }
 
 /// A socket that can be registered.
-/// See [`Registry::register`].
+///
+/// ```
+#[doc = include_str!("examples/pair.txt")]
+/// // For sockets of any kind.
+/// fn watch(poll: &Poll, token: usize, socket: &impl Source) -> std::io::Result<()> {
+///     poll.registry().register(socket, Token(token), Interest::READABLE)
+/// }
+/// let poll = stack.poll()?;
+/// watch(&poll, 0, &listener)?;
+/// watch(&poll, 1, &server)?;
+/// watch(&poll, 2, &stack.bind_udp("10.0.0.1:53")?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Source {
     /// Its stack and name.
     ///
@@ -595,7 +667,22 @@ impl Poll {
     }
 
     /// For waking a thread that waits.
-    /// See [`Waker`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// // A thread that waits for sockets is told of something else.
+    /// let poll = stack.poll()?;
+    /// let waker = poll.waker();
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let thread = thread::spawn(move || {
+    ///     tell.send("no more connections, please").expect("it listens");
+    ///     waker.wake();
+    /// });
+    /// let mut events = Events::with_capacity(8);
+    /// poll.poll(&mut events, None)?;
+    /// assert_eq!(told.try_recv()?, "no more connections, please");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn waker(&self) -> Waker {
         Waker(self.inner.clone())
     }

@@ -18,14 +18,16 @@ use std::time::Duration;
 /// but for `linger`.
 ///
 /// ```
-/// # fn example(stack: &perimeter::Stack) -> std::io::Result<()> {
+#[doc = include_str!("examples/stack.txt")]
+/// let listener = stack.listen("10.0.0.1:80")?;
 /// let socket = stack.tcp_socket_v4();
 /// socket.set_nodelay(true)?;
 /// socket.set_ttl(8)?;
-/// socket.bind("10.0.0.1:4000".parse().unwrap())?;
-/// let stream = socket.connect("10.0.0.2:80".parse().unwrap())?;
-/// # Ok(())
-/// # }
+/// socket.bind("10.0.0.1:4000".parse()?)?;
+/// let stream = socket.connect("10.0.0.1:80".parse()?)?;
+/// assert_eq!((stream.nodelay()?, stream.ttl()?), (true, 8));
+/// assert_eq!(listener.accept()?.1.port(), 4000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TcpSocket {
     stack: Stack,
@@ -49,7 +51,17 @@ fn invalid<T>(what: impl Into<String>) -> Result<T> {
 
 impl Stack {
     /// A TCP socket over IPv4 that is set up before it connects or listens.
-    /// See [`TcpSocket`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// // A connection whose SYN, too, may pass one router only.
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_ttl(1)?;
+    /// let stream = socket.connect("10.0.0.1:80".parse()?)?;
+    /// assert_eq!(stream.ttl()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tcp_socket_v4(&self) -> TcpSocket {
         TcpSocket::new(self.clone(), false)
     }
@@ -108,7 +120,16 @@ impl TcpSocket {
     }
 
     /// The settings of the connection to come.
-    /// See [`TcpSocket::set_config`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// // The stack's settings, until something is set.
+    /// assert_eq!(socket.config().congestion, stack.tcp_config().congestion);
+    /// socket.set_nodelay(true)?;
+    /// assert!(socket.config().nodelay);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn config(&self) -> Config {
         self.made().config.clone()
     }
@@ -130,7 +151,14 @@ impl TcpSocket {
     }
 
     /// TCP_NODELAY.
-    /// See [`TcpSocket::set_nodelay`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// // What the stack's connections are made with is what a socket begins with.
+    /// let stack = builder.tcp(TcpConfig::default().with_nodelay(true)).build()?;
+    /// assert!(stack.tcp_socket_v4().nodelay()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -156,7 +184,15 @@ impl TcpSocket {
     }
 
     /// SO_KEEPALIVE with its times; `None`: it is off.
-    /// See [`TcpSocket::set_keepalive`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let probes = Keepalive::default().with_probes(3);
+    /// let stack = builder.tcp(TcpConfig::default().with_keepalive(Some(probes))).build()?;
+    /// let socket = stack.tcp_socket_v4();
+    /// assert_eq!(socket.keepalive()?.map(|k| k.probes), Some(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -181,7 +217,15 @@ impl TcpSocket {
     }
 
     /// SO_SNDBUF, bytes.
-    /// See [`TcpSocket::set_send_buffer_size`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// // Twice what the stack's connections have.
+    /// socket.set_send_buffer_size(2 * socket.send_buffer_size()?)?;
+    /// assert_eq!(socket.send_buffer_size()?, 2 * stack.tcp_config().snd_buf);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -209,7 +253,14 @@ impl TcpSocket {
     }
 
     /// SO_RCVBUF, bytes.
-    /// See [`TcpSocket::set_recv_buffer_size`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// socket.set_recv_buffer_size(socket.recv_buffer_size()?.max(1 << 20))?;
+    /// assert_eq!(socket.recv_buffer_size()?, 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -235,7 +286,15 @@ impl TcpSocket {
     }
 
     /// SO_LINGER.
-    /// See [`TcpSocket::set_linger`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// assert_eq!(socket.linger()?, None, "closing returns at once");
+    /// socket.set_linger(Some(Duration::ZERO))?;
+    /// assert_eq!(socket.linger()?, Some(Duration::ZERO), "closing is a reset");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -261,7 +320,16 @@ impl TcpSocket {
     }
 
     /// IP_TOS.
-    /// See [`TcpSocket::set_tos`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// assert_eq!(socket.tos()?, 0, "best effort");
+    /// // The lower two bits stay as they are.
+    /// socket.set_tos(10 << 2 | socket.tos()? & 3)?;
+    /// assert_eq!(socket.tos()? >> 2, 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -287,7 +355,17 @@ impl TcpSocket {
     }
 
     /// IP_TTL, if it was set; `None`: the stack's.
-    /// See [`TcpSocket::set_ttl`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.config(Config::default().with_ttl(32)).build()?;
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// let socket = stack.tcp_socket_v4();
+    /// assert_eq!(socket.ttl()?, None, "not its own");
+    /// let stream = socket.connect("10.0.0.1:80".parse()?)?;
+    /// assert_eq!(stream.ttl()?, 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -317,7 +395,14 @@ impl TcpSocket {
     }
 
     /// IPV6_V6ONLY.
-    /// See [`TcpSocket::set_only_v6`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// assert!(!stack.tcp_socket_v6().only_v6()?, "on `[::]` it takes both families");
+    /// let error = stack.tcp_socket_v4().only_v6().expect_err("there is nothing to ask");
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidInput`: it is a socket of IPv4.
@@ -351,7 +436,13 @@ impl TcpSocket {
     }
 
     /// SO_REUSEADDR: `true`.
-    /// See [`TcpSocket::set_reuseaddr`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// // A server may start anew while connections of the last one are in TIME-WAIT.
+    /// assert!(stack.tcp_socket_v4().reuseaddr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None; as tokio's.
@@ -377,7 +468,21 @@ impl TcpSocket {
     }
 
     /// SO_REUSEPORT.
-    /// See [`TcpSocket::set_reuseport`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let first = stack.tcp_socket_v4();
+    /// assert!(!first.reuseport()?, "the port is its own");
+    /// first.set_reuseport(true)?;
+    /// // Who wants to share it says the same.
+    /// let second = stack.tcp_socket_v4();
+    /// second.set_reuseport(first.reuseport()?)?;
+    /// for socket in [&first, &second] {
+    ///     socket.bind("10.0.0.1:80".parse()?)?;
+    /// }
+    /// let listeners = (first.listen(8)?, second.listen(8)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -417,7 +522,15 @@ impl TcpSocket {
     }
 
     /// SO_BINDTODEVICE: the name of the interface that it is bound to.
-    /// See [`TcpSocket::bind_device`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// assert_eq!(socket.device()?, None, "any interface");
+    /// socket.bind_device(Some("lo"))?;
+    /// assert_eq!(socket.device()?.as_deref(), Some("lo"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.
@@ -470,7 +583,17 @@ impl TcpSocket {
     }
 
     /// What it is bound to: the unspecified address with port 0 if it is not.
-    /// See [`TcpSocket::bind`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// let socket = stack.tcp_socket_v4();
+    /// assert_eq!(socket.local_addr()?, "0.0.0.0:0".parse()?);
+    /// // Port 0 becomes one when it listens.
+    /// socket.bind("10.0.0.1:0".parse()?)?;
+    /// assert_eq!(socket.local_addr()?.port(), 0);
+    /// assert_ne!(socket.listen(8)?.local_addr()?.port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as tokio's.

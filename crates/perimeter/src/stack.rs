@@ -379,7 +379,19 @@ impl Stack {
     }
 
     /// A new poller.
-    /// See [`Poll`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// // One for each thread that waits; a socket may be registered with several.
+    /// let (here, there) = (stack.poll()?, stack.poll()?);
+    /// let socket = stack.bind_udp("10.0.0.1:53")?;
+    /// here.registry().register(&socket, Token(0), Interest::READABLE)?;
+    /// there.registry().register(&socket, Token(0), Interest::WRITABLE)?;
+    /// let mut events = Events::with_capacity(8);
+    /// there.poll(&mut events, Some(Duration::from_secs(10)))?;
+    /// assert_eq!(events.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// There are too many.
@@ -458,7 +470,16 @@ impl Stack {
     /// The IPv4 addresses that servers gave to interfaces, and what came along
     /// ([`Builder::interface_dhcp`]). Under `up`, asked by another thread than the stack's own, that one
     /// answers when it looks at the devices the next time; none if it does not within a second.
-    /// See [`Builder::interface_dhcp`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/stack.txt")]
+    /// for lease in stack.leases() {
+    ///     println!("{} from {}, name servers {:?}", lease.addr, lease.server, lease.name_servers);
+    /// }
+    /// // This stack was given its address by whoever has built it.
+    /// assert!(stack.leases().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn leases(&self) -> Vec<Lease> {
         self.engine.leases()
     }
@@ -493,7 +514,15 @@ impl Stack {
     }
 
     /// Where its metrics can be asked for ([`Builder::metrics`]).
-    /// See [`Builder::metrics`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/builder.txt")]
+    /// let stack = builder.metrics("127.0.0.1:0".parse()?).build()?;
+    /// let at = stack.metrics().ok_or("it was asked for them")?;
+    /// println!("http://{at}/metrics");
+    /// assert_ne!(at.port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|m| m.addr())
     }

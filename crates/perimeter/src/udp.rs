@@ -43,7 +43,19 @@ pub struct UdpSocket {
 }
 
 /// A datagram to be sent, or several of one length: an entry of a batch.
-/// See [`UdpSocket::send_many`].
+///
+/// ```
+#[doc = include_str!("examples/udp.txt")]
+/// // Two datagrams of 400 bytes and one of 200, in one entry.
+/// let all = Outgoing { to: Some(b.local_addr()?), from: None, data: &[7; 1000], segment_size: Some(400) };
+/// assert_eq!(a.send_many(&[all])?, 1);
+/// let mut lengths = Vec::new();
+/// while lengths.len() < 3 {
+///     lengths.push(b.recv_from(&mut buf)?.0);
+/// }
+/// assert_eq!(lengths, [400, 400, 200]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug)]
 pub struct Outgoing<'a> {
     /// To whom; `None`: the socket's peer.
@@ -76,7 +88,19 @@ fn meant(engine: &dyn Engine, addr: SocketAddr) -> Result<(IpAddr, u16)> {
 }
 
 /// A received datagram, in a batch.
-/// See [`UdpSocket::recv_many`].
+///
+/// ```
+#[doc = include_str!("examples/udp.txt")]
+/// a.set_tos(46 << 2)?;
+/// a.send_to(b"hello", b.local_addr()?)?;
+/// let mut batch = Datagrams::with_capacity(32);
+/// b.recv_many(&mut batch)?;
+/// for Datagram { source, data, tos, ttl, .. } in batch.iter() {
+///     println!("{} bytes from {source}, {ttl} hops left", data.len());
+///     assert_eq!((source, tos >> 2), (a.local_addr()?, 46));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug)]
 #[non_exhaustive]
 pub struct Datagram<'a> {
@@ -158,7 +182,16 @@ impl Datagrams {
     }
 
     /// Whether there are none.
-    /// See [`Datagrams::clear`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// a.send_to(b"hello", b.local_addr()?)?;
+    /// let mut batch = Datagrams::with_capacity(32);
+    /// assert!(batch.is_empty(), "nothing was received yet");
+    /// b.recv_many(&mut batch)?;
+    /// assert!(!batch.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -308,7 +341,15 @@ impl UdpSocket {
     }
 
     /// Its peer.
-    /// See [`UdpSocket::connect`].
+    ///
+    /// ```
+    #[doc = include_str!("examples/udp.txt")]
+    /// let error = a.peer_addr().expect_err("it is not connected");
+    /// assert_eq!(error.kind(), ErrorKind::NotConnected);
+    /// a.connect("10.0.0.1:5000")?;
+    /// assert_eq!(a.peer_addr()?.port(), 5000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `NotConnected`: it has none.

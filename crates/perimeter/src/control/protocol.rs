@@ -17,7 +17,20 @@ pub const PROTOCOL: u32 = 1;
 pub const LONGEST_REQUEST: usize = 4096;
 
 /// What a stack says when somebody connects.
-/// See [`Client::greeting`](super::Client::greeting).
+///
+/// ```
+#[doc = include_str!("../examples/control.txt")]
+/// use std::{io::{BufRead, BufReader}, os::unix::net::UnixStream};
+///
+/// let stack = builder.control(&path).build()?;
+/// // The first line that comes from the socket.
+/// let mut line = String::new();
+/// BufReader::new(UnixStream::connect(&path)?).read_line(&mut line)?;
+/// let greeting: Greeting = serde_json::from_str(&line)?;
+/// assert_eq!(greeting.protocol, PROTOCOL);
+/// println!("perimeter {}, {}", greeting.perimeter, greeting.organization);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Greeting {
@@ -121,7 +134,16 @@ pub enum Reply {
 }
 
 /// How an answer ended.
-/// See [`Client::capture`](super::Client::capture).
+///
+/// ```
+/// # use perimeter::control::*;
+/// let end: End = serde_json::from_str(r#"{"count":1000,"lost":3}"#)?;
+/// if end.lost > 0 {
+///     println!("{} of {} segments are missing", end.lost, end.count + end.lost);
+/// }
+/// assert!(!end.closed, "the connection goes on");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct End {
@@ -140,7 +162,20 @@ pub struct End {
 }
 
 /// A listener.
-/// See [`Client::connections`](super::Client::connections).
+///
+/// ```
+#[doc = include_str!("../examples/control.txt")]
+/// let stack = builder.control(&path).build()?;
+/// let listener = stack.listen("10.0.0.1:80")?;
+/// let stream = stack.connect("10.0.0.1:80")?;
+/// # while Client::connect(&path)?.connections()?.0[0].queued == 0 {}
+/// let (listeners, _) = Client::connect(&path)?.connections()?;
+/// let l: &control::Listener = &listeners[0];
+/// // Nobody has accepted that one yet.
+/// println!("{}: {} of {} wait", l.local, l.queued, l.backlog);
+/// assert_eq!((l.queued, l.backlog), (1, 1024));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Listener {
@@ -153,7 +188,22 @@ pub struct Listener {
 }
 
 /// A connection.
-/// See [`Client::connections`](super::Client::connections).
+///
+/// ```
+#[doc = include_str!("../examples/control.txt")]
+/// let stack = builder.control(&path).build()?;
+/// let listener = stack.listen("10.0.0.1:80")?;
+/// let mut stream = stack.connect("10.0.0.1:80")?;
+/// let (server, _) = listener.accept()?;
+/// stream.write_all(b"hello")?;
+/// # while server.peek(&mut [0; 5])? < 5 {}
+/// let (_, connections) = Client::connect(&path)?.connections()?;
+/// // Who does not read what has come?
+/// let slow: Vec<&Connection> = connections.iter().filter(|c| c.receive_queue > 0).collect();
+/// assert_eq!((slow.len(), slow[0].receive_queue), (1, 5));
+/// assert_eq!((slow[0].state.as_str(), slow[0].remote), ("ESTABLISHED", stream.local_addr()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Connection {
@@ -206,7 +256,19 @@ pub struct Connection {
 }
 
 /// A socket of UDP.
-/// See [`Client::datagrams`](super::Client::datagrams).
+///
+/// ```
+#[doc = include_str!("../examples/control.txt")]
+/// let stack = builder.control(&path).build()?;
+/// let socket = stack.bind_udp("10.0.0.1:53")?;
+/// socket.send_to(b"hello", "10.0.0.1:53")?;
+/// # socket.peek_from(&mut [0; 5])?;
+/// let sockets: Vec<control::Datagrams> = Client::connect(&path)?.datagrams()?;
+/// let s = &sockets[0];
+/// println!("{}: {} wait in {} bytes, {} were dropped", s.local, s.queued, s.receive_queue, s.drops);
+/// assert_eq!((s.queued, s.remote), (1, None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Datagrams {
@@ -228,7 +290,20 @@ pub struct Datagrams {
 }
 
 /// Where one layer of a connection runs.
-/// See [`Client::connections`](super::Client::connections).
+///
+/// ```
+#[doc = include_str!("../examples/control.txt")]
+/// let stack = builder.control(&path).build()?;
+/// let listener = stack.listen("10.0.0.1:80")?;
+/// let stream = stack.connect("10.0.0.1:80")?;
+/// let (_, connections) = Client::connect(&path)?.connections()?;
+/// for control::Layer { layer, perimeter, ran, .. } in &connections[0].layers {
+///     println!("{layer}: in {perimeter:?}, last on {ran:?}");
+/// }
+/// let names: Vec<&str> = connections[0].layers.iter().map(|l| l.layer.as_str()).collect();
+/// assert_eq!(names, ["ip", "tcp", "socket"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Layer {
@@ -244,7 +319,17 @@ pub struct Layer {
 }
 
 /// A segment of a traced connection.
-/// See [`Client::trace`](super::Client::trace).
+///
+/// ```
+/// # use perimeter::control::*;
+/// // As `Reply::Segment` has it.
+/// let line = r#"{"segment":{"time":1.5,"received":true,"flags":"PA","seq":7,"ack":9,"len":512,
+///     "window":65535,"cwnd":14600,"ssthresh":null,"rtt_us":null}}"#;
+/// let Reply::Segment(s) = serde_json::from_str(line)? else { return Err("another reply".into()) };
+/// let way = if s.received { "in" } else { "out" };
+/// assert_eq!(format!("{way} {} {}..{}", s.flags, s.seq, s.seq + s.len), "in PA 7..519");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Segment {
@@ -271,7 +356,23 @@ pub struct Segment {
 }
 
 /// What a stack has counted.
-/// See [`Client::counters`](super::Client::counters).
+///
+/// ```
+#[doc = include_str!("../examples/control.txt")]
+/// let stack = builder.control(&path).build()?;
+/// let before: Counters = Client::connect(&path)?.counters()?;
+/// let socket = stack.bind_udp("10.0.0.1:53")?;
+/// socket.send_to(b"hello", "10.0.0.1:53")?;
+/// let after = Client::connect(&path)?.counters()?;
+/// // What has changed meanwhile.
+/// for ((name, old), (_, new)) in before.counters.iter().zip(&after.counters) {
+///     if new > old {
+///         println!("{name}: {} in {} ns", new - old, after.time_ns - before.time_ns);
+///     }
+/// }
+/// assert_ne!(before.counters, after.counters);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Counters {
@@ -291,7 +392,19 @@ pub struct Counters {
 }
 
 /// What happened to the locks of one class.
-/// See [`Client::counters`](super::Client::counters).
+///
+/// ```
+#[doc = include_str!("../examples/control.txt")]
+/// let stack = builder.control(&path).build()?;
+/// let listener = stack.listen("10.0.0.1:80")?;
+/// let counters = Client::connect(&path)?.counters()?;
+/// // Which class of locks costs most?
+/// let worst: Option<&LockCounts> = counters.locks.iter().max_by_key(|l| l.wait_ns);
+/// let worst = worst.ok_or("no lock was taken")?;
+/// println!("{}: {} ns in {} waits", worst.class, worst.wait_ns, worst.contended);
+/// assert!(worst.contended <= worst.acquisitions);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LockCounts {
@@ -306,7 +419,16 @@ pub struct LockCounts {
 }
 
 /// An interface.
-/// See [`Client::capture`](super::Client::capture).
+///
+/// ```
+/// # use perimeter::control::*;
+/// let line = r#"{"capturing":{"interfaces":[{"name":"tap0","ethernet":true}]}}"#;
+/// let Reply::Capturing { interfaces } = serde_json::from_str(line)? else { return Err("another reply".into()) };
+/// // The link type of a pcap file.
+/// let link = |i: &Interface| if i.ethernet { 1 } else { 101 };
+/// assert_eq!((interfaces[0].name.as_str(), link(&interfaces[0])), ("tap0", 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Interface {
@@ -317,7 +439,16 @@ pub struct Interface {
 }
 
 /// A frame that has passed.
-/// See [`Client::capture`](super::Client::capture).
+///
+/// ```
+/// # use perimeter::control::*;
+/// let line = r#"{"frame":{"interface":0,"time_ns":0,"received":true,"len":60,"bytes":"ffffffffffff"}}"#;
+/// let Reply::Frame(f) = serde_json::from_str(line)? else { return Err("another reply".into()) };
+/// // With a snap length the first octets only.
+/// assert!(f.bytes.len() < f.len as usize);
+/// assert_eq!(f.bytes, [0xff; 6], "to all stations");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Frame {

@@ -69,6 +69,15 @@ impl TcpListener {
     /// Whether it takes connections over IPv6 only. One on `[::]` takes both families unless it
     /// was made by [`Stack::listen_only_v6`](crate::Stack::listen_only_v6).
     ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listener = stack.listen("[::]:80")?;
+    /// assert!(!listener.only_v6()?, "it takes IPv4, too");
+    /// let client = stack.connect("10.0.0.1:80")?;
+    /// assert_eq!(listener.accept()?.1, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None today; as socket libraries have it.
     pub fn only_v6(&self) -> Result<bool> {
@@ -245,7 +254,15 @@ impl TcpListener {
     }
 
     /// IP_TTL.
-    /// See [`TcpListener::set_ttl`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/builder.txt")]
+    /// let stack = builder.config(Config::default().with_ttl(32)).build()?;
+    /// // The stack's, unless it has one of its own.
+    /// let listener = stack.listen("10.0.0.1:80")?;
+    /// assert_eq!(listener.ttl()?, 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The listener was closed.
@@ -274,7 +291,14 @@ impl TcpListener {
     }
 
     /// IP_TOS.
-    /// See [`TcpListener::set_tos`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let tcp = stack.tcp_config().with_tos(10 << 2);
+    /// let listener = stack.listen_with("10.0.0.1:80", 128, tcp)?;
+    /// assert_eq!(listener.tos()? >> 2, 10, "the DSCP that it was made with");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The listener was closed.
@@ -283,7 +307,18 @@ impl TcpListener {
     }
 
     /// SO_BINDTODEVICE: the name of the interface that it is bound to.
-    /// See [`Listen::bind_device`](crate::Listen::bind_device).
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let listen = Listen::at("10.0.0.1:80".parse()?);
+    /// let own = stack.listen_as(&listen.clone().bind_device("lo"))?;
+    /// let others = stack.listen_as(&listen.bind_device("wire1"))?;
+    /// for listener in [&own, &others] {
+    ///     println!("{} by {:?}", listener.local_addr()?, listener.device()?);
+    /// }
+    /// assert_eq!(others.device()?.as_deref(), Some("wire1"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The listener was closed.

@@ -68,6 +68,17 @@ impl TcpStream {
 
     /// How long a read waits; `None`: without limit. See [`TcpStream::set_read_timeout`].
     ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// // Waits for this one answer less long than for others.
+    /// let before = client.read_timeout()?;
+    /// client.set_read_timeout(Some(Duration::from_millis(10)))?;
+    /// let late = client.read(&mut [0; 100]).expect_err("nobody sends anything");
+    /// client.set_read_timeout(before)?;
+    /// assert_eq!(client.read_timeout()?, before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None today; as `std::net`.
     pub fn read_timeout(&self) -> Result<Option<Duration>> {
@@ -75,6 +86,15 @@ impl TcpStream {
     }
 
     /// How long a write waits; `None`: without limit. See [`TcpStream::set_write_timeout`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// assert_eq!(client.write_timeout()?, None, "it waits for as long as it takes");
+    /// client.set_write_timeout(Some(Duration::from_secs(1)))?;
+    /// // A clone is the same socket.
+    /// assert_eq!(client.try_clone()?.write_timeout()?, Some(Duration::from_secs(1)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as `std::net`.
@@ -102,7 +122,15 @@ impl TcpStream {
     }
 
     /// TCP_NODELAY.
-    /// See [`TcpStream::set_nodelay`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// assert!(!client.nodelay()?, "small segments wait for acknowledgments");
+    /// client.set_nodelay(true)?;
+    /// assert!(client.nodelay()?);
+    /// assert!(!server.nodelay()?, "each end has its own");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -163,7 +191,15 @@ impl TcpStream {
     }
 
     /// SO_KEEPALIVE with its times, to the millisecond; `None`: it is off.
-    /// See [`TcpStream::set_keepalive`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// assert_eq!(client.keepalive()?, None, "a silent peer is not asked");
+    /// client.set_keepalive(Some(Keepalive::default()))?;
+    /// let asked = client.keepalive()?.ok_or("off")?;
+    /// println!("after {:?}, every {:?}", asked.idle, asked.interval);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -228,7 +264,14 @@ impl TcpStream {
     }
 
     /// SO_LINGER, as it was set; `None`: not at all.
-    /// See [`TcpStream::set_linger`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// assert_eq!(client.linger()?, None, "closing does not wait");
+    /// client.set_linger(Some(Duration::from_secs(5)))?;
+    /// assert_eq!(client.linger()?, Some(Duration::from_secs(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as std.
@@ -256,7 +299,14 @@ impl TcpStream {
     }
 
     /// IP_TOS.
-    /// See [`TcpStream::set_tos`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// client.set_tos(46 << 2)?;
+    /// assert_eq!(client.tos()? >> 2, 46, "the DSCP");
+    /// assert_eq!(server.tos()?, 0, "each end has its own");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -283,7 +333,15 @@ impl TcpStream {
     }
 
     /// IP_TTL.
-    /// See [`TcpStream::set_ttl`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// // What the stack's packets have.
+    /// assert_eq!(client.ttl()?, 64);
+    /// client.set_ttl(1)?;
+    /// assert_eq!(client.ttl()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -312,7 +370,14 @@ impl TcpStream {
     }
 
     /// SO_SNDBUF: the limit of the send buffer now, bytes.
-    /// See [`TcpStream::set_send_buffer_size`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// // How much can be written that nobody has acknowledged.
+    /// let room = client.send_buffer_size()?;
+    /// assert_eq!(room, stack.tcp_config().snd_buf);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -321,7 +386,17 @@ impl TcpStream {
     }
 
     /// SO_RCVBUF: the limit of the receive buffer now, bytes.
-    /// See [`TcpStream::set_recv_buffer_size`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/pair.txt")]
+    /// // Room for a message, before its sender is told to go on.
+    /// let message = 1 << 20;
+    /// if server.recv_buffer_size()? < message {
+    ///     server.set_recv_buffer_size(message)?;
+    /// }
+    /// assert_eq!(server.recv_buffer_size()?, message);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.

@@ -63,7 +63,17 @@ impl UdpSocket {
     }
 
     /// How long receiving waits.
-    /// See [`UdpSocket::set_read_timeout`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// let before = a.read_timeout()?;
+    /// // Takes what is there, and does not wait for more.
+    /// a.set_read_timeout(Some(Duration::from_millis(1)))?;
+    /// while a.recv_from(&mut buf).is_ok() {}
+    /// a.set_read_timeout(before)?;
+    /// assert_eq!(a.read_timeout()?, before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as `std::net`.
@@ -72,7 +82,14 @@ impl UdpSocket {
     }
 
     /// How long sending waits.
-    /// See [`UdpSocket::set_write_timeout`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// assert_eq!(a.write_timeout()?, None, "it waits until there is room");
+    /// a.set_write_timeout(Some(Duration::from_millis(5)))?;
+    /// assert_eq!(a.write_timeout()?, Some(Duration::from_millis(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today; as `std::net`.
@@ -117,7 +134,15 @@ impl UdpSocket {
     }
 
     /// SO_BINDTODEVICE: the name of the interface that it is bound to.
-    /// See [`UdpSocket::bind_device`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let config = UdpConfig::default().with_device(Some(0));
+    /// let socket = stack.bind_udp_with("0.0.0.0:67", &config)?;
+    /// // By name what the settings have by number.
+    /// assert_eq!(socket.device()?, stack.interfaces().first().cloned());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -146,7 +171,14 @@ impl UdpSocket {
     }
 
     /// IP_TTL; 0: the stack's.
-    /// See [`UdpSocket::set_ttl`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// assert_eq!(a.ttl()?, 0, "that of the stack");
+    /// a.set_ttl(1)?;
+    /// assert_eq!(a.ttl()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -175,7 +207,14 @@ impl UdpSocket {
     }
 
     /// IP_TOS.
-    /// See [`UdpSocket::set_tos`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// assert_eq!(a.tos()?, 0, "best effort");
+    /// a.set_tos(46 << 2)?;
+    /// assert_eq!(a.tos()? >> 2, 46, "the DSCP");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -219,7 +258,14 @@ impl UdpSocket {
     }
 
     /// SO_BROADCAST.
-    /// See [`UdpSocket::set_broadcast`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// assert!(!a.broadcast()?, "one host at a time");
+    /// a.set_broadcast(true)?;
+    /// assert!(a.broadcast()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -310,7 +356,17 @@ impl UdpSocket {
     }
 
     /// Leaves a group of IPv6.
-    /// See [`UdpSocket::join_multicast_v6`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/stack.txt")]
+    /// let group = "ff02::123".parse()?;
+    /// let member = stack.bind_udp("[::]:5000")?;
+    /// member.join_multicast_v6(&group, 1)?;
+    /// member.leave_multicast_v6(&group, 1)?;
+    /// let error = member.leave_multicast_v6(&group, 1).expect_err("it has left");
+    /// assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::leave_multicast_v4`].
@@ -335,7 +391,14 @@ impl UdpSocket {
     }
 
     /// IP_MULTICAST_LOOP.
-    /// See [`UdpSocket::set_multicast_loop_v4`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// assert!(a.multicast_loop_v4()?, "members on this stack hear it, too");
+    /// a.set_multicast_loop_v4(false)?;
+    /// assert!(!a.multicast_loop_v4()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -359,7 +422,14 @@ impl UdpSocket {
     }
 
     /// IPV6_MULTICAST_LOOP.
-    /// See [`UdpSocket::set_multicast_loop_v6`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// // One setting: it was made for IPv4.
+    /// a.set_multicast_loop_v4(false)?;
+    /// assert!(!a.multicast_loop_v6()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -384,7 +454,14 @@ impl UdpSocket {
     }
 
     /// IP_MULTICAST_TTL, and IPV6_MULTICAST_HOPS.
-    /// See [`UdpSocket::set_multicast_ttl_v4`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// assert_eq!(a.multicast_ttl_v4()?, 1, "no further than the link");
+    /// a.set_multicast_ttl_v4(8)?;
+    /// assert_eq!((a.multicast_ttl_v4()?, a.ttl()?), (8, 0), "to single hosts nothing changes");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -409,7 +486,15 @@ impl UdpSocket {
     }
 
     /// IP_MULTICAST_IF, and IPV6_MULTICAST_IF, as it was set.
-    /// See [`UdpSocket::set_multicast_interface`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// assert_eq!(a.multicast_interface()?, None, "that of its address");
+    /// a.set_multicast_interface(Some(0))?;
+    /// let n = a.multicast_interface()?.ok_or("it was set")?;
+    /// assert_eq!(stack.interfaces()[usize::from(n)], "wire1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -443,7 +528,14 @@ impl UdpSocket {
     }
 
     /// Whether datagrams are never cut into fragments.
-    /// See [`UdpSocket::set_dont_fragment`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// assert!(!a.dont_fragment()?, "long datagrams are cut");
+    /// a.set_dont_fragment(true)?;
+    /// assert!(a.dont_fragment()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
@@ -486,7 +578,16 @@ impl UdpSocket {
     }
 
     /// SO_RCVBUF.
-    /// See [`UdpSocket::set_recv_buffer_size`].
+    ///
+    /// ```
+    #[doc = include_str!("../examples/udp.txt")]
+    /// // Room for what comes while nobody receives.
+    /// if a.recv_buffer_size()? < 4 << 20 {
+    ///     a.set_recv_buffer_size(4 << 20)?;
+    /// }
+    /// assert_eq!(a.recv_buffer_size()?, 4 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The socket has gone.
