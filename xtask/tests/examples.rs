@@ -1,6 +1,9 @@
-//! Every public item of the library's facade, and of its sockets for tokio, is shown in use: its
-//! documentation has an example, which `cargo test --doc` runs, or a link to an item whose
-//! documentation has one.
+//! Every public item of the library's facade, and of its sockets for tokio, is shown in use by an
+//! example, which `cargo test --doc` runs.
+//!
+//! In the facade, and of what it takes over by name from the crates below, that is the item's own
+//! example, or one of its type that uses a method by name. For tokio's a link to an item that has an
+//! example will do, as most of them are the facade's with `async` before them.
 //!
 //! This reads the sources line by line, as rustfmt leaves them.
 
@@ -16,8 +19,9 @@ const EACH: &str = "$";
 struct Item {
     /// `Type`, `Type::method` or `function`.
     name: String,
-    /// Where it stands, for the report.
-    place: String,
+    /// The file that it stands in, and the line.
+    file: String,
+    line: usize,
     /// Its documentation, a line each.
     doc: Vec<String>,
 }
@@ -30,6 +34,23 @@ impl Item {
 
     fn has_example(&self) -> bool {
         self.doc.iter().any(|l| l.trim_start().starts_with("```"))
+    }
+
+    /// Where it stands, for the report.
+    fn place(&self) -> String {
+        format!("{}:{}: {}", self.file, self.line, self.name)
+    }
+
+    /// Whether an example in its documentation names that.
+    fn uses(&self, name: &str) -> bool {
+        let mut within = false;
+        self.doc.iter().any(|line| {
+            let fence = line.trim_start().starts_with("```");
+            within ^= fence;
+            let code = line.split("//").next().unwrap_or_default();
+            let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+            within && !fence && words.any(|word| word == name)
+        })
     }
 
     /// What its documentation links to, in the names of items.
@@ -113,10 +134,11 @@ fn declares(line: &str, in_trait: bool) -> Option<(&str, &str)> {
         .then(|| (kind, identifier(rest)))
 }
 
-/// The public items of a source file, up to its tests.
+/// The public items of a source file, up to its tests; without what documentation hides.
 fn items(text: &str, file: &str) -> Vec<Item> {
     let (mut all, mut doc) = (Vec::new(), Vec::new());
     let (mut owner, mut in_trait) = ("", false);
+    let (mut hidden, mut in_hidden) = (false, false);
     for (number, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
         if line == "#[cfg(test)]" {
@@ -126,6 +148,7 @@ fn items(text: &str, file: &str) -> Vec<Item> {
             doc.push(text.to_string());
             continue;
         }
+        hidden |= trimmed == "#[doc(hidden)]";
         // Attributes stand between, in lines of their own or in several.
         if trimmed.starts_with("#[") || [")]", "reason ="].iter().any(|a| trimmed.starts_with(a)) {
             continue;
@@ -137,21 +160,27 @@ fn items(text: &str, file: &str) -> Vec<Item> {
         if let Some(subject) = opens(line) {
             (owner, in_trait) = (subject, line.starts_with("pub trait "));
         }
+        in_hidden |= hidden && line.starts_with("pub mod ");
         if line == "}" {
-            (owner, in_trait) = ("", false);
+            (owner, in_trait, in_hidden) = ("", false, false);
         }
-        if let Some((kind, name)) = declares(line, in_trait) {
+        if let Some((kind, name)) = declares(line, in_trait)
+            && !hidden
+            && !in_hidden
+        {
             let name = match kind {
                 "fn" if !owner.is_empty() => format!("{owner}::{name}"),
                 _ => name.to_string(),
             };
             all.push(Item {
                 name,
-                place: format!("{file}:{}", number + 1),
+                file: file.to_string(),
+                line: number + 1,
                 doc: std::mem::take(&mut doc),
             });
         }
         doc.clear();
+        hidden = false;
     }
     all
 }
@@ -262,22 +291,36 @@ fn unshown(items: &[Item], shown: &BTreeSet<String>) -> Vec<String> {
     items
         .iter()
         .filter(|i| !i.has_example() && !i.links().iter().any(is_shown))
-        .map(|i| format!("{}: {}", i.place, i.name))
+        .map(Item::place)
         .collect()
 }
 
-/// Checks a library, `items`, of which these are some.
-fn check(items: &[Item], known: &[&str], shown: &BTreeSet<String>) {
+/// The items that have no example of their own, and that none of their type's uses.
+fn unused(items: &[Item]) -> Vec<String> {
+    let by_type = |i: &Item| {
+        let Some((owner, method)) = i.name.split_once("::") else {
+            return false;
+        };
+        let types = || items.iter().filter(|t| t.name == owner);
+        // Of several types of one name it is the one in the same file.
+        let here = types().any(|t| t.file == i.file);
+        types().any(|t| (!here || t.file == i.file) && t.uses(method))
+    };
+    let bad = items.iter().filter(|i| !i.has_example() && !by_type(i));
+    bad.map(Item::place).collect()
+}
+
+/// These are among the items.
+fn among(items: &[Item], known: &[&str]) {
     let names: BTreeSet<&str> = items.iter().map(|i| i.name.as_str()).collect();
     for known in known {
         assert!(names.contains(known), "{known} is not among {names:?}");
     }
-    let bad = unshown(items, shown);
-    assert!(
-        bad.is_empty(),
-        "neither an example nor a link to an item that has one:\n{}",
-        bad.join("\n")
-    );
+}
+
+/// There are none of them.
+fn none(bad: &[String], what: &str) {
+    assert!(bad.is_empty(), "{what}:\n{}", bad.join("\n"));
 }
 
 #[test]
@@ -294,11 +337,13 @@ fn every_item_of_the_facade_is_shown_in_use() {
         "Client::trace",
         "watch",
     ];
-    let by_itself = shown(&facade);
-    check(&facade, &known, &by_itself);
+    among(&facade, &known);
+    let nowhere = "neither an example of its own nor used by one of its type";
+    none(&unused(&facade), nowhere);
 
     let tokio = public_items(&crates.join("tokio/src"));
     assert!(tokio.len() > 190, "those are not all: {}", tokio.len());
+    let by_itself = shown(&facade);
     let theirs = by_itself.iter().map(|name| format!("perimeter::{name}"));
     let all = shown(&tokio).into_iter().chain(theirs).collect();
     let known = [
@@ -309,7 +354,9 @@ fn every_item_of_the_facade_is_shown_in_use() {
         "Rules::push",
         "Abort::abort",
     ];
-    check(&tokio, &known, &all);
+    among(&tokio, &known);
+    let nowhere = "neither an example nor a link to an item that has one";
+    none(&unshown(&tokio, &all), nowhere);
 }
 
 #[test]
@@ -337,7 +384,17 @@ impl Thing {
     pub async fn bare(&self) {}
 
     /// Private.
-    fn hidden(&self) {}
+    fn private(&self) {}
+
+    /// Not documented.
+    #[doc(hidden)]
+    pub fn hidden(&self) {}
+}
+
+/// Nor is this.
+#[doc(hidden)]
+pub mod within {
+    pub fn anything() {}
 }
 
 /// No documentation to speak of.
@@ -358,6 +415,47 @@ mod tests {
         "alone",
     ];
     assert_eq!(names, all);
-    let bad = ["thing.rs:20: Thing::bare", "thing.rs:27: alone"];
+    let bad = ["thing.rs:20: Thing::bare", "thing.rs:37: alone"];
     assert_eq!(unshown(&found, &shown(&found)), bad);
+}
+
+#[test]
+fn an_example_of_a_type_shows_the_methods_that_it_uses() {
+    let one = "\
+/// A thing.
+///
+/// ```
+/// // Not `unused`.
+/// thing.used();
+/// ```
+pub struct Thing;
+
+impl Thing {
+    /// See [`Thing`].
+    pub fn used(&self) {}
+
+    /// See [`Thing`].
+    pub fn unused(&self) {}
+}
+";
+    // Another thing, and more of the first.
+    let two = "\
+/// ```
+/// thing.unused();
+/// ```
+pub struct Thing;
+
+impl Thing {
+    pub fn used(&self) {}
+}
+";
+    let three = "\
+impl Thing {
+    pub fn used(&self) {}
+}
+";
+    let files = [(one, "one.rs"), (two, "two.rs"), (three, "three.rs")];
+    let found: Vec<Item> = files.iter().flat_map(|(t, f)| items(t, f)).collect();
+    let bad = ["one.rs:14: Thing::unused", "two.rs:7: Thing::used"];
+    assert_eq!(unused(&found), bad);
 }
