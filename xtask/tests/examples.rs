@@ -7,12 +7,16 @@
 //!
 //! This reads the sources line by line, as rustfmt leaves them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The owner of methods that a macro gives to several types.
 const EACH: &str = "$";
+
+/// Traits that the facade names and that organizations are written with: their methods are for
+/// those who write one, and are shown in use by the organizations that there are.
+const SEAM: [&str; 1] = ["Platform"];
 
 /// A public item: a type, a trait, a function, or a method of one of these types.
 #[derive(Debug)]
@@ -138,17 +142,19 @@ fn declares(line: &str, in_trait: bool) -> Option<(&str, &str)> {
 fn items(text: &str, file: &str) -> Vec<Item> {
     let (mut all, mut doc) = (Vec::new(), Vec::new());
     let (mut owner, mut in_trait) = ("", false);
-    let (mut hidden, mut in_hidden) = (false, false);
+    let (mut for_tests, mut hidden, mut in_hidden) = (false, false, false);
     for (number, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
-        if line == "#[cfg(test)]" {
+        // Their module is the last.
+        if for_tests && line.starts_with("mod ") && line.ends_with('{') {
             break;
         }
         if let Some(text) = trimmed.strip_prefix("///") {
             doc.push(text.to_string());
             continue;
         }
-        hidden |= trimmed == "#[doc(hidden)]";
+        for_tests |= trimmed == "#[cfg(test)]";
+        hidden |= for_tests || trimmed == "#[doc(hidden)]";
         // Attributes stand between, in lines of their own or in several.
         if trimmed.starts_with("#[") || [")]", "reason ="].iter().any(|a| trimmed.starts_with(a)) {
             continue;
@@ -180,9 +186,15 @@ fn items(text: &str, file: &str) -> Vec<Item> {
             });
         }
         doc.clear();
-        hidden = false;
+        (for_tests, hidden) = (false, false);
     }
     all
+}
+
+/// The names in what follows `pub use`.
+fn names(paths: &str) -> impl Iterator<Item = &str> {
+    let ends = paths.split(['{', '}', ',']);
+    ends.filter_map(|path| path.rsplit("::").next().map(str::trim))
 }
 
 /// The names that `pub use` re-exports in a module's text.
@@ -190,11 +202,52 @@ fn re_exported(text: &str) -> BTreeSet<String> {
     let statements = text
         .split(';')
         .filter_map(|s| s.trim().split_once("pub use "));
-    statements
-        .flat_map(|(_, what)| what.split(['{', '}', ',']))
-        .filter_map(|path| path.rsplit("::").next())
-        .map(|name| name.trim().to_string())
-        .collect()
+    let all = statements.flat_map(|(_, what)| names(what));
+    all.map(str::to_string).collect()
+}
+
+/// What a module's text re-exports from other crates of this project, by their folders; but for
+/// crates as a whole. Names are those that items have there.
+fn taken_over(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let statements = text.split(';');
+    let found = statements.filter_map(|s| {
+        let (_, from) = s.split_once("pub use perimeter_")?;
+        from.split_once("::")
+    });
+    found.flat_map(|(folder, paths)| {
+        let there = names(paths).map(|n| n.split(" as ").next().unwrap_or(n));
+        there.filter(|n| !n.is_empty()).map(move |n| (folder, n))
+    })
+}
+
+/// The items that the library at `by` takes over by name from the others.
+fn items_taken_over(crates: &Path, by: &Path) -> Vec<Item> {
+    let mut files = Vec::new();
+    sources(by, &mut files);
+    let mut wanted = BTreeMap::<String, BTreeSet<String>>::new();
+    for path in files {
+        for (folder, name) in taken_over(&read(&path)) {
+            let names = wanted.entry(folder.into()).or_default();
+            names.insert(name.into());
+        }
+    }
+    let mut all = Vec::new();
+    for (folder, names) in wanted {
+        let src = crates.join(&folder).join("src");
+        let mut files = Vec::new();
+        sources(&src, &mut files);
+        files.sort();
+        for path in files {
+            let inside = path.strip_prefix(crates).unwrap().display().to_string();
+            let found = items(&read(&path), &inside);
+            let is_wanted = |i: &Item| {
+                let of_seam = i.name.contains("::") && SEAM.contains(&i.owner());
+                names.contains(i.owner()) && !of_seam
+            };
+            all.extend(found.into_iter().filter(is_wanted));
+        }
+    }
+    all
 }
 
 /// The modules that a module's text declares public.
@@ -360,6 +413,40 @@ fn every_item_of_the_facade_is_shown_in_use() {
 }
 
 #[test]
+fn what_the_facade_takes_over_by_name_is_shown_in_use() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let all = items_taken_over(&crates, &crates.join("perimeter/src"));
+    assert!(all.len() > 100, "those are not all: {}", all.len());
+    let known = [
+        "Cidr::contains",
+        "Config",
+        "Keepalive",
+        "LockClass::guards",
+        "OrgSpec::recommended",
+        "Resolver::lookup",
+        "Virtual::run",
+        "families",
+    ];
+    among(&all, &known);
+    let nowhere = "neither an example of its own nor used by one of its type";
+    none(&unused(&all), nowhere);
+}
+
+#[test]
+fn names_that_are_taken_over_are_those_of_the_other_crate() {
+    let text = "\
+pub use perimeter_tcp as tcp;
+use perimeter_tcp::Tcb;
+pub use perimeter_tcp::{Config as TcpConfig, Keepalive};
+pub use perimeter_stack::net::Cidr;
+pub use own::Thing;
+";
+    let all: Vec<_> = taken_over(text).collect();
+    let expected = [("tcp", "Config"), ("tcp", "Keepalive"), ("stack", "Cidr")];
+    assert_eq!(all, expected);
+}
+
+#[test]
 fn what_is_not_shown_is_named() {
     let text = "\
 /// A thing, see [`Thing::used`].
@@ -391,6 +478,9 @@ impl Thing {
     pub fn hidden(&self) {}
 }
 
+#[cfg(test)]
+mod more;
+
 /// Nor is this.
 #[doc(hidden)]
 pub mod within {
@@ -415,7 +505,7 @@ mod tests {
         "alone",
     ];
     assert_eq!(names, all);
-    let bad = ["thing.rs:20: Thing::bare", "thing.rs:37: alone"];
+    let bad = ["thing.rs:20: Thing::bare", "thing.rs:40: alone"];
     assert_eq!(unshown(&found, &shown(&found)), bad);
 }
 

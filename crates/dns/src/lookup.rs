@@ -20,6 +20,24 @@ pub const MAX_STRAY: u32 = 64;
 
 /// A query to be sent, each from a socket of its own that hears its server alone.
 /// See [the crate](crate).
+///
+/// ```
+/// use perimeter_base::Time;
+/// use perimeter_dns::{DnsConfig, Families, Lookup, Resolver, Step};
+/// use std::{sync::Arc, time::Duration};
+///
+/// let servers = ["192.0.2.53:53".parse()?];
+/// let resolver = Arc::new(Resolver::new(DnsConfig::default(), &servers, [1, 2], 32_768..=60_999));
+/// let mut lookup = resolver.lookup("example.org", Families::BOTH, Time::ZERO);
+/// let Step::Ask(queries) = lookup.step(Time::ZERO) else { return Err("nothing is known yet".into()) };
+/// for query in &queries {
+///     // Whoever drives it sends this, by a socket of UDP, and waits for so long.
+///     println!("{} octets to {}", query.message.len(), query.server);
+///     assert!(!query.stream);
+///     assert_eq!(Lookup::left(query, Time::ZERO), Some(Duration::from_secs(2)));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Query {
@@ -38,6 +56,21 @@ pub struct Query {
 
 /// What comes next.
 /// See [the crate](crate).
+///
+/// ```
+/// use perimeter_base::Time;
+/// use perimeter_dns::{DnsConfig, Families, Resolver, Step};
+/// use std::sync::Arc;
+///
+/// let resolver = Arc::new(Resolver::new(DnsConfig::default(), &[], [1, 2], 32_768..=60_999));
+/// // Nobody is asked for this one, so the first step is the last.
+/// match resolver.lookup("localhost", Families::BOTH, Time::ZERO).step(Time::ZERO) {
+///     Step::Ask(queries) => println!("{} queries to be sent", queries.len()),
+///     Step::Done(addrs) => assert_eq!(addrs?, ["::1".parse()?, "127.0.0.1".parse::<std::net::IpAddr>()?]),
+///     # _ => unreachable!(),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -50,6 +83,28 @@ pub enum Step {
 
 /// A lookup under way.
 /// See [the crate](crate).
+///
+/// ```
+/// use perimeter_base::Time;
+/// use perimeter_dns::{DnsConfig, Families, Lookup, LookupError, Resolver, Step};
+/// use std::{io::ErrorKind, sync::Arc};
+///
+/// let servers = ["192.0.2.53:53".parse()?];
+/// let config = DnsConfig::default().with_attempts(1);
+/// let resolver = Arc::new(Resolver::new(config, &servers, [1, 2], 32_768..=60_999));
+/// let mut lookup: Lookup = resolver.lookup("example.org", Families::BOTH, Time::ZERO);
+/// let Step::Ask(queries) = lookup.step(Time::ZERO) else { return Err("nothing is known yet".into()) };
+/// // What comes is no answer; the wait for one goes on, for as long as is left.
+/// assert!(!lookup.answered(queries[0].number, b"noise", Time::ZERO));
+/// assert!(Lookup::left(&queries[0], Time::ZERO).is_some());
+/// // Then the sockets tell that there is nobody.
+/// for query in &queries {
+///     lookup.failed(query.number, ErrorKind::ConnectionRefused);
+/// }
+/// let end = lookup.step(Time::ZERO);
+/// assert!(matches!(end, Step::Done(Err(LookupError::Unreachable { .. }))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Lookup {
     resolver: Arc<Resolver>,

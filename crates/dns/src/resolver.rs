@@ -18,6 +18,22 @@ use std::time::Duration;
 /// Name servers and what they have answered: what all lookups of a stack share.
 ///
 /// Any thread may use it. Its lock is held for a look at a table, never while anybody waits.
+///
+/// ```
+/// use perimeter_base::Time;
+/// use perimeter_dns::{DnsConfig, Families, LookupError, Resolver, Step};
+/// use std::sync::Arc;
+///
+/// let resolver = Arc::new(Resolver::new(DnsConfig::default(), &[], [1, 2], 32_768..=60_999));
+/// let mut lookup = resolver.lookup("example.org", Families::BOTH, Time::ZERO);
+/// let nobody = lookup.step(Time::ZERO);
+/// assert!(matches!(nobody, Step::Done(Err(LookupError::NoServer { .. }))));
+/// // A server of DHCP has told of one: lookups from now on ask that.
+/// resolver.set_servers(&["192.0.2.53:53".parse()?]);
+/// assert_eq!(resolver.servers().len(), 1);
+/// assert!((32_768..=60_999).contains(&resolver.port()), "where the next query comes from");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Resolver {
     pub(crate) config: DnsConfig,
     secret: [u64; 2],

@@ -67,6 +67,22 @@ pub struct Listening {
 }
 
 /// What a stack has counted.
+///
+/// ```
+/// use perimeter_org::Stats;
+/// use perimeter_sync::LockStats;
+///
+/// /// Of all attempts to take locks, the part that had to wait.
+/// fn contention(stats: &Stats) -> f64 {
+///     let mut all = LockStats::default();
+///     stats.locks.values().for_each(|l| all.add(*l));
+///     all.contended as f64 / all.acquisitions.max(1) as f64
+/// }
+/// let mut stats = Stats::default();
+/// stats.counts.push(("retransmits".into(), 7));
+/// assert_eq!((stats.count("retransmits"), stats.count("none of it")), (7, 0));
+/// assert_eq!(contention(&stats), 0.0);
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -99,6 +115,16 @@ impl Stats {
 }
 
 /// What peers have not acknowledged.
+///
+/// ```
+/// use perimeter_org::Undelivered;
+///
+/// let mut left = Undelivered::default();
+/// assert!(left.is_none(), "all has arrived");
+/// (left.connections, left.bytes) = (2, 3000);
+/// assert!(!left.is_none());
+/// assert_eq!(left.to_string(), "2 connections with 3000 bytes that were not delivered");
+/// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undelivered {

@@ -297,6 +297,19 @@ pub trait Org: Send + Sync + Sized + 'static {
 }
 
 /// Where the layers of a connection run.
+///
+/// ```
+/// use perimeter_org::Binding;
+///
+/// // As `perimeter ss` shows it.
+/// let binding = Binding {
+///     perimeters: ["squeue 0", "squeue 1", "squeue 1"].map(String::from),
+///     cores: [Some(0), Some(1), None],
+///     ..Binding::default()
+/// };
+/// let moves = binding.perimeters.windows(2).filter(|w| w[0] != w[1]).count();
+/// assert_eq!(moves, 1, "a segment is handed on once");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
     /// The perimeter of each layer, IP, TCP and socket, by the organization's own name for it

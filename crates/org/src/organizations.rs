@@ -23,6 +23,14 @@ macro_rules! organizations {
             use perimeter_sync::Platform;
 
             /// Every family of organizations of this build.
+            ///
+            /// ```
+            /// use perimeter_org::organizations::families;
+            ///
+            /// // Their names are the first words of organizations' names.
+            /// let names: Vec<&str> = families().map(|f| f.name).collect();
+            /// assert!(names.contains(&"up") && names.contains(&"squeue"));
+            /// ```
             pub fn families() -> impl Iterator<Item = &'static Family> {
                 let lists: &[&[&'static Family]] = &[
                     $($(#[$attribute])* crate::$module::FAMILIES,)*
@@ -60,6 +68,13 @@ pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
 }
 
 /// The family that a name belongs to, whatever parameters follow it.
+///
+/// ```
+/// use perimeter_org::organizations::family;
+///
+/// assert_eq!(family("squeue:2").map(|f| f.name), Some("squeue"));
+/// assert!(family("fastest").is_none());
+/// ```
 pub fn family(name: &str) -> Option<&'static Family> {
     let first = name.trim().split(':').next()?;
     families().find(|f| f.name == first)
@@ -67,6 +82,17 @@ pub fn family(name: &str) -> Option<&'static Family> {
 
 /// Source files of this crate whose work is handing messages from thread to thread
 /// ([`Family::hand_over`]), as `file!()` gives them.
+///
+/// ```
+/// use perimeter_org::organizations::hand_over;
+///
+/// // Where an account of cache misses puts those of a source file.
+/// let share = |file: &str| match hand_over().any(|f| f.ends_with(file)) {
+///     true => "the scheduler's",
+///     false => "the stack's",
+/// };
+/// assert_eq!(share("mailbox.rs"), "the scheduler's");
+/// ```
 pub fn hand_over() -> impl Iterator<Item = &'static str> {
     let shared = [crate::answer::FILE, crate::mailbox::FILE];
     let own = families().flat_map(|f| f.hand_over.iter().copied());
@@ -105,17 +131,45 @@ fn spec(name: &str) -> OrgSpec {
 
 impl OrgSpec {
     /// Every organization of this build, as it is listed.
+    ///
+    /// ```
+    /// use perimeter_org::OrgSpec;
+    ///
+    /// let spellings: Vec<&str> = OrgSpec::listed().map(|v| v.name).collect();
+    /// println!("one of {}", spellings.join(", "));
+    /// assert!(spellings.contains(&"up"));
+    /// ```
     pub fn listed() -> impl Iterator<Item = &'static Variant> {
         families().flat_map(|f| f.variants)
     }
 
     /// The same, with their usual parameters.
+    ///
+    /// ```
+    /// use perimeter_org::OrgSpec;
+    ///
+    /// // A benchmark that runs under each.
+    /// for org in OrgSpec::all() {
+    ///     println!("{org}: {}", org.family().title);
+    /// }
+    /// assert_eq!(OrgSpec::all().len(), OrgSpec::listed().count());
+    /// ```
     pub fn all() -> Vec<OrgSpec> {
         Self::listed().map(|v| spec(v.usual)).collect()
     }
 
     /// One of each family that is to be weighed on a machine of so many cores
     /// ([`Family::recommend`]), but for those that do not take so many.
+    ///
+    /// ```
+    /// use perimeter_org::OrgSpec;
+    ///
+    /// // Which to try first on four cores.
+    /// let candidates = OrgSpec::recommended(4);
+    /// println!("{candidates:?}");
+    /// assert!(candidates.len() <= OrgSpec::all().len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn recommended(cores: usize) -> Vec<OrgSpec> {
         let cores = cores.clamp(1, MAX_GROUPS.into()).to_string();
         families()
@@ -130,6 +184,14 @@ impl OrgSpec {
     ///
     /// The environment variable `PERIMETER_ORGS`, names with commas between them, puts a list of
     /// one's own in its place.
+    ///
+    /// ```
+    /// use perimeter_org::OrgSpec;
+    ///
+    /// for org in OrgSpec::tested() {
+    ///     println!("testing under {org}");
+    /// }
+    /// ```
     ///
     /// # Panics
     /// If `PERIMETER_ORGS` holds what is no name.

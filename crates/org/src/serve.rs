@@ -9,6 +9,17 @@ use perimeter_sync::{Event, Platform, Thread, Work};
 use std::sync::Arc;
 
 /// Who takes packets from the devices.
+///
+/// ```
+/// use perimeter_org::Inbound;
+///
+/// // Where application threads always wait for sockets, they may serve the devices meanwhile.
+/// let inbound = |always_waiting: bool| match always_waiting {
+///     true => Inbound::Inline,
+///     false => Inbound::default(),
+/// };
+/// assert_eq!(inbound(false), Inbound::Thread);
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Inbound {

@@ -36,6 +36,19 @@ pub trait Params: fmt::Display + fmt::Debug + Any + Send + Sync {
 }
 
 /// An organization and its parameters.
+///
+/// ```
+/// use perimeter_org::OrgSpec;
+///
+/// // By name, as the command line has it: a family, and its parameters.
+/// let org: OrgSpec = "connp-l:4".parse()?;
+/// assert_eq!((org.family().name, org.to_string().as_str()), ("connp-l", "connp-l:4"));
+/// assert!(!org.single_threaded() && !org.is_outside());
+/// // Or one of your own, which is given as a type.
+/// let mine = OrgSpec::outside("mine");
+/// assert!(mine.is_outside() && mine != org);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct OrgSpec {
     family: &'static Family,
@@ -50,6 +63,14 @@ struct Said {
 
 impl OrgSpec {
     /// Of a family, with these parameters.
+    ///
+    /// ```
+    #[doc = include_str!("examples/params.txt")]
+    /// // `Groups(u16)` are the parameters of an organization, `mine:4` its name with them.
+    /// let org = OrgSpec::new(family, Groups(4));
+    /// assert_eq!(org.to_string(), "mine:4");
+    /// assert_eq!(org, OrgSpec::new(family, Groups(4)));
+    /// ```
     pub fn new(family: &'static Family, params: impl Params) -> OrgSpec {
         OrgSpec {
             family,
@@ -77,12 +98,27 @@ impl OrgSpec {
     }
 
     /// Its parameters, if they are of type `T`, as those of one family are.
+    ///
+    /// ```
+    #[doc = include_str!("examples/params.txt")]
+    /// let org = OrgSpec::new(family, Groups(4));
+    /// assert_eq!(org.params::<Groups>().map(|g| g.0), Some(4));
+    /// assert!(OrgSpec::default().params::<Groups>().is_none(), "it has others");
+    /// ```
     pub fn params<T: Params>(&self) -> Option<&T> {
         let params: &dyn Any = &*self.said.params;
         params.downcast_ref()
     }
 
     /// As [`OrgSpec::params`], for the organization that it names.
+    ///
+    /// ```
+    #[doc = include_str!("examples/params.txt")]
+    /// // As an organization finds what it was asked for.
+    /// let org = OrgSpec::new(family, Groups(4));
+    /// let Groups(n) = *org.expect_params();
+    /// assert_eq!(n, 4);
+    /// ```
     ///
     /// # Panics
     /// It names another.
@@ -94,6 +130,16 @@ impl OrgSpec {
     }
 
     /// Whether threads wait for each other by looking, for longer than a lock is held.
+    ///
+    /// ```
+    /// use perimeter_org::OrgSpec;
+    ///
+    /// // Where cores are fewer than threads, who spins takes time from whom it waits for.
+    /// for org in OrgSpec::all().iter().filter(|o| o.spins()) {
+    ///     println!("{org} wants a core for each thread");
+    /// }
+    /// assert!(!OrgSpec::default().spins());
+    /// ```
     pub fn spins(&self) -> bool {
         self.said.params.spins()
     }
@@ -104,11 +150,31 @@ impl OrgSpec {
     }
 
     /// Whether a call may return before all of its work is done, which then finds the socket gone.
+    ///
+    /// ```
+    /// use perimeter_org::OrgSpec;
+    ///
+    /// // A call on a socket that has gone is no error at once there.
+    /// let deferring: Vec<OrgSpec> = OrgSpec::all().into_iter().filter(OrgSpec::defers).collect();
+    /// println!("{deferring:?}");
+    /// assert!(!OrgSpec::default().defers(), "whose calls are done when they return");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn defers(&self) -> bool {
         self.said.params.defers()
     }
 
     /// Where the time is known from for which threads are within its perimeters.
+    ///
+    /// ```
+    /// use perimeter_org::OrgSpec;
+    /// use perimeter_org::spec::Occupancy;
+    /// use perimeter_sync::LockClass;
+    ///
+    /// let org: OrgSpec = "connp-l:4".parse()?;
+    /// assert_eq!(org.occupancy(), Occupancy::Lock(LockClass::Group));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn occupancy(&self) -> Occupancy {
         self.said.params.occupancy()
     }
@@ -169,6 +235,19 @@ static OUTSIDE: Family = Family {
 };
 
 /// A name that is none.
+///
+/// ```
+/// use perimeter_org::{OrgSpec, SpecError};
+///
+/// let error = "fastest".parse::<OrgSpec>().expect_err("there is none of that name");
+/// let SpecError::Unknown { name, known } = error else { return Err(error.into()) };
+/// assert_eq!(name, "fastest");
+/// assert!(known.contains("squeue"));
+///
+/// let error = "connp-l:many".parse::<OrgSpec>().expect_err("a number is needed");
+/// assert!(matches!(error, SpecError::Parameter { name: "connp-l", .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -195,6 +274,20 @@ pub enum SpecError {
 perimeter_base::debug_is_text!(SpecError);
 
 /// Organizations that share the first word of their names.
+///
+/// ```
+/// use perimeter_org::organizations::family;
+///
+/// let connp = family("connp-l:4").ok_or("there is none of that name")?;
+/// println!("{}: its names take {}", connp.title, connp.takes);
+/// for v in connp.variants {
+///     println!("{:<12} {}", v.name, v.summary);
+/// }
+/// // Any of its spellings is read by it.
+/// let org: perimeter_org::OrgSpec = connp.variants[0].usual.parse()?;
+/// assert_eq!(org.family().name, connp.name);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Family {
     /// That word.
     pub name: &'static str,
@@ -228,6 +321,17 @@ impl fmt::Debug for Family {
 }
 
 /// One of a family that is listed.
+///
+/// ```
+/// use perimeter_org::OrgSpec;
+/// use perimeter_org::spec::Variant;
+///
+/// // What `perimeter orgs` prints.
+/// for Variant { name, usual, summary } in OrgSpec::listed() {
+///     println!("{name:<20} {summary} (as in `{usual}`)");
+/// }
+/// assert!(OrgSpec::listed().all(|v| v.usual.parse::<OrgSpec>().is_ok()));
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// Its spelling; a capital letter stands for a number that the user chooses.
@@ -239,6 +343,20 @@ pub struct Variant {
 }
 
 /// Where the time is known from for which threads are within an organization's perimeters.
+///
+/// ```
+/// use perimeter_org::OrgSpec;
+/// use perimeter_org::spec::Occupancy;
+///
+/// // What is measured, for a figure of how busy perimeters are.
+/// let measured = |org: &OrgSpec| match org.occupancy() {
+///     Occupancy::Lock(class) => format!("how long locks of class {} are held", class.name()),
+///     Occupancy::Owner => "processor time of protocol threads".into(),
+///     Occupancy::Stack => "processor time in the stack".into(),
+///     Occupancy::Unknown => "nothing".into(),
+/// };
+/// assert_eq!(measured(&OrgSpec::outside("mine")), "nothing");
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Occupancy {
     /// A lock of this class: the time for which such locks are held.
@@ -253,6 +371,15 @@ pub enum Occupancy {
 
 /// How figures show a family: one colour and one marker everywhere. Variants in one figure differ
 /// by dashes.
+///
+/// ```
+/// use perimeter_org::organizations::families;
+/// use perimeter_org::spec::Look;
+///
+/// // No two families look alike, and none as what nobody has registered.
+/// let looks: Vec<Look> = families().map(|f| f.look).collect();
+/// assert!(!looks.contains(&Look::UNKNOWN));
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The colour.
@@ -274,6 +401,16 @@ impl Look {
 }
 
 /// A colour on each ground.
+///
+/// ```
+/// use perimeter_org::spec::{Colour, Look};
+///
+/// let Colour { light, dark, terminal } = Look::UNKNOWN.colour;
+/// println!("<style>:root {{ --line: light-dark({light}, {dark}) }}</style>");
+/// // Of a terminal's 256.
+/// let escape = terminal.map_or(String::new(), |n| format!("\x1b[38;5;{n}m"));
+/// assert_eq!(escape, "\x1b[38;5;243m");
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Colour {
     /// On white, `#rrggbb`.
@@ -286,6 +423,19 @@ pub struct Colour {
 }
 
 /// A marker's shape.
+///
+/// ```
+/// use perimeter_org::spec::{Look, Marker};
+///
+/// let sign = match Look::UNKNOWN.marker {
+///     Marker::Circle => '●',
+///     Marker::Square => '■',
+///     Marker::Plus => '✚',
+///     _ => '?',
+/// };
+/// assert_eq!(sign, '✚');
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Marker {
     /// ●

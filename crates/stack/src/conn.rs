@@ -598,6 +598,17 @@ pub fn over(events: Events, failed: bool) -> Option<u8> {
 }
 
 /// What a socket can be asked for.
+///
+/// ```
+/// use perimeter_stack::ConnInfo;
+///
+/// /// The connection whose peer is slowest to acknowledge.
+/// fn slowest(all: &[ConnInfo]) -> Option<&ConnInfo> {
+///     let waits = all.iter().filter(|c| c.snd_queued > 0 && !c.orphan);
+///     waits.max_by_key(|c| c.tcp.srtt)
+/// }
+/// assert!(slowest(&[]).is_none());
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnInfo {

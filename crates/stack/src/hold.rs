@@ -18,6 +18,15 @@ use perimeter_wire::{FlowKey, Seq, TcpHdr};
 use std::collections::VecDeque;
 
 /// How a listener holds SYNs.
+///
+/// ```
+/// use perimeter_stack::hold::Hold;
+/// use std::time::Duration;
+///
+/// // Whoever has not been decided on after five seconds may try again.
+/// let hold = Hold::default().with_requests(64).with_time(Duration::from_secs(5));
+/// assert_eq!((hold.requests, hold.time.as_secs()), (64, 5));
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {

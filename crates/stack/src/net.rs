@@ -11,6 +11,16 @@ use perimeter_wire::{IpHdr, MAX_DATAGRAM, MIN_TCP_HEADER, MacAddr};
 use std::sync::Arc;
 
 /// An address with its prefix length.
+///
+/// ```
+/// use perimeter_stack::Cidr;
+///
+/// let net = Cidr { addr: "10.1.2.3".parse()?, prefix: 16 };
+/// assert_eq!(net.to_string(), "10.1.2.3/16");
+/// assert!(net.contains("10.1.255.1".parse()?) && !net.contains("10.2.0.1".parse()?));
+/// assert_eq!(net.broadcast(), Some("10.1.255.255".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Cidr {
     /// The address.
@@ -92,6 +102,15 @@ impl core::fmt::Display for Cidr {
 }
 
 /// Which destinations an interface takes.
+///
+/// ```
+/// use perimeter_stack::net::Accept;
+///
+/// // A gateway, which leaves pings to whoever is meant.
+/// let gateway = Accept::Any { echo: false };
+/// assert!(gateway.is_any());
+/// assert!(!Accept::default().is_any(), "a host takes what is for itself");
+/// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Accept {
@@ -296,6 +315,19 @@ impl Iface {
 }
 
 /// A route: a prefix, the interface that leads there and the next hop.
+///
+/// ```
+/// use perimeter_stack::{Cidr, Route};
+///
+/// // All that is elsewhere, by the router at the first interface.
+/// let default = Route {
+///     dst: Cidr { addr: "0.0.0.0".parse()?, prefix: 0 },
+///     iface: 0,
+///     via: Some("10.0.0.254".parse()?),
+/// };
+/// assert!(default.dst.contains("192.0.2.1".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Destinations.

@@ -27,6 +27,17 @@ const SHARE: u64 = 32;
 pub const RESUME: usize = 8;
 
 /// Who cuts bursts of TCP into segments of the MSS.
+///
+/// ```
+/// use perimeter_stack::{Config, Offload};
+///
+/// // Segments one by one, as in the papers.
+/// let offload: Offload = "off".parse()?;
+/// let config = Config::default().with_offload(offload);
+/// assert_eq!(config.offload, Offload::Off);
+/// assert_eq!(Offload::default().to_string(), "device");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Offload {

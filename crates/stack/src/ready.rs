@@ -14,6 +14,18 @@ use perimeter_sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
 /// How a registration is told.
+///
+/// ```
+/// use perimeter_stack::ready::Trigger;
+///
+/// // As `epoll` names them.
+/// let flag = |t: Trigger| match t {
+///     Trigger::Level => None,
+///     Trigger::Edge => Some("EPOLLET"),
+///     Trigger::OneShot => Some("EPOLLONESHOT"),
+/// };
+/// assert_eq!(flag(Trigger::default()), None);
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Trigger {
     /// As long as it is ready.

@@ -43,6 +43,17 @@ const SLEEP_SAMPLE: u64 = 16;
 const LOOPBACK_RING: usize = 64;
 
 /// Settings of a stack.
+///
+/// ```
+/// use perimeter_stack::Config;
+///
+/// // A small router: 64 MiB, and acknowledgments as RFC 5681 has them.
+/// let config = Config::default().with_memory(64 << 20).with_forwarding(true).with_stretch_acks(false);
+/// assert_eq!(config.most_merged(), 2);
+/// // What waits in TIME-WAIT may take a quarter of the memory at most.
+/// let [_orphans, waiting] = config.ends();
+/// assert!(waiting < Config::default().ends()[1]);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {

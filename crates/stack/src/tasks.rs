@@ -21,6 +21,17 @@ use std::sync::{Arc, PoisonError, Weak};
 const WAITING: u8 = 0x80;
 
 /// A direction of a socket.
+///
+/// ```
+/// use perimeter_stack::tasks::{Half, Tasks};
+///
+/// // Those who read wait apart from those who write.
+/// let tasks = Tasks::default();
+/// for half in [Half::Read, Half::Write] {
+///     assert_eq!(tasks.ready(half), 0, "{half:?}: no socket has said anything");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Half {
     /// Data, the peer's end, connections to accept.
@@ -46,10 +57,41 @@ struct Side {
 }
 
 /// The place of a future among those who wait for one direction of a socket.
+///
+/// ```
+/// use perimeter_stack::tasks::{Half, Place, Tasks};
+/// use std::task::{Context, Waker};
+///
+/// // Two futures wait for one socket, each at a place of its own.
+/// let (tasks, mut cx) = (Tasks::default(), Context::from_waker(Waker::noop()));
+/// let [mut one, mut two] = [Place::default(), Place::default()];
+/// assert!(tasks.wait(Half::Read, &mut one, &mut cx).is_pending());
+/// assert!(tasks.wait(Half::Read, &mut two, &mut cx).is_pending());
+/// // A future that is dropped waits no longer.
+/// tasks.leave(Half::Read, &mut one);
+/// ```
 #[derive(Debug, Default)]
 pub struct Place(u64);
 
 /// Whoever of an async runtime waits for a socket. Shared by the socket and its handles.
+///
+/// ```
+/// use perimeter_stack::ready::{ERR, HUP};
+/// use perimeter_stack::tasks::{Half, Place, Tasks};
+/// use std::task::{Context, Poll, Waker};
+///
+/// let (tasks, mut cx) = (Tasks::default(), Context::from_waker(Waker::noop()));
+/// assert!(tasks.poll(Half::Read, &mut cx).is_pending());
+/// let mut place = Place::default();
+/// assert!(tasks.wait(Half::Write, &mut place, &mut cx).is_pending());
+/// // To look again, though nothing has changed.
+/// tasks.wake(Half::Read);
+/// tasks.leave(Half::Write, &mut place);
+/// // The stack ends: whoever calls learns why.
+/// tasks.end();
+/// assert_eq!(tasks.ready(Half::Read), ERR | HUP);
+/// assert_eq!(tasks.poll(Half::Write, &mut cx), Poll::Ready(ERR | HUP));
+/// ```
 pub struct Tasks {
     read: Side,
     write: Side,

@@ -5,6 +5,17 @@
 /// The discriminant is the level. A thread may take a lock only when every lock that it holds
 /// has a lower level, or an equal one where [`LockClass::nests_with_itself`] says so. Debug
 /// builds and the virtual platform check it at every acquisition.
+///
+/// ```
+/// use perimeter_sync::{Guards, LockClass};
+///
+/// // Results name classes.
+/// let group = LockClass::named("group").ok_or("there is none of that name")?;
+/// assert_eq!((group.name(), group.guards()), ("group", Some(Guards::Group)));
+/// // Who holds a group's lock may take a connection's, and not the other way round.
+/// assert!(group.level() < LockClass::Connection.level() && !group.nests_with_itself());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum LockClass {
@@ -45,6 +56,19 @@ pub enum LockClass {
 }
 
 /// What locks of a class protect of the protocol.
+///
+/// ```
+/// use perimeter_sync::{Guards, LockClass};
+///
+/// // Where connections wait for each other, and where TCP runs.
+/// let [shared, around]: [fn(Guards) -> bool; 2] = [Guards::is_shared, Guards::is_around_tcp];
+/// let with = |what: fn(Guards) -> bool| {
+///     let all = LockClass::ALL.into_iter().filter(move |c| c.guards().is_some_and(what));
+///     all.map(LockClass::name).collect::<Vec<_>>()
+/// };
+/// assert_eq!(with(shared), ["conn_hashtable", "group", "squeue"]);
+/// assert_eq!(with(around), ["group", "connection"]);
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Guards {
     /// A table of all connections.
@@ -154,6 +178,21 @@ impl LockClass {
 
 /// What a lock has seen. A lock is *contended* when its first attempt fails because another
 /// thread has it; recursion is not contention, a success after spinning is.
+///
+/// ```
+/// use perimeter_sync::{Lock, LockClass, LockStats, Native, Platform};
+///
+/// let lock = Native::default().lock(LockClass::Leaf, 0);
+/// *lock.lock() += 1;
+/// let earlier = lock.stats();
+/// *lock.lock() += 1;
+/// assert_eq!(lock.stats().since(earlier).acquisitions, 1);
+///
+/// let mut all = LockStats::default();
+/// all.add(earlier);
+/// all.add(lock.stats());
+/// assert_eq!((all.acquisitions, all.contended), (3, 0));
+/// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockStats {
@@ -189,6 +228,15 @@ impl LockStats {
 
 /// A class of protocol work, for [`crate::Platform::charge`]: free on the machine, costed from
 /// a table on virtual cores.
+///
+/// ```
+/// use perimeter_sync::{Layer, Work};
+///
+/// // What is charged to TCP, by the names in records.
+/// let of_tcp = Work::ALL.into_iter().filter(|w| w.layer() == Some(Layer::Tcp));
+/// let names: Vec<&str> = of_tcp.map(Work::name).collect();
+/// assert_eq!(names, ["tcp_fast", "tcp_slow", "tcp_output", "timer"]);
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Work {
@@ -298,6 +346,15 @@ impl Touched {
 }
 
 /// A major layer of a connection.
+///
+/// ```
+/// use perimeter_sync::{Layer, Work};
+///
+/// // Which layer runs, by the work that it declares.
+/// assert_eq!(Work::RxFrame.layer(), Some(Layer::Ip));
+/// assert_eq!(Work::SockCall.layer(), Some(Layer::Socket));
+/// assert!(Layer::Ip < Layer::Tcp && Layer::Tcp < Layer::Socket, "from the device upwards");
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Layer {
     /// From the device to the connection's table.

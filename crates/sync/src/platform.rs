@@ -21,6 +21,25 @@ mod sealed {
 
 /// The machine that stack and organizations run on. Cheap to clone: a handle. Sealed: see
 /// [`Platform::lane`] for what implementations must guarantee.
+///
+/// ```
+/// use perimeter_sync::virt::{Virtual, VirtualConfig};
+/// use perimeter_sync::{Lock, LockClass, Native, Platform, Thread};
+/// use std::sync::Arc;
+///
+/// /// On whatever machine.
+/// fn count<P: Platform>(p: &P) -> u32 {
+///     let sum = Arc::new(p.lock(LockClass::Leaf, 0));
+///     let other = sum.clone();
+///     let thread = p.spawn("adder", None, Box::new(move || *other.lock() += 1));
+///     thread.join().expect("no panic");
+///     *sum.lock()
+/// }
+/// assert_eq!(count(&Native::default()), 1);
+/// let (sum, report) = Virtual::run(VirtualConfig::default(), |p| count(&p))?;
+/// assert_eq!((sum, report.threads), (1, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// A counted mutual-exclusion lock.
     type Lock<T: Send + 'static>: Lock<T>;

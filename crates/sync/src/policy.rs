@@ -5,6 +5,16 @@ use core::str::FromStr;
 
 /// How contenders wait for a lock of [`crate::Platform::lock`], and what a release does: a
 /// setting of the platform, the same for all its locks.
+///
+/// ```
+/// use perimeter_sync::LockPolicy;
+///
+/// // From the command line, say.
+/// let policy: LockPolicy = "turnstile".parse()?;
+/// assert_eq!(policy, LockPolicy::Turnstile);
+/// assert_eq!(LockPolicy::ALL.map(LockPolicy::name), ["modern", "turnstile"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum LockPolicy {
@@ -67,6 +77,16 @@ impl Priority {
 }
 
 /// Whether waiters lend their priority to the owners of locks.
+///
+/// ```
+/// use perimeter_sync::{Lending, LockPolicy, Native};
+///
+/// match Native::default().with_policy(LockPolicy::Turnstile).lending() {
+///     Lending::NotPermitted => println!("threads' priorities need a privilege"),
+///     other => assert_eq!(other, Lending::Lent),
+/// }
+/// assert_eq!(Native::default().lending(), Lending::None);
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Lending {

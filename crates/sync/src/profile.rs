@@ -12,6 +12,19 @@ const FINE: u32 = 2;
 pub const BUCKETS: usize = 144;
 
 /// Durations by size: exact up to 7 ns, then four buckets from each power of two to the next.
+///
+/// ```
+/// use perimeter_sync::profile::Histogram;
+///
+/// let mut waits = Histogram::default();
+/// [3, 3, 1000].into_iter().for_each(|ns| waits.add(ns));
+/// let earlier = waits.clone();
+/// waits.add(90_000);
+/// assert_eq!((waits.count(), waits.since(&earlier).count()), (4, 1));
+/// // The smallest duration of each bucket, and how many are in it.
+/// assert!(waits.iter().eq([(3, 2), (896, 1), (81_920, 1)]));
+/// assert_eq!(Histogram::floor(Histogram::bucket(1000)), 896);
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Histogram(Vec<u64>);
 
@@ -85,6 +98,18 @@ impl fmt::Debug for Histogram {
 }
 
 /// Waits for locks of one class, and how long they were held.
+///
+/// ```
+/// use perimeter_sync::profile::LockTimes;
+///
+/// let mut times = LockTimes::default();
+/// times.hold.add(400);
+/// times.hold.add(500);
+/// times.wait.add(90);
+/// println!("waited {:?}, held {:?}", times.wait, times.hold);
+/// assert_eq!((times.wait.count(), times.hold.count()), (1, 2), "every second one");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockTimes {
@@ -95,6 +120,17 @@ pub struct LockTimes {
 }
 
 /// What threads do to hand work to each other.
+///
+/// ```
+/// use perimeter_sync::profile::{Path, Profile};
+///
+/// let profile = Profile::default();
+/// for path in Path::ALL {
+///     println!("{}: {:?}", path.name(), profile.path(path));
+/// }
+/// assert_eq!(Path::ALL.map(Path::name), ["queue", "park", "wake"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Path {
@@ -122,6 +158,16 @@ impl Path {
 }
 
 /// What was spent on a [`Path`].
+///
+/// ```
+/// use perimeter_sync::profile::{Path, PathTimes, Profile};
+///
+/// /// What one costs, ns.
+/// fn each(times: PathTimes) -> Option<u64> {
+///     times.ns.checked_div(times.count)
+/// }
+/// assert_eq!(each(Profile::default().path(Path::Park)), None, "nobody has slept");
+/// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathTimes {
@@ -132,6 +178,22 @@ pub struct PathTimes {
 }
 
 /// All that a profiled platform has timed.
+///
+/// ```
+/// use perimeter_sync::native::Profiling;
+/// use perimeter_sync::profile::Path;
+/// use perimeter_sync::{Lock, LockClass, Native, Platform};
+///
+/// let profiling = Profiling::begin().ok_or("eight are under way")?;
+/// let native = Native::default().with_profiling(&profiling);
+/// let before = native.profile().ok_or("it is profiled")?;
+/// *native.lock(LockClass::Group, 0).lock() += 1;
+/// let after = native.profile().ok_or("it is profiled")?;
+/// let during = after.since(&before);
+/// assert_eq!(during.locks(LockClass::Group).hold.count(), 1);
+/// assert_eq!(during.path(Path::Wake).count, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     locks: [LockTimes; LockClass::ALL.len()],

@@ -19,6 +19,16 @@ pub const MIN_MSS: u16 = 48;
 pub const MIN_PMTU: u16 = 552;
 
 /// Keepalive settings (RFC 9293, section 3.8.4).
+///
+/// ```
+/// use perimeter_tcp::Keepalive;
+/// use std::time::Duration;
+///
+/// // A silent peer is given up after a minute and three probes, ten seconds apart.
+/// let seconds = Duration::from_secs;
+/// let k = Keepalive::default().with_idle(seconds(60)).with_interval(seconds(10)).with_probes(3);
+/// assert_eq!(k.idle + k.interval * u32::from(k.probes), seconds(90));
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Keepalive {
@@ -89,6 +99,15 @@ impl Layers {
 /// What a connection is made with. The defaults are Linux's where it has one.
 ///
 /// Times are kept in milliseconds inside a connection; longer than 49 days counts as that.
+///
+/// ```
+/// use perimeter_tcp::{CcKind, Config};
+///
+/// let config = Config::default().with_congestion(CcKind::NewReno).with_rcv_buf_max(6 << 20);
+/// // The shift of 16 bits that lets them express 6 MiB.
+/// assert_eq!(config.wscale(), Some(7));
+/// assert_eq!(config.with_window_scale(false).wscale(), None);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {

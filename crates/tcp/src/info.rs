@@ -6,6 +6,20 @@ use crate::config::Keepalive;
 use crate::tcb::State;
 
 /// The congestion state, by Linux's names.
+///
+/// ```
+/// use perimeter_tcp::{CaState, Info};
+///
+/// /// Whether the path loses what is sent.
+/// fn is_losing(info: &Info) -> bool {
+///     matches!(info.ca_state, CaState::Recovery | CaState::Loss)
+/// }
+/// # use perimeter_base::Time;
+/// # use perimeter_tcp::{Config, Tcb};
+/// # use perimeter_wire::Seq;
+/// # let info = Tcb::connect(&Config::default(), Seq(1), 0, Time::ZERO).info(Time::ZERO);
+/// assert!(!is_losing(&info), "it has sent nothing yet");
+/// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CaState {
@@ -21,6 +35,19 @@ pub enum CaState {
 }
 
 /// A snapshot of a connection. Counts of segments are bytes over the MSS, rounded up.
+///
+/// ```
+/// use perimeter_base::Time;
+/// use perimeter_tcp::{Config, State, Tcb};
+/// use perimeter_wire::Seq;
+///
+/// // Of a connection that is being opened.
+/// let tcb = Tcb::connect(&Config::default(), Seq(1), 0, Time::ZERO);
+/// let info = tcb.info(Time::ZERO);
+/// assert_eq!(info.state, State::SynSent);
+/// assert_eq!((info.retransmits, info.rto.as_secs()), (0, 1));
+/// assert!(info.srtt.is_zero(), "nothing has been measured");
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {

@@ -7,6 +7,19 @@ use perimeter_wire::{FlowKey, TcpFlags, TcpHdr};
 use std::sync::Arc;
 
 /// Which list.
+///
+/// ```
+/// use perimeter_org::pef::event::Direction;
+///
+/// // As an arrow in a trace.
+/// let arrow = |d: Direction| match d {
+///     Direction::Receive => "<",
+///     Direction::Transmit => ">",
+///     Direction::Unbound => "?",
+/// };
+/// assert_eq!(arrow(Direction::Transmit), ">");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// A connection's receive list: IP, TCP, SOCKFS.
@@ -20,6 +33,14 @@ pub enum Direction {
 }
 
 /// A major layer of a list. Each holds one or more events.
+///
+/// ```
+/// use perimeter_org::pef::event::Layer;
+///
+/// // In the order in which a packet runs through them that is received.
+/// assert_eq!(Layer::ALL.map(Layer::name), ["ip", "tcp", "sockfs"]);
+/// assert!(Layer::Ip < Layer::Sockfs);
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
     /// IP.
@@ -45,6 +66,20 @@ impl Layer {
 }
 
 /// What becomes of a packet after an event (section 3.2.4).
+///
+/// ```
+#[doc = include_str!("../examples/packet.txt")]
+/// /// Nothing but HTTP comes any further.
+/// fn filter(packet: &mut Packet<'_>) -> Verdict {
+///     match packet.flow.local_port {
+///         80 => Verdict::Next,
+///         _ => Verdict::Done,
+///     }
+/// }
+/// assert_eq!(filter(&mut packet), Verdict::Next);
+/// packet.flow.local_port = 25;
+/// assert_eq!(filter(&mut packet), Verdict::Done);
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// On to the next event; past the last one the packet is finished.
@@ -57,6 +92,15 @@ pub enum Verdict {
 }
 
 /// Under which perimeter an event runs.
+///
+/// ```
+/// use perimeter_org::pef::event::Under;
+///
+/// // Encryption that needs none of the connection's state can run anywhere.
+/// let (own, pinned, free) = (Under::default(), Under::Squeue(3), Under::Nothing);
+/// assert_eq!(own, Under::Layer);
+/// assert_ne!(pinned, free);
+/// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Under {
     /// That of its major layer, for each connection its own.
@@ -70,6 +114,17 @@ pub enum Under {
 }
 
 /// One packet as an event sees it.
+///
+/// ```
+#[doc = include_str!("../examples/packet.txt")]
+/// // `packet` is a segment of five octets that was received, as an event gets it.
+/// let shout = |packet: &mut Packet<'_>| {
+///     packet.payload.make_ascii_uppercase();
+///     Verdict::Next
+/// };
+/// assert_eq!(shout.on_packet(&mut packet), Verdict::Next);
+/// assert_eq!(packet.payload, b"HELLO");
+/// ```
 #[derive(Debug)]
 pub struct Packet<'a> {
     /// The time.
@@ -103,6 +158,21 @@ pub struct Packet<'a> {
 }
 
 /// What an event under TCP's perimeter may ask.
+///
+/// ```
+#[doc = include_str!("../examples/packet.txt")]
+/// /// Tells of connections that have begun to lose segments. On TCP's layer, under its perimeter.
+/// fn notice(packet: &mut Packet<'_>) -> Verdict {
+///     if packet.tcp.is_some_and(|tcp| tcp.info().retransmits > 0) {
+///         eprintln!("{:?} retransmits", packet.flow);
+///         packet.disable = true;
+///     }
+///     Verdict::Next
+/// }
+/// assert_eq!(notice(&mut packet), Verdict::Next);
+/// assert!(!packet.disable, "this packet comes without");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Peek: fmt::Debug {
     /// TCP's own account of the connection.
     fn info(&self) -> Info;
@@ -114,6 +184,25 @@ pub trait Peek: fmt::Debug {
 /// If it panics, its event is taken off every list that it is on, and counted (`event_panics`);
 /// the packet goes on, as the callback has left it. The event's name stays among those of its list
 /// with "(panicked)" behind it, and disabling it is an error that says so.
+///
+/// ```
+#[doc = include_str!("../examples/packet.txt")]
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// /// Counts octets. A closure will do for most; a type has a name and can be asked.
+/// #[derive(Default)]
+/// struct Octets(AtomicU64);
+///
+/// impl PacketEvent for Octets {
+///     fn on_packet(&self, packet: &mut Packet<'_>) -> Verdict {
+///         self.0.fetch_add(packet.len.into(), Ordering::Relaxed);
+///         Verdict::Next
+///     }
+/// }
+/// let octets = Octets::default();
+/// octets.on_packet(&mut packet);
+/// assert_eq!(octets.0.into_inner(), 5);
+/// ```
 pub trait PacketEvent: Send + Sync + 'static {
     /// A packet arrives at this event.
     fn on_packet(&self, packet: &mut Packet<'_>) -> Verdict;
@@ -126,6 +215,24 @@ impl<F: Fn(&mut Packet<'_>) -> Verdict + Send + Sync + 'static> PacketEvent for 
 }
 
 /// An event to be put on a list.
+///
+/// ```
+/// use perimeter_org::pef::event::{Direction, EventSpec, Layer, Packet, Under, Verdict};
+/// use std::sync::Arc;
+///
+/// let spec = EventSpec {
+///     name: "shout".into(),
+///     direction: Direction::Receive,
+///     layer: Layer::Tcp,
+///     under: Under::Layer,
+///     event: Arc::new(|packet: &mut Packet<'_>| {
+///         packet.payload.make_ascii_uppercase();
+///         Verdict::Next
+///     }),
+/// };
+/// assert_eq!(format!("{spec:?}"), "shout (Receive, tcp, Layer)");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct EventSpec {
     /// Its name, for those who look at lists.
@@ -154,6 +261,14 @@ impl fmt::Debug for EventSpec {
 }
 
 /// Where in its major layer an event goes.
+///
+/// ```
+/// use perimeter_org::pef::event::End;
+///
+/// // A filter goes before what is there, an account of what is left behind it.
+/// let end = |name: &str| if name == "filter" { End::Front } else { End::Back };
+/// assert_eq!((end("filter"), end("account")), (End::Front, End::Back));
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// Before those that are there.
@@ -163,10 +278,30 @@ pub enum End {
 }
 
 /// The name of an event on a list, never used again.
+///
+/// ```
+/// use perimeter_org::pef::event::EventId;
+/// use std::collections::HashMap;
+///
+/// // Who adds events keeps their names, to take them off.
+/// let mut mine = HashMap::from([(EventId(7), "filter")]);
+/// assert_eq!(mine.remove(&EventId(7)), Some("filter"));
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(pub u64);
 
 /// One segment of a traced connection.
+///
+/// ```
+/// use perimeter_org::pef::event::{Direction, Traced};
+///
+/// /// A line for each segment that carries data and came in.
+/// fn line(segment: &Traced) -> Option<String> {
+///     let wanted = segment.direction == Direction::Receive && segment.len > 0;
+///     wanted.then(|| segment.to_string())
+/// }
+/// # let _ = line;
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Traced {

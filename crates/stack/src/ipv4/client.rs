@@ -82,6 +82,17 @@ perimeter_base::setters! {
 }
 
 /// An address that an interface was given for a time, and what came along.
+///
+/// ```
+/// use perimeter_stack::Lease;
+///
+/// /// What a stack was told, in a line.
+/// fn told(lease: &Lease) -> String {
+///     let gateway = lease.routers.first().map_or("none".into(), |r| r.to_string());
+///     format!("{} from {}, gateway {gateway}", lease.addr, lease.server)
+/// }
+/// # let _ = told;
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lease {

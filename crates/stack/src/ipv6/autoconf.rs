@@ -38,6 +38,14 @@ const TWO_HOURS: u64 = 7_200;
 const DUPLICATES: usize = 64;
 
 /// Settings of IPv6.
+///
+/// ```
+/// use perimeter_stack::Ipv6Config;
+///
+/// // Addresses by the prefixes of routers, the same each time that the stack starts.
+/// let config = Ipv6Config::default().with_autoconf(true).with_stable_secret(Some([1, 2]));
+/// assert!(config.autoconf && !config.accept_redirects);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Ipv6Config {

@@ -1,6 +1,15 @@
 //! Settings of sockets.
 
 /// What a socket is opened with.
+///
+/// ```
+/// use perimeter_stack::udp::{UdpConfig, UdpSetting};
+///
+/// // One of several sockets at a port, with room for bursts.
+/// let mut config = UdpConfig::default().with_reuse_port(true).with_recv_buffer(8 << 20);
+/// config.set(UdpSetting::Ttl(8));
+/// assert_eq!((config.ttl, config.reuse_port), (Some(8), true));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdpConfig {

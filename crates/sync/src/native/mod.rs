@@ -30,6 +30,23 @@ pub use thread::NativeThread;
 ///
 /// A plain copy: no count is kept. Each value made by [`Native::new`] has its own epoch; copies
 /// share it, and so must everything that compares times.
+///
+/// ```
+/// use perimeter_sync::native::Profiling;
+/// use perimeter_sync::{Lending, LockPolicy, Native, Platform};
+///
+/// let native = Native::new();
+/// // Copies have one clock, with whatever locks.
+/// let turnstiles = native.with_policy(LockPolicy::Turnstile);
+/// assert_ne!(turnstiles.lending(), Lending::None);
+/// let profiling = Profiling::begin().ok_or("eight are under way")?;
+/// let timed = turnstiles.with_profiling(&profiling);
+/// let earlier = native.now();
+/// std::thread::sleep(std::time::Duration::from_millis(1));
+/// assert!(timed.now() > earlier);
+/// assert!(timed.profile().is_some() && native.profile().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug)]
 pub struct Native {
     ticks: &'static Ticks,

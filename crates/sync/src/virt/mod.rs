@@ -88,6 +88,23 @@ pub(crate) const FILE: &str = file!();
 ///
 /// Usable from OS threads outside the simulation too, where waiting sleeps in the kernel; in a
 /// simulation started by [`Virtual::run`] such a thread gets its turn when the run has ended.
+///
+/// ```
+/// use perimeter_sync::virt::{Virtual, VirtualConfig};
+/// use perimeter_sync::{Lock, LockClass, Platform};
+///
+/// let (taken, report) = Virtual::run(VirtualConfig::default().with_seed(7), |p| {
+///     // At the end of the run nobody may have been forgotten.
+///     p.quiescence(|| Ok(()));
+///     p.record();
+///     *p.lock(LockClass::Group, 0).lock() += 1;
+///     let all = p.recorded();
+///     all.iter().filter(|e| e.act.locked() == Some(LockClass::Group)).count()
+/// })?;
+/// assert_eq!(taken, 1);
+/// assert_eq!(report.locks[LockClass::Group as usize].acquisitions, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Virtual {
     shared: Arc<Shared>,
@@ -131,6 +148,18 @@ impl Virtual {
     /// one thread, several of which the calling thread drives by itself. It alone has lane 0;
     /// whatever would wait panics, as nobody could end the wait. Nothing here sets the clock, and it
     /// must not go back.
+    ///
+    /// ```
+    /// use perimeter_sync::{Platform, Virtual};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// // A simulator's own clock.
+    /// let clock = Arc::new(AtomicU64::new(0));
+    /// let platform = Virtual::by_clock(7, clock.clone());
+    /// clock.store(1_500, Ordering::Relaxed);
+    /// assert_eq!(platform.now().nanos(), 1_500);
+    /// ```
     pub fn by_clock(seed: u64, clock: Arc<AtomicU64>) -> Virtual {
         Virtual {
             shared: Shared::by_clock(seed, clock),
@@ -146,6 +175,21 @@ impl Virtual {
     }
 
     /// How the run has gone so far.
+    ///
+    /// ```
+    /// use perimeter_sync::virt::VirtualConfig;
+    /// use perimeter_sync::{Platform, Virtual, Work};
+    ///
+    /// let (so_far, all) = Virtual::run(VirtualConfig::default(), |p| {
+    ///     p.charge(Work::Nanos, 100);
+    ///     let so_far = p.report();
+    ///     p.charge(Work::Nanos, 200);
+    ///     so_far
+    /// })?;
+    /// let work = |r: &perimeter_sync::virt::Report| r.work[Work::Nanos as usize];
+    /// assert_eq!((work(&so_far), work(&all)), ((1, 100), (2, 300)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn report(&self) -> Report {
         self.shared.with(|st| st.report())
     }

@@ -41,6 +41,18 @@ pub const SSTHRESH_INFINITE: u32 = u32::MAX;
 const CWND_MAX: u32 = 1 << 30;
 
 /// Which algorithm governs the window.
+///
+/// ```
+/// use perimeter_tcp::CcKind;
+///
+/// // As the command line names them.
+/// let kind: CcKind = "newreno".parse()?;
+/// assert_eq!(kind, CcKind::NewReno);
+/// assert_eq!(CcKind::default().to_string(), "cubic");
+/// let error = "bbr".parse::<CcKind>().expect_err("there is none of that name");
+/// println!("{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CcKind {

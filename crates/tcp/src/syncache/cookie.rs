@@ -20,6 +20,16 @@ use super::handshake::{Established, ListenParams, MIN_MSS};
 use crate::isn::{IsnGen, ts_clock};
 
 /// When a cookie is sent in place of an entry.
+///
+/// ```
+/// use perimeter_tcp::SynCache;
+/// use perimeter_tcp::syncache::Cookies;
+///
+/// assert_eq!(Cookies::default(), Cookies::WhenFull);
+/// // A cache that never answers without an entry: 512 buckets of 30.
+/// let cache = SynCache::new(512, 30, 1, 2).with_cookies(Cookies::Off);
+/// assert_eq!(cache.capacity(), 15_360);
+/// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cookies {

@@ -2,6 +2,21 @@
 
 /// State of a connection. LISTEN has no TCB: it is the
 /// [`SynCache`](crate::syncache::SynCache)'s business.
+///
+/// ```
+/// use perimeter_tcp::State;
+///
+/// // What a connection waits for.
+/// let waits = |state: State| match state {
+///     s if !s.is_synchronized() => "the handshake",
+///     s if s.may_receive() => "data",
+///     State::TimeWait => "the end",
+///     _ => "acknowledgments, or us",
+/// };
+/// assert_eq!(waits(State::SynSent), "the handshake");
+/// assert_eq!(waits(State::FinWait2), "data");
+/// assert_eq!(waits(State::CloseWait), "acknowledgments, or us");
+/// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
