@@ -373,12 +373,13 @@ pub enum Occupancy {
 /// by dashes.
 ///
 /// ```
-/// use perimeter_org::organizations::families;
+/// use perimeter_org::organizations::family;
 /// use perimeter_org::spec::Look;
 ///
-/// // No two families look alike, and none as what nobody has registered.
-/// let looks: Vec<Look> = families().map(|f| f.look).collect();
-/// assert!(!looks.contains(&Look::UNKNOWN));
+/// // One for each family, and one for what comes from outside.
+/// let look = |name: &str| family(name).map_or(Look::UNKNOWN, |f| f.look);
+/// assert_ne!(look("squeue:2").colour, look("connp-l:4").colour);
+/// assert_eq!(look("mine"), Look::UNKNOWN);
 /// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Look {
