@@ -8,6 +8,14 @@ use crate::device::{
 };
 
 /// The device: one queue each way, [`Medium::Ip`], so that there are no stations to be asked for.
+///
+/// ```
+/// use perimeter_link::nowhere::Nowhere;
+/// use perimeter_link::{Device, Medium};
+///
+/// // For a stack with an address of its own that needs no network.
+/// assert_eq!(Nowhere.capabilities().medium, Medium::Ip);
+/// ```
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Nowhere;
 

@@ -44,6 +44,18 @@ pub struct ScriptDevice<P: Platform> {
 }
 
 /// The script's end. Cheap to clone.
+///
+/// ```
+/// use perimeter_base::Time;
+/// use perimeter_link::script::script;
+/// use perimeter_sync::Native;
+///
+/// let (device, handle) = script(&Native::default(), "script0", 1500);
+/// // A test plays the network: it says what comes, and looks at what the stack sends.
+/// handle.set_notify(std::sync::Arc::new(|| println!("the stack has sent something")));
+/// assert!(handle.inject(Time::ZERO, &[0x45; 40]));
+/// assert_eq!((handle.next(), handle.waiting(), handle.dropped()), (None, 0, 0));
+/// ```
 pub struct ScriptHandle<P: Platform> {
     inner: Arc<Inner<P>>,
 }

@@ -19,6 +19,16 @@ use crate::pace::{FIFO_NS, OVERHEAD, Pacer};
 use crate::rss::Rss;
 
 /// One end of a wire.
+///
+/// ```
+/// use perimeter_link::fault::FaultConfig;
+/// use perimeter_link::wire::{EndConfig, WireConfig};
+///
+/// // One packet in a hundred is lost on the way from the second end to the first.
+/// let lossy = EndConfig::new(2).with_faults(FaultConfig::default().with_seed(7).with_loss(0.01));
+/// let config = WireConfig::default().with_ends([EndConfig::new(1), lossy]);
+/// assert!(config.ends[0].faults.is_clean() && !config.ends[1].faults.is_clean());
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EndConfig {
@@ -63,6 +73,14 @@ perimeter_base::setters! {
 }
 
 /// A wire between two stacks.
+///
+/// ```
+/// use perimeter_link::wire::WireConfig;
+///
+/// // A line of 10 Mb/s to the other side of an ocean.
+/// let line = WireConfig::default().with_gbps(Some(0.01)).with_latency_ns(40_000_000);
+/// assert_eq!((line.mtu, line.ends[0].name.as_str()), (1500, "wire1"));
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WireConfig {
@@ -171,6 +189,16 @@ struct Direction<P: Platform> {
 }
 
 /// One end of a wire. A [`Device`].
+///
+/// ```
+/// use perimeter_link::Device;
+/// use perimeter_link::wire::{End, WireConfig, pair};
+/// use perimeter_sync::Native;
+///
+/// let ([a, b], _): ([End<Native>; 2], _) = pair(&Native::default(), WireConfig::default());
+/// let names = [&a, &b].map(|end| end.capabilities().name);
+/// assert_eq!(names, ["wire1", "wire2"]);
+/// ```
 pub struct End<P: Platform> {
     platform: P,
     config: Arc<WireConfig>,
@@ -180,6 +208,20 @@ pub struct End<P: Platform> {
 }
 
 /// What happened on one direction of a wire. Cheap to clone.
+///
+/// ```
+/// use perimeter_link::wire::{WireConfig, pair};
+/// use perimeter_sync::Native;
+///
+/// let ([a, b], [from_a, _]) = pair(&Native::default(), WireConfig::default());
+/// // What a test asks when it is over: has everything arrived, and what was lost?
+/// assert_eq!((from_a.in_flight(), from_a.overflows()), (0, 0));
+/// println!("{:?}", from_a.faults());
+/// assert!(!from_a.alone());
+/// drop((a, b));
+/// assert!(from_a.alone(), "both ends have gone");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct WireHandle<P: Platform> {
     out: Arc<Direction<P>>,
 }
@@ -218,6 +260,18 @@ impl<P: Platform> WireHandle<P> {
 }
 
 /// Two ends and, for each, the handle of the direction that it sends on.
+///
+/// ```
+/// use perimeter_link::wire::{WireConfig, pair};
+/// use perimeter_link::{Device, Medium};
+/// use perimeter_sync::Native;
+///
+/// // Each end goes to a stack as its interface.
+/// let config = WireConfig::default().with_mtu(9000).with_medium(Medium::Ip);
+/// let ([a, b], [from_a, from_b]) = pair(&Native::default(), config);
+/// assert_eq!((a.capabilities().mtu, b.capabilities().medium), (9000, Medium::Ip));
+/// assert_eq!(from_a.in_flight() + from_b.in_flight(), 0);
+/// ```
 pub fn pair<P: Platform>(platform: &P, config: WireConfig) -> ([End<P>; 2], [WireHandle<P>; 2]) {
     let mut config = config;
     config.mtu = config.mtu.max(68);
