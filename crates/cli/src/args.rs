@@ -328,7 +328,7 @@ pub struct LabRun {
     #[arg(long)]
     pub resume: bool,
     /// Seed of the order of the runs [default: drawn, and recorded; --resume: the folder's]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = seed)]
     pub seed: Option<u64>,
 }
 
@@ -342,7 +342,7 @@ pub struct CacheSubject {
     #[arg(long, value_name = "BYTES")]
     pub payload: u64,
     /// Seed of the interleaving
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seed)]
     pub seed: u64,
 }
 
@@ -737,6 +737,10 @@ fn runs(text: &str) -> Result<u64, String> {
 /// A number of segments, frames or looks.
 pub fn count(text: &str) -> Result<u64, String> {
     units::whole(text, "the number", 1..=u64::MAX - 1)
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    units::whole(text, "the seed", 0..=u64::MAX)
 }
 
 fn predicted_cores(text: &str) -> Result<usize, String> {

@@ -37,6 +37,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Input(_) | Error::Unavailable(_) => 2,
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 2,
             Error::Io { .. } | Error::Late(_) | Error::Run(_) | Error::Stopped => 1,
         }
     }

@@ -56,6 +56,19 @@ pub fn gbps(text: &str) -> Result<f64, String> {
     Ok(value)
 }
 
+/// `1234567` as `1,234,567`.
+pub fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.max(0.0));
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// A duration to be glanced at.
 pub fn roughly(d: Duration) -> String {
     match d.as_secs() {

@@ -10,8 +10,10 @@ use perimeter_stack::{Over, SockError};
 pub enum EngineError {
     /// The organization has one thread, and this is another.
     WrongThread,
-    /// No route to the address, or the local address is not ours.
+    /// No route to the address.
     NoRoute,
+    /// The local address is not ours.
+    NotOurs,
     /// Address or port is in use.
     AddrInUse,
     /// Connections pin all the memory that they may.
@@ -72,7 +74,7 @@ impl From<UdpError> for EngineError {
             UdpError::Permission => EngineError::Permission,
             UdpError::Invalid => EngineError::Sock(SockError::Invalid),
             UdpError::NoInterface => EngineError::NoInterface,
-            UdpError::NotOurs => EngineError::NoRoute,
+            UdpError::NotOurs => EngineError::NotOurs,
             UdpError::InUse => EngineError::AddrInUse,
             UdpError::NoMemory => EngineError::NoMemory,
             // The crate below has no other now.

@@ -591,7 +591,7 @@ impl<O: Org> Instance<O> {
     /// itself.
     ///
     /// # Errors
-    /// No route, no free port, or no memory.
+    /// No route, a local address that is not ours, no free port, or no memory.
     pub fn open_flow(
         &self,
         cx: &mut Ctx<O::K>,
@@ -604,6 +604,9 @@ impl<O: Org> Instance<O> {
         if sh.memory_full() {
             sh.count(cx.lane, Count::MemRefused, 1);
             return Err(OpenError::NoMemory);
+        }
+        if local.0.is_some_and(|ours| !sh.may_bind(ours)) {
+            return Err(OpenError::NotOurs);
         }
         let found = sh.source(remote.0, local.0, device);
         let (iface, addr) = found.ok_or(OpenError::NoRoute)?;
@@ -743,8 +746,10 @@ fn wake_all<E: Event, L: Lock<Vec<Arc<E>>>>(list: &Arc<L>) -> bool {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No route to the remote address, or the local address is not ours.
+    /// No route to the remote address.
     NoRoute,
+    /// The local address is not ours.
+    NotOurs,
     /// The flow, or every ephemeral port, is in use.
     InUse,
     /// Connections pin all the memory that they may.

@@ -195,6 +195,7 @@ impl OrgSpec {
     ///
     /// # Panics
     /// If `PERIMETER_ORGS` holds what is no name.
+    #[doc(hidden)] // For suites, which are no part of the interface.
     pub fn tested() -> Vec<OrgSpec> {
         if let Ok(names) = std::env::var("PERIMETER_ORGS") {
             let parse = |s: &str| s.parse().unwrap_or_else(|e| panic!("PERIMETER_ORGS: {e}"));

@@ -92,6 +92,7 @@ fn errno_of(fault: EngineError) -> Errno {
         EngineError::Sock(SockError::Invalid) => libc::EINVAL,
         EngineError::Sock(SockError::Tcp(e)) => return errno_of_tcp(e),
         EngineError::NoRoute => libc::ENETUNREACH,
+        EngineError::NotOurs => libc::EADDRNOTAVAIL,
         EngineError::AddrInUse => libc::EADDRINUSE,
         EngineError::TimedOut | EngineError::Absent => libc::ETIMEDOUT,
         EngineError::WrongThread | EngineError::Forked => libc::EPERM,

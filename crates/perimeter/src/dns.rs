@@ -172,7 +172,7 @@ pub(crate) fn ask(
             match begin(resolver, engine, &query) {
                 Ok(asked) => begun.push((query, asked)),
                 Err(e) if is_ours(&e) => return Err(e),
-                Err(e) => lookup.failed(query.number, unreachable(&e)),
+                Err(e) => lookup.failed(query.number, e.kind()),
             }
         }
         begun.retain(|(query, asked)| {
@@ -193,7 +193,7 @@ fn note(lookup: &mut Lookup, query: &Query, done: &Result<()>) {
         Ok(()) => {}
         // Its time is over: the next step sees to that.
         Err(e) if matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {}
-        Err(e) => lookup.failed(query.number, unreachable(e)),
+        Err(e) => lookup.failed(query.number, e.kind()),
     }
 }
 
@@ -204,15 +204,6 @@ pub(crate) fn is_ours(e: &Error) -> bool {
         e.kind(),
         ErrorKind::NotConnected | ErrorKind::Unsupported | ErrorKind::OutOfMemory
     )
-}
-
-/// Of which kind it is that a server can't be reached.
-pub(crate) fn unreachable(e: &Error) -> ErrorKind {
-    match e.kind() {
-        // There is no route; of a name it would say that it has no address.
-        ErrorKind::AddrNotAvailable => ErrorKind::NetworkUnreachable,
-        kind => kind,
-    }
 }
 
 /// What a driver of a [`Lookup`] needs that waits otherwise than by blocking
@@ -251,11 +242,5 @@ pub mod adapter {
     /// See [`Stack::start_lookup`].
     pub fn is_ours(e: &Error) -> bool {
         super::is_ours(e)
-    }
-
-    /// Of which kind it is that a server can't be reached.
-    /// See [`Stack::start_lookup`].
-    pub fn unreachable(e: &Error) -> ErrorKind {
-        super::unreachable(e)
     }
 }

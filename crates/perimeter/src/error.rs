@@ -80,8 +80,12 @@ pub fn io(f: EngineError) -> Error {
             "organization `up` belongs to one thread; use `up:shared` for several",
         ),
         EngineError::NoRoute => Error::new(
+            ErrorKind::NetworkUnreachable,
+            "no route to the host from this stack's interfaces",
+        ),
+        EngineError::NotOurs => Error::new(
             ErrorKind::AddrNotAvailable,
-            "no route to the host, or the local address is not one of this stack",
+            "the local address is not one of this stack's",
         ),
         EngineError::AddrInUse => Error::new(ErrorKind::AddrInUse, "address already in use"),
         EngineError::NoMemory => Error::new(

@@ -282,8 +282,7 @@ impl Stack {
     /// ```
     ///
     /// # Errors
-    /// `AddrNotAvailable` without a route or for an address that is no host's, `AddrInUse` without a
-    /// free port, `InvalidInput` for a setting out of its range or a link-local address of no
+    /// `NetworkUnreachable` without a route, `AddrInUse` without a free port, `InvalidInput` for a setting out of its range or a link-local address of no
     /// interface.
     pub fn start_connect(&self, addr: SocketAddr) -> std::io::Result<TcpStream> {
         self.connect_with(None, addr, &self.tcp_config())

@@ -230,6 +230,6 @@ fn a_stack_of_its_own_needs_no_device() {
         }
         // Others of the same network are nobody's.
         let other = s.connect_timeout("127.0.0.2:80".parse().unwrap(), Duration::from_secs(20));
-        assert_eq!(kind(other), Some(ErrorKind::AddrNotAvailable), "{org}");
+        assert_eq!(kind(other), Some(ErrorKind::NetworkUnreachable), "{org}");
     }
 }

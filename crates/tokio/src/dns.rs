@@ -93,20 +93,20 @@ async fn drive(stack: &Stack, mut lookup: Lookup) -> Result<Vec<IpAddr>> {
             match timeout(left(stack, &query), begin(stack, &query)).await {
                 Ok(Ok(asked)) => begun.push((query, asked)),
                 Ok(Err(e)) if adapter::is_ours(&e) => return Err(e),
-                Ok(Err(e)) => lookup.failed(query.number, adapter::unreachable(&e)),
+                Ok(Err(e)) => lookup.failed(query.number, e.kind()),
                 // Its time is over: the next step sees to that.
                 Err(_) => {}
             }
         }
         for (query, asked) in &mut begun {
             if let Ok(Err(e)) = timeout(left(stack, query), send(query, asked)).await {
-                lookup.failed(query.number, adapter::unreachable(&e));
+                lookup.failed(query.number, e.kind());
             }
         }
         for (query, mut asked) in begun {
             let answer = finish(stack, &mut lookup, &query, &mut asked);
             if let Ok(Err(e)) = timeout(left(stack, &query), answer).await {
-                lookup.failed(query.number, adapter::unreachable(&e));
+                lookup.failed(query.number, e.kind());
             }
         }
     }

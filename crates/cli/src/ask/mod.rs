@@ -108,9 +108,19 @@ fn table(
     datagrams: &[Datagrams],
     out: &mut String,
 ) {
+    // Where all layers of each connection share a perimeter, it is told once.
+    let vertical = connections.iter().all(|c| {
+        let mut names = c.layers.iter().map(|l| (&l.perimeter, l.bound));
+        let first = names.next();
+        names.all(|name| Some(name) == first)
+    });
+    let layers: &[&str] = match vertical {
+        true => &["perimeter"],
+        false => &["ip", "tcp", "socket"],
+    };
     let mut table = Table::new();
     table.load_style(STYLE);
-    table.set_header([
+    let mut header = vec![
         "connection",
         "state",
         "recv-q",
@@ -119,51 +129,44 @@ fn table(
         "remote",
         "cwnd",
         "rtt",
-        "ip",
-        "tcp",
-        "socket",
-    ]);
+    ];
+    header.extend(layers);
+    table.set_header(header);
     for column in [2, 3, 6, 7] {
         if let Some(c) = table.column_mut(column) {
             c.set_cell_alignment(CellAlignment::Right);
         }
     }
     let dash = || "–".to_string();
+    // What has no connection's columns; the last says what there is to say.
+    let mut other = |row: [String; 5], last: String| {
+        let mut row = vec![dash()].into_iter().chain(row).collect::<Vec<_>>();
+        row.resize_with(7 + layers.len(), dash);
+        row.push(last);
+        table.add_row(row);
+    };
     for l in listeners {
         let (queued, backlog) = (l.queued.to_string(), l.backlog.to_string());
-        let local = l.local.to_string();
-        table.add_row([
-            dash(),
+        let row = [
             "LISTEN".into(),
             queued,
             backlog,
-            local,
+            l.local.to_string(),
             dash(),
-            dash(),
-            dash(),
-            dash(),
-            dash(),
-            dash(),
-        ]);
+        ];
+        other(row, dash());
     }
     for s in datagrams {
         let lost = match s.drops {
             0 => dash(),
             n => format!("{n} dropped"),
         };
-        table.add_row([
-            dash(),
-            "UDP".into(),
-            s.receive_queue.to_string(),
-            s.waiting.to_string(),
-            s.local.to_string(),
-            s.remote.map_or_else(dash, |r| r.to_string()),
-            dash(),
-            dash(),
-            dash(),
-            dash(),
+        let remote = s.remote.map_or_else(dash, |r| r.to_string());
+        let (queued, waiting) = (s.receive_queue.to_string(), s.waiting.to_string());
+        other(
+            ["UDP".into(), queued, waiting, s.local.to_string(), remote],
             lost,
-        ]);
+        );
     }
     for c in connections {
         let mut row = vec![
@@ -176,7 +179,10 @@ fn table(
             c.cwnd.to_string(),
             c.rtt_us.map_or("–".into(), time),
         ];
-        row.extend(c.layers.iter().map(layer));
+        match vertical {
+            true => row.push(layer(c.layers.iter())),
+            false => row.extend(c.layers.iter().map(|l| layer([l].into_iter()))),
+        }
         table.add_row(row);
     }
     let _ = writeln!(out, "{table}");
@@ -192,13 +198,20 @@ fn table(
     }
 }
 
-/// A layer's perimeter, the core that it is bound to, and the core that it ran on last.
-fn layer(l: &Layer) -> String {
-    let mut text = l.perimeter.clone();
-    if let Some(core) = l.bound {
+/// The perimeter of layers that share it, the core that it is bound to, and the cores that they ran
+/// on last.
+fn layer<'a>(layers: impl Iterator<Item = &'a Layer>) -> String {
+    let layers: Vec<&Layer> = layers.collect();
+    let mut text = layers
+        .first()
+        .map_or_else(String::new, |l| l.perimeter.clone());
+    if let Some(core) = layers.first().and_then(|l| l.bound) {
         let _ = write!(text, " [{core}]");
     }
-    let mut ran: Vec<u16> = l.ran.iter().copied().flatten().collect();
+    let mut ran: Vec<u16> = layers
+        .iter()
+        .flat_map(|l| l.ran.iter().copied().flatten())
+        .collect();
     ran.dedup();
     if !ran.is_empty() {
         let ran: Vec<String> = ran.iter().map(u16::to_string).collect();
@@ -282,7 +295,8 @@ mod tests {
             let told = serde_json::json!({
                 "layer": "tcp", "perimeter": perimeter, "bound": bound, "ran": ran,
             });
-            layer(&serde_json::from_value(told).unwrap())
+            let told: Layer = serde_json::from_value(told).unwrap();
+            layer([&told].into_iter())
         };
         assert_eq!(cell("group 17", None, &[Some(1)]), "group 17 @1");
         assert_eq!(

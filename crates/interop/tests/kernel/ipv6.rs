@@ -225,7 +225,7 @@ fn an_advertisement_of_the_kernels_side() {
         advertise("0");
         until(&stack, "no way out", || {
             let c = stack.start_connect(at("2001:db8:77::1", 9));
-            c.is_err_and(|e| e.kind() == ErrorKind::AddrNotAvailable)
+            c.is_err_and(|e| e.kind() == ErrorKind::NetworkUnreachable)
         });
     });
 }

@@ -5,6 +5,7 @@ use crate::{
     bench::report::{Report, Row},
     stats::{self, Verdict, median},
     text::wrapped,
+    units::thousands,
     workload::{Family, Raw},
 };
 
@@ -92,19 +93,6 @@ impl Measure {
     pub fn median(self, row: &Row) -> f64 {
         median(&self.values(row)).unwrap_or(0.0)
     }
-}
-
-/// `1234567` as `1,234,567`.
-pub fn thousands(value: f64) -> String {
-    let digits = format!("{:.0}", value.max(0.0));
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// Ratios from which on a lead is one, where every pair of runs agrees.

@@ -5,7 +5,7 @@ use crate::{
     Error,
     bench::{
         self,
-        answer::{Measure, Sure, compare, ranked, thousands},
+        answer::{Measure, Sure, compare, ranked},
         progress::{Observer, Run},
         report::{Build, Report, Row},
         table::titled,
@@ -14,6 +14,7 @@ use crate::{
     live::Feed,
     organizations::Organization,
     text::wrapped,
+    units::thousands,
     workload::{Coalescing, Configuration, Device, Direction, Sample, Settings},
 };
 use perimeter::OrgSpec;

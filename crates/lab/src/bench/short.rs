@@ -2,12 +2,13 @@
 
 use crate::{
     bench::{
-        answer::{Measure, answer, ranked, thousands},
+        answer::{Measure, answer, ranked},
         report::{Report, Row},
         table::titled,
     },
     stats::median,
     text::wrapped,
+    units::thousands,
     workload::Raw,
 };
 use std::fmt::Write as _;

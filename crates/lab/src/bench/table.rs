@@ -1,13 +1,14 @@
 //! The report as tables for a terminal: all columns, locks, and every remark.
 
 use crate::{
-    bench::answer::{Measure, thousands},
+    bench::answer::Measure,
     bench::report::{Report, Row},
     stats::{Sizes, Spread, median},
+    units::thousands,
     workload::Locks,
 };
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
-use perimeter::Guards;
+use perimeter::{Guards, OrgSpec};
 use std::fmt::Write as _;
 
 const HEADER: [&str; 14] = [
@@ -179,6 +180,16 @@ fn locks(report: &Report, out: &mut String) {
         return;
     }
     let _ = writeln!(out, "{table}\nwait and hold: per acquisition");
+    let alone = |org: &str| org.parse().is_ok_and(|o: OrgSpec| o.single_threaded());
+    let counted = |r: &&Row| !r.locks.is_empty() && alone(&r.org);
+    if let Some(row) = report.runs.iter().find(counted) {
+        let _ = writeln!(
+            out,
+            "{}: one thread, so its locks are flags without an atomic operation; the calls are \
+             counted, as the papers' uniprocessor kernels make them",
+            row.org
+        );
+    }
     if shown < all {
         let _ = writeln!(
             out,

@@ -93,6 +93,10 @@ fn plain(material: &Material<'_>, choices: &[&Choice]) -> Markup {
                     (name(&c.best, &c.look)) " and " (name(&lead.second, &lead.look))
                     " are as fast, " (c.value(plan.metric)) " (no difference seen)."
                 }
+                (Some(lead), Some(sure @ Sure::Open(_))) => {
+                    (name(&c.best, &c.look)) " or " (name(&lead.second, &lead.look)) ", "
+                    (c.value(plan.metric)) " (" (sure.words()) ")."
+                }
                 (Some(lead), Some(sure)) => {
                     (name(&c.best, &c.look)) " is fastest, " (c.value(plan.metric)) ", "
                     strong { (super::choice::two(lead.ratio)) " times " } (lead.second)
@@ -192,13 +196,14 @@ fn cell(material: &Material<'_>, c: &Choice, links: bool) -> Markup {
     let class = match sure {
         Some(Sure::Yes) | None => "win",
         Some(Sure::Tie) => "win tied",
-        Some(Sure::Likely(_) | Sure::Open(_)) => "win hint",
+        Some(Sure::Likely(_)) => "win hint",
+        Some(Sure::Open(_)) => "win open",
     };
     let second = c.lead.as_ref().map_or(&c.look, |l| &l.look);
     let short = match sure {
         Some(Sure::Likely(1)) => "a hint".into(),
         Some(Sure::Likely(_)) => "likely".into(),
-        Some(Sure::Open(_)) => "open".into(),
+        Some(Sure::Open(_)) => "few pairs".into(),
         Some(sure) => sure.words(),
         None => "no rival".into(),
     };
@@ -206,7 +211,7 @@ fn cell(material: &Material<'_>, c: &Choice, links: bool) -> Markup {
     html! {
         td class=(format!("{class} c-{}", looks::of(&c.look).0)) data-label=(label)
             style=(format!("--d:var(--{})", looks::of(second).0)) {
-            a href=[links.then(|| format!("#{}", r.id()))] title=(details(c, r)) { (c.best) }
+            a href=[links.then(|| format!("#{}", r.id()))] title=(details(c, r)) { (c.winner()) }
             span { (c.value(r.plan.metric)) }
             @if let Some(margin) = c.margin() { span { (margin) } }
             span.sure { (short) (doubts(c)) }
@@ -290,7 +295,7 @@ pub(super) fn lines(material: &Material<'_>) -> String {
         let _ = writeln!(
             out,
             "  {at:>18}  {} {}{margin} ({sure})",
-            c.best,
+            c.winner(),
             c.value(plan.metric)
         );
     }

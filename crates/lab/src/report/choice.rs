@@ -103,8 +103,17 @@ impl Choice {
         let lead = self.lead.as_ref()?;
         Some(match lead.sure {
             Sure::Tie => format!("as {}", lead.second),
+            Sure::Open(_) => format!("{} or {}", self.best, lead.second),
             _ => format!("{} × {}", two(lead.ratio), lead.second),
         })
+    }
+
+    /// The best one, unless that is open.
+    pub fn winner(&self) -> &str {
+        match self.sure() {
+            Some(Sure::Open(_)) => "open",
+            _ => &self.best,
+        }
     }
 
     /// How sure it is.

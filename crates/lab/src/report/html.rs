@@ -20,6 +20,44 @@ use std::collections::BTreeMap;
 /// Plans up to which all of a report is unfolded.
 const FEW: usize = 4;
 
+/// Words that a reader may not know, in the order in which they need each other.
+const WORDS: [(&str, &str); 7] = [
+    (
+        "organization",
+        "How a stack shares its work among cores: who may touch a connection's state, when, and \
+         under what.",
+    ),
+    (
+        "perimeter",
+        "What keeps others out while one thread is at a connection's state: a lock, a queue, or \
+         that the state belongs to one thread.",
+    ),
+    (
+        "goodput",
+        "Payload that has arrived and was acknowledged, without headers and retransmissions, for \
+         each second.",
+    ),
+    (
+        "segment time",
+        "Processor time in the stack for each segment of payload, without the peer's and the \
+         application's.",
+    ),
+    (
+        "contended",
+        "Taken while somebody else had it, so that the taker had to wait.",
+    ),
+    (
+        "ideal peer",
+        "The other end of a simulated NIC: it acknowledges and sends at once, and costs next to \
+         nothing.",
+    ),
+    (
+        "far",
+        "The hypervisor has moved the cores apart: a cache line takes several times as long from \
+         one to the other.",
+    ),
+];
+
 /// The whole page.
 pub(super) fn page(material: &Material<'_>) -> Markup {
     let header = &material.stored.header;
@@ -212,6 +250,10 @@ fn method(material: &Material<'_>) -> Markup {
                 "are published values, and nothing else is hollow. A star "
                 "after a published number says that it is derived from others, ≈ that the paper "
                 "rounds or hedges it; the rest stand in the papers as they are." }
+            table { tbody { @for (word, meaning) in WORDS { tr {
+                th scope="row" { (word) }
+                td { (meaning) }
+            } } } }
             p { "Raw data: " code { "runs.jsonl" } " beside this page, a line a run with the "
                 "machine, the version and all settings. " code { "perimeter lab report DIR" }
                 " makes this page again from them." }

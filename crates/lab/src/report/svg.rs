@@ -6,6 +6,7 @@
 //! apart, and no figure relies on colour alone.
 
 use crate::looks;
+use crate::units::thousands;
 use maud::{Markup, PreEscaped, html};
 use perimeter::families::Marker;
 use std::fmt::Write as _;
@@ -567,18 +568,11 @@ pub fn number(v: f64) -> String {
         true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
         false => text,
     };
-    let digits = text.trim_start_matches('-');
-    if digits.len() <= 4 || digits.contains(['.', 'e']) {
+    if size < 1000.0 || text.contains(['.', 'e']) {
         return text;
     }
-    let mut apart = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            apart.push(',');
-        }
-        apart.push(c);
-    }
-    if v < 0.0 { format!("-{apart}") } else { apart }
+    let sign = if v < 0.0 { "-" } else { "" };
+    format!("{sign}{}", thousands(size))
 }
 
 /// Text that is markup already.
@@ -595,7 +589,7 @@ mod tests {
     fn numbers_for_the_eye() {
         let table = [
             (0.0, "0"),
-            (5440.0, "5440"),
+            (5440.0, "5,440"),
             (16384.0, "16,384"),
             (1234567.0, "1,234,567"),
             (-16384.0, "-16,384"),
@@ -685,7 +679,7 @@ mod tests {
         assert_eq!(powers(5.0, 5.0).len(), 2);
         assert_eq!(
             [tick(1.5e6), tick(20_000.0), tick(9000.0)],
-            ["1.5M", "20k", "9000"]
+            ["1.5M", "20k", "9,000"]
         );
     }
 

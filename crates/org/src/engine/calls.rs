@@ -133,6 +133,7 @@ impl<O: Org> Engine for Running<O> {
         i.with(|i, cx| i.open_flow(cx, local, remote, device, config))
             .map_err(|e| match e {
                 OpenError::NoRoute => EngineError::NoRoute,
+                OpenError::NotOurs => EngineError::NotOurs,
                 OpenError::InUse => EngineError::AddrInUse,
                 OpenError::NoMemory => EngineError::NoMemory,
                 OpenError::Gone => EngineError::NetDown,
@@ -146,7 +147,7 @@ impl<O: Org> Engine for Running<O> {
             && !a.is_unspecified()
             && !i.sh.may_bind(a)
         {
-            return Err(EngineError::NoRoute);
+            return Err(EngineError::NotOurs);
         }
         let id = i
             .with(|i, cx| i.listen(cx, spec))

@@ -196,11 +196,11 @@ fn connections_leave_by_their_interface() {
         let e = net
             .socket(Some("lo"))
             .start_connect((net.theirs, 80).into());
-        assert_eq!(kind(e), Some(ErrorKind::AddrNotAvailable), "{org}");
+        assert_eq!(kind(e), Some(ErrorKind::NetworkUnreachable), "{org}");
         let e = net
             .socket(Some("left"))
             .start_connect((net.ours[0], 81).into());
-        assert_eq!(kind(e), Some(ErrorKind::AddrNotAvailable), "{org}");
+        assert_eq!(kind(e), Some(ErrorKind::NetworkUnreachable), "{org}");
         let c = net
             .socket(Some("lo"))
             .start_connect((net.ours[0], 81).into());

@@ -289,7 +289,7 @@ fn taken(lan: &mut Lan, claim: &[u8]) {
     assert_eq!(e, Some(ErrorKind::HostUnreachable), "{org}");
     assert!(segments(&lan.take()).is_empty(), "{org}");
     let again = lan.s.start_connect((FRIEND, 80).into());
-    assert_eq!(kind(again), Some(ErrorKind::AddrNotAvailable), "{org}");
+    assert_eq!(kind(again), Some(ErrorKind::NetworkUnreachable), "{org}");
 }
 
 /// The stack knows its gateway, and has a connection by it.
@@ -441,7 +441,7 @@ fn addresses_and_gateways_from_routers() {
         lan.ms(3);
         assert_eq!(lan.s.addresses()[0].len(), 2, "{org}");
         let none = lan.s.start_connect((FAR, 80).into());
-        assert_eq!(kind(none), Some(ErrorKind::AddrNotAvailable), "{org}");
+        assert_eq!(kind(none), Some(ErrorKind::NetworkUnreachable), "{org}");
         // One that was to be short is: first it is not preferred any more, then gone.
         let short = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 0);
         lan.send(&router(here, 9, 1400, Some((short, 20, 10))));

@@ -203,7 +203,7 @@ fn addresses_of_no_host_are_refused() {
             "[::ffff:127.0.0.1]:80",
         ] {
             let c = lan.s.start_connect(to.parse().unwrap());
-            assert_eq!(kind(c), Some(ErrorKind::AddrNotAvailable), "{to}");
+            assert_eq!(kind(c), Some(ErrorKind::NetworkUnreachable), "{to}");
         }
         let e = lan.s.start_connect("[fe80::1%2]:80".parse().unwrap()).err();
         let e = e.unwrap();
