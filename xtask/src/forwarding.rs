@@ -6,7 +6,6 @@
 use crate::namespaces::{Found, Namespaces, Running, ip, set, table, within, words};
 use anyhow::{Context, Result, bail};
 use clap::{Args as ClapArgs, ValueEnum};
-use perimeter::OrgSpec;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -43,7 +42,7 @@ pub struct Args {
     rounds: u32,
     /// Organizations
     #[arg(long, value_delimiter = ',', default_value = "up,up:shared")]
-    org: Vec<OrgSpec>,
+    org: Vec<String>,
     /// Devices
     #[arg(long, value_delimiter = ',', default_value = "tap,packet,xdp")]
     device: Vec<Device>,
@@ -55,7 +54,7 @@ pub struct Args {
 /// Who forwards.
 enum Router {
     Kernel,
-    Ours(Device, OrgSpec),
+    Ours(Device, String),
 }
 
 impl std::fmt::Display for Router {

@@ -8,18 +8,15 @@ use clap::{Parser, Subcommand};
 
 mod attack;
 mod counts;
-mod explore;
 mod fmt;
 mod forwarding;
 mod gateways;
 mod imports;
-mod many;
 mod miri;
 mod namespaces;
 mod packetdrill;
 mod packetdrill_script;
 mod sanitize;
-mod soak;
 mod supply;
 mod test;
 
@@ -42,12 +39,6 @@ enum Command {
     Test(test::Args),
     /// Run packetdrill scripts against our TCP, or against the host's to get a baseline.
     Packetdrill(packetdrill::Args),
-    /// Run two stacks back to back in virtual time over many seeds. `cargo soak` is the same,
-    /// optimised.
-    Soak(soak::Args),
-    /// Run tiny scenarios under very many schedules, for every organization. `cargo explore` is
-    /// the same, optimised.
-    Explore(explore::Args),
     /// Attack the stack over TAP, and hold what is left of its work against bounds. `cargo xtask
     /// attack -- --help` tells how.
     Attack(attack::Args),
@@ -74,8 +65,6 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Test(args) => test::run(&args),
         Command::Packetdrill(args) => packetdrill::run(&args),
-        Command::Soak(args) => soak::run_soak(&args),
-        Command::Explore(args) => explore::run_explore(&args),
         Command::Attack(args) => attack::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Fmt(args) => fmt::run(&args),

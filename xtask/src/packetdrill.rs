@@ -34,13 +34,8 @@ pub struct Args {
     /// Run only scripts whose directory/name contains this.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Organizations to run them under.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "LIST",
-        default_values_t = organizations()
-    )]
+    /// Organizations to run them under [default: those of the suites]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
     org: Vec<String>,
     /// Further flags for the adapter, NAME=VALUE,…
     #[arg(long, value_name = "FLAGS")]
@@ -129,12 +124,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(file) => fs::canonicalize(file).with_context(|| file.display().to_string())?,
         None => build_adapter()?,
     };
+    let orgs = match args.org.as_slice() {
+        [] => organizations()?,
+        chosen => chosen.to_vec(),
+    };
     let repeat = args.repeat.unwrap_or(1);
     let mut rows = Vec::new();
     for script in &scripts {
         progress(&script.name);
         let mut ours = Vec::new();
-        for org in &args.org {
+        for org in &orgs {
             let subject = Subject::Adapter {
                 so: &so,
                 flags: adapter_flags(org, args.flags.as_deref(), &script.settings),
@@ -145,7 +144,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         rows.push(ours);
     }
     progress("");
-    report(args, &scripts, &rows, baseline.as_ref())
+    report(args, &orgs, &scripts, &rows, baseline.as_ref())
 }
 
 /// The host's TCP over all scripts: table, JSON.
@@ -236,10 +235,13 @@ fn adapter_flags(org: &str, extra: Option<&str>, settings: &Settings) -> String 
     flags.collect::<Vec<_>>().join(",")
 }
 
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
 /// Builds the adapter and says where cargo put it.
 fn build_adapter() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let out = Command::new(cargo)
+    let out = cargo()
         .args(["build", "--release", "--package", "perimeter-packetdrill"])
         .args(["--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
@@ -483,26 +485,42 @@ fn read_baseline(file: &Path) -> Result<BTreeMap<String, bool>> {
     Ok(baseline)
 }
 
-/// Those of the test suites, but the one that the adapter is built without.
-fn organizations() -> Vec<String> {
-    let names = perimeter::OrgSpec::tested().into_iter();
-    let names = names.map(|org| org.to_string());
-    names.filter(|name| name != "split").collect()
+/// Those of the test suites, as the adapter is built.
+fn organizations() -> Result<Vec<String>> {
+    let out = cargo()
+        .args([
+            "run",
+            "--release",
+            "--quiet",
+            "--package",
+            "perimeter-packetdrill",
+        ])
+        .args(["--example", "organizations"])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("can't run cargo")?;
+    ensure!(
+        out.status.success(),
+        "the list of organizations doesn't build"
+    );
+    let names = String::from_utf8(out.stdout).context("a name of an organization")?;
+    Ok(names.lines().map(str::to_owned).collect())
 }
 
 fn report(
     args: &Args,
+    orgs: &[String],
     scripts: &[Script],
     rows: &[Vec<Outcome>],
     baseline: Option<&BTreeMap<String, bool>>,
 ) -> Result<ExitCode> {
     let width = name_width(scripts);
     print!("{:width$}  {:5}", "script", "linux");
-    for org in &args.org {
+    for org in orgs {
         print!("  {org:>10}");
     }
     println!("  first error");
-    let mut passed = vec![0usize; args.org.len()];
+    let mut passed = vec![0usize; orgs.len()];
     let mut on_linux = 0usize;
     let mut list = Vec::new();
     for (script, ours) in scripts.iter().zip(rows) {
@@ -515,7 +533,7 @@ fn report(
         };
         print!("{:width$}  {word:5}", script.name);
         let mut results = serde_json::Map::new();
-        for (at, (org, outcome)) in args.org.iter().zip(ours).enumerate() {
+        for (at, (org, outcome)) in orgs.iter().zip(ours).enumerate() {
             print!("  {:>10}", outcome.word());
             passed[at] += usize::from(outcome.ok());
             results.insert(org.clone(), outcome.json(outcome.ok()));
@@ -537,7 +555,7 @@ fn report(
     }
     let mut summary = serde_json::Map::new();
     let mut enough = true;
-    for (org, passed) in args.org.iter().zip(passed) {
+    for (org, passed) in orgs.iter().zip(passed) {
         let percent = 100.0 * passed as f64 / of as f64;
         println!("{org}: {passed} of {of} = {percent:.1} %");
         enough &= args.min_percent.is_none_or(|least| percent >= least);
