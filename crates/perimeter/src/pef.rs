@@ -290,6 +290,19 @@ impl TcpSocket {
 impl TcpListener {
     /// SO_PEFON, as [`TcpStream::set_events_on`], of connections that are accepted from now on.
     ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// # let [client, server] = connect()?;
+    /// let listener = stack.listen("10.0.0.1:81")?;
+    /// listener.set_events_on(false)?;
+    /// let mut client = stack.connect("10.0.0.1:81")?;
+    /// let (mut server, _) = listener.accept()?;
+    /// // By squeue's path, not by lists.
+    /// client.write_all(b"hello")?;
+    /// assert_eq!(server.read(&mut [0; 100])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The listener was closed, or the organization has no lists.
     pub fn set_events_on(&self, on: bool) -> Result<()> {
@@ -298,6 +311,17 @@ impl TcpListener {
 
     /// SO_SETSQP: the squeue, modulo how many there are, that a layer of connections runs under
     /// that are accepted from now on, TCP's too.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// # let [client, server] = connect()?;
+    /// let listener = stack.listen("10.0.0.1:81")?;
+    /// listener.set_squeue(Layer::Sockfs, 0)?;
+    /// let client = stack.connect("10.0.0.1:81")?;
+    /// let (server, _) = listener.accept()?;
+    /// assert_eq!(server.binding().perimeters[2], "squeue 0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The listener was closed, or the organization has no squeues to choose.

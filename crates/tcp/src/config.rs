@@ -61,6 +61,15 @@ perimeter_base::setters! {
 /// Where the layers of a connection are to run, for organizations that can tell them apart (`pef`);
 /// TCP does not look at it. Squeues are numbers, modulo how many there are; `None`: as the
 /// organization does.
+///
+/// ```
+/// use perimeter_tcp::Layers;
+///
+/// let all = Layers::default().with_tcp(Some(1)).with_sockfs(Some(2));
+/// // A connection's own word counts for more than its listener's.
+/// let one = all.then(Layers::default().with_tcp(Some(0)));
+/// assert_eq!((one.tcp, one.sockfs, one.ip), (Some(0), Some(2), None));
+/// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Layers {
