@@ -38,7 +38,20 @@ const LOOM: &[(&str, &str)] = &[
 ];
 
 /// All of them, in order.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 8] = [
+    Step {
+        what: "examples, which tests run",
+        words: &[
+            "build",
+            "--profile",
+            "test",
+            "--workspace",
+            "--features",
+            "perimeter/testing",
+            "--examples",
+        ],
+        env: &[],
+    },
     Step {
         what: "tests of all crates",
         // What a test that was skipped has said is shown only if that is asked for.
@@ -47,8 +60,21 @@ const STEPS: [Step; 6] = [
             "--workspace",
             "--features",
             "perimeter/testing",
+            "--tests",
             "--",
             "--show-output",
+        ],
+        env: &[],
+    },
+    Step {
+        what: "examples in documentation",
+        // By themselves: where output is to be shown each is compiled alone, not all at once.
+        words: &[
+            "test",
+            "--workspace",
+            "--features",
+            "perimeter/testing",
+            "--doc",
         ],
         env: &[],
     },
