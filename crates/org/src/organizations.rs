@@ -65,7 +65,7 @@ pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
         Platforms::Native(p) => visit(p, options, Start),
         #[cfg(not(test))]
         Platforms::Virtual(p) => visit(p, options, Start),
-        // Every organization would be compiled once more for the unit tests, none of which does.
+        // No unit test runs on virtual cores, and every organization would be compiled for them.
         #[cfg(test)]
         Platforms::Virtual(_) => panic!("unit tests run on this machine"),
     }

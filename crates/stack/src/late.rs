@@ -54,12 +54,12 @@ fn welcome<K: Kind>(sh: &SharedState<K>, iface: u16, key: &FlowKey) -> bool {
 pub(crate) fn plain<K: Kind>(sh: &SharedState<K>, iface: u16, bytes: &[u8]) -> Option<FlowKey> {
     let l2 = l2_len(sh, iface);
     let ethernet = l2 > 0;
-    if !carries(bytes, ethernet, PROTO_TCP) && !carries_v6(bytes, ethernet, PROTO_TCP) {
+    let v6 = carries_v6(bytes, ethernet, PROTO_TCP);
+    if !v6 && !carries(bytes, ethernet, PROTO_TCP) {
         return None;
     }
     let key = glance(&bytes[l2..])?;
     // A frame may say one family and its datagram another.
-    let v6 = carries_v6(bytes, ethernet, PROTO_TCP);
     (key.local.is_ipv6() == v6 && welcome(sh, iface, &key)).then_some(key)
 }
 

@@ -180,8 +180,8 @@ fn table(
             c.rtt_us.map_or("–".into(), time),
         ];
         match vertical {
-            true => row.push(layer(c.layers.iter())),
-            false => row.extend(c.layers.iter().map(|l| layer([l].into_iter()))),
+            true => row.push(shared(&c.layers)),
+            false => row.extend(c.layers.chunks(1).map(shared)),
         }
         table.add_row(row);
     }
@@ -200,19 +200,19 @@ fn table(
 
 /// The perimeter of layers that share it, the core that it is bound to, and the cores that they ran
 /// on last.
-fn layer<'a>(layers: impl Iterator<Item = &'a Layer>) -> String {
-    let layers: Vec<&Layer> = layers.collect();
+fn shared(layers: &[Layer]) -> String {
     let mut text = layers
         .first()
         .map_or_else(String::new, |l| l.perimeter.clone());
     if let Some(core) = layers.first().and_then(|l| l.bound) {
         let _ = write!(text, " [{core}]");
     }
-    let mut ran: Vec<u16> = layers
-        .iter()
-        .flat_map(|l| l.ran.iter().copied().flatten())
-        .collect();
-    ran.dedup();
+    let mut ran: Vec<u16> = Vec::new();
+    for core in layers.iter().flat_map(|l| l.ran.iter().copied().flatten()) {
+        if !ran.contains(&core) {
+            ran.push(core);
+        }
+    }
     if !ran.is_empty() {
         let ran: Vec<String> = ran.iter().map(u16::to_string).collect();
         let _ = write!(text, " @{}", ran.join("/"));
@@ -296,7 +296,7 @@ mod tests {
                 "layer": "tcp", "perimeter": perimeter, "bound": bound, "ran": ran,
             });
             let told: Layer = serde_json::from_value(told).unwrap();
-            layer([&told].into_iter())
+            shared(&[told])
         };
         assert_eq!(cell("group 17", None, &[Some(1)]), "group 17 @1");
         assert_eq!(

@@ -2,12 +2,12 @@
 
 use super::cell::Defaults;
 use super::event::{Direction, Packet, Peek, Verdict};
-use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
+use super::framework::{Body, Env, Inner, Job, Msg, Pef, Pkt};
 use super::list::{Callback, Event, ListRef, caught};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::segment::Turn;
-use perimeter_stack::{Cell, Count, SockId, output};
+use perimeter_stack::{Cell, Count, SockId, ops, output};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::{Info, Tcb};
 use perimeter_wire::{FlowKey, TcpHdr};
@@ -171,15 +171,10 @@ impl<P: Platform> Pef<P> {
         };
         if tell {
             let q = id.shard();
-            let job = Msg::Job(Box::new(
-                move |pef: &Pef<P>, env: &mut Env<'_, P>, _, inner| {
-                    let _ = pef;
-                    inner.shard.with(&mut env.cx, id, true, |m, cx| {
-                        perimeter_stack::ops::tell_space(m, cx);
-                    });
-                },
-            ));
-            self.post(env, q, job);
+            let job: Job<P> = Box::new(move |_, env, _, inner| {
+                inner.shard.with(&mut env.cx, id, true, ops::tell_space);
+            });
+            self.post(env, q, Msg::Job(job));
         }
     }
 }
