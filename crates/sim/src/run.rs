@@ -687,7 +687,9 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
                 );
                 // And threads of the server's that block on a socket until it is closed.
                 let under = datagrams && !host.client && sc.drive == Drive::Blocking;
-                deferred || small || races || gone || under
+                // And a datagram that has found its socket while that is being closed.
+                let crossed = datagrams && host.leaves_early();
+                deferred || small || races || gone || under || crossed
             }
             "memory_backpressure" => host.knobs.memory < u64::MAX,
             // The backlog is one.
