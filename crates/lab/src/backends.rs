@@ -46,14 +46,18 @@ pub fn parse(text: &str) -> Result<Organization, String> {
     }
 }
 
-/// What to say of a name that nobody has.
+/// What to say of a name that nobody has. The words for several are none here, as not every command
+/// takes them.
 fn unknown(name: &str) -> String {
     let ours = canonical().into_iter().map(|e| e.name);
     let known = ours
         .chain(HOST)
         .chain(OTHERS.map(|s| s.name))
-        .chain(["all", "peers", "null"]);
-    let meant = did_you_mean(name, known);
+        .chain(["null"]);
+    if ["all", "peers"].contains(&name) {
+        return format!("`{name}` stands for several organizations; name one here");
+    }
+    let meant = did_you_mean(&name.to_lowercase(), known);
     if !meant.is_empty() {
         return format!("unknown organization `{name}`{meant} `perimeter orgs` lists all of ours");
     }

@@ -61,12 +61,17 @@ impl Request {
         let header = &stored.header;
         let differ = |what: &str, had: String, has: String| {
             Err(Error::Input(format!(
-                "--resume: the folder was begun with {what} {had}, not {has}"
+                "--resume: this folder holds {what} {had}, not {has}"
             )))
+        };
+        let plans = if header.plans.len() == 1 {
+            "the plan"
+        } else {
+            "the plans"
         };
         let names: Vec<&str> = self.plans.iter().map(|p| &*p.name).collect();
         if names != header.plans {
-            return differ("the plans", header.plans.join(", "), names.join(", "));
+            return differ(plans, header.plans.join(", "), names.join(", "));
         }
         if header.mode != self.mode {
             return differ("the mode", header.mode.to_string(), self.mode.to_string());

@@ -92,10 +92,10 @@ fn decimal(text: &str) -> Result<f64, String> {
     }
     let digits = text.bytes().any(|b| b.is_ascii_digit());
     if !digits || !text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-        return Err(format!("`{text}` is not a number"));
+        return Err(format!("`{text}` is not a number in plain decimals"));
     }
     text.parse()
-        .map_err(|_| format!("`{text}` is not a number"))
+        .map_err(|_| format!("`{text}` is not a number in plain decimals"))
 }
 
 /// Parses a whole number within `range`; `what` names it in the error.

@@ -59,6 +59,7 @@ pub use error::BuildError;
 pub use file::SharedFile;
 pub use listen::{Listen, Request};
 pub use names::{Target, ToSocketAddrs};
+#[doc(inline)]
 pub use perimeter_link as link;
 /// What an organization, a protocol or a device from outside is written with: the crates below this
 /// one, so that it is the only one to depend on. `examples/tiny_org.rs` is an organization on it.

@@ -170,7 +170,12 @@ pub fn answer(report: &Report) -> String {
             .copied()
             .filter(|r| r.ranked && r.valid)
             .collect();
-        let [best, second, ..] = part[..] else {
+        let [best, ref others @ ..] = part[..] else {
+            continue;
+        };
+        // The second, unless somebody behind it is as good as the best for all that is seen.
+        let ties = |r: &&&Row| compare(measure, best, r).is_some_and(|c| c.sure == Sure::Tie);
+        let Some(second) = others.iter().find(ties).or(others.first()).copied() else {
             continue;
         };
         let plural = if *connections == 1 { "" } else { "s" };
@@ -188,8 +193,10 @@ pub fn answer(report: &Report) -> String {
     bystanders(&loads, measure, &mut out);
     if 2 * noisy.0 > noisy.1 {
         let said = format!(
-            "Noisy machine: {} of the {} runs that decide this were disturbed; --wide says by what.",
-            noisy.0, noisy.1
+            "Noisy machine: {} of the {} runs that decide this {} disturbed; --wide says by what.",
+            noisy.0,
+            noisy.1,
+            if noisy.0 == 1 { "was" } else { "were" }
         );
         out.push_str(&wrapped(&said, 2));
     }

@@ -25,9 +25,11 @@ use crate::{
     workload::{Configuration, Control, Phase, SEGMENT, Sample, Settings, Tally, Times},
 };
 use control::{ANSWER, Channel, Counted, Message, PROTOCOL, Work, printable};
+use perimeter::link::named::HostDevice;
 use rustix::fd::OwnedFd;
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, ToSocketAddrs},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -61,7 +63,7 @@ pub fn resolve(text: &str, sink: bool) -> Result<SocketAddrV4, Error> {
     found.ok_or_else(|| Error::Input(format!("`{host}` has no IPv4 address")))
 }
 
-/// `A.B.C.D/LENGTH`.
+/// `A.B.C.D/LENGTH`, the address of a host.
 ///
 /// # Errors
 /// A line on what is wrong.
@@ -70,7 +72,31 @@ pub fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
         .split_once('/')
         .and_then(|(a, p)| Some((a.parse().ok()?, p.parse().ok()?)))
         .filter(|(_, prefix)| (1..=30).contains(prefix));
-    parsed.ok_or_else(|| format!("`{text}` is no IPv4 address with a prefix, as 10.0.0.2/24"))
+    let (address, prefix): (Ipv4Addr, u8) = parsed
+        .ok_or_else(|| format!("`{text}` is no IPv4 address with a prefix, as 10.0.0.2/24"))?;
+    let host = address.to_bits() & (u32::MAX >> prefix);
+    let is_host = host != 0 && host != u32::MAX >> prefix;
+    // Below 224 are those of single hosts.
+    match is_host && !address.is_loopback() && (1..224).contains(&address.octets()[0]) {
+        true => Ok((address, prefix)),
+        false => Err(format!("`{text}` is no address that a host can have there")),
+    }
+}
+
+/// Whether the interface of a device that must be there already is.
+///
+/// # Errors
+/// A line that says that it is not.
+pub fn present(device: &HostDevice) -> Result<(), Error> {
+    let (HostDevice::Packet(name) | HostDevice::Xdp(name)) = device else {
+        return Ok(());
+    };
+    match Path::new("/sys/class/net").join(name).exists() {
+        true => Ok(()),
+        false => Err(Error::Input(format!(
+            "--device {device}: this machine has no interface {name}"
+        ))),
+    }
 }
 
 /// The backend of runs between machines.

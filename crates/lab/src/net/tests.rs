@@ -325,7 +325,20 @@ fn addresses() {
         "10.0.0.2/0",
         "10.0.0.2/31",
         "x/24",
+        "224.0.0.2/24",
+        "127.0.0.1/8",
+        "0.0.0.1/8",
+        "10.0.0.0/24",
+        "10.0.0.255/24",
     ] {
         assert!(subnet(text).is_err(), "{text} was taken");
     }
+    let packet = |name: &str| present(&HostDevice::Packet(name.into()));
+    assert!(packet("lo").is_ok());
+    let error = packet("nosuch").unwrap_err().to_string();
+    assert!(error.contains("no interface nosuch"), "{error}");
+    assert!(
+        present(&HostDevice::Tap("nosuch".into())).is_ok(),
+        "it is made"
+    );
 }

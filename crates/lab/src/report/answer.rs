@@ -244,8 +244,9 @@ fn details(c: &Choice, r: &Result) -> String {
 /// What the table is made of.
 fn caption(material: &Material<'_>, choices: &[&Choice]) -> String {
     let mut text = String::from(
-        "Median of the fastest, its lead over the second, and how sure that is (“sure”: the rule under \
-         Method). Hatched: a tie. Pale: too few pairs of runs for the rule.",
+        "Median of the fastest, its lead over its rival, and how sure that is: “sure” by the rule \
+         under Method; “likely”, all pairs of runs say so, too few for the rule; “open”, they do not \
+         decide. Hatched: a tie. Empty: not measured.",
     );
     let any = |of: fn(&Choice) -> bool| choices.iter().any(|c| of(c));
     if any(|c| c.disturbed > 0) {
@@ -313,7 +314,9 @@ pub(super) fn lines(material: &Material<'_>) -> String {
     if noisy > 0 {
         let _ = writeln!(
             out,
-            "{noisy} of the {runs} runs that decide this were disturbed."
+            "{noisy} of the {} that decide this {} disturbed.",
+            super::words::count(runs),
+            super::words::were(noisy)
         );
     }
     if material.apart.is_some() {

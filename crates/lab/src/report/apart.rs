@@ -81,15 +81,19 @@ impl Apart {
     fn sentence(&self) -> String {
         let ns = |of: &[f64]| number(stats::median(of).unwrap_or(0.0));
         format!(
-            "Before {} runs a cache line took {} ns from one core to another and back, before {} it \
+            "Before {} a cache line took {} ns from one core to another and back, before {} it \
              took {} ns: the hypervisor had placed the cores far apart, which disturbs whatever \
-             threads share. Goodput with far cores, as a ratio to that of the same configuration \
-             with near ones; the median over all configurations that met both, where there are \
-             enough.",
-            self.near.len(),
+             threads share.{}",
+            super::words::count(self.near.len()),
             ns(&self.near),
             self.far.len(),
-            ns(&self.far)
+            ns(&self.far),
+            match self.effects.is_empty() {
+                true => "",
+                false =>
+                    " Below, by organization: goodput with far cores as a ratio to that of the same \
+                     configuration with near ones, the median over all configurations that met both.",
+            }
         )
     }
 

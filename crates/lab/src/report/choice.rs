@@ -15,7 +15,7 @@ use crate::{
 /// A lead by less is none while the pairs are too few for the rule.
 const LEAST: f64 = 1.05;
 
-/// How sure it is that the best one is ahead of the second.
+/// How sure it is that the best one is ahead of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sure {
     /// The rule of all comparisons holds: both intervals say so.
@@ -34,19 +34,20 @@ impl Sure {
         match self {
             Sure::Yes => "sure".into(),
             Sure::Likely(1) => "a hint: one pair of runs".into(),
-            Sure::Likely(n) => format!("likely: {n} of {n} pairs"),
+            Sure::Likely(n) => format!("likely: in {n} of {n} pairs of runs"),
             Sure::Tie => "tie".into(),
             Sure::Open(0) => "open: no pair of runs".into(),
             Sure::Open(1) => "open: one pair of runs".into(),
-            Sure::Open(n) => format!("open: {n} pairs"),
+            Sure::Open(n) => format!("open: {n} pairs of runs do not decide"),
         }
     }
 }
 
-/// The best one against the second by median.
+/// The best one against its rival: the second by median, unless somebody behind that is as good as
+/// the best for all that is seen.
 #[derive(Debug, Clone)]
 pub struct Lead {
-    /// Name of the second.
+    /// Name of the rival.
     pub second: String,
     /// What it is called in style sheets.
     pub look: String,
@@ -73,7 +74,7 @@ pub struct Choice {
     pub look: String,
     /// Its median, in the plan's metric.
     pub median: f64,
-    /// How it stands to the second by median; `None` if it is alone.
+    /// How it stands to its rival; `None` if it is alone.
     pub lead: Option<Lead>,
     /// Those between which and the best no difference is seen, with the ratio to it.
     pub equals: Vec<(String, f64)>,
@@ -81,7 +82,7 @@ pub struct Choice {
     pub behind: Vec<(String, f64)>,
     /// Those that there are too few runs of to tell.
     pub unknown: Vec<String>,
-    /// Runs of the best and the second.
+    /// Runs of the best and its rival.
     pub runs: usize,
     /// Those of them that something disturbed.
     pub disturbed: usize,
@@ -123,7 +124,7 @@ impl Choice {
 
     /// What of the runs that decide it is to be doubted.
     pub fn doubts(&self) -> String {
-        let mut text = format!("{} of {} runs disturbed", self.disturbed, self.runs);
+        let mut text = super::words::noisy(self.disturbed, self.runs);
         if self.far > 0 {
             text.push_str(&format!(", {} far apart left out", self.far));
         }
@@ -176,7 +177,19 @@ fn choice(index: usize, r: &Result, far: Option<&Result>, load: &str, x: u64) ->
         false => a.1.total_cmp(&b.1),
     });
     let (&(best, of_best), others) = measured.split_first()?;
-    let second = others.first().map(|o| o.0);
+    let leads = others
+        .iter()
+        .filter_map(|(c, _)| Some((*c, lead(best, c, x, metric)?)));
+    let leads: Vec<(&Curve, Lead)> = leads.collect();
+    let close = |(_, l): &&(&Curve, Lead)| match l.sure {
+        Sure::Tie => true,
+        Sure::Open(pairs) => pairs > 0,
+        Sure::Yes | Sure::Likely(_) => false,
+    };
+    let (second, lead) = match leads.iter().find(close).or(leads.first()) {
+        Some((c, lead)) => (Some(*c), Some(lead.clone())),
+        None => (others.first().map(|o| o.0), None),
+    };
     let deciding: Vec<&Curve> = [Some(best), second].into_iter().flatten().collect();
     let points = || deciding.iter().filter_map(|c| c.at(x));
     let elsewhere = |c: &&Curve| {
@@ -190,7 +203,7 @@ fn choice(index: usize, r: &Result, far: Option<&Result>, load: &str, x: u64) ->
         best: best.name.clone(),
         look: look(best),
         median: of_best,
-        lead: second.and_then(|s| lead(best, s, x, metric)),
+        lead,
         equals: Vec::new(),
         behind: Vec::new(),
         unknown: Vec::new(),

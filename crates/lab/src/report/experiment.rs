@@ -98,7 +98,7 @@ fn body(material: &Material<'_>, r: &Result, far: Option<&Result>) -> Markup {
         (more(r, &looks))
         @if let Some(far) = far {
             details.more {
-                summary { "With cores far apart: " (far.measured) " runs" }
+                summary { "With cores far apart: " (words::count(far.measured)) }
                 div.body.far id=(far.id()) { (body(material, far, None)) }
             }
         }
@@ -158,10 +158,7 @@ fn said(material: &Material<'_>, r: &Result, far: Option<&Result>) -> Option<Mar
     let cores = words::cores(r, &material.stored.header.host);
     let is_judged = |c: &Judged| !matches!(c.finding, Finding::NeedsCores(_));
     let each = cores.is_none() || r.claims.iter().any(is_judged);
-    let cause = r
-        .claims
-        .iter()
-        .find_map(|c| c.evidence.last().and_then(words::counters));
+    let cause = r.claims.iter().find_map(words::counters);
     // A long list stands below the figures, in columns.
     let class = if r.claims.len() > 4 {
         "said long"
@@ -291,7 +288,7 @@ fn judged(r: &Result) -> Markup {
                                 peer's: published " (words::implied(cost)) "." }
                             @for line in words::cost_here(cost) { p.here { "Here " (line) "." } }
                         }
-                        @if let Some(line) = c.evidence.last().and_then(words::counters) {
+                        @if let Some(line) = words::counters(c) {
                             p.here { (line) }
                         }
                     }

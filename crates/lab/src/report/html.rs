@@ -247,7 +247,7 @@ fn method(material: &Material<'_>) -> Markup {
                 "hypervisor took processor time, other processes used it, or threads that had cores "
                 "enough waited for them. Such runs are kept; the marks say which to doubt. ‡ marks "
                 "points with runs whose parts of the thread time do not sum up within 5 %. Hollow marks "
-                "are published values, and nothing else is hollow. A star "
+                "in curves are published values. A star "
                 "after a published number says that it is derived from others, ≈ that the paper "
                 "rounds or hedges it; the rest stand in the papers as they are." }
             table { tbody { @for (word, meaning) in WORDS { tr {

@@ -81,6 +81,8 @@ pub struct Evidence {
 pub struct Judged {
     /// The claim.
     pub claim: &'static Claim,
+    /// Names of its two sides here.
+    pub sides: (String, String),
     /// What is found in all.
     pub finding: Finding,
     /// By x.
@@ -154,6 +156,7 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
     let (Some(a), Some(b)) = (of(&claim.a), of(&claim.b)) else {
         return Judged {
             claim,
+            sides: Default::default(),
             finding: Finding::NotMeasured,
             evidence: Vec::new(),
             cost: None,
@@ -173,6 +176,7 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
     let implied = Implied::of(claim, (needs_a, needs_b)).filter(|_| is_cost);
     Judged {
         claim,
+        sides: (a.name.clone(), b.name.clone()),
         finding: in_all(&evidence),
         evidence,
         cost: implied.and_then(|implied| cost(implied, &places)),

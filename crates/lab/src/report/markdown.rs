@@ -96,7 +96,7 @@ fn result(material: &Material<'_>, r: &Result, out: &mut String) {
                 let _ = writeln!(out, "    - here {}", text(&line));
             }
         }
-        if let Some(line) = c.evidence.last().and_then(words::counters) {
+        if let Some(line) = words::counters(c) {
             let _ = writeln!(out, "  - {}", text(&line));
         }
     }

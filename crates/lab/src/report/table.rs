@@ -11,7 +11,11 @@ use maud::{Markup, html};
 
 /// A metric with its unit, for an axis or a caption.
 pub(super) fn axis(metric: Metric) -> String {
-    format!("{}, {}", metric.label(), Unit::of(metric).name)
+    let (label, unit) = (metric.label(), Unit::of(metric).name);
+    match label.ends_with(unit) {
+        true => label.into(),
+        false => format!("{label}, {unit}"),
+    }
 }
 
 /// A field of CSV (RFC 4180), quoted if it has to be.
@@ -90,10 +94,10 @@ fn cell(p: &Point, metric: Metric) -> Markup {
         td.n {
             (number(spread.median * by))
             @if p.disturbed > 0 {
-                abbr title=(format!("{} of {} runs were disturbed", p.disturbed, p.runs.len())) { "†" }
+                abbr title=(words::noisy(p.disturbed, p.runs.len())) { "†" }
             }
             @if p.invalid > 0 {
-                abbr title=(format!("the accounting of {} runs does not hold", p.invalid)) { "‡" }
+                abbr title=(format!("the accounting of {} does not hold", words::count(p.invalid))) { "‡" }
             }
             @if let Some(i) = interval {
                 span.interval { (number(i.low * by)) "–" (number(i.high * by)) }

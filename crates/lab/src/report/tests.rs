@@ -534,7 +534,7 @@ fn how_sure_the_answer_is_and_what_it_rests_on() {
         "{answer}"
     );
     assert!(
-        answer.contains("1 of the 30 runs that decide this were disturbed"),
+        answer.contains("1 of the 30 runs that decide this was disturbed"),
         "{answer}"
     );
     assert!(
@@ -542,6 +542,29 @@ fn how_sure_the_answer_is_and_what_it_rests_on() {
         "{answer}"
     );
     assert!(answer.lines().all(|l| l.chars().count() <= 100), "{answer}");
+}
+
+/// The second is surely behind the best, and the third may be as fast, as its runs differ.
+#[test]
+fn who_is_tied_with_somebody_leads_nobody() {
+    let mut three = stored(&[
+        ("UP", "up", [4000.0; 3]),
+        ("MsgP", "msgp", [3000.0; 3]),
+        ("ConnP-L(128)", "connp-l:128", [2000.0; 3]),
+    ]);
+    let wild = three.rows.iter_mut().filter(|r| r.org == "connp-l:128");
+    for row in wild {
+        let Outcome::Measured(m) = &mut row.outcome else {
+            panic!("measured");
+        };
+        m.raw.goodput_mbps *= [0.5, 2.5, 1.0, 2.5, 0.5][row.repeat as usize];
+    }
+    let found = choice::choices(&analysis::results(&three));
+    let choice = found.first().unwrap();
+    assert_eq!(choice.best, "up");
+    assert_eq!(choice.behind[0].0, "msgp");
+    assert_eq!(choice.sure(), Some(choice::Sure::Tie));
+    assert_eq!(choice.margin().unwrap(), "as connp-l:128");
 }
 
 /// A plan that no load is chosen by ends with its values.

@@ -188,11 +188,12 @@ fn at_many(finding: &str, evidence: &[&Evidence]) -> String {
         1 => format!("{least:.2} times"),
         _ => format!("{least:.2} to {most:.2} times"),
     };
-    format!("{finding}at {}: {range}", places.join(" · "))
+    format!("{finding}at {}: {range}", places.join(", "))
 }
 
-/// The counters of both sides, where they differ by more than a tenth.
-pub(super) fn counters(e: &Evidence) -> Option<String> {
+/// The counters of a claim's sides at the last of its places, where they differ by more than a tenth.
+pub(super) fn counters(judged: &Judged) -> Option<String> {
+    let e = judged.evidence.last()?;
     let apart = |a: f64, b: f64| (a - b).abs() > 0.1 * a.abs().max(b.abs());
     let parts: Vec<String> = e
         .counters
@@ -204,7 +205,11 @@ pub(super) fn counters(e: &Evidence) -> Option<String> {
             format!("{} {a} vs {b} {}", short(*m), unit.name)
         })
         .collect();
-    (!parts.is_empty()).then(|| format!("Counted {}: {}.", place(e), parts.join("; ")))
+    let sides = match &judged.sides {
+        (a, b) if a == b => a.clone(),
+        (a, b) => format!("{a} vs {b}"),
+    };
+    (!parts.is_empty()).then(|| format!("{sides}, {}: {}.", place(e), parts.join("; ")))
 }
 
 /// A metric in two words.
@@ -267,6 +272,29 @@ pub(super) fn advice(choice: &Choice, metric: Metric) -> String {
     text
 }
 
+/// So many runs.
+pub(super) fn count(runs: usize) -> String {
+    format!(
+        "{} run{}",
+        number(runs as f64),
+        if runs == 1 { "" } else { "s" }
+    )
+}
+
+/// How many of so many were disturbed.
+pub(super) fn noisy(disturbed: usize, runs: usize) -> String {
+    format!(
+        "{disturbed} of {} {} disturbed",
+        count(runs),
+        were(disturbed)
+    )
+}
+
+/// The verb of so many.
+pub(super) fn were(n: usize) -> &'static str {
+    if n == 1 { "was" } else { "were" }
+}
+
 /// What a reader has to know about how disturbed the runs were.
 pub(super) fn disturbed(r: &Result) -> Option<String> {
     if r.disturbed == 0 {
@@ -278,9 +306,8 @@ pub(super) fn disturbed(r: &Result) -> Option<String> {
         .map(|(sign, n)| format!("{sign} ({n})"))
         .collect();
     Some(format!(
-        "{} of {} runs were disturbed: {}.",
-        r.disturbed,
-        r.measured,
+        "{}: {}.",
+        noisy(r.disturbed, r.measured),
         signs.join("; ")
     ))
 }
@@ -305,7 +332,7 @@ pub(super) fn runs(r: &Result) -> String {
         Cores::Near => " with near cores",
         Cores::Far => " with far cores",
     };
-    let mut text = format!("{} runs{cores}", r.measured);
+    let mut text = format!("{}{cores}", count(r.measured));
     if r.disturbed > 0 {
         text.push_str(&format!(", {} disturbed", r.disturbed));
     }

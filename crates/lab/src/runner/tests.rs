@@ -247,7 +247,7 @@ fn only_the_same_request_joins() {
         (|r| r.mode = Mode::Full, "quick, not full"),
         (|r| r.device = Some(Device::Tap), "as planned, not tap"),
         (|r| r.build.version = "9".into(), "version"),
-        (|r| r.plans.clear(), "the plans small"),
+        (|r| r.plans.clear(), "the plan small"),
         (|r| r.plans[0].text.push('#'), "`small` has changed"),
     ];
     for (damage, says) in damages {

@@ -108,6 +108,7 @@ impl Client {
                 io::ErrorKind::PermissionDenied => {
                     "no permission; the control socket is for the user who runs the stack".into()
                 }
+                io::ErrorKind::InvalidInput => "a socket's path can't be so long".into(),
                 _ => e.to_string(),
             })
         })?;
