@@ -8,6 +8,8 @@ use core::ptr::NonNull;
 use crate::atomics::{AtomicUsize, List, Ordering};
 use crate::region;
 
+mod shared;
+
 /// Capacity of a pooled buffer, in bytes: an MTU-1500 frame with room to spare.
 pub const POOLED: usize = 2048;
 
@@ -53,14 +55,26 @@ impl Window {
 /// What kind of memory a buffer has, and how much.
 ///
 /// One word for the same reason as [`Window`]: its length, and above that its
-/// [origin](region::Origin), or zero for memory of the heap.
+/// [origin](region::Origin), or zero for memory of the heap, or [`Shape::SHARED`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Shape(u64);
 
 impl Shape {
+    /// In place of an origin: memory that others have, too. No region has this one.
+    const SHARED: u32 = u32::MAX;
+
     fn heap(len: usize) -> Shape {
         assert!(len <= u32::MAX as usize, "a packet buffer has below 4 GiB");
         Shape(len as u64)
+    }
+
+    fn shared(len: usize) -> Shape {
+        Shape(u64::from(Shape::SHARED) << 32 | Shape::heap(len).0)
+    }
+
+    #[inline(always)]
+    fn is_shared(self) -> bool {
+        self.0 >> 32 == u64::from(Shape::SHARED)
     }
 
     fn len(self) -> usize {
@@ -80,13 +94,14 @@ impl Shape {
 ///
 /// A received frame travels in one of these from the device to the socket without a copy:
 /// each layer narrows the window. Its memory is the heap's, or a frame of a device's
-/// [region]. Dropping one frees it, or gives the frame back to the device; the fast
-/// path gives the heap's back to the core's [`PktPool`] instead.
+/// [region], or [shared](PktBuf::shared). Dropping one frees it, or gives the frame back to the
+/// device; the fast path gives the heap's back to the core's [`PktPool`] instead.
 pub struct PktBuf {
     /// The heap's: of a boxed slice as long as `shape` says. A region's: the start of a frame that
-    /// nobody else refers to.
+    /// nobody else refers to. Shared: of a box that says where it is.
     at: NonNull<u8>,
     shape: Shape,
+    /// Within the memory, always.
     window: Window,
 }
 
@@ -134,7 +149,7 @@ impl PktBuf {
     /// The `len` octets from `at` are initialised, a frame of the region that `origin` leads to
     /// from `at` (see there), counted as out; and nobody else refers to them until it is dropped.
     pub(crate) unsafe fn of_region(at: NonNull<u8>, len: u32, origin: region::Origin) -> PktBuf {
-        debug_assert!(origin.0 != 0);
+        debug_assert!(origin.0 != 0 && origin.0 != Shape::SHARED);
         PktBuf {
             at,
             shape: Shape(u64::from(origin.0) << 32 | u64::from(len)),
@@ -144,7 +159,7 @@ impl PktBuf {
 
     /// The frame and the region it is of, for whoever takes it over; itself, if the heap's.
     pub(crate) fn into_region(self) -> Result<(NonNull<u8>, region::Origin), PktBuf> {
-        if self.shape.is_heap() {
+        if !self.is_of_region() {
             return Err(self);
         }
         let this = ManuallyDrop::new(self);
@@ -157,15 +172,27 @@ impl PktBuf {
         core::ptr::slice_from_raw_parts_mut(self.at.as_ptr(), self.shape.len())
     }
 
+    /// Where the memory starts.
+    #[inline(always)]
+    fn start(&self) -> *const u8 {
+        match self.shape.is_shared() {
+            true => self.shared_start(),
+            false => self.at.as_ptr(),
+        }
+    }
+
     #[inline(always)]
     fn data(&self) -> &[u8] {
-        // SAFETY: memory that this buffer owns, initialised, as long as its shape says.
-        unsafe { core::slice::from_raw_parts(self.at.as_ptr(), self.shape.len()) }
+        // SAFETY: memory that this buffer owns or shares, initialised, as long as its shape says.
+        unsafe { core::slice::from_raw_parts(self.start(), self.shape.len()) }
     }
 
     #[inline(always)]
     fn data_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `data`, and borrowed exclusively.
+        if self.shape.is_shared() {
+            self.own();
+        }
+        // SAFETY: as in `data`, not shared, and borrowed exclusively.
         unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.shape.len()) }
     }
 
@@ -175,6 +202,9 @@ impl PktBuf {
         if self.shape.is_heap() {
             // SAFETY: it was a box of this length, and is used no more: it is being dropped.
             drop(unsafe { Box::from_raw(self.boxed()) });
+        } else if self.shape.is_shared() {
+            // SAFETY: it is shared, and is being dropped.
+            unsafe { self.let_go() };
         } else {
             // SAFETY: a frame as `of_region` asks for, which nobody uses any more.
             unsafe { region::give_back(self.at, self.shape.origin()) };
@@ -184,10 +214,11 @@ impl PktBuf {
     /// Whether its memory is a frame of a device's region, which the device will want back.
     #[inline]
     pub fn is_of_region(&self) -> bool {
-        !self.shape.is_heap()
+        !self.shape.is_heap() && !self.shape.is_shared()
     }
 
-    /// Bytes of memory that this buffer pins, whatever its window.
+    /// Bytes of memory that this buffer pins, whatever its window; where that is shared, what it was
+    /// made of.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.shape.len()
@@ -208,7 +239,10 @@ impl PktBuf {
     /// The bytes in the window.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        &self.data()[self.window.range()]
+        // SAFETY: the window is within the memory, which `data` says all about.
+        unsafe {
+            core::slice::from_raw_parts(self.start().add(self.window.off()), self.window.len())
+        }
     }
 
     /// The `n` bytes in front of the window, such as headers that [`PktBuf::trim_front`] has
@@ -268,7 +302,7 @@ impl PktBuf {
     /// one comes back.
     ///
     /// # Errors
-    /// The window begins further behind, or the memory is a device's.
+    /// The window begins further behind, or the memory is a device's or shared.
     pub fn into_vec(self) -> Result<Vec<u8>, PktBuf> {
         if self.window.off() > 0 || !self.shape.is_heap() {
             return Err(self);
@@ -280,14 +314,20 @@ impl PktBuf {
         Ok(bytes)
     }
 
-    /// Room behind the window, in bytes.
+    /// Room behind the window, in bytes; none in memory that is shared.
     pub fn tail_room(&self) -> usize {
-        self.shape.len() - self.window.range().end
+        match self.shape.is_shared() {
+            true => 0,
+            false => self.shape.len() - self.window.range().end,
+        }
     }
 
     /// Appends as much of `bytes` as fits behind the window; returns how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.tail_room());
+        if n == 0 {
+            return 0;
+        }
         let end = self.window.range().end;
         self.data_mut()[end..end + n].copy_from_slice(&bytes[..n]);
         self.window = Window::new(self.window.off(), self.len() + n);

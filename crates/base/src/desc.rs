@@ -7,6 +7,7 @@
 
 use crate::buf::PktBuf;
 use alloc::{boxed::Box, vec::Vec};
+use bytes::Bytes;
 use core::ops::Deref;
 
 /// Bytes of header room in a descriptor: Ethernet 14, IPv6 40, TCP 60, and a little slack.
@@ -43,9 +44,13 @@ pub(crate) struct Parts {
     more: Option<Box<More>>,
 }
 
-/// Parts beyond the second.
-#[derive(Debug)]
-struct More(Vec<Part>);
+/// Parts beyond the second; and, where a device hands on what it is given, the memory that all
+/// parts are of, in order.
+#[derive(Debug, Default)]
+struct More {
+    parts: Vec<Part>,
+    pages: Vec<Bytes>,
+}
 
 // SAFETY: addresses and lengths; who reads through them must know that the pages are kept, which
 // does not depend on the thread.
@@ -86,8 +91,24 @@ impl Parts {
         {
             return self.set(i, bytes);
         }
-        let more = self.more.get_or_insert_with(|| Box::new(More(Vec::new())));
-        more.0.push(Part::new(bytes));
+        self.more
+            .get_or_insert_default()
+            .parts
+            .push(Part::new(bytes));
+    }
+
+    /// Adds one at the end, and keeps its memory for a device that hands it on. All of a
+    /// descriptor's parts are such, or none.
+    pub(crate) fn share(&mut self, bytes: Bytes) {
+        self.add(&bytes);
+        self.more.get_or_insert_default().pages.push(bytes);
+    }
+
+    /// Takes the memory that all parts are of, if it is kept.
+    #[inline]
+    pub(crate) fn take_pages(&mut self) -> Vec<Bytes> {
+        let more = self.more.as_deref_mut();
+        more.map_or_else(Vec::new, |m| core::mem::take(&mut m.pages))
     }
 
     #[inline(always)]
@@ -97,7 +118,7 @@ impl Parts {
 
     #[inline(always)]
     fn total(&self) -> usize {
-        let more = |m: &More| m.0.iter().map(|p| p.1 as usize).sum();
+        let more = |m: &More| m.parts.iter().map(|p| p.1 as usize).sum();
         let rest = self.more.as_deref().map_or(0, more);
         self.len[0] as usize + self.len[1] as usize + rest
     }
@@ -113,7 +134,7 @@ impl Parts {
     /// The pages must be kept, and these bytes of them unchanged, for `'a`.
     #[inline(always)]
     pub(crate) unsafe fn bytes<'a>(&self) -> impl Iterator<Item = &'a [u8]> + use<'a, '_> {
-        let more = self.more.as_deref().map_or(&[][..], |m| &m.0);
+        let more = self.more.as_deref().map_or(&[][..], |m| &m.parts);
         let parts = [self.get(0), self.get(1)];
         let all = parts.into_iter().chain(more.iter().copied());
         // SAFETY: the caller knows that they are kept.

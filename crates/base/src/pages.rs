@@ -33,6 +33,8 @@ enum Page {
     Shared(Bytes),
     /// Small writes, copied. Grows only within its capacity: descriptors refer to it.
     Owned(Vec<u8>),
+    /// That, when others have got it too: it grows no more. With what it has cost from the beginning.
+    Sealed(Box<(Bytes, usize)>),
 }
 
 impl Page {
@@ -41,6 +43,7 @@ impl Page {
         match self {
             Page::Shared(b) => b,
             Page::Owned(v) => v,
+            Page::Sealed(s) => &s.0,
         }
     }
 
@@ -49,6 +52,7 @@ impl Page {
         match self {
             Page::Shared(b) => b.len(),
             Page::Owned(v) => v.len(),
+            Page::Sealed(s) => s.0.len(),
         }
     }
 
@@ -56,7 +60,21 @@ impl Page {
         match self {
             Page::Shared(b) => b.len(),
             Page::Owned(v) => v.capacity(),
+            Page::Sealed(s) => s.1,
         }
+    }
+
+    /// Its memory, for others to have as well: from here on it grows no more.
+    fn share(&mut self) -> Bytes {
+        let memory = self.memory();
+        let bytes = match self {
+            Page::Shared(b) => return b.clone(),
+            Page::Sealed(s) => return s.0.clone(),
+            // The vector moves, its memory does not.
+            Page::Owned(v) => Bytes::from_owner(core::mem::take(v)),
+        };
+        *self = Page::Sealed(Box::new((bytes.clone(), memory)));
+        bytes
     }
 }
 
@@ -285,6 +303,9 @@ impl TxPages {
             _ => self.pin(slot.to, slot.position),
         }
         let (parts, owned) = slot.desc.payload_mut();
+        if len > POOLED && slot.to.hands_on() {
+            return self.share(off, len, parts);
+        }
         self.read(off, len, parts, owned, pool);
     }
 
@@ -322,7 +343,9 @@ impl TxPages {
         pool: &mut PktPool,
         lease: &'a mut Lease,
     ) -> Lent<'a> {
+        let hands_on = len > POOLED && to.hands_on();
         if len > 0
+            && !hands_on
             && self.keep_for(to, lease)
             && let Some(bytes) = self.in_one(off, len)
         {
@@ -344,7 +367,10 @@ impl TxPages {
         let mut payload = Payload::default();
         if len > 0 {
             let lent = self.keep_for(to, lease);
-            self.read(off, len, &mut payload.parts, &mut payload.owned, pool);
+            match len > POOLED && to.hands_on() {
+                true => self.share(off, len, &mut payload.parts),
+                false => self.read(off, len, &mut payload.parts, &mut payload.owned, pool),
+            }
             if !lent {
                 // SAFETY: the pages are borrowed.
                 payload = unsafe { payload.copied() };
@@ -524,6 +550,24 @@ impl TxPages {
             Some(all) => parts.set(0, all),
             None => self.read_on(skip, len, parts, owned, pool),
         }
+    }
+
+    /// As [`TxPages::read`], with the pages' memory for a device that hands it on.
+    #[inline(never)]
+    fn share(&mut self, off: usize, len: usize, parts: &mut Parts) {
+        let at = self.head + off;
+        self.seek(at);
+        let (mut skip, mut left) = (at - self.cur_start, len);
+        for page in self.pages.range_mut(self.cur..) {
+            let bytes = page.share();
+            let n = left.min(bytes.len() - skip);
+            parts.share(bytes.slice(skip..skip + n));
+            (skip, left) = (0, left - n);
+            if left == 0 {
+                return;
+            }
+        }
+        panic!("{left} bytes more than there are");
     }
 
     /// As [`TxPages::read`], of more than one page.

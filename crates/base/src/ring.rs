@@ -9,6 +9,7 @@ use crate::buf::PktPool;
 use crate::desc::{TxDesc, TxHead};
 use crate::pages::Left;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::ops::{Deref, DerefMut};
 
 /// How far the consumer of a ring has come, and what waits for it that nobody owns any more. A
@@ -19,6 +20,8 @@ pub struct Completions(Arc<Line>);
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line {
+    /// The device hands the memory of large payloads on ([`TxRing::take_pages`]).
+    hands_on: bool,
     /// Descriptors below this position are read no more. Written by the consumer only.
     done: AtomicU64,
     /// Length of `left`: a hint.
@@ -28,8 +31,9 @@ struct Line {
 }
 
 impl Completions {
-    fn new() -> Completions {
+    fn new(hands_on: bool) -> Completions {
         Completions(Arc::new(Line {
+            hands_on,
             done: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             left: List::new(),
@@ -40,6 +44,12 @@ impl Completions {
     #[inline]
     pub(crate) fn is(&self, other: &Completions) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether descriptors for this ring keep the memory of large payloads for the device.
+    #[inline]
+    pub(crate) fn hands_on(&self) -> bool {
+        self.0.hands_on
     }
 
     /// Descriptors below this position are completed.
@@ -297,7 +307,7 @@ impl TxRing {
             head: 0,
             used: 0,
             first_position: 0,
-            to: Completions::new(),
+            to: Completions::new(false),
             staged: false,
             gate: u64::MAX,
         }
@@ -305,8 +315,18 @@ impl TxRing {
 
     /// Both ends of a queue of `capacity` descriptors.
     pub fn staged(capacity: usize) -> (TxStage, TxRing) {
+        TxRing::both_ends(capacity, false)
+    }
+
+    /// The same for a device that asks for [`TxRing::take_pages`].
+    pub fn staged_to_hand_on(capacity: usize) -> (TxStage, TxRing) {
+        TxRing::both_ends(capacity, true)
+    }
+
+    fn both_ends(capacity: usize, hands_on: bool) -> (TxStage, TxRing) {
         let mut ring = TxRing::new(capacity);
         ring.staged = true;
+        ring.to = Completions::new(hands_on);
         let stage = TxStage {
             slots: slots(capacity),
             used: 0,
@@ -370,6 +390,15 @@ impl TxRing {
     #[inline]
     pub fn pending(&self) -> &[TxDesc] {
         &self.slots[self.head..self.head + self.used]
+    }
+
+    /// The memory that the payload of waiting descriptor `n` is in, piece by piece, for a device that
+    /// hands it on to others, who may keep it for as long as they like. Only large payloads (of more
+    /// than [`POOLED`](crate::buf::POOLED) bytes) have theirs kept for that; of others, and when
+    /// it was asked for before, there is nothing. The descriptor can be read as before.
+    pub fn take_pages(&mut self, n: usize) -> Vec<Bytes> {
+        let desc = self.slots[self.head..self.head + self.used].get_mut(n);
+        desc.map_or_else(Vec::new, |d| d.payload_mut().0.take_pages())
     }
 
     /// Removes and completes the first `n` waiting descriptors, keeping the order of the rest.

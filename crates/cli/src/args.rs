@@ -135,7 +135,7 @@ the CPU time of its protocol threads; under up, squeue, pef, streams and fold th
 stack, a little of which is outside any perimeter. Where there is one perimeter that is the share \
 of time for which it is occupied. q, Esc or Ctrl-C ends the runs and prints what is complete.
 
-Exit status: 0 measured, 1 a run failed, 2 the request can't be served.";
+Exit status: 0 measured, 1 a run failed, 2 the request can't be served, 130 ended by Ctrl-C.";
 
 const RUN_HELP: &str = "\
 The folder gets lab.json (what was asked for), plans/ (the plans as they ran), runs.jsonl (a line \
@@ -181,7 +181,7 @@ pub enum Command {
     #[command(after_help = BENCH_EXAMPLES, allow_negative_numbers = true)]
     Bench(Box<Bench>),
     /// Say which organization suits which work on this machine, after runs of about a minute
-    #[command(after_help = RECOMMEND_HELP)]
+    #[command(after_help = RECOMMEND_HELP, allow_negative_numbers = true)]
     Recommend(Recommend),
     /// Carry what a TUN device brings on by the host's own sockets, or through a proxy
     #[command(after_help = crate::gateway::HELP)]
@@ -276,7 +276,7 @@ pub enum LabCommand {
     #[command(after_help = crate::predict::CALIBRATE_HELP)]
     Calibrate(crate::predict::Calibrate),
     /// Predict a plan for more cores than there are, or for another machine
-    #[command(after_help = crate::predict::PREDICT_HELP)]
+    #[command(after_help = crate::predict::PREDICT_HELP, allow_negative_numbers = true)]
     Predict(crate::predict::Predict),
     /// What `lab run cache` traces: one run over virtual cores
     #[command(hide = true)]
@@ -496,6 +496,10 @@ pub struct Bench {
     /// as one; else all of them are acknowledged at once, as Linux does
     #[arg(long)]
     no_stretch_acks: bool,
+    /// With --device pair: the wire hands the memory of large segments on, as a veth pair hands on
+    /// pages, instead of copying it, as a NIC's DMA does
+    #[arg(long)]
+    hand_on: bool,
     /// Time our organizations' locks (waits and holds by size) and what queueing, parking and
     /// waking take; costs two readings of a clock at each acquisition, park and wake
     #[arg(long)]
@@ -644,6 +648,7 @@ impl Bench {
             locks: self.locks.unwrap_or(d.locks),
             offload: self.offload.unwrap_or(d.offload),
             stretch_acks: !self.no_stretch_acks,
+            hand_on: self.hand_on,
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),
@@ -672,11 +677,14 @@ impl Bench {
         };
         let place = match (&self.device, self.address) {
             (None, _) => None,
-            (Some(Carrier::Named(device)), Some(address)) => Some(net::Place {
-                device: device.clone(),
-                address,
-                gateway: self.gateway,
-            }),
+            (Some(Carrier::Named(device)), Some(address)) => {
+                net::present(device)?;
+                Some(net::Place {
+                    device: device.clone(),
+                    address,
+                    gateway: self.gateway,
+                })
+            }
             (Some(Carrier::Named(_)), None) => {
                 let line = "--connect with --device needs --address, the address of our stack";
                 return Err(Error::Input(line.into()));

@@ -51,7 +51,7 @@ impl Backend for Perimeter {
     fn traits(&self, settings: &Settings, configuration: &Configuration) -> Traits {
         let mut notes = match settings.device {
             Device::Mem => Vec::new(),
-            Device::Pair => pair::notes(configuration),
+            Device::Pair => pair::notes(settings, configuration),
             _ => kernel::notes(settings),
         };
         notes.extend(lending(settings));

@@ -11,7 +11,9 @@ use std::sync::Arc;
 #[repr(C)]
 #[derive(Debug)]
 pub struct RxFrame {
-    /// The frame, from the link-layer header on ([`Medium::Ip`]: from the IP header on).
+    /// The frame, from the link-layer header on ([`Medium::Ip`]: from the IP header on). Where
+    /// segments of TCP are merged and the device has verified their checksum, it may be the headers
+    /// alone, all of them, with the payload in pieces [behind](PktBuf::behind).
     pub buf: PktBuf,
     /// The device's flow hash: that of `perimeter_wire::Toeplitz::default()`, so
     /// that the organization need not compute it again. `None` when the device has none.
@@ -52,6 +54,9 @@ pub struct Capabilities {
     /// It cuts frames of UDP into datagrams likewise ([`MOST_DATAGRAMS`] at most): their payload may
     /// have so many octets together. 0: it can't.
     pub large_datagrams: u32,
+    /// It hands on the memory of large frames instead of copying it
+    /// ([`TxRing::take_pages`](perimeter_base::TxRing::take_pages)).
+    pub hands_on: bool,
 }
 
 impl Capabilities {
@@ -66,6 +71,7 @@ impl Capabilities {
             tx_checksum: false,
             large: 0,
             large_datagrams: 0,
+            hands_on: false,
         }
     }
 }
@@ -79,6 +85,7 @@ perimeter_base::setters! {
         with_tx_checksum(tx_checksum: bool),
         with_large(large: u32),
         with_large_datagrams(large_datagrams: u32),
+        with_hands_on(hands_on: bool),
     }
 }
 

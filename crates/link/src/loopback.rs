@@ -76,6 +76,7 @@ impl<P: Platform> Device for Loopback<P> {
             tx_checksum: true,
             large: 0,
             large_datagrams: 0,
+            hands_on: false,
         }
     }
 

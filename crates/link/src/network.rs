@@ -372,6 +372,7 @@ impl<P: Platform> Device for Plug<P> {
             tx_checksum: true,
             large: 0,
             large_datagrams: 0,
+            hands_on: false,
         }
     }
 

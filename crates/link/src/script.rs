@@ -142,6 +142,7 @@ impl<P: Platform> Device for ScriptDevice<P> {
             tx_checksum: true,
             large: 0,
             large_datagrams: 0,
+            hands_on: false,
         }
     }
 

@@ -1,9 +1,10 @@
 //! Two devices back to back: what one sends, the other receives.
 //!
 //! A frame is copied once, at the doorbell, into a buffer that the receiving side has posted, as
-//! a NIC's DMA would. Each direction has a latency, a rate and faults of its own.
+//! a NIC's DMA would. Large segments may be handed on instead, as a veth pair hands on pages.
+//! Each direction has a latency, a rate and faults of its own.
 
-use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing, buf::roomy};
+use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxDesc, TxRing, buf::roomy};
 use perimeter_sync::{Lock, LockClass, Platform, Work};
 use perimeter_wire::MacAddr;
 use std::collections::VecDeque;
@@ -101,6 +102,9 @@ pub struct WireConfig {
     /// an end whose frames meet faults has none, as these are done to segments. The receiving
     /// stack should take large segments, too.
     pub large: bool,
+    /// Large segments are not copied: the receiver gets the memory that the sender's application or
+    /// stack has put them in, and both keep it as long as they need it.
+    pub hand_on: bool,
     /// Call wakers. False: pure polling.
     pub interrupts: bool,
     /// The interrupt comes this long after the first frame, ns.
@@ -117,6 +121,7 @@ impl Default for WireConfig {
             gbps: None,
             checksum_offload: true,
             large: false,
+            hand_on: false,
             interrupts: true,
             coalesce_ns: 0,
         }
@@ -132,6 +137,7 @@ perimeter_base::setters! {
         with_gbps(gbps: Option<f64>),
         with_checksum_offload(checksum_offload: bool),
         with_large(large: bool),
+        with_hand_on(hand_on: bool),
         with_interrupts(interrupts: bool),
         with_coalesce_ns(coalesce_ns: u64),
     }
@@ -157,7 +163,10 @@ impl Flight {
     fn add(&mut self, due: Time, frame: RxFrame, limit: usize) {
         if self.frames.len() >= limit {
             self.dropped += 1;
-            self.posted.push(frame.buf);
+            // A large one has memory of its own size, or somebody else's.
+            if frame.segment_size == 0 {
+                self.posted.push(frame.buf);
+            }
             return;
         }
         // Nearly always at the end; reordered frames go where their time says.
@@ -333,6 +342,7 @@ impl<P: Platform> Device for End<P> {
                 _ => 0,
             },
             large_datagrams: 0,
+            hands_on: self.config.hand_on,
         }
     }
 
@@ -441,18 +451,23 @@ struct EndTx<P: Platform> {
 }
 
 impl<P: Platform> EndTx<P> {
-    /// Copies a frame and sends what the faults make of it. `now`: when its last bit leaves.
-    fn send(&mut self, now: Time, d: &TxDesc) {
+    /// Copies a frame, or hands on the `pages` that its payload is in, and sends what the faults
+    /// make of it. `now`: when its last bit leaves.
+    fn send(&mut self, now: Time, d: &TxDesc, pages: Vec<Bytes>) {
         if self.unseen >= BATCH {
             self.hand_over();
         }
         let due = now.plus(self.config.latency_ns);
         if d.offload.segment_size > 0 {
-            // Of its own size: those that are posted are for segments.
-            let mut frame = Vec::with_capacity(d.frame_len());
-            csum::gather(d, &mut frame);
-            let size = d.offload.segment_size;
-            self.place(due, PktBuf::from_vec(frame), self.hash(d), (true, size));
+            let buf = if pages.is_empty() {
+                // Of its own size: those that are posted are for segments.
+                let mut frame = Vec::with_capacity(d.frame_len());
+                csum::gather(d, &mut frame);
+                PktBuf::from_vec(frame)
+            } else {
+                PktBuf::shared(Bytes::copy_from_slice(d.headers()), pages)
+            };
+            self.place(due, buf, self.hash(d), (true, d.offload.segment_size));
             return;
         }
         let len = d.frame_len();
@@ -558,16 +573,20 @@ impl<P: Platform> TxQueue for EndTx<P> {
         let mut n = 0;
         let limited = self.out.pacer.is_limited();
         let waited = self.ready_at != Time::ZERO;
-        for d in ring.pending() {
+        while n < ring.len() {
             let mut at = now;
             if limited {
-                let bytes = d.frame_len() + OVERHEAD;
+                let bytes = ring.pending()[n].frame_len() + OVERHEAD;
                 match self.out.pacer.send(now, waited, bytes, FIFO_NS) {
                     Some(t) => at = t,
                     None => break,
                 }
             }
-            self.send(at, d);
+            let pages = match self.config.hand_on {
+                true => ring.take_pages(n),
+                false => Vec::new(),
+            };
+            self.send(at, &ring.pending()[n], pages);
             n += 1;
         }
         if n == ring.len() {

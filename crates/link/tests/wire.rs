@@ -6,7 +6,7 @@ use common::refer;
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use perimeter_base::desc::Offload;
-use perimeter_base::{PktPool, Time, TxRing};
+use perimeter_base::{Bytes, PktPool, Time, TxPages, TxRing};
 use perimeter_link::fault::FaultConfig;
 use perimeter_link::rng::SplitMix64;
 use perimeter_link::wire::{End, WireConfig, WireHandle, pair};
@@ -126,6 +126,41 @@ fn large_segments_pass_uncut() {
     let sizes: Vec<_> = got.iter().map(|f| (f.segment_size, f.csum_ok)).collect();
     assert_eq!(sizes, [(1448, true), (0, true)]);
     assert_eq!(got[0].buf.as_slice()[54..], payload[..]);
+}
+
+/// Its memory does, where the wire hands it on: nothing of it is copied.
+#[test]
+fn large_segments_are_handed_on() {
+    let config = WireConfig::default().with_large(true).with_hand_on(true);
+    let ([a, b], _) = pair(&Native::new(), config);
+    assert!(a.capabilities().hands_on);
+    let (_, mut tx) = open(a);
+    let (mut rx, _) = open(b);
+    let (mut stage, mut ring) = TxRing::staged_to_hand_on(4);
+    let page = Bytes::from(vec![7; 30_000]);
+    let mut pages = TxPages::default();
+    pages.push(page.clone());
+    pages.push_copy(&[8; 30_000]);
+    let mut d = stage.push().expect("room");
+    let l2 = Some((MacAddr([2; 6]), MacAddr([4; 6])));
+    let template = Template::new_v4(l2, &key(1), 64, 0, true);
+    d.hdr_len = template.emit(&mut d.hdr, 0, &SegOut::default(), 50_000) as u8;
+    d.offload = Offload {
+        segment_size: 1448,
+        ..OFFLOAD
+    };
+    pages.refer(1_000, 50_000, &mut d, &mut PktPool::default());
+    stage.hand_over(&mut ring);
+    tx[0].doorbell(Time(0), &mut ring);
+    drop(pages);
+    let got = poll(&mut *rx[0], Time(5_000), &mut PktPool::default());
+    let [frame] = &got[..] else { panic!("{got:?}") };
+    assert!((frame.segment_size, frame.csum_ok) == (1448, true) && frame.hash.is_some());
+    assert_eq!(frame.buf.len(), 54);
+    let behind: Vec<_> = frame.buf.behind().iter().map(Bytes::len).collect();
+    assert_eq!(behind, [29_000, 21_000]);
+    assert_eq!(frame.buf.behind()[0].as_ptr(), page[1_000..].as_ptr());
+    assert!(frame.buf.behind()[1].iter().all(|octet| *octet == 8));
 }
 
 #[test]

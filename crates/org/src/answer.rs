@@ -6,7 +6,7 @@
 //! [`PATIENCE`] the caller does what it can for its message itself, and sleeps again.
 
 use perimeter_base::Time;
-use perimeter_stack::{Ctx, Kind};
+use perimeter_stack::{Ctx, Kind, Sleeper};
 use perimeter_sync::{Event, Lock, LockClass, Platform};
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl<P: Platform, R: Send + 'static> Pending<P, R> {
                 return out;
             }
             let until = cx.sh.p.now().plus(PATIENCE);
-            let told = cx.sh.asleep(|| self.0.event.wait(until));
+            let told = cx.sh.asleep(Sleeper::Caller, || self.0.event.wait(until));
             // Time has passed.
             cx.forget_now();
             if !told {

@@ -286,8 +286,8 @@ impl<O: Org> Instance<O> {
             #[cfg(feature = "testing")]
             perimeter_stack::output::fill_late(cx);
             self.hand_over(cx);
-            for (q, id) in core::mem::take(&mut cx.deferred.blocked) {
-                self.sh.tx[usize::from(q)].stall(id);
+            for (q, who) in core::mem::take(&mut cx.deferred.blocked) {
+                self.sh.tx[usize::from(q)].stall(who);
                 self.sh.count(cx.lane, Count::TxWaits, 1);
                 cx.deferred.ring(q);
             }

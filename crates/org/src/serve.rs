@@ -5,6 +5,7 @@ use crate::Org;
 use crate::instance::Instance;
 use core::time::Duration;
 use perimeter_base::Time;
+use perimeter_stack::Sleeper;
 use perimeter_sync::{Event, Platform, Thread, Work};
 use std::sync::Arc;
 
@@ -149,7 +150,7 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
                 }
             } else if n == 0 {
                 let until = nap.until(i.sh.p.now());
-                i.idle(event, queues, until);
+                i.idle(Sleeper::Server, event, queues, until);
                 let now = i.sh.p.now();
                 // Woken for a timer that somebody has armed: the next one need not.
                 if now < until && now < i.next_due(queues) {
@@ -180,7 +181,7 @@ fn work<O: Org>(i: &Instance<O>, worker: usize) {
         i.sh.p.charge(Work::Poll, 1);
         let n = i.with(|i, cx| i.org.work(worker, cx));
         if n == 0 {
-            i.sh.asleep(|| i.org.park(worker, Time::NEVER));
+            i.sh.asleep(Sleeper::Server, || i.org.park(worker, Time::NEVER));
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::instance::Ev;
 use perimeter_base::Time;
 use perimeter_stack::ops::Wait;
 use perimeter_stack::poller::Ready;
-use perimeter_stack::{SockError, SockId, ready};
+use perimeter_stack::{Sleeper, SockError, SockId, ready};
 use perimeter_sync::{Event, Platform, Work};
 
 impl<O: Org> Running<O> {
@@ -57,9 +57,9 @@ impl<O: Org> Running<O> {
     /// As [`Running::park`], for a thread that has just served `queues`.
     pub(crate) fn rest(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
         if queues.is_empty() {
-            self.i.sh.asleep(|| event.wait(deadline));
+            self.i.sh.asleep(Sleeper::Caller, || event.wait(deadline));
         } else {
-            self.i.idle(event, queues, deadline);
+            self.i.idle(Sleeper::Caller, event, queues, deadline);
         }
     }
 

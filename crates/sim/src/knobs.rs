@@ -1,7 +1,7 @@
 //! Settings of wire and stacks that a scenario draws from its seed.
 
 use crate::scenario::{Capacity, Family, Mix, Scenario, Workload};
-use perimeter::{CcKind, Config, Inbound, Ipv6Config, TcpConfig};
+use perimeter::{CcKind, Config, Inbound, Ipv6Config, Offload, TcpConfig};
 use perimeter_link::rng::SplitMix64;
 use perimeter_link::wire::{EndConfig, WireConfig};
 use std::time::Duration;
@@ -123,12 +123,17 @@ impl Knobs {
             e.rx_ring = self.rx_ring;
             e
         };
+        // Uncut, where nothing happens to frames; copied or handed on.
+        let large = sc.offload == Offload::Device;
+        let hand_on = large && SplitMix64::new(self.seed ^ 0x6861_6e64).below(2) == 0;
         WireConfig::default()
             .with_ends([end(0), end(1)])
             .with_latency_ns(self.latency_ns)
             .with_coalesce_ns(self.coalesce_ns)
             .with_gbps(self.gbps)
             .with_checksum_offload(self.checksum_offload)
+            .with_large(large)
+            .with_hand_on(hand_on)
             .with_mtu(self.mtu)
     }
 

@@ -664,9 +664,10 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
             }
             c if c.starts_with("drop_bad") => sc.mix == Mix::Corrupt,
             "drop_truncated" | "drop_not_ours" | "drop_other_protocol" => sc.mix == Mix::Corrupt,
-            // Both ends have the addresses that they speak from, and nobody says that a packet was
-            // too big.
-            "drop_martian_source" | "drop_other_station" | "drop_icmp_too_big" => false,
+            // Both ends have the addresses that they speak from, unless a fragment is forged of a
+            // damaged one; and nobody says that a packet was too big.
+            "drop_martian_source" => sc.mix == Mix::Corrupt && host.knobs.junk,
+            "drop_other_station" | "drop_icmp_too_big" => false,
             c if of_datagrams(c) => datagrams && datagrams_allow(host, c, *n),
             // Segments that cross a reset or come after the end of TIME-WAIT; and what answers
             // a repeated FIN, when an answer to the first has ended LAST-ACK before (RFC 9293,

@@ -230,7 +230,7 @@ pub struct Scenario {
     pub early_timer_one_in: u32,
     /// How threads wait for locks. Not drawn.
     pub locks: LockPolicy,
-    /// Who cuts bursts into segments: one run in four has large ones.
+    /// Who cuts bursts into segments: every second run has large ones.
     pub offload: Offload,
 }
 
@@ -305,6 +305,7 @@ impl Scenario {
             locks: LockPolicy::Modern,
             offload: match SplitMix64::new(seed ^ 0x6f66_666c).below(4) {
                 0 => Offload::Software,
+                1 => Offload::Device,
                 _ => Offload::Off,
             },
         }

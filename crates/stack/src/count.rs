@@ -207,10 +207,13 @@ counts! {
     ModuleQueueFull = "drop_module_queue_full",
     /// Times that a module found the next one's queue full.
     ModuleWaits = "module_queue_waits",
-    /// Time that this stack's threads were parked for want of work, ns.
+    /// Time for which threads were parked in their calls of the stack, ns; added when a park ends.
     IdleNs = "idle_ns",
     /// CPU time in there, for falling asleep and waking up, ns; estimated from a sample.
     ParkCpuNs = "park_cpu_ns",
+    /// Time for which the stack's threads that serve devices or run the protocol were parked for
+    /// want of work, ns; added when a park ends.
+    ServerIdleNs = "server_idle_ns",
 }
 
 /// How many counters there are.

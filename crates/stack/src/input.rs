@@ -14,6 +14,7 @@ use crate::ipv6;
 use crate::kind::Kind;
 use crate::late::{self, charge, drop_malformed};
 use crate::own::Own;
+use crate::pieces;
 use crate::segment::Turn;
 use crate::shared::SharedState;
 use core::net::IpAddr;
@@ -40,6 +41,8 @@ pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, wanted: Wanted<'_>) -> Aside 
         charge(&cx.sh.p, (n, unchecked));
     }
     if cx.sh.config.forwarding {
+        let in_pieces = frames.iter_mut().filter(|f| !f.buf.behind().is_empty());
+        in_pieces.for_each(|f| f.buf = f.buf.joined());
         forward::sift(cx, iface, &mut frames);
     }
     drain(cx, iface, frames.drain(..), wanted, &mut aside);
@@ -103,12 +106,12 @@ fn drain<K: Kind>(
                     let cx = &mut Ctx::new(sh, own);
                     whole.extend(reassemble(cx, iface, f, l2_len));
                 }
-                Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
+                Err(e) => unread((sh, own), iface, f, (l2_len, e), wanted, &mut whole),
             }
             continue;
         }
         if carries_v6(bytes, ethernet, PROTO_TCP) {
-            tcp6((sh, own), iface, f, l2_len, wanted, aside);
+            tcp6((sh, own), iface, f, l2_len, wanted, aside, &mut whole);
             continue;
         }
         whole.extend(beside((sh, own), iface, f, wanted, aside));
@@ -162,6 +165,7 @@ fn tcp6<K: Kind>(
     l2_len: usize,
     wanted: Wanted<'_>,
     aside: &mut Aside,
+    whole: &mut Vec<RxFrame>,
 ) {
     let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
     let seg = own.segs.place();
@@ -171,7 +175,47 @@ fn tcp6<K: Kind>(
             let plain = sh.plain6(iface, &seg.frame.key);
             tcp((sh, own), iface, f, plain, wanted, aside);
         }
-        Err(e) => drop_malformed(&mut Ctx::new(sh, own), e, f.buf),
+        Err(e) => unread((sh, own), iface, f, (l2_len, e), wanted, whole),
+    }
+}
+
+/// A frame that should carry TCP can't be read: it is dropped, unless its payload is in pieces
+/// behind its headers. Then it is taken as it is, if that is all that is special about it and the
+/// organization takes merged segments; else it comes again, in one piece.
+#[cold]
+fn unread<K: Kind>(
+    (sh, own): (&SharedState<K>, &mut Own<K>),
+    iface: u16,
+    mut f: RxFrame,
+    (l2_len, e): (usize, WireError),
+    wanted: Wanted<'_>,
+    whole: &mut Vec<RxFrame>,
+) {
+    if f.buf.behind().is_empty() {
+        return drop_malformed(&mut Ctx::new(sh, own), e, f.buf);
+    }
+    let seg = own.segs.place();
+    match pieces::read(seg, &f.buf, l2_len) {
+        Ok(octets)
+            if wanted.merged > 0
+                && f.csum_ok
+                && f.segment_size > 0
+                && octets > f.segment_size.into()
+                && late::welcome(sh, iface, &seg.frame.key) =>
+        {
+            seg.hash = f.hash.unwrap_or_else(|| sh.flow_hash(&seg.frame.key));
+            (seg.iface, seg.core) = (iface, own.core);
+            seg.adopt(&mut f.buf, f.segment_size);
+            if seg.frame.bad_options {
+                sh.counters
+                    .add(own.lane, malformed(WireError::BadOption), 1);
+            }
+            own.segs.keep();
+        }
+        _ => {
+            f.buf = f.buf.joined();
+            whole.push(f);
+        }
     }
 }
 

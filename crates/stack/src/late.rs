@@ -42,7 +42,7 @@ fn l2_len<K: Kind>(sh: &SharedState<K>, iface: u16) -> usize {
 
 /// Whether a flow's addresses are good at a glance.
 #[inline]
-fn welcome<K: Kind>(sh: &SharedState<K>, iface: u16, key: &FlowKey) -> bool {
+pub(crate) fn welcome<K: Kind>(sh: &SharedState<K>, iface: u16, key: &FlowKey) -> bool {
     match key.local {
         IpAddr::V4(_) => sh.ifaces[usize::from(iface)].plain(key.local, key.remote),
         IpAddr::V6(_) => sh.plain6(iface, key),
@@ -95,11 +95,12 @@ pub(crate) fn waiting(segs: &Segs) -> (u64, u64) {
 /// no good, and is counted and gone.
 #[inline(never)]
 pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
+    let turn = take(&mut seg.ip);
     let Turn::Ahead {
         csum_ok,
         hashed,
         segment_size,
-    } = take(&mut seg.ip)
+    } = turn
     else {
         return true;
     };
@@ -110,8 +111,14 @@ pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
     let csum = if csum_ok { Csum::Trust } else { Csum::Verify };
     let l2 = l2_len(sh, seg.iface);
     if let Err(e) = parse_tcp_into(&frame[l2..], l2, csum, &mut seg.frame) {
-        drop_malformed(&mut Ctx::new(sh, own), e, take(&mut seg.payload));
-        return false;
+        let frame = take(&mut seg.payload);
+        if frame.behind().is_empty() {
+            drop_malformed(&mut Ctx::new(sh, own), e, frame);
+            return false;
+        }
+        // Whoever has a turn of IP's looks at frames as a whole.
+        (seg.payload, seg.ip) = (frame.joined(), turn);
+        return input(cx, seg);
     }
     if seg.frame.bad_options {
         sh.counters

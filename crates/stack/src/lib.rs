@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aside;
+mod asleep;
 mod bits;
 pub mod conn;
 pub mod copies;
@@ -39,6 +40,7 @@ pub mod output;
 pub mod own;
 pub mod passive;
 mod path;
+pub(crate) mod pieces;
 pub mod planted;
 pub mod pmtu;
 pub mod poller;
@@ -57,6 +59,7 @@ mod transit;
 pub mod udp;
 pub mod wheel;
 
+pub use asleep::Sleeper;
 pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran};
 pub use count::Count;
 pub use ctx::Ctx;

@@ -10,7 +10,7 @@ use crate::ctx::Ctx;
 use crate::kind::Kind;
 #[cfg(feature = "testing")]
 use crate::planted::{Bug, planted};
-use crate::port::{Cutting, TxPort};
+use crate::port::{Cutting, Stalled, TxPort};
 use crate::segment::{Apart, OutSeg, Outgoing};
 use crate::shared::SharedState;
 #[cfg(feature = "testing")]
@@ -88,7 +88,8 @@ fn repeated<K: Kind>(t: &TcbSide<K>, cx: &mut Ctx<K>, n: Repeats) {
 
 fn get_in_line<K: Kind>(meta: &mut Meta<K>, cx: &mut Ctx<K>) {
     meta.blocked = true;
-    cx.deferred.blocked.push((meta.txq, meta.id));
+    let (id, places) = (meta.id, 1);
+    cx.deferred.blocked.push((meta.txq, Stalled { id, places }));
 }
 
 /// Output where nothing else protects the buffers: one visit to the transmit ring for all

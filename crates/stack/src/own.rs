@@ -5,6 +5,7 @@ use crate::kind::Kind;
 use crate::limit::Limits;
 use crate::listener::Listener;
 use crate::merge::Latest;
+use crate::port::Stalled;
 use crate::ready::Wakes;
 use crate::received::{Addressed, Datagram};
 use crate::segment::{Apart, Outgoing, Segs, Up};
@@ -75,7 +76,7 @@ pub struct Deferred<K: Kind> {
     /// Connections to abort: accepted ones whose listener has gone.
     pub aborts: Vec<SockId>,
     /// Connections whose output stopped at a full transmit queue.
-    pub blocked: Vec<(u16, SockId)>,
+    pub blocked: Vec<(u16, Stalled)>,
     /// The earliest timer that was armed; [`Time::NEVER`]: none. Who sleeps for a later one is to
     /// be woken.
     pub armed: Time,

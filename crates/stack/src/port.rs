@@ -143,7 +143,7 @@ pub struct TxPort<K: Kind> {
     stuck: AtomicBool,
     /// Connections whose output stopped here, in order of arrival: each goes on when its turn
     /// comes, so none starves.
-    stalled: Lk<K, VecDeque<SockId>>,
+    stalled: Lk<K, VecDeque<Stalled>>,
     /// Length of `stalled`; written under its lock, read without it as a hint.
     stalled_len: AtomicUsize,
     /// Places in the ring that are set aside for segments on their way to it. Others than resets
@@ -151,6 +151,15 @@ pub struct TxPort<K: Kind> {
     aside: AtomicU64,
     /// Cache lines of the ring's descriptors.
     pub(crate) lines: Tag<K>,
+}
+
+/// Who waits for room in the ring.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// The socket.
+    pub id: SockId,
+    /// Places that it needs at once, at least 1: a datagram's fragments go together.
+    pub places: u16,
 }
 
 struct DeviceSide {
@@ -163,10 +172,14 @@ struct DeviceSide {
 }
 
 impl<K: Kind> TxPort<K> {
-    /// Around a device's queue, with rings of `capacity` descriptors, looked after by whoever
-    /// serves receive queue `rxq`.
-    pub fn new(p: &K::P, queue: Box<dyn TxQueue>, capacity: usize, rxq: u16) -> TxPort<K> {
-        let (stage, taken) = TxRing::staged(capacity);
+    /// Around a device's queue, with the rings' both ends, looked after by whoever serves receive
+    /// queue `rxq`.
+    pub fn new(
+        p: &K::P,
+        queue: Box<dyn TxQueue>,
+        (stage, taken): (TxStage, TxRing),
+        rxq: u16,
+    ) -> TxPort<K> {
         let completions = stage.completions().clone();
         let side = DeviceSide {
             queue,
@@ -278,10 +291,10 @@ impl<K: Kind> TxPort<K> {
         }
     }
 
-    /// Connection `id` waits for room.
-    pub fn stall(&self, id: SockId) {
+    /// A socket waits for room.
+    pub fn stall(&self, who: Stalled) {
         let mut s = self.stalled.lock();
-        s.push_back(id);
+        s.push_back(who);
         // `put_back` relies on this: counted first, then this thread looks for room.
         self.stalled_len.store(s.len(), Ordering::SeqCst);
     }
@@ -298,10 +311,18 @@ impl<K: Kind> TxPort<K> {
         self.stalled_len.load(Ordering::Acquire)
     }
 
-    fn half_empty(&self) -> bool {
+    /// Whether the ring is half empty, and has so many places.
+    fn has_room(&self, places: u16) -> bool {
         let ring = self.stage.lock();
         let aside = self.aside.load(Ordering::SeqCst) as usize;
-        ring.len() + aside <= ring.capacity() / 2
+        ring.len() + aside <= ring.capacity() / 2 && ring.room() >= places.into()
+    }
+
+    /// Whether there is room worth it for who waits first. Who needs more than half of the ring does
+    /// not try again and again meanwhile.
+    fn may_resume(&self) -> bool {
+        let first = self.stalled.lock().front().map(|s| s.places);
+        first.is_some_and(|places| self.has_room(places))
     }
 
     /// Sets places in the ring aside, at most `want`; how many. To be given back by
@@ -344,12 +365,12 @@ impl<K: Kind> TxPort<K> {
 
     /// Takes the next few connections to go on, if there is room worth it; whether any did.
     pub fn resume(&self, out: &mut SmallVec<[SockId; RESUME]>) -> bool {
-        if self.stalled() == 0 || self.backlogged() || !self.half_empty() {
+        if self.stalled() == 0 || self.backlogged() || !self.may_resume() {
             return false;
         }
         let mut s = self.stalled.lock();
         let n = s.len().min(RESUME);
-        out.extend(s.drain(..n));
+        out.extend(s.drain(..n).map(|s| s.id));
         self.stalled_len.store(s.len(), Ordering::Release);
         n > 0
     }
@@ -358,7 +379,7 @@ impl<K: Kind> TxPort<K> {
     /// frames back itself, or connections wait that could go on. [`Time::NEVER`]: it is not.
     pub fn ready_at(&self) -> Time {
         // While the ring is full somebody has a doorbell to ring, or is at it, and sees to them.
-        if self.stalled() > 0 && !self.backlogged() && self.half_empty() {
+        if self.stalled() > 0 && !self.backlogged() && self.may_resume() {
             return Time::ZERO;
         }
         Time(self.again.load(Ordering::Acquire))

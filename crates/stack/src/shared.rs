@@ -23,7 +23,7 @@ use crate::quota::Quota;
 use crate::route::{Ask, Routes, To};
 use crate::tasks::AllTasks;
 use core::net::IpAddr;
-use perimeter_base::{PktDepot, Time};
+use perimeter_base::{PktDepot, Time, TxRing};
 use perimeter_link::loopback::LoopbackHandle;
 use perimeter_link::{Device, Medium};
 use perimeter_sync::{Lock, LockClass, PerLaneCounters, Platform};
@@ -35,9 +35,6 @@ use perimeter_wire::{FlowKey, MacAddr, Toeplitz};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
-/// One wait in this many is looked at for what it costs.
-const SLEEP_SAMPLE: u64 = 16;
 
 /// Descriptors in the loopback's transmit ring: connections to ourselves take turns.
 const LOOPBACK_RING: usize = 64;
@@ -358,6 +355,10 @@ impl<K: Kind> SharedState<K> {
                 true => LOOPBACK_RING,
                 false => config.tx_ring.clamp(2, 1 << 16),
             };
+            let rings = || match caps.hands_on {
+                true => TxRing::staged_to_hand_on(ring),
+                false => TxRing::staged(ring),
+            };
             let large = config.offload.cutting(&caps);
             let datagrams = config.offload.datagrams(&caps);
             let (rxqs, txqs) = spec.device.open();
@@ -367,7 +368,7 @@ impl<K: Kind> SharedState<K> {
             tx.extend(
                 txqs.into_iter()
                     .enumerate()
-                    .map(|(i, q)| TxPort::new(&p, q, ring, rx0 + i as u16 % rxs))
+                    .map(|(i, q)| TxPort::new(&p, q, rings(), rx0 + i as u16 % rxs))
                     .map(|port| port.cutting(large, datagrams)),
             );
             for a in &spec.addrs {
@@ -518,28 +519,6 @@ impl<K: Kind> SharedState<K> {
     pub fn stale<R>(&self, own: &Own<K>) -> Option<R> {
         self.count(own.lane, Count::StaleHandle, 1);
         None
-    }
-
-    /// Runs `f`, which parks the calling thread, and counts the time in there: every wait for
-    /// work, or for another thread's answer, belongs in here, so that a benchmark can tell a
-    /// parked thread from a busy one. Falling asleep and waking up are work, and so is a wait
-    /// that returns at once; as reading a thread's CPU clock costs as much as that, one wait in
-    /// `SLEEP_SAMPLE` tells how much it is. The clock's low bits choose which.
-    pub fn asleep<R>(&self, f: impl FnOnce() -> R) -> R {
-        let lane = self.p.lane();
-        let start = self.p.now();
-        let cpu = start
-            .0
-            .is_multiple_of(SLEEP_SAMPLE)
-            .then(|| self.p.cpu_ns());
-        let out = f();
-        if let Some(cpu) = cpu {
-            let used = self.p.cpu_ns() - cpu;
-            self.count(lane, Count::ParkCpuNs, SLEEP_SAMPLE * used);
-        }
-        let idle = self.p.now().nanos_since(start);
-        self.count(lane, Count::IdleNs, idle);
-        out
     }
 
     /// The flow hash that selects groups and queues: the same for both directions and at every

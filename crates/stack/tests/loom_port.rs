@@ -52,7 +52,12 @@ fn port(capacity: usize, full_at: usize) -> Arc<Port> {
         full_at,
         ..Device::default()
     };
-    Arc::new(TxPort::new(&Model, Box::new(device), capacity, 0))
+    Arc::new(TxPort::new(
+        &Model,
+        Box::new(device),
+        TxRing::staged(capacity),
+        0,
+    ))
 }
 
 /// Appends a descriptor that carries its position, if there is room.

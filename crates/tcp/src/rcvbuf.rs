@@ -168,8 +168,8 @@ impl RcvBuf {
         octets
     }
 
-    /// Takes the next buffer out, or the first `max` octets of it. A buffer that is cut is
-    /// cut by copying its smaller side. `None` if there is no data or `max` is 0.
+    /// Takes the next buffer out, or the first `max` octets of it ([`PktBuf::split_to`]). `None` if
+    /// there is no data or `max` is 0.
     ///
     /// Moving buffers out lets the copy to the application happen outside any lock.
     pub fn pop(&mut self, max: usize) -> Option<PktBuf> {
@@ -180,16 +180,10 @@ impl RcvBuf {
             out
         } else if max == 0 {
             return None;
-        } else if max <= front.len() / 2 {
-            let out = PktBuf::copy_of(&front.as_slice()[..max]);
-            front.trim_front(max);
-            out
         } else {
-            let rest = PktBuf::copy_of(&front.as_slice()[max..]);
             self.memory -= front.capacity();
-            self.memory += rest.capacity();
-            let mut out = core::mem::replace(front, rest);
-            out.truncate(max);
+            let out = front.split_to(max);
+            self.memory += front.capacity();
             out
         };
         self.consumed(out.len());

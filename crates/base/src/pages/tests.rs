@@ -452,3 +452,74 @@ fn any_order_of_references_and_leases_keeps_pages() {
         assert!(marks.iter().all(|m| m.load(Relaxed)), "seed {seed}");
     }
 }
+
+#[test]
+fn a_device_that_hands_on_gets_the_memory_itself() {
+    let (mut stage, mut ring) = TxRing::staged_to_hand_on(4);
+    let (mut pages, gone) = pages(&[1000, 2000]);
+    pages.push_copy(&[2; 3000]);
+    let memory = pages.memory();
+    // Of two pages of the application's and one of small writes; and too little to be worth it.
+    place(&mut stage, &mut pages, 500, 5000);
+    place(&mut stage, &mut pages, 0, POOLED);
+    assert_eq!(pages.memory(), memory, "as it was charged for");
+    // Small writes go on elsewhere: what was shared changes no more.
+    pages.push_copy(&[3; 3000]);
+    assert!(pages.memory() > memory, "another page");
+    place(&mut stage, &mut pages, 5500, 3500);
+    stage.hand_over(&mut ring);
+    let before: Vec<_> = (0..3).map(|n| payload(&ring, n)).collect();
+    let taken: Vec<_> = (0..3).map(|n| ring.take_pages(n)).collect();
+    assert_eq!(taken.iter().map(Vec::len).collect::<Vec<_>>(), [3, 0, 2]);
+    for n in [0, 2] {
+        assert_eq!(taken[n].concat(), before[n]);
+        let places = ring.pending()[n].payload().filter(|b| !b.is_empty());
+        assert!(
+            places
+                .map(<[u8]>::as_ptr)
+                .eq(taken[n].iter().map(|b| b.as_ptr()))
+        );
+        assert_eq!(
+            (payload(&ring, n), ring.take_pages(n).len()),
+            (before[n].clone(), 0)
+        );
+    }
+    // Nobody waits for who has them, and they for nobody.
+    ring.clear();
+    pages.take_off(9000);
+    drop(pages);
+    assert_eq!(
+        (gone.load(Relaxed), taken[0].concat()),
+        (0, before[0].clone())
+    );
+    drop(taken);
+    assert_eq!(gone.load(Relaxed), 2);
+}
+
+#[test]
+fn what_is_lent_to_a_device_that_hands_on_is_handed_on() {
+    let (mut stage, mut ring) = TxRing::staged_to_hand_on(4);
+    let (mut other, mut elsewhere) = TxRing::staged(1);
+    let (mut pages, gone) = pages(&[4000]);
+    let to = stage.completions().clone();
+    let mut lease = Lease::new();
+    let n = pages.lend(0, 3000, &to, &mut pool(), &mut lease);
+    lease.place(n, &mut stage.push().expect("room"));
+    pages
+        .lend_here(1000, 3000, &to, &mut pool(), &mut lease)
+        .place(&mut stage.push().expect("room"));
+    // Into another ring than the one that it was lent for: copied.
+    let n = pages.lend(0, 3000, &to, &mut pool(), &mut lease);
+    lease.place(n, &mut other.push().expect("room"));
+    pages.take_back(lease);
+    stage.hand_over(&mut ring);
+    other.hand_over(&mut elsewhere);
+    let taken = [ring.take_pages(0), ring.take_pages(1)];
+    assert_eq!(taken.each_ref().map(|t| t.concat().len()), [3000, 3000]);
+    assert!(elsewhere.take_pages(0).is_empty() && payload(&elsewhere, 0).len() == 3000);
+    ring.clear();
+    drop(pages);
+    assert_eq!(gone.load(Relaxed), 0);
+    drop(taken);
+    assert_eq!(gone.load(Relaxed), 1);
+}

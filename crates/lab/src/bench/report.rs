@@ -95,6 +95,9 @@ pub struct Asked {
     /// Missing where a burst's segments are acknowledged at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_stretch_acks: bool,
+    /// Missing where every frame is copied.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hand_on: bool,
     #[serde(default)]
     pub profile: bool,
     pub seconds: f64,
@@ -239,6 +242,7 @@ impl From<&Settings> for Asked {
             locks: s.locks.to_string(),
             offload: (s.offload != Offload::Off).then(|| s.offload.to_string()),
             no_stretch_acks: !s.stretch_acks,
+            hand_on: s.hand_on,
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,
@@ -366,6 +370,7 @@ impl Row {
         }
         let more = match seen.len() {
             0 | 1 => String::new(),
+            2 => ", 1 more warning (see --json)".into(),
             n => format!(", {} more warnings (see --json)", n - 1),
         };
         Some(format!("noisy run: {}{more}", seen.first()?))

@@ -5,7 +5,8 @@
 //! threads as are asked for, and its own protocol threads where it has some. Everything that is
 //! involved runs on this machine and is under test: stack and application times are those of both
 //! ends, and so are the locks. A wire copies each frame once, as a NIC's DMA does; that is part of
-//! the sender's stack time. What a receiver's ring has no room for is lost, and sent again.
+//! the sender's stack time. Or it hands on the memory of large segments, as a veth pair hands on
+//! pages. What a receiver's ring has no room for is lost, and sent again.
 //!
 //! Small writes really are small here, and their segments are made and taken by our own code at
 //! both ends. The counterpart is the host's kernel over veth, whose both ends share the machine
@@ -37,7 +38,7 @@ use std::{
 };
 
 /// What the report says about a row: which cores the ends have, as that decides what it means.
-pub(super) fn notes(configuration: &Configuration) -> Vec<String> {
+pub(super) fn notes(settings: &Settings, configuration: &Configuration) -> Vec<String> {
     let (threads, cores) = (configuration.threads, host::cores());
     let range = |first: usize| match threads {
         1 => format!("core {}", first % cores),
@@ -56,9 +57,13 @@ pub(super) fn notes(configuration: &Configuration) -> Vec<String> {
         true => ", so the ends share cores",
         false => "",
     };
+    let wire = match settings.hand_on {
+        true => "; the wire hands on the memory of large segments",
+        false => "",
+    };
     vec![format!(
         "pair: both ends are ours; threads of the near end on {near}, of the far end on {far}{shared}; \
-         stack, app and locks are those of both"
+         stack, app and locks are those of both{wire}"
     )]
 }
 
@@ -139,6 +144,7 @@ pub(super) fn wire(settings: &Settings, configuration: &Configuration, nic: usiz
         .with_latency_ns(settings.rtt().as_nanos() as u64 / 2)
         .with_gbps(settings.link_gbps)
         .with_large(settings.offload == Offload::Device)
+        .with_hand_on(settings.hand_on)
 }
 
 struct PairSession {

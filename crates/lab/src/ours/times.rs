@@ -181,7 +181,7 @@ pub(super) struct Counted {
     pub window_ns: u64,
     /// Wall time in the ideal peer.
     pub peer_ns: u64,
-    /// Off-core time of parked threads, delays of waking up included.
+    /// Off-core time of threads parked in the application's calls, delays of waking up included.
     pub idle_ns: u64,
     /// Segments sent again.
     pub retransmits: u64,
@@ -263,10 +263,9 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     let mut elapsed = counted.servers.threads as u64 * window + counted.helpers.cpu_ns;
     let mut cpu = counted.servers.cpu_ns + counted.helpers.cpu_ns;
     let mut delay = counted.servers.delay_ns;
-    let (mut app, mut app_off) = (0, 0);
+    let mut app = 0;
     for t in tallies {
         let to_window = |ns| scaled(ns, window, t.elapsed_ns);
-        app_off += window.saturating_sub(to_window(t.cpu_ns));
         elapsed += window;
         app += to_window(t.app_ns);
         cpu += to_window(t.cpu_ns);
@@ -282,7 +281,7 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     // so long that we slept. A delay of waking up is in the idle time already, so the scheduler's
     // account of delays is an upper bound only.
     let off = elapsed.saturating_sub(cpu);
-    let parked = parked(counted, app_off);
+    let parked = parked(counted);
     let rest = off.saturating_sub(parked);
     let preempted = rest.min(delay);
     let slept = (rest - preempted).min(waited - spun);
@@ -302,20 +301,16 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     }
 }
 
-/// Off-core time of parked threads, of which the application's were off their cores for `app_off`.
+/// Off-core time of parked threads.
 ///
-/// The stack counts a park when it ends. One that reaches over an end of the window is missing, or
-/// counted though most of it came before; with a thread for each of many connections that is most
-/// of the time. Threads of the stack that serve or run the protocol are off their cores only when
-/// they park, wait for a lock or for a core, so the scheduler's account of them bounds the count.
-fn parked(counted: &Counted, app_off: u64) -> u64 {
+/// The stack counts a park when it ends, so one that reaches over an end of the window is missing,
+/// or counted though most of it came before. The application's parks are short against the window.
+/// The stack's own threads may sleep through all of it, but are off their cores only when they
+/// park, wait for a lock or for a core, so that the scheduler tells when they were parked.
+fn parked(counted: &Counted) -> u64 {
     let servers = &counted.servers;
-    if servers.threads == 0 {
-        return counted.idle_ns;
-    }
     let all = servers.threads as u64 * counted.window_ns;
-    let asleep = all.saturating_sub(servers.cpu_ns + servers.delay_ns);
-    counted.idle_ns.clamp(asleep, asleep + app_off)
+    counted.idle_ns + all.saturating_sub(servers.cpu_ns + servers.delay_ns)
 }
 
 #[cfg(test)]
@@ -397,20 +392,30 @@ mod tests {
     }
 
     #[test]
-    fn parks_over_the_ends_of_the_window_are_no_mystery() {
-        // Ten threads that slept all the time, and told of it late or long before.
-        for told in [100, 10_000, 30_000] {
-            let mut c = counted(told, 300, 0);
+    fn servers_that_sleep_through_the_window_are_no_mystery() {
+        // Ten threads of the stack that slept but for 50, beside one of the application's.
+        let busy = [tally(1000, 900, 0, 100)];
+        let with = |idle| {
+            let mut c = counted(idle, 300, 0);
             (c.servers.threads, c.servers.cpu_ns) = (10, 50);
-            let times = divide(&[tally(1000, 900, 0, 100)], &c);
-            assert_eq!((times.elapsed, times.cpu), (11_000, 950));
-            assert!(times.valid(), "{told}: {times:?}");
-        }
+            divide(&busy, &c)
+        };
+        let times = with(100);
+        assert_eq!((times.elapsed, times.cpu), (11_000, 950));
+        assert_eq!(times.idle, 10_050);
+        assert!(times.valid(), "{times:?}");
+        // Their sleep explains none of the application's time.
+        let all = [tally(1000, 100, 0, 50)];
+        let mut c = counted(0, 0, 0);
+        (c.servers.threads, c.servers.cpu_ns) = (1, 50);
+        assert!(!divide(&all, &c).valid());
+        c.idle_ns = 900;
+        assert!(divide(&all, &c).valid());
     }
 
     #[test]
     fn threads_of_the_stack_count() {
-        let mut c = counted(600, 300, 0);
+        let mut c = counted(100, 300, 0);
         (c.servers.cpu_ns, c.servers.threads) = (500, 1);
         c.helpers.cpu_ns = 10;
         let times = divide(&[tally(1000, 900, 0, 100)], &c);

@@ -225,6 +225,8 @@ pub struct Settings {
     pub offload: Offload,
     /// Whether our organizations acknowledge a burst's segments at once, rather than two by two.
     pub stretch_acks: bool,
+    /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
+    pub hand_on: bool,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
     pub profile: bool,
     /// Measured time of each run, after warm-up.
@@ -269,6 +271,7 @@ impl Default for Settings {
             locks: LockPolicy::Modern,
             offload: Offload::default(),
             stretch_acks: true,
+            hand_on: false,
             profile: false,
             seconds: Duration::from_secs(5),
             repeat: 3,
@@ -327,6 +330,9 @@ impl Settings {
                 .any(|o| matches!(o, Organization::Other(_)))
         {
             return input("--mtu: other stacks are set up for 1500; list ours and linux".into());
+        }
+        if self.hand_on && (self.device, self.offload) != (Device::Pair, Offload::Device) {
+            return input("--hand-on needs --device pair and --offload device".into());
         }
         self.check_family()?;
         self.check_udp()?;
@@ -603,7 +609,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 24] = [
+        let damages: [fn(&mut Settings); 26] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -627,6 +633,8 @@ mod tests {
             |s| (s.udp, s.inbound) = (Some(64), Inbound::Affine),
             |s| (s.udp, s.organizations[2]) = (Some(64), Organization::Null),
             |s| s.exchange = Some("64".parse().unwrap()),
+            |s| s.hand_on = true,
+            |s| (s.hand_on, s.device, s.offload) = (true, Device::Pair, Offload::Software),
             |s| s.reconnect = true,
             |s| (s.reconnect, s.device, s.inbound) = (true, Device::Tap, Inbound::Affine),
             |s| (s.reconnect, s.device, s.direction) = (true, Device::Pair, Direction::Both),

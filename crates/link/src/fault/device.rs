@@ -82,6 +82,7 @@ impl Device for Faulty {
             tx_checksum: true,
             large: 0,
             large_datagrams: 0,
+            hands_on: false,
             ..inner
         }
     }

@@ -435,6 +435,7 @@ impl<P: Platform> Device for Nic<P> {
             tx_checksum: self.config.tx_checksum,
             large: self.config.large,
             large_datagrams: self.config.large,
+            hands_on: false,
         }
     }
 

@@ -400,6 +400,7 @@ impl Device for Packet {
             large: if self.large { LARGEST } else { 0 },
             // Kernels that don't take any refuse them only once one is sent.
             large_datagrams: 0,
+            hands_on: false,
         }
     }
 

@@ -76,6 +76,7 @@ impl PipeConfig {
             tx_checksum: true,
             large: 0,
             large_datagrams: 0,
+            hands_on: false,
         }
     }
 

@@ -300,6 +300,7 @@ impl Device for Tap {
             tx_checksum: self.checksum_offload,
             large: if self.large { LARGEST } else { 0 },
             large_datagrams: if self.datagrams { LARGEST } else { 0 },
+            hands_on: false,
         }
     }
 

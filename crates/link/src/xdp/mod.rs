@@ -686,6 +686,7 @@ impl Device for Xdp {
             tx_checksum: true,
             large: 0,
             large_datagrams: 0,
+            hands_on: false,
         }
     }
 

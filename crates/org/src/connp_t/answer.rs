@@ -9,7 +9,7 @@ use crate::Kd;
 use core::any::{Any, TypeId};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
-use perimeter_stack::Ctx;
+use perimeter_stack::{Ctx, Sleeper};
 use perimeter_sync::{Event, Mpsc, Platform};
 
 /// This file, for [`Family::hand_over`](crate::spec::Family).
@@ -129,7 +129,7 @@ impl<C: Keep> ConnpT<C> {
                 tries += u32::from(broken);
             }
             match &with {
-                Some(cx) => cx.sh.asleep(|| reply.event.wait(until)),
+                Some(cx) => cx.sh.asleep(Sleeper::Caller, || reply.event.wait(until)),
                 None => reply.event.wait(until),
             };
         }

@@ -6,6 +6,7 @@ use crate::Org;
 use core::sync::atomic::{Ordering, fence};
 use perimeter_base::Time;
 use perimeter_link::RxStatus;
+use perimeter_stack::Sleeper;
 use perimeter_stack::poller::Alarm;
 use perimeter_sync::{Event, Lock, Platform};
 use std::sync::{Arc, PoisonError, Weak};
@@ -113,9 +114,9 @@ impl<O: Org> Instance<O> {
         t
     }
 
-    /// Parks the calling thread until one of `queues` has frames, `event` is set, something
+    /// Parks the calling thread, which is `who`'s, until one of `queues` has frames, `event` is set, something
     /// is due, or `deadline` has passed. If frames wait, serves them and returns.
-    pub fn idle(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
+    pub fn idle(&self, who: Sleeper, event: &Ev<O>, queues: &[u16], deadline: Time) {
         for &q in queues {
             self.sleepers[usize::from(q)].lock().push(event.clone());
         }
@@ -170,7 +171,7 @@ impl<O: Org> Instance<O> {
         }
         if !ready {
             self.looks_at.fetch_min(until.0, Ordering::SeqCst);
-            self.sh.asleep(|| {
+            self.sh.asleep(who, || {
                 if fds.is_empty() {
                     event.wait(until);
                 } else {

@@ -5,7 +5,7 @@ use super::coupled::Core;
 use crate::Kd;
 use perimeter_base::Time;
 use perimeter_stack::planted::{Bug, planted};
-use perimeter_stack::{BURST, Count, Ctx, Seg, SharedState};
+use perimeter_stack::{BURST, Count, Ctx, Seg, SharedState, Sleeper};
 use perimeter_sync::{Event, Lock, LockClass, LockStats, Platform, Touched, Work};
 use std::collections::VecDeque;
 
@@ -172,7 +172,7 @@ impl<P: Platform> Inbound<P> {
                 }
                 // The bell may ring for a segment instead; then it rings again for this.
                 let until = sh.p.now() + sh.config.service;
-                sh.asleep(|| self.bells[worker].wait(until));
+                sh.asleep(Sleeper::Server, || self.bells[worker].wait(until));
             }
         }
         Turn {

@@ -23,14 +23,12 @@ pub(crate) fn send<K: Kind>(
     body: Bytes,
 ) -> Result<(), SendError> {
     let v6 = ip.dst.is_ipv6();
-    let header = IpHdr::len_to(ip.dst);
-    let most = MAX_DATAGRAM as usize - if v6 { 0 } else { header };
-    let overhead = header + if v6 { FRAGMENT_HEADER } else { 0 };
-    let each = (mtu as usize).saturating_sub(overhead) / 8 * 8;
-    if body.len() > most || each == 0 {
-        return Err(SendError::TooLong);
-    }
-    let n = body.len().div_ceil(each);
+    let most = MAX_DATAGRAM as usize - if v6 { 0 } else { IpHdr::len_to(ip.dst) };
+    let n = match pieces(mtu, ip, body.len()) {
+        Some(n) if body.len() <= most => n,
+        _ => return Err(SendError::TooLong),
+    };
+    let each = each(mtu, ip);
     let ident = cx.sh.fragment_ident(ip);
     let (sh, own) = cx.split();
     let mut pages = TxPages::default();
@@ -70,6 +68,21 @@ pub(crate) fn send<K: Kind>(
     sh.count(own.lane, Count::FragmentsSent, n as u64);
     own.deferred.ring(q);
     Ok(())
+}
+
+/// Octets of a datagram that each of its fragments takes but the last.
+fn each(mtu: u32, ip: &IpHdr) -> usize {
+    let header = IpHdr::len_to(ip.dst);
+    let overhead = header + if ip.dst.is_ipv6() { FRAGMENT_HEADER } else { 0 };
+    (mtu as usize).saturating_sub(overhead) / 8 * 8
+}
+
+/// Fragments of a datagram with a payload of `len` octets; `None`: `mtu` has room for none.
+pub(crate) fn pieces(mtu: u32, ip: &IpHdr, len: usize) -> Option<usize> {
+    match each(mtu, ip) {
+        0 => None,
+        each => Some(len.div_ceil(each)),
+    }
 }
 
 /// Writes the header of a fragment; its length.

@@ -110,6 +110,12 @@ impl Path {
         }
     }
 
+    /// Fragments of a datagram with `len` octets of data.
+    pub(super) fn fragments(&self, len: usize) -> u16 {
+        fragment::pieces(self.piece, &self.ip, UdpHdr::LEN + len)
+            .map_or(1, |n| n.min(u16::MAX.into()) as u16)
+    }
+
     /// Sends one datagram in fragments.
     pub(super) fn fragment<K: Kind>(&self, cx: &mut Ctx<K>, data: &[u8]) -> Result<(), SendError> {
         let mut body = vec![0; UdpHdr::LEN + data.len()];

@@ -7,6 +7,7 @@ use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::kind::Kind;
 use crate::net::{L2, SendError, both_get};
+use crate::port::Stalled;
 use crate::ready;
 use core::net::IpAddr;
 use perimeter_base::{Bytes, PktBuf};
@@ -385,7 +386,8 @@ impl<K: Kind> Socket<K> {
             // There is room for more some time.
             cx.count(Count::TxRingFull, 1);
             self.write.lower(ready::OUT);
-            cx.deferred.blocked.push((txq, self.id));
+            let (id, places) = (self.id, 1);
+            cx.deferred.blocked.push((txq, Stalled { id, places }));
         }
         let taken = taken.ok_or(UdpError::WouldBlock);
         Sent { taken, back }
@@ -415,9 +417,10 @@ impl<K: Kind> Socket<K> {
             }
         }
         if let Some(SendError::Full) = error {
-            let q = path.txq;
+            let (q, next) = (path.txq, data.len().min(at + each) - at);
+            let (id, places) = (self.id, path.fragments(next));
             self.write.lower(ready::OUT);
-            cx.deferred.blocked.push((q, self.id));
+            cx.deferred.blocked.push((q, Stalled { id, places }));
         }
         let taken = match error {
             Some(SendError::Full) if at == 0 => Err(UdpError::WouldBlock),
