@@ -7,6 +7,7 @@
 use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxDesc, TxRing, buf::roomy};
 use perimeter_sync::{Lock, LockClass, Platform, Work};
 use perimeter_wire::MacAddr;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -150,17 +151,23 @@ impl WireConfig {
     }
 }
 
+/// Memory that is handed on with a frame. In place, as who frees what another core has allocated
+/// waits for that core's allocator.
+type Pages = SmallVec<[Bytes; 4]>;
+
 /// Frames on their way to one receive queue, in order of arrival.
 #[derive(Default)]
 struct Flight {
     frames: VecDeque<(Time, RxFrame)>,
+    /// What is handed on with those that are large, if the wire hands on: as many.
+    pages: VecDeque<Pages>,
     /// Buffers that the receiver has posted.
     posted: Vec<PktBuf>,
     dropped: u64,
 }
 
 impl Flight {
-    fn add(&mut self, due: Time, frame: RxFrame, limit: usize) {
+    fn add(&mut self, due: Time, frame: RxFrame, pages: Option<Pages>, limit: usize) {
         if self.frames.len() >= limit {
             self.dropped += 1;
             // A large one has memory of its own size, or somebody else's.
@@ -173,6 +180,11 @@ impl Flight {
         let mut at = self.frames.len();
         while at > 0 && self.frames[at - 1].0 > due {
             at -= 1;
+        }
+        if let Some(pages) = pages {
+            let large = |(_, f): &&(Time, RxFrame)| f.segment_size > 0;
+            let behind = self.frames.range(at..).filter(large).count();
+            self.pages.insert(self.pages.len() - behind, pages);
         }
         self.frames.insert(at, (due, frame));
     }
@@ -399,9 +411,17 @@ impl<P: Platform> RxQueue for EndRx<P> {
         let mut flight = port.flight.lock();
         let mut n = 0;
         while n < max && flight.frames.front().is_some_and(|f| f.0 <= now) {
-            let Some((_, frame)) = flight.frames.pop_front() else {
+            let Some((_, mut frame)) = flight.frames.pop_front() else {
                 break;
             };
+            let large = frame.segment_size > 0;
+            if let Some(pages) = flight.pages.pop_front_if(|_| large)
+                && !pages.is_empty()
+            {
+                let head = Bytes::copy_from_slice(frame.buf.as_slice());
+                let shared = PktBuf::shared(head, pages.into_vec());
+                pool.put(std::mem::replace(&mut frame.buf, shared));
+            }
             // A buffer for a buffer.
             if flight.posted.len() < POSTED {
                 flight.posted.push(pool.take(self.longest));
@@ -427,10 +447,11 @@ impl<P: Platform> RxQueue for EndRx<P> {
     }
 }
 
-/// Frames for one receive queue that its receiver does not see yet.
+/// Frames for one receive queue that its receiver does not see yet, and what is handed on with the
+/// large ones.
 #[derive(Default)]
 #[repr(align(128))]
-struct Placed(Vec<(Time, RxFrame)>);
+struct Placed(Vec<(Time, RxFrame)>, VecDeque<Pages>);
 
 #[repr(align(128))]
 struct EndTx<P: Platform> {
@@ -465,17 +486,17 @@ impl<P: Platform> EndTx<P> {
                 csum::gather(d, &mut frame);
                 PktBuf::from_vec(frame)
             } else {
-                PktBuf::shared(Bytes::copy_from_slice(d.headers()), pages)
+                let mut head = self.buffer(d.headers().len());
+                head.raw_mut()[..d.headers().len()].copy_from_slice(d.headers());
+                head
             };
-            self.place(due, buf, self.hash(d), (true, d.offload.segment_size));
+            let q = self.place(due, buf, self.hash(d), (true, d.offload.segment_size));
+            if self.config.hand_on {
+                self.placed[q].1.push_back(pages.into_iter().collect());
+            }
             return;
         }
-        let len = d.frame_len();
-        let mut buf = match self.spare.pop() {
-            Some(b) if b.capacity() >= len => b,
-            _ => PktBuf::with_capacity(roomy(len.max(self.config.longest()))),
-        };
-        buf.set_window(0, len);
+        let mut buf = self.buffer(d.frame_len());
         if self.out.faults.is_none() {
             // Placed first, copied then. Its memory's lines are the other core's: whoever moves
             // the buffer behind the copy waits until those stores are done.
@@ -488,6 +509,16 @@ impl<P: Platform> EndTx<P> {
         csum::copy_out(d, buf.raw_mut());
         csum::complete(buf.as_mut_slice(), d.offload);
         self.meet_faults(Packet { due, buf });
+    }
+
+    /// A buffer for `len` bytes, posted by the receiver if there is one.
+    fn buffer(&mut self, len: usize) -> PktBuf {
+        let mut buf = match self.spare.pop() {
+            Some(b) if b.capacity() >= len => b,
+            _ => PktBuf::with_capacity(roomy(len.max(self.config.longest()))),
+        };
+        buf.set_window(0, len);
+        buf
     }
 
     /// Sends what the faults make of a frame.
@@ -547,13 +578,15 @@ impl<P: Platform> EndTx<P> {
     /// Lets the receivers see the frames, and takes buffers that they have posted for the next.
     fn hand_over(&mut self) {
         self.unseen = 0;
-        for (port, Placed(placed)) in self.out.ports.iter().zip(&mut self.placed) {
+        for (port, Placed(placed, pages)) in self.out.ports.iter().zip(&mut self.placed) {
             let Some(earliest) = placed.iter().map(|(due, _)| *due).min() else {
                 continue;
             };
             let mut flight = port.flight.lock();
             for (due, frame) in placed.drain(..) {
-                flight.add(due, frame, self.limit);
+                let large = frame.segment_size > 0;
+                let pages = pages.pop_front_if(|_| large);
+                flight.add(due, frame, pages, self.limit);
             }
             let wanted = BATCH.saturating_sub(self.spare.len());
             let keep = flight.posted.len().saturating_sub(wanted);
