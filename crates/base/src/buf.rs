@@ -60,8 +60,9 @@ impl Window {
 struct Shape(u64);
 
 impl Shape {
-    /// In place of an origin: memory that others have, too. No region has this one.
-    const SHARED: u32 = u32::MAX;
+    /// In place of an origin: memory that others have, too. No region has this bit, which is looked
+    /// at most quickly.
+    const SHARED: u64 = 1 << 63;
 
     fn heap(len: usize) -> Shape {
         assert!(len <= u32::MAX as usize, "a packet buffer has below 4 GiB");
@@ -69,12 +70,12 @@ impl Shape {
     }
 
     fn shared(len: usize) -> Shape {
-        Shape(u64::from(Shape::SHARED) << 32 | Shape::heap(len).0)
+        Shape(Shape::SHARED | Shape::heap(len).0)
     }
 
     #[inline(always)]
     fn is_shared(self) -> bool {
-        self.0 >> 32 == u64::from(Shape::SHARED)
+        self.0 & Shape::SHARED != 0
     }
 
     fn len(self) -> usize {
@@ -149,7 +150,7 @@ impl PktBuf {
     /// The `len` octets from `at` are initialised, a frame of the region that `origin` leads to
     /// from `at` (see there), counted as out; and nobody else refers to them until it is dropped.
     pub(crate) unsafe fn of_region(at: NonNull<u8>, len: u32, origin: region::Origin) -> PktBuf {
-        debug_assert!(origin.0 != 0 && origin.0 != Shape::SHARED);
+        debug_assert!(origin.0 != 0 && origin.0 >> 31 == 0);
         PktBuf {
             at,
             shape: Shape(u64::from(origin.0) << 32 | u64::from(len)),
@@ -237,7 +238,7 @@ impl PktBuf {
     }
 
     /// The bytes in the window.
-    #[inline]
+    #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the window is within the memory, which `data` says all about.
         unsafe {
@@ -246,16 +247,23 @@ impl PktBuf {
     }
 
     /// The `n` bytes in front of the window, such as headers that [`PktBuf::trim_front`] has
-    /// dropped; `None`: there are fewer.
+    /// dropped; `None`: there are fewer, or the memory is shared.
     pub fn before(&self, n: usize) -> Option<&[u8]> {
+        if self.shape.is_shared() {
+            return None;
+        }
         let end = self.window.off();
         self.data().get(end.checked_sub(n)?..end)
     }
 
     /// The memory from `n` bytes in front of the window to its end, which is mostly far behind the
-    /// window's: what lies there is whatever the last user left. `None`: there are fewer in front.
+    /// window's: what lies there is whatever the last user left. `None`: there are fewer in front,
+    /// or the memory is shared.
     #[inline]
     pub fn onward(&self, n: usize) -> Option<&[u8]> {
+        if self.shape.is_shared() {
+            return None;
+        }
         self.data().get(self.window.off().checked_sub(n)?..)
     }
 

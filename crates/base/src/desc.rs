@@ -73,6 +73,13 @@ impl Parts {
     #[inline(always)]
     fn reset(&mut self) {
         self.len = [0; 2];
+        if self.more.is_some() {
+            self.forget_more();
+        }
+    }
+
+    #[cold]
+    fn forget_more(&mut self) {
         self.more = None;
     }
 

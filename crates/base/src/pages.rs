@@ -508,7 +508,7 @@ impl TxPages {
     }
 
     /// Moves the cursor to the page with the byte `at`, counted from the start of the first.
-    #[inline]
+    #[inline(always)]
     fn seek(&mut self, at: usize) {
         while at < self.cur_start {
             self.cur -= 1;
