@@ -18,7 +18,7 @@ pub(super) const STYLE: &str = include_str!("style.css");
 /// on a phone, and letters are as large in all of them.
 const WIDTH: f64 = 380.0;
 /// Height of the plotting area.
-const HEIGHT: f64 = 168.0;
+const HEIGHT: f64 = 164.0;
 const LEFT: f64 = 60.0;
 /// Most that neighbouring curves stand apart at the same x, so that error bars do not cover each
 /// other.
