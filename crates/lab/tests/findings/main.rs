@@ -6,6 +6,7 @@ mod conclusions;
 
 use perimeter_lab::{
     host::apart,
+    metric::Metric,
     record::{Stored, read_rows},
     report::{
         analysis::{Cores, Evidence, Finding, Judged, results},
@@ -415,4 +416,42 @@ fn how_far_apart_the_cores_were_is_what_was_recorded() {
         text.contains(&format!("{},{:03} runs of build", runs / 1000, runs % 1000)),
         "{runs}"
     );
+}
+
+/// What large segments do to each organization: goodput without and with, as recorded.
+#[test]
+fn the_table_of_large_segments_says_what_was_recorded() {
+    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let stored = read_rows(&docs().join("runs/2026-11-26-2core-vm/offload")).unwrap();
+    let all = results(&stored);
+    let median = |label: &str, x: u64, metric: Metric| {
+        let mut curves = all.iter().flat_map(|r| &r.curves);
+        let curve = curves.find(|c| c.label == label).expect(label);
+        curve.at(x).unwrap().spread(metric).unwrap().median
+    };
+    let section = text.split("## When a segment is 64 KB").nth(1).unwrap();
+    let rows = section.lines().skip_while(|l| !l.starts_with("| `"));
+    let rows: Vec<&str> = rows.take_while(|l| l.starts_with("| `")).collect();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        let org = row.split('`').nth(1).unwrap();
+        let large = format!("{org}, 64 KB");
+        let cells: Vec<&str> = row.split('|').skip(2).map(str::trim).collect();
+        let both = |cell: usize, x: u64, metric: Metric, unit: f64| {
+            let printed = numbers(cells[cell]);
+            let [without, with] = printed[..] else {
+                panic!("{row}");
+            };
+            for (said, label) in [(without, org), (with, &large)] {
+                let value = median(label, x, metric) / unit;
+                assert!(is_printed(said, value), "{label} at {x}: {said}, {value}");
+            }
+        };
+        for (cell, x) in [1, 6, 192, 16384].into_iter().enumerate() {
+            both(cell, x, Metric::Goodput, 1000.0);
+        }
+        if org != "linux" {
+            both(4, 192, Metric::Stack, 1.0);
+        }
+    }
 }
