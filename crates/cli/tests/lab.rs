@@ -196,7 +196,7 @@ fn a_plan_runs_and_is_reported_again_without_running() {
             &[
                 "lab", "run", "groups", "--quick", "--out", "out", "--resume",
             ],
-            "the plans small, not groups",
+            "the plan small, not groups",
         ),
     ];
     for (arguments, says) in others {
