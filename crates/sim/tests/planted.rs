@@ -2,6 +2,7 @@
 //! have is planted, and found within a thousand seeds of a scheduler and a capacity that are
 //! named here. In a process of its own: a bug is planted in all stacks.
 
+use perimeter::Offload;
 use perimeter_sim::trace::Spy;
 use perimeter_sim::{Capacity, Drive, Family, Mix, Scenario, Workload, run, run_spied};
 use perimeter_stack::planted::{Bug, plant};
@@ -160,6 +161,10 @@ impl Plan {
         let mut sc = Scenario::new(org, self.cores, Mix::None, self.capacity, seed);
         (sc.family, sc.workload, sc.drive) = (Family::V4, self.workload, self.drive);
         (sc.schedule, sc.early_timer_one_in) = (self.schedule, 0);
+        // What a large segment in place of another does to TCP has other names.
+        if sc.offload == Offload::Device {
+            sc.offload = Offload::Off;
+        }
         sc
     }
 
