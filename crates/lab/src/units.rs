@@ -69,6 +69,22 @@ pub fn thousands(value: f64) -> String {
     out
 }
 
+/// So many runs, in words.
+pub fn runs(n: usize) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} run{plural}", thousands(n as f64))
+}
+
+/// The verb of so many.
+pub fn were(n: usize) -> &'static str {
+    if n == 1 { "was" } else { "were" }
+}
+
+/// How many of so many runs were disturbed.
+pub fn noisy(disturbed: usize, of: usize) -> String {
+    format!("{disturbed} of {} {} disturbed", runs(of), were(disturbed))
+}
+
 /// A duration to be glanced at.
 pub fn roughly(d: Duration) -> String {
     match d.as_secs() {

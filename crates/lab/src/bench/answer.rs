@@ -196,7 +196,7 @@ pub fn answer(report: &Report) -> String {
             "Noisy machine: {} of the {} runs that decide this {} disturbed; --wide says by what.",
             noisy.0,
             noisy.1,
-            if noisy.0 == 1 { "was" } else { "were" }
+            crate::units::were(noisy.0)
         );
         out.push_str(&wrapped(&said, 2));
     }

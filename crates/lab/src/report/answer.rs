@@ -315,8 +315,8 @@ pub(super) fn lines(material: &Material<'_>) -> String {
         let _ = writeln!(
             out,
             "{noisy} of the {} that decide this {} disturbed.",
-            super::words::count(runs),
-            super::words::were(noisy)
+            crate::units::runs(runs),
+            crate::units::were(noisy)
         );
     }
     if material.apart.is_some() {

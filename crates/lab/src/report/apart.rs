@@ -84,7 +84,7 @@ impl Apart {
             "Before {} a cache line took {} ns from one core to another and back, before {} it \
              took {} ns: the hypervisor had placed the cores far apart, which disturbs whatever \
              threads share.{}",
-            super::words::count(self.near.len()),
+            crate::units::runs(self.near.len()),
             ns(&self.near),
             self.far.len(),
             ns(&self.far),

@@ -124,7 +124,7 @@ impl Choice {
 
     /// What of the runs that decide it is to be doubted.
     pub fn doubts(&self) -> String {
-        let mut text = super::words::noisy(self.disturbed, self.runs);
+        let mut text = crate::units::noisy(self.disturbed, self.runs);
         if self.far > 0 {
             text.push_str(&format!(", {} far apart left out", self.far));
         }

@@ -98,7 +98,7 @@ fn body(material: &Material<'_>, r: &Result, far: Option<&Result>) -> Markup {
         (more(r, &looks))
         @if let Some(far) = far {
             details.more {
-                summary { "With cores far apart: " (words::count(far.measured)) }
+                summary { "With cores far apart: " (crate::units::runs(far.measured)) }
                 div.body.far id=(far.id()) { (body(material, far, None)) }
             }
         }

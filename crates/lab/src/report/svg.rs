@@ -92,7 +92,7 @@ impl Mark {
         }
         let _ = write!(text, " {} at {} {}", figure.unit, number(self.x), figure.x);
         if self.runs.0 > 0 {
-            let runs = super::words::count(self.runs.0);
+            let runs = crate::units::runs(self.runs.0);
             let _ = write!(text, "; {runs}, {} disturbed", self.runs.1);
         }
         text

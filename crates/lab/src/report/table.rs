@@ -94,10 +94,10 @@ fn cell(p: &Point, metric: Metric) -> Markup {
         td.n {
             (number(spread.median * by))
             @if p.disturbed > 0 {
-                abbr title=(words::noisy(p.disturbed, p.runs.len())) { "†" }
+                abbr title=(crate::units::noisy(p.disturbed, p.runs.len())) { "†" }
             }
             @if p.invalid > 0 {
-                abbr title=(format!("the accounting of {} does not hold", words::count(p.invalid))) { "‡" }
+                abbr title=(format!("the accounting of {} does not hold", crate::units::runs(p.invalid))) { "‡" }
             }
             @if let Some(i) = interval {
                 span.interval { (number(i.low * by)) "–" (number(i.high * by)) }

@@ -13,6 +13,7 @@ use crate::{
     published::{Claim, Kind, Point},
     record::Header,
     stats::{Comparison, ENOUGH, Interval, Spread, Verdict},
+    units,
 };
 
 /// Median with the interval that holds it, in the unit that the metric is shown in.
@@ -272,29 +273,6 @@ pub(super) fn advice(choice: &Choice, metric: Metric) -> String {
     text
 }
 
-/// So many runs.
-pub(super) fn count(runs: usize) -> String {
-    format!(
-        "{} run{}",
-        number(runs as f64),
-        if runs == 1 { "" } else { "s" }
-    )
-}
-
-/// How many of so many were disturbed.
-pub(super) fn noisy(disturbed: usize, runs: usize) -> String {
-    format!(
-        "{disturbed} of {} {} disturbed",
-        count(runs),
-        were(disturbed)
-    )
-}
-
-/// The verb of so many.
-pub(super) fn were(n: usize) -> &'static str {
-    if n == 1 { "was" } else { "were" }
-}
-
 /// What a reader has to know about how disturbed the runs were.
 pub(super) fn disturbed(r: &Result) -> Option<String> {
     if r.disturbed == 0 {
@@ -307,7 +285,7 @@ pub(super) fn disturbed(r: &Result) -> Option<String> {
         .collect();
     Some(format!(
         "{}: {}.",
-        noisy(r.disturbed, r.measured),
+        units::noisy(r.disturbed, r.measured),
         signs.join("; ")
     ))
 }
@@ -332,7 +310,7 @@ pub(super) fn runs(r: &Result) -> String {
         Cores::Near => " with near cores",
         Cores::Far => " with far cores",
     };
-    let mut text = format!("{}{cores}", count(r.measured));
+    let mut text = format!("{}{cores}", units::runs(r.measured));
     if r.disturbed > 0 {
         text.push_str(&format!(", {} disturbed", r.disturbed));
     }
