@@ -9,6 +9,10 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+mod page;
+
+use page::Page;
+
 /// Memory of the first page of a burst of small writes, bytes: one segment and a little, so that a
 /// request-response connection pins no more.
 const FIRST_PAGE: usize = 2048;
@@ -25,58 +29,6 @@ const MANY: usize = 64;
 
 /// The position of a page for which there is no telling yet.
 const LATER: u64 = u64::MAX;
-
-/// A stretch of the stream in memory that never moves, and whose bytes never change.
-#[derive(Debug)]
-enum Page {
-    /// The application's, shared by reference.
-    Shared(Bytes),
-    /// Small writes, copied. Grows only within its capacity: descriptors refer to it.
-    Owned(Vec<u8>),
-    /// That, when others have got it too: it grows no more. With what it has cost from the beginning.
-    Sealed(Box<(Bytes, usize)>),
-}
-
-impl Page {
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Page::Shared(b) => b,
-            Page::Owned(v) => v,
-            Page::Sealed(s) => &s.0,
-        }
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        match self {
-            Page::Shared(b) => b.len(),
-            Page::Owned(v) => v.len(),
-            Page::Sealed(s) => s.0.len(),
-        }
-    }
-
-    fn memory(&self) -> usize {
-        match self {
-            Page::Shared(b) => b.len(),
-            Page::Owned(v) => v.capacity(),
-            Page::Sealed(s) => s.1,
-        }
-    }
-
-    /// Its memory, for others to have as well: from here on it grows no more.
-    fn share(&mut self) -> Bytes {
-        let memory = self.memory();
-        let bytes = match self {
-            Page::Shared(b) => return b.clone(),
-            Page::Sealed(s) => return s.0.clone(),
-            // The vector moves, its memory does not.
-            Page::Owned(v) => Bytes::from_owner(core::mem::take(v)),
-        };
-        *self = Page::Sealed(Box::new((bytes.clone(), memory)));
-        bytes
-    }
-}
 
 /// A page whose bytes are taken off, and that a device may still be reading.
 #[derive(Debug)]
@@ -303,7 +255,7 @@ impl TxPages {
             _ => self.pin(slot.to, slot.position),
         }
         let (parts, owned) = slot.desc.payload_mut();
-        if len > POOLED && slot.to.hands_on() {
+        if slot.to.hands_on(len) {
             return self.share(off, len, parts);
         }
         self.read(off, len, parts, owned, pool);
@@ -343,9 +295,8 @@ impl TxPages {
         pool: &mut PktPool,
         lease: &'a mut Lease,
     ) -> Lent<'a> {
-        let hands_on = len > POOLED && to.hands_on();
         if len > 0
-            && !hands_on
+            && !to.hands_on(len)
             && self.keep_for(to, lease)
             && let Some(bytes) = self.in_one(off, len)
         {
@@ -367,7 +318,7 @@ impl TxPages {
         let mut payload = Payload::default();
         if len > 0 {
             let lent = self.keep_for(to, lease);
-            match len > POOLED && to.hands_on() {
+            match to.hands_on(len) {
                 true => self.share(off, len, &mut payload.parts),
                 false => self.read(off, len, &mut payload.parts, &mut payload.owned, pool),
             }

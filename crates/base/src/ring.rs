@@ -5,7 +5,7 @@
 //! descriptor that refers to it, its position, exactly as a driver does with a DMA engine.
 
 use crate::atomics::{Arc, AtomicU64, AtomicUsize, List, Ordering};
-use crate::buf::PktPool;
+use crate::buf::{POOLED, PktPool};
 use crate::desc::{TxDesc, TxHead};
 use crate::pages::Left;
 use alloc::vec::Vec;
@@ -46,10 +46,10 @@ impl Completions {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether descriptors for this ring keep the memory of large payloads for the device.
-    #[inline]
-    pub(crate) fn hands_on(&self) -> bool {
-        self.0.hands_on
+    /// Whether descriptors for this ring keep the memory of a payload of `len` bytes for the device.
+    #[inline(always)]
+    pub(crate) fn hands_on(&self, len: usize) -> bool {
+        len > POOLED && self.0.hands_on
     }
 
     /// Descriptors below this position are completed.
@@ -394,7 +394,7 @@ impl TxRing {
 
     /// The memory that the payload of waiting descriptor `n` is in, piece by piece, for a device that
     /// hands it on to others, who may keep it for as long as they like. Only large payloads (of more
-    /// than [`POOLED`](crate::buf::POOLED) bytes) have theirs kept for that; of others, and when
+    /// than [`POOLED`] bytes) have theirs kept for that; of others, and when
     /// it was asked for before, there is nothing. The descriptor can be read as before.
     pub fn take_pages(&mut self, n: usize) -> Vec<Bytes> {
         let desc = self.slots[self.head..self.head + self.used].get_mut(n);

@@ -286,8 +286,7 @@ impl RxQueue for TapRx {
         let n = self.inner.poll(now, pool, out, max);
         if let Some(trace) = &self.spy.trace {
             for f in &out[before..] {
-                let behind: usize = f.buf.behind().iter().map(|b| b.len()).sum();
-                let text = describe(f.buf.as_slice(), f.buf.len() + behind);
+                let text = describe(f.buf.as_slice(), f.buf.len() + f.buf.behind_len());
                 trace.note(now, &format!("{} <- {text}", self.label));
             }
         }
@@ -296,9 +295,7 @@ impl RxQueue for TapRx {
         }
         let came: Vec<RxFrame> = out.drain(before..).collect();
         for mut f in came {
-            if !f.buf.behind().is_empty() {
-                f.buf = f.buf.joined();
-            }
+            f.buf.join();
             if let Some(Sabotage::Twice(n)) = self.spy.sabotage
                 && f.buf.len() > 200
                 && !is_cut(f.buf.as_slice())

@@ -13,5 +13,5 @@ mod reassembly;
 
 pub(crate) use arriving::arrived;
 pub use arriving::{abandon, expire};
-pub(crate) use cut::{pieces, send};
+pub(crate) use cut::{number, send};
 pub use reassembly::{REASSEMBLY, Reassembly};

@@ -15,7 +15,7 @@ use crate::kind::Kind;
 use crate::late::{self, charge, drop_malformed};
 use crate::own::Own;
 use crate::pieces;
-use crate::segment::Turn;
+use crate::segment::{Seg, Turn};
 use crate::shared::SharedState;
 use core::net::IpAddr;
 use perimeter_link::{Medium, RxFrame};
@@ -40,9 +40,11 @@ pub fn parse<K: Kind>(cx: &mut Ctx<K>, iface: u16, wanted: Wanted<'_>) -> Aside 
     if !wanted.late {
         charge(&cx.sh.p, (n, unchecked));
     }
+    if cx.sh.config.forwarding || wanted.late {
+        // Who forwards them, or has events look at them before IP does, has frames as a whole.
+        frames.iter_mut().for_each(|f| f.buf.join());
+    }
     if cx.sh.config.forwarding {
-        let in_pieces = frames.iter_mut().filter(|f| !f.buf.behind().is_empty());
-        in_pieces.for_each(|f| f.buf = f.buf.joined());
         forward::sift(cx, iface, &mut frames);
     }
     drain(cx, iface, frames.drain(..), wanted, &mut aside);
@@ -203,17 +205,12 @@ fn unread<K: Kind>(
                 && octets > f.segment_size.into()
                 && late::welcome(sh, iface, &seg.frame.key) =>
         {
-            seg.hash = f.hash.unwrap_or_else(|| sh.flow_hash(&seg.frame.key));
-            (seg.iface, seg.core) = (iface, own.core);
+            came(sh, (own.lane, own.core), seg, (iface, f.hash));
             seg.adopt(&mut f.buf, f.segment_size);
-            if seg.frame.bad_options {
-                sh.counters
-                    .add(own.lane, malformed(WireError::BadOption), 1);
-            }
             own.segs.keep();
         }
         _ => {
-            f.buf = f.buf.joined();
+            f.buf.join();
             whole.push(f);
         }
     }
@@ -404,6 +401,23 @@ fn is_to_group6(eth: &EtherHdr, bytes: &[u8]) -> bool {
     eth.ethertype == ETHERTYPE_IPV6 && bytes.get(DST) == Some(&0xff)
 }
 
+/// Notes where a segment came in whose header was parsed, and its flow's hash, which the device may
+/// know.
+#[inline(always)]
+fn came<K: Kind>(
+    sh: &SharedState<K>,
+    (lane, core): (usize, u16),
+    seg: &mut Seg,
+    (iface, hash): (u16, Option<u32>),
+) {
+    if seg.frame.bad_options {
+        sh.counters.add(lane, malformed(WireError::BadOption), 1);
+    }
+    seg.hash = hash.unwrap_or_else(|| sh.flow_hash(&seg.frame.key));
+    seg.iface = iface;
+    seg.core = core;
+}
+
 /// Completes the segment whose header was parsed into its place, unless it is to be dropped;
 /// `plain`: its addresses are good at a glance.
 #[inline(always)]
@@ -423,14 +437,7 @@ fn tcp<K: Kind>(
         sh.count(own.lane, why, 1);
         return own.pool.put(f.buf);
     }
-    let t = &seg.frame;
-    if t.bad_options {
-        sh.counters
-            .add(own.lane, malformed(WireError::BadOption), 1);
-    }
-    seg.hash = f.hash.unwrap_or_else(|| sh.flow_hash(&t.key));
-    seg.iface = iface;
-    seg.core = own.core;
+    came(sh, (own.lane, own.core), seg, (iface, f.hash));
     seg.payload = f.buf;
     seg.payload.trim_front(seg.frame.payload_off as usize);
     seg.payload.truncate(seg.frame.payload_len as usize);

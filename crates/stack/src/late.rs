@@ -95,12 +95,11 @@ pub(crate) fn waiting(segs: &Segs) -> (u64, u64) {
 /// no good, and is counted and gone.
 #[inline(never)]
 pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
-    let turn = take(&mut seg.ip);
     let Turn::Ahead {
         csum_ok,
         hashed,
         segment_size,
-    } = turn
+    } = take(&mut seg.ip)
     else {
         return true;
     };
@@ -111,14 +110,8 @@ pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
     let csum = if csum_ok { Csum::Trust } else { Csum::Verify };
     let l2 = l2_len(sh, seg.iface);
     if let Err(e) = parse_tcp_into(&frame[l2..], l2, csum, &mut seg.frame) {
-        let frame = take(&mut seg.payload);
-        if frame.behind().is_empty() {
-            drop_malformed(&mut Ctx::new(sh, own), e, frame);
-            return false;
-        }
-        // Whoever has a turn of IP's looks at frames as a whole.
-        (seg.payload, seg.ip) = (frame.joined(), turn);
-        return input(cx, seg);
+        drop_malformed(&mut Ctx::new(sh, own), e, take(&mut seg.payload));
+        return false;
     }
     if seg.frame.bad_options {
         sh.counters

@@ -75,7 +75,7 @@ pub struct Deferred<K: Kind> {
     pub accepts: Vec<(Arc<Listener<K>>, SockId, FlowKey)>,
     /// Connections to abort: accepted ones whose listener has gone.
     pub aborts: Vec<SockId>,
-    /// Connections whose output stopped at a full transmit queue.
+    /// Sockets whose output stopped at a full transmit queue, and its number.
     pub blocked: Vec<(u16, Stalled)>,
     /// The earliest timer that was armed; [`Time::NEVER`]: none. Who sleeps for a later one is to
     /// be woken.

@@ -10,18 +10,14 @@ use perimeter_wire::{Csum, MAX_HEADERS, WireError, parse_tcp_into};
 /// # Errors
 /// What [`parse_tcp_into`] returns.
 pub(crate) fn read(seg: &mut Seg, frame: &PktBuf, l2: usize) -> Result<u32, WireError> {
-    let octets = frame.behind().iter().map(|b| b.len()).sum();
+    let octets = frame.behind_len();
     let mut room = [0; MAX_HEADERS];
     let bytes = frame.as_slice();
     let head = room.get_mut(..bytes.len()).ok_or(WireError::Truncated)?;
     head.copy_from_slice(bytes);
     // Whoever parses wants a whole datagram: this one ends with its headers.
-    let length = l2
-        + if head.get(l2).is_some_and(|b| b >> 4 == 6) {
-            4
-        } else {
-            2
-        };
+    let v6 = head.get(l2).is_some_and(|b| b >> 4 == 6);
+    let length = l2 + if v6 { 4 } else { 2 };
     let field = head.get_mut(length..).and_then(|b| b.first_chunk_mut());
     let field = field.ok_or(WireError::Truncated)?;
     let left = usize::from(u16::from_be_bytes(*field)).checked_sub(octets);

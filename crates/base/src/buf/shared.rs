@@ -55,12 +55,27 @@ impl PktBuf {
         core::mem::take(unsafe { &mut self.at.cast::<Shared>().as_mut().behind })
     }
 
-    /// The window and all that is behind it in memory of its own.
-    #[must_use]
-    pub fn joined(&self) -> PktBuf {
-        let behind = self.behind().iter().map(|b| &b[..]);
-        let all: Vec<&[u8]> = core::iter::once(self.as_slice()).chain(behind).collect();
-        PktBuf::from_vec(all.concat())
+    /// Octets that are behind this.
+    #[inline]
+    pub fn behind_len(&self) -> usize {
+        self.behind().iter().map(Bytes::len).sum()
+    }
+
+    /// Copies the window and what is behind it into memory of its own, where something is.
+    #[inline(always)]
+    pub fn join(&mut self) {
+        if self.shape.is_shared() {
+            self.join_shared();
+        }
+    }
+
+    #[cold]
+    fn join_shared(&mut self) {
+        if !self.behind().is_empty() {
+            let behind = self.behind().iter().map(|b| &b[..]);
+            let all: Vec<&[u8]> = core::iter::once(self.as_slice()).chain(behind).collect();
+            *self = PktBuf::from_vec(all.concat());
+        }
     }
 
     /// The first `n` octets of the window, in memory of their own unless that is shared; they are
@@ -157,12 +172,17 @@ mod tests {
         let head = Bytes::from_static(b"head");
         let mut b = PktBuf::shared(head, vec![page.slice(..60), page.slice(60..)]);
         assert_eq!((b.as_slice(), b.behind().len()), (&b"head"[..], 2));
-        let joined = b.joined();
+        assert_eq!(b.behind_len(), 100);
+        let mut joined = PktBuf::shared(b.sharer().unwrap().bytes.clone(), b.behind().to_vec());
+        joined.join();
         assert_eq!(
             (joined.len(), &joined.as_slice()[..5]),
             (104, &b"head\x07"[..])
         );
         assert!(joined.behind().is_empty());
+        let at = joined.as_slice().as_ptr();
+        joined.join();
+        assert_eq!(joined.as_slice().as_ptr(), at, "it is in one piece");
         let pieces = b.take_behind();
         assert_eq!(pieces[1].as_ptr(), page[60..].as_ptr());
         assert!(b.behind().is_empty() && b.take_behind().is_empty());

@@ -26,6 +26,8 @@ use crate::{
 };
 use control::{ANSWER, Channel, Counted, Message, PROTOCOL, Work, printable};
 use perimeter::link::named::HostDevice;
+use perimeter::link::wire::{self, WireConfig};
+use perimeter::{Native, Stack};
 use rustix::fd::OwnedFd;
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, ToSocketAddrs},
@@ -72,15 +74,12 @@ pub fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
         .split_once('/')
         .and_then(|(a, p)| Some((a.parse().ok()?, p.parse().ok()?)))
         .filter(|(_, prefix)| (1..=30).contains(prefix));
-    let (address, prefix): (Ipv4Addr, u8) = parsed
+    let parsed = parsed
         .ok_or_else(|| format!("`{text}` is no IPv4 address with a prefix, as 10.0.0.2/24"))?;
-    let host = address.to_bits() & (u32::MAX >> prefix);
-    let is_host = host != 0 && host != u32::MAX >> prefix;
-    // Below 224 are those of single hosts.
-    match is_host && !address.is_loopback() && (1..224).contains(&address.octets()[0]) {
-        true => Ok((address, prefix)),
-        false => Err(format!("`{text}` is no address that a host can have there")),
-    }
+    // Whoever builds stacks knows what an interface can have; nothing is built of this one.
+    let ([end, _], _) = wire::pair(&Native::default(), WireConfig::default());
+    let refused = Stack::builder().interface(end, &[text]).err();
+    refused.map_or(Ok(parsed), |e| Err(e.to_string()))
 }
 
 /// Whether the interface of a device that must be there already is.

@@ -244,9 +244,9 @@ fn details(c: &Choice, r: &Result) -> String {
 /// What the table is made of.
 fn caption(material: &Material<'_>, choices: &[&Choice]) -> String {
     let mut text = String::from(
-        "Median of the fastest, its lead over its rival, and how sure that is: “sure” by the rule \
-         under Method; “likely”, all pairs of runs say so, too few for the rule; “open”, they do not \
-         decide. Hatched: a tie. Empty: not measured.",
+        "Median of the fastest, its lead over its rival, and how sure that is. “sure”: by the rule \
+         under Method. “likely”: every pair of runs says so, but they are too few for the rule. \
+         “open”: the pairs do not decide. Hatched: a tie. Empty: not measured.",
     );
     let any = |of: fn(&Choice) -> bool| choices.iter().any(|c| of(c));
     if any(|c| c.disturbed > 0) {

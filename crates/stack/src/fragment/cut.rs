@@ -24,7 +24,7 @@ pub(crate) fn send<K: Kind>(
 ) -> Result<(), SendError> {
     let v6 = ip.dst.is_ipv6();
     let most = MAX_DATAGRAM as usize - if v6 { 0 } else { IpHdr::len_to(ip.dst) };
-    let n = match pieces(mtu, ip, body.len()) {
+    let n = match number(mtu, ip, body.len()) {
         Some(n) if body.len() <= most => n,
         _ => return Err(SendError::TooLong),
     };
@@ -77,8 +77,8 @@ fn each(mtu: u32, ip: &IpHdr) -> usize {
     (mtu as usize).saturating_sub(overhead) / 8 * 8
 }
 
-/// Fragments of a datagram with a payload of `len` octets; `None`: `mtu` has room for none.
-pub(crate) fn pieces(mtu: u32, ip: &IpHdr, len: usize) -> Option<usize> {
+/// The number of fragments of a datagram with a payload of `len` octets; `None`: `mtu` has room for none.
+pub(crate) fn number(mtu: u32, ip: &IpHdr, len: usize) -> Option<usize> {
     match each(mtu, ip) {
         0 => None,
         each => Some(len.div_ceil(each)),

@@ -110,9 +110,9 @@ impl Path {
         }
     }
 
-    /// Fragments of a datagram with `len` octets of data.
+    /// The number of fragments of a datagram with `len` octets of data.
     pub(super) fn fragments(&self, len: usize) -> u16 {
-        fragment::pieces(self.piece, &self.ip, UdpHdr::LEN + len)
+        fragment::number(self.piece, &self.ip, UdpHdr::LEN + len)
             .map_or(1, |n| n.min(u16::MAX.into()) as u16)
     }
 
