@@ -309,9 +309,9 @@ pub enum LabCommand {
 /// Arguments of `perimeter lab run`.
 #[derive(Debug, Args)]
 pub struct LabRun {
-    /// A plan that `perimeter lab list` prints, a plan's file, or `all`
-    #[arg(value_name = "NAME|FILE|all")]
-    pub plan: String,
+    /// Plans that `perimeter lab list` prints, plans' files, or `all`
+    #[arg(value_name = "NAME|FILE|all", required = true)]
+    pub plans: Vec<String>,
     /// Short runs over few values: a look
     #[arg(long, conflicts_with = "full")]
     quick: bool,
@@ -321,7 +321,8 @@ pub struct LabRun {
     /// Device of our organizations in place of the plan's: mem, pair, tap, tun, packet or xdp
     #[arg(long, value_parser = Device::from_str)]
     pub device: Option<Device>,
-    /// Folder for the raw data and the report [default: lab-NAME-MODE here]
+    /// Folder for the raw data and the report [default: lab-NAME-MODE here; lab-plans-MODE for
+    /// several]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Go on with the runs of --out where they were interrupted

@@ -142,7 +142,7 @@ fn find(name: &str) -> Result<Plan, Error> {
         return Plan::load(path);
     }
     let known: Vec<String> = embedded().into_iter().map(|p| p.name).collect();
-    let meant = did_you_mean(name, known.iter().map(String::as_str).chain(["all"]));
+    let meant = did_you_mean(name, known.iter().map(String::as_str).chain([ALL]));
     Err(Error::Input(format!(
         "no plan and no file `{name}`{}",
         match meant {
@@ -153,12 +153,8 @@ fn find(name: &str) -> Result<Plan, Error> {
 }
 
 fn run(args: &LabRun) -> Result<u8, Error> {
-    let plans = match args.plan.as_str() {
-        "all" => all(),
-        name => vec![find(name)?],
-    };
     let request = Request {
-        plans,
+        plans: wanted(&args.plans)?,
         mode: args.mode(),
         device: args.device,
         seed: args.seed.unwrap_or_else(seed),
@@ -176,7 +172,7 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     } else {
         let out = match &args.out {
             Some(out) => out.clone(),
-            None => default_out(&args.plan, request.mode)?,
+            None => default_out(&args.plans, request.mode)?,
         };
         let folder = Folder::create(&out, &request.header(), &request.plans)?;
         (request, folder, Vec::new())
@@ -202,10 +198,10 @@ fn run(args: &LabRun) -> Result<u8, Error> {
         return Ok(1);
     }
     let began = summary.measured + summary.failed + summary.present;
-    if began == 0 && summary.unavailable > 0 && args.plan != "all" {
+    if began == 0 && summary.unavailable > 0 && args.plans != [ALL] {
         return Err(Error::Unavailable(format!(
             "{}: nothing of it can run here",
-            args.plan
+            args.plans.join(", ")
         )));
     }
     Ok(u8::from(summary.failed > 0))
@@ -229,6 +225,30 @@ fn cache_subject(args: &CacheSubject) -> Result<(), Error> {
         organization,
     };
     cache::run_subject(&settings, &configuration, args.payload, args.seed)
+}
+
+/// What stands for every plan.
+const ALL: &str = "all";
+
+/// The plans of these names and files, each once.
+fn wanted(names: &[String]) -> Result<Vec<Plan>, Error> {
+    if names == [ALL] {
+        return Ok(all());
+    }
+    let mut plans: Vec<Plan> = Vec::new();
+    for name in names {
+        if name == ALL {
+            let what = "`all` stands for every plan: give it alone";
+            return Err(Error::Input(what.into()));
+        }
+        let plan = find(name)?;
+        if plans.iter().any(|p| p.name == plan.name) {
+            let what = format!("{name}: the plan `{}` was given already", plan.name);
+            return Err(Error::Input(what));
+        }
+        plans.push(plan);
+    }
+    Ok(plans)
 }
 
 /// Every plan, those that take a model's patience last.
@@ -281,17 +301,18 @@ fn tell_how_to_go_on(args: &LabRun, path: &Path) {
     let _ = writeln!(
         io::stderr(),
         "stopped; the rest: perimeter lab run {}{mode}{device} --resume --out {}",
-        args.plan,
+        args.plans.join(" "),
         path.display()
     );
 }
 
 /// A folder in the working directory that isn't there yet.
-fn default_out(plan: &str, mode: Mode) -> Result<PathBuf, Error> {
-    let stem = Path::new(plan)
-        .file_stem()
-        .unwrap_or_default()
-        .to_string_lossy();
+fn default_out(plans: &[String], mode: Mode) -> Result<PathBuf, Error> {
+    let stem = match plans {
+        [one] => Path::new(one).file_stem().unwrap_or_default(),
+        _ => "plans".as_ref(),
+    };
+    let stem = stem.to_string_lossy();
     let name = format!("lab-{stem}-{mode}");
     (1..1000)
         .map(|n| match n {

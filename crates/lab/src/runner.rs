@@ -85,7 +85,7 @@ impl Request {
             return differ("version", name(&header.build), name(&self.build));
         }
         for (mine, stored) in self.plans.iter().zip(&stored.plans) {
-            if mine.text != stored.text {
+            if mine.text_here() != stored.text {
                 return Err(Error::Input(format!(
                     "--resume: the plan `{}` has changed since the folder was begun",
                     mine.name

@@ -38,7 +38,7 @@ pub struct Series {
     pub label: String,
     /// The published series that it is the counterpart of.
     pub published: Option<String>,
-    /// Organization, with `{}` where the axis' number goes.
+    /// Organization, with `{}` where the axis' number goes and `{cores}` where that of the cores does.
     org: String,
     times: f64,
     settings: Overrides,
@@ -50,13 +50,23 @@ impl Series {
         &self.org
     }
 
-    /// Its organization at one point of the axis.
+    /// Its organization at one point of the axis, on this machine.
     ///
     /// # Errors
     /// A line on what is wrong with its name.
     pub fn organization(&self, x: u64) -> Result<Organization, String> {
-        crate::backends::parse(&self.org.replace("{}", &x.to_string()))
+        self.organization_on(crate::host::cores(), x)
     }
+
+    /// The same on a machine of `cores` cores.
+    fn organization_on(&self, cores: usize, x: u64) -> Result<Organization, String> {
+        crate::backends::parse(&on_cores(&self.org, cores).replace("{}", &x.to_string()))
+    }
+}
+
+/// `text` of a plan with `{cores}` filled in.
+fn on_cores(text: &str, cores: usize) -> String {
+    text.replace("{cores}", &cores.to_string())
 }
 
 /// One configuration of a plan.
@@ -140,7 +150,7 @@ pub struct Plan {
     pub log: bool,
     /// The curves.
     pub series: Vec<Series>,
-    /// The file's text, as stored with the runs.
+    /// The file's text. Runs are stored with [`Plan::text_here`].
     pub text: String,
     values: Vec<u64>,
     quick_values: Vec<u64>,
@@ -219,6 +229,12 @@ impl Plan {
         }
         let text = std::fs::read_to_string(path).map_err(|e| input(e.to_string()))?;
         Plan::parse(&file, &text)
+    }
+
+    /// The file's text as it is stored with runs of this machine: whoever reads them elsewhere gets
+    /// the organizations that ran.
+    pub fn text_here(&self) -> String {
+        on_cores(&self.text, crate::host::cores())
     }
 
     /// Every cell must be a good configuration, and no two the same.
@@ -300,7 +316,9 @@ impl Plan {
         x: u64,
     ) -> Result<Cell, Error> {
         let series = &self.series[index];
-        let organization = series.organization(x).map_err(Error::Input)?;
+        let organization = series
+            .organization_on(base.threads, x)
+            .map_err(Error::Input)?;
         let mut settings = Settings {
             organizations: vec![organization.clone()],
             connections: vec![1],

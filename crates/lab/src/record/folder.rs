@@ -73,7 +73,7 @@ impl Folder {
         }
         for plan in plans {
             let file = path.join(PLANS).join(format!("{}.toml", plan.name));
-            write_whole(&file, plan.text.as_bytes())?;
+            write_whole(&file, plan.text_here().as_bytes())?;
         }
         let rows = open_rows(path)?;
         // Last, as it is what makes a folder one of runs.

@@ -159,24 +159,30 @@ fn said(material: &Material<'_>, r: &Result, far: Option<&Result>) -> Option<Mar
     let is_judged = |c: &Judged| !matches!(c.finding, Finding::NeedsCores(_));
     let each = cores.is_none() || r.claims.iter().any(is_judged);
     let cause = r.claims.iter().find_map(words::counters);
+    let (told, open): (Vec<&Judged>, Vec<&Judged>) = r.claims.iter().partition(|c| is_told(c));
     // A long list stands below the figures, in columns.
-    let class = if r.claims.len() > 4 {
-        "said long"
-    } else {
-        "said"
+    let class = if told.len() > 4 { "said long" } else { "said" };
+    let list = |claims: &[&Judged]| {
+        html! { ul.claims { @for c in claims { (claim(c, far, each)) } } }
     };
     Some(html! { div class=(class) {
         @if let (false, Some(line), Some(first)) = (each, &cores, r.claims.first()) {
             p { (pill(first.finding)) " " span.quiet { (line) } }
         }
-        @if !r.claims.is_empty() {
-            ul.claims { @for c in &r.claims { (claim(c, far, each)) } }
+        @if !told.is_empty() { (list(&told)) }
+        @if !open.is_empty() {
+            details { summary { (words::open(&open)) } (list(&open)) }
         }
         @if let Some(line) = order { p.here { (line) } }
         @for line in against { p.here { (line) "." } }
         @if let Some(line) = cause { p { strong { "Causes. " } span.quiet { (line) } } }
         @if let (true, Some(line)) = (each, cores) { p.note { (line) } }
     } })
+}
+
+/// Whether something was found out about a claim: others are folded.
+fn is_told(c: &Judged) -> bool {
+    c.cost.is_some() || !matches!(c.finding, Finding::NeedsCores(_) | Finding::NotMeasured)
 }
 
 /// A claim with what was found with near cores, with far ones, and in processor time.

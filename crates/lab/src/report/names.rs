@@ -97,7 +97,7 @@ mod tests {
             names(&plan)
         };
         let throughput = of("throughput");
-        assert_eq!(throughput[..2], ["up", "msgp"]);
+        assert_eq!(throughput[..3], ["up", "up:shared", "msgp"]);
         assert_eq!(of("pef-connections")[1], "squeue:fanout=on");
         assert_eq!(of("groups")[0], "connp-l:N, 6 connections");
         assert_eq!(of("linux")[3..], ["linux", "linux, short"]);

@@ -303,6 +303,21 @@ pub(super) fn cores(r: &Result, host: &Host) -> Option<String> {
     ))
 }
 
+/// What is folded of a list of claims, which is not empty.
+pub(super) fn open(claims: &[&Judged]) -> String {
+    let missing = |c: &&&Judged| c.finding == Finding::NotMeasured;
+    let not_measured = claims.iter().filter(missing).count();
+    let more = match claims {
+        [_] => "1 more claim".to_string(),
+        many => format!("{} more claims", many.len()),
+    };
+    match not_measured {
+        0 => format!("{more}, about more cores"),
+        n if n == claims.len() => format!("{more}, not measured here"),
+        _ => format!("{more}, about more cores or not measured here"),
+    }
+}
+
 /// How many runs a result has, how many of them are to be doubted, and what it lacks.
 pub(super) fn runs(r: &Result) -> String {
     let cores = match r.cores {
