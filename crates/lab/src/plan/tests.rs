@@ -59,6 +59,20 @@ fn cells_of_a_plan() {
     assert_eq!(tap[0].settings.device, Device::Tap);
 }
 
+/// As many protocol threads as the machine has cores that a plan is carried out or predicted for;
+/// what is stored with runs says how many that were.
+#[test]
+fn an_organization_may_go_by_the_number_of_cores() {
+    let text = GOOD.replacen("org = \"up\"", "org = \"connp-t:{cores}\"", 1);
+    let plan = Plan::parse("mine.toml", &text).unwrap();
+    let of = |cells: Vec<Cell>| cells[0].configuration.organization.to_string();
+    let here = format!("connp-t:{}", crate::host::cores());
+    assert_eq!(of(plan.cells(Mode::Quick, None).unwrap()), here);
+    assert_eq!(of(plan.cells_on(Mode::Quick, 8, 6).unwrap()), "connp-t:8");
+    assert!(plan.text_here().contains(&here), "{}", plan.text_here());
+    assert!(plan.text.contains("{cores}"));
+}
+
 /// Each damage, with the line and the field that its message must name, and what it must say.
 #[test]
 fn a_broken_plan_names_line_and_field() {
