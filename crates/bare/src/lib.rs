@@ -76,9 +76,7 @@ impl End {
         self.snd.ack(input.acked);
         let mut data = input.data;
         while let Some(b) = data {
-            if let Some(copied) = self.rcv.push(b) {
-                self.pool.put(copied);
-            }
+            self.rcv.push(b, &mut self.pool);
             data = self.tcb.next_in_order();
         }
         self.closed |= input.events.contains(Events::EOF);
@@ -118,7 +116,7 @@ pub fn exchange(text: &[u8], mut lost: impl FnMut(u64) -> bool) -> Vec<u8> {
             if end.tcb.deadline() <= now {
                 end.tcb.on_timer(now);
             }
-            while let Some(b) = end.rcv.pop(usize::MAX) {
+            while let Some(b) = end.rcv.pop(usize::MAX, &mut end.pool) {
                 arrived.extend_from_slice(b.as_slice());
                 end.pool.put(b);
             }

@@ -1,11 +1,10 @@
-//! Receive buffers: owned, movable, recycled through a pool that one core owns.
+//! Receive buffers: owned, movable, recycled through a [pool](crate::pool) that one core owns.
 
-use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
-use crate::atomics::{AtomicUsize, List, Ordering};
 use crate::region;
 
 mod shared;
@@ -16,13 +15,21 @@ pub const POOLED: usize = 2048;
 /// Capacity of a pooled buffer for jumbo frames, in bytes: an MTU of 9216 with room to spare.
 pub const POOLED_JUMBO: usize = 9 * 1024 + 256;
 
+/// Capacity of a pooled buffer for large segments, in bytes: the largest IP datagram with room to
+/// spare.
+pub const POOLED_LARGE: usize = 64 * 1024 + 128;
+
+/// What is larger than half of a buffer for large segments goes into one.
+const LARGE: core::ops::RangeInclusive<usize> = POOLED_LARGE / 2 + 1..=POOLED_LARGE;
+
 /// The capacity, in bytes, of a buffer for frames of up to `len` bytes: one that pools keep, unless
-/// that is too small.
+/// that is too small, or far too large.
 #[inline]
 pub fn roomy(len: usize) -> usize {
     match len {
         ..=POOLED => POOLED,
-        _ => len.max(POOLED_JUMBO),
+        n if LARGE.contains(&n) => POOLED_LARGE,
+        n => n.max(POOLED_JUMBO),
     }
 }
 
@@ -96,7 +103,7 @@ impl Shape {
 /// A received frame travels in one of these from the device to the socket without a copy:
 /// each layer narrows the window. Its memory is the heap's, or a frame of a device's
 /// [region], or [shared](PktBuf::shared). Dropping one frees it, or gives the frame back to the
-/// device; the fast path gives the heap's back to the core's [`PktPool`] instead.
+/// device; the fast path gives the heap's back to the core's [`PktPool`](crate::PktPool) instead.
 pub struct PktBuf {
     /// The heap's: of a boxed slice as long as `shape` says. A region's: the start of a frame that
     /// nobody else refers to. Shared: of a box that says where it is.
@@ -210,6 +217,12 @@ impl PktBuf {
             // SAFETY: a frame as `of_region` asks for, which nobody uses any more.
             unsafe { region::give_back(self.at, self.shape.origin()) };
         }
+    }
+
+    /// Octets of its memory, if it is the heap's.
+    #[inline]
+    pub(crate) fn heap_capacity(&self) -> Option<usize> {
+        self.shape.is_heap().then(|| self.shape.len())
     }
 
     /// Whether its memory is a frame of a device's region, which the device will want back.
@@ -371,203 +384,6 @@ impl fmt::Debug for PktBuf {
     }
 }
 
-/// A core's stock of packet buffers of [`POOLED`] and of [`POOLED_JUMBO`] bytes. Not shared, so it
-/// needs no lock; where one core takes what another gives back, a [`PktDepot`] is between them.
-pub struct PktPool {
-    stock: Stock,
-    jumbo: Stock,
-    /// Buffers that had to be allocated because there was none in stock.
-    pub misses: u64,
-}
-
-/// Where cores exchange packet buffers, 64 at a time: one core often takes buffers for what its NIC
-/// receives, and another, where the application reads, gives them back. Without it the first would
-/// allocate all its buffers, and the second free them. (Bonwick and Adams, "Magazines and Vmem",
-/// 2001, section 3.) Cheap to clone.
-#[derive(Clone)]
-pub struct PktDepot {
-    stock: Arc<Magazines>,
-    jumbo: Arc<Magazines>,
-}
-
-impl PktDepot {
-    /// An empty one that keeps at most `bytes` of memory of either size, or one magazine.
-    #[must_use]
-    pub fn new(bytes: usize) -> PktDepot {
-        PktDepot {
-            stock: Arc::new(Magazines::new(bytes, POOLED)),
-            jumbo: Arc::new(Magazines::new(bytes, POOLED_JUMBO)),
-        }
-    }
-}
-
-impl fmt::Debug for PktDepot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PktDepot")
-    }
-}
-
-/// How many buffers go to a depot or come from it at once: a magazine.
-const MAGAZINE: usize = 64;
-
-/// The depot's full magazines of one size, and their number, so that nobody locks an empty list.
-struct Magazines {
-    full: List<Vec<PktBuf>>,
-    count: AtomicUsize,
-    /// The most that there may be.
-    limit: usize,
-}
-
-impl Magazines {
-    /// For buffers of `capacity`, of `bytes` together at most, or one magazine.
-    fn new(bytes: usize, capacity: usize) -> Magazines {
-        Magazines {
-            full: List::new(),
-            count: AtomicUsize::new(0),
-            limit: (bytes / (MAGAZINE * capacity)).max(1),
-        }
-    }
-
-    fn take(&self) -> Option<Vec<PktBuf>> {
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let mut full = self.full.lock();
-        let taken = full.pop();
-        self.count.store(full.len(), Ordering::Relaxed);
-        taken
-    }
-
-    /// Frees one too many, when the lock is free again.
-    fn put(&self, magazine: Vec<PktBuf>) {
-        let mut full = self.full.lock();
-        if full.len() < self.limit {
-            full.push(magazine);
-            self.count.store(full.len(), Ordering::Relaxed);
-        }
-    }
-}
-
-/// A core's buffers of one size.
-struct Stock {
-    free: Vec<PktBuf>,
-    limit: usize,
-    /// What `limit` may grow to.
-    most: usize,
-    depot: Option<Arc<Magazines>>,
-}
-
-impl Stock {
-    fn new(limit: usize, depot: Option<Arc<Magazines>>) -> Stock {
-        // Until it needs them again: a core that only gives buffers back keeps few.
-        let first = depot.as_ref().map_or(limit, |_| limit.min(2 * MAGAZINE));
-        Stock {
-            free: Vec::new(),
-            limit: first,
-            most: limit,
-            depot,
-        }
-    }
-
-    #[inline]
-    fn take(&mut self) -> Option<PktBuf> {
-        self.free.pop().or_else(|| self.fetch())
-    }
-
-    #[cold]
-    fn fetch(&mut self) -> Option<PktBuf> {
-        self.free.append(&mut self.depot.as_ref()?.take()?);
-        // It would have had these if it might keep more.
-        self.limit = self.most.min(self.limit + MAGAZINE);
-        self.free.pop()
-    }
-
-    #[inline]
-    fn put(&mut self, b: PktBuf) {
-        if self.free.len() == self.limit {
-            return self.full(b);
-        }
-        self.free.push(b);
-    }
-
-    /// Takes a buffer back though there are as many as there may be. Those that came last leave:
-    /// they are the likeliest to be in a cache.
-    #[cold]
-    fn full(&mut self, b: PktBuf) {
-        let Some(depot) = &self.depot else { return };
-        let rest = self.limit.saturating_sub(MAGAZINE);
-        depot.put(self.free.split_off(rest));
-        self.free.push(b);
-    }
-}
-
-impl PktPool {
-    /// A pool that keeps at most `limit` buffers, and a quarter of that for jumbo frames. What is
-    /// too many is freed.
-    pub fn new(limit: usize) -> PktPool {
-        PktPool {
-            stock: Stock::new(limit, None),
-            jumbo: Stock::new(limit / 4, None),
-            misses: 0,
-        }
-    }
-
-    /// A pool of one of several cores that have `depot` in common. It keeps at most half as many
-    /// as [`PktPool::default`], and fewer as long as it is asked for few.
-    pub fn of(depot: PktDepot) -> PktPool {
-        const LIMIT: usize = 8 * MAGAZINE;
-        PktPool {
-            stock: Stock::new(LIMIT, Some(depot.stock)),
-            jumbo: Stock::new(LIMIT / 4, Some(depot.jumbo)),
-            misses: 0,
-        }
-    }
-
-    /// A buffer with an empty window and at least `capacity` bytes of memory (contents are
-    /// whatever the last user left: fill before reading).
-    #[inline]
-    pub fn take(&mut self, capacity: usize) -> PktBuf {
-        let kept = match capacity {
-            n if n <= POOLED => self.stock.take(),
-            n if n <= POOLED_JUMBO => self.jumbo.take(),
-            _ => None,
-        };
-        if let Some(mut b) = kept {
-            b.set_window(0, 0);
-            return b;
-        }
-        self.misses += 1;
-        PktBuf::with_capacity(roomy(capacity))
-    }
-
-    /// Takes a buffer back; one of another size, or a device's frame, is freed, and so is one too
-    /// many if there is no depot.
-    #[inline]
-    pub fn put(&mut self, b: PktBuf) {
-        if b.shape == Shape(POOLED as u64) {
-            self.stock.put(b);
-        } else if b.shape == Shape(POOLED_JUMBO as u64) {
-            self.jumbo.put(b);
-        }
-    }
-
-    /// Buffers in stock.
-    pub fn len(&self) -> usize {
-        self.stock.free.len() + self.jumbo.free.len()
-    }
-
-    /// Whether the stock is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl Default for PktPool {
-    fn default() -> PktPool {
-        PktPool::new(1024)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -612,73 +428,5 @@ mod tests {
         assert_eq!(b.append(b"6789"), 3);
         assert_eq!(b.as_slice(), b"12345678");
         assert_eq!(b.tail_room(), 0);
-    }
-
-    #[test]
-    fn pool_recycles_only_its_own_sizes() {
-        let mut p = PktPool::new(4);
-        let b = p.take(9014);
-        assert_eq!((b.capacity(), p.misses), (POOLED_JUMBO, 1));
-        p.put(b);
-        p.put(PktBuf::with_capacity(POOLED_JUMBO));
-        assert_eq!(p.len(), 1, "over a quarter of the limit is freed");
-        assert_eq!(p.take(100).capacity(), POOLED, "not for small frames");
-        assert_eq!(p.take(POOLED + 1).capacity(), POOLED_JUMBO);
-        assert_eq!((p.len(), p.misses), (0, 2));
-        assert_eq!(p.take(20_000).capacity(), 20_000);
-
-        let mut p = PktPool::new(1);
-        let b = p.take(100);
-        assert_eq!((b.capacity(), p.misses), (POOLED, 1));
-        p.put(b);
-        p.put(PktBuf::with_capacity(100));
-        assert_eq!(p.len(), 1);
-        p.put(PktBuf::with_capacity(POOLED));
-        assert_eq!(p.len(), 1, "over the limit is freed");
-        assert_eq!(p.take(9000).capacity(), POOLED_JUMBO);
-        assert_eq!(p.len(), 1, "a large request leaves the stock alone");
-    }
-
-    #[test]
-    fn what_one_core_gives_back_another_takes() {
-        let depot = PktDepot::new(1 << 20);
-        let (mut nic, mut reader) = (PktPool::of(depot.clone()), PktPool::of(depot));
-        let mut allocated = 0;
-        for round in 0..100 {
-            let burst: Vec<_> = (0..100).map(|_| nic.take(1514)).collect();
-            burst.into_iter().for_each(|b| reader.put(b));
-            if round == 20 {
-                allocated = nic.misses;
-            }
-        }
-        // The reader's stock fills once; from then on nothing is allocated.
-        assert_eq!(nic.misses, allocated);
-        assert!(allocated <= 128 + 200, "{allocated}");
-        assert!(reader.len() <= 128);
-    }
-
-    #[test]
-    fn who_takes_many_keeps_many() {
-        let mut pool = PktPool::of(PktDepot::new(1 << 20));
-        for round in 0..10 {
-            let all: Vec<_> = (0..400).map(|_| pool.take(1514)).collect();
-            all.into_iter().for_each(|b| pool.put(b));
-            assert!(pool.len() <= 400, "{round}");
-        }
-        assert_eq!(pool.len(), 400, "its stock has grown to what it needs");
-    }
-
-    #[test]
-    fn a_depot_has_an_end() {
-        const KEPT: usize = 3 * MAGAZINE;
-        let depot = PktDepot::new(KEPT * POOLED + 1);
-        let mut pool = PktPool::of(depot.clone());
-        for _ in 0..10 * KEPT {
-            pool.put(PktBuf::with_capacity(POOLED));
-        }
-        assert_eq!(depot.stock.full.lock().len() * MAGAZINE, KEPT);
-        let mut other = PktPool::of(depot);
-        let all: Vec<_> = (0..=KEPT).map(|_| other.take(9)).collect();
-        assert_eq!((other.misses, all[0].len()), (1, 0));
     }
 }

@@ -55,14 +55,16 @@ pub mod desc;
 pub mod pages;
 #[cfg(loom)]
 pub mod planted;
+pub mod pool;
 pub mod region;
 pub mod ring;
 pub mod rng;
 pub mod time;
 
-pub use buf::{PktBuf, PktDepot, PktPool};
+pub use buf::PktBuf;
 pub use bytes::Bytes;
 pub use desc::{TxDesc, TxHead};
 pub use pages::{Lease, Lent, TxPages};
+pub use pool::{PktDepot, PktPool, PktQueue};
 pub use ring::{Completions, TxRing, TxSlot, TxStage};
 pub use time::Time;

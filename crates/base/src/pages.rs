@@ -2,8 +2,9 @@
 //! of those is completed.
 
 use crate::atomics::{Arc, AtomicU64, List, Ordering};
-use crate::buf::{POOLED, PktBuf, PktPool};
+use crate::buf::{POOLED, PktBuf};
 use crate::desc::{Part, Parts};
+use crate::pool::PktPool;
 use crate::ring::{Completions, TxSlot};
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use bytes::Bytes;

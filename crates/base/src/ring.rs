@@ -5,9 +5,10 @@
 //! descriptor that refers to it, its position, exactly as a driver does with a DMA engine.
 
 use crate::atomics::{Arc, AtomicU64, AtomicUsize, List, Ordering};
-use crate::buf::{POOLED, PktPool};
+use crate::buf::POOLED;
 use crate::desc::{TxDesc, TxHead};
 use crate::pages::Left;
+use crate::pool::PktPool;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::{Deref, DerefMut};

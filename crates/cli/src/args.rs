@@ -150,6 +150,7 @@ is seen. Runs that something else on the machine disturbed are marked.
 
 Examples:
   perimeter lab run throughput --quick
+  perimeter lab run throughput contention locks --out tuesday
   perimeter lab run all --quick --out monday
   perimeter lab run all --quick --out monday --resume
   perimeter lab show groups > mine.toml && perimeter lab run mine.toml

@@ -107,6 +107,11 @@ fn bad_input_is_one_line() {
             "broken.toml:12: series[0].org: ",
         ),
         (&["lab", "run", "all", "--quick", "--full"], "--full"),
+        (&["lab", "run", "small.toml", "all"], "give it alone"),
+        (
+            &["lab", "run", "locks", "small.toml", "locks"],
+            "`locks` was given already",
+        ),
         (
             &["lab", "run", "small.toml", "--quick", "--out", "mine"],
             "mine: already exists",
@@ -240,6 +245,19 @@ fn a_plan_runs_and_is_reported_again_without_running() {
     );
     let both = fs::read_to_string(t.path().join("both.html")).unwrap();
     assert!(both.contains("times before"));
+}
+
+#[test]
+fn several_plans_share_a_recording() {
+    let t = tempfile::tempdir().unwrap();
+    let other = PLAN.replace("\"small\"", "\"other\"");
+    fs::write(t.path().join("small.toml"), PLAN).unwrap();
+    fs::write(t.path().join("other.toml"), other).unwrap();
+    let run = ["lab", "run", "small.toml", "other.toml", "--quick"];
+    stdout(&run, t.path());
+    let all = rows(&t.path().join("lab-plans-quick"));
+    let of = |plan: &str| all.iter().filter(|r| r["plan"] == plan).count();
+    assert_eq!((of("small"), of("other")), (8, 8));
 }
 
 /// A copy of a folder of runs as it is kept in the repository, with its record compressed.

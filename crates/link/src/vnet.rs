@@ -163,25 +163,14 @@ impl Datagrams {
     }
 }
 
-/// Memory for what a buffer has no room for.
-pub(crate) fn spare() -> Vec<u8> {
-    Vec::with_capacity(LONGEST)
-}
-
-/// A frame of `n` octets, header included, of which `head` has the first and `large` the others,
-/// each where it belongs. `large` is new afterwards.
-///
-/// # Safety
-/// `large` is of [`spare`], and its octets from `head.len()` up to the `n`th are initialised.
-pub(crate) unsafe fn long(large: &mut Vec<u8>, head: &[u8], n: usize) -> PktBuf {
-    let mut whole = core::mem::replace(large, spare());
-    for (to, from) in whole.spare_capacity_mut().iter_mut().zip(head) {
-        to.write(*from);
-    }
-    // SAFETY: the first octets were written here, as many as `head` has; the caller has seen to
-    // those behind them. No more than the capacity, which is at least `LONGEST`.
-    unsafe { whole.set_len(n.min(LONGEST)) };
-    PktBuf::from_vec(whole)
+/// A frame of which `buf` has as much as it can hold, and `large` what is behind that, each where it
+/// belongs, comes together in `buf`. Another buffer of [`LONGEST`] takes the place of `large`.
+pub(crate) fn join(buf: &mut PktBuf, large: &mut PktBuf, pool: &mut PktPool) {
+    let head = buf.capacity();
+    large.raw_mut()[..head].copy_from_slice(buf.raw_mut());
+    core::mem::swap(buf, large);
+    let another = pool.take(LONGEST);
+    pool.put(core::mem::replace(large, another));
 }
 
 #[cfg(test)]
@@ -279,14 +268,16 @@ mod tests {
 
     #[test]
     fn a_long_frame_is_put_together() {
-        let mut large = spare();
+        let mut pool = PktPool::new(64);
+        let (mut buf, mut large) = (pool.take(1514), pool.take(LONGEST));
         let all: Vec<u8> = (0..9000u32).map(|i| (i * 7) as u8).collect();
-        for (to, from) in large.spare_capacity_mut().iter_mut().zip(&all).skip(2048) {
-            to.write(*from);
-        }
-        // SAFETY: written just now.
-        let whole = unsafe { long(&mut large, &all[..2048], all.len()) };
-        assert_eq!(whole.as_slice(), all);
-        assert!(large.is_empty() && large.capacity() >= LONGEST);
+        let head = buf.capacity();
+        buf.raw_mut().copy_from_slice(&all[..head]);
+        large.raw_mut()[head..all.len()].copy_from_slice(&all[head..]);
+        join(&mut buf, &mut large, &mut pool);
+        buf.set_window(0, all.len());
+        assert_eq!(buf.as_slice(), all);
+        assert!(large.capacity() >= LONGEST);
+        assert_eq!(pool.len(), 1, "the usual buffer is back");
     }
 }

@@ -4,7 +4,8 @@
 //! a NIC's DMA would. Large segments may be handed on instead, as a veth pair hands on pages.
 //! Each direction has a latency, a rate and faults of its own.
 
-use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxDesc, TxRing, buf::roomy};
+use perimeter_base::buf::{POOLED_LARGE, roomy};
+use perimeter_base::{Bytes, PktBuf, PktPool, Time, TxDesc, TxRing};
 use perimeter_sync::{Lock, LockClass, Platform, Work};
 use perimeter_wire::MacAddr;
 use smallvec::SmallVec;
@@ -163,6 +164,8 @@ struct Flight {
     pages: VecDeque<Pages>,
     /// Buffers that the receiver has posted.
     posted: Vec<PktBuf>,
+    /// The same for large segments that are copied.
+    posted_large: Vec<PktBuf>,
     dropped: u64,
 }
 
@@ -170,9 +173,10 @@ impl Flight {
     fn add(&mut self, due: Time, frame: RxFrame, pages: Option<Pages>, limit: usize) {
         if self.frames.len() >= limit {
             self.dropped += 1;
-            // A large one has memory of its own size, or somebody else's.
             if frame.segment_size == 0 {
                 self.posted.push(frame.buf);
+            } else if frame.buf.capacity() == POOLED_LARGE {
+                self.posted_large.push(frame.buf);
             }
             return;
         }
@@ -377,6 +381,7 @@ impl<P: Platform> Device for End<P> {
                 unseen: 0,
                 packets: Vec::new(),
                 spare: Vec::new(),
+                spare_large: Vec::new(),
                 ready_at: Time::ZERO,
                 clock: Time::ZERO,
             }) as Box<dyn TxQueue>
@@ -404,6 +409,9 @@ const BATCH: usize = 32;
 /// Buffers that a receive queue keeps posted beyond what is under way.
 const POSTED: usize = 512;
 
+/// As many of those for large segments.
+const POSTED_LARGE: usize = 32;
+
 impl<P: Platform> RxQueue for EndRx<P> {
     fn poll(&mut self, now: Time, pool: &mut PktPool, out: &mut Vec<RxFrame>, max: usize) -> usize {
         let port = &self.ports[self.index];
@@ -423,7 +431,11 @@ impl<P: Platform> RxQueue for EndRx<P> {
                 pool.put(std::mem::replace(&mut frame.buf, shared));
             }
             // A buffer for a buffer.
-            if flight.posted.len() < POSTED {
+            if frame.buf.capacity() == POOLED_LARGE && large {
+                if flight.posted_large.len() < POSTED_LARGE {
+                    flight.posted_large.push(pool.take(POOLED_LARGE));
+                }
+            } else if flight.posted.len() < POSTED {
                 flight.posted.push(pool.take(self.longest));
             }
             out.push(frame);
@@ -466,6 +478,7 @@ struct EndTx<P: Platform> {
     /// What the faults made of one frame.
     packets: Vec<Packet>,
     spare: Vec<PktBuf>,
+    spare_large: Vec<PktBuf>,
     ready_at: Time,
     /// The latest time that a doorbell was told.
     clock: Time,
@@ -481,10 +494,7 @@ impl<P: Platform> EndTx<P> {
         let due = now.plus(self.config.latency_ns);
         if d.offload.segment_size > 0 {
             let buf = if pages.is_empty() {
-                // Of its own size: those that are posted are for segments.
-                let mut frame = Vec::with_capacity(d.frame_len());
-                csum::gather(d, &mut frame);
-                PktBuf::from_vec(frame)
+                self.large_copy(d)
             } else {
                 let mut head = self.buffer(d.headers().len());
                 head.raw_mut()[..d.headers().len()].copy_from_slice(d.headers());
@@ -518,6 +528,22 @@ impl<P: Platform> EndTx<P> {
             _ => PktBuf::with_capacity(roomy(len.max(self.config.longest()))),
         };
         buf.set_window(0, len);
+        buf
+    }
+
+    /// A copy of a large segment: in a buffer that the receiver has posted, or in one of its own
+    /// size where that is far from theirs.
+    fn large_copy(&mut self, d: &TxDesc) -> PktBuf {
+        let len = d.frame_len();
+        if roomy(len) != POOLED_LARGE {
+            let mut frame = Vec::with_capacity(len);
+            csum::gather(d, &mut frame);
+            return PktBuf::from_vec(frame);
+        }
+        let posted = self.spare_large.pop();
+        let mut buf = posted.unwrap_or_else(|| PktBuf::with_capacity(POOLED_LARGE));
+        buf.set_window(0, len);
+        csum::copy_out(d, buf.raw_mut());
         buf
     }
 
@@ -591,6 +617,9 @@ impl<P: Platform> EndTx<P> {
             let wanted = BATCH.saturating_sub(self.spare.len());
             let keep = flight.posted.len().saturating_sub(wanted);
             self.spare.extend(flight.posted.drain(keep..));
+            if self.spare_large.is_empty() {
+                self.spare_large.append(&mut flight.posted_large);
+            }
             drop(flight);
             port.irq.raise(earliest);
         }

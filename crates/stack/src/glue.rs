@@ -303,17 +303,15 @@ fn deliver<A: Access>(
     cx.sh.p.touch(&rcv.payload, Touched::Payload, segs, true);
     let before = rcv.charged();
     let held = rcv.buf.len();
-    if let Some(empty) = first.take().and_then(|b| rcv.buf.push(b)) {
-        cx.pool.put(empty);
+    if let Some(first) = first.take() {
+        rcv.buf.push(first, &mut cx.pool);
     }
     if let Some(rest) = rest {
-        rcv.buf.push_run(rest, |empty| cx.pool.put(empty));
+        rcv.buf.push_run(rest, &mut cx.pool);
     }
     if more {
         while let Some(b) = t.tcb.next_in_order() {
-            if let Some(empty) = rcv.buf.push(b) {
-                cx.pool.put(empty);
-            }
+            rcv.buf.push(b, &mut cx.pool);
         }
     }
     cx.charge(before, rcv.charged());
@@ -392,7 +390,6 @@ pub fn lighten<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) {
         snd.buf.pages.shrink();
         cx.charge(before, snd.charged());
     }
-    a.rcv().buf.shrink();
     let t = a.tcb();
     weigh(t, t.tcb.memory(), cx);
 }

@@ -143,15 +143,15 @@ fn buffers(c: &mut Criterion) {
         });
     });
     group.bench_function("rcvbuf push+pop", |b| {
-        let mut r = RcvBuf::new(1 << 20);
+        let (mut r, mut pool) = (RcvBuf::new(1 << 20), PktPool::new(4));
         let mut buf = PktBuf::with_capacity(2048);
         buf.set_window(66, MSS as usize);
         let mut spare = Some(buf);
         b.iter(|| {
             if let Some(b) = spare.take() {
-                black_box(r.push(b));
+                r.push(black_box(b), &mut pool);
             }
-            spare = r.pop(usize::MAX);
+            spare = r.pop(usize::MAX, &mut pool);
         });
     });
     group.finish();

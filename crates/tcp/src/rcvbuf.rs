@@ -1,14 +1,8 @@
 //! The receive buffer: what has arrived in order and the application has not read.
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::vec::Vec;
 
-use perimeter_base::PktBuf;
-
-/// Slots for buffers that an empty queue keeps, so that short exchanges don't allocate.
-const IDLE_SLOTS: usize = 4;
-
-/// Slots that a queue has beyond those: a burst's, at once.
-const BURST_SLOTS: usize = 32;
+use perimeter_base::{PktBuf, PktPool, PktQueue};
 
 /// Whether a buffer is pinned for less than half of itself: only then a copy is worth it.
 #[inline]
@@ -20,10 +14,10 @@ fn wasteful(buf: &PktBuf) -> bool {
 ///
 /// Small segments are gathered into the tail room of the last buffer, so that the memory
 /// pinned stays near twice the octets held, however they were cut. An empty buffer owns no
-/// payload memory and, once it has been used, a queue of four slots.
+/// memory: also that of the queue comes from the core's pool and goes back there.
 #[derive(Debug, Default)]
 pub struct RcvBuf {
-    bufs: VecDeque<PktBuf>,
+    bufs: PktQueue,
     len: u32,
     limit: u32,
     memory: usize,
@@ -90,13 +84,13 @@ impl RcvBuf {
         self.memory + self.bufs.capacity() * size_of::<PktBuf>()
     }
 
-    /// Appends the next data in order. Returns the buffer, emptied, if its data was moved
-    /// into the one before: it can be recycled.
+    /// Appends the next data in order. A buffer whose data was moved into the one before goes to
+    /// `pool`.
     #[inline]
-    pub fn push(&mut self, mut buf: PktBuf) -> Option<PktBuf> {
+    pub fn push(&mut self, mut buf: PktBuf, pool: &mut PktPool) {
         let n = buf.len();
         if n == 0 {
-            return Some(buf);
+            return pool.put(buf);
         }
         self.len += n as u32;
         if let Some(tail) = self.bufs.back_mut()
@@ -106,53 +100,41 @@ impl RcvBuf {
             let moved = tail.append(buf.as_slice());
             buf.trim_front(moved);
             if buf.is_empty() {
-                return Some(buf);
+                return pool.put(buf);
             }
         }
         self.memory += buf.capacity();
-        if self.bufs.len() == self.bufs.capacity() {
-            self.grow(self.bufs.len() + 1);
-        }
+        pool.reserve(&mut self.bufs, 1);
         self.bufs.push_back(buf);
-        None
     }
 
-    /// Appends all of `run`, in order, as [`RcvBuf::push`] does one after the other; `recycle` gets
-    /// the buffers that were emptied.
-    pub fn push_run(&mut self, run: &mut Vec<PktBuf>, mut recycle: impl FnMut(PktBuf)) {
+    /// Appends all of `run`, in order, as [`RcvBuf::push`] does one after the other.
+    pub fn push_run(&mut self, run: &mut Vec<PktBuf>, pool: &mut PktPool) {
         // Full segments, nearly always.
         if !self.bufs.back().is_some_and(wasteful) && !run.iter().any(wasteful) {
             for buf in run.iter() {
                 self.len += buf.len() as u32;
                 self.memory += buf.capacity();
             }
-            let slots = self.bufs.len() + run.len();
-            if slots > self.bufs.capacity() {
-                self.grow(slots);
-            }
+            pool.reserve(&mut self.bufs, run.len());
             return self.bufs.extend(run.drain(..));
         }
         for buf in run.drain(..) {
-            if let Some(empty) = self.push(buf) {
-                recycle(empty);
-            }
+            self.push(buf, pool);
         }
-    }
-
-    /// Makes room for `slots` buffers, and for some more.
-    #[cold]
-    fn grow(&mut self, slots: usize) {
-        let wanted = match slots {
-            n if n <= IDLE_SLOTS => IDLE_SLOTS,
-            n if n <= BURST_SLOTS => BURST_SLOTS,
-            _ => slots.max(2 * self.bufs.capacity()),
-        };
-        self.bufs.reserve_exact(wanted - self.bufs.len());
     }
 
     /// Moves whole buffers to the end of `out`, of at most `max` octets together; how many octets
     /// that was. What is left of `max` is for [`RcvBuf::pop`].
-    pub fn pop_whole(&mut self, max: usize, out: &mut impl Extend<PktBuf>) -> usize {
+    pub fn pop_whole(&mut self, max: usize, out: &mut PktQueue, pool: &mut PktPool) -> usize {
+        if self.len as usize <= max && out.is_empty() {
+            // Nothing is moved but the queue itself.
+            core::mem::swap(&mut self.bufs, out);
+            let octets = self.len as usize;
+            self.memory = 0;
+            self.consumed(octets, pool);
+            return octets;
+        }
         let (mut n, mut octets, mut memory) = (0, 0, 0);
         for buf in &self.bufs {
             if octets + buf.len() > max {
@@ -162,9 +144,10 @@ impl RcvBuf {
             octets += buf.len();
             memory += buf.capacity();
         }
+        pool.reserve(out, n);
         out.extend(self.bufs.drain(..n));
         self.memory -= memory;
-        self.consumed(octets);
+        self.consumed(octets, pool);
         octets
     }
 
@@ -172,7 +155,7 @@ impl RcvBuf {
     /// there is no data or `max` is 0.
     ///
     /// Moving buffers out lets the copy to the application happen outside any lock.
-    pub fn pop(&mut self, max: usize) -> Option<PktBuf> {
+    pub fn pop(&mut self, max: usize, pool: &mut PktPool) -> Option<PktBuf> {
         let front = self.bufs.front_mut()?;
         let out = if front.len() <= max {
             let out = self.bufs.pop_front()?;
@@ -186,7 +169,7 @@ impl RcvBuf {
             self.memory += front.capacity();
             out
         };
-        self.consumed(out.len());
+        self.consumed(out.len(), pool);
         Some(out)
     }
 
@@ -204,19 +187,11 @@ impl RcvBuf {
         filled
     }
 
-    /// Gives back the slots that an empty buffer keeps, for a connection that will hold no more
-    /// data.
-    pub fn shrink(&mut self) {
-        if self.bufs.is_empty() {
-            self.bufs = VecDeque::new();
-        }
-    }
-
     #[inline]
-    fn consumed(&mut self, n: usize) {
+    fn consumed(&mut self, n: usize, pool: &mut PktPool) {
         self.len -= n as u32;
-        if self.bufs.is_empty() && self.bufs.capacity() > IDLE_SLOTS {
-            self.bufs = VecDeque::new();
+        if self.bufs.is_empty() {
+            pool.put_queue(core::mem::take(&mut self.bufs));
         }
     }
 }
@@ -236,11 +211,12 @@ mod tests {
 
     #[test]
     fn tiny_segments_pin_little() {
+        let mut pool = PktPool::default();
         for n in [1, 7, 100, 700, 991, 1023, 1025, 1448] {
             let mut r = RcvBuf::new(1 << 20);
             while r.len() < 100_000 {
-                r.push(frame(&vec![1; n]));
-                r.push(frame(&[2]));
+                r.push(frame(&vec![1; n]), &mut pool);
+                r.push(frame(&[2]), &mut pool);
             }
             let bound = 23 * r.len() as usize / 10 + 2 * 2048;
             assert!(r.memory <= bound, "{n}: {} for {}", r.memory, r.len());
@@ -249,19 +225,23 @@ mod tests {
 
     #[test]
     fn an_emptied_buffer_comes_back() {
-        let mut r = RcvBuf::new(1 << 20);
-        assert!(r.push(frame(b"abc")).is_none());
-        assert!(r.push(frame(b"def")).is_some_and(|b| b.is_empty()));
-        assert!(r.push(frame(b"")).is_some());
-        assert_eq!(r.pop(100).expect("data").as_slice(), b"abcdef");
-        assert_eq!((r.memory, r.len()), (0, 0));
-        assert!(r.pop(100).is_none());
+        let (mut r, mut pool) = (RcvBuf::new(1 << 20), PktPool::default());
+        r.push(frame(b"abc"), &mut pool);
+        assert!(pool.is_empty());
+        r.push(frame(b"def"), &mut pool);
+        assert_eq!(pool.len(), 1);
+        r.push(frame(b""), &mut pool);
+        assert_eq!(pool.len(), 2);
+        assert!(r.memory() > 2048);
+        assert_eq!(r.pop(100, &mut pool).expect("data").as_slice(), b"abcdef");
+        assert_eq!((r.memory(), r.len()), (0, 0), "nor a queue");
+        assert!(r.pop(100, &mut pool).is_none());
     }
 
     proptest! {
         #[test]
         fn agrees_with_a_flat_buffer(ops in prop::collection::vec((0u8..5, 0usize..2000), 1..200)) {
-            let mut r = RcvBuf::new(1 << 20);
+            let (mut r, mut pool) = (RcvBuf::new(1 << 20), PktPool::default());
             let mut model: Vec<u8> = Vec::new();
             let mut next = 0u8;
             for (op, n) in ops {
@@ -276,18 +256,18 @@ mod tests {
                             run.push(frame(&bytes));
                         }
                         if run.len() == 1 {
-                            r.push(run.remove(0));
+                            r.push(run.remove(0), &mut pool);
                         } else {
-                            r.push_run(&mut run, drop);
+                            r.push_run(&mut run, &mut pool);
                         }
                     }
                     3 => {
                         let mut got = Vec::new();
-                        let mut whole: Vec<PktBuf> = Vec::new();
-                        let octets = r.pop_whole(n, &mut whole);
+                        let mut whole = PktQueue::new();
+                        let octets = r.pop_whole(n, &mut whole, &mut pool);
                         got.extend(whole.iter().flat_map(|b| b.as_slice().to_vec()));
                         prop_assert_eq!(got.len(), octets);
-                        while let Some(b) = r.pop(n - got.len()) {
+                        while let Some(b) = r.pop(n - got.len(), &mut pool) {
                             got.extend_from_slice(b.as_slice());
                         }
                         prop_assert_eq!(got.len(), n.min(model.len()));

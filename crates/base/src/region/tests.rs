@@ -1,5 +1,5 @@
 use super::*;
-use crate::buf::PktPool;
+use crate::pool::PktPool;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Memory that says when it is given back.

@@ -25,6 +25,8 @@ pub struct Evidence {
     pub wall_ns: u64,
     /// Cores that the process may use.
     pub cores: usize,
+    /// Those of them that the threads of the run are bound to, or all.
+    pub bound: usize,
     /// Threads of the run, those of a peer in the same process included.
     pub threads: usize,
     /// Time of the threads under test, ns.
@@ -55,7 +57,7 @@ impl Evidence {
                 others * 100.0
             ));
         }
-        if self.threads > self.cores {
+        if self.threads > self.bound {
             return signs;
         }
         let preempted = self.preempted_ns as f64 / self.thread_ns.max(1) as f64;
@@ -92,6 +94,7 @@ mod tests {
             },
             wall_ns: SECOND,
             cores: 2,
+            bound: 2,
             threads: 2,
             thread_ns: 2 * SECOND,
             preempted_ns: SECOND / 50,
@@ -123,8 +126,13 @@ mod tests {
     #[test]
     fn threads_that_outnumber_the_cores_disturb_themselves() {
         let mut e = quiet();
-        (e.threads, e.preempted_ns, e.machine.involuntary) = (4, SECOND, 50_000);
-        assert!(e.signs().is_empty(), "{:?}", e.signs());
+        (e.preempted_ns, e.machine.involuntary) = (SECOND, 50_000);
+        assert_eq!(e.signs().len(), 2);
+        // All four on two cores, or both on one.
+        for (threads, bound) in [(4, 2), (2, 1)] {
+            (e.threads, e.bound) = (threads, bound);
+            assert!(e.signs().is_empty(), "{:?}", e.signs());
+        }
         e.machine.steal_ns = SECOND;
         assert_eq!(e.signs().len(), 1);
     }
@@ -135,6 +143,7 @@ mod tests {
             machine: Machine::default(),
             wall_ns: 0,
             cores: 1,
+            bound: 1,
             threads: 0,
             thread_ns: 0,
             preempted_ns: 0,

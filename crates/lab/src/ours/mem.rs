@@ -13,7 +13,7 @@ use crate::{
     stats,
     workload::{
         self, Coalescing, Configuration, Content, Control, Direction, Phase, SEGMENT, Sample,
-        Settings, Tally, datagrams, payload, sample::disturbances, settings::LESS_OVER_IPV6,
+        Settings, Tally, datagrams, payload, sample::disturbances_on, settings::LESS_OVER_IPV6,
     },
 };
 use perimeter::{
@@ -295,8 +295,11 @@ impl Session for MemSession {
             workers,
             marks,
             threads,
+            peers,
             ..
         } = *self;
+        // An application's thread and a NIC's on each: one of either share a core.
+        let bound = threads.max(peers.len());
         let tallies = workers.finish()?;
         let mut by_connection: Vec<u64> = after
             .iter()
@@ -307,7 +310,8 @@ impl Session for MemSession {
         let counted = marks.counted()?;
         let times = divide(&tallies, &counted);
         let (rounds, latency) = workload::rounds(&tallies);
-        let disturbances = disturbances(&machine, elapsed, counted.threads(threads), &times);
+        let all = counted.threads(threads);
+        let disturbances = disturbances_on(bound, &machine, elapsed, all, &times);
         let goodput = bytes as f64 / (ended - begun).as_secs_f64();
         // What the peers know and what the threads counted are windows of slightly different
         // lengths.

@@ -356,10 +356,22 @@ pub fn disturbances(
     threads: usize,
     times: &Times,
 ) -> Vec<String> {
+    disturbances_on(host::cores(), machine, elapsed, threads, times)
+}
+
+/// The same where those threads are bound to some of the cores.
+pub fn disturbances_on(
+    bound: usize,
+    machine: &Machine,
+    elapsed: Duration,
+    threads: usize,
+    times: &Times,
+) -> Vec<String> {
     let evidence = Evidence {
         machine: *machine,
         wall_ns: elapsed.as_nanos() as u64,
         cores: host::cores(),
+        bound: bound.min(host::cores()),
         threads,
         thread_ns: times.elapsed,
         preempted_ns: times.preempted,

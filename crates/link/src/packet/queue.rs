@@ -182,7 +182,7 @@ impl RxQueue for PacketRx {
             while self.landing.bufs.len() < want {
                 self.landing.bufs.push(pool.take(self.frame + VNET));
             }
-            match self.landing.receive(&self.socket.fd, want) {
+            match self.landing.receive(&self.socket.fd, want, pool) {
                 Ok(got) => {
                     self.down = false;
                     n += self.hand_over(got, pool, out);

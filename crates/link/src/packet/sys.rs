@@ -1,6 +1,6 @@
 //! The system calls behind packet sockets: open, options, and frames in batches.
 
-use perimeter_base::{PktBuf, TxDesc};
+use perimeter_base::{PktBuf, PktPool, TxDesc};
 use perimeter_wire::MacAddr;
 use smallvec::SmallVec;
 use std::ffi::{c_int, c_void};
@@ -231,7 +231,7 @@ pub(super) fn statistics(fd: &OwnedFd) -> io::Result<(u32, u32)> {
 pub(super) struct Landing {
     /// To be filled from the front; its owner takes out what was, and adds others.
     pub bufs: Vec<PktBuf>,
-    more: Vec<Vec<u8>>,
+    more: Vec<PktBuf>,
     /// Of each frame read: its octets with the header in front, and whether there were more.
     pub read: [(usize, bool); BATCH],
 }
@@ -240,15 +240,23 @@ impl Landing {
     pub(super) fn new() -> Landing {
         Landing {
             bufs: Vec::with_capacity(BATCH),
-            more: (0..BATCH).map(|_| vnet::spare()).collect(),
+            more: Vec::with_capacity(BATCH),
             read: [(0, false); BATCH],
         }
     }
 
     /// Reads as many frames as there are, up to `most`, the number of buffers, and [`BATCH`]; how
     /// many. Frame `i` is in buffer `i`, from its start, with its header.
-    pub(super) fn receive(&mut self, fd: &OwnedFd, most: usize) -> io::Result<usize> {
+    pub(super) fn receive(
+        &mut self,
+        fd: &OwnedFd,
+        most: usize,
+        pool: &mut PktPool,
+    ) -> io::Result<usize> {
         let n = self.bufs.len().min(BATCH).min(most);
+        while self.more.len() < n {
+            self.more.push(pool.take(vnet::LONGEST));
+        }
         let mut pieces: [MaybeUninit<[libc::iovec; 2]>; BATCH] =
             [const { MaybeUninit::uninit() }; BATCH];
         let mut messages: [MaybeUninit<libc::mmsghdr>; BATCH] =
@@ -256,10 +264,10 @@ impl Landing {
         let places = self.bufs.iter_mut().zip(&mut self.more).take(n);
         for ((buf, more), (two, message)) in places.zip(pieces.iter_mut().zip(&mut messages)) {
             let head = buf.raw_mut();
-            let rest = &mut more.spare_capacity_mut()[head.len().min(vnet::LONGEST)..];
+            let rest = more.raw_mut().get_mut(head.len()..).unwrap_or_default();
             let two = two.write([
                 piece(head.as_mut_ptr(), head.len()),
-                piece(rest.as_mut_ptr().cast(), rest.len()),
+                piece(rest.as_mut_ptr(), rest.len()),
             ]);
             message.write(header(two.as_mut_ptr(), two.len()));
         }
@@ -285,9 +293,7 @@ impl Landing {
             self.read[i] = (len, m.msg_hdr.msg_flags & libc::MSG_TRUNC != 0);
             let (buf, more) = (&mut self.bufs[i], &mut self.more[i]);
             if len > buf.capacity() {
-                // SAFETY: the kernel filled the buffer and went on in `more`, where the buffer's
-                // length of octets had been left out, up to the `len`th.
-                *buf = unsafe { vnet::long(more, buf.raw_mut(), len) };
+                vnet::join(buf, more, pool);
             }
         }
         Ok(got.min(n))

@@ -3,7 +3,6 @@
 use perimeter_base::{PktBuf, PktPool, Time, TxDesc, TxRing};
 use smallvec::SmallVec;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -17,9 +16,11 @@ pub(super) struct TapRx {
     fd: Arc<OwnedFd>,
     /// Largest frame, unless it is a large segment.
     frame: usize,
-    /// Memory for large segments, if there are any: a frame that a buffer has no room for goes on
-    /// here, behind as much as the buffer has.
-    large: Option<Vec<u8>>,
+    /// Whether there are large segments.
+    large: bool,
+    /// Memory for them: a frame that a buffer has no room for goes on here, behind as much as the
+    /// buffer has.
+    more: Option<PktBuf>,
     medium: Medium,
     /// What came merged and was cut.
     datagrams: vnet::Datagrams,
@@ -36,18 +37,21 @@ impl TapRx {
             datagrams: vnet::Datagrams::default(),
             fd,
             frame,
-            large: large.then(vnet::spare),
+            large,
+            more: None,
             spare: None,
             gone: false,
         }
     }
 
-    fn read(&mut self, buf: &mut PktBuf) -> Option<vnet::Received> {
+    fn read(&mut self, buf: &mut PktBuf, pool: &mut PktPool) -> Option<vnet::Received> {
         let head = buf.capacity();
-        let n = match self.large.as_mut() {
-            Some(large) => read_into(&self.fd, buf, &mut large.spare_capacity_mut()[head..]),
-            None => read_into(&self.fd, buf, &mut []),
-        };
+        if self.large && self.more.is_none() {
+            self.more = Some(pool.take(vnet::LONGEST));
+        }
+        let more = self.more.as_mut().map(PktBuf::raw_mut);
+        let more = more.and_then(|more| more.get_mut(head..));
+        let n = read_into(&self.fd, buf, more.unwrap_or_default());
         // Nothing there, or an interface that is down or gone: both look like silence.
         let Ok(n) = usize::try_from(n) else {
             let error = std::io::Error::last_os_error().raw_os_error();
@@ -56,10 +60,9 @@ impl TapRx {
         };
         let info = vnet::read(buf.raw_mut().first_chunk()?);
         if n > head
-            && let Some(large) = &mut self.large
+            && let Some(more) = &mut self.more
         {
-            // SAFETY: the kernel wrote what the buffer had no room for there, from `head` on.
-            *buf = unsafe { vnet::long(large, buf.raw_mut(), n) };
+            vnet::join(buf, more, pool);
         }
         buf.set_window(VNET, n.saturating_sub(VNET));
         Some(info)
@@ -67,7 +70,7 @@ impl TapRx {
 }
 
 /// Reads a frame into `buf`, and what that has no room for into `more`.
-fn read_into(fd: &OwnedFd, buf: &mut PktBuf, more: &mut [MaybeUninit<u8>]) -> isize {
+fn read_into(fd: &OwnedFd, buf: &mut PktBuf, more: &mut [u8]) -> isize {
     let memory = buf.raw_mut();
     let pieces = [
         libc::iovec {
@@ -104,7 +107,7 @@ impl RxQueue for TapRx {
                 Some(b) => b,
                 None => pool.take(self.frame + VNET),
             };
-            let Some(info) = self.read(&mut buf) else {
+            let Some(info) = self.read(&mut buf, pool) else {
                 self.spare = Some(buf);
                 break;
             };

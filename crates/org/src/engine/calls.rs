@@ -237,9 +237,7 @@ impl<O: Org> Engine for Running<O> {
             // The caller has copied them.
             let copied: usize = bufs.iter().map(|b| b.len()).sum();
             cx.sh.p.charge(Work::Copy, copied as u64);
-            for b in bufs {
-                cx.pool.put(b);
-            }
+            cx.pool.put_all(bufs);
         });
     }
 

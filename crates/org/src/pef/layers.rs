@@ -261,9 +261,7 @@ impl<P: Platform> Pef<P> {
             p.touch(&rcv.lines, Touched::Rcv, 1, true);
             p.touch(&rcv.payload, Touched::Payload, 1, true);
             let before = rcv.charged();
-            if let Some(empty) = rcv.buf.push(b) {
-                env.cx.pool.put(empty);
-            }
+            rcv.buf.push(b, &mut env.cx.pool);
             env.cx.charge(before, rcv.charged());
             if messages || up.events.is_empty() {
                 rcv.side.raise(ready::IN, &mut env.cx.deferred.wakes);

@@ -456,6 +456,9 @@ impl<P: Platform> FireEngine<P> {
         let packet = (to, core::mem::take(seg));
         Msg::Packet(match self.packets.take() {
             Some(mut used) => {
+                // Its memory goes on with the burst, where this segment's was taken from.
+                seg.rest = core::mem::take(&mut used.1.rest);
+                seg.rest.clear();
                 *used = packet;
                 used
             }

@@ -10,7 +10,7 @@ use crate::kind::Kind;
 use crate::output;
 use crate::ready;
 use crate::segment::NOWHERE;
-use perimeter_base::{Bytes, PktBuf};
+use perimeter_base::{Bytes, PktBuf, PktQueue};
 use perimeter_sync::{Platform, Touched, Work};
 use perimeter_tcp::{CHUNK, State};
 use smallvec::SmallVec;
@@ -358,7 +358,7 @@ pub struct Recv {
 }
 
 /// What [`Recv`] yields.
-pub type Received = SmallVec<[PktBuf; 4]>;
+pub type Received = PktQueue;
 
 impl<K: Kind> Op<K> for Recv {
     type Out = Result<Received, SockError>;
@@ -372,23 +372,24 @@ impl<K: Kind> Op<K> for Recv {
             let mut copy = PktBuf::with_capacity(self.max.min(rcv.buf.len() as usize));
             let n = rcv.buf.peek(copy.raw_mut());
             copy.set_window(0, n);
-            out.push(copy);
+            out.push_back(copy);
             return Step::Done(Ok(out));
         }
         let mut taken = 0;
         let mut tell = false;
         let mut before = rcv.charged();
         if !rcv.messages && rcv.marks.is_none() {
-            taken = rcv.buf.pop_whole(self.max, &mut out);
+            taken = rcv.buf.pop_whole(self.max, &mut out, &mut cx.pool);
             tell = rcv.took(taken as u32);
         }
         while taken < self.max {
-            let Some(buf) = rcv.buf.pop(self.max - taken) else {
+            let Some(buf) = rcv.buf.pop(self.max - taken, &mut cx.pool) else {
                 break;
             };
             taken += buf.len();
             tell |= rcv.took(buf.len() as u32);
-            out.push(buf);
+            cx.pool.reserve(&mut out, 1);
+            out.push_back(buf);
             if rcv.messages {
                 // A `getq` for each.
                 rcv.gets = rcv.gets.wrapping_add(1);

@@ -165,7 +165,7 @@ pub fn ethernet() -> Config {
 /// The application reads up to `max` octets; how many it got.
 fn read(rcv: &mut RcvBuf, pool: &mut PktPool, max: usize) -> u64 {
     let mut n = 0;
-    while let Some(b) = rcv.pop(max - n) {
+    while let Some(b) = rcv.pop(max - n, pool) {
         n += b.len();
         pool.put(b);
     }
@@ -443,16 +443,13 @@ impl Sim {
             h.snd.ack(input.acked);
             h.released = h.snd.pages.released();
         }
-        let mut spare = Vec::new();
-        let mut take = |h: &mut Host, b: PktBuf| {
+        let take = |h: &mut Host, b: PktBuf| {
             for (i, &x) in b.as_slice().iter().enumerate() {
                 let at = h.delivered + i as u64;
                 assert_eq!(x, octet(1 - h.who, at), "octet {at} at end {}", h.who);
             }
             h.delivered += b.len() as u64;
-            if let Some(b) = h.rcv.push(b) {
-                spare.push(b);
-            }
+            h.rcv.push(b, &mut h.pool);
         };
         if let Some(b) = input.data {
             take(h, b);
@@ -461,9 +458,6 @@ impl Sim {
             while let Some(b) = h.tcb.as_mut().and_then(Tcb::next_in_order) {
                 take(h, b);
             }
-        }
-        for b in spare {
-            h.pool.put(b);
         }
         if input.events.contains(Events::EOF) {
             h.eof = true;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use perimeter_base::{PktBuf, Time};
+use perimeter_base::{PktBuf, PktPool, Time};
 use perimeter_tcp::syncache::{AckAction, ListenParams, SynAction};
 use perimeter_tcp::{
     CaState, Config, Events, Info, Input, RcvBuf, Rst, SndBuf, State, SynCache, Tcb, TcpError,
@@ -50,6 +50,7 @@ pub struct Script {
     pub tcb: Option<Tcb>,
     pub snd: SndBuf,
     pub rcv: RcvBuf,
+    pool: PktPool,
     pub events: Events,
     pub error: Option<TcpError>,
     pub delivered: u64,
@@ -96,6 +97,7 @@ impl Script {
             tcb: None,
             snd: SndBuf::new(u32::MAX >> 2),
             rcv: RcvBuf::new(o.cfg.rcv_buf),
+            pool: PktPool::new(0),
             events: Events::NONE,
             error: None,
             delivered: 0,
@@ -331,12 +333,12 @@ impl Script {
         }
         if let Some(b) = i.data.take() {
             self.delivered += b.len() as u64;
-            self.rcv.push(b);
+            self.rcv.push(b, &mut self.pool);
         }
         if i.more {
             while let Some(b) = self.tcb.as_mut().and_then(Tcb::next_in_order) {
                 self.delivered += b.len() as u64;
-                self.rcv.push(b);
+                self.rcv.push(b, &mut self.pool);
             }
         }
         if let Some(rst) = i.reply {
@@ -496,7 +498,7 @@ impl Script {
                 let n = number(arg(1).trim_start_matches("..."))
                     .or_else(|_| number(arg(2).split(')').next().unwrap_or("")))?;
                 let mut left = n as usize;
-                while let Some(b) = self.rcv.pop(left) {
+                while let Some(b) = self.rcv.pop(left, &mut self.pool) {
                     left -= b.len();
                 }
                 let (space, limit) = (self.rcv.space(), self.rcv.limit());
