@@ -165,9 +165,10 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
     let places = places(claim, a, b);
     let (needs_a, needs_b) = (needs(a, plan), needs(b, plan));
     let metric = claim.metric.unwrap_or(plan.metric);
-    // What a byte costs does not depend on how many cores there are to pay it.
+    // What a byte costs does not depend on how many cores there are to pay it, as long as they are
+    // busy.
     let needed = match metric {
-        Metric::CpuOwn => 1,
+        Metric::CpuOwn if !is_paced(plan) => 1,
         _ => needs_a.max(needs_b),
     };
     let evidence = evidence(&places, metric, |here| match needed > cores {

@@ -18,21 +18,20 @@ pub(super) fn names(plan: &Plan) -> Vec<String> {
             _ => s.pattern().replace("{}", "N"),
         })
         .collect();
-    let several = |name: &String| bare.iter().filter(|n| *n == name).count() > 1;
-    let one = |(name, label): (&String, &String)| match remark(name, label) {
-        Some(remark) if several(name) => format!("{name}, {remark}"),
-        _ => name.clone(),
+    let labels = plan.series.iter().map(|s| s.label.as_str());
+    let all: Vec<(&str, &str)> = bare.iter().map(String::as_str).zip(labels).collect();
+    let one = |&(name, label): &(&str, &str)| {
+        let same = || all.iter().filter(|(n, _)| *n == name);
+        // Without a remark there is one at most, or labels tell them apart.
+        let plain = same().filter(|(_, l)| !l.contains(", ")).count();
+        match label.split_once(", ") {
+            _ if same().count() == 1 => name.to_string(),
+            Some((_, remark)) => format!("{name}, {remark}"),
+            None if plain > 1 => format!("{name}, {label}"),
+            None => name.to_string(),
+        }
     };
-    let labels = plan.series.iter().map(|s| &s.label);
-    bare.iter().zip(labels).map(one).collect()
-}
-
-/// What a label says besides the name of what runs.
-fn remark<'a>(name: &str, label: &'a str) -> Option<&'a str> {
-    match label.split_once(", ") {
-        Some((_, remark)) => Some(remark),
-        None => Some(label).filter(|l| !l.eq_ignore_ascii_case(name)),
-    }
+    all.iter().map(one).collect()
 }
 
 /// A unit that a reader takes in at a glance.
@@ -101,5 +100,7 @@ mod tests {
         assert_eq!(of("pef-connections")[1], "squeue:fanout=on");
         assert_eq!(of("groups")[0], "connp-l:N, 6 connections");
         assert_eq!(of("linux")[3..], ["linux", "linux, short"]);
+        assert_eq!(of("locks")[4], "connp-l:128");
+        assert_eq!(of("locks")[6], "connp-l:128, turnstile locks");
     }
 }

@@ -77,7 +77,7 @@ fn range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
 }
 
 /// With thousands apart.
-fn whole(v: f64) -> String {
+pub fn whole(v: f64) -> String {
     let n = v.round() as u64;
     match n {
         0..1000 => n.to_string(),
@@ -124,7 +124,9 @@ fn distance(near: Runs<'_>, far: Runs<'_>) -> Vec<String> {
         .filter_map(one)
         .collect();
     let ports = near.result("ports").claims.iter();
-    let (least, most) = range(ports.flat_map(|c| &c.evidence).map(|e| e.comparison.ratio));
+    let of_goodput = ports.filter(|c| c.claim.metric.is_none());
+    let evidence = of_goodput.flat_map(|c| &c.evidence);
+    let (least, most) = range(evidence.map(|e| e.comparison.ratio));
     vec![
         format!(
             "over six connections and more `msgp`, `squeue`, `pef:vertical` and `connp-l:128` have {:.2} times as much (median of the {} configurations that met both)",

@@ -3,6 +3,7 @@
 //! sentences on why.
 
 mod conclusions;
+mod second;
 
 use perimeter_lab::{
     host::apart,
@@ -168,6 +169,11 @@ fn docs() -> PathBuf {
 
 fn recorded(folder: &str) -> Stored {
     read_rows(&docs().join("runs/2026-11-22-2core-vm").join(folder)).unwrap()
+}
+
+/// The recording on another machine.
+fn later() -> Stored {
+    read_rows(&docs().join("runs/2026-11-26-2core-vm/lab")).unwrap()
 }
 
 /// What a row says was found here, its third cell, and its verdict, the fourth.
@@ -374,6 +380,22 @@ fn conclusions_are_what_was_recorded() {
     assert!(sentences.len() > 25);
     let lie = text.replace("1.28 of the two cores", "1.92 of the two cores");
     assert_eq!(lacking(&lie, &sentences).len(), 1);
+}
+
+/// The table of the other machine is as its record makes it, every claim in it, and so are the
+/// sentences.
+#[test]
+fn what_another_machine_shows_is_what_was_recorded() {
+    let text = findings();
+    let all = results(&later());
+    let mut expected = second::rows(&all);
+    expected.extend(second::sentences(&all));
+    let lacks = lacking(&text, &expected);
+    assert!(
+        lacks.is_empty(),
+        "not in FINDINGS.md:\n{}",
+        lacks.join("\n")
+    );
 }
 
 /// The runs with near and with far cores, and what a cache line took then.

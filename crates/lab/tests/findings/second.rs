@@ -1,0 +1,173 @@
+//! The section of docs/FINDINGS.md on another machine: its table of claims and its sentences, made
+//! from the record.
+
+use crate::{Result, conclusions::whole};
+use perimeter_lab::{
+    metric::Metric,
+    published::{Claim, Relation},
+    report::analysis::{Curve, Evidence, Judged},
+};
+
+/// Plans of the parallel study, in the order of the table.
+const PLANS: [&str; 10] = [
+    "throughput",
+    "linux",
+    "groups",
+    "contention",
+    "locks",
+    "scheduler",
+    "lock-cost",
+    "buffers",
+    "jumbo",
+    "listen",
+];
+
+fn two(v: f64) -> String {
+    match v {
+        v if v >= 100.0 => whole(v),
+        v if v >= 0.1 => format!("{v:.2}"),
+        v => format!("{v:.3}"),
+    }
+}
+
+fn published(claim: &Claim) -> String {
+    match (claim.range(), claim.relation) {
+        (Some((low, high)), _) if low == high => two(low),
+        (Some((low, high)), _) => format!("{} to {}", two(low), two(high)),
+        (None, Relation::Greater) => "more".into(),
+        (None, Relation::Less) => "less".into(),
+        (None, Relation::Equal) => "equal".into(),
+    }
+}
+
+fn here(evidence: &[Evidence]) -> String {
+    let ratios = || evidence.iter().map(|e| e.comparison.ratio);
+    match evidence {
+        [] => "–".into(),
+        [e] => {
+            let i = e.comparison.interval.unwrap();
+            format!(
+                "{} ({}-{})",
+                two(e.comparison.ratio),
+                two(i.low),
+                two(i.high)
+            )
+        }
+        _ => {
+            let least = ratios().fold(f64::INFINITY, f64::min);
+            let most = ratios().fold(0.0, f64::max);
+            format!("{} to {} at {}", two(least), two(most), evidence.len())
+        }
+    }
+}
+
+/// A row: the claim, what was published and found, and the verdict, by processor time where the
+/// claim is about more cores and says something of that.
+fn row(c: &Judged) -> String {
+    let verdict = match &c.cost {
+        Some(cost) => {
+            let implied = cost.implied.range();
+            let most = implied.map_or("below 4".into(), |(low, _)| format!("at most {}", two(low)));
+            let found = here(&cost.evidence);
+            format!(
+                "processor time {most}, here {found}: {}",
+                cost.finding.words()
+            )
+        }
+        None => c.finding.words(),
+    };
+    format!(
+        "| {} | {} | {} | {verdict} |",
+        c.claim.text,
+        published(c.claim),
+        here(&c.evidence)
+    )
+}
+
+/// Every row of the table.
+pub fn rows(all: &[Result]) -> Vec<String> {
+    let of = |plan: &&str| all.iter().find(|r| r.plan.name == *plan).unwrap();
+    PLANS
+        .iter()
+        .flat_map(|plan| of(plan).claims.iter().map(row))
+        .collect()
+}
+
+/// Every sentence that has figures.
+pub fn sentences(all: &[Result]) -> Vec<String> {
+    let curve = |plan: &str, label: &str| -> &Curve {
+        let result = all.iter().find(|r| r.plan.name == plan).unwrap();
+        result
+            .curves
+            .iter()
+            .find(|c| c.label == label)
+            .expect(label)
+    };
+    let of = |plan: &str, label: &str, x, metric| {
+        let point = curve(plan, label).at(x).unwrap();
+        point.spread(metric).unwrap().median
+    };
+    let ratio =
+        |plan: &str, a: &str, b: &str, x, metric| of(plan, a, x, metric) / of(plan, b, x, metric);
+    let sent = |label, x| ratio("throughput", label, "UP", x, Metric::Goodput);
+    let interrupts = "UP, driven by interrupts";
+    let hold = |label, x| whole(of("locks", label, x, Metric::Hold));
+    let (turnstile, l_turnstile) = ("MsgP, turnstile locks", "ConnP-L(128), turnstile locks");
+    let entry = |mode: &str, way: &str, x| {
+        let (of, process) = (format!("{mode}, {way}"), format!("process, {way}"));
+        ratio("entry-modes", &of, &process, x, Metric::Goodput)
+    };
+    vec![
+        format!(
+            "`up:shared` on one core, its NIC on a thread of its own, has {:.2} of `up`'s throughput at 6 connections, {:.2} at 192 and {:.2} at 16,384; queueing, parking and waking take {:.0}, {:.0} and {:.0} ns a KB",
+            sent(interrupts, 6),
+            sent(interrupts, 192),
+            sent(interrupts, 16_384),
+            of("scheduler", interrupts, 6, Metric::Scheduler),
+            of("scheduler", interrupts, 192, Metric::Scheduler),
+            of("scheduler", interrupts, 16_384, Metric::Scheduler),
+        ),
+        format!(
+            "`connp-t:2` has {:.2}, {:.2} and {:.2} times the throughput of `connp-t:4` at 6, 192 and 16,384",
+            ratio(
+                "throughput",
+                "ConnP-T, a thread a core",
+                "ConnP-T(4)",
+                6,
+                Metric::Goodput
+            ),
+            ratio(
+                "throughput",
+                "ConnP-T, a thread a core",
+                "ConnP-T(4)",
+                192,
+                Metric::Goodput
+            ),
+            ratio(
+                "throughput",
+                "ConnP-T, a thread a core",
+                "ConnP-T(4)",
+                16_384,
+                Metric::Goodput
+            ),
+        ),
+        format!(
+            "at 16,384 connections a hold of a group's lock takes {} ns on average instead of {}, one of a connection's under MsgP {} instead of {}; at 6 they are alike ({} and {}, {} and {})",
+            hold(l_turnstile, 16_384),
+            hold("ConnP-L(128)", 16_384),
+            hold(turnstile, 16_384),
+            hold("MsgP", 16_384),
+            hold(l_turnstile, 6),
+            hold("ConnP-L(128)", 6),
+            hold(turnstile, 6),
+            hold("MsgP", 6),
+        ),
+        format!(
+            "`entry=fill` costs {:.0} to {:.0} % of what `entry=process` sends and {:.0} to {:.0} % of what it receives",
+            100.0 * (1.0 - entry("fill", "sending", 48)),
+            100.0 * (1.0 - entry("fill", "sending", 6)),
+            100.0 * (1.0 - entry("fill", "receiving", 48)),
+            100.0 * (1.0 - entry("fill", "receiving", 6)),
+        ),
+    ]
+}
