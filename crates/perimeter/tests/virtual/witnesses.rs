@@ -22,12 +22,21 @@ use std::time::Duration;
 const ACK: TcpFlags = TcpFlags::ACK;
 
 /// Organizations that may do the same for all five, and why.
-const ALIKE: &[(&str, &str, &str)] = &[(
-    "pef:random",
-    "pef:vertical",
-    "all layers of a connection share one squeue under both; how it is chosen differs, and the \
-     draw may fall on the one that FireEngine would choose",
-)];
+const ALIKE: &[(&str, &str, &str)] = &[
+    (
+        "pef:random",
+        "pef:vertical",
+        "all layers of a connection share one squeue under both; how it is chosen differs, and the \
+         draw may fall on the one that FireEngine would choose",
+    ),
+    (
+        "pef:vertical",
+        "pef:vertical:events=fine",
+        "which events there are matters where a list is altered or its layers have squeues of their \
+         own",
+    ),
+    ("pef:random", "pef:vertical:events=fine", "as the two above"),
+];
 
 /// One organization under observation: the test is its network.
 struct Lab {
