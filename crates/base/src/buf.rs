@@ -219,10 +219,10 @@ impl PktBuf {
         }
     }
 
-    /// Octets of its memory, if it is the heap's.
+    /// Whether its memory is the heap's, of `capacity` octets.
     #[inline]
-    pub(crate) fn heap_capacity(&self) -> Option<usize> {
-        self.shape.is_heap().then(|| self.shape.len())
+    pub(crate) fn is_heap_of(&self, capacity: usize) -> bool {
+        self.shape == Shape(capacity as u64)
     }
 
     /// Whether its memory is a frame of a device's region, which the device will want back.

@@ -217,9 +217,20 @@ impl PktPool {
     /// whatever the last user left: fill before reading).
     #[inline]
     pub fn take(&mut self, capacity: usize) -> PktBuf {
+        if capacity <= POOLED
+            && let Some(mut b) = self.bufs[0].free.pop()
+        {
+            b.set_window(0, 0);
+            return b;
+        }
+        self.take_other(capacity)
+    }
+
+    /// As [`PktPool::take`] where the stock of usual buffers has none.
+    fn take_other(&mut self, capacity: usize) -> PktBuf {
         let roomy = roomy(capacity);
         let kept = match roomy {
-            POOLED => self.bufs[0].take(),
+            POOLED => self.bufs[0].fetch(),
             POOLED_JUMBO => self.bufs[1].take(),
             POOLED_LARGE => self.bufs[2].take(),
             _ => None,
@@ -236,11 +247,12 @@ impl PktPool {
     /// many if there is no depot.
     #[inline]
     pub fn put(&mut self, b: PktBuf) {
-        match b.heap_capacity() {
-            Some(POOLED) => self.bufs[0].put(b),
-            Some(POOLED_JUMBO) => self.bufs[1].put(b),
-            Some(POOLED_LARGE) => self.bufs[2].put(b),
-            _ => {}
+        if b.is_heap_of(POOLED) {
+            self.bufs[0].put(b);
+        } else if b.is_heap_of(POOLED_JUMBO) {
+            self.bufs[1].put(b);
+        } else if b.is_heap_of(POOLED_LARGE) {
+            self.bufs[2].put(b);
         }
     }
 
