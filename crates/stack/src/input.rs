@@ -22,7 +22,7 @@ use perimeter_link::{Medium, RxFrame};
 use perimeter_wire::{
     Csum, ETHERTYPE_IPV6, EtherHdr, FlowKey, Frame, IpHdr, Ipv4Hdr, MacAddr, PROTO_ICMP,
     PROTO_ICMPV6, PROTO_TCP, PROTO_UDP, WireError, carries, carries_v6, igmp::PROTO_IGMP,
-    parse_ipv4_tcp_into, parse_ipv6_tcp_into,
+    parse_ipv4_tcp_into, parse_ipv6_tcp_into, parse_tcp_into,
 };
 use std::vec::Drain;
 
@@ -108,7 +108,7 @@ fn drain<K: Kind>(
                     let cx = &mut Ctx::new(sh, own);
                     whole.extend(reassemble(cx, iface, f, l2_len));
                 }
-                Err(e) => unread((sh, own), iface, f, (l2_len, e), wanted, &mut whole),
+                Err(e) => unread((sh, own), iface, f, (l2_len, e), wanted, aside, &mut whole),
             }
             continue;
         }
@@ -177,13 +177,14 @@ fn tcp6<K: Kind>(
             let plain = sh.plain6(iface, &seg.frame.key);
             tcp((sh, own), iface, f, plain, wanted, aside);
         }
-        Err(e) => unread((sh, own), iface, f, (l2_len, e), wanted, whole),
+        Err(e) => unread((sh, own), iface, f, (l2_len, e), wanted, aside, whole),
     }
 }
 
 /// A frame that should carry TCP can't be read: it is dropped, unless its payload is in pieces
 /// behind its headers. Then it is taken as it is, if that is all that is special about it and the
-/// organization takes merged segments; else it comes again, in one piece.
+/// organization takes merged segments; else in one piece. What comes behind it in the burst may be of
+/// its flow, so it is taken now; only what is no segment even then comes again.
 #[cold]
 fn unread<K: Kind>(
     (sh, own): (&SharedState<K>, &mut Own<K>),
@@ -191,6 +192,7 @@ fn unread<K: Kind>(
     mut f: RxFrame,
     (l2_len, e): (usize, WireError),
     wanted: Wanted<'_>,
+    aside: &mut Aside,
     whole: &mut Vec<RxFrame>,
 ) {
     if f.buf.behind().is_empty() {
@@ -211,7 +213,12 @@ fn unread<K: Kind>(
         }
         _ => {
             f.buf.join();
-            whole.push(f);
+            let csum = if f.csum_ok { Csum::Trust } else { Csum::Verify };
+            let packet = &f.buf.as_slice()[l2_len..];
+            match parse_tcp_into(packet, l2_len, csum, &mut seg.frame) {
+                Ok(()) => tcp((sh, own), iface, f, false, wanted, aside),
+                Err(_) => whole.push(f),
+            }
         }
     }
 }
