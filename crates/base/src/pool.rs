@@ -41,9 +41,8 @@ pub struct PktPool {
 
 /// Where cores exchange packet buffers, 64 at a time, and queues: one core often takes buffers for
 /// what its NIC receives, and another, where the application reads, gives them back. Without it the
-/// first would allocate all of them, and the second free them, which waits where the allocator has
-/// them in the first one's arena. (Bonwick and Adams, "Magazines and Vmem", 2001, section 3.) Cheap to
-/// clone.
+/// first would allocate all of them and the second free them, and freeing may wait for the first
+/// core's allocator. (Bonwick and Adams, "Magazines and Vmem", 2001, section 3.) Cheap to clone.
 #[derive(Clone)]
 pub struct PktDepot {
     bufs: [Arc<Magazines<PktBuf>>; 3],

@@ -298,7 +298,7 @@ impl Session for MemSession {
             peers,
             ..
         } = *self;
-        // An application's thread and a NIC's on each: one of either share a core.
+        // Application thread n and NIC n's thread are both bound to core n.
         let bound = threads.max(peers.len());
         let tallies = workers.finish()?;
         let mut by_connection: Vec<u64> = after

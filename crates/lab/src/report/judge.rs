@@ -165,10 +165,11 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
     let places = places(claim, a, b);
     let (needs_a, needs_b) = (needs(a, plan), needs(b, plan));
     let metric = claim.metric.unwrap_or(plan.metric);
+    let paced = is_paced(plan);
     // What a byte costs does not depend on how many cores there are to pay it, as long as they are
     // busy.
     let needed = match metric {
-        Metric::CpuOwn if !is_paced(plan) => 1,
+        Metric::CpuOwn if !paced => 1,
         _ => needs_a.max(needs_b),
     };
     let evidence = evidence(&places, metric, |here| match needed > cores {
@@ -176,7 +177,7 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
         false => finding(claim.relation, claim.range(), here),
     });
     // Relative to one thread, which is what the cost of all others is a multiple of.
-    let is_goodput = metric == Metric::Goodput && !is_paced(plan);
+    let is_goodput = metric == Metric::Goodput && !paced;
     let is_cost = needed > cores && needs_b == 1 && is_goodput;
     let implied = Implied::of(claim, (needs_a, needs_b)).filter(|_| is_cost);
     Judged {

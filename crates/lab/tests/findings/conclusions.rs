@@ -14,13 +14,13 @@ use perimeter_lab::{
 
 /// Results with near cores, or with far ones.
 #[derive(Clone, Copy)]
-struct Runs<'a> {
-    all: &'a [Result],
-    far: bool,
+pub struct Runs<'a> {
+    pub all: &'a [Result],
+    pub far: bool,
 }
 
 impl<'a> Runs<'a> {
-    fn result(self, plan: &str) -> &'a Result {
+    pub fn result(self, plan: &str) -> &'a Result {
         let is_far = |r: &Result| r.cores == Cores::Far;
         let mut of = self.all.iter().filter(|r| r.plan.name == plan);
         of.find(|r| is_far(r) == self.far).unwrap()
@@ -36,7 +36,7 @@ impl<'a> Runs<'a> {
         self.curve(plan, label).at(x).unwrap()
     }
 
-    fn metric(self, plan: &str, label: &str, x: u64, metric: Metric) -> f64 {
+    pub fn metric(self, plan: &str, label: &str, x: u64, metric: Metric) -> f64 {
         self.at(plan, label, x).spread(metric).unwrap().median
     }
 

@@ -1,11 +1,11 @@
 //! The section of docs/FINDINGS.md on another machine: its table of claims and its sentences, made
 //! from the record.
 
-use crate::{Result, conclusions::whole};
+use crate::conclusions::{Runs, whole};
 use perimeter_lab::{
     metric::Metric,
     published::{Claim, Relation},
-    report::analysis::{Curve, Evidence, Judged},
+    report::analysis::{Evidence, Judged},
 };
 
 /// Plans of the parallel study, in the order of the table.
@@ -85,28 +85,14 @@ fn row(c: &Judged) -> String {
 }
 
 /// Every row of the table.
-pub fn rows(all: &[Result]) -> Vec<String> {
-    let of = |plan: &&str| all.iter().find(|r| r.plan.name == *plan).unwrap();
-    PLANS
-        .iter()
-        .flat_map(|plan| of(plan).claims.iter().map(row))
-        .collect()
+pub fn rows(runs: Runs<'_>) -> Vec<String> {
+    let of = |plan: &&'static str| runs.result(plan).claims.iter().map(row);
+    PLANS.iter().flat_map(of).collect()
 }
 
 /// Every sentence that has figures.
-pub fn sentences(all: &[Result]) -> Vec<String> {
-    let curve = |plan: &str, label: &str| -> &Curve {
-        let result = all.iter().find(|r| r.plan.name == plan).unwrap();
-        result
-            .curves
-            .iter()
-            .find(|c| c.label == label)
-            .expect(label)
-    };
-    let of = |plan: &str, label: &str, x, metric| {
-        let point = curve(plan, label).at(x).unwrap();
-        point.spread(metric).unwrap().median
-    };
+pub fn sentences(runs: Runs<'_>) -> Vec<String> {
+    let of = |plan: &str, label: &str, x, metric| runs.metric(plan, label, x, metric);
     let ratio =
         |plan: &str, a: &str, b: &str, x, metric| of(plan, a, x, metric) / of(plan, b, x, metric);
     let sent = |label, x| ratio("throughput", label, "UP", x, Metric::Goodput);

@@ -456,7 +456,7 @@ impl<P: Platform> FireEngine<P> {
         let packet = (to, core::mem::take(seg));
         Msg::Packet(match self.packets.take() {
             Some(mut used) => {
-                // Its memory goes on with the burst, where this segment's was taken from.
+                // The vector that leaves with this segment is replaced by the used message's.
                 seg.rest = core::mem::take(&mut used.1.rest);
                 seg.rest.clear();
                 *used = packet;
