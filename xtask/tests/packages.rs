@@ -5,7 +5,7 @@ use cargo_metadata::MetadataCommand;
 use std::process::Command;
 
 /// Those that a program depends on, directly or not.
-const PUBLISHED: [&str; 11] = [
+const PUBLISHED: [&str; 12] = [
     "perimeter",
     "perimeter-base",
     "perimeter-dns",
@@ -16,6 +16,7 @@ const PUBLISHED: [&str; 11] = [
     "perimeter-tcp",
     "perimeter-testing",
     "perimeter-tokio",
+    "perimeter-virtual",
     "perimeter-wire",
 ];
 

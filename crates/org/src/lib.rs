@@ -38,8 +38,8 @@ organizations! {
 }
 
 pub use engine::{Engine, Running, Stats, Undelivered};
-pub use open::{Inbound, Options, Platforms, Visit, open_as, open_with};
-pub use organizations::{open, visit};
+pub use open::{Inbound, Options, Visit, open_as, open_with};
+pub use organizations::{open, open_on, visit};
 pub use protocol::Protocol;
 pub use spec::{OrgSpec, SpecError};
 

@@ -9,8 +9,8 @@ pub use crate::serve::Inbound;
 use crate::spec::OrgSpec;
 use crate::udp::Udp;
 use perimeter_stack::{Config, IfaceSpec, Kind, Route};
+use perimeter_sync::Platform;
 use perimeter_sync::native::Profiling;
-use perimeter_sync::{Native, Platform, Virtual};
 use std::sync::{Arc, Mutex};
 
 /// What to open a stack with.
@@ -28,15 +28,6 @@ pub struct Options {
     /// What the platform notes for ([`Native::with_profiling`]), if it does: kept for as long as
     /// the stack.
     pub profiling: Option<Profiling>,
-}
-
-/// The platforms that a stack can run on.
-#[derive(Clone)]
-pub enum Platforms {
-    /// This machine.
-    Native(Native),
-    /// Virtual cores.
-    Virtual(Virtual),
 }
 
 /// Opens a stack of an organization that is given as a type: how one from outside this crate gets
@@ -88,6 +79,6 @@ impl<P: Platform> Visit<P> for Start {
         O: Org,
         O::K: Kind<P = P>,
     {
-        open_with::<O>(p, options, vec![Arc::new(Udp)])
+        open_as::<O>(p, options)
     }
 }

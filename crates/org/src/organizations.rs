@@ -2,10 +2,11 @@
 //! one line each.
 
 use crate::engine::Engine;
-use crate::open::{Options, Platforms, Start};
+use crate::open::{Options, Start};
 pub use crate::registered::{families, visit};
 use crate::spec::{Family, MAX_GROUPS, OrgSpec, Parts, SpecError, Variant};
 use core::str::FromStr;
+use perimeter_sync::{Native, Platform};
 use std::sync::Arc;
 
 /// Declares the modules of organizations and registers what they hold. A line in `lib.rs`'s list
@@ -56,19 +57,21 @@ macro_rules! organizations {
     };
 }
 
-/// Opens a stack.
+/// Opens a stack on this machine.
 ///
 /// # Panics
 /// The organization is [`OrgSpec::outside`]: [`open_as`](crate::open_as) opens those.
-pub fn open(platform: Platforms, options: Options) -> Arc<dyn Engine> {
-    match platform {
-        Platforms::Native(p) => visit(p, options, Start),
-        #[cfg(not(test))]
-        Platforms::Virtual(p) => visit(p, options, Start),
-        // No unit test runs on virtual cores, and every organization would be compiled for them.
-        #[cfg(test)]
-        Platforms::Virtual(_) => panic!("unit tests run on this machine"),
-    }
+pub fn open(platform: Native, options: Options) -> Arc<dyn Engine> {
+    open_on(platform, options)
+}
+
+/// Opens a stack on any platform. A crate that calls this holds every organization, compiled for
+/// that platform; for threads, this crate does ([`open`]).
+///
+/// # Panics
+/// As [`open`].
+pub fn open_on<P: Platform>(platform: P, options: Options) -> Arc<dyn Engine> {
+    visit(platform, options, Start)
 }
 
 /// The family that a name belongs to, whatever parameters follow it.

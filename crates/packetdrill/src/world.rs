@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use perimeter_base::Time;
 use perimeter_link::script::{ScriptDevice, ScriptHandle, script};
-use perimeter_org::{Engine, Inbound, OrgSpec, Platforms, open};
+use perimeter_org::{Engine, Inbound, OrgSpec};
 use perimeter_stack::{Cidr, Config, IfaceSpec, Offload, Route};
 use perimeter_sync::virt::{Embedded, Schedule, Virtual, VirtualConfig};
 use perimeter_sync::{Event, Platform};
@@ -246,5 +246,5 @@ fn make(
         }],
         inbound: Inbound::Thread,
     };
-    open(Platforms::Virtual(platform), options)
+    perimeter_virtual::open(platform, options)
 }

@@ -5,16 +5,17 @@ use crate::control::Server;
 use crate::error::BuildError;
 use crate::metrics;
 use crate::names::Names;
+use crate::platforms::Platforms;
 use crate::poll::Events;
 use crate::stack::Stack;
 use perimeter_link::capture::Captures;
 use perimeter_link::{Device, Medium};
 use perimeter_org::engine::Engine;
-use perimeter_org::{Inbound, Options, Org, OrgSpec, Platforms, open, open_as};
+use perimeter_org::{Inbound, Options, Org, OrgSpec, open_as};
 use perimeter_stack::net::Accept;
 use perimeter_stack::{Cidr, Config, DhcpConfig, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
-use perimeter_sync::{Lending, LockPolicy, Native, Platform, Virtual};
+use perimeter_sync::{Lending, LockPolicy, Native, Virtual};
 use perimeter_tcp::Config as TcpConfig;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -189,10 +190,7 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lending(&self) -> Lending {
-        match self.platform() {
-            Platforms::Native(p) => p.lending(),
-            Platforms::Virtual(p) => p.lending(),
-        }
+        self.platform().lending()
     }
 
     /// Whether to time every acquisition of a lock, every visit to a queue between threads, every
@@ -570,10 +568,7 @@ impl Builder {
         if servers.is_empty() && !learns {
             return Ok(Names::default());
         }
-        let secret = match &self.platform {
-            Platforms::Native(p) => p.secret(),
-            Platforms::Virtual(p) => p.secret(),
-        };
+        let secret = self.platform.secret();
         let ports = self.config.ephemeral.clone();
         let own = perimeter_dns::Resolver::new(config, &servers, secret, ports);
         Ok(Names::of(Arc::new(own), servers.is_empty()))
@@ -605,7 +600,7 @@ impl Builder {
                 "an organization from outside is built with `build_as`",
             ));
         }
-        self.start(|platform, options| Ok(open(platform, options)))
+        self.start(|platform, options| Ok(platform.open(options)))
     }
 
     /// Builds and starts a stack of organization `O`, which may come from outside this library,

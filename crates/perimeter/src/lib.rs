@@ -44,6 +44,7 @@ mod listen;
 mod metrics;
 mod names;
 pub mod pef;
+mod platforms;
 pub mod poll;
 mod socket;
 mod stack;

@@ -222,7 +222,7 @@ fn an_organization_of_one_file_runs_by_its_name() {
         inbound: Inbound::Thread,
         profiling: None,
     };
-    let engine = open(Platforms::Native(native), options);
+    let engine = open(native, options);
     assert_eq!(engine.spec().to_string(), "one-lock:2");
     carry(&*engine);
     assert!(

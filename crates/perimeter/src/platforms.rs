@@ -1,0 +1,41 @@
+//! The platforms that a stack can run on.
+
+use perimeter_org::{Engine, Options};
+use perimeter_sync::{Lending, Native, Platform, Virtual};
+use std::sync::Arc;
+
+/// Where a stack's threads run.
+#[derive(Clone)]
+pub(crate) enum Platforms {
+    /// On this machine.
+    Native(Native),
+    /// On virtual cores.
+    Virtual(Virtual),
+}
+
+impl Platforms {
+    /// Whether one who waits for a lock lends its priority to the holder.
+    pub(crate) fn lending(&self) -> Lending {
+        match self {
+            Platforms::Native(p) => p.lending(),
+            Platforms::Virtual(p) => p.lending(),
+        }
+    }
+
+    /// A number that nobody outside can guess.
+    #[cfg(feature = "dns")]
+    pub(crate) fn secret(&self) -> [u64; 2] {
+        match self {
+            Platforms::Native(p) => p.secret(),
+            Platforms::Virtual(p) => p.secret(),
+        }
+    }
+
+    /// Opens a stack of one of the organizations of this build.
+    pub(crate) fn open(self, options: Options) -> Arc<dyn Engine> {
+        match self {
+            Platforms::Native(p) => perimeter_org::open(p, options),
+            Platforms::Virtual(p) => perimeter_virtual::open(p, options),
+        }
+    }
+}
