@@ -25,7 +25,7 @@ pub struct Options {
     pub routes: Vec<Route>,
     /// Who takes packets from the devices.
     pub inbound: Inbound,
-    /// What the platform notes for ([`Native::with_profiling`]), if it does: kept for as long as
+    /// What the platform notes for ([`perimeter_sync::Native::with_profiling`]), if it does: kept for as long as
     /// the stack.
     pub profiling: Option<Profiling>,
 }

@@ -9,7 +9,7 @@ use perimeter_org::{Engine, Options};
 use perimeter_sync::Virtual;
 use std::sync::Arc;
 
-/// Opens a stack whose threads run on virtual cores, as [`perimeter_org::open`] does on this
+/// Opens a stack whose threads run on virtual cores, as [`perimeter_org::open()`] does on this
 /// machine.
 ///
 /// # Panics
