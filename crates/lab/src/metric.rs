@@ -18,6 +18,8 @@ pub enum Metric {
     CpuOwn,
     /// Share of the acquisitions of the organization's central locks whose first attempt failed.
     Contended,
+    /// The same of the lock of the route table, which every segment sent takes.
+    RouteContended,
     /// Time waited for locks, per 1448 bytes of payload.
     LockWait,
     /// Time for which the lock around a connection is held, per acquisition.
@@ -77,13 +79,14 @@ pub enum Metric {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 37] = [
+    pub const ALL: [Metric; 38] = [
         Metric::Goodput,
         Metric::GoodputPerCpu,
         Metric::Stack,
         Metric::Cpu,
         Metric::CpuOwn,
         Metric::Contended,
+        Metric::RouteContended,
         Metric::LockWait,
         Metric::Hold,
         Metric::HoldWait,
@@ -126,6 +129,7 @@ impl Metric {
             Metric::Cpu => "cpu",
             Metric::CpuOwn => "cpu-own",
             Metric::Contended => "contended",
+            Metric::RouteContended => "contended-route",
             Metric::LockWait => "lock-wait",
             Metric::Hold => "hold",
             Metric::HoldWait => "hold-wait",
@@ -169,6 +173,7 @@ impl Metric {
             Metric::Cpu => "processor time per segment, whole machine",
             Metric::CpuOwn => "processor time per segment without the ideal peer's",
             Metric::Contended => "contention for central locks",
+            Metric::RouteContended => "contention for the lock of the route table",
             Metric::LockWait => "waiting for locks per segment",
             Metric::Hold => "hold of the lock around a connection",
             Metric::HoldWait => "wait for the lock around a connection",
@@ -211,7 +216,7 @@ impl Metric {
             Metric::Stack | Metric::Cpu | Metric::CpuOwn | Metric::LockWait => "ns",
             Metric::Hold | Metric::HoldWait => "ns",
             Metric::Scheduler | Metric::RunDelay => "ns per KB",
-            Metric::Contended | Metric::HoldContended => "%",
+            Metric::Contended | Metric::RouteContended | Metric::HoldContended => "%",
             Metric::Switches => "per MB",
             Metric::Rounds | Metric::Connects | Metric::Listens | Metric::Migrations => "per s",
             Metric::Datagrams => "per s",

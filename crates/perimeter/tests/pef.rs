@@ -3,16 +3,16 @@
 mod common;
 #[path = "common/pef.rs"]
 mod lists;
+#[path = "pef/unbound.rs"]
+mod unbound;
 
 use common::{Setup, World, content};
 use lists::{NAMES, event, stacks};
-use perimeter::link::script::script;
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::pef::{Direction, End, EventId, EventSpec, Layer, Layers, Packet, Under, Verdict};
 use perimeter::{Native, OrgSpec, Stack, TcpStream, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::Schedule;
-use perimeter_wire::Ipv4Hdr;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -731,84 +731,5 @@ fn a_queue_that_is_read_opens_the_window_again() {
                 );
             }
         });
-    }
-}
-
-/// A datagram of IP protocol `protocol` in an IP packet.
-fn datagram(protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let ip = Ipv4Hdr {
-        src: "10.0.0.2".parse().unwrap(),
-        dst: "10.0.0.1".parse().unwrap(),
-        protocol,
-        ttl: 64,
-        tos: 0,
-        ident: 0,
-        total_len: (20 + payload.len()) as u16,
-        header_len: 20,
-        dont_fragment: true,
-        more_fragments: false,
-        frag_offset: 0,
-    };
-    let mut packet = vec![0; 20];
-    ip.emit(&mut packet);
-    packet.extend_from_slice(payload);
-    packet
-}
-
-/// Packets that belong to no connection run through a list of their own, whose events may answer
-/// them; without any they are dropped and counted.
-#[test]
-fn packets_without_a_connection_have_a_list() {
-    for name in NAMES {
-        Virtual::run(Default::default(), move |p: Virtual| {
-            let (device, wire) = script(&p, "script", 1500);
-            let s = Stack::builder().on_virtual(p.clone());
-            let s = s.organization(name).unwrap();
-            let s = s.interface(device, &["10.0.0.1/24"]).unwrap();
-            let s = s.build().unwrap();
-            let pass = || p.sleep_until(p.now().plus(5_000_000));
-            let drops = || s.stats().count("drop_other_protocol");
-            let _l = s.listen("10.0.0.1:80").unwrap();
-            assert!(wire.inject(p.now(), &datagram(253, b"early")));
-            pass();
-            assert_eq!(drops(), 1, "nobody wants it yet");
-            // Also when there are sockets: a protocol is added while the stack runs.
-            let order = Arc::new(Mutex::new(Vec::new()));
-            let first = order.clone();
-            let looks = move |p: &mut Packet<'_>| {
-                assert_eq!((p.direction, p.header), (Direction::Unbound, None));
-                first.lock().unwrap().push(p.payload[20..].to_vec());
-                Verdict::Next
-            };
-            let what = (Direction::Unbound, Layer::Ip, Under::Nothing);
-            s.register_event(event("looks", what, looks)).unwrap();
-            let left = AtomicU32::new(2);
-            let answers = move |p: &mut Packet<'_>| {
-                let mut reply = p.payload.to_vec();
-                reply[20..].make_ascii_uppercase();
-                p.send.push((p.iface, reply));
-                p.disable = left.fetch_sub(1, Ordering::Relaxed) == 1;
-                Verdict::Done
-            };
-            let what = (Direction::Unbound, Layer::Ip, Under::Layer);
-            s.register_event(event("answers", what, answers)).unwrap();
-            for (i, text) in [&b"one"[..], b"two", b"six"].into_iter().enumerate() {
-                assert!(wire.inject(p.now(), &datagram(253, text)));
-                pass();
-                let reply = wire.next().map(|r| r.bytes);
-                match i {
-                    2 => assert!(reply.is_none(), "{name}: it took itself off"),
-                    _ => assert_eq!(reply.unwrap()[20..], text.to_ascii_uppercase()),
-                }
-            }
-            assert_eq!(*order.lock().unwrap(), [b"one", b"two", b"six"], "{name}");
-            // What the stack answers itself goes there as little as what belongs to connections.
-            s.send_frame(0, &datagram(252, b"by hand")).unwrap();
-            pass();
-            assert_eq!(wire.next().unwrap().bytes[20..], *b"by hand");
-            assert_eq!(drops(), 1);
-            s.stop();
-        })
-        .unwrap();
     }
 }

@@ -2,7 +2,7 @@
 //! and every one that arrives is one that was sent, whole, and not more often than the wire has
 //! doubled it.
 
-use crate::content;
+use crate::payload::{HEADER, check, fill};
 use crate::run::{Host, PORT, spawn};
 use crate::scenario::{Capacity, Mix};
 use perimeter::{
@@ -16,8 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Octets that a datagram begins with: its flow, its number, its length.
-const HEADER: usize = 12;
 /// The most datagrams of a flow.
 const MOST: usize = 256;
 /// The number of a client's last word, where nothing is lost.
@@ -158,45 +156,6 @@ impl Plan {
             longest: longest(host),
             recv_buffer: if small { 64 << 10 } else { 1 << 20 },
         }
-    }
-}
-
-/// The stream that a datagram's data is taken from.
-fn stream(flow: usize, answer: bool, number: u32) -> u64 {
-    (flow as u64) << 34 | u64::from(answer) << 33 | u64::from(number)
-}
-
-fn fill(flow: usize, answer: bool, number: u32, buf: &mut [u8]) {
-    let words = [flow as u32, number, buf.len() as u32];
-    for (at, word) in words.iter().enumerate() {
-        buf[4 * at..4 * at + 4].copy_from_slice(&word.to_be_bytes());
-    }
-    content::fill(stream(flow, answer, number), 0, &mut buf[HEADER..]);
-}
-
-/// Which datagram it is, of which flow: whole, and one that could have been sent.
-fn check(buf: &[u8], answer: bool, flows: usize) -> Result<(usize, u32), String> {
-    let what = if answer { "answer" } else { "request" };
-    let word = |n: usize| {
-        let bytes = buf.get(4 * n..4 * n + 4)?;
-        Some(u32::from_be_bytes(bytes.try_into().ok()?))
-    };
-    let (Some(flow), Some(number), Some(len)) = (word(0), word(1), word(2)) else {
-        return Err(format!("a {what} of {} octets", buf.len()));
-    };
-    let flow = flow as usize;
-    if len as usize != buf.len() || flow >= flows {
-        return Err(format!(
-            "{what} {number} of flow {flow} has {} octets of {len}",
-            buf.len()
-        ));
-    }
-    let data = &buf[HEADER..];
-    match content::mismatch(stream(flow, answer, number), 0, data) {
-        None => Ok((flow, number)),
-        Some(at) => Err(format!(
-            "{what} {number} of flow {flow}, of {len} octets: octet {at} is wrong"
-        )),
     }
 }
 

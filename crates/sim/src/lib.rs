@@ -22,6 +22,7 @@ mod datagrams;
 mod events;
 mod junk;
 mod knobs;
+mod payload;
 mod races;
 mod run;
 mod scenario;

@@ -519,6 +519,8 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "one-connection",
     "lock-cost",
     "coarse-locks",
+    "dispatch",
+    "threads",
     "buffers",
     "jumbo",
     "offload",

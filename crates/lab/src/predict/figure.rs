@@ -397,7 +397,7 @@ fn claims(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Judged> {
     let claims = plan.published.iter().flat_map(|e| &e.claims);
     let mut out = Vec::new();
     for claim in claims {
-        let metric = claim.metric.unwrap_or(plan.metric);
+        let metrics = claim.metrics(plan.metric);
         for x in plan.values(Mode::Normal) {
             let fixed = |x: Option<f64>| x.map(|x| x as u64);
             let (ax, bx) = match (fixed(claim.a.x), fixed(claim.b.x)) {
@@ -409,7 +409,7 @@ fn claims(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Judged> {
             let a = at(plan, figure, &claim.a.series, ax, cores);
             let b = at(plan, figure, &claim.b.series, bx, cores);
             if let (Some(a), Some(b)) = (a, b)
-                && let Some(ratio) = ratio(a, b, metric)
+                && let Some(ratio) = ratio(a, b, metrics)
             {
                 out.push(Judged {
                     id: claim.id.clone(),
@@ -427,10 +427,10 @@ fn claims(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Judged> {
 
 /// Predicted a/b with its least and greatest: variation by variation, so that what moves both
 /// sides alike moves no ratio.
-fn ratio(a: &Place, b: &Place, metric: Metric) -> Option<(f64, f64, f64)> {
+fn ratio(a: &Place, b: &Place, metrics: (Metric, Metric)) -> Option<(f64, f64, f64)> {
     let pairs = a.runs.iter().zip(&b.runs);
     let ratios: Vec<f64> = pairs
-        .filter_map(|(a, b)| Some(metric.of(a)? / metric.of(b)?))
+        .filter_map(|(a, b)| Some(metrics.0.of(a)? / metrics.1.of(b)?))
         .filter(|r| r.is_finite())
         .collect();
     let spread = Spread::of(&ratios)?;

@@ -97,6 +97,9 @@ pub struct Side {
     pub series: String,
     /// Where; at every x if absent.
     pub x: Option<f64>,
+    /// What of it is compared; the claim's metric if absent.
+    #[serde(default, deserialize_with = "crate::text::optional_from_str")]
+    pub metric: Option<Metric>,
 }
 
 /// What a paper says of one side against another.
@@ -139,6 +142,13 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// What of either side is compared, where the plan's metric is `plan`.
+    pub fn metrics(&self, plan: Metric) -> (Metric, Metric) {
+        let own = self.metric.unwrap_or(plan);
+        let of = |side: &Side| side.metric.unwrap_or(own);
+        (of(&self.a), of(&self.b))
+    }
+
     /// The published ratio as a range.
     pub fn range(&self) -> Option<(f64, f64)> {
         match (self.ratio, self.ratio_low, self.ratio_high) {

@@ -17,6 +17,13 @@ fn around(m: &Measured) -> Option<&Locks> {
     most.filter(|l| l.acquisitions > 0)
 }
 
+/// Share of the acquisitions of locks like these whose first attempt failed, percent.
+fn contended(m: &Measured, like: impl Fn(&Locks) -> bool) -> Option<f64> {
+    let sum = |f: fn(&Locks) -> u64| m.locks.iter().filter(|l| like(l)).map(f).sum::<u64>();
+    let all = sum(|l| l.acquisitions);
+    (all > 0).then(|| sum(|l| l.contended) as f64 * 100.0 / all as f64)
+}
+
 /// Time spent on handing work over: on the paths that were timed, and at the locks of queues.
 fn handing(m: &Measured) -> Option<u64> {
     (!m.raw.paths.is_empty()).then_some(())?;
@@ -54,12 +61,8 @@ impl Metric {
             Metric::Stack => per_segment(m.raw.stack_ns?),
             Metric::Cpu => per_segment(m.raw.cpu_ns),
             Metric::CpuOwn => per_segment(m.raw.cpu_ns.checked_sub(m.raw.peer_ns?)?),
-            Metric::Contended => {
-                let central = |l: &&Locks| l.guards().is_some_and(Guards::is_shared);
-                let sum = |f: fn(&Locks) -> u64| m.locks.iter().filter(central).map(f).sum::<u64>();
-                let all = sum(|l| l.acquisitions);
-                (all > 0).then(|| sum(|l| l.contended) as f64 * 100.0 / all as f64)
-            }
+            Metric::Contended => contended(m, |l| l.guards().is_some_and(Guards::is_shared)),
+            Metric::RouteContended => contended(m, |l| l.class == LockClass::RouteHashtable.name()),
             Metric::LockWait => {
                 (!m.locks.is_empty()).then_some(())?;
                 per_segment(m.locks.iter().map(|l| l.wait_ns).sum())
@@ -123,7 +126,8 @@ mod tests {
         };
         m.locks = vec![
             class("group", 100, 5, 3000),
-            class("leaf", 1000, 1000, 2000),
+            class("route_hashtable", 50, 1, 0),
+            class("leaf", 950, 999, 2000),
         ];
         m.raw.migrations = Some(8);
         m.raw.preempted_ns = 1_000_000;
@@ -134,6 +138,7 @@ mod tests {
             (Metric::Cpu, 4_000_000.0),
             (Metric::CpuOwn, 3_000_000.0),
             (Metric::Contended, 5.0),
+            (Metric::RouteContended, 2.0),
             (Metric::LockWait, 5.0),
             (Metric::Switches, 2.0),
             (Metric::Hold, 10.0),
@@ -187,6 +192,7 @@ mod tests {
         );
         for metric in [
             Metric::Contended,
+            Metric::RouteContended,
             Metric::LockWait,
             Metric::Stack,
             Metric::CpuOwn,

@@ -74,7 +74,12 @@ pub fn has(curve: &Curve, metric: Metric) -> bool {
 
 /// Compares two points by a metric, pass by pass.
 pub fn compare_points(a: &Point, b: &Point, metric: Metric) -> Option<Comparison> {
-    let (a, b) = (a.values(metric), b.values(metric));
+    compare_metrics(a, b, (metric, metric))
+}
+
+/// Compares one metric of a point with another, or the same, of a second point.
+pub fn compare_metrics(a: &Point, b: &Point, metrics: (Metric, Metric)) -> Option<Comparison> {
+    let (a, b) = (a.values(metrics.0), b.values(metrics.1));
     let pairs: Vec<(f64, f64)> = a
         .iter()
         .filter_map(|(pass, a)| Some((*a, *b.get(pass)?)))

@@ -290,7 +290,7 @@ fn base(r: &Result) -> Option<usize> {
         // Where there are values besides, ratios to anything but the first curve are an aside.
         let is_base = |i: &usize| *i == 0 || e.series.is_empty();
         let ratio = |c: &&Claim| {
-            let own = c.metric.is_none_or(|m| m == r.plan.metric);
+            let own = c.metrics(r.plan.metric) == (r.plan.metric, r.plan.metric);
             own && c.range().is_some() && c.a.series != c.b.series && c.a.x == c.b.x
         };
         let name = &claims.iter().find(ratio)?.b.series;
@@ -367,7 +367,8 @@ fn ratio_of_paper(r: &Result, c: &Curve, base: &Curve, x: u64) -> Option<Mark> {
             .claims
             .iter()
             .filter(|c| c.a.series == a && c.b.series == b);
-        let own = |c: &&Claim| c.metric.is_none_or(|m| m == r.plan.metric);
+        let drawn = (r.plan.metric, r.plan.metric);
+        let own = |c: &&Claim| c.metrics(r.plan.metric) == drawn;
         let mut there = claims.filter(own).filter(|c| here(c.a.x) && here(c.b.x));
         there.find_map(Claim::range)
     };

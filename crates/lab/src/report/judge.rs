@@ -6,7 +6,7 @@
 //! A published ratio of throughputs bounds that, and so is judged by it wherever the machine is too
 //! small for the throughput itself.
 
-use super::curve::{Curve, Point, compare_points};
+use super::curve::{Curve, Point, compare_metrics};
 use crate::{
     metric::Metric,
     plan::{Mode, Plan},
@@ -164,20 +164,21 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
     };
     let places = places(claim, a, b);
     let (needs_a, needs_b) = (needs(a, plan), needs(b, plan));
-    let metric = claim.metric.unwrap_or(plan.metric);
+    let metrics = claim.metrics(plan.metric);
+    let both = |m: Metric| metrics == (m, m);
     let paced = is_paced(plan);
     // What a byte costs does not depend on how many cores there are to pay it, as long as they are
     // busy.
-    let needed = match metric {
-        Metric::CpuOwn if !paced => 1,
-        _ => needs_a.max(needs_b),
+    let needed = match both(Metric::CpuOwn) && !paced {
+        true => 1,
+        false => needs_a.max(needs_b),
     };
-    let evidence = evidence(&places, metric, |here| match needed > cores {
+    let evidence = evidence(&places, metrics, |here| match needed > cores {
         true => Finding::NeedsCores(needed),
         false => finding(claim.relation, claim.range(), here),
     });
     // Relative to one thread, which is what the cost of all others is a multiple of.
-    let is_goodput = metric == Metric::Goodput && !paced;
+    let is_goodput = both(Metric::Goodput) && !paced;
     let is_cost = needed > cores && needs_b == 1 && is_goodput;
     let implied = Implied::of(claim, (needs_a, needs_b)).filter(|_| is_cost);
     Judged {
@@ -222,16 +223,16 @@ fn places<'a>(claim: &Claim, a: &'a Curve, b: &'a Curve) -> Vec<(&'a Point, &'a 
 
 fn evidence(
     places: &[(&Point, &Point)],
-    metric: Metric,
+    metrics: (Metric, Metric),
     finding: impl Fn(&Comparison) -> Finding,
 ) -> Vec<Evidence> {
     let one = |&(a, b): &(&Point, &Point)| {
-        let comparison = compare_points(a, b, metric)?;
+        let comparison = compare_metrics(a, b, metrics)?;
         Some(Evidence {
             x: (a.x, b.x),
             finding: finding(&comparison),
             comparison,
-            counters: counters(metric, a, b),
+            counters: counters(metrics.0, a, b),
         })
     };
     places.iter().filter_map(one).collect()
@@ -239,7 +240,8 @@ fn evidence(
 
 /// `None` where the time of the peer was not recorded.
 fn cost(implied: Implied, places: &[(&Point, &Point)]) -> Option<Cost> {
-    let evidence = evidence(places, Metric::CpuOwn, |here| implied.finding(here));
+    let own = (Metric::CpuOwn, Metric::CpuOwn);
+    let evidence = evidence(places, own, |here| implied.finding(here));
     (!evidence.is_empty()).then(|| Cost {
         implied,
         finding: in_all(&evidence),

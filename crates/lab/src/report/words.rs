@@ -222,6 +222,7 @@ fn short(m: Metric) -> &'static str {
         Metric::Cpu => "processor time per segment",
         Metric::CpuOwn => "processor time per segment without the peer's",
         Metric::Contended => "contended acquisitions",
+        Metric::RouteContended => "contended acquisitions of the route table's lock",
         Metric::LockWait => "lock waits per segment",
         Metric::Switches => "context switches",
         Metric::Rounds => "round trips",
