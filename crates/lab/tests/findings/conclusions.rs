@@ -40,13 +40,13 @@ impl<'a> Runs<'a> {
         self.at(plan, label, x).spread(metric).unwrap().median
     }
 
-    fn median(self, plan: &str, label: &str, x: u64, of: impl Fn(&Measured) -> f64) -> f64 {
+    pub fn median(self, plan: &str, label: &str, x: u64, of: impl Fn(&Measured) -> f64) -> f64 {
         let runs = self.at(plan, label, x).runs.values();
         median(&runs.map(of).collect::<Vec<_>>()).unwrap()
     }
 
     /// One curve against another at the same x, by the plan's own metric.
-    fn ratio(self, plan: &str, a: &str, b: &str, x: u64) -> Comparison {
+    pub fn ratio(self, plan: &str, a: &str, b: &str, x: u64) -> Comparison {
         let metric = self.result(plan).plan.metric;
         let (a, b) = (self.at(plan, a, x), self.at(plan, b, x));
         compare_points(a, b, metric).unwrap()
@@ -58,7 +58,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-fn class<'a>(m: &'a Measured, name: &str) -> &'a Locks {
+pub fn class<'a>(m: &'a Measured, name: &str) -> &'a Locks {
     m.locks.iter().find(|l| l.class == name).unwrap()
 }
 

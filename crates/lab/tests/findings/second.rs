@@ -1,15 +1,17 @@
-//! The section of docs/FINDINGS.md on another machine: its table of claims and its sentences, made
+//! The sections of docs/FINDINGS.md on later recordings: their tables of claims and sentences, made
 //! from the record.
 
-use crate::conclusions::{Runs, whole};
+use crate::conclusions::{Runs, class, whole};
 use perimeter_lab::{
     metric::Metric,
     published::{Claim, Relation},
+    record::Measured,
     report::analysis::{Evidence, Judged},
+    workload::Locks,
 };
 
 /// Plans of the parallel study, in the order of the table.
-const PLANS: [&str; 10] = [
+pub const STUDY: &[&str] = &[
     "throughput",
     "linux",
     "groups",
@@ -21,6 +23,9 @@ const PLANS: [&str; 10] = [
     "jumbo",
     "listen",
 ];
+
+/// Plans of what earlier studies found.
+pub const EARLIER: &[&str] = &["coarse-locks", "dispatch", "threads"];
 
 fn two(v: f64) -> String {
     match v {
@@ -84,10 +89,54 @@ fn row(c: &Judged) -> String {
     )
 }
 
-/// Every row of the table.
-pub fn rows(runs: Runs<'_>) -> Vec<String> {
-    let of = |plan: &&'static str| runs.result(plan).claims.iter().map(row);
-    PLANS.iter().flat_map(of).collect()
+/// Every row of a table.
+pub fn rows(runs: Runs<'_>, plans: &[&str]) -> Vec<String> {
+    let of = |plan: &&str| runs.result(plan).claims.iter().map(row).collect::<Vec<_>>();
+    plans.iter().flat_map(of).collect()
+}
+
+/// Every sentence on earlier studies that has figures.
+pub fn earlier_sentences(runs: Runs<'_>) -> Vec<String> {
+    let ratio = |plan: &str, a: &str, b: &str, x| runs.ratio(plan, a, b, x).ratio;
+    let dispatch = |label: &str, x| ratio("dispatch", label, "direct dispatch", x);
+    let many = "16 workers, a lock for each structure";
+    let workers = |x| ratio("coarse-locks", many, "a lock for each structure", x);
+    let threads = |x, metric| runs.metric("threads", "a thread for each connection", x, metric);
+    let rings = |x, of: fn(&Measured, &Locks) -> f64| {
+        runs.median("threads", "a thread for each connection", x, |m| {
+            of(m, class(m, "tx_ring"))
+        })
+    };
+    let switches = |label: &str| runs.metric("dispatch", label, 192, Metric::Switches);
+    vec![
+        format!(
+            "one worker receives {:.2}, {:.2}, {:.2} and {:.2} of what the NICs' threads do at 1, 6, 192 and 2,048 connections",
+            dispatch("one worker", 1),
+            dispatch("one worker", 6),
+            dispatch("one worker", 192),
+            dispatch("one worker", 2048),
+        ),
+        format!(
+            "16 workers send {:.2}, {:.2} and {:.2} of what `msgp` does without them at 1, 6 and 192 connections and receive {:.2} of it at 192, where they switch threads {:.0} times a MB instead of {:.0}",
+            workers(1),
+            workers(6),
+            workers(192),
+            dispatch("16 workers", 192),
+            switches("16 workers"),
+            switches("direct dispatch"),
+        ),
+        format!(
+            "waits {} ns a segment for locks at 384 connections, {} of them for the NICs' transmit rings ({} µs each time), against {} at 6, and switches threads {:.0} times a MB instead of {:.0}",
+            whole(threads(384, Metric::LockWait)),
+            whole(rings(384, |m, l| l.wait_ns as f64 / m.raw.segments)),
+            whole(rings(384, |_, l| l.wait_ns as f64
+                / 1e3
+                / l.contended as f64)),
+            whole(threads(6, Metric::LockWait)),
+            threads(384, Metric::Switches),
+            threads(6, Metric::Switches),
+        ),
+    ]
 }
 
 /// Every sentence that has figures.
