@@ -18,7 +18,7 @@ pub enum Metric {
     CpuOwn,
     /// Share of the acquisitions of the organization's central locks whose first attempt failed.
     Contended,
-    /// The same of the lock of the route table, which every segment sent takes.
+    /// Share of the acquisitions of the route table's lock whose first attempt failed.
     RouteContended,
     /// Time waited for locks, per 1448 bytes of payload.
     LockWait,

@@ -25,8 +25,8 @@ pub struct Options {
     pub routes: Vec<Route>,
     /// Who takes packets from the devices.
     pub inbound: Inbound,
-    /// What the platform notes for ([`perimeter_sync::Native::with_profiling`]), if it does: kept for as long as
-    /// the stack.
+    /// What the platform notes for ([`perimeter_sync::Native::with_profiling`]), if it does: kept
+    /// for as long as the stack.
     pub profiling: Option<Profiling>,
 }
 

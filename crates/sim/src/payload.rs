@@ -1,4 +1,4 @@
-//! What is in a datagram, by which the other end knows it.
+//! What is in a datagram: from it the other end tells which one has come, and whether it is whole.
 
 use crate::content;
 
@@ -10,7 +10,7 @@ fn stream(flow: usize, answer: bool, number: u32) -> u64 {
     (flow as u64) << 34 | u64::from(answer) << 33 | u64::from(number)
 }
 
-/// Writes that datagram.
+/// Writes datagram `number` of a flow, a request or an answer, over all of `buf`.
 pub(crate) fn fill(flow: usize, answer: bool, number: u32, buf: &mut [u8]) {
     let words = [flow as u32, number, buf.len() as u32];
     for (at, word) in words.iter().enumerate() {

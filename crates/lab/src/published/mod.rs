@@ -149,6 +149,11 @@ impl Claim {
         (of(&self.a), of(&self.b))
     }
 
+    /// Whether the plan's metric is what is compared.
+    pub fn is_of(&self, plan: Metric) -> bool {
+        self.metrics(plan) == (plan, plan)
+    }
+
     /// The published ratio as a range.
     pub fn range(&self) -> Option<(f64, f64)> {
         match (self.ratio, self.ratio_low, self.ratio_high) {

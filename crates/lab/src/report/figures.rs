@@ -290,8 +290,10 @@ fn base(r: &Result) -> Option<usize> {
         // Where there are values besides, ratios to anything but the first curve are an aside.
         let is_base = |i: &usize| *i == 0 || e.series.is_empty();
         let ratio = |c: &&Claim| {
-            let own = c.metrics(r.plan.metric) == (r.plan.metric, r.plan.metric);
-            own && c.range().is_some() && c.a.series != c.b.series && c.a.x == c.b.x
+            c.is_of(r.plan.metric)
+                && c.range().is_some()
+                && c.a.series != c.b.series
+                && c.a.x == c.b.x
         };
         let name = &claims.iter().find(ratio)?.b.series;
         r.curves
@@ -367,8 +369,7 @@ fn ratio_of_paper(r: &Result, c: &Curve, base: &Curve, x: u64) -> Option<Mark> {
             .claims
             .iter()
             .filter(|c| c.a.series == a && c.b.series == b);
-        let drawn = (r.plan.metric, r.plan.metric);
-        let own = |c: &&Claim| c.metrics(r.plan.metric) == drawn;
+        let own = |c: &&Claim| c.is_of(r.plan.metric);
         let mut there = claims.filter(own).filter(|c| here(c.a.x) && here(c.b.x));
         there.find_map(Claim::range)
     };

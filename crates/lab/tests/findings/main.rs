@@ -171,7 +171,7 @@ fn recorded(folder: &str) -> Stored {
     read_rows(&docs().join("runs/2026-11-22-2core-vm").join(folder)).unwrap()
 }
 
-/// One of the recordings of later.
+/// A recording of 26 November.
 fn later(folder: &str) -> Stored {
     read_rows(&docs().join("runs/2026-11-26-2core-vm").join(folder)).unwrap()
 }

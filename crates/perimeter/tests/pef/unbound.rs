@@ -1,34 +1,13 @@
 //! The list of packets that belong to no connection.
 
 use crate::lists::{NAMES, event};
+use crate::packet::ipv4;
 use perimeter::link::script::script;
 use perimeter::pef::{Direction, Layer, Packet, Under, Verdict};
 use perimeter::{Stack, Virtual};
 use perimeter_sync::Platform;
-use perimeter_wire::Ipv4Hdr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// A datagram of IP protocol `protocol` in an IP packet.
-fn datagram(protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let ip = Ipv4Hdr {
-        src: "10.0.0.2".parse().unwrap(),
-        dst: "10.0.0.1".parse().unwrap(),
-        protocol,
-        ttl: 64,
-        tos: 0,
-        ident: 0,
-        total_len: (20 + payload.len()) as u16,
-        header_len: 20,
-        dont_fragment: true,
-        more_fragments: false,
-        frag_offset: 0,
-    };
-    let mut packet = vec![0; 20];
-    ip.emit(&mut packet);
-    packet.extend_from_slice(payload);
-    packet
-}
 
 /// Packets that belong to no connection run through a list of their own, whose events may answer
 /// them; without any they are dropped and counted.
@@ -44,7 +23,7 @@ fn packets_without_a_connection_have_a_list() {
             let pass = || p.sleep_until(p.now().plus(5_000_000));
             let drops = || s.stats().count("drop_other_protocol");
             let _l = s.listen("10.0.0.1:80").unwrap();
-            assert!(wire.inject(p.now(), &datagram(253, b"early")));
+            assert!(wire.inject(p.now(), &ipv4(253, b"early")));
             pass();
             assert_eq!(drops(), 1, "nobody wants it yet");
             // Also when there are sockets: a protocol is added while the stack runs.
@@ -68,7 +47,7 @@ fn packets_without_a_connection_have_a_list() {
             let what = (Direction::Unbound, Layer::Ip, Under::Layer);
             s.register_event(event("answers", what, answers)).unwrap();
             for (i, text) in [&b"one"[..], b"two", b"six"].into_iter().enumerate() {
-                assert!(wire.inject(p.now(), &datagram(253, text)));
+                assert!(wire.inject(p.now(), &ipv4(253, text)));
                 pass();
                 let reply = wire.next().map(|r| r.bytes);
                 match i {
@@ -78,7 +57,7 @@ fn packets_without_a_connection_have_a_list() {
             }
             assert_eq!(*order.lock().unwrap(), [b"one", b"two", b"six"], "{name}");
             // What the stack answers itself goes there as little as what belongs to connections.
-            s.send_frame(0, &datagram(252, b"by hand")).unwrap();
+            s.send_frame(0, &ipv4(252, b"by hand")).unwrap();
             pass();
             assert_eq!(wire.next().unwrap().bytes[20..], *b"by hand");
             assert_eq!(drops(), 1);

@@ -3,6 +3,7 @@
 
 use crate::common::{Setup, World, content};
 use crate::lists::{NAMES, event, stacks};
+use crate::packet::ipv4;
 use perimeter::link::script::script;
 use perimeter::pef::{
     Direction, End, EventId, EventSpec, Layer, Packet, PacketEvent, Under, Verdict,
@@ -10,7 +11,6 @@ use perimeter::pef::{
 use perimeter::{Stack, TcpStream, Virtual};
 use perimeter_sync::Platform;
 use perimeter_sync::virt::VirtualConfig;
-use perimeter_wire::Ipv4Hdr;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -228,7 +228,8 @@ fn a_callback_without_a_connection_may_panic() {
             let (spec, others) = counter();
             s.register_event(spec).unwrap();
             for _ in 0..6 {
-                assert!(wire.inject(p.now(), &datagram()));
+                // Of a protocol that nobody has.
+                assert!(wire.inject(p.now(), &ipv4(253, &[7; 10])));
                 for _ in 0..20 {
                     s.drive().unwrap();
                     p.sleep_until(p.now().plus(200_000));
@@ -251,24 +252,4 @@ fn counter() -> (EventSpec, Arc<AtomicU32>) {
         Verdict::Next
     };
     (event("fragile", what, count), calls)
-}
-
-/// A datagram of a protocol that nobody has.
-fn datagram() -> Vec<u8> {
-    let ip = Ipv4Hdr {
-        src: "10.0.0.2".parse().unwrap(),
-        dst: "10.0.0.1".parse().unwrap(),
-        protocol: 253,
-        ttl: 64,
-        tos: 0,
-        ident: 0,
-        total_len: 30,
-        header_len: 20,
-        dont_fragment: true,
-        more_fragments: false,
-        frag_offset: 0,
-    };
-    let mut packet = vec![7; 30];
-    ip.emit(&mut packet);
-    packet
 }

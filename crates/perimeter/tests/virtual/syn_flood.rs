@@ -3,18 +3,18 @@
 //! no connection.
 
 use crate::common::organizations;
+use crate::packet::{US, ipv4_between};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::{Config, OrgSpec, Stack, SynCookies, TcpStream, Virtual};
 use perimeter_base::Time;
 use perimeter_sync::Platform;
 use perimeter_sync::virt::VirtualConfig;
 use perimeter_wire::checksum::tcp_checksum_v4;
-use perimeter_wire::{Ipv4Hdr, PROTO_TCP, Seq, TcpFlags, TcpHdr, TcpOptions};
+use perimeter_wire::{PROTO_TCP, Seq, TcpFlags, TcpHdr, TcpOptions};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 
-const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const FRIEND: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PORT: u16 = 80;
 
@@ -58,23 +58,7 @@ fn segment(from: (Ipv4Addr, u16), hdr: &TcpHdr, payload: &[u8]) -> Vec<u8> {
     seg[16..18].fill(0);
     let sum = tcp_checksum_v4(from.0, US, &seg);
     seg[16..18].copy_from_slice(&sum.to_be_bytes());
-    let ip = Ipv4Hdr {
-        src: from.0,
-        dst: US,
-        protocol: PROTO_TCP,
-        ttl: 64,
-        tos: 0,
-        ident: 0,
-        total_len: (20 + seg.len()) as u16,
-        header_len: 20,
-        dont_fragment: true,
-        more_fragments: false,
-        frag_offset: 0,
-    };
-    let mut out = vec![0; 20];
-    ip.emit(&mut out);
-    out.extend_from_slice(&seg);
-    out
+    ipv4_between((from.0, US), PROTO_TCP, &seg)
 }
 
 fn header(flags: TcpFlags, seq: u32, ack: u32) -> TcpHdr {

@@ -78,7 +78,7 @@ fn lines(w: &World) {
     }
 }
 
-/// What `iperf3` says. Before its server listens it is refused, and with `--json` it ends well.
+/// What `iperf3` says. Before its server listens it is refused; with `--json` its exit status is 0 even then.
 fn answered(args: &[&str]) -> Value {
     let end = Instant::now() + LIMIT;
     loop {
