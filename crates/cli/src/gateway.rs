@@ -5,7 +5,7 @@ use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, error::Error as
 use perimeter::link::tap::{Tap, TapConfig, TapError, host};
 use perimeter::link::{Device as _, Medium};
 use perimeter::{Accept, Config, Offload, OrgSpec, Stack};
-use perimeter_lab::{Error, units};
+use perimeter_measure::{Error, units};
 use perimeter_tokio::gateway::rules::{Destinations, Rules};
 use perimeter_tokio::gateway::{Counts, Gateway, Settings, SocketOptions, Target, Upstream};
 use std::{net::SocketAddr, str::FromStr, sync::Arc, time::Duration};
@@ -81,7 +81,7 @@ pub struct GatewayArgs {
     #[arg(long, value_name = "NAME")]
     bind_device: Option<String>,
     /// The stack's organization
-    #[arg(long, default_value = "up:shared", value_parser = crate::args::ours)]
+    #[arg(long, default_value = "up:shared", value_parser = perimeter_command::bench::ours)]
     org: OrgSpec,
     /// By what it can be asked.
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! The terminal while a view has it. However the program ends, short of being killed, it is given
 //! back as it was: by [`Screen::close`], by dropping it, or by the panic hook.
 
-use perimeter_lab::Error;
+use perimeter_measure::Error;
 use ratatui::{
     Frame, Terminal,
     backend::CrosstermBackend,

@@ -3,7 +3,7 @@
 use crate::{args::Cli, print};
 use clap::CommandFactory as _;
 use clap_complete::Shell;
-use perimeter_lab::Error;
+use perimeter_measure::Error;
 use std::path::Path;
 
 pub const COMPLETIONS_HELP: &str = "\

@@ -328,11 +328,18 @@ impl Home {
         let root = rustix::process::geteuid().is_root();
         let to = |name: &str| folder.path().join(name);
         fs::create_dir(to("bin")).expect("bin");
-        fs::copy(env!("CARGO_BIN_EXE_perimeter"), to("bin/perimeter")).expect("the command");
+        let built = Path::new(env!("CARGO_BIN_EXE_perimeter"));
+        for program in ["perimeter", "perimeter-lab"] {
+            let from = built.with_file_name(program);
+            let why = "`cargo test --workspace` builds both";
+            fs::copy(from, to("bin").join(program)).expect(why);
+        }
         fs::write(to("one.toml"), ONE).expect("a plan");
         if root {
             let open = fs::Permissions::from_mode(0o755);
-            fs::set_permissions(to("bin/perimeter"), open.clone()).expect("open");
+            for program in ["bin/perimeter", "bin/perimeter-lab"] {
+                fs::set_permissions(to(program), open.clone()).expect("open");
+            }
             fs::set_permissions(folder.path(), open).expect("open");
             std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).expect("his");
         }
@@ -352,6 +359,7 @@ impl Home {
             .env("HOME", self.folder.path())
             .env("NO_COLOR", "1")
             .env_remove("PERIMETER_CONTROL")
+            .env_remove("CARGO")
             .stdin(Stdio::null());
         if self.root {
             c.uid(NOBODY).gid(NOBODY);

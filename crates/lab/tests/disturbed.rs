@@ -1,7 +1,7 @@
 //! A run on a machine that is busy with something else is flagged.
 #![cfg(target_os = "linux")]
 
-use perimeter_lab::{
+use perimeter_measure::{
     Settings, host,
     session::{self, Slot},
     workload::{Configuration, Raw},
@@ -40,7 +40,7 @@ impl Drop for Noise {
 
 #[test]
 fn a_busy_machine_is_noticed() {
-    let organization = perimeter_lab::backends::parse("up").unwrap();
+    let organization = perimeter_measure::backends::parse("up").unwrap();
     let settings = Settings {
         organizations: vec![organization.clone()],
         connections: vec![6],
@@ -58,7 +58,7 @@ fn a_busy_machine_is_noticed() {
         measure: Duration::from_millis(600),
     };
     let _noise = Noise::make();
-    let mut backend = perimeter_lab::backends::backend_for(&settings, &configuration);
+    let mut backend = perimeter_measure::backends::backend_for(&settings, &configuration);
     let (sample, _) =
         session::once(&mut *backend, &settings, &configuration, slot, None, None).unwrap();
     let signs = Raw::from(&sample).disturbances;

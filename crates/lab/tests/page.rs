@@ -5,12 +5,14 @@
 //! Without a browser (Debian: `chromium`) the test is skipped with a note.
 
 use perimeter_lab::{
-    bench::report::{Asked, Build},
-    host::Host,
-    misses::{Component, Counts, Machine, Modelled, Share, geometry::Caches},
     plan::{Mode, Plan, embedded},
     record::{self, Header, Measured, Outcome, Row, SCHEMA, Stored},
     report, trace,
+};
+use perimeter_measure::{
+    bench::report::{Asked, Build},
+    host::Host,
+    misses::{Component, Counts, Machine, Modelled, Share, geometry::Caches},
     workload::{LockTimes, Locks, Raw},
 };
 use std::{

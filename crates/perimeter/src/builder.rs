@@ -15,7 +15,7 @@ use perimeter_org::{Inbound, Options, Org, OrgSpec, open_as};
 use perimeter_stack::net::Accept;
 use perimeter_stack::{Cidr, Config, DhcpConfig, IfaceSpec, Kind, Route};
 use perimeter_sync::native::Profiling;
-use perimeter_sync::{Lending, LockPolicy, Native, Virtual};
+use perimeter_sync::{Lending, LockPolicy, Native};
 use perimeter_tcp::Config as TcpConfig;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -111,7 +111,10 @@ impl Builder {
         self
     }
 
-    /// Runs on virtual cores instead of this machine.
+    /// Runs on virtual cores instead of this machine: tests in virtual time, every schedule of
+    /// which can be had again by its seed.
+    ///
+    /// Needs the feature `virtual`.
     ///
     /// ```
     /// # use perimeter::{Stack, Virtual, link, virt::VirtualConfig};
@@ -127,7 +130,8 @@ impl Builder {
     /// assert!(connected?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn on_virtual(mut self, platform: Virtual) -> Builder {
+    #[cfg(feature = "virtual")]
+    pub fn on_virtual(mut self, platform: perimeter_sync::Virtual) -> Builder {
         self.platform = Platforms::Virtual(platform);
         self
     }
@@ -626,9 +630,9 @@ impl Builder {
         O: Org,
         O::K: Kind<P = Native>,
     {
-        self.start(|platform, options| match platform {
-            Platforms::Native(p) => Ok(open_as::<O>(p, options)),
-            Platforms::Virtual(_) => Err(BuildError::Missing(
+        self.start(|platform, options| match platform.native() {
+            Some(p) => Ok(open_as::<O>(p, options)),
+            None => Err(BuildError::Missing(
                 "an organization for this machine does not run on virtual cores",
             )),
         })
@@ -657,7 +661,7 @@ impl Builder {
         check::apart(given).map_err(BuildError::Address)?;
         check::stack(&self.config).map_err(BuildError::Setting)?;
         let asked = self.control.is_some() || self.metrics.is_some();
-        if asked && matches!(self.platform, Platforms::Virtual(_)) {
+        if asked && self.platform.clone().native().is_none() {
             return Err(BuildError::Missing(
                 "a stack on virtual cores has no control socket and no metrics",
             ));
@@ -742,7 +746,7 @@ fn leased(stack: &Stack, n: usize, wait: Duration) -> Result<(), BuildError> {
 
 /// The platform, noting for a profile.
 fn profiled(platform: Platforms) -> Result<(Platforms, Option<Profiling>), BuildError> {
-    let Platforms::Native(native) = platform else {
+    let Some(native) = platform.native() else {
         return Err(BuildError::Missing("virtual cores are not profiled"));
     };
     let profiling =

@@ -84,7 +84,9 @@ pub use perimeter_stack::hold::Hold;
 pub use perimeter_stack::net::Accept;
 pub use perimeter_stack::{Cidr, Config, ConnInfo, DhcpConfig, Ipv6Config, Lease, Offload, Route};
 pub use perimeter_sync::{Guards, Layer as WorkLayer, Lending, LockClass, LockPolicy, LockStats};
-pub use perimeter_sync::{Native, Platform, Virtual, Work, profile, virt};
+pub use perimeter_sync::{Native, Platform, Work, profile};
+#[cfg(feature = "virtual")]
+pub use perimeter_sync::{Virtual, virt};
 pub use perimeter_tcp::syncache::Cookies as SynCookies;
 pub use perimeter_tcp::{CaState, CcKind, Config as TcpConfig, Info, Keepalive, State};
 pub use poll::{Event, Events, Interest, Poll, Registry, Source, Token, Trigger, Waker};

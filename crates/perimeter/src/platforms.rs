@@ -1,7 +1,9 @@
 //! The platforms that a stack can run on.
 
 use perimeter_org::{Engine, Options};
-use perimeter_sync::{Lending, Native, Platform, Virtual};
+#[cfg(any(feature = "dns", feature = "virtual"))]
+use perimeter_sync::Platform as _;
+use perimeter_sync::{Lending, Native};
 use std::sync::Arc;
 
 /// Where a stack's threads run.
@@ -10,7 +12,8 @@ pub(crate) enum Platforms {
     /// On this machine.
     Native(Native),
     /// On virtual cores.
-    Virtual(Virtual),
+    #[cfg(feature = "virtual")]
+    Virtual(perimeter_sync::Virtual),
 }
 
 impl Platforms {
@@ -18,7 +21,17 @@ impl Platforms {
     pub(crate) fn lending(&self) -> Lending {
         match self {
             Platforms::Native(p) => p.lending(),
+            #[cfg(feature = "virtual")]
             Platforms::Virtual(p) => p.lending(),
+        }
+    }
+
+    /// This machine, unless the platform is another.
+    pub(crate) fn native(self) -> Option<Native> {
+        match self {
+            Platforms::Native(p) => Some(p),
+            #[cfg(feature = "virtual")]
+            Platforms::Virtual(_) => None,
         }
     }
 
@@ -27,6 +40,7 @@ impl Platforms {
     pub(crate) fn secret(&self) -> [u64; 2] {
         match self {
             Platforms::Native(p) => p.secret(),
+            #[cfg(feature = "virtual")]
             Platforms::Virtual(p) => p.secret(),
         }
     }
@@ -35,6 +49,7 @@ impl Platforms {
     pub(crate) fn open(self, options: Options) -> Arc<dyn Engine> {
         match self {
             Platforms::Native(p) => perimeter_org::open(p, options),
+            #[cfg(feature = "virtual")]
             Platforms::Virtual(p) => perimeter_virtual::open(p, options),
         }
     }

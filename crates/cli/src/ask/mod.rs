@@ -9,7 +9,7 @@ use crate::{args, print};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use perimeter::Builder;
 use perimeter::control::{Client, Connection, ControlError, Datagrams, Layer, Listener, Segment};
-use perimeter_lab::Error;
+use perimeter_measure::Error;
 use std::{
     env,
     fmt::Write as _,

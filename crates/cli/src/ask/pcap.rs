@@ -9,7 +9,7 @@ use perimeter::link::{
     capture::{Direction, Filter, Summary},
     pcap::format::{self, Packet},
 };
-use perimeter_lab::{Error, units};
+use perimeter_measure::{Error, units};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},

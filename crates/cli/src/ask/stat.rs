@@ -5,7 +5,7 @@ use crate::print;
 use clap::Args;
 use comfy_table::{CellAlignment, Table};
 use perimeter::control::{Counters, Greeting};
-use perimeter_lab::{Error, units};
+use perimeter_measure::{Error, units};
 use std::{collections::HashMap, fmt::Write as _, path::PathBuf, thread, time::Duration};
 
 pub const HELP: &str = "\

@@ -11,7 +11,7 @@ use crate::{
 };
 use clap::Args;
 use perimeter::control::{Client, Connection, Counters, Greeting};
-use perimeter_lab::{Error, units};
+use perimeter_measure::{Error, units};
 use ratatui::{
     crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers},
     text::{Line, Text},

@@ -1,7 +1,7 @@
 //! What the view shows, for any size of terminal.
 
 use perimeter::families::Marker;
-use perimeter_lab::{
+use perimeter_measure::{
     live::{Board, Figures, Now},
     looks, units,
     workload::Phase,
@@ -352,7 +352,7 @@ struct Column {
     rank: usize,
     /// Words stand to the left, numbers to the right.
     words: bool,
-    cell: fn(&perimeter_lab::live::Row, &Figures, u32) -> String,
+    cell: fn(&perimeter_measure::live::Row, &Figures, u32) -> String,
 }
 
 /// Least and greatest width of the names.

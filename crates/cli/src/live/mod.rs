@@ -1,13 +1,13 @@
 //! `perimeter bench --live`: the runs as they happen, on the whole terminal.
 //!
 //! The runs are controlled from the main thread, as always; a thread of its own draws what they
-//! tell ([`perimeter_lab::live`]) and reads the keys.
+//! tell ([`perimeter_measure::live`]) and reads the keys.
 
 mod draw;
 
 use crate::screen::{Screen, Wanted};
 use draw::Look;
-use perimeter_lab::{
+use perimeter_measure::{
     Error, Report,
     bench::report::Build,
     live::{Board, Feed, News},
@@ -40,7 +40,7 @@ const TICK: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// [`Error::Input`] if there is no terminal to draw on; [`Error::Stopped`] if it was ended before a
-/// run was complete; else as [`perimeter_lab::bench()`].
+/// run was complete; else as [`perimeter_measure::bench()`].
 pub fn bench(settings: &Settings, build: Build, started: Instant) -> Result<Report, Error> {
     settings.check()?;
     let look = Look {
@@ -65,7 +65,7 @@ pub fn bench(settings: &Settings, build: Build, started: Instant) -> Result<Repo
         context: "starting a thread".into(),
         source,
     })?;
-    let report = perimeter_lab::bench(settings, build, started, &mut feed);
+    let report = perimeter_measure::bench(settings, build, started, &mut feed);
     // The end of the news is the end of the view.
     drop(feed);
     match view.join() {

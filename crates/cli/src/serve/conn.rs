@@ -1,8 +1,8 @@
 //! One connection of the server: what has come, what is to be sent, and what becomes of either.
 
 use super::Service;
-use crate::VERSION;
 use perimeter::{Interest, TcpStream};
+use perimeter_command::VERSION;
 use std::{
     fmt::Write as _,
     io::{self, ErrorKind, Read, Write},

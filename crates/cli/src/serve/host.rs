@@ -6,7 +6,7 @@ use perimeter::link::tap::{Tap, TapConfig, TapError};
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::link::{Medium, host};
 use perimeter::{Cidr, Native, Stack};
-use perimeter_lab::Error;
+use perimeter_measure::Error;
 use std::{
     fs,
     io::ErrorKind,

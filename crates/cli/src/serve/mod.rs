@@ -11,7 +11,7 @@ use perimeter::{
     Cidr, Config, Events, Interest, Ipv6Config, Keepalive, Offload, OrgSpec, Poll, Stack,
     TcpListener, Token, Waker,
 };
-use perimeter_lab::Error;
+use perimeter_measure::Error;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     iterator::{Handle, Signals},
@@ -69,7 +69,7 @@ pub struct ServeArgs {
     #[arg(long)]
     echo: bool,
     /// The stack's organization, as `perimeter orgs` lists them
-    #[arg(long, default_value = "up:shared", value_parser = crate::args::ours)]
+    #[arg(long, default_value = "up:shared", value_parser = perimeter_command::bench::ours)]
     org: OrgSpec,
     /// The stack's addresses with their prefix lengths
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cidr,

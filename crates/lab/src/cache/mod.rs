@@ -1,5 +1,5 @@
-//! Cache misses of the stack: counted by the processor where it can be asked ([`counted`]), and
-//! modelled: by component, per KB of payload sent, as in the paper's
+//! Cache misses of the stack: counted by the processor where it can be asked
+//! ([`counted`](perimeter_measure::counted)), and modelled: by component, per KB of payload sent, as in the paper's
 //! Table 2 and Figure 6.
 //!
 //! The real stack sends over virtual cores in a process of its own (`subject`) that valgrind's
@@ -11,7 +11,6 @@
 //! switching threads), and what the device reads. What the ideal peer does is not the machine's
 //! under test; the frames that it sends arrive as if by DMA.
 
-pub mod counted;
 mod lackey;
 pub mod model;
 mod observer;

@@ -5,7 +5,8 @@
 //! the machine; locks, events and threads are the simulation's.
 
 use crate::{
-    Error, ours,
+    Error,
+    ours::virtual_cores,
     workload::{Configuration, Control, Phase, SEGMENT, Settings},
 };
 use perimeter::{Virtual, link::mem::PeerHandle};
@@ -89,13 +90,13 @@ fn carry_out(
     payload: u64,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
-    let (workers, peers) = ours::on_virtual(p, settings, configuration, deadline)?;
+    let (workers, peers) = virtual_cores::open(p, settings, configuration, deadline)?;
     let control = Arc::new(Control::default());
     let ready = Arc::new(AtomicUsize::new(0));
     let threads = workers.len();
     let fails = |e| panic!("{e}");
     // Their end is the process's, or a panic, which ends the run.
-    drop(ours::start_on_virtual(
+    drop(virtual_cores::start(
         p,
         workers,
         (&control, &ready),

@@ -2,14 +2,13 @@
 //! nothing.
 
 use super::{
-    counted,
     lackey::{Line, parse},
     model::System,
     observer::{Locate, Locator, Observer},
     places::Places,
 };
 use crate::{
-    Error,
+    Error, counted,
     error::Context as _,
     misses::{Counts, Modelled, geometry::Caches},
     organizations::Organization,
@@ -23,8 +22,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// The words of this program's command line that make it the subject of a trace.
-const SUBJECT: [&str; 2] = ["lab", "cache-subject"];
+/// The word of `perimeter-lab`'s command line that makes it the subject of a trace.
+const SUBJECT: &str = "cache-subject";
 
 /// Longest line that is looked at, bytes.
 const LONGEST: u64 = 4096;
@@ -278,7 +277,7 @@ pub fn arguments(
     payload: u64,
     seed: u64,
 ) -> Vec<String> {
-    let mut words: Vec<String> = SUBJECT.map(String::from).into();
+    let mut words = vec![SUBJECT.to_string()];
     let mut add = |flag: &str, value: String| words.extend([flag.to_string(), value]);
     add("--org", configuration.organization.to_string());
     add("--conns", configuration.connections.to_string());

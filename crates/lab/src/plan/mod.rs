@@ -10,8 +10,7 @@ pub use mode::Mode;
 pub use text::Axis;
 
 use crate::{
-    Error,
-    cache::{self, counted},
+    Error, cache, counted,
     metric::Metric,
     organizations::Organization,
     ours,

@@ -3,7 +3,8 @@
 
 use super::machine::Machine;
 use crate::{
-    Error, ours,
+    Error,
+    ours::virtual_cores,
     workload::{Configuration, Control, Direction, Locks, Phase, SEGMENT, Sample, Settings, Times},
 };
 use perimeter::{LockClass, LockStats, Virtual, Work, link::mem::PeerHandle};
@@ -137,7 +138,7 @@ fn carry_out(
     effort: Effort,
 ) -> Result<[Look; 2], Error> {
     let deadline = Instant::now() + PATIENCE;
-    let (workers, peers) = ours::on_virtual(p, settings, configuration, deadline)?;
+    let (workers, peers) = virtual_cores::open(p, settings, configuration, deadline)?;
     let control = Arc::new(Control::default());
     let ready = Arc::new(AtomicUsize::new(0));
     let failed = Arc::new(Mutex::new(None));
@@ -148,7 +149,7 @@ fn carry_out(
         first.get_or_insert(e);
     };
     let set = (&control, &ready);
-    let mut threads = ours::start_on_virtual(p, workers, set, LOOK, fails);
+    let mut threads = virtual_cores::start(p, workers, set, LOOK, fails);
     let looks = Arc::new(Mutex::new(None));
     let watch = Watch {
         p: p.clone(),

@@ -8,6 +8,8 @@ use perimeter_lab::{
         analysis::{Cores, Curve, Finding, Point, Result, compare_points},
         choice::{Choice, Sure, choices},
     },
+};
+use perimeter_measure::{
     stats::{Comparison, Verdict, median},
     workload::Locks,
 };

@@ -6,7 +6,6 @@ mod conclusions;
 mod second;
 
 use perimeter_lab::{
-    host::apart,
     metric::Metric,
     record::{Stored, read_rows},
     report::{
@@ -14,6 +13,7 @@ use perimeter_lab::{
         render,
     },
 };
+use perimeter_measure::host::apart;
 use std::{fs, path::PathBuf};
 
 type Result = perimeter_lab::report::analysis::Result;

@@ -7,8 +7,8 @@ use perimeter_lab::{
     published::{Claim, Relation},
     record::Measured,
     report::analysis::{Evidence, Judged},
-    workload::Locks,
 };
+use perimeter_measure::workload::Locks;
 
 /// Plans of the parallel study, in the order of the table.
 pub const STUDY: &[&str] = &[

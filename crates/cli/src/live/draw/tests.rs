@@ -1,5 +1,5 @@
 use super::*;
-use perimeter_lab::{
+use perimeter_measure::{
     live::{Glance, LockRates, News},
     workload::{Configuration, Locks, Sample},
 };
@@ -10,7 +10,7 @@ const SIZES: [(u16, u16); 4] = [(120, 40), (80, 24), (40, 12), (1, 1)];
 
 fn configuration(name: &str) -> Configuration {
     Configuration {
-        organization: perimeter_lab::backends::parse(name).unwrap(),
+        organization: perimeter_measure::backends::parse(name).unwrap(),
         connections: 192,
         threads: 2,
     }

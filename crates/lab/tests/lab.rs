@@ -1,5 +1,6 @@
 //! `perimeter lab` as a user meets it: plans, folders, interruptions.
 
+#[path = "../../cli/tests/patience/mod.rs"]
 mod patience;
 
 use assert_cmd::Command;
@@ -30,7 +31,7 @@ series = [{ org = "up" }, { org = "connp-l:8" }]
 "#;
 
 fn perimeter(arguments: &[&str], directory: &Path) -> assert_cmd::assert::Assert {
-    Command::cargo_bin("perimeter")
+    Command::cargo_bin("perimeter-lab")
         .unwrap()
         .args(arguments)
         .current_dir(directory)
@@ -71,16 +72,16 @@ fn keys(rows: &[Value]) -> HashSet<String> {
 #[test]
 fn plans_are_listed_and_shown() {
     let here = Path::new(".");
-    let names = stdout(&["lab", "list"], here);
+    let names = stdout(&["list"], here);
     for name in ["throughput", "groups", "contention", "pef-large"] {
         assert!(names.lines().any(|l| l == name), "{names}");
     }
-    let list: Value = serde_json::from_str(&stdout(&["lab", "list", "--json"], here)).unwrap();
+    let list: Value = serde_json::from_str(&stdout(&["list", "--json"], here)).unwrap();
     assert_eq!(list.as_array().unwrap().len(), names.lines().count());
     assert!(list[0]["seconds"]["full"].as_u64() > list[0]["seconds"]["quick"].as_u64());
-    let shown = stdout(&["lab", "show", "groups"], here);
+    let shown = stdout(&["show", "groups"], here);
     assert!(shown.contains("connp-l:{}"), "{shown}");
-    let help = stdout(&["lab", "run", "--help"], here);
+    let help = stdout(&["run", "--help"], here);
     for flag in [
         "--quick", "--full", "--device", "--out", "--resume", "--seed",
     ] {
@@ -100,31 +101,30 @@ fn bad_input_is_one_line() {
     fs::create_dir(t.path().join("mine")).unwrap();
     fs::write(t.path().join("mine/thesis"), "x").unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&["lab", "run", "fig9"], "`perimeter lab list` lists"),
-        (&["lab", "run", "none.toml"], "none.toml: "),
+        (&["run", "fig9"], "`perimeter lab list` lists"),
+        (&["run", "throughputt"], "did you mean `throughput`?"),
+        (&["run", "locks", "--out", "small.toml/x"], "can't be made"),
+        (&["run", "none.toml"], "none.toml: "),
+        (&["run", "broken.toml"], "broken.toml:12: series[0].org: "),
+        (&["run", "all", "--quick", "--full"], "--full"),
+        (&["run", "small.toml", "all"], "give it alone"),
         (
-            &["lab", "run", "broken.toml"],
-            "broken.toml:12: series[0].org: ",
-        ),
-        (&["lab", "run", "all", "--quick", "--full"], "--full"),
-        (&["lab", "run", "small.toml", "all"], "give it alone"),
-        (
-            &["lab", "run", "locks", "small.toml", "locks"],
+            &["run", "locks", "small.toml", "locks"],
             "`locks` was given already",
         ),
         (
-            &["lab", "run", "small.toml", "--quick", "--out", "mine"],
+            &["run", "small.toml", "--quick", "--out", "mine"],
             "mine: already exists",
         ),
-        (&["lab", "run", "small.toml", "--resume"], "--out"),
+        (&["run", "small.toml", "--resume"], "--out"),
         (
-            &["lab", "run", "small.toml", "--resume", "--out", "mine"],
+            &["run", "small.toml", "--resume", "--out", "mine"],
             "holds no runs",
         ),
-        (&["lab", "report", "mine"], "holds no runs"),
-        (&["lab", "report", "nowhere"], "holds no runs"),
-        (&["lab", "compare", "mine", "nowhere"], "holds no runs"),
-        (&["lab", "show", "fig9"], "fig9"),
+        (&["report", "mine"], "holds no runs"),
+        (&["report", "nowhere"], "holds no runs"),
+        (&["compare", "mine", "nowhere"], "holds no runs"),
+        (&["show", "fig9"], "fig9"),
     ];
     for (arguments, says) in table {
         let line = refused(arguments, t.path());
@@ -143,7 +143,6 @@ fn a_plan_runs_and_is_reported_again_without_running() {
     let t = tempfile::tempdir().unwrap();
     fs::write(t.path().join("small.toml"), PLAN).unwrap();
     let run = [
-        "lab",
         "run",
         "small.toml",
         "--quick",
@@ -184,13 +183,13 @@ fn a_plan_runs_and_is_reported_again_without_running() {
     // All are there, so nothing runs.
     let resume = [&run[..], &["--resume"]].concat();
     let mut other = resume.clone();
-    other[7] = "8";
+    other[6] = "8";
     let refusal = refused(&other, t.path());
     assert!(refusal.contains("seed 7, not 8"), "{refusal}");
     // Neither does it with another mode, device or plan.
     let others: [(&[&str], &str); 3] = [
         (
-            &["lab", "run", "small.toml", "--out", "out", "--resume"],
+            &["run", "small.toml", "--out", "out", "--resume"],
             "the mode quick, not normal",
         ),
         (
@@ -198,9 +197,7 @@ fn a_plan_runs_and_is_reported_again_without_running() {
             "the device as planned, not pair",
         ),
         (
-            &[
-                "lab", "run", "groups", "--quick", "--out", "out", "--resume",
-            ],
+            &["run", "groups", "--quick", "--out", "out", "--resume"],
             "the plan small, not groups",
         ),
     ];
@@ -223,21 +220,12 @@ fn a_plan_runs_and_is_reported_again_without_running() {
     for name in ["report.html", "report.md", "report.csv"] {
         fs::remove_file(out.join(name)).unwrap();
     }
-    assert_eq!(
-        stdout(&["lab", "report", "out"], t.path()),
-        "out/report.html\n"
-    );
+    assert_eq!(stdout(&["report", "out"], t.path()), "out/report.html\n");
     assert_eq!(fs::read_to_string(out.join("report.html")).unwrap(), page);
-    assert_eq!(
-        stdout(&["lab", "report", "out", "--markdown"], t.path()),
-        text
-    );
+    assert_eq!(stdout(&["report", "out", "--markdown"], t.path()), text);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 6);
     // A folder beside itself: the same points, and nothing has changed.
-    let said = stdout(
-        &["lab", "compare", "out", "out", "--out", "both.html"],
-        t.path(),
-    );
+    let said = stdout(&["compare", "out", "out", "--out", "both.html"], t.path());
     assert!(said.starts_with("out against out\nOf 4 points"), "{said}");
     assert!(
         said.contains("0 are better, 0 worse") && said.ends_with("both.html\n"),
@@ -253,7 +241,7 @@ fn several_plans_share_a_recording() {
     let other = PLAN.replace("\"small\"", "\"other\"");
     fs::write(t.path().join("small.toml"), PLAN).unwrap();
     fs::write(t.path().join("other.toml"), other).unwrap();
-    let run = ["lab", "run", "small.toml", "other.toml", "--quick"];
+    let run = ["run", "small.toml", "other.toml", "--quick"];
     stdout(&run, t.path());
     let all = rows(&t.path().join("lab-plans-quick"));
     let of = |plan: &str| all.iter().filter(|r| r["plan"] == plan).count();
@@ -285,7 +273,7 @@ fn a_report_is_made_from_a_compressed_record_and_never_from_none() {
     let read =
         || ["report.html", "report.md", "report.csv"].map(|f| fs::read(folder.join(f)).unwrap());
     let shipped = read();
-    stdout(&["lab", "report", "kept"], t.path());
+    stdout(&["report", "kept"], t.path());
     assert!(
         shipped == read(),
         "the shipped report is not that of its record"
@@ -313,7 +301,7 @@ fn a_report_is_made_from_a_compressed_record_and_never_from_none() {
                 None => {}
             }
         }
-        let line = refused(&["lab", "report", "kept"], t.path());
+        let line = refused(&["report", "kept"], t.path());
         assert!(line.contains(says), "{says}: {line}");
         assert!(shipped == read(), "{says}: the report is gone");
     }
@@ -321,11 +309,11 @@ fn a_report_is_made_from_a_compressed_record_and_never_from_none() {
     let first = packed_lines(&packed, 5);
     fs::remove_file(folder.join("runs.jsonl.gz")).unwrap();
     fs::write(folder.join("runs.jsonl"), first).unwrap();
-    let line = refused(&["lab", "report", "kept"], t.path());
+    let line = refused(&["report", "kept"], t.path());
     assert!(line.contains("runs are missing"), "{line}");
     assert!(shipped == read());
     assert!(line.contains("lab report --replace kept"), "{line}");
-    stdout(&["lab", "report", "--replace", "kept"], t.path());
+    stdout(&["report", "--replace", "kept"], t.path());
     assert!(shipped != read());
 }
 
@@ -339,8 +327,8 @@ fn packed_lines(packed: &[u8], n: usize) -> String {
 
 /// Starts a plan of 160 runs and lets it get to its third.
 fn interrupted(directory: &Path) -> Child {
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("perimeter"))
-        .args(["lab", "run", "small.toml", "--out", "out"])
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("perimeter-lab"))
+        .args(["run", "small.toml", "--out", "out"])
         .current_dir(directory)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -402,10 +390,7 @@ fn an_interruption_leaves_whole_rows_and_a_resumable_run() {
         }
         text.push_str("{\"plan\":\"sma");
         fs::write(out.join("runs.jsonl"), text).unwrap();
-        stdout(
-            &["lab", "run", "small.toml", "--out", "out", "--resume"],
-            t.path(),
-        );
+        stdout(&["run", "small.toml", "--out", "out", "--resume"], t.path());
         let after = rows(&out);
         assert_eq!((after.len(), keys(&after).len()), (160, 160), "{signal}");
     }
@@ -416,9 +401,9 @@ fn an_interruption_leaves_whole_rows_and_a_resumable_run() {
 fn a_full_disk_leaves_whole_rows() {
     let t = tempfile::tempdir().unwrap();
     fs::write(t.path().join("small.toml"), PLAN).unwrap();
-    let program = assert_cmd::cargo::cargo_bin("perimeter");
+    let program = assert_cmd::cargo::cargo_bin("perimeter-lab");
     let script = format!(
-        "trap '' XFSZ; ulimit -f 16; exec {} lab run small.toml --quick --out out",
+        "trap '' XFSZ; ulimit -f 16; exec {} run small.toml --quick --out out",
         program.display()
     );
     let output = std::process::Command::new("sh")
@@ -432,15 +417,7 @@ fn a_full_disk_leaves_whole_rows() {
     let before = rows(&t.path().join("out"));
     assert!(!before.is_empty() && before.len() < 8, "{}", before.len());
     stdout(
-        &[
-            "lab",
-            "run",
-            "small.toml",
-            "--quick",
-            "--out",
-            "out",
-            "--resume",
-        ],
+        &["run", "small.toml", "--quick", "--out", "out", "--resume"],
         t.path(),
     );
     let after = rows(&t.path().join("out"));

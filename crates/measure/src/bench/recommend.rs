@@ -18,7 +18,7 @@ use crate::{
     workload::{Coalescing, Configuration, Device, Direction, Sample, Settings},
 };
 use perimeter::OrgSpec;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Version of the JSON layout. Fields may be added without a new one.
@@ -176,7 +176,7 @@ pub struct Recommendation {
     pub findings: Vec<Finding>,
     /// The organization whose worst work is the least bad, and how bad that is.
     pub for_all: Option<ForAll>,
-    /// What machines with more cores would say: nothing yet.
+    /// What is predicted for more cores, if that was asked for and can be had.
     pub prediction: Option<Prediction>,
     /// Remarks on the whole.
     pub notes: Vec<String>,
@@ -194,7 +194,7 @@ pub struct ForAll {
 }
 
 /// What is predicted for more cores than there are.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// How many cores.
     pub cores: usize,

@@ -1,36 +1,28 @@
-//! The benchmark over the memory NIC, whose ideal peer is the other end of all connections: on the
-//! machine, and on virtual cores.
+//! The benchmark over the memory NIC, whose ideal peer is the other end of all connections.
 
 use super::{
-    end::{End, builder, founders, queues, seen, spec, stack_config, with_control, workers},
+    end::{End, builder, founders, queues, seen, with_control, workers},
     endpoint::Far,
     times::{Marks, divide},
 };
 use crate::{
     Error, linux,
     live::{self, Seen, Watch},
-    session::{Session, Window, Worker, Workers},
+    session::{Session, Window, Workers},
     stats,
     workload::{
-        self, Coalescing, Configuration, Content, Control, Direction, Phase, SEGMENT, Sample,
-        Settings, Tally, datagrams, payload, sample::disturbances_on, settings::LESS_OVER_IPV6,
+        self, Coalescing, Configuration, Content, Direction, Phase, SEGMENT, Sample, Settings,
+        Tally, datagrams, payload, sample::disturbances_on, settings::LESS_OVER_IPV6,
     },
 };
 use perimeter::{
-    Native, OrgSpec, Virtual,
-    link::{
-        mem::{Answers, DatagramConfig, Nic, NicConfig, PeerConfig, PeerHandle, Source},
-        pattern::PERIOD,
-    },
+    Native, OrgSpec,
+    link::mem::{Answers, DatagramConfig, Nic, NicConfig, PeerConfig, PeerHandle, Source},
 };
 use perimeter_sync::Platform;
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -99,7 +91,7 @@ pub(super) fn with_nics<P: Platform>(
 }
 
 /// An end whose connections lead to the ideal peer.
-fn ideal<P: Platform>(
+pub(super) fn ideal<P: Platform>(
     org: &OrgSpec,
     builder: perimeter::Builder,
     peers: &[PeerHandle<P>],
@@ -118,61 +110,6 @@ fn ideal<P: Platform>(
         hosts,
         content,
     ))
-}
-
-/// A thread's name, and what it does.
-pub(crate) type Named = (String, Worker);
-
-/// The workers of a run over the memory NIC on virtual cores, and the peers.
-pub(crate) fn on_virtual(
-    platform: &Virtual,
-    settings: &Settings,
-    configuration: &Configuration,
-    deadline: Instant,
-) -> Result<(Vec<Named>, Vec<PeerHandle<Virtual>>), Error> {
-    let org = spec(configuration)?;
-    // Nobody listens: caches for those who do need no room, whose making would be traced.
-    let config = stack_config(settings).with_syn_buckets(16);
-    let builder = builder(&org, settings, Native::default())
-        .on_virtual(platform.clone())
-        .config(config);
-    let (builder, peers) = with_nics(platform, builder, settings, configuration)?;
-    // Nothing reads the file, and copying it takes time under observation.
-    let content = Content::pattern_of(settings.write_size.max(PERIOD));
-    let end = End {
-        on_machine: false,
-        ..ideal(&org, builder, &peers, settings, configuration, content)?
-    };
-    Ok((workers(settings, configuration, end, Some(deadline)), peers))
-}
-
-/// Starts the workers of [`on_virtual`], each on a core of its own. One that is set counts in
-/// `ready`, and waits until the phase goes on, looking each time `look` has passed; of what goes
-/// wrong `failed` is told.
-pub(crate) fn start_on_virtual(
-    platform: &Virtual,
-    workers: Vec<Named>,
-    (control, ready): (&Arc<Control>, &Arc<AtomicUsize>),
-    look: Duration,
-    failed: impl Fn(Error) + Clone + Send + 'static,
-) -> Vec<<Virtual as Platform>::Thread> {
-    let start = |(index, (name, worker)): (usize, Named)| {
-        let (p, control, ready) = (platform.clone(), control.clone(), ready.clone());
-        let failed = failed.clone();
-        let body = move || {
-            let set = || {
-                ready.fetch_add(1, Ordering::AcqRel);
-                while control.phase() == Phase::Set {
-                    p.sleep_until(p.now() + look);
-                }
-            };
-            if let Err(e) = worker(&control, &set) {
-                failed(e);
-            }
-        };
-        platform.spawn(&name, Some(index), Box::new(body))
-    };
-    workers.into_iter().enumerate().map(start).collect()
 }
 
 /// What is behind one NIC.

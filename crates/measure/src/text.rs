@@ -7,7 +7,7 @@ use std::{fmt::Display, str::FromStr};
 ///
 /// # Errors
 /// What its parser says.
-pub(crate) fn from_str<'de, D, T>(d: D) -> Result<T, D::Error>
+pub fn from_str<'de, D, T>(d: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: Display>,
@@ -19,7 +19,7 @@ where
 ///
 /// # Errors
 /// What its parser says.
-pub(crate) fn optional_from_str<'de, D, T>(d: D) -> Result<Option<T>, D::Error>
+pub fn optional_from_str<'de, D, T>(d: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: Display>,

@@ -19,6 +19,8 @@ pub(crate) mod network;
 mod pair;
 mod raw;
 mod times;
+#[cfg(feature = "virtual")]
+pub mod virtual_cores;
 
 use crate::{
     Error,
@@ -28,7 +30,6 @@ use crate::{
 use end::spec;
 pub use floor::Floor;
 pub use listening::Listening;
-pub(crate) use mem::{on_virtual, start_on_virtual};
 use perimeter::{Lending, Native};
 use std::time::Instant;
 

@@ -1,8 +1,7 @@
 //! What of this machine can be used, what for, and how to mend what is missing.
 
 use crate::{
-    cache::counted,
-    host, linux, ours,
+    counted, host, linux, ours,
     text::wrapped,
     workload::{Device, Family},
 };

@@ -44,7 +44,7 @@ impl Error {
 }
 
 /// Names what was being attempted when a system call failed.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
     /// Turns the error into [`Error::Io`] with `context`.
     fn context(self, context: impl Into<String>) -> Result<T, Error>;
 }
