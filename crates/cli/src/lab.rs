@@ -6,7 +6,7 @@ use perimeter_measure::{Error, bench::recommend::Prediction};
 use std::{
     env,
     ffi::OsString,
-    io,
+    io::{self, Write as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -99,6 +99,13 @@ fn build(cargo: OsString, program: &Path) -> Result<(), Error> {
         debug if debug == "debug" => "dev".as_ref(),
         other => other,
     };
+    if !program.is_file() {
+        // It may take minutes. Who reads standard error may have gone.
+        let _ = writeln!(
+            io::stderr(),
+            "{PROGRAM} is built first, which takes minutes"
+        );
+    }
     let status = Command::new(&cargo)
         .args([
             "build",
