@@ -36,7 +36,7 @@ pub fn for_more_cores(orgs: &[OrgSpec], cores: usize) -> Result<Result<Predictio
     if !program.is_file() {
         let why = missing(&program);
         return Ok(Err(format!(
-            "nothing is predicted for {cores} cores: {why}"
+            "Nothing is predicted for {cores} cores: {why}"
         )));
     }
     let output = Command::new(&program)
@@ -49,7 +49,7 @@ pub fn for_more_cores(orgs: &[OrgSpec], cores: usize) -> Result<Result<Predictio
     Ok(serde_json::from_slice(&output.stdout).map_err(|_| {
         let program = program.display();
         format!(
-            "nothing is predicted for {cores} cores: {program} ended with {}",
+            "Nothing is predicted for {cores} cores: {program} ended with {}",
             output.status
         )
     }))
@@ -73,7 +73,7 @@ fn failed(program: &Path, source: io::Error) -> Error {
 
 fn missing(program: &Path) -> String {
     format!(
-        "{PROGRAM} is a program of its own and not at {}; `cargo build{} --package {PROGRAM}` in \
+        "`perimeter lab` is a program of its own, which is not at {}; `cargo build{} --package {PROGRAM}` in \
          a checkout builds it, `cargo install --path crates/lab` installs it",
         program.display(),
         match cfg!(debug_assertions) {
