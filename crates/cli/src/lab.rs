@@ -2,6 +2,7 @@
 //! organization a second time, on virtual cores, and the reports, which no other command needs.
 
 use perimeter::OrgSpec;
+use perimeter_command::STARTED_BY;
 use perimeter_measure::{Error, bench::recommend::Prediction};
 use std::{
     env,
@@ -26,7 +27,11 @@ pub fn lab() -> Result<u8, Error> {
     }
     // This program's name and `lab` come first.
     let words = env::args_os().skip(2);
-    Err(failed(&program, Command::new(&program).args(words).exec()))
+    let mut command = Command::new(&program);
+    command
+        .args(words)
+        .env(STARTED_BY, perimeter_command::source());
+    Err(failed(&program, command.exec()))
 }
 
 /// What is predicted for `cores` cores; or why nothing is, as when `perimeter-lab` is not there:

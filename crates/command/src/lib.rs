@@ -21,6 +21,14 @@ use std::{
 
 /// Version as printed by `--version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The variable by which `perimeter` tells `perimeter-lab` its [`source`].
+pub const STARTED_BY: &str = "PERIMETER_STARTED_BY";
+
+/// The commit that this program was built from, with `+` if the checkout had changes; empty if
+/// there was none.
+pub fn source() -> &'static str {
+    env!("PERIMETER_COMMIT")
+}
 
 /// Parses the command line and has `body` do what it asks for; `body` says with which status the
 /// program ends if nothing goes wrong.
@@ -98,7 +106,7 @@ pub fn set_by_signal(stop: &Arc<AtomicBool>) -> Result<(), Error> {
 pub fn build() -> Build {
     Build {
         version: VERSION.into(),
-        commit: Some(env!("PERIMETER_COMMIT").to_string()).filter(|c| !c.is_empty()),
+        commit: Some(source().to_string()).filter(|c| !c.is_empty()),
         debug: cfg!(debug_assertions),
     }
 }
