@@ -313,6 +313,14 @@ impl PktBuf {
         self.window = Window::new(self.window.off() + n, self.len() - n);
     }
 
+    /// Takes back the `n` bytes in front of the window, as [`PktBuf::trim_front`] has left them there
+    /// (as many as there are when there are fewer).
+    #[inline]
+    pub fn widen_front(&mut self, n: usize) {
+        let n = n.min(self.window.off());
+        self.window = Window::new(self.window.off() - n, self.len() + n);
+    }
+
     /// Keeps the first `n` bytes of the window (all of it when there are fewer).
     #[inline]
     pub fn truncate(&mut self, n: usize) {

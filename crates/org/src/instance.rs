@@ -443,7 +443,7 @@ impl<O: Org> Instance<O> {
                 unbound: self.org.wants_unbound(),
                 protocols: &self.numbers,
                 large: self.sh.config.offload != Offload::Off,
-                merged: match O::MERGED && self.sh.config.offload != Offload::Off {
+                merged: match self.org.merges() && self.sh.config.offload != Offload::Off {
                     true => self.sh.config.most_merged(),
                     false => 0,
                 },

@@ -109,8 +109,10 @@ pub trait Org: Send + Sync + Sized + 'static {
     }
 
     /// Whether segments that follow each other in a burst may come as one
-    /// ([`perimeter_stack::merge`]); not where something looks at each packet.
-    const MERGED: bool = true;
+    /// ([`perimeter_stack::merge`]); not where something looks at each packet. Asked once a burst.
+    fn merges(&self) -> bool {
+        true
+    }
 
     /// Whether the calling thread runs operations itself: [`Org::call_here`].
     const HERE: bool = false;

@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/pef.rs"]
 mod lists;
+#[path = "pef/merged.rs"]
+mod merged;
 #[path = "common/packet.rs"]
 mod packet;
 #[path = "pef/unbound.rs"]

@@ -93,7 +93,10 @@ fn drain<K: Kind>(
         if wanted.late
             && let Some(key) = late::plain(sh, iface, bytes)
         {
-            late::put_off(own, iface, f, key);
+            match wanted.merged > 0 {
+                true => late::put_off_or_merge((sh, own), iface, f, key),
+                false => late::put_off(own, iface, f, key),
+            }
             continue;
         }
         if carries(bytes, ethernet, PROTO_TCP) {
@@ -119,22 +122,14 @@ fn drain<K: Kind>(
         whole.extend(beside((sh, own), iface, f, wanted, aside));
     }
     let mut came = own.segs.len() - before;
+    // Those that IP has yet to look at it counts itself.
+    let looked_at = || own.segs.iter().skip(before).filter(|s| s.ip == Turn::Done);
     if wanted.late {
-        came = own
-            .segs
-            .iter()
-            .skip(before)
-            .filter(|s| s.ip == Turn::Done)
-            .count();
+        came = looked_at().count();
     }
     let mut segs = came;
     if wanted.large {
-        segs = own
-            .segs
-            .iter()
-            .skip(before)
-            .map(|s| usize::from(s.segs))
-            .sum();
+        segs = looked_at().map(|s| usize::from(s.segs)).sum();
         sh.count(own.lane, Count::RxMerged, (segs - came) as u64);
     }
     sh.count(own.lane, Count::RxSegs, segs as u64);

@@ -17,7 +17,8 @@ use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::{
-    Csum, EtherHdr, FlowKey, PROTO_TCP, WireError, carries, carries_v6, glance, parse_tcp_into,
+    Csum, EtherHdr, FlowKey, PROTO_TCP, TcpFrame, WireError, carries, carries_v6, glance,
+    parse_tcp_into,
 };
 
 /// Charges frames that IP is done with, and octets of those whose checksums it had to verify.
@@ -79,11 +80,71 @@ pub(crate) fn put_off<K: Kind>(own: &mut Own<K>, iface: u16, f: RxFrame, key: Fl
     own.segs.keep();
 }
 
+/// As [`put_off`], where segments of a burst may be merged: what tells whether they follow each
+/// other is read now. IP's turn looks at the headers of what has become of them; so do, with generic
+/// receive offload, the driver and IP in Linux.
+#[inline(never)]
+pub(crate) fn put_off_or_merge<K: Kind>(
+    (sh, own): (&SharedState<K>, &mut Own<K>),
+    iface: u16,
+    mut f: RxFrame,
+    key: FlowKey,
+) {
+    let l2 = l2_len(sh, iface);
+    let seg = own.segs.place();
+    let headers = &f.buf.as_slice()[l2..];
+    let plain = f.csum_ok
+        && f.segment_size == 0
+        && parse_tcp_into(headers, l2, Csum::Trust, &mut seg.frame).is_ok()
+        && !seg.frame.bad_options;
+    if !plain {
+        // What comes behind may be of its flow, and must not overtake it.
+        own.latest.begin_anew();
+        return put_off(own, iface, f, key);
+    }
+    seg.hash = f.hash.unwrap_or_else(|| sh.flow_hash(&key));
+    (seg.iface, seg.segs, seg.ip) = (iface, 1, Turn::Read);
+    f.buf.trim_front(seg.frame.payload_off as usize);
+    f.buf.truncate(seg.frame.payload_len as usize);
+    seg.payload = f.buf;
+    seg.is_of(0);
+    own.segs.keep_or_merge(&mut own.latest, &mut own.pool);
+}
+
+/// Takes a segment apart for who looks at each packet as it came: `f` is given one after the other,
+/// as a frame as a whole if IP has yet to look at it. Acknowledgments that were merged are one.
+pub fn apart(seg: &mut Seg, mut f: impl FnMut(Seg)) {
+    let (turn, headers) = (seg.ip, seg.frame.payload_off as usize);
+    seg.apart(|s| {
+        let mut one = Seg {
+            frame: s.frame,
+            hash: s.hash,
+            iface: s.iface,
+            core: s.core,
+            segs: 1,
+            payload: take(&mut s.payload),
+            size: s.frame.payload_len,
+            ip: turn,
+            ..Seg::default()
+        };
+        if turn == Turn::Read {
+            one.payload.widen_front(headers);
+            one.segs = 0;
+            one.ip = Turn::Ahead {
+                csum_ok: true,
+                hashed: true,
+                segment_size: 0,
+            };
+        }
+        f(one);
+    });
+}
+
 /// How many of a burst's segments wait for IP, and octets of those whose checksums it has to verify.
 pub(crate) fn waiting(segs: &Segs) -> (u64, u64) {
     let octets = |s: &Seg| match s.ip {
         Turn::Done => None,
-        Turn::Ahead { csum_ok: true, .. } => Some(0),
+        Turn::Ahead { csum_ok: true, .. } | Turn::Read => Some(0),
         Turn::Ahead { .. } => Some(s.payload.len() as u64),
     };
     let all = segs.iter().filter_map(octets);
@@ -95,13 +156,14 @@ pub(crate) fn waiting(segs: &Segs) -> (u64, u64) {
 /// no good, and is counted and gone.
 #[inline(never)]
 pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
-    let Turn::Ahead {
-        csum_ok,
-        hashed,
-        segment_size,
-    } = take(&mut seg.ip)
-    else {
-        return true;
+    let (csum_ok, hashed, segment_size) = match take(&mut seg.ip) {
+        Turn::Done => return true,
+        Turn::Read => return input_read(cx, seg),
+        Turn::Ahead {
+            csum_ok,
+            hashed,
+            segment_size,
+        } => (csum_ok, hashed, segment_size),
     };
     let (sh, own) = cx.split();
     let frame = seg.payload.as_slice();
@@ -132,6 +194,27 @@ pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
     true
 }
 
+/// IP's turn with what may have been merged: the headers of the first frame stand for all, as those
+/// of the others are alike, and are checked; what merging has made of them stays.
+fn input_read<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
+    let (sh, own) = cx.split();
+    charge(&sh.p, (1, 0));
+    let (l2, headers) = (l2_len(sh, seg.iface), seg.frame.payload_off as usize);
+    seg.payload.widen_front(headers);
+    let mut first = TcpFrame::default();
+    let read = parse_tcp_into(&seg.payload.as_slice()[l2..], l2, Csum::Trust, &mut first);
+    seg.payload.trim_front(headers);
+    if let Err(e) = read {
+        seg.rest.drain(..).for_each(|b| own.pool.put(b));
+        drop_malformed(&mut Ctx::new(sh, own), e, take(&mut seg.payload));
+        return false;
+    }
+    seg.core = own.core;
+    sh.count(own.lane, Count::RxMerged, u64::from(seg.segs) - 1);
+    sh.count(own.lane, Count::RxSegs, seg.segs.into());
+    true
+}
+
 /// The hash of a segment's flow, from the device or made now; IP's turn does not make it again.
 pub fn hash<K: Kind>(sh: &SharedState<K>, seg: &mut Seg) -> u32 {
     if let Turn::Ahead { hashed, .. } = &mut seg.ip
@@ -146,7 +229,8 @@ pub fn hash<K: Kind>(sh: &SharedState<K>, seg: &mut Seg) -> u32 {
 /// The classifier looks at a segment again that IP has yet to look at, as an event may have changed
 /// it. `false`: it is none any more that could be put off.
 pub fn again<K: Kind>(sh: &SharedState<K>, seg: &mut Seg) -> bool {
-    if seg.ip == Turn::Done {
+    // Nobody has looked at what may be merged, so nobody has changed it.
+    if matches!(seg.ip, Turn::Done | Turn::Read) {
         return true;
     }
     let key = plain(sh, seg.iface, seg.payload.as_slice());

@@ -7,7 +7,7 @@
 //! duplicate acknowledgments, SACK blocks, windows that become smaller. How many a segment stands
 //! for is counted ([`Seg::segs`]).
 
-use crate::segment::{Seg, Segs};
+use crate::segment::{Seg, Segs, Turn};
 use perimeter_base::{PktBuf, PktPool};
 use perimeter_wire::{EtherHdr, PROTO_TCP, Seq, TcpFlags};
 
@@ -43,6 +43,11 @@ impl Latest {
         self.most = most;
         self.at = [0; Latest::LEN];
         self.runs = 0;
+    }
+
+    /// What comes from now on merges with nothing that has come.
+    pub(crate) fn begin_anew(&mut self) {
+        self.forget(self.most);
     }
 
     /// The segment that is kept in entry `bucket` is a run, if it is one of those that can be.
@@ -406,6 +411,13 @@ impl Seg {
         self.behind = 0;
         self.size = if size == 0 { len } else { len.min(size.into()) };
         self.segs = len.div_ceil(self.size.max(1)).max(1) as u16;
+    }
+
+    /// Whether it has to be taken apart for who looks at each packet as it came
+    /// ([`late::apart`](crate::late::apart)).
+    #[inline]
+    pub fn is_merged(&self) -> bool {
+        !self.rest.is_empty() || self.ip == Turn::Read
     }
 
     /// Octets of data, those of merged segments included.

@@ -53,6 +53,9 @@ pub enum Turn {
         /// Octets of each segment that the frame is made of; 0: it is one.
         segment_size: u16,
     },
+    /// It has yet to come, but the headers were read already, so that segments could be merged:
+    /// [`Seg::payload`] is narrowed to the payload.
+    Read,
 }
 
 impl Seg {

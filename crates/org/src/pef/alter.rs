@@ -25,6 +25,13 @@ impl<P: Platform> Pef<P> {
         self.flows.with(key, note);
     }
 
+    /// There will be somebody who looks at packets: from now on received ones stay as they come.
+    fn looks(&self, direction: Direction) {
+        if direction == Direction::Receive {
+            self.looked_at.store(true, Ordering::Release);
+        }
+    }
+
     /// An event has taken itself off: the next version is without it.
     pub(super) fn sweep(&self, id: SockId) {
         if let Ok(link) = self.link(id)
@@ -41,6 +48,7 @@ impl<P: Platform> Events for Pef<P> {
         if direction != Direction::Unbound && self.opened.load(Ordering::Acquire) {
             return Err(AlterError::Late);
         }
+        self.looks(direction);
         let mut d = self.manner.defaults.lock();
         let list = match direction {
             Direction::Receive => &mut d.lists[0],
@@ -59,6 +67,7 @@ impl<P: Platform> Events for Pef<P> {
         if spec.direction == Direction::Unbound {
             return Err(AlterError::NoEvent);
         }
+        self.looks(spec.direction);
         let (event, key) = self
             .link(id)?
             .insert((id, self.first_version(id)), end, spec)?;

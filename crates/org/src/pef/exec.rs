@@ -13,7 +13,7 @@ use super::list::Callback;
 use crate::squeue::queue::{Entered, Inside, Proc, SqueueEntry, Who};
 use core::sync::atomic::Ordering;
 use perimeter_stack::segment::Apart;
-use perimeter_stack::{Count, SockId, output};
+use perimeter_stack::{Count, SockId, late, output};
 use perimeter_sync::Platform;
 
 impl<P: Platform> Pef<P> {
@@ -216,6 +216,12 @@ impl<P: Platform> Pef<P> {
             if under != here {
                 return self.hand_over(env, under, pkt);
             }
+            if event.callback.wants_each()
+                && let Body::Seg(seg) = &pkt.body
+                && seg.is_merged()
+            {
+                return self.go_apart(env, at, pkt);
+            }
             pkt.next += 1;
             // A tombstone is passed by; but where it stood the packet went to, so that it does
             // not overtake those that went before.
@@ -245,6 +251,35 @@ impl<P: Platform> Pef<P> {
             }
         }
         self.end(env, pkt);
+    }
+
+    /// The next event wants each packet: merged segments go on from here one after the other.
+    #[cold]
+    fn go_apart(
+        &self,
+        env: &mut Env<'_, P>,
+        mut at: Option<(u16, &mut Inner<P>)>,
+        mut pkt: Pkt<P>,
+    ) {
+        let Body::Seg(mut merged) = core::mem::replace(&mut pkt.body, Body::Nothing) else {
+            return;
+        };
+        late::apart(&mut merged, |seg| {
+            let mut one = Pkt {
+                list: pkt.list.clone(),
+                counted: None,
+                input: None,
+                body: Body::Seg(seg),
+                ..pkt
+            };
+            if pkt.counted.is_some() {
+                self.departed(&mut one);
+            }
+            let at = at.as_mut().map(|(q, inner)| (*q, &mut **inner));
+            self.go(env, at, one);
+        });
+        // Only now, so that nothing that comes behind takes over a newer version meanwhile.
+        self.arrived(&mut pkt);
     }
 
     /// The packet goes on under another perimeter.
@@ -309,7 +344,10 @@ impl<P: Platform> Pef<P> {
     pub(super) fn end(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
         self.arrived(&mut pkt);
         match pkt.body {
-            Body::Seg(seg) => env.cx.pool.put(seg.payload),
+            Body::Seg(seg) => {
+                env.cx.pool.put(seg.payload);
+                seg.rest.into_iter().for_each(|b| env.cx.pool.put(b));
+            }
             Body::Frame(_, b) => env.cx.pool.put(b),
             Body::Up(_, _, up) => {
                 for b in up.data {

@@ -26,6 +26,16 @@ pub(crate) enum Callback {
     Foreign(Arc<dyn PacketEvent>),
 }
 
+impl Callback {
+    /// Whether it has each packet as it came, not merged ones as one.
+    pub(crate) fn wants_each(&self) -> bool {
+        match self {
+            Callback::Own | Callback::Output => false,
+            Callback::Predict | Callback::Full | Callback::Foreign(_) => true,
+        }
+    }
+}
+
 /// Runs what a program brought along; `None` if that panicked. Also what was thrown may panic when
 /// it is dropped.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {

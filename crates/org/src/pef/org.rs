@@ -188,9 +188,6 @@ impl<P: Platform> Pef<P> {
 impl<P: Platform> Org for Pef<P> {
     type K = Kd<P>;
 
-    /// Events see packets as they came.
-    const MERGED: bool = false;
-
     fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         let spec: Spec = *spec.expect_params();
         let cores = sh.p.cores().clamp(1, usize::from(MAX_GROUPS));
@@ -242,6 +239,7 @@ impl<P: Platform> Org for Pef<P> {
             flows,
             manner,
             opened: AtomicBool::new(false),
+            looked_at: AtomicBool::new(false),
             rings: (0..rings).map(|_| Ring::new(&sh.p)).collect(),
             listeners_tell: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -352,6 +350,11 @@ impl<P: Platform> Org for Pef<P> {
             self.bring(&mut env, q, Msg::Job(job));
             self.finish(&mut env);
         }
+    }
+
+    /// The layers' own events take merged segments; others see packets as they came.
+    fn merges(&self) -> bool {
+        !self.spec.fine && !self.looked_at.load(Ordering::Acquire)
     }
 
     fn wants_late(&self) -> bool {
