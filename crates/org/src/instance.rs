@@ -279,6 +279,7 @@ impl<O: Org> Instance<O> {
     }
 
     fn finish_slow(&self, cx: &mut Ctx<O::K>) {
+        let mut again = Time::NEVER;
         // A doorbell makes room for connections that wait, whose output rings it again. The
         // bound keeps this thread from working for others for ever: in the last turn nobody
         // goes on, so nothing is left behind.
@@ -301,6 +302,7 @@ impl<O: Org> Instance<O> {
                 self.sh.count(cx.lane, Count::Doorbells, 1);
                 let port = &self.sh.tx[usize::from(q)];
                 port.doorbell(now);
+                again = again.min(port.rings_again());
                 if port.stalled() > 0 && turn + 1 < RESUME_TURNS {
                     self.resume(cx, port);
                 }
@@ -314,8 +316,8 @@ impl<O: Org> Instance<O> {
         let armed = core::mem::replace(&mut cx.deferred.armed, Time::NEVER);
         // A neighbour that was asked for is asked again.
         let armed = armed.min(self.sh.ask_at());
-        if armed < Time::NEVER {
-            self.rouse(armed);
+        if armed.min(again) < Time::NEVER {
+            self.rouse(armed, again);
         }
         self.sh.pollers.wake_threads(&mut cx.deferred.wakes);
         for (tasks, half) in cx.deferred.wakes.tasks.drain(..) {

@@ -382,6 +382,12 @@ impl<K: Kind> TxPort<K> {
         if self.stalled() > 0 && !self.backlogged() && self.may_resume() {
             return Time::ZERO;
         }
+        self.rings_again()
+    }
+
+    /// When the device itself wants the doorbell again, as of the last one: it is paced, or has left
+    /// frames or holds some back. [`Time::NEVER`]: it does not.
+    pub fn rings_again(&self) -> Time {
         Time(self.again.load(Ordering::Acquire))
     }
 

