@@ -406,6 +406,11 @@ mod tests {
         assert_eq!((b.before(2), b.before(7)), (Some(&b"o "[..]), None));
         b.truncate(1);
         assert_eq!((b.onward(2), b.onward(7)), (Some(&b"o world"[..]), None));
+        b.widen_front(2);
+        assert_eq!(b.as_slice(), b"o w");
+        b.widen_front(100);
+        assert_eq!(b.as_slice(), b"hello w");
+        b.trim_front(6);
         b.set_window(6, 5);
         b.truncate(100);
         assert_eq!(b.len(), 5);

@@ -71,6 +71,9 @@ pub(crate) fn put_off<K: Kind>(own: &mut Own<K>, iface: u16, f: RxFrame, key: Fl
     seg.hash = f.hash.unwrap_or(0);
     seg.iface = iface;
     seg.segs = 0;
+    // Whoever had this place last may have left payloads that were merged.
+    seg.rest.clear();
+    seg.behind = 0;
     seg.ip = Turn::Ahead {
         csum_ok: f.csum_ok,
         hashed: f.hash.is_some(),
