@@ -1,7 +1,9 @@
 //! Altering the lists of live connections.
 
 use super::bind::Bind;
-use super::event::{AlterError, Direction, End, EventId, EventSpec, Events, Layer};
+use super::event::{
+    AlterError, Direction, End, EventId, EventSpec, Events, Layer, Packet,
+};
 use super::flows::Found;
 use super::framework::Pef;
 use super::link::{Link, Version};
@@ -10,6 +12,7 @@ use core::sync::atomic::Ordering;
 use perimeter_stack::SockId;
 use perimeter_sync::{Lock, Platform};
 use perimeter_wire::FlowKey;
+use std::sync::Arc;
 
 impl<P: Platform> Pef<P> {
     fn link(&self, id: SockId) -> Result<&Link<P>, AlterError> {
@@ -25,11 +28,16 @@ impl<P: Platform> Pef<P> {
         self.flows.with(key, note);
     }
 
-    /// There will be somebody who looks at packets: from now on received ones stay as they come.
-    fn looks(&self, direction: Direction) {
-        if direction == Direction::Receive {
-            self.looked_at.store(true, Ordering::Release);
+    /// As long as that event is on a list somewhere, received packets stay as they come.
+    fn noted(&self, mut spec: EventSpec) -> EventSpec {
+        if spec.direction == Direction::Receive {
+            let (event, looking) = (spec.event, self.looking.clone());
+            spec.event = Arc::new(move |packet: &mut Packet<'_>| {
+                let _ = &looking;
+                event.on_packet(packet)
+            });
         }
+        spec
     }
 
     /// An event has taken itself off: the next version is without it.
@@ -48,7 +56,7 @@ impl<P: Platform> Events for Pef<P> {
         if direction != Direction::Unbound && self.opened.load(Ordering::Acquire) {
             return Err(AlterError::Late);
         }
-        self.looks(direction);
+        let spec = self.noted(spec);
         let mut d = self.manner.defaults.lock();
         let list = match direction {
             Direction::Receive => &mut d.lists[0],
@@ -67,7 +75,7 @@ impl<P: Platform> Events for Pef<P> {
         if spec.direction == Direction::Unbound {
             return Err(AlterError::NoEvent);
         }
-        self.looks(spec.direction);
+        let spec = self.noted(spec);
         let (event, key) = self
             .link(id)?
             .insert((id, self.first_version(id)), end, spec)?;

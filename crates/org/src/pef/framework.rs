@@ -38,8 +38,8 @@ pub struct Pef<P: Platform> {
     pub(super) rings: Box<[Ring<P>]>,
     /// There were sockets.
     pub(super) opened: AtomicBool,
-    /// There are or were events on lists of received packets, beside the layers' own.
-    pub(super) looked_at: AtomicBool,
+    /// Every event on a list of received packets, beside the layers' own, has a clone of it.
+    pub(super) looking: Arc<()>,
     /// Listeners say under which squeue TCP of what they accept is to run.
     pub(super) listeners_tell: AtomicBool,
     /// There are events for packets without a connection.

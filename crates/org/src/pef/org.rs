@@ -239,7 +239,7 @@ impl<P: Platform> Org for Pef<P> {
             flows,
             manner,
             opened: AtomicBool::new(false),
-            looked_at: AtomicBool::new(false),
+            looking: Arc::default(),
             rings: (0..rings).map(|_| Ring::new(&sh.p)).collect(),
             listeners_tell: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -354,7 +354,7 @@ impl<P: Platform> Org for Pef<P> {
 
     /// The layers' own events take merged segments; others see packets as they came.
     fn merges(&self) -> bool {
-        !self.spec.fine && !self.looked_at.load(Ordering::Acquire)
+        !self.spec.fine && Arc::strong_count(&self.looking) == 1
     }
 
     fn wants_late(&self) -> bool {

@@ -129,3 +129,40 @@ fn who_comes_later_sees_packets_as_they_came() {
         }
     }
 }
+
+/// As long as somebody looks nothing is merged, and then again.
+#[test]
+fn merging_goes_on_when_nobody_looks_any_more() {
+    for name in NAMES.into_iter().filter(|n| !n.ends_with("events=fine")) {
+        let mut setup = Setup::new(name.parse().unwrap());
+        for c in [&mut setup.config, &mut setup.peer] {
+            c.offload = Offload::Software;
+        }
+        setup.run(move |w| {
+            let (ours, theirs) = w.opened();
+            let merged = || {
+                let before = w.s.stats().count("rx_merged");
+                let (mut left, mut buf) = (N, [0; 10_000]);
+                let (data, mut sent) = (content(N), 0);
+                w.until("all data", || {
+                    sent += { &theirs }.write(&data[sent..]).unwrap_or(0);
+                    while let Ok(n @ 1..) = { &ours }.read(&mut buf) {
+                        left -= n;
+                    }
+                    left == 0
+                });
+                w.s.stats().count("rx_merged") - before
+            };
+            assert!(merged() > 0, "{name}");
+            let what = (Direction::Receive, Layer::Tcp, Under::Layer);
+            let look = |_: &mut Packet<'_>| Verdict::Next;
+            let id = ours.insert_event(End::Front, event("look", what, look));
+            let id = id.unwrap();
+            assert_eq!(merged(), 0, "{name}: somebody looks");
+            ours.disable_event(id).unwrap();
+            // The last list that it was on is left with the next packet.
+            merged();
+            assert!(merged() > 0, "{name}: nobody looks any more");
+        });
+    }
+}
