@@ -1,9 +1,7 @@
 //! Altering the lists of live connections.
 
 use super::bind::Bind;
-use super::event::{
-    AlterError, Direction, End, EventId, EventSpec, Events, Layer, Packet,
-};
+use super::event::{AlterError, Direction, End, EventId, EventSpec, Events, Layer, Packet};
 use super::flows::Found;
 use super::framework::Pef;
 use super::link::{Link, Version};
