@@ -272,7 +272,7 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
         delay += to_window(t.delay_ns);
     }
     let waited: u64 = counted.locks.iter().map(|l| l.wait_ns).sum();
-    let spun: u64 = counted
+    let most_spun: u64 = counted
         .locks
         .iter()
         .map(|l| l.wait_ns.min(l.contended.saturating_mul(SPIN_NS)))
@@ -284,7 +284,9 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     let parked = parked(counted);
     let rest = off.saturating_sub(parked);
     let preempted = rest.min(delay);
-    let slept = (rest - preempted).min(waited - spun);
+    // Who waits for a lock spins or sleeps; a sleep may be as short as the spinning at most.
+    let slept = (rest - preempted).min(waited);
+    let spun = most_spun.min(waited - slept);
     let idle = parked + slept;
     let busy = elapsed.saturating_sub(idle).max(1);
     let on_cpu = |ns| scaled(ns, cpu.min(busy), busy);
@@ -389,6 +391,18 @@ mod tests {
         let times = divide(&[tally(1_000_000, 800_000, 0, 0)], &c);
         assert_eq!((times.spin, times.idle), (5_000, 200_000));
         assert!(times.valid(), "{times:?}");
+    }
+
+    #[test]
+    fn short_sleeps_for_a_lock_are_no_spinning() {
+        // Many waits, each shorter than a lock may spin, in which half of the time was slept.
+        let mut c = counted(0, 0, 200_000);
+        (c.window_ns, c.locks[0].contended) = (1_000_000, 100);
+        let times = divide(&[tally(1_000_000, 900_000, 0, 0)], &c);
+        assert_eq!((times.spin, times.idle), (100_000, 100_000));
+        assert!(times.valid(), "{times:?}");
+        // More than all waits for locks took nobody explains.
+        assert!(!divide(&[tally(1_000_000, 700_000, 0, 0)], &c).valid());
     }
 
     #[test]
