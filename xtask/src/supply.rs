@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 /// Features of published crates that belong to their interface, but are no default. Others, as
 /// `testing`, are for this project's own tests and change as these need it.
-const FEATURES: &[(&str, &str)] = &[("perimeter-tokio", "gateway")];
+const FEATURES: &[(&str, &str)] = &[("perimeter", "virtual"), ("perimeter-tokio", "gateway")];
 
 /// Arguments of `cargo xtask supply`.
 #[derive(clap::Args)]

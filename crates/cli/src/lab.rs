@@ -78,8 +78,8 @@ fn failed(program: &Path, source: io::Error) -> Error {
 
 fn missing(program: &Path) -> String {
     format!(
-        "`perimeter lab` is a program of its own, which is not at {}; `cargo build{} --package {PROGRAM}` in \
-         a checkout builds it, `cargo install --path crates/lab` installs it",
+        "`perimeter lab` is a program of its own, which is not at {}; `cargo build{} --package \
+         {PROGRAM}` in a checkout builds it, `cargo install --path crates/lab` installs it",
         program.display(),
         match cfg!(debug_assertions) {
             true => "",

@@ -661,7 +661,7 @@ impl Builder {
         check::apart(given).map_err(BuildError::Address)?;
         check::stack(&self.config).map_err(BuildError::Setting)?;
         let asked = self.control.is_some() || self.metrics.is_some();
-        if asked && self.platform.clone().native().is_none() {
+        if asked && self.platform.native().is_none() {
             return Err(BuildError::Missing(
                 "a stack on virtual cores has no control socket and no metrics",
             ));

@@ -27,9 +27,9 @@ impl Platforms {
     }
 
     /// This machine, unless the platform is another.
-    pub(crate) fn native(self) -> Option<Native> {
+    pub(crate) fn native(&self) -> Option<Native> {
         match self {
-            Platforms::Native(p) => Some(p),
+            Platforms::Native(p) => Some(*p),
             #[cfg(feature = "virtual")]
             Platforms::Virtual(_) => None,
         }

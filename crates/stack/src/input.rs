@@ -441,8 +441,7 @@ fn tcp<K: Kind>(
     }
     came(sh, (own.lane, own.core), seg, (iface, f.hash));
     seg.payload = f.buf;
-    seg.payload.trim_front(seg.frame.payload_off as usize);
-    seg.payload.truncate(seg.frame.payload_len as usize);
+    seg.narrow();
     seg.segs = 1;
     if wanted.large {
         seg.is_of(f.segment_size);

@@ -17,8 +17,7 @@ use perimeter_base::PktBuf;
 use perimeter_link::{Medium, RxFrame};
 use perimeter_sync::{Platform, Work};
 use perimeter_wire::{
-    Csum, EtherHdr, FlowKey, PROTO_TCP, TcpFrame, WireError, carries, carries_v6, glance,
-    parse_tcp_into,
+    Csum, EtherHdr, FlowKey, PROTO_TCP, WireError, carries, carries_v6, glance, parse_tcp_into,
 };
 
 /// Charges frames that IP is done with, and octets of those whose checksums it had to verify.
@@ -83,14 +82,13 @@ pub(crate) fn put_off<K: Kind>(own: &mut Own<K>, iface: u16, f: RxFrame, key: Fl
     own.segs.keep();
 }
 
-/// As [`put_off`], where segments of a burst may be merged: what tells whether they follow each
-/// other is read now. IP's turn looks at the headers of what has become of them; so do, with generic
-/// receive offload, the driver and IP in Linux.
+/// As [`put_off`], where segments of a burst may be merged: headers are read now, as they tell
+/// whether segments follow each other. IP's turn then finds them read.
 #[inline(never)]
 pub(crate) fn put_off_or_merge<K: Kind>(
     (sh, own): (&SharedState<K>, &mut Own<K>),
     iface: u16,
-    mut f: RxFrame,
+    f: RxFrame,
     key: FlowKey,
 ) {
     let l2 = l2_len(sh, iface);
@@ -106,10 +104,9 @@ pub(crate) fn put_off_or_merge<K: Kind>(
         return put_off(own, iface, f, key);
     }
     seg.hash = f.hash.unwrap_or_else(|| sh.flow_hash(&key));
-    (seg.iface, seg.segs, seg.ip) = (iface, 1, Turn::Read);
-    f.buf.trim_front(seg.frame.payload_off as usize);
-    f.buf.truncate(seg.frame.payload_len as usize);
+    (seg.iface, seg.ip) = (iface, Turn::Read);
     seg.payload = f.buf;
+    seg.narrow();
     seg.is_of(0);
     own.segs.keep_or_merge(&mut own.latest, &mut own.pool);
 }
@@ -155,19 +152,40 @@ pub(crate) fn waiting(segs: &Segs) -> (u64, u64) {
 }
 
 /// IP's turn with a segment: headers, lengths and checksums are checked and read, and the frame is
-/// cut down to the payload. A segment that has been here already stays as it is. `false`: it was
-/// no good, and is counted and gone.
+/// cut down to the payload, unless that was done where it came in, so that it could be merged. A
+/// segment that has been here already stays as it is. `false`: it was no good, and is counted and
+/// gone.
 #[inline(never)]
 pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
-    let (csum_ok, hashed, segment_size) = match take(&mut seg.ip) {
+    let good = match take(&mut seg.ip) {
         Turn::Done => return true,
-        Turn::Read => return input_read(cx, seg),
+        Turn::Read => {
+            charge(&cx.sh.p, (1, 0));
+            true
+        }
         Turn::Ahead {
             csum_ok,
             hashed,
             segment_size,
-        } => (csum_ok, hashed, segment_size),
+        } => read(cx, seg, (csum_ok, hashed), segment_size),
     };
+    if good {
+        seg.core = cx.core;
+        if seg.segs > 1 {
+            cx.count(Count::RxMerged, u64::from(seg.segs) - 1);
+        }
+        cx.count(Count::RxSegs, seg.segs.into());
+    }
+    good
+}
+
+/// Checks and reads a whole frame, whose checksums and hash the device knows or not.
+fn read<K: Kind>(
+    cx: &mut Ctx<K>,
+    seg: &mut Seg,
+    (csum_ok, hashed): (bool, bool),
+    segment_size: u16,
+) -> bool {
     let (sh, own) = cx.split();
     let frame = seg.payload.as_slice();
     let unchecked = if csum_ok { 0 } else { frame.len() as u64 };
@@ -185,36 +203,11 @@ pub fn input<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
     if !hashed {
         seg.hash = sh.flow_hash(&seg.frame.key);
     }
-    seg.core = own.core;
-    seg.payload.trim_front(seg.frame.payload_off as usize);
-    seg.payload.truncate(seg.frame.payload_len as usize);
+    seg.narrow();
     seg.segs = 1;
     if segment_size > 0 && sh.config.offload != Offload::Off {
         seg.is_of(segment_size);
-        sh.count(own.lane, Count::RxMerged, u64::from(seg.segs) - 1);
     }
-    sh.count(own.lane, Count::RxSegs, seg.segs.into());
-    true
-}
-
-/// IP's turn with what may have been merged: the headers of the first frame stand for all, as those
-/// of the others are alike, and are checked; what merging has made of them stays.
-fn input_read<K: Kind>(cx: &mut Ctx<K>, seg: &mut Seg) -> bool {
-    let (sh, own) = cx.split();
-    charge(&sh.p, (1, 0));
-    let (l2, headers) = (l2_len(sh, seg.iface), seg.frame.payload_off as usize);
-    seg.payload.widen_front(headers);
-    let mut first = TcpFrame::default();
-    let read = parse_tcp_into(&seg.payload.as_slice()[l2..], l2, Csum::Trust, &mut first);
-    seg.payload.trim_front(headers);
-    if let Err(e) = read {
-        seg.rest.drain(..).for_each(|b| own.pool.put(b));
-        drop_malformed(&mut Ctx::new(sh, own), e, take(&mut seg.payload));
-        return false;
-    }
-    seg.core = own.core;
-    sh.count(own.lane, Count::RxMerged, u64::from(seg.segs) - 1);
-    sh.count(own.lane, Count::RxSegs, seg.segs.into());
     true
 }
 

@@ -59,6 +59,13 @@ pub enum Turn {
 }
 
 impl Seg {
+    /// Narrows [`Seg::payload`], a whole frame that has been read into [`Seg::frame`], to the data.
+    #[inline(always)]
+    pub(crate) fn narrow(&mut self) {
+        self.payload.trim_front(self.frame.payload_off as usize);
+        self.payload.truncate(self.frame.payload_len as usize);
+    }
+
     /// The station that sent its frame, which must have been one of Ethernet and still be in
     /// [`Seg::payload`].
     pub fn station(&self) -> Option<MacAddr> {

@@ -284,7 +284,8 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     let parked = parked(counted);
     let rest = off.saturating_sub(parked);
     let preempted = rest.min(delay);
-    // Who waits for a lock spins or sleeps; a sleep may be as short as the spinning at most.
+    // Who waits for a lock spins or sleeps. Off-core time that nothing else explains was such sleep,
+    // at most as much as was waited; the rest of the waiting was spinning.
     let slept = (rest - preempted).min(waited);
     let spun = most_spun.min(waited - slept);
     let idle = parked + slept;
