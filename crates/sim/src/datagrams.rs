@@ -331,10 +331,25 @@ fn answer(
     let mut back = vec![0; len];
     fill(flow, true, 2 * number + u32::from(twin), &mut back);
     tally.answered.fetch_add(1, Ordering::Relaxed);
-    let sent = w.send(|s| match peer {
-        true => s.send(&back),
-        false => s.send_to(&back, from),
+    let mut closed = false;
+    let sent = w.send(|s| {
+        let sent = match peer {
+            true => s.send(&back),
+            false => s.send_to(&back, from),
+        };
+        match sent {
+            // Nobody waits for this one, and so the socket may have been closed meanwhile.
+            Err(e) if e.kind() == ErrorKind::NotConnected && host.leaves_early() => {
+                closed = true;
+                Ok(0)
+            }
+            other => other,
+        }
     })?;
+    if closed {
+        tally.answered.fetch_sub(1, Ordering::Relaxed);
+        return Ok(());
+    }
     match sent == len {
         true => Ok(()),
         false => Err(format!("{sent} of {len} octets sent")),
