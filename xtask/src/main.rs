@@ -55,7 +55,7 @@ enum Command {
     /// Measure what passes between two hosts through a router: the kernel, or a stack of ours.
     Forwarding(forwarding::Args),
     /// Hold dependencies against `deny.toml`, and the interfaces of what is published against the last
-    /// release, where `cargo deny` and `cargo semver-checks` are installed.
+    /// release, by `cargo deny` and `cargo semver-checks`.
     Supply(supply::Args),
     /// Count the instructions of the hot paths and compare them with those committed.
     Counts(counts::Args),

@@ -41,17 +41,10 @@ const LOOM: &[(&str, &str)] = &[
 /// The step that mostly waits.
 const TESTS: &str = "tests of all crates";
 
-/// What is built while those wait: the binary of `cargo xtask counts` and the command `perimeter`.
-const AHEAD: &[&str] = &[
-    "build",
-    "--release",
-    "--quiet",
-    "--package",
-    "perimeter-bench",
-    "--package",
-    "perimeter-cli",
-    "--bins",
-];
+/// What is built while those wait: the binary of `cargo xtask counts` and the command `perimeter`, then
+/// what `cargo xtask supply` uses.
+const AHEAD: &str = "cargo build --release --quiet --package perimeter-bench --package perimeter-cli \
+                     --bins; cargo xtask supply --only-install";
 
 /// All of them, in order.
 const STEPS: [Step; 9] = [
@@ -234,16 +227,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A build at the lowest priority, beside tests. What comes of it is what a later step would have
-/// built; that step says so if it does not build. When dropped, it ends.
+/// Builds at the lowest priority, beside tests. What comes of them is what a later step would have
+/// built; that step says so if it does not build. When dropped, they end.
 struct Ahead(Option<Child>);
 
 impl Ahead {
     fn start() -> Ahead {
         let mut nice = Command::new("nice");
-        nice.args(["-n", "19", env!("CARGO")]).args(AHEAD);
+        nice.args(["-n", "19", "sh", "-c", AHEAD]);
         // A group of its own: cargo's compilers have to end with it.
-        nice.process_group(0).stderr(Stdio::null());
+        nice.process_group(0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Ahead(nice.spawn().ok())
     }
 

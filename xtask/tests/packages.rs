@@ -57,7 +57,10 @@ fn what_is_published_can_be_packaged() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}");
     for name in PUBLISHED {
-        let made = format!("packages/package/{name}-0.1.0.crate");
+        let made = format!(
+            "packages/package/{name}-{}.crate",
+            env!("CARGO_PKG_VERSION")
+        );
         assert!(
             metadata.target_directory.join(made).exists(),
             "{name}: {said}"

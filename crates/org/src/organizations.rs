@@ -6,7 +6,7 @@ use crate::open::{Options, Start};
 pub use crate::registered::{families, visit};
 use crate::spec::{Family, MAX_GROUPS, OrgSpec, Parts, SpecError, Variant};
 use core::str::FromStr;
-use perimeter_sync::{Native, Platform};
+use perimeter_sync::Platform;
 use std::sync::Arc;
 
 /// Declares the modules of organizations and registers what they hold. A line in `lib.rs`'s list
@@ -61,7 +61,9 @@ macro_rules! organizations {
 ///
 /// # Panics
 /// The organization is [`OrgSpec::outside`]: [`open_as`](crate::open_as) opens those.
-pub fn open(platform: Native, options: Options) -> Arc<dyn Engine> {
+// Unit tests open one organization at most, by its type: all of them take a minute to compile.
+#[cfg(not(test))]
+pub fn open(platform: perimeter_sync::Native, options: Options) -> Arc<dyn Engine> {
     open_on(platform, options)
 }
 

@@ -1,7 +1,7 @@
 //! What these tests share.
 
 use perimeter::{OrgSpec, Stack, State, TcpListener};
-use perimeter_interop::program::{self, DNSMASQ, Program};
+use perimeter_interop::program::{self, DNSMASQ, Program, python};
 use perimeter_interop::{namespace, taps};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
@@ -198,7 +198,7 @@ pub fn dnsmasq(args: &[&str]) -> Program {
 pub fn peer(args: &[&str]) -> Program {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/peer.py");
     // Neither the user's settings nor site packages: they only take time to load.
-    Program::start("python3", [&["-I", "-S", script], args].concat(), LIMIT)
+    Program::start(python(), [&["-I", "-S", script], args].concat(), LIMIT)
 }
 
 /// The host's side, listening on a port.

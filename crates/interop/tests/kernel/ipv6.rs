@@ -5,7 +5,7 @@ use crate::transfer::{receive, send};
 use perimeter::link::Medium;
 use perimeter::link::tap::{Tap, TapConfig, host};
 use perimeter::{Config, Ipv6Config, Offload, OrgSpec, Stack, TcpStream};
-use perimeter_interop::program::Program;
+use perimeter_interop::program::{Program, python};
 use perimeter_interop::taps;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
@@ -202,7 +202,7 @@ fn an_advertisement_of_the_kernels_side() {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/router.py");
         let advertise = |lifetime: &str| {
             let args = ["-I", "-S", script, NAME, "2001:db8:99::", lifetime, "1400"];
-            finish(&stack, Program::start("python3", args, LIMIT));
+            finish(&stack, Program::start(python(), args, LIMIT));
         };
         let prefix: perimeter::Cidr = "2001:db8:99::/64".parse().expect("a prefix");
         until(&stack, "an address", || {

@@ -10,7 +10,7 @@ use perimeter::link::host::{self, Feature};
 use perimeter::link::packet::{Packet, PacketConfig, PacketError, PacketHandle};
 use perimeter::link::{Device, MacAddr};
 use perimeter::{Config, Offload, OrgSpec, Stack};
-use perimeter_interop::program::Program;
+use perimeter_interop::program::{Program, python};
 use perimeter_interop::veths::{self, OURS, THEIRS};
 use perimeter_interop::{examples, namespace, taps};
 use std::io::Read;
@@ -181,7 +181,7 @@ for to, tag in [(ours, 5), (other, 5), (ours, 0), (ours, 4095)]:
         let mac = packet.capabilities().mac.to_string();
         let stack = taps::stack_on(&OrgSpec::default(), packet);
         let args = ["-I", "-S", "-c", SEND, THEIRS, &mac];
-        let p = Program::start("python3", args, LIMIT);
+        let p = Program::start(python(), args, LIMIT);
         assert_eq!(crate::common::finish(&stack, p), "");
         until(&stack, "all tagged frames", || handle.counts().tagged >= 10);
         assert_eq!(handle.counts().tagged, 10);

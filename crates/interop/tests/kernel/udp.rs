@@ -4,7 +4,7 @@ use crate::common::{LIMIT, Load, each, each_family, finish, until};
 use perimeter::link::Device as _;
 use perimeter::link::tap::TapConfig;
 use perimeter::{Config, Datagrams, Ipv6Config, OrgSpec, Stack, UdpSocket};
-use perimeter_interop::program::Program;
+use perimeter_interop::program::{Program, python};
 use perimeter_interop::{taps, veths};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub fn content(n: usize) -> Vec<u8> {
 
 pub fn peer(args: &[&str]) -> Program {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/udp_peer.py");
-    Program::start("python3", [&["-I", "-S", script], args].concat(), LIMIT)
+    Program::start(python(), [&["-I", "-S", script], args].concat(), LIMIT)
 }
 
 fn bind(stack: &Stack, port: u16) -> UdpSocket {

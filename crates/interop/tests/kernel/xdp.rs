@@ -10,7 +10,7 @@ use perimeter::link::host::{self, Feature};
 use perimeter::link::xdp::{Xdp, XdpConfig, XdpCopy, XdpError, XdpHandle, XdpMode, XdpProgram};
 use perimeter::link::{Device, MacAddr};
 use perimeter::{OrgSpec, Stack};
-use perimeter_interop::program::Program;
+use perimeter_interop::program::{Program, python};
 use perimeter_interop::veths::{self, OURS, THEIRS};
 use perimeter_interop::{examples, namespace, taps};
 use std::io::Read;
@@ -99,7 +99,7 @@ print([ask(to, ip) for to in [mac, b'\\xff' * 6] for ip in sys.argv[3:]])
         let stack = taps::stack_on(org, xdp);
         let (mac, ours) = (own.to_string(), taps::STACK.to_string());
         let args = ["-I", "-S", "-c", ASK, THEIRS, &mac, &ours, "10.99.1.3"];
-        let p = Program::start("python3", args, LIMIT);
+        let p = Program::start(python(), args, LIMIT);
         assert_eq!(finish(&stack, p), "[True, True, True, True]");
         let counts = handle.counts();
         println!("{counts:?}");
@@ -304,7 +304,7 @@ print([ping(0, *a, 10), ping(1, *b, 10), ping(1, *a, 0.2), ping(0, *b, 0.2)])
             &macs[1],
             "10.99.0.7",
         ];
-        let p = Program::start("python3", args, LIMIT);
+        let p = Program::start(python(), args, LIMIT);
         let turn = || {
             if first.drive().expect("driven") + second.drive().expect("driven") == 0 {
                 std::thread::sleep(Duration::from_micros(200));

@@ -1,12 +1,14 @@
 use super::*;
-use crate::open::{Inbound, Options};
+use crate::Org;
+use crate::one_lock;
+use crate::open::{Inbound, Options, Start, Visit};
 use crate::spec::{Marker, Occupancy};
 use bytes::Bytes;
 use perimeter_link::wire::{WireConfig, pair};
 use perimeter_stack::listener::ListenSpec;
 use perimeter_stack::net::Accept;
 use perimeter_stack::ops::Data;
-use perimeter_stack::{IfaceSpec, ready};
+use perimeter_stack::{IfaceSpec, Kind, ready};
 use perimeter_sync::{LockClass, Native};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -204,25 +206,45 @@ fn carry(engine: &dyn Engine) {
     engine.stop();
 }
 
+/// Which type it is.
+struct Type;
+
+impl Visit<Native> for Type {
+    type Out = &'static str;
+
+    fn visit<O>(self, _: Native, _: Options) -> &'static str
+    where
+        O: Org,
+        O::K: Kind<P = Native>,
+    {
+        core::any::type_name::<O>()
+    }
+}
+
 #[test]
 fn an_organization_of_one_file_runs_by_its_name() {
     let native = Native::default();
-    let ([end, _other], _) = pair(&native, WireConfig::default());
-    let iface = IfaceSpec {
-        device: Box::new(end),
-        addrs: vec![format!("{HERE}/24").parse().unwrap()],
-        accept: Accept::Own,
-        dhcp: None,
+    let options = || {
+        let ([end, _other], _) = pair(&native, WireConfig::default());
+        Options {
+            org: "one-lock:2".parse().unwrap(),
+            config: perimeter_stack::Config::default(),
+            ifaces: vec![IfaceSpec {
+                device: Box::new(end),
+                addrs: vec![format!("{HERE}/24").parse().unwrap()],
+                accept: Accept::Own,
+                dhcp: None,
+            }],
+            routes: Vec::new(),
+            inbound: Inbound::Thread,
+            profiling: None,
+        }
     };
-    let options = Options {
-        org: "one-lock:2".parse().unwrap(),
-        config: perimeter_stack::Config::default(),
-        ifaces: vec![iface],
-        routes: Vec::new(),
-        inbound: Inbound::Thread,
-        profiling: None,
-    };
-    let engine = open(native, options);
+    // The name leads to the type, and the type runs. To have `open` do both would compile every
+    // organization once more, into these tests.
+    let named = visit(native, options(), Type);
+    assert!(named.contains("OneLock"), "{named}");
+    let engine = one_lock::visit(native, options(), Start);
     assert_eq!(engine.spec().to_string(), "one-lock:2");
     carry(&*engine);
     assert!(

@@ -8,7 +8,7 @@ use perimeter::link::Medium;
 use perimeter::link::tap::{Tap, TapConfig, host};
 use perimeter::{Accept, Config, Offload, Stack};
 use perimeter_interop::namespace;
-use perimeter_interop::program::Program;
+use perimeter_interop::program::{Program, python};
 use perimeter_interop::veths::ip;
 use perimeter_tokio::gateway::{Counts, Gateway, Settings, SocketOptions, Target, Upstream};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -295,7 +295,7 @@ time.sleep(600)
 ";
     let (host, port) = (to.ip().to_string(), to.port().to_string());
     let args = ["-I", "-S", "-c", script, &n.to_string(), &host, &port];
-    Program::start("python3", args, Duration::from_secs(60))
+    Program::start(python(), args, Duration::from_secs(60))
 }
 
 /// Closes a connection by a reset.
@@ -326,6 +326,6 @@ while True:
 print('answered')
 ";
     let args = ["-I", "-S", "-c", script, &to.to_string()];
-    let ping = Program::start("python3", args, Duration::from_secs(10));
+    let ping = Program::start(python(), args, Duration::from_secs(10));
     ping.finish().out.trim() == "answered"
 }
