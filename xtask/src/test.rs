@@ -41,10 +41,12 @@ const LOOM: &[(&str, &str)] = &[
 /// The step that mostly waits.
 const TESTS: &str = "tests of all crates";
 
-/// What is built while those wait: the binary of `cargo xtask counts` and the command `perimeter`, then
-/// what `cargo xtask supply` uses.
-const AHEAD: &str = "cargo build --release --quiet --package perimeter-bench --package perimeter-cli \
-                     --bins; cargo xtask supply --only-install";
+/// What is built while those wait: the binary of `cargo xtask counts` and the command `perimeter`.
+const AHEAD: &str =
+    "cargo build --release --quiet --package perimeter-bench --package perimeter-cli --bins";
+
+/// And behind that, where something may be installed, what `cargo xtask supply` uses.
+const AHEAD_TOOLS: &str = "cargo xtask supply --only-install";
 
 /// All of them, in order.
 const STEPS: [Step; 9] = [
@@ -198,7 +200,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut skipped = Skipped::new();
     for step in &STEPS {
         println!("== {}: cargo {}", step.what, step.words.join(" "));
-        let ahead = (step.what == TESTS).then(Ahead::start);
+        let ahead = (step.what == TESTS).then(|| Ahead::start(!args.no_install));
         let mut command = Command::new(env!("CARGO"));
         command
             .args(step.words)
@@ -232,9 +234,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 struct Ahead(Option<Child>);
 
 impl Ahead {
-    fn start() -> Ahead {
+    fn start(tools: bool) -> Ahead {
         let mut nice = Command::new("nice");
-        nice.args(["-n", "19", "sh", "-c", AHEAD]);
+        let also = if tools { AHEAD_TOOLS } else { "" };
+        nice.args(["-n", "19", "sh", "-c", &format!("{AHEAD}; {also}")]);
         // A group of its own: cargo's compilers have to end with it.
         nice.process_group(0)
             .stdout(Stdio::null())
