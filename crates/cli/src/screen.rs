@@ -190,9 +190,8 @@ mod tests {
 
     const PANICS: &str = "PERIMETER_TEST_PANICS";
 
-    /// No test by itself: the program of the one below.
+    /// The program that the test below runs on a pseudo-terminal; by itself it does nothing.
     #[test]
-    #[ignore = "run on a pseudo-terminal by another test"]
     fn panics() {
         if env::var_os(PANICS).is_none() {
             return;
@@ -218,12 +217,7 @@ mod tests {
     #[test]
     fn a_panic_gives_the_terminal_back() {
         let program = env::current_exe().unwrap();
-        let test = [
-            "--exact",
-            "screen::tests::panics",
-            "--ignored",
-            "--nocapture",
-        ];
+        let test = ["--exact", "screen::tests::panics", "--nocapture"];
         let Some(session) = pty::Session::start(&program, &test, &[(PANICS, "1")]) else {
             return;
         };

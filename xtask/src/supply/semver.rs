@@ -1,7 +1,8 @@
 //! The interfaces of what is published, against those of the last release.
 //!
-//! `cargo semver-checks` would build each crate's documentation with all that it depends on, for each
-//! crate anew. Here cargo documents all of them at once, and it compares the results.
+//! By itself `cargo semver-checks` documents one crate after the other, and builds all that it depends
+//! on anew for each. Here cargo documents all crates at once, and `cargo semver-checks` compares the
+//! results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +17,8 @@ use super::tools::{cargo, is_installed, passes};
 /// `testing`, are for this project's own tests and change as these need it.
 const FEATURES: &[&str] = &["perimeter/virtual", "perimeter-tokio/gateway"];
 
-/// What turns on others' features that do not belong to their interface, and so is documented by
-/// itself.
+/// This crate turns on features of others that do not belong to their interface, so it is documented
+/// by itself.
 const ALONE: &str = "perimeter-testing";
 
 /// Where both are built, from the project's folder.
@@ -67,10 +68,20 @@ pub fn run(baseline: Option<&str>) -> Result<bool> {
 /// What a git command prints, if it succeeds.
 fn git(words: &[&str]) -> Result<Option<String>> {
     let mut git = Command::new("git");
-    git.args(words).current_dir(root()).stderr(Stdio::null());
+    git.args(words).current_dir(root()).stderr(Stdio::inherit());
     let said = git.output().context("git did not start")?;
     let text = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-    Ok((said.status.success() && !text.is_empty()).then_some(text))
+    Ok(said.status.success().then_some(text))
+}
+
+/// The hash of a tag's or another name's commit.
+fn commit(name: &str) -> Result<Option<String>> {
+    git(&[
+        "rev-parse",
+        "--quiet",
+        "--verify",
+        &format!("{name}^{{commit}}"),
+    ])
 }
 
 /// The newest version that a changelog gives a date, and its heading.
@@ -89,7 +100,7 @@ fn last_release() -> Result<Option<String>> {
         return Ok(None);
     };
     let tag = format!("v{version}");
-    if git(&["rev-parse", "--verify", &format!("{tag}^{{commit}}")])?.is_some() {
+    if commit(&tag)?.is_some() {
         return Ok(Some(tag));
     }
     // In a history that was cut off, its first commit would seem to have written everything.
@@ -102,23 +113,20 @@ fn last_release() -> Result<Option<String>> {
 }
 
 /// Puts the files of a commit into `to`.
-fn check_out(commit: &str, to: &Path) -> Result<()> {
+fn check_out(baseline: &str, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to)?;
     }
     let to = to
         .to_str()
         .context("the project's folder has no name in UTF-8")?;
-    let done = git(&["rev-parse", "--verify", &format!("{commit}^{{commit}}")])?;
-    let commit = done.with_context(|| format!("{commit} is no commit"))?;
+    let commit = commit(baseline)?.with_context(|| format!("{baseline} is no commit"))?;
     for words in [
         &["clone", "--quiet", "--shared", "--no-checkout", ".", to][..],
         &["-C", to, "checkout", "--quiet", "--detach", &commit],
     ] {
-        let mut git = Command::new("git");
-        let status = git.args(words).current_dir(root()).status();
-        let good = status.context("git did not start")?.success();
-        ensure!(good, "git {} failed", words.join(" "));
+        let done = git(words)?;
+        ensure!(done.is_some(), "git {} failed", words.join(" "));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ const TOOLS: [(&str, &str); 2] = [("deny", "0.20.2"), ("semver-checks", "0.51.0"
 /// Where they are built, from the project's folder.
 const FOLDER: &str = "target/tools";
 
-/// They run for seconds: what is built unoptimised is built, and has run, sooner.
+/// They run for seconds, so building them unoptimised saves more time than it costs.
 const UNOPTIMISED: [&str; 4] = [
     "profile.dev.debug=false",
     "profile.dev.incremental=false",
