@@ -440,7 +440,7 @@ fn describe(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
 fn describe_any(d: &mut TxHead, template: &Template, ident: u16, plan: &SegPlan) {
     describe(d, template, ident, plan);
     if plan.segs > 1 {
-        d.offload.segment_size = (plan.len / u32::from(plan.segs)) as u16;
+        d.offload.segment_size = plan.size;
     }
 }
 

@@ -113,6 +113,7 @@ pub fn once(
         session.warm_up(slot.warm_up)?;
         session.measure(slot.measure)
     };
+    host::timers_on_time();
     let apart = host::apart::round_trip();
     let mut sample = run().map_err(|e| match e {
         Error::Io { context, source } => Error::Io {

@@ -546,19 +546,26 @@ impl Tcb {
     /// Recomputes whether header prediction may be tried.
     fn refresh_fast(&mut self) {
         let fast = self.state == State::Established
-            && !self.heavy
-            && self.ca == CaState::Open
-            && self.ooo.is_none()
-            && self.scoreboard.is_none()
-            && self.dupacks == 0
-            && self.probes == 0
-            && !self.has(flag::FIN_QUEUED | flag::SYN_OUT | flag::PERSIST)
-            && !self.has(flag::TLP_DUE | flag::TLP_OUT | flag::MTU_PROBE | flag::GUARDED);
+            && !self.has(flag::FIN_QUEUED)
+            && self.is_undisturbed();
         if fast {
             self.flags |= flag::FAST;
         } else {
             self.flags &= !flag::FAST;
         }
+    }
+
+    /// Whether nothing is lost, out of order or probed for: what is sent is new data, as far as
+    /// the windows reach.
+    fn is_undisturbed(&self) -> bool {
+        !self.heavy
+            && self.ca == CaState::Open
+            && self.ooo.is_none()
+            && self.scoreboard.is_none()
+            && self.dupacks == 0
+            && self.probes == 0
+            && !self.has(flag::SYN_OUT | flag::PERSIST | flag::TLP_DUE | flag::TLP_OUT)
+            && !self.has(flag::MTU_PROBE | flag::GUARDED)
     }
 
     /// Takes a transition, if `step` is one here.

@@ -89,39 +89,93 @@ impl Tcb {
             off: if full { flight } else { 0 },
             len: if full { mss } else { 0 },
             segs: 1,
+            size: 0,
         })
     }
 
     /// As [`Tcb::plan_here`]; and where that is a full segment of new data, as many of those that
-    /// may follow it at once as `most` allows, as one large segment. Cut, it is what
-    /// [`Tcb::plan`] would have given one by one ([`SegPlan::segment`]).
+    /// may follow it at once as `most` allows, as one large segment; the last of them may be a
+    /// partial one. Cut, it is what [`Tcb::plan`] would have given one by one
+    /// ([`SegPlan::segment`]).
     #[inline(never)]
     pub fn plan_large(&mut self, q: Queued, most: Large, now: Time) -> Option<SegPlan> {
         let mut plan = self.plan(q, now)?;
         let full = plan.len == u32::from(self.mss) && plan.seg.flags == TcpFlags::ACK;
-        if full && self.has(flag::FAST) && plan.seg.seq + plan.len == self.snd_nxt {
+        let joins = full && (self.has(flag::FAST) || self.is_undisturbed());
+        if joins && plan.seg.seq + plan.len == self.snd_nxt {
             self.lengthen(&mut plan, q, most, now);
         }
         Some(plan)
     }
 
-    /// Further full segments of new data join one. They stop at a push, which only the last
-    /// segment of a large one can have, and at half the congestion window, as Linux's bursts do.
+    /// Further segments of new data join a full one, all but the last of them full, too. They stop at
+    /// a push or the FIN, which only the last segment of a large one can have, and at half the
+    /// congestion window, as Linux's bursts do.
     #[inline(never)]
     fn lengthen(&mut self, plan: &mut SegPlan, q: Queued, most: Large, now: Time) {
         let mss = u32::from(self.mss);
         let octets = most.octets.min(self.cc.cwnd() / 2);
-        while plan.seg.flags == TcpFlags::ACK && plan.segs < most.segs && plan.len + mss <= octets {
+        let closes = self.has(flag::FIN_QUEUED);
+        plan.size = self.mss;
+        let room = octets.saturating_sub(plan.len);
+        let quiet = self.quiet(q, room).min(u32::from(most.segs.saturating_sub(plan.segs)));
+        self.commit_quiet(quiet, now);
+        plan.len += quiet * mss;
+        plan.segs += quiet as u16;
+        while plan.seg.flags == TcpFlags::ACK && plan.segs < most.segs {
             let flight = self.snd_nxt.since(self.snd_una);
-            let end = flight + mss;
-            if end > q.len || end > self.snd_wnd || end > self.cc.cwnd() {
+            let len = q.len.saturating_sub(flight).min(mss);
+            let end = flight + len;
+            let fits = plan.len + len <= octets && end <= self.snd_wnd && end <= self.cc.cwnd();
+            if len == 0 || !fits || (len < mss && !closes && self.hold_partial(q, flight)) {
                 break;
             }
-            plan.seg.flags = self.commit_new(q, flight, mss, TcpFlags::ACK, now);
-            plan.len += mss;
+            let flags = TcpFlags::ACK | self.fin_with(end == q.len);
+            plan.seg.flags = self.commit_new(q, flight, len, flags, now);
+            plan.len += len;
             plan.segs += 1;
         }
         self.count.segs_out = self.count.segs_out.wrapping_add(u32::from(plan.segs) - 1);
+    }
+
+    /// How many full segments of new data may be sent, of `room` octets together, before one that
+    /// pushes, has the FIN, or is otherwise anything but the one before it: what of
+    /// [`Tcb::commit_new`] happens for each of them is in [`Tcb::commit_quiet`].
+    #[inline(always)]
+    fn quiet(&self, q: Queued, room: u32) -> u32 {
+        if !self.large {
+            return 0;
+        }
+        let flight = self.snd_nxt.since(self.snd_una);
+        let allowed = q.len.min(self.snd_wnd).min(self.cc.cwnd());
+        let mut octets = allowed.saturating_sub(flight).min(room);
+        let pushed = match self.has(flag::FIN_QUEUED) {
+            true => q.len,
+            false => q.len.saturating_sub(q.unpushed),
+        };
+        if pushed > flight {
+            octets = octets.min(pushed - flight - 1);
+        }
+        let since = self.snd_nxt.since(self.push_seq);
+        octets = octets.min((self.max_wnd / 2).saturating_sub(since));
+        let burst = PUSH_EVERY - 1 - self.burst % PUSH_EVERY;
+        (octets / u32::from(self.mss)).min(burst.into())
+    }
+
+    /// Counts `n` full segments of new data as sent that [`Tcb::quiet`] has found, behind another of
+    /// the same time.
+    #[inline(always)]
+    fn commit_quiet(&mut self, n: u32, now: Time) {
+        let mss = u32::from(self.mss);
+        self.burst = self.burst.wrapping_add(n as u8);
+        match self.has(flag::SAMPLING) {
+            true => (0..n).for_each(|_| {
+                self.snd_nxt += mss;
+                self.record_send(now);
+            }),
+            false => self.snd_nxt += n * mss,
+        }
+        self.count.data_segs_out = self.count.data_segs_out.wrapping_add(n);
     }
 
     /// Whether there is nothing to send, nor anything to see to but the loss probe, which then is
@@ -230,6 +284,7 @@ impl Tcb {
         }
         SegPlan {
             segs: 1,
+            size: 0,
             seg: SegOut {
                 seq: self.iss,
                 ack: if crossed { self.rcv_nxt } else { Seq(0) },

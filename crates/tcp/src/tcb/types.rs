@@ -305,7 +305,8 @@ pub struct Queued {
     pub unpushed: u32,
 }
 
-/// A segment to send, or several of equal length that follow each other: a large segment.
+/// A segment to send, or several that follow each other, the last of which may be shorter than the
+/// others: a large segment.
 #[derive(Copy, Clone, Debug)]
 pub struct SegPlan {
     /// The header. Of a large segment: the first one's, but with the flags of the last.
@@ -314,8 +315,10 @@ pub struct SegPlan {
     pub off: u32,
     /// Octets of payload, of all together.
     pub len: u32,
-    /// How many segments of `len / segs` octets this is.
+    /// How many segments this is.
     pub segs: u16,
+    /// Octets of payload of each but the last. Says nothing where there is one only.
+    pub size: u16,
 }
 
 impl SegPlan {
@@ -326,18 +329,20 @@ impl SegPlan {
             off,
             len,
             segs: 1,
+            size: 0,
         }
     }
 
     /// Segment `i` of a large one, as if it had been planned by itself.
     #[inline]
     pub fn segment(&self, i: u16) -> SegPlan {
-        let len = self.len / u32::from(self.segs);
-        let from = len * u32::from(i);
+        let from = u32::from(self.size) * u32::from(i);
         let mut seg = self.seg;
         seg.seq += from;
+        let mut len = self.len - from;
         if i + 1 < self.segs {
             seg.flags = TcpFlags::ACK;
+            len = self.size.into();
         }
         SegPlan::one(seg, self.off + from, len)
     }

@@ -203,8 +203,8 @@ pub struct Sim {
     pub path_floor: u16,
     /// Large segments are planned, up to this.
     pub large: Option<Large>,
-    /// Segments that joined others in those.
-    pub joined: u64,
+    /// Segments that joined others in those; partial ones among them, and such with the FIN.
+    pub joined: [u64; 3],
     /// Everything sent, if it is to be kept.
     pub log: Option<Vec<String>>,
     iss: [Seq; 2],
@@ -272,7 +272,7 @@ impl Sim {
             eats: None,
             path_floor: 512,
             large: None,
-            joined: 0,
+            joined: [0; 3],
             log: None,
             iss,
             edge: [None; 2],
@@ -580,7 +580,11 @@ impl Sim {
             let Some(plan) = planned else {
                 return;
             };
-            self.joined += u64::from(plan.segs) - 1;
+            let joins = plan.segs > 1;
+            let partial = joins && plan.len < u32::from(plan.size) * u32::from(plan.segs);
+            let fin = joins && plan.seg.flags.contains(TcpFlags::FIN);
+            let also = [u64::from(plan.segs) - 1, partial.into(), fin.into()];
+            self.joined.iter_mut().zip(also).for_each(|(n, m)| *n += m);
             for plan in (0..plan.segs).map(|n| plan.segment(n)) {
                 let payload = self.payload(i, &plan);
                 self.emit(i, &plan.seg, payload);
