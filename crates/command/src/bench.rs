@@ -154,6 +154,10 @@ pub struct Bench {
     /// as one; else all of them are acknowledged at once, as Linux does
     #[arg(long)]
     no_stretch_acks: bool,
+    /// The longest that threads of our organizations look around before they sleep, for as long as
+    /// has paid lately; 0: they sleep at once [default: 50us; 0 in the lab's plans]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
+    look_around: Option<Duration>,
     /// With --device pair: the wire hands the memory of large segments on, as a veth pair hands on
     /// pages, instead of copying it, as a NIC's DMA does
     #[arg(long)]
@@ -306,6 +310,7 @@ impl Bench {
             locks: self.locks.unwrap_or(d.locks),
             offload: self.offload.unwrap_or(d.offload),
             stretch_acks: !self.no_stretch_acks,
+            look_around: self.look_around.unwrap_or(d.look_around),
             hand_on: self.hand_on,
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),

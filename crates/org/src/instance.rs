@@ -28,6 +28,7 @@ use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 mod park;
+mod patience;
 
 /// How long a queue counts as attended to after it was driven, ns: longer than an application works
 /// between two polls, mostly.

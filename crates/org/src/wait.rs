@@ -57,7 +57,9 @@ impl<O: Org> Running<O> {
     /// As [`Running::park`], for a thread that has just served `queues`.
     pub(crate) fn rest(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
         if queues.is_empty() {
-            self.i.sh.asleep(Sleeper::Caller, || event.wait(deadline));
+            self.i.patiently(event, queues, deadline, || {
+                self.i.sh.asleep(Sleeper::Caller, || event.wait(deadline));
+            });
         } else {
             self.i.idle(Sleeper::Caller, event, queues, deadline);
         }

@@ -209,7 +209,9 @@ counts! {
     ModuleWaits = "module_queue_waits",
     /// Time for which threads were parked in their calls of the stack, ns; added when a park ends.
     IdleNs = "idle_ns",
-    /// CPU time in there, for falling asleep and waking up, ns; estimated from a sample.
+    /// Time for which threads that wait looked around in place of sleeping, and found nothing, ns.
+    LookNs = "look_ns",
+    /// CPU time in parks, for falling asleep and waking up, ns; estimated from a sample.
     ParkCpuNs = "park_cpu_ns",
     /// Time for which the stack's threads that serve devices or run the protocol were parked for
     /// want of work, ns; added when a park ends.

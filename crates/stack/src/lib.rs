@@ -40,6 +40,7 @@ pub mod output;
 pub mod own;
 pub mod passive;
 mod path;
+pub mod patience;
 pub(crate) mod pieces;
 pub mod planted;
 pub mod pmtu;

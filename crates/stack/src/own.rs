@@ -5,6 +5,7 @@ use crate::kind::Kind;
 use crate::limit::Limits;
 use crate::listener::Listener;
 use crate::merge::Latest;
+use crate::patience::Patience;
 use crate::port::Stalled;
 use crate::ready::Wakes;
 use crate::received::{Addressed, Datagram};
@@ -53,6 +54,8 @@ pub struct Own<K: Kind> {
     /// This thread's next segment is for the connection of the present one, and nothing comes
     /// between: what others are told of the connection can wait for that.
     pub more: bool,
+    /// How long the thread looks around before it sleeps.
+    pub patience: Patience,
     /// Segments that header prediction took in this burst, not counted yet.
     pub(crate) predicted: u32,
     /// Bytes charged to the stack in this burst or call; [`SharedState::book`](crate::SharedState::book)
@@ -119,6 +122,7 @@ impl<K: Kind> Own<K> {
             due: Vec::new(),
             apart: Vec::new(),
             spares: Vec::new(),
+            patience: Patience::default(),
             deferred: Deferred {
                 doorbells: Vec::new(),
                 wakes: Wakes::default(),

@@ -121,6 +121,11 @@ pub struct Config {
     /// around this often: half of the 10 ms within which packets are served though no application
     /// thread enters the stack. Default 5 ms.
     pub service: core::time::Duration,
+    /// The longest that a thread which waits for packets, for a socket or for a poller looks around
+    /// before it sleeps; zero: it sleeps at once. It looks around for as long as has paid lately, so
+    /// hardly at all where nothing comes for longer, and never where there is one core. Whoever waits
+    /// in a poll of the host's or as a task is not concerned. Default 50 µs.
+    pub look_around: core::time::Duration,
     /// The longest that the end of a stack waits, when its last handle goes, until what was
     /// written has been acknowledged, the FINs too; zero: what is left is reset at once. A
     /// process has no kernel behind it that goes on sending, so it is the process that waits.
@@ -151,6 +156,7 @@ impl Default for Config {
             forwarding: false,
             ipv6: Ipv6Config::default(),
             service: core::time::Duration::from_millis(5),
+            look_around: core::time::Duration::from_micros(50),
             drain: core::time::Duration::from_secs(300),
             drain_stall: core::time::Duration::from_secs(30),
         }
@@ -175,6 +181,7 @@ perimeter_base::setters! {
         with_forwarding(forwarding: bool),
         with_ipv6(ipv6: Ipv6Config),
         with_service(service: core::time::Duration),
+        with_look_around(look_around: core::time::Duration),
         with_drain(drain: core::time::Duration),
         with_drain_stall(drain_stall: core::time::Duration),
     }

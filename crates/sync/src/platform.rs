@@ -51,6 +51,12 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// by themselves.
     type Tag: core::fmt::Debug + Default + Send + Sync + 'static;
 
+    /// Whether looking around in a loop for a moment may be better than sleeping: time passes
+    /// meanwhile, on a core that nobody else needs. On the machine, if it has several cores.
+    fn may_look_around(&self) -> bool {
+        false
+    }
+
     /// The time now. Reading costs 15–20 ns on the machine: read once a burst.
     fn now(&self) -> Time;
 

@@ -322,9 +322,10 @@ impl Plan {
             organizations: vec![organization.clone()],
             connections: vec![1],
             repeat: 1,
-            // The papers' machines planned segment by segment, and what was recorded did: a plan
-            // that wants large ones says so.
+            // The papers' machines planned segment by segment and slept at once, and what was recorded
+            // did: a plan that wants large ones, or that threads look around first, says so.
             offload: Offload::Off,
+            look_around: Duration::ZERO,
             ..base.clone()
         };
         self.settings.apply(&mut settings);

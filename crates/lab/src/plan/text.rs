@@ -192,6 +192,8 @@ pub(super) struct Overrides {
     #[serde(default, deserialize_with = "optional_from_str")]
     offload: Option<Offload>,
     stretch_acks: Option<bool>,
+    #[serde(default, deserialize_with = "duration")]
+    look_around: Option<Duration>,
     hand_on: Option<bool>,
     profile: Option<bool>,
 }
@@ -221,6 +223,7 @@ impl Overrides {
         put(&mut s.locks, &self.locks);
         put(&mut s.offload, &self.offload);
         put(&mut s.stretch_acks, &self.stretch_acks);
+        put(&mut s.look_around, &self.look_around);
         put(&mut s.hand_on, &self.hand_on);
         put(&mut s.profile, &self.profile);
         put(&mut s.reconnect, &self.reconnect);

@@ -3,7 +3,7 @@
 use crate::workload::{Coalescing, Configuration, Device, Direction, Exchange, Inbound, Settings};
 use perimeter::Offload;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// A load of the parallel benchmark over the memory NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -53,6 +53,7 @@ impl Load {
             threads,
             nics: threads,
             offload: Offload::Off,
+            look_around: Duration::ZERO,
             ..Settings::default()
         };
         match self {

@@ -91,6 +91,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--reconnect", a.reconnect != b.reconnect),
         ("--offload", a.offload != b.offload),
         ("--no-stretch-acks", a.no_stretch_acks != b.no_stretch_acks),
+        ("--look-around", a.look_around_ns != b.look_around_ns),
         ("--hand-on", a.hand_on != b.hand_on),
     ]
     .into_iter()

@@ -95,6 +95,10 @@ pub struct Asked {
     /// Missing where a burst's segments are acknowledged at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_stretch_acks: bool,
+    /// The longest that threads looked around before they slept, ns; missing where they slept at
+    /// once.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub look_around_ns: u64,
     /// Missing where every frame is copied.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hand_on: bool,
@@ -179,6 +183,11 @@ pub struct Row {
     pub notes: Vec<String>,
 }
 
+/// Whether a setting is left out of the report.
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 impl Report {
     /// Puts a report together.
     pub fn new(
@@ -242,6 +251,7 @@ impl From<&Settings> for Asked {
             locks: s.locks.to_string(),
             offload: (s.offload != Offload::Off).then(|| s.offload.to_string()),
             no_stretch_acks: !s.stretch_acks,
+            look_around_ns: s.look_around.as_nanos() as u64,
             hand_on: s.hand_on,
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),

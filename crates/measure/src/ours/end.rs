@@ -87,6 +87,7 @@ pub(super) fn stack_config(settings: &Settings) -> Config {
         .with_memory(MEMORY)
         .with_offload(settings.offload)
         .with_stretch_acks(settings.stretch_acks)
+        .with_look_around(settings.look_around)
 }
 
 /// Queues of each NIC: one, or with affine steering one for each application thread.

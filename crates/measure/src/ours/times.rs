@@ -141,6 +141,7 @@ fn between(start: &Mark, end: &Mark) -> Counted {
         window_ns: end.at.duration_since(start.at).as_nanos() as u64,
         peer_ns: end.stats.peer_ns.saturating_sub(start.stats.peer_ns),
         idle_ns: count("idle_ns").saturating_sub(count("park_cpu_ns")),
+        look_ns: count("look_ns"),
         retransmits: count("retransmits"),
         locks: locks.collect(),
         paths: profile.as_ref().map_or_else(Vec::new, paths),
@@ -181,6 +182,8 @@ pub(super) struct Counted {
     pub window_ns: u64,
     /// Wall time in the ideal peer.
     pub peer_ns: u64,
+    /// Wall time in which threads looked around in place of sleeping, in vain.
+    pub look_ns: u64,
     /// Off-core time of threads parked in the application's calls, delays of waking up included.
     pub idle_ns: u64,
     /// Segments sent again.
@@ -287,7 +290,7 @@ pub(super) fn divide(tallies: &[Tally], counted: &Counted) -> Times {
     // Who waits for a lock spins or sleeps. Off-core time that nothing else explains was such sleep,
     // at most as much as was waited; the rest of the waiting was spinning.
     let slept = (rest - preempted).min(waited);
-    let spun = most_spun.min(waited - slept);
+    let spun = most_spun.min(waited - slept) + counted.look_ns;
     let idle = parked + slept;
     let busy = elapsed.saturating_sub(idle).max(1);
     let on_cpu = |ns| scaled(ns, cpu.min(busy), busy);

@@ -225,6 +225,8 @@ pub struct Settings {
     pub offload: Offload,
     /// Whether our organizations acknowledge a burst's segments at once, rather than two by two.
     pub stretch_acks: bool,
+    /// The longest that threads of our organizations look around before they sleep.
+    pub look_around: Duration,
     /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
     pub hand_on: bool,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
@@ -271,6 +273,7 @@ impl Default for Settings {
             locks: LockPolicy::Modern,
             offload: Offload::default(),
             stretch_acks: true,
+            look_around: perimeter::Config::default().look_around,
             hand_on: false,
             profile: false,
             seconds: Duration::from_secs(5),

@@ -125,8 +125,15 @@ impl<O: Org> Instance<O> {
     }
 
     /// Parks the calling thread, which is `who`'s, until one of `queues` has frames, `event` is set, something
-    /// is due, or `deadline` has passed. If frames wait, serves them and returns.
+    /// is due, or `deadline` has passed. If frames wait, serves them and returns. It looks around for a
+    /// moment first, if that has paid lately.
     pub fn idle(&self, who: Sleeper, event: &Ev<O>, queues: &[u16], deadline: Time) {
+        self.patiently(event, queues, deadline, || {
+            self.idle_at_once(who, event, queues, deadline);
+        });
+    }
+
+    fn idle_at_once(&self, who: Sleeper, event: &Ev<O>, queues: &[u16], deadline: Time) {
         for &q in queues {
             self.sleepers[usize::from(q)].lock().push(event.clone());
         }

@@ -146,6 +146,10 @@ impl Platform for Native {
         thread::cpus().len()
     }
 
+    fn may_look_around(&self) -> bool {
+        thread::cpus().len() > 1
+    }
+
     fn core(&self) -> usize {
         thread::core()
     }

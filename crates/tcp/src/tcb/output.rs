@@ -118,7 +118,9 @@ impl Tcb {
         let closes = self.has(flag::FIN_QUEUED);
         plan.size = self.mss;
         let room = octets.saturating_sub(plan.len);
-        let quiet = self.quiet(q, room).min(u32::from(most.segs.saturating_sub(plan.segs)));
+        let quiet = self
+            .quiet(q, room)
+            .min(u32::from(most.segs.saturating_sub(plan.segs)));
         self.commit_quiet(quiet, now);
         plan.len += quiet * mss;
         plan.segs += quiet as u16;
