@@ -332,6 +332,49 @@ fn served_though_nobody_enters() {
     }
 }
 
+/// Two ends that answer each other at once wait for less than they may look around; neither does
+/// where that is switched off.
+#[test]
+fn who_waits_looks_around_first() {
+    if thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
+        return;
+    }
+    // As long as a busy machine takes to answer.
+    for most in [Duration::from_millis(20), Duration::ZERO] {
+        let native = Native::default();
+        let ([a, b], _) = pair(&native, WireConfig::default());
+        let config = perimeter::Config::default()
+            .with_drain(Duration::ZERO)
+            .with_look_around(most);
+        let stack = |end, addr: &str| {
+            let b = Stack::builder().on_native(native).config(config.clone());
+            b.interface(end, &[addr]).unwrap().build().unwrap()
+        };
+        let (here, there) = (stack(a, "10.0.0.1/24"), stack(b, "10.0.0.2/24"));
+        let listener = there.listen("10.0.0.2:7").unwrap();
+        let echo = thread::spawn(move || {
+            let (mut s, _) = listener.accept().unwrap();
+            let mut octet = [0];
+            while s.read(&mut octet).unwrap() == 1 {
+                s.write_all(&octet).unwrap();
+            }
+        });
+        let looked = within("round trips", move || {
+            let mut s = here.connect("10.0.0.2:7").unwrap();
+            for n in 0..2_000_u32 {
+                s.write_all(&[n as u8]).unwrap();
+                let mut octet = [0];
+                s.read_exact(&mut octet).unwrap();
+                assert_eq!(octet[0], n as u8);
+            }
+            s.shutdown(Shutdown::Write).unwrap();
+            here.stats().count("look_ns")
+        });
+        echo.join().unwrap();
+        assert_eq!(looked > 0, most > Duration::ZERO, "{most:?}: {looked} ns");
+    }
+}
+
 #[test]
 fn up_refuses_other_threads() {
     let native = Native::default();

@@ -176,6 +176,11 @@ fn later(folder: &str) -> Stored {
     read_rows(&docs().join("runs/2026-11-26-2core-vm").join(folder)).unwrap()
 }
 
+/// The recording whose sleepers were woken on time.
+fn on_time() -> Stored {
+    read_rows(&docs().join("runs/2026-11-27-2core-vm/lab")).unwrap()
+}
+
 /// What a row says was found here, its third cell, and its verdict, the fourth.
 fn cells<'a>(text: &'a str, begins: &str) -> [&'a str; 2] {
     let row = |l: &&str| l.strip_prefix("| ").is_some_and(|l| l.starts_with(begins));
@@ -388,8 +393,11 @@ fn conclusions_are_what_was_recorded() {
 fn what_later_recordings_show_is_what_was_recorded() {
     let text = findings();
     let (study, earlier) = (results(&later("lab")), results(&later("earlier")));
-    let [study, earlier] = [&study, &earlier].map(|all| conclusions::Runs { all, far: false });
+    let on_time = results(&on_time());
+    let [study, earlier, on_time] =
+        [&study, &earlier, &on_time].map(|all| conclusions::Runs { all, far: false });
     let expected = [
+        second::on_time_sentences(on_time),
         second::rows(study, second::STUDY),
         second::sentences(study),
         second::rows(earlier, second::EARLIER),

@@ -206,3 +206,16 @@ pub fn sentences(runs: Runs<'_>) -> Vec<String> {
         ),
     ]
 }
+
+/// Every sentence that has figures, of the recording whose sleepers were woken on time.
+pub fn on_time_sentences(runs: Runs<'_>) -> Vec<String> {
+    let three = |org: &str| {
+        let ratio = |x| runs.ratio("throughput", org, "UP", x).ratio;
+        [6, 192, 16_384].map(|x| format!("{:.2}", ratio(x)))
+    };
+    let [l6, l192, l_most] = three("ConnP-L(128)");
+    let [m6, m192, m_most] = three("MsgP");
+    vec![format!(
+        "`connp-l:128` has {l6}, {l192} and {l_most} times `up`'s throughput at 6, 192 and 16,384 connections, `msgp` {m6}, {m192} and {m_most} times"
+    )]
+}
