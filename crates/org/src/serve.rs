@@ -138,6 +138,7 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
                 break;
             }
             if polite {
+                i.notice_gone(queues);
                 let until = i.sh.p.now() + i.sh.config.service;
                 while !i.stopping() && i.sh.p.now() < until {
                     let attended = queues.iter().filter_map(|q| i.attended(*q)).max();

@@ -30,6 +30,9 @@ pub(super) struct Counts {
 pub(super) struct Socket {
     pub fd: OwnedFd,
     pub counts: Arc<Counts>,
+    /// The interface was down at the last look. The kernel tells that once, to whichever side asks
+    /// first, and that the interface is deleted then it tells nobody.
+    down: AtomicBool,
     /// The interface was deleted.
     gone: AtomicBool,
 }
@@ -39,8 +42,17 @@ impl Socket {
         Socket {
             fd,
             counts: Arc::default(),
+            down: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         }
+    }
+
+    fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
     }
 
     /// Adds what the kernel has counted since the last time.
@@ -82,8 +94,6 @@ pub(crate) struct PacketRx {
     landing: Landing,
     /// What came merged and was cut.
     datagrams: vnet::Datagrams,
-    /// The interface went down and nothing came since; perhaps it was deleted.
-    down: bool,
 }
 
 impl PacketRx {
@@ -93,7 +103,6 @@ impl PacketRx {
             frame,
             landing: Landing::new(),
             datagrams: vnet::Datagrams::default(),
-            down: false,
         }
     }
 
@@ -147,7 +156,7 @@ impl PacketRx {
     fn failed(&mut self, e: &io::Error) -> bool {
         match e.raw_os_error() {
             Some(libc::ENETDOWN) => {
-                self.down = true;
+                self.socket.set_down(true);
                 self.socket.look();
                 false
             }
@@ -184,7 +193,7 @@ impl RxQueue for PacketRx {
             }
             match self.landing.receive(&self.socket.fd, want, pool) {
                 Ok(got) => {
-                    self.down = false;
+                    self.socket.set_down(false);
                     n += self.hand_over(got, pool, out);
                     seen += got;
                     if got < want && self.datagrams.is_empty() {
@@ -205,7 +214,7 @@ impl RxQueue for PacketRx {
         if self.socket.is_gone() {
             return RxStatus::Gone;
         }
-        if !self.down {
+        if !self.socket.is_down() {
             // The descriptor stays readable as long as frames wait, so none is missed.
             return RxStatus::Armed(Time::NEVER);
         }
@@ -257,7 +266,11 @@ impl TxQueue for PacketTx {
                 }
                 // An interface that is down takes nothing, so all of it is lost, as on any link.
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
-                    self.socket.look();
+                    // Whoever waits for frames is not told any more: it comes back to look.
+                    self.socket.set_down(true);
+                    if !self.socket.look() {
+                        self.ready_at = now.plus(LOOK);
+                    }
                     ring.len() - n
                 }
                 // A frame that the kernel calls malformed, or too long for the interface now.

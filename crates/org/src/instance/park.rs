@@ -206,6 +206,21 @@ impl<O: Org> Instance<O> {
         }
     }
 
+    /// Some devices tell once that they have gone, to whoever looks first, and that may be a thread
+    /// that looks around in passing while another sleeps: so it asks.
+    pub(crate) fn notice_gone(&self, queues: &[u16]) {
+        for &q in queues {
+            let port = &self.sh.rx[usize::from(q)];
+            if port.fd.is_none() || self.sh.ifaces[usize::from(port.iface)].is_gone() {
+                continue;
+            }
+            let status = port.queue.try_lock().map(|mut rx| rx.arm(self.sh.p.now()));
+            if matches!(status, Some(RxStatus::Gone)) {
+                self.interface_gone(port.iface);
+            }
+        }
+    }
+
     /// Parks the calling thread until `deadline`, or something that `queues`' server sees to is
     /// due; frames alone do not wake it.
     pub(crate) fn doze(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
