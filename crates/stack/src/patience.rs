@@ -6,23 +6,23 @@
 //! was so short that looking around would have caught it, and is halved when it was longer, down to
 //! nothing.
 //!
-//! A thread that looks around yields its core to who shares it, who may be the one it waits for. If that
-//! is one who does not give it back, the kernel would have woken a sleeper long before: then nobody looks
-//! around for a while, longer each time that it happens again soon.
+//! A thread that looks around yields its core, as the thread that it waits for may be on the same one. If
+//! another thread keeps the core, the kernel would have woken a sleeper long before. Then the thread does
+//! not look around for a while, and for longer if that happens again soon.
 
 use perimeter_base::Time;
 
 /// The least that a thread looks around, if at all, ns.
 const LEAST: u32 = 5_000;
 
-/// Who gets the core back after so long had to share it with one who works on, ns.
+/// A yield that takes this long has given the core to a thread that keeps it, ns.
 pub const LOST: u64 = 500_000;
 
 /// The shortest and the longest time for which a thread that has lost its core does not look around,
 /// ns.
 const PAUSES: (u64, u64) = (32_000_000, 1_000_000_000);
 
-/// Whether pauses follow each other: the next loss comes within so many of them.
+/// A loss within this many pauses after the last one makes the next pause longer.
 const SOON: u64 = 8;
 
 /// How long a thread looks around.
@@ -52,7 +52,7 @@ impl Patience {
         };
     }
 
-    /// At `now` the thread has got back the core that it had lent.
+    /// Another thread kept the core until `now`.
     pub fn lost(&mut self, now: Time) {
         let (least, most) = PAUSES;
         let soon = now < self.pause_ends.plus(SOON * self.pause);

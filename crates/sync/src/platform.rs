@@ -51,8 +51,8 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     /// by themselves.
     type Tag: core::fmt::Debug + Default + Send + Sync + 'static;
 
-    /// Whether looking around in a loop for a moment may be better than sleeping: time passes
-    /// meanwhile, on a core that nobody else needs. On the machine, if it has several cores.
+    /// Whether a thread may look around in a loop before it sleeps: time passes meanwhile, and there
+    /// are other cores. Only on the machine.
     fn may_look_around(&self) -> bool {
         false
     }

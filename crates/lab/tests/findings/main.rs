@@ -167,18 +167,9 @@ fn docs() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-fn recorded(folder: &str) -> Stored {
-    read_rows(&docs().join("runs/2026-11-22-2core-vm").join(folder)).unwrap()
-}
-
-/// A recording of 26 November.
-fn later(folder: &str) -> Stored {
-    read_rows(&docs().join("runs/2026-11-26-2core-vm").join(folder)).unwrap()
-}
-
-/// The recording whose sleepers were woken on time.
-fn on_time() -> Stored {
-    read_rows(&docs().join("runs/2026-11-27-2core-vm/lab")).unwrap()
+/// A recording by its folder in docs/runs.
+fn recorded(run: &str) -> Stored {
+    read_rows(&docs().join("runs").join(run)).unwrap()
 }
 
 /// What a row says was found here, its third cell, and its verdict, the fourth.
@@ -337,7 +328,7 @@ fn findings() -> String {
 #[test]
 fn what_was_found_is_what_was_recorded() {
     let text = findings();
-    let all = results(&recorded("lab"));
+    let all = results(&recorded("2026-11-22-2core-vm/lab"));
     let none = Vec::<String>::new();
     assert_eq!(wrong(&text, &all, RATIOS, RANGES), none);
     assert_eq!(wrong_ratios(&text, &all, COSTS, true), none);
@@ -350,7 +341,7 @@ fn what_was_found_is_what_was_recorded() {
             near("jumbo", "connp-l-gains"),
         ],
     )];
-    let frames = results(&recorded("lab-jumbo"));
+    let frames = results(&recorded("2026-11-22-2core-vm/lab-jumbo"));
     assert_eq!(wrong(&text, &frames, jumbo, &[]), none);
     // A figure that nobody has measured is seen, and a verdict that does not follow.
     for (right, other) in [
@@ -374,8 +365,9 @@ fn what_was_found_is_what_was_recorded() {
 #[test]
 fn conclusions_are_what_was_recorded() {
     let text = findings();
-    let all = results(&recorded("lab"));
-    let sentences = conclusions::sentences(&all, &results(&recorded("lab-jumbo")));
+    let all = results(&recorded("2026-11-22-2core-vm/lab"));
+    let sentences =
+        conclusions::sentences(&all, &results(&recorded("2026-11-22-2core-vm/lab-jumbo")));
     let lacks = lacking(&text, &sentences);
     assert!(
         lacks.is_empty(),
@@ -392,10 +384,15 @@ fn conclusions_are_what_was_recorded() {
 #[test]
 fn what_later_recordings_show_is_what_was_recorded() {
     let text = findings();
-    let (study, earlier) = (results(&later("lab")), results(&later("earlier")));
-    let on_time = results(&on_time());
-    let [study, earlier, on_time] =
-        [&study, &earlier, &on_time].map(|all| conclusions::Runs { all, far: false });
+    let all = [
+        "2026-11-26-2core-vm/lab",
+        "2026-11-26-2core-vm/earlier",
+        "2026-11-27-2core-vm/lab",
+    ]
+    .map(|run| results(&recorded(run)));
+    let [study, earlier, on_time] = all
+        .each_ref()
+        .map(|all| conclusions::Runs { all, far: false });
     let expected = [
         second::on_time_sentences(on_time),
         second::rows(study, second::STUDY),
@@ -415,7 +412,7 @@ fn what_later_recordings_show_is_what_was_recorded() {
 #[test]
 fn how_far_apart_the_cores_were_is_what_was_recorded() {
     let text = findings();
-    let stored = recorded("lab");
+    let stored = recorded("2026-11-22-2core-vm/lab");
     let told = stored
         .rows
         .iter()
@@ -457,7 +454,7 @@ fn how_far_apart_the_cores_were_is_what_was_recorded() {
 #[test]
 fn the_table_of_large_segments_says_what_was_recorded() {
     let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
-    let stored = read_rows(&docs().join("runs/2026-11-26-2core-vm/offload")).unwrap();
+    let stored = recorded("2026-11-26-2core-vm/offload");
     let all = results(&stored);
     let median = |label: &str, x: u64, metric: Metric| {
         let mut curves = all.iter().flat_map(|r| &r.curves);

@@ -30,8 +30,8 @@ pub(super) struct Counts {
 pub(super) struct Socket {
     pub fd: OwnedFd,
     pub counts: Arc<Counts>,
-    /// The interface was down at the last look. The kernel tells that once, to whichever side asks
-    /// first, and that the interface is deleted then it tells nobody.
+    /// The kernel has said that the interface is down, and no frame came since. It says so once, to
+    /// the side that asks first; it does not say when an interface that is down is deleted.
     down: AtomicBool,
     /// The interface was deleted.
     gone: AtomicBool,
@@ -266,7 +266,7 @@ impl TxQueue for PacketTx {
                 }
                 // An interface that is down takes nothing, so all of it is lost, as on any link.
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
-                    // Whoever waits for frames is not told any more: it comes back to look.
+                    // The receiving side will not be told. A visit at this time has it look.
                     self.socket.set_down(true);
                     if !self.socket.look() {
                         self.ready_at = now.plus(LOOK);

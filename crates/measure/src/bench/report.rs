@@ -97,7 +97,7 @@ pub struct Asked {
     pub no_stretch_acks: bool,
     /// The longest that threads looked around before they slept, ns; missing where they slept at
     /// once.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
     pub look_around_ns: u64,
     /// Missing where every frame is copied.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -181,11 +181,6 @@ pub struct Row {
     pub samples: Vec<Raw>,
     /// Remarks on this row.
     pub notes: Vec<String>,
-}
-
-/// Whether a setting is left out of the report.
-fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 impl Report {

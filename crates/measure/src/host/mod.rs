@@ -39,8 +39,8 @@ impl Host {
     }
 }
 
-/// From now on the kernel wakes this thread, and those that it starts, when it is time, and not up
-/// to 50 µs later, as it is else free to (prctl(2), `PR_SET_TIMERSLACK`).
+/// Has the kernel wake this thread, and those that it starts, when their time has come. By default
+/// it may do so up to 50 µs later (prctl(2), `PR_SET_TIMERSLACK`).
 ///
 /// A memory NIC's frames arrive by the clock: a thread that sleeps until then stands for one that a
 /// card's interrupt wakes, and no card waits for 50 µs more, which is as much as its round trip.

@@ -312,7 +312,7 @@ pub struct Raw {
     pub disturbances: Vec<String>,
 }
 
-fn is_zero(n: &u64) -> bool {
+pub(crate) fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 

@@ -206,8 +206,9 @@ impl<O: Org> Instance<O> {
         }
     }
 
-    /// Some devices tell once that they have gone, to whoever looks first, and that may be a thread
-    /// that looks around in passing while another sleeps: so it asks.
+    /// Asks the host's devices behind `queues` whether they have gone. Some say so once only, to the
+    /// thread that reads first: the service thread may read before one that sleeps in
+    /// [`Instance::idle`] has woken up.
     pub(crate) fn notice_gone(&self, queues: &[u16]) {
         for &q in queues {
             let port = &self.sh.rx[usize::from(q)];

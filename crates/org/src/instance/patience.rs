@@ -52,7 +52,7 @@ impl<O: Org> Instance<O> {
             if looked >= end {
                 break false;
             }
-            // Who shares the core may be the one who is waited for.
+            // The thread that is waited for may share the core.
             self.sh.p.yield_now();
             // A look that finds something was none in vain.
             now = self.sh.p.now();

@@ -140,9 +140,9 @@ impl Tcb {
         self.count.segs_out = self.count.segs_out.wrapping_add(u32::from(plan.segs) - 1);
     }
 
-    /// How many full segments of new data may be sent, of `room` octets together, before one that
-    /// pushes, has the FIN, or is otherwise anything but the one before it: what of
-    /// [`Tcb::commit_new`] happens for each of them is in [`Tcb::commit_quiet`].
+    /// How many full segments of new data, of `room` octets together at most, can be sent before one
+    /// that pushes or has the FIN. [`Tcb::commit_quiet`] counts them as [`Tcb::commit_new`] would one
+    /// by one.
     #[inline(always)]
     fn quiet(&self, q: Queued, room: u32) -> u32 {
         if !self.large {
@@ -164,8 +164,7 @@ impl Tcb {
         (octets / u32::from(self.mss)).min(burst.into())
     }
 
-    /// Counts `n` full segments of new data as sent that [`Tcb::quiet`] has found, behind another of
-    /// the same time.
+    /// Counts the `n` segments that [`Tcb::quiet`] has found as sent, right behind another one.
     #[inline(always)]
     fn commit_quiet(&mut self, n: u32, now: Time) {
         let mss = u32::from(self.mss);
