@@ -17,6 +17,10 @@ Every pass runs each configuration once, in an order drawn from the seed. Figure
 with intervals from order statistics; where intervals overlap the report says that no difference \
 is seen. Runs that something else on the machine disturbed are marked.
 
+Some hypervisors move cores apart for minutes at a time. Runs with near and with far cores are told \
+apart, and a verdict needs five of a kind; --more makes further passes for what lacks them, also of \
+a folder that is finished (with --resume).
+
 Examples:
   perimeter lab run throughput --quick
   perimeter lab run throughput contention locks --out tuesday
@@ -172,6 +176,10 @@ pub struct LabRun {
     /// Go on with the runs of --out where they were interrupted
     #[arg(long)]
     pub resume: bool,
+    /// Afterwards run again, for MINUTES at most, what lacks runs with near cores, or with far ones
+    #[arg(long, value_name = "MINUTES", default_value_t = 0, hide_default_value = true,
+          value_parser = clap::value_parser!(u64).range(..=24 * 60))]
+    pub more: u64,
     /// Seed of the order of the runs [default: drawn, and recorded; --resume: the folder's]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = seed)]
     pub seed: Option<u64>,

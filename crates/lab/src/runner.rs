@@ -3,7 +3,7 @@
 use crate::{
     Error,
     bench::report::{Asked, Build},
-    host::Host,
+    host::{Host, apart},
     plan::{Cell, Mode, Plan},
     record::{Folder, Header, Measured, Outcome, Row, SCHEMA, Stored},
     session::{self, Backend, Traits},
@@ -15,6 +15,10 @@ use std::{
     collections::{HashMap, HashSet},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+mod further;
+
+use further::Passes;
 
 /// Failures after which a configuration is given up.
 const PATIENCE: u32 = 2;
@@ -35,6 +39,9 @@ pub struct Request {
     pub seed: u64,
     /// The program.
     pub build: Build,
+    /// For how long, after the plans' passes, further ones are made for want of near or of far
+    /// cores.
+    pub more: Duration,
 }
 
 impl Request {
@@ -99,7 +106,7 @@ impl Request {
         Ok(self)
     }
 
-    /// Roughly how long all of it takes.
+    /// Roughly how long the plans' passes take.
     pub fn estimate(&self) -> Duration {
         self.plans.iter().map(|p| p.estimate(self.mode)).sum()
     }
@@ -156,6 +163,10 @@ pub type Backends<'a> = &'a mut dyn FnMut(&Cell) -> Box<dyn Backend>;
 /// drawn from the seed, so that neither a drift of the machine nor what ran just before falls on
 /// the same configurations each time.
 ///
+/// Then come further passes, for as long as [`Request::more`] allows: whenever the cores are near, of
+/// what lacks runs with near cores, and so for far ones. A verdict needs as many runs of one kind as
+/// [`ENOUGH`](crate::stats::ENOUGH) says, and compares runs of one pass.
+///
 /// Ends between two runs once the watcher says so. What fails in the run meanwhile is not recorded:
 /// the key that stops this program stops the peers' programs too.
 ///
@@ -182,37 +193,7 @@ pub fn run_with(
     watcher: &mut dyn Watcher,
     backends: Backends<'_>,
 ) -> Result<Summary, Error> {
-    let mut runner = Runner {
-        request,
-        folder,
-        watcher,
-        present: present
-            .iter()
-            .filter(|r| r.measured().is_some())
-            .map(Row::key)
-            .collect(),
-        host: Host::read(),
-        summary: Summary::default(),
-        done: 0,
-        of: 0,
-        left: Duration::ZERO,
-        spent: Duration::ZERO,
-        expected: Duration::ZERO,
-    };
-    for plan in &request.plans {
-        let cells = plan.cells(request.mode, request.device)?;
-        let repeats = plan.repeats(request.mode);
-        runner.of += cells.len() * repeats as usize;
-        runner.left += cells.iter().map(Cell::estimate).sum::<Duration>() * repeats;
-    }
-    runner.folder.record_sends(&request.plans)?;
-    for plan in &request.plans {
-        runner.plan(plan, backends)?;
-        if runner.summary.stopped {
-            break;
-        }
-    }
-    Ok(runner.summary)
+    Runner::new(request, folder, present, watcher).carry_out(&mut apart::round_trip, backends)
 }
 
 struct Runner<'a> {
@@ -228,16 +209,81 @@ struct Runner<'a> {
     /// Time of the runs so far, and what they were expected to take.
     spent: Duration,
     expected: Duration,
+    /// How often a point has failed.
+    failures: HashMap<Point, u32>,
+    /// The passes in which a point was measured.
+    passes: HashMap<Point, Passes>,
 }
 
-impl Runner<'_> {
+/// A plan, a label, and a place on the x axis.
+type Point = (String, String, u64);
+
+fn point(plan: &Plan, cell: &Cell) -> Point {
+    let label = plan.series[cell.series].label.clone();
+    (plan.name.clone(), label, cell.x)
+}
+
+impl<'a> Runner<'a> {
+    fn new(
+        request: &'a Request,
+        folder: &'a mut Folder,
+        present: &'a [Row],
+        watcher: &'a mut dyn Watcher,
+    ) -> Runner<'a> {
+        let mut passes: HashMap<Point, Passes> = HashMap::new();
+        let measured = || present.iter().filter_map(|r| Some((r, r.measured()?)));
+        for (row, m) in measured() {
+            let point = (row.plan.clone(), row.series.clone(), row.x);
+            let passes = passes.entry(point).or_default();
+            passes.add(row.repeat, m.raw.core_round_trip_ns);
+        }
+        Runner {
+            request,
+            folder,
+            watcher,
+            present: measured().map(|(r, _)| r.key()).collect(),
+            host: Host::read(),
+            summary: Summary::default(),
+            done: 0,
+            of: 0,
+            left: Duration::ZERO,
+            spent: Duration::ZERO,
+            expected: Duration::ZERO,
+            failures: HashMap::new(),
+            passes,
+        }
+    }
+
+    /// All passes; `look` tells how far apart the cores are.
+    fn carry_out(
+        mut self,
+        look: &mut dyn FnMut() -> Option<f64>,
+        backends: Backends<'_>,
+    ) -> Result<Summary, Error> {
+        let (mode, device) = (self.request.mode, self.request.device);
+        for plan in &self.request.plans {
+            let cells = plan.cells(mode, device)?;
+            let repeats = plan.repeats(mode);
+            self.of += cells.len() * repeats as usize;
+            self.left += cells.iter().map(Cell::estimate).sum::<Duration>() * repeats;
+        }
+        self.folder.record_sends(&self.request.plans)?;
+        for plan in &self.request.plans {
+            self.plan(plan, backends)?;
+            if self.summary.stopped {
+                return Ok(self.summary);
+            }
+        }
+        self.further(look, backends)?;
+        Ok(self.summary)
+    }
+
     fn plan(&mut self, plan: &Plan, backends: Backends<'_>) -> Result<(), Error> {
         let cells = plan.cells(self.request.mode, self.request.device)?;
         let mut running: Vec<Option<Box<dyn Backend>>> = Vec::new();
         for cell in &cells {
             running.push(self.ready(plan, cell, backends(cell))?);
         }
-        let mut failures: HashMap<usize, u32> = HashMap::new();
         for repeat in 0..plan.repeats(self.request.mode) {
             for index in order(cells.len(), self.request.seed, &plan.name, repeat) {
                 self.summary.stopped |= self.watcher.is_stopped();
@@ -248,19 +294,22 @@ impl Runner<'_> {
                 let label = &*plan.series[cell.series].label;
                 let there = self.present.contains(&(&*plan.name, label, cell.x, repeat));
                 self.summary.present += usize::from(there);
-                let given_up = failures.get(&index).is_some_and(|n| *n >= PATIENCE);
+                let given_up = self.is_given_up(&point(plan, cell));
                 if let Some(backend) = running[index]
                     .as_deref_mut()
                     .filter(|_| !there && !given_up)
                 {
-                    let failed = self.once(plan, cell, repeat, backend)?;
-                    *failures.entry(index).or_default() += u32::from(failed);
+                    self.once(plan, cell, repeat, backend)?;
                 }
                 self.done += 1;
                 self.left = self.left.saturating_sub(cell.estimate());
             }
         }
         Ok(())
+    }
+
+    fn is_given_up(&self, point: &Point) -> bool {
+        self.failures.get(point).is_some_and(|n| *n >= PATIENCE)
     }
 
     /// The backend if it can run the cell; else a row says why not.
@@ -286,14 +335,14 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// One run; returns whether it failed.
+    /// One run.
     fn once(
         &mut self,
         plan: &Plan,
         cell: &Cell,
         repeat: u32,
         backend: &mut dyn Backend,
-    ) -> Result<bool, Error> {
+    ) -> Result<(), Error> {
         self.watcher.begins(&Step {
             done: self.done,
             of: self.of,
@@ -310,16 +359,19 @@ impl Runner<'_> {
             None,
             None,
         );
-        let (outcome, failed) = match run {
+        let outcome = match run {
             Ok((sample, _)) => {
                 self.summary.measured += 1;
-                (Outcome::Measured(Box::new(Measured::from(&sample))), false)
+                let passes = self.passes.entry(point(plan, cell)).or_default();
+                passes.add(repeat, sample.core_round_trip_ns);
+                Outcome::Measured(Box::new(Measured::from(&sample)))
             }
-            Err(_) if self.watcher.is_stopped() => return Ok(false),
+            Err(_) if self.watcher.is_stopped() => return Ok(()),
             Err(e) => {
                 self.summary.failed += 1;
+                *self.failures.entry(point(plan, cell)).or_default() += 1;
                 self.watcher.remark(&format!("{}: {e}", plan.name));
-                (Outcome::Failed(e.to_string()), true)
+                Outcome::Failed(e.to_string())
             }
         };
         let traits = backend.traits(&cell.settings, &cell.configuration);
@@ -327,7 +379,7 @@ impl Runner<'_> {
         self.folder.append(&row)?;
         self.spent += begun.elapsed();
         self.expected += cell.estimate();
-        Ok(failed)
+        Ok(())
     }
 
     /// How much longer runs take than expected, as far as is known.

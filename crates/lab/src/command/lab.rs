@@ -165,6 +165,7 @@ fn run(args: &LabRun) -> Result<u8, Error> {
         device: args.device,
         seed: args.seed.unwrap_or_else(seed),
         build: build(),
+        more: Duration::from_secs(60 * args.more),
     };
     let (request, mut folder, present) = if args.resume {
         let Some(out) = &args.out else {

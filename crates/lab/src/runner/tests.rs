@@ -97,6 +97,7 @@ fn request() -> Request {
         device: None,
         seed: 11,
         build: record::tests::build(),
+        more: Duration::ZERO,
     }
 }
 
@@ -261,4 +262,81 @@ fn only_the_same_request_joins() {
         let error = other.joined(&stored, None).unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");
     }
+}
+
+/// Rows of every point: passes with near cores, then ones with far cores.
+fn rows_of(near: u32, far: u32) -> Vec<Row> {
+    let points = [("up", 1), ("up", 2), ("connp-l:8", 1), ("connp-l:8", 2)];
+    let passes = 0..near + far;
+    let rows = passes.flat_map(|pass| points.map(|(org, x)| (pass, org, x)));
+    rows.map(|(pass, org, x)| {
+        let mut row = record::tests::row("small", org, org, x, pass, 1.0);
+        if let Outcome::Measured(m) = &mut row.outcome {
+            m.raw.core_round_trip_ns = Some(if pass < near { 60.0 } else { 300.0 });
+        }
+        row
+    })
+    .collect()
+}
+
+/// What runs beyond `present`, two runs at most, while a line between the cores takes `ns`.
+fn run_further(present: &[Row], more: Duration, ns: f64) -> (Vec<Row>, Vec<String>) {
+    let t = tempfile::tempdir().unwrap();
+    let path = t.path().join("a");
+    let mut request = request();
+    request.more = more;
+    let mut folder = Folder::create(&path, &request.header(), &request.plans).unwrap();
+    let mut remarks = Remarks {
+        stop_at: Some(2),
+        ..Remarks::default()
+    };
+    let mut backends = |_: &Cell| -> Box<dyn Backend> {
+        Box::new(Fake {
+            log: Rc::default(),
+            fails: false,
+            unavailable: false,
+        })
+    };
+    let mut runner = Runner::new(&request, &mut folder, present, &mut remarks);
+    runner.host.cores = 2;
+    runner.carry_out(&mut || Some(ns), &mut backends).unwrap();
+    // No row at all is an error.
+    let rows = record::read_rows(&path).map_or(Vec::new(), |stored| stored.rows);
+    (rows, remarks.lines)
+}
+
+#[test]
+fn what_lacks_runs_of_a_kind_runs_again() {
+    let hour = Duration::from_secs(3600);
+    let passes = |(rows, _): (Vec<Row>, Vec<String>)| -> String {
+        let passes: Vec<u32> = rows.iter().map(|r| r.repeat).collect();
+        format!("{passes:?}")
+    };
+    // Nothing is asked for.
+    assert_eq!(
+        passes(run_further(&rows_of(4, 5), Duration::ZERO, 60.0)),
+        "[]"
+    );
+    // Nothing lacks.
+    assert_eq!(passes(run_further(&rows_of(5, 5), hour, 60.0)), "[]");
+    assert_eq!(passes(run_further(&rows_of(4, 5), hour, 60.0)), "[9, 9]");
+    assert_eq!(passes(run_further(&rows_of(5, 4), hour, 300.0)), "[9, 9]");
+    // The kind that lacks is not to be had.
+    let (rows, lines) = run_further(&rows_of(5, 4), Duration::from_millis(5), 60.0);
+    assert!(rows.is_empty(), "{rows:?}");
+    assert!(lines[0].contains("waiting for far cores"), "{lines:?}");
+}
+
+#[test]
+fn who_has_few_passes_in_common_lacks_them() {
+    let set = |passes: std::ops::Range<u32>| passes.collect::<std::collections::BTreeSet<u32>>();
+    let lacking = |sets: &[std::ops::Range<u32>]| {
+        let sets: Vec<_> = sets.iter().cloned().map(set).collect();
+        further::lacking(&sets.iter().collect::<Vec<_>>())
+    };
+    assert_eq!(lacking(&[0..5, 0..7]), [0_usize; 0]);
+    // Each has enough by itself, not with the other.
+    assert_eq!(lacking(&[0..5, 1..6]), [0, 1]);
+    assert_eq!(lacking(&[0..6, 0..6, 2..8]), [0, 1, 2]);
+    assert_eq!(lacking(&[0..4, 0..4]), [0, 1]);
 }

@@ -1,0 +1,158 @@
+//! Further passes, after those of the plans: for what lacks runs with near cores, or with far ones.
+
+use super::{Backends, Point, Runner, order, point};
+use crate::{
+    Error,
+    host::apart,
+    plan::{Cell, Plan},
+    stats::ENOUGH,
+    units,
+};
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often the distance of the cores is looked at where nothing can be done with the present one.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The passes in which a point was measured.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    near: BTreeSet<u32>,
+    far: BTreeSet<u32>,
+    /// Those before which the distance could not be told, too.
+    last: u32,
+}
+
+impl Passes {
+    /// The pass `repeat` measured it, with so many ns for a line between the cores and back.
+    pub(super) fn add(&mut self, repeat: u32, round_trip: Option<f64>) {
+        self.last = self.last.max(repeat);
+        match round_trip.map(apart::is_far) {
+            Some(false) => self.near.insert(repeat),
+            Some(true) => self.far.insert(repeat),
+            None => return,
+        };
+    }
+
+    fn of(&self, is_far: bool) -> &BTreeSet<u32> {
+        match is_far {
+            false => &self.near,
+            true => &self.far,
+        }
+    }
+}
+
+/// What has too few passes in common with another for a verdict on the two, by place in `points`.
+pub(super) fn lacking(points: &[&BTreeSet<u32>]) -> Vec<usize> {
+    let few = |a: &BTreeSet<u32>, b: &BTreeSet<u32>| a.intersection(b).count() < ENOUGH;
+    let lacks = |i: &usize| points.iter().any(|other| few(points[*i], other));
+    (0..points.len()).filter(lacks).collect()
+}
+
+impl<'a> Runner<'a> {
+    /// Makes further passes for as long as was asked for, or until nothing lacks runs of either
+    /// kind; none on one core. `look` tells how far apart the cores are.
+    ///
+    /// # Errors
+    /// That a row can't be recorded.
+    pub(super) fn further(
+        &mut self,
+        look: &mut dyn FnMut() -> Option<f64>,
+        backends: Backends<'_>,
+    ) -> Result<(), Error> {
+        if self.host.cores < 2 {
+            return Ok(());
+        }
+        let until = Instant::now() + self.request.more;
+        let mut told = None;
+        while Instant::now() < until {
+            self.summary.stopped |= self.watcher.is_stopped();
+            if self.summary.stopped {
+                return Ok(());
+            }
+            let is_far = look().map(apart::is_far);
+            if let Some(is_far) = is_far
+                && let Some((plan, cells)) = self.next_lacking(is_far)?
+            {
+                self.again(plan, &cells, until, backends)?;
+                continue;
+            }
+            let lacks = [self.next_lacking(false)?, self.next_lacking(true)?];
+            let wanted = match lacks.map(|l| l.is_some()) {
+                [false, false] => return Ok(()),
+                [true, true] => "to tell how far apart the cores are",
+                [true, false] => "for near cores",
+                [false, true] => "for far cores",
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if told.replace(wanted) != Some(wanted) {
+                let at_most = units::roughly(left);
+                let line =
+                    format!("waiting {wanted}, which runs are lacking for: {at_most} at most");
+                self.watcher.remark(&line);
+            }
+            thread::sleep(LOOK.min(left));
+        }
+        Ok(())
+    }
+
+    /// The first plan that lacks runs with such cores, and what of it lacks them.
+    fn next_lacking(&self, is_far: bool) -> Result<Option<(&'a Plan, Vec<Cell>)>, Error> {
+        let request = self.request;
+        for plan in &request.plans {
+            // What is modelled does not depend on it.
+            if plan.metric.is_modelled() {
+                continue;
+            }
+            let mut cells = plan.cells(request.mode, request.device)?;
+            let measured = |point: &Point| {
+                let passes = self.passes.get(point)?;
+                (!self.is_given_up(point)).then(|| passes.of(is_far))
+            };
+            cells.retain(|cell| measured(&point(plan, cell)).is_some());
+            let points: Vec<_> = cells
+                .iter()
+                .filter_map(|cell| measured(&point(plan, cell)))
+                .collect();
+            let lacking = lacking(&points);
+            if !lacking.is_empty() {
+                let cells = lacking.into_iter().map(|i| cells[i].clone()).collect();
+                return Ok(Some((plan, cells)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// One further pass over `cells`.
+    fn again(
+        &mut self,
+        plan: &Plan,
+        cells: &[Cell],
+        until: Instant,
+        backends: Backends<'_>,
+    ) -> Result<(), Error> {
+        let of_plan = self.passes.iter().filter(|(point, _)| point.0 == plan.name);
+        let repeat = of_plan.map(|(_, p)| p.last + 1).max().unwrap_or(0);
+        self.of += cells.len();
+        for index in order(cells.len(), self.request.seed, &plan.name, repeat) {
+            let left = until.saturating_duration_since(Instant::now());
+            self.summary.stopped |= self.watcher.is_stopped();
+            if self.summary.stopped || left.is_zero() {
+                return Ok(());
+            }
+            // Without what the pace would make of it.
+            self.left = left.div_f64(self.pace());
+            let cell = &cells[index];
+            let mut backend = backends(cell);
+            let configuration = std::slice::from_ref(&cell.configuration);
+            if backend.check(&cell.settings, configuration).is_ok() {
+                self.once(plan, cell, repeat, &mut *backend)?;
+            }
+            self.done += 1;
+        }
+        Ok(())
+    }
+}
