@@ -70,6 +70,7 @@ its ratio.
 Examples:
   perimeter lab predict throughput --machine opteron-275 --cores 4
   perimeter lab predict all --quick --machine server-64 --cores 4,16,64 --json predicted.json
+  perimeter lab report monday --predicted predicted.json
 
 Exit status: 0 predicted, 1 the validation fails, 2 the request can't be served.";
 
@@ -139,6 +140,9 @@ pub enum LabCommand {
         /// Put it in the place of a report that tells of more runs than the record has
         #[arg(long)]
         replace: bool,
+        /// Draw what `perimeter lab predict --json` has written, too; it is kept in the folder
+        #[arg(long, value_name = "FILE")]
+        predicted: Vec<PathBuf>,
     },
     /// Put the runs of two folders on one page: what is better in the second, what is worse
     Compare {

@@ -17,8 +17,9 @@ use std::{
 };
 
 mod further;
+mod passes;
 
-use further::Passes;
+use passes::Passes;
 
 /// Failures after which a configuration is given up.
 const PATIENCE: u32 = 2;

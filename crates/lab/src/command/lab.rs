@@ -10,6 +10,7 @@ use perimeter_command::{
 use perimeter_lab::{
     cache,
     plan::{Mode, Plan, embedded},
+    predict::Predictions,
     published::published,
     record::{self, Folder},
     report::{self, lanes},
@@ -48,8 +49,12 @@ pub fn lab(command: &LabCommand) -> Result<u8, Error> {
             dir,
             markdown,
             replace,
+            predicted,
         } => {
             let stored = record::read_rows(dir)?;
+            for file in predicted {
+                Predictions::read(file)?.keep(dir)?;
+            }
             let written = report::write(dir, &stored, *replace)?;
             match markdown {
                 true => print(&written.markdown)?,

@@ -8,10 +8,9 @@ use perimeter_command::{
 };
 use perimeter_lab::{
     plan::{Mode, Plan},
-    predict::{self, Effort, Machine, Question, Time, loads::Load},
+    predict::{self, Effort, Machine, Predictions, Question, Time, loads::Load},
 };
 use perimeter_measure::{Error, bench::recommend::Prediction};
-use serde_json::json;
 use std::{
     io::{self, Write as _},
     path::Path,
@@ -99,20 +98,20 @@ pub fn predict(args: &Predict, find: impl Fn(&str) -> Result<Plan, Error>) -> Re
     }
     let fails = figures.iter().any(|f| !f.caveats.is_empty());
     if let Some(file) = &args.json {
-        let whole = json!({
-            "schema": "perimeter-predict/1",
-            "build": build(),
-            "machine": question.machine,
-            "cores": question.cores,
-            "seeds": question.seeds,
-            "validation": validation,
-            "figures": figures,
-        });
-        let whole = serde_json::to_string_pretty(&whole).map_err(|e| Error::Run(e.to_string()))?;
+        let whole = Predictions {
+            schema: predict::SCHEMA.into(),
+            build: build(),
+            machine: question.machine,
+            cores: question.cores,
+            seeds: question.seeds,
+            validation,
+            figures,
+        };
+        let whole = whole.text()?;
         match file.as_path() == Path::new("-") {
-            true => print(&(whole + "\n"))?,
+            true => print(&whole)?,
             false => {
-                write_whole(file, &(whole + "\n"))?;
+                write_whole(file, &whole)?;
                 print(&text)?;
             }
         }

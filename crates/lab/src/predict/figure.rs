@@ -19,7 +19,7 @@ use crate::{
     workload::{Device, Latency},
 };
 use perimeter_sync::Touched;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// By what each group of costs is multiplied and divided.
 const VARIED: f64 = 1.5;
@@ -44,7 +44,7 @@ pub struct Question {
 }
 
 /// A point of a figure.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// Label of its series.
     pub series: String,
@@ -55,7 +55,7 @@ pub struct Place {
     /// Cores.
     pub cores: usize,
     /// Why there is nothing, where there is nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// The plan's metric: median and spread of the seeds.
     pub value: Option<Spread>,
@@ -74,7 +74,7 @@ pub struct Place {
 }
 
 /// A claim, judged by prediction.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// Its name.
     pub id: String,
@@ -91,7 +91,7 @@ pub struct Judged {
 }
 
 /// What a prediction says of a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finding {
     /// It holds, however the costs are varied.
@@ -114,7 +114,7 @@ impl Finding {
 }
 
 /// A published value beside the predicted one.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Published {
     /// The series.
     pub series: String,
@@ -127,7 +127,7 @@ pub struct Published {
 }
 
 /// A plan, predicted.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// The plan.
     pub plan: String,
@@ -145,6 +145,13 @@ pub struct Figure {
     pub published: Vec<Published>,
     /// Claims, on as many cores as they are of.
     pub claims: Vec<Judged>,
+}
+
+impl Figure {
+    /// The points on so many cores; one thread is the same on any number of them.
+    pub fn on(&self, cores: usize) -> impl Iterator<Item = &Place> {
+        self.places.iter().filter(move |place| is_on(place, cores))
+    }
 }
 
 /// Predicts a plan.

@@ -10,6 +10,7 @@
 mod advise;
 mod calibrate;
 mod figure;
+mod file;
 mod fit;
 mod lines;
 pub mod loads;
@@ -24,6 +25,7 @@ mod validate;
 pub use advise::{Advice, advise};
 pub use calibrate::{Time, Watcher, calibrate, refit};
 pub use figure::{Figure, Finding, Judged, Place, Published, Question, predict};
+pub use file::{Predictions, SCHEMA};
 pub use lines::lines;
 pub use machine::{Group, Machine, names};
 pub use scale::scale;

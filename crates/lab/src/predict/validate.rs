@@ -8,7 +8,7 @@ use super::{
     simulate::{Effort, simulate},
 };
 use crate::{Error, metric::Metric, record::Measured, stats::Spread};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{fmt, fmt::Write as _};
 
 /// Median error of throughput that is good enough.
@@ -23,7 +23,7 @@ pub const CONTENDED: f64 = 2.0;
 const LITTLE: f64 = 0.5;
 
 /// One run, measured and predicted.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The load.
     pub load: Load,
@@ -49,7 +49,7 @@ impl Row {
 }
 
 /// Far against near, of one organization under one load.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The load.
     pub load: Load,
@@ -64,7 +64,7 @@ pub struct Ratio {
 }
 
 /// What a table is worth for one load.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The load.
     pub load: Load,
@@ -116,7 +116,7 @@ impl Verdict {
 }
 
 /// A table, held against what was measured.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
     /// The machine whose table it is.
     pub machine: String,

@@ -4,6 +4,7 @@ use super::{
     analysis::{Cores, Result, has},
     choice::{Choice, Lead, Sure, is_rival},
     material::Material,
+    more_cores,
     names::Unit,
     svg::number,
 };
@@ -25,6 +26,7 @@ pub(super) fn section(material: &Material<'_>) -> Markup {
             } @else {
                 p.plain { (plain(material, &near)) }
                 @if let Some(why) = why(material, &near) { p.why { (why) } }
+                @for line in more_cores::lines(material) { p.why { (line) } }
                 (table(material, &near, "answer-near", true))
                 p.facts { (caption(material, &near)) }
                 @if !far.is_empty() {
@@ -307,6 +309,9 @@ pub(super) fn lines(material: &Material<'_>) -> String {
     }
     if near.is_empty() {
         values(material, &mut out);
+    }
+    for line in more_cores::lines(material) {
+        let _ = writeln!(out, "{line}");
     }
     let (noisy, runs) = near
         .iter()

@@ -124,6 +124,7 @@ fn material(stored: &Stored) -> Material<'_> {
         results,
         choices,
         apart: None,
+        predicted: Vec::new(),
     }
 }
 
@@ -371,7 +372,7 @@ fn figure(b: &Both<'_>, looks: &[svg::Look]) -> Figure {
         look: looks[*i],
         series: *i,
         marks: pairs.iter().map(mark).collect(),
-        published: false,
+        origin: svg::Origin::Measured,
     };
     Figure {
         id: format!("{}-now", b.now.id()),

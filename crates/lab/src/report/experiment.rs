@@ -8,6 +8,7 @@ use super::{
     judge::Cost,
     lanes,
     material::Material,
+    predicted,
     svg::{self, Look},
     table::{axis, values},
     words,
@@ -96,6 +97,7 @@ fn body(material: &Material<'_>, r: &Result, far: Option<&Result>) -> Markup {
         (legend(r, &looks))
         div.row { (figures::all(r, &looks)) @if let Some(said) = said { (said) } }
         (more(r, &looks))
+        @if r.cores != Cores::Far { (predicted::sections(&material.predicted, r, &looks)) }
         @if let Some(far) = far {
             details.more {
                 summary { "With cores far apart: " (crate::units::runs(far.measured)) }

@@ -6,7 +6,7 @@ use super::{
     answer,
     names::Unit,
     stacked::{self, Stacked},
-    svg::{self, Bars, Figure, Line, Look, Mark, number},
+    svg::{self, Bars, Figure, Line, Look, Mark, Origin, number},
     table::{axis, field},
 };
 use crate::{metric::Metric, misses::Component, plan::Mode, published::Claim};
@@ -137,9 +137,8 @@ fn line(name: &str, origin: &str, m: &Mark, unit: &str) -> String {
 fn data(f: &Figure) -> String {
     let mut text = String::from(HEAD);
     for l in &f.lines {
-        let origin = if l.published { "published" } else { "measured" };
         for m in &l.marks {
-            text.push_str(&line(&l.name, origin, m, &f.unit));
+            text.push_str(&line(&l.name, l.origin.word(), m, &f.unit));
         }
     }
     text
@@ -237,14 +236,14 @@ fn measured(r: &Result, looks: &[Look]) -> Vec<Line> {
             look: *look,
             series,
             marks: marks.filter_map(|p| mark(p.x, p, r.plan.metric)).collect(),
-            published: false,
+            origin: Origin::Measured,
         }
     };
     curves.map(line).collect()
 }
 
 /// The published curves that have a counterpart here.
-fn papers(r: &Result, looks: &[Look]) -> Vec<Line> {
+pub(super) fn papers(r: &Result, looks: &[Look]) -> Vec<Line> {
     let line = |(series, (c, look)): (usize, (&Curve, &Look))| {
         let e = r.plan.published?;
         let (of, by) = (
@@ -270,7 +269,7 @@ fn papers(r: &Result, looks: &[Look]) -> Vec<Line> {
             look: *look,
             series,
             marks,
-            published: true,
+            origin: Origin::Published,
         })
     };
     r.curves
@@ -332,13 +331,13 @@ fn relative(r: &Result, looks: &[Look], base: usize) -> Figure {
             .iter()
             .filter_map(|p| ratio_of_paper(r, c, of, p.x))
             .collect();
-        for (marks, published) in [(ours, false), (theirs, true)] {
+        for (marks, origin) in [(ours, Origin::Measured), (theirs, Origin::Published)] {
             lines.push(Line {
                 name: c.name.clone(),
                 look: *look,
                 series,
                 marks,
-                published,
+                origin,
             });
         }
     }

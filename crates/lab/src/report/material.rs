@@ -1,7 +1,7 @@
 //! What all forms of a report are made from.
 
 use super::{analysis::Result, apart::Apart, choice::Choice};
-use crate::record::Stored;
+use crate::{predict::Predictions, record::Stored};
 
 /// What all forms are made from.
 pub(super) struct Material<'a> {
@@ -9,4 +9,5 @@ pub(super) struct Material<'a> {
     pub results: Vec<Result>,
     pub choices: Vec<Choice>,
     pub apart: Option<Apart>,
+    pub predicted: Vec<Predictions>,
 }

@@ -17,7 +17,9 @@ pub mod judge;
 pub mod lanes;
 mod markdown;
 mod material;
+mod more_cores;
 mod names;
+mod predicted;
 mod stacked;
 pub mod svg;
 mod table;
@@ -25,6 +27,7 @@ mod words;
 
 use crate::{
     Error,
+    predict::Predictions,
     record::{Folder, Stored},
 };
 use apart::Apart;
@@ -51,6 +54,11 @@ pub struct Rendered {
 
 /// Makes the report of what a folder holds.
 pub fn render(stored: &Stored) -> Rendered {
+    render_with(stored, Vec::new())
+}
+
+/// As [`render`], with what is predicted for other machines.
+pub fn render_with(stored: &Stored, predicted: Vec<Predictions>) -> Rendered {
     let results = analysis::results(stored);
     let choices = choice::choices(&results);
     let material = Material {
@@ -58,6 +66,7 @@ pub fn render(stored: &Stored) -> Rendered {
         results,
         choices,
         apart: Apart::of(&stored.rows),
+        predicted,
     };
     Rendered {
         html: html::page(&material).into_string(),
@@ -67,13 +76,13 @@ pub fn render(stored: &Stored) -> Rendered {
     }
 }
 
-/// Makes the report and puts it into `folder`, in place of one that is there; of one that tells of
+/// Makes the report, with the predictions that are in `folder`, and puts it there, in place of one that is there; of one that tells of
 /// more runs only where that is meant to be `lost`.
 ///
 /// # Errors
 /// [`Error::Input`] if the one that is there tells of more runs; what the system says.
 pub fn write(folder: &Path, stored: &Stored, lost: bool) -> std::result::Result<Rendered, Error> {
-    let rendered = render(stored);
+    let rendered = render_with(stored, Predictions::of_folder(folder)?);
     let file = folder.join(CSV);
     let there = std::fs::read_to_string(&file).map_or(0, |text| csv::runs(&text));
     let here = csv::runs(&rendered.csv);

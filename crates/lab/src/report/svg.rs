@@ -84,7 +84,10 @@ impl Mark {
         let mut text = format!(
             "{}{}: {}",
             line.name,
-            if line.published { ", published" } else { "" },
+            match line.origin {
+                Origin::Measured => String::new(),
+                other => format!(", {}", other.word()),
+            },
             number(self.y)
         );
         if let Some((low, high)) = self.bar.filter(|b| b.0 != b.1) {
@@ -99,6 +102,38 @@ impl Mark {
     }
 }
 
+/// Where a curve comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// From runs on this machine.
+    Measured,
+    /// From a paper: drawn thin, with hollow markers.
+    Published,
+    /// From a model of some machine: drawn dashed, with a band in place of error bars.
+    Predicted,
+}
+
+impl Origin {
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Origin::Measured => "measured",
+            Origin::Published => "published",
+            Origin::Predicted => "predicted",
+        }
+    }
+
+    /// Dash pattern and class of a curve.
+    fn drawn(self, look: Look) -> (&'static str, &'static str) {
+        match self {
+            Origin::Measured => (DASHES[look.dash % DASHES.len()], ""),
+            // Between published points nothing is published.
+            Origin::Published => ("1 4", " pub"),
+            Origin::Predicted => (DASHES[1 + look.dash % (DASHES.len() - 1)], ""),
+        }
+    }
+}
+
 /// One curve.
 #[derive(Debug, Clone)]
 pub struct Line {
@@ -110,8 +145,8 @@ pub struct Line {
     pub series: usize,
     /// By x.
     pub marks: Vec<Mark>,
-    /// Whether it is what the paper published: drawn thin, with hollow markers.
-    pub published: bool,
+    /// Where it comes from.
+    pub origin: Origin,
 }
 
 /// A figure with an x and a y axis.
@@ -165,7 +200,10 @@ impl Figure {
     fn description(&self) -> String {
         let mut text = format!("{} over {}.", self.y, self.x);
         for line in self.lines.iter().filter(|l| !l.marks.is_empty()) {
-            let kind = if line.published { " (published)" } else { "" };
+            let kind = match line.origin {
+                Origin::Measured => String::new(),
+                other => format!(" ({})", other.word()),
+            };
             let _ = write!(text, " {}{kind}:", line.name);
             for (i, m) in line.marks.iter().enumerate() {
                 let comma = if i == 0 { "" } else { "," };
@@ -237,14 +275,14 @@ impl Figure {
                 scale.y(m.y)
             );
         }
-        // Between published points nothing is published.
-        let dash = match line.published {
-            true => "1 4",
-            false => DASHES[line.look.dash % DASHES.len()],
+        let (dash, kind) = line.origin.drawn(line.look);
+        let band = match line.origin == Origin::Predicted && shown.len() > 1 {
+            true => band(&shown, |m| scale.x(m.x) + aside, |y| scale.y(y)),
+            false => String::new(),
         };
-        let kind = if line.published { " pub" } else { "" };
         html! {
             g class=(format!("c-{} s{}{kind}", line.look.class, line.series)) {
+                @if !band.is_empty() { path class="band" d=(band) {} }
                 @if shown.len() > 1 {
                     path class="curve" d=(path) stroke-dasharray=[(!dash.is_empty()).then_some(dash)] {}
                 }
@@ -252,15 +290,28 @@ impl Figure {
                     @let x = scale.x(m.x) + aside;
                     g class="pt" {
                         title { (m.tip(self, line)) }
-                        @if let Some((low, high)) = m.bar {
+                        @if let (true, Some((low, high))) = (band.is_empty(), m.bar) {
                             (error_bar(x, scale.y(low), scale.y(high)))
                         }
-                        (marker(line.look.marker, x, scale.y(m.y), line.published))
+                        (marker(line.look.marker, x, scale.y(m.y), line.origin == Origin::Published))
                     }
                 }
             }
         }
     }
+}
+
+/// The area between the ends of the marks' bars.
+fn band(marks: &[&Mark], x: impl Fn(&Mark) -> f64, y: impl Fn(f64) -> f64) -> String {
+    let ends = |m: &Mark| m.bar.unwrap_or((m.y, m.y));
+    let upper = marks.iter().map(|m| (x(m), y(ends(m).1)));
+    let lower = marks.iter().rev().map(|m| (x(m), y(ends(m).0)));
+    let mut path = String::new();
+    for (i, (x, y)) in upper.chain(lower).enumerate() {
+        let letter = if i == 0 { 'M' } else { 'L' };
+        let _ = write!(path, "{letter}{x:.1} {y:.1}");
+    }
+    path + "Z"
 }
 
 fn error_bar(x: f64, low: f64, high: f64) -> Markup {
@@ -630,7 +681,7 @@ mod tests {
                 look: look("up"),
                 series: 0,
                 marks,
-                published: false,
+                origin: Origin::Measured,
             }],
         }
     }

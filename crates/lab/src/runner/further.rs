@@ -1,56 +1,19 @@
 //! Further passes, after those of the plans: for what lacks runs with near cores, or with far ones.
 
-use super::{Backends, Point, Runner, order, point};
+use super::{Backends, Point, Runner, order, passes::lacking, point};
 use crate::{
     Error,
     host::apart,
     plan::{Cell, Plan},
-    stats::ENOUGH,
     units,
 };
 use std::{
-    collections::BTreeSet,
     thread,
     time::{Duration, Instant},
 };
 
 /// How often the distance of the cores is looked at where nothing can be done with the present one.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// The passes in which a point was measured.
-#[derive(Debug, Default)]
-pub(super) struct Passes {
-    near: BTreeSet<u32>,
-    far: BTreeSet<u32>,
-    /// Those before which the distance could not be told, too.
-    last: u32,
-}
-
-impl Passes {
-    /// The pass `repeat` measured it, with so many ns for a line between the cores and back.
-    pub(super) fn add(&mut self, repeat: u32, round_trip: Option<f64>) {
-        self.last = self.last.max(repeat);
-        match round_trip.map(apart::is_far) {
-            Some(false) => self.near.insert(repeat),
-            Some(true) => self.far.insert(repeat),
-            None => return,
-        };
-    }
-
-    fn of(&self, is_far: bool) -> &BTreeSet<u32> {
-        match is_far {
-            false => &self.near,
-            true => &self.far,
-        }
-    }
-}
-
-/// What has too few passes in common with another for a verdict on the two, by place in `points`.
-pub(super) fn lacking(points: &[&BTreeSet<u32>]) -> Vec<usize> {
-    let few = |a: &BTreeSet<u32>, b: &BTreeSet<u32>| a.intersection(b).count() < ENOUGH;
-    let lacks = |i: &usize| points.iter().any(|other| few(points[*i], other));
-    (0..points.len()).filter(lacks).collect()
-}
 
 impl<'a> Runner<'a> {
     /// Makes further passes for as long as was asked for, or until nothing lacks runs of either

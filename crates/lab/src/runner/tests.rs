@@ -332,7 +332,7 @@ fn who_has_few_passes_in_common_lacks_them() {
     let set = |passes: std::ops::Range<u32>| passes.collect::<std::collections::BTreeSet<u32>>();
     let lacking = |sets: &[std::ops::Range<u32>]| {
         let sets: Vec<_> = sets.iter().cloned().map(set).collect();
-        further::lacking(&sets.iter().collect::<Vec<_>>())
+        passes::lacking(&sets.iter().collect::<Vec<_>>())
     };
     assert_eq!(lacking(&[0..5, 0..7]), [0_usize; 0]);
     // Each has enough by itself, not with the other.

@@ -5,12 +5,12 @@ use perimeter_lab::{
     metric::Metric,
     record::Measured,
     report::{
-        analysis::{Cores, Curve, Finding, Point, Result, compare_points},
+        analysis::{Cores, Curve, Point, Result, compare_points},
         choice::{Choice, Sure, choices},
     },
 };
 use perimeter_measure::{
-    stats::{Comparison, Verdict, median},
+    stats::{Comparison, median},
     workload::Locks,
 };
 
@@ -87,30 +87,40 @@ pub fn whole(v: f64) -> String {
     }
 }
 
-/// All of them, of the recording of every plan and of that of jumbo frames.
-pub fn sentences(lab: &[Result], jumbo: &[Result]) -> Vec<String> {
-    let (near, far) = (
-        Runs {
-            all: lab,
-            far: false,
-        },
-        Runs {
-            all: lab,
-            far: true,
-        },
-    );
+/// All of them: of the recording that claims are judged by, of the last one of every plan, and of the
+/// one on another machine.
+pub fn sentences(claims: &[Result], every: &[Result], xeon: &[Result]) -> Vec<String> {
+    let runs = |all, far| Runs { all, far };
+    let (near, far, old) = (runs(claims, false), runs(claims, true), runs(every, false));
     let mut list = Vec::new();
     list.extend(distance(near, far));
     list.extend(costs(near));
     list.extend(locks(near));
     list.extend(groups(near));
     list.extend(hand_overs(near));
-    list.extend(buffers_and_frames(near, far, jumbo));
-    list.extend(cache(near));
+    list.extend(conditions(near));
+    list.extend(earlier_studies(near));
+    list.extend(buffers_and_frames(near));
+    list.extend(cache(old));
     list.extend(pef(near));
-    list.extend(peers(near));
-    list.extend(which(near, lab));
+    list.extend(peers(old));
+    list.extend(which(near, claims, every));
+    list.push(throughputs(near));
+    list.push(throughputs(runs(xeon, false)));
     list
+}
+
+/// Three organizations against one thread, for few connections, more, and most.
+fn throughputs(near: Runs<'_>) -> String {
+    let three = |org: &str| {
+        let ratio = |x| near.ratio("throughput", org, "UP", x).ratio;
+        [6, 192, 16_384].map(|x| format!("{:.2}", ratio(x)))
+    };
+    let [l6, l192, l_most] = three("ConnP-L(128)");
+    let [m6, m192, m_most] = three("MsgP");
+    format!(
+        "`connp-l:128` has {l6}, {l192} and {l_most} times `up`'s throughput at 6, 192 and 16,384 connections, `msgp` {m6}, {m192} and {m_most} times"
+    )
 }
 
 /// What far cores cost those that receive, and what paced ports leave to tell.
@@ -135,33 +145,18 @@ fn distance(near: Runs<'_>, far: Runs<'_>) -> Vec<String> {
             median(&met).unwrap(),
             met.len()
         ),
-        format!("{least:.2} to {most:.2}: the ports are the limit"),
-        verdict(near.result("ports").claims.iter().map(|c| c.finding)) + " |",
+        format!("with paced ports {least:.2} to {most:.2}, as the ports are the limit"),
     ]
 }
 
-/// What throughput claims come to in processor time.
+/// What MsgP's throughput comes to on two cores.
 fn costs(near: Runs<'_>) -> Vec<String> {
     let claims = &near.result("throughput").claims;
-    let of = |id: &str| claims.iter().find(|c| c.claim.id == id).unwrap();
-    let above = of("connp-l-up").cost.as_ref().unwrap();
-    let (least, most) = range(above.evidence.iter().map(|e| e.comparison.ratio));
-    let of_two = 2.0 * of("msgp-16384").claim.ratio.unwrap() / 4.0;
-    let mut list: Vec<String> = ["msgp-6", "msgp-16384", "connp-l-16384", "connp-t-6"]
-        .map(|id| {
-            let (low, _) = of(id).cost.as_ref().unwrap().implied.range().unwrap();
-            format!("| {low:.2} |")
-        })
-        .into();
-    list.push(format!(
-        "| below 4 | {least:.2} to {most:.2} at {} loads | {} |",
-        above.evidence.len(),
-        above.finding.words()
-    ));
-    list.push(format!(
+    let claim = claims.iter().find(|c| c.claim.id == "msgp-16384").unwrap();
+    let of_two = 2.0 * claim.claim.ratio.unwrap() / 4.0;
+    vec![format!(
         "would by this reach {of_two:.2} of its uniprocessor on two cores"
-    ));
-    list
+    )]
 }
 
 fn locks(near: Runs<'_>) -> Vec<String> {
@@ -175,19 +170,6 @@ fn locks(near: Runs<'_>) -> Vec<String> {
         range(many.clone().map(|x| table(x, "conn_hashtable"))),
         range(many.map(|x| table(x, "route_hashtable"))),
     );
-    let coarse = |x| {
-        near.ratio(
-            "coarse-locks",
-            "one lock a connection",
-            "a lock for each structure",
-            x,
-        )
-    };
-    let finer = near.xs("coarse-locks").into_iter();
-    let all_same = finer
-        .map(coarse)
-        .all(|c| c.verdict == Verdict::NoDifference);
-    assert!(all_same, "finer locks make a difference");
     vec![
         format!(
             "Without locks a segment costs {:.0} ns of stack time at 6 connections; under MsgP {:.0} ns and {:.0} ns of waiting on top, at {:.0} % contention of `conn_hashtable`",
@@ -301,23 +283,11 @@ fn hand_overs(near: Runs<'_>) -> Vec<String> {
     ]
 }
 
-fn buffers_and_frames(near: Runs<'_>, far: Runs<'_>, jumbo: &[Result]) -> Vec<String> {
-    let (at_far, at_near) = (
-        far.result("buffers").measured,
-        near.result("buffers").measured,
-    );
-    let switches = |x| far.metric("buffers", "ConnP-L(128)", x, Metric::Switches);
-    let jumbo = Runs {
-        all: jumbo,
-        far: false,
-    };
-    let largest = jumbo.metric("jumbo", "ConnP-L(128)", 9000, Metric::Goodput) / 1e3;
+fn buffers_and_frames(near: Runs<'_>) -> Vec<String> {
+    let switches = |x| near.metric("buffers", "ConnP-L(128)", x, Metric::Switches);
+    let largest = near.metric("jumbo", "ConnP-L(128)", 9000, Metric::Goodput) / 1e3;
     let linux = |x| near.metric("throughput", "linux", x, Metric::Goodput) / 1e3;
     vec![
-        format!(
-            "{at_far} of the {} runs of this plan had far cores",
-            at_far + at_near
-        ),
         format!(
             "windows of 1 MB mean {:.1} context switches a MB instead of {:.1} for ConnP-L(128)",
             switches(1 << 20),
@@ -361,10 +331,13 @@ fn pef(near: Runs<'_>) -> Vec<String> {
             at("PEF", Metric::Stack) / 1e3
         ),
         format!(
-            "both together are worth {:.2} within one perimeter ({both:.1} against {neither:.1} Gb/s), light TCP alone {:.2}, the light queue alone {:.2}",
+            "both together are worth {:.2} within one perimeter ({both:.1} against {neither:.1} Gb/s), light TCP alone {:.2}, the light queue alone {:.2}; without running the lists PEF has {:.1} Gb/s, the paper's baseline {:.1} and `squeue` {:.1}",
             both / neither,
             part("light TCP, one perimeter") / neither,
             part("light queue, one perimeter") / neither,
+            part("both, without running lists"),
+            part("FireEngine before PEF"),
+            part("FireEngine"),
         ),
         format!(
             "{:.0} context switches a MB where `squeue` has {:.0}, and {:.0} against {:.0} ns of stack time a segment",
@@ -410,48 +383,41 @@ fn peers(near: Runs<'_>) -> Vec<String> {
     ]
 }
 
-fn which(near: Runs<'_>, lab: &[Result]) -> Vec<String> {
-    let all = choices(lab);
-    let of = |plan: &str, of: fn(&Choice) -> bool| -> Vec<String> {
-        let chosen = all.iter().filter(|c| {
-            let r = &lab[c.result];
+fn which(near: Runs<'_>, claims: &[Result], every: &[Result]) -> Vec<String> {
+    let of = |all: &[Result], plan: &str, of: &dyn Fn(&Choice) -> bool| -> Vec<String> {
+        let choices = choices(all);
+        let chosen = choices.iter().filter(|c| {
+            let r = &all[c.result];
             r.plan.name == plan && r.cores != Cores::Far && of(c)
         });
         chosen.map(|c| whole(c.x as f64)).collect()
     };
-    let sending = of("throughput", |c| {
-        c.best == "connp-l:128" && c.sure() == Some(Sure::Yes)
-    });
-    let likely = of("throughput", |c| {
-        c.best == "connp-l:128" && matches!(c.sure(), Some(Sure::Likely(_)))
-    });
-    let tied = of("throughput", |c| c.sure() == Some(Sure::Tie));
+    let sending = |of_sure: &dyn Fn(Option<Sure>) -> bool, org: &str| {
+        of(claims, "throughput", &|c| {
+            c.best == org && of_sure(c.sure())
+        })
+        .join(", ")
+    };
+    let yes = |s: Option<Sure>| s == Some(Sure::Yes);
     let lead = |label| near.ratio("receive", label, "up", 1).ratio;
     // What the sentences say without figures.
-    let up_is_best = |plan: &str, from: u64| {
-        let mut rest = all.iter().filter(|c| {
-            let r = &lab[c.result];
-            r.plan.name == plan && r.cores != Cores::Far && c.x >= from
-        });
-        rest.all(|c| c.best == "up")
-    };
-    for (plan, from) in [
-        ("one-connection", 1),
-        ("receive", 6),
-        ("requests", 1),
-        ("connects", 6),
+    for (all, plan, from) in [
+        (claims, "one-connection", 1),
+        (every, "requests", 1),
+        (every, "connects", 6),
     ] {
-        assert!(up_is_best(plan, from), "{plan}");
+        let others = of(all, plan, &|c| c.x >= from && c.best != "up");
+        assert!(others.is_empty(), "{plan}: {others:?}");
     }
     vec![
+        format!("`connp-l:128` surely at {}", sending(&yes, "connp-l:128")),
+        format!("`up` surely at {}", sending(&yes, "up")),
         format!(
-            "`connp-l:128` for sending over 24 connections and more (sure at {}; every pair says so at {}; a tie at {})",
-            sending.join(", "),
-            likely.join(", "),
-            tied.join(", "),
+            "for receiving `up` surely at {}",
+            of(claims, "receive", &|c| c.best == "up" && yes(c.sure())).join(", ")
         ),
         format!(
-            "receiving over one connection `connp-l:128`, `squeue`, `pef:vertical` and `msgp` lead `up` by {:.2}, {:.2}, {:.2} and {:.2}",
+            "receiving over one connection `connp-l:128`, `squeue`, `pef:vertical` and `msgp` have {:.2}, {:.2}, {:.2} and {:.2} times what `up` does",
             lead("connp-l:128"),
             lead("squeue"),
             lead("pef:vertical"),
@@ -460,13 +426,116 @@ fn which(near: Runs<'_>, lab: &[Result]) -> Vec<String> {
     ]
 }
 
-/// A verdict as FINDINGS has it: that of each claim, each once.
-pub fn verdict(findings: impl Iterator<Item = Finding>) -> String {
-    let mut words: Vec<String> = Vec::new();
-    for f in findings.map(Finding::words) {
-        if !words.contains(&f) {
-            words.push(f);
-        }
-    }
-    words.join(" / ")
+/// What the studies before it found.
+fn earlier_studies(runs: Runs<'_>) -> Vec<String> {
+    let ratio = |plan: &str, a: &str, b: &str, x| runs.ratio(plan, a, b, x).ratio;
+    let dispatch = |label: &str, x| ratio("dispatch", label, "direct dispatch", x);
+    let many = "16 workers, a lock for each structure";
+    let workers = |x| ratio("coarse-locks", many, "a lock for each structure", x);
+    let threads = |x, metric| runs.metric("threads", "a thread for each connection", x, metric);
+    let rings = |x, of: fn(&Measured, &Locks) -> f64| {
+        runs.median("threads", "a thread for each connection", x, |m| {
+            of(m, class(m, "tx_ring"))
+        })
+    };
+    let switches = |label: &str| runs.metric("dispatch", label, 192, Metric::Switches);
+    vec![
+        format!(
+            "one worker receives {:.2}, {:.2}, {:.2} and {:.2} of what the NICs' threads do at 1, 6, 192 and 2,048 connections",
+            dispatch("one worker", 1),
+            dispatch("one worker", 6),
+            dispatch("one worker", 192),
+            dispatch("one worker", 2048),
+        ),
+        format!(
+            "16 workers send {:.2}, {:.2} and {:.2} of what `msgp` does without them at 1, 6 and 192 connections and receive {:.2} of it at 192, where they switch threads {:.0} times a MB instead of {:.0}",
+            workers(1),
+            workers(6),
+            workers(192),
+            dispatch("16 workers", 192),
+            switches("16 workers"),
+            switches("direct dispatch"),
+        ),
+        format!(
+            "waits {} ns a segment for locks at 384 connections, {} of them for the NICs' transmit rings ({} µs each time), against {} at 6, and switches threads {:.0} times a MB instead of {:.0}",
+            whole(threads(384, Metric::LockWait)),
+            whole(rings(384, |m, l| l.wait_ns as f64 / m.raw.segments)),
+            whole(rings(384, |_, l| l.wait_ns as f64
+                / 1e3
+                / l.contended as f64)),
+            whole(threads(6, Metric::LockWait)),
+            threads(384, Metric::Switches),
+            threads(6, Metric::Switches),
+        ),
+    ]
+}
+
+/// A uniprocessor driven by interrupts, a protocol thread for each core, the locks of 2006, and entry
+/// modes.
+fn conditions(runs: Runs<'_>) -> Vec<String> {
+    let of = |plan: &str, label: &str, x, metric| runs.metric(plan, label, x, metric);
+    let ratio =
+        |plan: &str, a: &str, b: &str, x, metric| of(plan, a, x, metric) / of(plan, b, x, metric);
+    let sent = |label, x| ratio("throughput", label, "UP", x, Metric::Goodput);
+    let interrupts = "UP, driven by interrupts";
+    let hold = |label, x| whole(of("locks", label, x, Metric::Hold));
+    let (turnstile, l_turnstile) = ("MsgP, turnstile locks", "ConnP-L(128), turnstile locks");
+    let entry = |mode: &str, way: &str, x| {
+        let (of, process) = (format!("{mode}, {way}"), format!("process, {way}"));
+        ratio("entry-modes", &of, &process, x, Metric::Goodput)
+    };
+    vec![
+        format!(
+            "`up:shared` on one core, its NIC on a thread of its own, has {:.2} of `up`'s throughput at 6 connections, {:.2} at 192 and {:.2} at 16,384; queueing, parking and waking take {:.0}, {:.0} and {:.0} ns a KB, with 6 {:.2} times what MsgP spends",
+            sent(interrupts, 6),
+            sent(interrupts, 192),
+            sent(interrupts, 16_384),
+            of("scheduler", interrupts, 6, Metric::Scheduler),
+            of("scheduler", interrupts, 192, Metric::Scheduler),
+            of("scheduler", interrupts, 16_384, Metric::Scheduler),
+            ratio("scheduler", interrupts, "MsgP", 6, Metric::Scheduler),
+        ),
+        format!(
+            "`connp-t:2` has {:.2}, {:.2} and {:.2} times the throughput of `connp-t:4` at 6, 192 and 16,384",
+            ratio(
+                "throughput",
+                "ConnP-T, a thread a core",
+                "ConnP-T(4)",
+                6,
+                Metric::Goodput
+            ),
+            ratio(
+                "throughput",
+                "ConnP-T, a thread a core",
+                "ConnP-T(4)",
+                192,
+                Metric::Goodput
+            ),
+            ratio(
+                "throughput",
+                "ConnP-T, a thread a core",
+                "ConnP-T(4)",
+                16_384,
+                Metric::Goodput
+            ),
+        ),
+        format!(
+            "at 16,384 connections a hold of a group's lock takes {} ns on average instead of {}, one of a connection's under MsgP {} instead of {}; at 6 {} instead of {}, and {} instead of {}",
+            hold(l_turnstile, 16_384),
+            hold("ConnP-L(128)", 16_384),
+            hold(turnstile, 16_384),
+            hold("MsgP", 16_384),
+            hold(l_turnstile, 6),
+            hold("ConnP-L(128)", 6),
+            hold(turnstile, 6),
+            hold("MsgP", 6),
+        ),
+        format!(
+            "`entry=fill` sends {:.2} and {:.2} times what `entry=process` does at 6 and 48 connections, and receives {:.2} and {:.2} times as much",
+            entry("fill", "sending", 6),
+            entry("fill", "sending", 48),
+            entry("fill", "receiving", 6),
+            entry("fill", "receiving", 48),
+        ),
+    ]
 }
