@@ -287,9 +287,13 @@ fn announce(request: &Request, path: &Path, present: &[record::Row]) {
         0 => String::new(),
         n => format!(", {n} runs of it are there"),
     };
+    let more = match request.more {
+        Duration::ZERO => String::new(),
+        more => format!(" and {} more at most", units::roughly(more)),
+    };
     let _ = writeln!(
         io::stderr(),
-        "{} ({}): about {}{there}; raw data and report in {}",
+        "{} ({}): about {}{more}{there}; raw data and report in {}",
         names.join(", "),
         request.mode,
         units::roughly(request.estimate()),
@@ -319,9 +323,13 @@ fn tell_how_to_go_on(args: &LabRun, path: &Path) {
     let device = args
         .device
         .map_or(String::new(), |d| format!(" --device {d}"));
+    let more = match args.more {
+        0 => String::new(),
+        more => format!(" --more {more}"),
+    };
     let _ = writeln!(
         io::stderr(),
-        "stopped; the rest: perimeter lab run {}{mode}{device} --resume --out {}",
+        "stopped; the rest: perimeter lab run {}{mode}{device}{more} --resume --out {}",
         args.plans.join(" "),
         path.display()
     );

@@ -49,7 +49,8 @@ fn line(p: &Predictions, figure: &Figure, r: &Result) -> Option<String> {
         false => text.push_str(&format!(" and {} are as fast", second.org)),
     }
     if let (true, Some((what, share))) = (apart, &second.held_up_by) {
-        text.push_str(&format!(", which spends {:.0} % on {what}", share * 100.0));
+        let percent = share * 100.0;
+        text.push_str(&format!(" ({what}: {percent:.0} % of the cores' time)"));
     }
     text.push('.');
     if !figure.caveats.is_empty() {

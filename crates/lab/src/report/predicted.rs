@@ -210,7 +210,7 @@ mod tests {
                 "{said}"
             );
             assert!(
-                said.contains("25 % on waiting for conn_hashtable"),
+                said.contains("(waiting for conn_hashtable: 25 % of the cores' time)"),
                 "{said}"
             );
             assert_eq!(said.contains("Not borne out"), !caveats.is_empty());

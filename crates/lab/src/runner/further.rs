@@ -53,8 +53,7 @@ impl<'a> Runner<'a> {
             let left = until.saturating_duration_since(Instant::now());
             if told.replace(wanted) != Some(wanted) {
                 let at_most = units::roughly(left);
-                let line =
-                    format!("waiting {wanted}, which runs are lacking for: {at_most} at most");
+                let line = format!("waiting {wanted}, {at_most} at most");
                 self.watcher.remark(&line);
             }
             thread::sleep(LOOK.min(left));
