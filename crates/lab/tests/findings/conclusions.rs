@@ -97,6 +97,7 @@ pub fn sentences(claims: &[Result], every: &[Result], xeon: &[Result]) -> Vec<St
     list.extend(costs(near));
     list.extend(locks(near));
     list.extend(groups(near));
+    list.push(switches(near));
     list.extend(hand_overs(near));
     list.extend(conditions(near));
     list.extend(earlier_studies(near));
@@ -250,6 +251,29 @@ fn groups(near: Runs<'_>) -> Vec<String> {
             meet("ConnP-L(128)", 192),
         ),
     ]
+}
+
+/// What tells passes of one configuration apart that differ most.
+fn switches(near: Runs<'_>) -> String {
+    let runs = near.at("throughput", "ConnP-L(128)", 1536).runs.values();
+    let one = |m: &Measured| {
+        let switches = m.raw.context_switches as f64;
+        let forced = m.raw.involuntary_context_switches as f64 / switches;
+        let mb = m.raw.goodput_mbps / 8.0 * m.raw.seconds;
+        (m.raw.goodput_mbps / 1e3, switches / mb, 100.0 * forced)
+    };
+    let mut all: Vec<(f64, f64, f64)> = runs.map(one).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (slow, fast) = (all[0], all[all.len() - 1]);
+    let (least, most) = range(all.iter().map(|m| m.2));
+    format!(
+        "at 1,536 connections {} passes of one configuration sent {:.0} to {:.0} Gb/s; the slowest switched threads {:.1} times a MB, the fastest {:.1} times, {least:.0} to {most:.0} % of it forced",
+        all.len(),
+        slow.0,
+        fast.0,
+        slow.1,
+        fast.1,
+    )
 }
 
 fn hand_overs(near: Runs<'_>) -> Vec<String> {
