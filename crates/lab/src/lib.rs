@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+mod files;
 pub mod metric;
 pub mod plan;
 pub mod predict;

@@ -287,8 +287,7 @@ impl<'a> Runner<'a> {
         }
         for repeat in 0..plan.repeats(self.request.mode) {
             for index in order(cells.len(), self.request.seed, &plan.name, repeat) {
-                self.summary.stopped |= self.watcher.is_stopped();
-                if self.summary.stopped {
+                if self.is_stopped() {
                     return Ok(());
                 }
                 let cell = &cells[index];
@@ -307,6 +306,12 @@ impl<'a> Runner<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether no further run is to begin; then the summary says so.
+    fn is_stopped(&mut self) -> bool {
+        self.summary.stopped |= self.watcher.is_stopped();
+        self.summary.stopped
     }
 
     fn is_given_up(&self, point: &Point) -> bool {

@@ -10,7 +10,7 @@ pub use mode::Mode;
 pub use text::Axis;
 
 use crate::{
-    Error, cache, counted,
+    Error, cache, counted, files,
     metric::Metric,
     organizations::Organization,
     ours,
@@ -220,14 +220,8 @@ impl Plan {
     /// # Errors
     /// As [`Plan::parse`], or what the system says about the file.
     pub fn load(path: &Path) -> Result<Plan, Error> {
-        let file = path.display().to_string();
-        let input = |what: String| Error::Input(format!("{file}: {what}"));
-        let size = path.metadata().map_err(|e| input(e.to_string()))?.len();
-        if size > LONGEST {
-            return Err(input(format!("{size} bytes are no plan")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| input(e.to_string()))?;
-        Plan::parse(&file, &text)
+        let text = files::read(path, LONGEST, "plan")?;
+        Plan::parse(&path.display().to_string(), &text)
     }
 
     /// The file's text as it is stored with runs of this machine: whoever reads them elsewhere gets

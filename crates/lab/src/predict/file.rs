@@ -1,17 +1,17 @@
 //! What `perimeter lab predict --json` writes, and reports read.
 
 use super::{figure::Figure, machine::Machine, validate::Validation};
-use crate::{Error, bench::report::Build, record::Folder};
+use crate::{Error, bench::report::Build, files, record::Folder};
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path};
 
-/// Of the format.
+/// Name and version of the format.
 pub const SCHEMA: &str = "perimeter-predict/1";
 
 /// Most bytes of a file.
 const LONGEST: u64 = 64 << 20;
 
-/// How a recording's folder names them: this, the machine, and that.
+/// What a file's name in a recording's folder begins with, before the machine's, and ends with.
 const NAME: [&str; 2] = ["predicted-", ".json"];
 
 /// Plans, predicted for a machine.
@@ -49,13 +49,7 @@ impl Predictions {
     /// [`Error::Input`] with what is wrong.
     pub fn read(file: &Path) -> Result<Predictions, Error> {
         let input = |what: String| Error::Input(format!("{}: {what}", file.display()));
-        let size = file.metadata().map_err(|e| input(e.to_string()))?.len();
-        if size > LONGEST {
-            return Err(input(format!(
-                "{size} bytes are more than any prediction has"
-            )));
-        }
-        let text = fs::read_to_string(file).map_err(|e| input(e.to_string()))?;
+        let text = files::read(file, LONGEST, "prediction")?;
         let read: Predictions = serde_json::from_str(&text).map_err(|e| {
             input(format!(
                 "not what `perimeter lab predict --json` writes: {e}"

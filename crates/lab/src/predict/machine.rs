@@ -1,6 +1,6 @@
 //! Machines as tables of costs: what work, locks, wakes and cache lines take there.
 
-use crate::{Error, text::from_str};
+use crate::{Error, files, text::from_str};
 use perimeter::{LockPolicy, Work};
 use perimeter_sync::{
     Touched,
@@ -196,13 +196,7 @@ impl Machine {
                 known.join(", ")
             )));
         }
-        let input = |what: String| Error::Input(format!("{name}: {what}"));
-        let size = path.metadata().map_err(|e| input(e.to_string()))?.len();
-        if size > LONGEST {
-            return Err(input(format!("{size} bytes are no machine")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| input(e.to_string()))?;
-        Machine::parse(name, &text)
+        Machine::parse(name, &files::read(path, LONGEST, "machine")?)
     }
 
     /// Reads a machine from the text of `file`.

@@ -1,6 +1,6 @@
 //! Further passes, after those of the plans: for what lacks runs with near cores, or with far ones.
 
-use super::{Backends, Point, Runner, order, passes::lacking, point};
+use super::{Backends, Runner, order, passes::lacking, point};
 use crate::{
     Error,
     host::apart,
@@ -32,8 +32,7 @@ impl<'a> Runner<'a> {
         let until = Instant::now() + self.request.more;
         let mut told = None;
         while Instant::now() < until {
-            self.summary.stopped |= self.watcher.is_stopped();
-            if self.summary.stopped {
+            if self.is_stopped() {
                 return Ok(());
             }
             let is_far = look().map(apart::is_far);
@@ -69,16 +68,13 @@ impl<'a> Runner<'a> {
             if plan.metric.is_modelled() {
                 continue;
             }
-            let mut cells = plan.cells(request.mode, request.device)?;
-            let measured = |point: &Point| {
-                let passes = self.passes.get(point)?;
-                (!self.is_given_up(point)).then(|| passes.of(is_far))
+            let measured = |cell: Cell| {
+                let point = point(plan, &cell);
+                let passes = self.passes.get(&point)?;
+                (!self.is_given_up(&point)).then(|| (cell, passes.of(is_far)))
             };
-            cells.retain(|cell| measured(&point(plan, cell)).is_some());
-            let points: Vec<_> = cells
-                .iter()
-                .filter_map(|cell| measured(&point(plan, cell)))
-                .collect();
+            let cells = plan.cells(request.mode, request.device)?.into_iter();
+            let (cells, points): (Vec<_>, Vec<_>) = cells.filter_map(measured).unzip();
             let lacking = lacking(&points);
             if !lacking.is_empty() {
                 let cells = lacking.into_iter().map(|i| cells[i].clone()).collect();
@@ -101,11 +97,10 @@ impl<'a> Runner<'a> {
         self.of += cells.len();
         for index in order(cells.len(), self.request.seed, &plan.name, repeat) {
             let left = until.saturating_duration_since(Instant::now());
-            self.summary.stopped |= self.watcher.is_stopped();
-            if self.summary.stopped || left.is_zero() {
+            if self.is_stopped() || left.is_zero() {
                 return Ok(());
             }
-            // Without what the pace would make of it.
+            // It is time by the clock already, and `once` multiplies it by the pace.
             self.left = left.div_f64(self.pace());
             let cell = &cells[index];
             let mut backend = backends(cell);

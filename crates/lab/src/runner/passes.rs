@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 pub(super) struct Passes {
     near: BTreeSet<u32>,
     far: BTreeSet<u32>,
-    /// Those before which the distance could not be told, too.
+    /// The last one, whether or not it is known how far apart the cores were.
     pub(super) last: u32,
 }
 

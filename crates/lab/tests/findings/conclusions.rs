@@ -185,7 +185,7 @@ fn locks(near: Runs<'_>) -> Vec<String> {
             cost("msgp, a lock for each structure", 16_384),
         ),
         format!(
-            "A segment costs it {:.0} ns of processor time at 16,384 connections without the ideal peer's, where `up` takes {:.0}",
+            "A segment costs MsgP {:.0} ns of processor time at 16,384 connections without the ideal peer's, where `up` takes {:.0}",
             of("MsgP", 16_384, Metric::CpuOwn),
             of("UP", 16_384, Metric::CpuOwn),
         ),
@@ -233,7 +233,7 @@ fn groups(near: Runs<'_>) -> Vec<String> {
             up(6)
         ),
         format!(
-            "from 384 on both cores are busy ({:.2} at 384)",
+            "with 384 connections it keeps {:.2} of them busy",
             of(384, busy)
         ),
         format!(

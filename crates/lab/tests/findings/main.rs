@@ -4,6 +4,7 @@
 mod conclusions;
 mod table;
 
+use conclusions::whole;
 use perimeter_lab::{
     metric::Metric,
     record::{Stored, read_rows},
@@ -132,12 +133,11 @@ fn how_far_apart_the_cores_were_is_what_was_recorded() {
         of[of.len() / 2].round()
     };
     let said = format!(
-        "{} ns before {},{:03} runs and {} ns before {}",
+        "{} ns before {} runs and {} ns before {}",
         middle(&mut near),
-        near.len() / 1000,
-        near.len() % 1000,
+        whole(near.len() as f64),
         middle(&mut far),
-        far.len()
+        whole(far.len() as f64)
     );
     assert!(text.contains(&said), "recorded: {said}");
     let runs = stored
@@ -154,7 +154,7 @@ fn how_far_apart_the_cores_were_is_what_was_recorded() {
         assert!(report.contains(&row), "the report has no {row}");
     }
     assert!(
-        text.contains(&format!("{},{:03} runs of build", runs / 1000, runs % 1000)),
+        text.contains(&format!("{} runs of build", whole(runs as f64))),
         "{runs}"
     );
 }
