@@ -158,6 +158,10 @@ pub struct Bench {
     /// has paid lately; 0: they sleep at once [default: 50us; 0 in the lab's plans]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
     look_around: Option<Duration>,
+    /// With --device mem or pair: a NIC interrupts so long after the first frame, as NICs with
+    /// interrupt moderation do (ethtool's rx-usecs) [default: 0]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
+    interrupt_delay: Option<Duration>,
     /// With --device pair: the wire hands the memory of large segments on, as a veth pair hands on
     /// pages, instead of copying it, as a NIC's DMA does
     #[arg(long)]
@@ -311,6 +315,7 @@ impl Bench {
             offload: self.offload.unwrap_or(d.offload),
             stretch_acks: !self.no_stretch_acks,
             look_around: self.look_around.unwrap_or(d.look_around),
+            interrupt_delay: self.interrupt_delay.unwrap_or(d.interrupt_delay),
             hand_on: self.hand_on,
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),

@@ -180,7 +180,8 @@ pub struct LabRun {
     /// Go on with the runs of --out where they were interrupted
     #[arg(long)]
     pub resume: bool,
-    /// Afterwards run again, for MINUTES at most, what lacks runs with near cores, or with far ones
+    /// Afterwards run again, for MINUTES at most, what lacks runs with near cores, or with far
+    /// ones; first the plan that soonest has enough
     #[arg(long, value_name = "MINUTES", default_value_t = 0, hide_default_value = true,
           value_parser = clap::value_parser!(u64).range(..=24 * 60))]
     pub more: u64,

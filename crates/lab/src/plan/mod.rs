@@ -341,6 +341,10 @@ impl Plan {
         }
         if let Some(device) = device.filter(|_| organization.has_device()) {
             settings.device = device;
+            if device.is_to_kernel() {
+                // The kernel decides when it wakes whom.
+                settings.interrupt_delay = Duration::ZERO;
+            }
         }
         let time = self.time(mode);
         settings.seconds = time.seconds.mul_f64(series.times);
@@ -510,6 +514,7 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "cache",
     "cache-counted",
     "scheduler",
+    "interrupts",
     "one-connection",
     "lock-cost",
     "coarse-locks",

@@ -1,6 +1,10 @@
 //! Further passes, after those of the plans: for what lacks runs with near cores, or with far ones.
 
-use super::{Backends, Runner, order, passes::lacking, point};
+use super::{
+    Backends, Runner, order,
+    passes::{Lacking, lacking},
+    point,
+};
 use crate::{
     Error,
     host::apart,
@@ -60,9 +64,11 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// The first plan that lacks runs with such cores, and what of it lacks them.
+    /// Of the plans that lack runs with such cores the one that soonest has enough, so that whatever
+    /// time there is gives most verdicts, and what of it lacks them.
     fn next_lacking(&self, is_far: bool) -> Result<Option<(&'a Plan, Vec<Cell>)>, Error> {
         let request = self.request;
+        let mut soonest: Option<(Duration, &Plan, Vec<Cell>)> = None;
         for plan in &request.plans {
             // What is modelled does not depend on it.
             if plan.metric.is_modelled() {
@@ -75,13 +81,14 @@ impl<'a> Runner<'a> {
             };
             let cells = plan.cells(request.mode, request.device)?.into_iter();
             let (cells, points): (Vec<_>, Vec<_>) = cells.filter_map(measured).unzip();
-            let lacking = lacking(&points);
-            if !lacking.is_empty() {
-                let cells = lacking.into_iter().map(|i| cells[i].clone()).collect();
-                return Ok(Some((plan, cells)));
+            let Lacking { which, passes } = lacking(&points);
+            let cells: Vec<Cell> = which.into_iter().map(|i| cells[i].clone()).collect();
+            let takes = cells.iter().map(Cell::estimate).sum::<Duration>() * passes;
+            if !cells.is_empty() && soonest.as_ref().is_none_or(|(least, ..)| takes < *least) {
+                soonest = Some((takes, plan, cells));
             }
         }
-        Ok(None)
+        Ok(soonest.map(|(_, plan, cells)| (plan, cells)))
     }
 
     /// One further pass over `cells`.

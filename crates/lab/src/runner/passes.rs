@@ -32,9 +32,22 @@ impl Passes {
     }
 }
 
-/// What has too few passes in common with another for a verdict on the two, by place in `points`.
-pub(super) fn lacking(points: &[&BTreeSet<u32>]) -> Vec<usize> {
-    let few = |a: &BTreeSet<u32>, b: &BTreeSet<u32>| a.intersection(b).count() < ENOUGH;
-    let lacks = |i: &usize| points.iter().any(|other| few(points[*i], other));
-    (0..points.len()).filter(lacks).collect()
+/// What a plan's points lack for verdicts.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Lacking {
+    /// Which points have too few passes in common with another, by place.
+    pub(super) which: Vec<usize>,
+    /// Passes over those after which none lacks any.
+    pub(super) passes: u32,
+}
+
+/// What `points` lack for a verdict on any two of them.
+pub(super) fn lacking(points: &[&BTreeSet<u32>]) -> Lacking {
+    let common = |a: &BTreeSet<u32>, b: &BTreeSet<u32>| a.intersection(b).count();
+    let least = |i: usize| points.iter().map(|b| common(points[i], b)).min();
+    let lacks = |i: usize| ENOUGH.saturating_sub(least(i).unwrap_or(0));
+    Lacking {
+        which: (0..points.len()).filter(|i| lacks(*i) > 0).collect(),
+        passes: (0..points.len()).map(lacks).max().unwrap_or(0) as u32,
+    }
 }

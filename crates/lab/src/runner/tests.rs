@@ -281,10 +281,14 @@ fn rows_of(near: u32, far: u32) -> Vec<Row> {
 
 /// What runs beyond `present`, two runs at most, while a line between the cores takes `ns`.
 fn run_further(present: &[Row], more: Duration, ns: f64) -> (Vec<Row>, Vec<String>) {
-    let t = tempfile::tempdir().unwrap();
-    let path = t.path().join("a");
     let mut request = request();
     request.more = more;
+    run_further_of(&request, present, ns)
+}
+
+fn run_further_of(request: &Request, present: &[Row], ns: f64) -> (Vec<Row>, Vec<String>) {
+    let t = tempfile::tempdir().unwrap();
+    let path = t.path().join("a");
     let mut folder = Folder::create(&path, &request.header(), &request.plans).unwrap();
     let mut remarks = Remarks {
         stop_at: Some(2),
@@ -297,7 +301,7 @@ fn run_further(present: &[Row], more: Duration, ns: f64) -> (Vec<Row>, Vec<Strin
             unavailable: false,
         })
     };
-    let mut runner = Runner::new(&request, &mut folder, present, &mut remarks);
+    let mut runner = Runner::new(request, &mut folder, present, &mut remarks);
     runner.host.cores = 2;
     runner.carry_out(&mut || Some(ns), &mut backends).unwrap();
     // No row at all is an error.
@@ -332,11 +336,37 @@ fn who_has_few_passes_in_common_lacks_them() {
     let set = |passes: std::ops::Range<u32>| passes.collect::<std::collections::BTreeSet<u32>>();
     let lacking = |sets: &[std::ops::Range<u32>]| {
         let sets: Vec<_> = sets.iter().cloned().map(set).collect();
-        passes::lacking(&sets.iter().collect::<Vec<_>>())
+        let lacking = passes::lacking(&sets.iter().collect::<Vec<_>>());
+        (lacking.which, lacking.passes)
     };
-    assert_eq!(lacking(&[0..5, 0..7]), [0_usize; 0]);
+    assert_eq!(lacking(&[0..5, 0..7]), (vec![], 0));
     // Each has enough by itself, not with the other.
-    assert_eq!(lacking(&[0..5, 1..6]), [0, 1]);
-    assert_eq!(lacking(&[0..6, 0..6, 2..8]), [0, 1, 2]);
-    assert_eq!(lacking(&[0..4, 0..4]), [0, 1]);
+    assert_eq!(lacking(&[0..5, 1..6]), (vec![0, 1], 1));
+    assert_eq!(lacking(&[0..6, 0..6, 2..8]), (vec![0, 1, 2], 1));
+    assert_eq!(lacking(&[0..6, 1..6, 1..8, 0..6]), (vec![], 0));
+    assert_eq!(lacking(&[0..2, 0..4]), (vec![0, 1], 3));
+    assert_eq!(lacking(&[]), (vec![], 0));
+}
+
+#[test]
+fn what_soonest_has_enough_runs_again_first() {
+    let mut request = request();
+    request.more = Duration::from_secs(3600);
+    let other = PLAN.replace("\"small\"", "\"other\"");
+    request
+        .plans
+        .push(Plan::parse("other.toml", &other).unwrap());
+    for (small, other, first) in [(3, 4, "other"), (4, 3, "small"), (4, 4, "small")] {
+        let mut present = rows_of(5, small);
+        present.extend(rows_of(5, other).into_iter().map(|mut row| {
+            row.plan = "other".into();
+            row
+        }));
+        let (rows, _) = run_further_of(&request, &present, 300.0);
+        let plans: Vec<&str> = rows.iter().map(|r| r.plan.as_str()).collect();
+        assert_eq!(
+            plans, [first; 2],
+            "{small} and {other} passes with far cores"
+        );
+    }
 }

@@ -92,6 +92,10 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--offload", a.offload != b.offload),
         ("--no-stretch-acks", a.no_stretch_acks != b.no_stretch_acks),
         ("--look-around", a.look_around_ns != b.look_around_ns),
+        (
+            "--interrupt-delay",
+            a.interrupt_delay_ns != b.interrupt_delay_ns,
+        ),
         ("--hand-on", a.hand_on != b.hand_on),
     ]
     .into_iter()

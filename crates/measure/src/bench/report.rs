@@ -99,6 +99,9 @@ pub struct Asked {
     /// once.
     #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
     pub look_around_ns: u64,
+    /// How long after the first frame a NIC interrupted, ns; missing where at once.
+    #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
+    pub interrupt_delay_ns: u64,
     /// Missing where every frame is copied.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hand_on: bool,
@@ -247,6 +250,7 @@ impl From<&Settings> for Asked {
             offload: (s.offload != Offload::Off).then(|| s.offload.to_string()),
             no_stretch_acks: !s.stretch_acks,
             look_around_ns: s.look_around.as_nanos() as u64,
+            interrupt_delay_ns: s.interrupt_delay.as_nanos() as u64,
             hand_on: s.hand_on,
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),

@@ -227,6 +227,8 @@ pub struct Settings {
     pub stretch_acks: bool,
     /// The longest that threads of our organizations look around before they sleep.
     pub look_around: Duration,
+    /// How long after the first frame a NIC in memory interrupts.
+    pub interrupt_delay: Duration,
     /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
     pub hand_on: bool,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
@@ -274,6 +276,7 @@ impl Default for Settings {
             offload: Offload::default(),
             stretch_acks: true,
             look_around: perimeter::Config::default().look_around,
+            interrupt_delay: Duration::ZERO,
             hand_on: false,
             profile: false,
             seconds: Duration::from_secs(5),
@@ -333,6 +336,9 @@ impl Settings {
                 .any(|o| matches!(o, Organization::Other(_)))
         {
             return input("--mtu: other stacks are set up for 1500; list ours and linux".into());
+        }
+        if !self.interrupt_delay.is_zero() && !matches!(self.device, Device::Mem | Device::Pair) {
+            return input("--interrupt-delay needs --device mem or pair".into());
         }
         if self.hand_on && (self.device, self.offload) != (Device::Pair, Offload::Device) {
             return input("--hand-on needs --device pair and --offload device".into());
@@ -612,7 +618,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 26] = [
+        let damages: [fn(&mut Settings); 27] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -636,6 +642,7 @@ mod tests {
             |s| (s.udp, s.inbound) = (Some(64), Inbound::Affine),
             |s| (s.udp, s.organizations[2]) = (Some(64), Organization::Null),
             |s| s.exchange = Some("64".parse().unwrap()),
+            |s| (s.interrupt_delay, s.device) = (Duration::from_micros(50), Device::Tap),
             |s| s.hand_on = true,
             |s| (s.hand_on, s.device, s.offload) = (true, Device::Pair, Offload::Software),
             |s| s.reconnect = true,
