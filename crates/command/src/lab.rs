@@ -196,6 +196,9 @@ pub struct CacheSubject {
     /// The run, as the benchmark would make it.
     #[command(flatten)]
     pub bench: Bench,
+    /// Bytes of payload before the trace has accesses
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub untraced: u64,
     /// Bytes of payload while which accesses count, after as many while which they do not
     #[arg(long, value_name = "BYTES")]
     pub payload: u64,
@@ -217,7 +220,7 @@ pub struct Calibrate {
     #[arg(long, conflicts_with = "to")]
     pub quick: bool,
     /// Put how many cache lines go with what is touched into that table, from traces (needs
-    /// valgrind, and some minutes); nothing else is measured then
+    /// cargo and the sources, and some minutes); nothing else is measured then
     #[arg(long, conflicts_with_all = ["to", "quick"])]
     pub lines: bool,
     /// Measure nothing: fit that table anew to the runs that are in it

@@ -177,8 +177,7 @@ fn modelled(series: usize, x: u64) -> Modelled {
         cores: 4,
         bytes: 100 * 1024,
         seed: 1,
-        lines: 1,
-        instructions: 1,
+        records: 1,
         items: Vec::new(),
         machines: vec![Machine {
             caches: Caches::opteron_275(),

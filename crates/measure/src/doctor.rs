@@ -90,11 +90,7 @@ pub fn examine() -> Vec<Check> {
         packet_sockets(),
         xdp(),
         counters(),
-        program(
-            "valgrind",
-            "valgrind",
-            "lab run cache (modelled cache misses)",
-        ),
+        program("cargo", "cargo", "lab run cache (modelled cache misses)"),
         program("go", "golang-go", "bench --org gvisor"),
         lwip(),
     ]

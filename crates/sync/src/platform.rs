@@ -171,7 +171,7 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     #[inline(always)]
     fn checkpoint(&self) {}
 
-    /// Shows something to who reads a trace of the program's memory accesses ([`crate::virt::beacon`]).
+    /// Shows something to who reads a trace of the program's memory accesses ([`crate::virt::trace`]).
     /// Nothing on the machine.
     #[inline(always)]
     fn beacon(&self, b: Beacon<'_>) {

@@ -22,10 +22,13 @@ pub enum State {
     Shared,
 }
 
+/// A line, and its state.
+type Held = (u64, State);
+
 /// Lines by set, the most recently used first.
 #[derive(Debug)]
 struct Level {
-    sets: Vec<Vec<u64>>,
+    sets: Vec<Vec<Held>>,
     ways: usize,
 }
 
@@ -37,19 +40,27 @@ impl Level {
         }
     }
 
-    fn set(&mut self, line: u64) -> &mut Vec<u64> {
-        let index = line % self.sets.len() as u64;
-        &mut self.sets[index as usize]
+    fn index(&self, line: u64) -> usize {
+        (line % self.sets.len() as u64) as usize
     }
 
-    fn has(&mut self, line: u64) -> bool {
-        self.set(line).contains(&line)
+    fn state(&self, line: u64) -> Option<State> {
+        let set = &self.sets[self.index(line)];
+        set.iter().find(|h| h.0 == line).map(|h| h.1)
+    }
+
+    /// Gives a line another state; whether it is there.
+    fn change(&mut self, line: u64, to: State) -> bool {
+        let index = self.index(line);
+        let found = self.sets[index].iter_mut().find(|h| h.0 == line);
+        found.map(|h| h.1 = to).is_some()
     }
 
     /// Makes it the most recently used; whether it is there.
     fn touch(&mut self, line: u64) -> bool {
-        let set = self.set(line);
-        let Some(at) = set.iter().position(|l| *l == line) else {
+        let index = self.index(line);
+        let set = &mut self.sets[index];
+        let Some(at) = set.iter().position(|h| h.0 == line) else {
             return false;
         };
         set[..=at].rotate_right(1);
@@ -57,34 +68,33 @@ impl Level {
     }
 
     /// Takes it in; the line that had to go for it.
-    fn insert(&mut self, line: u64) -> Option<u64> {
-        let ways = self.ways;
-        let set = self.set(line);
-        let gone = match set.len() < ways {
+    fn insert(&mut self, held: Held) -> Option<Held> {
+        let index = self.index(held.0);
+        let set = &mut self.sets[index];
+        let gone = match set.len() < self.ways {
             true => None,
             false => set.pop(),
         };
-        set.insert(0, line);
+        set.insert(0, held);
         gone
     }
 
     /// Whether it was there.
     fn remove(&mut self, line: u64) -> bool {
-        let set = self.set(line);
+        let index = self.index(line);
+        let set = &mut self.sets[index];
         let before = set.len();
-        set.retain(|l| *l != line);
+        set.retain(|h| h.0 != line);
         set.len() < before
     }
 }
 
-/// One core's caches.
+/// One core's caches. A line that both levels have is in the same state in both.
 #[derive(Debug)]
 struct Core {
     l1: Level,
     l2: Level,
     sharing: Sharing,
-    /// Lines in either level.
-    held: HashMap<u64, State>,
     /// Why lines that it had are not there any more.
     lost: HashMap<u64, Miss>,
 }
@@ -95,36 +105,44 @@ impl Core {
             l1: Level::new(&caches.l1),
             l2: Level::new(&caches.l2),
             sharing: caches.sharing,
-            held: HashMap::new(),
             lost: HashMap::new(),
         }
     }
 
-    /// Brings a line into the first level; whether it was there.
-    fn fetch(&mut self, line: u64) -> bool {
+    fn state(&self, line: u64) -> Option<State> {
+        self.l1.state(line).or_else(|| self.l2.state(line))
+    }
+
+    /// Gives a line another state, wherever it is; whether it is anywhere.
+    fn change(&mut self, line: u64, to: State) -> bool {
+        self.l1.change(line, to) | self.l2.change(line, to)
+    }
+
+    /// Brings a line into the first level; whether it was there. Where there is a copy it has that
+    /// state already.
+    fn fetch(&mut self, (line, state): Held) -> bool {
         if self.l1.touch(line) {
             return true;
         }
         let gone = match self.sharing {
             Sharing::Exclusive => {
                 self.l2.remove(line);
-                let dropped = self.l1.insert(line);
-                [dropped.and_then(|l| self.l2.insert(l)), None]
+                let dropped = self.l1.insert((line, state));
+                [dropped.and_then(|held| self.l2.insert(held)), None]
             }
             Sharing::Inclusive | Sharing::Independent => {
                 let dropped = match self.l2.touch(line) {
                     true => None,
-                    false => self.l2.insert(line),
+                    false => self.l2.insert((line, state)),
                 };
-                if let (Sharing::Inclusive, Some(l)) = (self.sharing, dropped) {
+                if let (Sharing::Inclusive, Some((l, _))) = (self.sharing, dropped) {
                     self.l1.remove(l);
                 }
-                [dropped, self.l1.insert(line)]
+                [dropped, self.l1.insert((line, state))]
             }
         };
-        for line in gone.into_iter().flatten() {
-            if !self.l1.has(line) && !self.l2.has(line) {
-                self.held.remove(&line);
+        for (line, _) in gone.into_iter().flatten() {
+            if self.state(line).is_none() {
                 self.lost.insert(line, Miss::Capacity);
             }
         }
@@ -133,12 +151,9 @@ impl Core {
 
     /// Takes a line away, if it is there.
     fn invalidate(&mut self, line: u64, why: Miss) {
-        if self.held.remove(&line).is_some() {
-            self.l1.remove(line);
-            self.l2.remove(line);
-            self.lost.insert(line, why);
-        } else if self.lost.contains_key(&line) {
-            // It would have been taken away by now, had there been room for it.
+        if self.l1.remove(line) | self.l2.remove(line) || self.lost.contains_key(&line) {
+            // Of a line that is not there: it would have been taken away by now, had there been
+            // room for it.
             self.lost.insert(line, why);
         }
     }
@@ -175,7 +190,7 @@ impl System {
     /// State of the line at `address` on a core; `None` is invalid.
     pub fn state(&self, core: usize, address: u64) -> Option<State> {
         let line = address / self.line;
-        self.cores[core].held.get(&line).copied()
+        self.cores[core].state(line)
     }
 
     /// The lines of `len` bytes from `address`.
@@ -193,7 +208,7 @@ impl System {
     }
 
     fn access_line(&mut self, core: usize, line: u64, write: bool) -> Outcome {
-        let before = self.cores[core].held.get(&line).copied();
+        let before = self.cores[core].state(line);
         let missed = before.is_none().then(|| self.why(core, line));
         let others = match (before, write) {
             // Nobody else has it.
@@ -211,8 +226,10 @@ impl System {
             (None, false) => State::Exclusive,
         };
         let me = &mut self.cores[core];
-        let first = me.fetch(line);
-        me.held.insert(line, after);
+        if before.is_some_and(|state| state != after) {
+            me.change(line, after);
+        }
+        let first = me.fetch((line, after));
         match missed {
             Some(why) => Outcome::Missed(why),
             None if first => Outcome::First,
@@ -223,17 +240,13 @@ impl System {
     /// Tells the other cores of a read or a write. Whether any of them keeps the line.
     fn snoop(&mut self, core: usize, line: u64, write: bool) -> bool {
         let mut kept = false;
-        for (_, other) in self
-            .cores
-            .iter_mut()
-            .enumerate()
-            .filter(|(i, _)| *i != core)
-        {
-            if write {
-                other.invalidate(line, Miss::Coherence);
-            } else if let Some(state) = other.held.get_mut(&line) {
-                *state = State::Shared;
-                kept = true;
+        for (i, other) in self.cores.iter_mut().enumerate() {
+            if i == core {
+                continue;
+            }
+            match write {
+                true => other.invalidate(line, Miss::Coherence),
+                false => kept |= other.change(line, State::Shared),
             }
         }
         kept
@@ -241,15 +254,12 @@ impl System {
 
     /// Why a core that has not got a line misses it.
     fn why(&self, core: usize, line: u64) -> Miss {
-        let modified = |c: &Core| c.held.get(&line) == Some(&State::Modified);
-        if self.cores.iter().any(modified) {
+        let mut states = self.cores.iter().map(|c| c.state(line));
+        if states.any(|s| s == Some(State::Modified)) {
             return Miss::Coherence;
         }
-        self.cores[core]
-            .lost
-            .get(&line)
-            .copied()
-            .unwrap_or(Miss::Cold)
+        let lost = self.cores[core].lost.get(&line);
+        lost.copied().unwrap_or(Miss::Cold)
     }
 
     /// A device writes `len` bytes of memory: no core has them any more. What it reads moves

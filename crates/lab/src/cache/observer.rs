@@ -1,41 +1,27 @@
 //! Reads a trace of memory accesses and puts it through the caches: which core made each access,
 //! for which part of the program, and whether it counts.
 
-use super::{
-    lackey::{Line, parse},
-    model::System,
-    places::Origin,
-    subject,
-};
+use super::{model::System, places::Origin};
 use crate::{
     Error,
     misses::{Component, Counts, Item, Machine, Miss, Outcome, Share, geometry::Caches},
 };
-use perimeter_sync::{Touched, virt::beacon};
-use std::collections::VecDeque;
+use perimeter_sync::{Touched, virt::trace::Record};
 
-/// Lines of the program and of valgrind that are kept, to tell what went wrong.
-const KEPT: usize = 12;
+/// Octets of the word of a lock, or of an event.
+const WORD: u64 = 4;
 
-/// Tells where an instruction belongs.
+/// Tells where the instruction before an address belongs.
 pub type Locator = Box<dyn FnMut(u64) -> Origin>;
-/// Makes one, given where the beacons are in the traced process.
+/// Makes one, given where the traced program's file begins.
 pub type Locate = Box<dyn FnOnce(u64) -> Result<Locator, Error>>;
-
-/// A word whose access the last beacon has announced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Announced {
-    Nothing,
-    Word(Component),
-    Line,
-}
 
 /// What is known of one core.
 #[derive(Debug, Clone, Copy)]
 struct Side {
     /// It does the peer's work.
     peer: bool,
-    /// Where its last instruction of a known place belongs.
+    /// Where its last access of a known place belongs.
     last: Origin,
     /// What it has touched last.
     touches: Option<usize>,
@@ -54,20 +40,13 @@ pub struct Observer {
     machines: Vec<Watched>,
     locate: Option<Locate>,
     locator: Option<Locator>,
-    beacons: u64,
+    /// Of each core, and of the one beside them from which the run is watched.
     sides: Vec<Side>,
     core: usize,
-    place: Origin,
-    announced: Announced,
     counting: bool,
-    lines: u64,
-    instructions: u64,
-    bytes: Option<u64>,
+    records: u64,
     /// Lines that other cores had written, by what was touched last, with the first caches.
     items: [u64; Touched::COUNT],
-    /// How many items went from core to core.
-    moved: Vec<u64>,
-    said: VecDeque<String>,
 }
 
 impl Observer {
@@ -83,142 +62,89 @@ impl Observer {
             machines: machines.into_iter().map(watched).collect(),
             locate: Some(locate),
             locator: None,
-            beacons: 0,
             sides: vec![
                 Side {
                     peer: false,
                     last: Origin::Simulation,
                     touches: None,
                 };
-                cores
+                cores + 1
             ],
             core: 0,
-            place: Origin::Simulation,
-            announced: Announced::Nothing,
             counting: false,
-            lines: 0,
-            instructions: 0,
-            bytes: None,
+            records: 0,
             items: [0; Touched::COUNT],
-            moved: Vec::new(),
-            said: VecDeque::new(),
         }
     }
 
-    /// Lines read so far.
-    pub fn lines(&self) -> u64 {
-        self.lines
+    /// Records taken so far.
+    pub fn records(&self) -> u64 {
+        self.records
     }
 
-    /// Instructions of places under test while counting.
-    pub fn instructions(&self) -> u64 {
-        self.instructions
-    }
-
-    /// Payload that was acknowledged while counting, once the program has told.
-    pub fn bytes(&self) -> Option<u64> {
-        self.bytes
-    }
-
-    /// The last of what the program and valgrind said.
-    pub fn said(&self) -> String {
-        let lines: Vec<&str> = self.said.iter().map(|l| l.trim()).collect();
-        lines.join(" ")
-    }
-
-    /// Takes a line.
+    /// Takes a record.
     ///
     /// # Errors
     /// The program's line tables can't be read.
-    pub fn line(&mut self, line: &[u8]) -> Result<(), Error> {
-        self.lines += 1;
-        match parse(line) {
-            Line::Instruction(address) => self.instruction(address),
-            Line::Access {
+    pub fn take(&mut self, record: Record) -> Result<(), Error> {
+        self.records += 1;
+        let side = &mut self.sides[self.core];
+        match record {
+            Record::Access {
                 address,
                 len,
                 write,
-            } => self.access(address, len, write),
-            Line::Said(text) => return self.heard(&String::from_utf8_lossy(text)),
+                by,
+            } => self.access((address, len), write, by),
+            Record::Lock(word) => self.word(Component::Lock, word),
+            Record::Event(word) => self.word(Component::Scheduler, word),
+            Record::Core(core) => self.core = (core as usize).min(self.sides.len() - 1),
+            Record::Peer(begins) => side.peer = begins,
+            Record::Touched(what) => side.touches = Some(what as usize),
+            Record::Device(address, len) => {
+                for m in &mut self.machines {
+                    m.system.device_write(address, len);
+                }
+            }
+            Record::Counting(begins) => {
+                self.counting = begins;
+                // First those before, then those since.
+                for m in &mut self.machines {
+                    m.upgrades = m.system.upgrades() - m.upgrades;
+                }
+            }
+            Record::Base(base) => {
+                if let Some(locate) = self.locate.take() {
+                    self.locator = Some(locate(base)?);
+                }
+            }
         }
         Ok(())
     }
 
-    fn heard(&mut self, text: &str) -> Result<(), Error> {
-        if let Some(at) = text.strip_prefix(subject::AT) {
-            let at = u64::from_str_radix(at.trim(), 16);
-            if let (Ok(at), Some(locate)) = (at, self.locate.take()) {
-                self.beacons = at;
-                self.locator = Some(locate(at)?);
-            }
-            return Ok(());
-        }
-        if let Some(bytes) = text.strip_prefix(subject::BYTES) {
-            self.bytes = bytes.trim().parse().ok();
-            return Ok(());
-        }
-        if let Some(moved) = text.strip_prefix(subject::MOVED) {
-            self.moved = moved
-                .split(' ')
-                .filter_map(|n| n.trim().parse().ok())
-                .collect();
-            return Ok(());
-        }
-        if !text.trim().is_empty() {
-            if self.said.len() == KEPT {
-                self.said.pop_front();
-            }
-            self.said.push_back(text.into());
-        }
-        Ok(())
-    }
-
-    fn instruction(&mut self, address: u64) {
+    fn access(&mut self, (address, len): (u64, u64), write: bool, by: u64) {
         let Some(locator) = &mut self.locator else {
             return;
         };
         let side = &mut self.sides[self.core];
-        match locator(address) {
+        match locator(by) {
             Origin::Caller => {}
             place => side.last = place,
         }
-        self.place = side.last;
-        let tested = matches!(self.place, Origin::In(_)) && !side.peer && self.counting;
-        self.instructions += u64::from(tested);
+        if let Origin::In(component) = side.last {
+            self.count(component, (address, len), write);
+        }
     }
 
-    fn access(&mut self, address: u64, len: u64, write: bool) {
-        if self.locator.is_none() {
+    fn word(&mut self, component: Component, address: u64) {
+        self.count(component, (address, WORD), true);
+    }
+
+    fn count(&mut self, component: Component, (address, len): (u64, u64), write: bool) {
+        let watches = self.core + 1 == self.sides.len();
+        if watches || self.sides[self.core].peer {
             return;
         }
-        let offset = address.wrapping_sub(self.beacons);
-        if offset < beacon::BYTES as u64 {
-            return self.beacon(offset as usize);
-        }
-        match self.announced {
-            // A word is read and written at once, a line read by its first byte: what the
-            // compiler may have put between is not like that.
-            Announced::Word(component) if write && len == 4 => {
-                self.announced = Announced::Nothing;
-                if !self.sides[self.core].peer {
-                    self.count(component, address, len, true);
-                }
-            }
-            Announced::Line if !write && len == 1 => {
-                self.announced = Announced::Nothing;
-                for m in &mut self.machines {
-                    m.system.device_write(address, 1);
-                }
-            }
-            _ => {
-                if let (Origin::In(component), false) = (self.place, self.sides[self.core].peer) {
-                    self.count(component, address, len, write);
-                }
-            }
-        }
-    }
-
-    fn count(&mut self, component: Component, address: u64, len: u64, write: bool) {
         for (i, m) in self.machines.iter_mut().enumerate() {
             let outcome = m.system.access(self.core, address, len, write);
             if self.counting {
@@ -233,35 +159,9 @@ impl Observer {
         }
     }
 
-    fn beacon(&mut self, which: usize) {
-        match which {
-            beacon::PEER_BEGINS => self.sides[self.core].peer = true,
-            beacon::PEER_ENDS => self.sides[self.core].peer = false,
-            beacon::LOCK => self.announced = Announced::Word(Component::Lock),
-            beacon::EVENT => self.announced = Announced::Word(Component::Scheduler),
-            beacon::DEVICE => self.announced = Announced::Line,
-            beacon::COUNTING_BEGINS => {
-                self.counting = true;
-                for m in &mut self.machines {
-                    m.upgrades = m.system.upgrades();
-                }
-            }
-            beacon::COUNTING_ENDS => {
-                self.counting = false;
-                for m in &mut self.machines {
-                    m.upgrades = m.system.upgrades() - m.upgrades;
-                }
-            }
-            touched if touched >= beacon::TOUCHED => {
-                self.sides[self.core].touches = Some(touched - beacon::TOUCHED);
-            }
-            core => self.core = core.min(self.sides.len() - 1),
-        }
-    }
-
-    /// Lines that went from core to core, by what they belong to.
-    pub fn items(&self) -> Vec<Item> {
-        let moved = |i: usize| self.moved.get(i).copied().unwrap_or(0);
+    /// Lines that went from core to core, by what they belong to; `moved` says how many items did.
+    pub fn items(&self, moved: &[u64]) -> Vec<Item> {
+        let moved = |i: usize| moved.get(i).copied().unwrap_or(0);
         let one = |t: Touched| Item {
             name: t.name().into(),
             lines: self.items[t.index()],
@@ -293,72 +193,74 @@ mod tests {
     use super::*;
     use crate::misses::{Miss, Modelled};
 
-    const BEACONS: u64 = 0x5000;
+    const BASE: u64 = 0x5000;
+    // Where the program's stack, its simulation, its library and its driver are.
+    const STACK: u64 = 0x1000;
+    const SIMULATION: u64 = 0x2000;
+    const LIBRARY: u64 = 0x3000;
+    const DRIVER: u64 = 0x4000;
 
-    /// A reader of a program whose stack is at 0x1000, its simulation at 0x2000, its library at
-    /// 0x3000 and its driver at 0x4000.
     fn observer() -> Observer {
-        let place = |address: u64| match address >> 12 {
-            1 => Origin::In(Component::Stack),
-            2 => Origin::Simulation,
-            4 => Origin::In(Component::Driver),
+        let place = |address: u64| match address {
+            STACK => Origin::In(Component::Stack),
+            SIMULATION => Origin::Simulation,
+            DRIVER => Origin::In(Component::Driver),
             _ => Origin::Caller,
         };
         let locate: Locate = Box::new(move |at| {
-            assert_eq!(at, BEACONS);
+            assert_eq!(at, BASE);
             Ok(Box::new(place))
         });
         let mut o = Observer::new(2, vec![Caches::opteron_275()], locate);
-        feed(
-            &mut o,
-            &[
-                "I  00001000,3",
-                " L 00009000,8",
-                "a word",
-                "perimeter-beacons 5000",
-            ],
-        );
+        // Nothing is known of it yet.
+        access(&mut o, STACK, 0x9000, false);
+        take(&mut o, &[Record::Base(BASE)]);
         o
     }
 
-    fn feed(o: &mut Observer, lines: &[&str]) {
-        for line in lines {
-            o.line(line.as_bytes()).unwrap();
+    fn take(o: &mut Observer, records: &[Record]) {
+        for r in records {
+            o.take(*r).unwrap();
         }
     }
 
-    fn show(o: &mut Observer, which: usize) {
-        let line = format!(" S {:08x},1", BEACONS + which as u64);
-        feed(o, &["I  00002000,3", &line]);
+    fn access(o: &mut Observer, by: u64, address: u64, write: bool) {
+        let len = 8;
+        take(
+            o,
+            &[Record::Access {
+                address,
+                len,
+                write,
+                by,
+            }],
+        );
     }
 
     fn modelled(o: Observer) -> Modelled {
         Modelled {
             cores: 2,
             bytes: 1024,
-            seed: 0,
-            lines: o.lines(),
-            instructions: o.instructions(),
-            items: o.items(),
+            seed: 1,
+            records: o.records(),
+            items: o.items(&[]),
             machines: o.machines(),
         }
     }
 
     #[test]
-    fn accesses_are_put_to_cores_and_components() {
+    fn accesses_go_to_cores_and_components() {
         let mut o = observer();
-        show(&mut o, beacon::COUNTING_BEGINS);
-        show(&mut o, 0);
+        take(&mut o, &[Record::Counting(true), Record::Core(0)]);
         // The library works for its caller; the simulation for nobody.
-        feed(&mut o, &["I  00001000,3", " S 0000a000,8"]);
-        feed(&mut o, &["I  00003000,3", " S 0000a040,8"]);
-        feed(&mut o, &["I  00002000,3", " S 0000a080,8"]);
-        feed(&mut o, &["I  00003000,3", " S 0000a0c0,8"]);
-        show(&mut o, 1);
-        feed(&mut o, &["I  00004000,3", " L 0000a000,8"]);
-        show(&mut o, beacon::COUNTING_ENDS);
-        feed(&mut o, &["I  00001000,3", " S 0000b000,8"]);
-        assert_eq!(o.instructions(), 3);
+        access(&mut o, STACK, 0xa000, true);
+        access(&mut o, LIBRARY, 0xa040, true);
+        access(&mut o, SIMULATION, 0xa080, true);
+        access(&mut o, LIBRARY, 0xa0c0, true);
+        take(&mut o, &[Record::Core(1)]);
+        access(&mut o, DRIVER, 0xa000, false);
+        take(&mut o, &[Record::Counting(false)]);
+        access(&mut o, STACK, 0xb000, true);
         let m = modelled(o);
         let counts = |c| m.machines[0].parts[c as usize].counts;
         let stack = counts(Component::Stack);
@@ -376,20 +278,15 @@ mod tests {
     #[test]
     fn words_of_locks_and_what_the_device_wrote() {
         let mut o = observer();
-        show(&mut o, beacon::COUNTING_BEGINS);
+        take(&mut o, &[Record::Counting(true)]);
         for core in [0, 1, 0] {
-            show(&mut o, core);
-            show(&mut o, beacon::LOCK);
-            // What the simulation does on its own stack before.
-            feed(&mut o, &[" L 0000f000,8", " M 0000c000,4"]);
+            take(&mut o, &[Record::Core(core), Record::Lock(0xc000)]);
         }
-        feed(&mut o, &["I  00001000,3", " L 0000d000,8"]);
-        show(&mut o, beacon::PEER_BEGINS);
-        show(&mut o, beacon::DEVICE);
-        feed(&mut o, &[" L 0000d000,1"]);
-        feed(&mut o, &["I  00001000,3", " S 0000e000,8"]);
-        show(&mut o, beacon::PEER_ENDS);
-        feed(&mut o, &["I  00001000,3", " L 0000d008,8"]);
+        access(&mut o, STACK, 0xd000, false);
+        take(&mut o, &[Record::Peer(true), Record::Device(0xd000, 1)]);
+        access(&mut o, STACK, 0xe000, true);
+        take(&mut o, &[Record::Lock(0xc000), Record::Peer(false)]);
+        access(&mut o, STACK, 0xd008, false);
         let m = modelled(o);
         let counts = |c| m.machines[0].parts[c as usize].counts;
         let lock = counts(Component::Lock);
@@ -399,17 +296,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_kept() {
+    fn lines_that_move_belong_to_what_was_touched() {
         let mut o = observer();
-        feed(
-            &mut o,
-            &["perimeter-bytes 4096", "thread panicked", "==1== bye"],
+        let what = Touched::Snd;
+        take(&mut o, &[Record::Counting(true), Record::Core(0)]);
+        access(&mut o, STACK, 0xa000, true);
+        take(&mut o, &[Record::Core(1)]);
+        take(&mut o, &[Record::Touched(what.index() as u64)]);
+        access(&mut o, STACK, 0xa000, true);
+        let mut moved = [0; Touched::COUNT];
+        moved[what.index()] = 1;
+        let items = o.items(&moved);
+        assert_eq!(items.len(), 1);
+        assert_eq!(
+            (&*items[0].name, items[0].lines, items[0].moved),
+            (what.name(), 1, 1)
         );
-        assert_eq!(o.bytes(), Some(4096));
-        assert_eq!(o.said(), "a word thread panicked ==1== bye");
-        for i in 0..100 {
-            feed(&mut o, &[&format!("line {i}")]);
-        }
-        assert!(o.said().starts_with("line 88 ") && o.said().ends_with("line 99"));
     }
 }

@@ -4,7 +4,10 @@ use crate::{Error, misses::Component};
 use addr2line::Loader;
 use perimeter::families;
 use perimeter_sync::sources;
-use std::{collections::HashMap, fs, path::Path};
+use std::{fs, path::Path};
+
+/// Instructions up to here in a program's file are remembered.
+const LARGEST: usize = 1 << 28;
 
 /// Where an instruction belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,48 +71,49 @@ fn covers(registered: &str, path: &str) -> bool {
 /// The places of a program's instructions, from its line tables.
 pub struct Places {
     loader: Loader,
-    /// What has to be taken off an address to find it in the file.
-    bias: u64,
-    known: HashMap<u64, Origin>,
+    /// Where the program's file begins in the process.
+    base: u64,
+    /// What was looked up, by distance from there.
+    known: Vec<Option<Origin>>,
 }
 
 impl Places {
-    /// Of this program, loaded by another process in such a way that `symbol`, which is at
-    /// `here` in this process, is at `there`.
+    /// Of a program whose file begins at `base` in the process that runs it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the program has no line tables, or can't be read.
-    pub fn of_this_program(program: &Path, here: u64, there: u64) -> Result<Places, Error> {
-        let missing = |what: String| Error::Unavailable(format!("{}: {what}", program.display()));
-        let loader = Loader::new(program).map_err(|e| missing(e.to_string()))?;
-        let base = base(program).ok_or_else(|| missing("not found in memory".into()))?;
-        let places = Places {
-            loader,
-            bias: there.wrapping_sub(here.wrapping_sub(base)),
-            known: HashMap::new(),
-        };
-        // A function that is surely there: this one.
-        let own = (Places::of_this_program as *const () as usize as u64).wrapping_sub(base);
-        match places.look_up(own) {
-            Origin::Caller => Err(missing(
-                "no line tables: it was built without, or stripped".into(),
-            )),
-            _ => Ok(places),
-        }
+    /// [`Error::Unavailable`] if it can't be read.
+    pub fn of_program(program: &Path, base: u64) -> Result<Places, Error> {
+        let missing = |e| Error::Unavailable(format!("{}: {e}", program.display()));
+        Ok(Places {
+            loader: Loader::new(program).map_err(missing)?,
+            base,
+            known: Vec::new(),
+        })
     }
 
-    /// The place of the instruction at `address` in the other process.
+    /// The place of the instruction before `address`.
     pub fn of(&mut self, address: u64) -> Origin {
-        if let Some(place) = self.known.get(&address) {
+        let probe = address.wrapping_sub(self.base).wrapping_sub(1);
+        let at = probe as usize;
+        if let Some(Some(place)) = self.known.get(at) {
             return *place;
         }
-        let place = self.look_up(address.wrapping_sub(self.bias));
-        self.known.insert(address, place);
+        let place = self.look_up(probe);
+        if at < LARGEST {
+            if at >= self.known.len() {
+                self.known.resize(at + 1, None);
+            }
+            self.known[at] = Some(place);
+        }
         place
     }
 
     /// From the innermost inlined function outwards, the first that belongs somewhere.
     fn look_up(&self, probe: u64) -> Origin {
+        // Nothing is there, and the library adds to it.
+        if probe > i64::MAX as u64 {
+            return Origin::Caller;
+        }
         let Ok(mut frames) = self.loader.find_frames(probe) else {
             return Origin::Caller;
         };
@@ -125,7 +129,7 @@ impl Places {
 }
 
 /// Where a program's file begins in this process.
-fn base(program: &Path) -> Option<u64> {
+pub fn base(program: &Path) -> Option<u64> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let program = program.to_str()?;
     let line = maps.lines().find(|l| l.ends_with(program))?;
@@ -177,9 +181,13 @@ mod tests {
     #[test]
     fn this_program() {
         let program = std::env::current_exe().unwrap();
-        let mut places = Places::of_this_program(&program, 0x1000, 0x1000).unwrap();
-        let here = this_program as *const () as usize as u64;
-        assert_eq!(places.of(here), Origin::In(Component::Application));
-        assert_eq!(places.of(1), Origin::Caller);
+        let base = base(&program).unwrap();
+        let mut places = Places::of_program(&program, base).unwrap();
+        let here = this_program as *const () as usize as u64 + 1;
+        for _ in 0..2 {
+            assert_eq!(places.of(here), Origin::In(Component::Application));
+            assert_eq!(places.of(base), Origin::Caller);
+            assert_eq!(places.of(1), Origin::Caller);
+        }
     }
 }

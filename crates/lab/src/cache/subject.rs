@@ -4,6 +4,7 @@
 //! same seed, and say which core goes on. The stack and its organizations are the same code as on
 //! the machine; locks, events and threads are the simulation's.
 
+use super::places;
 use crate::{
     Error,
     ours::virtual_cores,
@@ -13,9 +14,10 @@ use perimeter::{Virtual, link::mem::PeerHandle};
 use perimeter_base::Time;
 use perimeter_sync::{
     Beacon, Platform, Thread,
-    virt::{Schedule, VirtualConfig, beacon},
+    virt::{Schedule, VirtualConfig, trace},
 };
 use std::{
+    env,
     io::{self, Write},
     sync::{
         Arc,
@@ -24,8 +26,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Begins the line, on standard error, that tells where the beacons lie.
-pub(super) const AT: &str = "perimeter-beacons ";
+/// Begins the line, on standard error, that tells from which sources the program was built.
+pub(super) const SOURCES: &str = "perimeter-sources ";
 /// Begins the line that tells how many bytes of payload were acknowledged while counting.
 pub(super) const BYTES: &str = "perimeter-bytes ";
 /// Begins the line that tells how many items went from core to core while counting, by what they
@@ -34,20 +36,30 @@ pub(super) const MOVED: &str = "perimeter-moved ";
 
 /// How much virtual costs vary: enough that threads do not run in lockstep.
 const JITTER: u32 = 5;
-/// Longest time for the connections to be established; valgrind is slow.
+/// Longest time for the connections to be established.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// How often those who wait look, in virtual time.
 const LOOK: Duration = Duration::from_micros(2);
 
-/// Runs one configuration: establishes its connections, lets them send `payload` bytes, counts
-/// while they send as many again, and ends the process without closing anything.
+/// Bytes of payload that a subject sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amounts {
+    /// Before its accesses are in the trace.
+    pub untraced: u64,
+    /// While they are and do not count, and then as many again while they do.
+    pub payload: u64,
+}
+
+/// Runs one configuration: establishes its connections, lets them send, and ends the process
+/// without closing anything. The trace goes to standard output if this program was built for
+/// that; else there is none.
 ///
 /// # Errors
 /// What went wrong.
 pub fn run(
     settings: &Settings,
     configuration: &Configuration,
-    payload: u64,
+    amounts: Amounts,
     seed: u64,
 ) -> Result<(), Error> {
     #[cfg(target_os = "linux")]
@@ -56,8 +68,11 @@ pub fn run(
         // Without whom nobody reads the trace.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
-    beacon::light();
-    say(&format!("{AT}{:x}", beacon::address()));
+    let base = env::current_exe().ok().and_then(|p| places::base(&p));
+    let missing = || Error::Run("this program is not found in its memory".into());
+    trace::begin(base.ok_or_else(missing)?);
+    let built = perimeter_command::build();
+    say(&format!("{SOURCES}{}", built.commit.unwrap_or_default()));
     let config = VirtualConfig::default()
         .with_seed(seed)
         .with_cores(configuration.threads)
@@ -71,14 +86,14 @@ pub fn run(
         .with_lock_policy(settings.locks)
         .with_check_lock_order(false);
     let (settings, configuration) = (settings.clone(), configuration.clone());
-    let body = move |p: Virtual| carry_out(&p, &settings, &configuration, payload);
+    let body = move |p: Virtual| carry_out(&p, &settings, &configuration, amounts);
     match Virtual::run(config, body) {
         Ok((result, _)) => result,
         Err(failure) => Err(Error::Run(failure.to_string())),
     }
 }
 
-/// Writes a line in one piece: a trace goes to standard error too.
+/// Writes a line to standard error.
 fn say(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
@@ -87,7 +102,7 @@ fn carry_out(
     p: &Virtual,
     settings: &Settings,
     configuration: &Configuration,
-    payload: u64,
+    amounts: Amounts,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     let (workers, peers) = virtual_cores::open(p, settings, configuration, deadline)?;
@@ -111,11 +126,14 @@ fn carry_out(
         // The event loops stay in this phase to the end: what they do when counting begins and
         // ends for them is no part of sending.
         control.advance(Phase::Warm);
-        let warm = until(&p2, &peers, payload);
+        until(&p2, &peers, amounts.untraced);
+        trace::accesses();
+        let warm = until(&p2, &peers, amounts.payload);
         let before = p2.report().moved;
         p2.beacon(Beacon::CountingBegins);
-        let end = until(&p2, &peers, payload);
+        let end = until(&p2, &peers, amounts.payload);
         p2.beacon(Beacon::CountingEnds);
+        trace::end();
         let moved = p2.report().moved;
         let moved = moved.iter().zip(before).map(|(a, b)| (a - b).to_string());
         say(&format!("{MOVED}{}", moved.collect::<Vec<_>>().join(" ")));

@@ -1,11 +1,12 @@
-//! Runs a configuration under valgrind and reads its trace: a backend that models and measures
-//! nothing.
+//! Runs a configuration in a program that writes a trace, and reads it: a backend that models and
+//! measures nothing.
 
 use super::{
-    lackey::{Line, parse},
+    instrumented,
     model::System,
     observer::{Locate, Locator, Observer},
     places::Places,
+    subject::{self, Amounts},
 };
 use crate::{
     Error, counted,
@@ -15,10 +16,13 @@ use crate::{
     session::{self, Session, Traits},
     workload::{Configuration, Device, Direction, SEGMENT, Sample, Settings},
 };
+use perimeter_sync::virt::trace::{Reader, Record};
 use std::{
+    collections::VecDeque,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -27,47 +31,30 @@ const SUBJECT: &str = "cache-subject";
 
 /// Longest line that is looked at, bytes.
 const LONGEST: u64 = 4096;
-/// Room for the trace between two reads.
-const BUFFER: usize = 1 << 20;
+/// Lines of the program that are kept, to tell what went wrong.
+const KEPT: usize = 12;
 /// Longest time of one run.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// How many lines are read between two looks at the clock.
+/// How many records are read between two looks at the clock.
 const LOOK: u64 = 1 << 20;
 
-/// Whether runs can be traced here.
-///
-/// # Errors
-/// [`Error::Unavailable`] with why not.
-pub fn available() -> Result<(), Error> {
-    let status = Command::new("valgrind")
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(Error::Unavailable(
-            "modelling cache misses needs valgrind, which is not installed".into(),
-        )),
-    }
-}
-
-/// First guess of what a run takes besides its slot: the making of the stack, and about 100 ms for
-/// each connection that is opened.
+/// First guess of what a run takes besides its slot: the making of the stack, and the payload of
+/// each connection.
 pub fn first_guess(configuration: &Configuration) -> Duration {
-    Duration::from_secs(8) + Duration::from_millis(100) * configuration.connections
+    Duration::from_secs(2) + Duration::from_millis(6) * configuration.connections
 }
 
 /// The backend.
 #[derive(Debug)]
 pub struct Backend {
-    /// Payload bytes before counting, and while counting.
+    /// Least payload before counting, and while counting, bytes.
     payload: u64,
 }
 
 impl Backend {
-    /// For runs that count while so much payload is sent, after as much that is not counted.
+    /// For runs that count while so many bytes of payload are sent, and a write on each connection
+    /// at least: after as much that is not counted, and before that a window on each connection,
+    /// by which slow start is over, that is not even traced.
     pub fn new(payload: u64) -> Backend {
         Backend { payload }
     }
@@ -93,7 +80,7 @@ impl session::Backend for Backend {
         if settings.direction != Direction::Send || settings.exchange.is_some() {
             return Err(Error::Unavailable("only sending can be traced".into()));
         }
-        available()
+        instrumented::available()
     }
 
     fn traits(&self, settings: &Settings, _: &Configuration) -> Traits {
@@ -163,105 +150,174 @@ impl Drop for Killed {
     }
 }
 
-/// Runs a program under lackey and hands on each line of its trace, without its end. Returns
-/// whether it succeeded.
-fn each_line(
-    program: &Path,
-    words: &[String],
-    take: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
-) -> Result<bool, Error> {
-    let mut command = Command::new("valgrind");
-    command
-        .args(["--tool=lackey", "--trace-mem=yes", "--basic-counts=no"])
-        .arg(program)
-        .args(words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let mut child = Killed(command.spawn().context("starting valgrind")?);
-    let Some(trace) = child.0.stderr.take() else {
-        return Err(Error::Run("valgrind has no standard error".into()));
-    };
-    let mut trace = BufReader::with_capacity(BUFFER, trace);
-    let mut line = Vec::new();
-    // Bounded: what valgrind writes has short lines, what the program writes is cut.
-    while (&mut trace)
-        .take(LONGEST)
-        .read_until(b'\n', &mut line)
-        .context("the trace")?
-        > 0
-    {
-        take(line.trim_ascii_end())?;
-        line.clear();
-    }
-    Ok(child.0.wait().context("waiting for valgrind")?.success())
+/// What a subject says besides its trace.
+#[derive(Debug, Default)]
+struct Said {
+    /// From which sources it was built.
+    sources: Option<String>,
+    /// Payload that was acknowledged while counting.
+    bytes: Option<u64>,
+    /// How many items went from core to core while counting.
+    moved: Vec<u64>,
+    /// The last of all else.
+    last: VecDeque<String>,
 }
 
-/// All data accesses of a program, from its first instruction to its last, through the caches of
-/// one core: what cachegrind counts, by which the model can be checked.
+impl Said {
+    fn hear(&mut self, line: &str) {
+        if let Some(sources) = line.strip_prefix(subject::SOURCES) {
+            self.sources = Some(sources.into());
+        } else if let Some(bytes) = line.strip_prefix(subject::BYTES) {
+            self.bytes = bytes.parse().ok();
+        } else if let Some(moved) = line.strip_prefix(subject::MOVED) {
+            let numbers = moved.split(' ').filter_map(|n| n.parse().ok());
+            self.moved = numbers.collect();
+        } else if !line.is_empty() {
+            if self.last.len() == KEPT {
+                self.last.pop_front();
+            }
+            self.last.push_back(line.into());
+        }
+    }
+
+    /// All that it says, to its end.
+    fn read(from: impl Read) -> Said {
+        let mut said = Said::default();
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        // Bounded: a longer line is taken in pieces.
+        while let Ok(1..) = (&mut from).take(LONGEST).read_until(b'\n', &mut line) {
+            said.hear(String::from_utf8_lossy(&line).trim());
+            line.clear();
+        }
+        said
+    }
+}
+
+/// Runs a subject and hands on each record of its trace; what it said.
+///
+/// # Errors
+/// It can't be run, fails, or is not of these sources; those of `take`.
+fn each_record(
+    program: &Path,
+    words: &[String],
+    take: &mut dyn FnMut(Record) -> Result<(), Error>,
+) -> Result<Said, Error> {
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = Killed(command.spawn().context("starting a program to trace")?);
+    let (Some(trace), Some(errors)) = (child.0.stdout.take(), child.0.stderr.take()) else {
+        return Err(Error::Run("the traced program has no outputs".into()));
+    };
+    let said = thread::spawn(move || Said::read(errors));
+    let mut reader = Reader::new(trace);
+    while let Some(record) = reader.read().context("the trace")? {
+        take(record)?;
+    }
+    let status = child.0.wait().context("waiting for the traced program")?;
+    let said = said.join().unwrap_or_default();
+    if !status.success() {
+        let last: Vec<&str> = said.last.iter().map(|l| l.as_str()).collect();
+        return Err(Error::Run(format!(
+            "the traced run failed: {}",
+            last.join(" ")
+        )));
+    }
+    let own = perimeter_command::build().commit;
+    if said.sources.as_deref() != Some(own.as_deref().unwrap_or_default()) {
+        return Err(Error::Unavailable(
+            "modelling cache misses needs the sources that this program was built from; those in \
+             their place are others: build it again"
+                .into(),
+        ));
+    }
+    Ok(said)
+}
+
+/// All data accesses of a traced run of a subject through the caches of one core, as cachegrind
+/// counts them: by that the model can be checked.
 ///
 /// # Errors
 /// The program can't be run, or fails.
-pub fn of_program(program: &Path, words: &[String], caches: &Caches) -> Result<Counts, Error> {
+pub fn on_one_core(program: &Path, words: &[String], caches: &Caches) -> Result<Counts, Error> {
     let mut system = System::new(caches, 1);
     let mut counts = Counts::default();
-    let succeeded = each_line(program, words, &mut |line| {
-        if let Line::Access {
+    each_record(program, words, &mut |record| {
+        if let Record::Access {
             address,
             len,
             write,
-        } = parse(line)
+            ..
+        } = record
         {
             counts.add(system.access(0, address, len, write));
         }
         Ok(())
     })?;
-    match succeeded {
-        true => Ok(counts),
-        false => Err(Error::Run(format!("{} failed", program.display()))),
-    }
+    Ok(counts)
 }
 
 impl Traced {
+    /// How much is sent: a window on each connection before the trace, and in it a write on each at
+    /// least.
+    fn amounts(&self) -> Amounts {
+        let each = |bytes: usize| u64::from(self.configuration.connections) * bytes as u64;
+        Amounts {
+            untraced: each(self.settings.buffer),
+            payload: self.payload.max(each(self.settings.write_size)),
+        }
+    }
+
     fn trace(&self) -> Result<Modelled, Error> {
-        let program = std::env::current_exe().context("finding this program")?;
+        let program = instrumented::this_program()?;
         let cores = self.configuration.threads;
         let mut machines = vec![Caches::opteron_275()];
         machines.extend(Caches::of_this_machine().ok());
         let mut observer = Observer::new(cores, machines, locate(program.clone()));
-        let words = arguments(&self.settings, &self.configuration, self.payload, self.seed);
-        let succeeded = each_line(&program, &words, &mut |line| {
-            observer.line(line)?;
-            let lines = observer.lines();
-            if lines.is_multiple_of(LOOK) && Instant::now() > self.deadline {
+        let amounts = self.amounts();
+        let words = arguments(&self.settings, &self.configuration, amounts, self.seed);
+        let said = each_record(&program, &words, &mut |record| {
+            observer.take(record)?;
+            let records = observer.records();
+            if records.is_multiple_of(LOOK) && Instant::now() > self.deadline {
                 return Err(Error::Late(format!(
-                    "out of time after {lines} lines of trace"
+                    "out of time after {records} records of the trace"
                 )));
             }
             Ok(())
         })?;
-        match observer.bytes() {
-            Some(bytes) if succeeded => Ok(Modelled {
-                cores,
-                bytes,
-                seed: self.seed,
-                lines: observer.lines(),
-                instructions: observer.instructions(),
-                items: observer.items(),
-                machines: observer.machines(),
-            }),
-            _ => Err(Error::Run(format!(
-                "the traced run failed: {}",
-                observer.said()
-            ))),
+        let Some(bytes) = said.bytes else {
+            return Err(Error::Run("the traced run did not say what it sent".into()));
+        };
+        let modelled = Modelled {
+            cores,
+            bytes,
+            seed: self.seed,
+            records: observer.records(),
+            items: observer.items(&said.moved),
+            machines: observer.machines(),
+        };
+        match modelled.machines[0]
+            .parts
+            .iter()
+            .any(|p| p.counts.accesses > 0)
+        {
+            true => Ok(modelled),
+            false => Err(Error::Run(
+                "no access of the traced run is from a known place: its program has no line tables"
+                    .into(),
+            )),
         }
     }
 }
 
 fn locate(program: PathBuf) -> Locate {
-    Box::new(move |there| {
-        let here = perimeter_sync::virt::beacon::address() as u64;
-        let mut places = Places::of_this_program(&program, here, there)?;
+    Box::new(move |base| {
+        let mut places = Places::of_program(&program, base)?;
         Ok(Box::new(move |address| places.of(address)) as Locator)
     })
 }
@@ -274,7 +330,7 @@ fn nanos(d: Duration) -> String {
 pub fn arguments(
     settings: &Settings,
     configuration: &Configuration,
-    payload: u64,
+    amounts: Amounts,
     seed: u64,
 ) -> Vec<String> {
     let mut words = vec![SUBJECT.to_string()];
@@ -294,7 +350,8 @@ pub fn arguments(
     if let Some(gbps) = settings.link_gbps {
         add("--link-gbps", gbps.to_string());
     }
-    add("--payload", payload.to_string());
+    add("--untraced", amounts.untraced.to_string());
+    add("--payload", amounts.payload.to_string());
     add("--seed", seed.to_string());
     if settings.family.is_ipv6() {
         words.push("--ipv6".into());
@@ -329,5 +386,38 @@ mod tests {
         settings.direction = Direction::Receive;
         let error = backend.check(&settings, &[]).unwrap_err();
         assert!(error.to_string().contains("only sending"), "{error}");
+    }
+
+    #[test]
+    fn what_is_said() {
+        let mut text =
+            String::from("perimeter-sources abc\nperimeter-bytes 4096\n\nthread panicked\n");
+        text += "perimeter-moved 1 0 7\n";
+        let said = Said::read(text.as_bytes());
+        assert_eq!(said.sources.as_deref(), Some("abc"));
+        assert_eq!((said.bytes, &said.moved[..]), (Some(4096), &[1, 0, 7][..]));
+        assert_eq!(said.last, ["thread panicked"]);
+        let many: String = (0..100).map(|i| format!("line {i}\n")).collect();
+        let said = Said::read(many.as_bytes());
+        assert_eq!(said.last.len(), KEPT);
+        assert_eq!(said.last.back().unwrap(), "line 99");
+    }
+
+    #[test]
+    fn each_connection_has_its_window_and_its_write() {
+        let traced = |connections, payload| Traced {
+            settings: Settings::default(),
+            configuration: Configuration {
+                organization: Organization::ours("up"),
+                connections,
+                threads: 1,
+            },
+            payload,
+            seed: 1,
+            deadline: Instant::now(),
+        };
+        let amounts = |untraced, payload| Amounts { untraced, payload };
+        assert_eq!(traced(6, 4_000_000).amounts(), amounts(6 << 18, 4_000_000));
+        assert_eq!(traced(1024, 1).amounts(), amounts(1 << 28, 1 << 26));
     }
 }

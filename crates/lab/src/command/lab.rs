@@ -245,7 +245,11 @@ fn cache_subject(args: &CacheSubject) -> Result<(), Error> {
         threads: settings.threads_of(&organization),
         organization,
     };
-    cache::run_subject(&settings, &configuration, args.payload, args.seed)
+    let amounts = cache::Amounts {
+        untraced: args.untraced,
+        payload: args.payload,
+    };
+    cache::run_subject(&settings, &configuration, amounts, args.seed)
 }
 
 /// What stands for every plan.

@@ -19,7 +19,7 @@ const FEW: u64 = 20;
 /// Lines of an item, by what it is, in runs that send. Takes some minutes.
 ///
 /// # Errors
-/// [`Error::Unavailable`] without valgrind; that a traced run failed.
+/// [`Error::Unavailable`] where no program can be traced; that a traced run failed.
 pub fn lines(watcher: super::Watcher<'_>) -> Result<BTreeMap<String, f64>, Error> {
     let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for org in ORGANIZATIONS {

@@ -185,10 +185,9 @@ pub struct Modelled {
     pub bytes: u64,
     /// Seed of the interleaving.
     pub seed: u64,
-    /// Lines of the trace, set-up included.
-    pub lines: u64,
-    /// Instructions under test while counting.
-    pub instructions: u64,
+    /// Records of the trace, those before counting included.
+    #[serde(alias = "lines")]
+    pub records: u64,
     /// Lines that went from core to core, with the caches of the paper's machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<Item>,

@@ -340,7 +340,7 @@ pub struct Report {
     /// are not in it.
     pub lines_ns: [u64; Touched::COUNT],
     /// How many items were touched that other cores had had since, likewise. Counted where their
-    /// lines cost something, or while beacons are lit.
+    /// lines cost something, or while the simulation is traced.
     pub moved: [u64; Touched::COUNT],
 }
 

@@ -9,9 +9,9 @@
 use core::fmt;
 use std::cell::Cell;
 
-use super::beacon;
 use super::config::LineCosts;
 use super::state::{NONE, State};
+use super::{beacon, trace};
 use crate::class::Touched;
 
 /// Lines are counted in thousandths, as averages of what was seen are no whole numbers.
@@ -217,7 +217,7 @@ impl State {
             return;
         }
         let milli = u64::from(self.cfg.costs.lines.each[what.index()]) * items as u64;
-        if milli == 0 && !beacon::lit() {
+        if milli == 0 && !trace::is_on() {
             return;
         }
         if tag.place.get() == 0 {

@@ -39,7 +39,7 @@
 //! assert_eq!(report.locks[LockClass::Leaf as usize].acquisitions, 5);
 //! ```
 
-pub mod beacon;
+mod beacon;
 mod config;
 mod embedded;
 mod event;
@@ -53,6 +53,7 @@ mod shared;
 mod stacks;
 mod state;
 mod thread;
+pub mod trace;
 
 #[cfg(test)]
 mod tests;

@@ -150,14 +150,15 @@ fn capacity() {
 #[test]
 fn recency() {
     let mut level = Level::new(&geometry(3, 3));
+    let shared = |line| (line, State::Shared);
     for line in [1, 2, 3] {
-        assert_eq!(level.insert(line), None);
+        assert_eq!(level.insert(shared(line)), None);
     }
     assert!(level.touch(1));
-    assert_eq!(level.insert(4), Some(2));
-    assert!(level.has(1) && !level.touch(2));
+    assert_eq!(level.insert(shared(4)), Some(shared(2)));
+    assert!(level.state(1).is_some() && !level.touch(2));
     assert!(level.remove(3) && !level.remove(3));
-    assert_eq!(level.insert(5), None);
+    assert_eq!(level.insert(shared(5)), None);
 }
 
 /// One step of a random program.
@@ -177,30 +178,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// What holds at every moment.
 fn sound(s: &System) {
-    let lines: HashSet<u64> = s
-        .cores
-        .iter()
-        .flat_map(|c| c.held.keys().copied())
-        .collect();
-    for line in lines {
-        let states: Vec<State> = s
-            .cores
-            .iter()
-            .filter_map(|c| c.held.get(&line).copied())
-            .collect();
+    let held = |level: &Level| -> Vec<Held> { level.sets.iter().flatten().copied().collect() };
+    for line in 0..40 {
+        let states: Vec<State> = s.cores.iter().filter_map(|c| c.state(line)).collect();
         let alone = states.iter().any(|s| *s != State::Shared);
         assert!(!alone || states.len() == 1, "line {line}: {states:?}");
     }
     for core in &s.cores {
-        let lines = |level: &Level| -> Vec<u64> { level.sets.iter().flatten().copied().collect() };
-        let (l1, l2) = (lines(&core.l1), lines(&core.l2));
+        let (l1, l2) = (held(&core.l1), held(&core.l2));
         for level in [&core.l1, &core.l2] {
             assert!(level.sets.iter().all(|set| set.len() <= level.ways));
         }
-        let union: HashSet<u64> = l1.iter().chain(&l2).copied().collect();
-        assert_eq!(union, core.held.keys().copied().collect());
+        let both: HashSet<u64> = l1.iter().chain(&l2).map(|h| h.0).collect();
+        for (line, state) in l1.iter().chain(&l2) {
+            assert_eq!(core.state(*line), Some(*state), "line {line}");
+        }
         match core.sharing {
-            Sharing::Exclusive => assert_eq!(union.len(), l1.len() + l2.len()),
+            Sharing::Exclusive => assert_eq!(both.len(), l1.len() + l2.len()),
             Sharing::Inclusive => assert!(l1.iter().all(|l| l2.contains(l))),
             Sharing::Independent => {}
         }

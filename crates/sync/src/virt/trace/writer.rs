@@ -1,0 +1,198 @@
+//! What writes the trace, in a program that the compiler has instrumented.
+//!
+//! The functions that the instrumentation calls are in assembly, as it would instrument whatever
+//! is written in Rust. All of a simulation runs on one OS thread, and so does all that is traced.
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("traced programs are built on x86-64 Linux only");
+
+use super::Record;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether there is a trace.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+core::arch::global_asm!(
+    r#"
+    .data
+    .balign 16
+perimeter_trace_at: .quad perimeter_trace_buffer
+perimeter_trace_accesses: .byte 0
+    .bss
+    .balign 64
+perimeter_trace_buffer: .skip 0x100000
+perimeter_trace_end: .skip 64
+
+    .text
+    // Two words, into the buffer.
+    .globl perimeter_trace_put
+perimeter_trace_put:
+    mov rax, [rip + perimeter_trace_at]
+    mov [rax], rdi
+    mov [rax + 8], rsi
+    add rax, 16
+    mov [rip + perimeter_trace_at], rax
+    lea rcx, [rip + perimeter_trace_end]
+    cmp rax, rcx
+    jae perimeter_trace_flush
+    ret
+
+    // Writes what is in the buffer; the writing itself is not traced.
+    .globl perimeter_trace_flush
+perimeter_trace_flush:
+    movzx eax, byte ptr [rip + perimeter_trace_accesses]
+    push rax
+    mov byte ptr [rip + perimeter_trace_accesses], 0
+    lea rdi, [rip + perimeter_trace_buffer]
+    mov rsi, [rip + perimeter_trace_at]
+    sub rsi, rdi
+    mov [rip + perimeter_trace_at], rdi
+    call {write}
+    pop rax
+    mov byte ptr [rip + perimeter_trace_accesses], al
+    ret
+
+    .globl perimeter_trace_begin_accesses
+perimeter_trace_begin_accesses:
+    mov byte ptr [rip + perimeter_trace_accesses], 1
+    ret
+
+    .globl __memprof_load
+__memprof_load:
+    cmp byte ptr [rip + perimeter_trace_accesses], 0
+    je 2f
+    mov rsi, [rsp]
+    jmp perimeter_trace_put
+2:  ret
+
+    .globl __memprof_store
+__memprof_store:
+    cmp byte ptr [rip + perimeter_trace_accesses], 0
+    je 2f
+    mov rsi, [rsp]
+    bts rdi, 56
+    jmp perimeter_trace_put
+2:  ret
+
+    // rdi: where it is copied to, rsi: from, rdx: bytes.
+    .macro perimeter_trace_copy name, function
+    .globl \name
+\name:
+    cmp byte ptr [rip + perimeter_trace_accesses], 0
+    je 2f
+    test rdx, rdx
+    je 2f
+    push rdi
+    push rsi
+    push rdx
+    mov rdi, rdx
+    bts rdi, 57
+    mov rsi, [rsp + 24]
+    call perimeter_trace_put
+    mov rdi, [rsp + 8]
+    mov rsi, [rsp + 24]
+    call perimeter_trace_put
+    mov rdi, [rsp]
+    bts rdi, 57
+    mov rsi, [rsp + 24]
+    call perimeter_trace_put
+    mov rdi, [rsp + 16]
+    bts rdi, 56
+    mov rsi, [rsp + 24]
+    call perimeter_trace_put
+    pop rdx
+    pop rsi
+    pop rdi
+2:  jmp \function\()@PLT
+    .endm
+    perimeter_trace_copy __memprof_memcpy, memcpy
+    perimeter_trace_copy __memprof_memmove, memmove
+
+    // rdi: what is filled, rdx: bytes.
+    .globl __memprof_memset
+__memprof_memset:
+    cmp byte ptr [rip + perimeter_trace_accesses], 0
+    je 2f
+    test rdx, rdx
+    je 2f
+    push rdi
+    push rsi
+    push rdx
+    mov rdi, rdx
+    bts rdi, 57
+    mov rsi, [rsp + 24]
+    call perimeter_trace_put
+    mov rdi, [rsp + 16]
+    bts rdi, 56
+    mov rsi, [rsp + 24]
+    call perimeter_trace_put
+    pop rdx
+    pop rsi
+    pop rdi
+2:  jmp memset@PLT
+
+    // What the instrumentation calls when the program begins.
+    .globl __memprof_init
+__memprof_init:
+    ret
+    "#,
+    write = sym write,
+);
+
+unsafe extern "C" {
+    fn perimeter_trace_put(first: u64, second: u64);
+    fn perimeter_trace_flush();
+    fn perimeter_trace_begin_accesses();
+}
+
+/// Writes to standard output; a reader that is gone ends the process, as nobody reads the trace.
+extern "C" fn write(mut from: *const u8, mut len: usize) {
+    while len > 0 {
+        // SAFETY: the caller's buffer has `len` bytes at `from`, and nobody writes them meanwhile.
+        let n = unsafe { libc::write(libc::STDOUT_FILENO, from.cast(), len) };
+        if n < 0 {
+            // SAFETY: no destructor is needed by anybody.
+            unsafe { libc::_exit(1) };
+        }
+        let n = n as usize;
+        // SAFETY: within the buffer, or at its end.
+        from = unsafe { from.add(n) };
+        len -= n;
+    }
+}
+
+pub(in crate::virt) fn is_on() -> bool {
+    BEGUN.load(Ordering::Relaxed)
+}
+
+pub(in crate::virt) fn note(record: Record) {
+    if is_on() {
+        let [first, second] = record.words();
+        // SAFETY: only the simulation's thread gets here: it alone begins a trace, and notes are
+        // of simulations. The function leaves registers as the ABI says.
+        unsafe { perimeter_trace_put(first, second) };
+    }
+}
+
+/// Begins a trace, of a program whose file begins at `base`; accesses are not in it yet.
+pub fn begin(base: u64) {
+    BEGUN.store(true, Ordering::Relaxed);
+    note(Record::Base(base));
+}
+
+/// From here accesses are in the trace.
+pub fn accesses() {
+    if is_on() {
+        // SAFETY: it sets a byte that only the instrumentation reads.
+        unsafe { perimeter_trace_begin_accesses() };
+    }
+}
+
+/// The end: what is not written yet is.
+pub fn end() {
+    if is_on() {
+        // SAFETY: as for `note`.
+        unsafe { perimeter_trace_flush() };
+        BEGUN.store(false, Ordering::Relaxed);
+    }
+}
