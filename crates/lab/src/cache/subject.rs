@@ -8,9 +8,12 @@ use super::places;
 use crate::{
     Error,
     ours::virtual_cores,
-    workload::{Configuration, Control, Phase, SEGMENT, Settings},
+    workload::{Configuration, Control, Direction, Phase, SEGMENT, Settings},
 };
-use perimeter::{Virtual, link::mem::PeerHandle};
+use perimeter::{
+    Virtual,
+    link::mem::{PeerCounts, PeerHandle},
+};
 use perimeter_base::Time;
 use perimeter_sync::{
     Beacon, Platform, Thread,
@@ -110,6 +113,7 @@ fn carry_out(
     let ready = Arc::new(AtomicUsize::new(0));
     let threads = workers.len();
     let fails = |e| panic!("{e}");
+    let way = Way::of(settings);
     // Their end is the process's, or a panic, which ends the run.
     drop(virtual_cores::start(
         p,
@@ -126,12 +130,12 @@ fn carry_out(
         // The event loops stay in this phase to the end: what they do when counting begins and
         // ends for them is no part of sending.
         control.advance(Phase::Warm);
-        until(&p2, &peers, amounts.untraced);
+        until(&p2, &peers, way, amounts.untraced);
         trace::accesses();
-        let warm = until(&p2, &peers, amounts.payload);
+        let warm = until(&p2, &peers, way, amounts.payload);
         let before = p2.report().moved;
         p2.beacon(Beacon::CountingBegins);
-        let end = until(&p2, &peers, amounts.payload);
+        let end = until(&p2, &peers, way, amounts.payload);
         p2.beacon(Beacon::CountingEnds);
         trace::end();
         let moved = p2.report().moved;
@@ -145,17 +149,49 @@ fn carry_out(
     observer.join().map_err(Error::Run)
 }
 
-/// Waits until the peers have taken `payload` more bytes; returns how many they have acknowledged
+/// Waits until `payload` more bytes have gone their way; returns how many have been acknowledged
 /// in all.
-fn until(p: &Virtual, peers: &[PeerHandle<Virtual>], payload: u64) -> u64 {
-    let frames = || peers.iter().map(|peer| peer.counts().frames).sum::<u64>();
+fn until(p: &Virtual, peers: &[PeerHandle<Virtual>], way: Way, payload: u64) -> u64 {
+    let done = || {
+        peers
+            .iter()
+            .map(|peer| way.done(&peer.counts()))
+            .sum::<u64>()
+    };
     p.beacon(Beacon::PeerBegins);
-    let end = frames() + payload.div_ceil(SEGMENT);
-    while frames() < end {
+    let end = done() + payload.div_ceil(way.bytes);
+    while done() < end {
         p.sleep_until(p.now() + LOOK);
     }
     let flows = peers.iter().flat_map(PeerHandle::flows);
-    let acknowledged = flows.map(|f| f.acked).sum();
+    let acknowledged = flows.map(|f| f.acked + f.delivered).sum();
     p.beacon(Beacon::PeerEnds);
     acknowledged
+}
+
+/// Which way payload goes.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    /// Whether the peer sends it.
+    receives: bool,
+    /// Of each segment, or of each request and its answer.
+    bytes: u64,
+}
+
+impl Way {
+    fn of(settings: &Settings) -> Way {
+        let both = settings.exchange.map(|e| (e.request + e.response) as u64);
+        Way {
+            receives: settings.direction == Direction::Receive && both.is_none(),
+            bytes: both.unwrap_or(SEGMENT),
+        }
+    }
+
+    /// Segments, or requests, so far.
+    fn done(self, counts: &PeerCounts) -> u64 {
+        match self.receives {
+            true => counts.data,
+            false => counts.frames,
+        }
+    }
 }

@@ -41,7 +41,7 @@ const LOOK: u64 = 1 << 20;
 /// First guess of what a run takes besides its slot: the making of the stack, and the payload of
 /// each connection.
 pub fn first_guess(configuration: &Configuration) -> Duration {
-    Duration::from_secs(2) + Duration::from_millis(6) * configuration.connections
+    Duration::from_millis(500) + Duration::from_millis(4) * configuration.connections
 }
 
 /// The backend.
@@ -77,8 +77,11 @@ impl session::Backend for Backend {
                 "only runs over the memory NIC can be traced".into(),
             ));
         }
-        if settings.direction != Direction::Send || settings.exchange.is_some() {
-            return Err(Error::Unavailable("only sending can be traced".into()));
+        if settings.direction == Direction::Both || settings.udp.is_some() || settings.reconnect {
+            return Err(Error::Unavailable(
+                "only sending, receiving and exchanges over connections that stay can be traced"
+                    .into(),
+            ));
         }
         instrumented::available()
     }
@@ -343,10 +346,15 @@ pub fn arguments(
     add("--rtt", nanos(settings.rtt()));
     add("--mtu", settings.mtu.to_string());
     add("--write-size", settings.write_size.to_string());
+    add("--read-size", settings.read_size.to_string());
     add("--buffer", settings.buffer.to_string());
+    add("--direction", settings.direction.to_string());
     add("--coalescing", settings.coalescing.to_string());
     add("--locks", settings.locks.to_string());
     add("--offload", settings.offload.to_string());
+    if let Some(exchange) = settings.exchange {
+        add("--exchange", exchange.to_string());
+    }
     if let Some(gbps) = settings.link_gbps {
         add("--link-gbps", gbps.to_string());
     }
@@ -383,7 +391,7 @@ mod tests {
             error.to_string().contains("organizations of ours"),
             "{error}"
         );
-        settings.direction = Direction::Receive;
+        settings.direction = Direction::Both;
         let error = backend.check(&settings, &[]).unwrap_err();
         assert!(error.to_string().contains("only sending"), "{error}");
     }

@@ -16,15 +16,17 @@ const PAYLOAD: u64 = 4 << 20;
 /// Fewer items than this went from core to core in a run: that says nothing of their lines.
 const FEW: u64 = 20;
 
-/// Lines of an item, by what it is, in runs that send. Takes some minutes.
+/// Lines of an item, by what it is, in runs of every load. Takes some minutes, most of them for
+/// building what is traced.
 ///
 /// # Errors
 /// [`Error::Unavailable`] where no program can be traced; that a traced run failed.
 pub fn lines(watcher: super::Watcher<'_>) -> Result<BTreeMap<String, f64>, Error> {
     let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for org in ORGANIZATIONS {
-        watcher(&format!("{org}: tracing"));
-        let point = Point::new(Load::Send, org, CONNECTIONS, THREADS).map_err(Error::Input)?;
+    let all = Load::ALL.into_iter();
+    for (load, org) in all.flat_map(|l| ORGANIZATIONS.iter().map(move |o| (l, o))) {
+        watcher(&format!("{load}, {org}: tracing"));
+        let point = Point::new(load, org, CONNECTIONS, THREADS).map_err(Error::Input)?;
         let mut backend = cache::Backend::new(PAYLOAD);
         let one = std::slice::from_ref(&point.configuration);
         backend.check(&point.settings, one)?;
@@ -36,7 +38,7 @@ pub fn lines(watcher: super::Watcher<'_>) -> Result<BTreeMap<String, f64>, Error
                 found.entry(item.name.clone()).or_default().push(each);
             }
             watcher(&format!(
-                "{org}: {}: {} lines, {} moved",
+                "{load}, {org}: {}: {} lines, {} moved",
                 item.name, item.lines, item.moved
             ));
         }

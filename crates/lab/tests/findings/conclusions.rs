@@ -87,25 +87,25 @@ pub fn whole(v: f64) -> String {
     }
 }
 
-/// All of them: of the recording that claims are judged by, of the last one of every plan, and of the
-/// one on another machine.
-pub fn sentences(claims: &[Result], every: &[Result], xeon: &[Result]) -> Vec<String> {
+/// All of them: of the recording of every plan, of the one of the cache model, and of the one on
+/// another machine.
+pub fn sentences(every: &[Result], model: &[Result], xeon: &[Result]) -> Vec<String> {
     let runs = |all, far| Runs { all, far };
-    let (near, far, old) = (runs(claims, false), runs(claims, true), runs(every, false));
+    let (near, far) = (runs(every, false), runs(every, true));
     let mut list = Vec::new();
     list.extend(distance(near, far));
     list.extend(costs(near));
     list.extend(locks(near));
     list.extend(groups(near));
-    list.push(switches(near));
+    list.extend(interrupts(near));
     list.extend(hand_overs(near));
     list.extend(conditions(near));
     list.extend(earlier_studies(near));
     list.extend(buffers_and_frames(near));
-    list.extend(cache(old));
+    list.extend(cache(runs(model, false)));
     list.extend(pef(near));
-    list.extend(peers(old));
-    list.extend(which(near, claims, every));
+    list.extend(peers(near));
+    list.extend(which(near, every));
     list.push(throughputs(near));
     list.push(throughputs(runs(xeon, false)));
     list
@@ -253,9 +253,13 @@ fn groups(near: Runs<'_>) -> Vec<String> {
     ]
 }
 
-/// What tells passes of one configuration apart that differ most.
-fn switches(near: Runs<'_>) -> String {
-    let runs = near.at("throughput", "ConnP-L(128)", 1536).runs.values();
+/// What holding interrupts back does, and what tells passes of one configuration apart that differ
+/// most.
+fn interrupts(near: Runs<'_>) -> Vec<String> {
+    let runs = near
+        .at("interrupts", "ConnP-L(128), at once", 1536)
+        .runs
+        .values();
     let one = |m: &Measured| {
         let switches = m.raw.context_switches as f64;
         let forced = m.raw.involuntary_context_switches as f64 / switches;
@@ -266,14 +270,30 @@ fn switches(near: Runs<'_>) -> String {
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (slow, fast) = (all[0], all[all.len() - 1]);
     let (least, most) = range(all.iter().map(|m| m.2));
-    format!(
-        "at 1,536 connections {} passes of one configuration sent {:.0} to {:.0} Gb/s; the slowest switched threads {:.1} times a MB, the fastest {:.1} times, {least:.0} to {most:.0} % of it forced",
-        all.len(),
-        slow.0,
-        fast.0,
-        slow.1,
-        fast.1,
-    )
+    let gains = |org: &str| {
+        let label = |way| format!("{org}, {way}");
+        let (held, once) = (label("held back"), label("at once"));
+        let ratio = |x| near.ratio("interrupts", &held, &once, x).ratio;
+        [6, 192, 1536, 16_384]
+            .map(|x| format!("{:.2}", ratio(x)))
+            .join(", ")
+    };
+    vec![
+        format!(
+            "at 1,536 connections {} passes of one configuration sent {:.0} to {:.0} Gb/s; the slowest switched threads {:.1} times a MB, the fastest {:.1} times, {least:.0} to {most:.0} % of it forced",
+            all.len(),
+            slow.0,
+            fast.0,
+            slow.1,
+            fast.1,
+        ),
+        format!(
+            "ConnP-L sends {} times as much at 6, 192, 1,536 and 16,384 connections, MsgP {}, and ConnP-T {}",
+            gains("ConnP-L(128)"),
+            gains("MsgP"),
+            gains("ConnP-T"),
+        ),
+    ]
 }
 
 fn hand_overs(near: Runs<'_>) -> Vec<String> {
@@ -326,15 +346,17 @@ fn buffers_and_frames(near: Runs<'_>) -> Vec<String> {
     ]
 }
 
-fn cache(near: Runs<'_>) -> Vec<String> {
+fn cache(model: Runs<'_>) -> Vec<String> {
     let rows = ["UP", "MsgP", "ConnP-T(4)", "ConnP-L(128)"];
-    let of = |x| rows.map(|label| near.metric("cache", label, x, Metric::L2));
-    let [a, b, c, d] = of(6);
-    let first = format!("{a:.2}, {b:.1}, {c:.1}, {d:.2} (one run of the model)");
-    let [a, b, c, d] = of(192);
+    let of = |x, metric| rows.map(|label| model.metric("cache", label, x, metric));
+    let said = |x, metric| of(x, metric).map(|v| format!("{v:.2}")).join(", ");
+    let [few, many, most] = [6, 192, 16_384].map(|x| said(x, Metric::L2));
     vec![
-        first,
-        format!("{a:.2}, {b:.1}, {c:.1}, {d:.2} (one run, in slow start)"),
+        format!("{few} at 6 connections, {many} at 192, and {most} at 16,384"),
+        format!(
+            "with lines that other cores wrote {} at 192",
+            said(192, Metric::L2Coherence)
+        ),
     ]
 }
 
@@ -407,30 +429,23 @@ fn peers(near: Runs<'_>) -> Vec<String> {
     ]
 }
 
-fn which(near: Runs<'_>, claims: &[Result], every: &[Result]) -> Vec<String> {
-    let of = |all: &[Result], plan: &str, of: &dyn Fn(&Choice) -> bool| -> Vec<String> {
-        let choices = choices(all);
+fn which(near: Runs<'_>, every: &[Result]) -> Vec<String> {
+    let choices = choices(every);
+    let of = |plan: &str, of: &dyn Fn(&Choice) -> bool| -> Vec<String> {
         let chosen = choices.iter().filter(|c| {
-            let r = &all[c.result];
+            let r = &every[c.result];
             r.plan.name == plan && r.cores != Cores::Far && of(c)
         });
         chosen.map(|c| whole(c.x as f64)).collect()
     };
     let sending = |of_sure: &dyn Fn(Option<Sure>) -> bool, org: &str| {
-        of(claims, "throughput", &|c| {
-            c.best == org && of_sure(c.sure())
-        })
-        .join(", ")
+        of("throughput", &|c| c.best == org && of_sure(c.sure())).join(", ")
     };
     let yes = |s: Option<Sure>| s == Some(Sure::Yes);
     let lead = |label| near.ratio("receive", label, "up", 1).ratio;
     // What the sentences say without figures.
-    for (all, plan, from) in [
-        (claims, "one-connection", 1),
-        (every, "requests", 1),
-        (every, "connects", 6),
-    ] {
-        let others = of(all, plan, &|c| c.x >= from && c.best != "up");
+    for (plan, from) in [("one-connection", 1), ("requests", 1), ("connects", 6)] {
+        let others = of(plan, &|c| c.x >= from && c.best != "up");
         assert!(others.is_empty(), "{plan}: {others:?}");
     }
     vec![
@@ -438,7 +453,7 @@ fn which(near: Runs<'_>, claims: &[Result], every: &[Result]) -> Vec<String> {
         format!("`up` surely at {}", sending(&yes, "up")),
         format!(
             "for receiving `up` surely at {}",
-            of(claims, "receive", &|c| c.best == "up" && yes(c.sure())).join(", ")
+            of("receive", &|c| c.best == "up" && yes(c.sure())).join(", ")
         ),
         format!(
             "receiving over one connection `connp-l:128`, `squeue`, `pef:vertical` and `msgp` have {:.2}, {:.2}, {:.2} and {:.2} times what `up` does",

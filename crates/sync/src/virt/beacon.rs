@@ -5,7 +5,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use super::trace::{Record, note};
+use super::trace::{self, Record, note};
 use crate::class::Touched;
 use crate::platform::Beacon;
 
@@ -13,6 +13,12 @@ use crate::platform::Beacon;
 #[inline]
 pub(super) fn core(core: usize) {
     note(Record::Core(core as u64));
+}
+
+/// No core goes on: what follows is the simulation's.
+#[inline]
+pub(super) fn no_core() {
+    trace::pause();
 }
 
 /// What `what` stands for is touched.
@@ -45,7 +51,7 @@ pub(super) fn beacon(b: Beacon<'_>) {
         Beacon::PeerEnds => note(Record::Peer(false)),
         Beacon::CountingBegins => note(Record::Counting(true)),
         Beacon::CountingEnds => note(Record::Counting(false)),
-        Beacon::DeviceWrote(frames) if super::trace::is_on() => {
+        Beacon::DeviceWrote(frames) if trace::is_on() => {
             for octets in frames {
                 note(Record::Device(address(octets), octets.len() as u64));
             }

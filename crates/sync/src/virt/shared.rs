@@ -437,6 +437,7 @@ impl Shared {
         };
         // SAFETY: the box stays where it is until `end`, which only this thread calls.
         let out = unsafe { (*co).resume(()) };
+        beacon::no_core();
         if let CoroutineResult::Return(()) = out {
             self.end(slot);
         }

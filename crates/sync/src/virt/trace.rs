@@ -5,6 +5,9 @@
 //! place of each copy and fill. `perimeter lab run cache` builds one. In every other program
 //! nothing of this is there.
 //!
+//! Accesses are in it while a core goes on and does no peer's work: what the simulation itself
+//! does between two cores' turns, and peers, would be most of it.
+//!
 //! A record is two words: what it is in the upper eight bits of the first, with a number or an
 //! address below, and the instruction behind an access in the second. How many bytes an access
 //! has is told of copies and fills; of others, its first byte.
@@ -183,6 +186,9 @@ mod writer {
     #[inline(always)]
     pub(in crate::virt) fn note(_: Record) {}
 
+    #[inline(always)]
+    pub(in crate::virt) fn pause() {}
+
     /// Begins a trace, of a program whose file begins at `base`; accesses are not in it yet.
     pub fn begin(base: u64) {
         let _ = base;
@@ -199,7 +205,7 @@ mod writer {
 mod writer;
 
 pub use writer::{accesses, begin, end};
-pub(super) use writer::{is_on, note};
+pub(super) use writer::{is_on, note, pause};
 
 #[cfg(test)]
 mod tests {

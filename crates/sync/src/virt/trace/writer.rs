@@ -7,10 +7,16 @@
 compile_error!("traced programs are built on x86-64 Linux only");
 
 use super::Record;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Whether there is a trace.
 static BEGUN: AtomicBool = AtomicBool::new(false);
+/// Whether accesses are to be in it.
+static WANTED: AtomicBool = AtomicBool::new(false);
+/// The core that goes on, as a bit; none: 0. Those from the 64th on share the last.
+static GOES_ON: AtomicU64 = AtomicU64::new(0);
+/// Cores that do a peer's work.
+static PEERS: AtomicU64 = AtomicU64::new(0);
 
 core::arch::global_asm!(
     r#"
@@ -52,9 +58,10 @@ perimeter_trace_flush:
     mov byte ptr [rip + perimeter_trace_accesses], al
     ret
 
-    .globl perimeter_trace_begin_accesses
-perimeter_trace_begin_accesses:
-    mov byte ptr [rip + perimeter_trace_accesses], 1
+    // dil: whether accesses are in the trace from here on.
+    .globl perimeter_trace_have_accesses
+perimeter_trace_have_accesses:
+    mov byte ptr [rip + perimeter_trace_accesses], dil
     ret
 
     .globl __memprof_load
@@ -74,8 +81,8 @@ __memprof_store:
     jmp perimeter_trace_put
 2:  ret
 
-    // rdi: where it is copied to, rsi: from, rdx: bytes.
-    .macro perimeter_trace_copy name, function
+    // rdi: what is written, rdx: bytes; rsi: what is read, if `reads`.
+    .macro perimeter_trace_block name, function, reads
     .globl \name
 \name:
     cmp byte ptr [rip + perimeter_trace_accesses], 0
@@ -85,6 +92,7 @@ __memprof_store:
     push rdi
     push rsi
     push rdx
+    .if \reads
     mov rdi, rdx
     bts rdi, 57
     mov rsi, [rsp + 24]
@@ -92,6 +100,7 @@ __memprof_store:
     mov rdi, [rsp + 8]
     mov rsi, [rsp + 24]
     call perimeter_trace_put
+    .endif
     mov rdi, [rsp]
     bts rdi, 57
     mov rsi, [rsp + 24]
@@ -105,31 +114,9 @@ __memprof_store:
     pop rdi
 2:  jmp \function\()@PLT
     .endm
-    perimeter_trace_copy __memprof_memcpy, memcpy
-    perimeter_trace_copy __memprof_memmove, memmove
-
-    // rdi: what is filled, rdx: bytes.
-    .globl __memprof_memset
-__memprof_memset:
-    cmp byte ptr [rip + perimeter_trace_accesses], 0
-    je 2f
-    test rdx, rdx
-    je 2f
-    push rdi
-    push rsi
-    push rdx
-    mov rdi, rdx
-    bts rdi, 57
-    mov rsi, [rsp + 24]
-    call perimeter_trace_put
-    mov rdi, [rsp + 16]
-    bts rdi, 56
-    mov rsi, [rsp + 24]
-    call perimeter_trace_put
-    pop rdx
-    pop rsi
-    pop rdi
-2:  jmp memset@PLT
+    perimeter_trace_block __memprof_memcpy, memcpy, 1
+    perimeter_trace_block __memprof_memmove, memmove, 1
+    perimeter_trace_block __memprof_memset, memset, 0
 
     // What the instrumentation calls when the program begins.
     .globl __memprof_init
@@ -142,7 +129,7 @@ __memprof_init:
 unsafe extern "C" {
     fn perimeter_trace_put(first: u64, second: u64);
     fn perimeter_trace_flush();
-    fn perimeter_trace_begin_accesses();
+    fn perimeter_trace_have_accesses(yes: bool);
 }
 
 /// Writes to standard output; a reader that is gone ends the process, as nobody reads the trace.
@@ -162,37 +149,59 @@ extern "C" fn write(mut from: *const u8, mut len: usize) {
 }
 
 pub(in crate::virt) fn is_on() -> bool {
-    BEGUN.load(Ordering::Relaxed)
+    BEGUN.load(Relaxed)
 }
 
 pub(in crate::virt) fn note(record: Record) {
-    if is_on() {
-        let [first, second] = record.words();
-        // SAFETY: only the simulation's thread gets here: it alone begins a trace, and notes are
-        // of simulations. The function leaves registers as the ABI says.
-        unsafe { perimeter_trace_put(first, second) };
+    if !is_on() {
+        return;
     }
+    let [first, second] = record.words();
+    // SAFETY: only the simulation's thread gets here: it alone begins a trace, and notes are of
+    // simulations. The function leaves registers as the ABI says.
+    unsafe { perimeter_trace_put(first, second) };
+    let core = GOES_ON.load(Relaxed);
+    match record {
+        Record::Core(core) => GOES_ON.store(1 << core.min(63), Relaxed),
+        Record::Peer(true) => PEERS.store(PEERS.load(Relaxed) | core, Relaxed),
+        Record::Peer(false) => PEERS.store(PEERS.load(Relaxed) & !core, Relaxed),
+        _ => return,
+    }
+    look();
+}
+
+/// No core goes on, until one does.
+pub(in crate::virt) fn pause() {
+    GOES_ON.store(0, Relaxed);
+    look();
+}
+
+/// Has accesses in the trace where they are wanted.
+fn look() {
+    let tested = GOES_ON.load(Relaxed) & !PEERS.load(Relaxed) != 0;
+    // SAFETY: it sets a byte that only the instrumentation reads.
+    unsafe { perimeter_trace_have_accesses(tested && WANTED.load(Relaxed)) };
 }
 
 /// Begins a trace, of a program whose file begins at `base`; accesses are not in it yet.
 pub fn begin(base: u64) {
-    BEGUN.store(true, Ordering::Relaxed);
+    BEGUN.store(true, Relaxed);
     note(Record::Base(base));
 }
 
 /// From here accesses are in the trace.
 pub fn accesses() {
-    if is_on() {
-        // SAFETY: it sets a byte that only the instrumentation reads.
-        unsafe { perimeter_trace_begin_accesses() };
-    }
+    WANTED.store(is_on(), Relaxed);
+    look();
 }
 
 /// The end: what is not written yet is.
 pub fn end() {
+    WANTED.store(false, Relaxed);
+    look();
     if is_on() {
         // SAFETY: as for `note`.
         unsafe { perimeter_trace_flush() };
-        BEGUN.store(false, Ordering::Relaxed);
+        BEGUN.store(false, Relaxed);
     }
 }
