@@ -199,9 +199,15 @@ pub struct CacheSubject {
     /// Bytes of payload before the trace has accesses
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub untraced: u64,
-    /// Bytes of payload while which accesses count, after as many while which they do not
+    /// Bytes of payload while which accesses are in it and do not count
+    #[arg(long, value_name = "BYTES")]
+    pub warm: u64,
+    /// Bytes of payload while which they count
     #[arg(long, value_name = "BYTES")]
     pub payload: u64,
+    /// Have the accesses of peers and of the simulation in it, too
+    #[arg(long)]
+    pub all: bool,
     /// Seed of the interleaving
     #[arg(long, value_name = "N", value_parser = seed)]
     pub seed: u64,

@@ -107,7 +107,7 @@ fn one_core_agrees_with_cachegrind() {
     let words = |payload: u32| -> Vec<String> {
         let words = format!(
             "cache-subject --org up --conns 2048 --threads 1 --nics 1 --inbound thread --offload \
-             off --payload {payload} --seed 1"
+             off --all --warm {payload} --payload {payload} --seed 1"
         );
         words.split(' ').map(String::from).collect()
     };

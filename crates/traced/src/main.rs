@@ -37,7 +37,7 @@ fn main() {
             p.spawn("writer", Some(core), Box::new(body))
         });
         let writers: Vec<_> = writers.collect();
-        trace::accesses();
+        trace::accesses(false);
         for writer in writers {
             writer.join().expect("a writer");
         }

@@ -4,7 +4,8 @@
 use crate::Error;
 use std::{
     env,
-    path::{Path, PathBuf},
+    io::{self, Write as _},
+    path::{self, Path, PathBuf},
     process::{Command, Stdio},
     sync::OnceLock,
 };
@@ -68,11 +69,11 @@ pub fn this_program() -> Result<PathBuf, Error> {
 /// Builds the program of the package `name`, in a folder of its own, as flags differ.
 ///
 /// # Errors
-/// The last that cargo said.
+/// Why not, as cargo says it.
 pub fn build(name: &str) -> Result<PathBuf, String> {
     let root = Path::new(SOURCES);
     let folder = env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    let folder = folder.join("traced");
+    let folder = path::absolute(folder.join("traced")).map_err(|e| e.to_string())?;
     let mut cargo = Command::new("cargo");
     cargo
         .args(["build", "--release", "--locked", "--quiet"])
@@ -84,12 +85,17 @@ pub fn build(name: &str) -> Result<PathBuf, String> {
         .current_dir(root)
         .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join(BETWEEN))
         .stdin(Stdio::null());
+    // Nobody else says why nothing happens for a minute. An error of stderr has no other place to go.
+    let _ = writeln!(
+        io::stderr(),
+        "building {name} to be traced, unless it is there"
+    );
     let done = cargo.output().map_err(|e| format!("cargo: {e}"))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
-        let last = said.lines().rfind(|l| !l.trim().is_empty());
-        let last = last.unwrap_or("nothing said");
-        return Err(format!("building a program to trace: {last}"));
+        let error = said.lines().find(|l| l.starts_with("error"));
+        let error = error.unwrap_or("cargo did not say why");
+        return Err(format!("building a program to trace: {error}"));
     }
     Ok(folder.join(TARGET).join("release").join(name))
 }

@@ -20,5 +20,5 @@ pub mod places;
 mod subject;
 mod trace;
 
-pub use subject::{Amounts, run as run_subject};
+pub use subject::{Extent, run as run_subject};
 pub use trace::{Backend, arguments, first_guess, on_one_core};

@@ -44,13 +44,17 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// How often those who wait look, in virtual time.
 const LOOK: Duration = Duration::from_micros(2);
 
-/// Bytes of payload that a subject sends.
+/// Bytes of payload that a subject sends, and whose accesses are in its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Amounts {
+pub struct Extent {
     /// Before its accesses are in the trace.
     pub untraced: u64,
-    /// While they are and do not count, and then as many again while they do.
+    /// While they are and do not count.
+    pub warm: u64,
+    /// While they count.
     pub payload: u64,
+    /// Also those of peers and of the simulation are in it.
+    pub all: bool,
 }
 
 /// Runs one configuration: establishes its connections, lets them send, and ends the process
@@ -62,7 +66,7 @@ pub struct Amounts {
 pub fn run(
     settings: &Settings,
     configuration: &Configuration,
-    amounts: Amounts,
+    extent: Extent,
     seed: u64,
 ) -> Result<(), Error> {
     #[cfg(target_os = "linux")]
@@ -89,7 +93,7 @@ pub fn run(
         .with_lock_policy(settings.locks)
         .with_check_lock_order(false);
     let (settings, configuration) = (settings.clone(), configuration.clone());
-    let body = move |p: Virtual| carry_out(&p, &settings, &configuration, amounts);
+    let body = move |p: Virtual| carry_out(&p, &settings, &configuration, extent);
     match Virtual::run(config, body) {
         Ok((result, _)) => result,
         Err(failure) => Err(Error::Run(failure.to_string())),
@@ -105,7 +109,7 @@ fn carry_out(
     p: &Virtual,
     settings: &Settings,
     configuration: &Configuration,
-    amounts: Amounts,
+    extent: Extent,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     let (workers, peers) = virtual_cores::open(p, settings, configuration, deadline)?;
@@ -130,12 +134,12 @@ fn carry_out(
         // The event loops stay in this phase to the end: what they do when counting begins and
         // ends for them is no part of sending.
         control.advance(Phase::Warm);
-        until(&p2, &peers, way, amounts.untraced);
-        trace::accesses();
-        let warm = until(&p2, &peers, way, amounts.payload);
+        until(&p2, &peers, way, extent.untraced);
+        trace::accesses(extent.all);
+        let warm = until(&p2, &peers, way, extent.warm);
         let before = p2.report().moved;
         p2.beacon(Beacon::CountingBegins);
-        let end = until(&p2, &peers, way, amounts.payload);
+        let end = until(&p2, &peers, way, extent.payload);
         p2.beacon(Beacon::CountingEnds);
         trace::end();
         let moved = p2.report().moved;

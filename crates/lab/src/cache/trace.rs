@@ -6,7 +6,7 @@ use super::{
     model::System,
     observer::{Locate, Locator, Observer},
     places::Places,
-    subject::{self, Amounts},
+    subject::{self, Extent},
 };
 use crate::{
     Error, counted,
@@ -47,14 +47,15 @@ pub fn first_guess(configuration: &Configuration) -> Duration {
 /// The backend.
 #[derive(Debug)]
 pub struct Backend {
-    /// Least payload before counting, and while counting, bytes.
+    /// Least payload while counting, bytes.
     payload: u64,
 }
 
 impl Backend {
-    /// For runs that count while so many bytes of payload are sent, and a write on each connection
-    /// at least: after as much that is not counted, and before that a window on each connection,
-    /// by which slow start is over, that is not even traced.
+    /// For runs that count while so many bytes of payload are sent, and a write on every fourth
+    /// connection at least. Before that as much is sent that is not counted, and a write on each
+    /// connection at least; and before that a window on each, by which slow start is over, that is
+    /// not even traced.
     pub fn new(payload: u64) -> Backend {
         Backend { payload }
     }
@@ -265,13 +266,14 @@ pub fn on_one_core(program: &Path, words: &[String], caches: &Caches) -> Result<
 }
 
 impl Traced {
-    /// How much is sent: a window on each connection before the trace, and in it a write on each at
-    /// least.
-    fn amounts(&self) -> Amounts {
+    /// How much is sent.
+    fn extent(&self) -> Extent {
         let each = |bytes: usize| u64::from(self.configuration.connections) * bytes as u64;
-        Amounts {
+        Extent {
             untraced: each(self.settings.buffer),
-            payload: self.payload.max(each(self.settings.write_size)),
+            warm: self.payload.max(each(self.settings.write_size)),
+            payload: self.payload.max(each(self.settings.write_size) / 4),
+            all: false,
         }
     }
 
@@ -281,8 +283,8 @@ impl Traced {
         let mut machines = vec![Caches::opteron_275()];
         machines.extend(Caches::of_this_machine().ok());
         let mut observer = Observer::new(cores, machines, locate(program.clone()));
-        let amounts = self.amounts();
-        let words = arguments(&self.settings, &self.configuration, amounts, self.seed);
+        let extent = self.extent();
+        let words = arguments(&self.settings, &self.configuration, extent, self.seed);
         let said = each_record(&program, &words, &mut |record| {
             observer.take(record)?;
             let records = observer.records();
@@ -333,7 +335,7 @@ fn nanos(d: Duration) -> String {
 pub fn arguments(
     settings: &Settings,
     configuration: &Configuration,
-    amounts: Amounts,
+    extent: Extent,
     seed: u64,
 ) -> Vec<String> {
     let mut words = vec![SUBJECT.to_string()];
@@ -358,14 +360,18 @@ pub fn arguments(
     if let Some(gbps) = settings.link_gbps {
         add("--link-gbps", gbps.to_string());
     }
-    add("--untraced", amounts.untraced.to_string());
-    add("--payload", amounts.payload.to_string());
+    add("--untraced", extent.untraced.to_string());
+    add("--warm", extent.warm.to_string());
+    add("--payload", extent.payload.to_string());
     add("--seed", seed.to_string());
     if settings.family.is_ipv6() {
         words.push("--ipv6".into());
     }
     if !settings.stretch_acks {
         words.push("--no-stretch-acks".into());
+    }
+    if extent.all {
+        words.push("--all".into());
     }
     words
 }
@@ -424,8 +430,15 @@ mod tests {
             seed: 1,
             deadline: Instant::now(),
         };
-        let amounts = |untraced, payload| Amounts { untraced, payload };
-        assert_eq!(traced(6, 4_000_000).amounts(), amounts(6 << 18, 4_000_000));
-        assert_eq!(traced(1024, 1).amounts(), amounts(1 << 28, 1 << 26));
+        let extent = |untraced, warm, payload| Extent {
+            untraced,
+            warm,
+            payload,
+            all: false,
+        };
+        let few = extent(6 << 18, 4_000_000, 4_000_000);
+        assert_eq!(traced(6, 4_000_000).extent(), few);
+        let many = extent(1 << 28, 1 << 26, 1 << 24);
+        assert_eq!(traced(1024, 1).extent(), many);
     }
 }

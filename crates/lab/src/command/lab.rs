@@ -245,11 +245,13 @@ fn cache_subject(args: &CacheSubject) -> Result<(), Error> {
         threads: settings.threads_of(&organization),
         organization,
     };
-    let amounts = cache::Amounts {
+    let extent = cache::Extent {
         untraced: args.untraced,
+        warm: args.warm,
         payload: args.payload,
+        all: args.all,
     };
-    cache::run_subject(&settings, &configuration, amounts, args.seed)
+    cache::run_subject(&settings, &configuration, extent, args.seed)
 }
 
 /// What stands for every plan.

@@ -131,8 +131,8 @@ pub(super) struct TimeText {
     pub warm_up: Option<Duration>,
     #[serde(deserialize_with = "repeats")]
     pub repeats: u32,
-    /// Of a modelled run: bytes of payload while which is counted, after as many while which is
-    /// not. How long that takes is told by `seconds`, for estimates.
+    /// Of a modelled run: bytes of payload while which is counted, at least
+    /// ([`crate::cache::Backend::new`]).
     pub payload: Option<u64>,
 }
 

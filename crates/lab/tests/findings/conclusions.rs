@@ -87,9 +87,9 @@ pub fn whole(v: f64) -> String {
     }
 }
 
-/// All of them: of the recording of every plan, of the one of the cache model, and of the one on
-/// another machine.
-pub fn sentences(every: &[Result], model: &[Result], xeon: &[Result]) -> Vec<String> {
+/// All of them: of the recording of every plan, of the one of the cache model, of the one on
+/// another machine, and of an older one that has all peers.
+pub fn sentences([every, model, xeon, old]: [&[Result]; 4]) -> Vec<String> {
     let runs = |all, far| Runs { all, far };
     let (near, far) = (runs(every, false), runs(every, true));
     let mut list = Vec::new();
@@ -104,7 +104,7 @@ pub fn sentences(every: &[Result], model: &[Result], xeon: &[Result]) -> Vec<Str
     list.extend(buffers_and_frames(near));
     list.extend(cache(runs(model, false)));
     list.extend(pef(near));
-    list.extend(peers(near));
+    list.extend(peers(runs(old, false)));
     list.extend(which(near, every));
     list.push(throughputs(near));
     list.push(throughputs(runs(xeon, false)));

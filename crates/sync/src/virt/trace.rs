@@ -5,8 +5,8 @@
 //! place of each copy and fill. `perimeter lab run cache` builds one. In every other program
 //! nothing of this is there.
 //!
-//! Accesses are in it while a core goes on and does no peer's work: what the simulation itself
-//! does between two cores' turns, and peers, would be most of it.
+//! Accesses are in it while a core goes on and does no peer's work, unless all are asked for: those
+//! of peers, and of the simulation itself between two cores' turns, would be a good part of it.
 //!
 //! A record is two words: what it is in the upper eight bits of the first, with a number or an
 //! address below, and the instruction behind an access in the second. How many bytes an access
@@ -169,11 +169,6 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Whether this program can be traced.
-pub const fn is_possible() -> bool {
-    cfg!(perimeter_traced)
-}
-
 #[cfg(not(perimeter_traced))]
 mod writer {
     use super::Record;
@@ -194,8 +189,11 @@ mod writer {
         let _ = base;
     }
 
-    /// From here accesses are in the trace.
-    pub fn accesses() {}
+    /// From here accesses are in the trace: those of cores that go on and do no peer's work, or
+    /// `all`.
+    pub fn accesses(all: bool) {
+        let _ = all;
+    }
 
     /// The end: what is not written yet is.
     pub fn end() {}

@@ -15,6 +15,8 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// The core that goes on, as a bit; none: 0. Those from the 64th on share the last.
 static GOES_ON: AtomicU64 = AtomicU64::new(0);
+/// Whether accesses are in it whoever makes them.
+static ALL: AtomicBool = AtomicBool::new(false);
 /// Cores that do a peer's work.
 static PEERS: AtomicU64 = AtomicU64::new(0);
 
@@ -178,7 +180,7 @@ pub(in crate::virt) fn pause() {
 
 /// Has accesses in the trace where they are wanted.
 fn look() {
-    let tested = GOES_ON.load(Relaxed) & !PEERS.load(Relaxed) != 0;
+    let tested = GOES_ON.load(Relaxed) & !PEERS.load(Relaxed) != 0 || ALL.load(Relaxed);
     // SAFETY: it sets a byte that only the instrumentation reads.
     unsafe { perimeter_trace_have_accesses(tested && WANTED.load(Relaxed)) };
 }
@@ -189,9 +191,10 @@ pub fn begin(base: u64) {
     note(Record::Base(base));
 }
 
-/// From here accesses are in the trace.
-pub fn accesses() {
+/// From here accesses are in the trace: those of cores that go on and do no peer's work, or `all`.
+pub fn accesses(all: bool) {
     WANTED.store(is_on(), Relaxed);
+    ALL.store(all, Relaxed);
     look();
 }
 
