@@ -404,7 +404,13 @@ fn a_connection_is_traced() {
                 let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
                 all["connections"][0].clone()
             };
-            let c = connections();
+            // A connection that is being made has no lists yet.
+            let until = Instant::now() + Duration::from_secs(10);
+            let mut c = connections();
+            while c["receive_events"].is_null() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(10));
+                c = connections();
+            }
             let id = c["id"].as_str().unwrap();
             let events = |c: &serde_json::Value| {
                 let list = |name: &str| c[name].as_array().unwrap().clone();
