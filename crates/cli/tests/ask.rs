@@ -405,9 +405,9 @@ fn a_connection_is_traced() {
                 all["connections"][0].clone()
             };
             // A connection that is being made has no lists yet.
-            let until = Instant::now() + Duration::from_secs(10);
+            let mut patience = Patience::new(Duration::from_secs(10));
             let mut c = connections();
-            while c["receive_events"].is_null() && Instant::now() < until {
+            while c["receive_events"].is_null() && patience.lasts() {
                 thread::sleep(Duration::from_millis(10));
                 c = connections();
             }

@@ -108,7 +108,7 @@ impl Observer {
             }
             Record::Counting(begins) => {
                 self.counting = begins;
-                // First those before, then those since.
+                // When counting begins: those before. When it ends: those in between.
                 for m in &mut self.machines {
                     m.upgrades = m.system.upgrades() - m.upgrades;
                 }

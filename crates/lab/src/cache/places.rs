@@ -110,7 +110,7 @@ impl Places {
 
     /// From the innermost inlined function outwards, the first that belongs somewhere.
     fn look_up(&self, probe: u64) -> Origin {
-        // Nothing is there, and the library adds to it.
+        // No file is so long, and the library's sums would overflow.
         if probe > i64::MAX as u64 {
             return Origin::Caller;
         }

@@ -337,7 +337,7 @@ impl Settings {
         {
             return input("--mtu: other stacks are set up for 1500; list ours and linux".into());
         }
-        if !self.interrupt_delay.is_zero() && !matches!(self.device, Device::Mem | Device::Pair) {
+        if !self.interrupt_delay.is_zero() && self.device.is_to_kernel() {
             return input("--interrupt-delay needs --device mem or pair".into());
         }
         if self.hand_on && (self.device, self.offload) != (Device::Pair, Offload::Device) {

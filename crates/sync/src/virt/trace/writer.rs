@@ -169,17 +169,17 @@ pub(in crate::virt) fn note(record: Record) {
         Record::Peer(false) => PEERS.store(PEERS.load(Relaxed) & !core, Relaxed),
         _ => return,
     }
-    look();
+    switch_accesses();
 }
 
 /// No core goes on, until one does.
 pub(in crate::virt) fn pause() {
     GOES_ON.store(0, Relaxed);
-    look();
+    switch_accesses();
 }
 
-/// Has accesses in the trace where they are wanted.
-fn look() {
+/// Has accesses in the trace, or not, by who makes them from here on.
+fn switch_accesses() {
     let tested = GOES_ON.load(Relaxed) & !PEERS.load(Relaxed) != 0 || ALL.load(Relaxed);
     // SAFETY: it sets a byte that only the instrumentation reads.
     unsafe { perimeter_trace_have_accesses(tested && WANTED.load(Relaxed)) };
@@ -195,13 +195,13 @@ pub fn begin(base: u64) {
 pub fn accesses(all: bool) {
     WANTED.store(is_on(), Relaxed);
     ALL.store(all, Relaxed);
-    look();
+    switch_accesses();
 }
 
 /// The end: what is not written yet is.
 pub fn end() {
     WANTED.store(false, Relaxed);
-    look();
+    switch_accesses();
     if is_on() {
         // SAFETY: as for `note`.
         unsafe { perimeter_trace_flush() };
