@@ -4,6 +4,7 @@ mod patience;
 
 use assert_cmd::Command;
 use patience::Patience;
+use perimeter_interop::program::copy;
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -27,7 +28,7 @@ fn perimeter(arguments: &[&str], directory: &Path) -> assert_cmd::assert::Assert
 fn without_the_lab() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("perimeter");
-    fs::copy(env!("CARGO_BIN_EXE_perimeter"), &program).unwrap();
+    copy(env!("CARGO_BIN_EXE_perimeter"), &program);
     let run = |words: &[&str]| {
         let mut command = Command::new(&program);
         command.args(words).env_remove("CARGO").assert()

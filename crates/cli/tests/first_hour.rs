@@ -7,6 +7,7 @@
 mod patience;
 
 use patience::Patience;
+use perimeter_interop::program::copy;
 use std::{
     collections::HashSet,
     fs,
@@ -331,8 +332,8 @@ impl Home {
         let built = Path::new(env!("CARGO_BIN_EXE_perimeter"));
         for program in ["perimeter", "perimeter-lab"] {
             let from = built.with_file_name(program);
-            let why = "`cargo test --workspace` builds both";
-            fs::copy(from, to("bin").join(program)).expect(why);
+            assert!(from.exists(), "`cargo test --workspace` builds both");
+            copy(from, &to("bin").join(program));
         }
         fs::write(to("one.toml"), ONE).expect("a plan");
         if root {

@@ -253,7 +253,7 @@ fn without_privilege_one_line_says_what_to_do() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(directory.path(), open).unwrap();
     let copy = directory.path().join("perimeter");
-    fs::copy(env!("CARGO_BIN_EXE_perimeter"), &copy).unwrap();
+    program::copy(env!("CARGO_BIN_EXE_perimeter"), &copy);
     namespace::within(|| {
         let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
         let copy = copy.to_str().unwrap();

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -24,6 +25,18 @@ pub const DNSMASQ: [&str; 8] = [
 pub fn installed(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|d| d.join(name).is_file())
+}
+
+/// Copies the program `from`, to be run from where the copy is. A program of its own writes it: a
+/// file that this process has open for writing is so in a child, too, that another test starts
+/// meanwhile, and until that executes the copy can't be run (`Text file busy`).
+///
+/// # Panics
+/// It can't be copied.
+pub fn copy(from: impl AsRef<Path>, to: &Path) {
+    let ends = Command::new("cp").arg(from.as_ref()).arg(to).status();
+    let from = from.as_ref().display();
+    assert!(ends.expect("cp").success(), "{from} can't be copied");
 }
 
 /// Python's interpreter. What the path has may be a script that looks for it first, which takes ten

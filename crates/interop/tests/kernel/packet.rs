@@ -10,7 +10,7 @@ use perimeter::link::host::{self, Feature};
 use perimeter::link::packet::{Packet, PacketConfig, PacketError, PacketHandle};
 use perimeter::link::{Device, MacAddr};
 use perimeter::{Config, Offload, OrgSpec, Stack};
-use perimeter_interop::program::{Program, python};
+use perimeter_interop::program::{self, Program, python};
 use perimeter_interop::veths::{self, OURS, THEIRS};
 use perimeter_interop::{examples, namespace, taps};
 use std::io::Read;
@@ -275,7 +275,7 @@ fn packet_sockets_refuse_clearly() {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).expect("opened");
         let copy = dir.path().join("echo");
-        std::fs::copy(examples::path("echo"), &copy).expect("copied");
+        program::copy(examples::path("echo"), &copy);
         let device = format!("packet:{OURS}");
         let mut args = vec!["--reuid", "65534", "--regid", "65534", "--clear-groups"];
         args.extend([copy.to_str().expect("text"), "--device", &device]);

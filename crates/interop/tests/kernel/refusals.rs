@@ -2,7 +2,7 @@
 
 use crate::common::{LIMIT, Load, alone, each};
 use perimeter::link::tap::{Tap, TapConfig, TapError};
-use perimeter_interop::program::{Outcome, Program};
+use perimeter_interop::program::{self, Outcome, Program};
 use perimeter_interop::{examples, taps};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -44,13 +44,12 @@ fn refused(o: &Outcome, what: &str) {
 fn tap_without_privilege() {
     examples::build();
     alone(&["setpriv", "unshare"], || {
-        let program = examples::path("echo");
         // The build directory may be closed to others.
         let dir = tempfile::tempdir_in("/tmp").expect("a directory");
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).expect("opened");
         let copy = dir.path().join("echo");
-        std::fs::copy(program, &copy).expect("copied");
+        program::copy(examples::path("echo"), &copy);
         let copy = copy.to_str().expect("text");
         let nobody = [
             "setpriv",

@@ -10,7 +10,7 @@ use perimeter::link::host::{self, Feature};
 use perimeter::link::xdp::{Xdp, XdpConfig, XdpCopy, XdpError, XdpHandle, XdpMode, XdpProgram};
 use perimeter::link::{Device, MacAddr};
 use perimeter::{OrgSpec, Stack};
-use perimeter_interop::program::{Program, python};
+use perimeter_interop::program::{self, Program, python};
 use perimeter_interop::veths::{self, OURS, THEIRS};
 use perimeter_interop::{examples, namespace, taps};
 use std::io::Read;
@@ -358,7 +358,7 @@ fn xdp_refuses_clearly() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), mode).expect("opened");
         let copy = dir.path().join("echo");
-        std::fs::copy(examples::path("echo"), &copy).expect("copied");
+        program::copy(examples::path("echo"), &copy);
         let device = format!("xdp:{OURS}");
         let echo = [copy.to_str().expect("text"), "--device", &device];
         let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
