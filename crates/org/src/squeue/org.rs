@@ -1,6 +1,6 @@
 //! FireEngine as an organization.
 
-use super::cell::OuterParts;
+use super::cell::{OuterParts, Parted};
 use super::promised::{Connections, Promised};
 use super::queue::{Squeue, Who};
 use super::{FireEngine, Msg};
@@ -16,6 +16,8 @@ use perimeter_wire::FlowKey;
 use std::sync::Arc;
 
 impl<P: Platform> Promised<P> for FireEngine<P> {
+    type Member = Parted<P>;
+
     fn place(&self, id: SockId) -> Option<&OuterParts<P>> {
         self.outer
             .get(usize::from(id.shard()))?
@@ -27,7 +29,7 @@ impl<P: Platform> Promised<P> for FireEngine<P> {
         &self,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
-        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) + Send + 'static,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P, Self>) + Send + 'static,
     ) {
         self.hold(id, 1);
         self.tell(cx, id.shard(), move |org, cx, inside| {
@@ -40,7 +42,7 @@ impl<P: Platform> Promised<P> for FireEngine<P> {
         &self,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
-        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) -> R + Send + 'static,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P, Self>) -> R + Send + 'static,
     ) -> Option<R> {
         self.hold(id, 1);
         self.ask(cx, id.shard(), move |org, cx, inside| {

@@ -1,18 +1,21 @@
 //! Socket calls where a writer is answered before its data has entered the perimeter: `squeue` and
 //! `streams`.
 
-use super::cell::{OuterParts, Parted, Start, give_back, start};
+use super::cell::{OuterParts, Start, give_back, start};
 use crate::Kd;
 use perimeter_stack::ops::Op;
-use perimeter_stack::{Ctx, Shard, SockId};
+use perimeter_stack::{Cell, Ctx, Shard, SockId};
 use perimeter_sync::Platform;
 
 /// The connections of a perimeter.
-pub(crate) type Connections<P> = Shard<Kd<P>, Parted<P>>;
+pub(crate) type Connections<P, O> = Shard<Kd<P>, <O as Promised<P>>::Member>;
 
 /// How calls come to the perimeter of a connection whose receive side and account of room are
 /// outside.
 pub(crate) trait Promised<P: Platform>: Sized {
+    /// A connection, as its perimeter has it.
+    type Member: Cell<K = Kd<P>>;
+
     /// Those parts of a connection.
     fn place(&self, id: SockId) -> Option<&OuterParts<P>>;
 
@@ -22,7 +25,7 @@ pub(crate) trait Promised<P: Platform>: Sized {
         &self,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
-        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) + Send + 'static,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P, Self>) + Send + 'static,
     );
 
     /// The same, and waits for the answer. `None`: whoever ran it was stopped by a panic.
@@ -30,7 +33,7 @@ pub(crate) trait Promised<P: Platform>: Sized {
         &self,
         cx: &mut Ctx<Kd<P>>,
         id: SockId,
-        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) -> R + Send + 'static,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P, Self>) -> R + Send + 'static,
     ) -> Option<R>;
 
     /// A socket call: settled outside if it can be, else it enters.

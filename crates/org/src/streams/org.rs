@@ -1,63 +1,67 @@
 //! STREAMS as an organization.
 
-use super::{HEAD, IP, Msg, Streams};
+use super::cell::Above;
+use super::{HEAD, IP, Stream, Streams, Through, ToIp, ToTcp};
 use crate::spec::OrgSpec;
 use crate::squeue::cell::OuterParts;
 use crate::squeue::promised::{Connections, Promised};
-use crate::squeue::queue::{Entered, SqueueEntry, Who};
+use crate::squeue::queue::{Entered, Squeue, SqueueEntry, Who};
 use crate::{Binding, Job, Kd, Org};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::ExistsError;
-use perimeter_stack::{ConnInfo, Ctx, Flow, SharedState, SockId, Sockets};
+use perimeter_stack::{ConnInfo, Count, Ctx, Flow, SharedState, SockId, Sockets};
 use perimeter_sync::{LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 
 impl<P: Platform> Promised<P> for Streams<P> {
+    type Member = Above<P>;
+
     fn place(&self, id: SockId) -> Option<&OuterParts<P>> {
-        self.outer_table.places.get(id.slot())
+        let stream = self.streams.get(usize::from(id.shard()))?;
+        stream.outer_table.places.get(id.slot())
     }
 
     fn tell_conn(
         &self,
         cx: &mut Ctx<Kd<P>>,
-        _: SockId,
-        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) + Send + 'static,
+        id: SockId,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P, Self>) + Send + 'static,
     ) {
-        self.tell(cx, true, Box::new(|_, cx, tcp| f(cx, &mut tcp.shard)));
+        self.tell(cx, (id.shard(), true), |_, cx, tcp| f(cx, &mut tcp.shard));
     }
 
     fn ask_conn<R: Send + 'static>(
         &self,
         cx: &mut Ctx<Kd<P>>,
-        _: SockId,
-        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P>) -> R + Send + 'static,
+        id: SockId,
+        f: impl FnOnce(&mut Ctx<Kd<P>>, &mut Connections<P, Self>) -> R + Send + 'static,
     ) -> Option<R> {
-        self.ask(cx, true, |_, cx, tcp| f(cx, &mut tcp.shard))
+        self.ask(cx, id.shard(), |_, cx, tcp| f(cx, &mut tcp.shard))
     }
 }
 
 impl<P: Platform> Org for Streams<P> {
     type K = Kd<P>;
 
-    fn new(_: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
-        Streams::make(sh)
+    fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
+        Streams::make(spec, sh)
     }
 
     fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
-        if let Entered::Busy(mut door) = self.ip.enter(SqueueEntry::Fill) {
+        if let Entered::Busy(mut door) = self.arrivals().enter(SqueueEntry::Fill) {
             for seg in segs.as_mut_slice() {
                 let mut packet = self.packets.take().unwrap_or_default();
                 core::mem::swap(&mut *packet, seg);
-                door.push(Msg::Packet(packet));
+                door.push(ToIp::Packet(packet));
             }
         }
         segs.clear();
         cx.segs = segs;
-        self.move_on(cx, Who::Inbound);
+        self.move_on(cx, Who::Inbound, Through::NONE);
     }
 
     fn call<Q: Op<Self::K> + 'static>(
@@ -70,11 +74,12 @@ impl<P: Platform> Org for Streams<P> {
     }
 
     fn post<Q: Op<Self::K, Out = ()> + 'static>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
-        self.tell(
-            cx,
-            false,
-            Box::new(move |_, cx, t| t.shard.posted(cx, id, op)),
-        );
+        if self.place(id).is_none() {
+            return cx.count(Count::StaleHandle, 1);
+        }
+        self.tell(cx, (id.shard(), false), move |_, cx, t| {
+            t.shard.posted(cx, id, op);
+        });
     }
 
     fn connect(
@@ -84,102 +89,140 @@ impl<P: Platform> Org for Streams<P> {
         config: &Config,
     ) -> Result<SockId, ExistsError> {
         let config = config.clone();
-        let made = self.ask(cx, true, move |_, cx, t| t.shard.connect(cx, flow, &config));
+        let n = self.index(flow.hash);
+        let made = self.ask(cx, n, move |_, cx, t| t.shard.connect(cx, flow, &config));
         made.unwrap_or(Err(ExistsError))
     }
 
     fn perimeters(&self) -> u16 {
-        1
+        self.streams.len() as u16
     }
 
-    fn perimeter_of(&self, _: &SharedState<Self::K>, _: &FlowKey) -> Option<u16> {
-        Some(0)
+    fn perimeter_of(&self, sh: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
+        Some(self.index(sh.flow_hash(key)))
     }
 
     fn inside<R: Send + 'static>(
         &self,
         cx: &mut Ctx<Self::K>,
-        _: u16,
+        n: u16,
         job: impl Job<Self::K, R>,
     ) -> Option<R> {
-        self.ask(cx, true, |_, cx, tcp| job(&mut tcp.shard, cx))
+        self.ask(cx, n, |_, cx, tcp| job(&mut tcp.shard, cx))
     }
 
-    fn leave(&self, cx: &mut Ctx<Self::K>, _: u16, job: impl Job<Self::K, ()>) {
-        self.tell(cx, false, Box::new(|_, cx, tcp| job(&mut tcp.shard, cx)));
+    fn leave(&self, cx: &mut Ctx<Self::K>, n: u16, job: impl Job<Self::K, ()>) {
+        self.tell(cx, (n, false), |_, cx, t| job(&mut t.shard, cx));
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
         let now = cx.now();
-        if self.due.take(&cx.sh.p, now) {
-            self.tcp.push(Msg::Timers);
-            self.move_on(cx, Who::Inbound);
+        for (n, stream) in self.numbered() {
+            if stream.due.take(&cx.sh.p, now) {
+                stream.tcp.push(ToTcp::Timers);
+                self.move_on(cx, Who::Inbound, Through::only(n));
+            }
         }
     }
 
     fn next_timer(&self) -> Time {
-        self.due.at()
+        let all = self.streams.iter().map(|s| s.due.at());
+        all.min().unwrap_or(Time::NEVER)
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
-        self.tcp.seize().shard.inspect(now, out);
-    }
-
-    fn live(&self) -> usize {
-        self.tcp.seize().shard.len()
-    }
-
-    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
-        self.move_on(cx, Who::Writer);
-        self.tcp.seize().shard.abort_all(cx);
-        self.move_on(cx, Who::Writer);
-    }
-
-    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
-        add(LockClass::Squeue, self.ip.stats());
-        add(LockClass::Squeue, self.head.stats());
-        add(LockClass::Squeue, self.tcp.stats());
-        for place in self.outer_table.iter() {
-            place.lock_stats(add);
+        for stream in &self.streams {
+            stream.tcp.seize().shard.inspect(now, out);
         }
     }
 
-    fn binding(&self, _: SockId) -> Binding {
+    fn live(&self) -> usize {
+        let all = self.streams.iter();
+        all.map(|s| s.tcp.seize().shard.len()).sum()
+    }
+
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
+        for (n, stream) in self.numbered() {
+            self.move_on(cx, Who::Writer, Through::only(n));
+            let mut tcp = stream.tcp.seize();
+            tcp.shard.abort_all(cx);
+            self.leave_tcp(cx, n, &tcp);
+            drop(tcp);
+            self.move_on(cx, Who::Writer, Through::only(n));
+        }
+    }
+
+    fn lock_stats(&self, add: &mut dyn FnMut(LockClass, LockStats)) {
+        if let Some(below) = &self.below {
+            add(LockClass::Squeue, below.stats());
+        }
+        for stream in &self.streams {
+            add(LockClass::Squeue, stream.ip.stats());
+            add(LockClass::Squeue, stream.head.stats());
+            add(LockClass::Squeue, stream.tcp.stats());
+            for place in stream.outer_table.iter() {
+                place.lock_stats(add);
+            }
+        }
+    }
+
+    fn binding(&self, id: SockId) -> Binding {
+        let modules = ["module ip", "module tcp", "module head"];
         Binding {
-            perimeters: ["module ip", "module tcp", "module head"].map(String::from),
+            perimeters: modules.map(|module| match &self.below {
+                Some(_) => format!("{module}, pair {}", id.shard()),
+                None => module.into(),
+            }),
             ..Binding::default()
         }
     }
 
+    /// Three for each stream, and one where packets arrive if that is a stream of its own.
     fn workers(&self) -> usize {
-        3
+        3 * self.streams.len() + usize::from(self.below.is_some())
     }
 
     fn worker_core(&self, _: usize) -> Option<usize> {
         None
     }
 
-    fn work(&self, _: usize, cx: &mut Ctx<Self::K>) -> usize {
-        self.move_on(cx, Who::Worker)
+    fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
+        let through = match worker / 3 {
+            n if n < self.streams.len() => Through::only(n as u16),
+            _ => Through::NONE,
+        };
+        self.move_on(cx, Who::Worker, through)
     }
 
     fn park(&self, worker: usize, deadline: Time) {
-        match worker {
-            0 => self.ip.park(deadline),
-            1 => self.head.park(deadline),
-            _ => self.tcp.park(deadline),
+        match (self.streams.get(worker / 3), worker % 3) {
+            (None, _) => self.arrivals().park(deadline),
+            (Some(stream), 0) => stream.ip.park(deadline),
+            (Some(stream), 1) => stream.head.park(deadline),
+            (Some(stream), _) => stream.tcp.park(deadline),
         }
     }
 
     fn wake_workers(&self) {
-        self.ip.end();
-        self.head.end();
-        self.tcp.end();
+        self.arrivals().end();
+        for stream in &self.streams {
+            stream.ip.end();
+            stream.head.end();
+            stream.tcp.end();
+        }
     }
 
     fn pending(&self) -> usize {
-        let queues = self.ip.pending() + self.head.pending() + self.tcp.pending();
-        queues + self.kept.load(Ordering::Relaxed)
+        let pending = |s: &Stream<P>| s.ip.pending() + s.head.pending() + s.tcp.pending();
+        let queues: usize = self.streams.iter().map(pending).sum();
+        let below = self.below.as_ref().map_or(0, Squeue::pending);
+        queues + below + self.kept.load(Ordering::Relaxed)
+    }
+}
+
+impl<P: Platform> Streams<P> {
+    fn numbered(&self) -> impl Iterator<Item = (u16, &Stream<P>)> {
+        (0..).zip(&self.streams)
     }
 }
 

@@ -160,6 +160,7 @@ fn one_perimeter(s: &mut Setup) {
         "connp-l" => named("connp-l:1"),
         "connp-t" => named("connp-t:1"),
         "squeue" => named("squeue:1"),
+        "streams" => named("streams"),
         "pef" => named("pef:ip=0:tcp=0:sockfs=0"),
         _ => s.org.clone(),
     };
