@@ -22,7 +22,9 @@ use perimeter_stack::shared::AddrInUseError;
 use perimeter_stack::{
     Count, Ctx, Flow, IfaceSpec, Kind, Lk, Offload, Own, Route, SharedState, SockError, SockId,
 };
-use perimeter_sync::{Event, Lock, LockClass, OwnerGate, PerLane, Platform, WrongThreadError};
+use perimeter_sync::{
+    Event, Lock, LockClass, OwnerGate, PerLane, Platform, Touched, WrongThreadError,
+};
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -441,6 +443,7 @@ impl<O: Org> Instance<O> {
         let own = &mut *cx.own;
         let n = rx.poll(now, &mut own.pool, &mut own.frames, perimeter_stack::BURST);
         if n > 0 {
+            self.sh.p.touch(&port.payload, Touched::Payload, 0, true);
             let iface = port.iface;
             let wanted = Wanted {
                 unbound: self.org.wants_unbound(),

@@ -4,7 +4,7 @@
 //! All of it runs with the connection's TCP state protected; [`Access`] says how the buffers
 //! are reached.
 
-use crate::conn::{Access, SndSide, TcbSide, on_events};
+use crate::conn::{Access, RcvSide, SndSide, TcbSide, on_events};
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::kind::Kind;
@@ -299,8 +299,6 @@ fn deliver<A: Access>(
         (t, rcv) = a.tcb_rcv();
     }
     cx.sh.p.touch(&rcv.lines, Touched::Rcv, 1, true);
-    let segs = 1 + rest.as_ref().map_or(0, |r| r.len());
-    cx.sh.p.touch(&rcv.payload, Touched::Payload, segs, true);
     let before = rcv.charged();
     let held = rcv.buf.len();
     if let Some(first) = first.take() {
@@ -316,11 +314,21 @@ fn deliver<A: Access>(
     }
     cx.charge(before, rcv.charged());
     let came = rcv.buf.len() - held;
+    delivered(cx.sh, t, &rcv, came);
     if let Some(space) = rcv.admit(came) {
         let space = offer(cx.sh, space, rcv.tell_at());
         t.tcb.app_read(space, rcv.buf.limit());
     }
     rcv.side.raise(ready::IN, &mut cx.deferred.wakes);
+}
+
+/// So many octets of payload wait in a receive side.
+#[inline]
+fn delivered<K: Kind>(sh: &SharedState<K>, t: &TcbSide<K>, rcv: &RcvSide<K>, octets: u32) {
+    if let Some(port) = sh.rx_of(t.meta.txq) {
+        let lines = (octets as usize).div_ceil(Touched::LINE);
+        sh.p.arrived(&port.payload, &rcv.payload, lines);
+    }
 }
 
 /// As [`deliver`], where the socket layer has a turn of its own: what is on its way to it counts
@@ -340,6 +348,7 @@ fn collect<A: Access>(a: &mut A, sh: &SharedState<A::K>, first: PktBuf, more: bo
         };
     }
     let (t, mut rcv) = a.tcb_rcv();
+    delivered(sh, t, &rcv, came);
     if let Some(space) = rcv.admit(came) {
         let space = offer(sh, space, rcv.tell_at());
         t.tcb.app_read(space, rcv.buf.limit());

@@ -435,6 +435,8 @@ pub struct RxPort<K: Kind> {
     pub iface: u16,
     /// The descriptor to wait for, if the device belongs to the host.
     pub fd: Option<std::os::fd::RawFd>,
+    /// Cache lines of payload that arrives.
+    pub payload: Tag<K>,
 }
 
 impl<K: Kind> RxPort<K> {
@@ -446,6 +448,7 @@ impl<K: Kind> RxPort<K> {
             queue: lock::<K, _>(p, LockClass::NicRx, queue),
             iface,
             fd,
+            payload: Tag::<K>::default(),
         }
     }
 }

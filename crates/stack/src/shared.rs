@@ -339,6 +339,13 @@ fn addresses(specs: &[IfaceSpec]) -> Addresses {
 pub struct AddrInUseError;
 
 impl<K: Kind> SharedState<K> {
+    /// The receive queue that goes with a transmit queue.
+    #[inline]
+    pub fn rx_of(&self, txq: u16) -> Option<&RxPort<K>> {
+        let port = self.tx.get(usize::from(txq))?;
+        self.rx.get(usize::from(port.rxq))
+    }
+
     /// Takes the devices and makes what is shared.
     pub fn new(p: K::P, config: Config, specs: Vec<IfaceSpec>, routes: Vec<Route>) -> Self {
         let (mut ifaces, mut tx, mut rx) = (Vec::new(), Vec::new(), Vec::new());

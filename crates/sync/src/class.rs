@@ -290,7 +290,7 @@ pub enum Touched {
     Snd,
     /// The receive side of a socket: its buffer, and who waits for data.
     Rcv,
-    /// The payload of a segment on its way to the application.
+    /// A line of payload on its way to the application.
     Payload,
     /// A message in a queue between threads, and what it carries.
     Message,
@@ -304,6 +304,9 @@ pub enum Touched {
 }
 
 impl Touched {
+    /// Bytes of a line of payload.
+    pub const LINE: usize = 64;
+
     /// How many kinds there are.
     pub const COUNT: usize = 7 + LockClass::ALL.len();
 

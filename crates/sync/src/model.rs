@@ -107,6 +107,8 @@ impl Platform for Model {
 
     fn touch(&self, (): &(), _: Touched, _: usize, _: bool) {}
 
+    fn arrived(&self, (): &(), (): &(), _: usize) {}
+
     fn cores(&self) -> usize {
         2
     }

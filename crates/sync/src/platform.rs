@@ -90,9 +90,16 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
     fn charge(&self, work: Work, units: u64);
 
     /// Declares that the calling thread reads, or writes, the lines of `items` items of `what`,
-    /// for which `tag` stands. Compiles to nothing on the machine; on virtual cores it costs what fetching
-    /// them takes from where they were written last, or from memory. Never a scheduling point.
+    /// for which `tag` stands. Compiles to nothing on the machine; on virtual cores it costs what
+    /// fetching them takes from where they were written last, or from memory. Never a scheduling
+    /// point. Payload has a way of its own: who writes what arrives tells so by a tag of his, of
+    /// no items; a reader takes that many lines of [`Touched::LINE`] bytes away from the
+    /// connection's tag, and pays with the copy that follows.
     fn touch(&self, tag: &Self::Tag, what: Touched, items: usize, write: bool);
+
+    /// Declares that `lines` lines of payload wait by `tag` from now on, written by the thread that
+    /// has told so by `by`, which pays when it tells so again. Compiles to nothing on the machine.
+    fn arrived(&self, by: &Self::Tag, tag: &Self::Tag, lines: usize);
 
     /// How many cores there are.
     fn cores(&self) -> usize;

@@ -55,6 +55,8 @@ pub type Watcher<'a> = &'a mut dyn FnMut(&str);
 const TURNS: usize = 4;
 /// What the ideal peer is charged for.
 const PEER: [Work; 2] = [Work::Peer, Work::PeerBytes];
+/// How much of a line's way from memory shows at least, as others are under way meanwhile.
+const LEAST_SHOWN: f64 = 0.2;
 /// Connections from which a core's caches do not hold what belongs to them.
 const MANY: u32 = 1000;
 
@@ -104,9 +106,10 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
 /// # Errors
 /// A simulation failed.
 pub fn refit(machine: &mut Machine, watcher: Watcher<'_>) -> Result<(), Error> {
+    let memory = machine.lines.memory;
     for turn in 1..=TURNS {
         watcher(&format!("fitting, turn {turn} of {TURNS}"));
-        settle(machine)?;
+        settle(machine, memory)?;
     }
     Ok(())
 }
@@ -125,18 +128,21 @@ fn take(machine: &mut Machine, m: &Micro) {
     let l = &mut machine.lines;
     (l.memory, l.shared) = (m.memory, m.shared);
     (l.private_lines, l.shared_lines) = m.caches;
+    let p = &mut machine.payload;
+    (p.shared, p.memory) = (m.payload.shared, m.payload.memory);
     let Some(line) = m.line else { return };
-    match host::apart::is_far(2.0 * line) {
-        true => l.far = line,
-        false => l.near = line,
+    // The other distance, which there is not now, is to this one as it is in the table that was
+    // started from.
+    let [(here, put), (there, other)] = match host::apart::is_far(2.0 * line) {
+        true => [(&mut l.far, &mut p.far), (&mut l.near, &mut p.near)],
+        false => [(&mut l.near, &mut p.near), (&mut l.far, &mut p.far)],
+    };
+    let more = *there / here.max(1.0);
+    (*here, *there) = (line, line * more);
+    if let Some(both) = m.payload.other {
+        (*put, *other) = (both, both.map(|ns| ns * more));
     }
-    if let Some(payload) = m.payload {
-        // Lines that are fetched side by side, as so many that are fetched one after the other.
-        let lines = payload / line;
-        machine
-            .each
-            .insert("payload".into(), (lines * 100.0).round() / 100.0);
-    }
+    (l.remote, p.remote) = (l.remote.max(l.far), p.far);
 }
 
 /// Runs one point on this machine; near and far runs apart.
@@ -214,8 +220,8 @@ pub fn units(load: Load, sample: &Sample) -> f64 {
     }
 }
 
-/// Fits the costs of work to the runs of one thread, once.
-fn settle(machine: &mut Machine) -> Result<(), Error> {
+/// Fits the costs of work to the runs of one thread, once. A line takes `memory` ns from memory.
+fn settle(machine: &mut Machine, memory: f64) -> Result<(), Error> {
     let mut names: Vec<(Work, bool)> = Vec::new();
     for w in Work::ALL {
         if !matches!(
@@ -283,8 +289,9 @@ fn settle(machine: &mut Machine) -> Result<(), Error> {
     // How much of a line's way from memory shows, where much else is under way.
     for (measured, own, lines) in many {
         if lines > 1.0 {
-            let shows = ((lines + measured - own) / lines).clamp(0.2, 5.0);
-            machine.lines.memory = (machine.lines.memory * shows).round();
+            let shows = (lines + measured - own) / lines;
+            let shown = machine.lines.memory * shows;
+            machine.lines.memory = shown.clamp(LEAST_SHOWN * memory, memory).round();
         }
     }
     Ok(())

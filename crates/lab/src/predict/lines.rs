@@ -2,6 +2,7 @@
 
 use super::loads::{Load, Point};
 use crate::{Error, cache, session::Backend as _, stats::median};
+use perimeter_sync::Touched;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Whose traces are taken: each has what others have not.
@@ -33,7 +34,7 @@ pub fn lines(watcher: super::Watcher<'_>) -> Result<BTreeMap<String, f64>, Error
         let run = backend.prepare(&point.settings, &point.configuration, None)?;
         let sample = run.measure(Duration::ZERO)?;
         for item in sample.modelled.iter().flat_map(|m| &m.items) {
-            if item.moved >= FEW {
+            if item.moved >= FEW && item.name != Touched::Payload.name() {
                 let each = item.lines as f64 / item.moved as f64;
                 found.entry(item.name.clone()).or_default().push(each);
             }

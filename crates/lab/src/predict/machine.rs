@@ -4,7 +4,7 @@ use crate::{Error, files, text::from_str};
 use perimeter::{LockPolicy, Work};
 use perimeter_sync::{
     Touched,
-    virt::{Cost, CostTable, LineCosts},
+    virt::{Cost, CostTable, LineCosts, PayloadCosts},
 };
 use serde::{Deserialize, Serialize, Serializer};
 use std::{collections::BTreeMap, path::Path};
@@ -46,6 +46,8 @@ pub struct Machine {
     pub costs: Costs,
     /// Cache lines.
     pub lines: Lines,
+    /// Lines of payload.
+    pub payload: Payload,
     /// Work by class: ns for each charge, and for each unit.
     pub work: BTreeMap<String, [f64; 2]>,
     /// Lines of an item, by what it is.
@@ -109,6 +111,36 @@ pub struct Lines {
     pub shared_lines: u32,
     /// How much longer a hand-over of a lock takes for each other who spins, percent.
     pub crowd: u32,
+}
+
+/// What a line of payload takes beyond one in the core's own caches, as [written, read], ns: see
+/// [`PayloadCosts`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Payload {
+    /// From a shared cache.
+    pub shared: [f64; 2],
+    /// From memory.
+    pub memory: [f64; 2],
+    /// From a core that shares a cache.
+    pub near: [f64; 2],
+    /// From another core of the processor.
+    pub far: [f64; 2],
+    /// From another processor.
+    pub remote: [f64; 2],
+}
+
+impl Payload {
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut f64> {
+        let Payload {
+            shared,
+            memory,
+            near,
+            far,
+            remote,
+        } = self;
+        [shared, memory, near, far, remote].into_iter().flatten()
+    }
 }
 
 /// A run on the machine itself.
@@ -214,7 +246,8 @@ impl Machine {
             return Err(input(&format!("work.{name}: no class of work")));
         }
         let item = |name: &String| Touched::all().any(|t| t.name() == name);
-        if let Some(name) = machine.each.keys().find(|n| !item(n)) {
+        let payload = Touched::Payload.name();
+        if let Some(name) = machine.each.keys().find(|n| !item(n) || *n == payload) {
             return Err(input(&format!("each.{name}: nothing has such lines")));
         }
         let numbers = machine.work.values().flatten().chain(machine.each.values());
@@ -239,7 +272,10 @@ impl Machine {
             l.shared,
             l.memory,
         ];
-        if !numbers.chain(&fixed).all(|n| (0.0..=1e9).contains(n)) {
+        let mut payload = machine.payload;
+        let payload: Vec<f64> = payload.all_mut().map(|n| *n).collect();
+        let fixed = fixed.iter().chain(&payload);
+        if !numbers.chain(fixed).all(|n| (0.0..=1e9).contains(n)) {
             return Err(input("costs are from 0 to 1e9"));
         }
         Ok(machine)
@@ -270,7 +306,15 @@ impl Machine {
             let lines = self.each.get(t.name()).copied().unwrap_or_default();
             each[t.index()] = whole(lines * 1000.0);
         }
+        let ps = |both: [f64; 2]| both.map(|ns| whole(ns * 1000.0));
+        let payload = PayloadCosts::default()
+            .with_shared(ps(self.payload.shared))
+            .with_memory(ps(self.payload.memory))
+            .with_near(ps(self.payload.near))
+            .with_far(ps(self.payload.far))
+            .with_remote(ps(self.payload.remote));
         let lines = LineCosts::default()
+            .with_payload(payload)
             .with_near_ns(whole(l.near))
             .with_far_ns(whole(l.far))
             .with_remote_ns(whole(l.remote))
@@ -306,13 +350,14 @@ impl Machine {
             Group::Work => m.work.values_mut().flatten().collect(),
             Group::Lines => {
                 let l = &mut m.lines;
-                vec![
+                let all = [
                     &mut l.near,
                     &mut l.far,
                     &mut l.remote,
                     &mut l.shared,
                     &mut l.memory,
-                ]
+                ];
+                all.into_iter().chain(m.payload.all_mut()).collect()
             }
             Group::Locks => {
                 let c = &mut m.costs;

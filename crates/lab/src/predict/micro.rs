@@ -1,6 +1,9 @@
 //! What single operations take on this machine: locks, wakes, switches, cache lines, memory.
 
+mod payload;
+
 use crate::host;
+pub use payload::Payload;
 use perimeter::{LockClass, Native};
 use perimeter_base::{Time, rng::SplitMix64};
 use perimeter_sync::{Event, Lock, Platform};
@@ -27,8 +30,8 @@ pub struct Micro {
     pub yields: f64,
     /// A line from one core to the other; `None` with one core, or where one was busy.
     pub line: Option<f64>,
-    /// How much longer a segment's payload takes, to write and to copy, each, where two cores do.
-    pub payload: Option<f64>,
+    /// What payload takes by where it is.
+    pub payload: Payload,
     /// A look while spinning.
     pub pause: f64,
     /// Waking a thread of the same core, going to sleep, and going on to another thread: each.
@@ -43,7 +46,7 @@ pub struct Micro {
     pub memory: f64,
     /// A dependent load from a cache beyond the second level.
     pub shared: f64,
-    /// Lines of a core's own caches, and of all that it can use.
+    /// Lines of a core's own caches, and of all that it has found room in.
     pub caches: (u32, u32),
 }
 
@@ -61,13 +64,14 @@ fn fastest(n: u32, mut f: impl FnMut()) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// Measures this machine. Takes some two seconds, and both of its first two cores.
+/// Measures this machine. Takes some three seconds, and both of its first two cores.
 pub fn measure() -> Micro {
     let p = Native::default();
     let lock = p.lock(LockClass::Leaf, 0u64);
     let word = AtomicU64::new(0);
     let ((other, late), round) = (waking(&p), switching(&p));
     let (private, all) = caches();
+    let (payload, room) = payload::measure(private, all);
     Micro {
         lock: fastest(200_000, || *hint::black_box(&lock).lock() += 1),
         atomic: fastest(200_000, || {
@@ -77,7 +81,7 @@ pub fn measure() -> Micro {
         line: (0..20)
             .find_map(|_| host::apart::round_trip())
             .map(|ns| ns / 2.0),
-        payload: payload(),
+        payload,
         pause: fastest(200_000, hint::spin_loop),
         // A wake, a sleep, and there and back: no clock tells them apart.
         step: round / 4.0,
@@ -86,7 +90,7 @@ pub fn measure() -> Micro {
         slice: slice(),
         memory: chase(all * 4),
         shared: chase(private * 4),
-        caches: ((private / LINE) as u32, (all / LINE) as u32),
+        caches: ((private / LINE) as u32, (room / LINE) as u32),
     }
 }
 
@@ -181,112 +185,6 @@ fn waking(p: &Native) -> (f64, f64) {
 fn low(mut list: Vec<u64>) -> f64 {
     list.sort_unstable();
     list.get(list.len() / 5).copied().unwrap_or(0) as f64
-}
-
-/// Segments of a batch that is timed.
-const BATCH: usize = 64;
-/// Batches between who writes and who copies: more than a core's own caches hold; and all of them.
-const BEHIND: usize = 64;
-const ALL: usize = 256;
-/// Rounds through all batches.
-const PASSES: usize = 4;
-
-/// Buffers of 2 KiB, into which segments of 1448 bytes are written, and from which they are copied
-/// a while later.
-struct Segments {
-    words: Vec<AtomicU64>,
-    written: AtomicU64,
-    read: AtomicU64,
-}
-
-impl Segments {
-    fn new() -> Segments {
-        Segments {
-            words: (0..ALL * BATCH * 256).map(|_| AtomicU64::new(0)).collect(),
-            written: AtomicU64::new(0),
-            read: AtomicU64::new(0),
-        }
-    }
-
-    /// The words of the segments of a batch.
-    fn batch(&self, n: usize) -> impl Iterator<Item = &AtomicU64> {
-        let first = n % ALL * BATCH;
-        let of = |segment: usize| &self.words[segment * 256..segment * 256 + 181];
-        (first..first + BATCH).flat_map(of)
-    }
-
-    /// Writes a batch; how long that takes, ns.
-    fn write(&self, n: usize) -> u64 {
-        let begun = Instant::now();
-        self.batch(n)
-            .for_each(|w| w.store(n as u64, Ordering::Relaxed));
-        let took = begun.elapsed().as_nanos() as u64;
-        self.written.store(n as u64 + 1, Ordering::Release);
-        took
-    }
-
-    /// Copies a batch out; how long that takes, ns.
-    fn copy(&self, n: usize, out: &mut Vec<u64>) -> u64 {
-        let begun = Instant::now();
-        out.clear();
-        out.extend(self.batch(n).map(|w| w.load(Ordering::Relaxed)));
-        hint::black_box(&out);
-        let took = begun.elapsed().as_nanos() as u64;
-        self.read.store(n as u64 + 1, Ordering::Release);
-        took
-    }
-}
-
-/// How much longer writing and copying a segment take, each, where one core writes and another
-/// copies, than where one does both; ns. `None` with one core.
-fn payload() -> Option<f64> {
-    if host::cores() < 2 {
-        return None;
-    }
-    let last = PASSES * ALL;
-    let reached = |word: &AtomicU64, n: usize| {
-        while word.load(Ordering::Acquire) < n as u64 {
-            hint::spin_loop();
-        }
-    };
-    let alone = || {
-        host::pin(0);
-        let (s, mut out) = (Segments::new(), Vec::new());
-        let (mut writes, mut copies) = (Vec::new(), Vec::new());
-        for n in 0..last {
-            writes.push(s.write(n));
-            if n >= BEHIND {
-                copies.push(s.copy(n - BEHIND, &mut out));
-            }
-        }
-        low(writes.split_off(ALL)) + low(copies.split_off(ALL))
-    };
-    let s = Segments::new();
-    let write = || {
-        host::pin(1);
-        let mut writes = Vec::new();
-        for n in 0..last {
-            // Who copies is to have done so before its buffer is written again.
-            reached(&s.read, (n + 1).saturating_sub(2 * BEHIND));
-            writes.push(s.write(n));
-        }
-        low(writes.split_off(ALL))
-    };
-    let copy = || {
-        host::pin(0);
-        let (mut copies, mut out) = (Vec::new(), Vec::new());
-        for n in 0..last {
-            reached(&s.written, (n + BEHIND).min(last));
-            copies.push(s.copy(n, &mut out));
-        }
-        low(copies.split_off(ALL))
-    };
-    let alone = thread::scope(|t| t.spawn(alone).join().ok())?;
-    let apart = thread::scope(|t| {
-        let (write, copy) = (t.spawn(write), t.spawn(copy));
-        Some(write.join().ok()? + copy.join().ok()?)
-    })?;
-    Some((apart - alone).max(0.0) / 2.0 / BATCH as f64)
 }
 
 fn median(mut list: Vec<u64>) -> f64 {

@@ -47,6 +47,9 @@ pub struct Effort {
     pub segments: u64,
     /// Virtual time that counts, at least.
     pub time: Duration,
+    /// Turns of threads that share a core which count, at least, when receiving: how much waits for
+    /// readers, and whether caches still hold it, goes up and down with those.
+    pub turns: u32,
 }
 
 impl Effort {
@@ -57,6 +60,7 @@ impl Effort {
         warm_most: 120_000,
         segments: 40_000,
         time: Duration::from_millis(10),
+        turns: 10,
     };
     /// For a look.
     pub const QUICK: Effort = Effort {
@@ -65,6 +69,7 @@ impl Effort {
         warm_most: 40_000,
         segments: 15_000,
         time: Duration::from_millis(4),
+        turns: 3,
     };
 }
 
@@ -102,8 +107,12 @@ pub fn simulate(
     settings: &Settings,
     configuration: &Configuration,
     cores: usize,
-    (seed, effort): (u64, Effort),
+    (seed, mut effort): (u64, Effort),
 ) -> Result<Simulated, Error> {
+    if settings.direction == Direction::Receive {
+        let turns = effort.turns * Duration::from_nanos(machine.costs.slice as u64);
+        effort.time = effort.time.max(turns);
+    }
     let cores = match configuration.organization.single_threaded() {
         true => 1,
         false => cores.max(1),
@@ -205,6 +214,7 @@ impl Watch {
             warm_most,
             segments,
             time,
+            turns: _,
         } = self.effort;
         let unit = unit(&self.settings);
         let warm = match self.settings.exchange {
@@ -360,6 +370,7 @@ mod tests {
         warm_most: 1000,
         segments: 2000,
         time: Duration::from_micros(500),
+        turns: 0,
     };
 
     fn run(machine: &Machine, load: Load, org: &str, cores: usize, seed: u64) -> Simulated {

@@ -259,7 +259,6 @@ impl<P: Platform> Pef<P> {
             }
             let rcv = &mut part.value;
             p.touch(&rcv.lines, Touched::Rcv, 1, true);
-            p.touch(&rcv.payload, Touched::Payload, 1, true);
             let before = rcv.charged();
             rcv.buf.push(b, &mut env.cx.pool);
             env.cx.charge(before, rcv.charged());

@@ -405,9 +405,12 @@ impl<K: Kind> Op<K> for Recv {
             }
         }
         cx.charge(before, rcv.charged());
-        cx.sh
-            .p
-            .touch(&rcv.payload, Touched::Payload, out.len(), false);
+        cx.sh.p.touch(
+            &rcv.payload,
+            Touched::Payload,
+            taken.div_ceil(Touched::LINE),
+            false,
+        );
         if taken > 0 {
             if rcv.buf.is_empty() && !rcv.eof {
                 rcv.side.lower(ready::IN);

@@ -142,6 +142,9 @@ impl Platform for Native {
     #[inline(always)]
     fn touch(&self, _tag: &(), _what: Touched, _items: usize, _write: bool) {}
 
+    #[inline(always)]
+    fn arrived(&self, _by: &(), _tag: &(), _lines: usize) {}
+
     fn cores(&self) -> usize {
         thread::cpus().len()
     }

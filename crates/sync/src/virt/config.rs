@@ -93,8 +93,45 @@ pub struct LineCosts {
     /// By how much handing a lock on takes longer for each other core that spins for it, percent
     /// of a move of its line.
     pub crowd_percent: u32,
-    /// How many lines each item has, in thousandths, by [`Touched::index`].
+    /// How many lines each item has, in thousandths, by [`Touched::index`]; payload has costs of
+    /// its own.
     pub each: [u32; Touched::COUNT],
+    /// Payload's.
+    pub payload: PayloadCosts,
+}
+
+/// What a line of payload takes beyond one in the core's own caches, as [written, read], ps. Many
+/// are fetched side by side, so it is less than a line of [`LineCosts`].
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PayloadCosts {
+    /// Where it is in a cache that the core shares.
+    pub shared: [u32; 2],
+    /// Where it is in memory.
+    pub memory: [u32; 2],
+    /// Where another core has it that shares a cache with this one.
+    pub near: [u32; 2],
+    /// Where another core of the same processor has it.
+    pub far: [u32; 2],
+    /// Where a core of another processor has it.
+    pub remote: [u32; 2],
+}
+
+impl PayloadCosts {
+    /// Whether payload costs nothing wherever it is.
+    pub(super) fn is_nothing(&self) -> bool {
+        *self == PayloadCosts::default()
+    }
+}
+
+perimeter_base::setters! {
+    PayloadCosts {
+        with_shared(shared: [u32; 2]),
+        with_memory(memory: [u32; 2]),
+        with_near(near: [u32; 2]),
+        with_far(far: [u32; 2]),
+        with_remote(remote: [u32; 2]),
+    }
 }
 
 impl Default for LineCosts {
@@ -111,6 +148,7 @@ impl Default for LineCosts {
             shared_lines: 0,
             crowd_percent: 0,
             each: [0; Touched::COUNT],
+            payload: PayloadCosts::default(),
         }
     }
 }
@@ -128,6 +166,7 @@ perimeter_base::setters! {
         with_shared_lines(shared_lines: u32),
         with_crowd_percent(crowd_percent: u32),
         with_each(each: [u32; Touched::COUNT]),
+        with_payload(payload: PayloadCosts),
     }
 }
 

@@ -22,7 +22,8 @@ pub(super) const MILLI: u64 = 1000;
 pub struct VirtualTag {
     /// Its place among those of the simulation, from 1; 0: none yet, as touching the lines has cost
     /// nothing. Four octets, as a connection has several of these; places are never given back.
-    place: Cell<u32>,
+    /// Of payload: its place among queues of that.
+    pub(super) place: Cell<u32>,
 }
 
 // SAFETY: `place` is used by the running virtual thread only, which has the baton.
@@ -73,8 +74,8 @@ impl Default for Place {
 /// How many lines caches have fetched so far, in thousandths.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
-    own: Vec<u64>,
-    shared: Vec<u64>,
+    pub(super) own: Vec<u64>,
+    pub(super) shared: Vec<u64>,
 }
 
 impl Fetched {
@@ -89,7 +90,7 @@ impl Fetched {
 
 impl LineCosts {
     /// The group of cores around a shared cache that a core belongs to.
-    fn group(&self, core: u32) -> u32 {
+    pub(super) fn group(&self, core: u32) -> u32 {
         core.checked_div(self.near_cores).unwrap_or(0)
     }
 
@@ -99,15 +100,23 @@ impl LineCosts {
 
     /// What a line takes from core `a` to core `b`, ns.
     pub(super) fn between(&self, a: u32, b: u32) -> u64 {
-        u64::from(if a == b {
-            0
-        } else if self.group(a) == self.group(b) {
-            self.near_ns
+        if a == b {
+            return 0;
+        }
+        let all = [self.near_ns, self.far_ns, self.remote_ns];
+        u64::from(self.by_distance(a, b, all))
+    }
+
+    /// What holds between core `a` and another core `b`, of what does between those that share a
+    /// cache, those of a processor, and others.
+    pub(super) fn by_distance<T>(&self, a: u32, b: u32, [near, far, remote]: [T; 3]) -> T {
+        if self.group(a) == self.group(b) {
+            near
         } else if self.socket(a) == self.socket(b) {
-            self.far_ns
+            far
         } else {
-            self.remote_ns
-        })
+            remote
+        }
     }
 
     /// What the holder of a lock pays for `spinners` others that look at its word while it hands
@@ -119,7 +128,7 @@ impl LineCosts {
 }
 
 /// Whether what was touched when a cache had fetched `at` is still there.
-fn stays(at: u64, fetched: u64, lines: u32) -> bool {
+pub(super) fn stays(at: u64, fetched: u64, lines: u32) -> bool {
     lines == 0 || fetched.saturating_sub(at) <= u64::from(lines) * MILLI
 }
 
@@ -210,9 +219,13 @@ impl State {
         note(&mut kept.shared, group, self.fetched.shared[group as usize]);
     }
 
-    /// The running thread touches `items` items of a tag that stands for `what`.
+    /// The running thread touches `items` items of a tag that stands for `what`; payload goes
+    /// [its own way](State::payload).
     #[inline]
     pub(super) fn touch(&mut self, tag: &VirtualTag, what: Touched, items: usize, write: bool) {
+        if what == Touched::Payload {
+            return self.payload(tag, items as u64, write);
+        }
         if !self.clocked {
             return;
         }
@@ -248,11 +261,11 @@ impl State {
 
     /// `bytes` bytes have gone through the running thread's caches.
     pub(super) fn stream(&mut self, bytes: u64) {
-        /// Bytes of a line.
-        const LINE: u64 = 64;
+        const LINE: u64 = Touched::LINE as u64;
         if self.clocked && self.running != NONE {
             let core = self.threads[self.running as usize].core;
             self.fetched.own[core] += bytes * MILLI / LINE;
+            self.pay_payload();
         }
     }
 }

@@ -46,6 +46,7 @@ mod event;
 mod explore;
 mod lines;
 mod lock;
+mod payload;
 mod rank;
 mod record;
 mod sched;
@@ -71,7 +72,8 @@ use shared::Shared;
 use state::{Doing, Held, NONE, Op};
 
 pub use config::{
-    Cost, CostTable, FailureKind, LineCosts, Report, RunError, Schedule, VirtualConfig,
+    Cost, CostTable, FailureKind, LineCosts, PayloadCosts, Report, RunError, Schedule,
+    VirtualConfig,
 };
 pub use embedded::Embedded;
 pub use event::VirtualEvent;
@@ -224,6 +226,14 @@ impl Platform for Virtual {
         if self.shared.inside() {
             // SAFETY: inside; the reference ends here.
             unsafe { self.shared.st() }.touch(tag, what, items, write);
+        }
+    }
+
+    #[inline]
+    fn arrived(&self, by: &VirtualTag, tag: &VirtualTag, lines: usize) {
+        if self.shared.inside() {
+            // SAFETY: inside; the reference ends here.
+            unsafe { self.shared.st() }.arrived(by, tag, lines as u64);
         }
     }
 

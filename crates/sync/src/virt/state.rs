@@ -14,6 +14,7 @@ use super::config::{FailureKind, Report, RunError, Schedule, VirtualConfig};
 use super::event::EventHead;
 use super::lines::{Fetched, Kept, Place};
 use super::lock::LockHead;
+use super::payload::Payload;
 use super::record::{Act, Entry};
 use crate::class::{LockClass, LockStats, Touched, Work};
 use crate::policy::{LockPolicy, Priority};
@@ -195,6 +196,8 @@ pub(super) struct State {
     pub(super) work: [(u64, u64); Work::COUNT],
     /// What caches have fetched.
     pub(super) fetched: Fetched,
+    /// Where payload is.
+    pub(super) payload: Payload,
     /// Where the lines of tags are, by their numbers.
     pub(super) places: Vec<Place>,
     /// Who has what is at a place, by its number.
@@ -277,6 +280,7 @@ impl State {
             class_stats: [LockStats::default(); LockClass::ALL.len()],
             work: [(0, 0); Work::COUNT],
             fetched: Fetched::new(all, &cfg.costs.lines),
+            payload: Payload::default(),
             places: Vec::new(),
             kept: Vec::new(),
             lines_ns: [0; Touched::COUNT],

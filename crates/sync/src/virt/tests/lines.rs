@@ -1,6 +1,6 @@
 //! What lines cost: by who wrote them last, by what caches hold, and by how many look at a lock.
 
-use super::super::{CostTable, LineCosts, Schedule, Virtual, VirtualConfig};
+use super::super::{Cost, CostTable, LineCosts, PayloadCosts, Schedule, Virtual, VirtualConfig};
 use crate::{Lock, LockClass, Platform, Thread, Touched, Work};
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
@@ -23,7 +23,10 @@ fn lines() -> LineCosts {
 
 /// Nothing else costs anything that could be taken for a line.
 fn config(lines: LineCosts) -> VirtualConfig {
+    let mut work = CostTable::default().work;
+    work[Work::Copy as usize] = Cost::default();
     let costs = CostTable::default()
+        .with_work(work)
         .with_lines(lines)
         .with_lock_ns(0)
         .with_atomic_ns(1)
@@ -114,6 +117,77 @@ fn caches_hold_only_so_much() {
     assert_eq!(turn(4), 0, "all of it is at hand");
     assert_eq!(turn(8), 8 * 2 * 20, "in the shared cache");
     assert_eq!(turn(24), 24 * 2 * 80, "in memory");
+}
+
+/// What these cores take, one after the other, for writing lines of payload that wait by one tag,
+/// or for taking the first of them and copying.
+fn payload(lines: LineCosts, list: &'static [(usize, usize, bool)]) -> Vec<u64> {
+    let costs = PayloadCosts::default()
+        .with_shared([2000, 1000])
+        .with_memory([8000, 7000])
+        .with_near([20_000, 10_000])
+        .with_far([40_000, 30_000])
+        .with_remote([60_000, 50_000]);
+    run(lines.with_payload(costs), move |p| {
+        let tag = || Arc::new(<Virtual as Platform>::Tag::default());
+        let (tag, by) = (tag(), tag());
+        let each = |&(core, n, write): &(usize, usize, bool)| {
+            let (tag, by) = (tag.clone(), by.clone());
+            on(p, core, move |p| {
+                if write {
+                    p.touch(&by, Touched::Payload, 0, true);
+                    p.arrived(&by, &tag, n);
+                    p.touch(&by, Touched::Payload, 0, true);
+                } else {
+                    p.touch(&tag, Touched::Payload, n, false);
+                    p.charge(Work::Copy, 0);
+                }
+            })
+        };
+        list.iter().map(each).collect()
+    })
+}
+
+#[test]
+fn the_memory_of_payload_goes_round() {
+    // From memory once; what was given back last is in the core's cache.
+    let alone = &[(0, 3, true), (0, 3, false), (0, 2, true), (0, 2, true)];
+    assert_eq!(payload(lines(), alone), [24, 0, 0, 8]);
+    // Others read it where it was written, and who writes next has what was read last.
+    let apart = &[
+        (0, 4, true),
+        (1, 1, false),
+        (2, 1, false),
+        (4, 2, false),
+        (0, 1, true),
+        (4, 2, true),
+    ];
+    assert_eq!(payload(lines(), apart), [32, 10, 30, 100, 60, 60]);
+    // Nobody takes more than there is.
+    assert_eq!(payload(lines(), &[(0, 1, true), (1, 9, false)]), [8, 10]);
+}
+
+#[test]
+fn much_payload_under_way_leaves_the_caches() {
+    let bounded = lines().with_private_lines(8).with_shared_lines(32);
+    // More waits than a core's own caches hold, or any: the first of it is not there any more.
+    let own = &[(0, 8, true), (0, 8, true), (0, 8, false)];
+    assert_eq!(payload(bounded, own), [64, 64, 0]);
+    let shared = &[(0, 9, true), (0, 16, true), (0, 9, false), (0, 16, false)];
+    assert_eq!(payload(bounded, shared), [72, 128, 9, 16]);
+    let memory = &[(0, 8, true), (0, 40, true), (0, 8, false)];
+    assert_eq!(payload(bounded, memory), [64, 320, 56]);
+    // More than a thread keeps comes back by the depot.
+    let much = 3 * 64 * 23;
+    let all: &'static [_] = Box::leak(Box::new([
+        (0, much, true),
+        (1, much, false),
+        (0, 1, true),
+        (0, 64 * 23, true),
+    ]));
+    let took = payload(lines(), all);
+    assert_eq!(took[2], 20, "from the other core's cache: {took:?}");
+    assert_eq!(took[3], 64 * 23 * 20, "{took:?}");
 }
 
 #[test]
