@@ -43,8 +43,10 @@ Examples:
 
 /// What `perimeter lab calibrate --help` says at its end.
 const CALIBRATE_HELP: &str = "\
-Times single operations (locks, wakes, switches, a cache line from core to core, memory), runs \
-one thread under some organizations and loads, and fits what classes of work cost to those runs. \
+Times single operations (locks, wakes, switches, a cache line from core to core, memory, payload \
+by where it is), runs one thread under some organizations and loads, and fits what classes of work \
+cost to those runs; then one core whose threads take turns, for what switching and handing work \
+over cost. \
 Runs of two threads are measured beside them; nothing is fitted to those: `perimeter lab predict` \
 holds its predictions against them. What this machine can't tell, such as what a line takes \
 between two processors, is taken from the table that --like names.

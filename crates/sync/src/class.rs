@@ -267,6 +267,9 @@ pub enum Work {
     /// One packet or message queued for another thread, or for another turn of one's own:
     /// filling it in. Locks, queue operations and wakes cost on their own.
     HandOver,
+    /// One packet or call put into the inbox of a protocol thread, which every packet and call
+    /// goes through there: as [`Work::HandOver`].
+    Mail,
     /// One look of a thread at its poller, or at the devices that it serves, whether it finds
     /// something or not.
     Poll,
@@ -387,6 +390,7 @@ impl Work {
         Work::Peer,
         Work::PeerBytes,
         Work::HandOver,
+        Work::Mail,
         Work::Poll,
         Work::IpOutput,
         Work::SockInput,
@@ -409,6 +413,7 @@ impl Work {
             Work::Peer => "peer",
             Work::PeerBytes => "peer_bytes",
             Work::HandOver => "hand_over",
+            Work::Mail => "mail",
             Work::Poll => "poll",
             Work::IpOutput => "ip_output",
             Work::SockInput => "sock_input",

@@ -4,10 +4,10 @@
 
 use super::{
     fit::{Observed, fit},
-    loads::{Load, PAIRS, Point, SINGLE},
+    loads::{BESIDE, Load, PAIRS, Point, SINGLE},
     machine::{Machine, Run, thousandths},
     micro::{self, Micro},
-    simulate::{Effort, simulate},
+    simulate::{Effort, Simulated, simulate},
 };
 use crate::{
     Error, host,
@@ -16,7 +16,7 @@ use crate::{
     record::Measured,
     session::{self, Slot},
     stats::median,
-    workload::Sample,
+    workload::{Inbound, Sample},
 };
 use perimeter::Work;
 use std::time::Duration;
@@ -84,18 +84,24 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
         ..like.clone()
     };
     take(&mut machine, &micro::measure());
-    for (list, threads) in [(SINGLE, 1), (PAIRS, 2)] {
-        if threads > host::cores() {
-            watcher("two threads: there is one core only, so nothing to check a prediction with");
-            continue;
-        }
-        for &(load, org, connections) in list {
-            watcher(&format!(
-                "{org}, {load}, {connections} connections, {threads} threads"
-            ));
-            let point = Point::new(load, org, connections, threads).map_err(Error::Input)?;
-            machine.runs.extend(measure(&point, time)?);
-        }
+    let of = |list: &[(Load, &str, u32)], f: &dyn Fn(Load, &str, u32) -> Result<Point, String>| {
+        let points = list.iter().map(|(load, org, n)| f(*load, org, *n));
+        points.collect::<Result<Vec<_>, _>>().map_err(Error::Input)
+    };
+    let mut points = of(SINGLE, &|l, o, n| Point::new(l, o, n, 1))?;
+    points.extend(of(BESIDE, &Point::beside)?);
+    if host::cores() > 1 {
+        points.extend(of(PAIRS, &|l, o, n| Point::new(l, o, n, 2))?);
+    } else {
+        watcher("two threads: there is one core only, so nothing to check a prediction with");
+    }
+    for point in points {
+        let c = &point.configuration;
+        watcher(&format!(
+            "{}, {}, {} connections, {} threads",
+            c.organization, point.load, c.connections, c.threads
+        ));
+        machine.runs.extend(measure(&point, time)?);
     }
     refit(&mut machine, watcher)?;
     Ok(machine)
@@ -119,6 +125,7 @@ fn take(machine: &mut Machine, m: &Micro) {
     let c = &mut machine.costs;
     (c.lock, c.atomic, c.yields) = (m.lock, m.atomic, m.yields);
     (c.slice, c.pause) = (m.slice.max(1e5), m.pause);
+    c.preempt = if m.preempts { 1.0 } else { 0.0 };
     // What parking_lot's contenders do before they park: pauses of 2, 4 and 8, and seven yields.
     c.spin = 14.0 * m.pause + 7.0 * m.yields;
     (c.wake, c.park, c.switch) = (m.step, m.step, m.step);
@@ -181,6 +188,8 @@ fn measure(point: &Point, time: Time) -> Result<Vec<Run>, Error> {
                     org: point.configuration.organization.to_string(),
                     connections: point.configuration.connections,
                     threads: point.settings.threads,
+                    beside: point.settings.threads == 1
+                        && point.settings.inbound == Inbound::Thread,
                     far,
                     goodput: Vec::new(),
                     rounds: Vec::new(),
@@ -220,68 +229,109 @@ pub fn units(load: Load, sample: &Sample) -> f64 {
     }
 }
 
-/// Fits the costs of work to the runs of one thread, once. A line takes `memory` ns from memory.
+/// What is fitted.
+#[derive(Debug, Clone, Copy)]
+enum Fitted {
+    /// A unit of work.
+    Unit(Work),
+    /// A charge of work, whatever its units.
+    Charge(Work),
+    /// Going on to another thread, whatever that finds in no cache any more.
+    Switch,
+}
+
+impl Fitted {
+    fn all() -> impl Iterator<Item = Fitted> {
+        let known = |w: &Work| {
+            use Work::{Checksum, Nanos, Peer, PeerBytes};
+            matches!(w, Peer | PeerBytes | Nanos | Checksum)
+        };
+        let units = Work::ALL.into_iter().filter(move |w| !known(w));
+        units
+            .map(Fitted::Unit)
+            .chain([Fitted::Charge(Work::Poll), Fitted::Switch])
+    }
+
+    /// Where one thread does everything there is none of it.
+    fn is_between_threads(self) -> bool {
+        matches!(
+            self,
+            Fitted::Switch | Fitted::Unit(Work::HandOver | Work::Mail)
+        )
+    }
+
+    fn cost(self, machine: &Machine) -> f64 {
+        let work = |w: Work| machine.work.get(w.name()).copied().unwrap_or_default();
+        match self {
+            Fitted::Unit(w) => work(w)[1],
+            Fitted::Charge(w) => work(w)[0],
+            Fitted::Switch => machine.costs.switch,
+        }
+    }
+
+    fn put(self, machine: &mut Machine, cost: f64) {
+        let cost = thousandths(cost);
+        match self {
+            Fitted::Unit(w) => machine.work.entry(w.name().into()).or_default()[1] = cost,
+            Fitted::Charge(w) => machine.work.entry(w.name().into()).or_default()[0] = cost,
+            Fitted::Switch => machine.costs.switch = cost,
+        }
+    }
+
+    /// How many there were in a run.
+    fn count(self, s: &Simulated) -> f64 {
+        match self {
+            Fitted::Unit(w) => s.work[w as usize].1 as f64,
+            Fitted::Charge(w) => s.work[w as usize].0 as f64,
+            Fitted::Switch => s.turns as f64,
+        }
+    }
+}
+
+/// Fits the costs of work to the runs of one thread, once, and then those of handing work over and
+/// of switching to the runs of threads that take turns. A line takes `memory` ns from memory.
 fn settle(machine: &mut Machine, memory: f64) -> Result<(), Error> {
-    let mut names: Vec<(Work, bool)> = Vec::new();
-    for w in Work::ALL {
-        if !matches!(
-            w,
-            Work::Peer | Work::PeerBytes | Work::Nanos | Work::Checksum
-        ) {
-            names.push((w, false));
+    let (beside, alone) = Fitted::all().partition::<Vec<_>, _>(|f| f.is_between_threads());
+    let (mut peers, mut many) = (Vec::new(), Vec::new());
+    for (names, with) in [(alone, false), (beside, true)] {
+        let before: Vec<f64> = names.iter().map(|n| n.cost(machine)).collect();
+        let mut observed = Vec::new();
+        let single = machine.runs.iter().filter(|r| r.threads == 1);
+        for run in single.filter(|r| r.beside == with) {
+            let point = run.point()?;
+            let cores = if run.beside { 1 } else { machine.cores };
+            let (settings, configuration) = (&point.settings, &point.configuration);
+            let s = simulate(machine, settings, configuration, cores, (1, Effort::QUICK))?;
+            let units = s.units.max(1.0);
+            let counts: Vec<f64> = names.iter().map(|n| n.count(&s) / units).collect();
+            let own = s.sample.times.stack.unwrap_or(0) as f64 / units;
+            let charged: f64 = counts.iter().zip(&before).map(|(u, c)| u * c).sum();
+            let measured = median(&run.own_ns).unwrap_or(0.0);
+            if run.connections >= MANY {
+                many.push((measured, own, s.lines_ns.iter().sum::<u64>() as f64 / units));
+                continue;
+            }
+            observed.push(Observed {
+                units: counts,
+                // What is not fitted, such as locks and wakes, is known.
+                ns: measured - (own - charged),
+                scale: measured.max(1.0),
+            });
+            if run.beside {
+                continue;
+            }
+            let peer = median(&run.peer_ns).unwrap_or(0.0);
+            peers.push(Observed {
+                units: PEER.map(|w| s.work[w as usize].1 as f64 / units).to_vec(),
+                ns: peer,
+                scale: peer.max(1.0),
+            });
+        }
+        for (name, cost) in names.into_iter().zip(fit(&observed, &before)) {
+            name.put(machine, cost);
         }
     }
-    names.push((Work::Poll, true));
-    let cost = |m: &Machine, (w, base): (Work, bool)| {
-        let [b, unit] = m.work.get(w.name()).copied().unwrap_or_default();
-        if base { b } else { unit }
-    };
-    let before: Vec<f64> = names.iter().map(|n| cost(machine, *n)).collect();
-    let (mut observed, mut peers, mut many) = (Vec::new(), Vec::new(), Vec::new());
-    let single = machine.runs.iter().filter(|r| r.threads == 1);
-    for run in single {
-        let point = Point::new(run.load, &run.org, run.connections, 1).map_err(Error::Input)?;
-        let s = simulate(
-            machine,
-            &point.settings,
-            &point.configuration,
-            machine.cores,
-            (1, Effort::QUICK),
-        )?;
-        let units = s.units.max(1.0);
-        let counts: Vec<f64> = names
-            .iter()
-            .map(|(w, base)| {
-                let (times, of) = s.work[*w as usize];
-                (if *base { times } else { of }) as f64 / units
-            })
-            .collect();
-        let own = s.sample.times.stack.unwrap_or(0) as f64 / units;
-        let charged: f64 = counts.iter().zip(&before).map(|(u, c)| u * c).sum();
-        let measured = median(&run.own_ns).unwrap_or(0.0);
-        if run.connections >= MANY {
-            many.push((measured, own, s.lines_ns.iter().sum::<u64>() as f64 / units));
-            continue;
-        }
-        observed.push(Observed {
-            units: counts,
-            // What is not work, such as locks and wakes, is known.
-            ns: measured - (own - charged),
-            scale: measured.max(1.0),
-        });
-        let peer = median(&run.peer_ns).unwrap_or(0.0);
-        peers.push(Observed {
-            units: PEER.map(|w| s.work[w as usize].1 as f64 / units).to_vec(),
-            ns: peer,
-            scale: peer.max(1.0),
-        });
-    }
-    let costs = fit(&observed, &before);
-    for ((w, base), cost) in names.into_iter().zip(costs) {
-        let both = machine.work.entry(w.name().into()).or_default();
-        both[usize::from(!base)] = thousandths(cost);
-    }
-    let before = PEER.map(|w| cost(machine, (w, false)));
+    let before = PEER.map(|w| Fitted::Unit(w).cost(machine));
     for (w, cost) in PEER.into_iter().zip(fit(&peers, &before)) {
         let cost = thousandths(cost);
         machine.work.insert(w.name().into(), [0.0, cost]);

@@ -111,7 +111,37 @@ impl Point {
             settings,
         })
     }
+
+    /// `org` with that many connections on one core, where one thread is the application and another
+    /// does the inbound work.
+    ///
+    /// # Errors
+    /// There is no such organization.
+    pub fn beside(load: Load, org: &str, connections: u32) -> Result<Point, String> {
+        let mut point = Point::new(load, org, connections, 1)?;
+        point.settings.inbound = Inbound::Thread;
+        Ok(point)
+    }
 }
+
+/// One core, whose threads take turns: an application's, and one that does the inbound work.
+pub const BESIDE: &[(Load, &str, u32)] = &[
+    (Load::Send, "up:shared", 6),
+    (Load::Send, "msgp", 6),
+    (Load::Send, "connp-l:128", 192),
+    (Load::Receive, "up:shared", 6),
+    (Load::Receive, "msgp", 24),
+    (Load::Receive, "connp-l:128", 6),
+    (Load::Messages, "up:shared", 192),
+    (Load::Messages, "msgp", 192),
+    (Load::Messages, "connp-l:128", 192),
+    (Load::Send, "connp-t:1", 192),
+    (Load::Receive, "connp-t:1", 192),
+    (Load::Messages, "connp-t:1", 192),
+    (Load::Send, "squeue:1:entry=fill", 192),
+    (Load::Receive, "squeue:1:entry=fill", 192),
+    (Load::Messages, "squeue:1:entry=fill", 192),
+];
 
 /// One thread, with something to do nearly all the time: what tables are fitted to.
 pub const SINGLE: &[(Load, &str, u32)] = &[
@@ -134,6 +164,8 @@ pub const SINGLE: &[(Load, &str, u32)] = &[
     (Load::Receive, "squeue", 192),
     (Load::Messages, "squeue", 192),
     (Load::Send, "pef:vertical", 192),
+    (Load::Receive, "pef:vertical", 192),
+    (Load::Messages, "pef:vertical", 192),
 ];
 
 /// Two threads: what tables are checked with.

@@ -1,5 +1,6 @@
 //! Machines as tables of costs: what work, locks, wakes and cache lines take there.
 
+use super::loads::Point;
 use crate::{Error, files, text::from_str};
 use perimeter::{LockPolicy, Work};
 use perimeter_sync::{
@@ -85,6 +86,9 @@ pub struct Costs {
     pub fair: f64,
     /// How long threads of a core take turns for.
     pub slice: f64,
+    /// After how long one leaves the core to another that is woken; 0: at the end of its turn.
+    #[serde(default)]
+    pub preempt: f64,
 }
 
 /// Cache lines: see [`LineCosts`].
@@ -155,6 +159,9 @@ pub struct Run {
     pub connections: u32,
     /// Application threads; 1: the table may be fitted to it.
     pub threads: usize,
+    /// Whether the one core had another thread for inbound work.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub beside: bool,
     /// Whether the cores were far from each other; of no account with one thread.
     pub far: bool,
     /// Payload, Mb/s, of each repeat.
@@ -169,6 +176,21 @@ pub struct Run {
     /// Contended acquisitions of central locks, percent; empty where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contended: Vec<f64>,
+}
+
+impl Run {
+    /// What ran.
+    ///
+    /// # Errors
+    /// There is no such organization.
+    pub fn point(&self) -> Result<Point, Error> {
+        let (load, org, connections) = (self.load, &self.org, self.connections);
+        match self.beside {
+            true => Point::beside(load, org, connections),
+            false => Point::new(load, org, connections, self.threads),
+        }
+        .map_err(Error::Input)
+    }
 }
 
 fn in_words<S: Serializer>(policy: &LockPolicy, s: S) -> Result<S::Ok, S::Error> {
@@ -266,6 +288,7 @@ impl Machine {
             c.spin,
             c.fair,
             c.slice,
+            c.preempt,
             l.near,
             l.far,
             l.remote,
@@ -340,6 +363,7 @@ impl Machine {
             .with_spin_ns(whole(c.spin))
             .with_fair_ns(whole(c.fair))
             .with_slice_ns(whole(c.slice))
+            .with_preempt_ns(whole(c.preempt))
             .with_lines(lines)
     }
 
@@ -423,6 +447,7 @@ mod tests {
                 Work::TcpOutput,
                 Work::SockCall,
                 Work::HandOver,
+                Work::Mail,
             ] {
                 assert!(
                     m.table().work[w as usize] != Cost::default(),

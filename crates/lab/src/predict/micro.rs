@@ -42,6 +42,8 @@ pub struct Micro {
     pub wake_latency: f64,
     /// How long threads of a core take turns for.
     pub slice: f64,
+    /// Whether a thread that is woken takes the core from one that runs there.
+    pub preempts: bool,
     /// A dependent load from memory.
     pub memory: f64,
     /// A dependent load from a cache beyond the second level.
@@ -71,6 +73,7 @@ pub fn measure() -> Micro {
     let word = AtomicU64::new(0);
     let ((other, late), round) = (waking(&p), switching(&p));
     let (private, all) = caches();
+    let slice = slice();
     let (payload, room) = payload::measure(private, all);
     Micro {
         lock: fastest(200_000, || *hint::black_box(&lock).lock() += 1),
@@ -87,7 +90,8 @@ pub fn measure() -> Micro {
         step: round / 4.0,
         kick: (other - round / 4.0).max(0.0),
         wake_latency: (late - other).max(0.0),
-        slice: slice(),
+        slice,
+        preempts: preempting(&p) < slice / 4.0,
         memory: chase(all * 4),
         shared: chase(private * 4),
         caches: ((private / LINE) as u32, (room / LINE) as u32),
@@ -221,6 +225,55 @@ fn switching(p: &Native) -> f64 {
         })
     };
     (0..BATCHES).map(|_| once()).fold(f64::INFINITY, f64::min)
+}
+
+/// One thread wakes another of its core and goes on: how long the other then waits for the core,
+/// ns.
+fn preempting(p: &Native) -> f64 {
+    const ROUNDS: usize = 100;
+    /// Going on for so long at most.
+    const LONG: Duration = Duration::from_millis(6);
+    let event = p.event();
+    let begun = Instant::now();
+    let now = || begun.elapsed().as_nanos() as u64;
+    let (stamp, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let wait = || {
+        host::pin(0);
+        let mut late = Vec::new();
+        while !over.load(Ordering::Acquire) {
+            event.wait(Time::NEVER);
+            // Nothing: it has yet to be seen.
+            let at = stamp.swap(0, Ordering::AcqRel);
+            if at > 0 {
+                late.push(now().saturating_sub(at));
+            }
+        }
+        median(late)
+    };
+    let wake = || {
+        host::pin(0);
+        for _ in 0..ROUNDS {
+            // The other sleeps, and this one has run for a while.
+            thread::sleep(Duration::from_micros(200));
+            let until = now() + 100_000;
+            while now() < until {
+                hint::spin_loop();
+            }
+            let at = now().max(1);
+            stamp.store(at, Ordering::Release);
+            event.set();
+            while stamp.load(Ordering::Acquire) > 0 && now() - at < LONG.as_nanos() as u64 {
+                hint::spin_loop();
+            }
+        }
+        over.store(true, Ordering::Release);
+        event.set();
+    };
+    thread::scope(|s| {
+        let waiter = s.spawn(wait);
+        let _ = s.spawn(wake).join();
+        waiter.join().unwrap_or(0.0)
+    })
 }
 
 /// Two threads want one core: how long each has it.

@@ -2,7 +2,7 @@
 
 use super::{
     calibrate::units,
-    loads::{Load, Point},
+    loads::Load,
     machine::{Machine, Run},
     pool,
     simulate::{Effort, simulate},
@@ -159,8 +159,7 @@ fn predict(machine: &Machine, run: &Run, seeds: u64, effort: Effort) -> Result<O
     let Some(measured) = Spread::of(merit(run)) else {
         return Ok(None);
     };
-    let point = Point::new(run.load, &run.org, run.connections, run.threads);
-    let point = point.map_err(Error::Input)?;
+    let point = run.point()?;
     let machine = machine.apart(run.far);
     let (mut found, mut contended) = (Vec::new(), Vec::new());
     for seed in 1..=seeds.max(1) {

@@ -213,7 +213,7 @@ impl<C: Keep> ConnpT<C> {
             Msg::Burst(segs) => segs.len(),
             _ => 1,
         };
-        sh.p.charge(Work::HandOver, packets as u64);
+        sh.p.charge(Work::Mail, packets as u64);
         match self.owners[to].inbox.put(msg) {
             Ok(()) => {}
             Err(Msg::Burst(mut segs)) => {

@@ -140,7 +140,7 @@ impl Lab {
                     self.lock('-', *class, *id)
                 }
                 Act::Work {
-                    work: Work::HandOver,
+                    work: Work::HandOver | Work::Mail,
                     units,
                 } => Some(format!("hands over {units}")),
                 Act::Work { work, .. } => work.layer().and_then(|l| {

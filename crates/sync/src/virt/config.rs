@@ -213,6 +213,9 @@ pub struct CostTable {
     pub fair_ns: u32,
     /// Threads that share a core take turns after this long, at their scheduling points, ns.
     pub slice_ns: u32,
+    /// After how long a thread leaves the core to one that is woken, ns; 0: at the end of its turn
+    /// only.
+    pub preempt_ns: u32,
 }
 
 impl Default for CostTable {
@@ -231,6 +234,7 @@ impl Default for CostTable {
         set(Work::Doorbell, 0, 40_000);
         set(Work::Peer, 0, 60_000);
         set(Work::HandOver, 0, 40_000);
+        set(Work::Mail, 0, 40_000);
         set(Work::IpOutput, 0, 15_000);
         set(Work::SockInput, 0, 15_000);
         set(Work::Nanos, 0, 1_000);
@@ -251,6 +255,7 @@ impl Default for CostTable {
             spin_ns: 20_000,
             fair_ns: 500_000,
             slice_ns: 3_000_000,
+            preempt_ns: 0,
         }
     }
 }
@@ -273,6 +278,7 @@ perimeter_base::setters! {
         with_spin_ns(spin_ns: u32),
         with_fair_ns(fair_ns: u32),
         with_slice_ns(slice_ns: u32),
+        with_preempt_ns(preempt_ns: u32),
     }
 }
 
@@ -361,6 +367,8 @@ pub struct Report {
     pub steps: u64,
     /// Switches from one thread to another.
     pub switches: u64,
+    /// How often a core with a clock of its own went on to another thread than it had before.
+    pub turns: u64,
     /// Virtual time at the end: the largest clock of all cores.
     pub virtual_time: Time,
     /// Hash over every scheduling point: which thread, which operation, on what, when. Equal

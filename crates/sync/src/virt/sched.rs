@@ -63,7 +63,7 @@ impl State {
         let slice = u64::from(self.cfg.costs.slice_ns);
         let c = &mut self.cores[core];
         if c.clock >= c.slice_end || op == Op::Yield {
-            c.slice_end = c.clock.saturating_add(slice);
+            (c.slice_began, c.slice_end) = (c.clock, c.clock.saturating_add(slice));
             if self.due(core) {
                 let c = &mut self.cores[core];
                 c.queue.push_back(me);
@@ -274,10 +274,12 @@ impl State {
                 let other = c.last != slot;
                 c.last = slot;
                 if other {
+                    self.turns += 1;
                     let ns = self.jittered(u64::from(self.cfg.costs.switch_ns));
                     self.cores[best].clock += ns;
                 }
                 let c = &mut self.cores[best];
+                c.slice_began = c.clock;
                 c.slice_end = c.clock.saturating_add(u64::from(self.cfg.costs.slice_ns));
                 continue;
             }
@@ -434,6 +436,10 @@ impl State {
             (c.spinning, c.current) = (false, NONE);
         }
         c.queue.push_back(slot);
+        let preempt = u64::from(self.cfg.costs.preempt_ns);
+        if preempt > 0 {
+            c.slice_end = c.slice_end.min(at.max(c.slice_began + preempt));
+        }
         let k = self.key(&self.cores[core]);
         let mine = self.running != NONE && self.threads[self.running as usize].core == core;
         if !mine {

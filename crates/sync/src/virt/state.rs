@@ -135,6 +135,8 @@ pub(super) struct Core {
     pub(super) spinning: bool,
     /// Who ran last: another one costs a switch.
     pub(super) last: u32,
+    /// When its turn began, and when it ends if others wait.
+    pub(super) slice_began: u64,
     pub(super) slice_end: u64,
     pub(super) queue: VecDeque<u32>,
     pub(super) idle_ns: u64,
@@ -172,6 +174,8 @@ pub(super) struct State {
     pub(super) steps: u64,
     pub(super) step_limit: u64,
     pub(super) switches: u64,
+    /// How often a core went on to another thread.
+    pub(super) turns: u64,
     pub(super) last_run: u64,
     pub(super) hash: u64,
     /// Steps at which PCT lowers the running thread, ascending, and how many are done.
@@ -265,6 +269,7 @@ impl State {
             steps: 0,
             step_limit: cfg.max_steps,
             switches: 0,
+            turns: 0,
             last_run: 0,
             hash: 0x5bd1_e995_9d1b_54a7,
             changes,
@@ -580,6 +585,7 @@ impl State {
         Report {
             steps: self.steps,
             switches: self.switches,
+            turns: self.turns,
             virtual_time: Time(end.max(self.clock)),
             trace_hash: self.hash,
             threads: self.serial,

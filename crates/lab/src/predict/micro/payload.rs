@@ -1,7 +1,7 @@
 //! What writing segments into memory and copying them out takes, by where that memory is.
 
-use super::LINE;
 use crate::host;
+use perimeter_sync::Touched;
 use std::{
     hint,
     sync::{
@@ -17,7 +17,7 @@ const SEGMENT: usize = 1448;
 const BUFFER: usize = 2048;
 const BATCH: usize = 16;
 /// Lines of a batch's payload.
-const LINES: f64 = (BATCH * SEGMENT) as f64 / LINE as f64;
+const LINES: f64 = (BATCH * SEGMENT) as f64 / Touched::LINE as f64;
 /// The most memory that is gone through, bytes.
 const MOST: usize = 256 << 20;
 /// Rounds through all memory of which the first does not count, and batches that do at least.
