@@ -295,6 +295,50 @@ fn threads_of_one_core_never_overlap_in_time() {
     assert!(four.virtual_time.nanos() < 11_000_000, "{four:?}");
 }
 
+/// A thread works for ten milliseconds and wakes another of its core after a tenth of one: how long
+/// that waits for the core, ns; and how often the core went on to another thread.
+fn woken(preempt_ns: u32) -> (u64, u64) {
+    let mut config = time(1, 1, 0);
+    config.costs.preempt_ns = preempt_ns;
+    let (waited, report) = Virtual::run(config, |p: Virtual| {
+        let event = Arc::new(p.event());
+        let (p2, event2) = (p.clone(), event.clone());
+        let ran = Arc::new(AtomicU64::new(0));
+        let ran2 = ran.clone();
+        let waiter = move || {
+            event2.wait(Time::NEVER);
+            ran2.store(p2.now().nanos(), Ordering::Relaxed);
+        };
+        let waiter = p.spawn("waiter", Some(0), Box::new(waiter));
+        p.sleep_until(p.now().plus(1_000_000));
+        let mut woke = 0;
+        for i in 0..1000 {
+            if i == 10 {
+                woke = p.now().nanos();
+                event.set();
+            }
+            p.charge(Work::Nanos, 10_000);
+            p.checkpoint();
+        }
+        waiter.join().unwrap();
+        ran.load(Ordering::Relaxed) - woke
+    })
+    .unwrap();
+    (waited, report.turns)
+}
+
+#[test]
+fn who_is_woken_takes_the_core_if_the_costs_say_so() {
+    // At the end of a turn of 3 ms; at once; once the other has run for a millisecond.
+    let (at_its_end, turns) = woken(0);
+    assert!((2_800_000..3_000_000).contains(&at_its_end), "{at_its_end}");
+    let (at_once, more) = woken(1);
+    assert!(at_once < 20_000, "{at_once}");
+    assert_eq!(more, turns, "each goes and comes back");
+    let (later, _) = woken(1_000_000);
+    assert!((880_000..950_000).contains(&later), "{later}");
+}
+
 #[test]
 fn spinners_do_not_starve_a_parked_waiter() {
     let (shares, _) = Virtual::run(time(1, 4, 10), |p: Virtual| {
