@@ -2,6 +2,7 @@
 //! the verdicts that follow, and so are the sentences on why.
 
 mod conclusions;
+mod predicted;
 mod table;
 
 use conclusions::whole;
