@@ -207,24 +207,48 @@ struct Stream<P: Platform> {
     due: DueLine,
 }
 
-/// Streams that a thread goes through, a bit for each.
-#[derive(Copy, Clone)]
-struct Through(u16);
+/// Streams, a bit for each.
+#[derive(Copy, Clone, Default)]
+struct Set(u16);
 
-impl Through {
-    /// None, but those of packets that IP puts to them on the way.
-    const NONE: Through = Through(0);
-
-    fn only(n: u16) -> Through {
-        Through(1 << n)
-    }
-
+impl Set {
     fn add(&mut self, n: u16) {
         self.0 |= 1 << n;
     }
 
-    fn each(self) -> impl Iterator<Item = u16> {
-        (0..MOST).filter(move |n| self.0 & (1 << n) != 0)
+    /// Takes all.
+    fn take(&mut self) -> impl Iterator<Item = u16> + use<> {
+        let all = core::mem::take(&mut self.0);
+        (0..MOST).filter(move |n| all & (1 << n) != 0)
+    }
+}
+
+/// Queues that a thread has to look at, as it has put something there. Where somebody is in the
+/// perimeter, that one takes it along.
+#[derive(Copy, Clone, Default)]
+struct Todo {
+    /// IP's, where packets arrive.
+    arrivals: bool,
+    head: Set,
+    tcp: Set,
+    /// IP's of a stream.
+    ip: Set,
+}
+
+impl Todo {
+    /// Every queue of a stream, and where packets arrive.
+    fn all(n: u16) -> Todo {
+        let of = Set(1 << n);
+        Todo {
+            arrivals: true,
+            head: of,
+            tcp: of,
+            ip: of,
+        }
+    }
+
+    fn is_done(self) -> bool {
+        !self.arrivals && self.head.0 | self.tcp.0 | self.ip.0 == 0
     }
 }
 
@@ -366,48 +390,61 @@ impl<P: Platform> Streams<P> {
         stream.due.publish(&cx.sh.p, tcp.shard.next_timer());
     }
 
-    /// Goes through the modules of those streams, and of those that IP puts packets to, until there
-    /// is nothing to do in any that is free.
-    fn move_on(&self, cx: &mut Ctx<Kd<P>>, who: Who, mut through: Through) -> usize {
-        let arrivals = self.arrivals();
+    /// Goes through queues, and through those that something is put to meanwhile, until there is
+    /// nothing to do in any that is free; how many messages it ran.
+    fn move_on(&self, cx: &mut Ctx<Kd<P>>, who: Who, mut todo: Todo) -> usize {
         let mut total = 0;
         for _ in 0..TURNS {
-            let mut n = arrivals.work(who, |ip, m| {
-                if let Some(n) = self.ip(cx, ip, m) {
-                    through.add(n);
-                }
-            });
-            let mut enabled = 0;
-            for i in through.each() {
-                let stream = self.stream(i);
-                n += stream.head.work(who, |head, m| self.head(cx, i, head, m));
-                n += stream.tcp.work(who, |tcp, m| self.tcp(cx, i, tcp, m));
-                if self.below.is_some() {
-                    n += stream.ip.work(who, |ip, m| {
-                        self.ip(cx, ip, m);
-                    });
-                }
-                let bits = stream.tcp.take_enabled();
-                if bits & IP != 0 {
-                    arrivals.push(ToIp::Enable(i));
-                }
-                if bits & HEAD != 0 {
-                    stream.head.push(ToHead::Enable);
-                }
-                enabled |= bits;
-            }
-            total += n;
-            if n == 0 && enabled == 0 {
+            if todo.is_done() {
                 return total;
             }
+            if core::mem::take(&mut todo.arrivals) {
+                total += self.arrivals().work(who, |ip, m| {
+                    if let Some(n) = self.ip(cx, ip, m) {
+                        todo.tcp.add(n);
+                    }
+                });
+            }
+            for n in todo.head.take() {
+                let head = &self.stream(n).head;
+                total += head.work(who, |head, m| self.head(cx, n, head, m));
+                todo.tcp.add(n);
+            }
+            for n in todo.tcp.take() {
+                total += self.run_tcp(cx, who, n, &mut todo);
+            }
+            for n in todo.ip.take() {
+                total += self.stream(n).ip.work(who, |ip, m| {
+                    self.ip(cx, ip, m);
+                });
+            }
         }
-        arrivals.nudge();
-        for stream in through.each().map(|i| self.stream(i)) {
-            stream.ip.nudge();
-            stream.head.nudge();
-            stream.tcp.nudge();
+        if todo.arrivals {
+            self.arrivals().nudge();
         }
+        todo.head.take().for_each(|n| self.stream(n).head.nudge());
+        todo.tcp.take().for_each(|n| self.stream(n).tcp.nudge());
+        todo.ip.take().for_each(|n| self.stream(n).ip.nudge());
         total
+    }
+
+    /// What waits in a queue of TCP's; and what follows from that in others.
+    fn run_tcp(&self, cx: &mut Ctx<Kd<P>>, who: Who, n: u16, todo: &mut Todo) -> usize {
+        let stream = self.stream(n);
+        let ran = stream.tcp.work(who, |tcp, m| self.tcp(cx, n, tcp, m));
+        if ran > 0 && self.below.is_some() {
+            todo.ip.add(n);
+        }
+        let enabled = stream.tcp.take_enabled();
+        if enabled & IP != 0 {
+            self.arrivals().push(ToIp::Enable(n));
+        }
+        todo.arrivals |= enabled & IP != 0 || (ran > 0 && self.below.is_none());
+        if enabled & HEAD != 0 {
+            stream.head.push(ToHead::Enable);
+            todo.head.add(n);
+        }
+        ran
     }
 
     /// Leaves a call to TCP, by way of the STREAM head or directly.
@@ -418,12 +455,15 @@ impl<P: Platform> Streams<P> {
         f: impl FnOnce(&Self, &mut Ctx<Kd<P>>, &mut InTcp<P>) + Send + 'static,
     ) {
         let (stream, call) = (self.stream(n), Box::new(f));
+        let mut todo = Todo::default();
         if by_head {
             stream.head.push(ToHead::Call(call));
+            todo.head.add(n);
         } else {
             stream.tcp.push(ToTcp::Call(call));
+            todo.tcp.add(n);
         }
-        self.move_on(cx, Who::Writer, Through::only(n));
+        self.move_on(cx, Who::Writer, todo);
     }
 
     /// As [`Streams::tell`] by way of the STREAM head, and waits for the answer. `None`: whoever
@@ -437,7 +477,7 @@ impl<P: Platform> Streams<P> {
         let (ticket, answer) = question(&cx.sh.p);
         self.tell(cx, (n, true), |org, cx, tcp| answer.give(f(org, cx, tcp)));
         ticket.wait(cx, |cx| {
-            self.move_on(cx, Who::Writer, Through::only(n));
+            self.move_on(cx, Who::Writer, Todo::all(n));
         })
     }
 }

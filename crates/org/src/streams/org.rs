@@ -1,7 +1,7 @@
 //! STREAMS as an organization.
 
 use super::cell::Above;
-use super::{HEAD, IP, Stream, Streams, Through, ToIp, ToTcp};
+use super::{HEAD, IP, Stream, Streams, ToIp, ToTcp, Todo};
 use crate::spec::OrgSpec;
 use crate::squeue::cell::OuterParts;
 use crate::squeue::promised::{Connections, Promised};
@@ -61,7 +61,11 @@ impl<P: Platform> Org for Streams<P> {
         }
         segs.clear();
         cx.segs = segs;
-        self.move_on(cx, Who::Inbound, Through::NONE);
+        let todo = Todo {
+            arrivals: true,
+            ..Todo::default()
+        };
+        self.move_on(cx, Who::Inbound, todo);
     }
 
     fn call<Q: Op<Self::K> + 'static>(
@@ -120,7 +124,9 @@ impl<P: Platform> Org for Streams<P> {
         for (n, stream) in self.numbered() {
             if stream.due.take(&cx.sh.p, now) {
                 stream.tcp.push(ToTcp::Timers);
-                self.move_on(cx, Who::Inbound, Through::only(n));
+                let mut todo = Todo::default();
+                todo.tcp.add(n);
+                self.move_on(cx, Who::Inbound, todo);
             }
         }
     }
@@ -143,12 +149,12 @@ impl<P: Platform> Org for Streams<P> {
 
     fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         for (n, stream) in self.numbered() {
-            self.move_on(cx, Who::Writer, Through::only(n));
+            self.move_on(cx, Who::Writer, Todo::all(n));
             let mut tcp = stream.tcp.seize();
             tcp.shard.abort_all(cx);
             self.leave_tcp(cx, n, &tcp);
             drop(tcp);
-            self.move_on(cx, Who::Writer, Through::only(n));
+            self.move_on(cx, Who::Writer, Todo::all(n));
         }
     }
 
@@ -187,11 +193,14 @@ impl<P: Platform> Org for Streams<P> {
     }
 
     fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
-        let through = match worker / 3 {
-            n if n < self.streams.len() => Through::only(n as u16),
-            _ => Through::NONE,
+        let todo = match worker / 3 {
+            n if n < self.streams.len() => Todo::all(n as u16),
+            _ => Todo {
+                arrivals: true,
+                ..Todo::default()
+            },
         };
-        self.move_on(cx, Who::Worker, through)
+        self.move_on(cx, Who::Worker, todo)
     }
 
     fn park(&self, worker: usize, deadline: Time) {
