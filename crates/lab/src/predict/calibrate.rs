@@ -283,7 +283,7 @@ impl Fitted {
         match self {
             Fitted::Unit(w) => s.work[w as usize].1 as f64,
             Fitted::Charge(w) => s.work[w as usize].0 as f64,
-            Fitted::Switch => s.turns as f64,
+            Fitted::Switch => s.sample.context_switches as f64,
         }
     }
 }

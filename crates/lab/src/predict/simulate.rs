@@ -82,8 +82,6 @@ pub struct Simulated {
     pub time: Duration,
     /// How often each class of work was charged meanwhile, and of how many units.
     pub work: [(u64, u64); Work::COUNT],
-    /// How often a core went on to another thread.
-    pub turns: u64,
     /// What lines took, by what they belong to, ns.
     pub lines_ns: [u64; Touched::COUNT],
     /// Time in which each core had something to do, ns.
@@ -297,7 +295,6 @@ fn told(machine: &Machine, settings: &Settings, cores: usize, looks: &[Look; 2])
         let (a, b) = (after.report.work[i], before.report.work[i]);
         *w = (a.0 - b.0, a.1 - b.1);
     }
-    let turns = after.report.turns - before.report.turns;
     let lines_ns = std::array::from_fn(|i| after.report.lines_ns[i] - before.report.lines_ns[i]);
     let idle = |core: usize| {
         let (a, b) = (after.report.idle_ns[core], before.report.idle_ns[core]);
@@ -337,7 +334,7 @@ fn told(machine: &Machine, settings: &Settings, cores: usize, looks: &[Look; 2])
         cpu_ns: busy,
         rounds,
         locks: locks.filter(|l| l.acquisitions > 0).collect(),
-        context_switches: turns,
+        context_switches: after.report.turns - before.report.turns,
         valid: bytes > 0,
         ..Sample::default()
     };
@@ -345,7 +342,6 @@ fn told(machine: &Machine, settings: &Settings, cores: usize, looks: &[Look; 2])
         sample,
         time: Duration::from_nanos(ns),
         work,
-        turns,
         lines_ns,
         busy_ns,
         units,

@@ -236,6 +236,14 @@ struct Todo {
 }
 
 impl Todo {
+    /// Where packets arrive only.
+    fn arrivals() -> Todo {
+        Todo {
+            arrivals: true,
+            ..Todo::default()
+        }
+    }
+
     /// Every queue of a stream, and where packets arrive.
     fn all(n: u16) -> Todo {
         let of = Set(1 << n);

@@ -61,11 +61,7 @@ impl<P: Platform> Org for Streams<P> {
         }
         segs.clear();
         cx.segs = segs;
-        let todo = Todo {
-            arrivals: true,
-            ..Todo::default()
-        };
-        self.move_on(cx, Who::Inbound, todo);
+        self.move_on(cx, Who::Inbound, Todo::arrivals());
     }
 
     fn call<Q: Op<Self::K> + 'static>(
@@ -195,10 +191,7 @@ impl<P: Platform> Org for Streams<P> {
     fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
         let todo = match worker / 3 {
             n if n < self.streams.len() => Todo::all(n as u16),
-            _ => Todo {
-                arrivals: true,
-                ..Todo::default()
-            },
+            _ => Todo::arrivals(),
         };
         self.move_on(cx, Who::Worker, todo)
     }

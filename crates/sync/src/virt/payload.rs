@@ -28,6 +28,15 @@ struct Run {
     shared: u64,
 }
 
+impl Run {
+    /// Takes at most `lines` off.
+    fn split(&mut self, lines: u64) -> Run {
+        let n = lines.min(self.lines);
+        self.lines -= n;
+        Run { lines: n, ..*self }
+    }
+}
+
 /// A thread's free memory, last in, first out.
 #[derive(Default)]
 struct Free {
@@ -39,13 +48,11 @@ impl Free {
     /// At most `lines` from the top; `None`: there are none.
     fn pop(&mut self, lines: u64) -> Option<Run> {
         let top = self.runs.last_mut()?;
-        let n = lines.min(top.lines);
-        let run = Run { lines: n, ..*top };
-        top.lines -= n;
+        let run = top.split(lines);
         if top.lines == 0 {
             self.runs.pop();
         }
-        self.lines -= n;
+        self.lines -= run.lines;
         Some(run)
     }
 
@@ -137,6 +144,7 @@ impl State {
         }
         beacon::touched(Touched::Payload);
         let me = self.me_here();
+        let (thread, core) = me;
         if write {
             *entry(&tag.place, &mut self.payload.writers) = me;
             return self.pay_payload();
@@ -147,18 +155,14 @@ impl State {
             let Some(first) = waiting.front_mut() else {
                 return;
             };
-            let run = Run {
-                lines: left.min(first.lines),
-                ..*first
-            };
-            first.lines -= run.lines;
+            let run = first.split(left);
             if first.lines == 0 {
                 waiting.pop_front();
             }
             left -= run.lines;
-            let (now, ps) = self.fetch_payload(me, run, false);
-            self.payload.give(me.0, now);
-            *entry_at(me.0, &mut self.payload.owed) += ps;
+            let (now, ps) = self.fetch_payload(core, run, false);
+            self.payload.give(thread, now);
+            *entry_at(thread, &mut self.payload.owed) += ps;
         }
     }
 
@@ -187,12 +191,12 @@ impl State {
     }
 
     /// A thread writes lines that wait by `tag`; what that takes, ps.
-    fn write_payload(&mut self, me: (usize, u32), tag: &VirtualTag, lines: u64) -> u64 {
+    fn write_payload(&mut self, (thread, core): (usize, u32), tag: &VirtualTag, lines: u64) -> u64 {
         let (mut left, mut all) = (lines, 0);
         while left > 0 {
-            let run = self.payload.take(me.0, left);
+            let run = self.payload.take(thread, left);
             left -= run.lines;
-            let (now, ps) = self.fetch_payload(me, run, true);
+            let (now, ps) = self.fetch_payload(core, run, true);
             entry(&tag.place, &mut self.payload.waiting).push_back(now);
             all += ps;
         }
@@ -211,8 +215,8 @@ impl State {
         self.spend(ps / 1000);
     }
 
-    /// What lines are once they are in the caches of a thread's core, and what that takes, ps.
-    fn fetch_payload(&mut self, (_, core): (usize, u32), run: Run, write: bool) -> (Run, u64) {
+    /// What lines are once core `core` has them in its caches, and what that takes, ps.
+    fn fetch_payload(&mut self, core: u32, run: Run, write: bool) -> (Run, u64) {
         let ps = self.payload_ps(&run, core, write) * run.lines;
         let group = self.cfg.costs.lines.group(core);
         let now = Run {
