@@ -64,8 +64,8 @@ pub enum Load {
     Waits,
 }
 
-/// Shares of the machine: as many tests as there are cores work at a time, or four times as many
-/// wait. A test's own limits on time bear that; what it measures is its own use of processors.
+/// Shares of the machine: one test more than there are cores works at a time, since each stands
+/// still for a third of its time, or four times as many wait. A test's own limits on time bear that; what it measures is its own use of processors.
 struct Machine {
     free: Mutex<usize>,
     back: Condvar,
@@ -78,11 +78,12 @@ static MACHINE: Machine = Machine {
     back: Condvar::new(),
 };
 
-/// Shares that one core has.
+/// Shares that a test has which works.
 const SHARES: usize = 4;
 
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// All shares of the machine.
+fn all() -> usize {
+    (std::thread::available_parallelism().map_or(1, usize::from) + 1) * SHARES
 }
 
 impl Load {
@@ -100,7 +101,7 @@ impl Load {
             .back
             .wait_while(free, |free| {
                 // The first finds all of it.
-                *free = (*free).min(cores() * SHARES);
+                *free = (*free).min(all());
                 *free < n
             })
             .unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +155,7 @@ where
         }
     };
     std::thread::scope(|threads| {
-        let width = (cores() * SHARES / load.shares()).min(cases.len());
+        let width = (all() / load.shares()).min(cases.len());
         for _ in 1..width {
             threads.spawn(run);
         }
