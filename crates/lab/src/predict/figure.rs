@@ -247,11 +247,7 @@ fn place(plan: &Plan, question: &Question, cores: usize, cell: &Cell) -> Place {
     if place.missing.is_some() {
         return place;
     }
-    let mut settings = cell.settings.clone();
-    if question.machine.link_gbps.is_some() {
-        settings.link_gbps = question.machine.link_gbps;
-    }
-    settings.locks = question.machine.locks;
+    let settings = question.machine.settings(cell);
     let run = |machine: &Machine, seed| {
         let how = (seed, question.effort);
         simulate(machine, &settings, &cell.configuration, cores, how)

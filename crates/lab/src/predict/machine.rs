@@ -1,7 +1,7 @@
 //! Machines as tables of costs: what work, locks, wakes and cache lines take there.
 
 use super::loads::Point;
-use crate::{Error, files, text::from_str};
+use crate::{Error, files, plan::Cell, text::from_str, workload::Settings};
 use perimeter::{LockPolicy, Work};
 use perimeter_sync::{
     Touched,
@@ -410,6 +410,16 @@ impl Machine {
         let mut m = self.clone();
         m.lines.near_cores = u32::from(far);
         m
+    }
+
+    /// Settings of a plan's cell, on this machine.
+    pub fn settings(&self, cell: &Cell) -> Settings {
+        let settings = &cell.settings;
+        Settings {
+            link_gbps: self.link_gbps.or(settings.link_gbps),
+            locks: self.locks,
+            ..settings.clone()
+        }
     }
 
     /// With a peer that takes no time of its cores.

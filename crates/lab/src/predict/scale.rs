@@ -1,19 +1,25 @@
 //! The table of a machine that is not here, from what was published of one thread on it.
 
 use super::{
-    loads::{Load, Point},
     machine::{Machine, thousandths},
     simulate::{Effort, simulate},
 };
-use crate::Error;
+use crate::{
+    Error,
+    plan::{self, Cell, Mode},
+};
 
-/// Steps of each search: the last is within a thousandth.
-const STEPS: usize = 14;
+/// The plan whose `up` is scaled.
+const PLAN: &str = "throughput";
+/// Steps of each search within a factor of two: the last is within a hundredth.
+const STEPS: usize = 6;
 /// Turns through both searches, as each moves what the other has found.
 const TURNS: usize = 3;
 
 /// Scales a machine's work until `up` sends `few.1` Mb/s over `few.0` connections and, where `many`
-/// is given, what memory takes until it sends `many.1` over `many.0`: nothing else is fitted.
+/// is given, how many lines everything has until it sends `many.1` over `many.0`: nothing else is
+/// fitted. Both are the stack's of that machine and not ours: its code was longer, and so were its
+/// sockets, packets and queues.
 ///
 /// # Errors
 /// No factor does it, or a simulation failed.
@@ -24,47 +30,64 @@ pub fn scale(
 ) -> Result<Machine, Error> {
     let mut m = machine.clone();
     for _ in 0..TURNS {
-        let base = m.clone();
-        m = search(few, 100.0, |by| {
-            let mut m = base.clone();
+        m = search(&m, few, 100.0, |m, by| {
             m.work.values_mut().flatten().for_each(|c| *c *= by);
-            m
         })?;
         let Some(many) = many else { break };
-        let base = m.clone();
-        m = search(many, 10.0, |by| {
-            let mut m = base.clone();
-            m.lines.memory *= by;
-            m
+        m = search(&m, many, 30.0, |m, by| {
+            m.each.values_mut().for_each(|lines| *lines *= by);
         })?;
     }
-    for c in m.work.values_mut().flatten() {
+    for c in m.work.values_mut().flatten().chain(m.each.values_mut()) {
         *c = thousandths(*c);
     }
-    m.lines.memory = m.lines.memory.round();
     Ok(m)
 }
 
-/// Finds by what factor costs have to grow for the goodput, from one in `most` to `most`.
+/// Finds by what factor costs have to grow, or shrink, for the goodput, up to some `most`.
 fn search(
+    machine: &Machine,
     (connections, mbps): (u32, f64),
     most: f64,
-    grown: impl Fn(f64) -> Machine,
+    grow: impl Fn(&mut Machine, f64),
 ) -> Result<Machine, Error> {
-    let (mut low, mut high) = (1.0 / most, most);
-    let (fast, slow) = (
-        up(&grown(low), connections)?,
-        up(&grown(high), connections)?,
-    );
-    if !(slow..=fast).contains(&mbps) {
-        return Err(Error::Run(format!(
-            "no factor from 1/{most:.0} to {most:.0} makes `up` send {mbps:.0} Mb/s over \
-             {connections} connections: it sends {slow:.0} to {fast:.0}"
-        )));
+    let grown = |by| {
+        let mut m = machine.clone();
+        grow(&mut m, by);
+        m
+    };
+    let too_fast = |by| Ok::<bool, Error>(up(&grown(by), connections)? > mbps);
+    // From where it is, as runs with large costs take long.
+    let (mut low, mut high) = (1.0, 1.0);
+    match too_fast(1.0)? {
+        true => {
+            while too_fast(high * 2.0)? {
+                high *= 2.0;
+                if high > most {
+                    return Err(Error::Run(format!(
+                        "`up` sends more than {mbps:.0} Mb/s over {connections} connections even \
+                         with {high:.0} times the costs"
+                    )));
+                }
+            }
+            (low, high) = (high, high * 2.0);
+        }
+        false => {
+            while !too_fast(low / 2.0)? {
+                low /= 2.0;
+                if low * most < 1.0 {
+                    return Err(Error::Run(format!(
+                        "`up` does not send {mbps:.0} Mb/s over {connections} connections even \
+                         with {low:.3} of the costs"
+                    )));
+                }
+            }
+            (low, high) = (low / 2.0, low);
+        }
     }
     for _ in 0..STEPS {
         let middle = (low * high).sqrt();
-        match up(&grown(middle), connections)? > mbps {
+        match too_fast(middle)? {
             true => low = middle,
             false => high = middle,
         }
@@ -72,12 +95,30 @@ fn search(
     Ok(grown((low * high).sqrt()))
 }
 
-/// What `up` sends, Mb/s, to a peer that costs it nothing.
+/// What `up` sends in the study's plan, Mb/s.
 fn up(machine: &Machine, connections: u32) -> Result<f64, Error> {
-    let mut point = Point::new(Load::Send, "up", connections, 1).map_err(Error::Input)?;
-    point.settings.nics = machine.nics.unwrap_or(1);
-    let machine = machine.peer_elsewhere();
-    let how = (1, Effort::QUICK);
-    let s = simulate(&machine, &point.settings, &point.configuration, 1, how)?;
+    let mut plans = plan::embedded().into_iter();
+    let plan = plans.find(|p| p.name == PLAN).expect("it ships");
+    let nics = machine.nics.unwrap_or(1);
+    let mut cells = plan
+        .cells_on(Mode::Normal, machine.cores, nics)?
+        .into_iter();
+    let wanted = |cell: &Cell| {
+        let c = &cell.configuration;
+        c.organization.to_string() == "up" && c.connections == connections
+    };
+    let cell = cells.find(wanted).ok_or_else(|| {
+        let line = format!("the plan {PLAN} does not have {connections} connections");
+        Error::Input(line)
+    })?;
+    let settings = machine.settings(&cell);
+    let how = (1, Effort::USUAL);
+    let s = simulate(
+        &machine.peer_elsewhere(),
+        &settings,
+        &cell.configuration,
+        1,
+        how,
+    )?;
     Ok(s.sample.goodput * 8.0 / 1e6)
 }

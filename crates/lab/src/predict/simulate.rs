@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// How often who looks on does so, in virtual time.
 const LOOK: Duration = Duration::from_micros(20);
 /// Longest warm-up, and longest measurement, in virtual time.
-const LONGEST: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(120);
 /// Most scheduling points of a run: some minutes of a simulating machine.
 const MOST_STEPS: u64 = 4_000_000_000;
 
@@ -261,14 +261,19 @@ impl Watch {
         let begun = self.p.now();
         let frames = || self.peers.iter().map(|p| p.counts().frames).sum::<u64>();
         let (first, from) = (self.moved(), frames());
-        // Asking all flows takes its time: so first as many frames as bytes need.
-        let least = bytes / self.settings.write_size.max(SEGMENT as usize) as u64 / 2;
+        // Asking all flows takes its time: so not before half of the frames that are lacking came.
+        let half =
+            |lacking: u64| lacking / self.settings.write_size.max(SEGMENT as usize) as u64 / 2;
+        let mut least = from + half(bytes);
         loop {
             self.p.sleep_until(self.p.now() + LOOK);
             let passed = self.p.now().nanos_since(begun);
-            let enough = passed >= time.as_nanos() as u64 && frames() - from >= least;
-            if enough && self.moved() - first >= bytes {
-                return Some(());
+            let came = frames();
+            if passed >= time.as_nanos() as u64 && came >= least {
+                match bytes.saturating_sub(self.moved() - first) {
+                    0 => return Some(()),
+                    lacking => least = came + half(lacking),
+                }
             }
             if passed > LONGEST.as_nanos() as u64 || self.is_over() {
                 return None;

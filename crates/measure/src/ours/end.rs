@@ -17,7 +17,7 @@ use perimeter::{Config, Ipv6Config, Native, OrgSpec, Stack, TcpConfig};
 use std::{
     net::IpAddr,
     sync::{Arc, atomic::AtomicUsize},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Bound on the memory that all sockets pin, bytes. Every connection's buffer refers to the same
@@ -41,11 +41,7 @@ pub(super) fn builder(org: &OrgSpec, settings: &Settings, native: Native) -> per
     Stack::builder()
         .on_native(native)
         .org(org.clone())
-        .config(
-            stack_config(settings)
-                // What was to be measured has been by then.
-                .with_drain(std::time::Duration::ZERO),
-        )
+        .config(stack_config(settings))
         .lock_policy(settings.locks)
         .profile(settings.profile)
         .inbound(inbound)
@@ -85,6 +81,8 @@ pub(super) fn stack_config(settings: &Settings) -> Config {
                 .with_nodelay(settings.coalescing == Coalescing::NoDelay),
         )
         .with_memory(MEMORY)
+        // What was to be measured has been by the time that a stack ends.
+        .with_drain(Duration::ZERO)
         .with_offload(settings.offload)
         .with_stretch_acks(settings.stretch_acks)
         .with_look_around(settings.look_around)
