@@ -52,21 +52,21 @@ holds its predictions against them. What this machine can't tell, such as what a
 between two processors, is taken from the table that --like names.
 
 With --to, nothing is measured: work in the table that --like names is scaled until one thread \
-sends what was published for few connections and, where that is given, memory until it does for \
-many.
+sends what was published for few connections and, where that is given, the number of cache lines \
+of everything until it does for many. Numbers of connections are those of the plan `throughput`.
 
 Examples:
   perimeter lab calibrate --out here.toml
   perimeter lab predict throughput --machine here.toml --cores 1,2,4,8,16
-  perimeter lab calibrate --like opteron-275 --to 6=4034 --out opteron.toml";
+  perimeter lab calibrate --like opteron-275 --to 6=4034,16384=2100 --out opteron.toml";
 
 /// What `perimeter lab predict --help` says at its end.
 const PREDICT_HELP: &str = "\
 The stack's own code runs on virtual cores, in virtual time, with the costs of a machine's table; \
 the peers are machines of their own. First the table is held against runs that it was not fitted \
 to, where there are any; a load for which that fails is marked. Each point runs with several \
-seeds, and with each group of costs (work, cache lines, locks, scheduling) times and over 1.5: \
-that is its band. A claim of a paper counts as predicted only if it holds throughout the band of \
+seeds; the first run then goes on with each group of costs (work, cache lines, locks, scheduling) \
+times and over 1.5: that is its band. A claim of a paper counts as predicted only if it holds throughout the band of \
 its ratio.
 
 Examples:
@@ -273,7 +273,7 @@ pub struct Predict {
     /// Numbers of cores [default: powers of two up to what the machine has, and that]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = cores)]
     pub cores: Option<Vec<usize>>,
-    /// Runs of each point, each with a seed of its own
+    /// Runs of each point, each with a seed of its own; of many connections as many parts of one
     #[arg(long, value_name = "N", default_value = "5", value_parser = seeds)]
     pub seeds: u64,
     /// Fewer values and shorter runs, one seed each, and no bands

@@ -8,7 +8,7 @@ use perimeter_command::{
 };
 use perimeter_lab::{
     plan::{Mode, Plan},
-    predict::{self, Effort, Machine, Predictions, Question, Time, loads::Load},
+    predict::{self, Effort, Machine, Made, Predictions, Question, Time, loads::Load},
 };
 use perimeter_measure::{Error, bench::recommend::Prediction};
 use std::{
@@ -86,6 +86,7 @@ pub fn predict(args: &Predict, find: impl Fn(&str) -> Result<Plan, Error>) -> Re
         seeds: if args.quick { 1 } else { args.seeds },
         band: !args.quick,
         effort,
+        made: Made::default(),
     };
     let mut text = validation.to_string();
     let mut figures = Vec::new();

@@ -3,9 +3,9 @@
 
 use super::{
     loads::Load,
-    machine::{Group, Machine},
+    made::{Question, runs},
     pool,
-    simulate::{Effort, Simulated, simulate},
+    simulate::Simulated,
     validate::Validation,
 };
 use crate::{
@@ -21,27 +21,8 @@ use crate::{
 use perimeter_sync::Touched;
 use serde::{Deserialize, Serialize};
 
-/// By what each group of costs is multiplied and divided.
-const VARIED: f64 = 1.5;
 /// How far from 1 a ratio may be that counts as none.
 const EQUAL: f64 = 0.1;
-
-/// What is asked.
-#[derive(Debug, Clone)]
-pub struct Question {
-    /// The machine.
-    pub machine: Machine,
-    /// Numbers of cores, ascending.
-    pub cores: Vec<usize>,
-    /// Which values of the plan's axis.
-    pub mode: Mode,
-    /// Runs of each point with the table as it is, each with a seed of its own.
-    pub seeds: u64,
-    /// Whether the table is varied, for a band.
-    pub band: bool,
-    /// How much each run does.
-    pub effort: Effort,
-}
 
 /// A point of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -247,52 +228,29 @@ fn place(plan: &Plan, question: &Question, cores: usize, cell: &Cell) -> Place {
     if place.missing.is_some() {
         return place;
     }
-    let settings = question.machine.settings(cell);
-    let run = |machine: &Machine, seed| {
-        let how = (seed, question.effort);
-        simulate(machine, &settings, &cell.configuration, cores, how)
-    };
-    let table = question.machine.peer_elsewhere();
-    let mut found = Vec::new();
-    for seed in 1..=question.seeds.max(1) {
-        match run(&table, seed) {
-            Ok(s) => found.push(s),
-            Err(e) => {
-                place.missing = Some(e.to_string());
-                return place;
+    match runs(question, cores, cell) {
+        Ok(runs) => {
+            place.runs.push(as_measured(cell, &runs.plain[0]));
+            tell(&mut place, plan, cell, cores, &runs.plain);
+            if question.band {
+                vary(&mut place, plan, cell, &runs.varied);
             }
         }
-    }
-    place.runs.push(as_measured(cell, &found[0]));
-    tell(&mut place, plan, cell, cores, &found);
-    if question.band {
-        vary(&mut place, plan, cell, &|group, factor| {
-            run(&table.varied(group, factor), 1).ok()
-        });
+        Err(e) => place.missing = Some(e.to_string()),
     }
     place
 }
 
-/// The band of a point.
-fn vary(
-    place: &mut Place,
-    plan: &Plan,
-    cell: &Cell,
-    run: &dyn Fn(Group, f64) -> Option<Simulated>,
-) {
+/// The band of a point, by runs with other costs.
+fn vary(place: &mut Place, plan: &Plan, cell: &Cell, others: &[Simulated]) {
     let Some(value) = place.value else { return };
     let mut band = (value.min, value.max);
-    for group in Group::ALL {
-        for factor in [VARIED, 1.0 / VARIED] {
-            let Some(s) = run(group, factor) else {
-                continue;
-            };
-            let m = as_measured(cell, &s);
-            if let Some(v) = plan.metric.of(&m) {
-                band = (band.0.min(v), band.1.max(v));
-            }
-            place.runs.push(m);
+    for s in others {
+        let m = as_measured(cell, s);
+        if let Some(v) = plan.metric.of(&m) {
+            band = (band.0.min(v), band.1.max(v));
         }
+        place.runs.push(m);
     }
     place.band = Some(band);
 }

@@ -122,3 +122,25 @@ fn up(machine: &Machine, connections: u32) -> Result<f64, Error> {
     )?;
     Ok(s.sample.goodput * 8.0 / 1e6)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_published_is_sent_then() {
+        let like = Machine::find("opteron-275").unwrap();
+        let m = scale(&like, (6, 3000.0), None).unwrap();
+        let sent = up(&m, 6).unwrap();
+        assert!((2950.0..3050.0).contains(&sent), "{sent}");
+        // Lines are left as they were.
+        assert_eq!(m.each, like.each);
+    }
+
+    #[test]
+    fn only_what_the_plan_has_can_be_asked_for() {
+        let like = Machine::find("opteron-275").unwrap();
+        let error = scale(&like, (7, 3000.0), None).unwrap_err();
+        assert!(error.to_string().contains("7 connections"), "{error}");
+    }
+}

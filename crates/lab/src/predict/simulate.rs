@@ -11,7 +11,7 @@ use perimeter::{LockClass, LockStats, Virtual, Work, link::mem::PeerHandle};
 use perimeter_base::Time;
 use perimeter_sync::{
     Platform, Thread, Touched,
-    virt::{Report, Schedule, VirtualConfig},
+    virt::{CostTable, Report, Schedule, VirtualConfig},
 };
 use std::{
     sync::{
@@ -31,6 +31,11 @@ const LOOK: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_secs(120);
 /// Most scheduling points of a run: some minutes of a simulating machine.
 const MOST_STEPS: u64 = 4_000_000_000;
+
+/// With other costs it goes on for a part of what counts before it counts anew, and then for
+/// another.
+const SETTLE: u32 = 8;
+const AGAIN: u32 = 4;
 
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,6 +58,11 @@ pub struct Effort {
 }
 
 impl Effort {
+    /// Whether what so many connections send before anything counts is most of a run.
+    pub fn is_long(&self, connections: u32) -> bool {
+        u64::from(connections) * self.warm_least > self.warm_most
+    }
+
     /// For a prediction.
     pub const USUAL: Effort = Effort {
         warm_least: 190,
@@ -107,8 +117,25 @@ pub fn simulate(
     settings: &Settings,
     configuration: &Configuration,
     cores: usize,
-    (seed, mut effort): (u64, Effort),
+    how: (u64, Effort),
 ) -> Result<Simulated, Error> {
+    let mut all = simulate_all(&[machine], settings, configuration, cores, how)?;
+    Ok(all.swap_remove(0))
+}
+
+/// The same on the first of `machines`, and then, going on from there, with the costs of each of
+/// the others: as many as there was time for.
+///
+/// # Errors
+/// As there.
+pub fn simulate_all(
+    machines: &[&Machine],
+    settings: &Settings,
+    configuration: &Configuration,
+    cores: usize,
+    (seed, mut effort): (u64, Effort),
+) -> Result<Vec<Simulated>, Error> {
+    let machine = machines[0];
     if settings.direction == Direction::Receive {
         let turns = effort.turns * Duration::from_nanos(machine.costs.slice as u64);
         effort.time = effort.time.max(turns);
@@ -131,12 +158,21 @@ pub fn simulate(
         .with_lock_policy(settings.locks)
         .with_check_lock_order(false);
     let (settings2, configuration2) = (settings.clone(), configuration.clone());
-    let body = move |p: Virtual| carry_out(&p, &settings2, &configuration2, cores, effort);
+    let others = machines[1..].iter().map(|m| m.table()).collect();
+    let how = How { effort, others };
+    let body = move |p: Virtual| carry_out(&p, &settings2, &configuration2, cores, how);
     let looks = match Virtual::run(config, body) {
         Ok((result, _)) => result?,
         Err(failure) => return Err(Error::Run(failure.to_string())),
     };
-    Ok(told(machine, settings, cores, &looks))
+    let told = |(m, looks): (&&Machine, _)| told(m, settings, cores, looks);
+    Ok(machines.iter().zip(&looks).map(told).collect())
+}
+
+/// What is looked at, and with what costs after that.
+struct How {
+    effort: Effort,
+    others: Vec<CostTable>,
 }
 
 fn carry_out(
@@ -144,8 +180,8 @@ fn carry_out(
     settings: &Settings,
     configuration: &Configuration,
     cores: usize,
-    effort: Effort,
-) -> Result<[Look; 2], Error> {
+    how: How,
+) -> Result<Vec<[Look; 2]>, Error> {
     let deadline = Instant::now() + PATIENCE;
     let (workers, peers) = virtual_cores::open(p, settings, configuration, deadline)?;
     let control = Arc::new(Control::default());
@@ -165,7 +201,7 @@ fn carry_out(
         peers,
         settings: settings.clone(),
         connections: u64::from(configuration.connections),
-        effort,
+        how,
         deadline,
         failed: failed.clone(),
     };
@@ -194,13 +230,18 @@ struct Watch {
     peers: Vec<PeerHandle<Virtual>>,
     settings: Settings,
     connections: u64,
-    effort: Effort,
+    how: How,
     deadline: Instant,
     failed: Arc<Mutex<Option<Error>>>,
 }
 
 impl Watch {
-    fn watch(&self, ready: &AtomicUsize, workers: usize, control: &Control) -> Option<[Look; 2]> {
+    fn watch(
+        &self,
+        ready: &AtomicUsize,
+        workers: usize,
+        control: &Control,
+    ) -> Option<Vec<[Look; 2]>> {
         while ready.load(Ordering::Acquire) < workers {
             if self.is_over() {
                 return None;
@@ -215,7 +256,7 @@ impl Watch {
             segments,
             time,
             turns: _,
-        } = self.effort;
+        } = self.how.effort;
         let unit = unit(&self.settings);
         let warm = match self.settings.exchange {
             Some(_) => self.connections * 20,
@@ -223,10 +264,24 @@ impl Watch {
                 (self.connections * warm_segments).min(warm_most.max(self.connections * warm_least))
             }
         };
-        self.until(warm * unit, Duration::ZERO)?;
+        self.until((warm * unit, Duration::ZERO))?;
+        let part = |of: u32| (segments * unit / u64::from(of), time / of);
+        let seen = |before: Look| [before, self.look()];
         let before = self.look();
-        self.until(segments * unit, time)?;
-        Some([before, self.look()])
+        self.until(part(1))?;
+        let mut all = vec![seen(before)];
+        for costs in &self.how.others {
+            self.p.set_costs(*costs);
+            let again = || {
+                self.until(part(SETTLE))?;
+                let before = self.look();
+                self.until(part(AGAIN))?;
+                Some(seen(before))
+            };
+            let Some(looks) = again() else { break };
+            all.push(looks);
+        }
+        Some(all)
     }
 
     fn is_over(&self) -> bool {
@@ -257,7 +312,7 @@ impl Watch {
 
     /// Waits until `bytes` more were moved and `time` has passed, in virtual time. `None`: that
     /// takes too long.
-    fn until(&self, bytes: u64, time: Duration) -> Option<()> {
+    fn until(&self, (bytes, time): (u64, Duration)) -> Option<()> {
         let begun = self.p.now();
         let frames = || self.peers.iter().map(|p| p.counts().frames).sum::<u64>();
         let (first, from) = (self.moved(), frames());
@@ -424,6 +479,27 @@ mod tests {
                 assert!(calls > 0, "{org}, {load}: no call");
             }
         }
+    }
+
+    /// A run that goes on with other costs is what one with those would be.
+    #[test]
+    fn costs_may_change_on_the_way() {
+        let m = machine();
+        let mut slow = m.clone();
+        slow.work.values_mut().flatten().for_each(|c| *c *= 3.0);
+        let point = Point::new(Load::Send, "connp-l:8", 12, 2).unwrap();
+        let of = |machines: &[&Machine]| -> Vec<f64> {
+            let (settings, configuration) = (&point.settings, &point.configuration);
+            let all = simulate_all(machines, settings, configuration, 2, (1, LITTLE)).unwrap();
+            all.iter().map(|s| s.sample.goodput).collect()
+        };
+        let alone = of(&[&slow])[0];
+        let [first, then, back] = of(&[&m, &slow, &m])[..] else {
+            panic!("some did not come to an end");
+        };
+        assert!(first > 1.5 * alone, "{first} {alone}");
+        assert!((0.9..1.1).contains(&(then / alone)), "{then} {alone}");
+        assert!((0.9..1.1).contains(&(back / first)), "{back} {first}");
     }
 
     #[test]

@@ -196,6 +196,27 @@ impl Virtual {
     pub fn report(&self) -> Report {
         self.shared.with(|st| st.report())
     }
+
+    /// Everything costs what this table says from now on.
+    ///
+    /// ```
+    /// use perimeter_sync::virt::{Cost, CostTable, VirtualConfig};
+    /// use perimeter_sync::{Platform, Virtual, Work};
+    ///
+    /// let (before, _) = Virtual::run(VirtualConfig::default(), |p| {
+    ///     let mut costs = CostTable::default();
+    ///     costs.work[Work::Nanos as usize] = Cost::default().with_base_ns(5000);
+    ///     p.set_costs(costs);
+    ///     let before = p.now();
+    ///     p.charge(Work::Nanos, 1);
+    ///     p.now().nanos_since(before)
+    /// })?;
+    /// assert_eq!(before, 5000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_costs(&self, costs: CostTable) {
+        self.shared.with(|st| st.cfg.costs = costs);
+    }
 }
 
 impl Platform for Virtual {

@@ -1,0 +1,122 @@
+//! What is asked of a prediction, and the runs of its points on virtual cores, each made once.
+
+use super::{
+    machine::{Group, Machine},
+    simulate::{Effort, Simulated, simulate_all},
+};
+use crate::{
+    Error,
+    plan::{Cell, Mode},
+    workload::{Configuration, Settings},
+};
+use std::{
+    collections::HashMap,
+    iter,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// By what each group of costs is multiplied and divided.
+const VARIED: f64 = 1.5;
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// The machine.
+    pub machine: Machine,
+    /// Numbers of cores, ascending.
+    pub cores: Vec<usize>,
+    /// Which values of the plan's axis.
+    pub mode: Mode,
+    /// Runs of each point with the table as it is, each with a seed of its own; of many connections
+    /// as many parts of one.
+    pub seeds: u64,
+    /// Whether the table is varied, for a band.
+    pub band: bool,
+    /// How much each run does.
+    pub effort: Effort,
+    /// What has been run for it.
+    pub made: Made,
+}
+
+/// Runs of a point.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// With the table as it is.
+    pub(super) plain: Vec<Simulated>,
+    /// With groups of costs varied.
+    pub(super) varied: Vec<Simulated>,
+}
+
+/// Runs that were made for one question, by what they are of: plans have many points in common.
+#[derive(Debug, Clone, Default)]
+pub struct Made(Arc<Mutex<HashMap<String, Arc<Runs>>>>);
+
+impl Made {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Runs>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The runs of a cell, unless they were made before.
+///
+/// # Errors
+/// It can't be simulated.
+pub(super) fn runs(question: &Question, cores: usize, cell: &Cell) -> Result<Arc<Runs>, Error> {
+    let settings = question.machine.settings(cell);
+    // What says nothing of what a simulation does.
+    let lists = Settings {
+        organizations: Vec::new(),
+        connections: Vec::new(),
+        seconds: Duration::ZERO,
+        repeat: 0,
+        quick: false,
+        ..settings.clone()
+    };
+    let name = format!("{lists:?} {:?} {cores}", cell.configuration);
+    if let Some(made) = question.made.all().get(&name) {
+        return Ok(made.clone());
+    }
+    let made = Arc::new(make(question, cores, &settings, &cell.configuration)?);
+    question.made.all().insert(name, made.clone());
+    Ok(made)
+}
+
+fn make(
+    question: &Question,
+    cores: usize,
+    settings: &Settings,
+    configuration: &Configuration,
+) -> Result<Runs, Error> {
+    let table = question.machine.peer_elsewhere();
+    let varied = match question.band {
+        true => varied(&table),
+        false => Vec::new(),
+    };
+    let times = question.seeds.max(1);
+    // Of many connections nearly all of a run is over before anything counts, and where each of
+    // them falls evens out: one run is looked at as often as others have runs.
+    let (seeds, looks) = match question.effort.is_long(configuration.connections) {
+        true => (1, times as usize),
+        false => (times, 1),
+    };
+    let mut made = Runs::default();
+    for seed in 1..=seeds {
+        // The first goes on with other costs.
+        let after = if seed == 1 { varied.as_slice() } else { &[] };
+        let machines: Vec<&Machine> = iter::repeat_n(&table, looks).chain(after).collect();
+        let how = (seed, question.effort);
+        let mut all = simulate_all(&machines, settings, configuration, cores, how)?;
+        made.varied.extend(all.split_off(looks.min(all.len())));
+        made.plain.extend(all);
+    }
+    Ok(made)
+}
+
+/// A machine with each group of costs larger, and smaller.
+fn varied(table: &Machine) -> Vec<Machine> {
+    let groups = Group::ALL.into_iter();
+    groups
+        .flat_map(|g| [VARIED, 1.0 / VARIED].map(|factor| table.varied(g, factor)))
+        .collect()
+}
