@@ -65,7 +65,7 @@ impl Made {
 pub(super) fn runs(question: &Question, cores: usize, cell: &Cell) -> Result<Arc<Runs>, Error> {
     let settings = question.machine.settings(cell);
     // What says nothing of what a simulation does.
-    let lists = Settings {
+    let told = Settings {
         organizations: Vec::new(),
         connections: Vec::new(),
         seconds: Duration::ZERO,
@@ -73,7 +73,7 @@ pub(super) fn runs(question: &Question, cores: usize, cell: &Cell) -> Result<Arc
         quick: false,
         ..settings.clone()
     };
-    let name = format!("{lists:?} {:?} {cores}", cell.configuration);
+    let name = format!("{told:?} {:?} {cores}", cell.configuration);
     if let Some(made) = question.made.all().get(&name) {
         return Ok(made.clone());
     }
