@@ -66,8 +66,8 @@ The stack's own code runs on virtual cores, in virtual time, with the costs of a
 the peers are machines of their own. First the table is held against runs that it was not fitted \
 to, where there are any; a load for which that fails is marked. Each point runs with several \
 seeds; the first run then goes on with each group of costs (work, cache lines, locks, scheduling) \
-times and over 1.5: that is its band. A claim of a paper counts as predicted only if it holds throughout the band of \
-its ratio.
+times and over 1.5: that is its band. A claim of a paper counts as predicted only if it holds \
+throughout the band of its ratio.
 
 Examples:
   perimeter lab predict throughput --machine opteron-275 --cores 4

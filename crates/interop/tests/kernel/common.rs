@@ -64,8 +64,9 @@ pub enum Load {
     Waits,
 }
 
-/// Shares of the machine: one test more than there are cores works at a time, since each stands
-/// still for a third of its time, or four times as many wait. A test's own limits on time bear that; what it measures is its own use of processors.
+/// Shares of the machine. As many tests work at a time as there are cores, and one more, since each
+/// stands still for a third of its time; of those that wait, four may run in place of each. A test's
+/// own limits on time bear that; what it measures is its own use of processors.
 struct Machine {
     free: Mutex<usize>,
     back: Condvar,
@@ -78,7 +79,7 @@ static MACHINE: Machine = Machine {
     back: Condvar::new(),
 };
 
-/// Shares that a test has which works.
+/// Shares of a test that works.
 const SHARES: usize = 4;
 
 /// All shares of the machine.

@@ -20,7 +20,7 @@ use std::{
 const VARIED: f64 = 1.5;
 
 /// What is asked.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Question {
     /// The machine.
     pub machine: Machine,
@@ -49,8 +49,8 @@ pub(super) struct Runs {
 }
 
 /// Runs that were made for one question, by what they are of: plans have many points in common.
-#[derive(Debug, Clone, Default)]
-pub struct Made(Arc<Mutex<HashMap<String, Arc<Runs>>>>);
+#[derive(Debug, Default)]
+pub struct Made(Mutex<HashMap<String, Arc<Runs>>>);
 
 impl Made {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Runs>>> {
@@ -64,8 +64,8 @@ impl Made {
 /// It can't be simulated.
 pub(super) fn runs(question: &Question, cores: usize, cell: &Cell) -> Result<Arc<Runs>, Error> {
     let settings = question.machine.settings(cell);
-    // What says nothing of what a simulation does.
-    let told = Settings {
+    // Without what makes no difference to a simulation.
+    let essential = Settings {
         organizations: Vec::new(),
         connections: Vec::new(),
         seconds: Duration::ZERO,
@@ -73,7 +73,7 @@ pub(super) fn runs(question: &Question, cores: usize, cell: &Cell) -> Result<Arc
         quick: false,
         ..settings.clone()
     };
-    let name = format!("{told:?} {:?} {cores}", cell.configuration);
+    let name = format!("{essential:?} {:?} {cores}", cell.configuration);
     if let Some(made) = question.made.all().get(&name) {
         return Ok(made.clone());
     }

@@ -58,33 +58,19 @@ fn search(
     };
     let too_fast = |by| Ok::<bool, Error>(up(&grown(by), connections)? > mbps);
     // From where it is, as runs with large costs take long.
-    let (mut low, mut high) = (1.0, 1.0);
-    match too_fast(1.0)? {
-        true => {
-            while too_fast(high * 2.0)? {
-                high *= 2.0;
-                if high > most {
-                    return Err(Error::Run(format!(
-                        "`up` sends more than {mbps:.0} Mb/s over {connections} connections even \
-                         with {high:.0} times the costs"
-                    )));
-                }
-            }
-            (low, high) = (high, high * 2.0);
-        }
-        false => {
-            while !too_fast(low / 2.0)? {
-                low /= 2.0;
-                if low * most < 1.0 {
-                    return Err(Error::Run(format!(
-                        "`up` does not send {mbps:.0} Mb/s over {connections} connections even \
-                         with {low:.3} of the costs"
-                    )));
-                }
-            }
-            (low, high) = (low / 2.0, low);
+    let fast = too_fast(1.0)?;
+    let step = if fast { 2.0 } else { 0.5 };
+    let mut at = 1.0;
+    while too_fast(at * step)? == fast {
+        at *= step;
+        if !(1.0 / most..=most).contains(&at) {
+            return Err(Error::Run(format!(
+                "no factor from 1/{most:.0} to {most:.0} makes `up` send {mbps:.0} Mb/s over \
+                 {connections} connections"
+            )));
         }
     }
+    let (mut low, mut high) = (at.min(at * step), at.max(at * step));
     for _ in 0..STEPS {
         let middle = (low * high).sqrt();
         match too_fast(middle)? {
@@ -130,11 +116,13 @@ mod tests {
     #[test]
     fn what_was_published_is_sent_then() {
         let like = Machine::find("opteron-275").unwrap();
-        let m = scale(&like, (6, 3000.0), None).unwrap();
-        let sent = up(&m, 6).unwrap();
-        assert!((2950.0..3050.0).contains(&sent), "{sent}");
-        // Lines are left as they were.
-        assert_eq!(m.each, like.each);
+        for published in [3000.0, 5000.0] {
+            let m = scale(&like, (6, published), None).unwrap();
+            let error = up(&m, 6).unwrap() / published - 1.0;
+            assert!(error.abs() < 1.0 / 60.0, "{published}: {error}");
+            // Lines are left as they were.
+            assert_eq!(m.each, like.each);
+        }
     }
 
     #[test]
