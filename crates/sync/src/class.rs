@@ -301,6 +301,10 @@ pub enum Touched {
     Descriptor,
     /// The flag of an event, and who waits there.
     Event,
+    /// An ideal peer's state of a connection.
+    PeerFlow,
+    /// A frame on its way from an ideal peer to a receive queue.
+    PeerFrame,
     /// What a lock of that class protects and nothing else here stands for: a table's buckets, a
     /// list's head. The lock's own word is not in it.
     Behind(LockClass),
@@ -311,14 +315,18 @@ impl Touched {
     pub const LINE: usize = 64;
 
     /// How many kinds there are.
-    pub const COUNT: usize = 7 + LockClass::ALL.len();
+    pub const COUNT: usize = 9 + LockClass::ALL.len();
 
     /// All of them, in the order of [`Touched::index`].
     pub fn all() -> impl Iterator<Item = Touched> {
-        use Touched::{Behind, Descriptor, Event, Message, Payload, Rcv, Snd, Tcb};
+        use Touched::{
+            Behind, Descriptor, Event, Message, Payload, PeerFlow, PeerFrame, Rcv, Snd, Tcb,
+        };
         let plain = [Tcb, Snd, Rcv, Payload, Message, Descriptor, Event];
+        let peer = [PeerFlow, PeerFrame];
         plain
             .into_iter()
+            .chain(peer)
             .chain(LockClass::ALL.into_iter().map(Behind))
     }
 
@@ -332,7 +340,9 @@ impl Touched {
             Touched::Message => 4,
             Touched::Descriptor => 5,
             Touched::Event => 6,
-            Touched::Behind(class) => 7 + class.level() as usize,
+            Touched::PeerFlow => 7,
+            Touched::PeerFrame => 8,
+            Touched::Behind(class) => 9 + class.level() as usize,
         }
     }
 
@@ -346,6 +356,8 @@ impl Touched {
             Touched::Message => "message",
             Touched::Descriptor => "descriptor",
             Touched::Event => "event",
+            Touched::PeerFlow => "peer_flow",
+            Touched::PeerFrame => "peer_frame",
             Touched::Behind(class) => class.name(),
         }
     }

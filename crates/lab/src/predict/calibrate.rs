@@ -6,7 +6,7 @@ use super::{
     fit::{Observed, fit},
     loads::{BESIDE, Load, PAIRS, Point, SINGLE},
     machine::{Machine, Run, thousandths},
-    micro::{self, Micro},
+    micro::{self, Apart, Micro},
     simulate::{Effort, Simulated, simulate},
 };
 use crate::{
@@ -54,7 +54,11 @@ pub type Watcher<'a> = &'a mut dyn FnMut(&str);
 /// done at a time depends on what things cost.
 const TURNS: usize = 4;
 /// What the ideal peer is charged for.
-const PEER: [Work; 2] = [Work::Peer, Work::PeerBytes];
+const PEER: [Fitted; 3] = [
+    Fitted::Unit(Work::Peer),
+    Fitted::Charge(Work::Peer),
+    Fitted::Unit(Work::PeerBytes),
+];
 /// How much of a line's way from memory shows at least, as others are under way meanwhile.
 const LEAST_SHOWN: f64 = 0.2;
 /// Connections from which a core's caches do not hold what belongs to them.
@@ -83,7 +87,8 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
         runs: Vec::new(),
         ..like.clone()
     };
-    take(&mut machine, &micro::measure());
+    let found = micro::measure();
+    let mut seen: Vec<Apart> = found.apart.into_iter().collect();
     let of = |list: &[(Load, &str, u32)], f: &dyn Fn(Load, &str, u32) -> Result<Point, String>| {
         let points = list.iter().map(|(load, org, n)| f(*load, org, *n));
         points.collect::<Result<Vec<_>, _>>().map_err(Error::Input)
@@ -101,8 +106,13 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
             "{}, {}, {} connections, {} threads",
             c.organization, point.load, c.connections, c.threads
         ));
+        if c.threads > 1 {
+            seen.extend(Apart::measure());
+        }
         machine.runs.extend(measure(&point, time)?);
     }
+    distances(&mut machine, &seen);
+    take(&mut machine, &found);
     refit(&mut machine, watcher)?;
     Ok(machine)
 }
@@ -129,6 +139,7 @@ fn take(machine: &mut Machine, m: &Micro) {
     // What parking_lot's contenders do before they park: pauses of 2, 4 and 8, and seven yields.
     c.spin = 14.0 * m.pause + 7.0 * m.yields;
     (c.wake, c.park, c.switch) = (m.step, m.step, m.step);
+    (c.timer_set, c.timer_interrupt) = (m.timer_set, m.timer_interrupt);
     if m.kick > 0.0 {
         (c.kick, c.wake_latency) = (m.kick, m.wake_latency);
     }
@@ -137,26 +148,43 @@ fn take(machine: &mut Machine, m: &Micro) {
     (l.private_lines, l.shared_lines) = m.caches;
     let p = &mut machine.payload;
     (p.shared, p.memory) = (m.payload.shared, m.payload.memory);
-    let Some(line) = m.line else { return };
-    // The other distance, which there is not now, is to this one as it is in the table that was
-    // started from.
-    let [(here, put), (there, other)] = match host::apart::is_far(2.0 * line) {
-        true => [(&mut l.far, &mut p.far), (&mut l.near, &mut p.near)],
-        false => [(&mut l.near, &mut p.near), (&mut l.far, &mut p.far)],
-    };
-    let more = *there / here.max(1.0);
-    (*here, *there) = (line, line * more);
-    if let Some(both) = m.payload.other {
-        (*put, *other) = (both, both.map(|ns| ns * more));
+    if let (Some(apart), Some(both)) = (m.apart, m.payload.other) {
+        // The other distance is to this one as a line's.
+        let more = l.far / l.near.max(1.0);
+        (p.near, p.far) = match apart.is_far() {
+            true => (both.map(|ns| ns / more), both),
+            false => (both, both.map(|ns| ns * more)),
+        };
+        p.remote = p.far;
     }
-    (l.remote, p.remote) = (l.remote.max(l.far), p.far);
+}
+
+/// Puts how far cores were apart into a table. A distance that was not seen is to the other as in
+/// the table that was started from.
+fn distances(machine: &mut Machine, seen: &[Apart]) {
+    let (far, near): (Vec<Apart>, Vec<Apart>) = seen.iter().partition(|a| a.is_far());
+    let of = |list: &[Apart], f: fn(&Apart) -> f64| median(&list.iter().map(f).collect::<Vec<_>>());
+    let line = |list: &[Apart]| of(list, |a| a.line).map(thousandths);
+    let l = &mut machine.lines;
+    let more = l.far / l.near.max(1.0);
+    (l.near, l.far) = match (line(&near), line(&far)) {
+        (Some(near), Some(far)) => (near, far),
+        (Some(near), None) => (near, near * more),
+        (None, Some(far)) => (far / more, far),
+        (None, None) => return,
+    };
+    l.remote = l.remote.max(l.far);
+    let each = |a: &Apart| (100.0 * a.each / a.line.max(1.0)).min(100.0);
+    let further = of(seen, each).unwrap_or(100.0);
+    l.further = further.round() as u32;
 }
 
 /// Runs one point on this machine; near and far runs apart.
 fn measure(point: &Point, time: Time) -> Result<Vec<Run>, Error> {
     let mut runs: Vec<Run> = Vec::new();
     let (mut clean, mut tries) = (0, 0);
-    // A run that something else has disturbed is none: it is made again, but not for ever.
+    // A run that something else has disturbed, or during which the cores were moved apart, is
+    // none: it is made again, but not for ever.
     while clean < time.repeats && tries < 3 * time.repeats {
         tries += 1;
         let slot = Slot {
@@ -174,11 +202,13 @@ fn measure(point: &Point, time: Time) -> Result<Vec<Run>, Error> {
         );
         let sample = run?.0;
         let last = tries == 3 * time.repeats && runs.is_empty();
-        if !sample.disturbances.iter().all(|d| host::apart::is_sign(d)) && !last {
+        let far = sample.core_round_trip_ns.is_some_and(host::apart::is_far);
+        let moved = host::apart::round_trip().is_some_and(|ns| host::apart::is_far(ns) != far);
+        let disturbed = !sample.disturbances.iter().all(|d| host::apart::is_sign(d));
+        if (disturbed || moved) && !last {
             continue;
         }
         clean += 1;
-        let far = sample.core_round_trip_ns.is_some_and(host::apart::is_far);
         let far = far && point.configuration.threads > 1;
         let at = match runs.iter().position(|r| r.far == far) {
             Some(at) => at,
@@ -307,8 +337,10 @@ fn settle(machine: &mut Machine, memory: f64) -> Result<(), Error> {
             let own = s.sample.times.stack.unwrap_or(0) as f64 / units;
             let charged: f64 = counts.iter().zip(&before).map(|(u, c)| u * c).sum();
             let measured = median(&run.own_ns).unwrap_or(0.0);
+            let peer_lines = s.peer_lines_ns() as f64 / units;
             if run.connections >= MANY {
-                many.push((measured, own, s.lines_ns.iter().sum::<u64>() as f64 / units));
+                let lines = s.lines_ns.iter().sum::<u64>() as f64 / units;
+                many.push((measured, own, lines - peer_lines));
                 continue;
             }
             observed.push(Observed {
@@ -322,8 +354,8 @@ fn settle(machine: &mut Machine, memory: f64) -> Result<(), Error> {
             }
             let peer = median(&run.peer_ns).unwrap_or(0.0);
             peers.push(Observed {
-                units: PEER.map(|w| s.work[w as usize].1 as f64 / units).to_vec(),
-                ns: peer,
+                units: PEER.map(|p| p.count(&s) / units).to_vec(),
+                ns: peer - peer_lines,
                 scale: peer.max(1.0),
             });
         }
@@ -331,10 +363,9 @@ fn settle(machine: &mut Machine, memory: f64) -> Result<(), Error> {
             name.put(machine, cost);
         }
     }
-    let before = PEER.map(|w| Fitted::Unit(w).cost(machine));
-    for (w, cost) in PEER.into_iter().zip(fit(&peers, &before)) {
-        let cost = thousandths(cost);
-        machine.work.insert(w.name().into(), [0.0, cost]);
+    let before = PEER.map(|p| p.cost(machine));
+    for (p, cost) in PEER.into_iter().zip(fit(&peers, &before)) {
+        p.put(machine, cost);
     }
     // How much of a line's way from memory shows, where much else is under way.
     for (measured, own, lines) in many {

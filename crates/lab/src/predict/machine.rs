@@ -76,6 +76,12 @@ pub struct Costs {
     pub kick: f64,
     /// Until who was woken runs.
     pub wake_latency: f64,
+    /// Setting a core's timer for a deadline that is near.
+    #[serde(default)]
+    pub timer_set: f64,
+    /// The interrupt of a timer that ends a sleep.
+    #[serde(default)]
+    pub timer_interrupt: f64,
     /// Going on to another thread.
     pub switch: f64,
     /// A contender's unit of spinning; 0: it sees each release at once.
@@ -115,6 +121,9 @@ pub struct Lines {
     pub shared_lines: u32,
     /// How much longer a hand-over of a lock takes for each other who spins, percent.
     pub crowd: u32,
+    /// What each further line that is touched at a time takes, percent of the first.
+    #[serde(default = "all")]
+    pub further: u32,
 }
 
 /// What a line of payload takes beyond one in the core's own caches, as [written, read], ns: see
@@ -195,6 +204,11 @@ impl Run {
 
 fn in_words<S: Serializer>(policy: &LockPolicy, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(&policy.to_string())
+}
+
+/// As much as the first.
+fn all() -> u32 {
+    100
 }
 
 fn is_modern(policy: &LockPolicy) -> bool {
@@ -284,6 +298,8 @@ impl Machine {
             c.kick,
             c.pause,
             c.wake_latency,
+            c.timer_set,
+            c.timer_interrupt,
             c.switch,
             c.spin,
             c.fair,
@@ -348,6 +364,7 @@ impl Machine {
             .with_private_lines(l.private_lines)
             .with_shared_lines(l.shared_lines)
             .with_crowd_percent(l.crowd)
+            .with_further_percent(l.further)
             .with_each(each);
         CostTable::default()
             .with_work(work)
@@ -359,6 +376,8 @@ impl Machine {
             .with_kick_ns(whole(c.kick))
             .with_pause_ns(whole(c.pause))
             .with_wake_latency_ns(whole(c.wake_latency))
+            .with_timer_set_ns(whole(c.timer_set))
+            .with_timer_interrupt_ns(whole(c.timer_interrupt))
             .with_switch_ns(whole(c.switch))
             .with_spin_ns(whole(c.spin))
             .with_fair_ns(whole(c.fair))
@@ -395,6 +414,8 @@ impl Machine {
                     &mut c.wake,
                     &mut c.kick,
                     &mut c.wake_latency,
+                    &mut c.timer_set,
+                    &mut c.timer_interrupt,
                     &mut c.switch,
                 ]
             }
@@ -427,6 +448,9 @@ impl Machine {
         let mut m = self.clone();
         m.work.remove(Work::Peer.name());
         m.work.remove(Work::PeerBytes.name());
+        for t in [Touched::PeerFlow, Touched::PeerFrame] {
+            m.each.remove(t.name());
+        }
         m
     }
 }

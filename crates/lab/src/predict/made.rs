@@ -19,6 +19,9 @@ use std::{
 /// By what each group of costs is multiplied and divided.
 const VARIED: f64 = 1.5;
 
+/// Runs of a point, each with a seed of its own.
+const MOST_RUNS: usize = 2;
+
 /// What is asked.
 #[derive(Debug)]
 pub struct Question {
@@ -28,8 +31,8 @@ pub struct Question {
     pub cores: Vec<usize>,
     /// Which values of the plan's axis.
     pub mode: Mode,
-    /// Runs of each point with the table as it is, each with a seed of its own; of many connections
-    /// as many parts of one.
+    /// Parts of runs of each point with the table as it is: of two runs with a seed each, of one
+    /// where there are many connections.
     pub seeds: u64,
     /// Whether the table is varied, for a band.
     pub band: bool,
@@ -93,18 +96,20 @@ fn make(
         true => varied(&table),
         false => Vec::new(),
     };
-    let times = question.seeds.max(1);
-    // Of many connections nearly all of a run is over before anything counts, and where each of
-    // them falls evens out: one run is looked at as often as others have runs.
-    let (seeds, looks) = match question.effort.is_long(configuration.connections) {
-        true => (1, times as usize),
-        false => (times, 1),
+    let times = question.seeds.max(1) as usize;
+    // Most of a run is over before anything counts: so each is looked at several times. Of many
+    // connections nearly all is, and where each of them falls evens out: there is one run.
+    let runs = match question.effort.is_long(configuration.connections) {
+        true => 1,
+        false => times.min(MOST_RUNS),
     };
     let mut made = Runs::default();
-    for seed in 1..=seeds {
+    for run in 0..runs {
+        let looks = (times + run) / runs;
         // The first goes on with other costs.
-        let after = if seed == 1 { varied.as_slice() } else { &[] };
+        let after = if run == 0 { varied.as_slice() } else { &[] };
         let machines: Vec<&Machine> = iter::repeat_n(&table, looks).chain(after).collect();
+        let seed = run as u64 + 1;
         let how = (seed, question.effort);
         let mut all = simulate_all(&machines, settings, configuration, cores, how)?;
         made.varied.extend(all.split_off(looks.min(all.len())));

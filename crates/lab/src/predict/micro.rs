@@ -1,13 +1,16 @@
 //! What single operations take on this machine: locks, wakes, switches, cache lines, memory.
 
+mod apart;
 mod payload;
 
 use crate::host;
+pub use apart::Apart;
 pub use payload::Payload;
 use perimeter::{LockClass, Native};
 use perimeter_base::{Time, rng::SplitMix64};
 use perimeter_sync::{Event, Lock, Platform};
 use std::{
+    cell::RefCell,
     hint,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
@@ -28,21 +31,25 @@ pub struct Micro {
     pub atomic: f64,
     /// Yielding with nobody else to run.
     pub yields: f64,
-    /// A line from one core to the other; `None` with one core, or where one was busy.
-    pub line: Option<f64>,
+    /// Lines from one core to the other; `None` with one core, or where one was busy.
+    pub apart: Option<Apart>,
     /// What payload takes by where it is.
     pub payload: Payload,
     /// A look while spinning.
     pub pause: f64,
     /// Waking a thread of the same core, going to sleep, and going on to another thread: each.
     pub step: f64,
+    /// Setting a core's timer.
+    pub timer_set: f64,
+    /// The interrupt of a timer that ends a sleep.
+    pub timer_interrupt: f64,
     /// How much more it takes to wake one of another core.
     pub kick: f64,
     /// From such a wake until the thread runs, beyond the wake itself.
     pub wake_latency: f64,
     /// How long threads of a core take turns for.
     pub slice: f64,
-    /// Whether a thread that is woken takes the core from one that runs there.
+    /// Whether a thread that its timer wakes takes the core from one that runs there.
     pub preempts: bool,
     /// A dependent load from memory.
     pub memory: f64,
@@ -68,10 +75,17 @@ fn fastest(n: u32, mut f: impl FnMut()) -> f64 {
 
 /// Measures this machine. Takes some three seconds, and both of its first two cores.
 pub fn measure() -> Micro {
+    host::timers_on_time();
     let p = Native::default();
     let lock = p.lock(LockClass::Leaf, 0u64);
     let word = AtomicU64::new(0);
-    let ((other, late), round) = (waking(&p), switching(&p));
+    let (other, late) = waking(&p);
+    // A wake, a sleep, and there and back: no clock tells them apart.
+    let round = switching(&p, None);
+    let step = round / 4.0;
+    // Each of both sets the timer before it sleeps, and again when it is woken.
+    let (taken, behind) = timed(&p);
+    let timer_set = (switching(&p, Some(Duration::from_millis(1))) - round).max(0.0) / 4.0;
     let (private, all) = caches();
     let slice = slice();
     let (payload, room) = payload::measure(private, all);
@@ -81,17 +95,17 @@ pub fn measure() -> Micro {
             hint::black_box(&word).fetch_add(1, Ordering::SeqCst);
         }),
         yields: fastest(20_000, thread::yield_now),
-        line: (0..20)
-            .find_map(|_| host::apart::round_trip())
-            .map(|ns| ns / 2.0),
+        apart: (0..20).find_map(|_| Apart::measure()),
         payload,
         pause: fastest(200_000, hint::spin_loop),
-        // A wake, a sleep, and there and back: no clock tells them apart.
-        step: round / 4.0,
-        kick: (other - round / 4.0).max(0.0),
+        step,
+        timer_set,
+        // Beside which there is a sleep, and there and back.
+        timer_interrupt: (taken - timer_set - 3.0 * step).max(0.0),
+        kick: (other - step).max(0.0),
         wake_latency: (late - other).max(0.0),
         slice,
-        preempts: preempting(&p) < slice / 4.0,
+        preempts: behind < slice / 4.0,
         memory: chase(all * 4),
         shared: chase(private * 4),
         caches: ((private / LINE) as u32, (room / LINE) as u32),
@@ -198,8 +212,8 @@ fn median(mut list: Vec<u64>) -> f64 {
 
 /// Two threads of one core wake each other and sleep: a round. Who is woken comes at once, and finds
 /// that the other sleeps or is about to: that is one wake, one sleep, and going from one thread to
-/// the other and back.
-fn switching(p: &Native) -> f64 {
+/// the other and back. Each sleeps for so long at most, or until it is woken.
+fn switching(p: &Native, most: Option<Duration>) -> f64 {
     const ROUNDS: u32 = 1000;
     let events = [p.event(), p.event()];
     let run = |me: usize| {
@@ -209,7 +223,8 @@ fn switching(p: &Native) -> f64 {
             if me == 0 || round > 0 {
                 events[1 - me].set();
             }
-            events[me].wait(Time::NEVER);
+            let until = |most: Duration| p.now().plus(most.as_nanos() as u64);
+            events[me].wait(most.map_or(Time::NEVER, until));
         }
         if me == 1 {
             events[0].set();
@@ -227,53 +242,61 @@ fn switching(p: &Native) -> f64 {
     (0..BATCHES).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
 
-/// One thread wakes another of its core and goes on: how long the other then waits for the core,
-/// ns.
-fn preempting(p: &Native) -> f64 {
-    const ROUNDS: usize = 100;
-    /// Going on for so long at most.
-    const LONG: Duration = Duration::from_millis(6);
-    let event = p.event();
-    let begun = Instant::now();
-    let now = || begun.elapsed().as_nanos() as u64;
-    let (stamp, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let wait = || {
+/// What a core lacks, of the time that it has for another thread, for each sleep until a deadline,
+/// and how long after that the sleeper has the core, ns.
+fn timed(p: &Native) -> (f64, f64) {
+    const SLEEPS: u64 = 1000;
+    /// Long enough for the core to go on to the other thread.
+    const ASLEEP: u64 = 60_000;
+    /// How long the other has the core to itself first.
+    const ALONE: Duration = Duration::from_millis(20);
+    let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let work = || {
         host::pin(0);
-        let mut late = Vec::new();
-        while !over.load(Ordering::Acquire) {
-            event.wait(Time::NEVER);
-            // Nothing: it has yet to be seen.
-            let at = stamp.swap(0, Ordering::AcqRel);
-            if at > 0 {
-                late.push(now().saturating_sub(at));
-            }
+        while !over.load(Ordering::Relaxed) {
+            // A part of a microsecond, so that a look at the count is fine enough.
+            (0..20).for_each(|_| hint::spin_loop());
+            done.fetch_add(1, Ordering::Relaxed);
         }
-        median(late)
     };
-    let wake = || {
+    let sleep = || {
         host::pin(0);
-        for _ in 0..ROUNDS {
-            // The other sleeps, and this one has run for a while.
-            thread::sleep(Duration::from_micros(200));
-            let until = now() + 100_000;
-            while now() < until {
-                hint::spin_loop();
+        let event = p.event();
+        let spent = |f: &dyn Fn()| {
+            let (begun, before) = (Instant::now(), done.load(Ordering::Relaxed));
+            f();
+            let ns = begun.elapsed().as_nanos() as f64;
+            (ns, (done.load(Ordering::Relaxed) - before) as f64)
+        };
+        let (ns, alone) = spent(&|| thread::sleep(ALONE));
+        let each = ns / alone.max(1.0);
+        let late = RefCell::new(Vec::new());
+        let (ns, beside) = spent(&|| {
+            for _ in 0..SLEEPS {
+                let until = p.now().plus(ASLEEP);
+                event.wait(until);
+                late.borrow_mut().push(p.now().nanos_since(until));
             }
-            let at = now().max(1);
-            stamp.store(at, Ordering::Release);
-            event.set();
-            while stamp.load(Ordering::Acquire) > 0 && now() - at < LONG.as_nanos() as u64 {
-                hint::spin_loop();
-            }
-        }
-        over.store(true, Ordering::Release);
-        event.set();
+        });
+        let taken = (ns - each * beside) / SLEEPS as f64;
+        (taken.max(0.0), median(late.take()))
     };
-    thread::scope(|s| {
-        let waiter = s.spawn(wait);
-        let _ = s.spawn(wake).join();
-        waiter.join().unwrap_or(0.0)
-    })
+    // Others may have the core for a while, and the other thread keeps it for a turn now and then:
+    // the least of some.
+    let once = || {
+        thread::scope(|s| {
+            s.spawn(work);
+            let found = s.spawn(sleep).join().unwrap_or_default();
+            over.store(true, Ordering::Relaxed);
+            found
+        })
+    };
+    let list = (0..3).map(|_| {
+        over.store(false, Ordering::Relaxed);
+        once()
+    });
+    let least = |a: (f64, f64), b: (f64, f64)| (a.0.min(b.0), a.1.min(b.1));
+    list.fold((f64::INFINITY, f64::INFINITY), least)
 }
 
 /// Two threads want one core: how long each has it.
@@ -321,6 +344,7 @@ mod tests {
         );
         assert!(m.memory > 1.0 && m.memory < 1e5, "{m:?}");
         assert!(m.step > 10.0 && m.yields > 10.0, "{m:?}");
+        assert!(m.timer_set < 1e5 && m.timer_interrupt < 1e6, "{m:?}");
         if host::cores() > 1 {
             // A difference of two: on a busy machine it may be nothing.
             assert!(m.kick >= 0.0 && m.wake_latency < 1e7, "{m:?}");

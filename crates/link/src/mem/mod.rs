@@ -453,23 +453,26 @@ impl<P: Platform> Device for Nic<P> {
             .collect();
         let mut tx: Vec<Box<dyn TxQueue>> = Vec::new();
         for (t, flows) in std::mem::take(&mut self.flows).into_iter().enumerate() {
-            let mut lanes = Vec::new();
+            let (mut lanes, mut lines) = (Vec::new(), Vec::new());
             for queue in &mut rx {
                 let (frames, inbound) = rtrb::RingBuffer::new(self.config.ring);
                 let timers = flows.shared.len().min(65_536);
                 let (delayed, timers) = rtrb::RingBuffer::new(timers);
-                queue.add(inbound, timers, flows.shared.clone());
+                let line = Arc::new(P::Tag::default());
+                queue.add(inbound, timers, flows.shared.clone(), line.clone());
+                lines.push(line);
                 lanes.push(Lane {
                     room: 0,
                     frames,
                     delayed,
                     earliest: Time::NEVER,
+                    placed: 0,
                 });
             }
             let peer = self.peer(flows, lanes);
             tx.push(Box::new(MemTx::new(
                 &self.platform,
-                peer,
+                (peer, lines),
                 self.ports.clone(),
                 self.published.clone(),
                 t,

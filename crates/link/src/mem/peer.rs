@@ -42,8 +42,9 @@ pub(crate) struct Lane {
     pub delayed: rtrb::Producer<Delayed>,
     /// Room in `frames`, at least.
     pub room: usize,
-    /// Due time of the earliest frame placed in this burst.
+    /// Due time of the earliest frame placed in this burst, and how many were.
     pub earliest: Time,
+    pub placed: usize,
 }
 
 impl Lane {
@@ -158,10 +159,16 @@ fn segment_at<const TCP: usize>(h: &[u8], rest: usize, len: usize) -> Option<In>
 
 impl Peer {
     /// Takes frames from the front of `descs`; how many. They `waited` for the wire if the last
-    /// burst left them for pacing.
-    pub(crate) fn burst(&mut self, now: Time, waited: bool, descs: &[TxDesc]) -> usize {
+    /// burst left them for pacing. Tells `met` the flow of each segment that has one.
+    pub(crate) fn burst(
+        &mut self,
+        now: Time,
+        waited: bool,
+        descs: &[TxDesc],
+        mut met: impl FnMut(u32),
+    ) -> usize {
         for lane in &mut self.lanes {
-            lane.earliest = Time::NEVER;
+            (lane.earliest, lane.placed) = (Time::NEVER, 0);
         }
         self.serve_blocked(now);
         let mut taken = 0;
@@ -185,7 +192,7 @@ impl Peer {
                     None => break,
                 }
             }
-            self.frame(at, d);
+            self.frame(at, d, &mut met);
             taken += 1;
             self.counts.frames += segs as u64;
         }
@@ -208,7 +215,7 @@ impl Peer {
 
     /// One frame, whose last bit arrives at `now` plus half a round trip.
     #[inline]
-    fn frame(&mut self, now: Time, d: &TxDesc) {
+    fn frame(&mut self, now: Time, d: &TxDesc, met: &mut impl FnMut(u32)) {
         if self.datagram(d) {
             return;
         }
@@ -220,9 +227,9 @@ impl Peer {
                     return;
                 }
                 if d.offload.segment_size == 0 {
-                    return self.tcp(now, &s, d);
+                    return self.tcp(now, &s, d, met);
                 }
-                self.cut(now, s, d);
+                self.cut(now, s, d, met);
             }
             None => self.slow_frame(now, d),
         }
@@ -230,9 +237,11 @@ impl Peer {
 
     /// A segment, on the light path if it may.
     #[inline]
-    fn tcp(&mut self, now: Time, s: &In, d: &TxDesc) {
+    fn tcp(&mut self, now: Time, s: &In, d: &TxDesc, met: &mut impl FnMut(u32)) {
         let light = s.flags & (SYN | FIN | RST | URG | ACK) == ACK;
-        if let Some(slot) = self.flows.find(s.key)
+        let slot = self.flows.find(s.key);
+        slot.iter().copied().for_each(met);
+        if let Some(slot) = slot
             && light
         {
             let f = &self.flows.hot[slot as usize];
@@ -246,7 +255,7 @@ impl Peer {
     }
 
     /// Cuts a large segment, as the NIC would before the wire: the peer sees segments.
-    fn cut(&mut self, now: Time, large: In, d: &TxDesc) {
+    fn cut(&mut self, now: Time, large: In, d: &TxDesc, met: &mut impl FnMut(u32)) {
         let size = u32::from(d.offload.segment_size);
         let mut skip = 0;
         while skip < large.len {
@@ -263,7 +272,7 @@ impl Peer {
                 skip,
                 ..large
             };
-            self.tcp(now, &s, d);
+            self.tcp(now, &s, d, met);
             skip += len;
         }
     }
@@ -388,7 +397,7 @@ impl Peer {
         let lane = &mut self.lanes[usize::from(rxq)];
         lane.earliest = lane.earliest.min(item.due);
         match lane.frames.push(item) {
-            Ok(()) => lane.room = lane.room.saturating_sub(1),
+            Ok(()) => (lane.room, lane.placed) = (lane.room.saturating_sub(1), lane.placed + 1),
             Err(_) => self.counts.rx_dropped += 1,
         }
     }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 use perimeter_base::{PktPool, Time, TxRing};
-use perimeter_sync::{Beacon, Lock, Platform, Work};
+use perimeter_sync::{Beacon, Lock, Platform, Touched, Work};
 use std::sync::Arc;
 
 use super::datagrams::Sender;
@@ -15,8 +15,10 @@ use crate::device::{RxFrame, RxQueue, RxStatus, TxQueue, Waker};
 use crate::pattern::Pattern;
 
 /// What comes from one transmit queue.
-struct Inbound {
+struct Inbound<P: Platform> {
     frames: rtrb::Consumer<Item>,
+    /// Theirs.
+    lines: Arc<P::Tag>,
     timers: rtrb::Consumer<Delayed>,
     flows: Arc<[FlowShared]>,
 }
@@ -30,7 +32,7 @@ pub(super) struct MemRx<P: Platform> {
     datagrams: Option<Sender>,
     ports: Arc<[Port<P>]>,
     index: usize,
-    inbound: Vec<Inbound>,
+    inbound: Vec<Inbound<P>>,
     /// Where polling starts, so that no transmit queue starves another.
     turn: usize,
     pattern: &'static Pattern,
@@ -64,9 +66,11 @@ impl<P: Platform> MemRx<P> {
         frames: rtrb::Consumer<Item>,
         timers: rtrb::Consumer<Delayed>,
         flows: Arc<[FlowShared]>,
+        lines: Arc<P::Tag>,
     ) {
         self.inbound.push(Inbound {
             frames,
+            lines,
             timers,
             flows,
         });
@@ -124,6 +128,7 @@ impl<P: Platform> MemRx<P> {
     ) {
         let (nic, v6) = (&*self.config, self.config.v6);
         let inbound = &mut self.inbound[turn];
+        let before = out.len();
         while out.len() < max {
             match inbound.frames.peek() {
                 Ok(item) if item.due <= now => {}
@@ -147,6 +152,9 @@ impl<P: Platform> MemRx<P> {
                 segment_size: 0,
             });
         }
+        let came = out.len() - before;
+        let p = &self.platform;
+        p.touch(&inbound.lines, Touched::PeerFrame, came, true);
         while out.len() < max {
             match inbound.timers.peek() {
                 Ok(timer) if timer.due <= now => {}
@@ -240,6 +248,9 @@ impl<P: Platform> RxQueue for MemRx<P> {
 pub(super) struct MemTx<P: Platform> {
     platform: P,
     peer: Peer,
+    /// Of the frames on their way to each receive queue, and of each flow.
+    lines: Vec<Arc<P::Tag>>,
+    flow_lines: Box<[P::Tag]>,
     ports: Arc<[Port<P>]>,
     published: Arc<[Published]>,
     index: usize,
@@ -256,14 +267,21 @@ const FULL_WAIT: u64 = 5_000;
 impl<P: Platform> MemTx<P> {
     pub(super) fn new(
         platform: &P,
-        peer: Peer,
+        (peer, lines): (Peer, Vec<Arc<P::Tag>>),
         ports: Arc<[Port<P>]>,
         published: Arc<[Published]>,
         index: usize,
     ) -> MemTx<P> {
         MemTx {
             platform: platform.clone(),
+            flow_lines: peer
+                .flows
+                .shared
+                .iter()
+                .map(|_| P::Tag::default())
+                .collect(),
             peer,
+            lines,
             ports,
             published,
             index,
@@ -280,7 +298,12 @@ impl<P: Platform> TxQueue for MemTx<P> {
         self.platform.checkpoint();
         self.platform.beacon(Beacon::PeerBegins);
         let waited = self.left && self.peer.shared.tx_pacer.is_limited();
-        let n = self.peer.burst(now, waited, ring.pending());
+        let (p, flows) = (&self.platform, &self.flow_lines);
+        let met = |flow: u32| p.touch(&flows[flow as usize], Touched::PeerFlow, 1, true);
+        let n = self.peer.burst(now, waited, ring.pending(), met);
+        for (lane, lines) in self.peer.lanes.iter().zip(&self.lines) {
+            p.touch(lines, Touched::PeerFrame, lane.placed, true);
+        }
         if n == ring.len() {
             ring.clear();
             self.ready_at = match self.peer.waits() {

@@ -93,6 +93,9 @@ pub struct LineCosts {
     /// By how much handing a lock on takes longer for each other core that spins for it, percent
     /// of a move of its line.
     pub crowd_percent: u32,
+    /// What each further line that is touched at a time takes, percent of the first: the core asks
+    /// for it before that has come.
+    pub further_percent: u32,
     /// How many lines each item has, in thousandths, by [`Touched::index`]; payload has costs of
     /// its own.
     pub each: [u32; Touched::COUNT],
@@ -147,6 +150,7 @@ impl Default for LineCosts {
             private_lines: 0,
             shared_lines: 0,
             crowd_percent: 0,
+            further_percent: 100,
             each: [0; Touched::COUNT],
             payload: PayloadCosts::default(),
         }
@@ -165,6 +169,7 @@ perimeter_base::setters! {
         with_private_lines(private_lines: u32),
         with_shared_lines(shared_lines: u32),
         with_crowd_percent(crowd_percent: u32),
+        with_further_percent(further_percent: u32),
         with_each(each: [u32; Touched::COUNT]),
         with_payload(payload: PayloadCosts),
     }
@@ -197,6 +202,12 @@ pub struct CostTable {
     /// From the wake-up until a thread on an idle core could run (interrupt, leaving the idle
     /// state), ns.
     pub wake_latency_ns: u32,
+    /// Setting a core's timer, which a thread does that goes to sleep until a deadline, and does
+    /// again when it is woken before that, ns. Only for deadlines within `slice_ns`: for those
+    /// beyond, the timer is set already.
+    pub timer_set_ns: u32,
+    /// The interrupt of a timer that ends a thread's sleep, ns.
+    pub timer_interrupt_ns: u32,
     /// A core goes on to another thread, ns.
     pub switch_ns: u32,
     /// Creating a thread, ns.
@@ -249,6 +260,8 @@ impl Default for CostTable {
             wake_ns: 900,
             kick_ns: 0,
             wake_latency_ns: 2_500,
+            timer_set_ns: 0,
+            timer_interrupt_ns: 0,
             switch_ns: 1_300,
             spawn_ns: 5_000,
             pause_ns: 0,
@@ -272,6 +285,8 @@ perimeter_base::setters! {
         with_wake_ns(wake_ns: u32),
         with_kick_ns(kick_ns: u32),
         with_wake_latency_ns(wake_latency_ns: u32),
+        with_timer_set_ns(timer_set_ns: u32),
+        with_timer_interrupt_ns(timer_interrupt_ns: u32),
         with_switch_ns(switch_ns: u32),
         with_spawn_ns(spawn_ns: u32),
         with_pause_ns(pause_ns: u32),

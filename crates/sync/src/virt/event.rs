@@ -208,7 +208,7 @@ impl Event for VirtualEvent {
             sh.step_aside();
             return self.take_flag();
         }
-        let waiting = {
+        let (waiting, timed) = {
             // SAFETY: inside; the references end before the suspension.
             let (st, head) = unsafe { (sh.st(), self.head()) };
             if deadline.0 <= st.now() {
@@ -223,10 +223,13 @@ impl Event for VirtualEvent {
             if st.clocked {
                 st.spend(parking);
             }
+            let timed = st.set_timer(deadline);
             st.park(Doing::Event(self.head.get()), deadline.0);
-            Waiting(self, st.running)
+            (Waiting(self, st.running), timed)
         };
         sh.suspend();
+        // SAFETY: inside; the reference ends here.
+        unsafe { sh.st() }.timer_over(timed);
         beacon::event(&self.word);
         self.touch(true);
         drop(waiting);

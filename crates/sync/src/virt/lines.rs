@@ -119,6 +119,13 @@ impl LineCosts {
         }
     }
 
+    /// As how many that come one after the other so many lines count that are touched at a time,
+    /// both in thousandths.
+    fn together(&self, milli: u64) -> u64 {
+        let first = milli.min(MILLI);
+        first + (milli - first) * u64::from(self.further_percent) / 100
+    }
+
     /// What the holder of a lock pays for `spinners` others that look at its word while it hands
     /// it on, beside one move of the line, ns.
     pub(super) fn crowd(&self, a: u32, b: u32, spinners: usize) -> u64 {
@@ -149,7 +156,7 @@ impl State {
                 NONE => u64::from(lines.memory_ns),
                 writer => lines.between(writer, core),
             };
-            return milli * ns / MILLI;
+            return lines.together(milli) * ns / MILLI;
         }
         let writer = place.writer;
         if place.kept == 0 {
@@ -197,7 +204,7 @@ impl State {
             }
         }
         self.settle(place, (core, group), write);
-        milli * ns / MILLI
+        self.cfg.costs.lines.together(milli) * ns / MILLI
     }
 
     /// Core `core` of group `group` has touched what is at `place`.

@@ -369,15 +369,19 @@ impl Platform for Virtual {
         if sh.tearing() {
             return sh.step_aside();
         }
-        {
+        let timed = {
             // SAFETY: inside; the reference ends before the suspension.
             let st = unsafe { sh.st() };
             if until.0 <= st.now() {
                 return;
             }
+            let timed = st.set_timer(until);
             st.park(Doing::Sleep, until.0);
-        }
+            timed
+        };
         sh.suspend();
+        // SAFETY: inside; the reference ends here.
+        unsafe { sh.st() }.timer_over(timed);
     }
 
     fn secret(&self) -> [u64; 2] {

@@ -1,5 +1,6 @@
 //! Scheduling: what happens at a scheduling point, who runs next, parking, waking, timers.
 
+use perimeter_base::Time;
 use std::cmp::Reverse;
 
 use super::config::{FailureKind, Schedule};
@@ -226,11 +227,31 @@ impl State {
         at
     }
 
+    /// Brings [`State::keys`] up to date: of the core that ran last and of those that others
+    /// changed.
+    fn refresh_keys(&mut self) {
+        if self.ranked || self.turnstile {
+            // Priorities that are lent, and owners that leave their cores, change any.
+            self.changed_cores.clear();
+            self.changed_cores.extend(0..self.cores.len());
+        } else {
+            self.changed_cores.push(self.ran);
+        }
+        while let Some(core) = self.changed_cores.pop() {
+            self.keys[core] = self.key(&self.cores[core]);
+        }
+        debug_assert!(
+            (0..)
+                .zip(&self.keys)
+                .all(|(i, k)| *k == self.key(&self.cores[i]))
+        );
+    }
+
     fn pick_clocked(&mut self) -> Option<u32> {
         loop {
+            self.refresh_keys();
             let (mut best, mut first, mut second) = (usize::MAX, NEVER, NEVER);
-            for (i, c) in self.cores.iter().enumerate() {
-                let k = self.key(c);
+            for (i, &k) in self.keys.iter().enumerate() {
                 if k < first {
                     (best, second, first) = (i, first, k);
                 } else if k < second {
@@ -252,6 +273,7 @@ impl State {
                 self.time_limit_hit();
                 return None;
             }
+            self.ran = best;
             let c = &mut self.cores[best];
             if c.spinning {
                 let spinner = c.current;
@@ -383,6 +405,7 @@ impl State {
         c.spinning = false;
         c.clock = c.clock.max(at);
         self.horizon = self.horizon.min(c.clock);
+        self.changed_cores.push(core);
     }
 
     /// Makes a parked thread runnable.
@@ -440,6 +463,7 @@ impl State {
         if preempt > 0 {
             c.slice_end = c.slice_end.min(at.max(c.slice_began + preempt));
         }
+        self.changed_cores.push(core);
         let k = self.key(&self.cores[core]);
         let mine = self.running != NONE && self.threads[self.running as usize].core == core;
         if !mine {
@@ -448,6 +472,31 @@ impl State {
     }
 
     // ---- timers -----------------------------------------------------------------------
+
+    /// The running thread is about to sleep until `deadline`: whether its core's timer was set for
+    /// that.
+    pub(super) fn set_timer(&mut self, deadline: Time) -> bool {
+        let costs = &self.cfg.costs;
+        let (slice, cost) = (u64::from(costs.slice_ns), u64::from(costs.timer_set_ns));
+        let set = self.clocked && deadline.nanos_since(Time(self.now())) < slice;
+        if set {
+            self.spend(cost);
+        }
+        set
+    }
+
+    /// The running thread's sleep is over. If the timer was `set`, it has ended that with an
+    /// interrupt, or has to be set for what is due next.
+    pub(super) fn timer_over(&mut self, set: bool) {
+        if !set {
+            return;
+        }
+        let cost = match self.me().timed_out {
+            true => self.cfg.costs.timer_interrupt_ns,
+            false => self.cfg.costs.timer_set_ns,
+        };
+        self.spend(u64::from(cost));
+    }
 
     fn drop_stale(&mut self) {
         while let Some(&Reverse((_, seq, slot))) = self.timers.peek() {

@@ -165,6 +165,11 @@ pub(super) struct State {
     /// The running core may go on while its clock is not past this.
     pub(super) horizon: u64,
     pub(super) cores: Vec<Core>,
+    /// When each of them could go on, the one that ran last, and those that others have changed
+    /// since that was found out.
+    pub(super) keys: Vec<u64>,
+    pub(super) ran: usize,
+    pub(super) changed_cores: Vec<usize>,
     pub(super) next_core: usize,
     /// Runnable threads but the running one (without cores' clocks).
     pub(super) ready: VecDeque<u32>,
@@ -239,7 +244,7 @@ impl State {
             changes.sort_unstable();
         }
         let all = cfg.cores + cfg.spare_cores;
-        let cores = (0..if clocked { all } else { 0 })
+        let cores: Vec<Core> = (0..if clocked { all } else { 0 })
             .map(|_| Core {
                 current: NONE,
                 last: NONE,
@@ -260,6 +265,9 @@ impl State {
             next: NONE,
             clock: 0,
             horizon: 0,
+            keys: vec![NEVER; cores.len()],
+            ran: 0,
+            changed_cores: Vec::new(),
             cores,
             next_core: 0,
             ready: VecDeque::new(),

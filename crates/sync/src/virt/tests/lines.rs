@@ -80,6 +80,15 @@ fn a_line_costs_what_the_table_says_for_its_distance() {
 }
 
 #[test]
+fn further_lines_of_a_touch_come_beside_the_first() {
+    let far = |percent| {
+        let lines = lines().with_further_percent(percent);
+        touches(lines, &[(0, true), (2, true)])[1]
+    };
+    assert_eq!([100, 50, 0].map(far), [200, 150, 100]);
+}
+
+#[test]
 fn who_only_reads_takes_nothing_from_others() {
     let list = &[
         (0, true),

@@ -339,6 +339,38 @@ fn who_is_woken_takes_the_core_if_the_costs_say_so() {
     assert!((880_000..950_000).contains(&later), "{later}");
 }
 
+/// A core that sleeps until a deadline sets its timer, and has an interrupt from it, where that is
+/// near; one that is woken before sets it again.
+#[test]
+fn timers_cost_what_the_table_says() {
+    let busy = |set: u32, interrupt: u32, wake: bool, until: u64| {
+        let mut config = time(1, 2, 0);
+        config.costs.timer_set_ns = set;
+        config.costs.timer_interrupt_ns = interrupt;
+        let (_, report) = Virtual::run(config, move |p: Virtual| {
+            let event = Arc::new(p.event());
+            let (p2, event2) = (p.clone(), event.clone());
+            let sleeper = move || _ = event2.wait(Time(until));
+            let sleeper = p.spawn("sleeper", Some(1), Box::new(sleeper));
+            p2.charge(Work::Nanos, 500_000);
+            if wake {
+                event.set();
+            }
+            sleeper.join().unwrap();
+        })
+        .unwrap();
+        report.virtual_time.nanos() - report.idle_ns[1]
+    };
+    let more = |wake: bool, until: u64| {
+        let nothing = busy(0, 0, wake, until) as i64;
+        (busy(1_000, 20_000, wake, until) as i64 - nothing).unsigned_abs()
+    };
+    // Turns take 3 ms: that is near, and 10 ms are not.
+    assert!((20_900..21_100).contains(&more(false, 1_000_000)));
+    assert!((1_900..2_100).contains(&more(true, 1_000_000)));
+    assert_eq!(more(false, 10_000_000), 0);
+}
+
 #[test]
 fn spinners_do_not_starve_a_parked_waiter() {
     let (shares, _) = Virtual::run(time(1, 4, 10), |p: Virtual| {
