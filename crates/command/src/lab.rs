@@ -43,8 +43,8 @@ Examples:
 
 /// What `perimeter lab calibrate --help` says at its end.
 const CALIBRATE_HELP: &str = "\
-Times single operations (locks, wakes, switches, a cache line from core to core, memory, payload \
-by where it is), runs one thread under some organizations and loads, and fits what classes of work \
+Times single operations (locks, wakes, switches, timers, cache lines from core to core, memory, \
+payload by where it is), runs one thread under some organizations and loads, and fits what classes of work \
 cost to those runs; then one core whose threads take turns, for what switching and handing work \
 over cost. \
 Runs of two threads are measured beside them; nothing is fitted to those: `perimeter lab predict` \
@@ -64,9 +64,9 @@ Examples:
 const PREDICT_HELP: &str = "\
 The stack's own code runs on virtual cores, in virtual time, with the costs of a machine's table; \
 the peers are machines of their own. First the table is held against runs that it was not fitted \
-to, where there are any; a load for which that fails is marked. Each point runs with several \
-seeds; the first run then goes on with each group of costs (work, cache lines, locks, scheduling) \
-times and over 1.5: that is its band. A claim of a paper counts as predicted only if it holds \
+to, where there are any; a load for which that fails is marked. Each point has two runs, which are \
+looked at several times, and one where there are many connections; the first then goes on with \
+each group of costs (work, cache lines, locks, scheduling) times and over 1.5: that is its band. A claim of a paper counts as predicted only if it holds \
 throughout the band of its ratio.
 
 Examples:
@@ -273,10 +273,10 @@ pub struct Predict {
     /// Numbers of cores [default: powers of two up to what the machine has, and that]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = cores)]
     pub cores: Option<Vec<usize>>,
-    /// Runs of each point, each with a seed of its own; of many connections as many parts of one
+    /// How often each point is looked at, in two runs, or in one where there are many connections
     #[arg(long, value_name = "N", default_value = "5", value_parser = seeds)]
     pub seeds: u64,
-    /// Fewer values and shorter runs, one seed each, and no bands
+    /// Fewer values and shorter runs, one look each, and no bands
     #[arg(long)]
     pub quick: bool,
     /// Write everything as JSON to a file, or to standard output (`-`) instead of the text

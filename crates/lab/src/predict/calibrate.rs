@@ -10,7 +10,11 @@ use super::{
     simulate::{Effort, Simulated, simulate},
 };
 use crate::{
-    Error, host,
+    Error,
+    host::{
+        self,
+        apart::{is_far, is_sign},
+    },
     metric::Metric,
     ours::Perimeter,
     record::Measured,
@@ -202,14 +206,15 @@ fn measure(point: &Point, time: Time) -> Result<Vec<Run>, Error> {
         );
         let sample = run?.0;
         let last = tries == 3 * time.repeats && runs.is_empty();
-        let far = sample.core_round_trip_ns.is_some_and(host::apart::is_far);
-        let moved = host::apart::round_trip().is_some_and(|ns| host::apart::is_far(ns) != far);
-        let disturbed = !sample.disturbances.iter().all(|d| host::apart::is_sign(d));
+        let far = sample.core_round_trip_ns.is_some_and(is_far);
+        let several = point.configuration.threads > 1;
+        let moved = several && host::apart::round_trip().is_some_and(|ns| is_far(ns) != far);
+        let disturbed = !sample.disturbances.iter().all(|d| is_sign(d));
         if (disturbed || moved) && !last {
             continue;
         }
         clean += 1;
-        let far = far && point.configuration.threads > 1;
+        let far = far && several;
         let at = match runs.iter().position(|r| r.far == far) {
             Some(at) => at,
             None => {

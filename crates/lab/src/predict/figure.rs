@@ -38,7 +38,7 @@ pub struct Place {
     /// Why there is nothing, where there is nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
-    /// The plan's metric: median and spread of the seeds.
+    /// The plan's metric: median and spread of the looks at it.
     pub value: Option<Spread>,
     /// Least and greatest with each group of costs times and over 1.5.
     pub band: Option<(f64, f64)>,

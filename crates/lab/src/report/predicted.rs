@@ -33,8 +33,8 @@ pub(super) fn sections(all: &[Predictions], r: &Result, looks: &[Look]) -> Marku
 /// What a prediction is worth, and how it is drawn.
 fn worth(figure: &predict::Figure) -> String {
     let how = match figure.places.iter().any(|place| place.band.is_some()) {
-        true => "Dashed: medians of the seeds. Bands: with each group of costs times and over 1.5.",
-        false => "Dashed: medians of the seeds. Bands: the least and the greatest of them.",
+        true => "Dashed: medians. Bands: with each group of costs times and over 1.5.",
+        false => "Dashed: medians. Bands: the least and the greatest.",
     };
     match figure.caveats.as_slice() {
         [] => format!("The table of costs holds for such loads. {how}"),

@@ -14,9 +14,10 @@ use super::list::ListRef;
 use crate::Kd;
 use crate::outer::Places;
 use crate::squeue::cell::{OuterTable, Parted};
+use crate::squeue::collecting::{Collecting, Points};
 use perimeter_stack::conn::TcbSide;
 use perimeter_stack::segment::{Outgoing, Up};
-use perimeter_stack::{Access, Bufs, Cell, Conn, Ctx, SharedState, SockId};
+use perimeter_stack::{Cell, Conn, Ctx, SharedState, SockId};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
@@ -61,8 +62,10 @@ impl<P: Platform> Clone for MemberTables<P> {
 }
 
 /// A connection.
-pub(super) struct Member<P: Platform> {
-    conn: Parted<P>,
+pub(super) type Member<P> = Collecting<P, ByVersion<P>>;
+
+/// Collecting points, open or closed as a version of the connection's lists has it.
+pub(super) struct ByVersion<P: Platform> {
     tables: MemberTables<P>,
     id: SockId,
     /// What is handed on goes by this version, of that serial number.
@@ -75,7 +78,7 @@ pub(super) struct Member<P: Platform> {
     out: Outgoing,
 }
 
-impl<P: Platform> Member<P> {
+impl<P: Platform> ByVersion<P> {
     /// By which version TCP hands on.
     pub(super) fn version(&self) -> &Version {
         &self.version
@@ -119,38 +122,7 @@ fn enter<P: Platform>(tables: &MemberTables<P>, key: FlowKey, found: Found) -> b
     announced.unwrap_or_else(|| tables.flows.insert(key, found))
 }
 
-impl<P: Platform> Bufs for Member<P> {
-    type K = Kd<P>;
-    type Snd<'a> = <Parted<P> as Bufs>::Snd<'a>;
-    type Rcv<'a> = <Parted<P> as Bufs>::Rcv<'a>;
-
-    #[inline]
-    fn snd(&mut self) -> Self::Snd<'_> {
-        self.conn.snd()
-    }
-
-    #[inline]
-    fn rcv(&mut self) -> Self::Rcv<'_> {
-        self.conn.rcv()
-    }
-}
-
-impl<P: Platform> Access for Member<P> {
-    #[inline]
-    fn tcb(&mut self) -> &mut TcbSide<Kd<P>> {
-        self.conn.tcb()
-    }
-
-    #[inline]
-    fn tcb_snd(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Snd<'_>) {
-        self.conn.tcb_snd()
-    }
-
-    #[inline]
-    fn tcb_rcv(&mut self) -> (&mut TcbSide<Kd<P>>, Self::Rcv<'_>) {
-        self.conn.tcb_rcv()
-    }
-
+impl<P: Platform> Points for ByVersion<P> {
     #[inline]
     fn up(&mut self) -> Option<&mut Up> {
         self.up_open.then_some(&mut self.up)
@@ -204,8 +176,7 @@ impl<P: Platform> Cell for Member<P> {
             link.vacate();
             return None;
         };
-        let mut member = Member {
-            conn,
+        let mut points = ByVersion {
             tables: tables.clone(),
             id,
             serial: version.serial(),
@@ -215,8 +186,8 @@ impl<P: Platform> Cell for Member<P> {
             up: Up::default(),
             out: Outgoing::default(),
         };
-        member.open();
-        Some(member)
+        points.open();
+        Some(Member { conn, points })
     }
 
     #[inline]
@@ -226,33 +197,35 @@ impl<P: Platform> Cell for Member<P> {
 
     #[inline]
     fn entered(&mut self) {
-        let serial = self.link().map(Link::serial);
-        if serial != Some(self.serial) {
-            self.renew();
+        let points = &mut self.points;
+        let serial = points.link().map(Link::serial);
+        if serial != Some(points.serial) {
+            points.renew();
         }
     }
 
     #[inline]
     fn left(&mut self, cx: &mut Ctx<Kd<P>>) {
         self.conn.left(cx);
-        if self.up.is_empty() && self.out.segs.is_empty() {
+        let points = &mut self.points;
+        if points.up.is_empty() && points.out.segs.is_empty() {
             return;
         }
         let meta = &self.conn.peek().meta;
         let (up, out) = (
-            core::mem::take(&mut self.up),
-            core::mem::take(&mut self.out),
+            core::mem::take(&mut points.up),
+            core::mem::take(&mut points.out),
         );
-        cx.apart((self.id, meta.key), (&meta.template, meta.txq), (up, out));
+        cx.apart((points.id, meta.key), (&meta.template, meta.txq), (up, out));
     }
 
     fn unlinked(&self, tables: &mut MemberTables<P>) {
         let key = &self.conn.peek().meta.key;
-        tables.flows.remove(key, |found| found.id == self.id);
+        tables.flows.remove(key, |found| found.id == self.points.id);
     }
 
     fn leave(self, tables: &mut MemberTables<P>) -> Conn<Kd<P>> {
-        if let Some(link) = self.link() {
+        if let Some(link) = self.points.link() {
             link.vacate();
         }
         self.conn.leave(&mut tables.outer)

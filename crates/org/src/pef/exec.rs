@@ -150,7 +150,7 @@ impl<P: Platform> Pef<P> {
     /// by that which it started with.
     pub(super) fn version_of(&self, inner: &Inner<P>, id: SockId) -> Version {
         match inner.shard.peek(id) {
-            Some(m) => m.version().clone(),
+            Some(m) => m.points.version().clone(),
             None => self.first_version(id),
         }
     }

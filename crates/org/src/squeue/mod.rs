@@ -52,6 +52,7 @@
 
 mod burst;
 pub(crate) mod cell;
+pub(crate) mod collecting;
 pub(crate) mod ipcl;
 mod org;
 pub(crate) mod promised;
