@@ -80,8 +80,8 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
         sources: vec![
             "Single operations were timed; classes of work were fitted to runs of one thread on \
              this machine, from the table of a like one. What a cache line takes over distances \
-             that it did not have then, and how hand-overs of locks grow with those who spin, is \
-             as there."
+             that it did not have then, what further lines take that are touched with it, and how \
+             hand-overs of locks grow with those who spin, is as there."
                 .into(),
         ],
         cores: host::cores(),
@@ -167,8 +167,10 @@ fn take(machine: &mut Machine, m: &Micro) {
 /// the table that was started from.
 fn distances(machine: &mut Machine, seen: &[Apart]) {
     let (far, near): (Vec<Apart>, Vec<Apart>) = seen.iter().partition(|a| a.is_far());
-    let of = |list: &[Apart], f: fn(&Apart) -> f64| median(&list.iter().map(f).collect::<Vec<_>>());
-    let line = |list: &[Apart]| of(list, |a| a.line).map(thousandths);
+    let line = |list: &[Apart]| {
+        let all: Vec<f64> = list.iter().map(|a| a.0).collect();
+        median(&all).map(thousandths)
+    };
     let l = &mut machine.lines;
     let more = l.far / l.near.max(1.0);
     (l.near, l.far) = match (line(&near), line(&far)) {
@@ -178,9 +180,6 @@ fn distances(machine: &mut Machine, seen: &[Apart]) {
         (None, None) => return,
     };
     l.remote = l.remote.max(l.far);
-    let each = |a: &Apart| (100.0 * a.each / a.line.max(1.0)).min(100.0);
-    let further = of(seen, each).unwrap_or(100.0);
-    l.further = further.round() as u32;
 }
 
 /// Runs one point on this machine; near and far runs apart.

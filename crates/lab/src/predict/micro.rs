@@ -31,7 +31,7 @@ pub struct Micro {
     pub atomic: f64,
     /// Yielding with nobody else to run.
     pub yields: f64,
-    /// Lines from one core to the other; `None` with one core, or where one was busy.
+    /// A line from one core to the other; `None` with one core, or where one was busy.
     pub apart: Option<Apart>,
     /// What payload takes by where it is.
     pub payload: Payload,
@@ -83,8 +83,8 @@ pub fn measure() -> Micro {
     // A wake, a sleep, and there and back: no clock tells them apart.
     let round = switching(&p, None);
     let step = round / 4.0;
-    // Each of both sets the timer before it sleeps, and again when it is woken.
     let (taken, behind) = timed(&p);
+    // Each of both sets the timer before it sleeps, and again when it is woken.
     let timer_set = (switching(&p, Some(Duration::from_millis(1))) - round).max(0.0) / 4.0;
     let (private, all) = caches();
     let slice = slice();

@@ -2,7 +2,7 @@
 //! recorded.
 
 use crate::docs;
-use perimeter_lab::predict::{Finding, Predictions, Published, loads::Load};
+use perimeter_lab::predict::{Figure, Finding, Judged, Place, Predictions, Published, loads::Load};
 use std::{collections::BTreeMap, fs};
 
 /// Where the validation was recorded.
@@ -50,6 +50,21 @@ fn ranks_agree(points: &[Published]) -> f64 {
     dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt()
 }
 
+/// What is judged, by the claims' names.
+fn by_name<'a>(figures: impl Iterator<Item = &'a Figure>) -> BTreeMap<&'a str, Vec<&'a Judged>> {
+    let mut claims: BTreeMap<&str, Vec<&Judged>> = BTreeMap::new();
+    for claim in figures.flat_map(|f| &f.claims) {
+        claims.entry(&claim.id).or_default().push(claim);
+    }
+    claims
+}
+
+/// Of how many claims that is found wherever they are made.
+fn throughout(claims: &BTreeMap<&str, Vec<&Judged>>, finding: Finding) -> usize {
+    let all = |found: &&Vec<&Judged>| found.iter().all(|c| c.finding == finding);
+    claims.values().filter(all).count()
+}
+
 #[test]
 fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
     let recorded = Predictions::read(&docs().join(OPTERON)).unwrap();
@@ -77,14 +92,8 @@ fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
     assert!(text.contains(&line), "not in FINDINGS.md: {line}");
     // `ports` has the same claims, with its own ports.
     let figures = recorded.figures.iter().filter(|f| f.plan != "ports");
-    let mut claims: BTreeMap<&str, Vec<Finding>> = BTreeMap::new();
-    for claim in figures.flat_map(|f| &f.claims) {
-        claims.entry(&claim.id).or_default().push(claim.finding);
-    }
-    let all = |finding| {
-        let throughout = |found: &&Vec<Finding>| found.iter().all(|f| *f == finding);
-        claims.values().filter(throughout).count()
-    };
+    let claims = by_name(figures);
+    let all = |finding| throughout(&claims, finding);
     let (hold, turned, open) = (
         all(Finding::Holds),
         all(Finding::TurnedRound),
@@ -97,4 +106,68 @@ fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
         claims.len() - hold - turned - open
     );
     assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+}
+
+/// Where PEF's paper is predicted.
+const T1: &str = "runs/2026-11-27-2core-vm/predicted-t1.json";
+
+#[test]
+fn what_is_predicted_for_pef_is_the_recorded_prediction() {
+    let recorded = Predictions::read(&docs().join(T1)).unwrap();
+    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let of_pef = |plan: &str| plan.starts_with("pef-");
+    let figures = recorded.figures.iter().filter(|f| of_pef(&f.plan));
+    let claims = by_name(figures);
+    let [hold, turned] = [Finding::Holds, Finding::TurnedRound].map(|f| throughout(&claims, f));
+    assert_eq!(hold, 0, "FINDINGS.md says that none holds");
+    let line = format!(
+        "Of {} claims of that paper, none holds wherever the paper makes it, {turned} are turned \
+         round, and {} hold at some loads only",
+        claims.len(),
+        claims.len() - turned
+    );
+    assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+    let range = |ids: &[&str]| {
+        let ratios = ids.iter().flat_map(|id| &claims[id]).map(|c| c.ratio.0);
+        let (least, most) = ratios.fold((f64::MAX, 0f64), |(a, b), r| (a.min(r), b.max(r)));
+        format!("{least:.2} to {most:.2} times")
+    };
+    for ids in [&["off"][..], &["off-before"], &["on", "on-before"]] {
+        let line = range(ids);
+        assert!(
+            text.contains(&line),
+            "not in FINDINGS.md: {line} of {ids:?}"
+        );
+    }
+}
+
+/// A present server.
+const SERVER: &str = "runs/2026-11-27-2core-vm/predicted-server-64.json";
+
+#[test]
+fn what_is_predicted_for_a_server_is_the_recorded_prediction() {
+    let recorded = Predictions::read(&docs().join(SERVER)).unwrap();
+    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let figure = recorded.figures.iter().find(|f| f.plan == "throughput");
+    let places = &figure.unwrap().places;
+    let gbps = |series: &str, x: u64, cores: usize| {
+        let there = |p: &&Place| (p.series.as_str(), p.x, p.cores) == (series, x, cores);
+        let value = places.iter().find(there).and_then(|p| p.value);
+        format!("{:.0}", value.unwrap().median / 1000.0)
+    };
+    let connections = [6, 192, 16_384];
+    let [few, some, many] = connections.map(|x| gbps("UP", x, 4));
+    let line = format!("with {few}, {some} and {many} over");
+    assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+    let series = [
+        "MsgP",
+        "msgp-modern",
+        "ConnP-T, a thread a core",
+        "ConnP-L(128)",
+    ];
+    for (x, series) in connections.into_iter().flat_map(|x| series.map(|s| (x, s))) {
+        let cells = [4, 16, 64].map(|cores| gbps(series, x, cores)).join(" | ");
+        let row = format!("| {x} | {series} | {cells} |\n");
+        assert!(text.contains(&row), "not in FINDINGS.md: {row}");
+    }
 }
