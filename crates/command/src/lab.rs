@@ -44,8 +44,8 @@ Examples:
 /// What `perimeter lab calibrate --help` says at its end.
 const CALIBRATE_HELP: &str = "\
 Times single operations (locks, wakes, switches, timers, cache lines from core to core, memory, \
-payload by where it is), runs one thread under some organizations and loads, and fits what classes of work \
-cost to those runs; then one core whose threads take turns, for what switching and handing work \
+payload by where it is), runs one thread under some organizations and loads, and fits what \
+classes of work cost to those runs; then one core whose threads take turns, for what switching and handing work \
 over cost. \
 Runs of two threads are measured beside them; nothing is fitted to those: `perimeter lab predict` \
 holds its predictions against them. What this machine can't tell, such as what a line takes \
@@ -66,8 +66,8 @@ The stack's own code runs on virtual cores, in virtual time, with the costs of a
 the peers are machines of their own. First the table is held against runs that it was not fitted \
 to, where there are any; a load for which that fails is marked. Each point has two runs, which are \
 looked at several times, and one where there are many connections; the first then goes on with \
-each group of costs (work, cache lines, locks, scheduling) times and over 1.5: that is its band. A claim of a paper counts as predicted only if it holds \
-throughout the band of its ratio.
+each group of costs (work, cache lines, locks, scheduling) times and over 1.5: that is its band. \
+A claim of a paper counts as predicted only if it holds throughout the band of its ratio.
 
 Examples:
   perimeter lab predict throughput --machine opteron-275 --cores 4

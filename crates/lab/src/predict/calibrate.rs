@@ -6,7 +6,7 @@ use super::{
     fit::{Observed, fit},
     loads::{BESIDE, Load, PAIRS, Point, SINGLE},
     machine::{Machine, Run, thousandths},
-    micro::{self, Apart, Micro},
+    micro::{self, Micro},
     simulate::{Effort, Simulated, simulate},
 };
 use crate::{
@@ -92,7 +92,7 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
         ..like.clone()
     };
     let found = micro::measure();
-    let mut seen: Vec<Apart> = found.apart.into_iter().collect();
+    let mut seen: Vec<f64> = found.line.into_iter().collect();
     let of = |list: &[(Load, &str, u32)], f: &dyn Fn(Load, &str, u32) -> Result<Point, String>| {
         let points = list.iter().map(|(load, org, n)| f(*load, org, *n));
         points.collect::<Result<Vec<_>, _>>().map_err(Error::Input)
@@ -111,7 +111,7 @@ pub fn calibrate(like: &Machine, time: Time, watcher: Watcher<'_>) -> Result<Mac
             c.organization, point.load, c.connections, c.threads
         ));
         if c.threads > 1 {
-            seen.extend(Apart::measure());
+            seen.extend(micro::line());
         }
         machine.runs.extend(measure(&point, time)?);
     }
@@ -152,10 +152,10 @@ fn take(machine: &mut Machine, m: &Micro) {
     (l.private_lines, l.shared_lines) = m.caches;
     let p = &mut machine.payload;
     (p.shared, p.memory) = (m.payload.shared, m.payload.memory);
-    if let (Some(apart), Some(both)) = (m.apart, m.payload.other) {
+    if let (Some(line), Some(both)) = (m.line, m.payload.other) {
         // The other distance is to this one as a line's.
         let more = l.far / l.near.max(1.0);
-        (p.near, p.far) = match apart.is_far() {
+        (p.near, p.far) = match micro::is_far(line) {
             true => (both.map(|ns| ns / more), both),
             false => (both, both.map(|ns| ns * more)),
         };
@@ -163,14 +163,11 @@ fn take(machine: &mut Machine, m: &Micro) {
     }
 }
 
-/// Puts how far cores were apart into a table. A distance that was not seen is to the other as in
-/// the table that was started from.
-fn distances(machine: &mut Machine, seen: &[Apart]) {
-    let (far, near): (Vec<Apart>, Vec<Apart>) = seen.iter().partition(|a| a.is_far());
-    let line = |list: &[Apart]| {
-        let all: Vec<f64> = list.iter().map(|a| a.0).collect();
-        median(&all).map(thousandths)
-    };
+/// Puts what lines took that were timed, ns, into a table. A distance that was not seen is to the
+/// other as in the table that was started from.
+fn distances(machine: &mut Machine, seen: &[f64]) {
+    let (far, near): (Vec<f64>, Vec<f64>) = seen.iter().partition(|line| micro::is_far(**line));
+    let line = |list: &[f64]| median(list).map(thousandths);
     let l = &mut machine.lines;
     let more = l.far / l.near.max(1.0);
     (l.near, l.far) = match (line(&near), line(&far)) {

@@ -206,6 +206,9 @@ fn in_words<S: Serializer>(policy: &LockPolicy, s: S) -> Result<S::Ok, S::Error>
     s.serialize_str(&policy.to_string())
 }
 
+/// What lines an ideal peer has.
+pub(super) const PEER_LINES: [Touched; 2] = [Touched::PeerFlow, Touched::PeerFrame];
+
 /// As much as the first.
 fn all() -> u32 {
     100
@@ -448,7 +451,7 @@ impl Machine {
         let mut m = self.clone();
         m.work.remove(Work::Peer.name());
         m.work.remove(Work::PeerBytes.name());
-        for t in [Touched::PeerFlow, Touched::PeerFrame] {
+        for t in PEER_LINES {
             m.each.remove(t.name());
         }
         m

@@ -31,8 +31,8 @@ pub struct Question {
     pub cores: Vec<usize>,
     /// Which values of the plan's axis.
     pub mode: Mode,
-    /// Parts of runs of each point with the table as it is: of two runs with a seed each, of one
-    /// where there are many connections.
+    /// How often each point is looked at with the table as it is: in two runs, each with a seed of
+    /// its own, or in one where there are many connections.
     pub seeds: u64,
     /// Whether the table is varied, for a band.
     pub band: bool,

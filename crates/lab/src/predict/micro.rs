@@ -1,10 +1,8 @@
 //! What single operations take on this machine: locks, wakes, switches, cache lines, memory.
 
-mod apart;
 mod payload;
 
 use crate::host;
-pub use apart::Apart;
 pub use payload::Payload;
 use perimeter::{LockClass, Native};
 use perimeter_base::{Time, rng::SplitMix64};
@@ -32,7 +30,7 @@ pub struct Micro {
     /// Yielding with nobody else to run.
     pub yields: f64,
     /// A line from one core to the other; `None` with one core, or where one was busy.
-    pub apart: Option<Apart>,
+    pub line: Option<f64>,
     /// What payload takes by where it is.
     pub payload: Payload,
     /// A look while spinning.
@@ -95,7 +93,7 @@ pub fn measure() -> Micro {
             hint::black_box(&word).fetch_add(1, Ordering::SeqCst);
         }),
         yields: fastest(20_000, thread::yield_now),
-        apart: (0..20).find_map(|_| Apart::measure()),
+        line: (0..20).find_map(|_| line()),
         payload,
         pause: fastest(200_000, hint::spin_loop),
         step,
@@ -110,6 +108,16 @@ pub fn measure() -> Micro {
         shared: chase(private * 4),
         caches: ((private / LINE) as u32, (room / LINE) as u32),
     }
+}
+
+/// What a line takes from one core to the other, ns; `None` with one core, or where one was busy.
+pub fn line() -> Option<f64> {
+    host::apart::usual_round_trip().map(|ns| ns / 2.0)
+}
+
+/// Whether that is far.
+pub fn is_far(line: f64) -> bool {
+    host::apart::is_far(2.0 * line)
 }
 
 /// Bytes of a core's own caches, and of all that it can use.

@@ -11,12 +11,16 @@ const VALIDATED: &str = "runs/2026-11-27-2core-vm/predicted-vm-2core.json";
 /// What is predicted for the study's machine.
 const OPTERON: &str = "runs/2026-11-27-2core-vm/predicted-opteron-275.json";
 
+/// What is recorded there, and what FINDINGS says.
+fn both(recorded: &str) -> (Predictions, String) {
+    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    (Predictions::read(&docs().join(recorded)).unwrap(), text)
+}
+
 #[test]
 fn the_validation_is_the_recorded_one() {
-    let recorded = Predictions::read(&docs().join(VALIDATED))
-        .unwrap()
-        .validation;
-    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let (predictions, text) = both(VALIDATED);
+    let recorded = predictions.validation;
     let percent = |error: Option<f64>| format!("{:.0} %", 100.0 * error.unwrap());
     let of = |(all, good): (usize, usize)| format!("{good} of {all}");
     let names = ["sending", "receiving", "messages"];
@@ -67,8 +71,7 @@ fn throughout(claims: &BTreeMap<&str, Vec<&Judged>>, finding: Finding) -> usize 
 
 #[test]
 fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
-    let recorded = Predictions::read(&docs().join(OPTERON)).unwrap();
-    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let (recorded, text) = both(OPTERON);
     let throughput = recorded.figures.iter().find(|f| f.plan == "throughput");
     let points = &throughput.unwrap().published;
     for p in points {
@@ -113,8 +116,7 @@ const T1: &str = "runs/2026-11-27-2core-vm/predicted-t1.json";
 
 #[test]
 fn what_is_predicted_for_pef_is_the_recorded_prediction() {
-    let recorded = Predictions::read(&docs().join(T1)).unwrap();
-    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let (recorded, text) = both(T1);
     let of_pef = |plan: &str| plan.starts_with("pef-");
     let figures = recorded.figures.iter().filter(|f| of_pef(&f.plan));
     let claims = by_name(figures);
@@ -146,8 +148,7 @@ const SERVER: &str = "runs/2026-11-27-2core-vm/predicted-server-64.json";
 
 #[test]
 fn what_is_predicted_for_a_server_is_the_recorded_prediction() {
-    let recorded = Predictions::read(&docs().join(SERVER)).unwrap();
-    let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
+    let (recorded, text) = both(SERVER);
     let figure = recorded.figures.iter().find(|f| f.plan == "throughput");
     let places = &figure.unwrap().places;
     let gbps = |series: &str, x: u64, cores: usize| {

@@ -59,9 +59,9 @@ impl Line {
         false
     }
 
-    /// The time of a round, ns, on the core that begins.
-    fn lead(&self) -> Option<f64> {
-        let mut best = f64::INFINITY;
+    /// The time of a round in each batch, ns, on the core that begins.
+    fn lead(&self) -> Option<Vec<f64>> {
+        let mut batches = Vec::new();
         for batch in 0..BATCHES {
             let begun = Instant::now();
             for round in batch * ROUNDS..(batch + 1) * ROUNDS {
@@ -70,9 +70,9 @@ impl Line {
                     return None;
                 }
             }
-            best = best.min(begun.elapsed().as_nanos() as f64 / f64::from(ROUNDS));
+            batches.push(begun.elapsed().as_nanos() as f64 / f64::from(ROUNDS));
         }
-        Some(best)
+        Some(batches)
     }
 
     fn follow(&self) {
@@ -89,11 +89,23 @@ impl Line {
 /// `None` with one core, or where one of the two is busy. Takes well below a millisecond, and
 /// some at most.
 pub fn round_trip() -> Option<f64> {
+    let ns = batches()?.into_iter().fold(f64::INFINITY, f64::min);
+    let mut best = BEST.lock().unwrap_or_else(PoisonError::into_inner);
+    *best = best.min(ns);
+    Some(ns)
+}
+
+/// The median of some batches in place of the fastest: what threads that share lines meet.
+pub fn usual_round_trip() -> Option<f64> {
+    crate::stats::median(&batches()?)
+}
+
+fn batches() -> Option<Vec<f64>> {
     if super::cores() < 2 {
         return None;
     }
     let line = Line(AtomicU32::new(0));
-    let ns = thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             super::pin(1);
             line.follow();
@@ -103,10 +115,7 @@ pub fn round_trip() -> Option<f64> {
             line.lead()
         });
         leader.join().ok().flatten()
-    })?;
-    let mut best = BEST.lock().unwrap_or_else(PoisonError::into_inner);
-    *best = best.min(ns);
-    Some(ns)
+    })
 }
 
 /// What is to be said of a line that took so long, with the shortest of this process beside it.

@@ -119,7 +119,7 @@ impl LineCosts {
         }
     }
 
-    /// As how many that come one after the other so many lines count that are touched at a time,
+    /// Lines that are touched at a time, as the number that would take as long one after the other;
     /// both in thousandths.
     fn together(&self, milli: u64) -> u64 {
         let first = milli.min(MILLI);
