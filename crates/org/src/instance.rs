@@ -5,7 +5,7 @@ use crate::mailbox::Mailbox;
 use crate::protocol::Protocol;
 use crate::spec::OrgSpec;
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_link::RxQueue;
 use perimeter_stack::aside::{Aside, Wanted};
@@ -22,15 +22,18 @@ use perimeter_stack::shared::AddrInUseError;
 use perimeter_stack::{
     Count, Ctx, Flow, IfaceSpec, Kind, Lk, Offload, Own, Route, SharedState, SockError, SockId,
 };
-use perimeter_sync::{
-    Event, Lock, LockClass, OwnerGate, PerLane, Platform, Touched, WrongThreadError,
-};
+use perimeter_sync::{Lock, LockClass, OwnerGate, PerLane, Platform, Touched, WrongThreadError};
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+mod keepers;
 mod park;
 mod patience;
+mod sleepers;
+
+use keepers::Keepers;
+use sleepers::Sleepers;
 
 /// How long a queue counts as attended to after it was driven, ns: longer than an application works
 /// between two polls, mostly.
@@ -41,7 +44,6 @@ const RESUME_TURNS: usize = 64;
 type Pf<O> = <<O as Org>::K as Kind>::P;
 /// A place where a thread of this instance parks.
 pub type Ev<O> = Arc<<Pf<O> as Platform>::Event>;
-type Sleepers<O> = Arc<<Pf<O> as Platform>::Lock<Vec<Ev<O>>>>;
 
 /// A stack: an organization, what its threads share, and what they carry.
 pub struct Instance<O: Org> {
@@ -60,14 +62,9 @@ pub struct Instance<O: Org> {
     /// For organizations of one thread.
     gate: Option<OwnerGate<Pf<O>>>,
     /// Who sleeps until a receive queue has something, by queue.
-    sleepers: Vec<Sleepers<O>>,
-    /// Who sleeps until a timer is due, whatever the devices have.
-    dozers: Sleepers<O>,
-    /// How many threads are in [`Instance::idle`] or [`Instance::doze`].
-    idlers: AtomicUsize,
-    /// One of them looks at the timers again by then, ns; `u64::MAX`: that is not known. Never
-    /// earlier than one really does.
-    looks_at: AtomicU64,
+    sleepers: Vec<Arc<Sleepers<Pf<O>>>>,
+    /// Which of them see to the timers.
+    keepers: Keepers<Pf<O>>,
     /// Housekeeping is due at this time.
     chores: Lk<O::K, Time>,
     /// The same, to look at without the lock.
@@ -105,14 +102,14 @@ impl<O: Org> Instance<O> {
     ) -> Instance<O> {
         let sh = SharedState::new(p.clone(), config, ifaces, routes);
         let org = O::new(&spec, &sh);
-        let sleepers: Vec<Sleepers<O>> = (0..sh.loopback().1)
-            .map(|_| Arc::new(p.lock(LockClass::Leaf, Vec::new())))
+        let sleepers: Vec<_> = (0..sh.loopback().1)
+            .map(|_| Arc::new(Sleepers::new(&p)))
             .collect();
         let alarm: Arc<OnceLock<Arc<dyn Alarm>>> = Arc::default();
         for (port, list) in sh.rx.iter().zip(&sleepers) {
             let (list, alarm) = (list.clone(), alarm.clone());
             port.queue.lock().set_waker(Arc::new(move || {
-                wake_all(&list);
+                list.wake_all();
                 if let Some(a) = alarm.get() {
                     a.raise();
                 }
@@ -122,7 +119,7 @@ impl<O: Org> Instance<O> {
         let (lists, outside) = (sleepers.clone(), alarm.clone());
         let port = &sh.rx[usize::from(sh.loopback().1)];
         port.queue.lock().set_waker(Arc::new(move || {
-            lists.iter().any(wake_all);
+            lists.iter().any(|list| list.wake_all());
             if let Some(a) = outside.get() {
                 a.raise();
             }
@@ -134,10 +131,8 @@ impl<O: Org> Instance<O> {
             chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
             chores_at: AtomicU64::new(0),
             mailbox: Mailbox::new(&p),
-            idlers: AtomicUsize::new(0),
-            looks_at: AtomicU64::new(u64::MAX),
             sleepers,
-            dozers: Arc::new(p.lock(LockClass::Leaf, Vec::new())),
+            keepers: Keepers::new(&p),
             alarm,
             alarm_at: AtomicU64::new(u64::MAX),
             parked: Mutex::new(Vec::new()),
@@ -282,7 +277,6 @@ impl<O: Org> Instance<O> {
     }
 
     fn finish_slow(&self, cx: &mut Ctx<O::K>) {
-        let mut again = Time::NEVER;
         // A doorbell makes room for connections that wait, whose output rings it again. The
         // bound keeps this thread from working for others for ever: in the last turn nobody
         // goes on, so nothing is left behind.
@@ -305,7 +299,7 @@ impl<O: Org> Instance<O> {
                 self.sh.count(cx.lane, Count::Doorbells, 1);
                 let port = &self.sh.tx[usize::from(q)];
                 port.doorbell(now);
-                again = again.min(port.rings_again());
+                self.rouse_for(port);
                 if port.stalled() > 0 && turn + 1 < RESUME_TURNS {
                     self.resume(cx, port);
                 }
@@ -319,8 +313,8 @@ impl<O: Org> Instance<O> {
         let armed = core::mem::replace(&mut cx.deferred.armed, Time::NEVER);
         // A neighbour that was asked for is asked again.
         let armed = armed.min(self.sh.ask_at());
-        if armed.min(again) < Time::NEVER {
-            self.rouse(armed, again);
+        if armed < Time::NEVER {
+            self.rouse(armed);
         }
         self.sh.pollers.wake_threads(&mut cx.deferred.wakes);
         for (tasks, half) in cx.deferred.wakes.tasks.drain(..) {
@@ -737,15 +731,6 @@ impl<O: Org> Instance<O> {
     pub fn stopping(&self) -> bool {
         self.sh.life.ended()
     }
-}
-
-/// Wakes those who sleep on a list; whether there were any.
-fn wake_all<E: Event, L: Lock<Vec<Arc<E>>>>(list: &Arc<L>) -> bool {
-    let woken = core::mem::take(&mut *list.lock());
-    for e in &woken {
-        e.set();
-    }
-    !woken.is_empty()
 }
 
 /// Why a connection can't be opened.

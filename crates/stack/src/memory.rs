@@ -27,9 +27,10 @@
 //! What was acknowledged and what the application has written is never dropped. A state is left
 //! when an eighth (at the limit, a sixteenth) less is used than where it was entered.
 //!
-//! Threads count what they charge by themselves and report it when it comes to a batch, at most
-//! 64 KiB: so nothing is shared per segment, and the stack knows what is used to within a batch
-//! for each thread.
+//! Threads count what they charge by themselves and report it when it comes to a batch: so nothing is
+//! shared per segment, and the stack knows what is used to within a batch for each thread. That is
+//! 64 KiB at most, or up to 1 MiB as long as less than a quarter of the limit is used. All threads
+//! take one lock to report: if a usual write was a batch, those of 64 cores would stand in line.
 
 mod shares;
 
@@ -104,8 +105,13 @@ pub(crate) struct Memory<K: Kind> {
     /// Connections that hold much out of order, those who began first in front.
     hoards: Lk<K, VecDeque<SockId>>,
     limit: u64,
+    /// What a thread charges or releases before it reports it while memory is short, bytes.
     batch: u64,
 }
+
+/// Up to how many batches a thread may keep to itself while little is used: 1/64 of what is left to a
+/// quarter of the limit, so that 64 threads know of that by then.
+const BATCHES: u64 = 16;
 
 impl<K: Kind> Memory<K> {
     pub(crate) fn new(p: &K::P, limit: u64) -> Memory<K> {
@@ -116,6 +122,12 @@ impl<K: Kind> Memory<K> {
             limit,
             batch: (limit / 1024).clamp(1024, 64 * 1024),
         }
+    }
+
+    /// What a thread may keep to itself until it reports again, bytes, as `used` are pinned.
+    fn batch_at(&self, used: u64) -> u64 {
+        let left = (self.limit / 4).saturating_sub(used);
+        (left / 64).clamp(self.batch, BATCHES * self.batch)
     }
 
     /// Settles the shares, as `used` bytes are pinned.

@@ -63,6 +63,8 @@ pub struct Own<K: Kind> {
     pub(crate) charged: i64,
     /// Bytes counted that the stack's account does not know of yet.
     pub(crate) unreported: i64,
+    /// How many of those it may keep to itself.
+    pub(crate) batch: u64,
     /// [`Time::NEVER`]: not read yet.
     clock: Time,
 }
@@ -140,6 +142,7 @@ impl<K: Kind> Own<K> {
             predicted: 0,
             charged: 0,
             unreported: 0,
+            batch: 0,
             clock: Time::NEVER,
         }
     }

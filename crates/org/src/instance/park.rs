@@ -1,13 +1,14 @@
 //! Who sleeps in a stack, and who wakes them: threads that wait for frames, for timers or for an
 //! event of their own, and those who wait outside in a poll of the host's.
 
-use super::{Ev, Instance, wake_all};
+use super::{Ev, Instance};
 use crate::Org;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_link::RxStatus;
 use perimeter_stack::Sleeper;
 use perimeter_stack::poller::Alarm;
+use perimeter_stack::port::TxPort;
 use perimeter_sync::{Event, Lock, Platform};
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -18,7 +19,7 @@ impl<O: Org> Instance<O> {
     /// Wakes every thread that waits for frames.
     pub(super) fn wake_idle(&self) {
         for list in &self.sleepers {
-            wake_all(list);
+            list.wake_all();
         }
         if let Some(a) = self.alarm.get() {
             a.raise();
@@ -79,49 +80,61 @@ impl<O: Org> Instance<O> {
         self.sh.tasks.end();
     }
 
-    /// A timer was armed for `timer`, or a device wants its doorbell again at `device`: threads that
-    /// sleep for longer look again. Nobody needs to where each looks around before that by itself, as
-    /// with the usual settings and timers.
-    pub(super) fn rouse(&self, timer: Time, device: Time) {
-        let at = timer.min(device);
+    /// A timer was armed for `timer`: one of those who sleep for longer looks again. Nobody needs to
+    /// where each looks around before that by itself, as with the usual settings and timers.
+    pub(super) fn rouse(&self, timer: Time) {
+        self.alarm_at_latest(timer);
+        self.keepers.rouse(timer, || self.next_timer());
+    }
+
+    /// If `port` wants its doorbell again though nothing new is placed, who serves it looks in time.
+    pub(super) fn rouse_for(&self, port: &TxPort<O::K>) {
+        let again = port.rings_again();
+        if again == Time::NEVER {
+            return;
+        }
+        self.alarm_at_latest(again);
+        let home = self.sleepers.get(usize::from(port.rxq));
+        if !home.is_some_and(|s| s.rouse(again)) {
+            self.keepers.rouse_dozer(again);
+        }
+    }
+
+    /// As [`Instance::rouse_for`], for every device.
+    pub(crate) fn rouse_for_devices(&self) {
+        for port in &self.sh.tx {
+            self.rouse_for(port);
+        }
+    }
+
+    fn alarm_at_latest(&self, at: Time) {
         if let Some(alarm) = self.alarm.get()
             && at.0 < self.alarm_at.load(Ordering::Relaxed)
         {
             self.alarm_by(&**alarm, at);
         }
-        // Timer and device are published, see `idle`.
-        fence(Ordering::SeqCst);
-        if self.idlers.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let looks_at = Time(self.looks_at.load(Ordering::SeqCst));
-        // The timer may be one that its own thread sees to.
-        let due = || self.org.next_timer().min(self.sh.ask_at());
-        if device >= looks_at && (timer >= looks_at || due() >= looks_at) {
-            return;
-        }
-        self.sleepers.iter().chain([&self.dozers]).any(wake_all);
     }
 
-    /// As [`Instance::rouse`], whichever device it is.
-    pub(crate) fn rouse_for_devices(&self) {
-        let again = self.sh.tx.iter().map(|t| t.rings_again()).min();
-        if let Some(again) = again.filter(|t| *t < Time::NEVER) {
-            self.rouse(Time::NEVER, again);
+    /// When timers are due, or chores that somebody waits for.
+    fn next_timer(&self) -> Time {
+        self.org.next_timer().min(self.sh.ask_at())
+    }
+
+    /// When devices of `queues` have something to do without a frame, or the loopback has.
+    fn device_due(&self, queues: &[u16]) -> Time {
+        match self.sh.looped() {
+            true => Time::ZERO,
+            false => {
+                let ready = self.home_ports(queues).map(TxPort::ready_at);
+                ready.min().unwrap_or(Time::NEVER)
+            }
         }
     }
 
     /// When whoever serves `queues` has something to do without a frame: timers, paced
     /// devices, chores that somebody waits for.
     pub fn next_due(&self, queues: &[u16]) -> Time {
-        let mut t = self.org.next_timer().min(self.sh.ask_at());
-        if self.sh.looped() {
-            t = Time::ZERO;
-        }
-        for port in self.home_ports(queues) {
-            t = t.min(port.ready_at());
-        }
-        t
+        self.next_timer().min(self.device_due(queues))
     }
 
     /// Parks the calling thread, which is `who`'s, until one of `queues` has frames, `event` is set, something
@@ -135,12 +148,14 @@ impl<O: Org> Instance<O> {
 
     fn idle_at_once(&self, who: Sleeper, event: &Ev<O>, queues: &[u16], deadline: Time) {
         for &q in queues {
-            self.sleepers[usize::from(q)].lock().push(event.clone());
+            self.sleepers[usize::from(q)].add(event);
         }
-        self.idlers.fetch_add(1, Ordering::SeqCst);
-        // Who arms a timer that is not seen here sees this thread.
-        fence(Ordering::SeqCst);
-        let mut until = deadline.min(self.next_due(queues));
+        let keeper = self.keepers.join(&self.sh.p, event);
+        // Who arms a timer, or a device, that is not seen here sees this thread.
+        let mut until = deadline.min(self.device_due(queues));
+        if keeper.is_some() {
+            until = until.min(self.next_timer());
+        }
         let mut fds = Vec::new();
         let mut gone = None;
         let now = self.sh.p.now();
@@ -187,7 +202,12 @@ impl<O: Org> Instance<O> {
             ready = true;
         }
         if !ready {
-            self.looks_at.fetch_min(until.0, Ordering::SeqCst);
+            for &q in queues {
+                self.sleepers[usize::from(q)].sleeps(until);
+            }
+            if let Some(k) = &keeper {
+                self.keepers.sleeps(k, until);
+            }
             self.sh.asleep(who, || {
                 if fds.is_empty() {
                     event.wait(until);
@@ -195,14 +215,12 @@ impl<O: Org> Instance<O> {
                     event.wait_fds(&fds, until);
                 }
             });
-            // Those who sleep on are woken once too often at worst.
-            self.looks_at.store(u64::MAX, Ordering::SeqCst);
         }
-        self.idlers.fetch_sub(1, Ordering::SeqCst);
+        if let Some(k) = keeper {
+            self.keepers.leave(k);
+        }
         for &q in queues {
-            self.sleepers[usize::from(q)]
-                .lock()
-                .retain(|e| !Arc::ptr_eq(e, event));
+            self.sleepers[usize::from(q)].remove(event);
         }
     }
 
@@ -225,19 +243,18 @@ impl<O: Org> Instance<O> {
     /// Parks the calling thread until `deadline`, or something that `queues`' server sees to is
     /// due; frames alone do not wake it.
     pub(crate) fn doze(&self, event: &Ev<O>, queues: &[u16], deadline: Time) {
-        self.dozers.lock().push(event.clone());
-        self.idlers.fetch_add(1, Ordering::SeqCst);
-        // As in `idle`.
-        fence(Ordering::SeqCst);
+        let keeper = self.keepers.doze(&self.sh.p, event);
         // What is due and stays due waits for a thread that is at it.
         let soonest = self.sh.p.now().plus(DOZE);
         let until = deadline.min(self.next_due(queues).max(soonest));
-        self.looks_at.fetch_min(until.0, Ordering::SeqCst);
+        if let Some(k) = &keeper {
+            self.keepers.sleeps(k, until);
+        }
         // Who only looks around now and then is not idle: nothing waits for it to work.
         event.wait(until);
-        self.looks_at.store(u64::MAX, Ordering::SeqCst);
-        self.idlers.fetch_sub(1, Ordering::SeqCst);
-        self.dozers.lock().retain(|e| !Arc::ptr_eq(e, event));
+        if let Some(k) = keeper {
+            self.keepers.leave(k);
+        }
     }
 
     /// Runs `f` with an event for the calling thread to park on.

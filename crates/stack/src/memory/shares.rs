@@ -22,7 +22,8 @@ impl<K: Kind> SharedState<K> {
             self.count(own.lane, Count::MemReleased, n.unsigned_abs());
         }
         own.unreported += n;
-        if own.unreported.unsigned_abs() >= self.memory.batch {
+        let unreported = own.unreported.unsigned_abs();
+        if unreported >= self.memory.batch && (unreported >= own.batch || self.memory_short()) {
             self.report(own);
         }
     }
@@ -34,7 +35,9 @@ impl<K: Kind> SharedState<K> {
             *reported += core::mem::take(&mut own.unreported);
             *reported
         };
-        self.memory.weigh(used.max(0) as u64);
+        let used = used.max(0) as u64;
+        own.batch = self.memory.batch_at(used);
+        self.memory.weigh(used);
     }
 
     /// Memory that connections pin, and what is set aside for them, bytes: a sum over threads,
@@ -135,6 +138,31 @@ mod tests {
             let trusted = t.bytes(false, Time::from_millis(at + 1));
             assert_eq!(m.room_to_write(1000, false, 0, trusted), 0);
         }
+    }
+
+    #[test]
+    fn threads_report_less_often_while_little_is_used() {
+        let gib = 1 << 30;
+        for limit in [1 << 20, 64 << 20, gib, 64 * gib] {
+            let m = Memory::<OneThread>::new(&Native::default(), limit);
+            let mut last = u64::MAX;
+            for used in (0..=limit).step_by(limit as usize / 64) {
+                let batch = m.batch_at(used);
+                assert!(m.batch <= batch && batch <= last && batch <= 1 << 20);
+                // What 64 threads keep to themselves does not hide that memory is short.
+                assert!(
+                    batch == m.batch || used + 64 * batch <= limit / 4,
+                    "{limit} {used}"
+                );
+                last = batch;
+            }
+            assert_eq!(last, m.batch);
+        }
+        let m = Memory::<OneThread>::new(&Native::default(), gib);
+        assert_eq!(
+            [0, gib / 4].map(|used| m.batch_at(used)),
+            [1 << 20, 64 << 10]
+        );
     }
 
     #[test]
