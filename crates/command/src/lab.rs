@@ -3,7 +3,10 @@
 use crate::bench::{Bench, ours};
 use clap::{Args, Subcommand};
 use perimeter::OrgSpec;
-use perimeter_measure::{units, workload::Device};
+use perimeter_measure::{
+    units,
+    workload::{Device, Inbound},
+};
 use std::{path::PathBuf, str::FromStr};
 
 const RUN_HELP: &str = "\
@@ -71,6 +74,7 @@ A claim of a paper counts as predicted only if it holds throughout the band of i
 
 Examples:
   perimeter lab predict throughput --machine opteron-275 --cores 4
+  perimeter lab predict throughput --machine server-64 --cores 4,16,64 --nics 64
   perimeter lab predict all --quick --machine server-64 --cores 4,16,64 --json predicted.json
   perimeter lab report monday --predicted predicted.json
 
@@ -273,6 +277,12 @@ pub struct Predict {
     /// Numbers of cores [default: powers of two up to what the machine has, and that]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = cores)]
     pub cores: Option<Vec<usize>>,
+    /// NICs in place of the plans', but no more than there are threads
+    #[arg(long, value_name = "N", value_parser = nics)]
+    pub nics: Option<usize>,
+    /// Who does inbound work in place of the plans': nic, thread or affine, as in `perimeter bench`
+    #[arg(long, value_parser = Inbound::from_str)]
+    pub inbound: Option<Inbound>,
     /// How often each point is looked at, in two runs, or in one where there are many connections
     #[arg(long, value_name = "N", default_value = "5", value_parser = seeds)]
     pub seeds: u64,
@@ -286,6 +296,10 @@ pub struct Predict {
 
 fn cores(text: &str) -> Result<usize, String> {
     Ok(units::whole(text, "the number of cores", 1..=256)? as usize)
+}
+
+fn nics(text: &str) -> Result<usize, String> {
+    Ok(units::whole(text, "the number of NICs", 1..=256)? as usize)
 }
 
 fn seeds(text: &str) -> Result<u64, String> {

@@ -112,7 +112,7 @@ fn carry_out(
     extent: Extent,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
-    let (workers, peers) = virtual_cores::open(p, settings, configuration, deadline)?;
+    let (workers, peers) = virtual_cores::open(p, (settings, None), configuration, deadline)?;
     let control = Arc::new(Control::default());
     let ready = Arc::new(AtomicUsize::new(0));
     let threads = workers.len();

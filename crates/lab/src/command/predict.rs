@@ -8,7 +8,7 @@ use perimeter_command::{
 };
 use perimeter_lab::{
     plan::{Mode, Plan},
-    predict::{self, Effort, Machine, Made, Predictions, Question, Time, loads::Load},
+    predict::{self, Effort, Instead, Machine, Made, Predictions, Question, Time, loads::Load},
 };
 use perimeter_measure::{Error, bench::recommend::Prediction};
 use std::{
@@ -66,7 +66,11 @@ pub fn predict(args: &Predict, find: impl Fn(&str) -> Result<Plan, Error>) -> Re
     if let Some(file) = args.json.as_deref().filter(|f| *f != Path::new("-")) {
         check_writable("--json", file)?;
     }
-    let machine = Machine::find(&args.machine)?;
+    let instead = Instead {
+        nics: args.nics,
+        inbound: args.inbound,
+    };
+    let machine = Machine::find(&args.machine)?.with(instead);
     let mut list = args.cores.clone().unwrap_or_else(|| usual(machine.cores));
     list.sort_unstable();
     list.dedup();

@@ -24,6 +24,9 @@ use serde::{Deserialize, Serialize};
 /// How far from 1 a ratio may be that counts as none.
 const EQUAL: f64 = 0.1;
 
+/// How much of the time a core has something to do that has no time left.
+const FULL: f64 = 0.9;
+
 /// A point of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Place {
@@ -46,6 +49,9 @@ pub struct Place {
     pub also: Vec<(String, f64)>,
     /// Share of the cores' time with something to do.
     pub busy: Option<f64>,
+    /// How many cores have something to do for nine tenths of the time or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full: Option<usize>,
     /// What takes the most time beside work: a class of locks waited for, or lines that are
     /// fetched, with the share of all cores' busy time.
     pub held_up_by: Option<(String, f64)>,
@@ -222,6 +228,7 @@ fn place(plan: &Plan, question: &Question, cores: usize, cell: &Cell) -> Place {
         band: None,
         also: Vec::new(),
         busy: None,
+        full: None,
         held_up_by: None,
         runs: Vec::new(),
     };
@@ -288,6 +295,8 @@ fn tell(place: &mut Place, plan: &Plan, cell: &Cell, cores: usize, found: &[Simu
     let time = first.time.as_nanos() as f64;
     let busy: u64 = first.busy_ns.iter().sum();
     place.busy = Some(busy as f64 / time / first.busy_ns.len().max(1) as f64);
+    let full = first.busy_ns.iter().filter(|b| **b as f64 >= FULL * time);
+    place.full = Some(full.count());
     place.held_up_by = held_up_by(first, time * cores as f64);
 }
 

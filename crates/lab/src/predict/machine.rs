@@ -1,6 +1,6 @@
 //! Machines as tables of costs: what work, locks, wakes and cache lines take there.
 
-use super::loads::Point;
+use super::{instead::Instead, loads::Point};
 use crate::{Error, files, plan::Cell, text::from_str, workload::Settings};
 use perimeter::{LockPolicy, Work};
 use perimeter_sync::{
@@ -35,6 +35,9 @@ pub struct Machine {
     /// against it.
     #[serde(default)]
     pub published: bool,
+    /// What it has in place of what plans say, where that was asked for.
+    #[serde(default, skip_serializing_if = "Instead::is_nothing")]
+    pub instead: Instead,
     /// How threads wait for locks there.
     #[serde(
         default,
@@ -439,11 +442,25 @@ impl Machine {
     /// Settings of a plan's cell, on this machine.
     pub fn settings(&self, cell: &Cell) -> Settings {
         let settings = &cell.settings;
-        Settings {
+        let mut settings = Settings {
             link_gbps: self.link_gbps.or(settings.link_gbps),
             locks: self.locks,
             ..settings.clone()
+        };
+        self.instead
+            .apply(&mut settings, cell.configuration.threads);
+        settings
+    }
+
+    /// With some things in place of what plans say.
+    pub fn with(&self, instead: Instead) -> Machine {
+        let mut m = self.clone();
+        if !instead.is_nothing() {
+            m.name += &instead.suffix();
+            m.title += &format!(", with {instead}");
+            m.instead = instead;
         }
+        m
     }
 
     /// With a peer that takes no time of its cores.

@@ -32,6 +32,14 @@ const LONGEST: Duration = Duration::from_secs(120);
 /// Most scheduling points of a run: some minutes of a simulating machine.
 const MOST_STEPS: u64 = 4_000_000_000;
 
+/// Congestion windows that connections begin with, in segments: all that a usual buffer holds, as
+/// when slow start is long over and nothing was lost. With the usual ten, windows are still growing
+/// when 64 cores have sent what counts.
+const GROWN: u32 = 255;
+
+/// Round trips before anything counts: all begin at the same moment.
+const SETTLED: u32 = 20;
+
 /// Each core has turns of its own, so less time has to count where there are many: half of it on
 /// twice so many cores.
 const MANY_CORES: u32 = 8;
@@ -202,7 +210,8 @@ fn carry_out(
     how: How,
 ) -> Result<Vec<[Look; 2]>, Error> {
     let deadline = Instant::now() + PATIENCE;
-    let (workers, peers) = virtual_cores::open(p, settings, configuration, deadline)?;
+    let (workers, peers) =
+        virtual_cores::open(p, (settings, Some(GROWN)), configuration, deadline)?;
     let control = Arc::new(Control::default());
     let ready = Arc::new(AtomicUsize::new(0));
     let failed = Arc::new(Mutex::new(None));
@@ -283,7 +292,8 @@ impl Watch {
                 (self.connections * warm_segments).min(warm_most.max(self.connections * warm_least))
             }
         };
-        self.until((warm * unit, Duration::ZERO))?;
+        let trips = SETTLED * (self.settings.rtt() + self.settings.interrupt_delay);
+        self.until((warm * unit, trips))?;
         let part = |of: u32| (segments * unit / u64::from(of), time / of);
         let seen = |before: Look| [before, self.look()];
         let before = self.look();

@@ -75,17 +75,27 @@ impl Figure {
         };
         let on_most = self.places.iter().filter(|p| p.cores == *most);
         for p in on_most {
+            let Some(busy) = p.busy else { continue };
+            write!(
+                f,
+                "  {} at {}, {most} cores: busy {:.0} %",
+                p.series,
+                p.x,
+                busy * 100.0
+            )?;
+            // One thread is not held up by being one.
+            if let Some(full) = p.full.filter(|n| (1..*most).contains(n)) {
+                write!(f, ", {full} of them all the time")?;
+            }
             if let Some((what, share)) = &p.held_up_by {
-                writeln!(
+                write!(
                     f,
-                    "  {} at {}, {most} cores: {what}, {:.0} % of the cores' time (more than one \
-                     thread of a core can wait); busy {:.0} %",
-                    p.series,
-                    p.x,
-                    share * 100.0,
-                    p.busy.unwrap_or(0.0) * 100.0
+                    "; {what} takes {:.0} % of the cores' time (more than one thread of a core can \
+                     wait)",
+                    share * 100.0
                 )?;
             }
+            writeln!(f)?;
         }
         let mut said: Vec<(&str, &str)> = Vec::new();
         for p in &self.places {

@@ -25,16 +25,20 @@ use std::{
 /// A thread's name, and what it does.
 pub type Named = (String, Worker);
 
-/// The workers of a run over the memory NIC on virtual cores, and the peers.
+/// The workers of a run over the memory NIC on virtual cores, and the peers. Connections begin with
+/// `initial_window` segments, or with what is usual.
 pub fn open(
     platform: &Virtual,
-    settings: &Settings,
+    (settings, initial_window): (&Settings, Option<u32>),
     configuration: &Configuration,
     deadline: Instant,
 ) -> Result<(Vec<Named>, Vec<PeerHandle<Virtual>>), Error> {
     let org = spec(configuration)?;
     // Nobody listens: caches for those who do need no room, whose making would be traced.
-    let config = stack_config(settings).with_syn_buckets(16);
+    let mut config = stack_config(settings).with_syn_buckets(16);
+    if let Some(segments) = initial_window {
+        config.tcp.initial_window = segments;
+    }
     let builder = builder(&org, settings, Native::default())
         .on_virtual(platform.clone())
         .config(config);
