@@ -158,6 +158,11 @@ pub struct Bench {
     /// has paid lately; 0: they sleep at once [default: 50us; 0 in the lab's plans]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
     look_around: Option<Duration>,
+    /// Bytes that an inbound thread of our organizations takes in a row before it lets other threads
+    /// of its core run, so that they read what is still in a cache; 0: all that come [default:
+    /// 786432; 0 in the lab's plans]
+    #[arg(long, value_name = "B", value_parser = budget)]
+    budget: Option<usize>,
     /// With --device mem or pair: a NIC interrupts so long after the first frame, as NICs with
     /// interrupt moderation do (ethtool's rx-usecs) [default: 0]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
@@ -315,6 +320,7 @@ impl Bench {
             offload: self.offload.unwrap_or(d.offload),
             stretch_acks: !self.no_stretch_acks,
             look_around: self.look_around.unwrap_or(d.look_around),
+            budget: self.budget.unwrap_or(d.budget),
             interrupt_delay: self.interrupt_delay.unwrap_or(d.interrupt_delay),
             hand_on: self.hand_on,
             profile: self.profile,
@@ -412,6 +418,10 @@ fn runs(text: &str) -> Result<u64, String> {
 
 fn parallel(text: &str) -> Result<usize, String> {
     Ok(units::whole(text, "the number", 1..=MAX_PARALLEL)? as usize)
+}
+
+fn budget(text: &str) -> Result<usize, String> {
+    Ok(units::whole(text, "the bytes in a row", 0..=1 << 30)? as usize)
 }
 
 fn write_size(text: &str) -> Result<usize, String> {

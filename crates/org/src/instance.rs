@@ -7,7 +7,7 @@ use crate::spec::OrgSpec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
-use perimeter_link::RxQueue;
+use perimeter_link::{RxFrame, RxQueue};
 use perimeter_stack::aside::{Aside, Wanted};
 use perimeter_stack::datagram::Datagram;
 use perimeter_stack::hold::{Serial, Verdict};
@@ -38,6 +38,9 @@ use sleepers::Sleepers;
 /// How long a queue counts as attended to after it was driven, ns: longer than an application works
 /// between two polls, mostly.
 const ATTENDED: u64 = 1_000_000;
+/// What a frame counts at least of a thread's budget, octets: a short one, as an acknowledgment is, has
+/// somebody to wake as well.
+const LEAST: usize = 256;
 /// How often at most leaving a perimeter lets connections go on that wait for room.
 const RESUME_TURNS: usize = 64;
 
@@ -376,6 +379,18 @@ impl<O: Org> Instance<O> {
         frames
     }
 
+    /// As [`Instance::drive`]; and whether the thread has taken as much in a row as it may before
+    /// others of its core run, for which a new row begins then.
+    pub(crate) fn drive_within_budget(&self, cx: &mut Ctx<O::K>, queues: &[u16]) -> (usize, bool) {
+        let n = self.drive(cx, queues);
+        let budget = self.sh.config.budget;
+        let enough = budget > 0 && cx.taken >= budget;
+        if n == 0 || enough {
+            cx.taken = 0;
+        }
+        (n, enough)
+    }
+
     /// A thread that drives queue `q` was there a moment ago: how long that holds.
     pub(crate) fn attended(&self, q: u16) -> Option<Time> {
         let at = Time(self.sh.rx[usize::from(q)].looked_at.load(Ordering::Relaxed));
@@ -438,6 +453,10 @@ impl<O: Org> Instance<O> {
         let n = rx.poll(now, &mut own.pool, &mut own.frames, perimeter_stack::BURST);
         if n > 0 {
             self.sh.p.touch(&port.payload, Touched::Payload, 0, true);
+            if self.sh.config.budget > 0 {
+                let octets = |f: &RxFrame| (f.buf.len() + f.buf.behind_len()).max(LEAST);
+                own.taken += own.frames.iter().map(octets).sum::<usize>();
+            }
             let iface = port.iface;
             let wanted = Wanted {
                 unbound: self.org.wants_unbound(),

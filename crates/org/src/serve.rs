@@ -130,9 +130,9 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
     i.with_event(|event| {
         while !i.stopping() {
             i.sh.p.charge(Work::Poll, 1);
-            let n = match polite {
-                true => i.with(|i, cx| i.fill_in(cx, queues)),
-                false => i.with(|i, cx| i.drive(cx, queues)),
+            let (n, enough) = match polite {
+                true => (i.with(|i, cx| i.fill_in(cx, queues)), false),
+                false => i.with(|i, cx| i.drive_within_budget(cx, queues)),
             };
             if i.stopping() {
                 break;
@@ -160,6 +160,9 @@ fn serve<O: Org>(i: &Instance<O>, queues: &[u16], polite: bool) {
             } else {
                 nap.over();
                 i.sh.p.checkpoint();
+                if enough {
+                    i.sh.p.yield_now();
+                }
             }
         }
     });

@@ -56,6 +56,9 @@ pub struct Own<K: Kind> {
     pub more: bool,
     /// How long the thread looks around before it sleeps.
     pub patience: Patience,
+    /// Octets of frames that it has taken since it last let other threads of its core run; counted
+    /// where [`Config::budget`](crate::Config::budget) bounds them.
+    pub taken: usize,
     /// Segments that header prediction took in this burst, not counted yet.
     pub(crate) predicted: u32,
     /// Bytes charged to the stack in this burst or call; [`SharedState::book`](crate::SharedState::book)
@@ -125,6 +128,7 @@ impl<K: Kind> Own<K> {
             apart: Vec::new(),
             spares: Vec::new(),
             patience: Patience::default(),
+            taken: 0,
             deferred: Deferred {
                 doorbells: Vec::new(),
                 wakes: Wakes::default(),

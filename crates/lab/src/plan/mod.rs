@@ -316,10 +316,11 @@ impl Plan {
             organizations: vec![organization.clone()],
             connections: vec![1],
             repeat: 1,
-            // The papers' machines planned segment by segment and slept at once, and what was recorded
-            // did: a plan that wants large ones, or that threads look around first, says so.
+            // The papers' machines planned segment by segment, slept at once and took all that came, and
+            // what was recorded did: a plan that wants anything else says so.
             offload: Offload::Off,
             look_around: Duration::ZERO,
+            budget: 0,
             ..base.clone()
         };
         self.settings.apply(&mut settings);

@@ -54,6 +54,7 @@ impl Load {
             nics: threads,
             offload: Offload::Off,
             look_around: Duration::ZERO,
+            budget: 0,
             ..Settings::default()
         };
         match self {

@@ -546,6 +546,30 @@ mod tests {
         }
     }
 
+    /// An inbound thread lets who reads on its core run when it has taken its budget, and not before
+    /// its turn is over without one.
+    #[test]
+    fn readers_run_within_a_budget() {
+        let mut m = machine();
+        m.costs.preempt = 0.0;
+        let turns = |org: &str, budget: usize| {
+            let mut point = Point::beside(Load::Receive, org, 12).unwrap();
+            point.settings.budget = budget;
+            let s = simulate(&m, &point.settings, &point.configuration, 1, (1, LITTLE)).unwrap();
+            s.sample.context_switches as f64 / (s.units * SEGMENT as f64)
+        };
+        const BUDGET: usize = 64 << 10;
+        // It looks after each burst, of 64 frames at most.
+        let least = 1.0 / (BUDGET + 64 * 1514) as f64;
+        for org in ["connp-l:8", "msgp", "squeue:1", "streams", "pef:vertical"] {
+            let (without, with) = (turns(org, 0), turns(org, BUDGET));
+            assert!(
+                with >= least && without < least,
+                "{org}: {without} {with}, {least}"
+            );
+        }
+    }
+
     #[test]
     fn what_crosses_cores_costs_more_when_they_are_far() {
         let mut m = machine();

@@ -92,6 +92,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--offload", a.offload != b.offload),
         ("--no-stretch-acks", a.no_stretch_acks != b.no_stretch_acks),
         ("--look-around", a.look_around_ns != b.look_around_ns),
+        ("--budget", a.budget_bytes != b.budget_bytes),
         (
             "--interrupt-delay",
             a.interrupt_delay_ns != b.interrupt_delay_ns,

@@ -99,6 +99,9 @@ pub struct Asked {
     /// once.
     #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
     pub look_around_ns: u64,
+    /// Bytes that an inbound thread took in a row; missing where all that came.
+    #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
+    pub budget_bytes: u64,
     /// How long after the first frame a NIC interrupted, ns; missing where at once.
     #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
     pub interrupt_delay_ns: u64,
@@ -250,6 +253,7 @@ impl From<&Settings> for Asked {
             offload: (s.offload != Offload::Off).then(|| s.offload.to_string()),
             no_stretch_acks: !s.stretch_acks,
             look_around_ns: s.look_around.as_nanos() as u64,
+            budget_bytes: s.budget as u64,
             interrupt_delay_ns: s.interrupt_delay.as_nanos() as u64,
             hand_on: s.hand_on,
             profile: s.profile,

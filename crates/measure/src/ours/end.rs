@@ -86,6 +86,7 @@ pub(super) fn stack_config(settings: &Settings) -> Config {
         .with_offload(settings.offload)
         .with_stretch_acks(settings.stretch_acks)
         .with_look_around(settings.look_around)
+        .with_budget(settings.budget)
 }
 
 /// Queues of each NIC: one, or with affine steering one for each application thread.

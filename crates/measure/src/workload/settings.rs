@@ -227,6 +227,9 @@ pub struct Settings {
     pub stretch_acks: bool,
     /// The longest that threads of our organizations look around before they sleep.
     pub look_around: Duration,
+    /// Bytes that an inbound thread of our organizations takes before it lets others of its core run;
+    /// 0: all that come.
+    pub budget: usize,
     /// How long after the first frame a NIC in memory interrupts.
     pub interrupt_delay: Duration,
     /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
@@ -276,6 +279,7 @@ impl Default for Settings {
             offload: Offload::default(),
             stretch_acks: true,
             look_around: perimeter::Config::default().look_around,
+            budget: perimeter::Config::default().budget,
             interrupt_delay: Duration::ZERO,
             hand_on: false,
             profile: false,
