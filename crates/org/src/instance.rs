@@ -38,9 +38,9 @@ use sleepers::Sleepers;
 /// How long a queue counts as attended to after it was driven, ns: longer than an application works
 /// between two polls, mostly.
 const ATTENDED: u64 = 1_000_000;
-/// What a frame counts at least of a thread's budget, octets: a short one, as an acknowledgment is, has
-/// somebody to wake as well.
-const LEAST: usize = 256;
+/// What of a frame does not count of a thread's budget, octets: headers, and so all of an
+/// acknowledgment. Where those come in, the longer others wait for room, the more they write at once.
+const HEADERS: usize = 128;
 /// How often at most leaving a perimeter lets connections go on that wait for room.
 const RESUME_TURNS: usize = 64;
 
@@ -454,7 +454,8 @@ impl<O: Org> Instance<O> {
         if n > 0 {
             self.sh.p.touch(&port.payload, Touched::Payload, 0, true);
             if self.sh.config.budget > 0 {
-                let octets = |f: &RxFrame| (f.buf.len() + f.buf.behind_len()).max(LEAST);
+                let octets =
+                    |f: &RxFrame| (f.buf.len() + f.buf.behind_len()).saturating_sub(HEADERS);
                 own.taken += own.frames.iter().map(octets).sum::<usize>();
             }
             let iface = port.iface;

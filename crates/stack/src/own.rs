@@ -56,7 +56,7 @@ pub struct Own<K: Kind> {
     pub more: bool,
     /// How long the thread looks around before it sleeps.
     pub patience: Patience,
-    /// Octets of frames that it has taken since it last let other threads of its core run; counted
+    /// Octets of payload that it has taken since it last let other threads of its core run; counted
     /// where [`Config::budget`](crate::Config::budget) bounds them.
     pub taken: usize,
     /// Segments that header prediction took in this burst, not counted yet.

@@ -126,11 +126,10 @@ pub struct Config {
     /// hardly at all where nothing comes for longer, and never where there is one core. Whoever waits
     /// in a poll of the host's or as a task is not concerned. Default 50 µs.
     pub look_around: core::time::Duration,
-    /// Octets of frames that a thread of the stack's own takes from its devices in a row before it lets
+    /// Octets of payload that a thread of the stack's own takes from its devices in a row before it lets
     /// other threads of its core run (a budget, as Linux calls it for its NICs); 0: as many as come.
-    /// Who reads on that core, or on one that is busy, then finds what came in a cache. A frame counts
-    /// 256 octets at least. Default 768 KiB: full frames whose buffers take 1 MiB, which is what a core
-    /// has for itself today.
+    /// Who reads on that core then finds what came in a cache. Default 768 KiB: full frames whose
+    /// buffers take 1 MiB, which is what a core has for itself today.
     pub budget: usize,
     /// The longest that the end of a stack waits, when its last handle goes, until what was
     /// written has been acknowledged, the FINs too; zero: what is left is reset at once. A
