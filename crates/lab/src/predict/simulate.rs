@@ -548,6 +548,18 @@ mod tests {
 
     /// An inbound thread lets who reads on its core run when it has taken its budget, and not before
     /// its turn is over without one.
+    /// A core without a thread is idle.
+    #[test]
+    fn cores_without_threads_are_idle() {
+        let point = Point::new(Load::Send, "connp-l:8", 2, 8).unwrap();
+        let mut settings = point.settings.clone();
+        settings.nics = 2;
+        let how = (1, LITTLE);
+        let s = simulate(&machine(), &settings, &point.configuration, 8, how).unwrap();
+        let busy = s.busy_ns.iter().filter(|ns| **ns > 0).count();
+        assert_eq!(busy, 2, "{:?}", s.busy_ns);
+    }
+
     #[test]
     fn readers_run_within_a_budget() {
         let mut m = machine();

@@ -393,8 +393,8 @@ pub struct Report {
     pub threads: u64,
     /// What the locks of each class have seen, indexed by level.
     pub locks: [LockStats; LockClass::ALL.len()],
-    /// Virtual time that each core spent with nothing to run before its last work, ns. Empty
-    /// in exploration, where there is one clock.
+    /// Virtual time that each core has spent with nothing to run, ns. Empty in exploration, where
+    /// there is one clock.
     pub idle_ns: Vec<u64>,
     /// How often each class of work was declared, and of how many units, by number of the class.
     pub work: [(u64, u64); Work::COUNT],

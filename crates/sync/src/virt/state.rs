@@ -590,6 +590,11 @@ impl State {
     /// How the run went so far.
     pub(super) fn report(&self) -> Report {
         let end = self.cores.iter().map(|c| c.clock).max().unwrap_or(0);
+        // With that of now, if nobody occupies it.
+        let idle = |c: &Core| match c.current {
+            NONE => c.idle_ns + self.clock.saturating_sub(c.clock),
+            _ => c.idle_ns,
+        };
         Report {
             steps: self.steps,
             switches: self.switches,
@@ -598,7 +603,7 @@ impl State {
             trace_hash: self.hash,
             threads: self.serial,
             locks: self.class_stats,
-            idle_ns: self.cores.iter().map(|c| c.idle_ns).collect(),
+            idle_ns: self.cores.iter().map(idle).collect(),
             work: self.work,
             lines_ns: self.lines_ns,
             moved: self.moved,
