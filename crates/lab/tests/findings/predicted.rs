@@ -143,21 +143,28 @@ fn what_is_predicted_for_pef_is_the_recorded_prediction() {
     }
 }
 
-/// A present server.
-const SERVER: &str = "runs/2026-11-27-2core-vm/predicted-server-64.json";
+/// A present server, with the study's six NICs; with one for each core, and with input steered to the
+/// application's core.
+const SERVER: &str = "runs/2026-11-28-2core-vm/predicted-server-64.json";
+const MORE_NICS: &str = "runs/2026-11-28-2core-vm/predicted-server-64-nics-64-send.json";
+const STEERED: &str = "runs/2026-11-28-2core-vm/predicted-server-64-affine-send.json";
+
+/// A point, Gb/s.
+fn gbps(figure: &Figure, series: &str, x: u64, cores: usize) -> String {
+    let there = |p: &&Place| (p.series.as_str(), p.x, p.cores) == (series, x, cores);
+    let value = figure.places.iter().find(there).and_then(|p| p.value);
+    match value.unwrap().median / 1000.0 {
+        v if v < 1000.0 => format!("{v:.0}"),
+        v => format!("{:.0},{:03.0}", (v / 1000.0).floor(), v % 1000.0),
+    }
+}
 
 #[test]
 fn what_is_predicted_for_a_server_is_the_recorded_prediction() {
     let (recorded, text) = both(SERVER);
-    let figure = recorded.figures.iter().find(|f| f.plan == "throughput");
-    let places = &figure.unwrap().places;
-    let gbps = |series: &str, x: u64, cores: usize| {
-        let there = |p: &&Place| (p.series.as_str(), p.x, p.cores) == (series, x, cores);
-        let value = places.iter().find(there).and_then(|p| p.value);
-        format!("{:.0}", value.unwrap().median / 1000.0)
-    };
+    let figure = recorded.figure("throughput").unwrap();
     let connections = [6, 192, 16_384];
-    let [few, some, many] = connections.map(|x| gbps("UP", x, 4));
+    let [few, some, many] = connections.map(|x| gbps(figure, "UP", x, 4));
     let line = format!("with {few}, {some} and {many} over");
     assert!(text.contains(&line), "not in FINDINGS.md: {line}");
     let series = [
@@ -167,8 +174,34 @@ fn what_is_predicted_for_a_server_is_the_recorded_prediction() {
         "ConnP-L(128)",
     ];
     for (x, series) in connections.into_iter().flat_map(|x| series.map(|s| (x, s))) {
-        let cells = [4, 16, 64].map(|cores| gbps(series, x, cores)).join(" | ");
+        let cells = [4, 16, 64]
+            .map(|cores| gbps(figure, series, x, cores))
+            .join(" | ");
         let row = format!("| {x} | {series} | {cells} |\n");
         assert!(text.contains(&row), "not in FINDINGS.md: {row}");
     }
+}
+
+#[test]
+fn what_is_predicted_with_a_nic_for_each_core_is_recorded() {
+    let organizations = [
+        "msgp-modern",
+        "connp-t:{cores}",
+        "connp-l:128",
+        "connp-l:1024",
+        "squeue:{cores}",
+        "pef:vertical",
+    ];
+    let (recorded, text) = both(MORE_NICS);
+    let steered = both(STEERED).0;
+    let figures = [&recorded, &steered].map(|r| r.figure("server-send").unwrap());
+    let all = [192, 16_384].into_iter();
+    for (x, org) in all.flat_map(|x| organizations.map(|org| (x, org))) {
+        let cells = figures.map(|f| [16, 64].map(|cores| gbps(f, org, x, cores)).join(" | "));
+        let row = format!("| {x} | `{org}` | {} |\n", cells.join(" | "));
+        assert!(text.contains(&row), "not in FINDINGS.md: {row}");
+    }
+    let alone = gbps(figures[0], "up", 192, 4);
+    let line = format!("One core sends {alone} over");
+    assert!(text.contains(&line), "not in FINDINGS.md: {line}");
 }
