@@ -382,11 +382,14 @@ impl<O: Org> Instance<O> {
     /// As [`Instance::drive`]; and whether the thread has taken as much in a row as it may before
     /// others of its core run, for which a new row begins then.
     pub(crate) fn drive_within_budget(&self, cx: &mut Ctx<O::K>, queues: &[u16]) -> (usize, bool) {
-        let n = self.drive(cx, queues);
         let budget = self.sh.config.budget;
-        let enough = budget > 0 && cx.taken >= budget;
+        if budget > 0 {
+            cx.left.get_or_insert(budget);
+        }
+        let n = self.drive(cx, queues);
+        let enough = cx.left == Some(0);
         if n == 0 || enough {
-            cx.taken = 0;
+            cx.left = None;
         }
         (n, enough)
     }
@@ -453,10 +456,10 @@ impl<O: Org> Instance<O> {
         let n = rx.poll(now, &mut own.pool, &mut own.frames, perimeter_stack::BURST);
         if n > 0 {
             self.sh.p.touch(&port.payload, Touched::Payload, 0, true);
-            if self.sh.config.budget > 0 {
+            if let Some(left) = &mut own.left {
                 let octets =
                     |f: &RxFrame| (f.buf.len() + f.buf.behind_len()).saturating_sub(HEADERS);
-                own.taken += own.frames.iter().map(octets).sum::<usize>();
+                *left = left.saturating_sub(own.frames.iter().map(octets).sum());
             }
             let iface = port.iface;
             let wanted = Wanted {

@@ -6,6 +6,7 @@
 pub mod aside;
 mod asleep;
 mod bits;
+mod config;
 pub mod conn;
 pub mod copies;
 pub mod count;
@@ -61,6 +62,7 @@ pub mod udp;
 pub mod wheel;
 
 pub use asleep::Sleeper;
+pub use config::Config;
 pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran};
 pub use count::Count;
 pub use ctx::Ctx;
@@ -77,7 +79,7 @@ pub use own::Own;
 pub use port::Offload;
 pub use segment::{Seg, Segs};
 pub use shard::Shard;
-pub use shared::{Config, IfaceSpec, SharedState};
+pub use shared::{IfaceSpec, SharedState};
 pub use sockets::{Others, Sockets};
 
 /// Frames taken from a device at once.

@@ -109,8 +109,8 @@ pub(crate) struct Memory<K: Kind> {
     batch: u64,
 }
 
-/// Up to how many batches a thread may keep to itself while little is used: 1/64 of what is left to a
-/// quarter of the limit, so that 64 threads know of that by then.
+/// The most batches that a thread keeps to itself while little is used. It keeps no more than 1/64 of
+/// what is missing to a quarter of the limit, so 64 threads hide that much at most.
 const BATCHES: u64 = 16;
 
 impl<K: Kind> Memory<K> {

@@ -56,9 +56,9 @@ pub struct Own<K: Kind> {
     pub more: bool,
     /// How long the thread looks around before it sleeps.
     pub patience: Patience,
-    /// Octets of payload that it has taken since it last let other threads of its core run; counted
-    /// where [`Config::budget`](crate::Config::budget) bounds them.
-    pub taken: usize,
+    /// Octets of payload that it may still take before it lets other threads of its core run; `None`
+    /// where nobody counts.
+    pub left: Option<usize>,
     /// Segments that header prediction took in this burst, not counted yet.
     pub(crate) predicted: u32,
     /// Bytes charged to the stack in this burst or call; [`SharedState::book`](crate::SharedState::book)
@@ -128,7 +128,7 @@ impl<K: Kind> Own<K> {
             apart: Vec::new(),
             spares: Vec::new(),
             patience: Patience::default(),
-            taken: 0,
+            left: None,
             deferred: Deferred {
                 doorbells: Vec::new(),
                 wakes: Wakes::default(),

@@ -56,8 +56,8 @@ pub struct Effort {
     /// Segments of each connection before anything counts: what its buffer holds, 181 of them, is
     /// written before the first is sent, and until that is acknowledged its application has no turn.
     pub warm_least: u64,
-    /// As many, where they come to no more than `warm_most` in all: slow start, which begins with 10
-    /// and doubles them with each round trip, is over then.
+    /// As many, where they come to no more than `warm_most` in all: windows that are longer than those
+    /// of the beginning ([`GROWN`]) have grown by then.
     pub warm_segments: u64,
     /// See there.
     pub warm_most: u64,

@@ -83,7 +83,7 @@ impl Figure {
                 p.x,
                 busy * 100.0
             )?;
-            // One thread is not held up by being one.
+            // If all are, that they are busy says so.
             if let Some(full) = p.full.filter(|n| (1..*most).contains(n)) {
                 write!(f, ", {full} of them all the time")?;
             }

@@ -204,4 +204,24 @@ fn what_is_predicted_with_a_nic_for_each_core_is_recorded() {
     let alone = gbps(figures[0], "up", 192, 4);
     let line = format!("One core sends {alone} over");
     assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+    let median = |f: &Figure, org: &str, cores: usize| {
+        let there =
+            |p: &&Place| (p.org.split(':').next(), p.x, p.cores) == (Some(org), 16_384, cores);
+        let values = f.places.iter().filter(there).filter_map(|p| p.value);
+        values.map(|v| v.median).collect::<Vec<f64>>()
+    };
+    let one = median(figures[1], "up", 4)[0];
+    let many = ["connp-l", "squeue"]
+        .iter()
+        .flat_map(|org| median(figures[1], org, 64));
+    let (least, most) = many.fold((f64::MAX, 0f64), |(a, b), v| {
+        (a.min(v / one), b.max(v / one))
+    });
+    let groups = median(figures[0], "connp-l", 64);
+    for line in [
+        format!("send {least:.0} to {most:.0} times as much on 64 cores"),
+        format!("1,024 groups do {:.1} times as much", groups[1] / groups[0]),
+    ] {
+        assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+    }
 }

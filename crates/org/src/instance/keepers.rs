@@ -86,9 +86,9 @@ impl<P: Platform> Keepers<P> {
         self.looks_at.0[keeper.0].store(FREE, Ordering::SeqCst);
     }
 
-    /// A timer was armed for `timer`, and can be seen by now. Wakes a keeper, or who dozes if there is
-    /// none, unless one looks by then; or by when the first of all timers is `due`, as that timer may
-    /// be one that its own thread sees to.
+    /// A timer was armed for `timer`, and can be seen by now. If no keeper looks by then, wakes the one
+    /// that looks first; where there is none, who dozes. But nobody if the first of all timers is `due`
+    /// later: then the armed one is left to the thread that owns it.
     pub(super) fn rouse(&self, timer: Time, due: impl FnOnce() -> Time) {
         fence(Ordering::SeqCst);
         let look = |n: usize| (self.looks_at.0[n].load(Ordering::SeqCst), n);
