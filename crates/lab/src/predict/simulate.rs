@@ -57,7 +57,7 @@ pub struct Effort {
     /// written before the first is sent, and until that is acknowledged its application has no turn.
     pub warm_least: u64,
     /// As many, where they come to no more than `warm_most` in all: windows that are longer than those
-    /// of the beginning ([`GROWN`]) have grown by then.
+    /// of the beginning (`GROWN`) have grown by then.
     pub warm_segments: u64,
     /// See there.
     pub warm_most: u64,
