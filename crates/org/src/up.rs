@@ -179,7 +179,7 @@ impl<P: Platform, L: Locks<P>> Org for Whole<P, L> {
                     stack.queue.push_back(core::mem::take(seg));
                 } else {
                     cx.count(Count::NetisrFull, 1);
-                    cx.pool.put(core::mem::take(&mut seg.payload));
+                    seg.release(&mut cx.pool);
                 }
             });
         } else {

@@ -203,8 +203,7 @@ fn unread<K: Kind>(
                 && late::welcome(sh, iface, &seg.frame.key) =>
         {
             came(sh, (own.lane, own.core), seg, (iface, f.hash));
-            seg.adopt(&mut f.buf, f.segment_size);
-            own.segs.keep();
+            own.segs.keep_pieces(&mut f.buf, f.segment_size);
         }
         _ => {
             f.buf.join();

@@ -2,7 +2,7 @@
 //! turns of their own.
 
 use crate::id::SockId;
-use perimeter_base::{Lease, PktBuf};
+use perimeter_base::{Lease, PktBuf, PktPool};
 use perimeter_tcp::{Events, SegPlan};
 use perimeter_wire::{EtherHdr, FlowKey, MacAddr, TcpFrame, Template};
 use smallvec::SmallVec;
@@ -66,6 +66,16 @@ impl Seg {
         self.payload.truncate(self.frame.payload_len as usize);
     }
 
+    /// Gives what is left of the payload to `pool`: of a segment that nobody has taken, whose place will
+    /// be used again.
+    #[inline]
+    pub fn release(&mut self, pool: &mut PktPool) {
+        pool.put(core::mem::take(&mut self.payload));
+        for buf in self.rest.drain(..) {
+            pool.put(buf);
+        }
+    }
+
     /// The station that sent its frame, which must have been one of Ethernet and still be in
     /// [`Seg::payload`].
     pub fn station(&self) -> Option<MacAddr> {
@@ -79,6 +89,8 @@ impl Seg {
 pub struct Segs {
     places: Vec<Seg>,
     len: usize,
+    /// Some are in memory that a device has handed on.
+    handed_on: bool,
 }
 
 impl Segs {
@@ -120,10 +132,32 @@ impl Segs {
         &mut self.places[..self.len]
     }
 
+    /// Adds the segment whose headers were read into [`Segs::place`] and whose payload is in the pieces
+    /// behind `frame`, made of segments of `size` octets.
+    pub(crate) fn keep_pieces(&mut self, frame: &mut PktBuf, size: u16) {
+        self.place().adopt(frame, size);
+        self.keep();
+        self.handed_on = true;
+    }
+
     /// Forgets them.
     #[inline]
     pub fn clear(&mut self) {
         self.len = 0;
+        if self.handed_on {
+            self.give_back();
+        }
+    }
+
+    /// Drops what was handed on and nobody has taken: it is memory of others, who wait for it. A buffer of
+    /// our own stays in its place until that is used again.
+    #[cold]
+    fn give_back(&mut self) {
+        self.handed_on = false;
+        for seg in &mut self.places {
+            seg.payload = PktBuf::default();
+            seg.rest.clear();
+        }
     }
 
     /// Those there are.
@@ -137,7 +171,7 @@ impl Segs {
         for seg in &mut self.places[..self.len] {
             f(seg);
         }
-        self.len = 0;
+        self.clear();
     }
 }
 
@@ -195,4 +229,49 @@ pub struct OutSeg {
     pub payload: Option<u32>,
     /// Its IP identification.
     pub ident: u16,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use perimeter_base::Bytes;
+
+    /// A burst whose first segment is in two pieces of `page`.
+    fn in_pieces(page: &Bytes) -> Segs {
+        let mut segs = Segs::default();
+        let pieces = vec![page.slice(..60), page.slice(60..)];
+        let mut frame = PktBuf::shared(Bytes::from_static(b"head"), pieces);
+        segs.keep_pieces(&mut frame, 50);
+        segs.place().payload = PktBuf::copy_of(b"our own");
+        segs.keep();
+        segs
+    }
+
+    #[test]
+    fn nothing_that_was_handed_on_stays_in_a_place() {
+        let page = Bytes::from(vec![7u8; 100]);
+        let mut segs = in_pieces(&page);
+        assert_eq!(segs.as_mut_slice()[0].octets(), 100);
+        assert!(!page.is_unique(), "the burst is there");
+        segs.drain(|_| ());
+        assert!(page.is_unique(), "nobody took it");
+        let mut segs = in_pieces(&page);
+        segs.clear();
+        assert!(page.is_unique(), "nobody looked at it");
+        let mut segs = in_pieces(&page);
+        let mut taken = Vec::new();
+        segs.drain(|seg| taken.push(core::mem::take(&mut seg.payload)));
+        assert!(!page.is_unique(), "somebody has the first piece");
+        taken.clear();
+        assert!(page.is_unique(), "and not the second");
+    }
+
+    #[test]
+    fn a_segment_that_is_refused_keeps_nothing() {
+        let page = Bytes::from(vec![7u8; 100]);
+        let mut seg = core::mem::take(&mut in_pieces(&page).as_mut_slice()[0]);
+        assert!(!page.is_unique());
+        seg.release(&mut PktPool::default());
+        assert!(page.is_unique() && seg.payload.is_empty() && seg.rest.is_empty());
+    }
 }

@@ -93,7 +93,7 @@ impl<C: Keep> Group<C> {
             Msg::Packet(seg) if org.demux.is_some() => self.packet(seg, org, cx),
             Msg::Packet(mut seg) => {
                 self.shard.input(cx, &mut seg);
-                cx.pool.put(core::mem::take(&mut seg.payload));
+                seg.release(&mut cx.pool);
                 org.segs.put(seg);
             }
             Msg::Burst(mut segs) => {
@@ -135,7 +135,7 @@ impl<C: Keep> Group<C> {
             return segs.push(seg);
         }
         cx.count(Count::NetisrFull, 1);
-        cx.pool.put(core::mem::take(&mut seg.payload));
+        seg.release(&mut cx.pool);
         org.segs.put(seg);
     }
 
@@ -173,7 +173,7 @@ impl<C: Keep> Group<C> {
         let nobody = SockId::conn(me as u16, 0, 0);
         match self.shard.input_for(cx, nobody, &mut seg) {
             Ok(()) => {
-                cx.pool.put(core::mem::take(&mut seg.payload));
+                seg.release(&mut cx.pool);
                 return org.segs.put(seg);
             }
             Err(over) => iss = iss.or(over),
@@ -208,7 +208,7 @@ impl<C: Keep> Group<C> {
             }
             d.left(to);
         }
-        cx.pool.put(core::mem::take(&mut seg.payload));
+        seg.release(&mut cx.pool);
         org.segs.put(seg);
     }
 

@@ -180,7 +180,7 @@ impl<C: Keep> Job<C> for Accept<C::P> {
             d.release(&key, me);
         }
         d.left(me);
-        at.cx.pool.put(core::mem::take(&mut seg.payload));
+        seg.release(&mut at.cx.pool);
         at.org.segs.put(seg);
         Next::Done
     }

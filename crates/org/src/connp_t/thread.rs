@@ -221,8 +221,9 @@ impl<C: Keep> ConnpT<C> {
                 segs.drain(|_| {});
                 self.bursts.put(segs);
             }
-            Err(Msg::Packet(seg)) => {
+            Err(Msg::Packet(mut seg)) => {
                 sh.count(sh.p.lane(), Count::NetisrFull, 1);
+                *seg = Seg::default();
                 self.segs.put(seg);
             }
             Err(_) => debug_assert!(false, "only packets are refused"),

@@ -151,7 +151,7 @@ impl<P: Platform> Core<P> {
         let mut e = match found {
             Found::Conn(e) => e,
             Found::Nobody(table) => return self.no_connection(shard, table, cx, seg, None),
-            Found::Moving => return cx.pool.put(core::mem::take(&mut seg.payload)),
+            Found::Moving => return seg.release(&mut cx.pool),
         };
         if let Some(iss) = lifecycle::reuse(&mut e, seg) {
             return self.reuse(shard, e, iss, cx, seg);

@@ -107,7 +107,7 @@ impl<P: Platform> Inbound<P> {
             Err(Refused::Over) => core.input(cx, seg, || ()),
             Err(Refused::Full) => {
                 cx.count(Count::NetisrFull, 1);
-                cx.pool.put(core::mem::take(&mut seg.payload));
+                seg.release(&mut cx.pool);
             }
         }
     }

@@ -253,7 +253,7 @@ impl<P: Platform> FireEngine<P> {
                 if let To::Conn(id) = *to {
                     self.release(id, 1);
                 }
-                cx.pool.put(core::mem::take(&mut seg.payload));
+                seg.release(&mut cx.pool);
                 self.packets.put(packet);
             }
             Msg::Accept(mut accept) => {

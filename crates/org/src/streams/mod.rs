@@ -375,7 +375,7 @@ impl<P: Platform> Streams<P> {
         match m {
             ToTcp::Packet(mut seg) => {
                 tcp.shard.input(cx, &mut seg);
-                cx.pool.put(core::mem::take(&mut seg.payload));
+                seg.release(&mut cx.pool);
                 self.packets.put(seg);
             }
             ToTcp::Call(call) => call(self, cx, tcp),
