@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod arrivals;
 mod due;
 mod end;
 pub mod engine;
@@ -37,6 +38,7 @@ organizations! {
     #[cfg(test)] mod one_lock;
 }
 
+pub use arrivals::Arrivals;
 pub use engine::{Engine, Running, Stats, Undelivered};
 pub use open::{Inbound, Options, Visit, open_as, open_with};
 #[cfg(not(test))]
@@ -185,6 +187,12 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// Has `job` run inside perimeter `n`, now or when its turn comes. Nobody waits for it.
     fn leave(&self, cx: &mut Ctx<Self::K>, n: u16, job: impl Job<Self::K, ()>) {
         let _ = self.inside(cx, n, job);
+    }
+
+    /// Datagrams have come for sockets of perimeter `n`, checked unless [`Org::wants_late`]. An inbound
+    /// thread brings them.
+    fn arrive(&self, cx: &mut Ctx<Self::K>, n: u16, mut all: impl Arrivals<Self::K>) {
+        self.leave(cx, n, move |sockets, cx| all.deliver(sockets, cx));
     }
 
     /// Adds a listener wherever its SYNs may arrive.

@@ -2,7 +2,8 @@
 //! burst that are for one perimeter in one job, and calls run there.
 
 use crate::instance::Instance;
-use crate::{Job, Org, Protocol};
+use crate::{Arrivals, Job, Org, Protocol};
+use perimeter_base::PktBuf;
 use perimeter_stack::aside::Trouble;
 use perimeter_stack::count::malformed;
 use perimeter_stack::datagram::{self, Datagram};
@@ -23,15 +24,16 @@ impl<O: Org> Protocol<O> for Udp {
 
     fn input(&self, org: &O, cx: &mut Ctx<O::K>, datagrams: &mut Vec<Datagram>) {
         let mut found = core::mem::take(&mut cx.udp);
+        let late = org.wants_late();
         for d in datagrams.iter_mut() {
-            classify(cx, d, &mut found);
+            classify(cx, d, late, &mut found);
         }
         datagrams.clear();
         let n = found.len();
-        if n > 0 {
+        if n > 0 && !late {
             cx.count(Count::UdpIn, n as u64);
         }
-        bring(org, cx, &mut found);
+        bring(org, cx, late, &mut found);
         found.clear();
         if cx.udp.capacity() < found.capacity() {
             cx.udp = found;
@@ -74,15 +76,17 @@ fn too_big<O: Org>(org: &O, cx: &mut Ctx<O::K>, ends: &FlowKey, mtu: u32, len: u
     leave(org, cx, id, move |s, cx| s.path_lowered(cx, &ends));
 }
 
-/// Checks a datagram and finds who it is for.
+/// Checks a datagram and finds who it is for. Where that is one socket and the organization has IP
+/// check it `late`, it stays as it is.
 #[inline]
-fn classify<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, found: &mut Vec<Addressed>) {
-    let hdr = match check(d) {
+fn classify<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, late: bool, found: &mut Vec<Addressed>) {
+    let checked = header(d).and_then(|hdr| match late && !d.group {
+        true => Ok(hdr),
+        false => verify(d, &hdr).map(|()| hdr),
+    });
+    let hdr = match checked {
         Ok(hdr) => hdr,
-        Err(e) => {
-            cx.sh.counters.add(cx.lane, malformed(e), 1);
-            return cx.pool.put(core::mem::take(&mut d.payload));
-        }
+        Err(e) => return unfit(cx, e, &mut d.payload),
     };
     let key = FlowKey {
         local: d.ip.dst,
@@ -92,7 +96,7 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, found: &mut Vec<Addresse
     };
     let sh = cx.sh;
     if d.group {
-        return to_all(cx, d, &key, found);
+        return to_all(cx, d, &key, late, found);
     }
     match sh.udp.find(&key, Some(d.iface), || {
         d.hash.unwrap_or_else(|| sh.flow_hash(&key))
@@ -102,11 +106,13 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, found: &mut Vec<Addresse
             found.push(Addressed {
                 rx: Rx::default(),
                 to: id,
+                csum_ok: d.csum_ok || !late,
             });
             if let Some(last) = found.last_mut() {
-                received(d, &key, &mut last.rx);
+                received(d, &key, late, &mut last.rx);
             }
         }
+        Target::Nobody if late && let Err(e) = verify(d, &hdr) => unfit(cx, e, &mut d.payload),
         Target::Nobody if hdr.dst_port == CLIENT_PORT => dhcp(cx, d),
         Target::Nobody => {
             cx.count(Count::UdpNoSocket, 1);
@@ -114,6 +120,13 @@ fn classify<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, found: &mut Vec<Addresse
             cx.pool.put(core::mem::take(&mut d.payload));
         }
     }
+}
+
+/// A datagram is no good.
+#[cold]
+fn unfit<K: Kind>(cx: &mut Ctx<K>, e: WireError, payload: &mut PktBuf) {
+    cx.sh.counters.add(cx.lane, malformed(e), 1);
+    cx.pool.put(core::mem::take(payload));
 }
 
 /// A datagram for the client of the interface that it came by.
@@ -124,11 +137,14 @@ fn dhcp<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram) {
     cx.pool.put(core::mem::take(&mut d.payload));
 }
 
-/// Fills in what its socket gets of a datagram.
+/// Fills in what its socket gets of a datagram; the header stays in front of that where IP checks it
+/// `late`.
 #[inline]
-fn received(d: &mut Datagram, key: &FlowKey, rx: &mut Rx) {
+fn received(d: &mut Datagram, key: &FlowKey, late: bool, rx: &mut Rx) {
     rx.data = core::mem::take(&mut d.payload);
-    rx.data.trim_front(UdpHdr::LEN);
+    if !late {
+        rx.data.trim_front(UdpHdr::LEN);
+    }
     rx.src = (key.remote, key.remote_port);
     rx.dst = (key.local, key.local_port);
     rx.iface = d.iface;
@@ -139,7 +155,13 @@ fn received(d: &mut Datagram, key: &FlowKey, rx: &mut Rx) {
 /// A datagram to a group, or to all hosts of a link, is for every socket that may have it. Nobody is
 /// told when there is none (RFC 1122, section 3.2.2).
 #[cold]
-fn to_all<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, key: &FlowKey, found: &mut Vec<Addressed>) {
+fn to_all<K: Kind>(
+    cx: &mut Ctx<K>,
+    d: &mut Datagram,
+    key: &FlowKey,
+    late: bool,
+    found: &mut Vec<Addressed>,
+) {
     let mut all = Vec::new();
     let looped = d.iface == cx.sh.loopback().0;
     let iface = (!looped).then_some(d.iface);
@@ -152,37 +174,95 @@ fn to_all<K: Kind>(cx: &mut Ctx<K>, d: &mut Datagram, key: &FlowKey, found: &mut
         return cx.pool.put(core::mem::take(&mut d.payload));
     };
     let mut rx = Rx::default();
-    received(d, key, &mut rx);
+    received(d, key, late, &mut rx);
+    let csum_ok = true;
     for to in all {
-        found.push(Addressed { rx: rx.copy(), to });
+        let rx = rx.copy();
+        found.push(Addressed { rx, to, csum_ok });
     }
-    found.push(Addressed { rx, to: last });
+    let to = last;
+    found.push(Addressed { rx, to, csum_ok });
 }
 
-/// Its header, if it is whole and right; what follows the datagram in the packet is cut off.
+/// Its header, if it is whole; what follows the datagram in the packet is cut off.
 #[inline]
-fn check(d: &mut Datagram) -> Result<UdpHdr, WireError> {
+fn header(d: &mut Datagram) -> Result<UdpHdr, WireError> {
     let hdr = UdpHdr::parse(d.payload.as_slice())?;
     d.payload.truncate(hdr.len.into());
-    // A device that has verified the checksum may leave a partial one there, and over IPv6 one
-    // must be there at all.
-    if !d.csum_ok {
-        hdr.verify(d.ip.src, d.ip.dst, d.payload.as_slice())?;
-    }
     Ok(hdr)
 }
 
-/// Brings datagrams to their sockets: one job for each perimeter, in order of arrival.
-fn bring<O: Org>(org: &O, cx: &mut Ctx<O::K>, found: &mut Vec<Addressed>) {
+/// Whether its checksum is right.
+#[inline]
+fn verify(d: &Datagram, hdr: &UdpHdr) -> Result<(), WireError> {
+    // A device that has verified the checksum may leave a partial one there, and over IPv6 one
+    // must be there at all.
+    match d.csum_ok {
+        true => Ok(()),
+        false => hdr.verify(d.ip.src, d.ip.dst, d.payload.as_slice()),
+    }
+}
+
+/// Datagrams for sockets of one perimeter.
+struct Arrived {
+    all: Vec<Addressed>,
+    /// They have yet to be checked, and have their headers before the data.
+    late: bool,
+}
+
+impl<K: Kind> Arrivals<K> for Arrived {
+    fn check(&mut self, cx: &mut Ctx<K>) {
+        if !core::mem::take(&mut self.late) {
+            return;
+        }
+        self.all.retain_mut(|Addressed { rx, csum_ok, .. }| {
+            let bytes = rx.data.as_slice();
+            let fit = UdpHdr::parse(bytes).and_then(|hdr| match *csum_ok {
+                true => Ok(()),
+                false => hdr.verify(rx.src.0, rx.dst.0, bytes),
+            });
+            match fit {
+                Ok(()) => rx.data.trim_front(UdpHdr::LEN),
+                Err(e) => unfit(cx, e, &mut rx.data),
+            }
+            fit.is_ok()
+        });
+        cx.count(Count::UdpIn, self.all.len() as u64);
+    }
+
+    fn look(&mut self, cx: &mut Ctx<K>, look: &mut dyn FnMut(&FlowKey, u16, &mut [u8]) -> bool) {
+        self.all.retain_mut(|Addressed { rx, .. }| {
+            let key = FlowKey {
+                local: rx.dst.0,
+                remote: rx.src.0,
+                local_port: rx.dst.1,
+                remote_port: rx.src.1,
+            };
+            let on = look(&key, rx.iface, rx.data.as_mut_slice());
+            if !on {
+                cx.pool.put(core::mem::take(&mut rx.data));
+            }
+            on
+        });
+    }
+
+    fn deliver(&mut self, sockets: &mut dyn Sockets<K>, cx: &mut Ctx<K>) {
+        self.check(cx);
+        sockets
+            .others()
+            .table::<Table<K>>()
+            .deliver(cx, &mut self.all);
+    }
+}
+
+/// Brings datagrams to their sockets: all for one perimeter together, in order of arrival.
+fn bring<O: Org>(org: &O, cx: &mut Ctx<O::K>, late: bool, found: &mut Vec<Addressed>) {
     while let Some(first) = found.first() {
         let n = first.to.shard();
         if found.iter().all(|a| a.to.shard() == n) {
             let mut all = core::mem::take(found);
             if !O::HERE {
-                let job = move |s: &mut dyn Sockets<O::K>, cx: &mut Ctx<O::K>| {
-                    s.others().table::<Table<O::K>>().deliver(cx, &mut all);
-                };
-                return org.leave(cx, n, job);
+                return org.arrive(cx, n, Arrived { all, late });
             }
             // The calling thread is inside at once, and has its room back.
             let job = move |s: &mut dyn Sockets<O::K>, cx: &mut Ctx<O::K>| {
@@ -192,11 +272,8 @@ fn bring<O: Org>(org: &O, cx: &mut Ctx<O::K>, found: &mut Vec<Addressed>) {
             *found = org.inside(cx, n, job).unwrap_or_default();
             return;
         }
-        let mut all: Vec<_> = found.extract_if(.., |a| a.to.shard() == n).collect();
-        org.leave(cx, n, move |s, cx| {
-            let table: &mut Table<O::K> = s.others().table();
-            table.deliver(cx, &mut all);
-        });
+        let all = found.extract_if(.., |a| a.to.shard() == n).collect();
+        org.arrive(cx, n, Arrived { all, late });
     }
 }
 

@@ -28,8 +28,8 @@ pub use perimeter_org::pef::event::{
 
 impl Stack {
     /// Adds an event to the lists that connections start with, at the back of its major layer:
-    /// at start-up, before there are any sockets. Or, at any time, to the list of packets that
-    /// belong to no connection.
+    /// at start-up, before there are any sockets. Or, at any time, to the list of received datagrams
+    /// ([`Direction::Datagram`]), or to that of packets that belong to nobody.
     ///
     /// ```
     #[doc = include_str!("examples/pef.txt")]
@@ -50,6 +50,24 @@ impl Stack {
     /// client.write_all(b"hello")?;
     /// server.read_exact(&mut [0; 5])?;
     /// assert_eq!(seen.load(Relaxed), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A filter of datagrams:
+    ///
+    /// ```
+    #[doc = include_str!("examples/pef.txt")]
+    /// let from_above = |packet: &mut Packet<'_>| match packet.flow.remote_port {
+    ///     ..1024 => Verdict::Done,
+    ///     _ => Verdict::Next,
+    /// };
+    /// stack.register_event(EventSpec {
+    ///     name: "from above".into(),
+    ///     direction: Direction::Datagram,
+    ///     layer: Layer::Ip,
+    ///     under: Under::Layer,
+    ///     event: Arc::new(from_above),
+    /// })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -1,6 +1,8 @@
 //! Lists of events: what is on them, and that nothing happens to packets while they are altered.
 
 mod common;
+#[path = "pef/datagrams.rs"]
+mod datagrams;
 #[path = "common/pef.rs"]
 mod lists;
 #[path = "pef/merged.rs"]

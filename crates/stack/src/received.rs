@@ -100,4 +100,6 @@ pub struct Addressed {
     pub rx: Rx,
     /// The socket.
     pub to: SockId,
+    /// Its checksum has been verified.
+    pub csum_ok: bool,
 }

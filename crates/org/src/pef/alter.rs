@@ -51,7 +51,7 @@ impl<P: Platform> Pef<P> {
 impl<P: Platform> Events for Pef<P> {
     fn register(&self, spec: EventSpec) -> Result<EventId, AlterError> {
         let direction = spec.direction;
-        if direction != Direction::Unbound && self.opened.load(Ordering::Acquire) {
+        if direction.is_of_connection() && self.opened.load(Ordering::Acquire) {
             return Err(AlterError::Late);
         }
         let spec = self.noted(spec);
@@ -59,6 +59,10 @@ impl<P: Platform> Events for Pef<P> {
         let list = match direction {
             Direction::Receive => &mut d.lists[0],
             Direction::Transmit => &mut d.lists[1],
+            Direction::Datagram => {
+                self.watched.store(true, Ordering::Release);
+                &mut d.datagrams
+            }
             Direction::Unbound => {
                 self.wanted.store(true, Ordering::Release);
                 &mut d.unbound
@@ -70,7 +74,7 @@ impl<P: Platform> Events for Pef<P> {
     }
 
     fn insert(&self, id: SockId, end: End, spec: EventSpec) -> Result<EventId, AlterError> {
-        if spec.direction == Direction::Unbound {
+        if !spec.direction.is_of_connection() {
             return Err(AlterError::NoEvent);
         }
         let spec = self.noted(spec);

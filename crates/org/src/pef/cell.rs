@@ -27,6 +27,8 @@ use std::sync::Arc;
 pub(super) struct Defaults {
     /// The list to receive and the one to transmit.
     pub(super) lists: [ListRef; 2],
+    /// Of datagrams for a socket.
+    pub(super) datagrams: ListRef,
     /// Of packets that belong to no connection.
     pub(super) unbound: ListRef,
 }

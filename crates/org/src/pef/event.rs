@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// let arrow = |d: Direction| match d {
 ///     Direction::Receive => "<",
 ///     Direction::Transmit => ">",
-///     Direction::Unbound => "?",
+///     Direction::Datagram | Direction::Unbound => "?",
 /// };
 /// assert_eq!(arrow(Direction::Transmit), ">");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -26,6 +26,10 @@ pub enum Direction {
     Receive,
     /// Its transmit list: SOCKFS, TCP, IP.
     Transmit,
+    /// The stack's list of received datagrams that are for a socket: IP, which checks them, and
+    /// SOCKFS, which gives them to the socket under the squeue that has it. Other events are behind
+    /// IP's, on its layer, or on TCP's under that squeue; behind SOCKFS there is nothing left to see.
+    Datagram,
     /// The stack's list of packets that belong to no connection and that it does not answer
     /// itself: datagrams of protocols that it does not have, or for other hosts. They are told
     /// apart where frames come in.
@@ -49,6 +53,16 @@ pub enum Layer {
     Tcp,
     /// The socket layer.
     Sockfs,
+}
+
+impl Direction {
+    /// Whether it is a list of each connection, and not one of the stack.
+    pub(crate) fn is_of_connection(self) -> bool {
+        match self {
+            Direction::Receive | Direction::Transmit => true,
+            Direction::Datagram | Direction::Unbound => false,
+        }
+    }
 }
 
 impl Layer {
@@ -86,8 +100,8 @@ pub enum Verdict {
     Next,
     /// Finished, though events remain. Who owns the packet lets go of it.
     Done,
-    /// Receive only: the classifier looks at it again, and it starts anew with the list that it
-    /// belongs to then. On the transmit side nothing is classified, and this is [`Verdict::Next`].
+    /// A connection's receive list only: the classifier looks at it again, and it starts anew with the
+    /// list that it belongs to then. Elsewhere nothing is classified, and this is [`Verdict::Next`].
     Reclassify,
 }
 
@@ -145,10 +159,10 @@ pub struct Packet<'a> {
     /// to no connection the whole frame, and also on the receive list in front of IP, which checks
     /// it afterwards: an event there that makes it another flow's has it classified again.
     pub payload: &'a mut [u8],
-    /// The interface that a packet without a connection came in by.
+    /// The interface that a datagram, or a packet without a connection, came in by.
     pub iface: u16,
-    /// Frames that the callback wants to be sent, each by an interface; of packets without a
-    /// connection only.
+    /// Frames that the callback wants to be sent, each by an interface; of datagrams and packets
+    /// without a connection only.
     pub send: Vec<(u16, Vec<u8>)>,
     /// The connection's TCP state, for events under TCP's perimeter.
     pub tcp: Option<&'a dyn Peek>,
@@ -333,7 +347,7 @@ impl fmt::Display for Traced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ns = self.at.nanos();
         let arrow = match self.direction {
-            Direction::Receive | Direction::Unbound => '<',
+            Direction::Receive | Direction::Datagram | Direction::Unbound => '<',
             Direction::Transmit => '>',
         };
         write!(
@@ -358,8 +372,8 @@ pub type TraceSink = Arc<dyn Fn(&Traced) -> bool + Send + Sync>;
 /// Lists of events of an organization that has them.
 pub trait Events {
     /// Adds an event to the lists that connections start with, at the back of its major layer:
-    /// at start-up, before there are any; or, at any time, to the list of packets without a
-    /// connection.
+    /// at start-up, before there are any; or, at any time, to the list of datagrams, or to that of
+    /// packets without a connection.
     ///
     /// # Errors
     /// There are, or were, sockets.

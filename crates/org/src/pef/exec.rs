@@ -183,7 +183,7 @@ impl<P: Platform> Pef<P> {
         body: Body<P>,
     ) -> Pkt<P> {
         let list = match direction {
-            Direction::Receive | Direction::Unbound => &version.receive,
+            Direction::Receive | Direction::Datagram | Direction::Unbound => &version.receive,
             Direction::Transmit => &version.transmit,
         };
         Pkt {
@@ -284,9 +284,7 @@ impl<P: Platform> Pef<P> {
 
     /// The packet goes on under another perimeter.
     fn hand_over(&self, env: &mut Env<'_, P>, under: Option<u16>, mut pkt: Pkt<P>) {
-        if pkt.direction != Direction::Unbound {
-            self.departed(&mut pkt);
-        }
+        self.departed(&mut pkt);
         match under {
             Some(q) => self.post(env, q, Msg::Packet(pkt)),
             None => env.outside.push_back(pkt),
@@ -321,9 +319,10 @@ impl<P: Platform> Pef<P> {
         first.and_then(|(layer, under)| pkt.bind.under(layer, under))
     }
 
-    /// About to be left somewhere, a packet is under way.
+    /// About to be left somewhere, a packet of a connection is under way.
     pub(super) fn departed(&self, pkt: &mut Pkt<P>) {
         if pkt.counted.is_none()
+            && pkt.direction.is_of_connection()
             && let Some(link) = self.tables(pkt.id).links.get(pkt.id.slot())
         {
             link.departed(pkt.way);
@@ -349,6 +348,7 @@ impl<P: Platform> Pef<P> {
                 seg.rest.into_iter().for_each(|b| env.cx.pool.put(b));
             }
             Body::Frame(_, b) => env.cx.pool.put(b),
+            Body::Datagrams(mut all) => all.look(&mut env.cx, &mut |_, _, _| false),
             Body::Up(_, _, up) => {
                 for b in up.data {
                     env.cx.pool.put(b);

@@ -1,7 +1,7 @@
 //! Somebody else's events: what a callback is shown of a packet, and what becomes of its answer.
 
 use super::cell::Defaults;
-use super::event::{Direction, Packet, Peek, Verdict};
+use super::event::{Packet, Peek, Verdict};
 use super::framework::{Body, Env, Inner, Job, Msg, Pef, Pkt};
 use super::list::{Callback, Event, ListRef, caught};
 use core::sync::atomic::Ordering;
@@ -45,11 +45,7 @@ impl<P: Platform> Pef<P> {
         let looking = member.map(|m| Looking(&m.peek().tcb, now));
         let (mut disable, mut panics) = (false, 0);
         let mut sends = Vec::new();
-        let iface = match &pkt.body {
-            Body::Frame(iface, _) => *iface,
-            _ => 0,
-        };
-        let mut ask = |flow, header: Option<&TcpHdr>, len: u32, payload: &mut [u8]| {
+        let mut ask = |iface, flow, header: Option<&TcpHdr>, len: u32, payload: &mut [u8]| {
             if panics > 0 {
                 return Verdict::Next;
             }
@@ -81,13 +77,13 @@ impl<P: Platform> Pef<P> {
                 let payload = seg.payload.as_mut_slice();
                 // In front of IP nobody has looked at the frame.
                 let header = (seg.ip == Turn::Done).then_some(&seg.frame.hdr);
-                ask(seg.frame.key, header, len, payload)
+                ask(0, seg.frame.key, header, len, payload)
             }
             Body::Up(key, hdr, up) => {
                 // Each buffer is a packet here; one that is done goes no further.
                 up.data.retain(|b| {
                     let len = b.len() as u32;
-                    let keep = ask(*key, hdr.as_ref(), len, b.as_mut_slice()) != Verdict::Done;
+                    let keep = ask(0, *key, hdr.as_ref(), len, b.as_mut_slice()) != Verdict::Done;
                     lost += if keep { 0 } else { len };
                     keep
                 });
@@ -97,7 +93,7 @@ impl<P: Platform> Pef<P> {
                 let (key, n) = (apart.key, apart.out.segs.len());
                 apart.out.segs.retain(|s| {
                     let hdr = s.plan.seg.to_hdr(key.local_port, key.remote_port);
-                    ask(key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
+                    ask(0, key, Some(&hdr), s.plan.len, &mut []) != Verdict::Done
                 });
                 output::dropped(&mut env.cx, apart, n - apart.out.segs.len());
                 Verdict::Next
@@ -106,15 +102,21 @@ impl<P: Platform> Pef<P> {
                 Some(data) => {
                     let len = data.len() as u32;
                     match self.key_of(pkt.id) {
-                        Some(key) => ask(key, None, len, data),
+                        Some(key) => ask(0, key, None, len, data),
                         None => Verdict::Next,
                     }
                 }
                 None => Verdict::Next,
             },
-            Body::Frame(_, b) => {
+            Body::Frame(iface, b) => {
                 let len = b.len() as u32;
-                ask(FlowKey::UNSPECIFIED, None, len, b.as_mut_slice())
+                ask(*iface, FlowKey::UNSPECIFIED, None, len, b.as_mut_slice())
+            }
+            Body::Datagrams(all) => {
+                all.look(&mut env.cx, &mut |key, iface, data| {
+                    ask(iface, *key, None, data.len() as u32, data) != Verdict::Done
+                });
+                Verdict::Next
             }
             Body::Nothing => Verdict::Done,
         };
@@ -127,7 +129,7 @@ impl<P: Platform> Pef<P> {
         if off {
             self.sweep_defaults();
         }
-        if pkt.direction == Direction::Unbound {
+        if !pkt.direction.is_of_connection() {
             for (iface, frame) in sends {
                 env.cx.sh.send_frame(&mut env.cx, iface, &frame);
             }
@@ -142,21 +144,26 @@ impl<P: Platform> Pef<P> {
         verdict
     }
 
-    /// The lists that connections start with, and that of packets without one, lose their
-    /// tombstones.
+    /// The lists that connections start with, and those of datagrams and of packets without a
+    /// connection, lose their tombstones.
     #[cold]
     fn sweep_defaults(&self) {
         // What the callbacks own is dropped when the lock has been released.
         let mut old = Vec::new();
         let mut d = self.manner.defaults.lock();
-        let Defaults { lists, unbound } = &mut *d;
-        for list in lists.iter_mut().chain([&mut *unbound]) {
+        let Defaults {
+            lists,
+            datagrams,
+            unbound,
+        } = &mut *d;
+        for list in lists.iter_mut().chain([&mut *datagrams, &mut *unbound]) {
             if list.has_tombstones() {
                 let swept = ListRef::new(list.swept());
                 old.push(core::mem::replace(list, swept));
             }
         }
         self.wanted.store(!unbound.is_empty(), Ordering::Release);
+        self.watched.store(!datagrams.is_plain(), Ordering::Release);
     }
 
     /// An event has dropped data on its way to the socket: it takes up no room there, and TCP is

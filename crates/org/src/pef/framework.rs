@@ -8,6 +8,7 @@ use super::link::{Version, Way};
 use super::list::ListRef;
 use super::spec::{Arrangement, Pef as Spec};
 use crate::Kd;
+use crate::arrivals::Arrivals;
 use crate::due::DueLine;
 use crate::squeue::cell::OuterParts;
 use crate::squeue::queue::{Protected, Squeue, Who};
@@ -44,6 +45,8 @@ pub struct Pef<P: Platform> {
     pub(super) listeners_tell: AtomicBool,
     /// There are events for packets without a connection.
     pub(super) wanted: AtomicBool,
+    /// There are other events for datagrams than the layers' own.
+    pub(super) watched: AtomicBool,
     pub(super) draws: AtomicU64,
     /// The stack is being dropped: its workers go.
     pub(super) stopped: AtomicBool,
@@ -130,6 +133,8 @@ pub(super) enum Body<P: Platform> {
     Call(Box<dyn Call<P>>),
     /// A frame that belongs to no connection, and the interface that it came in by.
     Frame(u16, PktBuf),
+    /// Datagrams of a burst for sockets under one squeue.
+    Datagrams(Box<dyn Arrivals<Kd<P>>>),
     /// Segments that TCP has made at one go.
     Chain(Box<Apart>),
     /// Finished.

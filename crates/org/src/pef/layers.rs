@@ -44,7 +44,19 @@ impl<P: Platform> Pef<P> {
                 }
                 Verdict::Next
             }
-            (_, Layer::Tcp, None) | (Direction::Unbound, ..) => Verdict::Done,
+            (Direction::Datagram, Layer::Ip, _) => {
+                if let Body::Datagrams(all) = &mut pkt.body {
+                    all.check(&mut env.cx);
+                }
+                Verdict::Next
+            }
+            (Direction::Datagram, Layer::Sockfs, Some((_, inner))) => {
+                if let Body::Datagrams(all) = &mut pkt.body {
+                    all.deliver(&mut inner.shard, &mut env.cx);
+                }
+                Verdict::Next
+            }
+            (_, Layer::Tcp, None) | (Direction::Datagram | Direction::Unbound, ..) => Verdict::Done,
         }
     }
 

@@ -272,7 +272,7 @@ impl<P: Platform> Link<P> {
                 return Err(AlterError::Off);
             }
             let list = match spec.direction {
-                Direction::Receive | Direction::Unbound => &mut v.receive,
+                Direction::Receive | Direction::Datagram | Direction::Unbound => &mut v.receive,
                 Direction::Transmit => &mut v.transmit,
             };
             let (next, event) = list.with(spec.direction, end, spec);

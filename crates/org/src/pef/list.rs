@@ -159,6 +159,8 @@ static COARSE: LazyLock<[List; 2]> =
     LazyLock::new(|| [Direction::Receive, Direction::Transmit].map(List::initial));
 /// As those, with TCP's receive layer in three events.
 static FINE: LazyLock<List> = LazyLock::new(List::fine);
+/// Of datagrams, as long as nobody else's event is on it.
+static DATAGRAMS: LazyLock<List> = LazyLock::new(List::datagrams);
 /// As [`COARSE`], direct.
 static DIRECT: LazyLock<[List; 2]> = LazyLock::new(|| {
     [Direction::Receive, Direction::Transmit].map(|direction| List {
@@ -179,6 +181,11 @@ impl ListRef {
     pub(crate) fn direct() -> [ListRef; 2] {
         let [receive, transmit] = &*DIRECT;
         [ListRef::Fixed(receive), ListRef::Fixed(transmit)]
+    }
+
+    /// The list of datagrams before any event was registered.
+    pub(crate) fn datagrams() -> ListRef {
+        ListRef::Fixed(&DATAGRAMS)
     }
 
     /// A list of its own.
@@ -208,7 +215,7 @@ impl core::ops::Deref for ListRef {
 /// A place in a direction's order of layers.
 fn rank(direction: Direction, layer: Layer) -> usize {
     match direction {
-        Direction::Receive | Direction::Unbound => layer as usize,
+        Direction::Receive | Direction::Datagram | Direction::Unbound => layer as usize,
         Direction::Transmit => Layer::ALL.len() - 1 - layer as usize,
     }
 }
@@ -263,6 +270,12 @@ impl List {
             tcp("tcp-output", Callback::Output),
             own(Layer::Sockfs),
         ])
+    }
+
+    /// The list of datagrams: there is no state machine between IP's event and the socket's.
+    pub(crate) fn datagrams() -> List {
+        let own = |layer: Layer| event(layer.name(), layer, Under::Layer, Callback::Own);
+        List::new(vec![own(Layer::Ip), own(Layer::Sockfs)])
     }
 
     /// The list of packets that belong to no connection.

@@ -26,12 +26,17 @@
 //! and the room for it and answers; SOCKFS counts the call against a socket that is still there;
 //! TCP appends and plans segments; IP gives them their headers and places them in the ring.
 //!
+//! **Datagrams** that are for a socket have a list of the stack (`Direction::Datagram`), a burst of them
+//! for one squeue as a packet: IP checks lengths and checksums under its squeue, SOCKFS gives them to the
+//! socket under the squeue that this is with, for there is no state machine between. What belongs to
+//! nobody has another one (`Direction::Unbound`).
+//!
 //! **Soft rings.** Under `fanout=on` an inbound thread hands packets to worker threads by the flow's
 //! hash, one ring for each core, and those ask the classifier: `squeue`'s rings.
 //!
 //! **Limits.** Packets keep their order along the perimeters of their list. An event outside any
-//! perimeter may be run by two threads at once, and packets may overtake each other there. UDP
-//! does not exist in this stack, and so has no events.
+//! perimeter may be run by two threads at once, and packets may overtake each other there. A
+//! datagram that is sent has no events: the caller is told at once whether there was room for it.
 //!
 //! **Inferences.** (1) Where layers are spread over squeues, each squeue runs on its own core
 //! only: a thread of another core leaves a message and the worker is woken. Where a connection

@@ -15,7 +15,7 @@ use crate::spec::{MAX_GROUPS, OrgSpec};
 use crate::squeue::cell::OuterTable;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
 use crate::squeue::rings::Ring;
-use crate::{Binding, Job, Kd, Org};
+use crate::{Arrivals, Binding, Job, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
@@ -201,6 +201,7 @@ impl<P: Platform> Org for Pef<P> {
         };
         let defaults = Defaults {
             lists: first.clone(),
+            datagrams: ListRef::datagrams(),
             unbound: ListRef::new(List::unbound()),
         };
         let arrangement = spec.arrangement;
@@ -243,6 +244,7 @@ impl<P: Platform> Org for Pef<P> {
             rings: (0..rings).map(|_| Ring::new(&sh.p)).collect(),
             listeners_tell: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             draws: AtomicU64::new(sh.secret[0]),
             stopped: AtomicBool::new(false),
         }
@@ -335,6 +337,23 @@ impl<P: Platform> Org for Pef<P> {
             Box::new(|_, env, _, inner| job(&mut inner.shard, &mut env.cx));
         let mut env = Env::new(cx, Who::Inbound);
         self.bring(&mut env, n, Msg::Job(job));
+        self.finish(&mut env);
+    }
+
+    fn arrive(&self, cx: &mut Ctx<Self::K>, n: u16, mut all: impl Arrivals<Self::K>) {
+        let list = match self.watched.load(Ordering::Acquire) {
+            true => self.manner.defaults.lock().datagrams.clone(),
+            false if self.spec.lists => ListRef::datagrams(),
+            false => return self.leave(cx, n, move |sockets, cx| all.deliver(sockets, cx)),
+        };
+        // A socket without a state machine is where its table is.
+        let bind = (self.manner.bind)(n).with(Layer::Sockfs, n);
+        let version = Version::first([list.clone(), list], bind);
+        let id = SockId::conn(n, 0, 0);
+        let body = Body::Datagrams(Box::new(all));
+        let pkt = self.packet(id, &version, Direction::Datagram, Way::In, body);
+        let mut env = Env::new(cx, Who::Inbound);
+        self.set_out(&mut env, Self::first_under(&pkt), pkt);
         self.finish(&mut env);
     }
 

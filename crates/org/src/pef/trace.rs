@@ -34,7 +34,7 @@ pub fn events(sink: TraceSink) -> [EventSpec; 2] {
 fn traced(p: &Packet<'_>) -> Option<Traced> {
     let (h, info) = (p.header?, p.tcp?.info());
     let scale = match p.direction {
-        Direction::Receive | Direction::Unbound => info.snd_wscale,
+        Direction::Receive | Direction::Datagram | Direction::Unbound => info.snd_wscale,
         Direction::Transmit => info.rcv_wscale,
     };
     // The window of a SYN is not scaled (RFC 7323, section 2.2).

@@ -108,7 +108,7 @@ impl<K: Kind> Table<K> {
     /// Datagrams have come for sockets of this perimeter.
     #[inline]
     pub fn deliver(&mut self, cx: &mut Ctx<K>, all: &mut Vec<Addressed>) {
-        for Addressed { rx, to } in all.iter_mut() {
+        for Addressed { rx, to, .. } in all.iter_mut() {
             match self.get(*to) {
                 Some(socket) => socket.deliver(cx, rx),
                 None => {
