@@ -98,6 +98,10 @@ fn guarded<A: Access>(
 /// As [`input`], for merged segments: as one if header prediction takes them, else one by one.
 #[inline(never)]
 fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
+    let most = cx.sh.config.most_merged();
+    if seg.segs > most && seg.octets() > 0 {
+        return seg.in_runs(most, |seg| input(a, cx, seg));
+    }
     let now = now(a, cx);
     let run = Run {
         segs: seg.segs,
