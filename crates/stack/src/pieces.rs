@@ -49,8 +49,8 @@ impl Seg {
     }
 
     /// Takes what a device has merged apart into runs of at most `n` segments, whatever pieces of memory
-    /// it is in, and gives them to `f` one after the other. Octets are copied unless their memory is
-    /// shared.
+    /// it is in, and gives them to `f` one after the other; a single segment piece by piece. Octets are
+    /// copied unless their memory is shared.
     pub(crate) fn in_runs(&mut self, n: u16, mut f: impl FnMut(&mut Seg)) {
         let most = u32::from(n.max(1)) * self.size.max(1);
         let (mut seq, flags) = (self.frame.hdr.seq, self.frame.hdr.flags);
@@ -85,7 +85,11 @@ impl Seg {
             let hdr = &mut self.frame.hdr;
             hdr.seq = seq;
             hdr.flags = if left == 0 { flags } else { TcpFlags::ACK };
-            f(self);
+            match self.segs {
+                // Nobody looks for more of a single segment behind its payload.
+                1 => self.apart(&mut f),
+                _ => f(self),
+            }
             seq += octets;
         }
     }
@@ -116,6 +120,7 @@ mod tests {
                 });
                 left = rest;
             }
+            let cuts = pieces.len() - 1;
             let mut seg = Seg::default();
             let last = TcpFlags::ACK | TcpFlags::PSH | TcpFlags::FIN;
             (seg.frame.hdr.seq, seg.frame.hdr.flags) = (Seq(u32::MAX - 9), last);
@@ -123,7 +128,7 @@ mod tests {
             seg.frame.payload_len = seg.payload.len() as u32;
             seg.behind = octets.len() as u32 - seg.frame.payload_len;
             (seg.rest, seg.size) = (pieces, size);
-            let mut got: Vec<u8> = Vec::new();
+            let (mut got, mut runs): (Vec<u8>, _) = (Vec::new(), 0);
             seg.in_runs(n, |run| {
                 assert_eq!(run.frame.hdr.seq, Seq(u32::MAX - 9) + got.len() as u32);
                 let rest = run.rest.iter().flat_map(|b| b.as_slice());
@@ -131,17 +136,22 @@ mod tests {
                 got.extend(run.payload.as_slice().iter().chain(rest));
                 let len = (got.len() - before) as u32;
                 assert_eq!((run.octets(), run.segs), (len, len.div_ceil(size) as u16));
-                match got.len() == octets.len() {
-                    true => assert_eq!(run.frame.hdr.flags, last),
-                    false => assert_eq!(
-                        (len, run.frame.hdr.flags),
-                        (u32::from(n) * size, TcpFlags::ACK)
-                    ),
-                }
+                assert!(run.segs <= n && (run.segs > 1 || run.rest.is_empty()));
+                runs += 1;
+                let flags = match got.len() == octets.len() {
+                    true => last,
+                    false => TcpFlags::ACK,
+                };
+                assert_eq!(run.frame.hdr.flags, flags);
                 // Who takes it may leave anything behind.
-                (run.frame.hdr.seq, run.frame.hdr.flags) = (Seq(1), TcpFlags::RST);
+                run.frame.hdr.seq = Seq(1);
             });
             assert!(got == octets, "seed {seed}");
+            let least = octets.len().div_ceil(usize::from(n) * size as usize);
+            assert!(
+                (least..=least + cuts).contains(&runs),
+                "seed {seed}: {runs} runs"
+            );
         }
     }
 }
