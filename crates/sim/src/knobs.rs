@@ -139,12 +139,14 @@ impl Knobs {
 
     /// The settings of one end's stack.
     pub fn config(&self, sc: &Scenario, client: bool) -> Config {
+        let stretch_acks = SplitMix64::new(self.seed ^ 0x7374_7265).below(4) != 0;
         let mut c = Config::default()
             .with_tcp(self.tcp(sc, client))
             .with_service(self.service)
             .with_syn_buckets(16)
             .with_tx_ring(self.tx_ring)
             .with_offload(sc.offload)
+            .with_stretch_acks(stretch_acks)
             .with_ipv6(Ipv6Config::default().with_dad_transmits(self.dad_transmits));
         if sc.workload == Workload::Datagrams {
             c.fragments = self.fragments;
