@@ -260,14 +260,15 @@ fn bring<O: Org>(org: &O, cx: &mut Ctx<O::K>, late: bool, found: &mut Vec<Addres
     while let Some(first) = found.first() {
         let n = first.to.shard();
         if found.iter().all(|a| a.to.shard() == n) {
-            let mut all = core::mem::take(found);
+            let all = core::mem::take(found);
+            let mut arrived = Arrived { all, late };
             if !O::HERE {
-                return org.arrive(cx, n, Arrived { all, late });
+                return org.arrive(cx, n, arrived);
             }
             // The calling thread is inside at once, and has its room back.
             let job = move |s: &mut dyn Sockets<O::K>, cx: &mut Ctx<O::K>| {
-                s.others().table::<Table<O::K>>().deliver(cx, &mut all);
-                all
+                arrived.deliver(s, cx);
+                arrived.all
             };
             *found = org.inside(cx, n, job).unwrap_or_default();
             return;

@@ -53,20 +53,20 @@ impl Stack {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A filter of datagrams:
+    /// A filter that drops datagrams from privileged ports:
     ///
     /// ```
     #[doc = include_str!("examples/pef.txt")]
-    /// let from_above = |packet: &mut Packet<'_>| match packet.flow.remote_port {
+    /// let filter = |packet: &mut Packet<'_>| match packet.flow.remote_port {
     ///     ..1024 => Verdict::Done,
     ///     _ => Verdict::Next,
     /// };
     /// stack.register_event(EventSpec {
-    ///     name: "from above".into(),
+    ///     name: "filter".into(),
     ///     direction: Direction::Datagram,
     ///     layer: Layer::Ip,
     ///     under: Under::Layer,
-    ///     event: Arc::new(from_above),
+    ///     event: Arc::new(filter),
     /// })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -71,9 +71,9 @@ pub struct Config {
     /// Whether a burst's segments of one connection are acknowledged at once, however many they
     /// are, as Linux does where it merges them (stretch acknowledgments); else every second full
     /// one is, as RFC 5681, section 4.2, has it: a burst's segments are taken by twos, so that three
-    /// are acknowledged where one waited already; what a device has merged is taken apart for that,
-    /// which copies it unless its memory is shared. Without [`Config::offload`] each segment counts by
-    /// itself. Default yes.
+    /// are acknowledged where one waited already. What a device has merged is taken apart for that,
+    /// and copied unless its memory is shared; `pef` with finer events takes it as it came. Without
+    /// [`Config::offload`] each segment counts by itself. Default yes.
     pub stretch_acks: bool,
     /// Time to live, or hop limit, of datagrams. Default 64. Over IPv6 what a router advertises comes
     /// before it where [`Ipv6Config::autoconf`] is on, and a socket's own before both.

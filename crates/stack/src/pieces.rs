@@ -52,9 +52,10 @@ impl Seg {
     /// it is in, and gives them to `f` one after the other; a single segment piece by piece. Octets are
     /// copied unless their memory is shared.
     pub(crate) fn in_runs(&mut self, n: u16, mut f: impl FnMut(&mut Seg)) {
-        let most = u32::from(n.max(1)) * self.size.max(1);
+        let size = self.size.max(1);
+        let most = u32::from(n.max(1)) * size;
         let (mut seq, flags) = (self.frame.hdr.seq, self.frame.hdr.flags);
-        let (mut left, size) = (self.octets(), self.size.max(1));
+        let mut left = self.octets();
         let mut pieces = VecDeque::from(core::mem::take(&mut self.rest));
         pieces.push_front(core::mem::take(&mut self.payload));
         while left > 0 {

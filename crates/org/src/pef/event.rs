@@ -36,6 +36,16 @@ pub enum Direction {
     Unbound,
 }
 
+impl Direction {
+    /// Whether it is a list of each connection, and not one of the stack.
+    pub(crate) fn is_of_connection(self) -> bool {
+        match self {
+            Direction::Receive | Direction::Transmit => true,
+            Direction::Datagram | Direction::Unbound => false,
+        }
+    }
+}
+
 /// A major layer of a list. Each holds one or more events.
 ///
 /// ```
@@ -53,16 +63,6 @@ pub enum Layer {
     Tcp,
     /// The socket layer.
     Sockfs,
-}
-
-impl Direction {
-    /// Whether it is a list of each connection, and not one of the stack.
-    pub(crate) fn is_of_connection(self) -> bool {
-        match self {
-            Direction::Receive | Direction::Transmit => true,
-            Direction::Datagram | Direction::Unbound => false,
-        }
-    }
 }
 
 impl Layer {

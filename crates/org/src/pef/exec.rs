@@ -343,10 +343,7 @@ impl<P: Platform> Pef<P> {
     pub(super) fn end(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
         self.arrived(&mut pkt);
         match pkt.body {
-            Body::Seg(seg) => {
-                env.cx.pool.put(seg.payload);
-                seg.rest.into_iter().for_each(|b| env.cx.pool.put(b));
-            }
+            Body::Seg(mut seg) => seg.release(&mut env.cx.pool),
             Body::Frame(_, b) => env.cx.pool.put(b),
             Body::Datagrams(mut all) => all.look(&mut env.cx, &mut |_, _, _| false),
             Body::Up(_, _, up) => {

@@ -233,6 +233,11 @@ fn event(name: &str, layer: Layer, under: Under, callback: Callback) -> Arc<Even
     })
 }
 
+/// A layer's own event.
+fn own(layer: Layer) -> Arc<Event> {
+    event(layer.name(), layer, Under::Layer, Callback::Own)
+}
+
 impl List {
     fn new(events: Vec<Arc<Event>>) -> List {
         let plain = events
@@ -255,14 +260,12 @@ impl List {
     pub(crate) fn initial(direction: Direction) -> List {
         let mut layers = Layer::ALL;
         layers.sort_by_key(|l| rank(direction, *l));
-        let own = |layer: Layer| event(layer.name(), layer, Under::Layer, Callback::Own);
         List::new(layers.map(own).to_vec())
     }
 
     /// The same to receive, with TCP's layer in three events (section 5).
     pub(crate) fn fine() -> List {
         let tcp = |name, callback| event(name, Layer::Tcp, Under::Layer, callback);
-        let own = |layer: Layer| event(layer.name(), layer, Under::Layer, Callback::Own);
         List::new(vec![
             own(Layer::Ip),
             tcp("tcp-predict", Callback::Predict),
@@ -274,7 +277,6 @@ impl List {
 
     /// The list of datagrams: there is no state machine between IP's event and the socket's.
     pub(crate) fn datagrams() -> List {
-        let own = |layer: Layer| event(layer.name(), layer, Under::Layer, Callback::Own);
         List::new(vec![own(Layer::Ip), own(Layer::Sockfs)])
     }
 
