@@ -106,8 +106,14 @@ fn large_segments_are_what_single_ones_are() {
             reorder: 0.02,
             ..Wire::default()
         },
+        Wire {
+            mbps: 50,
+            queue: 25,
+            loss: 0.05,
+            ..Wire::default()
+        },
     ];
-    let mut joined = [[0; 3]; 4];
+    let mut joined = [[0; 4]; 5];
     for seed in seeds(40) {
         let mut rng = Rng::new(seed ^ 0x1a29e);
         for (wire, joined) in wires.iter().zip(&mut joined) {
@@ -131,7 +137,7 @@ fn large_segments_are_what_single_ones_are() {
                 (sim.log.take().unwrap_or_default(), sim.joined)
             };
             let (single, none) = run(None);
-            assert_eq!(none, [0; 3]);
+            assert_eq!(none, [0; 4]);
             for most in [(65_000, 44), (65_000, 3), (9_000, 64)] {
                 let (octets, segs) = most;
                 let (cut, n) = run(Some(Large { octets, segs }));
@@ -142,8 +148,10 @@ fn large_segments_are_what_single_ones_are() {
             }
         }
     }
-    let enough = |[all, partial, fin]: &[u64; 3]| *all > 10_000 && *partial > 100 && *fin > 10;
+    let enough = |[all, partial, fin, _]: &[u64; 4]| *all > 10_000 && *partial > 100 && *fin > 10;
     assert!(joined.iter().all(enough), "{joined:?} joined");
+    let again = |[.., again]: &[u64; 4]| *again > 50;
+    assert!(joined[2..].iter().all(again), "{joined:?} joined");
 }
 
 /// Segments around every edge, with whatever flags and options: nothing panics, each makes only

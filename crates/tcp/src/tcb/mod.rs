@@ -8,12 +8,14 @@
 //! | `ack.rs` | acknowledgments, loss detection, recovery |
 //! | `receive.rs` | data in: order, window, when to acknowledge |
 //! | `output.rs` | which segment to send next |
+//! | `large.rs` | several of them planned at once |
 //! | `probe.rs` | tail loss probes, the reordering window |
 //! | `path.rs` | black holes, and probing for the path's MTU |
 //! | `timers.rs` | what happens when nothing does |
 
 mod ack;
 mod input;
+mod large;
 mod light;
 mod output;
 mod path;

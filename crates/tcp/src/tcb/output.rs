@@ -3,17 +3,14 @@
 use perimeter_base::Time;
 use perimeter_wire::{SegOut, Seq, TcpFlags, TcpOptions};
 
-use super::types::{Large, Queued, SegPlan};
+use super::types::{Queued, SegPlan};
 use super::{State, Tcb, flag, tick};
 use crate::info::CaState;
 use crate::sack::NextSeg;
 
-/// Segments between two pushes of a burst, where large segments are planned. Divides 256.
-const PUSH_EVERY: u8 = 32;
-
 /// Why there is no data to send.
 #[derive(Copy, Clone, PartialEq, Eq)]
-enum Blocked {
+pub(super) enum Blocked {
     /// Nothing is queued that has not been sent.
     Empty,
     /// The congestion window is full.
@@ -22,6 +19,24 @@ enum Blocked {
     Window,
     /// A partial segment waits for more data or an acknowledgment.
     Held,
+}
+
+/// Something to send again.
+#[derive(Copy, Clone)]
+pub(super) struct Again {
+    pub(super) seq: Seq,
+    /// Of sequence space: the FIN may be the last.
+    pub(super) len: u32,
+    /// The one rescue of an episode.
+    rescue: bool,
+}
+
+/// New data to send, with the FIN behind it where `flags` has it.
+#[derive(Copy, Clone)]
+pub(super) struct New {
+    pub(super) off: u32,
+    pub(super) len: u32,
+    pub(super) flags: TcpFlags,
 }
 
 /// Ticks after received data within which sending counts as an answer to it: the delayed
@@ -91,92 +106,6 @@ impl Tcb {
             segs: 1,
             size: 0,
         })
-    }
-
-    /// As [`Tcb::plan_here`]; and where that is a full segment of new data, as many of those that
-    /// may follow it at once as `most` allows, as one large segment; the last of them may be a
-    /// partial one. Cut, it is what [`Tcb::plan`] would have given one by one
-    /// ([`SegPlan::segment`]).
-    #[inline(never)]
-    pub fn plan_large(&mut self, q: Queued, most: Large, now: Time) -> Option<SegPlan> {
-        let mut plan = self.plan(q, now)?;
-        let full = plan.len == u32::from(self.mss) && plan.seg.flags == TcpFlags::ACK;
-        let joins = full && (self.has(flag::FAST) || self.is_undisturbed());
-        if joins && plan.seg.seq + plan.len == self.snd_nxt {
-            self.lengthen(&mut plan, q, most, now);
-        }
-        Some(plan)
-    }
-
-    /// Further segments of new data join a full one, all but the last of them full, too. They stop at
-    /// a push or the FIN, which only the last segment of a large one can have, and at half the
-    /// congestion window, as Linux's bursts do.
-    #[inline(never)]
-    fn lengthen(&mut self, plan: &mut SegPlan, q: Queued, most: Large, now: Time) {
-        let mss = u32::from(self.mss);
-        let octets = most.octets.min(self.cc.cwnd() / 2);
-        let closes = self.has(flag::FIN_QUEUED);
-        plan.size = self.mss;
-        let room = octets.saturating_sub(plan.len);
-        let quiet = self
-            .quiet(q, room)
-            .min(u32::from(most.segs.saturating_sub(plan.segs)));
-        self.commit_quiet(quiet, now);
-        plan.len += quiet * mss;
-        plan.segs += quiet as u16;
-        while plan.seg.flags == TcpFlags::ACK && plan.segs < most.segs {
-            let flight = self.snd_nxt.since(self.snd_una);
-            let len = q.len.saturating_sub(flight).min(mss);
-            let end = flight + len;
-            let fits = plan.len + len <= octets && end <= self.snd_wnd && end <= self.cc.cwnd();
-            if len == 0 || !fits || (len < mss && !closes && self.hold_partial(q, flight)) {
-                break;
-            }
-            let flags = TcpFlags::ACK | self.fin_with(end == q.len);
-            plan.seg.flags = self.commit_new(q, flight, len, flags, now);
-            plan.len += len;
-            plan.segs += 1;
-        }
-        self.count.segs_out = self.count.segs_out.wrapping_add(u32::from(plan.segs) - 1);
-    }
-
-    /// How many full segments of new data, of `room` octets together at most, can be sent before one
-    /// that pushes or has the FIN. [`Tcb::commit_quiet`] counts them as [`Tcb::commit_new`] would one
-    /// by one.
-    #[inline(always)]
-    fn quiet(&self, q: Queued, room: u32) -> u32 {
-        if !self.large {
-            return 0;
-        }
-        let flight = self.snd_nxt.since(self.snd_una);
-        let allowed = q.len.min(self.snd_wnd).min(self.cc.cwnd());
-        let mut octets = allowed.saturating_sub(flight).min(room);
-        let pushed = match self.has(flag::FIN_QUEUED) {
-            true => q.len,
-            false => q.len.saturating_sub(q.unpushed),
-        };
-        if pushed > flight {
-            octets = octets.min(pushed - flight - 1);
-        }
-        let since = self.snd_nxt.since(self.push_seq);
-        octets = octets.min((self.max_wnd / 2).saturating_sub(since));
-        let burst = PUSH_EVERY - 1 - self.burst % PUSH_EVERY;
-        (octets / u32::from(self.mss)).min(burst.into())
-    }
-
-    /// Counts the `n` segments that [`Tcb::quiet`] has found as sent, right behind another one.
-    #[inline(always)]
-    fn commit_quiet(&mut self, n: u32, now: Time) {
-        let mss = u32::from(self.mss);
-        self.burst = self.burst.wrapping_add(n as u8);
-        match self.has(flag::SAMPLING) {
-            true => (0..n).for_each(|_| {
-                self.snd_nxt += mss;
-                self.record_send(now);
-            }),
-            false => self.snd_nxt += n * mss,
-        }
-        self.count.data_segs_out = self.count.data_segs_out.wrapping_add(n);
     }
 
     /// Whether there is nothing to send, nor anything to see to but the loss probe, which then is
@@ -334,47 +263,67 @@ impl Tcb {
 
     /// Retransmission, while there is room in the congestion window.
     fn plan_again(&mut self, q: Queued, now: Time) -> Option<SegPlan> {
+        let what = self.next_again(q)?;
+        Some(self.send_again(q, what, now))
+    }
+
+    /// What [`Tcb::plan_again`] would send.
+    pub(super) fn next_again(&self, q: Queued) -> Option<Again> {
         let pipe = self.pipe();
         let room = self.cc.cwnd().saturating_sub(pipe);
         if room == 0 || self.snd_una == self.snd_nxt {
             return None;
         }
-        let Some(sb) = &self.scoreboard else {
-            if !self.has(flag::HEAD_LOST) {
-                return None;
-            }
-            self.flags &= !flag::HEAD_LOST;
-            let len = self.payload_room().min(self.snd_nxt.since(self.snd_una));
-            return Some(self.again(q, self.snd_una, len, false, now));
-        };
         let flight = self.snd_nxt.since(self.snd_una);
+        let Some(sb) = &self.scoreboard else {
+            return self.has(flag::HEAD_LOST).then(|| Again {
+                seq: self.snd_una,
+                len: self.payload_room().min(flight),
+                rescue: false,
+            });
+        };
         let unsent = q.len.saturating_sub(self.data_in_flight());
         let fits = flight + unsent.min(u32::from(self.mss)) <= self.snd_wnd;
-        let next = sb.next_seg(self.snd_nxt, unsent > 0 && fits)?;
-        let (seq, len) = match next {
+        let what = match sb.next_seg(self.snd_nxt, unsent > 0 && fits)? {
             NextSeg::New => return None,
-            NextSeg::Retransmit { seq, len } => (seq, len.min(self.payload_room())),
+            NextSeg::Retransmit { seq, len } => Again {
+                seq,
+                len: len.min(self.payload_room()),
+                rescue: false,
+            },
             // The last octets are the ones that the rescue is for.
             NextSeg::Rescue { seq, len } => {
                 let fits = len.min(self.payload_room());
-                (seq + (len - fits), fits)
+                Again {
+                    seq: seq + (len - fits),
+                    len: fits,
+                    rescue: true,
+                }
             }
         };
-        if len > room && pipe > 0 {
-            return None;
-        }
-        let sent = match next {
-            NextSeg::Retransmit { .. } => NextSeg::Retransmit { seq, len },
-            other => other,
-        };
+        (what.len <= room || pipe == 0).then_some(what)
+    }
+
+    /// Sends that.
+    pub(super) fn send_again(&mut self, q: Queued, what: Again, now: Time) -> SegPlan {
+        let Again { seq, len, rescue } = what;
         let mut joins = false;
-        if let Some(sb) = &mut self.scoreboard {
-            joins = sb.high_rxt() == seq;
-            sb.on_sent(sent, self.snd_nxt);
+        match &mut self.scoreboard {
+            Some(sb) => {
+                joins = sb.high_rxt() == seq;
+                let sent = match rescue {
+                    true => NextSeg::Rescue { seq, len },
+                    false => NextSeg::Retransmit { seq, len },
+                };
+                sb.on_sent(sent, self.snd_nxt);
+            }
+            None => self.flags &= !flag::HEAD_LOST,
         }
+        // Of two that left together the first time, and do so again, the second one pushes; a
+        // large segment is delivered without.
         let second = (seq.since(self.iss) / u32::from(self.mss)) & 1 != 0;
-        let pair = joins && second && self.has(flag::AGAIN);
-        Some(self.again(q, seq, len, pair, now))
+        let pair = joins && second && !self.large && self.has(flag::AGAIN);
+        self.again(q, seq, len, pair, now)
     }
 
     /// New data, as a probe of the path's MTU if one is due.
@@ -390,26 +339,37 @@ impl Tcb {
     /// New data, with the FIN if that is next.
     fn plan_new(&mut self, q: Queued, now: Time) -> Result<SegPlan, Blocked> {
         self.flags &= !flag::CWND_FULL;
+        if self.snd_una == self.snd_nxt && q.len > 0 {
+            self.resume(now);
+        }
+        match self.next_new(q) {
+            Ok(New { off, len, flags }) => Ok(self.new_segment(q, off, len, flags, now)),
+            Err(why) => {
+                self.set_flag(flag::CWND_FULL, why == Blocked::Cwnd);
+                Err(why)
+            }
+        }
+    }
+
+    /// What [`Tcb::plan_new`] would send.
+    pub(super) fn next_new(&self, q: Queued) -> Result<New, Blocked> {
         if self.has(flag::FIN_SENT) {
             return Err(Blocked::Empty);
         }
-        let flight = self.snd_nxt.since(self.snd_una);
-        let unsent = q.len.saturating_sub(flight);
+        let off = self.snd_nxt.since(self.snd_una);
+        let unsent = q.len.saturating_sub(off);
         let fin_queued = self.has(flag::FIN_QUEUED);
         if unsent == 0 {
-            if !fin_queued {
-                return Err(Blocked::Empty);
-            }
             // A FIN alone waits for no window: it is nothing to buffer (as BSD and Linux).
             let flags = TcpFlags::ACK | TcpFlags::FIN;
-            return Ok(self.new_segment(q, flight, 0, flags, now));
-        }
-        if flight == 0 {
-            self.resume(now);
+            return match fin_queued {
+                true => Ok(New { off, len: 0, flags }),
+                false => Err(Blocked::Empty),
+            };
         }
         let room = self.payload_room();
         let mut len = unsent.min(room);
-        let window = self.snd_wnd.saturating_sub(flight);
+        let window = self.snd_wnd.saturating_sub(off);
         let cwnd = self.cc.cwnd().saturating_sub(self.pipe());
         if window < len {
             // Sender's silly-window avoidance (RFC 9293, section 3.8.6.2.1): less than a
@@ -420,21 +380,20 @@ impl Tcb {
             len = window;
         }
         if cwnd < len {
-            self.flags |= flag::CWND_FULL;
             return Err(Blocked::Cwnd);
         }
         let last = len == unsent;
-        if len < room && last && !fin_queued && self.hold_partial(q, flight) {
+        if len < room && last && !fin_queued && self.hold_partial(q, off) {
             return Err(Blocked::Held);
         }
         let flags = TcpFlags::ACK | self.fin_with(last);
-        Ok(self.new_segment(q, flight, len, flags, now))
+        Ok(New { off, len, flags })
     }
 
     /// Whether a partial last segment waits: for more data (cork, MSG_MORE), or for the
     /// acknowledgment of another partial one (Nagle's algorithm, RFC 9293 section 3.7.4, in
     /// Minshall's variant, as Linux).
-    fn hold_partial(&self, q: Queued, flight: u32) -> bool {
+    pub(super) fn hold_partial(&self, q: Queued, flight: u32) -> bool {
         if self.has(flag::PUSH) {
             return false;
         }
@@ -442,7 +401,7 @@ impl Tcb {
         self.has(flag::CORK) || q.more_coming || (!self.has(flag::NODELAY) && small_out)
     }
 
-    fn fin_with(&self, last: bool) -> TcpFlags {
+    pub(super) fn fin_with(&self, last: bool) -> TcpFlags {
         if last && self.has(flag::FIN_QUEUED) && !self.has(flag::FIN_SENT) {
             TcpFlags::FIN
         } else {
@@ -493,7 +452,7 @@ impl Tcb {
 
     /// Counts new data as sent; returns the flags of its segment.
     #[inline(always)]
-    fn commit_new(
+    pub(super) fn commit_new(
         &mut self,
         q: Queued,
         off: u32,
@@ -552,16 +511,8 @@ impl Tcb {
         flags
     }
 
-    /// Where large segments are planned: whether the burst has come to a push, and the window is
-    /// twice as large as what lies between two of them.
-    #[cold]
-    fn pushes_large(&self) -> bool {
-        let between = u32::from(PUSH_EVERY) * u32::from(self.mss);
-        self.burst.is_multiple_of(PUSH_EVERY) && self.cc.cwnd() >= 2 * between
-    }
-
     /// Slow start watches round trips: more than one sample for each.
-    fn record_send(&mut self, now: Time) {
+    pub(super) fn record_send(&mut self, now: Time) {
         let window = self.cc.cwnd().min(self.snd_wnd);
         let times = self.times.get_or_insert_default();
         times.on_send(self.snd_nxt, window, now);
@@ -588,7 +539,7 @@ impl Tcb {
         pair: bool,
         now: Time,
     ) -> SegPlan {
-        let fin = self.has(flag::FIN_SENT) && seq + len == self.snd_nxt;
+        let fin = self.ends_with_fin(seq + len);
         let octets = len - u32::from(fin);
         let off = seq.since(self.snd_una);
         let mut flags = TcpFlags::ACK;
@@ -615,6 +566,11 @@ impl Tcb {
         self.count.bytes_retrans += u64::from(octets);
         self.sent_data(octets, now);
         SegPlan::one(self.header(seq, flags, now), off, octets)
+    }
+
+    /// Whether the FIN is what was sent before `end`.
+    pub(super) fn ends_with_fin(&self, end: Seq) -> bool {
+        self.has(flag::FIN_SENT) && end == self.snd_nxt
     }
 
     /// A segment without data.

@@ -203,8 +203,9 @@ pub struct Sim {
     pub path_floor: u16,
     /// Large segments are planned, up to this.
     pub large: Option<Large>,
-    /// Segments that joined others in those; partial ones among them, and such with the FIN.
-    pub joined: [u64; 3],
+    /// Segments that joined others in those; large ones that end with a partial segment, that have
+    /// the FIN, and that begin with what is sent again.
+    pub joined: [u64; 4],
     /// Everything sent, if it is to be kept.
     pub log: Option<Vec<String>>,
     iss: [Seq; 2],
@@ -272,7 +273,7 @@ impl Sim {
             eats: None,
             path_floor: 512,
             large: None,
-            joined: [0; 3],
+            joined: [0; 4],
             log: None,
             iss,
             edge: [None; 2],
@@ -573,6 +574,7 @@ impl Sim {
             let Some(t) = &mut h.tcb else { return };
             t.set_large(self.pushes);
             t.set_path_floor(self.path_floor);
+            let nxt = t.snd_nxt();
             let planned = match self.large {
                 Some(most) => t.plan_large(h.snd.queued(), most, now),
                 None => t.plan(h.snd.queued(), now),
@@ -583,7 +585,13 @@ impl Sim {
             let joins = plan.segs > 1;
             let partial = joins && plan.len < u32::from(plan.size) * u32::from(plan.segs);
             let fin = joins && plan.seg.flags.contains(TcpFlags::FIN);
-            let also = [u64::from(plan.segs) - 1, partial.into(), fin.into()];
+            let again = joins && plan.seg.seq.lt(nxt);
+            let also = [
+                u64::from(plan.segs) - 1,
+                partial.into(),
+                fin.into(),
+                again.into(),
+            ];
             self.joined.iter_mut().zip(also).for_each(|(n, m)| *n += m);
             for plan in (0..plan.segs).map(|n| plan.segment(n)) {
                 let payload = self.payload(i, &plan);

@@ -1,0 +1,165 @@
+//! Several segments planned at once, as one large segment.
+
+use perimeter_base::Time;
+use perimeter_wire::TcpFlags;
+
+use super::output::{Again, New};
+use super::types::{Large, Queued, SegPlan};
+use super::{Tcb, flag};
+use crate::info::CaState;
+
+/// What comes next.
+enum Next {
+    Again(Again),
+    New(New),
+}
+
+/// Segments between two pushes of a burst, where large segments are planned. Divides 256.
+const PUSH_EVERY: u8 = 32;
+
+impl Tcb {
+    /// As [`Tcb::plan_here`]; and where that is a full segment, new data or sent again, as many of
+    /// those that may follow it at once as `most` allows, as one large segment; the last of them may
+    /// be a partial one. Cut, it is what [`Tcb::plan`] would have given one by one
+    /// ([`SegPlan::segment`]).
+    #[inline(never)]
+    pub fn plan_large(&mut self, q: Queued, most: Large, now: Time) -> Option<SegPlan> {
+        let mut plan = self.plan(q, now)?;
+        if plan.len == 0 || plan.seg.flags != TcpFlags::ACK {
+            return Some(plan);
+        }
+        if !self.has(flag::FAST) && !self.is_undisturbed() {
+            self.lengthen_disturbed(&mut plan, q, most, now);
+        } else if plan.len == self.mss.into() && plan.seg.seq + plan.len == self.snd_nxt {
+            self.lengthen(&mut plan, q, most, now);
+        }
+        Some(plan)
+    }
+
+    /// Further segments of new data join a full one, all but the last of them full, too. They stop at
+    /// a push or the FIN, which only the last segment of a large one can have, and at half the
+    /// congestion window, as Linux's bursts do.
+    #[inline(never)]
+    fn lengthen(&mut self, plan: &mut SegPlan, q: Queued, most: Large, now: Time) {
+        let mss = u32::from(self.mss);
+        let octets = most.octets.min(self.cc.cwnd() / 2);
+        let closes = self.has(flag::FIN_QUEUED);
+        plan.size = self.mss;
+        let room = octets.saturating_sub(plan.len);
+        let quiet = self
+            .quiet(q, room)
+            .min(u32::from(most.segs.saturating_sub(plan.segs)));
+        self.commit_quiet(quiet, now);
+        plan.len += quiet * mss;
+        plan.segs += quiet as u16;
+        while plan.seg.flags == TcpFlags::ACK && plan.segs < most.segs {
+            let flight = self.snd_nxt.since(self.snd_una);
+            let len = q.len.saturating_sub(flight).min(mss);
+            let end = flight + len;
+            let fits = plan.len + len <= octets && end <= self.snd_wnd && end <= self.cc.cwnd();
+            if len == 0 || !fits || (len < mss && !closes && self.hold_partial(q, flight)) {
+                break;
+            }
+            let flags = TcpFlags::ACK | self.fin_with(end == q.len);
+            plan.seg.flags = self.commit_new(q, flight, len, flags, now);
+            plan.len += len;
+            plan.segs += 1;
+        }
+        self.count.segs_out = self.count.segs_out.wrapping_add(u32::from(plan.segs) - 1);
+    }
+
+    /// As [`Tcb::lengthen`], while something is lost, out of order or probed for: one by one, as what
+    /// may be sent next changes with each. What is sent again and new data behind it may be one.
+    #[inline(never)]
+    fn lengthen_disturbed(&mut self, plan: &mut SegPlan, q: Queued, most: Large, now: Time) {
+        let size = self.payload_room();
+        if plan.len != size {
+            return;
+        }
+        let octets = most.octets.min(self.cc.cwnd() / 2);
+        while plan.seg.flags == TcpFlags::ACK && plan.segs < most.segs {
+            let Some(next) = self.next_data(q) else { break };
+            let (off, len) = match next {
+                Next::Again(a) => {
+                    let fin = self.ends_with_fin(a.seq + a.len);
+                    (a.seq.since(self.snd_una), a.len - u32::from(fin))
+                }
+                Next::New(n) => (n.off, n.len),
+            };
+            let joins = off == plan.off + plan.len && (1..=size).contains(&len);
+            if !joins || plan.len + len > octets || !plan.len.is_multiple_of(size) {
+                break;
+            }
+            let one = match next {
+                Next::Again(a) => self.send_again(q, a, now),
+                Next::New(n) => self.new_segment(q, n.off, n.len, n.flags, now),
+            };
+            plan.seg.flags = one.seg.flags;
+            plan.len += len;
+            plan.segs += 1;
+        }
+        plan.size = size as u16;
+    }
+
+    /// What [`Tcb::plan`] would give next, if that is data.
+    fn next_data(&self, q: Queued) -> Option<Next> {
+        let first = flag::SYN_DUE | flag::SYN_OUT | flag::PROBE | flag::TLP_DUE | flag::MTU_PROBE;
+        if self.has(first) {
+            return None;
+        }
+        let again = matches!(self.ca, CaState::Recovery | CaState::Loss)
+            .then(|| self.next_again(q))
+            .flatten();
+        match again {
+            Some(what) => Some(Next::Again(what)),
+            None => self.next_new(q).ok().map(Next::New),
+        }
+    }
+
+    /// How many full segments of new data, of `room` octets together at most, can be sent before one
+    /// that pushes or has the FIN. [`Tcb::commit_quiet`] counts them as [`Tcb::commit_new`] would one
+    /// by one.
+    #[inline(always)]
+    fn quiet(&self, q: Queued, room: u32) -> u32 {
+        if !self.large {
+            return 0;
+        }
+        let flight = self.snd_nxt.since(self.snd_una);
+        let allowed = q.len.min(self.snd_wnd).min(self.cc.cwnd());
+        let mut octets = allowed.saturating_sub(flight).min(room);
+        let pushed = match self.has(flag::FIN_QUEUED) {
+            true => q.len,
+            false => q.len.saturating_sub(q.unpushed),
+        };
+        if pushed > flight {
+            octets = octets.min(pushed - flight - 1);
+        }
+        let since = self.snd_nxt.since(self.push_seq);
+        octets = octets.min((self.max_wnd / 2).saturating_sub(since));
+        let burst = PUSH_EVERY - 1 - self.burst % PUSH_EVERY;
+        (octets / u32::from(self.mss)).min(burst.into())
+    }
+
+    /// Counts the `n` segments that [`Tcb::quiet`] has found as sent, right behind another one.
+    #[inline(always)]
+    fn commit_quiet(&mut self, n: u32, now: Time) {
+        let mss = u32::from(self.mss);
+        self.burst = self.burst.wrapping_add(n as u8);
+        match self.has(flag::SAMPLING) {
+            true => (0..n).for_each(|_| {
+                self.snd_nxt += mss;
+                self.record_send(now);
+            }),
+            false => self.snd_nxt += n * mss,
+        }
+        self.count.data_segs_out = self.count.data_segs_out.wrapping_add(n);
+    }
+
+    /// Where large segments are planned: whether the burst has come to a push, and the window is
+    /// twice as large as what lies between two of them.
+    #[cold]
+    pub(super) fn pushes_large(&self) -> bool {
+        let between = u32::from(PUSH_EVERY) * u32::from(self.mss);
+        self.burst.is_multiple_of(PUSH_EVERY) && self.cc.cwnd() >= 2 * between
+    }
+}
