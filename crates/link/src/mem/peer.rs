@@ -236,7 +236,7 @@ impl Peer {
     }
 
     /// A segment, on the light path if it may.
-    #[inline]
+    #[inline(always)]
     fn tcp(&mut self, now: Time, s: &In, d: &TxDesc, met: &mut impl FnMut(u32)) {
         let light = s.flags & (SYN | FIN | RST | URG | ACK) == ACK;
         let slot = self.flows.find(s.key);
@@ -255,6 +255,7 @@ impl Peer {
     }
 
     /// Cuts a large segment, as the NIC would before the wire: the peer sees segments.
+    #[inline(never)]
     fn cut(&mut self, now: Time, large: In, d: &TxDesc, met: &mut impl FnMut(u32)) {
         let size = u32::from(d.offload.segment_size);
         let mut skip = 0;
@@ -280,7 +281,7 @@ impl Peer {
     /// The segment of an unfragmented frame of the subnet's family to the peer's station whose
     /// headers are all in `h`, without options of IPv4 and extension headers of IPv6; `None` if it
     /// is anything else. `rest` is the number of frame bytes behind `h`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse(&self, h: &[u8], rest: usize) -> Option<In> {
         match self.config.v6 {
             true => self.parse6(h, rest),
@@ -288,6 +289,7 @@ impl Peer {
         }
     }
 
+    #[inline(always)]
     fn parse6(&self, h: &[u8], rest: usize) -> Option<In> {
         if h.len() < 74 || h[..6] != self.config.peer_mac.0 || h[12..14] != [0x86, 0xdd] {
             return None;
@@ -299,6 +301,7 @@ impl Peer {
         segment_at::<54>(h, rest, usize::from(be16(h, 18)))
     }
 
+    #[inline(always)]
     fn parse4(&self, h: &[u8], rest: usize) -> Option<In> {
         if h.len() < 54 || h[..6] != self.config.peer_mac.0 || h[12..15] != [8, 0, 0x45] {
             return None;
@@ -355,7 +358,7 @@ impl Peer {
     }
 
     /// The fields of a segment of this flow.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn segment(&self, now: Time, f: &Flow, flags: u8) -> Seg {
         Seg {
             src: f.key.peer,
@@ -378,7 +381,7 @@ impl Peer {
     }
 
     /// Places a segment in the ring to its receive queue.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&mut self, now: Time, rxq: u8, hash: u32, seg: Seg) {
         let due = self.due(now, seg.wire_len(self.config.v6));
         self.place_item(
@@ -392,12 +395,17 @@ impl Peer {
         );
     }
 
-    #[inline]
+    /// The item is made in its place in the ring: who moves what was just written in parts waits for
+    /// all of those stores.
+    #[inline(always)]
     pub(crate) fn place_item(&mut self, rxq: u8, item: Item) {
         let lane = &mut self.lanes[usize::from(rxq)];
         lane.earliest = lane.earliest.min(item.due);
-        match lane.frames.push(item) {
-            Ok(()) => (lane.room, lane.placed) = (lane.room.saturating_sub(1), lane.placed + 1),
+        match lane.frames.write_chunk_uninit(1) {
+            Ok(place) => {
+                let n = place.fill_from_iter(core::iter::once(item));
+                (lane.room, lane.placed) = (lane.room.saturating_sub(n), lane.placed + n);
+            }
             Err(_) => self.counts.rx_dropped += 1,
         }
     }

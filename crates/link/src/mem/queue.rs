@@ -1,7 +1,7 @@
 //! Queues of the memory NIC.
 
 use core::sync::atomic::{Ordering, fence};
-use perimeter_base::{PktPool, Time, TxRing};
+use perimeter_base::{PktBuf, PktPool, Time, TxRing};
 use perimeter_sync::{Beacon, Lock, Platform, Touched, Work};
 use std::sync::Arc;
 
@@ -106,12 +106,7 @@ impl<P: Platform> MemRx<P> {
         let mut frames = mailbox.frames.lock();
         while out.len() < max && frames.front().is_some_and(|f| f.0 <= now) {
             if let Some((_, hash, buf)) = frames.pop_front() {
-                out.push(RxFrame {
-                    buf,
-                    hash: Some(hash),
-                    csum_ok: true,
-                    segment_size: 0,
-                });
+                out.push(frame(buf, Some(hash)));
             }
         }
         mailbox.len.store(frames.len(), Ordering::Release);
@@ -129,28 +124,18 @@ impl<P: Platform> MemRx<P> {
         let (nic, v6) = (&*self.config, self.config.v6);
         let inbound = &mut self.inbound[turn];
         let before = out.len();
-        while out.len() < max {
-            match inbound.frames.peek() {
-                Ok(item) if item.due <= now => {}
-                _ => break,
-            }
-            let Ok(item) = inbound.frames.pop() else {
-                break;
-            };
-            let (buf, hash) = match item.what {
-                What::Seg(seg) => {
-                    let mut buf = pool.take(seg.room(v6));
-                    seg.build(&mut buf, nic, self.pattern);
-                    (buf, Some(item.hash))
+        let most = max.saturating_sub(before).min(inbound.frames.slots());
+        if let Ok(mut chunk) = inbound.frames.read_chunk(most) {
+            let (first, second) = chunk.as_mut_slices();
+            let mut ready = true;
+            for items in [first, second] {
+                let due = items.iter().take_while(|item| item.due <= now).count();
+                if ready {
+                    arrive(&mut items[..due], pool, out, nic, self.pattern);
                 }
-                What::Raw(buf) => (buf, item.hashed.then_some(item.hash)),
-            };
-            out.push(RxFrame {
-                buf,
-                hash,
-                csum_ok: true,
-                segment_size: 0,
-            });
+                ready &= due == items.len();
+            }
+            chunk.commit(out.len() - before);
         }
         let came = out.len() - before;
         let p = &self.platform;
@@ -176,13 +161,41 @@ impl<P: Platform> MemRx<P> {
             seg.tsval = (now.0 / 1_000_000) as u32;
             let mut buf = pool.take(seg.room(v6));
             seg.build(&mut buf, nic, self.pattern);
-            out.push(RxFrame {
-                buf,
-                hash: Some(timer.hash),
-                csum_ok: true,
-                segment_size: 0,
-            });
+            out.push(frame(buf, Some(timer.hash)));
         }
+    }
+}
+
+/// Frames from the ring. Nothing is moved that has just been written in parts: who reads it as a
+/// whole waits for all of those stores. So each is built from where it lies in the ring, in the
+/// buffer that already has its place in `out`.
+fn arrive(
+    items: &mut [Item],
+    pool: &mut PktPool,
+    out: &mut Vec<RxFrame>,
+    nic: &NicConfig,
+    pattern: &Pattern,
+) {
+    let from = out.len();
+    out.extend(items.iter_mut().map(|item| match &mut item.what {
+        What::Seg(seg) => frame(pool.take(seg.room(nic.v6)), Some(item.hash)),
+        What::Raw(buf) => frame(core::mem::take(buf), item.hashed.then_some(item.hash)),
+    }));
+    for (item, frame) in items.iter().zip(&mut out[from..]) {
+        if let What::Seg(seg) = &item.what {
+            seg.build(&mut frame.buf, nic, pattern);
+        }
+    }
+}
+
+/// A frame as the NIC hands it over: one segment, its checksums verified.
+#[inline(always)]
+fn frame(buf: PktBuf, hash: Option<u32>) -> RxFrame {
+    RxFrame {
+        buf,
+        hash,
+        csum_ok: true,
+        segment_size: 0,
     }
 }
 
