@@ -16,17 +16,17 @@ pub(crate) struct Irq<P: Platform> {
     /// consumer (arming, disarming) and, from armed to 0 only, by the producer that raises.
     armed: AtomicU64,
     /// How long after the first frame the interrupt comes, ns.
-    coalesce: u64,
+    delay: u64,
     /// False: pure polling, nobody is ever called.
     enabled: bool,
     waker: P::Lock<Option<Waker>>,
 }
 
 impl<P: Platform> Irq<P> {
-    pub(crate) fn new(platform: &P, enabled: bool, coalesce: u64) -> Irq<P> {
+    pub(crate) fn new(platform: &P, enabled: bool, delay: u64) -> Irq<P> {
         Irq {
             armed: AtomicU64::new(0),
-            coalesce,
+            delay,
             enabled,
             waker: platform.lock(LockClass::Leaf, None),
         }
@@ -52,7 +52,7 @@ impl<P: Platform> Irq<P> {
         if !self.enabled {
             return RxStatus::Armed(due);
         }
-        let mut until = due.plus(self.coalesce);
+        let mut until = due.plus(self.delay);
         self.armed.store(until.0.max(1), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let due = next();
@@ -61,7 +61,7 @@ impl<P: Platform> Irq<P> {
             return RxStatus::Ready;
         }
         // Placed meanwhile, too early for its producer to see the line armed.
-        until = until.min(due.plus(self.coalesce));
+        until = until.min(due.plus(self.delay));
         RxStatus::Armed(until)
     }
 
@@ -79,7 +79,7 @@ impl<P: Platform> Irq<P> {
     #[inline]
     pub(crate) fn raise_fenced(&self, due: Time) {
         let until = self.armed.load(Ordering::Relaxed);
-        if until != 0 && due.plus(self.coalesce).0 < until {
+        if until != 0 && due.plus(self.delay).0 < until {
             self.call();
         }
     }

@@ -110,7 +110,7 @@ pub struct WireConfig {
     /// Call wakers. False: pure polling.
     pub interrupts: bool,
     /// The interrupt comes this long after the first frame, ns.
-    pub coalesce_ns: u64,
+    pub interrupt_delay_ns: u64,
 }
 
 impl Default for WireConfig {
@@ -125,7 +125,7 @@ impl Default for WireConfig {
             large: false,
             hand_on: false,
             interrupts: true,
-            coalesce_ns: 0,
+            interrupt_delay_ns: 0,
         }
     }
 }
@@ -141,7 +141,7 @@ perimeter_base::setters! {
         with_large(large: bool),
         with_hand_on(hand_on: bool),
         with_interrupts(interrupts: bool),
-        with_coalesce_ns(coalesce_ns: u64),
+        with_interrupt_delay_ns(interrupt_delay_ns: u64),
     }
 }
 
@@ -309,7 +309,7 @@ pub fn pair<P: Platform>(platform: &P, config: WireConfig) -> ([End<P>; 2], [Wir
         (0..config.ends[side].rx_queues)
             .map(|_| Port {
                 flight: platform.lock(LockClass::Leaf, Flight::default()),
-                irq: Irq::new(platform, config.interrupts, config.coalesce_ns),
+                irq: Irq::new(platform, config.interrupts, config.interrupt_delay_ns),
             })
             .collect()
     };

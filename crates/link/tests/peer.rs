@@ -558,9 +558,9 @@ fn waker(rx: &mut dyn RxQueue) -> Arc<AtomicU32> {
 
 #[test]
 fn one_arm_one_call_and_none_for_who_wakes_anyway() {
-    for coalesce in [0, 20_000] {
+    for delay in [0, 20_000] {
         let mut config = NicConfig::new(0);
-        config.coalesce_ns = coalesce;
+        config.interrupt_delay_ns = delay;
         let mut h = Host::new(config);
         let k = key(&h.config, 4000, 80);
         let mut t = h.connect(k);
@@ -569,7 +569,7 @@ fn one_arm_one_call_and_none_for_who_wakes_anyway() {
         assert_eq!(h.rx[0].arm(h.now), RxStatus::Armed(Time::NEVER));
         send_full(&mut h, &mut t, &mut sent, 8);
         assert_eq!(calls.load(Ordering::Relaxed), 1);
-        let due = h.now.plus(h.config.peer.rtt_ns + coalesce);
+        let due = h.now.plus(h.config.peer.rtt_ns + delay);
         assert_eq!(h.rx[0].arm(h.now), RxStatus::Armed(due));
         h.after(10);
         send_full(&mut h, &mut t, &mut sent, 8);

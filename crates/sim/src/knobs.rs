@@ -18,7 +18,7 @@ const SCARCE: usize = 256 << 10;
 pub struct Knobs {
     seed: u64,
     latency_ns: u64,
-    coalesce_ns: u64,
+    interrupt_delay_ns: u64,
     /// Rate of the wire, Gb/s.
     pub gbps: Option<f64>,
     checksum_offload: bool,
@@ -56,7 +56,7 @@ impl Knobs {
         let mut knobs = Knobs {
             seed: sc.seed,
             latency_ns,
-            coalesce_ns: if one_in(4) { 20_000 } else { 0 },
+            interrupt_delay_ns: if one_in(4) { 20_000 } else { 0 },
             gbps: one_in(4).then_some(if one_in(2) { 0.05 } else { 1.0 }),
             checksum_offload: !one_in(4),
             mtu: if one_in(6) { 576 } else { 1500 },
@@ -100,7 +100,7 @@ impl Knobs {
         // In exploration time moves when nobody can run: what takes time on the wire arrives at
         // sleepers only.
         self.latency_ns = if one_in(2) { 0 } else { 5_000 };
-        self.coalesce_ns = 0;
+        self.interrupt_delay_ns = 0;
         self.gbps = None;
         let calm = sc.mix == Mix::None && sc.early_timer_one_in == 0;
         self.strict = calm && sc.inbound == Inbound::Thread && !one_in(3);
@@ -129,7 +129,7 @@ impl Knobs {
         WireConfig::default()
             .with_ends([end(0), end(1)])
             .with_latency_ns(self.latency_ns)
-            .with_coalesce_ns(self.coalesce_ns)
+            .with_interrupt_delay_ns(self.interrupt_delay_ns)
             .with_gbps(self.gbps)
             .with_checksum_offload(self.checksum_offload)
             .with_large(large)

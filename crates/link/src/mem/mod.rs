@@ -194,7 +194,7 @@ pub struct NicConfig {
     /// Call wakers. False: pure polling.
     pub interrupts: bool,
     /// The interrupt comes this long after the first frame, ns.
-    pub coalesce_ns: u64,
+    pub interrupt_delay_ns: u64,
     /// Frames that a ring between two queues holds: at least 256, else raised.
     pub ring: usize,
     /// Complete transport checksums.
@@ -219,7 +219,7 @@ perimeter_base::setters! {
         with_rss_table(rss_table: Option<Vec<u16>>),
         with_gbps(gbps: Option<f64>),
         with_interrupts(interrupts: bool),
-        with_coalesce_ns(coalesce_ns: u64),
+        with_interrupt_delay_ns(interrupt_delay_ns: u64),
         with_ring(ring: usize),
         with_tx_checksum(tx_checksum: bool),
         with_large(large: u32),
@@ -245,7 +245,7 @@ impl NicConfig {
             rss_table: None,
             gbps: None,
             interrupts: true,
-            coalesce_ns: 0,
+            interrupt_delay_ns: 0,
             ring: 1024,
             tx_checksum: true,
             large: crate::device::LARGEST,
@@ -370,7 +370,7 @@ impl<P: Platform> Nic<P> {
             released: Released::default(),
         });
         let port = |_| Port {
-            irq: Irq::new(platform, config.interrupts, config.coalesce_ns),
+            irq: Irq::new(platform, config.interrupts, config.interrupt_delay_ns),
             mailbox: Mailbox {
                 len: AtomicUsize::new(0),
                 frames: platform.lock(LockClass::Leaf, VecDeque::new()),

@@ -124,7 +124,7 @@ pub(super) fn nic_config(
         .with_tx_queues(queues)
         .with_gbps(settings.link_gbps)
         .with_mtu(settings.mtu)
-        .with_coalesce_ns(settings.interrupt_delay.as_nanos() as u64)
+        .with_interrupt_delay_ns(settings.interrupt_delay.as_nanos() as u64)
         .with_v6(settings.family.is_ipv6())
         .with_peer(
             PeerConfig::default()

@@ -143,7 +143,7 @@ pub(super) fn wire(settings: &Settings, configuration: &Configuration, nic: usiz
         .with_mtu(settings.mtu)
         .with_latency_ns(settings.rtt().as_nanos() as u64 / 2)
         .with_gbps(settings.link_gbps)
-        .with_coalesce_ns(settings.interrupt_delay.as_nanos() as u64)
+        .with_interrupt_delay_ns(settings.interrupt_delay.as_nanos() as u64)
         .with_large(settings.offload == Offload::Device)
         .with_hand_on(settings.hand_on)
 }
