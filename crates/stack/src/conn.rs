@@ -19,7 +19,7 @@ use perimeter_tcp::{Config, Events, RcvBuf, SndBuf, State, Tcb, Timers};
 use perimeter_wire::{FlowKey, MacAddr, Seq, Template};
 use std::sync::Arc;
 
-/// What is protected as TCP state (`connection` in `msgp`).
+/// What is protected as TCP state.
 pub struct TcbSide<K: Kind> {
     /// The state machine.
     pub tcb: Tcb,

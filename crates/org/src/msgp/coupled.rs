@@ -1,7 +1,7 @@
 //! The family without its dispatch: tables, connections and timers, and the order in which their
 //! locks are taken. `split` is made of this too.
 
-use super::enter::Entered;
+use super::enter::{Entered, TableHold};
 use super::locks::ConnLocks;
 use super::table::{Shard, TableGuard};
 use crate::Kd;
@@ -11,7 +11,7 @@ use perimeter_base::Time;
 use perimeter_stack::ends::{self, Ends};
 use perimeter_stack::hold::Syn;
 use perimeter_stack::id::Slots;
-use perimeter_stack::ops::{self, Icmp, Op, Step, TableHold};
+use perimeter_stack::ops::{self, Icmp, Op, Step};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{
@@ -351,7 +351,9 @@ impl<P: Platform> Core<P> {
                 Some(out)
             }
             Some(Step::Tcp) => match self.enter_owned(id) {
-                Some(e) => self.run(e, Q::TABLE, cx, |e, cx| op.tcp(e, cx)).into(),
+                Some(e) => self
+                    .run(e, TableHold::of::<P, Q>(), cx, |e, cx| op.tcp(e, cx))
+                    .into(),
                 None => cx.sh.stale(cx),
             },
         }
@@ -366,7 +368,7 @@ impl<P: Platform> Core<P> {
     /// An operation that the stack itself posted, also on orphans.
     pub(crate) fn posted<Q: Op<Kd<P>, Out = ()>>(&self, cx: &mut Ctx<Kd<P>>, id: SockId, op: Q) {
         match self.enter(id) {
-            Some(e) => self.run(e, Q::TABLE, cx, |e, cx| ops::run(e, op, cx)),
+            Some(e) => self.run(e, TableHold::of::<P, Q>(), cx, |e, cx| ops::run(e, op, cx)),
             None => cx.count(Count::StaleHandle, 1),
         }
     }

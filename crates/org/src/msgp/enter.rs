@@ -5,7 +5,7 @@ use super::table::TableGuard;
 use crate::Kd;
 use crate::outer::{Doors, Guard, Opened, Outer, Side, no_rcv, no_snd};
 use perimeter_stack::conn::{RcvSide, SndSide, TcbSide};
-use perimeter_stack::ops::TableHold;
+use perimeter_stack::ops::Op;
 use perimeter_stack::{Access, Bufs, Conn, SharedState, SockId};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::Timers;
@@ -30,6 +30,27 @@ impl<P: Platform> Doors for ConnLocks<P> {
         match self {
             ConnLocks::Fine(f) => Opened::by(f.rcv.lock(), generation).map(Reach::Near),
             ConnLocks::Coarse(c) => Reach::through(c.lock(), generation),
+        }
+    }
+}
+
+/// How long the table is held while TCP runs an operation.
+#[derive(Copy, Clone)]
+pub(super) enum TableHold {
+    /// Until the connection is held.
+    Entry,
+    /// Until output starts.
+    Output,
+    /// To the end.
+    Throughout,
+}
+
+impl TableHold {
+    pub(super) const fn of<P: Platform, Q: Op<Kd<P>>>() -> TableHold {
+        match (Q::ENDS, Q::SENDS) {
+            (true, _) => TableHold::Throughout,
+            (false, true) => TableHold::Output,
+            (false, false) => TableHold::Entry,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The ends of a connection, as the application asks for them.
 
-use super::{Op, SockError, Step, TableHold};
+use super::{Op, SockError, Step};
 use crate::conn::{Access, Bufs};
 use crate::ctx::Ctx;
 use crate::glue;
@@ -27,7 +27,7 @@ pub struct Shutdown(pub How);
 impl<K: Kind> Op<K> for Shutdown {
     type Out = Result<(), SockError>;
 
-    const TABLE: TableHold = TableHold::Throughout;
+    const ENDS: bool = true;
 
     fn tcp<A: Access<K = K>>(&mut self, a: &mut A, cx: &mut Ctx<K>) -> Self::Out {
         if matches!(
@@ -67,7 +67,7 @@ pub struct Close {
 impl<K: Kind> Op<K> for Close {
     type Out = ();
 
-    const TABLE: TableHold = TableHold::Throughout;
+    const ENDS: bool = true;
 
     fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<()> {
         {

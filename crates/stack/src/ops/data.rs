@@ -1,6 +1,6 @@
 //! Data in and out, and the room it takes.
 
-use super::{Op, Reserved, SockError, Step, TableHold};
+use super::{Op, Reserved, SockError, Step};
 use crate::conn::{Access, Bufs, may_send};
 use crate::copies;
 use crate::count::Count;
@@ -145,7 +145,7 @@ impl<'a> SendData<'a> {
 impl<K: Kind> Op<K> for SendData<'_> {
     type Out = Result<Sent, SockError>;
 
-    const TABLE: TableHold = TableHold::Output;
+    const SENDS: bool = true;
 
     fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<Self::Out> {
         if self.room != Room::Found {

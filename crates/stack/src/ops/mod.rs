@@ -37,25 +37,16 @@ pub enum Step<O> {
     Tcp,
 }
 
-/// How long the lock of a global connection table is held while TCP runs an operation, where
-/// there is such a lock.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum TableHold {
-    /// Until the connection is held.
-    Entry,
-    /// Until output starts.
-    Output,
-    /// To the end.
-    Throughout,
-}
-
 /// A socket operation on one connection.
 pub trait Op<K: Kind>: Send {
     /// Its result.
     type Out: Send + 'static;
 
-    /// For organizations with a global connection table; meaningless to others.
-    const TABLE: TableHold = TableHold::Entry;
+    /// Whether it gives the connection data to send.
+    const SENDS: bool = false;
+
+    /// Whether it may end the connection, or a direction of it.
+    const ENDS: bool = false;
 
     /// First phase: with the buffers only. Not all have one.
     fn sock<B: Bufs<K = K>>(&mut self, b: &mut B, cx: &mut Ctx<K>) -> Step<Self::Out> {
