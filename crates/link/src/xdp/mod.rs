@@ -51,8 +51,9 @@ use sys::{Bind, Which};
 /// Octets in front of each received frame that the kernel keeps for programs.
 const HEADROOM: usize = 256;
 
-/// How long a queue that was in use a moment ago is waited for: the kernel lets go of it some time
-/// after its socket is closed.
+/// How long a queue, or an interface's place for a program, that was in use a moment ago is waited
+/// for: the kernel lets go of a queue some time after its socket is closed, and of a program once no
+/// process holds it, be that one which was just started and has yet to become another program.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where the program runs.
@@ -566,33 +567,39 @@ fn flags(copy: XdpCopy, generic: bool) -> u16 {
     copy | libc::XDP_USE_NEED_WAKEUP
 }
 
-/// Binds a socket to its queue, if need be when the one before has let go of it.
-fn bind(config: &XdpConfig, fd: &OwnedFd, to: &Bind<'_>) -> Result<(), XdpError> {
-    let name = &config.name;
+/// What `f` comes to once nobody holds any more what was in use a moment ago.
+fn patiently<T>(mut f: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + PATIENCE;
     loop {
-        let Err(e) = sys::bind(fd, to) else {
-            return Ok(());
-        };
-        match e.raw_os_error() {
-            Some(libc::EBUSY) if Instant::now() < end => {
+        match f() {
+            Err(e) if is_busy(&e) && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            Some(libc::EBUSY) => {
-                return Err(XdpError::BusyQueue {
-                    name: name.clone(),
-                    queue: to.queue,
-                });
-            }
-            Some(libc::EOPNOTSUPP | libc::EINVAL) if config.copy == XdpCopy::ZeroCopy => {
-                return Err(XdpError::NoZeroCopy {
-                    name: name.clone(),
-                    driver: driver(name),
-                });
-            }
-            _ => return Err(XdpError::from_io("binding to", name, e)),
+            done => return done,
         }
     }
+}
+
+fn is_busy(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+}
+
+/// Binds a socket to its queue.
+fn bind(config: &XdpConfig, fd: &OwnedFd, to: &Bind<'_>) -> Result<(), XdpError> {
+    let name = &config.name;
+    patiently(|| sys::bind(fd, to)).map_err(|e| match e.raw_os_error() {
+        Some(libc::EBUSY) => XdpError::BusyQueue {
+            name: name.clone(),
+            queue: to.queue,
+        },
+        Some(libc::EOPNOTSUPP | libc::EINVAL) if config.copy == XdpCopy::ZeroCopy => {
+            XdpError::NoZeroCopy {
+                name: name.clone(),
+                driver: driver(name),
+            }
+        }
+        _ => XdpError::from_io("binding to", name, e),
+    })
 }
 
 fn locked(name: &str, frames: *mut [u8], e: io::Error) -> XdpError {

@@ -186,7 +186,7 @@ fn link(
     index: u32,
     mode: XdpMode,
 ) -> Result<(bool, OwnedFd), XdpError> {
-    let attach = |mode| program.attach_xdp(index, mode);
+    let attach = |mode| super::patiently(|| program.attach_xdp(index, mode));
     let driver = match mode {
         XdpMode::Generic => None,
         XdpMode::Driver | XdpMode::Any => Some(attach(AttachMode::Driver)),
