@@ -395,8 +395,8 @@ impl Peer {
         );
     }
 
-    /// The item is made in its place in the ring: who moves what was just written in parts waits for
-    /// all of those stores.
+    /// The item is built in its place in the ring. Built elsewhere and copied, it would be loaded in
+    /// wider words than it was just stored in, which a processor can't forward: it would wait.
     #[inline(always)]
     pub(crate) fn place_item(&mut self, rxq: u8, item: Item) {
         let lane = &mut self.lanes[usize::from(rxq)];

@@ -166,9 +166,9 @@ impl<P: Platform> MemRx<P> {
     }
 }
 
-/// Frames from the ring. Nothing is moved that has just been written in parts: who reads it as a
-/// whole waits for all of those stores. So each is built from where it lies in the ring, in the
-/// buffer that already has its place in `out`.
+/// Frames from the ring. Each is built from where its item lies there, in a buffer that already has
+/// its place in `out`: copied right after it was built, it would be loaded in wider words than it
+/// was stored in, which a processor can't forward.
 fn arrive(
     items: &mut [Item],
     pool: &mut PktPool,

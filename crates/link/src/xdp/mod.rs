@@ -52,8 +52,8 @@ use sys::{Bind, Which};
 const HEADROOM: usize = 256;
 
 /// How long a queue, or an interface's place for a program, that was in use a moment ago is waited
-/// for: the kernel lets go of a queue some time after its socket is closed, and of a program once no
-/// process holds it, be that one which was just started and has yet to become another program.
+/// for. The kernel lets go of a queue some time after its socket is closed, and of a program when no
+/// process has its descriptor any more; between fork and exec a child has copies of all of them.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where the program runs.
@@ -567,7 +567,7 @@ fn flags(copy: XdpCopy, generic: bool) -> u16 {
     copy | libc::XDP_USE_NEED_WAKEUP
 }
 
-/// What `f` comes to once nobody holds any more what was in use a moment ago.
+/// Calls `f` until it finds what it needs no longer in use, for [`PATIENCE`] at most.
 fn patiently<T>(mut f: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + PATIENCE;
     loop {

@@ -8,7 +8,7 @@ use super::types::{Large, Queued, SegPlan};
 use super::{Tcb, flag};
 use crate::info::CaState;
 
-/// What comes next.
+/// What is to be sent next.
 enum Next {
     Again(Again),
     New(New),

@@ -304,7 +304,7 @@ impl Tcb {
         (what.len <= room || pipe == 0).then_some(what)
     }
 
-    /// Sends that.
+    /// Counts that as sent, and returns its plan.
     pub(super) fn send_again(&mut self, q: Queued, what: Again, now: Time) -> SegPlan {
         let Again { seq, len, rescue } = what;
         let mut joins = false;
@@ -568,7 +568,7 @@ impl Tcb {
         SegPlan::one(self.header(seq, flags, now), off, octets)
     }
 
-    /// Whether the FIN is what was sent before `end`.
+    /// Whether `end` is where everything sent ends, and the FIN is the last of it.
     pub(super) fn ends_with_fin(&self, end: Seq) -> bool {
         self.has(flag::FIN_SENT) && end == self.snd_nxt
     }
