@@ -7,6 +7,11 @@ use crate::tcb::types::Queued;
 /// Memory of further owned pages, in octets.
 pub use perimeter_base::pages::PAGE as CHUNK;
 
+/// From this many octets on, a small write stays in the memory that it was copied to
+/// ([`SndBuf::adopt`]). Below, another copy behind what is queued costs as little as a further
+/// page and a further part of a descriptor (measured: `docs/PLAN-foundations.md`, section 2).
+const ALONE: usize = 1024;
+
 /// A queue of pages that starts at SND.UNA.
 ///
 /// They are held until they are acknowledged and no descriptor refers to them, and read again for
@@ -108,14 +113,15 @@ impl SndBuf {
         accepted
     }
 
-    /// Queues the octets of a small write in the memory that they are in, when nothing is queued
-    /// that they would better be merged with. Otherwise, or when they do not fit, they come
-    /// back, for [`SndBuf::push_copy`].
+    /// Queues the octets of a small write in the memory that they are in, unless they are few and
+    /// would better be merged with what is queued. Then, or when they do not fit, they come back,
+    /// for [`SndBuf::push_copy`].
     ///
     /// # Errors
     /// They come back.
     pub fn adopt(&mut self, buf: PktBuf) -> Result<(), PktBuf> {
-        if !self.pages.is_empty() || buf.is_empty() || buf.len() > self.space() as usize {
+        let merged = buf.len() < ALONE && !self.pages.is_empty();
+        if merged || buf.is_empty() || buf.len() > self.space() as usize {
             return Err(buf);
         }
         let bytes = buf.into_vec()?;
@@ -258,6 +264,23 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_is_not_so_small_stays_where_it_is() {
+        let mut b = SndBuf::new(10_000);
+        b.push_copy(&[1; 20]);
+        let small = b.adopt(PktBuf::copy_of(&[2; ALONE - 1])).unwrap_err();
+        b.push_copy(small.as_slice());
+        b.adopt(PktBuf::copy_of(&[3; ALONE])).unwrap();
+        b.push_copy(&[4; 20]);
+        let mut all = vec![0; b.len() as usize];
+        assert_eq!(b.copy(0, &mut all), 20 + ALONE - 1 + ALONE + 20);
+        let runs: Vec<_> = all
+            .chunk_by(|x, y| x == y)
+            .map(|r| (r[0], r.len()))
+            .collect();
+        assert_eq!(runs, [(1, 20), (2, ALONE - 1), (3, ALONE), (4, 20)]);
+    }
+
+    #[test]
     fn copies_stop_at_the_limit() {
         let mut b = SndBuf::new(10);
         assert_eq!(b.push_copy(&[0; 7]), 7);
@@ -295,7 +318,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_flat_buffer(ops in prop::collection::vec((0u8..5, 0usize..5000), 1..200)) {
+        fn agrees_with_a_flat_buffer(ops in prop::collection::vec((0u8..6, 0usize..5000), 1..200)) {
             let mut b = SndBuf::new(1 << 20);
             let mut model: Vec<u8> = Vec::new();
             let mut pool = PktPool::new(4);
@@ -303,14 +326,16 @@ mod tests {
             let mut acked = 0usize;
             for (op, n) in ops {
                 match op {
-                    0 | 1 => {
+                    0 | 1 | 5 => {
                         let bytes: Vec<u8> = (0..n).map(|i| next.wrapping_add(i as u8)).collect();
                         next = next.wrapping_add(n as u8).wrapping_add(13);
                         model.extend_from_slice(&bytes);
-                        if op == 0 {
-                            prop_assert_eq!(b.push_copy(&bytes), n);
-                        } else {
-                            b.push(Bytes::from(bytes));
+                        match op {
+                            0 => prop_assert_eq!(b.push_copy(&bytes), n),
+                            1 => b.push(Bytes::from(bytes)),
+                            _ => if let Err(bytes) = b.adopt(PktBuf::copy_of(&bytes)) {
+                                prop_assert_eq!(b.push_copy(bytes.as_slice()), n);
+                            },
                         }
                     }
                     2 => {

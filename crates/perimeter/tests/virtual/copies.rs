@@ -46,6 +46,10 @@ fn a_small_write_is_copied_once() {
             let most = if in_person(&w) { 250 } else { 500 };
             let n = copies::take();
             assert!(n <= most, "{}: {n} copied of 250", w.s.organization());
+            // From a kilobyte on, no organization copies it again.
+            let (r, n) = copied(&a, &content(1500)[..1024]);
+            assert_eq!((r.unwrap(), n), (1024, 1024), "{}", w.s.organization());
+            let data = [data, content(1500)[..1024].to_vec()].concat();
             drop(a);
             assert_eq!(w.read_all(&b).unwrap(), data);
             let (c, d) = w.opened();
