@@ -64,6 +64,7 @@ static FAMILY: Family = Family {
         },
         marker: Marker::Up,
     },
+    counts: &[],
     hand_over: &[],
 };
 

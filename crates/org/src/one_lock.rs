@@ -37,6 +37,7 @@ static FAMILY: Family = Family {
         },
         marker: Marker::Cross,
     },
+    counts: &["one_lock_calls"],
     hand_over: &[file!()],
 };
 
@@ -95,6 +96,7 @@ impl<P: Platform> Org for OneLock<P> {
     }
 
     fn call<Q: Op<Self::K>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) -> Option<Q::Out> {
+        cx.count_own(0, 1);
         self.stack.lock().call(cx, id, op)
     }
 

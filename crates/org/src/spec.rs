@@ -231,6 +231,7 @@ static OUTSIDE: Family = Family {
     recommend: None,
     parse: |parts| Err(parts.refuse("outside")),
     look: Look::UNKNOWN,
+    counts: &[],
     hand_over: &[],
 };
 
@@ -308,6 +309,9 @@ pub struct Family {
     pub parse: fn(Parts<'_>) -> Result<OrgSpec, SpecError>,
     /// How figures show it.
     pub look: Look,
+    /// What it counts beside the stack's counters, by the names that statistics have for it: the
+    /// first is that of `Ctx::count_own(0, …)`. At most [`perimeter_stack::count::OWN`].
+    pub counts: &'static [&'static str],
     /// Source files whose work is handing messages from thread to thread, as `file!()` gives
     /// them: the scheduler's share in an account of where cache misses happen. All else of an
     /// organization is the stack's.

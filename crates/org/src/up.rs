@@ -71,6 +71,7 @@ static FAMILY: Family = Family {
         },
         marker: Marker::Circle,
     },
+    counts: &[],
     hand_over: &[],
 };
 

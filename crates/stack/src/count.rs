@@ -191,22 +191,6 @@ counts! {
     ArpDoubts = "arp_doubts",
     /// ARP packets that claimed one of our own addresses (RFC 5227, section 2.4).
     ArpConflicts = "arp_conflicts",
-    /// Messages that the thread which brought them to an squeue ran itself.
-    SqueueInline = "squeue_inline",
-    /// Messages that another thread ran while it drained the squeue.
-    SqueueDrained = "squeue_drained",
-    /// Messages that the squeue's worker ran.
-    SqueueWorker = "squeue_worker",
-    /// Messages run by re-entry: within the run of another connection's, by the same thread.
-    SqueueReentered = "squeue_reentered",
-    /// Times that a callback of an event panicked: the event was taken off.
-    EventPanics = "event_panics",
-    /// Packets that found no room in a soft ring.
-    SoftRingFull = "drop_soft_ring_full",
-    /// Packets that found no room in the queue of a module.
-    ModuleQueueFull = "drop_module_queue_full",
-    /// Times that a module found the next one's queue full.
-    ModuleWaits = "module_queue_waits",
     /// Time for which threads were parked in their calls of the stack, ns; added when a park ends.
     IdleNs = "idle_ns",
     /// Time for which threads that wait looked around in place of sleeping, and found nothing, ns.
@@ -218,18 +202,34 @@ counts! {
     ServerIdleNs = "server_idle_ns",
 }
 
+/// The most counters that an organization may have of its own ([`SharedState::count_own`]).
+///
+/// [`SharedState::count_own`]: crate::SharedState::count_own
+pub const OWN: usize = 8;
+
+/// Where those are.
+const OWN_AT: usize = Count::ALL.len() + WireError::COUNT;
+
 /// How many counters there are.
-pub const COUNTS: usize = Count::ALL.len() + WireError::COUNT;
+pub const COUNTS: usize = OWN_AT + OWN;
 
 /// The place of a malformed frame's reason.
 pub fn malformed(e: WireError) -> usize {
     Count::ALL.len() + e.index()
 }
 
-/// The name of the counter at `index`.
-pub fn name(index: usize) -> String {
-    match Count::ALL.get(index) {
-        Some((_, n)) => (*n).to_string(),
-        None => format!("drop_{}", WireError::ALL[index - Count::ALL.len()].name()),
-    }
+/// The place of an organization's counter `n`.
+pub(crate) fn own(n: usize) -> usize {
+    debug_assert!(n < OWN, "an organization has no more counters");
+    OWN_AT + n
+}
+
+/// The names of all counters, in the order of their places; `own` are those of the organization's
+/// own.
+pub fn names(own: &[&str]) -> impl Iterator<Item = String> {
+    let stack = Count::ALL.iter().map(|(_, n)| (*n).to_string());
+    let malformed = WireError::ALL.iter().map(|e| format!("drop_{}", e.name()));
+    stack
+        .chain(malformed)
+        .chain(own.iter().map(|n| (*n).to_string()))
 }

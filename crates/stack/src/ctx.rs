@@ -57,6 +57,12 @@ impl<'a, K: Kind> Ctx<'a, K> {
         self.sh.count(self.own.lane, what, n);
     }
 
+    /// Counts `n` more in counter `which` of the organization's own.
+    #[inline]
+    pub fn count_own(&self, which: usize, n: u64) {
+        self.sh.count_own(self.own.lane, which, n);
+    }
+
     /// The time of this burst or call: the clock is read once, when first asked for.
     #[inline]
     pub fn now(&mut self) -> Time {

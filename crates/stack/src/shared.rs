@@ -4,7 +4,7 @@ mod addresses;
 mod templates;
 
 pub use crate::config::Config;
-use crate::count::{COUNTS, Count};
+use crate::count::{self, COUNTS, Count};
 use crate::id::{Slots, SockId};
 use crate::ipv4::client::{Client, DhcpConfig};
 use crate::ipv6::addrs::{Addresses, Held, State};
@@ -351,6 +351,13 @@ impl<K: Kind> SharedState<K> {
     #[inline]
     pub fn count(&self, lane: usize, c: Count, n: u64) {
         self.counters.add(lane, c as usize, n);
+    }
+
+    /// Adds to counter `which` of those that the organization has for itself and names; below
+    /// [`OWN`](crate::count::OWN).
+    #[inline]
+    pub fn count_own(&self, lane: usize, which: usize, n: u64) {
+        self.counters.add(lane, count::own(which), n);
     }
 
     /// A handle named a socket that has gone: counted, and nothing to yield.

@@ -126,6 +126,7 @@ static FAMILY: Family = Family {
         },
         marker: Marker::Down,
     },
+    counts: &[],
     hand_over: &[answer::FILE, inbox::FILE, jobs::FILE],
 };
 

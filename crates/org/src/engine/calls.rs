@@ -447,11 +447,9 @@ impl<O: Org> Engine for Running<O> {
     fn stats(&self) -> Stats {
         let i = &self.i;
         let totals = i.sh.counters.totals();
-        let counts = totals.iter().enumerate();
+        let names = perimeter_stack::count::names(i.spec.family().counts);
         let mut stats = Stats {
-            counts: counts
-                .map(|(n, v)| (perimeter_stack::count::name(n), *v))
-                .collect(),
+            counts: names.zip(totals).collect(),
             memory: i.sh.memory(),
             profile: i.sh.p.profile().map(Box::new),
             ..Stats::default()

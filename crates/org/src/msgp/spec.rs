@@ -52,6 +52,7 @@ pub(super) static FAMILY: Family = Family {
         },
         marker: Marker::Square,
     },
+    counts: &[],
     hand_over: &[super::inbound::FILE],
 };
 
@@ -76,6 +77,7 @@ pub(super) static MODERN: Family = Family {
         },
         marker: Marker::Diamond,
     },
+    counts: &[],
     hand_over: &[],
 };
 

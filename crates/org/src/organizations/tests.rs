@@ -8,7 +8,7 @@ use perimeter_link::wire::{WireConfig, pair};
 use perimeter_stack::listener::ListenSpec;
 use perimeter_stack::net::Accept;
 use perimeter_stack::ops::Data;
-use perimeter_stack::{IfaceSpec, Kind, ready};
+use perimeter_stack::{IfaceSpec, Kind, count, ready};
 use perimeter_sync::{LockClass, Native};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -135,6 +135,10 @@ fn families_are_told_apart() {
             assert!(usual.is_empty() || f.variants.iter().any(|v| v.usual == *usual));
             assert_eq!(spec(tested).to_string(), *tested);
         }
+        // No two counters of a stack have one name.
+        assert!(f.counts.len() <= count::OWN);
+        let names: Vec<_> = count::names(f.counts).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
     }
 }
 
@@ -257,4 +261,7 @@ fn an_organization_of_one_file_runs_by_its_name() {
             .iter()
             .any(|(class, s)| *class == "group" && s.acquisitions > 0)
     );
+    // What it counts for itself goes by the name that it has for it.
+    assert!(engine.stats().count("one_lock_calls") >= 2);
+    assert_eq!(engine.stats().count("squeue_inline"), 0);
 }

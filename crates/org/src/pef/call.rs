@@ -11,6 +11,7 @@ use crate::Kd;
 use crate::answer::{Answer, Pending, question};
 use crate::outer::Doors;
 use crate::squeue::cell::{Start, give_back, start};
+use crate::squeue::counted;
 use crate::squeue::queue::{Entered, Who};
 use perimeter_stack::ops::{self, Op};
 use perimeter_stack::{Count, Ctx, SockId};
@@ -213,7 +214,7 @@ impl<P: Platform> Pef<P> {
             }
             return match self.enter(env, q) {
                 Entered::In(mut proc) => {
-                    env.cx.count(Count::SqueueInline, 1);
+                    env.cx.count_own(counted::INLINE, 1);
                     let out = task.perform(self, env, &mut proc);
                     self.after(env, q, &mut proc);
                     self.release(env, q, proc);

@@ -10,10 +10,11 @@ use super::event::{Direction, Verdict};
 use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::{Version, Way};
 use super::list::Callback;
+use crate::squeue::counted;
 use crate::squeue::queue::{Entered, Inside, Proc, SqueueEntry, Who};
 use core::sync::atomic::Ordering;
 use perimeter_stack::segment::Apart;
-use perimeter_stack::{Count, SockId, late, output};
+use perimeter_stack::{SockId, late, output};
 use perimeter_sync::Platform;
 
 impl<P: Platform> Pef<P> {
@@ -41,7 +42,7 @@ impl<P: Platform> Pef<P> {
     pub(super) fn bring(&self, env: &mut Env<'_, P>, q: u16, msg: Msg<P>) {
         match self.enter(env, q) {
             Entered::In(mut proc) => {
-                env.cx.count(Count::SqueueInline, 1);
+                env.cx.count_own(counted::INLINE, 1);
                 self.message(env, q, &mut proc, msg);
                 self.release(env, q, proc);
             }
@@ -58,7 +59,7 @@ impl<P: Platform> Pef<P> {
         let who = env.who;
         let n = proc.leave(who, |inside, msg| self.message(env, q, inside, msg));
         if n > 0 {
-            env.cx.count(Count::SqueueDrained, n as u64);
+            env.cx.count_own(counted::DRAINED, n as u64);
         }
     }
 
@@ -68,11 +69,11 @@ impl<P: Platform> Pef<P> {
         let squeue = &self.squeues[usize::from(q)];
         let n = squeue.work(who, |inside, msg| self.message(env, q, inside, msg));
         let count = match who {
-            Who::Worker => Count::SqueueWorker,
-            Who::Inbound | Who::Writer => Count::SqueueDrained,
+            Who::Worker => counted::WORKER,
+            Who::Inbound | Who::Writer => counted::DRAINED,
         };
         if n > 0 {
-            env.cx.count(count, n as u64);
+            env.cx.count_own(count, n as u64);
         }
         n
     }
@@ -299,7 +300,7 @@ impl<P: Platform> Pef<P> {
         match self.enter(env, q) {
             // Before who brings it turns to the next, it is done or counted as under way.
             Entered::In(mut proc) => {
-                env.cx.count(Count::SqueueInline, 1);
+                env.cx.count_own(counted::INLINE, 1);
                 self.go(env, Some((q, &mut proc)), pkt);
                 self.after(env, q, &mut proc);
                 self.release(env, q, proc);

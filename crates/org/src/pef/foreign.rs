@@ -1,13 +1,14 @@
 //! Somebody else's events: what a callback is shown of a packet, and what becomes of its answer.
 
 use super::cell::Defaults;
+use super::counted::EVENT_PANICS;
 use super::event::{Packet, Peek, Verdict};
 use super::framework::{Body, Env, Inner, Job, Msg, Pef, Pkt};
 use super::list::{Callback, Event, ListRef, caught};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::segment::Turn;
-use perimeter_stack::{Cell, Count, SockId, ops, output};
+use perimeter_stack::{Cell, SockId, ops, output};
 use perimeter_sync::{Lock, Platform};
 use perimeter_tcp::{Info, Tcb};
 use perimeter_wire::{FlowKey, TcpHdr};
@@ -121,7 +122,7 @@ impl<P: Platform> Pef<P> {
             Body::Nothing => Verdict::Done,
         };
         let off = if panics > 0 {
-            env.cx.count(Count::EventPanics, panics);
+            env.cx.count_own(EVENT_PANICS, panics);
             event.break_off()
         } else {
             disable && event.switch_off()

@@ -63,6 +63,7 @@ mod bind;
 mod call;
 mod cell;
 mod classify;
+mod counted;
 pub mod event;
 mod exec;
 mod flows;

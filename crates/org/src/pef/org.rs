@@ -13,6 +13,7 @@ use crate::due::DueLine;
 use crate::outer::Places;
 use crate::spec::{MAX_GROUPS, OrgSpec};
 use crate::squeue::cell::OuterTable;
+use crate::squeue::counted;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
 use crate::squeue::rings::Ring;
 use crate::{Arrivals, Binding, Job, Kd, Org};
@@ -21,7 +22,7 @@ use perimeter_base::Time;
 use perimeter_stack::ops::Op;
 use perimeter_stack::shard::ExistsError;
 use perimeter_stack::{
-    BURST, ConnInfo, Count, Ctx, Flow, Listener, Seg, Shard, SharedState, SockId, Sockets, late,
+    BURST, ConnInfo, Ctx, Flow, Listener, Seg, Shard, SharedState, SockId, Sockets, late,
 };
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_tcp::Config;
@@ -180,7 +181,7 @@ impl<P: Platform> Pef<P> {
                 }
             }
         }
-        env.cx.count(Count::SqueueInline, 1);
+        env.cx.count_own(counted::INLINE, 1);
         held.as_mut().map(|(_, proc)| proc)
     }
 }
@@ -264,7 +265,7 @@ impl<P: Platform> Org for Pef<P> {
                 if all.iter().any(|s| s.hash as usize % n == i) {
                     let mine = all.iter_mut().filter(|s| s.hash as usize % n == i);
                     let dropped = ring.put(mine);
-                    cx.count(Count::SoftRingFull, dropped);
+                    cx.count_own(counted::RING_FULL, dropped);
                 }
             }
         }

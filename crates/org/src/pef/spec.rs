@@ -54,6 +54,7 @@ pub(super) static FAMILY: Family = Family {
         },
         marker: Marker::Diamond,
     },
+    counts: &super::counted::NAMES,
     hand_over: &[],
 };
 

@@ -50,6 +50,7 @@ static FAMILY: Family = Family {
         Ok(OrgSpec::new(&FAMILY, Name))
     },
     look: Look::UNKNOWN,
+    counts: &[],
     hand_over: &[messages::FILE],
 };
 

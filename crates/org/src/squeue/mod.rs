@@ -53,6 +53,7 @@
 mod burst;
 pub(crate) mod cell;
 pub(crate) mod collecting;
+pub(crate) mod counted;
 pub(crate) mod ipcl;
 mod org;
 pub(crate) mod promised;
@@ -71,7 +72,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ipcl::{Flow, Ipcl};
 use perimeter_base::Time;
 use perimeter_stack::shard::Shard;
-use perimeter_stack::{BURST, Count, Ctx, Listener, Seg, SharedState, SockId};
+use perimeter_stack::{BURST, Ctx, Listener, Seg, SharedState, SockId};
 use perimeter_sync::{PerLane, Platform, Work};
 use perimeter_tcp::syncache::Established;
 use perimeter_wire::{FlowKey, Seq, TcpFlags};
@@ -238,14 +239,14 @@ impl<P: Platform> FireEngine<P> {
     fn leave(&self, cx: &mut Ctx<Kd<P>>, proc: Proc<'_, P, Vertical<P>>, who: Who) {
         self.refresh(&proc);
         proc.leave(who, |inside, m| {
-            self.run(cx, inside, m, Count::SqueueDrained);
+            self.run(cx, inside, m, counted::DRAINED);
         });
     }
 
     /// Runs one message that was left.
-    fn run(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, m: Msg<P>, ran: Count) {
+    fn run(&self, cx: &mut Ctx<Kd<P>>, inside: &mut In<P>, m: Msg<P>, ran: usize) {
         cx.forget_now();
-        cx.count(ran, 1);
+        cx.count_own(ran, 1);
         match m {
             Msg::Packet(mut packet) => {
                 let (to, seg) = &mut *packet;
@@ -291,7 +292,7 @@ impl<P: Platform> FireEngine<P> {
         match squeue.enter(self.entry) {
             Entered::In(mut proc) => {
                 let out = f(self, cx, &mut proc);
-                cx.count(Count::SqueueInline, 1);
+                cx.count_own(counted::INLINE, 1);
                 self.leave(cx, proc, who);
                 Some(out)
             }
@@ -333,7 +334,7 @@ impl<P: Platform> FireEngine<P> {
         let Some(pending) = asked else { return out };
         pending.wait(cx, |cx| {
             squeue.work(Who::Writer, |inside, m| {
-                self.run(cx, inside, m, Count::SqueueDrained);
+                self.run(cx, inside, m, counted::DRAINED);
             });
         })
     }
@@ -419,7 +420,7 @@ impl<P: Platform> FireEngine<P> {
             }
             ran += segs.len() as u64;
         });
-        cx.count(Count::SqueueInline, ran);
+        cx.count_own(counted::INLINE, ran);
         self.leave(cx, proc, Who::Inbound);
     }
 
@@ -571,7 +572,7 @@ impl<P: Platform> FireEngine<P> {
         }
         if n == inside.index {
             let again = inside.reenter(|inside| {
-                cx.count(Count::SqueueReentered, 1);
+                cx.count_own(counted::REENTERED, 1);
                 let key = seg.frame.key;
                 self.establish(cx, inside, l.clone(), &e, seg);
                 self.caught_up(cx, inside, &key);

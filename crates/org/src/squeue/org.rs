@@ -3,7 +3,7 @@
 use super::cell::{OuterParts, Parted};
 use super::promised::{Connections, Promised};
 use super::queue::{Squeue, Who};
-use super::{FireEngine, Msg};
+use super::{FireEngine, Msg, counted};
 use crate::spec::OrgSpec;
 use crate::{Binding, Job, Kd, Org};
 use perimeter_base::Time;
@@ -71,7 +71,7 @@ impl<P: Platform> Org for FireEngine<P> {
                 if all.iter().any(|s| s.hash as usize % n == i) {
                     let mine = all.iter_mut().filter(|s| s.hash as usize % n == i);
                     let dropped = ring.put(mine);
-                    cx.count(Count::SoftRingFull, dropped);
+                    cx.count_own(counted::RING_FULL, dropped);
                 }
             }
         }
@@ -200,7 +200,7 @@ impl<P: Platform> Org for FireEngine<P> {
     fn abort_all(&self, cx: &mut Ctx<Self::K>) {
         for squeue in &self.squeues {
             squeue.work(Who::Writer, |inside, m| {
-                self.run(cx, inside, m, Count::SqueueDrained);
+                self.run(cx, inside, m, counted::DRAINED);
             });
         }
         self.each(|inside| inside.shard.abort_all(cx));
@@ -237,7 +237,7 @@ impl<P: Platform> Org for FireEngine<P> {
     fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
         if let Some(squeue) = self.squeues.get(worker) {
             return squeue.work(Who::Worker, |inside, m| {
-                self.run(cx, inside, m, Count::SqueueWorker);
+                self.run(cx, inside, m, counted::WORKER);
             });
         }
         let Some(ring) = self.rings.get(worker - self.squeues.len()) else {

@@ -37,6 +37,7 @@ pub(super) static FAMILY: Family = Family {
         },
         marker: Marker::Square,
     },
+    counts: &super::counted::NAMES,
     hand_over: &[super::queue::FILE, super::rings::FILE],
 };
 

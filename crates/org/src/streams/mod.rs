@@ -50,7 +50,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use perimeter_stack::segment::Apart;
 use perimeter_stack::shard::Shard;
-use perimeter_stack::{Count, Ctx, Seg, SharedState, output};
+use perimeter_stack::{Ctx, Seg, SharedState, output};
 use perimeter_sync::{PerLane, Platform};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -86,8 +86,15 @@ static FAMILY: Family = Family {
         },
         marker: Marker::Circle,
     },
+    counts: &COUNTS,
     hand_over: &[],
 };
+
+/// What it counts: times that a module found the next one's queue full, and packets that found no
+/// room in the queue of a module.
+const COUNTS: [&str; 2] = ["module_queue_waits", "drop_module_queue_full"];
+const QUEUE_WAITS: usize = 0;
+const QUEUE_FULL: usize = 1;
 
 /// The families of this module.
 pub(crate) const FAMILIES: &[&Family] = &[&FAMILY];
@@ -325,7 +332,7 @@ impl<P: Platform> Streams<P> {
         while let Some(m) = kept.pop_front() {
             if let Err(m) = self.stream(n).tcp.push_below(HIGH, who, m) {
                 kept.push_front(m);
-                return cx.count(Count::ModuleWaits, 1);
+                return cx.count_own(QUEUE_WAITS, 1);
             }
             self.kept.fetch_sub(1, Ordering::Relaxed);
         }
@@ -349,7 +356,7 @@ impl<P: Platform> Streams<P> {
                 let n = self.index(seg.hash);
                 let kept = &mut ip.kept[usize::from(n)];
                 if kept.len() >= ROOM / self.streams.len() {
-                    cx.count(Count::ModuleQueueFull, 1);
+                    cx.count_own(QUEUE_FULL, 1);
                     return None;
                 }
                 self.keep(kept, ToTcp::Packet(seg));
