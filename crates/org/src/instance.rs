@@ -453,8 +453,10 @@ impl<O: Org> Instance<O> {
         let port = &self.sh.rx[usize::from(q)];
         port.looked_at.store(now.0, Ordering::Relaxed);
         let own = &mut *cx.own;
-        let n = rx.poll(now, &mut own.pool, &mut own.frames, perimeter_stack::BURST);
+        let most = own.bursts.most();
+        let n = rx.poll(now, &mut own.pool, &mut own.frames, most);
         if n > 0 {
+            own.bursts.took(&own.frames);
             self.sh.p.touch(&port.payload, Touched::Payload, 0, true);
             if let Some(left) = &mut own.left {
                 let octets =

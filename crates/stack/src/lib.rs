@@ -6,6 +6,7 @@
 pub mod aside;
 mod asleep;
 mod bits;
+mod burst;
 mod config;
 pub mod conn;
 pub mod copies;
@@ -62,6 +63,7 @@ pub mod udp;
 pub mod wheel;
 
 pub use asleep::Sleeper;
+pub use burst::BURST;
 pub use config::Config;
 pub use conn::{Access, Bufs, Cell, Conn, ConnInfo, Ran};
 pub use count::Count;
@@ -81,6 +83,3 @@ pub use segment::{Seg, Segs};
 pub use shard::Shard;
 pub use shared::{IfaceSpec, SharedState};
 pub use sockets::{Others, Sockets};
-
-/// Frames taken from a device at once.
-pub const BURST: usize = 64;

@@ -1,5 +1,6 @@
 //! What a thread carries while it works.
 
+use crate::burst::Bursts;
 use crate::id::SockId;
 use crate::kind::Kind;
 use crate::limit::Limits;
@@ -27,6 +28,8 @@ pub struct Own<K: Kind> {
     pub pool: PktPool,
     /// The burst being taken from a device.
     pub frames: Vec<RxFrame>,
+    /// How long it may be.
+    pub bursts: Bursts,
     /// The TCP segments of the burst, parsed.
     pub segs: Segs,
     /// Which of them is the last of its flow.
@@ -120,6 +123,7 @@ impl<K: Kind> Own<K> {
         Own {
             pool: PktPool::of(depot),
             frames: Vec::with_capacity(crate::BURST),
+            bursts: Bursts::default(),
             segs: Segs::default(),
             latest: Latest::default(),
             datagrams: Vec::new(),

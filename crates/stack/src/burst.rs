@@ -1,0 +1,101 @@
+//! How many frames a thread takes from a device at once.
+//!
+//! The longer a burst, the less each of its frames costs. But acknowledgments leave when all of it was
+//! taken, so the peer of a connection hears of the first segments later. That is no matter among
+//! others; a connection that is alone and bound by its window waits for it: 64 frames are a third of a
+//! window of 256 KB. Its bursts are half as long.
+
+use perimeter_link::RxFrame;
+
+/// The most frames of a burst.
+pub const BURST: usize = 64;
+
+/// The most of one whose flow is alone.
+const SHORT: usize = BURST / 2;
+
+/// A flow is alone when so many frames in a row were its own: more than a window of 256 KB, of
+/// which several flows send one after the other.
+const ALONE: usize = 8 * BURST;
+
+/// Who has sent what was taken lately. Only devices that tell flows apart let that be seen.
+#[derive(Debug, Default)]
+pub struct Bursts {
+    flow: Option<u32>,
+    in_a_row: usize,
+}
+
+impl Bursts {
+    /// How many frames are to be taken now.
+    #[inline]
+    pub fn most(&self) -> usize {
+        if self.in_a_row < ALONE { BURST } else { SHORT }
+    }
+
+    /// These were taken.
+    #[inline]
+    pub fn took(&mut self, frames: &[RxFrame]) {
+        let Some(first) = frames.first() else { return };
+        if first.hash != self.flow {
+            (self.flow, self.in_a_row) = (first.hash, 0);
+        }
+        let own = |f: &RxFrame| f.hash.is_some() && f.hash == self.flow;
+        match frames.iter().all(own) {
+            true => self.in_a_row = (self.in_a_row + frames.len()).min(ALONE),
+            false => self.in_a_row = 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perimeter_base::PktBuf;
+
+    fn burst(hashes: &[Option<u32>]) -> Vec<RxFrame> {
+        let frame = |hash: &Option<u32>| RxFrame {
+            buf: PktBuf::default(),
+            hash: *hash,
+            csum_ok: true,
+            segment_size: 0,
+        };
+        hashes.iter().map(frame).collect()
+    }
+
+    #[test]
+    fn who_is_alone_for_a_while_has_short_bursts() {
+        let mut b = Bursts::default();
+        let (one, other) = (burst(&[Some(1); BURST]), burst(&[Some(2); BURST]));
+        for _ in 0..7 {
+            b.took(&one);
+            assert_eq!(b.most(), BURST);
+        }
+        b.took(&one);
+        b.took(&[]);
+        assert_eq!(b.most(), SHORT);
+        b.took(&one[..SHORT]);
+        assert_eq!(b.most(), SHORT);
+        b.took(&other);
+        assert_eq!(b.most(), BURST);
+    }
+
+    #[test]
+    fn among_others_and_unknown_they_are_long() {
+        let mut b = Bursts::default();
+        let (mixed, unknown) = (burst(&[Some(1), Some(2)]), burst(&[None; BURST]));
+        for _ in 0..1000 {
+            b.took(&mixed);
+            assert_eq!(b.most(), BURST);
+        }
+        for _ in 0..1000 {
+            b.took(&unknown);
+            assert_eq!(b.most(), BURST);
+        }
+        // Flows that send a window each, in turns.
+        for flow in 0..100 {
+            for _ in 0..3 {
+                b.took(&burst(&[Some(flow); BURST]));
+                assert_eq!(b.most(), BURST);
+            }
+        }
+    }
+}
