@@ -1,21 +1,20 @@
 //! Groups that sockets have joined, each on an interface, and telling the routers of its link so
 //! (IGMPv3, RFC 3376; MLDv2, RFC 3810). Sockets join whole groups; sources are not chosen.
 
-use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::joined::Due;
 pub use crate::joined::{Groups, Joined};
 use crate::kind::Kind;
 use crate::own::Own;
 use crate::shared::SharedState;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_link::Medium;
 use perimeter_sync::Lock;
-use perimeter_wire::igmp::{self, ALL_HOSTS, IGMP_ROUTERS, IgmpQuery, group_mac_v4};
+use perimeter_wire::IpHdr;
+use perimeter_wire::igmp::{ALL_HOSTS, IgmpQuery};
 use perimeter_wire::mld::Record;
-use perimeter_wire::{ETHERTYPE_IPV4, EtherHdr, IpHdr};
 
 /// How long after a change it is reported once more, ns, as one report may be lost (RFC 3376,
 /// section 8.11: within a second).
@@ -141,30 +140,6 @@ impl<K: Kind> SharedState<K> {
             IpAddr::V4(g) => self.report_v4(own, iface, (what, g)),
             IpAddr::V6(g) => self.report_group(own, iface, (what, g)),
         }
-    }
-
-    fn report_v4(&self, own: &mut Own<K>, iface: u16, group: (Record, Ipv4Addr)) {
-        let i = &self.ifaces[usize::from(iface)];
-        let ours = i.addrs.iter().find_map(|a| match a.addr {
-            IpAddr::V4(a) => Some(a),
-            IpAddr::V6(_) => None,
-        });
-        let src = ours.unwrap_or(Ipv4Addr::UNSPECIFIED);
-        let q = i.tx.start;
-        let mut stage = self.tx[usize::from(q)].stage();
-        let Some(mut d) = stage.push() else {
-            return self.count(own.lane, Count::TxRingFull, 1);
-        };
-        let eth = EtherHdr {
-            dst: group_mac_v4(IGMP_ROUTERS),
-            src: i.caps.mac,
-            ethertype: ETHERTYPE_IPV4,
-        };
-        let n = eth.emit(&mut d.hdr);
-        d.hdr_len = (n + igmp::report(src, &[group], &mut d.hdr[n..])) as u8;
-        drop(stage);
-        self.count(own.lane, Count::GroupReports, 1);
-        own.deferred.ring(q);
     }
 }
 

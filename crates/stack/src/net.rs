@@ -4,7 +4,7 @@ use crate::ipv6::MIN_MTU;
 use crate::ipv6::variables::HostVariables;
 use crate::neighbour::Pace;
 use crate::{ipv4, ipv6};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use perimeter_link::Capabilities;
 use perimeter_wire::{IpHdr, MAX_DATAGRAM, MIN_TCP_HEADER, MacAddr};
@@ -144,19 +144,13 @@ pub struct Addrs {
     only: AtomicU64,
 }
 
-/// An address of IPv4 and its prefix in a word; 0: none.
+/// An address of IPv4 and its prefix in a word ([`ipv4::packed`]).
 fn packed(a: &Cidr) -> u64 {
-    match a.addr {
-        IpAddr::V4(ip) => u64::from(ip.to_bits()) << 32 | u64::from(a.prefix) << 8 | 1,
-        IpAddr::V6(_) => 0,
-    }
+    ipv4::packed(a.addr, a.prefix)
 }
 
 fn unpacked(word: u64) -> Option<Cidr> {
-    (word & 1 != 0).then(|| Cidr {
-        addr: IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32)),
-        prefix: (word >> 8) as u8,
-    })
+    ipv4::unpacked(word).map(|(addr, prefix)| Cidr { addr, prefix })
 }
 
 impl Addrs {
@@ -255,12 +249,7 @@ impl Iface {
     /// for nearly every packet where the interface has one address. `false` says nothing.
     #[inline]
     pub fn plain(&self, local: IpAddr, remote: IpAddr) -> bool {
-        let (IpAddr::V4(l), IpAddr::V4(r)) = (local, remote) else {
-            return false;
-        };
-        let only = self.addrs.only.load(Ordering::Relaxed);
-        let (own, prefix) = (Ipv4Addr::from_bits((only >> 32) as u32), (only >> 8) as u8);
-        only != 0 && ipv4::plain(own, prefix, l, r)
+        ipv4::plain(self.addrs.only.load(Ordering::Relaxed), local, remote)
     }
 
     /// The transmit queue for a flow of that hash.

@@ -1,10 +1,10 @@
 //! What was received beside TCP's segments.
 
 use crate::id::SockId;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use perimeter_base::PktBuf;
 use perimeter_tcp::Unreachable;
-use perimeter_wire::IpHdr;
+use perimeter_wire::{IpHdr, NO_ADDRESS};
 
 /// A whole datagram to an address of ours, of a protocol that is wanted.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ impl Default for Datagram {
     fn default() -> Datagram {
         Datagram {
             ip: IpHdr {
-                src: NOWHERE,
-                dst: NOWHERE,
+                src: NO_ADDRESS,
+                dst: NO_ADDRESS,
                 protocol: 0,
                 hop_limit: 0,
                 tos: 0,
@@ -44,8 +44,6 @@ impl Default for Datagram {
         }
     }
 }
-
-const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// What ICMP says of a datagram that was sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -82,8 +80,8 @@ impl Default for Rx {
     fn default() -> Rx {
         Rx {
             data: PktBuf::default(),
-            src: (NOWHERE, 0),
-            dst: (NOWHERE, 0),
+            src: (NO_ADDRESS, 0),
+            dst: (NO_ADDRESS, 0),
             iface: 0,
             tos: 0,
             hop_limit: 0,

@@ -22,6 +22,9 @@ const FLAG_MF: u16 = 0x2000;
 /// Mask of the fragment offset, in units of 8 bytes.
 const OFFSET_MASK: u16 = 0x1fff;
 
+/// No host's address: what stands where none has been seen yet.
+pub const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 /// The longest datagram of either family, octets (IPv6: without a jumbo payload).
 pub const MAX_DATAGRAM: u32 = 65_535;
 

@@ -49,7 +49,7 @@ pub use frame::{
 pub use glance::glance;
 pub use icmp::{IcmpQuote, Icmpv4};
 pub use icmp6::Icmpv6;
-pub use ip::{IpHdr, Ipv4Hdr, MAX_DATAGRAM, PROTO_ICMP, PROTO_TCP, PROTO_UDP};
+pub use ip::{IpHdr, Ipv4Hdr, MAX_DATAGRAM, NO_ADDRESS, PROTO_ICMP, PROTO_TCP, PROTO_UDP};
 pub use ipv6::{Ipv6Fragment, Ipv6Hdr, PROTO_ICMPV6};
 pub use ndp::Ndp;
 pub use seq::Seq;

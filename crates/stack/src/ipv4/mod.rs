@@ -4,9 +4,10 @@ pub(crate) mod arp;
 mod arriving;
 pub(crate) mod client;
 pub(crate) mod icmp;
+mod igmp;
 mod leases;
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use perimeter_tcp::Unreachable;
 
 /// The network part of a prefix of so many bits.
@@ -27,12 +28,32 @@ pub(crate) fn is_host(ip: Ipv4Addr) -> bool {
     !matches!(ip.octets()[0], 0 | 127 | 224..)
 }
 
-/// Whether `local` is our address `own`, and `remote` is a host's that is neither ours nor the
-/// broadcast address of our prefix.
+/// An address of IPv4 and its prefix in a word; 0: none.
+pub(crate) fn packed(addr: IpAddr, prefix: u8) -> u64 {
+    match addr {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()) << 32 | u64::from(prefix) << 8 | 1,
+        IpAddr::V6(_) => 0,
+    }
+}
+
+/// What [`packed`] has put there.
+pub(crate) fn unpacked(word: u64) -> Option<(IpAddr, u8)> {
+    let addr = || Ipv4Addr::from_bits((word >> 32) as u32);
+    (word & 1 != 0).then(|| (addr().into(), (word >> 8) as u8))
+}
+
+/// Whether `local` is our only address, which is [packed] in `only`, and `remote` is a host's that
+/// is neither ours nor the broadcast address of our prefix.
 #[inline]
-pub(crate) fn plain(own: Ipv4Addr, prefix: u8, local: Ipv4Addr, remote: Ipv4Addr) -> bool {
-    let host = !mask(prefix);
-    let (l, r, own) = (local.to_bits(), remote.to_bits(), own.to_bits());
+pub(crate) fn plain(only: u64, local: IpAddr, remote: IpAddr) -> bool {
+    let (IpAddr::V4(local), IpAddr::V4(remote)) = (local, remote) else {
+        return false;
+    };
+    if only == 0 {
+        return false;
+    }
+    let (own, host) = ((only >> 32) as u32, !mask((only >> 8) as u8));
+    let (l, r) = (local.to_bits(), remote.to_bits());
     // Networks 0 and 127 and class D and beyond (multicast, reserved, the limited broadcast)
     // have no hosts; all ones in the host part of our prefix is the directed broadcast.
     let net = r >> 24;

@@ -4,8 +4,9 @@ use super::redirects::{At, Redirect, Redirects};
 use crate::limit::Bucket;
 use crate::neighbour::{Book, Kin};
 use crate::net::{Hop, Route};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use perimeter_base::Time;
+use perimeter_wire::NO_ADDRESS;
 
 /// Requests for neighbours that the stack sends, a second and at once: for whole networks that an application
 /// looks through, and for stations that somebody lies about.
@@ -42,7 +43,7 @@ struct Last {
 
 impl Last {
     const NONE: Last = Last {
-        to: (IpAddr::V4(Ipv4Addr::UNSPECIFIED), None),
+        to: (NO_ADDRESS, None),
         entry: 0,
         at: (u64::MAX, u64::MAX),
     };
