@@ -160,6 +160,11 @@ impl Knobs {
         c
     }
 
+    /// Whether connections of one end hold small segments back.
+    pub fn nagle(&self, sc: &Scenario, client: bool) -> bool {
+        !self.tcp(sc, client).nodelay
+    }
+
     fn tcp(&self, sc: &Scenario, client: bool) -> TcpConfig {
         let mut rng = SplitMix64::new(self.seed ^ 0x0074_6370 ^ u64::from(client) << 40);
         let mut one_in = |n: u64| rng.below(n) == 0;
