@@ -701,9 +701,9 @@ fn judge(host: &Host, stats: &Stats) -> Result<(), String> {
             // A listener that is full, or gone for a moment, can't take a handshake's last word:
             // that and what follows it are sent again.
             "retransmits" => !calm || races || small && !host.knobs.strict || *n <= probes,
-            // Of a request in pieces Nagle's algorithm holds the last one back until the others are
-            // acknowledged. If they are more than one full segment and less than two, the
-            // acknowledgment is delayed for longer than a probe waits (RFC 8985, section 7.2).
+            // Nagle's algorithm holds the last piece of a request back until the pieces before it are
+            // acknowledged. If these are more than one full segment and less than two, the receiver
+            // delays that acknowledgment for longer than a probe waits (RFC 8985, section 7.2).
             "loss_probes"
                 if sc.workload == Workload::PingPong && host.knobs.nagle(sc, host.client) =>
             {

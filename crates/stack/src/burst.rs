@@ -1,9 +1,9 @@
 //! How many frames a thread takes from a device at once.
 //!
-//! The longer a burst, the less each of its frames costs. But acknowledgments leave when all of it was
-//! taken, so the peer of a connection hears of the first segments later. That is no matter among
-//! others; a connection that is alone and bound by its window waits for it: 64 frames are a third of a
-//! window of 256 KB. Its bursts are half as long.
+//! The longer a burst, the less each of its frames costs. But acknowledgments leave only when all of it
+//! has been processed, so the peer of a connection hears later of the first segments. Among many
+//! connections that does not matter. One that is alone and bound by its window stands still meanwhile:
+//! 64 frames are a third of a window of 256 KB. So its bursts are half as long.
 
 use perimeter_link::RxFrame;
 
@@ -13,8 +13,8 @@ pub const BURST: usize = 64;
 /// The most of one whose flow is alone.
 const SHORT: usize = BURST / 2;
 
-/// A flow is alone when so many frames in a row were its own: more than a window of 256 KB, of
-/// which several flows send one after the other.
+/// A flow is alone when so many frames in a row were its own. That is more than a window of 256 KB:
+/// several flows may send a whole window each, one after the other.
 const ALONE: usize = 8 * BURST;
 
 /// Who has sent what was taken lately. Only devices that tell flows apart let that be seen.

@@ -47,9 +47,10 @@ fn a_small_write_is_copied_once() {
             let n = copies::take();
             assert!(n <= most, "{}: {n} copied of 250", w.s.organization());
             // From a kilobyte on, no organization copies it again.
-            let (r, n) = copied(&a, &content(1500)[..1024]);
+            let more = content(1024);
+            let (r, n) = copied(&a, &more);
             assert_eq!((r.unwrap(), n), (1024, 1024), "{}", w.s.organization());
-            let data = [data, content(1500)[..1024].to_vec()].concat();
+            let data = [data, more].concat();
             drop(a);
             assert_eq!(w.read_all(&b).unwrap(), data);
             let (c, d) = w.opened();

@@ -1,4 +1,4 @@
-//! Reports of IGMP (RFC 3376): what groups hosts are in.
+//! Reports of IGMP (RFC 3376): a host tells the routers of its link which groups it is in.
 
 use crate::count::Count;
 use crate::kind::Kind;
@@ -10,7 +10,7 @@ use perimeter_wire::mld::Record;
 use perimeter_wire::{ETHERTYPE_IPV4, EtherHdr};
 
 impl<K: Kind> SharedState<K> {
-    /// Tells the routers of interface `iface` of a group.
+    /// Sends such a report by interface `iface`: which group, and whether it was joined or left.
     pub(crate) fn report_v4(&self, own: &mut Own<K>, iface: u16, group: (Record, Ipv4Addr)) {
         let i = &self.ifaces[usize::from(iface)];
         let ours = i.addrs.iter().find_map(|a| match a.addr {
