@@ -404,7 +404,7 @@ pub trait Engine: Datagrams + Send + Sync {
     /// goes over to connections that it accepts later.
     ///
     /// # Errors
-    /// [`EngineError::Unsupported`]; or the connection has gone, or the layer can't be moved.
+    /// [`EngineError::Unsupported`]; or the connection has gone.
     fn set_squeue(&self, id: SockId, layer: Layer, squeue: u16) -> Result<(), EngineError> {
         let _ = (id, layer, squeue);
         Err(EngineError::Unsupported)

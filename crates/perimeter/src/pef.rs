@@ -9,7 +9,7 @@
 //! | option | what it says | before `connect` or `listen` | on a listener, for what it accepts | on a live connection |
 //! |---|---|---|---|---|
 //! | `SO_PEFON` | whether packets run through the connection's lists | [`TcpSocket::set_events_on`] | [`TcpListener::set_events_on`] | [`TcpStream::set_events_on`] |
-//! | `SO_SETSQP` | the squeue of a layer | [`TcpSocket::set_squeue`] | [`TcpListener::set_squeue`] | [`TcpStream::set_squeue`]; not TCP's |
+//! | `SO_SETSQP` | the squeue of a layer | [`TcpSocket::set_squeue`] | [`TcpListener::set_squeue`] | [`TcpStream::set_squeue`] |
 //!
 //! Both are part of [`Config`](crate::Config) too: [`Layers`].
 
@@ -216,8 +216,8 @@ impl TcpStream {
     }
 
     /// SO_SETSQP: the squeue, modulo how many there are, that a layer of this connection runs
-    /// under from now on. TCP's state stays where it was made: its squeue is designated before
-    /// ([`TcpSocket::set_squeue`], [`TcpListener::set_squeue`]).
+    /// under from the next moment on at which none of its packets is between squeues. TCP's state
+    /// then moves to the other squeue.
     ///
     /// ```
     #[doc = include_str!("examples/pef.txt")]
@@ -228,7 +228,7 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// The connection has gone, the layer is TCP, or the organization has no squeues to choose.
+    /// The connection has gone, or the organization has no squeues to choose.
     pub fn set_squeue(&self, layer: Layer, squeue: u16) -> Result<()> {
         let (engine, id) = self.source();
         engine.set_squeue(id, layer, squeue).map_err(io)

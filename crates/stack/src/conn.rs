@@ -510,6 +510,14 @@ pub trait Cell: Access + Send + Sized + 'static {
         let _ = outside;
     }
 
+    /// A slot whose connection had moved to another shard ([`Shard::depart`](crate::Shard::depart))
+    /// and is over there.
+    #[inline]
+    fn vacated(outside: &mut Self::Outside) -> Option<u32> {
+        let _ = outside;
+        None
+    }
+
     /// The connection is over and nobody holds it: its parts come back together. From here on its
     /// name opens nothing.
     fn leave(self, outside: &mut Self::Outside) -> Conn<Self::K>;

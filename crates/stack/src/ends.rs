@@ -81,7 +81,11 @@ impl Ends {
     /// Counts the connection `id` as `end` from now on, `None`: not any more. Yields whoever is to
     /// end for it, and as what that one was counted.
     pub fn set(&mut self, id: SockId, end: Option<End>) -> Option<(SockId, End)> {
-        let slot = id.slot();
+        self.set_at(id.slot(), id, end)
+    }
+
+    /// As [`Ends::set`], for a connection that is in `slot` here, whatever its name says.
+    fn set_at(&mut self, slot: u32, id: SockId, end: Option<End>) -> Option<(SockId, End)> {
         let node = self.nodes.get(slot as usize).copied().unwrap_or(NOBODY);
         let known = node.id == Some(id);
         if known && end.is_some() && (node.end == end || node.end.is_none()) {
@@ -99,7 +103,7 @@ impl Ends {
             }
             return None;
         };
-        self.push(id, end);
+        self.push(slot, id, end);
         let account = &self.accounts[end as usize];
         if account.len <= account.granted || account.len == 1 {
             return None;
@@ -111,8 +115,7 @@ impl Ends {
         Some((id, end))
     }
 
-    fn push(&mut self, id: SockId, end: End) {
-        let slot = id.slot();
+    fn push(&mut self, slot: u32, id: SockId, end: End) {
         if self.nodes.len() <= slot as usize {
             self.nodes.resize(slot as usize + 1, NOBODY);
         }
@@ -146,16 +149,16 @@ impl Ends {
         self.nodes[slot as usize].end = None;
     }
 
-    /// As [`Ends::set`] for a perimeter among others: places come from the stack's quotas, and
-    /// whoever is to end is noted in `cx.deferred`.
-    pub fn note<K: Kind>(&mut self, cx: &mut Ctx<K>, id: SockId, end: Option<End>) {
+    /// As [`Ends::set`] for the connection in `slot` of a perimeter among others: places come from
+    /// the stack's quotas, and whoever is to end is noted in `cx.deferred`.
+    pub fn note<K: Kind>(&mut self, cx: &mut Ctx<K>, (slot, id): (u32, SockId), end: Option<End>) {
         if let Some(end) = end {
             let account = &mut self.accounts[end as usize];
             if account.len == account.granted {
                 account.granted += cx.sh.quotas[end as usize].take();
             }
         }
-        let ended = self.set(id, end);
+        let ended = self.set_at(slot, id, end);
         tell(cx, ended);
         for end in End::ALL {
             let account = &mut self.accounts[end as usize];
@@ -268,20 +271,20 @@ mod tests {
         let mut cx = Ctx::new(&sh, &mut own);
         let (mut a, mut b) = (Ends::default(), Ends::default());
         for slot in 0..8 {
-            a.note(&mut cx, id(slot, 1), Some(End::Orphan));
+            a.note(&mut cx, (slot, id(slot, 1)), Some(End::Orphan));
         }
         for slot in 0..4 {
-            b.note(&mut cx, id(slot, 2), Some(End::Orphan));
+            b.note(&mut cx, (slot, id(slot, 2)), Some(End::Orphan));
         }
         // The whole stack has its ten; who wants more ends its own oldest.
         assert_eq!((counted(&a).0, counted(&b).0), (8, 2));
         assert_eq!(cx.deferred.aborts, [id(0, 2), id(1, 2)]);
         // What one gives back the other may have.
         for slot in 0..8 {
-            a.note(&mut cx, id(slot, 1), None);
+            a.note(&mut cx, (slot, id(slot, 1)), None);
         }
         for slot in 4..10 {
-            b.note(&mut cx, id(slot, 2), Some(End::Orphan));
+            b.note(&mut cx, (slot, id(slot, 2)), Some(End::Orphan));
         }
         assert_eq!(counted(&a), (0, 0));
         assert_eq!((counted(&b).0, cx.deferred.aborts.len()), (8, 2));

@@ -154,7 +154,8 @@ impl<T> Slots<T> {
     pub fn insert_with(&mut self, make: impl FnOnce(u32, u32) -> Option<T>) -> Option<(u32, u32)> {
         let slot = match self.free.pop() {
             Some(s) => s,
-            None => self.grow()?,
+            None if self.places as usize >= MAX_SLOTS => return None,
+            None => self.grow(),
         };
         let (c, i) = place(slot);
         let chunk = &mut self.chunks[c];
@@ -169,11 +170,8 @@ impl<T> Slots<T> {
     }
 
     /// A place that was never used.
-    fn grow(&mut self) -> Option<u32> {
+    fn grow(&mut self) -> u32 {
         let slot = self.places;
-        if slot as usize >= MAX_SLOTS {
-            return None;
-        }
         if slot as usize == self.chunks.len() * CHUNK {
             self.chunks.push(Box::new(Chunk {
                 generations: [1; CHUNK],
@@ -181,7 +179,15 @@ impl<T> Slots<T> {
             }));
         }
         self.places += 1;
-        Some(slot)
+        slot
+    }
+
+    /// Puts in a value that is known by another name than its place, so that memory alone bounds how
+    /// many there are; its slot.
+    pub fn insert(&mut self, value: T) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| self.grow());
+        self.put_back(slot, value);
+        slot
     }
 
     /// The value at `slot`, if it is still of that generation.
@@ -224,16 +230,50 @@ impl<T> Slots<T> {
     pub fn remove(&mut self, slot: u32, generation: u32) -> Option<T> {
         let (c, i) = place(slot);
         let chunk = self.chunks.get_mut(c)?;
-        let g = &mut chunk.generations[i];
-        if *g != generation {
+        if chunk.generations[i] != generation {
             return None;
         }
         let v = chunk.values[i].take()?;
+        self.free(slot);
+        self.live -= 1;
+        Some(v)
+    }
+
+    /// Takes the value at `slot` out, whose name stays in use: nobody else gets the place before
+    /// [`Slots::vacate`].
+    pub fn lend(&mut self, slot: u32, generation: u32) -> Option<T> {
+        self.get(slot, generation)?;
+        let (c, i) = place(slot);
+        self.live -= 1;
+        self.chunks[c].values[i].take()
+    }
+
+    /// Puts a value back that was lent.
+    pub fn put_back(&mut self, slot: u32, value: T) {
+        let (c, i) = place(slot);
+        self.live += 1;
+        self.chunks[c].values[i] = Some(value);
+    }
+
+    /// The value that was lent has gone for ever: its name is in use no more.
+    pub fn vacate(&mut self, slot: u32) {
+        let (c, i) = place(slot);
+        debug_assert!(self.chunks[c].values[i].is_none(), "it is here");
+        self.free(slot);
+    }
+
+    fn free(&mut self, slot: u32) {
+        let (c, i) = place(slot);
+        let g = &mut self.chunks[c].generations[i];
         // 0 is nobody's: elsewhere it says that a place has no connection.
         *g = ((*g + 1) & ((1 << GEN_BITS) - 1)).max(1);
         self.free.push(slot);
-        self.live -= 1;
-        Some(v)
+    }
+
+    /// The generation of the value at `slot`.
+    pub fn generation(&self, slot: u32) -> u32 {
+        let (c, i) = place(slot);
+        self.chunks[c].generations[i]
     }
 
     /// How many values there are.
@@ -297,6 +337,23 @@ mod tests {
         assert_eq!(s.remove(slot, generation), None);
         assert_eq!(s.get(slot2, gen2), Some(&"b"));
         assert_eq!(s.len(), 1);
+    }
+
+    #[test]
+    fn nobody_gets_the_place_of_what_was_lent() {
+        let mut s = Slots::default();
+        let (slot, generation) = s.insert_with(|_, _| Some("a")).unwrap();
+        assert_eq!(s.lend(slot, generation), Some("a"));
+        assert_eq!(s.lend(slot, generation), None);
+        assert_eq!((s.len(), s.get(slot, generation)), (0, None));
+        let other = s.insert("guest");
+        assert!(other != slot && s.at(other) == Some(&mut "guest"));
+        s.put_back(slot, "a");
+        assert_eq!((s.len(), s.get(slot, generation)), (2, Some(&"a")));
+        assert_eq!(s.lend(slot, generation), Some("a"));
+        s.vacate(slot);
+        let (again, next) = s.insert_with(|_, _| Some("b")).unwrap();
+        assert!(again == slot && next != generation && s.generation(slot) == next);
     }
 
     #[test]

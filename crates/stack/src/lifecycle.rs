@@ -12,7 +12,6 @@ use crate::output;
 use crate::quota::End;
 use crate::ready;
 use crate::segment::Seg;
-use crate::wheel::Due;
 use perimeter_base::Time;
 use perimeter_tcp::syncache::Established;
 use perimeter_tcp::{Config, Events, Tcb};
@@ -77,22 +76,18 @@ pub fn end_changed<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> Option<Option<En
     Some(end)
 }
 
-/// The entry that the connection needs on the wheel, if its deadline is earlier than that of the
+/// For when the connection needs an entry on the wheel, if its deadline is earlier than that of the
 /// one which is there.
 #[inline]
-pub fn arm<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> Option<Due> {
+pub fn arm<A: Access>(a: &mut A, cx: &mut Ctx<A::K>) -> Option<Time> {
     let t = a.tcb();
-    let (at, id) = (t.tcb.deadline(), t.meta.id);
+    let at = t.tcb.deadline();
     if at >= t.meta.armed {
         return None;
     }
     t.meta.armed = at;
     cx.deferred.armed = cx.deferred.armed.min(at);
-    Some(Due {
-        slot: id.slot(),
-        generation: id.generation(),
-        at,
-    })
+    Some(at)
 }
 
 /// An entry came due for `at`: whether it is the connection's, which now has none. Else it was

@@ -18,14 +18,16 @@ use crate::passive::Passive;
 use crate::segment::Seg;
 use crate::shared::SharedState;
 use crate::sockets::{Others, Sockets};
-use crate::wheel::Wheel;
-use hashbrown::HashTable;
+use crate::wheel::{Due, Wheel};
+use hashbrown::{HashMap, HashTable};
 use perimeter_base::Time;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::syncache::Established;
 use perimeter_tcp::{Config, Tcb};
 use perimeter_wire::{FlowKey, Seq};
 use std::sync::Arc;
+
+mod moving;
 
 /// Connections and all that belongs to them.
 pub struct Shard<K: Kind, C: Cell<K = K> = Conn<K>> {
@@ -40,6 +42,9 @@ pub struct Shard<K: Kind, C: Cell<K = K> = Conn<K>> {
     elsewhere: bool,
     ends: Ends,
     others: Others,
+    /// Connections that were made in other shards and have moved here: their slots. Their names
+    /// stay what they were.
+    guests: HashMap<SockId, u32>,
 }
 
 /// What became of a segment whose connection was looked up elsewhere.
@@ -84,6 +89,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             passive: Passive::new(sh, of),
             ends: Ends::default(),
             others: Others::default(),
+            guests: HashMap::new(),
         }
     }
 
@@ -129,13 +135,14 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         id: SockId,
         seg: &mut Seg,
     ) -> Result<(), Option<Seq>> {
-        let conn = self.conns.get(id.slot(), id.generation());
+        let (slot, generation) = self.place(id);
+        let conn = self.conns.get(slot, generation);
         if let Some(c) = conn
             && !c.peek().meta.closed
         {
             // A name is never given to another flow.
             debug_assert!(c.peek().meta.key == seg.frame.key);
-            return self.deliver(id.slot(), cx, seg);
+            return self.deliver(slot, cx, seg);
         }
         match self.find(&seg.frame.key) {
             Some(slot) => self.deliver(slot, cx, seg),
@@ -187,11 +194,12 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         seg: &mut Seg,
         f: impl FnOnce(&mut C, &mut Ctx<K>, &mut Seg),
     ) -> Met {
-        match self.peek(id) {
+        let (slot, generation) = self.place(id);
+        match self.conns.get(slot, generation) {
             Some(c) if !c.peek().meta.closed => {}
             _ => return Met::Gone,
         }
-        match self.take(id.slot(), cx, seg, f) {
+        match self.take(slot, cx, seg, f) {
             Ok(()) => Met::Taken,
             Err(Some(iss)) => Met::Reused(iss),
             Err(None) => Met::Gone,
@@ -212,7 +220,8 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
 
     /// The connection of that name, to look at.
     pub fn peek(&self, id: SockId) -> Option<&C> {
-        self.conns.get(id.slot(), id.generation())
+        let (slot, generation) = self.place(id);
+        self.conns.get(slot, generation)
     }
 
     /// After anything that may have moved a connection's deadline or ended it.
@@ -243,7 +252,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         }
         let id = meta.id;
         if let Some(end) = lifecycle::end_changed(conn, cx) {
-            self.ends.note(cx, id, end);
+            self.ends.note(cx, (slot, id), end);
         }
         self.arm(slot, cx);
     }
@@ -251,8 +260,13 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// Puts the connection's deadline on the wheel, if it is earlier than the one that is there.
     fn arm(&mut self, slot: u32, cx: &mut Ctx<K>) {
         let conn = self.conns.at(slot);
-        if let Some(due) = conn.and_then(|c| lifecycle::arm(c, cx)) {
-            self.wheel.insert(due);
+        if let Some(at) = conn.and_then(|c| lifecycle::arm(c, cx)) {
+            let generation = self.conns.generation(slot);
+            self.wheel.insert(Due {
+                slot,
+                generation,
+                at,
+            });
         }
     }
 
@@ -263,19 +277,20 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         };
         let meta = &conn.peek().meta;
         let (key, id, orphan) = (meta.key, meta.id, meta.orphan);
-        let entry = self
-            .table
-            .find_entry(table_hash(self.secret, &key), |&s| s == slot);
-        if let Ok(e) = entry {
-            e.remove();
+        if self.strike(&key, slot)
+            && let Some(conn) = self.conns.peek(slot)
+        {
             conn.unlinked(&mut self.outside);
         }
         if !orphan {
             return;
         }
-        if let Some(cell) = self.conns.remove(slot, id.generation()) {
+        if let Some(cell) = self.conns.remove(slot, self.conns.generation(slot)) {
+            if id.shard() != self.index {
+                self.guests.remove(&id);
+            }
             let conn = cell.leave(&mut self.outside);
-            self.ends.note(cx, id, None);
+            self.ends.note(cx, (slot, id), None);
             lifecycle::gone(&conn, cx);
         }
     }
@@ -333,6 +348,9 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         if self.find(&key).is_some() {
             return Err(ExistsError);
         }
+        while let Some(slot) = C::vacated(&mut self.outside) {
+            self.conns.vacate(slot);
+        }
         let shard = self.index;
         let outside = &mut self.outside;
         let make = |slot, generation| {
@@ -341,14 +359,26 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
             C::make(outside, (sh, config), conn)
         };
         let (slot, generation) = self.conns.insert_with(make).ok_or(ExistsError)?;
+        self.enter(&key, slot);
+        Ok(SockId::conn(shard, slot, generation))
+    }
+
+    /// Enters the connection in `slot` into the table.
+    fn enter(&mut self, key: &FlowKey, slot: u32) {
         let (secret, conns) = (self.secret, &self.conns);
         self.table
-            .insert_unique(table_hash(secret, &key), slot, |&s| {
+            .insert_unique(table_hash(secret, key), slot, |&s| {
                 conns
                     .peek(s)
                     .map_or(0, |c| table_hash(secret, &c.peek().meta.key))
             });
-        Ok(SockId::conn(shard, slot, generation))
+    }
+
+    /// Takes it out of the table, where it is.
+    fn strike(&mut self, key: &FlowKey, slot: u32) -> bool {
+        let hash = table_hash(self.secret, key);
+        let entry = self.table.find_entry(hash, |&s| s == slot);
+        entry.map(|e| e.remove()).is_ok()
     }
 
     /// Opens a connection.
@@ -392,13 +422,14 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         orphans: bool,
         f: impl FnOnce(&mut C, &mut Ctx<K>) -> R,
     ) -> Option<R> {
-        let conn = self.conns.get_mut(id.slot(), id.generation());
+        let (slot, generation) = self.place(id);
+        let conn = self.conns.get_mut(slot, generation);
         let Some(conn) = conn.filter(|c| orphans || !c.peek().meta.orphan) else {
             return cx.sh.stale(cx);
         };
         conn.entered();
         let out = f(conn, cx);
-        self.update(id.slot(), cx);
+        self.update(slot, cx);
         Some(out)
     }
 
@@ -439,7 +470,8 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
     /// or nothing is due any more.
     pub fn timer(&mut self, cx: &mut Ctx<K>, id: SockId, begin: impl FnOnce(&mut C)) {
         let now = cx.now();
-        let Some(conn) = self.conns.get_mut(id.slot(), id.generation()) else {
+        let (slot, generation) = self.place(id);
+        let Some(conn) = self.conns.get_mut(slot, generation) else {
             return cx.count(Count::StaleTimer, 1);
         };
         conn.entered();
@@ -449,7 +481,7 @@ impl<K: Kind, C: Cell<K = K>> Shard<K, C> {
         } else {
             cx.count(Count::StaleTimer, 1);
         }
-        self.update(id.slot(), cx);
+        self.update(slot, cx);
     }
 
     /// When [`Shard::on_timers`] has something to do.

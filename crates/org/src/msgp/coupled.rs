@@ -14,6 +14,7 @@ use perimeter_stack::id::Slots;
 use perimeter_stack::ops::{self, Icmp, Op, Step};
 use perimeter_stack::planted::{Bug, planted};
 use perimeter_stack::shard::ExistsError;
+use perimeter_stack::wheel::Due;
 use perimeter_stack::{
     Access, Conn, ConnInfo, Count, Ctx, Flow, Listener, Others, Seg, SharedState, SockId, Sockets,
 };
@@ -267,10 +268,15 @@ impl<P: Platform> Core<P> {
             let ended = self.ends.lock().set(id, end);
             ends::tell(cx, ended);
         }
-        if let Some(due) = lifecycle::arm(&mut e, cx) {
+        if let Some(at) = lifecycle::arm(&mut e, cx) {
             let shard = self.shard(id);
             let mut wheel = shard.wheel.lock();
-            wheel.insert(due);
+            let (slot, generation) = (id.slot(), id.generation());
+            wheel.insert(Due {
+                slot,
+                generation,
+                at,
+            });
             self.due(&shard.wheel_due, wheel.next());
         }
     }

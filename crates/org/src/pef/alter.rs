@@ -1,10 +1,9 @@
 //! Altering the lists of live connections.
 
-use super::bind::Bind;
 use super::event::{AlterError, Direction, End, EventId, EventSpec, Events, Layer, Packet};
 use super::flows::Found;
 use super::framework::Pef;
-use super::link::{Link, Version};
+use super::link::Link;
 use super::list::ListRef;
 use core::sync::atomic::Ordering;
 use perimeter_stack::SockId;
@@ -98,11 +97,7 @@ impl<P: Platform> Events for Pef<P> {
             // What it accepts is told so.
             return Ok(());
         }
-        let tcp = id.shard();
-        let off = || Version::first(ListRef::direct(), Bind::whole(tcp, self.n()));
-        let key = self
-            .link(id)?
-            .switch((id, self.first_version(id)), on, off)?;
+        let key = self.link(id)?.switch((id, self.first_version(id)), on)?;
         self.altered(&key, id);
         Ok(())
     }
@@ -114,16 +109,12 @@ impl<P: Platform> Events for Pef<P> {
         }
         let link = self.link(id)?;
         let squeue = squeue % self.n();
-        if layer == Layer::Tcp {
-            // Where it is already, it may be.
-            return if squeue == id.shard() {
-                link.key(id).map(drop).ok_or(AlterError::Gone)
-            } else {
-                Err(AlterError::Late)
-            };
-        }
         let key = link.designate((id, self.first_version(id)), layer, squeue)?;
         self.altered(&key, id);
+        if layer == Layer::Tcp {
+            self.moved.store(true, Ordering::Release);
+            self.ask_to_move(id);
+        }
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 use super::event::Direction;
 use super::framework::{Body, Call, Env, Inner, Job, Msg, Pef};
 use super::link::Way;
+use super::moving::at_home;
 use crate::Kd;
 use crate::answer::{Answer, Pending, question};
 use crate::outer::Doors;
@@ -39,6 +40,13 @@ struct Task<P: Platform, Q: Op<Kd<P>> + 'static> {
 }
 
 impl<P: Platform, Q: Op<Kd<P>> + 'static> Task<P, Q> {
+    /// As a message to the squeue that has its connection.
+    fn job(self) -> Job<P> {
+        at_home(self.id, move |pef, env, _, inner| {
+            Call::run(Box::new(self), pef, env, inner);
+        })
+    }
+
     /// TCP's turn.
     fn perform(
         &mut self,
@@ -205,7 +213,7 @@ impl<P: Platform> Pef<P> {
         let id = task.id;
         let link = self.tables(id).links.get(id.slot());
         let altered = link.is_some_and(|l| l.is_altered());
-        let q = id.shard();
+        let q = self.home(id);
         // What has no place among the calls needs none of their way.
         let straight = task.phase != Phase::Tcp;
         if straight || (!altered && !self.spec.lists && !self.spread) {
@@ -214,6 +222,11 @@ impl<P: Platform> Pef<P> {
             }
             return match self.enter(env, q) {
                 Entered::In(mut proc) => {
+                    if let Some(home) = self.elsewhere(q, id) {
+                        self.post(env, home, Msg::Job(task.job()));
+                        self.release(env, q, proc);
+                        return None;
+                    }
                     env.cx.count_own(counted::INLINE, 1);
                     let out = task.perform(self, env, &mut proc);
                     self.after(env, q, &mut proc);
@@ -221,10 +234,7 @@ impl<P: Platform> Pef<P> {
                     Some(out)
                 }
                 Entered::Busy(door) => {
-                    let job: Job<P> = Box::new(move |pef, env, _, inner| {
-                        Call::run(Box::new(task), pef, env, inner);
-                    });
-                    if let Some(proc) = door.put(Msg::Job(job)) {
+                    if let Some(proc) = door.put(Msg::Job(task.job())) {
                         self.release(env, q, proc);
                     }
                     None

@@ -11,6 +11,7 @@ use super::event::Layer;
 use super::flows::{Flows, Found};
 use super::link::{Link, Version, Way};
 use super::list::ListRef;
+use super::moving::Vacated;
 use crate::Kd;
 use crate::outer::Places;
 use crate::squeue::cell::{OuterTable, Parted};
@@ -47,6 +48,8 @@ pub(super) struct Manner<P: Platform> {
 /// Where the connections of one squeue have their parts.
 pub(super) struct MemberTables<P: Platform> {
     pub(super) outer: Arc<OuterTable<P>>,
+    /// Slots here whose connections had moved to other squeues and are over.
+    pub(super) vacated: Arc<Vacated<P>>,
     pub(super) links: Arc<Places<Link<P>>>,
     pub(super) flows: Arc<Flows<P>>,
     pub(super) manner: Arc<Manner<P>>,
@@ -56,6 +59,7 @@ impl<P: Platform> Clone for MemberTables<P> {
     fn clone(&self) -> Self {
         MemberTables {
             outer: self.outer.clone(),
+            vacated: self.vacated.clone(),
             links: self.links.clone(),
             flows: self.flows.clone(),
             manner: self.manner.clone(),
@@ -226,10 +230,27 @@ impl<P: Platform> Cell for Member<P> {
         tables.flows.remove(key, |found| found.id == self.points.id);
     }
 
+    fn vacated(tables: &mut MemberTables<P>) -> Option<u32> {
+        tables.vacated.take()
+    }
+
     fn leave(self, tables: &mut MemberTables<P>) -> Conn<Kd<P>> {
-        if let Some(link) = self.points.link() {
+        let Member { conn, points } = self;
+        if let Some(link) = points.link() {
             link.vacate();
         }
-        self.conn.leave(&mut tables.outer)
+        // Its parts are where it was made.
+        let ByVersion {
+            tables: made, id, ..
+        } = points;
+        let MemberTables {
+            mut outer, vacated, ..
+        } = made;
+        let moved = !Arc::ptr_eq(&outer, &tables.outer);
+        let conn = conn.leave(&mut outer);
+        if moved {
+            vacated.put(id.slot());
+        }
+        conn
     }
 }

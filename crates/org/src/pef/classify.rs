@@ -54,7 +54,7 @@ impl<P: Platform> Pef<P> {
         let Body::Seg(_) = pkt.body else {
             return self.end(env, pkt);
         };
-        self.arrived(&mut pkt);
+        self.arrived(env, &mut pkt);
         if pkt.turns >= TURNS {
             return self.end(env, pkt);
         }
@@ -123,7 +123,8 @@ impl<P: Platform> Pef<P> {
         if !self.listeners_tell.load(Ordering::Acquire) || inner.shard.lookup(&key).is_some() {
             return inner.shard.no_socket(&mut env.cx, seg, iss);
         }
-        let elsewhere = self.flows.with(&key, |f| f.id.shard()).filter(|s| *s != q);
+        let found = self.flows.with(&key, |found| *found);
+        let elsewhere = found.map(|f| self.squeue_of(&f)).filter(|s| *s != q);
         if let Some(s) = elsewhere {
             return self.post(env, s, Msg::NoSocket(core::mem::take(seg), iss));
         }

@@ -405,12 +405,13 @@ pub trait Events {
     /// The connection has gone.
     fn switch(&self, id: perimeter_stack::SockId, on: bool) -> Result<(), AlterError>;
 
-    /// SO_SETSQP, of a connection or of those that a listener accepts later: the squeue, modulo how many there are, that a major layer runs under from the
-    /// next moment on at which none of the connection's packets is between perimeters.
+    /// SO_SETSQP, of a connection or of those that a listener accepts later: the squeue, modulo how
+    /// many there are, that a major layer runs under from the next moment on at which none of the
+    /// connection's packets is between perimeters. TCP's state moves there; that of a connection
+    /// which no application holds any more stays.
     ///
     /// # Errors
-    /// The connection has gone, or the layer can't be moved any more: TCP's state stays where
-    /// it was made, so its squeue is designated before, or on the listener.
+    /// The connection has gone.
     fn designate(
         &self,
         id: perimeter_stack::SockId,

@@ -6,7 +6,7 @@
 //! order; and the thread turns to the perimeters where it has left messages once it has released
 //! the present one, if they are its core's. Otherwise their workers do.
 
-use super::event::{Direction, Verdict};
+use super::event::{Direction, Layer, Verdict};
 use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::{Version, Way};
 use super::list::Callback;
@@ -217,6 +217,14 @@ impl<P: Platform> Pef<P> {
             if under != here {
                 return self.hand_over(env, under, pkt);
             }
+            if let Some(here) = here
+                && event.is_tcps()
+                && let Some(home) = self.elsewhere(here, pkt.id)
+            {
+                // TCP has moved: the packet follows it, behind those that were here before.
+                pkt.bind = pkt.bind.with(Layer::Tcp, home);
+                return self.hand_over(env, Some(home), pkt);
+            }
             if event.callback.wants_each()
                 && let Body::Seg(seg) = &pkt.body
                 && seg.is_merged()
@@ -280,7 +288,7 @@ impl<P: Platform> Pef<P> {
             self.go(env, at, one);
         });
         // Only now, so that nothing that comes behind takes over a newer version meanwhile.
-        self.arrived(&mut pkt);
+        self.arrived(env, &mut pkt);
     }
 
     /// The packet goes on under another perimeter.
@@ -332,17 +340,18 @@ impl<P: Platform> Pef<P> {
     }
 
     /// No longer under way: what comes behind may take over a newer version.
-    pub(super) fn arrived(&self, pkt: &mut Pkt<P>) {
+    pub(super) fn arrived(&self, env: &mut Env<'_, P>, pkt: &mut Pkt<P>) {
         if let Some(way) = pkt.counted.take()
             && let Some(link) = self.tables(pkt.id).links.get(pkt.id.slot())
+            && link.arrived(way)
         {
-            link.arrived(way);
+            self.go_on_moving(env, pkt.id);
         }
     }
 
     /// The packet is finished: who owns it lets go of it.
     pub(super) fn end(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
-        self.arrived(&mut pkt);
+        self.arrived(env, &mut pkt);
         match pkt.body {
             Body::Seg(mut seg) => seg.release(&mut env.cx.pool),
             Body::Frame(_, b) => env.cx.pool.put(b),

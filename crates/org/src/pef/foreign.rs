@@ -3,8 +3,9 @@
 use super::cell::Defaults;
 use super::counted::EVENT_PANICS;
 use super::event::{Packet, Peek, Verdict};
-use super::framework::{Body, Env, Inner, Job, Msg, Pef, Pkt};
+use super::framework::{Body, Env, Inner, Msg, Pef, Pkt};
 use super::list::{Callback, Event, ListRef, caught};
+use super::moving::at_home;
 use core::sync::atomic::Ordering;
 use perimeter_base::Time;
 use perimeter_stack::segment::Turn;
@@ -35,10 +36,7 @@ impl<P: Platform> Pef<P> {
         let Callback::Foreign(callback) = &event.callback else {
             return Verdict::Next;
         };
-        let member = at
-            .as_ref()
-            .filter(|(q, _)| *q == pkt.id.shard())
-            .and_then(|(_, inner)| inner.shard.peek(pkt.id));
+        let member = at.as_ref().and_then(|(_, inner)| inner.shard.peek(pkt.id));
         // Not before what the connection has seen: its last packet may have come by a thread that
         // read the clock later.
         let seen = member.map_or(Time::ZERO, |m| m.peek().meta.now);
@@ -178,11 +176,10 @@ impl<P: Platform> Pef<P> {
             part.generation == id.generation() && part.value.took(n)
         };
         if tell {
-            let q = id.shard();
-            let job: Job<P> = Box::new(move |_, env, _, inner| {
+            let job = at_home(id, move |_, env, _, inner| {
                 inner.shard.with(&mut env.cx, id, true, ops::tell_space);
             });
-            self.post(env, q, Msg::Job(job));
+            self.post(env, self.home(id), Msg::Job(job));
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Pef<P: Platform> {
     pub(super) looking: Arc<()>,
     /// Listeners say under which squeue TCP of what they accept is to run.
     pub(super) listeners_tell: AtomicBool,
+    /// TCP of a live connection was designated another squeue; before, all are where they were made.
+    pub(super) moved: AtomicBool,
     /// There are events for packets without a connection.
     pub(super) wanted: AtomicBool,
     /// There are other events for datagrams than the layers' own.

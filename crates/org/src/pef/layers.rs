@@ -31,7 +31,7 @@ impl<P: Platform> Pef<P> {
             }
             (Direction::Transmit, Layer::Sockfs, _) => self.sock_out(env, pkt),
             (Direction::Transmit, Layer::Tcp, Some((_, inner))) => {
-                self.arrived(pkt);
+                self.arrived(env, pkt);
                 match core::mem::replace(&mut pkt.body, Body::Nothing) {
                     Body::Call(call) => call.run(self, env, inner),
                     other => pkt.body = other,
@@ -100,10 +100,6 @@ impl<P: Platform> Pef<P> {
         let Body::Seg(seg) = &mut pkt.body else {
             return Verdict::Next;
         };
-        if pkt.id.shard() != q {
-            // Never: TCP's squeue is the one that the connection was made under.
-            return Verdict::Done;
-        }
         let mut input = pkt.input.take();
         let met = inner
             .shard
@@ -130,7 +126,7 @@ impl<P: Platform> Pef<P> {
             self.start_chain(env, (q, &mut *inner), &version, a);
         }
         env.cx.apart = all;
-        self.arrived(pkt);
+        self.arrived(env, pkt);
         pkt.body = Body::Nothing;
         if up.is_empty() {
             return Verdict::Done;

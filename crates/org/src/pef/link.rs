@@ -8,6 +8,7 @@
 use super::bind::Bind;
 use super::event::{AlterError, Direction, End, EventId, EventSpec, Layer};
 use super::list::{Half, List, ListRef};
+use super::moving::Home;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use perimeter_stack::SockId;
 use perimeter_sync::{Lock, LockClass, Platform};
@@ -33,6 +34,8 @@ pub(crate) struct Version {
     pub(crate) transmit: ListRef,
     pub(crate) bind: Bind,
     serial: u32,
+    /// How often TCP was designated another squeue before.
+    moves: u32,
 }
 
 impl Version {
@@ -43,6 +46,7 @@ impl Version {
             transmit,
             bind,
             serial: 0,
+            moves: 0,
         }
     }
 
@@ -52,8 +56,12 @@ impl Version {
     }
 
     /// Whether a packet on `way` that goes through this one can't overtake any that goes through
-    /// `old`.
+    /// `old`. Where TCP was designated another squeue between them, packets go from squeue to squeue
+    /// to find it, so that their paths say nothing.
     fn follows(&self, old: &Version, way: Way) -> bool {
+        if self.moves != old.moves {
+            return false;
+        }
         let follows =
             |new: &List, old_list: &List, half| new.follows(half, self.bind, old_list, old.bind);
         match way {
@@ -145,6 +153,7 @@ pub(crate) struct Link<P: Platform> {
     /// Of the version published.
     serial: AtomicU32,
     flight: [AtomicU32; WAYS],
+    pub(super) home: Home,
 }
 
 impl<P: Platform> Link<P> {
@@ -159,6 +168,7 @@ impl<P: Platform> Link<P> {
             altered: AtomicBool::new(false),
             serial: AtomicU32::new(0),
             flight: [const { AtomicU32::new(0) }; WAYS],
+            home: Home::default(),
         }
     }
 
@@ -168,6 +178,7 @@ impl<P: Platform> Link<P> {
         let mut v = self.versions.lock();
         self.altered.store(own.is_some(), Ordering::Release);
         self.serial.store(0, Ordering::Release);
+        self.home.begin(id.shard());
         v.generation = id.generation();
         v.key = Some(key);
         v.own = own.map(Own::new);
@@ -215,7 +226,12 @@ impl<P: Platform> Link<P> {
             published, taken, ..
         } = &mut **v.own.as_mut()?;
         let taken = &mut taken[way as usize];
+        // What TCP hands on goes by where it is, not by where it is to be.
+        let ahead = way == Way::On
+            && published.moves != taken.moves
+            && !self.home.is(published.bind.of(Layer::Tcp));
         let stay = taken.serial == published.serial
+            || ahead
             || (!published.follows(taken, way)
                 && self.flight[way as usize].load(Ordering::Acquire) > 0);
         if !stay {
@@ -230,11 +246,27 @@ impl<P: Platform> Link<P> {
         self.flight[way as usize].fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A packet has come to the end of `way`.
+    /// A packet has come to the end of `way`. Whether the connection is to move as soon as none is
+    /// under way, which may be now.
     #[inline]
-    pub(crate) fn arrived(&self, way: Way) {
-        let before = self.flight[way as usize].fetch_sub(1, Ordering::AcqRel);
+    pub(crate) fn arrived(&self, way: Way) -> bool {
+        // Sequentially consistent, against [`Link::destination`]: of a count that falls to 0 and a
+        // wish that is stated, at least one side sees the other's.
+        let before = self.flight[way as usize].fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "a packet arrived twice");
+        before == 1 && self.home.is_wanted()
+    }
+
+    /// Where TCP of the connection is to move to from squeue `here`, if it is designated another and
+    /// none of its packets is under way.
+    pub(crate) fn destination(&self, id: SockId, here: u16) -> Option<u16> {
+        let v = self.versions.lock();
+        let own = v.own.as_ref().filter(|_| v.generation == id.generation())?;
+        let to = own.published.bind.of(Layer::Tcp);
+        let wanted = to != here;
+        self.home.want(wanted);
+        let idle = || self.flight.iter().all(|n| n.load(Ordering::SeqCst) == 0);
+        (wanted && idle()).then_some(to)
     }
 
     /// Publishes what `change` makes of the newest version, which is `first` if there was no other.
@@ -325,18 +357,19 @@ impl<P: Platform> Link<P> {
         &self,
         (id, first): (SockId, Version),
         on: bool,
-        plain: impl FnOnce() -> Version,
     ) -> Result<FlowKey, AlterError> {
         let change = |v: &mut Version, aside: &mut Aside| {
-            let serial = v.serial;
+            let (serial, moves) = (v.serial, v.moves);
             if on {
                 if let Some(before) = aside.parked.take() {
                     *v = before;
                 }
             } else if aside.parked.is_none() {
-                aside.parked = Some(core::mem::replace(v, plain()));
+                let whole = v.bind.whole_at(v.bind.of(Layer::Tcp));
+                let off = Version::first(ListRef::direct(), whole);
+                aside.parked = Some(core::mem::replace(v, off));
             }
-            v.serial = serial;
+            (v.serial, v.moves) = (serial, moves);
             Ok(())
         };
         self.publish(id, first, change).map(|((), key)| key)
@@ -345,9 +378,7 @@ impl<P: Platform> Link<P> {
     /// SO_PEFON is off from the beginning; `first` is what there is to switch on. The version to
     /// start with.
     pub(crate) fn start_off(&self, id: SockId, first: Version) -> Option<Version> {
-        let tcp = id.shard();
-        let off = || Version::first(ListRef::direct(), first.bind.whole_at(tcp));
-        self.switch((id, first.clone()), false, off).ok()?;
+        self.switch((id, first), false).ok()?;
         self.version(Way::On, id)
     }
 
@@ -359,8 +390,18 @@ impl<P: Platform> Link<P> {
         squeue: u16,
     ) -> Result<FlowKey, AlterError> {
         let change = |v: &mut Version, aside: &mut Aside| {
-            let v = aside.parked.as_mut().unwrap_or(v);
-            v.bind = v.bind.with(layer, squeue);
+            let tcp = layer == Layer::Tcp;
+            if tcp && v.bind.of(layer) != squeue {
+                v.moves = v.moves.wrapping_add(1);
+            }
+            if let Some(parked) = &mut aside.parked {
+                parked.bind = parked.bind.with(layer, squeue);
+                if tcp {
+                    v.bind = v.bind.whole_at(squeue);
+                }
+            } else {
+                v.bind = v.bind.with(layer, squeue);
+            }
             Ok(())
         };
         self.publish(id, first, change).map(|((), key)| key)
@@ -385,5 +426,79 @@ impl<P: Platform> Link<P> {
             .as_ref()
             .map(|own| own.aside.panicked.clone())
             .unwrap_or_default()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use perimeter_sync::Native;
+
+    /// A connection whose layers are all under squeue 0, of 4.
+    fn connection() -> (Link<Native>, SockId, Version) {
+        let link = Link::new(&Native::default());
+        let id = SockId::conn(0, 7, 1);
+        link.fill(id, FlowKey::UNSPECIFIED, None);
+        let first = Version::first(ListRef::initial(false), Bind::whole(0, 4));
+        (link, id, first)
+    }
+
+    fn designate(link: &Link<Native>, (id, first): (SockId, &Version), squeue: u16) {
+        let done = link.designate((id, first.clone()), Layer::Tcp, squeue);
+        assert!(done.is_ok());
+    }
+
+    fn tcp_on(link: &Link<Native>, way: Way, id: SockId) -> Option<u16> {
+        link.version(way, id).map(|v| v.bind.of(Layer::Tcp))
+    }
+
+    #[test]
+    fn tcp_moves_when_nothing_is_under_way() {
+        let (link, id, first) = connection();
+        for way in [Way::In, Way::Call, Way::On] {
+            link.fill(id, FlowKey::UNSPECIFIED, None);
+            assert_eq!(link.destination(id, 0), None, "nobody asked");
+            link.departed(way);
+            link.departed(way);
+            designate(&link, (id, &first), 2);
+            assert_eq!(link.destination(id, 0), None, "{way:?}");
+            assert!(!link.arrived(way), "{way:?}: one is under way");
+            assert!(link.arrived(way), "{way:?}: nobody is told");
+            assert_eq!(link.destination(id, 0), Some(2), "{way:?}");
+            assert_eq!(link.destination(id, 2), None, "{way:?}: it is there");
+            link.departed(way);
+            assert!(!link.arrived(way), "{way:?}: it wants nothing more");
+        }
+    }
+
+    #[test]
+    fn what_tcp_hands_on_goes_by_where_it_is() {
+        let (link, id, first) = connection();
+        designate(&link, (id, &first), 2);
+        assert_eq!(tcp_on(&link, Way::In, id), Some(2));
+        assert_eq!(tcp_on(&link, Way::On, id), Some(0));
+        // As a message it is neither here nor there.
+        link.home.departed(0, 2);
+        assert!(!link.home.is(0) && !link.home.is(2));
+        assert_eq!(tcp_on(&link, Way::On, id), Some(0));
+        link.home.arrived(2);
+        assert_eq!(tcp_on(&link, Way::On, id), Some(2));
+        // Who says too late that it departed says nothing.
+        link.home.departed(0, 2);
+        assert!(link.home.is(2));
+    }
+
+    #[test]
+    fn there_and_back_is_another_version() {
+        let (link, id, first) = connection();
+        designate(&link, (id, &first), 1);
+        designate(&link, (id, &first), 0);
+        let under_way = link.start(Way::In, id).map(|v| v.serial());
+        designate(&link, (id, &first), 3);
+        designate(&link, (id, &first), 0);
+        // The paths are alike, but packets may be on their way from 3 to 0.
+        assert_eq!(link.start(Way::In, id).map(|v| v.serial()), under_way);
+        assert!(!link.arrived(Way::In) && !link.arrived(Way::In));
+        assert_ne!(link.version(Way::In, id).map(|v| v.serial()), under_way);
     }
 }

@@ -82,6 +82,12 @@ impl Event {
         matches!(self.callback, Callback::Foreign(_))
     }
 
+    /// Whether it is TCP's own, which needs the connection's state.
+    #[inline]
+    pub(crate) fn is_tcps(&self) -> bool {
+        self.layer == Layer::Tcp && !self.is_foreign()
+    }
+
     /// Whether both are one event. A layer's own may be made anew for another list.
     fn is(&self, other: &Event) -> bool {
         let own = !self.is_foreign() && !other.is_foreign();

@@ -10,8 +10,9 @@
 //! fanned out. `pef:horizontal`: three different ones, so that one connection spreads over
 //! cores as a pipeline. `pef:ip=A:tcp=B:sockfs=C`: those of designated cores. Each layer's
 //! squeue can be designated for a connection (SO_SETSQP): before it is opened, by the listener, and
-//! live; but TCP's state stays with the squeue that it was made under. Where a listener designates
-//! TCP's, handshakes are the business of the squeue that is drawn, and the connection is left to
+//! live, from a moment on at which none of its packets is between perimeters. TCP's state then moves
+//! to the other squeue as a message, and what comes to where it was follows it (`moving.rs`). Where a
+//! listener designates TCP's, handshakes are the business of the squeue that is drawn, and the connection is left to
 //! the other one as a message.
 //!
 //! **Processing.** A received packet is classified once, at the bottom of IP, by the flow that
@@ -72,6 +73,7 @@ mod framework;
 mod layers;
 mod link;
 mod list;
+mod moving;
 mod org;
 mod spec;
 pub mod trace;

@@ -8,6 +8,7 @@ use super::flows::Flows;
 use super::framework::{self, Body, Env, Inner, Msg, Pef, Pkt};
 use super::link::{Version, Way};
 use super::list::{List, ListRef};
+use super::moving::Vacated;
 use super::spec::{Arrangement, Pef as Spec};
 use crate::due::DueLine;
 use crate::outer::Places;
@@ -216,6 +217,7 @@ impl<P: Platform> Org for Pef<P> {
         let flows = Arc::new(Flows::new(&sh.p, sh.secret));
         let of_squeue = |_| MemberTables {
             outer: Arc::new(OuterTable::new(&sh.p, None, Default::default())),
+            vacated: Arc::new(Vacated::new(&sh.p)),
             links: Arc::new(Places::default()),
             flows: flows.clone(),
             manner: manner.clone(),
@@ -244,6 +246,7 @@ impl<P: Platform> Org for Pef<P> {
             looking: Arc::default(),
             rings: (0..rings).map(|_| Ring::new(&sh.p)).collect(),
             listeners_tell: AtomicBool::new(false),
+            moved: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             draws: AtomicU64::new(sh.secret[0]),
@@ -318,7 +321,7 @@ impl<P: Platform> Org for Pef<P> {
 
     fn perimeter_of(&self, _: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         Some(match self.flows.with(key, |found| *found) {
-            Some(found) => found.id.shard(),
+            Some(found) => self.squeue_of(&found),
             None => self.no_socket_home(key),
         })
     }
