@@ -3,7 +3,8 @@
 //! The connection's name, its link and what applications reach of it stay where they were made; its
 //! TCP state departs from one squeue and arrives at another, as a message, at a moment at which
 //! none of its packets is between perimeters. A packet or a call that comes to the squeue where TCP
-//! was follows it: it is left where TCP has gone to, behind those that came before it.
+//! was follows it: it is left where TCP has gone to, behind those that came before it. While the
+//! state is a message, whoever lists connections does not see it.
 
 use super::cell::Member;
 use super::counted::MOVED;
@@ -82,7 +83,8 @@ impl<P: Platform> Vacated<P> {
     }
 
     pub(super) fn put(&self, slot: u32) {
-        self.slots.lock().push(slot);
+        let mut slots = self.slots.lock();
+        slots.push(slot);
         self.some.store(true, Ordering::Release);
     }
 
@@ -90,10 +92,9 @@ impl<P: Platform> Vacated<P> {
         if !self.some.load(Ordering::Acquire) {
             return None;
         }
-        let slot = self.slots.lock().pop();
-        if slot.is_none() {
-            self.some.store(false, Ordering::Release);
-        }
+        let mut slots = self.slots.lock();
+        let slot = slots.pop();
+        self.some.store(!slots.is_empty(), Ordering::Release);
         slot
     }
 }
