@@ -9,9 +9,9 @@
 use super::bind::Bind;
 use super::event::Layer;
 use super::flows::{Flows, Found};
+use super::home::Vacated;
 use super::link::{Link, Version, Way};
 use super::list::ListRef;
-use super::moving::Vacated;
 use crate::Kd;
 use crate::outer::Places;
 use crate::squeue::cell::{OuterTable, Parted};

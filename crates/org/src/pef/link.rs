@@ -7,8 +7,8 @@
 
 use super::bind::Bind;
 use super::event::{AlterError, Direction, End, EventId, EventSpec, Layer};
+use super::home::Home;
 use super::list::{Half, List, ListRef};
-use super::moving::Home;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use perimeter_stack::SockId;
 use perimeter_sync::{Lock, LockClass, Platform};

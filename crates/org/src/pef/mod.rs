@@ -70,6 +70,7 @@ mod exec;
 mod flows;
 mod foreign;
 mod framework;
+mod home;
 mod layers;
 mod link;
 mod list;
