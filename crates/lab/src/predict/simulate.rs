@@ -546,8 +546,6 @@ mod tests {
         }
     }
 
-    /// An inbound thread lets who reads on its core run when it has taken its budget, and not before
-    /// its turn is over without one.
     /// A core without a thread is idle.
     #[test]
     fn cores_without_threads_are_idle() {
@@ -560,6 +558,8 @@ mod tests {
         assert_eq!(busy, 2, "{:?}", s.busy_ns);
     }
 
+    /// An inbound thread lets who reads on its core run when it has taken its budget, and not before
+    /// its turn is over without one.
     #[test]
     fn readers_run_within_a_budget() {
         let mut m = machine();
