@@ -7,6 +7,7 @@
 
 mod answer;
 mod arrivals;
+mod departures;
 mod due;
 mod end;
 pub mod engine;
@@ -39,6 +40,7 @@ organizations! {
 }
 
 pub use arrivals::Arrivals;
+pub use departures::Departures;
 pub use engine::{Engine, Running, Stats, Undelivered};
 pub use open::{Inbound, Options, Visit, open_as, open_with};
 #[cfg(not(test))]
@@ -193,6 +195,28 @@ pub trait Org: Send + Sync + Sized + 'static {
     /// thread brings them.
     fn arrive(&self, cx: &mut Ctx<Self::K>, n: u16, mut all: impl Arrivals<Self::K>) {
         self.leave(cx, n, move |sockets, cx| all.deliver(sockets, cx));
+    }
+
+    /// Whether IP has a turn of its own where datagrams are sent, by [`Org::depart`]; else they are
+    /// sent by a call inside.
+    fn departs(&self) -> bool {
+        false
+    }
+
+    /// The application sends datagrams by sockets of perimeter `n`, and waits until that is done.
+    /// `None`: a panic has stopped whoever was to do it.
+    fn depart<D: Departures<Self::K>>(
+        &self,
+        cx: &mut Ctx<Self::K>,
+        n: u16,
+        mut all: D,
+    ) -> Option<D> {
+        self.inside(cx, n, move |sockets, cx| {
+            if all.call(sockets, cx) && all.place(cx) {
+                all.rest(sockets, cx);
+            }
+            all
+        })
     }
 
     /// Adds a listener wherever its SYNs may arrive.

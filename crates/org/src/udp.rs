@@ -2,12 +2,12 @@
 //! burst that are for one perimeter in one job, and calls run there.
 
 use crate::instance::Instance;
-use crate::{Arrivals, Job, Org, Protocol};
+use crate::{Arrivals, Departures, Job, Org, Protocol};
 use perimeter_base::PktBuf;
 use perimeter_stack::aside::Trouble;
 use perimeter_stack::count::malformed;
 use perimeter_stack::datagram::{self, Datagram};
-use perimeter_stack::udp::{Addressed, Rx, Socket, Table, Target, UdpError};
+use perimeter_stack::udp::{Addressed, Departing, Outgoing, Rx, Socket, Table, Target, UdpError};
 use perimeter_stack::{Count, Ctx, Kind, SockId, Sockets};
 use perimeter_tcp::{TcpError, Unreachable};
 use perimeter_wire::dhcp::CLIENT_PORT;
@@ -255,6 +255,34 @@ impl<K: Kind> Arrivals<K> for Arrived {
     }
 }
 
+impl<K: Kind> Departures<K> for Departing {
+    fn call(&mut self, sockets: &mut dyn Sockets<K>, cx: &mut Ctx<K>) -> bool {
+        match sockets.others().table::<Table<K>>().get(self.id()) {
+            Some(socket) => Departing::call(self, socket, cx),
+            None => {
+                cx.count(Count::StaleHandle, 1);
+                self.refuse(cx, UdpError::Closed);
+                false
+            }
+        }
+    }
+
+    fn look(&mut self, cx: &mut Ctx<K>, look: &mut dyn FnMut(&FlowKey, u16, &mut [u8]) -> bool) {
+        Departing::look(self, cx, look);
+    }
+
+    fn place(&mut self, cx: &mut Ctx<K>) -> bool {
+        Departing::place(self, cx)
+    }
+
+    fn rest(&mut self, sockets: &mut dyn Sockets<K>, cx: &mut Ctx<K>) {
+        // What it has to put aside goes with the socket.
+        if let Some(socket) = sockets.others().table::<Table<K>>().get(self.id()) {
+            Departing::rest(self, socket, cx);
+        }
+    }
+}
+
 /// Brings datagrams to their sockets: all for one perimeter together, in order of arrival.
 fn bring<O: Org>(org: &O, cx: &mut Ctx<O::K>, late: bool, found: &mut Vec<Addressed>) {
     while let Some(first) = found.first() {
@@ -323,6 +351,22 @@ impl<O: Org> Instance<O> {
             Some(socket) => Some(f(socket, cx)),
             None => cx.sh.stale(cx),
         })?
+    }
+
+    /// Sends by a socket, in turns: how many of `all` were taken, the last perhaps in part, and how
+    /// many bytes. `None`: the socket has gone.
+    #[cold]
+    pub(crate) fn depart(
+        &self,
+        cx: &mut Ctx<O::K>,
+        id: SockId,
+        all: impl IntoIterator<Item = Outgoing>,
+    ) -> Option<Result<(usize, usize), UdpError>> {
+        let all = Departing::new(id, all);
+        match self.org.depart(cx, id.shard(), all)?.taken() {
+            Err(UdpError::Closed) => None,
+            taken => Some(taken),
+        }
     }
 
     /// A neighbour's station is known that a socket waited for, or there is room in a ring.

@@ -28,8 +28,9 @@ pub use perimeter_org::pef::event::{
 
 impl Stack {
     /// Adds an event to the lists that connections start with, at the back of its major layer:
-    /// at start-up, before there are any sockets. Or, at any time, to the list of received datagrams
-    /// ([`Direction::Datagram`]), or to that of packets that belong to nobody.
+    /// at start-up, before there are any sockets. Or, at any time, to the lists of datagrams that are
+    /// received ([`Direction::Datagram`]) and sent ([`Direction::SentDatagram`]), or to that of packets
+    /// that belong to nobody.
     ///
     /// ```
     #[doc = include_str!("examples/pef.txt")]

@@ -221,6 +221,10 @@ impl<O: Org> Datagrams for Running<O> {
         let i = self.enter_datagram(id)?;
         let sent = i.with(|i, cx| {
             let out = outgoing(cx, out);
+            if i.org.departs() {
+                let taken = i.depart(cx, id, [out])?;
+                return Some(taken.map(|(_, bytes)| bytes));
+            }
             let sent = i.datagram(cx, id, move |s, cx| s.send(cx, out))?;
             if let Some(buf) = sent.back {
                 cx.pool.put(buf);
@@ -234,6 +238,10 @@ impl<O: Org> Datagrams for Running<O> {
         let i = self.enter_datagram(id)?;
         let sent = i.with(|i, cx| {
             let all: Vec<Outgoing> = all.iter().map(|out| outgoing(cx, out)).collect();
+            if i.org.departs() {
+                let taken = i.depart(cx, id, all)?;
+                return Some(taken.map(|(calls, _)| calls));
+            }
             i.datagram(cx, id, move |s, cx| s.send_many(cx, all))
         });
         Ok(sent.ok_or_else(|| self.gone())??)

@@ -58,9 +58,10 @@ impl<P: Platform> Events for Pef<P> {
         let list = match direction {
             Direction::Receive => &mut d.lists[0],
             Direction::Transmit => &mut d.lists[1],
-            Direction::Datagram => {
-                self.watched.store(true, Ordering::Release);
-                &mut d.datagrams
+            Direction::Datagram | Direction::SentDatagram => {
+                let which = usize::from(direction == Direction::SentDatagram);
+                self.watched[which].store(true, Ordering::Release);
+                &mut d.datagrams[which]
             }
             Direction::Unbound => {
                 self.wanted.store(true, Ordering::Release);

@@ -258,7 +258,11 @@ impl<P: Platform> Pef<P> {
 
     /// Waits for an answer. Whoever was to give it may have gone: then the caller works off what
     /// waits itself. `None`: a panic has stopped whoever was to give it.
-    fn wait<R: Send + 'static>(&self, cx: &mut Ctx<Kd<P>>, pending: Pending<P, R>) -> Option<R> {
+    pub(super) fn wait<R: Send + 'static>(
+        &self,
+        cx: &mut Ctx<Kd<P>>,
+        pending: Pending<P, R>,
+    ) -> Option<R> {
         pending.wait(cx, |cx| {
             self.help(cx, Who::Writer);
         })

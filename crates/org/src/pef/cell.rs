@@ -28,8 +28,8 @@ use std::sync::Arc;
 pub(super) struct Defaults {
     /// The list to receive and the one to transmit.
     pub(super) lists: [ListRef; 2],
-    /// Of datagrams for a socket.
-    pub(super) datagrams: ListRef,
+    /// Of datagrams, received and sent ones.
+    pub(super) datagrams: [ListRef; 2],
     /// Of packets that belong to no connection.
     pub(super) unbound: ListRef,
 }

@@ -13,9 +13,9 @@ use std::sync::Arc;
 ///
 /// // As an arrow in a trace.
 /// let arrow = |d: Direction| match d {
-///     Direction::Receive => "<",
-///     Direction::Transmit => ">",
-///     Direction::Datagram | Direction::Unbound => "?",
+///     Direction::Receive | Direction::Datagram => "<",
+///     Direction::Transmit | Direction::SentDatagram => ">",
+///     Direction::Unbound => "?",
 /// };
 /// assert_eq!(arrow(Direction::Transmit), ">");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -30,6 +30,11 @@ pub enum Direction {
     /// SOCKFS, which gives them to the socket under the squeue that has it. Other events are behind
     /// IP's, on its layer, or on TCP's under that squeue; behind SOCKFS there is nothing left to see.
     Datagram,
+    /// The stack's list of datagrams that the application sends: SOCKFS, which finds their ways under the
+    /// squeue that has the socket, and IP, which gives them to the device and has the caller told. Other
+    /// events are behind SOCKFS's, on its layer, or on TCP's under the same squeue; behind IP there is
+    /// nothing left to see. One that drops a datagram has it count as sent.
+    SentDatagram,
     /// The stack's list of packets that belong to no connection and that it does not answer
     /// itself: datagrams of protocols that it does not have, or for other hosts. They are told
     /// apart where frames come in.
@@ -41,7 +46,7 @@ impl Direction {
     pub(crate) fn is_of_connection(self) -> bool {
         match self {
             Direction::Receive | Direction::Transmit => true,
-            Direction::Datagram | Direction::Unbound => false,
+            Direction::Datagram | Direction::SentDatagram | Direction::Unbound => false,
         }
     }
 }
@@ -348,7 +353,7 @@ impl fmt::Display for Traced {
         let ns = self.at.nanos();
         let arrow = match self.direction {
             Direction::Receive | Direction::Datagram | Direction::Unbound => '<',
-            Direction::Transmit => '>',
+            Direction::Transmit | Direction::SentDatagram => '>',
         };
         write!(
             f,
@@ -372,7 +377,7 @@ pub type TraceSink = Arc<dyn Fn(&Traced) -> bool + Send + Sync>;
 /// Lists of events of an organization that has them.
 pub trait Events {
     /// Adds an event to the lists that connections start with, at the back of its major layer:
-    /// at start-up, before there are any; or, at any time, to the list of datagrams, or to that of
+    /// at start-up, before there are any; or, at any time, to a list of datagrams, or to that of
     /// packets without a connection.
     ///
     /// # Errors

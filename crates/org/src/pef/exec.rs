@@ -185,7 +185,7 @@ impl<P: Platform> Pef<P> {
     ) -> Pkt<P> {
         let list = match direction {
             Direction::Receive | Direction::Datagram | Direction::Unbound => &version.receive,
-            Direction::Transmit => &version.transmit,
+            Direction::Transmit | Direction::SentDatagram => &version.transmit,
         };
         Pkt {
             id,
@@ -366,6 +366,7 @@ impl<P: Platform> Pef<P> {
                 env.cx.spare(apart);
             }
             Body::Call(call) => call.dropped(self, env),
+            Body::Sent(sent) => sent.answer(),
             Body::Nothing => {}
         }
     }

@@ -117,6 +117,12 @@ impl<P: Platform> Pef<P> {
                 });
                 Verdict::Next
             }
+            Body::Sent(sent) => {
+                sent.all().look(&mut env.cx, &mut |key, iface, data| {
+                    ask(iface, *key, None, data.len() as u32, data) != Verdict::Done
+                });
+                Verdict::Next
+            }
             Body::Nothing => Verdict::Done,
         };
         let off = if panics > 0 {
@@ -155,14 +161,17 @@ impl<P: Platform> Pef<P> {
             datagrams,
             unbound,
         } = &mut *d;
-        for list in lists.iter_mut().chain([&mut *datagrams, &mut *unbound]) {
+        let stacks = datagrams.iter_mut().chain([&mut *unbound]);
+        for list in lists.iter_mut().chain(stacks) {
             if list.has_tombstones() {
                 let swept = ListRef::new(list.swept());
                 old.push(core::mem::replace(list, swept));
             }
         }
         self.wanted.store(!unbound.is_empty(), Ordering::Release);
-        self.watched.store(!datagrams.is_plain(), Ordering::Release);
+        for (watched, list) in self.watched.iter().zip(datagrams) {
+            watched.store(!list.is_plain(), Ordering::Release);
+        }
     }
 
     /// An event has dropped data on its way to the socket: it takes up no room there, and TCP is

@@ -9,6 +9,7 @@ use super::list::ListRef;
 use super::spec::{Arrangement, Pef as Spec};
 use crate::Kd;
 use crate::arrivals::Arrivals;
+use crate::departures::Departures;
 use crate::due::DueLine;
 use crate::squeue::cell::OuterParts;
 use crate::squeue::queue::{Protected, Squeue, Who};
@@ -47,8 +48,8 @@ pub struct Pef<P: Platform> {
     pub(super) moved: AtomicBool,
     /// There are events for packets without a connection.
     pub(super) wanted: AtomicBool,
-    /// There are other events for datagrams than the layers' own.
-    pub(super) watched: AtomicBool,
+    /// There are other events than the layers' own for datagrams, received and sent ones.
+    pub(super) watched: [AtomicBool; 2],
     pub(super) draws: AtomicU64,
     /// The stack is being dropped: its workers go.
     pub(super) stopped: AtomicBool,
@@ -137,6 +138,8 @@ pub(super) enum Body<P: Platform> {
     Frame(u16, PktBuf),
     /// Datagrams of a burst for sockets under one squeue.
     Datagrams(Box<dyn Arrivals<Kd<P>>>),
+    /// Datagrams that a call sends.
+    Sent(Box<dyn Sent<P>>),
     /// Segments that TCP has made at one go.
     Chain(Box<Apart>),
     /// Finished.
@@ -187,6 +190,15 @@ pub(super) trait Call<P: Platform>: Send {
 
     /// An event has dropped the data: the call has done its work.
     fn dropped(self: Box<Self>, pef: &Pef<P>, env: &mut Env<'_, P>);
+}
+
+/// Datagrams that a call sends, and who waits for what comes of it.
+pub(super) trait Sent<P: Platform>: Send {
+    /// The datagrams.
+    fn all(&mut self) -> &mut dyn Departures<Kd<P>>;
+
+    /// The caller goes on.
+    fn answer(self: Box<Self>);
 }
 
 /// Something to be done under an squeue.

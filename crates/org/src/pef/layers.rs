@@ -56,7 +56,23 @@ impl<P: Platform> Pef<P> {
                 }
                 Verdict::Next
             }
-            (_, Layer::Tcp, None) | (Direction::Datagram | Direction::Unbound, ..) => Verdict::Done,
+            (Direction::SentDatagram, Layer::Sockfs, Some((_, inner))) => {
+                let Body::Sent(sent) = &mut pkt.body else {
+                    return Verdict::Done;
+                };
+                match sent.all().call(&mut inner.shard, &mut env.cx) {
+                    true => Verdict::Next,
+                    false => Verdict::Done,
+                }
+            }
+            (Direction::SentDatagram, Layer::Ip, at) => {
+                self.place_datagrams(env, at, pkt);
+                Verdict::Next
+            }
+            (_, Layer::Tcp, None)
+            | (Direction::Datagram | Direction::SentDatagram | Direction::Unbound, ..) => {
+                Verdict::Done
+            }
         }
     }
 

@@ -305,7 +305,7 @@ impl<P: Platform> Link<P> {
             }
             let list = match spec.direction {
                 Direction::Receive | Direction::Datagram | Direction::Unbound => &mut v.receive,
-                Direction::Transmit => &mut v.transmit,
+                Direction::Transmit | Direction::SentDatagram => &mut v.transmit,
             };
             let (next, event) = list.with(spec.direction, end, spec);
             *list = ListRef::new(next);

@@ -165,8 +165,9 @@ static COARSE: LazyLock<[List; 2]> =
     LazyLock::new(|| [Direction::Receive, Direction::Transmit].map(List::initial));
 /// As those, with TCP's receive layer in three events.
 static FINE: LazyLock<List> = LazyLock::new(List::fine);
-/// Of datagrams, as long as nobody else's event is on it.
-static DATAGRAMS: LazyLock<List> = LazyLock::new(List::datagrams);
+/// Of datagrams that are received and that are sent, as long as nobody else's event is on them.
+static DATAGRAMS: LazyLock<[List; 2]> =
+    LazyLock::new(|| [Direction::Datagram, Direction::SentDatagram].map(List::datagrams));
 /// As [`COARSE`], direct.
 static DIRECT: LazyLock<[List; 2]> = LazyLock::new(|| {
     [Direction::Receive, Direction::Transmit].map(|direction| List {
@@ -189,9 +190,10 @@ impl ListRef {
         [ListRef::Fixed(receive), ListRef::Fixed(transmit)]
     }
 
-    /// The list of datagrams before any event was registered.
-    pub(crate) fn datagrams() -> ListRef {
-        ListRef::Fixed(&DATAGRAMS)
+    /// The list of received datagrams and that of sent ones before any event was registered.
+    pub(crate) fn datagrams() -> [ListRef; 2] {
+        let [received, sent] = &*DATAGRAMS;
+        [ListRef::Fixed(received), ListRef::Fixed(sent)]
     }
 
     /// A list of its own.
@@ -222,7 +224,7 @@ impl core::ops::Deref for ListRef {
 fn rank(direction: Direction, layer: Layer) -> usize {
     match direction {
         Direction::Receive | Direction::Datagram | Direction::Unbound => layer as usize,
-        Direction::Transmit => Layer::ALL.len() - 1 - layer as usize,
+        Direction::Transmit | Direction::SentDatagram => Layer::ALL.len() - 1 - layer as usize,
     }
 }
 
@@ -281,9 +283,11 @@ impl List {
         ])
     }
 
-    /// The list of datagrams: there is no state machine between IP's event and the socket's.
-    pub(crate) fn datagrams() -> List {
-        List::new(vec![own(Layer::Ip), own(Layer::Sockfs)])
+    /// A list of datagrams: there is no state machine between IP's event and the socket's.
+    pub(crate) fn datagrams(direction: Direction) -> List {
+        let mut layers = [Layer::Ip, Layer::Sockfs];
+        layers.sort_by_key(|l| rank(direction, *l));
+        List::new(layers.map(own).to_vec())
     }
 
     /// The list of packets that belong to no connection.

@@ -29,15 +29,18 @@
 //!
 //! **Datagrams** that are for a socket have a list of the stack (`Direction::Datagram`), a burst of them
 //! for one squeue as a packet: IP checks lengths and checksums under its squeue, SOCKFS gives them to the
-//! socket under the squeue that this is with, for there is no state machine between. What belongs to
-//! nobody has another one (`Direction::Unbound`).
+//! socket under the squeue that this is with, for there is no state machine between. Those that are sent
+//! have another one (`Direction::SentDatagram`), what one call sends as a packet: SOCKFS finds their ways
+//! under the socket's squeue, IP gives them to the device under its own, and the caller waits for that,
+//! as it is told whether there was room. What has to wait for room or for a neighbour's station goes
+//! back to the socket; when it goes on, its events are behind it. What belongs to nobody has a third one
+//! (`Direction::Unbound`).
 //!
 //! **Soft rings.** Under `fanout=on` an inbound thread hands packets to worker threads by the flow's
 //! hash, one ring for each core, and those ask the classifier: `squeue`'s rings.
 //!
 //! **Limits.** Packets keep their order along the perimeters of their list. An event outside any
-//! perimeter may be run by two threads at once, and packets may overtake each other there. A
-//! datagram that is sent has no events: the caller is told at once whether there was room for it.
+//! perimeter may be run by two threads at once, and packets may overtake each other there.
 //!
 //! **Inferences.** (1) Where layers are spread over squeues, each squeue runs on its own core
 //! only: a thread of another core leaves a message and the worker is woken. Where a connection
@@ -65,6 +68,7 @@ mod call;
 mod cell;
 mod classify;
 mod counted;
+mod datagrams;
 pub mod event;
 mod exec;
 mod flows;

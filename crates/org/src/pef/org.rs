@@ -17,7 +17,7 @@ use crate::squeue::cell::OuterTable;
 use crate::squeue::counted;
 use crate::squeue::queue::{Entered, Proc, Settings, Squeue, Who};
 use crate::squeue::rings::Ring;
-use crate::{Arrivals, Binding, Job, Kd, Org};
+use crate::{Arrivals, Binding, Departures, Job, Kd, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ops::Op;
@@ -248,7 +248,7 @@ impl<P: Platform> Org for Pef<P> {
             listeners_tell: AtomicBool::new(false),
             moved: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
-            watched: AtomicBool::new(false),
+            watched: Default::default(),
             draws: AtomicU64::new(sh.secret[0]),
             stopped: AtomicBool::new(false),
         }
@@ -345,20 +345,18 @@ impl<P: Platform> Org for Pef<P> {
     }
 
     fn arrive(&self, cx: &mut Ctx<Self::K>, n: u16, mut all: impl Arrivals<Self::K>) {
-        let list = match self.watched.load(Ordering::Acquire) {
-            true => self.manner.defaults.lock().datagrams.clone(),
-            false if self.spec.lists => ListRef::datagrams(),
-            false => return self.leave(cx, n, move |sockets, cx| all.deliver(sockets, cx)),
-        };
-        // A socket without a state machine is where its table is.
-        let bind = (self.manner.bind)(n).with(Layer::Sockfs, n);
-        let version = Version::first([list.clone(), list], bind);
-        let id = SockId::conn(n, 0, 0);
-        let body = Body::Datagrams(Box::new(all));
-        let pkt = self.packet(id, &version, Direction::Datagram, Way::In, body);
-        let mut env = Env::new(cx, Who::Inbound);
-        self.set_out(&mut env, Self::first_under(&pkt), pkt);
-        self.finish(&mut env);
+        match self.lists_datagrams(Direction::Datagram) {
+            true => self.datagrams_in(cx, n, all),
+            false => self.leave(cx, n, move |sockets, cx| all.deliver(sockets, cx)),
+        }
+    }
+
+    fn departs(&self) -> bool {
+        self.lists_datagrams(Direction::SentDatagram)
+    }
+
+    fn depart<D: Departures<Self::K>>(&self, cx: &mut Ctx<Self::K>, n: u16, all: D) -> Option<D> {
+        self.datagrams_out(cx, n, all)
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {

@@ -35,7 +35,7 @@ fn traced(p: &Packet<'_>) -> Option<Traced> {
     let (h, info) = (p.header?, p.tcp?.info());
     let scale = match p.direction {
         Direction::Receive | Direction::Datagram | Direction::Unbound => info.snd_wscale,
-        Direction::Transmit => info.rcv_wscale,
+        Direction::Transmit | Direction::SentDatagram => info.rcv_wscale,
     };
     // The window of a SYN is not scaled (RFC 7323, section 2.2).
     let scale = scale.filter(|_| !h.flags.contains(perimeter_wire::TcpFlags::SYN));

@@ -1,12 +1,12 @@
-//! The list of datagrams that are for a socket.
+//! The lists of datagrams: of those that are for a socket, and of those that sockets send.
 
 use crate::lists::{NAMES, event};
 use crate::packet::{THEM, US, ipv4};
 use perimeter::link::script::{ScriptHandle, script};
 use perimeter::pef::{Direction, Layer, Packet, Under, Verdict};
 use perimeter::{Stack, UdpSocket, Virtual};
-use perimeter_sync::Platform;
-use perimeter_sync::virt::VirtualConfig;
+use perimeter_sync::virt::{Act, VirtualConfig};
+use perimeter_sync::{Platform, Work};
 use perimeter_wire::{PROTO_UDP, UdpHdr, finish_udp};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -146,5 +146,113 @@ fn layers_of_a_datagram_run_where_they_are_bound() {
             (socket + 1) % 3,
             "IP has the squeue behind the socket's"
         );
+    });
+}
+
+/// The texts that the stack has sent to the peer's port 9, and nothing else.
+fn sent(p: &Virtual, wire: &ScriptHandle<Virtual>) -> Vec<String> {
+    p.sleep_until(p.now().plus(5_000_000));
+    let next = || {
+        let ip = wire.next()?.bytes;
+        let udp = &ip[20..];
+        let hdr = UdpHdr::parse(udp).unwrap();
+        assert_eq!((hdr.src_port, hdr.dst_port), (53, 9));
+        hdr.verify(US.into(), THEM.into(), udp).unwrap();
+        Some(String::from_utf8_lossy(&udp[UdpHdr::LEN..]).into_owned())
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// Events see each datagram with its ends, also of those that one call sends, change and drop it, and
+/// take themselves off; for the caller all were sent.
+#[test]
+fn sent_datagrams_run_through_a_list_of_their_own() {
+    for name in NAMES.into_iter().chain(["pef:vertical:lists=off"]) {
+        with_socket(name, 2, |name, p, s, socket, wire| {
+            let send = |text: &str| {
+                let n = socket.send_to(text.as_bytes(), (THEM, 9)).unwrap();
+                assert_eq!(n, text.len(), "{name}: {text}");
+            };
+            send("one");
+            assert_eq!(sent(p, wire), ["one"], "{name}: nobody looks");
+
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let first = seen.clone();
+            let look = move |p: &mut Packet<'_>| {
+                assert_eq!((p.direction, p.header), (Direction::SentDatagram, None));
+                assert_eq!((p.flow.local, p.flow.remote), (US.into(), THEM.into()));
+                assert_eq!((p.flow.local_port, p.flow.remote_port, p.iface), (53, 9, 0));
+                let text = String::from_utf8_lossy(p.payload).into_owned();
+                let verdict = match &*text {
+                    "drop" => Verdict::Done,
+                    _ => Verdict::Next,
+                };
+                first.lock().unwrap().push(text);
+                verdict
+            };
+            let what = (Direction::SentDatagram, Layer::Sockfs, Under::Layer);
+            s.register_event(event("look", what, look)).unwrap();
+            let left = AtomicU32::new(4);
+            let shout = move |p: &mut Packet<'_>| {
+                p.payload.make_ascii_uppercase();
+                p.disable = left.fetch_sub(1, Ordering::Relaxed) == 1;
+                Verdict::Next
+            };
+            let what = (Direction::SentDatagram, Layer::Tcp, Under::Nothing);
+            s.register_event(event("shout", what, shout)).unwrap();
+            send("two");
+            assert_eq!(sent(p, wire), ["TWO"], "{name}");
+            send("drop");
+            assert!(sent(p, wire).is_empty(), "{name}");
+            socket.connect((THEM, 9)).unwrap();
+            let n = socket.send_segments(b"sixtdropnine", 4, None).unwrap();
+            assert_eq!(n, 12, "{name}");
+            assert_eq!(sent(p, wire), ["SIXT", "NINE"], "{name}");
+            assert_eq!(socket.send(b"").unwrap(), 0, "{name}");
+            assert_eq!(sent(p, wire), [""], "{name}");
+            send("ten");
+            assert_eq!(sent(p, wire), ["ten"], "{name}: it took itself off");
+            let seen = seen.lock().unwrap();
+            let all = ["two", "drop", "sixt", "drop", "nine", "", "ten"];
+            assert_eq!(*seen, all, "{name}");
+            assert_eq!(
+                s.stats().count("tx_udp"),
+                6,
+                "{name}: what was dropped does not count"
+            );
+        });
+    }
+}
+
+/// The caller waits for IP's turn, on another core than the socket's.
+#[test]
+fn layers_of_a_sent_datagram_run_where_they_are_bound() {
+    with_socket("pef:horizontal", 6, |_, p, s, socket, wire| {
+        let cores = Arc::new(Mutex::new(Vec::new()));
+        for layer in [Layer::Sockfs, Layer::Tcp] {
+            let (cores, p) = (cores.clone(), p.clone());
+            let note = move |_: &mut Packet<'_>| {
+                cores.lock().unwrap().push((layer, p.core()));
+                Verdict::Next
+            };
+            let what = (Direction::SentDatagram, layer, Under::Layer);
+            s.register_event(event("note", what, note)).unwrap();
+        }
+        p.record();
+        assert_eq!(socket.send_to(b"one", (THEM, 9)).unwrap(), 3);
+        assert_eq!(sent(p, wire), ["one"]);
+        let [(Layer::Sockfs, home), (Layer::Tcp, tcp)] = cores.lock().unwrap()[..] else {
+            panic!("two events, in order of their layers");
+        };
+        assert_eq!(home, tcp, "there is no state machine between");
+        let recorded = p.recorded();
+        let charged = |work: Work| {
+            let mine = recorded
+                .iter()
+                .filter(|e| matches!(e.act, Act::Work { work: w, .. } if w == work));
+            mine.map(|e| e.core).collect::<Vec<_>>()
+        };
+        assert_eq!(charged(Work::SockCall), [home]);
+        assert_eq!(charged(Work::TcpOutput), [(home + 1) % 6], "IP's squeue");
     });
 }

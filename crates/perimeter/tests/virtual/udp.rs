@@ -5,7 +5,9 @@ use crate::common::{
     Family, Setup, World, content, kind, organizations, shared_organizations, under_all,
 };
 use perimeter::link::fault::FaultConfig;
-use perimeter::{Datagrams, Events, Interest, Outgoing, Poll, Stack, Token, UdpConfig, UdpSocket};
+use perimeter::{
+    Datagrams, Events, Interest, Offload, Outgoing, Poll, Stack, Token, UdpConfig, UdpSocket,
+};
 use perimeter_sync::{Platform, Thread};
 use std::collections::HashSet;
 use std::io::{ErrorKind, Result};
@@ -460,6 +462,67 @@ fn a_flood_is_bounded() {
             drop(ours);
             w.pass(Duration::from_millis(1));
             assert_eq!(w.s.stats().memory, before);
+        },
+    );
+}
+
+/// A ring without room takes what it can: the caller is told how much that was, and the poller when
+/// there is room again.
+#[test]
+fn a_full_ring_is_told_of() {
+    everywhere(
+        |s| {
+            s.config.tx_ring = 16;
+            s.config.offload = Offload::Off;
+        },
+        |w| {
+            let (ours, theirs, _, there) = both(&w);
+            ours.connect(there).unwrap();
+            let poll = Poll::new(&w.s).unwrap();
+            let mut events = Events::with_capacity(4);
+            let r = poll.registry();
+            r.register(&ours, Token(1), Interest::WRITABLE.edge())
+                .unwrap();
+            let mut writable = || {
+                w.until("room", || {
+                    poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+                    events.iter().any(|e| e.is_writable())
+                });
+            };
+            ours.send(b"first").unwrap();
+            assert_eq!(receive(&w, &theirs).unwrap().0, b"first");
+            let data = content(100 * 40);
+            let (mut sent, mut calls, mut got) = (0, 0, Vec::new());
+            writable();
+            while sent < data.len() {
+                let n = ours.send_segments(&data[sent..], 40, None).unwrap();
+                assert!(n > 0 && n % 40 == 0 && n <= 16 * 40, "{n}");
+                let n = n / 40;
+                for _ in 0..n {
+                    got.extend(receive(&w, &theirs).unwrap().0);
+                }
+                sent += 40 * n;
+                calls += 1;
+                if sent < data.len() {
+                    writable();
+                }
+            }
+            assert!(calls >= 7, "{calls}");
+            assert_eq!(got, data);
+            let many = [(); 20].map(|()| Outgoing {
+                to: None,
+                from: None,
+                data: b"one of many",
+                segment_size: None,
+            });
+            let n = ours.send_many(&many).unwrap();
+            assert!((1..=16).contains(&n), "{n}");
+            for _ in 0..n {
+                assert_eq!(receive(&w, &theirs).unwrap().0, b"one of many");
+            }
+            writable();
+            let full = w.s.stats().count("drop_tx_ring_full");
+            assert!(full > 6, "{full}");
         },
     );
 }

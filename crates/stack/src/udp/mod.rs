@@ -4,6 +4,7 @@
 //! found before any perimeter is entered, in what all threads share ([`Ports`]): so a datagram goes
 //! to its socket's perimeter and nowhere else.
 
+mod departing;
 mod path;
 mod ports;
 mod send;
@@ -11,6 +12,7 @@ mod setting;
 mod socket;
 mod table;
 
+pub use departing::Departing;
 pub use path::{Outgoing, Payload};
 pub use ports::{Bound, Claim, Ports, Target};
 pub use send::Sent;

@@ -1,6 +1,7 @@
 //! The way of datagrams to a peer: what is prepared for it, what waits for it, and how they get into a
 //! ring.
 
+use super::UdpError;
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::fragment;
@@ -11,7 +12,7 @@ use perimeter_base::desc::HEADERS;
 use perimeter_base::{Bytes, PktBuf, Time, TxPages};
 use perimeter_link::device::MOST_DATAGRAMS;
 use perimeter_sync::{Platform, Work};
-use perimeter_wire::{IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, finish_udp};
+use perimeter_wire::{FlowKey, IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, finish_udp};
 
 /// Data to send.
 #[derive(Debug)]
@@ -34,6 +35,14 @@ impl Payload {
         match self {
             Payload::Buf(b) => b.len(),
             Payload::Shared(b) => b.len(),
+        }
+    }
+
+    /// The packet buffer, if it is one.
+    pub(super) fn into_buf(self) -> Option<PktBuf> {
+        match self {
+            Payload::Buf(b) => Some(b),
+            Payload::Shared(_) => None,
         }
     }
 }
@@ -82,6 +91,7 @@ impl Waiting {
 /// The way to a peer, and headers prepared for it.
 #[derive(Debug)]
 pub(super) struct Path {
+    pub(super) iface: u16,
     /// As the call said it.
     pub(super) from: Option<(IpAddr, u16)>,
     pub(super) to: (IpAddr, u16),
@@ -97,11 +107,94 @@ pub(super) struct Path {
     /// The longest fragment, likewise.
     pub(super) piece: u32,
     pub(super) template: UdpTemplate,
+    /// Nothing is sent in fragments.
+    pub(super) whole: bool,
     /// For what goes to a group: its interface, and headers for the way to ourselves.
     pub(super) looped: Option<(u16, u16, UdpTemplate)>,
 }
 
+/// What came of writing it into a ring.
+pub(super) struct Emitted {
+    /// Bytes, of several datagrams those at the front for which there was room.
+    pub(super) taken: Result<usize, UdpError>,
+    /// The buffer, if nobody needs it.
+    pub(super) back: Option<PktBuf>,
+    /// The ring that had no room, and how many places are waited for.
+    pub(super) full: Option<(u16, u16)>,
+}
+
 impl Path {
+    /// Writes `out` into the ring.
+    pub(super) fn emit<K: Kind>(&self, cx: &mut Ctx<K>, out: Outgoing) -> Emitted {
+        let (len, each) = (out.data.len(), out.each());
+        if self.looped.is_some() {
+            self.loop_back(cx, &out.data, each);
+        }
+        if each + self.template.ip_len() > self.mtu as usize {
+            return self.emit_fragments(cx, out, each);
+        }
+        let (taken, back) = match out.data {
+            Payload::Buf(buf) if each == len => self.place_one(cx, buf),
+            Payload::Buf(buf) => {
+                // Cut, several descriptors refer to it.
+                let (all, data) = (Bytes::copy_from_slice(buf.as_slice()), Some(buf));
+                let n = self.place_many(cx, &all, each);
+                (n, data)
+            }
+            Payload::Shared(all) => (self.place_many(cx, &all, each), None),
+        };
+        let full = taken.is_none_or(|n| n < len).then_some((self.txq, 1));
+        if full.is_some() {
+            cx.count(Count::TxRingFull, 1);
+        }
+        let taken = taken.ok_or(UdpError::WouldBlock);
+        Emitted { taken, back, full }
+    }
+
+    /// Sends datagrams of `each` octets in fragments.
+    #[cold]
+    fn emit_fragments<K: Kind>(&self, cx: &mut Ctx<K>, out: Outgoing, each: usize) -> Emitted {
+        let data = out.data.as_slice();
+        let fits = each <= MAX_DATAGRAM as usize - UdpHdr::LEN - self.ip_header();
+        let mut at = 0;
+        let error = loop {
+            if !fits || self.whole {
+                break Some(SendError::TooLong);
+            }
+            let here = &data[at..data.len().min(at + each)];
+            if let Err(e) = self.fragment(cx, here) {
+                break Some(e);
+            }
+            at += here.len();
+            // Nothing at all is a datagram, too.
+            if at == data.len() {
+                break None;
+            }
+        };
+        let is_full = matches!(error, Some(SendError::Full));
+        let next = data.len().min(at + each) - at;
+        let taken = match error {
+            Some(_) if at == 0 && is_full => Err(UdpError::WouldBlock),
+            Some(_) if at == 0 => Err(UdpError::TooLong),
+            _ => Ok(at),
+        };
+        Emitted {
+            taken,
+            back: out.data.into_buf(),
+            full: is_full.then(|| (self.txq, self.fragments(next))),
+        }
+    }
+
+    /// The flow.
+    pub(super) fn key(&self) -> FlowKey {
+        FlowKey {
+            local: self.ip.src,
+            remote: self.ip.dst,
+            local_port: self.ports.0,
+            remote_port: self.ports.1,
+        }
+    }
+
     /// Octets of IP's header that count towards a datagram's length: IPv6's does not.
     pub(super) fn ip_header(&self) -> usize {
         match self.ip.dst {

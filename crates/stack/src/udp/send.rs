@@ -1,20 +1,21 @@
 //! Sending: finding the way, writing descriptors, and waiting for a neighbour.
 
-use super::path::{Outgoing, Path, Payload, Waiting};
+use super::path::{Emitted, Outgoing, Path, Payload, Waiting};
 use super::socket::Socket;
 use super::{Claim, UdpError};
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::kind::Kind;
-use crate::net::{L2, SendError, both_get};
+use crate::net::{L2, both_get};
 use crate::port::Stalled;
 use crate::ready;
 use core::net::IpAddr;
-use perimeter_base::{Bytes, PktBuf};
+use perimeter_base::PktBuf;
 use perimeter_link::Medium;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::TcpError;
 use perimeter_wire::{FlowKey, IpHdr, MAX_DATAGRAM, MacAddr, UdpHdr, UdpTemplate, igmp, ipv6};
+use std::sync::Arc;
 
 /// Datagrams of a socket that wait for a neighbour's station, and the memory that they pin, bytes:
 /// the oldest go (RFC 1122, section 2.3.2.2 asks for one to be kept at least).
@@ -34,7 +35,8 @@ pub struct Sent {
 }
 
 /// What stands between a socket and sending.
-enum Way {
+pub(super) enum Way {
+    /// The path is prepared.
     Ready,
     /// The neighbour has been asked for, or the address is not ours to use yet; by that interface.
     Unresolved(u16),
@@ -91,7 +93,7 @@ impl<K: Kind> Socket<K> {
     /// Whether a datagram that may not be cut is longer than that interface and path take, or any is
     /// longer than all.
     #[cold]
-    fn too_long(&self, cx: &mut Ctx<K>, iface: u16, out: &Outgoing) -> bool {
+    pub(super) fn too_long(&self, cx: &mut Ctx<K>, iface: u16, out: &Outgoing) -> bool {
         let Some((to, _)) = out.to.or(self.remote) else {
             return false;
         };
@@ -107,7 +109,7 @@ impl<K: Kind> Socket<K> {
 
     /// Finds the way for `out`, if that is not the last one's.
     #[inline]
-    fn way(&mut self, cx: &mut Ctx<K>, out: &Outgoing) -> Result<Way, UdpError> {
+    pub(super) fn way(&mut self, cx: &mut Ctx<K>, out: &Outgoing) -> Result<Way, UdpError> {
         let to = out.to.or(self.remote).ok_or(UdpError::NotConnected)?;
         if let Some(path) = &self.path
             && path.to == to
@@ -138,6 +140,21 @@ impl<K: Kind> Socket<K> {
         let found = cx.sh.source(to, own, self.config.device);
         let (_, addr) = found.ok_or(UdpError::Failed(TcpError::NetUnreachable))?;
         Ok((addr, self.port))
+    }
+
+    /// The flow of `out`, as far as it is known without a way.
+    #[cold]
+    pub(super) fn ends(&self, cx: &Ctx<K>, out: &Outgoing) -> FlowKey {
+        let to = out.to.or(self.remote);
+        let (remote, remote_port) = to.unwrap_or((FlowKey::UNSPECIFIED.remote, 0));
+        let from = self.source(cx, out.from, remote).ok();
+        let (local, local_port) = from.unwrap_or((FlowKey::UNSPECIFIED.local, self.port));
+        FlowKey {
+            local,
+            remote,
+            local_port,
+            remote_port,
+        }
     }
 
     /// The address that it would send from to that one.
@@ -335,7 +352,8 @@ impl<K: Kind> Socket<K> {
         cx.sh.path_mtus.sends(hash, now);
         let (mtu, narrow) = cx.sh.path_mtu(iface, to.0, now);
         let piece = mtu.min(MAX_DATAGRAM);
-        self.path = Some(Box::new(Path {
+        self.path = Some(Arc::new(Path {
+            iface,
             from: asked,
             to,
             generation,
@@ -349,6 +367,7 @@ impl<K: Kind> Socket<K> {
                 false => piece,
             },
             piece,
+            whole: self.config.dont_fragment,
             looped: looped.map(|q| {
                 let template = UdpTemplate::new(None, &ip, (from.1, to.1), label);
                 (iface, q, template)
@@ -363,80 +382,23 @@ impl<K: Kind> Socket<K> {
         let Some(path) = &self.path else {
             return Sent::not(UdpError::Invalid, out);
         };
-        let (len, each) = (out.data.len(), out.each());
-        if path.looped.is_some() {
-            path.loop_back(cx, &out.data, each);
+        let Emitted { taken, back, full } = path.emit(cx, out);
+        if let Some(at) = full {
+            self.stalled(cx, at);
         }
-        if each + path.template.ip_len() > path.mtu as usize {
-            return self.emit_fragments(cx, out, each);
-        }
-        let placed = match out.data {
-            Payload::Buf(buf) if each == len => path.place_one(cx, buf),
-            Payload::Buf(buf) => {
-                // Cut, several descriptors refer to it.
-                let (all, data) = (Bytes::copy_from_slice(buf.as_slice()), Some(buf));
-                let n = path.place_many(cx, &all, each);
-                (n, data)
-            }
-            Payload::Shared(all) => (path.place_many(cx, &all, each), None),
-        };
-        let (taken, back) = placed;
-        let txq = path.txq;
-        if taken.is_none_or(|n| n < len) {
-            // There is room for more some time.
-            cx.count(Count::TxRingFull, 1);
-            self.write.lower(ready::OUT);
-            let (id, places) = (self.id, 1);
-            cx.deferred.blocked.push((txq, Stalled { id, places }));
-        }
-        let taken = taken.ok_or(UdpError::WouldBlock);
         Sent { taken, back }
     }
 
-    /// Sends datagrams of `each` octets in fragments.
-    #[cold]
-    fn emit_fragments(&mut self, cx: &mut Ctx<K>, out: Outgoing, each: usize) -> Sent {
-        let Some(path) = &self.path else {
-            return Sent::not(UdpError::Invalid, out);
-        };
-        let data = out.data.as_slice();
-        let fits = each <= MAX_DATAGRAM as usize - UdpHdr::LEN - path.ip_header();
-        if !fits || self.config.dont_fragment {
-            return Sent::not(UdpError::TooLong, out);
-        }
-        let (mut at, mut error) = (0, None);
-        // Nothing at all is a datagram, too.
-        while error.is_none() && (at < data.len() || at == 0) {
-            let here = &data[at..data.len().min(at + each)];
-            match path.fragment(cx, here) {
-                Ok(()) => at += here.len(),
-                Err(e) => error = Some(e),
-            }
-            if here.is_empty() {
-                break;
-            }
-        }
-        if let Some(SendError::Full) = error {
-            let (q, next) = (path.txq, data.len().min(at + each) - at);
-            let (id, places) = (self.id, path.fragments(next));
-            self.write.lower(ready::OUT);
-            cx.deferred.blocked.push((q, Stalled { id, places }));
-        }
-        let taken = match error {
-            Some(SendError::Full) if at == 0 => Err(UdpError::WouldBlock),
-            Some(_) if at == 0 => Err(UdpError::TooLong),
-            _ => Ok(at),
-        };
-        let back = match out.data {
-            Payload::Buf(buf) => Some(buf),
-            Payload::Shared(_) => None,
-        };
-        Sent { taken, back }
+    /// There was no room: it is told when there are so many places in that ring.
+    pub(super) fn stalled(&mut self, cx: &mut Ctx<K>, (txq, places): (u16, u16)) {
+        self.write.lower(ready::OUT);
+        let id = self.id;
+        cx.deferred.blocked.push((txq, Stalled { id, places }));
     }
 
     /// Keeps `out` until its neighbour's station is known.
     #[cold]
-    fn put_aside(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
+    pub(super) fn put_aside(&mut self, cx: &mut Ctx<K>, out: Outgoing) -> Sent {
         let len = out.data.len();
         let w = Waiting { out };
         let mut pinned: usize = self.waiting.iter().map(Waiting::pins).sum();
@@ -474,7 +436,7 @@ impl<K: Kind> Socket<K> {
     }
 
     /// Sends what has waited; what there is no room for yet.
-    fn place_waiting(&mut self, cx: &mut Ctx<K>, w: Waiting) -> Option<Waiting> {
+    pub(super) fn place_waiting(&mut self, cx: &mut Ctx<K>, w: Waiting) -> Option<Waiting> {
         let Outgoing {
             to, from, segment, ..
         } = w.out;
@@ -532,13 +494,9 @@ impl<K: Kind> Socket<K> {
 
 impl Sent {
     fn not(e: UdpError, out: Outgoing) -> Sent {
-        let back = match out.data {
-            Payload::Buf(buf) => Some(buf),
-            Payload::Shared(_) => None,
-        };
         Sent {
             taken: Err(e),
-            back,
+            back: out.data.into_buf(),
         }
     }
 }

@@ -15,6 +15,7 @@ use perimeter_sync::{Platform, Work};
 use perimeter_tcp::TcpError;
 use perimeter_wire::FlowKey;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Bytes that a socket counts for being there.
 pub(super) const SOCKET: usize = 1024;
@@ -76,7 +77,7 @@ pub struct Socket<K: Kind> {
     pub(super) error: Option<UdpError>,
     pub(super) read: Side<K>,
     pub(super) write: Side<K>,
-    pub(super) path: Option<Box<Path>>,
+    pub(super) path: Option<Arc<Path>>,
     pub(super) waiting: VecDeque<Waiting>,
     /// The groups that it has joined, each on an interface.
     pub(super) groups: Vec<(IpAddr, u16)>,
