@@ -3,7 +3,7 @@
 use crate::lists::{NAMES, event};
 use crate::packet::{THEM, US, ipv4};
 use perimeter::link::script::{ScriptHandle, script};
-use perimeter::pef::{Direction, Layer, Packet, Under, Verdict};
+use perimeter::pef::{Direction, Layer, Packet, PacketEvent, Under, Verdict};
 use perimeter::{Stack, UdpSocket, Virtual};
 use perimeter_sync::virt::{Act, VirtualConfig};
 use perimeter_sync::{Platform, Work};
@@ -67,6 +67,33 @@ fn texts(p: &Virtual, socket: &UdpSocket) -> Vec<String> {
     std::iter::from_fn(next).collect()
 }
 
+/// An event that notes each text, and drops those that say so.
+fn note(direction: Direction, seen: &Arc<Mutex<Vec<String>>>) -> impl PacketEvent {
+    let seen = seen.clone();
+    move |p: &mut Packet<'_>| {
+        assert_eq!((p.direction, p.header), (direction, None));
+        assert_eq!((p.flow.local, p.flow.remote), (US.into(), THEM.into()));
+        assert_eq!((p.flow.local_port, p.flow.remote_port, p.iface), (53, 9, 0));
+        let text = String::from_utf8_lossy(p.payload).into_owned();
+        let verdict = match &*text {
+            "drop" => Verdict::Done,
+            _ => Verdict::Next,
+        };
+        seen.lock().unwrap().push(text);
+        verdict
+    }
+}
+
+/// An event that writes texts in capitals, so many times.
+fn shout(times: u32) -> impl PacketEvent {
+    let left = AtomicU32::new(times);
+    move |p: &mut Packet<'_>| {
+        p.payload.make_ascii_uppercase();
+        p.disable = left.fetch_sub(1, Ordering::Relaxed) == 1;
+        Verdict::Next
+    }
+}
+
 /// IP's event lets go of what is damaged, others see, change and drop what is left, and take
 /// themselves off; then the plain list goes on.
 #[test]
@@ -83,28 +110,11 @@ fn datagrams_run_through_a_list_of_their_own() {
             assert_eq!(damaged(), 1, "{name}");
 
             let seen = Arc::new(Mutex::new(Vec::new()));
-            let first = seen.clone();
-            let look = move |p: &mut Packet<'_>| {
-                assert_eq!((p.direction, p.header), (Direction::Datagram, None));
-                assert_eq!((p.flow.remote_port, p.flow.local_port, p.iface), (9, 53, 0));
-                let text = String::from_utf8_lossy(p.payload).into_owned();
-                let verdict = match &*text {
-                    "drop" => Verdict::Done,
-                    _ => Verdict::Next,
-                };
-                first.lock().unwrap().push(text);
-                verdict
-            };
+            let look = note(Direction::Datagram, &seen);
             let what = (Direction::Datagram, Layer::Ip, Under::Layer);
             s.register_event(event("look", what, look)).unwrap();
-            let left = AtomicU32::new(2);
-            let shout = move |p: &mut Packet<'_>| {
-                p.payload.make_ascii_uppercase();
-                p.disable = left.fetch_sub(1, Ordering::Relaxed) == 1;
-                Verdict::Next
-            };
             let what = (Direction::Datagram, Layer::Tcp, Under::Nothing);
-            s.register_event(event("shout", what, shout)).unwrap();
+            s.register_event(event("shout", what, shout(2))).unwrap();
             for (text, wrong) in [("two", 0), ("drop", 0), ("bad", 1), ("six", 0), ("ten", 0)] {
                 send(text, wrong);
                 let got = texts(p, socket);
@@ -177,29 +187,11 @@ fn sent_datagrams_run_through_a_list_of_their_own() {
             assert_eq!(sent(p, wire), ["one"], "{name}: nobody looks");
 
             let seen = Arc::new(Mutex::new(Vec::new()));
-            let first = seen.clone();
-            let look = move |p: &mut Packet<'_>| {
-                assert_eq!((p.direction, p.header), (Direction::SentDatagram, None));
-                assert_eq!((p.flow.local, p.flow.remote), (US.into(), THEM.into()));
-                assert_eq!((p.flow.local_port, p.flow.remote_port, p.iface), (53, 9, 0));
-                let text = String::from_utf8_lossy(p.payload).into_owned();
-                let verdict = match &*text {
-                    "drop" => Verdict::Done,
-                    _ => Verdict::Next,
-                };
-                first.lock().unwrap().push(text);
-                verdict
-            };
+            let look = note(Direction::SentDatagram, &seen);
             let what = (Direction::SentDatagram, Layer::Sockfs, Under::Layer);
             s.register_event(event("look", what, look)).unwrap();
-            let left = AtomicU32::new(4);
-            let shout = move |p: &mut Packet<'_>| {
-                p.payload.make_ascii_uppercase();
-                p.disable = left.fetch_sub(1, Ordering::Relaxed) == 1;
-                Verdict::Next
-            };
             let what = (Direction::SentDatagram, Layer::Tcp, Under::Nothing);
-            s.register_event(event("shout", what, shout)).unwrap();
+            s.register_event(event("shout", what, shout(4))).unwrap();
             send("two");
             assert_eq!(sent(p, wire), ["TWO"], "{name}");
             send("drop");
