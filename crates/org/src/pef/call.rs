@@ -252,7 +252,7 @@ impl<P: Platform> Pef<P> {
         let mut pkt = self.packet(id, &version, Direction::Transmit, Way::Call, body);
         pkt.counted = counted;
         let under = Self::first_under(&pkt);
-        self.set_out(env, under, pkt);
+        self.set_out(env, under, &mut pkt);
         None
     }
 

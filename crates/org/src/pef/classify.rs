@@ -49,17 +49,17 @@ impl<P: Platform> Pef<P> {
         &self,
         env: &mut Env<'_, P>,
         at: Option<(u16, &mut Inner<P>)>,
-        mut pkt: Pkt<P>,
+        pkt: &mut Pkt<P>,
     ) {
         let Body::Seg(_) = pkt.body else {
             return self.end(env, pkt);
         };
-        self.arrived(env, &mut pkt);
+        self.arrived(env, pkt);
         if pkt.turns >= TURNS {
             return self.end(env, pkt);
         }
         let (turns, iss) = (pkt.turns + 1, pkt.iss);
-        let Body::Seg(mut seg) = pkt.body else {
+        let Body::Seg(mut seg) = core::mem::replace(&mut pkt.body, Body::Nothing) else {
             return;
         };
         if !late::again(env.cx.sh, &mut seg) {
@@ -71,11 +71,11 @@ impl<P: Platform> Pef<P> {
                 let body = Body::Seg(seg);
                 let mut pkt = self.packet(id, &version, Direction::Receive, Way::In, body);
                 pkt.turns = turns;
-                self.go(env, at, pkt);
+                self.go(env, at, &mut pkt);
             }
             Route::List(mut pkt) => {
                 pkt.turns = turns;
-                self.go(env, at, pkt);
+                self.go(env, at, &mut pkt);
             }
             Route::NoSocket(q) => self.no_socket(env, at, q, seg, iss),
             // A connection in TIME-WAIT was taken over, and another is in its place already.

@@ -53,8 +53,8 @@ impl<P: Platform> Pef<P> {
         // A socket without a state machine is where its table is.
         let bind = (self.manner.bind)(n).with(Layer::Sockfs, n);
         let version = Version::first(lists, bind);
-        let pkt = self.packet(SockId::conn(n, 0, 0), &version, direction, way, body);
-        self.set_out(env, Self::first_under(&pkt), pkt);
+        let mut pkt = self.packet(SockId::conn(n, 0, 0), &version, direction, way, body);
+        self.set_out(env, Self::first_under(&pkt), &mut pkt);
         self.finish(env);
     }
 

@@ -84,8 +84,8 @@ impl<P: Platform> Pef<P> {
         loop {
             if let Some(q) = env.visits.pop() {
                 self.work_off(env, q);
-            } else if let Some(pkt) = env.outside.pop_front() {
-                self.go(env, None, pkt);
+            } else if let Some(mut pkt) = env.outside.pop_front() {
+                self.go(env, None, &mut pkt);
             } else {
                 break;
             }
@@ -109,7 +109,7 @@ impl<P: Platform> Pef<P> {
     /// A message has its turn.
     fn message(&self, env: &mut Env<'_, P>, q: u16, inside: &mut Inside<Inner<P>>, msg: Msg<P>) {
         match msg {
-            Msg::Packet(pkt) => self.go(env, Some((q, inside)), pkt),
+            Msg::Packet(mut pkt) => self.go(env, Some((q, inside)), &mut pkt),
             Msg::NoSocket(mut seg, iss) => self.no_socket_here(env, q, inside, &mut seg, iss),
             Msg::Job(f) => f(self, env, q, inside),
         }
@@ -171,7 +171,7 @@ impl<P: Platform> Pef<P> {
         let body = Body::Chain(a);
         let mut pkt = self.packet(id, version, Direction::Transmit, Way::On, body);
         pkt.next = version.transmit.after_tcp();
-        self.go(env, Some(at), pkt);
+        self.go(env, Some(at), &mut pkt);
     }
 
     /// A packet at the beginning of its list.
@@ -203,12 +203,13 @@ impl<P: Platform> Pef<P> {
         }
     }
 
-    /// Runs a packet's events until it is finished or has another perimeter before it.
+    /// Runs a packet's events until it is finished or has another perimeter before it. Nothing is
+    /// left of it here in either case.
     pub(super) fn go(
         &self,
         env: &mut Env<'_, P>,
         mut at: Option<(u16, &mut Inner<P>)>,
-        mut pkt: Pkt<P>,
+        pkt: &mut Pkt<P>,
     ) {
         let list = pkt.list.clone();
         let here = at.as_ref().map(|(q, _)| *q);
@@ -239,16 +240,16 @@ impl<P: Platform> Pef<P> {
             }
             let inner = at.as_mut().map(|(q, inner)| (*q, &mut **inner));
             let verdict = match &event.callback {
-                Callback::Own => self.own(env, inner, event, &mut pkt),
+                Callback::Own => self.own(env, inner, event, pkt),
                 Callback::Predict | Callback::Full => match inner {
-                    Some((_, inner)) => self.tcp_part(env, inner, event, &mut pkt),
+                    Some((_, inner)) => self.tcp_part(env, inner, event, pkt),
                     None => Verdict::Done,
                 },
                 Callback::Output => match inner {
-                    Some(at) => self.tcp_in(env, at, &mut pkt),
+                    Some(at) => self.tcp_in(env, at, pkt),
                     None => Verdict::Done,
                 },
-                Callback::Foreign(_) => self.foreign(env, inner, event, &mut pkt),
+                Callback::Foreign(_) => self.foreign(env, inner, event, pkt),
             };
             match verdict {
                 Verdict::Next => {}
@@ -268,7 +269,7 @@ impl<P: Platform> Pef<P> {
         &self,
         env: &mut Env<'_, P>,
         mut at: Option<(u16, &mut Inner<P>)>,
-        mut pkt: Pkt<P>,
+        pkt: &mut Pkt<P>,
     ) {
         let Body::Seg(mut merged) = core::mem::replace(&mut pkt.body, Body::Nothing) else {
             return;
@@ -279,29 +280,29 @@ impl<P: Platform> Pef<P> {
                 counted: None,
                 input: None,
                 body: Body::Seg(seg),
-                ..pkt
+                ..*pkt
             };
             if pkt.counted.is_some() {
                 self.departed(&mut one);
             }
             let at = at.as_mut().map(|(q, inner)| (*q, &mut **inner));
-            self.go(env, at, one);
+            self.go(env, at, &mut one);
         });
         // Only now, so that nothing that comes behind takes over a newer version meanwhile.
-        self.arrived(env, &mut pkt);
+        self.arrived(env, pkt);
     }
 
     /// The packet goes on under another perimeter.
-    fn hand_over(&self, env: &mut Env<'_, P>, under: Option<u16>, mut pkt: Pkt<P>) {
-        self.departed(&mut pkt);
+    fn hand_over(&self, env: &mut Env<'_, P>, under: Option<u16>, pkt: &mut Pkt<P>) {
+        self.departed(pkt);
         match under {
-            Some(q) => self.post(env, q, Msg::Packet(pkt)),
-            None => env.outside.push_back(pkt),
+            Some(q) => self.post(env, q, Msg::Packet(pkt.take())),
+            None => env.outside.push_back(pkt.take()),
         }
     }
 
     /// A packet begins outside any perimeter, and its first event runs under `under`.
-    pub(super) fn set_out(&self, env: &mut Env<'_, P>, under: Option<u16>, mut pkt: Pkt<P>) {
+    pub(super) fn set_out(&self, env: &mut Env<'_, P>, under: Option<u16>, pkt: &mut Pkt<P>) {
         let Some(q) = under else {
             return self.go(env, None, pkt);
         };
@@ -314,8 +315,8 @@ impl<P: Platform> Pef<P> {
                 self.release(env, q, proc);
             }
             Entered::Busy(door) => {
-                self.departed(&mut pkt);
-                if let Some(proc) = door.put(Msg::Packet(pkt)) {
+                self.departed(pkt);
+                if let Some(proc) = door.put(Msg::Packet(pkt.take())) {
                     self.release(env, q, proc);
                 }
             }
@@ -350,9 +351,9 @@ impl<P: Platform> Pef<P> {
     }
 
     /// The packet is finished: who owns it lets go of it.
-    pub(super) fn end(&self, env: &mut Env<'_, P>, mut pkt: Pkt<P>) {
-        self.arrived(env, &mut pkt);
-        match pkt.body {
+    pub(super) fn end(&self, env: &mut Env<'_, P>, pkt: &mut Pkt<P>) {
+        self.arrived(env, pkt);
+        match core::mem::replace(&mut pkt.body, Body::Nothing) {
             Body::Seg(mut seg) => seg.release(&mut env.cx.pool),
             Body::Frame(_, b) => env.cx.pool.put(b),
             Body::Datagrams(mut all) => all.look(&mut env.cx, &mut |_, _, _| false),

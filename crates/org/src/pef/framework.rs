@@ -177,6 +177,19 @@ pub(super) struct Pkt<P: Platform> {
     pub(super) body: Body<P>,
 }
 
+impl<P: Platform> Pkt<P> {
+    /// The packet, to be left somewhere; what stays here carries nothing.
+    pub(super) fn take(&mut self) -> Pkt<P> {
+        Pkt {
+            list: self.list.clone(),
+            counted: self.counted.take(),
+            input: self.input.take(),
+            body: core::mem::replace(&mut self.body, Body::Nothing),
+            ..*self
+        }
+    }
+}
+
 /// A call on its way to TCP.
 pub(super) trait Call<P: Platform>: Send {
     /// Its data, if it has some in one piece.

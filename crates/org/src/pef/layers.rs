@@ -170,7 +170,7 @@ impl<P: Platform> Pef<P> {
     ) {
         let mut pkt = self.packet(id, version, Direction::Receive, Way::On, body);
         pkt.next = version.receive.after_tcp();
-        self.go(env, Some(at), pkt);
+        self.go(env, Some(at), &mut pkt);
     }
 
     /// The first of TCP's finer events: prediction, and what it leaves. Nothing goes in between
@@ -240,9 +240,9 @@ impl<P: Platform> Pef<P> {
                 let body = Body::Seg(core::mem::take(seg));
                 let mut pkt = self.packet(id, &version, Direction::Receive, Way::In, body);
                 pkt.turns = 1;
-                self.go(env, Some((q, inner)), pkt);
+                self.go(env, Some((q, inner)), &mut pkt);
             }
-            Route::List(pkt) => self.go(env, Some((q, inner)), pkt),
+            Route::List(mut pkt) => self.go(env, Some((q, inner)), &mut pkt),
             Route::Whole(id) => {
                 self.no_socket(
                     env,

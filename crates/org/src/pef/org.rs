@@ -96,7 +96,7 @@ impl<P: Platform> Pef<P> {
                         self.after(env, q, proc);
                     }
                 }
-                Route::List(pkt) => self.listed(env, held, pkt),
+                Route::List(mut pkt) => self.listed(env, held, &mut pkt),
             }
             rest = more;
         }
@@ -107,26 +107,20 @@ impl<P: Platform> Pef<P> {
         &'a self,
         env: &mut Env<'_, P>,
         held: &mut Option<(u16, Proc<'a, P, Inner<P>>)>,
-        pkt: Pkt<P>,
+        pkt: &mut Pkt<P>,
     ) {
-        let Some(q) = Self::first_under(&pkt) else {
+        let Some(q) = Self::first_under(pkt) else {
             if let Some((q, proc)) = held.take() {
                 self.release(env, q, proc);
             }
             self.go(env, None, pkt);
             return self.finish(env);
         };
-        let mut pkt = Some(pkt);
-        let taken = self.hold(env, held, q, &mut |pef| match pkt.take() {
-            Some(mut pkt) => {
-                pef.departed(&mut pkt);
-                Msg::Packet(pkt)
-            }
-            None => Msg::Job(Box::new(|_, _, _, _| ())),
+        let taken = self.hold(env, held, q, &mut |pef| {
+            pef.departed(pkt);
+            Msg::Packet(pkt.take())
         });
-        if let Some(proc) = taken
-            && let Some(pkt) = pkt
-        {
+        if let Some(proc) = taken {
             self.go(env, Some((q, proc)), pkt);
             self.after(env, q, proc);
         }
@@ -394,8 +388,8 @@ impl<P: Platform> Org for Pef<P> {
         let body = Body::Frame(iface, frame);
         let way = Way::In;
         let id = SockId::conn(q, 0, 0);
-        let pkt = self.packet(id, &version, Direction::Unbound, way, body);
-        self.go(&mut env, None, pkt);
+        let mut pkt = self.packet(id, &version, Direction::Unbound, way, body);
+        self.go(&mut env, None, &mut pkt);
         self.finish(&mut env);
     }
 

@@ -1,7 +1,7 @@
 //! Sending in turns, where the socket layer and IP have perimeters of their own: the socket finds the
 //! ways, IP writes descriptors, and what IP has no room or no station for comes back to the socket.
 
-use super::path::{Emitted, Outgoing, Path, Payload, Waiting};
+use super::path::{Full, Outgoing, Path, Payload, Waiting};
 use super::send::Way;
 use super::{Socket, UdpError};
 use crate::SockId;
@@ -30,8 +30,7 @@ pub struct Departing {
     items: Vec<Item>,
     /// What the socket has to put aside.
     aside: Vec<Outgoing>,
-    /// The ring that had no room, and how many places are waited for.
-    full: Option<(u16, u16)>,
+    full: Option<Full>,
     calls: usize,
     bytes: usize,
     error: Option<UdpError>,
@@ -128,12 +127,11 @@ impl Departing {
                     Ok(len)
                 }
                 Some(path) => {
-                    let Emitted { taken, back, full } = path.emit(cx, item.out);
-                    if let Some(buf) = back {
+                    let sent = path.emit(cx, item.out, &mut self.full);
+                    if let Some(buf) = sent.back {
                         cx.pool.put(buf);
                     }
-                    self.full = full;
-                    taken
+                    sent.taken
                 }
             };
             match taken {

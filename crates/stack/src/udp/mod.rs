@@ -13,9 +13,8 @@ mod socket;
 mod table;
 
 pub use departing::Departing;
-pub use path::{Outgoing, Payload};
+pub use path::{Outgoing, Payload, Sent};
 pub use ports::{Bound, Claim, Ports, Target};
-pub use send::Sent;
 pub use setting::{UdpConfig, UdpSetting};
 pub use socket::{Addressed, Rx, Socket, UdpInfo};
 pub use table::Table;

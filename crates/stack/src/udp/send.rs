@@ -1,6 +1,6 @@
 //! Sending: finding the way, writing descriptors, and waiting for a neighbour.
 
-use super::path::{Emitted, Outgoing, Path, Payload, Waiting};
+use super::path::{Full, Outgoing, Path, Payload, Sent, Waiting};
 use super::socket::Socket;
 use super::{Claim, UdpError};
 use crate::count::Count;
@@ -10,7 +10,6 @@ use crate::net::{L2, both_get};
 use crate::port::Stalled;
 use crate::ready;
 use core::net::IpAddr;
-use perimeter_base::PktBuf;
 use perimeter_link::Medium;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::TcpError;
@@ -23,16 +22,6 @@ const WAITING: usize = 16;
 const WAITING_BYTES: usize = 128 * 1024;
 /// How long prepared headers are used before the neighbour is asked about again, ns.
 const FRESH: u64 = 1_000_000_000;
-
-/// What came of it.
-#[derive(Debug)]
-pub struct Sent {
-    /// Bytes that were sent, or put aside until a neighbour is known: of several datagrams those
-    /// at the front for which there was room.
-    pub taken: Result<usize, UdpError>,
-    /// The buffer, if nobody needs it.
-    pub back: Option<PktBuf>,
-}
 
 /// What stands between a socket and sending.
 pub(super) enum Way {
@@ -382,15 +371,16 @@ impl<K: Kind> Socket<K> {
         let Some(path) = &self.path else {
             return Sent::not(UdpError::Invalid, out);
         };
-        let Emitted { taken, back, full } = path.emit(cx, out);
+        let mut full = None;
+        let sent = path.emit(cx, out, &mut full);
         if let Some(at) = full {
             self.stalled(cx, at);
         }
-        Sent { taken, back }
+        sent
     }
 
     /// There was no room: it is told when there are so many places in that ring.
-    pub(super) fn stalled(&mut self, cx: &mut Ctx<K>, (txq, places): (u16, u16)) {
+    pub(super) fn stalled(&mut self, cx: &mut Ctx<K>, (txq, places): Full) {
         self.write.lower(ready::OUT);
         let id = self.id;
         cx.deferred.blocked.push((txq, Stalled { id, places }));
@@ -488,15 +478,6 @@ impl<K: Kind> Socket<K> {
         }
         if mine {
             self.fail(cx, UdpError::Failed(TcpError::HostUnreachable));
-        }
-    }
-}
-
-impl Sent {
-    fn not(e: UdpError, out: Outgoing) -> Sent {
-        Sent {
-            taken: Err(e),
-            back: out.data.into_buf(),
         }
     }
 }
