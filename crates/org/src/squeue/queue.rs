@@ -108,6 +108,8 @@ pub(crate) struct State<T: Protected> {
     /// Not there: PROC.
     inside: Option<Box<Inside<T>>>,
     queue: VecDeque<Message<T>>,
+    /// How many at its front were detached before, and put back as a quantum was over.
+    put_back: usize,
     /// The worker is parked, or about to be, and nobody has told it.
     asleep: bool,
     /// When the worker is to wake, if that was put off; else [`Time::NEVER`].
@@ -158,6 +160,7 @@ impl<P: Platform, T: Protected> Squeue<P, T> {
         let state = State {
             inside: Some(Box::new(inside)),
             queue: VecDeque::new(),
+            put_back: 0,
             asleep: false,
             wake_at: Time::NEVER,
             ended: false,
@@ -413,10 +416,11 @@ impl<P: Platform, T: Protected> Proc<'_, P, T> {
         loop {
             let mut state = squeue.state.lock();
             if over {
-                // The rest of the chain goes back to the front, in its order.
-                while let Some(m) = inside.chain.pop_back() {
-                    state.queue.push_front(m);
-                }
+                // The rest of the chain goes back to the front. What came meanwhile is moved behind
+                // it, as there may be much more of the rest, quantum after quantum.
+                state.put_back = inside.chain.len();
+                inside.chain.append(&mut state.queue);
+                core::mem::swap(&mut state.queue, &mut inside.chain);
             }
             if over || state.queue.is_empty() {
                 let rest = !state.queue.is_empty();
@@ -428,9 +432,8 @@ impl<P: Platform, T: Protected> Proc<'_, P, T> {
                 return n;
             }
             core::mem::swap(&mut state.queue, &mut inside.chain);
-            squeue
-                .p
-                .touch(&squeue.lines, Touched::Message, inside.chain.len(), true);
+            let fresh = inside.chain.len() - core::mem::take(&mut state.put_back);
+            squeue.p.touch(&squeue.lines, Touched::Message, fresh, true);
             if state.waiting != 0 {
                 // An empty queue is below any low-water mark.
                 let waiting = core::mem::take(&mut state.waiting);
