@@ -1,6 +1,7 @@
 //! `perimeter lab`: the papers' experiments.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::progress;
+use indicatif::ProgressBar;
 use perimeter::OrgSpec;
 use perimeter_command::{
     build, check_writable,
@@ -192,7 +193,9 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     // While this is the only thread. Without success the backends fall back and say so.
     linux::gain_namespaces();
     announce(&request, folder.path(), &present);
-    let mut bar = Bar::new(stop_by_signal()?);
+    let stop = stop_by_signal()?;
+    let bar = progress::bar();
+    let mut bar = Bar { bar, stop };
     let outcome = runner::run(&request, &mut folder, &present, &mut bar);
     bar.bar.finish_and_clear();
     let summary = outcome?;
@@ -370,20 +373,6 @@ fn seed() -> u64 {
 struct Bar {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
-}
-
-impl Bar {
-    fn new(stop: Arc<AtomicBool>) -> Bar {
-        let bar = match io::stderr().is_terminal() {
-            true => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4)),
-            false => ProgressBar::hidden(),
-        };
-        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {bar:24} {elapsed} {msg}") {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_secs(1));
-        Bar { bar, stop }
-    }
 }
 
 impl Watcher for Bar {

@@ -6,6 +6,7 @@
 
 mod lab;
 mod predict;
+mod progress;
 
 use perimeter_command::{STARTED_BY, VERSION, lab::LabCommand, source};
 use std::{

@@ -1,5 +1,6 @@
 //! `perimeter lab calibrate` and `perimeter lab predict`.
 
+use crate::progress;
 use perimeter::OrgSpec;
 use perimeter_command::{
     build, check_writable,
@@ -94,8 +95,15 @@ pub fn predict(args: &Predict, find: impl Fn(&str) -> Result<Plan, Error>) -> Re
     };
     let mut text = validation.to_string();
     let mut figures = Vec::new();
+    say(&format!("{}: predicting", question.machine.name));
+    let bar = progress::bar();
+    bar.set_message("points");
+    predict::run_all(&plans, &question, |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    })?;
+    bar.finish_and_clear();
     for plan in &plans {
-        say(&format!("{}: predicting", plan.name));
         let figure = predict::predict(plan, &question, &validation)?;
         // A plan of which nothing can be predicted says so once, by its points.
         text.push_str(&format!("\n{figure}"));

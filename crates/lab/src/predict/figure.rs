@@ -3,7 +3,7 @@
 
 use super::{
     loads::Load,
-    made::{Question, runs},
+    made::{Question, make_all, runs},
     pool,
     simulate::Simulated,
     validate::Validation,
@@ -141,22 +141,46 @@ impl Figure {
     }
 }
 
-/// Predicts a plan.
+/// Makes all runs that `plans` take, beside each other. Tells how many of how many points are done.
 ///
 /// # Errors
-/// The plan is wrong. Points that can't be simulated say why.
-pub fn predict(plan: &Plan, question: &Question, validation: &Validation) -> Result<Figure, Error> {
-    let mut jobs = Vec::new();
+/// A plan is wrong.
+pub fn run_all(
+    plans: &[Plan],
+    question: &Question,
+    told: impl Fn(usize, usize) + Sync,
+) -> Result<(), Error> {
+    let mut all = Vec::new();
+    for plan in plans {
+        all.extend(points(plan, question)?);
+    }
+    all.retain(|(_, cell)| hindrance(cell).is_none());
+    make_all(question, &all, told);
+    Ok(())
+}
+
+/// The points of a plan, on each number of cores.
+fn points(plan: &Plan, question: &Question) -> Result<Vec<(usize, Cell)>, Error> {
+    let mut points = Vec::new();
     for &cores in &question.cores {
         let nics = question.machine.nics.unwrap_or(cores);
         for cell in plan.cells_on(question.mode, cores, nics)? {
             // One thread is the same on any number of cores.
             let alone = cell.configuration.organization.single_threaded();
             if !alone || Some(&cores) == question.cores.first() {
-                jobs.push((cores, cell));
+                points.push((cores, cell));
             }
         }
     }
+    Ok(points)
+}
+
+/// Predicts a plan.
+///
+/// # Errors
+/// The plan is wrong. Points that can't be simulated say why.
+pub fn predict(plan: &Plan, question: &Question, validation: &Validation) -> Result<Figure, Error> {
+    let jobs = points(plan, question)?;
     let places = pool::each(&jobs, |(cores, cell)| place(plan, question, *cores, cell));
     let mut figure = Figure {
         plan: plan.name.clone(),
@@ -235,7 +259,7 @@ fn place(plan: &Plan, question: &Question, cores: usize, cell: &Cell) -> Place {
     if place.missing.is_some() {
         return place;
     }
-    match runs(question, cores, cell) {
+    match &*runs(question, cores, cell) {
         Ok(runs) => {
             place.runs.push(as_measured(cell, &runs.plain[0]));
             tell(&mut place, plan, cell, cores, &runs.plain);

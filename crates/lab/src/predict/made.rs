@@ -2,6 +2,7 @@
 
 use super::{
     machine::{Group, Machine},
+    pool,
     simulate::{Effort, Simulated, simulate_all},
 };
 use crate::{
@@ -10,9 +11,13 @@ use crate::{
     workload::{Configuration, Settings},
 };
 use std::{
-    collections::HashMap,
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
     iter,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -53,20 +58,47 @@ pub(super) struct Runs {
 
 /// Runs that were made for one question, by what they are of: plans have many points in common.
 #[derive(Debug, Default)]
-pub struct Made(Mutex<HashMap<String, Arc<Runs>>>);
+pub struct Made(Mutex<HashMap<String, Found>>);
+
+/// The runs of a point, or why it can't be simulated.
+pub(super) type Found = Arc<Result<Runs, Error>>;
 
 impl Made {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Runs>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Found>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The runs of a cell, unless they were made before.
-///
-/// # Errors
-/// It can't be simulated.
-pub(super) fn runs(question: &Question, cores: usize, cell: &Cell) -> Result<Arc<Runs>, Error> {
+/// Makes the runs of `points`, of which many may be the same. The longest begin first, lest all cores
+/// but one are idle at the end. Tells how many of how many are made.
+pub(super) fn make_all(
+    question: &Question,
+    points: &[(usize, Cell)],
+    told: impl Fn(usize, usize) + Sync,
+) {
+    let mut seen = HashSet::new();
+    let first = |(cores, cell): &&(usize, Cell)| seen.insert(name(question, *cores, cell));
+    let mut points: Vec<&(usize, Cell)> = points.iter().filter(first).collect();
+    points.sort_by_key(|(cores, cell)| Reverse(length(question, *cores, cell)));
+    let (made, all) = (AtomicUsize::new(0), points.len());
+    pool::each(&points, |(cores, cell)| {
+        runs(question, *cores, cell);
+        told(made.fetch_add(1, Ordering::Relaxed) + 1, all);
+    });
+}
+
+/// About how many segments are simulated for a point.
+fn length(question: &Question, cores: usize, cell: &Cell) -> u64 {
     let settings = question.machine.settings(cell);
+    let parts = question.seeds + if question.band { 8 } else { 0 };
+    let of = &cell.configuration;
+    let how = (cores, parts);
+    let effort = &question.effort;
+    effort.length(&question.machine, &settings, of, how)
+}
+
+/// What tells one simulation from another.
+fn name(question: &Question, cores: usize, cell: &Cell) -> String {
     // Without what makes no difference to a simulation.
     let essential = Settings {
         organizations: Vec::new(),
@@ -74,15 +106,21 @@ pub(super) fn runs(question: &Question, cores: usize, cell: &Cell) -> Result<Arc
         seconds: Duration::ZERO,
         repeat: 0,
         quick: false,
-        ..settings.clone()
+        ..question.machine.settings(cell)
     };
-    let name = format!("{essential:?} {:?} {cores}", cell.configuration);
+    format!("{essential:?} {:?} {cores}", cell.configuration)
+}
+
+/// The runs of a cell, unless they were made before.
+pub(super) fn runs(question: &Question, cores: usize, cell: &Cell) -> Found {
+    let name = name(question, cores, cell);
     if let Some(made) = question.made.all().get(&name) {
-        return Ok(made.clone());
+        return made.clone();
     }
-    let made = Arc::new(make(question, cores, &settings, &cell.configuration)?);
+    let settings = question.machine.settings(cell);
+    let made = Arc::new(make(question, cores, &settings, &cell.configuration));
     question.made.all().insert(name, made.clone());
-    Ok(made)
+    made
 }
 
 fn make(

@@ -26,7 +26,7 @@ mod validate;
 
 pub use advise::{Advice, advise};
 pub use calibrate::{Time, Watcher, calibrate, refit};
-pub use figure::{Figure, Finding, Judged, Place, Published, predict};
+pub use figure::{Figure, Finding, Judged, Place, Published, predict, run_all};
 pub use file::{Predictions, SCHEMA};
 pub use instead::Instead;
 pub use lines::lines;

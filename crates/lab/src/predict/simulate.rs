@@ -76,6 +76,34 @@ impl Effort {
         u64::from(connections) * self.warm_least > self.warm_most
     }
 
+    /// Virtual time that counts, at least, on `cores` cores of a machine.
+    fn time_on(&self, machine: &Machine, settings: &Settings, cores: usize) -> Duration {
+        let fewer = (cores as u32 / MANY_CORES).max(1);
+        let time = self.time / fewer;
+        if settings.direction != Direction::Receive {
+            return time;
+        }
+        let turns = (self.turns / fewer).max(LEAST_TURNS.min(self.turns));
+        time.max(turns * Duration::from_nanos(machine.costs.slice as u64))
+    }
+
+    /// About how many segments a run comes to, of which `parts` parts count: which of several takes
+    /// longest to simulate.
+    pub fn length(
+        &self,
+        machine: &Machine,
+        settings: &Settings,
+        configuration: &Configuration,
+        (cores, parts): (usize, u64),
+    ) -> u64 {
+        /// Time that a core takes for a segment, about, ns.
+        const SEGMENT_NS: u64 = 2000;
+        let cores = used(configuration, cores);
+        let time = self.time_on(machine, settings, cores).as_nanos() as u64;
+        let counted = self.segments.max(time * cores as u64 / SEGMENT_NS);
+        u64::from(configuration.connections) * self.warm_least + parts * counted
+    }
+
     /// For a prediction.
     pub const USUAL: Effort = Effort {
         warm_least: 190,
@@ -147,6 +175,14 @@ pub fn simulate(
     Ok(all.swap_remove(0))
 }
 
+/// On how many of `cores` cores it runs.
+fn used(configuration: &Configuration, cores: usize) -> usize {
+    match configuration.organization.single_threaded() {
+        true => 1,
+        false => cores.max(1),
+    }
+}
+
 /// The same on the first of `machines`, and then, going on from there, with the costs of each of
 /// the others: as many as there was time for.
 ///
@@ -160,17 +196,8 @@ pub fn simulate_all(
     (seed, mut effort): (u64, Effort),
 ) -> Result<Vec<Simulated>, Error> {
     let machine = machines[0];
-    let cores = match configuration.organization.single_threaded() {
-        true => 1,
-        false => cores.max(1),
-    };
-    let fewer = (cores as u32 / MANY_CORES).max(1);
-    effort.time /= fewer;
-    if settings.direction == Direction::Receive {
-        let turns = (effort.turns / fewer).max(LEAST_TURNS.min(effort.turns));
-        let turns = turns * Duration::from_nanos(machine.costs.slice as u64);
-        effort.time = effort.time.max(turns);
-    }
+    let cores = used(configuration, cores);
+    effort.time = effort.time_on(machine, settings, cores);
     let config = VirtualConfig::default()
         .with_seed(seed)
         .with_cores(cores)

@@ -17,6 +17,10 @@ use crate::class::Touched;
 /// Lines that go from thread to thread together: 64 segments'.
 const MAGAZINE: u64 = 64 * 23;
 
+/// Lines that a core has touched one after the other are one run: so many lines in between make no
+/// difference to what its caches hold.
+const TOGETHER: u64 = 64 * super::lines::MILLI;
+
 /// Lines in a row, and when a core has touched them last.
 #[derive(Copy, Clone)]
 struct Run {
@@ -34,6 +38,22 @@ impl Run {
         let n = lines.min(self.lines);
         self.lines -= n;
         Run { lines: n, ..*self }
+    }
+
+    /// Whether a core has touched both about at the same time, this one first.
+    fn is_with(&self, next: &Run) -> bool {
+        let near = |first: u64, next: u64| next.wrapping_sub(first) <= TOGETHER;
+        self.core == next.core && near(self.own, next.own) && near(self.shared, next.shared)
+    }
+
+    /// Adds the lines of the next one, if both can be one: what is taken in pieces of any size would
+    /// be in ever smaller ones.
+    fn join(&mut self, next: &Run) -> bool {
+        let joins = self.is_with(next);
+        if joins {
+            self.lines += next.lines;
+        }
+        joins
     }
 }
 
@@ -58,7 +78,10 @@ impl Free {
 
     fn push(&mut self, run: Run) {
         self.lines += run.lines;
-        self.runs.push(run);
+        let top = self.runs.last_mut();
+        if !top.is_some_and(|top| top.join(&run)) {
+            self.runs.push(run);
+        }
     }
 
     /// Moves a magazine from the top to the top of another.
@@ -197,7 +220,10 @@ impl State {
             let run = self.payload.take(thread, left);
             left -= run.lines;
             let (now, ps) = self.fetch_payload(core, run, true);
-            entry(&tag.place, &mut self.payload.waiting).push_back(now);
+            let waiting = entry(&tag.place, &mut self.payload.waiting);
+            if !waiting.back_mut().is_some_and(|last| last.join(&now)) {
+                waiting.push_back(now);
+            }
             all += ps;
         }
         all
