@@ -3,7 +3,10 @@
 //!
 //! Miri is a part of a nightly toolchain. Where that is absent, this says so and passes.
 
+use std::num::NonZero;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -73,18 +76,36 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let start = Instant::now();
-    for (package, filters) in RUNS {
-        println!("== {package} {}", filters.join(" "));
-        let status = cargo(&["test", "--package", package, "--lib", "--"])
-            .args(*filters)
-            .env("CARGO_TARGET_DIR", "target/miri")
-            .env("MIRIFLAGS", "-Zmiri-disable-isolation")
-            .status()
-            .context("Miri did not start")?;
-        if !status.success() {
-            println!("== {package}: failed");
-            return Ok(ExitCode::FAILURE);
+    // Miri runs one thread at a time, so each core takes a package.
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || -> Result<()> {
+        while let Some((package, filters)) = RUNS.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let out = cargo(&["test", "--package", package, "--lib", "--"])
+                .args(*filters)
+                .env("CARGO_TARGET_DIR", "target/miri")
+                .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+                .output()
+                .context("Miri did not start")?;
+            let (words, took) = (filters.join(" "), start.elapsed().as_secs());
+            let [told, warned] = [&out.stdout, &out.stderr].map(|o| String::from_utf8_lossy(o));
+            println!("== {package} {words}, {took} s so far\n{told}{warned}");
+            if !out.status.success() {
+                failed.store(true, Ordering::Relaxed);
+                println!("== {package}: failed");
+            }
         }
+        Ok(())
+    };
+    thread::scope(|s| {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let all: Vec<_> = (0..cores.min(RUNS.len())).map(|_| s.spawn(work)).collect();
+        let ends = all
+            .into_iter()
+            .map(|t| t.join().expect("it does not panic"));
+        ends.collect::<Result<()>>()
+    })?;
+    if failed.into_inner() {
+        return Ok(ExitCode::FAILURE);
     }
     println!("== passed, {} s", start.elapsed().as_secs());
     Ok(ExitCode::SUCCESS)

@@ -28,6 +28,35 @@ const FOLDER: &str = "target/semver";
 const RUSTDOC: &str = "-Z unstable-options --output-format=json --document-private-items \
                        --document-hidden-items --cap-lints=allow";
 
+/// Whether there is anything to compare with the last release: not where each version says already
+/// that its interface may differ from that one's, as `cargo semver-checks` then leaves all out.
+///
+/// # Errors
+/// The changelog can't be read, or cargo does not say what is published.
+pub fn is_needed() -> Result<bool> {
+    let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
+    let Some((release, _)) = newest(&changelog) else {
+        return Ok(true);
+    };
+    let all = published(&root())?;
+    Ok(all.iter().any(|p| !may_differ(release, &p.version)))
+}
+
+/// Whether version `now` says that its interface may differ from that of version `then`: their
+/// leftmost numbers that are not 0, or what stands before those, are not the same.
+fn may_differ(then: &str, now: &str) -> bool {
+    let leading = |version: &str| -> Vec<String> {
+        let numbers: Vec<&str> = version.split('.').collect();
+        let zeros = numbers.iter().take_while(|n| **n == "0").count();
+        numbers
+            .into_iter()
+            .take(zeros + 1)
+            .map(str::to_owned)
+            .collect()
+    };
+    leading(then) != leading(now)
+}
+
 /// Compares with `baseline`, or with the last release.
 ///
 /// # Errors
@@ -134,6 +163,7 @@ fn check_out(baseline: &str, to: &Path) -> Result<()> {
 /// A crate that is to be published.
 struct Published {
     name: String,
+    version: String,
     /// Those of [`FEATURES`] that it has.
     features: Vec<&'static str>,
 }
@@ -150,13 +180,19 @@ fn published(folder: &Path) -> Result<Vec<Published>> {
     // Registries that it may go to: none, or any if that is not said.
     let barred = |p: &serde_json::Value| p["publish"].as_array().is_some_and(Vec::is_empty);
     let crates = packages.iter().filter(|p| !barred(p)).map(|p| {
-        let name = p["name"].as_str().context("metadata without a name")?;
+        let text = |field: &str| {
+            p[field]
+                .as_str()
+                .context("metadata without a name or version")
+        };
+        let name = text("name")?;
         let has = |f: &&&str| {
             let (of, feature) = f.split_once('/').unwrap_or_default();
             of == name && p["features"].get(feature).is_some()
         };
         Ok(Published {
             name: name.to_owned(),
+            version: text("version")?.to_owned(),
             features: FEATURES.iter().filter(has).copied().collect(),
         })
     });
@@ -198,6 +234,21 @@ mod tests {
         assert!(names.contains(&ALONE) && !names.contains(&"xtask"));
         let features = all.iter().map(|p| p.features.len()).sum::<usize>();
         assert_eq!(features, FEATURES.len(), "each is one of what is published");
+    }
+
+    #[test]
+    fn versions_that_tell_of_another_interface() {
+        for (then, now) in [
+            ("0.2.0", "0.3.0"),
+            ("0.9.1", "1.0.0"),
+            ("1.4.2", "2.0.0"),
+            ("0.0.1", "0.0.2"),
+        ] {
+            assert!(may_differ(then, now), "{then} {now}");
+        }
+        for (then, now) in [("0.2.0", "0.2.1"), ("1.4.2", "1.5.0"), ("0.3.0", "0.3.0")] {
+            assert!(!may_differ(then, now), "{then} {now}");
+        }
     }
 
     #[test]

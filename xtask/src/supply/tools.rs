@@ -61,14 +61,14 @@ pub fn is_installed(subcommand: &str) -> Result<bool> {
     Ok(found)
 }
 
-/// Builds those that cargo does not have. Whether that went well shows when they are used.
+/// Builds those of `wanted` that cargo does not have. Whether that went well shows when they are used.
 ///
 /// # Errors
 /// Cargo can't be started.
-pub fn install() -> Result<()> {
+pub fn install(wanted: &[&str]) -> Result<()> {
     let mut missing = Vec::new();
     for (name, version) in TOOLS {
-        if !is_there(name)? {
+        if wanted.contains(&name) && !is_there(name)? {
             missing.push(format!("cargo-{name}@{version}"));
         }
     }
