@@ -12,25 +12,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 /// What is run: packages and filters. It is some hundred times slower than the machine, so tests of
-/// random input stay out, and so does what calls the kernel.
+/// random input stay out, and so does what calls the kernel. The longest first.
 const RUNS: &[(&str, &[&str])] = &[
     ("perimeter-base", &["--skip", "chances_come_out"]),
-    (
-        "perimeter-tcp",
-        &[
-            "sndbuf",
-            "rcvbuf",
-            "--skip",
-            "agrees_with",
-            "--skip",
-            "pin_little",
-            "--skip",
-            "small_writes_share_pages",
-        ],
-    ),
-    ("perimeter-wire", &[]),
-    // What has no other threads than it starts itself, and no system calls.
-    ("perimeter-link", &["loopback", "pace"]),
     (
         "perimeter-sync",
         &[
@@ -45,6 +29,22 @@ const RUNS: &[(&str, &[&str])] = &[
             "work_left_for_the_owner",
         ],
     ),
+    ("perimeter-wire", &[]),
+    (
+        "perimeter-tcp",
+        &[
+            "sndbuf",
+            "rcvbuf",
+            "--skip",
+            "agrees_with",
+            "--skip",
+            "pin_little",
+            "--skip",
+            "small_writes_share_pages",
+        ],
+    ),
+    // What has no other threads than it starts itself, and no system calls.
+    ("perimeter-link", &["loopback", "pace"]),
 ];
 
 /// Arguments of `cargo xtask miri`.
