@@ -35,7 +35,7 @@ struct Cli {
 /// The tasks.
 #[derive(Subcommand)]
 enum Command {
-    /// Run all tests, after installing the programs that they use.
+    /// Run all tests, clippy and rustdoc, after installing the programs that tests use.
     Test(test::Args),
     /// Run packetdrill scripts against our TCP, or against the host's to get a baseline.
     Packetdrill(packetdrill::Args),
